@@ -1,0 +1,44 @@
+//! What is sold.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// An item on sale: its name is 1 to 64 characters of `[a-z0-9-]`; the default item has no name and
+/// uses the plain keys `stock` and `lucky`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Item(Option<Box<str>>);
+
+/// A text that cannot name an [`Item`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an item name is 1 to 64 characters of a-z, 0-9 and -")]
+pub struct InvalidItem;
+
+impl Item {
+    /// The item that is sold when none is named.
+    pub const DEFAULT: Item = Item(None);
+
+    /// The name, or `None` for the default item.
+    pub fn name(&self) -> Option<&str> {
+        self.0.as_deref()
+    }
+}
+
+impl FromStr for Item {
+    type Err = InvalidItem;
+
+    fn from_str(name: &str) -> Result<Self, InvalidItem> {
+        let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        if (1..=64).contains(&name.len()) && name.bytes().all(allowed) {
+            Ok(Self(Some(name.into())))
+        } else {
+            Err(InvalidItem)
+        }
+    }
+}
+
+impl fmt::Display for Item {
+    /// The name; `default` for the default item.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name().unwrap_or("default"))
+    }
+}

@@ -1,0 +1,136 @@
+//! One buyer's attempt, and what became of it.
+
+use super::Item;
+use crate::lock::Token;
+
+/// The name of an order, chosen by the buyer (or made by the service), that makes asking again safe:
+/// 1 to 128 visible ASCII characters.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct OrderId(Box<str>);
+
+/// How many units one order takes: 1 to [`Quantity::MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Quantity(u32);
+
+/// Who orders: at most 128 bytes without control characters, and only recorded; may be empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct User(Box<str>);
+
+/// A text or number that cannot be part of an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidOrder {
+    /// Not an [`OrderId`].
+    #[error("an order id is 1 to 128 visible ASCII characters")]
+    Id,
+    /// Not a [`Quantity`].
+    #[error("a quantity is a whole number from 1 to {}", Quantity::MAX)]
+    Quantity,
+    /// Not a [`User`].
+    #[error("a user is at most 128 bytes without control characters")]
+    User,
+}
+
+impl OrderId {
+    /// Checks `id`.
+    ///
+    /// # Errors
+    /// [`InvalidOrder::Id`] unless it is 1 to 128 visible ASCII characters.
+    pub fn new(id: &str) -> Result<Self, InvalidOrder> {
+        let valid = (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic());
+        valid.then(|| Self(id.into())).ok_or(InvalidOrder::Id)
+    }
+
+    /// A new id that nobody else has.
+    pub fn random() -> Self {
+        Self(uuid::Uuid::new_v4().to_string().into())
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Quantity {
+    /// The most units that one order can take.
+    pub const MAX: u32 = 1_000_000;
+
+    /// One unit.
+    pub const ONE: Quantity = Quantity(1);
+
+    /// Checks `units`.
+    ///
+    /// # Errors
+    /// [`InvalidOrder::Quantity`] unless it is from 1 to [`Quantity::MAX`].
+    pub fn new(units: u32) -> Result<Self, InvalidOrder> {
+        let valid = (1..=Self::MAX).contains(&units);
+        valid.then_some(Self(units)).ok_or(InvalidOrder::Quantity)
+    }
+
+    /// The number of units.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl User {
+    /// Checks `user`.
+    ///
+    /// # Errors
+    /// [`InvalidOrder::User`] if it is longer than 128 bytes or has a control character.
+    pub fn new(user: &str) -> Result<Self, InvalidOrder> {
+        let valid = user.len() <= 128 && !user.chars().any(char::is_control);
+        valid.then(|| Self(user.into())).ok_or(InvalidOrder::User)
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// One buyer's attempt to take some units of an item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// Makes asking again safe: a known id gets its first answer again.
+    pub id: OrderId,
+    /// What is bought.
+    pub item: Item,
+    /// How much of it.
+    pub quantity: Quantity,
+    /// For whom.
+    pub user: User,
+}
+
+/// An accepted order, as the ledger has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// Its place in the ledger, from 1.
+    pub position: u64,
+    /// The order's id.
+    pub order: OrderId,
+    /// The units taken.
+    pub quantity: Quantity,
+    /// For whom.
+    pub user: User,
+    /// The stock that was left after it.
+    pub remaining: u64,
+    /// The instance that accepted it.
+    pub instance: String,
+    /// The token under which it was accepted; `None` if nothing guarded it.
+    pub token: Option<Token>,
+}
+
+/// What became of an order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was accepted, now or when the same order was first sent.
+    Reserved(Accepted),
+    /// Fewer units are left than it asks for. Nothing is recorded: the same id may ask again.
+    SoldOut {
+        /// The units left.
+        remaining: u64,
+    },
+    /// Its id belongs to an order with another quantity or user.
+    Conflict,
+}

@@ -1,0 +1,40 @@
+//! The state of one item.
+
+use crate::lock::{ClusterId, Token};
+
+/// The largest token that the store has accepted for an item; it refuses anything smaller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fence {
+    /// The cluster whose tokens it compares.
+    pub cluster: ClusterId,
+    /// The revision of the largest token.
+    pub revision: i64,
+}
+
+impl From<Token> for Fence {
+    fn from(token: Token) -> Self {
+        Self { cluster: token.cluster(), revision: token.revision() }
+    }
+}
+
+/// The state of one item, read at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stock {
+    /// Units not yet sold. Signed, since a sale without a lock can leave anything here.
+    pub stock: i64,
+    /// Units sold.
+    pub lucky: i64,
+    /// Units that the sale began with.
+    pub initial: i64,
+    /// The fence, if a guarded order or a fresh start was ever accepted.
+    pub fence: Option<Fence>,
+    /// Orders in the ledger.
+    pub orders: u64,
+}
+
+impl Stock {
+    /// Whether `stock + lucky == initial`: no unit appeared and none vanished.
+    pub fn is_balanced(&self) -> bool {
+        self.stock.checked_add(self.lucky) == Some(self.initial)
+    }
+}

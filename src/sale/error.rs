@@ -1,0 +1,93 @@
+//! Why an order, or a question about the sale, got no answer.
+
+use std::time::Duration;
+
+use crate::inventory::{Item, OrderId};
+
+/// Why an order, or a question about the sale, got no answer. [`SaleError::is_retryable`] says
+/// whether asking again, with the same order id, can help.
+#[derive(Debug, thiserror::Error)]
+pub enum SaleError {
+    /// As many orders wait as may; nothing was taken.
+    #[error("{limit} orders wait for {item} at this instance, and no more may")]
+    QueueFull {
+        /// What was ordered.
+        item: Item,
+        /// How many may wait.
+        limit: usize,
+    },
+    /// The lock was not granted in time; nothing was taken.
+    #[error("the lock was not granted within {}", humantime::format_duration(*.waited))]
+    WaitTooLong {
+        /// How long the order waited.
+        waited: Duration,
+    },
+    /// The lock service does not answer, or the lock was lost; nothing was taken.
+    #[error("the lock service does not answer")]
+    LockUnavailable {
+        /// What went wrong.
+        #[source]
+        source: BoxError,
+    },
+    /// The store does not answer; nothing was taken.
+    #[error("the store does not answer")]
+    StoreUnavailable {
+        /// What went wrong.
+        #[source]
+        source: BoxError,
+    },
+    /// The order was sent to the store and no answer came: it may stand or not. Asking again with
+    /// the same order id tells, and takes nothing twice.
+    #[error("it is not known whether order {order} was accepted: ask again with the same order id", order = .order.as_str())]
+    OutcomeUnknown {
+        /// The order to ask for.
+        order: OrderId,
+        /// What went wrong.
+        #[source]
+        source: BoxError,
+    },
+    /// The store has seen a later token: this instance lost the lock without knowing. Nothing was
+    /// taken.
+    #[error("a later holder of the lock has written already")]
+    StaleToken,
+    /// The store's fence comes from another etcd cluster. Nothing is sold until an operator has
+    /// looked: see [`SaleError`]'s message for what to do.
+    #[error(
+        "the fence of {item} comes from etcd cluster {theirs}, and this lock is of cluster {ours}"
+    )]
+    ForeignFence {
+        /// What was ordered.
+        item: Item,
+        /// The cluster that this instance's lock comes from.
+        ours: crate::lock::ClusterId,
+        /// The cluster that the fence comes from.
+        theirs: crate::lock::ClusterId,
+    },
+    /// Nobody has set a stock for this item.
+    #[error("there is no sale of {item}")]
+    UnknownItem {
+        /// What was asked for.
+        item: Item,
+    },
+    /// What the store has under this item's keys is not what this service writes there.
+    #[error("the data of {item} in the store is damaged: {what}")]
+    Damaged {
+        /// What was asked for.
+        item: Item,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The service is stopping; nothing was taken.
+    #[error("this instance is stopping")]
+    Stopping,
+}
+
+/// Any error, as a source.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+impl SaleError {
+    /// Whether asking again, with the same order id, is safe and can help.
+    pub fn is_retryable(&self) -> bool {
+        !matches!(self, Self::ForeignFence { .. } | Self::UnknownItem { .. } | Self::Damaged { .. })
+    }
+}
