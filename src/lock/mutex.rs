@@ -145,8 +145,8 @@ impl Mutex {
     }
 
     async fn enter(&self, owner: OwnerId, turn: Turn) -> Result<Option<Guard>, LockError> {
-        let held = self.session.core.hold_of(&self.name).filter(|hold| hold.is_owned_by(owner));
-        match held {
+        let current = self.session.core.hold_of(&self.name);
+        match current.filter(|hold| hold.is_owned_by(owner)) {
             Some(hold) => {
                 hold.enter()?;
                 Ok(Some(Guard::new(hold, self.session.clone())))

@@ -195,7 +195,6 @@ impl Core {
         }
     }
 
-
     /// Fails if the session cannot grant anything any more.
     pub(super) fn check(&self) -> Result<(), LockError> {
         match self.validity.lost_reason() {
