@@ -32,7 +32,7 @@ pub(crate) enum Reason {
     /// Nobody was told yes or no.
     NothingSettled,
     /// The sale keeps no ledger, so nothing can be proved of single orders.
-    NoLedger { orders: u64 },
+    NoLedger,
 }
 
 impl Reason {
@@ -52,7 +52,7 @@ impl Reason {
             Self::StatesDiffer { .. } => "states_differ",
             Self::Failed { .. } => "failed",
             Self::NothingSettled => "nothing_settled",
-            Self::NoLedger { .. } => "no_ledger",
+            Self::NoLedger => "no_ledger",
         }
     }
 }
@@ -131,11 +131,9 @@ impl fmt::Display for Reason {
                 )
             }
             Self::NothingSettled => f.write_str("no answer: not one order was settled"),
-            Self::NoLedger { orders } => write!(
-                f,
-                "no ledger: this sale runs without the lock and records no orders, so nothing can \
-                 be said of each of the {}",
-                count(*orders, "acknowledged order")
+            Self::NoLedger => f.write_str(
+                "no ledger: this sale runs without the lock and records no orders, so that none of \
+                 them can be accounted for",
             ),
         }
     }

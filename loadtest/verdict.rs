@@ -31,7 +31,7 @@ pub(crate) fn judge(history: &History) -> Verdict {
     // without a ledger its absence is one fault, not one for every order
     let no_ledger = keeps_no_ledger(history);
     if no_ledger {
-        reasons.push(Reason::NoLedger { orders: tally.acknowledged });
+        reasons.push(Reason::NoLedger);
     } else {
         reasons.extend(audit.reasons(history));
     }
