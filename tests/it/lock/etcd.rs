@@ -87,7 +87,7 @@ async fn etcd_killed_and_started_again() {
     within("the release", guard.unlock()).await.unwrap();
     let granted = within("the waiter is granted", waiter).await.unwrap().unwrap();
     within("the release", granted.unlock()).await.unwrap();
-    within("the lock works as before", mutex.lock()).await.unwrap();
+    drop(within("the lock works as before", mutex.lock()).await.unwrap());
 }
 
 /// Goal: a release, and the acquire behind it, that come while etcd is away are done when it is back.
@@ -105,7 +105,7 @@ async fn requests_outlast_a_restart() {
     let waiter = tokio::spawn(async move { waiting.lock().await });
     eventually("the session notices", async || !session.is_answered()).await;
     etcd.restart().await.unwrap();
-    within("granted when etcd is back", waiter).await.unwrap().unwrap();
+    drop(within("granted when etcd is back", waiter).await.unwrap().unwrap());
     queue_length(&mutex, 0).await;
     assert!(session.is_answered());
 }
@@ -146,7 +146,7 @@ async fn an_orphan_is_removed() {
     let options = PutOptions::new().with_lease(lease);
     lab.client().await.put(orphan, "", Some(options)).await.unwrap();
     queue_length(&mutex, 0).await;
-    within("the lock is free", mutex.lock()).await.unwrap();
+    drop(within("the lock is free", mutex.lock()).await.unwrap());
 }
 
 /// Goal: a service that keeps all its threads busy does not lose its lease. Method: every worker

@@ -55,7 +55,7 @@ async fn the_library_waits_for_etcdctl() {
     queue_length(&mutex, 2).await;
     assert!(!waiter.is_finished());
     etcdctl.end().await;
-    within("the library is granted", waiter).await.unwrap().unwrap();
+    drop(within("the library is granted", waiter).await.unwrap().unwrap());
 }
 
 /// Goal: what the library holds, `etcdctl` waits for, and a claim of the library behind it waits for
@@ -76,7 +76,7 @@ async fn etcdctl_waits_for_the_library() {
     etcdctl.granted().await;
     assert!(!waiter.is_finished());
     etcdctl.end().await;
-    within("the library is granted", waiter).await.unwrap().unwrap();
+    drop(within("the library is granted", waiter).await.unwrap().unwrap());
 }
 
 /// Goal: `etcdctl lock a/b` and our lock `a` are different locks.
@@ -86,6 +86,6 @@ async fn etcdctl_on_a_longer_name_is_no_holder() {
     let mutex = lab.mutex(&lab.name()).await;
     let mut etcdctl = Etcdctl::lock(&lab, &format!("{}/b", mutex.name()));
     etcdctl.granted().await;
-    mutex.try_lock().await.unwrap().expect("the lock is free");
+    drop(mutex.try_lock().await.unwrap().expect("the lock is free"));
     etcdctl.end().await;
 }

@@ -78,7 +78,7 @@ pub(crate) async fn try_takes_a_free_lock_only(lab: &impl Lab) {
     assert!(mutex.try_lock().await.unwrap().is_none(), "not for another owner either");
     queue_length(&mutex, 1).await;
     guard.unlock().await.unwrap();
-    other.try_lock().await.unwrap().expect("it was released");
+    drop(other.try_lock().await.unwrap().expect("it was released"));
 }
 
 /// Goal: a wait that took too long ends with an error that says so, and its claim is withdrawn.
@@ -92,7 +92,7 @@ pub(crate) async fn a_timeout_leaves_no_claim(lab: &impl Lab) {
     assert!(error.is_retryable());
     queue_length(&mutex, 1).await;
     guard.unlock().await.unwrap();
-    other.lock_timeout(Duration::from_secs(20)).await.unwrap();
+    drop(other.lock_timeout(Duration::from_secs(20)).await.unwrap());
 }
 
 /// Goal: closing ends the wait of waiters, releases what is held and leaves the service empty;
