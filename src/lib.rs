@@ -3,6 +3,7 @@
 pub mod chain;
 pub mod config;
 pub mod demo;
+pub mod health;
 pub mod http;
 pub mod inventory;
 pub mod lock;

@@ -107,10 +107,13 @@ impl Attempt {
             };
             // nothing but the loss of the lease may drop the request: see `Backend::enqueue`
             let error = tokio::select! {
-                result = request => match result {
-                    Ok(place) => return Ok(place),
-                    Err(error) => error,
-                },
+                result = request => {
+                    core.note_answer(&result);
+                    match result {
+                        Ok(place) => return Ok(place),
+                        Err(error) => error,
+                    }
+                }
                 reason = core.validity.lost() => return Err(LockError::SessionLost { reason }),
             };
             if error.kind != BackendErrorKind::Transient || matches!(self.turn, Turn::Try) {

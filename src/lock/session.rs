@@ -1,7 +1,7 @@
 //! One lease, kept alive, and everything that hangs on it.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 use super::hold::Hold;
 use super::renewal::renew_until_lost;
 use super::validity::Validity;
-use super::{Backend, BackendError, Claim, Lease, LockError, LostReason, Mutex};
+use super::{Backend, BackendError, BackendErrorKind, Claim, Lease, LockError, LostReason, Mutex};
 
 /// How a session behaves.
 #[derive(Clone, Debug)]
@@ -82,6 +82,7 @@ impl Session {
             backend,
             lease,
             label: options.label.into(),
+            is_answered: AtomicBool::new(true),
             next_claim: AtomicU64::new(1),
             holds: StdMutex::default(),
             closing: CancellationToken::new(),
@@ -114,6 +115,12 @@ impl Session {
     /// Whether the session is lost, or closed.
     pub fn is_lost(&self) -> bool {
         self.lost_reason().is_some()
+    }
+
+    /// Whether the backend answered the latest request. A backend that does not is asked again until
+    /// the session is lost; this tells meanwhile why nobody is granted anything.
+    pub fn is_answered(&self) -> bool {
+        self.core.is_answered.load(Ordering::Relaxed)
     }
 
     /// Waits until the session is lost, or closed. Its holds are lost with it.
@@ -180,6 +187,8 @@ pub(super) struct Core {
     /// future that waits and each guard that was dropped.
     pub(super) tasks: TaskTracker,
     label: Arc<str>,
+    /// Whether the latest request was answered.
+    is_answered: AtomicBool,
     next_claim: AtomicU64,
     /// The newest hold of each name, for re-entry.
     holds: StdMutex<HashMap<Arc<str>, Arc<Hold>>>,
@@ -193,6 +202,12 @@ impl Core {
             number: self.next_claim.fetch_add(1, Ordering::Relaxed),
             label: Arc::clone(&self.label),
         }
+    }
+
+    /// Notes whether a request was answered; an answer may be a refusal.
+    pub(super) fn note_answer<T>(&self, result: &Result<T, BackendError>) {
+        let unanswered = matches!(result, Err(e) if e.kind == BackendErrorKind::Transient);
+        self.is_answered.store(!unanswered, Ordering::Relaxed);
     }
 
     /// Fails if the session cannot grant anything any more.
@@ -236,10 +251,9 @@ impl Core {
         let mut pause = Duration::from_millis(20);
         loop {
             // sent also when the lease seems lost: a key that is still there should go now
-            let error = match self.backend.release(claim).await {
-                Ok(()) => return Ok(()),
-                Err(error) => error,
-            };
+            let released = self.backend.release(claim).await;
+            self.note_answer(&released);
+            let Err(error) = released else { return Ok(()) };
             if let Some(reason) = self.validity.lost_reason() {
                 return Err(LockError::SessionLost { reason });
             }

@@ -101,7 +101,7 @@ impl StandingWatch {
         loop {
             let result = tokio::select! {
                 response = stream.responses.message() => match response {
-                    Ok(Some(response)) => self.heard(&mut stream, &response, &lists).await,
+                    Ok(Some(response)) => self.heard(&stream, &response, &lists),
                     Ok(None) => Err(malformed("the watch stream ended")),
                     Err(error) => Err(backend_error(error)),
                 },
@@ -122,9 +122,9 @@ impl StandingWatch {
         }
     }
 
-    async fn heard(
+    fn heard(
         &self,
-        stream: &mut Stream,
+        stream: &Stream,
         response: &WatchResponse,
         lists: &mpsc::UnboundedSender<Listed>,
     ) -> Result<(), BackendError> {
