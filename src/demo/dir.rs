@@ -1,0 +1,84 @@
+//! A temporary directory that is gone when its users are, SIGKILL included.
+
+use std::io::{self, PipeWriter};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::process::Command;
+
+/// Waits until nobody holds the other end of its standard input, then removes the directory.
+///
+/// The second attempt is for file systems that notice late that a file was closed. The signals
+/// are those that end its maker: it must outlast them.
+const GUARDIAN: &str = r#"
+trap '' HUP INT TERM
+read -r _
+rm -rf -- "$1" || { sleep 1; rm -rf -- "$1"; }
+"#;
+
+/// Where the guardians find `rm` and `sleep`, whatever our own path is.
+pub(super) const GUARDIAN_PATH: &str = "/usr/bin:/bin";
+
+/// How long the removal may take once nobody uses the directory.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A directory `flash-sale-XXXXXX` among the system's temporary ones.
+///
+/// A small shell process guards it: it reads a pipe whose writing end is held by us and by the
+/// guardian of each [`Child`](super::Child) that uses the directory, and removes the directory
+/// when the last of them has let go. So it goes on drop, on exit and on SIGKILL, but never under a
+/// process that still writes to it.
+#[derive(Debug)]
+pub struct OwnedDir {
+    path: PathBuf,
+    lifeline: PipeWriter,
+    guardian: tokio::process::Child,
+}
+
+impl OwnedDir {
+    /// Creates the directory and its guardian. Must be called in a Tokio runtime.
+    ///
+    /// # Errors
+    /// When the directory, the pipe or the process cannot be made.
+    pub fn create() -> io::Result<Self> {
+        let dir = tempfile::Builder::new().prefix("flash-sale-").tempdir()?;
+        let (held, lifeline) = io::pipe()?;
+        let guardian = Command::new("/bin/sh")
+            .args(["-c", GUARDIAN, "flash-sale-dir"])
+            .arg(dir.path())
+            .env("PATH", GUARDIAN_PATH)
+            // its own group: Ctrl-C in the terminal is for us alone
+            .process_group(0)
+            .stdin(held)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        // from here on the guardian removes it, in time
+        Ok(Self { path: dir.keep(), lifeline, guardian })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Another writing end of the pipe: the directory stays for as long as that one is open.
+    pub(super) fn hold(&self) -> io::Result<PipeWriter> {
+        self.lifeline.try_clone()
+    }
+
+    /// Removes the directory as soon as no child uses it, and waits for that.
+    ///
+    /// # Errors
+    /// When it is still there after 20 s.
+    pub async fn remove(self) -> io::Result<()> {
+        let Self { path, lifeline, mut guardian } = self;
+        drop(lifeline);
+        let ended = tokio::time::timeout(REMOVAL_TIMEOUT, guardian.wait()).await;
+        if ended.is_ok_and(|status| status.is_ok_and(|status| status.success())) {
+            return Ok(());
+        }
+        Err(io::Error::other(format!("{} could not be removed", path.display())))
+    }
+}

@@ -1,0 +1,144 @@
+//! What the private servers have in common: finding the program, waiting until it answers, errors.
+
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::child::Child;
+
+/// How long a server may take from its start to its first answer.
+pub const START_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long a server may take to end when asked to.
+pub(super) const STOP_GRACE: Duration = Duration::from_secs(10);
+
+/// How many times a server is started on other ports if somebody took the first ones meanwhile.
+pub(super) const PORT_ATTEMPTS: usize = 5;
+
+/// How often a starting server is asked whether it is there.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// How much of the end of a log is shown.
+const TAIL_BYTES: u64 = 4096;
+const TAIL_LINES: usize = 10;
+
+/// Why a server does not run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// The program was not found.
+    #[error(
+        "{program} is not installed: run `make setup`, or install it yourself\n  \
+         Debian, Ubuntu:  apt-get install {apt}\n  \
+         Fedora:          dnf install {dnf}\n  \
+         macOS:           brew install {brew}"
+    )]
+    NotInstalled {
+        /// The program's name.
+        program: &'static str,
+        /// Its Debian packages.
+        apt: &'static str,
+        /// Its Fedora packages.
+        dnf: &'static str,
+        /// Its Homebrew packages.
+        brew: &'static str,
+    },
+    /// It ended before it answered.
+    #[error("{name} ended as soon as it was started ({status}); its last words:\n{tail}")]
+    Ended {
+        /// What ended.
+        name: String,
+        /// How it ended.
+        status: ExitStatus,
+        /// The end of its log.
+        tail: String,
+    },
+    /// It runs but does not answer.
+    #[error("{name} did not answer within {}; its last words:\n{tail}", humantime::format_duration(*.within))]
+    Silent {
+        /// What is silent.
+        name: String,
+        /// How long it was asked.
+        within: Duration,
+        /// The end of its log.
+        tail: String,
+    },
+    /// The system refused something.
+    #[error("{name} could not be started: {source}")]
+    System {
+        /// What could not be started.
+        name: String,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+impl ServerError {
+    pub(super) fn system(name: &str) -> impl Fn(io::Error) -> Self {
+        move |source| Self::System { name: name.to_owned(), source }
+    }
+
+    /// Whether it ended because somebody else listens on its port.
+    pub(super) fn is_port_taken(&self) -> bool {
+        matches!(self, Self::Ended { tail, .. } if tail.to_lowercase().contains("address already in use"))
+    }
+}
+
+/// The first of `names` on the path.
+pub(super) fn find_program(names: &[&str]) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let dirs: Vec<_> = std::env::split_paths(&path).filter(|dir| dir.is_absolute()).collect();
+    let mut candidates = names.iter().flat_map(|name| dirs.iter().map(move |dir| dir.join(name)));
+    candidates.find(|candidate| candidate.is_file())
+}
+
+/// Asks until the answer is yes; an error if `child` ends before that or takes too long.
+pub(super) async fn until_ready(
+    name: &str,
+    child: &mut Child,
+    within: Duration,
+    is_ready: impl AsyncFn() -> bool,
+) -> Result<(), ServerError> {
+    let deadline = Instant::now() + within;
+    loop {
+        if let Some(status) = child.exited().map_err(ServerError::system(name))? {
+            let tail = tail(child.log());
+            return Err(ServerError::Ended { name: name.to_owned(), status, tail });
+        }
+        if is_ready().await {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            let tail = tail(child.log());
+            return Err(ServerError::Silent { name: name.to_owned(), within, tail });
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// The last lines of a log, indented; best effort, for people.
+pub(super) fn tail(log: &Path) -> String {
+    let read = || -> io::Result<Vec<u8>> {
+        let mut file = File::open(log)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+        let mut bytes = Vec::new();
+        file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let bytes = match read() {
+        Ok(bytes) => bytes,
+        Err(error) => return format!("  (its log cannot be read: {error})"),
+    };
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    if lines.is_empty() {
+        return "  (it said nothing)".to_owned();
+    }
+    let last = &lines[lines.len().saturating_sub(TAIL_LINES)..];
+    last.iter().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,7 @@
+//! The integration tests: one crate, one module for each area, against real servers that they start
+//! themselves.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod inventory;
+mod servers;
+mod support;
