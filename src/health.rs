@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use clap::Args;
 use http_body_util::Empty;
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
@@ -16,7 +17,19 @@ pub const DEFAULT_URL: &str = "http://127.0.0.1:8080/readyz";
 
 /// How long the whole check may take by default: longer than a busy instance needs, shorter than the five
 /// seconds after which a container engine usually gives up without saying why.
-pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3);
+pub const DEFAULT_TIMEOUT: &str = "3s";
+
+/// What the command `health` can be told.
+#[derive(Args, Clone, Debug)]
+pub struct HealthOptions {
+    /// What to ask: healthy is what answers 2xx
+    #[arg(env = "FLASH_SALE_HEALTH_URL", default_value = DEFAULT_URL)]
+    pub url: Uri,
+
+    /// How long the whole check may take
+    #[arg(long, env = "FLASH_SALE_HEALTH_TIMEOUT", value_name = "TIME", default_value = DEFAULT_TIMEOUT, value_parser = humantime::parse_duration)]
+    pub timeout: Duration,
+}
 
 /// Why an instance does not count as healthy.
 #[derive(Debug, thiserror::Error)]
@@ -62,8 +75,8 @@ pub enum HealthError {
     },
 }
 
-/// Sends one `GET` to `url` and is content with any 2xx status that comes within `timeout`, which covers
-/// everything from the name's look-up to the head of the answer. The answer's body is not read.
+/// Sends one `GET` and is content with any 2xx status that comes in time, which covers everything from the
+/// name's look-up to the head of the answer. The answer's body is not read.
 ///
 /// # Errors
 ///
@@ -72,12 +85,13 @@ pub enum HealthError {
 /// # Cancel safety
 ///
 /// Dropping the future closes the connection.
-pub async fn check(url: &Uri, timeout: Duration) -> Result<(), HealthError> {
-    match tokio::time::timeout(timeout, ask(url)).await {
+pub async fn check(options: &HealthOptions) -> Result<(), HealthError> {
+    let HealthOptions { url, timeout } = options;
+    match tokio::time::timeout(*timeout, ask(url)).await {
         Ok(Ok(status)) if status.is_success() => Ok(()),
         Ok(Ok(status)) => Err(HealthError::Status { url: url.clone(), status }),
         Ok(Err(error)) => Err(error),
-        Err(_elapsed) => Err(HealthError::Timeout { url: url.clone(), timeout }),
+        Err(_elapsed) => Err(HealthError::Timeout { url: url.clone(), timeout: *timeout }),
     }
 }
 
@@ -122,6 +136,12 @@ mod tests {
 
     use super::*;
 
+    const GENEROUS: Duration = Duration::from_secs(30);
+
+    async fn check_within(url: &Uri, timeout: Duration) -> Result<(), HealthError> {
+        check(&HealthOptions { url: url.clone(), timeout }).await
+    }
+
     /// Answers every connection with `answer` once a request has come, and returns the URL to ask.
     async fn serve(answer: &'static str) -> Uri {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -142,20 +162,20 @@ mod tests {
     #[tokio::test]
     async fn any_success_is_healthy() {
         let url = serve("HTTP/1.1 204 No Content\r\n\r\n").await;
-        check(&url, DEFAULT_TIMEOUT).await.expect("204 is a success");
+        check_within(&url, GENEROUS).await.expect("204 is a success");
     }
 
     #[tokio::test]
     async fn another_status_is_reported() {
         let url = serve("HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n").await;
-        let error = check(&url, DEFAULT_TIMEOUT).await.expect_err("503 is not healthy");
+        let error = check_within(&url, GENEROUS).await.expect_err("503 is not healthy");
         assert_eq!(error.to_string(), format!("{url} answered 503 Service Unavailable"));
     }
 
     #[tokio::test]
     async fn an_answer_that_is_not_http_is_reported() {
         let url = serve("+PONG\r\n").await;
-        let error = check(&url, DEFAULT_TIMEOUT).await.expect_err("that was not HTTP");
+        let error = check_within(&url, GENEROUS).await.expect_err("that was not HTTP");
         assert!(matches!(error, HealthError::Exchange { .. }), "{error:?}");
     }
 
@@ -165,7 +185,7 @@ mod tests {
         let address = listener.local_addr().expect("it is bound");
         drop(listener);
         let url = format!("http://{address}/").parse().expect("a URL");
-        let error = check(&url, DEFAULT_TIMEOUT).await.expect_err("nobody is there");
+        let error = check_within(&url, GENEROUS).await.expect_err("nobody is there");
         assert_eq!(error.to_string(), format!("cannot connect to {address}"));
     }
 
@@ -176,7 +196,7 @@ mod tests {
         let url = format!("http://{}/", listener.local_addr().expect("it is bound"))
             .parse()
             .expect("a URL");
-        let error = check(&url, Duration::from_millis(50)).await.expect_err("silence");
+        let error = check_within(&url, Duration::from_millis(50)).await.expect_err("silence");
         assert_eq!(error.to_string(), format!("{url} did not answer within 50ms"));
     }
 
@@ -184,7 +204,7 @@ mod tests {
     async fn a_url_that_cannot_be_asked_is_refused() {
         for url in ["https://127.0.0.1/readyz", "/readyz", "127.0.0.1:8080"] {
             let url = url.parse().expect("a URI");
-            let error = check(&url, DEFAULT_TIMEOUT).await.expect_err("not an http URL");
+            let error = check_within(&url, GENEROUS).await.expect_err("not an http URL");
             assert!(matches!(error, HealthError::Url { .. }), "{error:?}");
         }
     }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use flash_sale::chain::Chain;
 use flash_sale::config::Config;
+use flash_sale::health::{self, HealthOptions};
 use flash_sale::logging::{self, LogOptions};
 use flash_sale::serve;
 
@@ -23,6 +24,8 @@ struct Arguments {
 enum Command {
     /// Run one instance of the service until SIGTERM or Ctrl-C
     Serve(Box<Config>),
+    /// Ask an instance how it is: status 0 if it is well, 1 and a reason if not
+    Health(HealthOptions),
 }
 
 #[tokio::main]
@@ -32,6 +35,7 @@ async fn main() -> ExitCode {
         Err(error) => Err(error.into()),
         Ok(()) => match command {
             Command::Serve(config) => serve::serve(*config).await.map_err(Into::into),
+            Command::Health(options) => health::check(&options).await.map_err(Into::into),
         },
     };
     match done {
