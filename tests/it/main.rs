@@ -2,5 +2,6 @@
 //! themselves.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod demo;
 mod servers;
 mod support;
