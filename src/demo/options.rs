@@ -29,21 +29,25 @@ pub struct DemoOptions {
 
     /// How many buyers send one order each, all at once: 1 to 1000000.
     #[arg(long, env = "FLASH_SALE_DEMO_REQUESTS", default_value = "500", value_name = "N",
+          allow_negative_numbers = true,
           value_parser = RangedU64ValueParser::<u64>::new().range(REQUESTS))]
     pub requests: u64,
 
     /// How many units are for sale: 0 to 1000000000.
     #[arg(long, env = "FLASH_SALE_DEMO_STOCK", default_value = "300", value_name = "UNITS",
+          allow_negative_numbers = true,
           value_parser = RangedU64ValueParser::<u64>::new().range(STOCK))]
     pub stock: u64,
 
     /// How many instances sell them: 1 to 32.
     #[arg(long, env = "FLASH_SALE_DEMO_INSTANCES", default_value = "2", value_name = "N",
+          allow_negative_numbers = true,
           value_parser = RangedU64ValueParser::<u16>::new().range(INSTANCES))]
     pub instances: u16,
 
     /// Where the first instance listens, on 127.0.0.1; each further one 10 ports higher.
     #[arg(long, env = "FLASH_SALE_DEMO_PORT", default_value = "8080", value_name = "PORT",
+          allow_negative_numbers = true,
           value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
 
