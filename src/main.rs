@@ -1,2 +1,44 @@
-//! x
-fn main() {}
+//! The program `flash-sale`: parses the flags and calls the library.
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use flash_sale::chain::Chain;
+use flash_sale::config::Config;
+use flash_sale::logging::{self, LogOptions};
+use flash_sale::serve;
+
+/// A flash sale that sells no unit twice
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(flatten)]
+    log: LogOptions,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run one instance of the service until SIGTERM or Ctrl-C
+    Serve(Box<Config>),
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let Arguments { log, command } = Arguments::parse();
+    let done: Result<(), Box<dyn Error>> = match logging::init(&log) {
+        Err(error) => Err(error.into()),
+        Ok(()) => match command {
+            Command::Serve(config) => serve::serve(*config).await.map_err(Into::into),
+        },
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("flash-sale: {}", Chain(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,1 +1,108 @@
 //! The HTTP interface of one instance.
+//!
+//! | call | answer |
+//! |---|---|
+//! | `GET` or `POST /stock/reduce?item=&quantity=&user=` | takes units; header `Idempotency-Key` names the order |
+//! | `GET /stock?item=` | the item's state |
+//! | `PUT /stock?item=` | starts a sale afresh |
+//! | `GET /orders?item=&after=&limit=` | the ledger, page by page |
+//! | `GET /orders/{id}?item=` | one order's answer again |
+//! | `GET /lock?item=` | who holds the lock, and who waits |
+//! | `GET /healthz`, `/readyz`, `/version` | for load balancers and operators |
+//!
+//! [`router`] is the interface without a socket, [`server`] puts it on one. Errors are in [`problem`].
+
+mod accept;
+mod access;
+mod body;
+mod idempotency;
+mod limits;
+mod lock;
+mod orders;
+mod params;
+mod probes;
+pub mod problem;
+mod reduce;
+mod reply;
+mod sale_error;
+pub mod server;
+mod state;
+mod stock;
+
+use std::any::Any;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get};
+use tower::ServiceBuilder;
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::trace::{DefaultOnFailure, TraceLayer};
+use tracing::Level;
+
+pub use access::StartAccess;
+pub use body::{BODY_TIMEOUT, MAX_BODY_BYTES};
+pub use limits::{MAX_HEADER_BYTES, MAX_URI_BYTES};
+pub use state::AppState;
+
+use problem::{Problem, ProblemType};
+
+/// Everything that an instance answers.
+pub fn router(state: Arc<AppState>) -> Router {
+    let routes = Router::new()
+        .route("/stock/reduce", any(reduce::reduce))
+        .route("/stock", get(stock::read).put(stock::start))
+        .route("/orders", get(orders::list))
+        .route("/orders/{id}", get(orders::one))
+        .route("/lock", get(lock::queue))
+        .route("/healthz", get(probes::healthz))
+        .route("/readyz", get(probes::readyz))
+        .route("/version", get(probes::version))
+        .with_state(state);
+    guard(routes)
+}
+
+/// Puts around `routes` what every route needs: problems for unknown paths and methods, bounds on
+/// the request's head, an answer after a panic, and tracing.
+pub fn guard(routes: Router) -> Router {
+    // one stack, since every `Router::layer` costs each request several allocations
+    let layers =
+        ServiceBuilder::new().layer(CatchPanicLayer::custom(after_panic)).layer(limits::HeadLimits);
+    let guarded = routes
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(async || no_such_method())
+        .layer(layers);
+    // the log's filter is set up before the router and stays as it is
+    if tracing::enabled!(target: "tower_http::trace", Level::DEBUG) {
+        let trace = TraceLayer::new_for_http();
+        return guarded.layer(trace.on_failure(DefaultOnFailure::new().level(Level::DEBUG)));
+    }
+    guarded
+}
+
+async fn no_such_path() -> Problem {
+    Problem::new(
+        ProblemType::NotFound,
+        "there is nothing at this path: try /stock, /orders, /lock or POST /stock/reduce",
+    )
+}
+
+fn no_such_method() -> Problem {
+    Problem::new(
+        ProblemType::MethodNotAllowed,
+        "the path does not have this method: the header Allow lists those that it has",
+    )
+}
+
+/// The client learns nothing of a panic but that there was one; the log has its message.
+#[allow(clippy::needless_pass_by_value, reason = "the signature that the layer asks for")]
+fn after_panic(payload: Box<dyn Any + Send>) -> Response {
+    let message = payload
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| payload.downcast_ref::<&str>().copied())
+        .unwrap_or("(no message)");
+    tracing::error!("a handler panicked: {message}");
+    Problem::new(ProblemType::Internal, "a fault of the service: its log has the cause")
+        .into_response()
+}

@@ -1,9 +1,27 @@
 //! The stock in Redis: items, orders, and the script that is the only writer.
+//!
+//! [`Inventory::reduce`] sells a batch of orders in one atomic step and [`Inventory::start`] begins a
+//! sale; both carry the fencing token of the lock that guards them, and the store refuses a token
+//! that was overtaken. Everything else only reads. [`Keys`] says where things are.
 
+mod connection;
+mod durability;
+mod error;
 mod item;
+mod keys;
+pub mod naive;
 mod order;
+mod read;
+mod record;
+mod script;
 mod stock;
+mod store;
 
+pub use connection::InventoryOptions;
+pub use durability::Warning;
+pub use error::InventoryError;
 pub use item::{InvalidItem, Item};
+pub use keys::Keys;
 pub use order::{Accepted, InvalidOrder, Order, OrderId, Outcome, Quantity, User};
 pub use stock::{Fence, Stock};
+pub use store::Inventory;

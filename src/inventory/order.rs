@@ -105,7 +105,7 @@ pub struct Order {
 /// An accepted order, as the ledger has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// Its place in the ledger, from 1.
+    /// Its place in the ledger, from 1; 0 if it is in none, as a [naive](super::naive) sale's.
     pub position: u64,
     /// The order's id.
     pub order: OrderId,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::inventory::{Item, OrderId};
+use crate::inventory::{InventoryError, Item, Order, OrderId};
 
 /// Why an order, or a question about the sale, got no answer. [`SaleError::is_retryable`] says
 /// whether asking again, with the same order id, can help.
@@ -89,5 +89,29 @@ impl SaleError {
     /// Whether asking again, with the same order id, is safe and can help.
     pub fn is_retryable(&self) -> bool {
         !matches!(self, Self::ForeignFence { .. } | Self::UnknownItem { .. } | Self::Damaged { .. })
+    }
+}
+
+/// What the store's failure to take `order` means for whoever ordered.
+pub(super) fn from_store(error: InventoryError, order: &Order) -> SaleError {
+    match error {
+        InventoryError::Unanswered { .. } => {
+            SaleError::OutcomeUnknown { order: order.id.clone(), source: error.into() }
+        }
+        error => from_read(error, &order.item),
+    }
+}
+
+/// What the store's failure to answer a question about `item` means.
+pub(super) fn from_read(error: InventoryError, item: &Item) -> SaleError {
+    let item = item.clone();
+    match error {
+        InventoryError::UnknownItem => SaleError::UnknownItem { item },
+        InventoryError::Damaged { what } => SaleError::Damaged { item, what },
+        InventoryError::StaleToken { .. } => SaleError::StaleToken,
+        InventoryError::ForeignFence { fence, token } => {
+            SaleError::ForeignFence { item, ours: token.cluster(), theirs: fence.cluster }
+        }
+        error => SaleError::StoreUnavailable { source: error.into() },
     }
 }

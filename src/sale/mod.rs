@@ -1,40 +1,36 @@
 //! Where lock meets stock.
+//!
+//! An order takes the lock of its item as an owner of its own, reduces the stock under the token
+//! that came with the grant, and releases the lock. Before that, a plain read tells whether there is
+//! anything left to sell: too little stock is already the truth at that moment, and needs no lock.
 
 mod error;
+mod guard;
+mod options;
+mod reduce;
+mod waiting_room;
 
 pub use error::{BoxError, SaleError};
+pub use options::{LockMode, SaleOptions};
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::inventory::{Accepted, Item, Order, OrderId, Outcome, Stock};
-use crate::lock::{ClusterId, Token};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-/// What guards the sale.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum LockMode {
-    /// The distributed lock: one holder among all instances.
-    #[default]
-    Etcd,
-    /// A mutex in the process: one holder in each instance. Oversells as soon as there are two.
-    Local,
-    /// Nothing. Oversells.
-    None,
-}
+use self::error::{from_read, from_store};
+use self::guard::{LocalLocks, SaleGuard, lock_name};
+use self::reduce::Attempt;
+use self::waiting_room::WaitingRoom;
+use crate::inventory::{
+    Accepted, Inventory, InventoryError, Item, Order, OrderId, Outcome, Stock, naive,
+};
+use crate::lock::{LockError, LostReason, SessionKeeper, Token};
 
-/// How one instance sells.
-#[derive(Clone, Debug)]
-pub struct SaleOptions {
-    /// What guards the sale.
-    pub lock: LockMode,
-    /// The name of the default item's lock; a named item's lock is this name, `:` and the item.
-    pub lock_name: String,
-    /// The name of this instance, recorded with each order.
-    pub instance: String,
-    /// How many orders of one item may wait at this instance.
-    pub queue_length: usize,
-    /// How long an order may wait for the lock.
-    pub wait_timeout: Duration,
-}
+/// How long a question about the lock may take: it is asked by people and by health checks.
+const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One claim in the queue for an item's lock, the holder first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,9 +47,41 @@ pub struct QueuedClaim {
 
 /// The sale of all items at one instance. Clones share everything.
 #[derive(Clone)]
-pub struct Sale {}
+pub struct Sale(Arc<Inner>);
+
+struct Inner {
+    inventory: Inventory,
+    guard: SaleGuard,
+    options: SaleOptions,
+    waiting_room: WaitingRoom,
+    stopping: CancellationToken,
+    /// What touches the stock, to its end also when the buyer has gone.
+    tasks: TaskTracker,
+}
 
 impl Sale {
+    /// A sale guarded by the distributed lock.
+    pub fn guarded(inventory: Inventory, sessions: SessionKeeper, options: SaleOptions) -> Self {
+        let lock_name = options.lock_name.clone();
+        Self::new(inventory, SaleGuard::Distributed { sessions, lock_name }, options)
+    }
+
+    /// A sale guarded by nothing but a mutex in this process: with a second instance it oversells.
+    pub fn guarded_locally(inventory: Inventory, options: SaleOptions) -> Self {
+        Self::new(inventory, SaleGuard::Local(LocalLocks::default()), options)
+    }
+
+    /// A sale that nothing guards: it oversells.
+    pub fn unguarded(inventory: Inventory, options: SaleOptions) -> Self {
+        Self::new(inventory, SaleGuard::Nothing, options)
+    }
+
+    fn new(inventory: Inventory, guard: SaleGuard, options: SaleOptions) -> Self {
+        let waiting_room = WaitingRoom::new(options.queue_length);
+        let (stopping, tasks) = (CancellationToken::new(), TaskTracker::new());
+        Self(Arc::new(Inner { inventory, guard, options, waiting_room, stopping, tasks }))
+    }
+
     /// Takes the order's units if that many are left.
     ///
     /// # Cancel safety
@@ -63,17 +91,113 @@ impl Sale {
     /// # Errors
     /// See [`SaleError`].
     pub async fn reduce(&self, order: Order) -> Result<Outcome, SaleError> {
-        let _ = order;
-        todo!()
+        self.check_open()?;
+        if let Some(outcome) = self.without_lock(&order).await? {
+            return Ok(outcome);
+        }
+        let place = self.0.waiting_room.enter(&order.item)?;
+        let outcome = match &self.0.guard {
+            SaleGuard::Distributed { sessions, lock_name: base } => {
+                self.reduce_under_lock(sessions, &lock_name(base, &order.item), order).await
+            }
+            SaleGuard::Local(locks) => {
+                let lock = locks.of(&order.item);
+                let _guard = lock.lock().await;
+                self.reduce_naively(&order).await
+            }
+            SaleGuard::Nothing => self.reduce_naively(&order).await,
+        };
+        drop(place);
+        outcome
+    }
+
+    /// The outcome as far as a plain read can tell: nothing left. An order that was accepted before
+    /// has its first answer all the same.
+    async fn without_lock(&self, order: &Order) -> Result<Option<Outcome>, SaleError> {
+        let inventory = &self.0.inventory;
+        let read = |error| from_read(error, &order.item);
+        let available = inventory.available(&order.item).await.map_err(read)?;
+        if available >= i64::from(order.quantity.get()) {
+            return Ok(None);
+        }
+        let remaining = u64::try_from(available).unwrap_or(0);
+        Ok(Some(match inventory.order(&order.item, &order.id).await.map_err(read)? {
+            Some(first) if first.quantity == order.quantity && first.user == order.user => {
+                Outcome::Reserved(first)
+            }
+            Some(_) => Outcome::Conflict,
+            None => Outcome::SoldOut { remaining },
+        }))
+    }
+
+    async fn reduce_under_lock(
+        &self,
+        sessions: &SessionKeeper,
+        lock_name: &str,
+        order: Order,
+    ) -> Result<Outcome, SaleError> {
+        let waited = self.0.options.wait_timeout;
+        let deadline = Instant::now() + waited;
+        let mut silence = None;
+        loop {
+            let tenure = match guard::take(sessions, lock_name, deadline, waited).await {
+                Ok(tenure) => tenure,
+                Err(error) => return Err(unknown_if_sent(silence, &order, error)),
+            };
+            // in a task of its own: from here on the order stands, also if its buyer goes away
+            let attempt = self.0.tasks.spawn(reduce::under_lock(
+                self.0.inventory.clone(),
+                tenure,
+                self.0.options.instance.clone(),
+                order.clone(),
+                // time for the store on top of the time for the lock: a turn that was waited for is
+                // not given up because the wait was long
+                Instant::now() + waited,
+            ));
+            match attempt.await {
+                Ok(Attempt::Ended(result)) => {
+                    return result.map_err(|error| unknown_if_sent(silence, &order, error));
+                }
+                Ok(Attempt::LockLost { silence: latest }) => silence = silence.or(latest),
+                Err(failed) => {
+                    let order = order.id;
+                    return Err(SaleError::OutcomeUnknown { order, source: failed.into() });
+                }
+            }
+            if Instant::now() >= deadline {
+                return Err(unknown_if_sent(silence, &order, SaleError::StaleToken));
+            }
+        }
+    }
+
+    async fn reduce_naively(&self, order: &Order) -> Result<Outcome, SaleError> {
+        let Inner { inventory, options, .. } = &*self.0;
+        let reduced = naive::reduce(inventory, order, &options.instance).await;
+        reduced.map_err(|error| from_store(error, order))
     }
 
     /// Starts a sale of `item` afresh: stock `units`, lucky 0, no orders. Returns the new state.
     ///
+    /// # Cancel safety
+    /// A dropped call may or may not have started the sale. Starting it again is safe as long as
+    /// nobody has ordered since.
+    ///
     /// # Errors
     /// See [`SaleError`].
     pub async fn start(&self, item: &Item, units: u64) -> Result<Stock, SaleError> {
-        let _ = (item, units);
-        todo!()
+        self.check_open()?;
+        let Inner { inventory, options, .. } = &*self.0;
+        let tenure = match &self.0.guard {
+            SaleGuard::Distributed { sessions, lock_name: base } => {
+                let waited = options.wait_timeout;
+                let deadline = Instant::now() + waited;
+                Some(guard::take(sessions, &lock_name(base, item), deadline, waited).await?)
+            }
+            SaleGuard::Local(_) | SaleGuard::Nothing => None,
+        };
+        let token = tenure.as_ref().map(|tenure| tenure.guard.token());
+        let started = inventory.start(item, token, units).await;
+        started.map_err(|error| from_read(error, item))
     }
 
     /// The state of `item`, read at one moment.
@@ -81,8 +205,7 @@ impl Sale {
     /// # Errors
     /// See [`SaleError`].
     pub async fn stock(&self, item: &Item) -> Result<Stock, SaleError> {
-        let _ = item;
-        todo!()
+        self.0.inventory.stock(item).await.map_err(|error| from_read(error, item))
     }
 
     /// Up to `limit` orders of the ledger behind position `after` (0: from the first).
@@ -95,8 +218,8 @@ impl Sale {
         after: u64,
         limit: u32,
     ) -> Result<Vec<Accepted>, SaleError> {
-        let _ = (item, after, limit);
-        todo!()
+        let page = self.0.inventory.ledger(item, after, limit).await;
+        page.map_err(|error| from_read(error, item))
     }
 
     /// The accepted order of this id, if there is one.
@@ -104,8 +227,7 @@ impl Sale {
     /// # Errors
     /// See [`SaleError`].
     pub async fn order(&self, item: &Item, id: &OrderId) -> Result<Option<Accepted>, SaleError> {
-        let _ = (item, id);
-        todo!()
+        self.0.inventory.order(item, id).await.map_err(|error| from_read(error, item))
     }
 
     /// The claims on the lock of `item`, the holder first; empty without a distributed lock.
@@ -113,30 +235,78 @@ impl Sale {
     /// # Errors
     /// See [`SaleError`].
     pub async fn queue(&self, item: &Item) -> Result<Vec<QueuedClaim>, SaleError> {
-        let _ = item;
-        todo!()
+        let SaleGuard::Distributed { sessions, lock_name: base } = &self.0.guard else {
+            return Ok(Vec::new());
+        };
+        let deadline = Instant::now() + QUESTION_TIMEOUT;
+        let mutex = guard::mutex_of(sessions, &lock_name(base, item), deadline).await?;
+        let entries = mutex.queue().await.map_err(guard::unavailable)?;
+        let claim = |entry: crate::lock::QueueEntry| QueuedClaim {
+            token: entry.token,
+            lease: entry.lease,
+            instance: entry.label,
+            age: entry.age,
+        };
+        Ok(entries.into_iter().map(claim).collect())
     }
 
-    /// Whether this instance can sell now: the store answers, and so does the lock service.
+    /// The name of the lock of `item`; nothing without a distributed lock.
+    pub fn lock_name(&self, item: &Item) -> Option<String> {
+        match &self.0.guard {
+            SaleGuard::Distributed { lock_name: base, .. } => Some(lock_name(base, item)),
+            SaleGuard::Local(_) | SaleGuard::Nothing => None,
+        }
+    }
+
+    /// Whether this instance can sell now: it is not stopping, the store answers, and so does the
+    /// lock service.
     ///
     /// # Errors
     /// What is missing.
     pub async fn ready(&self) -> Result<(), SaleError> {
-        todo!()
+        self.check_open()?;
+        let ping = self.0.inventory.ping().await;
+        ping.map_err(|error| SaleError::StoreUnavailable { source: error.into() })?;
+        // reading a queue needs the session, and an answer that a majority of etcd agrees on
+        match timeout(QUESTION_TIMEOUT, self.queue(&Item::DEFAULT)).await {
+            Ok(answer) => answer.map(drop),
+            Err(_) => Err(guard::unavailable(LockError::Timeout { waited: QUESTION_TIMEOUT })),
+        }
     }
 
     /// The name of this instance.
     pub fn instance(&self) -> &str {
-        todo!()
+        &self.0.options.instance
     }
 
-    /// Which cluster numbers this instance's tokens, once a session was opened.
-    pub fn cluster(&self) -> Option<ClusterId> {
-        todo!()
-    }
-
-    /// Takes no more orders, finishes those that wait, gives up the claims and revokes the lease.
+    /// Takes no more orders, finishes what has begun, gives up the claims and revokes the lease.
+    /// Orders that still wait for the lock are answered with an error.
     pub async fn close(&self) {
-        todo!()
+        self.0.stopping.cancel();
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+        if let SaleGuard::Distributed { sessions, .. } = &self.0.guard {
+            sessions.close().await;
+        }
     }
+
+    fn check_open(&self) -> Result<(), SaleError> {
+        if self.0.stopping.is_cancelled() { Err(SaleError::Stopping) } else { Ok(()) }
+    }
+}
+
+/// Once an order was sent and not answered, its outcome is unknown, whatever failed later.
+fn unknown_if_sent(silence: Option<InventoryError>, order: &Order, error: SaleError) -> SaleError {
+    match silence {
+        Some(silence) => from_store(silence, order),
+        None => match error {
+            SaleError::LockUnavailable { source } if is_closed(&source) => SaleError::Stopping,
+            error => error,
+        },
+    }
+}
+
+fn is_closed(source: &BoxError) -> bool {
+    let reason = source.downcast_ref::<LockError>();
+    matches!(reason, Some(LockError::SessionLost { reason: LostReason::Closed }))
 }

@@ -3,5 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod demo;
+mod inventory;
 mod servers;
 mod support;

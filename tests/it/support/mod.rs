@@ -1,5 +1,7 @@
 //! What several areas need.
 
+pub(crate) mod store;
+
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};

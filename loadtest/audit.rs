@@ -1,0 +1,134 @@
+//! What the ledger says, compared with what the buyers were told.
+
+use crate::history::{Acknowledgement, History, LedgerEntry, Told, order_id, u64_from};
+use crate::reason::Reason;
+
+/// What the ledger says, entry by entry.
+#[derive(Debug, Default)]
+pub(crate) struct Audit {
+    /// How often each order of this run is in the ledger, by its number.
+    seen: Vec<u64>,
+    /// Units in the ledger.
+    pub(crate) units: u64,
+    /// Units and orders of other buyers than this run's.
+    pub(crate) stranger_units: u64,
+    pub(crate) strangers: u64,
+    /// Orders without an answer that stand, and their units.
+    pub(crate) standing: u64,
+    pub(crate) standing_units: u64,
+    untold: Vec<String>,
+    misreported: Vec<String>,
+    /// Position, earlier token, later token.
+    token_drops: Vec<(u64, i64, i64)>,
+    /// The first contradiction.
+    pub(crate) contradiction: Option<String>,
+}
+
+impl Audit {
+    /// Reads the ledger of `history`.
+    pub(crate) fn of(history: &History) -> Self {
+        let mut audit = Self { seen: vec![0; history.told.len()], ..Self::default() };
+        let mut remaining = history.before.stock;
+        let mut position = history.before.orders;
+        let mut token = None;
+        for entry in &history.ledger {
+            audit.units = audit.units.saturating_add(entry.quantity);
+            audit.check_sums(entry, &mut position, &mut remaining);
+            if let (Some(earlier), Some(later)) = (token, entry.token)
+                && later < earlier
+            {
+                audit.token_drops.push((entry.position, earlier, later));
+            }
+            token = entry.token.or(token);
+            audit.check_order(history, entry);
+        }
+        audit
+    }
+
+    fn check_sums(&mut self, entry: &LedgerEntry, position: &mut u64, remaining: &mut i64) {
+        *position += 1;
+        *remaining = remaining.saturating_sub_unsigned(entry.quantity);
+        if entry.position != *position {
+            let what = format!("position {} follows where {position} belongs", entry.position);
+            self.contradiction.get_or_insert(what);
+        } else if entry.remaining != *remaining {
+            let what = format!(
+                "after position {position} it says {} units are left, and {remaining} must be",
+                entry.remaining
+            );
+            self.contradiction.get_or_insert(what);
+        }
+        // one fault is told once, not for all that follows
+        (*position, *remaining) = (entry.position, entry.remaining);
+    }
+
+    fn check_order(&mut self, history: &History, entry: &LedgerEntry) {
+        let Some(number) = history.number(&entry.order) else {
+            self.strangers += 1;
+            self.stranger_units = self.stranger_units.saturating_add(entry.quantity);
+            return;
+        };
+        let told = history.told.get(number);
+        if let Some(seen) = self.seen.get_mut(number) {
+            *seen += 1;
+            if *seen > 1 {
+                return;
+            }
+        }
+        match told {
+            Some(Told::Acknowledged(answer)) if differs(answer, entry) => {
+                self.misreported.push(entry.order.clone());
+            }
+            Some(Told::Acknowledged(_)) => {}
+            Some(Told::Unknown) => {
+                self.standing += 1;
+                self.standing_units = self.standing_units.saturating_add(entry.quantity);
+            }
+            Some(Told::SoldOut | Told::Failed { .. }) | None => {
+                self.untold.push(entry.order.clone());
+            }
+        }
+    }
+
+    /// What is wrong with the ledger.
+    pub(crate) fn reasons(&self, history: &History) -> Vec<Reason> {
+        let mut reasons = Vec::new();
+        let mut duplicates = self.seen.iter().enumerate().filter(|(_, times)| **times > 1);
+        if let Some((number, _)) = duplicates.next() {
+            let orders = 1 + u64_from(duplicates.count());
+            let example = order_id(&history.run, number);
+            reasons.push(Reason::Duplicates { orders, example });
+        }
+        let (mut lost, mut without_token) = (0, 0);
+        for (told, seen) in history.told.iter().zip(&self.seen) {
+            if let (Told::Acknowledged(answer), 0) = (told, seen) {
+                lost += 1;
+                without_token += u64::from(answer.token.is_none());
+            }
+        }
+        if lost > 0 {
+            reasons.push(Reason::Lost { orders: lost, without_token });
+        }
+        if let Some(example) = self.untold.first() {
+            let (orders, example) = (u64_from(self.untold.len()), example.clone());
+            reasons.push(Reason::Untold { orders, example });
+        }
+        if let Some(example) = self.misreported.first() {
+            let (orders, example) = (u64_from(self.misreported.len()), example.clone());
+            reasons.push(Reason::Misreported { orders, example });
+        }
+        if let Some(&(position, from, to)) = self.token_drops.first() {
+            let times = u64_from(self.token_drops.len());
+            reasons.push(Reason::TokenWentDown { times, position, from, to });
+        }
+        if let Some(what) = &self.contradiction {
+            reasons.push(Reason::LedgerDoesNotAddUp { what: what.clone() });
+        }
+        reasons
+    }
+}
+
+fn differs(answer: &Acknowledgement, entry: &LedgerEntry) -> bool {
+    (answer.quantity, answer.remaining, answer.token)
+        != (entry.quantity, entry.remaining, entry.token)
+}

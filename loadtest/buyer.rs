@@ -1,0 +1,182 @@
+//! One buyer: sends an order, and asks again with the same id until it is answered.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Bytes;
+use hyper::header::{HeaderName, HeaderValue};
+use hyper::{Method, StatusCode};
+use serde::Deserialize;
+use tokio::time::Instant;
+
+use crate::api::{Problem, is_passing};
+use crate::connection::{Answer, Connection, ConnectionError};
+use crate::endpoint::Endpoint;
+use crate::history::{Acknowledgement, Told, order_id};
+
+static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// The first pause before asking again; it doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// What all buyers of a run have in common.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// What the order ids begin with; made of visible ASCII characters.
+    pub(crate) run: String,
+    pub(crate) endpoints: Vec<Endpoint>,
+    pub(crate) item: Option<String>,
+    pub(crate) quantity: u64,
+    pub(crate) retries: u32,
+    /// For one order, asking again included.
+    pub(crate) timeout: Duration,
+}
+
+impl Plan {
+    /// How long a connection may take to open, and one attempt to be answered: half of what the
+    /// order may take, so that an instance that hangs leaves time to ask another one.
+    pub(crate) fn attempt_limit(&self) -> Duration {
+        self.timeout / 2
+    }
+
+    fn path(&self, endpoint: &Endpoint) -> String {
+        let item = self.item.as_ref().map(|item| format!("item={item}&")).unwrap_or_default();
+        endpoint.path(&format!("/stock/reduce?{item}quantity={}", self.quantity))
+    }
+}
+
+/// A buyer with a connection of its own.
+#[derive(Debug)]
+pub(crate) struct Buyer {
+    plan: Arc<Plan>,
+    /// Which instance it talks to.
+    place: usize,
+    connection: Option<Connection>,
+    /// Why an attempt settled nothing, and how often.
+    pub(crate) unsettled: BTreeMap<String, u64>,
+}
+
+/// How one attempt ended.
+enum Attempt {
+    Settled(Told),
+    /// Ask again; `elsewhere` if this instance did not answer.
+    Again {
+        why: String,
+        retry_after: Option<Duration>,
+        elsewhere: bool,
+    },
+}
+
+#[derive(Deserialize)]
+struct Reserved {
+    outcome: String,
+    #[serde(flatten)]
+    acknowledgement: Acknowledgement,
+}
+
+impl Buyer {
+    /// Connects to the instance at `place`.
+    ///
+    /// # Errors
+    /// It does not accept the connection.
+    pub(crate) async fn connect(plan: Arc<Plan>, place: usize) -> Result<Self, ConnectionError> {
+        let connection = Connection::open(&plan.endpoints[place], plan.attempt_limit()).await?;
+        let unsettled = BTreeMap::new();
+        Ok(Self { plan, place, connection: Some(connection), unsettled })
+    }
+
+    /// Sends order `number` and waits until it is settled, or the retries or the time are used up.
+    pub(crate) async fn buy(&mut self, number: usize) -> Told {
+        let deadline = Instant::now() + self.plan.timeout;
+        let id = order_id(&self.plan.run, number);
+        let mut pause = FIRST_PAUSE;
+        for attempt in 0..=self.plan.retries {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let limit = left.min(self.plan.attempt_limit());
+            let (why, retry_after, elsewhere) = match self.attempt(&id, limit).await {
+                Attempt::Settled(told) => return told,
+                Attempt::Again { why, retry_after, elsewhere } => (why, retry_after, elsewhere),
+            };
+            if elsewhere {
+                self.connection = None;
+                self.place = (self.place + 1) % self.plan.endpoints.len();
+            }
+            *self.unsettled.entry(why).or_default() += 1;
+            let wait = retry_after.unwrap_or_default().max(pause);
+            if attempt == self.plan.retries || Instant::now() + wait >= deadline {
+                break;
+            }
+            tokio::time::sleep(wait).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        Told::Unknown
+    }
+
+    async fn attempt(&mut self, id: &str, limit: Duration) -> Attempt {
+        match self.send(id, limit).await {
+            Ok(answer) => read(&answer, id, self.plan.quantity),
+            Err(error) => {
+                let why = match error {
+                    ConnectionError::Connect { .. } => "connection refused",
+                    ConnectionError::ConnectTimeout { .. } | ConnectionError::Timeout(_) => {
+                        "no answer in time"
+                    }
+                    ConnectionError::Broken(_) | ConnectionError::Body(_) => "broken connection",
+                };
+                Attempt::Again { why: why.to_owned(), retry_after: None, elsewhere: true }
+            }
+        }
+    }
+
+    async fn send(&mut self, id: &str, limit: Duration) -> Result<Answer, ConnectionError> {
+        let endpoint = &self.plan.endpoints[self.place];
+        let (path, started) = (self.plan.path(endpoint), Instant::now());
+        // kept again only after a whole answer
+        let mut connection = match self.connection.take() {
+            Some(open) if !open.is_closed() => open,
+            // closed while it was idle: nothing was sent, so this is no retry
+            _ => Connection::open(endpoint, limit).await?,
+        };
+        let id = HeaderValue::from_str(id).expect("a run's id is made of visible ASCII characters");
+        let key = Some((IDEMPOTENCY_KEY.clone(), id));
+        let left = limit.saturating_sub(started.elapsed());
+        let answer = connection.send(Method::POST, path, key, Bytes::new(), left).await?;
+        self.connection = Some(connection);
+        Ok(answer)
+    }
+}
+
+/// What an answer means for the order `id`.
+fn read(answer: &Answer, id: &str, quantity: u64) -> Attempt {
+    let status = answer.status;
+    let failed = |what: &str| {
+        let kind = format!("{} {what}", status.as_str()).trim_end().to_owned();
+        Attempt::Settled(Told::Failed { status: status.as_u16(), kind })
+    };
+    if status == StatusCode::OK {
+        return match serde_json::from_slice::<Reserved>(&answer.body) {
+            Ok(reserved) if reserved.outcome != "reserved" => failed("with an unknown outcome"),
+            Ok(Reserved { acknowledgement, .. }) if acknowledgement.order != id => {
+                failed("for another order")
+            }
+            Ok(Reserved { acknowledgement, .. }) if acknowledgement.quantity != quantity => {
+                failed("with another quantity")
+            }
+            Ok(Reserved { acknowledgement, .. }) => {
+                Attempt::Settled(Told::Acknowledged(acknowledgement))
+            }
+            Err(_) => failed("without a readable order"),
+        };
+    }
+    let problem = Problem::read(&answer.body);
+    match problem.kind() {
+        "sold-out" if status == StatusCode::CONFLICT => Attempt::Settled(Told::SoldOut),
+        kind if is_passing(status) => {
+            let why = format!("{} {kind}", status.as_str()).trim_end().to_owned();
+            Attempt::Again { why, retry_after: answer.retry_after, elsewhere: false }
+        }
+        kind => failed(kind),
+    }
+}

@@ -1,0 +1,119 @@
+//! The flags and their environment variables.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+use clap::builder::RangedU64ValueParser;
+
+use crate::endpoint::BaseUrl;
+
+/// Sends a burst of orders to the instances of a flash sale and judges what became of them.
+///
+/// All connections are opened first and released together. Exits with 0 for PASS, 1 for FAIL, and
+/// 2 if there was nothing to judge: a wrong flag, or a service that is away or not ready.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "loadtest", version)]
+pub(crate) struct Args {
+    /// How many orders to send, 1 to 10000000.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_REQUESTS", default_value = "500", value_name = "N",
+          value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000_000))]
+    pub(crate) requests: usize,
+
+    /// How many connections to send them over, all at once, 1 to 50000; never more than there are
+    /// orders.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_CONCURRENCY", default_value = "500", value_name = "N",
+          value_parser = RangedU64ValueParser::<usize>::new().range(1..=50_000))]
+    pub(crate) concurrency: usize,
+
+    /// Start the sale afresh with this many units; without it, the sale goes on as it is.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_STOCK", value_name = "UNITS",
+          value_parser = RangedU64ValueParser::<u64>::new().range(0..=1_000_000_000_000))]
+    pub(crate) stock: Option<u64>,
+
+    /// What to order, 1 to 64 characters of a-z, 0-9 and -; without it, the default item.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_ITEM", value_name = "NAME", value_parser = item_name)]
+    pub(crate) item: Option<String>,
+
+    /// How many units each order takes, 1 to 1000000.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_QUANTITY", default_value = "1", value_name = "UNITS",
+          value_parser = RangedU64ValueParser::<u64>::new().range(1..=1_000_000))]
+    pub(crate) quantity: u64,
+
+    /// Print one JSON object on stdout, and the text for people on stderr.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_JSON")]
+    pub(crate) json: bool,
+
+    /// A file with the admin token that starting a sale needs, unless the service runs as a demo.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_ADMIN_TOKEN_FILE", value_name = "FILE")]
+    pub(crate) admin_token_file: Option<PathBuf>,
+
+    /// How long one order may take, asking again included, such as 30s or 500ms; a single attempt
+    /// may take half of it.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_TIMEOUT", default_value = "30s", value_name = "DURATION",
+          value_parser = positive_duration)]
+    pub(crate) timeout: Duration,
+
+    /// How often an order is asked for again, with the same id, after a broken connection or a 429,
+    /// 502, 503 or 504.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_RETRIES", default_value = "20", value_name = "N",
+          value_parser = RangedU64ValueParser::<u32>::new().range(0..=1000))]
+    pub(crate) retries: u32,
+
+    /// The instances, such as `http://127.0.0.1:8080` (in the environment: separated by commas).
+    #[arg(env = "FLASH_SALE_LOADTEST_URLS", value_name = "URL", required = true,
+          value_delimiter = ',', num_args = 1..=256)]
+    pub(crate) urls: Vec<BaseUrl>,
+}
+
+fn item_name(name: &str) -> Result<String, String> {
+    let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    if (1..=64).contains(&name.len()) && name.bytes().all(allowed) {
+        Ok(name.to_owned())
+    } else {
+        Err("an item name is 1 to 64 characters of a-z, 0-9 and -".to_owned())
+    }
+}
+
+fn positive_duration(text: &str) -> Result<Duration, String> {
+    let longest = Duration::from_hours(1);
+    match humantime::parse_duration(text) {
+        Ok(duration) if duration >= Duration::from_millis(1) && duration <= longest => Ok(duration),
+        _ => Err("write a duration from 1ms to 1h with its unit, such as 30s or 500ms".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the command line of the documentation is understood, and so are its defaults.
+    #[test]
+    fn reads_the_documented_line() {
+        let line =
+            ["loadtest", "--stock", "300", "http://127.0.0.1:8080", "http://127.0.0.1:8090/"];
+        let args = Args::try_parse_from(line).expect("the documented line");
+        assert_eq!((args.requests, args.concurrency, args.stock), (500, 500, Some(300)));
+        assert_eq!((args.quantity, args.timeout), (1, Duration::from_secs(30)));
+        let urls: Vec<_> = args.urls.iter().map(ToString::to_string).collect();
+        assert_eq!(urls, ["http://127.0.0.1:8080", "http://127.0.0.1:8090"]);
+    }
+
+    /// Goal: a wrong value is refused with a sentence that says what is allowed.
+    #[test]
+    fn wrong_values_get_a_sentence() {
+        for (flag, value, sentence) in [
+            ("--item", "Shoe", "1 to 64 characters of a-z, 0-9 and -"),
+            ("--timeout", "30", "with its unit"),
+            ("--requests", "0", "1..=10000000"),
+            ("--quantity", "0", "1..=1000000"),
+        ] {
+            let error = Args::try_parse_from(["loadtest", flag, value, "http://127.0.0.1:8080"])
+                .expect_err("the value is not allowed")
+                .to_string();
+            assert!(error.contains(sentence), "{flag} {value}: {error}");
+        }
+        let error = Args::try_parse_from(["loadtest", "127.0.0.1:8080"]).expect_err("no scheme");
+        assert!(error.to_string().contains("such as http://127.0.0.1:8080"), "{error}");
+    }
+}

@@ -1,0 +1,140 @@
+//! One HTTP/1.1 connection.
+
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::task::AbortHandle;
+
+use crate::endpoint::Endpoint;
+
+/// No answer of the service is larger: a page of the ledger has at most 1,000 short orders.
+const BODY_LIMIT_BYTES: usize = 4 << 20;
+
+/// An open connection. Not `Clone`: it carries one request at a time.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    host: HeaderValue,
+    /// The task that moves the bytes.
+    driver: AbortHandle,
+}
+
+/// A whole answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    /// For how long the service asks to be left alone, if it said so in seconds.
+    pub(crate) retry_after: Option<Duration>,
+    pub(crate) body: Bytes,
+}
+
+/// Why there is no answer. Whether the request took effect is not known, but for [`Self::Connect`].
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectionError {
+    #[error("cannot connect to {url}{}", hint(.source))]
+    Connect { url: String, source: std::io::Error },
+    #[error("cannot connect to {url} within {}", humantime::format_duration(*.limit))]
+    ConnectTimeout { url: String, limit: Duration },
+    #[error("the connection broke")]
+    Broken(#[source] hyper::Error),
+    #[error("the answer's body could not be read")]
+    Body(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("no answer within {}", humantime::format_duration(*.0))]
+    Timeout(Duration),
+}
+
+/// `EMFILE`: the process may open no more files.
+const TOO_MANY_OPEN_FILES: i32 = 24;
+
+fn hint(source: &std::io::Error) -> &'static str {
+    if source.raw_os_error() == Some(TOO_MANY_OPEN_FILES) {
+        " (raise `ulimit -n`, or lower --concurrency)"
+    } else {
+        ""
+    }
+}
+
+impl Connection {
+    /// Opens a connection.
+    ///
+    /// # Errors
+    /// The instance does not accept it within `limit`.
+    pub(crate) async fn open(
+        endpoint: &Endpoint,
+        limit: Duration,
+    ) -> Result<Self, ConnectionError> {
+        let connect = async {
+            let stream = TcpStream::connect(&endpoint.addresses[..]).await?;
+            // a small request must not wait for the answer to the one before it
+            stream.set_nodelay(true)?;
+            Ok(stream)
+        };
+        let stream = tokio::time::timeout(limit, connect)
+            .await
+            .map_err(|_| ConnectionError::ConnectTimeout { url: endpoint.url.to_string(), limit })?
+            .map_err(|source| ConnectionError::Connect { url: endpoint.url.to_string(), source })?;
+        let (sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(ConnectionError::Broken)?;
+        // its error reaches the sender as well
+        let driver = tokio::spawn(async { drop(connection.await) }).abort_handle();
+        Ok(Self { sender, host: endpoint.host.clone(), driver })
+    }
+
+    /// Whether the instance closed it while it was idle.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+
+    /// Sends a request and reads the whole answer.
+    ///
+    /// # Errors
+    /// There is no answer within `limit`. The connection cannot be used again then.
+    pub(crate) async fn send(
+        &mut self,
+        method: Method,
+        path: String,
+        extra: Option<(HeaderName, HeaderValue)>,
+        body: Bytes,
+        limit: Duration,
+    ) -> Result<Answer, ConnectionError> {
+        let json = (!body.is_empty()).then(|| HeaderValue::from_static("application/json"));
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = path.parse().expect("made of checked names and numbers");
+        let headers = request.headers_mut();
+        headers.insert(header::HOST, self.host.clone());
+        headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
+        headers.extend(json.map(|json| (header::CONTENT_TYPE, json)));
+        headers.extend(extra);
+        tokio::time::timeout(limit, self.exchange(request))
+            .await
+            .map_err(|_| ConnectionError::Timeout(limit))?
+    }
+
+    async fn exchange(&mut self, request: Request<Full<Bytes>>) -> Result<Answer, ConnectionError> {
+        self.sender.ready().await.map_err(ConnectionError::Broken)?;
+        let response = self.sender.send_request(request).await.map_err(ConnectionError::Broken)?;
+        let (head, body) = response.into_parts();
+        let retry_after = head.headers.get(header::RETRY_AFTER).and_then(seconds);
+        let body =
+            Limited::new(body, BODY_LIMIT_BYTES).collect().await.map_err(ConnectionError::Body)?;
+        Ok(Answer { status: head.status, retry_after, body: body.to_bytes() })
+    }
+}
+
+impl Drop for Connection {
+    /// Closes it, also in the middle of a request that is waited for no longer.
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+fn seconds(value: &HeaderValue) -> Option<Duration> {
+    value.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
+}

@@ -1,0 +1,125 @@
+//! One instance of the service: where it is.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use hyper::Uri;
+use hyper::header::HeaderValue;
+
+/// The base URL of an instance, without a slash at its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BaseUrl {
+    /// What goes into the `Host` header.
+    authority: String,
+    port: u16,
+    /// Put before every path; empty for an instance at the root.
+    path: String,
+}
+
+/// An instance, its name looked up once: a burst of connections must not be a burst of look-ups.
+#[derive(Clone, Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) url: BaseUrl,
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) host: HeaderValue,
+}
+
+impl FromStr for BaseUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let explain =
+            |what: &str| format!("{what}; write a base URL such as http://127.0.0.1:8080");
+        let uri: Uri = text.parse().map_err(|_| explain("this is not a URL"))?;
+        match uri.scheme_str() {
+            Some("http") => {}
+            Some("https") => return Err(explain("TLS is not spoken here, only plain http")),
+            _ => return Err(explain("the URL must begin with http://")),
+        }
+        let authority = uri.authority().ok_or_else(|| explain("the URL names no host"))?;
+        if authority.host().is_empty() || authority.as_str().contains('@') {
+            return Err(explain("the URL must name a host, and no user"));
+        }
+        if uri.query().is_some() {
+            return Err(explain("the URL must not have a query"));
+        }
+        Ok(Self {
+            authority: authority.to_string(),
+            port: authority.port_u16().unwrap_or(80),
+            path: uri.path().trim_end_matches('/').to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for BaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http://{}{}", self.authority, self.path)
+    }
+}
+
+impl Endpoint {
+    /// Looks up the host.
+    ///
+    /// # Errors
+    /// The host has no address.
+    pub(crate) async fn resolve(url: BaseUrl) -> io::Result<Self> {
+        let host = HeaderValue::from_str(&url.authority).map_err(io::Error::other)?;
+        let named = match url.authority.rsplit_once(':') {
+            Some((_, port)) if port.parse::<u16>().is_ok() => url.authority.clone(),
+            _ => format!("{}:{}", url.authority, url.port),
+        };
+        let addresses: Vec<_> = tokio::net::lookup_host(named).await?.collect();
+        if addresses.is_empty() {
+            return Err(io::Error::other("the host has no address"));
+        }
+        Ok(Self { url, addresses, host })
+    }
+
+    /// The path of a request to this instance.
+    pub(crate) fn path(&self, path_and_query: &str) -> String {
+        format!("{}{path_and_query}", self.url.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what people write for a base URL is understood; the rest is refused with the reason.
+    #[test]
+    fn base_urls() {
+        for (text, shown) in [
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
+            ("http://shop/sale/", "http://shop/sale"),
+            ("http://[::1]:8090/", "http://[::1]:8090"),
+        ] {
+            assert_eq!(text.parse::<BaseUrl>().expect(text).to_string(), shown);
+        }
+        for (text, reason) in [
+            ("https://shop", "TLS"),
+            ("shop:8080", "http://"),
+            ("http://me@shop", "no user"),
+            ("http://shop?x=1", "query"),
+            ("http://sh op", "not a URL"),
+        ] {
+            let error = text.parse::<BaseUrl>().expect_err(text);
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+
+    /// Goal: an address with brackets, and one without a port, can be looked up.
+    #[tokio::test]
+    async fn looks_up_addresses() {
+        for (text, address) in [
+            ("http://[::1]:8090", "[::1]:8090"),
+            ("http://127.0.0.1", "127.0.0.1:80"),
+            ("http://[::1]", "[::1]:80"),
+        ] {
+            let url = text.parse().expect(text);
+            let endpoint = Endpoint::resolve(url).await.expect("an address needs no look-up");
+            assert_eq!(endpoint.addresses, [address.parse().expect("an address")]);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What was recorded of a run: all that the verdict knows.
+
+use serde::{Deserialize, Serialize};
+
+/// The state of the item, as `GET /stock` tells it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StockState {
+    /// Units not yet sold. Signed, since a sale without a lock can leave anything here.
+    pub(crate) stock: i64,
+    /// Units sold.
+    pub(crate) lucky: i64,
+    /// Units that the sale began with.
+    pub(crate) initial: i64,
+    /// Orders in the ledger.
+    pub(crate) orders: u64,
+}
+
+/// An accepted order, as `GET /orders` tells it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub(crate) struct LedgerEntry {
+    /// Its place, from 1.
+    pub(crate) position: u64,
+    /// Its id.
+    pub(crate) order: String,
+    /// The units taken.
+    pub(crate) quantity: u64,
+    /// The stock that was left after it.
+    pub(crate) remaining: i64,
+    /// The token under which it was accepted.
+    pub(crate) token: Option<i64>,
+}
+
+/// What the buyer of one order was told in the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// It was accepted.
+    Acknowledged(Acknowledgement),
+    /// Too few units were left.
+    SoldOut,
+    /// No answer that settles it: the order may stand or not.
+    Unknown,
+    /// Anything else.
+    Failed {
+        /// The HTTP status.
+        status: u16,
+        /// The status and the problem's type.
+        kind: String,
+    },
+}
+
+/// The answer to an accepted order.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub(crate) struct Acknowledgement {
+    /// Its id.
+    pub(crate) order: String,
+    /// The units taken.
+    pub(crate) quantity: u64,
+    /// The stock that was left after it.
+    pub(crate) remaining: i64,
+    /// The instance that accepted it.
+    pub(crate) instance: String,
+    /// The token under which it was accepted; `None` if nothing guarded it.
+    pub(crate) token: Option<i64>,
+}
+
+/// A run and what was found after it.
+#[derive(Clone, Debug)]
+pub(crate) struct History {
+    /// What the ids of this run's orders begin with.
+    pub(crate) run: String,
+    /// The units that each order asked for.
+    pub(crate) quantity: u64,
+    /// The state before the first order.
+    pub(crate) before: StockState,
+    /// What each buyer was told, by the order's number.
+    pub(crate) told: Vec<Told>,
+    /// The ledger behind `before.orders`.
+    pub(crate) ledger: Vec<LedgerEntry>,
+    /// The state after the last answer, by URL, from every instance that still answers.
+    pub(crate) after: Vec<(String, StockState)>,
+}
+
+/// How many buyers were told what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) acknowledged: u64,
+    pub(crate) acknowledged_units: u64,
+    pub(crate) sold_out: u64,
+    pub(crate) unknown: u64,
+    pub(crate) failed: u64,
+}
+
+/// The id of order `number` of a run.
+pub(crate) fn order_id(run: &str, number: usize) -> String {
+    format!("{run}-{number}")
+}
+
+impl History {
+    /// The number of the order with this id; `None` if it is not of this run.
+    pub(crate) fn number(&self, order: &str) -> Option<usize> {
+        let number = order.strip_prefix(&self.run)?.strip_prefix('-')?.parse().ok()?;
+        // `7` and `007` are two orders
+        (order_id(&self.run, number) == order).then_some(number)
+    }
+
+    pub(crate) fn tally(&self) -> Tally {
+        let mut tally = Tally::default();
+        for told in &self.told {
+            match told {
+                Told::Acknowledged(acknowledgement) => {
+                    tally.acknowledged += 1;
+                    tally.acknowledged_units += acknowledgement.quantity;
+                }
+                Told::SoldOut => tally.sold_out += 1,
+                Told::Unknown => tally.unknown += 1,
+                Told::Failed { .. } => tally.failed += 1,
+            }
+        }
+        tally
+    }
+}
+
+/// The number of things in memory.
+pub(crate) fn u64_from(n: usize) -> u64 {
+    u64::try_from(n).expect("a count of things in memory fits 64 bits")
+}

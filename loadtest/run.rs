@@ -1,0 +1,195 @@
+//! One run from beginning to end.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::StatusCode;
+use hyper::header::HeaderValue;
+
+use crate::api::{Api, ApiError};
+use crate::buyer::Plan;
+use crate::cli::Args;
+use crate::endpoint::Endpoint;
+use crate::history::{History, LedgerEntry, StockState, u64_from};
+use crate::load::{self, LoadError};
+use crate::report::{Asked, Report};
+use crate::verdict::judge;
+
+/// How often the end is read before it is judged as it is: an order whose buyer gave up may still
+/// be on its way.
+const READINGS: u32 = 10;
+
+/// The pause between two readings.
+const READING_PAUSE: Duration = Duration::from_millis(300);
+
+/// The longest that a call other than an order may take.
+const CALL_LIMIT: Duration = Duration::from_secs(10);
+
+/// Why there was nothing to judge.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RunError {
+    #[error("the admin token in {} cannot be read", .path.display())]
+    TokenFile { path: PathBuf, source: std::io::Error },
+    #[error("the admin token in {} is not one line of visible characters", .path.display())]
+    Token { path: PathBuf },
+    #[error("the host of {url} cannot be looked up")]
+    Resolve { url: String, source: std::io::Error },
+    #[error("an instance is not ready")]
+    NotReady(#[source] ApiError),
+    #[error("the sale cannot be started afresh; does it need --admin-token-file?")]
+    Forbidden(#[source] ApiError),
+    #[error("the sale cannot be started afresh")]
+    Start(#[source] ApiError),
+    #[error("the sale's state cannot be read; start a sale with --stock")]
+    NoSale(#[source] ApiError),
+    #[error("the sale's state cannot be read")]
+    State(#[source] ApiError),
+    #[error(
+        "the stock reads {found} right after the sale was started with {asked}: somebody else buys \
+         here; run again, alone"
+    )]
+    NotAlone { asked: u64, found: i64 },
+    #[error("no order was sent")]
+    Load(#[from] LoadError),
+    #[error("the run is over, but it cannot be judged")]
+    Judge(#[source] ApiError),
+}
+
+/// Sends the orders and judges what became of them.
+///
+/// # Errors
+/// There is nothing to judge: see [`RunError`].
+pub(crate) async fn run(args: &Args) -> Result<Report, RunError> {
+    let token = admin_token(args)?;
+    let mut endpoints = Vec::new();
+    for url in &args.urls {
+        let resolved = Endpoint::resolve(url.clone()).await;
+        endpoints
+            .push(resolved.map_err(|source| RunError::Resolve { url: url.to_string(), source })?);
+    }
+    let plan = Arc::new(Plan {
+        run: uuid::Uuid::new_v4().simple().to_string(),
+        endpoints,
+        item: args.item.clone(),
+        quantity: args.quantity,
+        retries: args.retries,
+        timeout: args.timeout,
+    });
+
+    let before = prepare(&plan, args.stock, token.as_ref()).await?;
+    // a connection without an order to send would only be opened and closed
+    let connections = args.concurrency.min(args.requests);
+    let mut load = load::run(&plan, args.requests, connections).await?;
+    let (after, ledger, silent) = end(&plan, before.orders).await.map_err(RunError::Judge)?;
+
+    let history = History {
+        run: plan.run.clone(),
+        quantity: plan.quantity,
+        before,
+        told: std::mem::take(&mut load.told),
+        ledger,
+        after,
+    };
+    let mut verdict = judge(&history);
+    verdict.notes.extend(silent);
+    let urls = args.urls.iter().map(ToString::to_string).collect();
+    let asked = Asked { urls, item: args.item.clone(), connections };
+    Ok(Report::new(asked, history, load, verdict))
+}
+
+fn admin_token(args: &Args) -> Result<Option<HeaderValue>, RunError> {
+    let Some(path) = &args.admin_token_file else { return Ok(None) };
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| RunError::TokenFile { path: path.clone(), source })?;
+    let mut header = match text.trim() {
+        "" => Err(RunError::Token { path: path.clone() }),
+        token => HeaderValue::from_str(&format!("Bearer {token}"))
+            .map_err(|_| RunError::Token { path: path.clone() }),
+    }?;
+    // keeps it out of debug output
+    header.set_sensitive(true);
+    Ok(Some(header))
+}
+
+fn api<'a>(plan: &'a Plan, endpoint: &'a Endpoint) -> Api<'a> {
+    Api::new(endpoint, plan.item.as_deref(), plan.timeout.min(CALL_LIMIT))
+}
+
+/// Checks that all instances are ready, starts the sale if asked to, and reads its state.
+async fn prepare(
+    plan: &Plan,
+    stock: Option<u64>,
+    token: Option<&HeaderValue>,
+) -> Result<StockState, RunError> {
+    for endpoint in &plan.endpoints {
+        api(plan, endpoint).ready().await.map_err(RunError::NotReady)?;
+    }
+    let mut first = api(plan, &plan.endpoints[0]);
+    if let Some(units) = stock {
+        first.start_sale(units, token).await.map_err(|error| match error {
+            ApiError::Refused {
+                status: StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, ..
+            } => RunError::Forbidden(error),
+            error => RunError::Start(error),
+        })?;
+    }
+    let before = first.stock().await.map_err(|error| match error {
+        ApiError::Refused { status: StatusCode::NOT_FOUND, .. } => RunError::NoSale(error),
+        error => RunError::State(error),
+    })?;
+    match stock {
+        Some(asked) if i64::try_from(asked) != Ok(before.stock) => {
+            Err(RunError::NotAlone { asked, found: before.stock })
+        }
+        _ => Ok(before),
+    }
+}
+
+type States = Vec<(String, StockState)>;
+
+/// Reads what the instances and the ledger tell, until they agree or the readings are used up.
+/// Also returns a note for each instance that no longer answers.
+async fn end(plan: &Plan, from: u64) -> Result<(States, Vec<LedgerEntry>, Vec<String>), ApiError> {
+    let mut silent = Vec::new();
+    let mut apis = Vec::new();
+    let mut failure = None;
+    for endpoint in &plan.endpoints {
+        let mut api = api(plan, endpoint);
+        match api.stock().await {
+            Ok(_) => apis.push((endpoint.url.to_string(), api)),
+            Err(error) => {
+                silent.push(format!("{} does not answer after the run", endpoint.url));
+                failure = Some(error);
+            }
+        }
+    }
+    if let (true, Some(error)) = (apis.is_empty(), failure) {
+        return Err(error);
+    }
+    let mut reading = read(&mut apis, from).await?;
+    for _ in 1..READINGS {
+        let (states, ledger) = &reading;
+        let recorded = u64_from(ledger.len());
+        let agreed = states.iter().all(|(_, state)| *state == states[0].1);
+        if agreed && states[0].1.orders.saturating_sub(from) == recorded {
+            break;
+        }
+        tokio::time::sleep(READING_PAUSE).await;
+        reading = read(&mut apis, from).await?;
+    }
+    let (states, ledger) = reading;
+    Ok((states, ledger, silent))
+}
+
+async fn read(
+    apis: &mut [(String, Api<'_>)],
+    from: u64,
+) -> Result<(States, Vec<LedgerEntry>), ApiError> {
+    let ledger = apis[0].1.ledger(from).await?;
+    let mut states = Vec::new();
+    for (url, api) in apis {
+        states.push((url.clone(), api.stock().await?));
+    }
+    Ok((states, ledger))
+}

@@ -1,0 +1,170 @@
+//! The whole load test against a small shop over real sockets.
+
+mod shop;
+
+use std::time::Duration;
+
+use clap::Parser;
+
+use crate::cli::Args;
+use crate::report::Report;
+use crate::run::{RunError, run};
+use crate::table::Table;
+use shop::{Fault, Shop};
+
+/// Runs the command line against two instances of `shop`.
+async fn load(shop: &Shop, flags: &[&str]) -> Result<Report, RunError> {
+    let urls = shop.urls();
+    let line = ["loadtest"].into_iter().chain(flags.iter().copied());
+    let args = Args::try_parse_from(line.chain(urls.iter().map(String::as_str)));
+    run(&args.expect("the flags of the test are right")).await
+}
+
+/// Goal: a good shop passes, and the report tells what happened.
+#[tokio::test(flavor = "multi_thread")]
+async fn good_shop_passes() {
+    let shop = Shop::open(Fault::None).await;
+    let report = load(&shop, &["--requests", "200", "--concurrency", "50", "--stock", "120"])
+        .await
+        .expect("the shop is open");
+    assert_eq!(
+        report.verdict,
+        "PASS: 120 of 120 units sold, each exactly once; 80 were told sold out; \
+         stock 0 + lucky 120 = 120"
+    );
+    assert_eq!(report.answers_by_status, [(200, 120), (409, 80)].into());
+    let sold: u64 = report.instances.values().map(|share| share.acknowledged).sum();
+    assert_eq!((report.instances.len(), sold), (2, 120));
+    let latency = report.latency_microseconds.as_ref().expect("200 answers");
+    assert!(latency.min <= latency.p50 && latency.p50 <= latency.max);
+
+    let text = Table(&report).to_string();
+    assert!(text.contains("200 reserved                 120"), "{text}");
+    assert!(text.contains("409 sold out                  80"), "{text}");
+    let json = serde_json::to_value(&report).expect("plain data");
+    assert_eq!((&json["pass"], &json["answers_by_status"]["409"]), (&true.into(), &80.into()));
+}
+
+/// Goal: without `--stock` the sale goes on, and only the difference is judged, over many pages of
+/// the ledger.
+#[tokio::test(flavor = "multi_thread")]
+async fn sale_goes_on_without_a_fresh_start() {
+    let shop = Shop::open(Fault::None).await;
+    let first = ["--requests", "40", "--concurrency", "8", "--stock", "3000", "--item", "shoe"];
+    assert!(load(&shop, &first).await.expect("the shop is open").pass);
+    let second = ["--requests", "1100", "--concurrency", "8", "--quantity", "2", "--item", "shoe"];
+    let report = load(&shop, &second).await.expect("the shop is open");
+    let pass = "PASS: 2200 of 2960 units sold, each exactly once; nobody was told sold out; \
+                stock 760 + lucky 2240 = 3000";
+    assert_eq!((report.verdict.as_str(), report.ledger_orders), (pass, 1100));
+}
+
+/// Goal: an order whose answer is lost is asked for again with the same id, elsewhere, and counts
+/// once.
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_answer_is_asked_for_again() {
+    let shop = Shop::open(Fault::LoseAnswers(3)).await;
+    let report = load(&shop, &["--requests", "20", "--concurrency", "5", "--stock", "10"])
+        .await
+        .expect("the shop is open");
+    assert!(report.pass, "{}", report.verdict);
+    assert_eq!(report.unsettled_attempts, [("broken connection".to_owned(), 3)].into());
+    assert_eq!((report.acknowledged, report.sold_out, report.unknown), (10, 10, 0));
+}
+
+/// Goal: a busy service is left alone for as long as it says, and then asked again.
+#[tokio::test(flavor = "multi_thread")]
+async fn retry_after_is_honoured() {
+    let shop = Shop::open(Fault::Busy(2)).await;
+    let report = load(&shop, &["--requests", "10", "--concurrency", "5", "--stock", "10"])
+        .await
+        .expect("the shop is open");
+    assert!(report.pass, "{}", report.verdict);
+    assert_eq!(report.unsettled_attempts, [("429 queue-full".to_owned(), 2)].into());
+    let slowest = report.latency_microseconds.expect("10 answers").max;
+    assert!(slowest >= 1_000_000, "the shop asked for a second, and got {slowest} us");
+}
+
+/// Goal: retries and time are bounded; what is not answered then is unknown, and nothing worse.
+#[tokio::test(flavor = "multi_thread")]
+async fn silence_is_bounded() {
+    let shop = Shop::open(Fault::Hang(1)).await;
+    let flags = ["--requests", "4", "--concurrency", "4", "--stock", "4", "--timeout", "4s"];
+    let report = load(&shop, &[&flags[..], &["--retries", "0"]].concat()).await;
+    let report = report.expect("the shop is open");
+    assert!(report.pass, "{}", report.verdict);
+    assert_eq!((report.acknowledged, report.unknown), (3, 1));
+    assert_eq!(report.unsettled_attempts, [("no answer in time".to_owned(), 1)].into());
+    assert_eq!(
+        report.notes,
+        ["1 order was not answered in the end; the ledger says that 0 of them stand"]
+    );
+}
+
+/// Goal: a shop without a lock fails, for overselling first.
+#[tokio::test(flavor = "multi_thread")]
+async fn shop_without_a_lock_fails() {
+    let shop = Shop::open(Fault::NoLock).await;
+    let report = load(&shop, &["--requests", "50", "--concurrency", "50", "--stock", "30"])
+        .await
+        .expect("the shop is open");
+    assert!(!report.pass);
+    let kinds: Vec<_> = report.reasons.iter().map(|fault| fault.kind).collect();
+    assert_eq!(kinds, ["oversold", "unbalanced", "no_ledger"]);
+    let text = Table(&report).to_string();
+    assert!(text.contains("50 orders were acknowledged for 30 units, 20 too many"), "{text}");
+}
+
+/// Goal: answers that are neither yes nor no are counted by their problem type.
+#[tokio::test(flavor = "multi_thread")]
+async fn odd_answers_are_counted() {
+    let shop = Shop::open(Fault::Refuse(2)).await;
+    let report = load(&shop, &["--requests", "10", "--concurrency", "2", "--stock", "20"])
+        .await
+        .expect("the shop is open");
+    assert_eq!(report.failures, [("400 bad-item".to_owned(), 2)].into());
+    assert!(report.verdict.starts_with("FAIL: failed: 2 orders were"), "{}", report.verdict);
+}
+
+/// Goal: the admin token opens a shop that asks for it, and its absence is explained.
+#[tokio::test(flavor = "multi_thread")]
+async fn admin_token_is_sent() {
+    let shop = Shop::open(Fault::AdminToken("let-me-in")).await;
+    let flags = ["--requests", "2", "--stock", "2"];
+    let error = load(&shop, &flags).await.expect_err("no token was given");
+    assert!(matches!(error, RunError::Forbidden(_)), "{error}");
+
+    let directory = tempfile::tempdir().expect("a directory for the token");
+    let file = directory.path().join("token");
+    std::fs::write(&file, "let-me-in\n").expect("the directory is writable");
+    let file = file.to_str().expect("a temporary directory's name is UTF-8");
+    let with_token = [&flags[..], &["--admin-token-file", file]].concat();
+    assert!(load(&shop, &with_token).await.expect("the token is right").pass);
+}
+
+/// Goal: a service that is not ready, away, or has no sale is no run, with the reason.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_run_without_a_service() {
+    let shop = Shop::open(Fault::NotReady).await;
+    let error = load(&shop, &["--stock", "2"]).await.expect_err("the shop is not ready");
+    assert!(crate::in_full(&error).contains("503 Service Unavailable: no lock"), "{error}");
+
+    let shop = Shop::open(Fault::None).await;
+    let error = load(&shop, &["--item", "unheard-of"]).await.expect_err("there is no such sale");
+    assert!(matches!(error, RunError::NoSale(_)), "{error}");
+
+    let urls = shop.urls();
+    drop(shop);
+    let args = Args::try_parse_from(["loadtest", "--timeout", "2s", &urls[0]]).expect("a URL");
+    let closed = async {
+        loop {
+            match run(&args).await {
+                Err(RunError::NotReady(error)) => break crate::in_full(&error),
+                // the listener is closed by a task that may not have been dropped yet
+                _ => tokio::task::yield_now().await,
+            }
+        }
+    };
+    let reason = tokio::time::timeout(Duration::from_secs(30), closed).await;
+    assert!(reason.expect("the shop closes").contains("cannot connect to http://127.0.0.1:"));
+}

@@ -1,0 +1,171 @@
+//! What follows from a recorded run: a pure function, so that it can be shown broken histories.
+
+use std::collections::BTreeMap;
+
+use crate::audit::Audit;
+use crate::history::{History, StockState, Tally, Told, u64_from};
+use crate::reason::{Reason, count, were};
+
+/// The judgement of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    /// What is wrong, the most important first; empty for a run that passes.
+    pub(crate) reasons: Vec<Reason>,
+    /// What the reader should know besides.
+    pub(crate) notes: Vec<String>,
+    /// `PASS: ` or `FAIL: ` and why, in one line.
+    pub(crate) sentence: String,
+}
+
+impl Verdict {
+    pub(crate) fn is_pass(&self) -> bool {
+        self.reasons.is_empty()
+    }
+}
+
+/// Judges a run.
+pub(crate) fn judge(history: &History) -> Verdict {
+    let tally = history.tally();
+    let audit = Audit::of(history);
+    let mut reasons = Vec::new();
+    // without a ledger its absence is one fault, not one for every order
+    let no_ledger = keeps_no_ledger(history);
+    if no_ledger {
+        reasons.push(Reason::NoLedger);
+    } else {
+        reasons.extend(audit.reasons(history));
+    }
+    reasons.extend(oversold(history, &tally, &audit));
+    reasons.extend(settled(history, &tally));
+    reasons.extend(state(history, &tally, &audit, no_ledger));
+    reasons.sort();
+
+    let notes = notes(&tally, &audit);
+    let sentence = if reasons.is_empty() {
+        pass_sentence(history, &tally, &audit)
+    } else {
+        let all: Vec<_> = reasons.iter().map(Reason::to_string).collect();
+        format!("FAIL: {}", all.join("; "))
+    };
+    Verdict { reasons, notes, sentence }
+}
+
+/// A sale without a lock records nothing and numbers nothing.
+fn keeps_no_ledger(history: &History) -> bool {
+    let unguarded =
+        |told: &Told| matches!(told, Told::Acknowledged(answer) if answer.token.is_none());
+    history.ledger.is_empty() && history.told.iter().any(unguarded)
+}
+
+fn oversold(history: &History, tally: &Tally, audit: &Audit) -> Option<Reason> {
+    let available = history.before.stock.max(0).unsigned_abs();
+    let told_units = tally.acknowledged_units + audit.stranger_units + audit.standing_units;
+    let told_orders = tally.acknowledged + audit.strangers + audit.standing;
+    let recorded = (audit.units, u64_from(history.ledger.len()));
+    let (units, orders) = (told_units, told_orders).max(recorded);
+    (units > available).then_some(Reason::Oversold { orders, units, available })
+}
+
+/// Whether the buyers were told yes or no.
+fn settled(history: &History, tally: &Tally) -> Vec<Reason> {
+    let mut reasons = Vec::new();
+    if tally.failed > 0 {
+        let mut kinds = BTreeMap::<&str, u64>::new();
+        for told in &history.told {
+            if let Told::Failed { kind, .. } = told {
+                *kinds.entry(kind).or_default() += 1;
+            }
+        }
+        let kinds: Vec<_> = kinds.iter().map(|(kind, n)| format!("{n} x {kind}")).collect();
+        reasons.push(Reason::Failed { orders: tally.failed, kinds: kinds.join(", ") });
+    } else if tally.acknowledged + tally.sold_out == 0 {
+        reasons.push(Reason::NothingSettled);
+    }
+    reasons
+}
+
+/// Whether the stock fits what the buyers were told.
+fn state(history: &History, tally: &Tally, audit: &Audit, no_ledger: bool) -> Vec<Reason> {
+    let Some((url, after)) = history.after.first() else { return Vec::new() };
+    let before = &history.before;
+    let mut reasons = Vec::new();
+    if after.initial != before.initial || after.orders < before.orders {
+        reasons.push(Reason::Restarted);
+    }
+    if after.stock.checked_add(after.lucky) != Some(after.initial) {
+        let (stock, lucky, initial) = (after.stock, after.lucky, after.initial);
+        reasons.push(Reason::Unbalanced { stock, lucky, initial });
+    }
+    // the stock never rises, so what is left now was there when they were refused
+    if tally.sold_out > 0 && after.stock >= i64::try_from(history.quantity).unwrap_or(i64::MAX) {
+        reasons.push(Reason::SoldOutTooEarly { orders: tally.sold_out, left: after.stock });
+    }
+    let recorded = u64_from(history.ledger.len());
+    if !no_ledger && audit.contradiction.is_none() {
+        let taken = before.stock.saturating_sub(after.stock);
+        let what = if after.orders.saturating_sub(before.orders) != recorded {
+            Some(format!(
+                "{url} counts {} orders, and it has {}",
+                after.orders,
+                before.orders + recorded
+            ))
+        } else if i64::try_from(audit.units) != Ok(taken) {
+            Some(format!(
+                "it has {} sold, and the stock went down by {taken}",
+                count(audit.units, "unit")
+            ))
+        } else {
+            None
+        };
+        reasons.extend(what.map(|what| Reason::LedgerDoesNotAddUp { what }));
+    }
+    if let Some((other, differing)) = history.after.iter().find(|(_, state)| state != after) {
+        let tell = |url: &str, state: &StockState| {
+            format!(
+                "{url} tells stock {}, lucky {}, {} orders",
+                state.stock, state.lucky, state.orders
+            )
+        };
+        reasons
+            .push(Reason::StatesDiffer { first: tell(url, after), second: tell(other, differing) });
+    }
+    reasons
+}
+
+fn notes(tally: &Tally, audit: &Audit) -> Vec<String> {
+    let mut notes = Vec::new();
+    if tally.unknown > 0 {
+        notes.push(format!(
+            "{} not answered in the end; the ledger says that {} of them stand",
+            were(tally.unknown, "order"),
+            audit.standing
+        ));
+    }
+    if audit.strangers > 0 {
+        notes.push(format!(
+            "other buyers took {} in {} during the run",
+            count(audit.stranger_units, "unit"),
+            count(audit.strangers, "order")
+        ));
+    }
+    notes
+}
+
+fn pass_sentence(history: &History, tally: &Tally, audit: &Audit) -> String {
+    let (before, after) = (&history.before, history.after.first().map(|(_, state)| state));
+    let refused = match tally.sold_out {
+        0 => "nobody was told sold out".to_owned(),
+        1 => "1 was told sold out".to_owned(),
+        n => format!("{n} were told sold out"),
+    };
+    let balance = after.map_or_else(String::new, |state| {
+        format!("; stock {} + lucky {} = {}", state.stock, state.lucky, state.initial)
+    });
+    format!(
+        "PASS: {} of {} units sold, each exactly once; {refused}{balance}",
+        audit.units, before.stock
+    )
+}
+
+#[cfg(test)]
+mod tests;

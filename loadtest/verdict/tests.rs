@@ -1,0 +1,259 @@
+//! Broken histories: each must fail for its own reason, and for that one alone.
+
+use super::*;
+use crate::history::{Acknowledgement, LedgerEntry, order_id};
+
+const RUN: &str = "run";
+
+fn state(stock: i64, lucky: i64, orders: u64) -> StockState {
+    StockState { stock, lucky, initial: 300, orders }
+}
+
+fn acknowledged(number: usize, remaining: i64, token: Option<i64>) -> Told {
+    let (order, instance) = (order_id(RUN, number), "8080".to_owned());
+    Told::Acknowledged(Acknowledgement { order, quantity: 1, remaining, instance, token })
+}
+
+/// 500 orders for 300 units, ten in a batch under one token: all as it should be.
+fn good() -> History {
+    let numbered = (0..300_usize).zip((0..300_i64).rev());
+    let token = |number: usize| Some(100 + i64::try_from(number / 10).expect("small"));
+    let mut told: Vec<_> = numbered
+        .clone()
+        .map(|(number, remaining)| acknowledged(number, remaining, token(number)))
+        .collect();
+    told.resize(500, Told::SoldOut);
+    let ledger = numbered
+        .map(|(number, remaining)| LedgerEntry {
+            position: u64_from(number) + 1,
+            order: order_id(RUN, number),
+            quantity: 1,
+            remaining,
+            token: token(number),
+        })
+        .collect();
+    History {
+        run: RUN.to_owned(),
+        quantity: 1,
+        before: state(300, 0, 0),
+        told,
+        ledger,
+        after: vec![("a".to_owned(), state(0, 300, 300)), ("b".to_owned(), state(0, 300, 300))],
+    }
+}
+
+fn set_after(history: &mut History, state: &StockState) {
+    for (_, after) in &mut history.after {
+        *after = state.clone();
+    }
+}
+
+/// The kinds of all reasons, after checking that the sentence gives them.
+fn kinds(history: &History) -> Vec<&'static str> {
+    let verdict = judge(history);
+    for reason in &verdict.reasons {
+        assert!(verdict.sentence.contains(&reason.to_string()), "{}", verdict.sentence);
+    }
+    verdict.reasons.iter().map(Reason::kind).collect()
+}
+
+/// Goal: the good history passes, with the sentence of the documentation.
+#[test]
+fn good_history_passes() {
+    let verdict = judge(&good());
+    assert_eq!(
+        verdict.sentence,
+        "PASS: 300 of 300 units sold, each exactly once; 200 were told sold out; \
+         stock 0 + lucky 300 = 300"
+    );
+    assert!(verdict.is_pass() && verdict.notes.is_empty());
+}
+
+/// Goal: an order that took its unit twice is found, though all sums are right: another buyer got
+/// nothing for it.
+#[test]
+fn order_twice_in_the_ledger() {
+    let mut history = good();
+    history.ledger[299].order = order_id(RUN, 298);
+    history.told[299] = Told::SoldOut;
+    assert_eq!(kinds(&history), ["duplicates"]);
+}
+
+/// Goal: an acknowledged order that the ledger lacks is found, though all sums are right: a
+/// stranger's order stands in its place.
+#[test]
+fn order_missing_from_the_ledger() {
+    let mut history = good();
+    history.told.truncate(299);
+    history.ledger.truncate(299);
+    history.ledger[17].order = "somebody-else".to_owned();
+    set_after(&mut history, &state(1, 299, 299));
+    assert_eq!(kinds(&history), ["lost"]);
+    assert!(judge(&history).sentence.contains("1 acknowledged order is not in the ledger"));
+}
+
+/// Goal: one sale too many is found although acknowledgements, ledger and sums agree.
+#[test]
+fn one_sale_too_many() {
+    let mut history = good();
+    history.told[300] = acknowledged(300, -1, Some(129));
+    let order = order_id(RUN, 300);
+    history.ledger.push(LedgerEntry {
+        position: 301,
+        order,
+        quantity: 1,
+        remaining: -1,
+        token: Some(129),
+    });
+    set_after(&mut history, &state(-1, 301, 301));
+    assert_eq!(kinds(&history), ["oversold"]);
+    let sentence = judge(&history).sentence;
+    assert_eq!(sentence, "FAIL: oversold: 301 orders were acknowledged for 300 units, 1 too many");
+}
+
+/// Goal: a unit that vanished from `lucky` is found.
+#[test]
+fn unbalanced_stock() {
+    let mut history = good();
+    set_after(&mut history, &state(0, 299, 300));
+    assert_eq!(kinds(&history), ["unbalanced"]);
+}
+
+/// Goal: two tokens in the wrong order are found: two instances wrote in turns.
+#[test]
+fn tokens_swapped() {
+    let mut history = good();
+    for (number, token) in [(9, 101), (10, 100)] {
+        history.ledger[number].token = Some(token);
+        let Told::Acknowledged(answer) = &mut history.told[number] else {
+            unreachable!("the first 300 are acknowledged")
+        };
+        answer.token = Some(token);
+    }
+    assert_eq!(kinds(&history), ["token_went_down"]);
+    assert!(judge(&history).sentence.contains("first at position 11, from 101 to 100"));
+}
+
+/// Goal: an entry of this run whose buyer was refused is found, and one that was never sent.
+#[test]
+fn entry_that_nobody_was_told_of() {
+    let mut history = good();
+    history.told[5] = Told::SoldOut;
+    assert_eq!(kinds(&history), ["untold"]);
+
+    let mut history = good();
+    history.ledger[299].order = order_id(RUN, 9999);
+    history.told[299] = Told::SoldOut;
+    assert_eq!(kinds(&history), ["untold"]);
+}
+
+/// Goal: a refusal while units were left is found.
+#[test]
+fn sold_out_while_stock_remained() {
+    let mut history = good();
+    history.told[299] = Told::SoldOut;
+    history.ledger.pop();
+    set_after(&mut history, &state(1, 299, 299));
+    assert_eq!(kinds(&history), ["sold_out_too_early"]);
+}
+
+/// Goal: what is left may be too little for one order, and then refusals are right.
+#[test]
+fn sold_out_with_too_few_left() {
+    let mut history = good();
+    history.quantity = 2;
+    history.told[299] = Told::SoldOut;
+    history.ledger.pop();
+    set_after(&mut history, &state(1, 299, 299));
+    assert_eq!(kinds(&history), [""; 0]);
+}
+
+/// Goal: instances that tell different states are found.
+#[test]
+fn instances_disagree() {
+    let mut history = good();
+    history.after[1].1 = state(1, 299, 299);
+    assert_eq!(kinds(&history), ["states_differ"]);
+}
+
+/// Goal: a ledger that is shorter than the service says, or whose sums jump, is found.
+#[test]
+fn ledger_that_does_not_add_up() {
+    let mut history = good();
+    set_after(&mut history, &state(0, 300, 301));
+    assert_eq!(kinds(&history), ["ledger_does_not_add_up"]);
+
+    let mut history = good();
+    history.ledger[7].position = 9;
+    assert_eq!(kinds(&history), ["ledger_does_not_add_up"]);
+}
+
+/// Goal: an answer that contradicts the ledger is found.
+#[test]
+fn answer_that_contradicts_the_ledger() {
+    let mut history = good();
+    history.told[3] = acknowledged(3, 5, Some(100));
+    assert_eq!(kinds(&history), ["misreported"]);
+}
+
+/// Goal: a sale that somebody started afresh meanwhile is not judged as if it were the same.
+#[test]
+fn sale_started_afresh_meanwhile() {
+    let mut history = good();
+    set_after(&mut history, &StockState { stock: 50, lucky: 0, initial: 50, orders: 0 });
+    assert_eq!(kinds(&history)[0], "restarted");
+}
+
+/// Goal: orders without an answer do not fail a run, stand or not, and the reader is told.
+#[test]
+fn unanswered_orders_are_noted() {
+    let mut history = good();
+    history.told[5] = Told::Unknown;
+    history.told[400] = Told::Unknown;
+    let verdict = judge(&history);
+    assert_eq!(verdict.reasons, []);
+    assert_eq!(
+        verdict.notes,
+        ["2 orders were not answered in the end; the ledger says that 1 of them stand"]
+    );
+}
+
+/// Goal: a run in which nothing was settled does not pass, nor one with odd answers.
+#[test]
+fn orders_must_be_settled() {
+    let mut history = good();
+    history.told.fill(Told::Unknown);
+    assert_eq!(kinds(&history), ["nothing_settled"]);
+
+    let mut history = good();
+    history.told[400] = Told::Failed { status: 500, kind: "500 internal".to_owned() };
+    assert_eq!(kinds(&history), ["failed"]);
+    assert!(judge(&history).sentence.contains("(1 x 500 internal)"));
+}
+
+/// Goal: other buyers of the same sale neither fail the run nor hide an oversold one.
+#[test]
+fn other_buyers() {
+    let mut history = good();
+    history.ledger[299].order = "somebody-else".to_owned();
+    history.told[299] = Told::SoldOut;
+    let verdict = judge(&history);
+    assert_eq!(verdict.reasons, []);
+    assert_eq!(verdict.notes, ["other buyers took 1 unit in 1 order during the run"]);
+
+    history.told[300] = acknowledged(300, 0, Some(129));
+    assert_eq!(kinds(&history), ["oversold", "lost"]);
+}
+
+/// Goal: a sale without a lock: oversold comes first, and the missing ledger is one line.
+#[test]
+fn sale_without_a_lock() {
+    let mut history = good();
+    history.ledger.clear();
+    history.told = (0..500).map(|number| acknowledged(number, 289, None)).collect();
+    set_after(&mut history, &state(289, 500, 0));
+    assert_eq!(kinds(&history), ["oversold", "unbalanced", "no_ledger"]);
+    let sentence = judge(&history).sentence;
+    let first = "FAIL: oversold: 500 orders were acknowledged for 300 units, 200 too many; ";
+    assert!(sentence.starts_with(first), "{sentence}");
+}

@@ -1,0 +1,286 @@
+//! Every flag of `serve` and its environment variable, once.
+//!
+//! A flag `--lock-ttl` is also the variable `FLASH_SALE_LOCK_TTL`; a flag wins over its variable.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use axum::http::Uri;
+use clap::Args;
+use clap::builder::BoolishValueParser;
+
+use crate::http::StartAccess;
+use crate::http::server::ServerOptions;
+use crate::sale::{LockMode, SaleOptions};
+use crate::secret::Secret;
+
+/// The flags of `serve`: one instance of the service.
+#[derive(Args, Clone, Debug)]
+pub struct Config {
+    /// Address and port to listen on
+    #[arg(long, env = "FLASH_SALE_LISTEN", default_value = "127.0.0.1:8080", value_parser = address)]
+    pub listen: SocketAddr,
+
+    /// Name of this instance, recorded with each order [default: the port that it listens on]
+    #[arg(long, env = "FLASH_SALE_INSTANCE", value_parser = instance_name)]
+    pub instance: Option<String>,
+
+    /// Addresses of the etcd cluster, separated by commas
+    #[arg(
+        long,
+        env = "FLASH_SALE_ETCD",
+        value_name = "URL",
+        default_value = "http://127.0.0.1:2379",
+        value_delimiter = ',',
+        value_parser = etcd_address
+    )]
+    pub etcd: Vec<String>,
+
+    /// User name for etcd, if it asks for one
+    #[arg(long, env = "FLASH_SALE_ETCD_USER", value_name = "NAME")]
+    pub etcd_user: Option<String>,
+
+    /// Password for etcd; other users of this machine can see a flag, so prefer the file
+    #[arg(
+        long,
+        env = "FLASH_SALE_ETCD_PASSWORD",
+        value_name = "PASSWORD",
+        hide_env_values = true,
+        requires = "etcd_user",
+        conflicts_with = "etcd_password_file"
+    )]
+    pub etcd_password: Option<Secret>,
+
+    /// File with the password for etcd
+    #[arg(
+        long,
+        env = "FLASH_SALE_ETCD_PASSWORD_FILE",
+        value_name = "FILE",
+        requires = "etcd_user"
+    )]
+    pub etcd_password_file: Option<PathBuf>,
+
+    /// Address of Redis: redis://[user:password@]host[:port][/database]
+    #[arg(
+        long,
+        env = "FLASH_SALE_REDIS",
+        value_name = "URL",
+        default_value = "redis://127.0.0.1:6379",
+        hide_env_values = true,
+        conflicts_with = "redis_file"
+    )]
+    pub redis: Secret,
+
+    /// File with the address of Redis, which may hold a password
+    #[arg(long, env = "FLASH_SALE_REDIS_FILE", value_name = "FILE")]
+    pub redis_file: Option<PathBuf>,
+
+    /// What guards the stock
+    #[arg(long, env = "FLASH_SALE_LOCK", default_value = "etcd")]
+    pub lock: LockMode,
+
+    /// Name of the default item's lock; another item's lock is this name, `:` and the item's
+    #[arg(long, env = "FLASH_SALE_LOCK_NAME", value_name = "NAME", default_value = "stock-lock", value_parser = lock_name)]
+    pub lock_name: String,
+
+    /// How long the lock outlives an instance that died
+    #[arg(long, env = "FLASH_SALE_LOCK_TTL", value_name = "TIME", default_value = "30s", value_parser = duration("2s", "10m"))]
+    pub lock_ttl: Duration,
+
+    /// How many orders of one item may wait at this instance
+    #[arg(long, env = "FLASH_SALE_QUEUE_LENGTH", value_name = "N", default_value = "10000", value_parser = count(1, 1_000_000))]
+    pub queue_length: usize,
+
+    /// How long an order may wait for the lock
+    #[arg(long, env = "FLASH_SALE_WAIT_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = duration("1ms", "10m"))]
+    pub wait_timeout: Duration,
+
+    /// Token that `PUT /stock` asks for; other users of this machine can see a flag, so prefer the file
+    #[arg(
+        long,
+        env = "FLASH_SALE_ADMIN_TOKEN",
+        value_name = "TOKEN",
+        hide_env_values = true,
+        conflicts_with = "admin_token_file"
+    )]
+    pub admin_token: Option<Secret>,
+
+    /// File with the token that `PUT /stock` asks for
+    #[arg(long, env = "FLASH_SALE_ADMIN_TOKEN_FILE", value_name = "FILE")]
+    pub admin_token_file: Option<PathBuf>,
+
+    /// Let everybody start a sale: for trying things out on a machine of your own
+    #[arg(
+        long,
+        env = "FLASH_SALE_DEMO",
+        value_parser = BoolishValueParser::new(),
+        conflicts_with_all = ["admin_token", "admin_token_file"]
+    )]
+    pub demo: bool,
+
+    /// How long requests in flight may take after a signal to stop
+    #[arg(long, env = "FLASH_SALE_SHUTDOWN_GRACE", value_name = "TIME", default_value = "30s", value_parser = duration("0s", "1h"))]
+    pub shutdown_grace: Duration,
+
+    /// How long a client may take to send a request's head, and a connection may be idle
+    #[arg(long, env = "FLASH_SALE_HEADER_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = duration("10ms", "1h"))]
+    pub header_timeout: Duration,
+
+    /// How many connections may be open
+    #[arg(long, env = "FLASH_SALE_MAX_CONNECTIONS", value_name = "N", default_value = "20000", value_parser = count(1, 1_000_000))]
+    pub max_connections: usize,
+}
+
+/// A file of a secret that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretFileError {
+    /// It cannot be read.
+    #[error("cannot read the file {path} that {flag} names", path = .path.display())]
+    Unreadable {
+        /// The flag that names it.
+        flag: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Its first line is empty.
+    #[error("the file {path} that {flag} names begins with an empty line: it must hold the secret", path = .path.display())]
+    Empty {
+        /// The flag that names it.
+        flag: &'static str,
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl Config {
+    /// Reads the files that hold secrets, and puts what they hold in the place of the flags that
+    /// can hold it as well.
+    ///
+    /// # Errors
+    /// [`SecretFileError`] names the flag and the file.
+    pub fn read_secret_files(&mut self) -> Result<(), SecretFileError> {
+        if let Some(path) = self.redis_file.take() {
+            self.redis = read_secret("--redis-file", &path)?;
+        }
+        if let Some(path) = self.etcd_password_file.take() {
+            self.etcd_password = Some(read_secret("--etcd-password-file", &path)?);
+        }
+        if let Some(path) = self.admin_token_file.take() {
+            self.admin_token = Some(read_secret("--admin-token-file", &path)?);
+        }
+        Ok(())
+    }
+
+    /// How the instance sells, given the port that it listens on.
+    pub fn sale_options(&self, port: u16) -> SaleOptions {
+        SaleOptions {
+            lock: self.lock,
+            lock_name: self.lock_name.clone(),
+            instance: self.instance.clone().unwrap_or_else(|| port.to_string()),
+            queue_length: self.queue_length,
+            wait_timeout: self.wait_timeout,
+        }
+    }
+
+    /// How the instance serves.
+    pub fn server_options(&self) -> ServerOptions {
+        ServerOptions {
+            header_timeout: self.header_timeout,
+            max_connections: self.max_connections,
+            shutdown_grace: self.shutdown_grace,
+        }
+    }
+
+    /// Who may start a sale.
+    pub fn start_access(&self) -> StartAccess {
+        match &self.admin_token {
+            Some(token) => StartAccess::Token(token.clone()),
+            None if self.demo => StartAccess::Everybody,
+            None => StartAccess::Nobody,
+        }
+    }
+}
+
+/// The first line of the file: editors put a line end behind it.
+fn read_secret(flag: &'static str, path: &Path) -> Result<Secret, SecretFileError> {
+    let text = std::fs::read_to_string(path).map_err(|source| SecretFileError::Unreadable {
+        flag,
+        path: path.to_owned(),
+        source,
+    })?;
+    match text.lines().next().map(str::trim) {
+        None | Some("") => Err(SecretFileError::Empty { flag, path: path.to_owned() }),
+        Some(secret) => Ok(Secret::new(secret)),
+    }
+}
+
+fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse().map_err(|_| "an address is an IP and a port, such as 127.0.0.1:8080 or [::]:8080")
+}
+
+fn etcd_address(text: &str) -> Result<String, &'static str> {
+    let uri: Option<Uri> = text.parse().ok();
+    let plain = uri.filter(|uri| {
+        uri.scheme_str() == Some("http")
+            && uri.host().is_some_and(|host| !host.is_empty())
+            && matches!(uri.path(), "" | "/")
+            && uri.query().is_none()
+    });
+    // the client would show a password in an address wherever it shows the address
+    let plain = plain.filter(|uri| uri.authority().is_some_and(|a| !a.as_str().contains('@')));
+    plain.map(|_| text.to_owned()).ok_or(
+        "an etcd address looks like http://127.0.0.1:2379; user and password have flags of their own",
+    )
+}
+
+fn instance_name(text: &str) -> Result<String, &'static str> {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    let valid = (1..=64).contains(&text.len()) && text.bytes().all(allowed);
+    valid
+        .then(|| text.to_owned())
+        .ok_or("an instance name is 1 to 64 letters, digits, dots, - and _")
+}
+
+fn lock_name(text: &str) -> Result<String, &'static str> {
+    let valid = (1..=128).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_graphic())
+        && !text.starts_with('/')
+        && !text.ends_with('/');
+    valid
+        .then(|| text.to_owned())
+        .ok_or("a lock name is 1 to 128 visible ASCII characters, with no / at either end")
+}
+
+/// A parser for times from `min` to `max`.
+fn duration(
+    min: &'static str,
+    max: &'static str,
+) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let bound = |text| humantime::parse_duration(text).expect("the bounds are written here");
+        humantime::parse_duration(text)
+            .ok()
+            .filter(|time| (bound(min)..=bound(max)).contains(time))
+            .ok_or_else(|| format!("a time from {min} to {max} is allowed, such as 30s or 500ms"))
+    }
+}
+
+/// A parser for whole numbers from `min` to `max`.
+fn count(
+    min: usize,
+    max: usize,
+) -> impl Fn(&str) -> Result<usize, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        text.parse()
+            .ok()
+            .filter(|number| (min..=max).contains(number))
+            .ok_or_else(|| format!("a whole number from {min} to {max} is allowed"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

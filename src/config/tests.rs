@@ -1,0 +1,105 @@
+use clap::{CommandFactory, Parser};
+
+use super::*;
+
+#[derive(Parser)]
+struct Program {
+    #[command(flatten)]
+    config: Config,
+}
+
+fn parse(flags: &[&str]) -> Result<Config, String> {
+    let arguments = std::iter::once("serve").chain(flags.iter().copied());
+    Program::try_parse_from(arguments)
+        .map(|program| program.config)
+        .map_err(|error| error.to_string())
+}
+
+/// The defaults are those that the documentation names.
+#[test]
+fn the_defaults() {
+    let config = parse(&[]).expect("no flag is needed");
+    assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
+    assert_eq!(config.etcd, ["http://127.0.0.1:2379"]);
+    assert_eq!(config.redis.expose(), "redis://127.0.0.1:6379");
+    assert_eq!(config.lock, LockMode::Etcd);
+    assert_eq!(config.lock_ttl, Duration::from_secs(30));
+    assert_eq!(config.sale_options(8090).instance, "8090");
+    assert!(matches!(config.start_access(), StartAccess::Nobody));
+}
+
+/// Each flag has the variable that its name promises.
+#[test]
+fn every_flag_has_its_variable() {
+    let command = Program::command();
+    for argument in command.get_arguments().filter(|argument| argument.get_id() != "help") {
+        let flag = argument.get_long().expect("only long flags");
+        let variable = format!("FLASH_SALE_{}", flag.replace('-', "_").to_uppercase());
+        let found = argument.get_env().and_then(|name| name.to_str());
+        assert_eq!(found, Some(variable.as_str()), "--{flag}");
+    }
+}
+
+/// A wrong value is answered with what is allowed.
+#[test]
+fn wrong_values_get_a_sentence() {
+    for (flag, value, sentence) in [
+        ("--listen", "8080", "an address is an IP and a port"),
+        ("--etcd", "127.0.0.1:2379", "an etcd address looks like"),
+        ("--etcd", "http://a:1,ftp://b", "an etcd address looks like"),
+        ("--etcd", "http://root:pw@a:1", "flags of their own"),
+        ("--lock-ttl", "30", "a time from 2s to 10m is allowed"),
+        ("--lock-ttl", "1s", "a time from 2s to 10m is allowed"),
+        ("--queue-length", "0", "a whole number from 1 to 1000000 is allowed"),
+        ("--instance", "a b", "an instance name is"),
+        ("--lock-name", "a/", "a lock name is"),
+        ("--lock", "redis", "etcd, local, none"),
+    ] {
+        let error = parse(&[flag, value]).expect_err(value);
+        assert!(error.contains(sentence), "{flag} {value}: {error}");
+    }
+}
+
+#[test]
+fn several_etcd_addresses_are_separated_by_commas() {
+    let config = parse(&["--etcd", "http://a:2379,http://b:2379"]).expect("two addresses");
+    assert_eq!(config.etcd, ["http://a:2379", "http://b:2379"]);
+}
+
+#[test]
+fn secrets_are_not_shown() {
+    let config = parse(&[
+        "--redis=redis://:hidden@localhost",
+        "--admin-token=hidden",
+        "--etcd-user=root",
+        "--etcd-password=hidden",
+    ])
+    .expect("valid");
+    assert!(!format!("{config:?}").contains("hidden"), "{config:?}");
+}
+
+#[test]
+fn secrets_can_come_from_files() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = dir.path().join("token");
+    std::fs::write(&file, "s3cret\n").expect("it can be written");
+    let flag = format!("--admin-token-file={}", file.display());
+    let mut config = parse(&[&flag]).expect("valid");
+    config.read_secret_files().expect("it can be read");
+    assert_eq!(config.admin_token.as_ref().map(Secret::expose), Some("s3cret"));
+    assert!(matches!(config.start_access(), StartAccess::Token(_)));
+
+    std::fs::write(&file, "\n").expect("it can be written");
+    let error = parse(&[&flag]).expect("valid").read_secret_files().expect_err("empty");
+    assert!(error.to_string().contains("--admin-token-file"), "{error}");
+    let missing = format!("--redis-file={}", dir.path().join("none").display());
+    let error = parse(&[&missing]).expect("valid").read_secret_files().expect_err("missing");
+    assert!(error.to_string().contains("--redis-file"), "{error}");
+}
+
+#[test]
+fn flags_that_contradict_each_other_are_refused() {
+    parse(&["--demo", "--admin-token", "x"]).expect_err("everybody, and those with the token");
+    parse(&["--redis", "redis://a", "--redis-file", "b"]).expect_err("two addresses");
+    parse(&["--etcd-password", "x"]).expect_err("a password without a user");
+}

@@ -1,0 +1,191 @@
+//! Asks an instance how it is, for a container's health check: the image has no `curl`.
+
+use std::time::Duration;
+
+use http_body_util::Empty;
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::{CONNECTION, HOST, USER_AGENT};
+use hyper::{Request, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio_util::task::AbortOnDropHandle;
+
+/// What `flash-sale health` asks when it is given no URL: the default instance on this machine.
+pub const DEFAULT_URL: &str = "http://127.0.0.1:8080/readyz";
+
+/// How long the whole check may take by default: longer than a busy instance needs, shorter than the five
+/// seconds after which a container engine usually gives up without saying why.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Why an instance does not count as healthy.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HealthError {
+    /// The URL is not one that can be asked; nothing was sent.
+    #[error("cannot ask {url}: it must look like {DEFAULT_URL} (http only)")]
+    Url {
+        /// What was given.
+        url: Uri,
+    },
+    /// Nobody accepted the connection.
+    #[error("cannot connect to {authority}")]
+    Connect {
+        /// The host and port that were tried.
+        authority: String,
+        /// What the operating system says.
+        source: std::io::Error,
+    },
+    /// The connection was accepted, but no HTTP answer came over it.
+    #[error("no HTTP answer from {url}")]
+    Exchange {
+        /// What was asked.
+        url: Uri,
+        /// What went wrong on the way.
+        source: hyper::Error,
+    },
+    /// An answer came, and it says that the instance is not well.
+    #[error("{url} answered {status}")]
+    Status {
+        /// What was asked.
+        url: Uri,
+        /// Any status but 2xx.
+        status: StatusCode,
+    },
+    /// No answer in time.
+    #[error("{url} did not answer within {}", humantime::format_duration(*timeout))]
+    Timeout {
+        /// What was asked.
+        url: Uri,
+        /// How long was waited.
+        timeout: Duration,
+    },
+}
+
+/// Sends one `GET` to `url` and is content with any 2xx status that comes within `timeout`, which covers
+/// everything from the name's look-up to the head of the answer. The answer's body is not read.
+///
+/// # Errors
+///
+/// [`HealthError`] says in which step it failed.
+///
+/// # Cancel safety
+///
+/// Dropping the future closes the connection.
+pub async fn check(url: &Uri, timeout: Duration) -> Result<(), HealthError> {
+    match tokio::time::timeout(timeout, ask(url)).await {
+        Ok(Ok(status)) if status.is_success() => Ok(()),
+        Ok(Ok(status)) => Err(HealthError::Status { url: url.clone(), status }),
+        Ok(Err(error)) => Err(error),
+        Err(_elapsed) => Err(HealthError::Timeout { url: url.clone(), timeout }),
+    }
+}
+
+async fn ask(url: &Uri) -> Result<StatusCode, HealthError> {
+    let bad_url = || HealthError::Url { url: url.clone() };
+    let exchange = |source| HealthError::Exchange { url: url.clone(), source };
+
+    if url.scheme_str() != Some("http") {
+        return Err(bad_url());
+    }
+    let authority = url.authority().ok_or_else(bad_url)?;
+    let port = authority.port_u16().unwrap_or(80);
+    let path = url.path_and_query().map_or("/", |path| path.as_str());
+    let request = Request::get(path)
+        .header(HOST, authority.as_str())
+        .header(USER_AGENT, concat!("flash-sale-health/", env!("CARGO_PKG_VERSION")))
+        .header(CONNECTION, "close")
+        .body(Empty::<Bytes>::new())
+        .map_err(|_invalid| bad_url())?;
+
+    // an IPv6 address has brackets in a URL and none in a socket address
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+    let stream = TcpStream::connect((host, port)).await.map_err(|source| HealthError::Connect {
+        authority: format!("{}:{port}", authority.host()),
+        source,
+    })?;
+    let (mut sender, connection) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(exchange)?;
+    // the connection moves only while somebody polls it; it shall end with this check
+    let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
+    let response = sender.send_request(request).await.map_err(exchange)?;
+    Ok(response.status())
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: each way in which an instance can be unwell is told apart. Method: a listener on a free port that
+    //! answers with given bytes.
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Answers every connection with `answer` once a request has come, and returns the URL to ask.
+    async fn serve(answer: &'static str) -> Uri {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        tokio::spawn(async move {
+            while let Ok((mut stream, _peer)) = listener.accept().await {
+                let mut request = [0; 1024];
+                let length = stream.read(&mut request).await.expect("a request");
+                let head = String::from_utf8_lossy(&request[..length]);
+                assert!(head.starts_with("GET /readyz?deep=1 HTTP/1.1\r\n"), "{head}");
+                assert!(head.contains(&format!("host: {address}\r\n")), "{head}");
+                stream.write_all(answer.as_bytes()).await.expect("the asker is still there");
+            }
+        });
+        format!("http://{address}/readyz?deep=1").parse().expect("a URL")
+    }
+
+    #[tokio::test]
+    async fn any_success_is_healthy() {
+        let url = serve("HTTP/1.1 204 No Content\r\n\r\n").await;
+        check(&url, DEFAULT_TIMEOUT).await.expect("204 is a success");
+    }
+
+    #[tokio::test]
+    async fn another_status_is_reported() {
+        let url = serve("HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n").await;
+        let error = check(&url, DEFAULT_TIMEOUT).await.expect_err("503 is not healthy");
+        assert_eq!(error.to_string(), format!("{url} answered 503 Service Unavailable"));
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_not_http_is_reported() {
+        let url = serve("+PONG\r\n").await;
+        let error = check(&url, DEFAULT_TIMEOUT).await.expect_err("that was not HTTP");
+        assert!(matches!(error, HealthError::Exchange { .. }), "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn nobody_listening_is_reported() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        drop(listener);
+        let url = format!("http://{address}/").parse().expect("a URL");
+        let error = check(&url, DEFAULT_TIMEOUT).await.expect_err("nobody is there");
+        assert_eq!(error.to_string(), format!("cannot connect to {address}"));
+    }
+
+    #[tokio::test]
+    async fn silence_is_reported_in_time() {
+        // the listener's queue accepts the connection, and nobody ever answers
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}/", listener.local_addr().expect("it is bound"))
+            .parse()
+            .expect("a URL");
+        let error = check(&url, Duration::from_millis(50)).await.expect_err("silence");
+        assert_eq!(error.to_string(), format!("{url} did not answer within 50ms"));
+    }
+
+    #[tokio::test]
+    async fn a_url_that_cannot_be_asked_is_refused() {
+        for url in ["https://127.0.0.1/readyz", "/readyz", "127.0.0.1:8080"] {
+            let url = url.parse().expect("a URI");
+            let error = check(&url, DEFAULT_TIMEOUT).await.expect_err("not an http URL");
+            assert!(matches!(error, HealthError::Url { .. }), "{error:?}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Reading a request's body, bounded in size and time.
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody};
+use http_body_util::BodyExt;
+use tokio::time::timeout;
+
+use super::problem::{Problem, ProblemType};
+
+/// The most bytes that a body may have.
+pub const MAX_BODY_BYTES: usize = 16 * 1024;
+
+/// How long a body may take to arrive.
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How much of a body that is too large is read before it is refused. A client that still sends
+/// when the connection closes would see a reset in the place of the answer.
+const MAX_DISCARDED_BYTES: usize = 1024 * 1024;
+
+/// The whole body.
+///
+/// # Errors
+/// `body-too-large`, `request-timeout`, and `bad-body` if it breaks off.
+pub(super) async fn read(body: Body) -> Result<Bytes, Problem> {
+    timeout(BODY_TIMEOUT, collect(body)).await.unwrap_or_else(|_elapsed| {
+        let seconds = BODY_TIMEOUT.as_secs();
+        let detail = format!("the body did not arrive within {seconds} seconds");
+        Err(Problem::new(ProblemType::RequestTimeout, detail))
+    })
+}
+
+/// Refuses a body in a call that takes none: what stands in it would be ignored.
+///
+/// # Errors
+/// `bad-body`, and those of [`read`].
+pub(super) async fn refuse(body: Body) -> Result<(), Problem> {
+    if body.is_end_stream() || read(body).await?.is_empty() {
+        return Ok(());
+    }
+    let detail = "this call takes no body: its parameters go into the query of the URL";
+    Err(Problem::new(ProblemType::BadBody, detail))
+}
+
+async fn collect(mut body: Body) -> Result<Bytes, Problem> {
+    let mut bytes = Vec::new();
+    let mut total = 0_usize;
+    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    while total.max(announced) <= MAX_DISCARDED_BYTES
+        && let Some(frame) = body.frame().await
+    {
+        let broken = |_| Problem::new(ProblemType::BadBody, "the body broke off");
+        let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
+        total = total.saturating_add(data.len());
+        if total <= MAX_BODY_BYTES {
+            bytes.extend_from_slice(&data);
+        }
+    }
+    if total.max(announced) > MAX_BODY_BYTES {
+        let detail = format!("a body has at most {MAX_BODY_BYTES} bytes");
+        return Err(Problem::new(ProblemType::BodyTooLarge, detail));
+    }
+    Ok(bytes.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::stream;
+
+    fn kind(result: Result<impl std::fmt::Debug, Problem>) -> ProblemType {
+        result.expect_err("refused").kind()
+    }
+
+    fn chunks(count: usize) -> Body {
+        let chunk = Bytes::from(vec![b'x'; 1024]);
+        Body::from_stream(stream::iter(
+            (0..count).map(move |_| Ok::<_, std::io::Error>(chunk.clone())),
+        ))
+    }
+
+    #[tokio::test]
+    async fn a_body_is_read_up_to_the_limit() {
+        let read_bytes = read(chunks(16)).await.expect("16 KiB");
+        assert_eq!(read_bytes.len(), MAX_BODY_BYTES);
+        assert_eq!(kind(read(chunks(17)).await), ProblemType::BodyTooLarge);
+        let known_size = Body::from(vec![b'x'; MAX_BODY_BYTES + 1]);
+        assert_eq!(kind(read(known_size).await), ProblemType::BodyTooLarge);
+    }
+
+    /// A stream without end is read no further than the bound.
+    #[tokio::test]
+    async fn an_endless_body_is_refused() {
+        assert_eq!(kind(read(chunks(usize::MAX)).await), ProblemType::BodyTooLarge);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_does_not_come_is_given_up() {
+        let never = Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>());
+        assert_eq!(kind(read(never).await), ProblemType::RequestTimeout);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_breaks_off_is_refused() {
+        let broken =
+            Body::from_stream(stream::iter([Err::<Bytes, _>(std::io::Error::other("gone"))]));
+        assert_eq!(kind(read(broken).await), ProblemType::BadBody);
+    }
+
+    #[tokio::test]
+    async fn a_body_where_none_belongs_is_refused() {
+        refuse(Body::empty()).await.expect("none");
+        refuse(chunks(0)).await.expect("chunked, and empty");
+        assert_eq!(kind(refuse(Body::from("quantity=2")).await), ProblemType::BadBody);
+    }
+}

@@ -1,0 +1,92 @@
+//! `GET /orders` and `GET /orders/{id}`: the ledger.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, RawQuery, State};
+use axum::response::Response;
+use serde::Serialize;
+
+use super::problem::{Problem, ProblemType};
+use super::state::AppState;
+use super::{params, reply};
+use crate::inventory::{Accepted, Inventory, OrderId};
+use crate::lock::Token;
+
+/// How many orders a page has if the client does not say.
+const DEFAULT_LIMIT: u64 = 100;
+
+#[derive(Serialize)]
+struct Page<'a> {
+    orders: Vec<OrderView<'a>>,
+    /// The `after` of the next page, if there is one.
+    next: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct OrderView<'a> {
+    position: u64,
+    order: &'a str,
+    quantity: u32,
+    user: &'a str,
+    remaining: u64,
+    instance: &'a str,
+    token: Option<i64>,
+}
+
+impl<'a> From<&'a Accepted> for OrderView<'a> {
+    fn from(accepted: &'a Accepted) -> Self {
+        Self {
+            position: accepted.position,
+            order: accepted.order.as_str(),
+            quantity: accepted.quantity.get(),
+            user: accepted.user.as_str(),
+            remaining: accepted.remaining,
+            instance: &accepted.instance,
+            token: accepted.token.map(Token::revision),
+        }
+    }
+}
+
+/// One page of the ledger.
+pub(super) async fn list(
+    State(app): State<Arc<AppState>>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    let [item, after, limit] = params::parse(query.as_deref(), ["item", "after", "limit"])?;
+    let item = params::item(item.as_deref())?;
+    let after = params::number("after", after.as_deref(), 0, (0, i64::MAX.unsigned_abs()))?;
+    let limit =
+        params::number("limit", limit.as_deref(), DEFAULT_LIMIT, (1, Inventory::MAX_PAGE.into()))?;
+    let limit = u32::try_from(limit).unwrap_or(Inventory::MAX_PAGE);
+
+    let accepted = app.sale.ledger(&item, after, limit).await?;
+    // a full page may be the last one: then the next is empty, and says so
+    let is_full = u32::try_from(accepted.len()).is_ok_and(|count| count >= limit);
+    let next = accepted.last().filter(|_| is_full).map(|last| last.position);
+    Ok(reply::json(&Page { orders: accepted.iter().map(OrderView::from).collect(), next }))
+}
+
+/// One order's answer again.
+pub(super) async fn one(
+    State(app): State<Arc<AppState>>,
+    id: Result<Path<String>, PathRejection>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    let [item] = params::parse(query.as_deref(), ["item"])?;
+    let item = params::item(item.as_deref())?;
+    let bad = "an order id is 1 to 128 visible ASCII characters";
+    let id = id
+        .ok()
+        .and_then(|Path(id)| OrderId::new(&id).ok())
+        .ok_or_else(|| Problem::new(ProblemType::BadOrderId, bad))?;
+    match app.sale.order(&item, &id).await? {
+        Some(accepted) => Ok(reply::json(&OrderView::from(&accepted))),
+        None => Err(Problem::new(
+            ProblemType::UnknownOrder,
+            "no order of this id was accepted: it took nothing so far",
+        )
+        .with_order(id)
+        .with_item(item)),
+    }
+}

@@ -1,0 +1,139 @@
+//! What the client is told when the sale has no answer, and what the log is told.
+
+use std::time::Duration;
+
+use super::problem::{Problem, ProblemType};
+use crate::chain::Chain;
+use crate::sale::SaleError;
+use crate::throttle::Throttle;
+
+/// The client gets the type and what to do; the log gets the whole chain of sources.
+impl From<SaleError> for Problem {
+    fn from(error: SaleError) -> Self {
+        log(&error);
+        match error {
+            SaleError::QueueFull { item, limit } => {
+                let detail = format!(
+                    "{limit} orders wait at this instance, and no more may: nothing was taken, ask again later"
+                );
+                Self::new(ProblemType::QueueFull, detail).with_item(item)
+            }
+            SaleError::WaitTooLong { waited } => {
+                let waited = humantime::format_duration(waited);
+                let detail = format!(
+                    "the lock was not granted within {waited}: nothing was taken, ask again later"
+                );
+                Self::new(ProblemType::WaitTooLong, detail)
+            }
+            SaleError::LockUnavailable { .. } => Self::new(
+                ProblemType::LockUnavailable,
+                "the lock service does not answer: nothing was taken, ask again later",
+            ),
+            SaleError::StoreUnavailable { .. } => Self::new(
+                ProblemType::StoreUnavailable,
+                "the store does not answer: nothing was taken, ask again later",
+            ),
+            SaleError::OutcomeUnknown { order, .. } => Self::new(
+                ProblemType::OutcomeUnknown,
+                "the store did not answer in time, so the order may stand or not: ask again with \
+                 this order id as the Idempotency-Key, which takes nothing twice",
+            )
+            .with_order(order),
+            SaleError::StaleToken => Self::new(
+                ProblemType::StaleToken,
+                "this instance lost the lock to a later holder: nothing was taken, ask again",
+            ),
+            SaleError::ForeignFence { item, ours, theirs } => {
+                let detail = format!(
+                    "the stock was guarded by etcd cluster {theirs}, and this instance uses cluster \
+                     {ours}: nothing is sold until an operator has made sure that no instance uses \
+                     the other cluster any more, and has adopted the fence or started the sale afresh"
+                );
+                Self::new(ProblemType::ForeignFence, detail).with_item(item)
+            }
+            SaleError::UnknownItem { item } => {
+                let detail = format!("there is no sale of {item}: PUT /stock starts one");
+                Self::new(ProblemType::UnknownItem, detail).with_item(item)
+            }
+            SaleError::Damaged { item, .. } => Self::new(
+                ProblemType::Damaged,
+                "the item's data in the store is damaged: the log of this instance says how",
+            )
+            .with_item(item),
+            SaleError::Stopping => Self::new(
+                ProblemType::Stopping,
+                "this instance is stopping: nothing was taken, ask another one",
+            ),
+        }
+    }
+}
+
+/// One line a second for each group of errors: an outage answers every request with the same error.
+fn log(error: &SaleError) {
+    static OVERLOAD: Throttle = Throttle::new(Duration::from_secs(1));
+    static LOCK: Throttle = Throttle::new(Duration::from_secs(1));
+    static STORE: Throttle = Throttle::new(Duration::from_secs(1));
+    static DATA: Throttle = Throttle::new(Duration::from_secs(1));
+    let (throttle, is_fault) = match error {
+        SaleError::QueueFull { .. } | SaleError::WaitTooLong { .. } => (&OVERLOAD, false),
+        SaleError::LockUnavailable { .. } | SaleError::StaleToken => (&LOCK, false),
+        SaleError::StoreUnavailable { .. } | SaleError::OutcomeUnknown { .. } => (&STORE, false),
+        SaleError::ForeignFence { .. } | SaleError::Damaged { .. } => (&DATA, true),
+        SaleError::UnknownItem { .. } | SaleError::Stopping => return,
+    };
+    let Some(suppressed) = throttle.pass() else { return };
+    let error = Chain(error);
+    if is_fault {
+        tracing::error!(suppressed, "{error}");
+    } else {
+        tracing::warn!(suppressed, "{error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::{Item, OrderId};
+    use crate::lock::ClusterId;
+    use crate::sale::BoxError;
+
+    fn cause() -> BoxError {
+        "redis://:pw@10.0.0.1 refused".into()
+    }
+
+    /// Every error of the sale has a type, a status that says whether something was taken, and no
+    /// word of its source in what the client reads.
+    #[test]
+    fn every_sale_error_has_its_problem() {
+        let order = OrderId::new("a-1").expect("visible ASCII");
+        let item = Item::DEFAULT;
+        let cases = [
+            (SaleError::QueueFull { item: item.clone(), limit: 3 }, "queue-full", 429),
+            (SaleError::WaitTooLong { waited: Duration::from_secs(10) }, "wait-too-long", 503),
+            (SaleError::LockUnavailable { source: cause() }, "lock-unavailable", 503),
+            (SaleError::StoreUnavailable { source: cause() }, "store-unavailable", 503),
+            (SaleError::OutcomeUnknown { order, source: cause() }, "outcome-unknown", 504),
+            (SaleError::StaleToken, "stale-token", 503),
+            (
+                SaleError::ForeignFence {
+                    item: item.clone(),
+                    ours: ClusterId(1),
+                    theirs: ClusterId(2),
+                },
+                "foreign-fence",
+                503,
+            ),
+            (SaleError::UnknownItem { item: item.clone() }, "unknown-item", 404),
+            (SaleError::Damaged { item, what: "pw".into() }, "damaged", 500),
+            (SaleError::Stopping, "stopping", 503),
+        ];
+        for (error, word, status) in cases {
+            let retryable = error.is_retryable();
+            let problem = Problem::from(error);
+            assert_eq!(problem.kind().word(), word);
+            assert_eq!(problem.kind().status().as_u16(), status, "{word}");
+            assert_eq!(problem.kind().retry_after_seconds().is_some(), retryable, "{word}");
+            assert!(!format!("{problem:?}").contains("pw"), "{problem:?}");
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Serving a router on a socket, and stopping without dropping a request.
+//!
+//! HTTP/1.1 alone: load balancers speak it to what stands behind them, and HTTP/2 without TLS would
+//! have to be told apart by its first bytes, for which hyper-util's detection waits without a bound.
+//! `axum::serve` waits for a request's head without a bound too. hyper's own connection has one.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::limits::{MAX_HEADER_BYTES, MAX_URI_BYTES};
+use crate::throttle::Throttle;
+
+/// How many connections may wait to be accepted; the kernel may allow fewer.
+const BACKLOG: u32 = 4096;
+
+/// How much of a request's head hyper keeps. Ours are the limits that a client meets, since they
+/// answer with a problem; hyper's answer is a bare 431, for heads far beyond them.
+const MAX_HEAD_BUFFER: usize = 2 * (MAX_HEADER_BYTES + MAX_URI_BYTES);
+
+/// How long to wait after the system refused to accept a connection: file descriptors or memory
+/// have run out, and come back when connections end.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Bounds on connections.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerOptions {
+    /// How long a client may take to send a request's head, counted from when the connection is
+    /// free for it. So it also bounds how long a connection may be idle.
+    pub header_timeout: Duration,
+    /// How many connections may be open; more wait to be accepted.
+    pub max_connections: usize,
+    /// How long requests in flight may take after the server was told to stop.
+    pub shutdown_grace: Duration,
+}
+
+/// How a server ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// Every request was answered.
+    Drained,
+    /// Some requests took longer than the grace period and were cut off.
+    CutOff {
+        /// On how many connections.
+        connections: usize,
+    },
+}
+
+/// Listens on `address`.
+///
+/// # Errors
+/// Those of the system, such as an address that is taken.
+///
+/// # Panics
+/// Outside of a Tokio runtime.
+pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // a restarted instance gets its port back while old connections linger in TIME_WAIT
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Serves `router` until `stop` completes, then answers the requests that are in flight.
+///
+/// # Cancel safety
+/// Dropping the future closes every connection at once.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    options: ServerOptions,
+    stop: impl Future<Output = ()>,
+) -> Stopped {
+    let mut stop = pin!(stop);
+    let graceful = GracefulShutdown::new();
+    let permits = Arc::new(Semaphore::new(options.max_connections.min(Semaphore::MAX_PERMITS)));
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(options.header_timeout)
+        .max_buf_size(MAX_HEAD_BUFFER);
+    // `half_close` stays off: a client that closes has gone, and hyper drops the handler, so that an
+    // order which nobody waits for any more leaves the queue
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            () = &mut stop => break,
+            // only collects what has ended
+            Some(_) = connections.join_next() => continue,
+            accepted = accept(&listener, &permits) => accepted,
+        };
+        let (stream, permit) = accepted;
+        // answers are small and complete: waiting for more to send would only delay them
+        let _ = stream.set_nodelay(true);
+        let service = TowerToHyperService::new(router.clone());
+        let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
+        connections.spawn(async move {
+            // a connection that breaks is the client's affair, and it has no one to be told
+            if let Err(error) = connection.await {
+                tracing::debug!(error = &error as &dyn std::error::Error, "connection ended");
+            }
+            drop(permit);
+        });
+    }
+    drop(listener);
+
+    if timeout(options.shutdown_grace, graceful.shutdown()).await.is_ok() {
+        return Stopped::Drained;
+    }
+    while connections.try_join_next().is_some() {}
+    let cut_off = connections.len();
+    connections.shutdown().await;
+    Stopped::CutOff { connections: cut_off }
+}
+
+/// The next connection, once there is room for one.
+async fn accept(
+    listener: &TcpListener,
+    permits: &Arc<Semaphore>,
+) -> (TcpStream, OwnedSemaphorePermit) {
+    static FAILURES: Throttle = Throttle::new(Duration::from_secs(1));
+    let permit = Arc::clone(permits).acquire_owned().await.expect("the semaphore is never closed");
+    loop {
+        match listener.accept().await {
+            Ok((stream, _peer)) => return (stream, permit),
+            Err(error) if is_of_the_connection(&error) => {}
+            Err(error) => {
+                if let Some(suppressed) = FAILURES.pass() {
+                    tracing::warn!(%error, suppressed, "cannot accept a connection");
+                }
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Whether the connection ended before it was accepted: the next one may be there already.
+fn is_of_the_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}

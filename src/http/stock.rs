@@ -1,0 +1,89 @@
+//! `GET` and `PUT /stock`.
+
+use std::sync::Arc;
+
+use axum::extract::{RawQuery, Request, State};
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+
+use super::problem::{Problem, ProblemType};
+use super::state::AppState;
+use super::{body, params, reply};
+use crate::inventory::{Fence, Inventory, Item, Stock};
+
+#[derive(Serialize)]
+struct StockView<'a> {
+    item: &'a str,
+    stock: i64,
+    lucky: i64,
+    initial: i64,
+    fence: Option<FenceView>,
+    orders: u64,
+    balanced: bool,
+}
+
+#[derive(Serialize)]
+struct FenceView {
+    cluster: String,
+    token: i64,
+}
+
+impl From<Fence> for FenceView {
+    fn from(fence: Fence) -> Self {
+        Self { cluster: fence.cluster.to_string(), token: fence.revision }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewSale {
+    stock: u64,
+}
+
+/// The state of an item.
+pub(super) async fn read(
+    State(app): State<Arc<AppState>>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    let [item] = params::parse(query.as_deref(), ["item"])?;
+    let item = params::item(item.as_deref())?;
+    let stock = app.sale.stock(&item).await?;
+    Ok(view(&item, &stock))
+}
+
+/// Starts a sale afresh.
+pub(super) async fn start(
+    State(app): State<Arc<AppState>>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (head, content) = request.into_parts();
+    app.access.check(&head.headers)?;
+    let [item] = params::parse(head.uri.query(), ["item"])?;
+    let item = params::item(item.as_deref())?;
+    let content = body::read(content).await?;
+    let sale = serde_json::from_slice(&content)
+        .ok()
+        .filter(|sale: &NewSale| sale.stock <= Inventory::MAX_UNITS)
+        .ok_or_else(|| {
+            let detail = format!(
+                "the body is a JSON object such as {{\"stock\":300}}, with a whole number from 0 to \
+                 {}",
+                Inventory::MAX_UNITS
+            );
+            Problem::new(ProblemType::BadBody, detail)
+        })?;
+    let stock = app.sale.start(&item, sale.stock).await?;
+    Ok(view(&item, &stock))
+}
+
+fn view(item: &Item, stock: &Stock) -> Response {
+    reply::json(&StockView {
+        item: reply::item_name(item),
+        stock: stock.stock,
+        lucky: stock.lucky,
+        initial: stock.initial,
+        fence: stock.fence.map(FenceView::from),
+        orders: stock.orders,
+        balanced: stock.is_balanced(),
+    })
+}

@@ -1,0 +1,58 @@
+//! Where an item lives in Redis.
+
+use super::Item;
+
+/// The keys of one item: `stock`, `lucky` and so on for the default item, `stock:{name}` for a named
+/// one. The braces keep a named item's keys in one slot of a Redis cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys {
+    /// Units not yet sold; a whole number.
+    pub stock: String,
+    /// Units sold; a whole number.
+    pub lucky: String,
+    /// Units that the sale began with; a whole number.
+    pub initial: String,
+    /// A hash from the id of each accepted order to its record.
+    pub orders: String,
+    /// A list of the ids of the accepted orders, in the order of acceptance.
+    pub ledger: String,
+    /// The largest token that was accepted.
+    pub fence: String,
+}
+
+impl Keys {
+    /// The keys of `item`.
+    pub fn of(item: &Item) -> Self {
+        let key = |what: &str| match item.name() {
+            Some(name) => format!("{what}:{{{name}}}"),
+            None => what.to_owned(),
+        };
+        Self {
+            stock: key("stock"),
+            lucky: key("lucky"),
+            initial: key("initial"),
+            orders: key("orders"),
+            ledger: key("ledger"),
+            fence: key("fence"),
+        }
+    }
+
+    /// All keys, as the script expects them.
+    pub(super) fn all(&self) -> [&str; 6] {
+        [&self.stock, &self.lucky, &self.initial, &self.orders, &self.ledger, &self.fence]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Operators read and set these keys by hand: their names are part of the interface.
+    #[test]
+    fn the_default_item_has_plain_keys_and_a_named_item_has_a_hash_tag() {
+        let all = ["stock", "lucky", "initial", "orders", "ledger", "fence"];
+        assert_eq!(Keys::of(&Item::DEFAULT).all(), all);
+        let named: Item = "tea-pot".parse().expect("a valid item name");
+        assert_eq!(Keys::of(&named).all(), all.map(|key| format!("{key}:{{tea-pot}}")));
+    }
+}

@@ -1,0 +1,79 @@
+//! How the store writes an accepted order and a token.
+
+use super::{Accepted, Fence, InventoryError, OrderId, Quantity, User};
+use crate::lock::{ClusterId, Token};
+
+/// A token as the script takes it and the fence has it: the cluster in hexadecimal, a space, the
+/// revision in decimal.
+pub(super) fn token_text(token: Option<Token>) -> Result<String, InventoryError> {
+    match token {
+        // Empty means unguarded to the script.
+        None => Ok(String::new()),
+        Some(token) if token.revision() > 0 => {
+            Ok(format!("{:x} {}", token.cluster().0, token.revision()))
+        }
+        Some(_) => Err(InventoryError::InvalidArgument("a token's revision is 1 or more")),
+    }
+}
+
+/// Reads what [`token_text`] wrote.
+pub(super) fn parse_fence(text: &str) -> Option<Fence> {
+    let (cluster, revision) = text.split_once(' ')?;
+    let cluster = ClusterId(u64::from_str_radix(cluster, 16).ok()?);
+    let revision = revision.parse().ok().filter(|revision| *revision > 0)?;
+    Some(Fence { cluster, revision })
+}
+
+/// Reads the record that the script wrote for `order`.
+pub(super) fn parse_record(order: &str, record: &str) -> Option<Accepted> {
+    let mut fields = record.splitn(6, '\t');
+    let position = fields.next()?.parse().ok()?;
+    let quantity = Quantity::new(fields.next()?.parse().ok()?).ok()?;
+    let remaining = fields.next()?.parse().ok()?;
+    let token = match fields.next()? {
+        "" => None,
+        text => parse_fence(text).map(|fence| Some(Token::new(fence.cluster, fence.revision)))?,
+    };
+    let instance = fields.next()?.to_owned();
+    let user = User::new(fields.next()?).ok()?;
+    let order = OrderId::new(order).ok()?;
+    Some(Accepted { position, order, quantity, user, remaining, instance, token })
+}
+
+/// An instance's name as it is recorded: a control character could be taken for the end of a field.
+pub(super) fn instance_text(instance: &str) -> String {
+    instance.replace(char::is_control, "?")
+}
+
+/// A whole number as Redis writes it, and nothing that merely parses as one.
+pub(super) fn parse_number(text: &str) -> Option<i64> {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    digits.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_read_back_as_it_was_written() {
+        for (cluster, revision) in [(0, 1), (u64::MAX, i64::MAX), (0xcafe, 42)] {
+            let token = Token::new(ClusterId(cluster), revision);
+            let text = token_text(Some(token)).expect("the revision is positive");
+            assert_eq!(parse_fence(&text), Some(token.into()), "{text}");
+        }
+        assert!(token_text(Some(Token::new(ClusterId(1), 0))).is_err());
+        for text in ["", "1", "1 ", "1 -2", "1 0", "xyz 1", "1 2 3"] {
+            assert_eq!(parse_fence(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_what_redis_writes_is_a_number() {
+        assert_eq!(parse_number("300"), Some(300));
+        assert_eq!(parse_number("-3"), Some(-3));
+        for text in ["", "-", "+3", " 3", "3.0", "1e3", "99999999999999999999"] {
+            assert_eq!(parse_number(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! From a call to a grant.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+
+use super::hold::Hold;
+use super::owner::OwnerId;
+use super::session::Core;
+use super::{BackendErrorKind, Claim, ClaimStatus, Guard, LockError, LostReason, Place, Session};
+
+/// How to queue.
+pub(super) enum Turn {
+    /// Wait for as long as it takes.
+    Wait,
+    /// Take the lock if nobody has it.
+    Try,
+    /// Release this claim and wait behind those who are queued.
+    After(Claim),
+}
+
+/// Takes the lock; `None` if it was only tried and somebody has it.
+///
+/// The work is done by a task of the session, so that it is seen to its end when the caller goes
+/// away: a claim that was put into the queue is then withdrawn, and a grant that nobody waits for is
+/// released.
+pub(super) async fn acquire(
+    session: &Session,
+    name: &Arc<str>,
+    owner: OwnerId,
+    turn: Turn,
+) -> Result<Option<Guard>, LockError> {
+    let core = &session.core;
+    if let Err(error) = core.check() {
+        if let Turn::After(held) = turn {
+            core.spawn_release(held);
+        }
+        return Err(error);
+    }
+    let (reply, answer) = oneshot::channel();
+    let attempt =
+        Attempt { session: session.clone(), claim: core.new_claim(name), owner, turn, reply };
+    core.tasks.spawn_on(attempt.run(), &core.runtime);
+    // only a runtime that shuts down drops the task without an answer
+    answer.await.unwrap_or(Err(LockError::SessionLost { reason: LostReason::Closed }))
+}
+
+struct Attempt {
+    session: Session,
+    claim: Claim,
+    owner: OwnerId,
+    turn: Turn,
+    reply: oneshot::Sender<Result<Option<Guard>, LockError>>,
+}
+
+impl Attempt {
+    async fn run(mut self) {
+        let granted = self.granted().await;
+        if !matches!(granted, Ok(Some(_))) {
+            self.core().spawn_release(self.claim.clone());
+            if let (Err(_), Turn::After(held)) = (&granted, &self.turn) {
+                self.core().spawn_release(held.clone());
+            }
+        }
+        // a guard that finds nobody waiting comes back, and releases the lock as it is dropped
+        drop(self.reply.send(granted));
+    }
+
+    fn core(&self) -> &Arc<Core> {
+        &self.session.core
+    }
+
+    async fn granted(&mut self) -> Result<Option<Guard>, LockError> {
+        let Place { token, mut status } = self.enqueue().await?;
+        if matches!(self.turn, Turn::Try) && *status.borrow() == ClaimStatus::Waiting {
+            return Ok(None);
+        }
+        let core = Arc::clone(self.core());
+        let reached = tokio::select! {
+            biased;
+            reached = status.wait_for(|status| *status != ClaimStatus::Waiting) => {
+                // an error means that the backend forgot the claim: it is not in the queue any more
+                reached.map_or(ClaimStatus::Gone, |status| *status)
+            }
+            reason = core.validity.lost() => return Err(LockError::SessionLost { reason }),
+            () = core.closing.cancelled() => return Err(closed()),
+            () = self.reply.closed() => return Err(closed()),
+        };
+        core.check()?;
+        if reached == ClaimStatus::Gone {
+            return Err(LockError::Lost);
+        }
+        let hold = Hold::begin(&core, self.claim.clone(), self.owner, token, status);
+        Ok(Some(Guard::new(hold, self.session.clone())))
+    }
+
+    /// Puts the claim into the queue, asking again while that is of use to anybody.
+    async fn enqueue(&mut self) -> Result<Place, LockError> {
+        let core = Arc::clone(self.core());
+        let mut pause = Duration::from_millis(20);
+        loop {
+            let request = match &self.turn {
+                Turn::After(held) => core.backend.hand_over(held, &self.claim),
+                Turn::Wait | Turn::Try => core.backend.enqueue(&self.claim),
+            };
+            // nothing but the loss of the lease may drop the request: see `Backend::enqueue`
+            let error = tokio::select! {
+                result = request => {
+                    core.note_answer(&result);
+                    match result {
+                        Ok(place) => return Ok(place),
+                        Err(error) => error,
+                    }
+                }
+                reason = core.validity.lost() => return Err(LockError::SessionLost { reason }),
+            };
+            if error.kind != BackendErrorKind::Transient || matches!(self.turn, Turn::Try) {
+                return Err(error.into());
+            }
+            tracing::debug!(claim = %self.claim, %error, "could not queue: trying again");
+            tokio::select! {
+                () = sleep(pause) => {}
+                reason = core.validity.lost() => return Err(LockError::SessionLost { reason }),
+                () = core.closing.cancelled() => return Err(closed()),
+                () = self.reply.closed() => return Err(closed()),
+            }
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
+    }
+}
+
+fn closed() -> LockError {
+    LockError::SessionLost { reason: LostReason::Closed }
+}

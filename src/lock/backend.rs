@@ -1,0 +1,65 @@
+//! What a lock service must be able to do.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use super::{BackendError, Claim, Lease, Place, QueueEntry};
+
+/// A future that a [`Backend`] returns; boxed, so that a session can use any backend without naming
+/// its type.
+pub type BackendFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, BackendError>> + Send + 'a>>;
+
+/// A lock service: a queue of claims for each name, in an order that all its clients agree on, and
+/// leases that remove the claims of a dead client.
+///
+/// It is narrow on purpose. Owners, re-entry, guards, cancellation, retries and the local deadline
+/// are the [`Session`](super::Session)'s, once for every backend. Taking a lock is two steps,
+/// [`enqueue`](Self::enqueue) and then waiting for [`Place::status`], because they differ when the
+/// caller goes away: the wait can be dropped at any time, while an enqueue that was sent must be
+/// seen to its end, or a key could appear after it was withdrawn.
+///
+/// Every request must end in bounded time, and each may be repeated: a repetition finds what the
+/// first one did. Futures of `open`, `renew`, `queue` and `close` may be dropped at any point.
+pub trait Backend: Send + Sync + 'static {
+    /// The runtime on which a session should run its tasks; `None` for the one that opens it. A
+    /// backend with a thread of its own keeps renewing while the service's runtime is busy.
+    fn runtime(&self) -> Option<Handle> {
+        None
+    }
+
+    /// Grants a lease of at least `ttl`.
+    fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease>;
+
+    /// Renews the lease and returns how long it lives from now on.
+    fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration>;
+
+    /// Revokes the lease; its claims end.
+    fn close(&self, lease: Lease) -> BackendFuture<'_, ()>;
+
+    /// Puts the claim at the end of its name's queue. An error of the kind `Transient` leaves open
+    /// whether it is there.
+    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Place>;
+
+    /// Takes the claim out of its queue, wherever it stands, also if it is not there.
+    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, ()>;
+
+    /// Whether somebody waits behind the claim, as far as is known here and now; `true` if unknown.
+    fn is_contended(&self, claim: &Claim) -> bool {
+        let _ = claim;
+        true
+    }
+
+    /// Takes `held` out of the queue and puts `next` at its end, in one step if the backend can.
+    fn hand_over<'a>(&'a self, held: &'a Claim, next: &'a Claim) -> BackendFuture<'a, Place> {
+        Box::pin(async move {
+            self.release(held).await?;
+            self.enqueue(next).await
+        })
+    }
+
+    /// The queue of `name` as it stands now, the holder first.
+    fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>>;
+}

@@ -1,0 +1,83 @@
+//! Leases, claims and places in the queue.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::{ClusterId, Token};
+
+/// What keeps a session's claims alive: when it is not renewed for its TTL, the backend removes the
+/// claims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The backend's number for it.
+    pub id: i64,
+    /// How long it lives without renewal; a backend may grant more than was asked for.
+    pub ttl: Duration,
+    /// The cluster that granted it.
+    pub cluster: ClusterId,
+}
+
+/// One attempt to hold a lock. Its key is `<name>/<lease in hex>-<number>`; it is never used twice.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Claim {
+    /// The lock's name.
+    pub name: Arc<str>,
+    /// The id of the lease that it hangs on.
+    pub lease: i64,
+    /// Counts the session's claims.
+    pub number: u64,
+    /// Who makes it, in words for a human who looks at the queue.
+    pub label: Arc<str>,
+}
+
+impl Claim {
+    /// The claim's key.
+    pub fn key(&self) -> String {
+        format!("{}/{:x}-{}", self.name, self.lease, self.number)
+    }
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.key())
+    }
+}
+
+/// Where a claim stands. It goes through these from first to last and never back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ClaimStatus {
+    /// Others are before it.
+    Waiting,
+    /// It is the first in the queue.
+    Granted,
+    /// It is not in the queue any more: withdrawn, deleted by somebody, or its lease ended.
+    Gone,
+}
+
+/// A claim's place in the queue.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The token that it has when granted; claims are granted in the order of their tokens.
+    pub token: Token,
+    /// Tells when it is granted, and when it is gone.
+    pub status: watch::Receiver<ClaimStatus>,
+}
+
+/// One claim in a queue, as anybody can see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueEntry {
+    /// Its place; the smallest one holds the lock.
+    pub token: Token,
+    /// The id of its lease.
+    pub lease: i64,
+    /// Its key.
+    pub key: String,
+    /// Who made it, if it is one of this library's claims.
+    pub label: Option<String>,
+    /// How long ago it was made, by the wall clocks of its maker and of this process, if it is one of
+    /// this library's claims.
+    pub age: Option<Duration>,
+}

@@ -1,0 +1,72 @@
+//! How to reach etcd.
+
+use std::fmt;
+use std::time::Duration;
+
+use etcd_client::ConnectOptions;
+
+use crate::lock::{BackendError, BackendErrorKind};
+
+/// How to reach etcd.
+#[derive(Clone)]
+pub struct EtcdOptions {
+    /// The members' client URLs, such as `http://127.0.0.1:2379`. With several, requests go to those
+    /// that answer.
+    pub endpoints: Vec<String>,
+    /// User and password, if etcd asks for them.
+    pub user: Option<(String, String)>,
+    /// The longest that one request may take. A request that takes longer counts as unanswered, and
+    /// is repeated where that is of use.
+    pub request_timeout: Duration,
+}
+
+impl EtcdOptions {
+    /// These endpoints, no user, and two seconds for a request.
+    pub fn new(endpoints: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            endpoints: endpoints.into_iter().map(Into::into).collect(),
+            user: None,
+            request_timeout: Duration::from_secs(2),
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), BackendError> {
+        let is_url = |endpoint: &String| {
+            let authority = endpoint.strip_prefix("http://");
+            authority.is_some_and(|rest| rest.parse::<axum::http::uri::Authority>().is_ok())
+        };
+        if !self.endpoints.is_empty() && self.endpoints.iter().all(is_url) {
+            return Ok(());
+        }
+        let what =
+            format!("an etcd endpoint is written http://HOST:PORT, not {:?}", self.endpoints);
+        Err(BackendError::new(BackendErrorKind::Permanent, what))
+    }
+
+    pub(super) fn connect_options(&self) -> ConnectOptions {
+        let options = ConnectOptions::new()
+            .with_connect_timeout(self.request_timeout)
+            // a connection that died without a word is noticed; etcd refuses pings that come more
+            // often than every five seconds (`--grpc-keepalive-min-time`)
+            .with_keep_alive(Duration::from_secs(6), Duration::from_secs(3))
+            .with_keep_alive_while_idle(true)
+            // a member that is cut off from its cluster ends its streams instead of staying silent
+            .with_require_leader(true)
+            .with_auto_token_refresh(true);
+        match &self.user {
+            Some((name, password)) => options.with_user(name, password),
+            None => options,
+        }
+    }
+}
+
+impl fmt::Debug for EtcdOptions {
+    /// Without the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EtcdOptions")
+            .field("endpoints", &self.endpoints)
+            .field("user", &self.user.as_ref().map(|(name, _)| name))
+            .field("request_timeout", &self.request_timeout)
+            .finish()
+    }
+}

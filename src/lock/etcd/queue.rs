@@ -1,0 +1,346 @@
+//! The queue of one lock, kept in memory from what the watch says. No I/O here.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::keys;
+use crate::lock::ClaimStatus;
+
+/// How long a queue is watched after its last claim. Long enough that a key which appears late, from
+/// a request that was given up, is still seen and removed; and that a lock which is used now and
+/// then is not watched anew each time.
+const LINGER: Duration = Duration::from_secs(30);
+
+/// A change of one key.
+#[derive(Clone, Debug)]
+pub(super) struct KeyEvent {
+    pub(super) key: String,
+    pub(super) mod_revision: i64,
+    /// The revision at which the key was created; `None` if the event is its deletion.
+    pub(super) created: Option<i64>,
+}
+
+/// One of this process's claims.
+#[derive(Debug)]
+struct Own {
+    /// Its `create_revision`, once known.
+    revision: Option<i64>,
+    status: watch::Sender<ClaimStatus>,
+}
+
+/// All claims on one name, by their `create_revision`.
+///
+/// What makes it sound to decide from memory: creations only ever get larger revisions. So if the
+/// queue is complete as of a revision at or past that of a claim, nobody can come before that claim
+/// any more, and it stays first once it is first.
+#[derive(Debug)]
+pub(super) struct NameQueue {
+    prefix: String,
+    members: BTreeMap<i64, String>,
+    revisions: HashMap<String, i64>,
+    /// `members` is complete as of this revision; 0: nothing is known.
+    known_revision: i64,
+    /// Events that came before the list that they belong on top of; `None` once there is a list.
+    early: Option<Vec<KeyEvent>>,
+    own: HashMap<String, Own>,
+    last_used: Instant,
+}
+
+impl NameQueue {
+    pub(super) fn new(name: &str) -> Self {
+        Self {
+            prefix: keys::prefix(name),
+            members: BTreeMap::new(),
+            revisions: HashMap::new(),
+            known_revision: 0,
+            early: Some(Vec::new()),
+            own: HashMap::new(),
+            last_used: Instant::now(),
+        }
+    }
+
+    /// Makes a claim known before its request is sent, so that no event about it is missed.
+    pub(super) fn expect(&mut self, key: String) -> watch::Receiver<ClaimStatus> {
+        self.last_used = Instant::now();
+        let own = self.own.entry(key).or_insert_with(|| Own {
+            revision: None,
+            status: watch::Sender::new(ClaimStatus::Waiting),
+        });
+        own.status.subscribe()
+    }
+
+    /// Notes that the claim was created at `revision`, and whether it was the first one then.
+    pub(super) fn enqueued(&mut self, key: &str, revision: i64, is_first: bool) {
+        if let Some(own) = self.own.get_mut(key) {
+            own.revision = Some(revision);
+            if is_first {
+                advance(&own.status, ClaimStatus::Granted);
+            }
+        }
+        self.settle(key);
+    }
+
+    /// The revision at which one of this process's claims was created, if known.
+    pub(super) fn revision_of(&self, key: &str) -> Option<i64> {
+        self.own.get(key).and_then(|own| own.revision)
+    }
+
+    /// Notes that the claim was withdrawn.
+    ///
+    /// The next one may be ours, and then need not wait for the watch to tell it: see the type's
+    /// documentation.
+    pub(super) fn released(&mut self, key: &str) {
+        self.last_used = Instant::now();
+        if let Some(own) = self.own.remove(key) {
+            advance(&own.status, ClaimStatus::Gone);
+        }
+        self.remove(key);
+        self.settle_first();
+    }
+
+    /// Whether a claim stands behind `key`; `true` if that is not known.
+    pub(super) fn is_contended(&self, key: &str) -> bool {
+        let Some(revision) = self.revision_of(key) else { return true };
+        let is_known = self.early.is_none() && self.known_revision >= revision;
+        !is_known || self.members.range(revision + 1..).next().is_some()
+    }
+
+    /// Applies what the watch said, one answer at a time: all events of one revision come together.
+    pub(super) fn apply(&mut self, events: Vec<KeyEvent>) {
+        if let Some(early) = &mut self.early {
+            early.extend(events);
+            return;
+        }
+        let known = self.known_revision;
+        let mut touched = Vec::new();
+        for event in events {
+            if event.mod_revision <= known || !keys::is_claim(event.key.as_bytes(), &self.prefix) {
+                continue;
+            }
+            self.known_revision = self.known_revision.max(event.mod_revision);
+            match event.created {
+                Some(created) => self.insert(event.key.clone(), created),
+                None => self.remove(&event.key),
+            }
+            touched.push(event.key);
+        }
+        for key in touched {
+            self.settle(&key);
+        }
+        self.settle_first();
+    }
+
+    /// Takes a list of all keys under the prefix, complete as of `revision`.
+    pub(super) fn load(&mut self, keys: Vec<(String, i64)>, revision: i64) {
+        // what the watch said since is newer, and complete as well
+        if self.early.is_none() && revision < self.known_revision {
+            return;
+        }
+        self.members.clear();
+        self.revisions.clear();
+        for (key, created) in keys {
+            if keys::is_claim(key.as_bytes(), &self.prefix) {
+                self.insert(key, created);
+            }
+        }
+        self.known_revision = revision;
+        let early = self.early.take().unwrap_or_default();
+        self.apply(early);
+        let own: Vec<String> = self.own.keys().cloned().collect();
+        for key in own {
+            self.settle(&key);
+        }
+        self.settle_first();
+    }
+
+    /// Notes that the watch broke: from now on events are missing, until the next list.
+    pub(super) fn unwatched(&mut self) {
+        self.early = Some(Vec::new());
+    }
+
+    /// Keys that this process made (their lease is one of `leases`) but does not know: requests that
+    /// were given up and carried out all the same. They would block the lock for as long as the
+    /// session lives.
+    pub(super) fn orphans(&self, is_own_lease: impl Fn(&str) -> bool) -> Vec<String> {
+        let is_orphan = |key: &&String| {
+            let Some((lease, _)) = key[self.prefix.len()..].split_once('-') else { return false };
+            is_own_lease(lease) && !self.own.contains_key(*key)
+        };
+        self.members.values().filter(is_orphan).cloned().collect()
+    }
+
+    /// Whether any of this process's claims are in it.
+    pub(super) fn is_used(&self) -> bool {
+        !self.own.is_empty()
+    }
+
+    /// Whether it need not be watched any more.
+    pub(super) fn is_idle(&self) -> bool {
+        self.own.is_empty() && self.last_used.elapsed() >= LINGER
+    }
+
+    fn insert(&mut self, key: String, created: i64) {
+        if let Some(earlier) = self.revisions.insert(key.clone(), created) {
+            self.members.remove(&earlier);
+        }
+        self.members.insert(created, key);
+    }
+
+    fn remove(&mut self, key: &str) {
+        if let Some(created) = self.revisions.remove(key) {
+            self.members.remove(&created);
+        }
+    }
+
+    /// Tells one of this process's claims if it is gone or granted.
+    fn settle(&self, key: &str) {
+        let Some(Own { revision: Some(revision), status }) = self.own.get(key) else { return };
+        if self.known_revision < *revision {
+            return;
+        }
+        match self.members.first_key_value() {
+            _ if !self.members.contains_key(revision) => advance(status, ClaimStatus::Gone),
+            Some((first, _)) if first == revision => advance(status, ClaimStatus::Granted),
+            _ => {}
+        }
+    }
+
+    fn settle_first(&self) {
+        if let Some((_, key)) = self.members.first_key_value() {
+            self.settle(key);
+        }
+    }
+}
+
+/// Moves a status on, never back.
+fn advance(status: &watch::Sender<ClaimStatus>, to: ClaimStatus) {
+    status.send_if_modified(|status| {
+        let moves = to > *status;
+        *status = to.max(*status);
+        moves
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(key: &str, revision: i64) -> KeyEvent {
+        KeyEvent { key: key.into(), mod_revision: revision, created: Some(revision) }
+    }
+
+    fn delete(key: &str, revision: i64) -> KeyEvent {
+        KeyEvent { key: key.into(), mod_revision: revision, created: None }
+    }
+
+    /// A queue with a foreign holder at 5 and an own claim at 7, synced at 7.
+    fn waiting() -> (NameQueue, watch::Receiver<ClaimStatus>) {
+        let mut queue = NameQueue::new("a");
+        let status = queue.expect("a/1-1".into());
+        queue.load(vec![("a/9-1".into(), 5)], 6);
+        queue.enqueued("a/1-1", 7, false);
+        queue.apply(vec![put("a/1-1", 7)]);
+        (queue, status)
+    }
+
+    #[tokio::test]
+    async fn granted_when_the_holder_goes() {
+        let (mut queue, status) = waiting();
+        assert_eq!(*status.borrow(), ClaimStatus::Waiting);
+        queue.apply(vec![delete("a/9-1", 8)]);
+        assert_eq!(*status.borrow(), ClaimStatus::Granted);
+    }
+
+    /// Goal: a waiter whose own key went first never believes that it was granted (etcd#11456).
+    #[tokio::test]
+    async fn gone_before_granted() {
+        let (mut queue, status) = waiting();
+        queue.apply(vec![delete("a/1-1", 8), delete("a/9-1", 8)]);
+        assert_eq!(*status.borrow(), ClaimStatus::Gone);
+    }
+
+    /// Goal: what the watch says before the list arrives is applied on top of it, and only that part
+    /// which the list does not have.
+    #[tokio::test]
+    async fn events_before_the_list_are_kept() {
+        let mut queue = NameQueue::new("a");
+        let status = queue.expect("a/1-1".into());
+        queue.enqueued("a/1-1", 7, false);
+        queue.apply(vec![put("a/1-1", 7)]);
+        queue.apply(vec![delete("a/9-1", 8)]);
+        assert_eq!(*status.borrow(), ClaimStatus::Waiting, "nobody knows yet who else is there");
+        queue.load(vec![("a/9-1".into(), 5), ("a/1-1".into(), 7)], 7);
+        assert_eq!(*status.borrow(), ClaimStatus::Granted);
+    }
+
+    /// Goal: a list that was read before the latest event does not undo it.
+    #[tokio::test]
+    async fn an_old_list_is_ignored() {
+        let (mut queue, status) = waiting();
+        queue.apply(vec![delete("a/9-1", 8)]);
+        queue.load(vec![("a/9-1".into(), 5)], 6);
+        assert_eq!(*status.borrow(), ClaimStatus::Granted);
+        assert!(!queue.is_contended("a/1-1"));
+    }
+
+    /// Goal: keys of a lock `a/b` neither block nor count in `a`.
+    #[tokio::test]
+    async fn keys_of_longer_names_are_ignored() {
+        let mut queue = NameQueue::new("a");
+        let status = queue.expect("a/1-1".into());
+        queue.enqueued("a/1-1", 7, false);
+        queue.load(vec![("a/b/9-1".into(), 5), ("a/1-1".into(), 7), ("a/b/9-2".into(), 8)], 8);
+        assert_eq!(*status.borrow(), ClaimStatus::Granted);
+        assert!(!queue.is_contended("a/1-1"));
+    }
+
+    /// Goal: contention is assumed where it is not known: without a list, and after a break.
+    #[tokio::test]
+    async fn unknown_means_contended() {
+        let (mut queue, _status) = waiting();
+        assert!(!queue.is_contended("a/1-1"));
+        queue.apply(vec![put("a/9-2", 9)]);
+        assert!(queue.is_contended("a/1-1"));
+        queue.apply(vec![delete("a/9-2", 10)]);
+        assert!(!queue.is_contended("a/1-1"));
+        queue.unwatched();
+        assert!(queue.is_contended("a/1-1"));
+    }
+
+    /// Goal: after a break nothing is concluded from events until a list has filled the gap.
+    #[tokio::test]
+    async fn a_break_hides_events_until_the_next_list() {
+        let (mut queue, status) = waiting();
+        queue.unwatched();
+        queue.apply(vec![delete("a/9-1", 12)]);
+        assert_eq!(*status.borrow(), ClaimStatus::Waiting);
+        queue.load(vec![("a/1-1".into(), 7)], 12);
+        assert_eq!(*status.borrow(), ClaimStatus::Granted);
+    }
+
+    /// Goal: a key from a request that was given up is found; others' keys are left alone.
+    #[tokio::test]
+    async fn orphans_are_found() {
+        let (mut queue, _status) = waiting();
+        queue.apply(vec![put("a/1-2", 9), put("a/2-1", 10), put("a/1", 11)]);
+        assert_eq!(queue.orphans(|lease| lease == "1"), ["a/1-2"]);
+    }
+
+    /// Goal: when one of our claims makes room for another of ours, no event is waited for.
+    #[tokio::test]
+    async fn a_release_grants_the_next_of_ours() {
+        let (mut queue, first) = waiting();
+        queue.apply(vec![delete("a/9-1", 8)]);
+        let second = queue.expect("a/1-2".into());
+        queue.enqueued("a/1-2", 9, false);
+        queue.apply(vec![put("a/1-2", 9)]);
+        queue.released("a/1-1");
+        assert_eq!(*first.borrow(), ClaimStatus::Gone);
+        assert_eq!(*second.borrow(), ClaimStatus::Granted);
+        queue.apply(vec![delete("a/1-1", 10)]);
+        assert_eq!(*second.borrow(), ClaimStatus::Granted);
+    }
+}

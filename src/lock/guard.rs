@@ -1,0 +1,187 @@
+//! Proof of holding.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::acquire::{Turn, acquire};
+use super::hold::Hold;
+use super::{LockError, Session, Token};
+
+/// Proof that its owner holds a lock; the lock is released when the owner's last guard is dropped.
+///
+/// Purposefully not `Clone`: each guard stands for one entry, and [`reenter`](Self::reenter) makes
+/// another one in plain sight.
+///
+/// Holding is a belief. When the session is lost (see [`lost`](Self::lost)), the guard goes on to
+/// exist while somebody else may hold the lock; a process that is paused cannot even notice. So pass
+/// [`token`](Self::token) along with every write to what the lock protects, and let the store refuse
+/// smaller ones.
+///
+/// Dropping a guard never blocks: the release is done in the background, and is repeated until it
+/// succeeded or a TTL has passed. [`unlock`](Self::unlock) waits for it.
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct Guard {
+    hold: Arc<Hold>,
+    session: Session,
+    /// Whether this guard still has an entry to give back.
+    armed: bool,
+}
+
+impl Guard {
+    pub(super) fn new(hold: Arc<Hold>, session: Session) -> Self {
+        Self { hold, session, armed: true }
+    }
+
+    /// The fencing token of this tenure. A re-entered guard has the same one; a later grant of the
+    /// same name has a larger one.
+    pub fn token(&self) -> Token {
+        self.hold.token
+    }
+
+    /// The lock's name.
+    pub fn name(&self) -> &str {
+        &self.hold.claim.name
+    }
+
+    /// How long this tenure has lasted.
+    pub fn held_for(&self) -> Duration {
+        self.hold.granted_at.elapsed()
+    }
+
+    /// Another guard of the same tenure, without a word to the lock service.
+    ///
+    /// # Errors
+    /// [`LockError::Lost`], [`LockError::TooManyEntries`], and [`LockError::NotHeld`] if the entries
+    /// were given back through [`Mutex::unlock_as`](super::Mutex::unlock_as).
+    pub fn reenter(&self) -> Result<Guard, LockError> {
+        self.hold.enter()?;
+        Ok(Self::new(Arc::clone(&self.hold), self.session.clone()))
+    }
+
+    /// Whether the hold is known to be lost. `false` is a statement about the past: see the type's
+    /// documentation.
+    pub fn is_lost(&self) -> bool {
+        self.hold.is_lost()
+    }
+
+    /// Waits until the hold is lost: the lease was not renewed in time or is gone, the session was
+    /// closed, or somebody deleted the claim.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn lost(&self) {
+        self.hold.lost().await;
+    }
+
+    /// Runs `future` as long as the lock is held.
+    ///
+    /// # Cancel safety
+    /// When the hold is lost, `future` is dropped at the point where it waits. What it has started
+    /// elsewhere goes on.
+    ///
+    /// # Errors
+    /// [`LockError::Lost`] if the hold was lost before `future` ended.
+    pub async fn run<F: Future>(&self, future: F) -> Result<F::Output, LockError> {
+        if self.is_lost() {
+            return Err(LockError::Lost);
+        }
+        tokio::select! {
+            biased;
+            () = self.lost() => Err(LockError::Lost),
+            output = future => Ok(output),
+        }
+    }
+
+    /// Whether somebody else waits for this lock, as far as this process knows; `true` if it does
+    /// not know. Costs nothing: no request is made.
+    pub fn is_contended(&self) -> bool {
+        self.hold.core.backend.is_contended(&self.hold.claim)
+    }
+
+    /// Gives this entry back, and waits until the lock is released if it was the last.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, the release goes on in the background.
+    ///
+    /// # Errors
+    /// [`LockError::Lost`] if the hold was lost before: what it protected may have been touched by
+    /// somebody else. [`LockError::NotHeld`] if the entry was given back already, through
+    /// [`Mutex::unlock_as`](super::Mutex::unlock_as). [`LockError::Backend`] or
+    /// [`LockError::SessionLost`] if the release did not succeed; the claim then ends with its
+    /// lease.
+    pub async fn unlock(mut self) -> Result<(), LockError> {
+        self.armed = false;
+        leave_and_release(&self.hold).await
+    }
+
+    /// Lets somebody else have a turn: releases the lock and queues for it again, in one step if the
+    /// backend can, then waits for the next grant, which is a new tenure with a new token. An owner
+    /// with other guards of this tenure keeps it, and gets this guard back at once.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, the lock is released and the new claim withdrawn.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock`](super::Mutex::lock), and [`LockError::Lost`] if the hold was lost before.
+    pub async fn hand_over(mut self) -> Result<Guard, LockError> {
+        if !self.hold.leave_if_last()? {
+            return Ok(self);
+        }
+        self.armed = false;
+        let owner = self.hold.owner();
+        let name = &self.hold.claim.name;
+        let turn = Turn::After(self.hold.claim.clone());
+        acquire(&self.session, name, owner, turn).await?.ok_or(LockError::Lost)
+    }
+
+    /// Forgets the guard without giving its entry back: that is left to
+    /// [`Mutex::unlock_as`](super::Mutex::unlock_as), for code in which taking and releasing a lock
+    /// cannot share a scope.
+    pub fn forget(mut self) {
+        self.armed = false;
+    }
+}
+
+/// Gives one entry back; if it was the last, releases in a task of the session (so that it goes on
+/// when the caller goes away) and waits for it.
+pub(super) async fn leave_and_release(hold: &Arc<Hold>) -> Result<(), LockError> {
+    let was_lost = hold.is_lost();
+    if hold.leave()? {
+        let core = Arc::clone(&hold.core);
+        let claim = hold.claim.clone();
+        let release = async move { core.release(&claim).await };
+        let release = hold.core.tasks.spawn_on(release, &hold.core.runtime);
+        // a task that did not end was dropped with its runtime, and the lease ends by itself
+        let released = release.await.unwrap_or(Err(LockError::Lost));
+        if !was_lost {
+            released?;
+        }
+    }
+    if was_lost { Err(LockError::Lost) } else { Ok(()) }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if !self.armed {
+            return;
+        }
+        match self.hold.leave() {
+            Ok(true) => self.hold.core.spawn_release(self.hold.claim.clone()),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(name = self.name(), %error, "a guard outlived its entry");
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Guard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Guard")
+            .field("name", &self.name())
+            .field("token", &self.token())
+            .field("lost", &self.is_lost())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,113 @@
+//! One tenure: a granted claim and how often its owner has entered.
+
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::owner::OwnerId;
+use super::session::Core;
+use super::{Claim, ClaimStatus, LockError, Token};
+
+/// A granted claim. Guards count on it; the last one to go releases it.
+pub(super) struct Hold {
+    pub(super) core: Arc<Core>,
+    pub(super) claim: Claim,
+    pub(super) token: Token,
+    pub(super) granted_at: Instant,
+    owner: OwnerId,
+    entries: StdMutex<u32>,
+    status: watch::Receiver<ClaimStatus>,
+}
+
+impl Hold {
+    /// A tenure with one entry, known to the session for re-entry.
+    pub(super) fn begin(
+        core: &Arc<Core>,
+        claim: Claim,
+        owner: OwnerId,
+        token: Token,
+        status: watch::Receiver<ClaimStatus>,
+    ) -> Arc<Self> {
+        let hold = Arc::new(Self {
+            core: Arc::clone(core),
+            claim,
+            token,
+            granted_at: Instant::now(),
+            owner,
+            entries: StdMutex::new(1),
+            status,
+        });
+        core.add_hold(&hold);
+        hold
+    }
+
+    pub(super) fn is_owned_by(&self, owner: OwnerId) -> bool {
+        self.owner == owner
+    }
+
+    pub(super) fn owner(&self) -> OwnerId {
+        self.owner
+    }
+
+    /// Counts one more entry of the same owner.
+    pub(super) fn enter(&self) -> Result<(), LockError> {
+        if self.is_lost() {
+            return Err(LockError::Lost);
+        }
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if *entries == 0 {
+            return Err(LockError::NotHeld);
+        }
+        *entries = entries.checked_add(1).ok_or(LockError::TooManyEntries)?;
+        Ok(())
+    }
+
+    /// Counts one entry less; `true` if it was the last, and the claim is now the caller's to
+    /// release.
+    pub(super) fn leave(self: &Arc<Self>) -> Result<bool, LockError> {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        *entries = entries.checked_sub(1).ok_or(LockError::NotHeld)?;
+        let was_last = *entries == 0;
+        if was_last {
+            self.core.remove_hold(self);
+        }
+        Ok(was_last)
+    }
+
+    /// As [`leave`](Self::leave) if there is just one entry left; else changes nothing. `true` if
+    /// the claim is now the caller's to release.
+    pub(super) fn leave_if_last(self: &Arc<Self>) -> Result<bool, LockError> {
+        if self.is_lost() {
+            return Err(LockError::Lost);
+        }
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        match *entries {
+            0 => Err(LockError::NotHeld),
+            1 => {
+                *entries = 0;
+                self.core.remove_hold(self);
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        *self.status.borrow() == ClaimStatus::Gone || self.core.validity.lost_reason().is_some()
+    }
+
+    pub(super) async fn lost(&self) {
+        let mut status = self.status.clone();
+        tokio::select! {
+            _ = self.core.validity.lost() => {}
+            // an error means that the backend forgot the claim: it is not in the queue any more
+            _ = status.wait_for(|status| *status == ClaimStatus::Gone) => {}
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_entries(&self, count: u32) {
+        *self.entries.lock().unwrap_or_else(PoisonError::into_inner) = count;
+    }
+}

@@ -1,0 +1,163 @@
+//! Always a live session.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::{Backend, LockError, LostReason, Session, SessionOptions};
+
+/// Opens a session, and the next one whenever it is lost, for the life of a service.
+///
+/// What was held in a lost session stays lost: those who held it find out through their guards, and
+/// lock again in the new session.
+#[derive(Clone, Debug)]
+pub struct SessionKeeper {
+    state: watch::Receiver<State>,
+    stop: CancellationToken,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Opening { failed: Option<LockError> },
+    Open(Session),
+    Stopped,
+}
+
+impl SessionKeeper {
+    /// Starts to open a session. A lock service that is not there yet is asked again, twice a second
+    /// at the most.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime, with a backend that has none of its own.
+    pub fn start(backend: Arc<dyn Backend>, options: SessionOptions) -> Self {
+        let (publish, state) = watch::channel(State::Opening { failed: None });
+        let stop = CancellationToken::new();
+        let runtime = backend.runtime().unwrap_or_else(Handle::current);
+        runtime.spawn(keep_open(backend, options, publish, stop.clone()));
+        Self { state, stop }
+    }
+
+    /// The session, waiting for one to be opened. Bound the wait with a timeout: it lasts for as
+    /// long as the lock service is away.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    ///
+    /// # Errors
+    /// [`LockError::SessionLost`] once the keeper was closed; [`LockError::Backend`] if a session was
+    /// refused for a reason that waiting does not mend.
+    pub async fn session(&self) -> Result<Session, LockError> {
+        let mut state = self.state.clone();
+        let settled = state.wait_for(|state| match state {
+            State::Opening { failed } => failed.as_ref().is_some_and(|e| !e.is_retryable()),
+            State::Open(session) => !session.is_lost(),
+            State::Stopped => true,
+        });
+        match settled.await.as_deref() {
+            Ok(State::Open(session)) => Ok(session.clone()),
+            Ok(State::Opening { failed: Some(error) }) => Err(error.clone()),
+            Ok(State::Opening { failed: None } | State::Stopped) | Err(_) => {
+                Err(LockError::SessionLost { reason: LostReason::Closed })
+            }
+        }
+    }
+
+    /// The session if one is open now, or the latest reason why there is none.
+    ///
+    /// # Errors
+    /// `None` while the first attempt is under way or a lost session is being replaced.
+    pub fn current(&self) -> Result<Session, Option<LockError>> {
+        match &*self.state.borrow() {
+            State::Open(session) => match session.lost_reason() {
+                None => Ok(session.clone()),
+                Some(reason) => Err(Some(LockError::SessionLost { reason })),
+            },
+            State::Opening { failed } => Err(failed.clone()),
+            State::Stopped => Err(Some(LockError::SessionLost { reason: LostReason::Closed })),
+        }
+    }
+
+    /// Opens no more sessions and closes the one that is open.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, closing goes on in the background.
+    pub async fn close(&self) {
+        self.stop.cancel();
+        let mut state = self.state.clone();
+        // an error means that the task has ended, which is what is waited for
+        drop(state.wait_for(|state| matches!(state, State::Stopped)).await);
+    }
+}
+
+async fn keep_open(
+    backend: Arc<dyn Backend>,
+    options: SessionOptions,
+    publish: watch::Sender<State>,
+    stop: CancellationToken,
+) {
+    // ends when the last keeper was dropped, too
+    let unused = publish.clone();
+    let ended = async {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = unused.closed() => {}
+        }
+    };
+    tokio::pin!(ended);
+    let mut pause = Duration::from_millis(50);
+    loop {
+        let opening = timeout(
+            options.ttl.max(Duration::from_secs(5)),
+            Session::open(Arc::clone(&backend), options.clone()),
+        );
+        let opened = tokio::select! {
+            () = &mut ended => break,
+            opened = opening => opened,
+        };
+        match opened.unwrap_or(Err(LockError::Timeout { waited: options.ttl })) {
+            Ok(session) => {
+                pause = Duration::from_millis(50);
+                publish.send_replace(State::Open(session.clone()));
+                tokio::select! {
+                    () = &mut ended => {
+                        if let Err(error) = session.close().await {
+                            tracing::warn!(%error, "the lease is left to its TTL");
+                        }
+                        break;
+                    }
+                    reason = session.lost() => {
+                        tracing::warn!(%reason, "lost the lock session: opening another one");
+                        publish.send_replace(State::Opening { failed: None });
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, cause = source_of(&error), "could not open a lock session");
+                publish.send_replace(State::Opening { failed: Some(error) });
+                tokio::select! {
+                    () = &mut ended => break,
+                    () = sleep(pause) => {}
+                }
+                pause = (pause * 2).min(Duration::from_millis(500));
+            }
+        }
+    }
+    publish.send_replace(State::Stopped);
+}
+
+fn source_of(error: &LockError) -> String {
+    let mut text = String::new();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

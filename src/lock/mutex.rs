@@ -1,0 +1,157 @@
+//! A lock by its name.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::acquire::{Turn, acquire};
+use super::guard::leave_and_release;
+use super::owner::OwnerId;
+use super::{Guard, LockError, Owner, QueueEntry, Session};
+
+/// The most bytes that a lock's name may have.
+pub const MAX_NAME_LENGTH_BYTES: usize = 256;
+
+/// A lock, known to all processes by its name. Waiters are served in the order in which they queued,
+/// across all processes.
+///
+/// The methods without an owner make one for the call: they wait for any other holder, also if the
+/// same task holds the lock already (and so can wait for themselves for ever, like
+/// [`tokio::sync::Mutex`]). Those with an [`Owner`] let the owner in again.
+#[derive(Clone, Debug)]
+pub struct Mutex {
+    session: Session,
+    name: Arc<str>,
+}
+
+impl Mutex {
+    pub(super) fn new(session: Session, name: &str) -> Result<Self, LockError> {
+        let valid = (1..=MAX_NAME_LENGTH_BYTES).contains(&name.len())
+            && !name.starts_with('/')
+            && !name.ends_with('/')
+            && !name.chars().any(char::is_control);
+        if !valid {
+            return Err(LockError::InvalidName);
+        }
+        Ok(Self { session, name: name.into() })
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Takes the lock, waiting for as long as it takes or until the session is lost.
+    ///
+    /// # Cancel safety
+    /// A future that is dropped leaves no claim behind, and a grant that it would have got goes to
+    /// the next in the queue. Its place in the queue is lost.
+    ///
+    /// # Errors
+    /// [`LockError::SessionLost`] when the session is lost or closed, also while waiting;
+    /// [`LockError::Lost`] when somebody deleted the claim; [`LockError::Backend`] when the backend
+    /// refuses. A backend that is away for a while is asked again until it answers or the session
+    /// is lost.
+    pub async fn lock(&self) -> Result<Guard, LockError> {
+        self.enter(OwnerId::next(), Turn::Wait).await?.ok_or(LockError::Lost)
+    }
+
+    /// Takes the lock for `owner`; at once and without a word to the backend if it holds it already.
+    ///
+    /// # Cancel safety
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock); for an owner that holds it already [`LockError::Lost`] when the hold
+    /// is lost, [`LockError::TooManyEntries`].
+    pub async fn lock_as(&self, owner: &mut Owner) -> Result<Guard, LockError> {
+        self.enter(owner.id(), Turn::Wait).await?.ok_or(LockError::Lost)
+    }
+
+    /// Takes the lock if nobody has it; `None` if somebody has, or waits for it.
+    ///
+    /// # Cancel safety
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock), but a backend that does not answer is an error at once.
+    pub async fn try_lock(&self) -> Result<Option<Guard>, LockError> {
+        self.enter(OwnerId::next(), Turn::Try).await
+    }
+
+    /// Takes the lock for `owner` if nobody else has it.
+    ///
+    /// # Cancel safety
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Errors
+    /// As [`try_lock`](Self::try_lock) and [`lock_as`](Self::lock_as).
+    pub async fn try_lock_as(&self, owner: &mut Owner) -> Result<Option<Guard>, LockError> {
+        self.enter(owner.id(), Turn::Try).await
+    }
+
+    /// Takes the lock, waiting for at most `limit`.
+    ///
+    /// # Cancel safety
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Errors
+    /// [`LockError::Timeout`], and as [`lock`](Self::lock).
+    pub async fn lock_timeout(&self, limit: Duration) -> Result<Guard, LockError> {
+        let locked = timeout(limit, self.lock()).await;
+        locked.unwrap_or(Err(LockError::Timeout { waited: limit }))
+    }
+
+    /// Takes the lock for `owner`, waiting for at most `limit`.
+    ///
+    /// # Cancel safety
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Errors
+    /// [`LockError::Timeout`], and as [`lock_as`](Self::lock_as).
+    pub async fn lock_timeout_as(
+        &self,
+        owner: &mut Owner,
+        limit: Duration,
+    ) -> Result<Guard, LockError> {
+        let locked = timeout(limit, self.lock_as(owner)).await;
+        locked.unwrap_or(Err(LockError::Timeout { waited: limit }))
+    }
+
+    /// Gives back one entry of `owner` for which no guard lives, after [`Guard::forget`]; releases
+    /// the lock and waits for that if it was the last.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, the release goes on in the background.
+    ///
+    /// # Errors
+    /// [`LockError::NotHeld`] if `owner` does not hold the lock; otherwise as [`Guard::unlock`].
+    pub async fn unlock_as(&self, owner: &mut Owner) -> Result<(), LockError> {
+        let hold =
+            self.session.core.hold_of(&self.name).filter(|hold| hold.is_owned_by(owner.id()));
+        leave_and_release(&hold.ok_or(LockError::NotHeld)?).await
+    }
+
+    /// The queue as it stands, the holder first, of all processes.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    ///
+    /// # Errors
+    /// [`LockError::Backend`].
+    pub async fn queue(&self) -> Result<Vec<QueueEntry>, LockError> {
+        Ok(self.session.core.backend.queue(&self.name).await?)
+    }
+
+    async fn enter(&self, owner: OwnerId, turn: Turn) -> Result<Option<Guard>, LockError> {
+        let current = self.session.core.hold_of(&self.name);
+        match current.filter(|hold| hold.is_owned_by(owner)) {
+            Some(hold) => {
+                hold.enter()?;
+                Ok(Some(Guard::new(hold, self.session.clone())))
+            }
+            None => acquire(&self.session, &self.name, owner, turn).await,
+        }
+    }
+}

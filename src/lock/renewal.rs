@@ -1,0 +1,55 @@
+//! Keeping the lease alive.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::session::Core;
+use super::{BackendError, BackendErrorKind, LostReason};
+
+/// Renews the session's lease three times a TTL until the session is lost or closed. A renewal that
+/// fails or hangs is repeated until the deadline; then the session is lost, by the local clock,
+/// whatever the backend says later.
+pub(super) async fn renew_until_lost(core: Arc<Core>, margin: Duration) {
+    let ttl = core.lease.ttl;
+    let mut next = Instant::now() + ttl / 3;
+    loop {
+        tokio::select! {
+            // the lease is needed until close has drained the releases, and close declares the loss
+            _ = core.validity.lost() => return,
+            () = sleep_until(next.min(core.validity.deadline())) => {}
+        }
+        let deadline = core.validity.deadline();
+        if Instant::now() >= deadline {
+            tracing::warn!(
+                lease = core.lease.id,
+                "lost the session: its lease was not renewed in time"
+            );
+            core.validity.lose(LostReason::Expired);
+            return;
+        }
+        // counted from when it was sent: the backend cannot have renewed it before that
+        let sent_at = Instant::now();
+        let attempt_ends = deadline.min(sent_at + ttl / 4);
+        let renewed = timeout_at(attempt_ends, core.backend.renew(core.lease)).await;
+        let renewed = renewed
+            .unwrap_or_else(|elapsed| Err(BackendError::new(BackendErrorKind::Transient, elapsed)));
+        core.note_answer(&renewed);
+        match renewed {
+            Ok(lives_for) => {
+                core.validity.extend(sent_at + lives_for.saturating_sub(margin));
+                next = sent_at + ttl / 3;
+            }
+            Err(error) if error.kind == BackendErrorKind::Gone => {
+                tracing::warn!(lease = core.lease.id, "lost the session: its lease is gone");
+                core.validity.lose(LostReason::Revoked);
+                return;
+            }
+            Err(error) => {
+                tracing::debug!(lease = core.lease.id, ?error, "could not renew: trying again");
+                next = Instant::now() + ttl / 20;
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Whether a session can still be believed.
+
+use std::sync::{Mutex, PoisonError};
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::LostReason;
+
+/// Until when the session's lease is certain to live, by the local monotonic clock.
+///
+/// Once lost, it stays lost: a renewal that comes back after the deadline changes nothing, because
+/// somebody may already have acted on the loss.
+#[derive(Debug)]
+pub(super) struct Validity {
+    deadline: Mutex<Instant>,
+    lost: watch::Sender<Option<LostReason>>,
+}
+
+impl Validity {
+    pub(super) fn until(deadline: Instant) -> Self {
+        Self { deadline: Mutex::new(deadline), lost: watch::Sender::new(None) }
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        *self.deadline.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Moves the deadline, unless it has passed.
+    pub(super) fn extend(&self, deadline: Instant) {
+        let mut current = self.deadline.lock().unwrap_or_else(PoisonError::into_inner);
+        if Instant::now() < *current {
+            *current = deadline.max(*current);
+        }
+    }
+
+    /// Declares the session lost; the first reason stands.
+    pub(super) fn lose(&self, reason: LostReason) {
+        self.lost.send_if_modified(|lost| {
+            let first = lost.is_none();
+            lost.get_or_insert(reason);
+            first
+        });
+    }
+
+    /// How the session was lost, if it is. Looks at the clock as well, so it is right even while the
+    /// session's own task does not get to run.
+    pub(super) fn lost_reason(&self) -> Option<LostReason> {
+        if self.lost.borrow().is_none() && Instant::now() >= self.deadline() {
+            self.lose(LostReason::Expired);
+        }
+        *self.lost.borrow()
+    }
+
+    /// Waits until the session is lost.
+    pub(super) async fn lost(&self) -> LostReason {
+        let mut lost = self.lost.subscribe();
+        // `self` keeps the sender, so the wait cannot fail; if it could, the session would be gone
+        lost.wait_for(Option::is_some)
+            .await
+            .ok()
+            .and_then(|reason| *reason)
+            .unwrap_or(LostReason::Closed)
+    }
+}

@@ -1,0 +1,100 @@
+//! What is held while the stock is touched.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::SaleError;
+use crate::inventory::Item;
+use crate::lock::{self, LockError, Owner, SessionKeeper};
+
+/// What guards a sale.
+pub(super) enum SaleGuard {
+    /// The lock that all instances share.
+    Distributed { sessions: SessionKeeper, lock_name: String },
+    /// A mutex of this process for each item.
+    Local(LocalLocks),
+    /// Nothing.
+    Nothing,
+}
+
+/// The local mutexes. There is one for each item that was ever ordered: this mode is for showing
+/// what goes wrong.
+#[derive(Default)]
+pub(super) struct LocalLocks(StdMutex<HashMap<Item, Arc<tokio::sync::Mutex<()>>>>);
+
+impl LocalLocks {
+    pub(super) fn of(&self, item: &Item) -> Arc<tokio::sync::Mutex<()>> {
+        let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(locks.entry(item.clone()).or_default())
+    }
+}
+
+/// A tenure of the distributed lock.
+pub(super) struct Tenure {
+    pub(super) mutex: lock::Mutex,
+    pub(super) owner: Owner,
+    pub(super) guard: lock::Guard,
+}
+
+/// The name of an item's lock. It has a `:` and no `/`, since other etcd clients that wait for the
+/// lock `a` also wait for all keys of a lock `a/b`.
+pub(super) fn lock_name(base: &str, item: &Item) -> String {
+    match item.name() {
+        Some(item) => format!("{base}:{item}"),
+        None => base.to_owned(),
+    }
+}
+
+/// The mutex of an item, in the session that is open, waiting for one until `deadline`.
+pub(super) async fn mutex_of(
+    sessions: &SessionKeeper,
+    lock_name: &str,
+    deadline: Instant,
+) -> Result<lock::Mutex, SaleError> {
+    let session = match timeout_at(deadline, sessions.session()).await {
+        Ok(session) => session.map_err(unavailable)?,
+        Err(_) => return Err(unavailable(why_no_session(sessions))),
+    };
+    session.mutex(lock_name).map_err(unavailable)
+}
+
+/// Takes the lock of an item for an owner of its own, until `deadline`.
+pub(super) async fn take(
+    sessions: &SessionKeeper,
+    lock_name: &str,
+    deadline: Instant,
+    waited: Duration,
+) -> Result<Tenure, SaleError> {
+    loop {
+        let mutex = mutex_of(sessions, lock_name, deadline).await?;
+        let mut owner = Owner::new();
+        match timeout_at(deadline, mutex.lock_as(&mut owner)).await {
+            Ok(Ok(guard)) => return Ok(Tenure { mutex, owner, guard }),
+            // lost while waiting: the keeper opens another session, and the order queues again
+            Ok(Err(LockError::Lost | LockError::SessionLost { .. }))
+                if Instant::now() < deadline => {}
+            Ok(Err(error)) => return Err(unavailable(error)),
+            Err(_) => match sessions.current() {
+                Ok(session) if session.is_answered() => {
+                    return Err(SaleError::WaitTooLong { waited });
+                }
+                _ => return Err(unavailable(LockError::Timeout { waited })),
+            },
+        }
+    }
+}
+
+fn why_no_session(sessions: &SessionKeeper) -> LockError {
+    match sessions.current() {
+        Err(Some(error)) => error,
+        // one is open by now, a moment too late
+        Ok(_) | Err(None) => LockError::Timeout { waited: Duration::ZERO },
+    }
+}
+
+pub(super) fn unavailable(error: LockError) -> SaleError {
+    SaleError::LockUnavailable { source: error.into() }
+}

@@ -1,0 +1,28 @@
+//! How one instance sells.
+
+use std::time::Duration;
+
+/// What guards the sale.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LockMode {
+    /// The distributed lock: one holder among all instances.
+    #[default]
+    Etcd,
+    /// A mutex in the process: one holder in each instance. Oversells as soon as there are two.
+    Local,
+    /// Nothing. Oversells.
+    None,
+}
+
+/// How one instance sells.
+#[derive(Clone, Debug)]
+pub struct SaleOptions {
+    /// The name of the default item's lock; a named item's lock is this name, `:` and the item.
+    pub lock_name: String,
+    /// The name of this instance, recorded with each order.
+    pub instance: String,
+    /// How many orders of one item may wait at this instance.
+    pub queue_length: usize,
+    /// How long an order may wait for the lock, and for an answer of the store once it was sent.
+    pub wait_timeout: Duration,
+}

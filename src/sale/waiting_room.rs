@@ -1,0 +1,63 @@
+//! How many may wait.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::SaleError;
+use crate::inventory::Item;
+
+/// Bounds the orders that wait, for each item on its own, so that a run on one item keeps nobody from
+/// another one.
+#[derive(Debug)]
+pub(super) struct WaitingRoom {
+    places: usize,
+    /// One entry for each item that somebody waits for; entries nobody uses are swept when an item
+    /// comes in that is not known yet.
+    items: Mutex<HashMap<Item, Arc<Semaphore>>>,
+}
+
+/// A place in the waiting room; its drop gives it back.
+pub(super) type WaitingPlace = OwnedSemaphorePermit;
+
+impl WaitingRoom {
+    pub(super) fn new(places: usize) -> Self {
+        // a semaphore cannot count further, and no machine could hold so many
+        Self { places: places.min(Semaphore::MAX_PERMITS), items: Mutex::default() }
+    }
+
+    pub(super) fn enter(&self, item: &Item) -> Result<WaitingPlace, SaleError> {
+        let room = {
+            let mut items = self.items.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(room) = items.get(item) {
+                Arc::clone(room)
+            } else {
+                items.retain(|_, room| room.available_permits() < self.places);
+                let room = Arc::new(Semaphore::new(self.places));
+                items.insert(item.clone(), Arc::clone(&room));
+                room
+            }
+        };
+        let full = |_| SaleError::QueueFull { item: item.clone(), limit: self.places };
+        room.try_acquire_owned().map_err(full)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the bound holds for each item on its own, and a place that is given back can be had.
+    #[test]
+    fn places_are_bounded_for_each_item() {
+        let room = WaitingRoom::new(1);
+        let other: Item = "other".parse().expect("a valid name");
+        let place = room.enter(&Item::DEFAULT).expect("the room is empty");
+        assert!(matches!(room.enter(&Item::DEFAULT), Err(SaleError::QueueFull { limit: 1, .. })));
+        let _other = room.enter(&other).expect("another item has a room of its own");
+        assert!(room.enter(&Item::DEFAULT).is_err(), "sweeping keeps rooms in use");
+        drop(place);
+        room.enter(&Item::DEFAULT).expect("the place was given back");
+    }
+}

@@ -1,0 +1,137 @@
+//! The `serve` command: connect, run, stop.
+
+mod files;
+mod signals;
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
+use crate::config::{Config, SecretFileError};
+use crate::http::server::{self, Stopped};
+use crate::http::{AppState, router};
+use crate::sale::{BoxError, Sale};
+use signals::Signals;
+
+/// How long giving up the lock may take when the requests in flight used up the time to stop.
+const MIN_CLOSE_TIME: Duration = Duration::from_secs(2);
+
+/// Why an instance did not start, or did not stop as it should.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// A file that a flag names cannot be used.
+    #[error(transparent)]
+    SecretFile(#[from] SecretFileError),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}{}", advice(.source))]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The configuration of the store or of the lock is wrong, and waiting mends nothing.
+    #[error("cannot connect")]
+    Connect {
+        /// What is wrong.
+        #[source]
+        source: BoxError,
+    },
+    /// The system does not let this process wait for signals.
+    #[error("cannot wait for signals")]
+    Signals(#[source] io::Error),
+    /// A second signal came before the instance had stopped.
+    #[error("a second signal ended the instance before it had finished")]
+    Interrupted,
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            ": something else listens there; stop it, or choose another address with --listen"
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            ": no network interface of this machine has this address"
+        }
+        io::ErrorKind::PermissionDenied => ": ports below 1024 are for root; choose another one",
+        _ => "",
+    }
+}
+
+/// Runs one instance until the process is told to stop by SIGTERM or SIGINT, and then stops it: it
+/// is no longer ready and accepts no more connections, answers the requests in flight, gives up the
+/// lock and revokes its lease. A second signal ends it at once.
+///
+/// # Errors
+/// See [`ServeError`].
+pub async fn serve(mut config: Config) -> Result<(), ServeError> {
+    config.read_secret_files()?;
+    let mut options = config.server_options();
+    options.max_connections = files::room_for(options.max_connections);
+    let mut signals = Signals::new().map_err(ServeError::Signals)?;
+    let listen_error = |source| ServeError::Listen { address: config.listen, source };
+    let listener = server::bind(config.listen).map_err(listen_error)?;
+    let address = listener.local_addr().map_err(listen_error)?;
+
+    let sale = connect(&config, address.port()).await?;
+    let state =
+        Arc::new(AppState::new(sale.clone(), config.lock_name.clone(), config.start_access()));
+    let instance = sale.instance();
+    tracing::info!(instance, lock = ?config.lock, "listening on http://{address}");
+
+    let (stop, told_to_stop) = oneshot::channel::<()>();
+    let told_to_stop = async move {
+        // it is sent below, unless this whole future is dropped
+        let _ = told_to_stop.await;
+    };
+    let mut serving =
+        pin!(server::serve(listener, router(Arc::clone(&state)), options, told_to_stop));
+    let signal = tokio::select! {
+        signal = signals.next() => signal,
+        // it ends only after it was told to
+        _ = &mut serving => return Ok(()),
+    };
+    tracing::info!("{signal}: stopping as soon as the requests in flight are answered");
+    state.set_stopping();
+    let stop_by = Instant::now() + options.shutdown_grace;
+    let _ = stop.send(());
+
+    let finish = async {
+        if let Stopped::CutOff { connections } = serving.await {
+            tracing::warn!(connections, "some requests took longer than the time to stop");
+        }
+        let close_by = stop_by.max(Instant::now() + MIN_CLOSE_TIME);
+        if timeout_at(close_by, sale.close()).await.is_err() {
+            let ttl = humantime::format_duration(config.lock_ttl);
+            tracing::warn!(
+                "the lock was not given up in time: it ends with its lease, within {ttl}"
+            );
+        }
+    };
+    tokio::select! {
+        () = finish => {
+            tracing::info!("stopped");
+            Ok(())
+        }
+        signal = signals.next() => {
+            tracing::warn!("{signal}: ending at once");
+            Err(ServeError::Interrupted)
+        }
+    }
+}
+
+/// The sale as `config` describes it, for an instance that listens on `port`. It need not be able to
+/// sell yet: as long as the store or the lock service does not answer, the instance is not ready.
+///
+/// # Errors
+/// What waiting does not mend: an address of the wrong form, a wrong password.
+async fn connect(config: &Config, port: u16) -> Result<Sale, ServeError> {
+    let _ = config.sale_options(port);
+    todo!("the store and the lock service")
+}

@@ -1,0 +1,127 @@
+//! Keys that hold what nobody here wrote: an error that names the key, and nothing is written.
+
+use flash_sale::inventory::{InventoryError, Item};
+
+use super::{Raw, connect, fresh_database, order, token};
+
+/// No stock key is no sale: an error, never zero, and no key appears.
+#[tokio::test]
+async fn an_unknown_item_is_an_error() {
+    let url = fresh_database().await;
+    let (inventory, mut raw) = (connect(&url).await, Raw::connect(&url).await);
+    let item = Item::DEFAULT;
+    let id = order("a", 1).id;
+    let errors = [
+        inventory.reduce(&item, Some(token(1)), "8080", &[order("a", 1)]).await.map(drop),
+        inventory.reduce(&item, None, "8080", &[order("a", 1)]).await.map(drop),
+        inventory.stock(&item).await.map(drop),
+        inventory.available(&item).await.map(drop),
+        inventory.ledger(&item, 0, 10).await.map(drop),
+        inventory.ledger(&item, 0, 0).await.map(drop),
+        inventory.order(&item, &id).await.map(drop),
+    ];
+    for result in errors {
+        let error = result.unwrap_err();
+        assert!(matches!(error, InventoryError::UnknownItem), "{error}");
+        assert!(error.nothing_written());
+    }
+    assert_eq!(raw.dump().await, []);
+}
+
+/// Each kind of damage in turn, to a sale of three with one sold: refused, and not a byte changed.
+#[tokio::test]
+async fn damaged_keys_are_refused_and_nothing_is_written() {
+    let url = fresh_database().await;
+    let (inventory, mut raw) = (connect(&url).await, Raw::connect(&url).await);
+    let damages: &[(&str, &[&str])] = &[
+        ("stock", &["SET stock many"]),
+        ("stock", &["SET stock -1"]),
+        ("stock", &["SET stock 1.5"]),
+        ("stock", &["SET stock 9007199254740992"]),
+        ("stock", &["SET stock 9007199254740993"]),
+        ("stock", &["SET stock 99999999999999999999"]),
+        ("stock", &["SET stock 9007199254740991"]), // with lucky it is too large
+        ("stock", &["DEL stock", "RPUSH stock 3"]),
+        ("lucky", &["SET lucky x"]),
+        ("lucky", &["SET lucky -1"]),
+        ("lucky", &["DEL lucky", "HSET lucky a 1"]),
+        ("initial", &["SET initial x"]),
+        ("initial", &["DEL initial", "SADD initial 3"]),
+        ("orders", &["SET orders x"]),
+        ("orders", &["HSET orders sold nonsense"]),
+        ("orders", &["DEL orders"]), // while the ledger is there
+        ("ledger", &["SET ledger x"]),
+        ("ledger", &["RPUSH ledger x"]),
+        ("fence", &["SET fence x"]),
+        ("fence", &["SET fence 12"]),
+        ("fence", &["DEL fence", "RPUSH fence 12"]),
+    ];
+    for (key, damage) in damages {
+        raw.run::<()>("FLUSHDB").await;
+        inventory.start(&Item::DEFAULT, Some(token(1)), 3).await.unwrap();
+        inventory
+            .reduce(&Item::DEFAULT, Some(token(1)), "8080", &[order("sold", 1)])
+            .await
+            .unwrap();
+        for command in *damage {
+            raw.run::<redis::Value>(command).await;
+        }
+        let before = raw.dump().await;
+        let orders = [order("new", 1), order("sold", 1)];
+        let error =
+            inventory.reduce(&Item::DEFAULT, Some(token(2)), "8080", &orders).await.unwrap_err();
+        let InventoryError::Damaged { what } = &error else { panic!("{damage:?}: {error}") };
+        assert!(what.contains(key), "{damage:?}: {what}");
+        assert!(error.nothing_written() && !error.is_retryable());
+        assert_eq!(raw.dump().await, before, "{damage:?}");
+    }
+}
+
+/// Reads tell damage from absence, and show a negative stock as it is.
+#[tokio::test]
+async fn reads_tell_damage_from_absence() {
+    let url = fresh_database().await;
+    let (inventory, mut raw) = (connect(&url).await, Raw::connect(&url).await);
+    let item = Item::DEFAULT;
+    for damage in [
+        &["SET stock many"][..],
+        &["DEL stock", "RPUSH stock 3"],
+        &["SET stock 3", "SET lucky x"],
+        &["SET lucky 9223372036854775807"],
+        &["SET lucky 0", "SET fence x"],
+        &["DEL fence", "SET ledger x"],
+    ] {
+        for command in damage {
+            raw.run::<redis::Value>(command).await;
+        }
+        let error = inventory.stock(&item).await.unwrap_err();
+        assert!(matches!(error, InventoryError::Damaged { .. }), "{damage:?}: {error}");
+    }
+    for damage in [&["SET stock many"][..], &["DEL stock", "RPUSH stock 3"]] {
+        for command in damage {
+            raw.run::<redis::Value>(command).await;
+        }
+        let error = inventory.available(&item).await.unwrap_err();
+        assert!(matches!(error, InventoryError::Damaged { .. }), "{damage:?}: {error}");
+    }
+    raw.run::<()>("FLUSHDB").await;
+    raw.run::<()>("SET stock -4").await;
+    assert_eq!(inventory.available(&item).await.unwrap(), -4);
+    assert_eq!(inventory.stock(&item).await.unwrap().stock, -4);
+}
+
+/// A fresh start is the way out of any damage but that of the fence.
+#[tokio::test]
+async fn a_fresh_start_repairs_everything_but_the_fence() {
+    let url = fresh_database().await;
+    let (inventory, mut raw) = (connect(&url).await, Raw::connect(&url).await);
+    for key in ["stock", "lucky", "initial", "orders", "ledger"] {
+        raw.run::<()>(&format!("SADD {key} x")).await;
+    }
+    inventory.start(&Item::DEFAULT, Some(token(1)), 3).await.unwrap();
+    inventory.reduce(&Item::DEFAULT, Some(token(1)), "8080", &[order("a", 1)]).await.unwrap();
+    raw.run::<()>("DEL fence").await;
+    raw.run::<()>("SADD fence x").await;
+    let error = inventory.start(&Item::DEFAULT, Some(token(1)), 3).await.unwrap_err();
+    assert!(matches!(error, InventoryError::Damaged { .. }), "{error}");
+}

@@ -1,0 +1,208 @@
+//! A store that is full, away, silent or forgetful.
+
+use std::error::Error;
+use std::time::Duration;
+
+use flash_sale::demo::{PrivateRedis, RedisOptions};
+use flash_sale::inventory::{Inventory, InventoryError, InventoryOptions, Item};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::support::eventually;
+
+use super::{Raw, accepted, connect, fresh_database, order, token};
+
+/// Longer than any call may take, by far: only a hang exceeds it.
+const HANG: Duration = Duration::from_secs(20);
+
+const IMPATIENT: InventoryOptions = InventoryOptions {
+    connect_timeout: Duration::from_millis(300),
+    response_timeout: Duration::from_millis(300),
+};
+
+async fn start() -> (PrivateRedis, Inventory) {
+    let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let inventory = Inventory::connect(&redis.url(), IMPATIENT).await.unwrap();
+    inventory.start(&Item::DEFAULT, Some(token(1)), 10).await.unwrap();
+    (redis, inventory)
+}
+
+/// A server that forgot the scripts gets them again, in the same call.
+#[tokio::test]
+async fn a_flushed_script_cache_is_not_noticed() {
+    let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let mut raw = Raw::connect(&redis.url()).await;
+    let inventory = connect(&redis.url()).await;
+    inventory.start(&Item::DEFAULT, Some(token(1)), 10).await.unwrap();
+    inventory.stock(&Item::DEFAULT).await.unwrap();
+    raw.run::<()>("SCRIPT FLUSH SYNC").await;
+    let batch = [order("a", 1)];
+    let outcomes = inventory.reduce(&Item::DEFAULT, Some(token(1)), "8080", &batch).await.unwrap();
+    assert_eq!(accepted(&outcomes[0]).remaining, 9);
+    raw.run::<()>("SCRIPT FLUSH SYNC").await;
+    assert_eq!(inventory.stock(&Item::DEFAULT).await.unwrap().stock, 9);
+}
+
+/// With memory used up, no write happens, whole or half; reads go on; memory again, and it sells.
+#[tokio::test]
+async fn out_of_memory_nothing_is_half_written() {
+    let (redis, inventory) = start().await;
+    let mut raw = Raw::connect(&redis.url()).await;
+    inventory.reduce(&Item::DEFAULT, Some(token(1)), "8080", &[order("a", 1)]).await.unwrap();
+    let before = raw.dump().await;
+    raw.run::<()>("CONFIG SET maxmemory 1").await;
+    let results = [
+        inventory.reduce(&Item::DEFAULT, Some(token(2)), "8080", &[order("b", 1)]).await.map(drop),
+        inventory.start(&Item::DEFAULT, Some(token(2)), 5).await.map(drop),
+        inventory.adopt(&Item::DEFAULT, token(2)).await.map(drop),
+    ];
+    for result in results {
+        let error = result.unwrap_err();
+        assert!(matches!(error, InventoryError::Refused { .. }), "{error}");
+        assert!(error.to_string().contains("OOM"), "{error}");
+        assert!(error.nothing_written() && error.is_retryable());
+    }
+    assert_eq!(raw.dump().await, before);
+    assert_eq!(inventory.stock(&Item::DEFAULT).await.unwrap().stock, 9);
+    assert_eq!(inventory.ledger(&Item::DEFAULT, 0, 9).await.unwrap().len(), 1);
+    raw.run::<()>("CONFIG SET maxmemory 0").await;
+    inventory.reduce(&Item::DEFAULT, Some(token(2)), "8080", &[order("b", 1)]).await.unwrap();
+}
+
+/// A server that cannot take writes says so before anything is written.
+#[tokio::test]
+async fn a_replica_is_refused() {
+    let (redis, inventory) = start().await;
+    let mut raw = Raw::connect(&redis.url()).await;
+    // of a primary that is not there; it serves what it has
+    raw.run::<()>("REPLICAOF 127.0.0.1 1").await;
+    let error = inventory
+        .reduce(&Item::DEFAULT, Some(token(1)), "8080", &[order("a", 1)])
+        .await
+        .unwrap_err();
+    assert!(matches!(error, InventoryError::Refused { .. }), "{error}");
+    assert!(error.nothing_written() && error.is_retryable());
+}
+
+/// A silent server: the write that was under way is unknown, those after it were never sent, all
+/// within the bound. It speaks again: the same order is answered, and was taken once.
+#[tokio::test]
+async fn a_silent_store_leaves_one_write_unknown_and_recovers() {
+    let (mut redis, inventory) = start().await;
+    let batch = [order("a", 1)];
+    let sell = async || {
+        let call = inventory.reduce(&Item::DEFAULT, Some(token(1)), "8080", &batch);
+        timeout(HANG, call).await.expect("a call is bounded")
+    };
+    redis.child().pause().unwrap();
+    let error = sell().await.unwrap_err();
+    assert!(matches!(error, InventoryError::Unanswered { .. }), "{error}");
+    assert!(!error.nothing_written() && error.is_retryable());
+    let error = sell().await.unwrap_err();
+    assert!(matches!(error, InventoryError::Unreachable { .. }), "{error}");
+    assert!(error.nothing_written() && error.is_retryable());
+    let error = inventory.available(&Item::DEFAULT).await.unwrap_err();
+    assert!(error.nothing_written(), "{error}");
+    redis.child().resume().unwrap();
+    let outcomes = until_ok(sell).await;
+    assert_eq!(accepted(&outcomes[0]).remaining, 9);
+    let stock = inventory.stock(&Item::DEFAULT).await.unwrap();
+    assert_eq!((stock.stock, stock.lucky, stock.orders), (9, 1, 1));
+}
+
+/// A server that ends: nothing is sent to nobody. It comes back with its data, and the next call
+/// works.
+#[tokio::test]
+async fn a_store_that_went_away_is_found_again() {
+    let (mut redis, inventory) = start().await;
+    let batch = [order("a", 1)];
+    let sell = async || {
+        let call = inventory.reduce(&Item::DEFAULT, Some(token(1)), "8080", &batch);
+        timeout(HANG, call).await.expect("a call is bounded")
+    };
+    sell().await.unwrap();
+    redis.kill().await.unwrap();
+    // the connection may still be seen as open for a moment
+    let deadline = Instant::now() + HANG;
+    loop {
+        match sell().await.unwrap_err() {
+            InventoryError::Unreachable { .. } => break,
+            InventoryError::Unanswered { .. } => assert!(Instant::now() < deadline),
+            error => panic!("{error}"),
+        }
+    }
+    assert!(inventory.ping().await.is_err());
+    redis.restart().await.unwrap();
+    inventory.ping().await.expect("a failed attempt is not kept for the next caller");
+    let outcomes = sell().await.unwrap();
+    assert_eq!(accepted(&outcomes[0]).remaining, 9);
+    assert_eq!(inventory.stock(&Item::DEFAULT).await.unwrap().lucky, 1);
+}
+
+/// A handshake that the server refuses is not kept either: a full server has room again.
+#[tokio::test]
+async fn a_refused_connection_is_tried_again() {
+    let (redis, inventory) = start().await;
+    let mut raw = Raw::connect(&redis.url()).await;
+    raw.run::<()>("CONFIG SET maxclients 1").await;
+    raw.run::<redis::Value>("CLIENT KILL SKIPME yes").await;
+    eventually("no new connection is accepted", async || {
+        matches!(inventory.ping().await, Err(InventoryError::Unreachable { .. }))
+    })
+    .await;
+    raw.run::<()>("CONFIG SET maxclients 100").await;
+    inventory.ping().await.unwrap();
+}
+
+/// Many callers wait for one attempt to connect, not for one each.
+#[tokio::test]
+async fn callers_share_an_attempt_to_connect() {
+    let (mut redis, inventory) = start().await;
+    redis.child().pause().unwrap();
+    assert!(inventory.ping().await.is_err());
+    let calls = (0..200).map(|_| inventory.ping());
+    let results = timeout(HANG, futures_util::future::join_all(calls)).await.unwrap();
+    assert!(results.iter().all(Result::is_err));
+    redis.child().resume().unwrap();
+}
+
+/// Wherever an error or a `Debug` shows something, it is not the password.
+#[tokio::test]
+async fn the_password_is_shown_nowhere() {
+    let url = fresh_database().await;
+    let with_password = url.replace("redis://", "redis://user:hunter2@");
+    for url in [
+        with_password.as_str(),               // the server knows no such user
+        "redis://user:hunter2@127.0.0.1:1/0", // nobody listens
+        "redis://user:hunter2@0.0.0.0",
+        "redis://user:hunter2@127.0.0.1/hunter2",
+        "redis://user:hunter2@127.0.0.1:port",
+        "http://user:hunter2@127.0.0.1",
+        "user:hunter2",
+        "unix:///nowhere?pass=hunter2",
+    ] {
+        let error = Inventory::connect(url, IMPATIENT).await.unwrap_err();
+        let mut next: Option<&dyn Error> = Some(&error);
+        while let Some(error) = next {
+            let shown = format!("{error} {error:?}");
+            assert!(!shown.contains("hunter2"), "{shown}");
+            next = error.source();
+        }
+    }
+    let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    Raw::connect(&redis.url()).await.run::<()>("CONFIG SET requirepass hunter2").await;
+    let url = redis.url().replace("redis://", "redis://:hunter2@");
+    let inventory = Inventory::connect(&url, IMPATIENT).await.unwrap();
+    inventory.ping().await.unwrap();
+    assert!(!format!("{inventory:?}").contains("hunter2"), "{inventory:?}");
+}
+
+async fn until_ok<T>(call: impl AsyncFn() -> Result<T, InventoryError>) -> T {
+    let deadline = Instant::now() + HANG;
+    loop {
+        match call().await {
+            Ok(value) => return value,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,206 @@
+//! Selling: each unit once, each order once.
+
+use std::collections::HashSet;
+
+use flash_sale::inventory::{Inventory, InventoryError, Item, Order, OrderId, Outcome, User};
+
+use super::{Raw, accepted, connect, fresh_database, order, token};
+
+/// 500 orders for 300 units in batches of odd sizes: exactly the first 300 are accepted, each has
+/// its own place, and the counters agree.
+#[tokio::test]
+async fn sells_every_unit_once() {
+    let inventory = connect(&fresh_database().await).await;
+    inventory.start(&Item::DEFAULT, Some(token(1)), 300).await.unwrap();
+    let orders: Vec<Order> = (0..500).map(|i| order(&format!("order-{i}"), 1)).collect();
+    let mut rest = orders.as_slice();
+    let mut outcomes = Vec::new();
+    for size in [1, 7, 13, 101, 64, 3, 211, 100] {
+        let batch;
+        (batch, rest) = rest.split_at(size);
+        outcomes
+            .extend(inventory.reduce(&Item::DEFAULT, Some(token(2)), "8080", batch).await.unwrap());
+    }
+    assert!(rest.is_empty());
+    for (i, outcome) in outcomes.iter().take(300).enumerate() {
+        let accepted = accepted(outcome);
+        assert_eq!(accepted.position, i as u64 + 1);
+        assert_eq!(accepted.remaining, 299 - i as u64);
+        assert_eq!(accepted.order, orders[i].id);
+        assert_eq!((accepted.instance.as_str(), accepted.token), ("8080", Some(token(2))));
+    }
+    for outcome in &outcomes[300..] {
+        assert_eq!(*outcome, Outcome::SoldOut { remaining: 0 });
+    }
+    let stock = inventory.stock(&Item::DEFAULT).await.unwrap();
+    assert_eq!((stock.stock, stock.lucky, stock.initial, stock.orders), (0, 300, 300, 300));
+    assert_eq!(stock.fence, Some(token(2).into()));
+    assert!(stock.is_balanced());
+}
+
+/// The largest batch there may be, and one more.
+#[tokio::test]
+async fn a_batch_is_bounded() {
+    let inventory = connect(&fresh_database().await).await;
+    inventory.start(&Item::DEFAULT, None, 10_000).await.unwrap();
+    let mut orders: Vec<Order> =
+        (0..Inventory::MAX_BATCH).map(|i| order(&format!("{i:0128}"), 2)).collect();
+    for order in &mut orders {
+        order.user = User::new(&"ü".repeat(64)).unwrap();
+    }
+    let outcomes = inventory.reduce(&Item::DEFAULT, None, "8080", &orders).await.unwrap();
+    assert_eq!(accepted(outcomes.last().unwrap()).remaining, 8_000);
+    assert_eq!(accepted(outcomes.last().unwrap()).user, orders[0].user);
+    orders.push(order("one-more", 1));
+    let error = inventory.reduce(&Item::DEFAULT, None, "8080", &orders).await.unwrap_err();
+    assert!(matches!(error, InventoryError::InvalidArgument(_)), "{error}");
+    let none = inventory.reduce(&Item::DEFAULT, None, "8080", &[]).await.unwrap();
+    assert_eq!(none, []);
+}
+
+/// A retry, through another instance and under a later token, gets the first answer and takes
+/// nothing; another quantity or user under the same id is a conflict.
+#[tokio::test]
+async fn a_known_order_gets_its_first_answer() {
+    let url = fresh_database().await;
+    let (inventory, mut raw) = (connect(&url).await, Raw::connect(&url).await);
+    inventory.start(&Item::DEFAULT, None, 10).await.unwrap();
+    let mut first = order("a", 3);
+    first.user = User::new("alice").unwrap();
+    let reduce = async |order: &Order, token, instance| -> Outcome {
+        let batch = std::slice::from_ref(order);
+        inventory.reduce(&Item::DEFAULT, token, instance, batch).await.unwrap().remove(0)
+    };
+    let answer = reduce(&first, Some(token(5)), "8080").await;
+    assert_eq!(accepted(&answer).remaining, 7);
+    let before = raw.dump().await;
+    assert_eq!(reduce(&first, Some(token(5)), "8090").await, answer);
+    let other_quantity = order("a", 2);
+    assert_eq!(reduce(&other_quantity, Some(token(5)), "8080").await, Outcome::Conflict);
+    let other_user = Order { user: User::new("bob").unwrap(), ..first.clone() };
+    assert_eq!(reduce(&other_user, Some(token(5)), "8080").await, Outcome::Conflict);
+    assert_eq!(raw.dump().await, before);
+    assert_eq!(reduce(&first, Some(token(6)), "8090").await, answer);
+    assert_eq!(inventory.stock(&Item::DEFAULT).await.unwrap().lucky, 3);
+}
+
+/// The same id twice in one batch is one order; with another quantity the second is a conflict.
+#[tokio::test]
+async fn an_order_can_come_twice_in_one_batch() {
+    let inventory = connect(&fresh_database().await).await;
+    inventory.start(&Item::DEFAULT, None, 10).await.unwrap();
+    let batch = [order("a", 3), order("a", 3), order("b", 1), order("a", 4)];
+    let outcomes = inventory.reduce(&Item::DEFAULT, None, "8080", &batch).await.unwrap();
+    assert_eq!(outcomes[0], outcomes[1]);
+    assert_eq!(accepted(&outcomes[2]).position, 2);
+    assert_eq!(outcomes[3], Outcome::Conflict);
+    let stock = inventory.stock(&Item::DEFAULT).await.unwrap();
+    assert_eq!((stock.stock, stock.lucky, stock.orders), (6, 4, 2));
+}
+
+/// An order for more than is left is sold out with what remains, later and smaller orders of the
+/// batch are served, and the same id may ask again for less.
+#[tokio::test]
+async fn a_sold_out_order_leaves_no_trace() {
+    let inventory = connect(&fresh_database().await).await;
+    inventory.start(&Item::DEFAULT, None, 5).await.unwrap();
+    let batch = [order("a", 3), order("b", 3), order("c", 1)];
+    let outcomes = inventory.reduce(&Item::DEFAULT, None, "8080", &batch).await.unwrap();
+    assert_eq!(accepted(&outcomes[0]).remaining, 2);
+    assert_eq!(outcomes[1], Outcome::SoldOut { remaining: 2 });
+    assert_eq!(accepted(&outcomes[2]).remaining, 1);
+    let id = OrderId::new("b").unwrap();
+    assert_eq!(inventory.order(&Item::DEFAULT, &id).await.unwrap(), None);
+    let again = inventory.reduce(&Item::DEFAULT, None, "8080", &[order("b", 1)]).await.unwrap();
+    assert_eq!(accepted(&again[0]).remaining, 0);
+}
+
+/// A stock set with `redis-cli SET stock 300`, and nothing else, is a sale.
+#[tokio::test]
+async fn a_stock_set_by_hand_is_sold() {
+    let url = fresh_database().await;
+    let (inventory, mut raw) = (connect(&url).await, Raw::connect(&url).await);
+    raw.run::<()>("SET stock 300").await;
+    raw.run::<()>("SET lucky 5").await;
+    let before = inventory.stock(&Item::DEFAULT).await.unwrap();
+    assert_eq!((before.stock, before.lucky, before.initial), (300, 5, 305));
+    inventory.reduce(&Item::DEFAULT, Some(token(1)), "8080", &[order("a", 2)]).await.unwrap();
+    let after = inventory.stock(&Item::DEFAULT).await.unwrap();
+    assert_eq!((after.stock, after.lucky, after.initial), (298, 7, 305));
+    assert_eq!(raw.run::<String>("GET initial").await, "305");
+}
+
+/// Items share nothing, and a batch cannot mix them.
+#[tokio::test]
+async fn items_are_separate() {
+    let url = fresh_database().await;
+    let (inventory, mut raw) = (connect(&url).await, Raw::connect(&url).await);
+    let (cup, pot): (Item, Item) = ("cup".parse().unwrap(), "pot".parse().unwrap());
+    inventory.start(&cup, Some(token(1)), 5).await.unwrap();
+    inventory.start(&pot, Some(token(9)), 7).await.unwrap();
+    let of_cup = Order { item: cup.clone(), ..order("a", 1) };
+    inventory.reduce(&cup, Some(token(2)), "8080", &[of_cup]).await.unwrap();
+    assert_eq!(inventory.available(&cup).await.unwrap(), 4);
+    assert_eq!(inventory.available(&pot).await.unwrap(), 7);
+    assert_eq!(raw.run::<String>("GET stock:{cup}").await, "4");
+    let mixed = [Order { item: cup.clone(), ..order("b", 1) }, order("c", 1)];
+    let error = inventory.reduce(&cup, Some(token(2)), "8080", &mixed).await.unwrap_err();
+    assert!(matches!(error, InventoryError::InvalidArgument(_)), "{error}");
+}
+
+/// The largest sale there may be is counted exactly.
+#[tokio::test]
+async fn large_numbers_stay_exact() {
+    let url = fresh_database().await;
+    let (inventory, mut raw) = (connect(&url).await, Raw::connect(&url).await);
+    inventory.start(&Item::DEFAULT, None, Inventory::MAX_UNITS).await.unwrap();
+    let outcomes = inventory.reduce(&Item::DEFAULT, None, "8080", &[order("a", 1)]).await.unwrap();
+    assert_eq!(accepted(&outcomes[0]).remaining, 999_999_999_999);
+    let error = inventory.start(&Item::DEFAULT, None, Inventory::MAX_UNITS + 1).await.unwrap_err();
+    assert!(matches!(error, InventoryError::InvalidArgument(_)), "{error}");
+    raw.run::<()>("DEL initial lucky orders ledger").await;
+    raw.run::<()>("SET stock 9007199254740991").await;
+    let outcomes = inventory.reduce(&Item::DEFAULT, None, "8080", &[order("a", 1)]).await.unwrap();
+    assert_eq!(accepted(&outcomes[0]).remaining, 9_007_199_254_740_990);
+    assert_eq!(raw.run::<String>("GET stock").await, "9007199254740990");
+    assert_eq!(raw.run::<String>("GET initial").await, "9007199254740991");
+}
+
+/// Two instances sell at once, each batch under a later token than its own last: no unit is sold
+/// twice, whichever batches the fence refuses.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_batches_sell_no_unit_twice() {
+    let url = fresh_database().await;
+    let inventory = connect(&url).await;
+    inventory.start(&Item::DEFAULT, Some(token(1)), 300).await.unwrap();
+    let sell = async |instance: &'static str, revisions: [i64; 40]| {
+        let inventory = connect(&url).await;
+        let mut sold = Vec::new();
+        for revision in revisions {
+            let batch: Vec<Order> =
+                (0..11).map(|i| order(&format!("{instance}-{revision}-{i}"), 1)).collect();
+            match inventory.reduce(&Item::DEFAULT, Some(token(revision)), instance, &batch).await {
+                Ok(outcomes) => {
+                    sold.extend(outcomes.into_iter().filter_map(|outcome| match outcome {
+                        Outcome::Reserved(accepted) => Some(accepted),
+                        _ => None,
+                    }));
+                }
+                Err(InventoryError::StaleToken { fence, .. }) => assert!(fence.revision > revision),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        sold
+    };
+    let odd = std::array::from_fn(|i| 2 * i64::try_from(i).unwrap() + 3);
+    let even = odd.map(|revision| revision + 1);
+    let (a, b) = tokio::join!(sell("8080", odd), sell("8090", even));
+    let sold = [a, b].concat();
+    let stock = inventory.stock(&Item::DEFAULT).await.unwrap();
+    assert!(stock.is_balanced(), "{stock:?}");
+    assert_eq!(i64::try_from(sold.len()).unwrap(), stock.lucky);
+    let positions: HashSet<u64> = sold.iter().map(|accepted| accepted.position).collect();
+    let remaining: HashSet<u64> = sold.iter().map(|accepted| accepted.remaining).collect();
+    assert_eq!((positions.len(), remaining.len()), (sold.len(), sold.len()));
+    assert_eq!(stock.orders, sold.len() as u64);
+}
