@@ -37,6 +37,8 @@ pub(super) struct Report {
     pub(super) acknowledged_units: u64,
     /// Buyers that were told that nothing is left.
     pub(super) sold_out: u64,
+    /// Buyers that gave up without an answer.
+    pub(super) unknown: u64,
 }
 
 /// The load test beside our own binary.

@@ -15,8 +15,13 @@ pub(super) fn explain(options: &DemoOptions, report: &Report) -> String {
         count(instances.into(), "instance")
     );
     if report.pass {
+        let unanswered = match report.unknown {
+            0 => String::new(),
+            n => format!("{n} left without an answer, "),
+        };
         return format!(
-            "{sale}: {sold} sold, {refused} told sold out, nobody got a unit that was not there."
+            "{sale}: {sold} sold, {refused} told sold out, {unanswered}nobody got a unit that was \
+             not there."
         );
     }
     let excess = sold.saturating_sub(stock);
@@ -52,7 +57,9 @@ mod tests {
         let options =
             DemoOptions { once: true, requests: 500, stock: 300, instances: 2, port: 8080, lock };
         let verdict = "FAIL: lost: 1 acknowledged order is not in the ledger".to_owned();
-        explain(&options, &Report { pass, verdict, acknowledged_units: sold, sold_out: refused })
+        let unknown = 500 - sold.min(500) - refused;
+        let report = Report { pass, verdict, acknowledged_units: sold, sold_out: refused, unknown };
+        explain(&options, &report)
     }
 
     /// Goal: each outcome is told with its numbers and its cause.
@@ -72,6 +79,13 @@ mod tests {
             "sold 400 of 300: 100 too many. That is what happens without a lock between the \
              instances"
         ));
+    }
+
+    /// Goal: a run in which buyers gave up does not look like one in which all were served.
+    #[test]
+    fn tells_of_buyers_without_an_answer() {
+        let told = explained(LockMode::Etcd, true, 100, 0);
+        assert!(told.contains("100 sold, 0 told sold out, 400 left without an answer, nobody"));
     }
 
     /// Goal: a fault with another cause is told in the load test's words.
