@@ -178,7 +178,6 @@ impl Config {
     /// How the instance sells, given the port that it listens on.
     pub fn sale_options(&self, port: u16) -> SaleOptions {
         SaleOptions {
-            lock: self.lock,
             lock_name: self.lock_name.clone(),
             instance: self.instance.clone().unwrap_or_else(|| port.to_string()),
             queue_length: self.queue_length,

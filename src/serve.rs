@@ -1,5 +1,6 @@
 //! The `serve` command: connect, run, stop.
 
+mod connect;
 mod files;
 mod signals;
 
@@ -15,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::config::{Config, SecretFileError};
 use crate::http::server::{self, Stopped};
 use crate::http::{AppState, router};
-use crate::sale::{BoxError, Sale};
+use crate::sale::BoxError;
 use signals::Signals;
 
 /// How long giving up the lock may take when the requests in flight used up the time to stop.
@@ -79,7 +80,7 @@ pub async fn serve(mut config: Config) -> Result<(), ServeError> {
     let listener = server::bind(config.listen).map_err(listen_error)?;
     let address = listener.local_addr().map_err(listen_error)?;
 
-    let sale = connect(&config, address.port()).await?;
+    let sale = connect::connect(&config, address.port()).await?;
     let state =
         Arc::new(AppState::new(sale.clone(), config.lock_name.clone(), config.start_access()));
     let instance = sale.instance();
@@ -124,14 +125,4 @@ pub async fn serve(mut config: Config) -> Result<(), ServeError> {
             Err(ServeError::Interrupted)
         }
     }
-}
-
-/// The sale as `config` describes it, for an instance that listens on `port`. It need not be able to
-/// sell yet: as long as the store or the lock service does not answer, the instance is not ready.
-///
-/// # Errors
-/// What waiting does not mend: an address of the wrong form, a wrong password.
-async fn connect(config: &Config, port: u16) -> Result<Sale, ServeError> {
-    let _ = config.sale_options(port);
-    todo!("the store and the lock service")
 }

@@ -24,6 +24,15 @@ impl Inventory {
     /// The most units that a sale may start with.
     pub const MAX_UNITS: u64 = 1_000_000_000_000;
 
+    /// The inventory in the Redis at `url`, which is connected to when it is first used, so that a
+    /// Redis that is not there yet is no error. Otherwise as [`connect`](Self::connect).
+    ///
+    /// # Errors
+    /// [`InventoryError::InvalidUrl`].
+    pub fn new(url: &str, options: InventoryOptions) -> Result<Self, InventoryError> {
+        Ok(Self { connection: Connection::new(url, options)? })
+    }
+
     /// Connects to the Redis at `url`: `redis://[[user]:password@]host[:port][/database]` or
     /// `unix:///path`. The password appears in no error, no log and no `Debug`.
     ///
@@ -34,9 +43,9 @@ impl Inventory {
     /// # Panics
     /// Outside a Tokio runtime.
     pub async fn connect(url: &str, options: InventoryOptions) -> Result<Self, InventoryError> {
-        let connection = Connection::new(url, options)?;
-        connection.open().await?;
-        Ok(Self { connection })
+        let inventory = Self::new(url, options)?;
+        inventory.connection.open().await?;
+        Ok(inventory)
     }
 
     /// Takes the units of each of `orders`, in their order, as far as the stock lasts; all are of

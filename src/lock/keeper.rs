@@ -136,7 +136,7 @@ async fn keep_open(
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, cause = source_of(&error), "could not open a lock session");
+                warn_of(&error);
                 publish.send_replace(State::Opening { failed: Some(error) });
                 tokio::select! {
                     () = &mut ended => break,
@@ -149,15 +149,6 @@ async fn keep_open(
     publish.send_replace(State::Stopped);
 }
 
-fn source_of(error: &LockError) -> String {
-    let mut text = String::new();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        if !text.is_empty() {
-            text.push_str(": ");
-        }
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
+fn warn_of(error: &(dyn std::error::Error + 'static)) {
+    tracing::warn!(error, "could not open a lock session: trying again");
 }

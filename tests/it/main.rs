@@ -4,5 +4,6 @@
 
 mod demo;
 mod inventory;
+mod lock;
 mod servers;
 mod support;

@@ -1,5 +1,6 @@
 //! What several areas need.
 
+pub(crate) mod proxy;
 pub(crate) mod store;
 
 use std::time::Duration;
@@ -16,6 +17,12 @@ pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> b
         assert!(Instant::now() < deadline, "not within {DEADLINE:?}: {what}");
         sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Waits for `future`; panics with `what` after [`DEADLINE`].
+pub(crate) async fn within<F: Future>(what: &str, future: F) -> F::Output {
+    let ended = tokio::time::timeout(DEADLINE, future).await;
+    ended.unwrap_or_else(|_| panic!("not within {DEADLINE:?}: {what}"))
 }
 
 /// Whether a process of this id exists, one that has ended but was not waited for included.

@@ -1,0 +1,105 @@
+//! From the configuration to a sale.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
+use super::ServeError;
+use crate::config::Config;
+use crate::inventory::{Inventory, InventoryError, InventoryOptions};
+use crate::lock::{EtcdBackend, EtcdOptions, SessionKeeper, SessionOptions};
+use crate::sale::{LockMode, Sale};
+
+/// How long the start waits for the lock service, to tell at once what waiting does not mend.
+const FIRST_SESSION_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The sale as `config` describes it, for an instance that listens on `port`. It need not be able to
+/// sell yet: as long as the store or the lock service does not answer, the instance is not ready.
+///
+/// # Errors
+/// What waiting does not mend: an address of the wrong form, a wrong password.
+pub(super) async fn connect(config: &Config, port: u16) -> Result<Sale, ServeError> {
+    let options = config.sale_options(port);
+    let inventory = store(config.redis.expose()).await?;
+    tokio::spawn(warn_of_weak_settings(inventory.clone()));
+    Ok(match config.lock {
+        LockMode::Etcd => {
+            let sessions = lock_service(config, &options.instance).await?;
+            Sale::guarded(inventory, sessions, options)
+        }
+        LockMode::Local => {
+            tracing::warn!(
+                "the lock ends at this process: with a second instance, units are sold twice"
+            );
+            Sale::guarded_locally(inventory, options)
+        }
+        LockMode::None => {
+            tracing::warn!("nothing guards the stock: units are sold twice");
+            Sale::unguarded(inventory, options)
+        }
+    })
+}
+
+async fn store(url: &str) -> Result<Inventory, ServeError> {
+    let inventory = Inventory::new(url, InventoryOptions::default()).map_err(refused)?;
+    match inventory.ping().await {
+        Ok(()) => {}
+        Err(error @ InventoryError::Refused { .. }) if !error.is_retryable() => {
+            return Err(refused(error));
+        }
+        Err(error) => {
+            let cause: &dyn Error = &error;
+            tracing::warn!(error = cause, "the store does not answer yet: not ready until it does");
+        }
+    }
+    Ok(inventory)
+}
+
+async fn lock_service(config: &Config, instance: &str) -> Result<SessionKeeper, ServeError> {
+    let mut options = EtcdOptions::new(config.etcd.iter().cloned());
+    options.user = config.etcd_user.clone().map(|user| {
+        let password = config.etcd_password.as_ref().map_or("", |password| password.expose());
+        (user, password.to_owned())
+    });
+    let etcd = EtcdBackend::new(options).map_err(refused)?;
+    let session_options = SessionOptions::new(config.lock_ttl).label(instance);
+    let sessions = SessionKeeper::start(Arc::new(etcd), session_options);
+    match timeout(FIRST_SESSION_TIMEOUT, sessions.session()).await {
+        Ok(Ok(session)) => {
+            let ttl = session.lease().ttl;
+            if ttl != config.lock_ttl {
+                let (ttl, asked) = (ttl.as_secs(), config.lock_ttl);
+                tracing::warn!("etcd gave the lock a TTL of {ttl}s, not {asked:?}");
+            }
+        }
+        Ok(Err(error)) => return Err(refused(error)),
+        Err(_) => tracing::warn!("etcd does not answer yet: not ready until it does"),
+    }
+    Ok(sessions)
+}
+
+/// Looks at the store's settings as soon as it answers.
+async fn warn_of_weak_settings(inventory: Inventory) {
+    loop {
+        match inventory.durability().await {
+            Ok(warnings) => {
+                for warning in warnings {
+                    tracing::warn!("{warning}");
+                }
+                return;
+            }
+            Err(error) if error.is_retryable() => sleep(Duration::from_secs(1)).await,
+            Err(error) => {
+                let cause: &dyn Error = &error;
+                tracing::warn!(error = cause, "the store's settings cannot be checked");
+                return;
+            }
+        }
+    }
+}
+
+fn refused(error: impl Error + Send + Sync + 'static) -> ServeError {
+    ServeError::Connect { source: error.into() }
+}
