@@ -54,3 +54,8 @@ pub mod sale;
 pub mod secret;
 pub mod serve;
 mod throttle;
+
+/// The README's example, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
