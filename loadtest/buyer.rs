@@ -21,6 +21,9 @@ static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
+/// The longest that the first connection may take to open; later ones count as part of an order.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
 /// What all buyers of a run have in common.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -35,9 +38,9 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// How long a connection may take to open, and one attempt to be answered: half of what the
-    /// order may take, so that an instance that hangs leaves time to ask another one.
-    pub(crate) fn attempt_limit(&self) -> Duration {
+    /// How long one attempt may take, connecting again included: half of what the order may take,
+    /// so that an instance that hangs leaves time to ask another one.
+    fn attempt_limit(&self) -> Duration {
         self.timeout / 2
     }
 
@@ -82,7 +85,7 @@ impl Buyer {
     /// # Errors
     /// It does not accept the connection.
     pub(crate) async fn connect(plan: Arc<Plan>, place: usize) -> Result<Self, ConnectionError> {
-        let connection = Connection::open(&plan.endpoints[place], plan.attempt_limit()).await?;
+        let connection = Connection::open(&plan.endpoints[place], CONNECT_LIMIT).await?;
         let unsettled = BTreeMap::new();
         Ok(Self { plan, place, connection: Some(connection), unsettled })
     }

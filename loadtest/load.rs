@@ -19,10 +19,14 @@ use crate::progress;
 /// How many connections are being opened at any time: fewer than any listen backlog holds.
 const OPENING_AT_ONCE: usize = 100;
 
+/// After this many orders in a row without an answer a buyer sends no more: a service that is gone
+/// must not keep a long run waiting for each order in turn.
+const GIVE_UP_AFTER: usize = 3;
+
 /// What came of all orders.
 #[derive(Debug)]
 pub(crate) struct Load {
-    /// By the order's number.
+    /// By the order's number. One that was not sent since all buyers gave up is unknown as well.
     pub(crate) told: Vec<Told>,
     /// Why attempts settled nothing, and how often.
     pub(crate) unsettled: BTreeMap<String, u64>,
@@ -103,7 +107,7 @@ pub(crate) async fn run(
     Ok(Load { told, unsettled, latencies, duration })
 }
 
-/// Takes order numbers until none is left.
+/// Takes order numbers until none is left, or the buyer gives up.
 async fn purchase(
     mut buyer: Buyer,
     requests: usize,
@@ -112,16 +116,19 @@ async fn purchase(
 ) -> Purchases {
     let mut orders = Vec::new();
     let mut span: Option<(Instant, Instant)> = None;
-    loop {
+    let mut unanswered = 0;
+    while unanswered < GIVE_UP_AFTER {
         let number = next.fetch_add(1, Ordering::Relaxed);
         if number >= requests {
-            return Purchases { orders, unsettled: buyer.unsettled, span };
+            break;
         }
         let sent = Instant::now();
         let told = buyer.buy(number).await;
         let answered = Instant::now();
         settled.fetch_add(1, Ordering::Relaxed);
+        unanswered = if told == Told::Unknown { unanswered + 1 } else { 0 };
         orders.push((number, told, answered - sent));
         span = Some((span.map_or(sent, |(first, _)| first), answered));
     }
+    Purchases { orders, unsettled: buyer.unsettled, span }
 }

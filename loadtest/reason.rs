@@ -90,7 +90,7 @@ impl fmt::Display for Reason {
                 write!(f, "lost: {} not in the ledger", are(*orders, "acknowledged order"))?;
                 match without_token {
                     0 => Ok(()),
-                    n => write!(f, " ({n} of them sold without the lock)"),
+                    n => write!(f, " ({n} of them sold without the distributed lock)"),
                 }
             }
             Self::Untold { orders, example } => write!(
@@ -132,7 +132,7 @@ impl fmt::Display for Reason {
             }
             Self::NothingSettled => f.write_str("no answer: not one order was settled"),
             Self::NoLedger => f.write_str(
-                "no ledger: this sale runs without the lock and records no orders, so that none of \
+                "no ledger: this sale runs without the distributed lock and records no orders, so none of \
                  them can be accounted for",
             ),
         }

@@ -113,7 +113,7 @@ fn admin_token(args: &Args) -> Result<Option<HeaderValue>, RunError> {
 }
 
 fn api<'a>(plan: &'a Plan, endpoint: &'a Endpoint) -> Api<'a> {
-    Api::new(endpoint, plan.item.as_deref(), plan.timeout.min(CALL_LIMIT))
+    Api::new(endpoint, plan.item.as_deref(), CALL_LIMIT)
 }
 
 /// Checks that all instances are ready, starts the sale if asked to, and reads its state.

@@ -2,9 +2,8 @@
 
 mod shop;
 
-use std::time::Duration;
-
 use clap::Parser;
+use tokio::net::TcpSocket;
 
 use crate::cli::Args;
 use crate::report::Report;
@@ -101,6 +100,43 @@ async fn silence_is_bounded() {
     );
 }
 
+/// Goal: a long run against a service that has gone silent ends soon, and does not pass.
+#[tokio::test(flavor = "multi_thread")]
+async fn long_silence_ends_the_run() {
+    let shop = Shop::open(Fault::Hang(u32::MAX)).await;
+    let flags = ["--requests", "10000", "--concurrency", "2", "--stock", "4", "--retries", "0"];
+    let report = load(&shop, &[&flags[..], &["--timeout", "200ms"]].concat()).await;
+    let report = report.expect("the shop is open");
+    assert_eq!(report.unsettled_attempts, [("no answer in time".to_owned(), 6)].into());
+    assert_eq!((report.unknown, report.reasons[0].kind), (10_000, "nothing_settled"));
+}
+
+/// Goal: an instance that goes away in the middle of the run costs no order: its buyers go to the
+/// other one, and the verdict rests on what still answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn instance_goes_away() {
+    let shop = Shop::open(Fault::LeaveAfter(20)).await;
+    let report = load(&shop, &["--requests", "100", "--concurrency", "10", "--stock", "80"])
+        .await
+        .expect("the shop is open");
+    assert!(report.pass, "{}", report.verdict);
+    assert_eq!((report.acknowledged, report.sold_out, report.unknown), (80, 20, 0));
+    assert_eq!(report.notes, [format!("{} does not answer after the run", shop.urls()[1])]);
+}
+
+/// Goal: the JSON report has no field that its description lacks.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_field_is_described() {
+    let shop = Shop::open(Fault::None).await;
+    let report = load(&shop, &["--requests", "3", "--stock", "2"]).await.expect("it is open");
+    let described = include_str!("report.rs").split("\nuse ").next().expect("it begins so");
+    let json = serde_json::to_value(&report).expect("plain data");
+    let field = |name: &String| assert!(described.contains(&format!("`{name}`")), "{name}");
+    json.as_object().expect("one object").keys().for_each(field);
+    let latency = json["latency_microseconds"].as_object().expect("three answers");
+    latency.keys().for_each(field);
+}
+
 /// Goal: a shop without a lock fails, for overselling first.
 #[tokio::test(flavor = "multi_thread")]
 async fn shop_without_a_lock_fails() {
@@ -153,18 +189,11 @@ async fn no_run_without_a_service() {
     let error = load(&shop, &["--item", "unheard-of"]).await.expect_err("there is no such sale");
     assert!(matches!(error, RunError::NoSale(_)), "{error}");
 
-    let urls = shop.urls();
-    drop(shop);
-    let args = Args::try_parse_from(["loadtest", "--timeout", "2s", &urls[0]]).expect("a URL");
-    let closed = async {
-        loop {
-            match run(&args).await {
-                Err(RunError::NotReady(error)) => break crate::in_full(&error),
-                // the listener is closed by a task that may not have been dropped yet
-                _ => tokio::task::yield_now().await,
-            }
-        }
-    };
-    let reason = tokio::time::timeout(Duration::from_secs(30), closed).await;
-    assert!(reason.expect("the shop closes").contains("cannot connect to http://127.0.0.1:"));
+    // bound, so that nobody else gets the port, but not listening
+    let closed = TcpSocket::new_v4().expect("a socket");
+    closed.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
+    let url = format!("http://{}", closed.local_addr().expect("it is bound"));
+    let args = Args::try_parse_from(["loadtest", &url]).expect("a URL");
+    let error = run(&args).await.expect_err("nobody listens");
+    assert!(crate::in_full(&error).contains(&format!("cannot connect to {url}")), "{error}");
 }

@@ -61,7 +61,7 @@ pub struct Config {
     )]
     pub etcd_password_file: Option<PathBuf>,
 
-    /// Address of Redis: redis://[user:password@]host[:port][/database]
+    /// Address of Redis: `redis://[user:password@]host[:port][/database]`
     #[arg(
         long,
         env = "FLASH_SALE_REDIS",

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use flash_sale::chain::Chain;
 use flash_sale::config::Config;
+use flash_sale::demo::{self, DemoOptions};
 use flash_sale::health::{self, HealthOptions};
 use flash_sale::logging::{self, LogOptions};
 use flash_sale::serve;
@@ -24,6 +25,7 @@ struct Arguments {
 enum Command {
     /// Run one instance of the service until SIGTERM or Ctrl-C
     Serve(Box<Config>),
+    Demo(DemoOptions),
     /// Ask an instance how it is: status 0 if it is well, 1 and a reason if not
     Health(HealthOptions),
 }
@@ -34,6 +36,7 @@ async fn main() -> ExitCode {
     let done: Result<(), Box<dyn Error>> = match logging::init(&log) {
         Err(error) => Err(error.into()),
         Ok(()) => match command {
+            Command::Demo(options) => return demo::run(options).await,
             Command::Serve(config) => serve::serve(*config).await.map_err(Into::into),
             Command::Health(options) => health::check(&options).await.map_err(Into::into),
         },

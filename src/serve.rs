@@ -81,8 +81,7 @@ pub async fn serve(mut config: Config) -> Result<(), ServeError> {
     let address = listener.local_addr().map_err(listen_error)?;
 
     let sale = connect::connect(&config, address.port()).await?;
-    let state =
-        Arc::new(AppState::new(sale.clone(), config.lock_name.clone(), config.start_access()));
+    let state = Arc::new(AppState::new(sale.clone(), config.start_access()));
     let instance = sale.instance();
     tracing::info!(instance, lock = ?config.lock, "listening on http://{address}");
 

@@ -15,6 +15,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 /// What is wrong with a shop. A number is how many orders it happens to, the first ones.
@@ -29,6 +30,8 @@ pub(super) enum Fault {
     Hang(u32),
     /// 400.
     Refuse(u32),
+    /// The second instance is gone after this many orders.
+    LeaveAfter(u32),
     /// Every order is accepted, and none is recorded.
     NoLock,
     /// Starting a sale needs this token.
@@ -55,6 +58,8 @@ struct Sale {
 struct Store {
     fault: Mutex<Fault>,
     sales: Mutex<HashMap<String, Sale>>,
+    /// Tells the second instance to go.
+    leave: CancellationToken,
 }
 
 type Shared = Arc<Store>;
@@ -65,14 +70,21 @@ const LOSE: &str = "x-lose";
 
 impl Shop {
     pub(super) async fn open(fault: Fault) -> Self {
-        let store = Arc::new(Store { fault: Mutex::new(fault), sales: Mutex::default() });
+        let leave = CancellationToken::new();
+        let (fault, sales) = (Mutex::new(fault), Mutex::default());
+        let store = Arc::new(Store { fault, sales, leave: leave.clone() });
         let mut urls = Vec::new();
         let mut instances = JoinSet::new();
-        for _ in 0..2 {
+        for stay in [CancellationToken::new(), leave] {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
             let address = listener.local_addr().expect("it is bound");
             urls.push(format!("http://{address}/{}", address.port()));
-            instances.spawn(serve(listener, router(Arc::clone(&store))));
+            let router = router(Arc::clone(&store));
+            instances.spawn(async move {
+                stay.run_until_cancelled(serve(&listener, router)).await;
+                // a closed port could become that of another test's shop
+                while listener.accept().await.is_ok() {}
+            });
         }
         Self { urls, _instances: instances }
     }
@@ -83,7 +95,7 @@ impl Shop {
     }
 }
 
-async fn serve(listener: TcpListener, router: Router) {
+async fn serve(listener: &TcpListener, router: Router) {
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         let router = router.clone();
@@ -142,6 +154,12 @@ impl Store {
     fn strike(&self) -> Fault {
         let mut fault = self.fault.lock().expect("no test panics with the lock");
         let now = *fault;
+        if let Fault::LeaveAfter(n) = &mut *fault {
+            *n = n.saturating_sub(1);
+            if *n == 0 {
+                self.leave.cancel();
+            }
+        }
         if let Fault::LoseAnswers(n) | Fault::Busy(n) | Fault::Hang(n) | Fault::Refuse(n) =
             &mut *fault
         {

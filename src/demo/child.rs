@@ -23,8 +23,8 @@ use super::dir::{GUARDIAN_PATH, OwnedDir};
 /// - Standard output is the hold on the directory: the guardian keeps it to its own end.
 /// - `CONT` lets a paused program see the `TERM`.
 const SCRIPT: &str = r#"
-tenths=$1 log=$2
-shift 2
+tenths=$1 log=$2 errors=$3
+shift 3
 exec 3<&0 </dev/null
 (
     trap '' HUP INT TERM
@@ -42,7 +42,9 @@ exec 3<&0 </dev/null
     done
 ) 2>/dev/null &
 unset GUARDIAN_PATH
-exec "$@" >>"$log" 2>&1 3<&-
+exec 3<&- >>"$log"
+[ "$errors" = ours ] || exec 2>&1
+exec "$@"
 "#;
 
 /// How long we wait for a killed process to be gone.
@@ -80,19 +82,47 @@ impl Child {
         grace: Duration,
         without_env: fn(&str) -> bool,
     ) -> io::Result<Self> {
+        Self::spawn(program, args, dir, log, grace, without_env, false)
+    }
+
+    /// As [`start`](Self::start), but its standard error is ours: what it says there is for people.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_talking<A: AsRef<OsStr>>(
+        program: &Path,
+        args: impl IntoIterator<Item = A>,
+        dir: &OwnedDir,
+        log: &Path,
+        grace: Duration,
+        without_env: fn(&str) -> bool,
+    ) -> io::Result<Self> {
+        Self::spawn(program, args, dir, log, grace, without_env, true)
+    }
+
+    fn spawn<A: AsRef<OsStr>>(
+        program: &Path,
+        args: impl IntoIterator<Item = A>,
+        dir: &OwnedDir,
+        log: &Path,
+        grace: Duration,
+        without_env: fn(&str) -> bool,
+        errors_are_ours: bool,
+    ) -> io::Result<Self> {
         let (held, lifeline) = io::pipe()?;
         let mut command = Command::new("/bin/sh");
         command
             .args(["-c", SCRIPT, "flash-sale-child"])
             .arg((grace.as_millis().div_ceil(100)).to_string())
             .arg(log)
+            .arg(if errors_are_ours { "ours" } else { "log" })
             .arg(program)
             .args(args)
             .env("GUARDIAN_PATH", GUARDIAN_PATH)
             .process_group(0)
             .stdin(held)
             .stdout(dir.hold()?)
-            .stderr(Stdio::null());
+            .stderr(if errors_are_ours { Stdio::inherit() } else { Stdio::null() });
         for (name, _) in std::env::vars_os() {
             if name.to_str().is_some_and(without_env) {
                 command.env_remove(name);

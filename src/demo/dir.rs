@@ -42,7 +42,19 @@ impl OwnedDir {
     /// # Errors
     /// When the directory, the pipe or the process cannot be made.
     pub fn create() -> io::Result<Self> {
-        let dir = tempfile::Builder::new().prefix("flash-sale-").tempdir()?;
+        Self::guard(tempfile::Builder::new().prefix("flash-sale-").tempdir()?, Stdio::null())
+    }
+
+    /// Creates it in another one, which then stays for as long as this one does.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn create_in(parent: &Self) -> io::Result<Self> {
+        let dir = tempfile::Builder::new().prefix("flash-sale-").tempdir_in(&parent.path)?;
+        Self::guard(dir, parent.hold()?.into())
+    }
+
+    fn guard(dir: tempfile::TempDir, hold_on_parent: Stdio) -> io::Result<Self> {
         let (held, lifeline) = io::pipe()?;
         let guardian = Command::new("/bin/sh")
             .args(["-c", GUARDIAN, "flash-sale-dir"])
@@ -51,7 +63,7 @@ impl OwnedDir {
             // its own group: Ctrl-C in the terminal is for us alone
             .process_group(0)
             .stdin(held)
-            .stdout(Stdio::null())
+            .stdout(hold_on_parent)
             .stderr(Stdio::null())
             .spawn()?;
         // from here on the guardian removes it, in time

@@ -41,6 +41,21 @@ impl PrivateEtcd {
     /// # Errors
     /// When etcd is not installed, ends, or does not answer within [`START_TIMEOUT`].
     pub async fn start(options: EtcdOptions) -> Result<Self, ServerError> {
+        Self::start_somewhere(OwnedDir::create, &options).await
+    }
+
+    /// As [`start`](Self::start), with its directory in `parent`, which then stays until it is gone.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub async fn start_in(parent: &OwnedDir, options: EtcdOptions) -> Result<Self, ServerError> {
+        Self::start_somewhere(|| OwnedDir::create_in(parent), &options).await
+    }
+
+    async fn start_somewhere(
+        create_dir: impl Fn() -> io::Result<OwnedDir>,
+        options: &EtcdOptions,
+    ) -> Result<Self, ServerError> {
         let program = find_program(&["etcd"]).ok_or(ServerError::NotInstalled {
             program: "etcd",
             apt: "etcd-server etcd-client",
@@ -49,7 +64,8 @@ impl PrivateEtcd {
         })?;
         let mut attempt = 1;
         loop {
-            match Self::start_on_free_ports(program.clone(), &options).await {
+            let dir = create_dir().map_err(ServerError::system("etcd"))?;
+            match Self::start_on_free_ports(program.clone(), dir, options).await {
                 Err(error) if error.is_port_taken() && attempt < PORT_ATTEMPTS => attempt += 1,
                 result => return result,
             }
@@ -58,9 +74,9 @@ impl PrivateEtcd {
 
     async fn start_on_free_ports(
         program: PathBuf,
+        dir: OwnedDir,
         options: &EtcdOptions,
     ) -> Result<Self, ServerError> {
-        let dir = OwnedDir::create().map_err(ServerError::system("etcd"))?;
         let [port, peer_port] = free_ports().map_err(ServerError::system("etcd"))?;
         let client_url = format!("http://127.0.0.1:{port}");
         let peer_url = format!("http://127.0.0.1:{peer_port}");

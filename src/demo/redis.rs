@@ -41,6 +41,21 @@ impl PrivateRedis {
     /// # Errors
     /// When Redis is not installed, ends, or does not answer within [`START_TIMEOUT`].
     pub async fn start(options: RedisOptions) -> Result<Self, ServerError> {
+        Self::start_somewhere(OwnedDir::create, &options).await
+    }
+
+    /// As [`start`](Self::start), with its directory in `parent`, which then stays until it is gone.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub async fn start_in(parent: &OwnedDir, options: RedisOptions) -> Result<Self, ServerError> {
+        Self::start_somewhere(|| OwnedDir::create_in(parent), &options).await
+    }
+
+    async fn start_somewhere(
+        create_dir: impl Fn() -> io::Result<OwnedDir>,
+        options: &RedisOptions,
+    ) -> Result<Self, ServerError> {
         let program =
             find_program(&["redis-server", "valkey-server"]).ok_or(ServerError::NotInstalled {
                 program: "redis-server",
@@ -50,7 +65,8 @@ impl PrivateRedis {
             })?;
         let mut attempt = 1;
         loop {
-            match Self::start_on_free_port(program.clone(), &options).await {
+            let dir = create_dir().map_err(ServerError::system("Redis"))?;
+            match Self::start_on_free_port(program.clone(), dir, options).await {
                 Err(error) if error.is_port_taken() && attempt < PORT_ATTEMPTS => attempt += 1,
                 result => return result,
             }
@@ -59,9 +75,9 @@ impl PrivateRedis {
 
     async fn start_on_free_port(
         program: PathBuf,
+        dir: OwnedDir,
         options: &RedisOptions,
     ) -> Result<Self, ServerError> {
-        let dir = OwnedDir::create().map_err(ServerError::system("Redis"))?;
         let [port] = free_ports().map_err(ServerError::system("Redis"))?;
         let mut args: Vec<String> = [
             ("--port", port.to_string().as_str()),

@@ -48,7 +48,7 @@ pub enum ServerError {
         brew: &'static str,
     },
     /// It ended before it answered.
-    #[error("{name} ended as soon as it was started ({status}); its last words:\n{tail}")]
+    #[error("{name} ended before it answered ({status}); its last words:\n{tail}")]
     Ended {
         /// What ended.
         name: String,

@@ -13,7 +13,8 @@ use crate::sale::QueuedClaim;
 
 #[derive(Serialize)]
 struct LockView<'a> {
-    name: String,
+    /// There is none without a distributed lock.
+    name: Option<String>,
     /// The first of the queue.
     holder: Option<&'a ClaimView>,
     /// Every claim in order of revision, the holder's included.
@@ -48,5 +49,9 @@ pub(super) async fn queue(
     let [item] = params::parse(query.as_deref(), ["item"])?;
     let item = params::item(item.as_deref())?;
     let queue: Vec<_> = app.sale.queue(&item).await?.into_iter().map(ClaimView::from).collect();
-    Ok(reply::json(&LockView { name: app.lock_name(&item), holder: queue.first(), queue: &queue }))
+    Ok(reply::json(&LockView {
+        name: app.sale.lock_name(&item),
+        holder: queue.first(),
+        queue: &queue,
+    }))
 }

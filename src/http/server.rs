@@ -26,9 +26,9 @@ use crate::throttle::Throttle;
 /// How many connections may wait to be accepted; the kernel may allow fewer.
 const BACKLOG: u32 = 4096;
 
-/// How much of a request's head hyper keeps. Ours are the limits that a client meets, since they
+/// The most bytes of a request's head that are kept in memory. Ours are the limits that a client meets, since they
 /// answer with a problem; hyper's answer is a bare 431, for heads far beyond them.
-const MAX_HEAD_BUFFER: usize = 2 * (MAX_HEADER_BYTES + MAX_URI_BYTES);
+pub const MAX_HEAD_BUFFER: usize = 2 * (MAX_HEADER_BYTES + MAX_URI_BYTES);
 
 /// How long to wait after the system refused to accept a connection: file descriptors or memory
 /// have run out, and come back when connections end.

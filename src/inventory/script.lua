@@ -37,41 +37,42 @@ local function damaged(key, what)
   return {'damaged', key .. ' ' .. what}
 end
 
-local function parts(fence)
-  return string.match(fence, '^([0-9a-f]+) ([1-9]%d*)$')
-end
-
 -- Compares revisions as text, since they may be larger than a double can tell apart.
 local function below(a, b)
   if #a ~= #b then return #a < #b end
   return a < b
 end
 
-local strings = {STOCK, LUCKY, INITIAL, FENCE}
-local values = redis.call('MGET', unpack(strings))
-for i, key in ipairs(strings) do
-  -- MGET answers nil for a missing key and for a key that is no string.
-  if not values[i] and operation == 'reduce' and redis.call('EXISTS', key) == 1 then
-    return damaged(key, 'is not a string')
+-- A token's cluster (64 bits) and revision (63 bits), or nil.
+local function parts(text)
+  local cluster, revision = string.match(text, '^([0-9a-f]+) ([1-9]%d*)$')
+  if cluster and #cluster <= 16 and not below('9223372036854775807', revision) then
+    return cluster, revision
   end
 end
+
+local values = redis.call('MGET', STOCK, LUCKY, INITIAL, FENCE)
 local stock, lucky, initial, fence = values[1], values[2], values[3], values[4]
+
+-- MGET answers nil for a missing key and for a key that is no string.
+local function hidden(key, value)
+  return not value and redis.call('EXISTS', key) == 1
+end
 
 -- The fence, before anything else: a holder that was overtaken learns that first. An operator who
 -- adopts a cluster may replace the fence of another cluster, but cannot lower one of the same.
-if token ~= '' then
-  if not fence and redis.call('EXISTS', FENCE) == 1 then
-    return damaged(FENCE, 'is not a string')
-  end
-  if fence then
-    local theirs, highest = parts(fence)
-    if not theirs then return damaged(FENCE, 'is not a cluster and a revision') end
-    local ours, revision = parts(token)
-    if theirs == ours then
-      if below(revision, highest) then return {'stale', fence} end
-    elseif operation ~= 'adopt' then
-      return {'foreign', fence}
-    end
+if hidden(FENCE, fence) then return damaged(FENCE, 'is not a string') end
+local theirs, highest
+if fence then
+  theirs, highest = parts(fence)
+  if not theirs then return damaged(FENCE, 'is not a cluster and a revision') end
+end
+if fence and token ~= '' then
+  local ours, revision = parts(token)
+  if theirs == ours then
+    if below(revision, highest) then return {'stale', fence} end
+  elseif operation ~= 'adopt' then
+    return {'foreign', fence}
   end
 end
 local raised = token ~= '' and token ~= fence
@@ -90,6 +91,9 @@ if operation == 'start' then
   return {'ok', raised and token or fence}
 end
 
+if hidden(STOCK, stock) then return damaged(STOCK, 'is not a string') end
+if hidden(LUCKY, lucky) then return damaged(LUCKY, 'is not a string') end
+if hidden(INITIAL, initial) then return damaged(INITIAL, 'is not a string') end
 if not stock then return {'unknown'} end
 stock = whole(stock)
 if not stock then return damaged(STOCK, 'is not a whole number from 0') end

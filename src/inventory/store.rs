@@ -11,7 +11,8 @@ use crate::lock::Token;
 /// The stock of all items in one Redis (version 7 or later, or Valkey). Clones share one connection,
 /// which comes back by itself after a failure.
 ///
-/// Any call takes at most one `connect_timeout` and two `response_timeout`.
+/// Each command takes at most one `connect_timeout` and one `response_timeout`. A call is one command,
+/// or two when Redis has forgotten the script; [`durability`](Self::durability) is five.
 #[derive(Clone, Debug)]
 pub struct Inventory {
     pub(super) connection: Connection,
@@ -131,7 +132,8 @@ impl Inventory {
     ///
     /// # Errors
     /// See [`InventoryError`]; [`InventoryError::StaleToken`] if the fence is of this cluster already
-    /// and larger: a fence is never lowered.
+    /// and larger: a fence is never lowered. [`InventoryError::Damaged`] for a fence
+    /// that is no fence: with no instance running, delete its key.
     pub async fn adopt(&self, item: &Item, token: Token) -> Result<Option<Fence>, InventoryError> {
         let token_text = token_text(Some(token))?;
         let arguments = |command: &mut Cmd| {

@@ -105,9 +105,27 @@ impl Hold {
             _ = status.wait_for(|status| *status == ClaimStatus::Gone) => {}
         }
     }
+}
 
-    #[cfg(test)]
-    pub(super) fn set_entries(&self, count: u32) {
-        *self.entries.lock().unwrap_or_else(PoisonError::into_inner) = count;
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::{LockError, MemoryBackend, Session, SessionOptions};
+    use super::*;
+
+    /// Goal: a count that would overflow is an error, and the entries that there are stay valid.
+    #[tokio::test]
+    async fn entries_do_not_overflow() {
+        let options = SessionOptions::new(Duration::from_secs(10));
+        let session = Session::open(Arc::new(MemoryBackend::new()), options).await;
+        let session = session.expect("it is in memory");
+        let mutex = session.mutex("a").expect("a valid name");
+        let guard = mutex.lock().await.expect("nobody else is there");
+        let hold = session.core.hold_of("a").expect("it was just granted");
+        *hold.entries.lock().expect("nobody panicked") = u32::MAX;
+        assert!(matches!(guard.reenter(), Err(LockError::TooManyEntries)));
+        assert!(!hold.leave().expect("there are entries"));
+        drop(guard.reenter().expect("one entry was given back"));
     }
 }

@@ -58,6 +58,6 @@ mod tests {
         let _other = room.enter(&other).expect("another item has a room of its own");
         assert!(room.enter(&Item::DEFAULT).is_err(), "sweeping keeps rooms in use");
         drop(place);
-        room.enter(&Item::DEFAULT).expect("the place was given back");
+        drop(room.enter(&Item::DEFAULT).expect("the place was given back"));
     }
 }

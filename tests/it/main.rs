@@ -2,6 +2,9 @@
 //! themselves.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod demo;
+mod http;
 mod inventory;
+mod lock;
 mod servers;
 mod support;

@@ -55,7 +55,7 @@ mod tests {
         let claim = Claim { name: "n".into(), lease: 1, number: 1, label: "app 1".into() };
         let (label, age) = parse_value(value(&claim).as_bytes()).expect("it was just written");
         assert_eq!(label, "app 1");
-        assert!(age < Duration::from_secs(60));
+        assert!(age < Duration::from_mins(1));
         assert_eq!(parse_value(b""), None);
         assert_eq!(parse_value(b"foreign text"), None);
         assert_eq!(parse_value(b"99999999999999999999999 x"), None);

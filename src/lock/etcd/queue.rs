@@ -198,7 +198,9 @@ impl NameQueue {
     /// Tells one of this process's claims if it is gone or granted.
     fn settle(&self, key: &str) {
         let Some(Own { revision: Some(revision), status }) = self.own.get(key) else { return };
-        if self.known_revision < *revision {
+        // while events may be missing, nothing is concluded: the gap may be a whole new cluster, whose
+        // revisions begin anew
+        if self.early.is_some() || self.known_revision < *revision {
             return;
         }
         match self.members.first_key_value() {

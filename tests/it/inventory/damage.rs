@@ -120,8 +120,19 @@ async fn a_fresh_start_repairs_everything_but_the_fence() {
     }
     inventory.start(&Item::DEFAULT, Some(token(1)), 3).await.unwrap();
     inventory.reduce(&Item::DEFAULT, Some(token(1)), "8080", &[order("a", 1)]).await.unwrap();
-    raw.run::<()>("DEL fence").await;
-    raw.run::<()>("SADD fence x").await;
-    let error = inventory.start(&Item::DEFAULT, Some(token(1)), 3).await.unwrap_err();
-    assert!(matches!(error, InventoryError::Damaged { .. }), "{error}");
+    for (command, value) in [
+        ("SET fence", "x"),
+        ("SET fence", "cafe 9223372036854775808"), // more than a revision can be
+        ("LPUSH fence", "x"),
+    ] {
+        raw.run::<()>("DEL fence").await;
+        raw.run_with::<()>(command, value).await;
+        let before = raw.dump().await;
+        for token in [None, Some(token(2))] {
+            let error = inventory.start(&Item::DEFAULT, token, 3).await.unwrap_err();
+            assert!(matches!(error, InventoryError::Damaged { .. }), "{error}");
+        }
+        assert!(inventory.adopt(&Item::DEFAULT, token(2)).await.is_err());
+        assert_eq!(raw.dump().await, before);
+    }
 }

@@ -138,6 +138,19 @@ async fn a_store_that_went_away_is_found_again() {
     assert_eq!(inventory.stock(&Item::DEFAULT).await.unwrap().lucky, 1);
 }
 
+/// A server that was started anew between two calls costs none of them: the break is seen when it
+/// happens, and no write goes to a dead connection, to be unknown for nothing.
+#[tokio::test]
+async fn a_restart_between_calls_is_not_noticed() {
+    let (mut redis, inventory) = start().await;
+    for id in ["a", "b", "c"] {
+        redis.kill().await.unwrap();
+        redis.restart().await.unwrap();
+        inventory.reduce(&Item::DEFAULT, Some(token(1)), "8080", &[order(id, 1)]).await.unwrap();
+    }
+    assert_eq!(inventory.available(&Item::DEFAULT).await.unwrap(), 7);
+}
+
 /// A handshake that the server refuses is not kept either: a full server has room again.
 #[tokio::test]
 async fn a_refused_connection_is_tried_again() {

@@ -1,5 +1,6 @@
 //! What several areas need.
 
+pub(crate) mod proxy;
 pub(crate) mod store;
 
 use std::time::Duration;
@@ -18,8 +19,31 @@ pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> b
     }
 }
 
+/// Waits for `future`; panics with `what` after [`DEADLINE`].
+pub(crate) async fn within<F: Future>(what: &str, future: F) -> F::Output {
+    let ended = tokio::time::timeout(DEADLINE, future).await;
+    ended.unwrap_or_else(|_| panic!("not within {DEADLINE:?}: {what}"))
+}
+
 /// Whether a process of this id exists, one that has ended but was not waited for included.
 pub(crate) fn process_exists(pid: u32) -> bool {
     let pid = rustix::process::Pid::from_raw(pid.try_into().unwrap()).unwrap();
     rustix::process::test_kill_process(pid).is_ok()
+}
+
+/// The process ids and command lines of all processes that have `text` in one of their arguments,
+/// or, where the system tells, in their environment.
+pub(crate) fn processes(text: &str) -> Vec<(i32, String)> {
+    // `e` shows the environment behind the arguments
+    let output =
+        std::process::Command::new("ps").args(["axeww", "-o", "pid=,command="]).output().unwrap();
+    let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+    let own = i32::try_from(std::process::id()).unwrap();
+    lines
+        .lines()
+        .filter(|line| line.contains(text))
+        .filter_map(|line| line.trim_start().split_once(' '))
+        .map(|(pid, command)| (pid.parse().unwrap(), command.to_owned()))
+        .filter(|(pid, _)| *pid != own)
+        .collect()
 }

@@ -37,6 +37,13 @@ impl Raw {
         command.query_async(&mut self.0).await.unwrap()
     }
 
+    /// [`run`](Self::run), with a last argument that may have spaces.
+    pub(crate) async fn run_with<T: FromRedisValue>(&mut self, line: &str, last: &str) -> T {
+        let mut command = redis::Cmd::new();
+        command.arg(line.split(' ').collect::<Vec<_>>()).arg(last);
+        command.query_async(&mut self.0).await.unwrap()
+    }
+
     /// Everything in the database, as Redis serializes it: equal dumps, nothing was written.
     pub(crate) async fn dump(&mut self) -> Vec<(String, Vec<u8>)> {
         let mut keys: Vec<String> = self.run("KEYS *").await;

@@ -1,0 +1,108 @@
+//! One instance of the service, as a process.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::time::Duration;
+
+use clap::ValueEnum as _;
+use hyper::{Method, StatusCode};
+
+use super::child::Child;
+use super::dir::OwnedDir;
+use super::error::DemoError;
+use super::probe;
+use super::server::{START_TIMEOUT, ServerError, until_ready};
+use crate::sale::LockMode;
+
+/// How long requests in flight may take when an instance is asked to end.
+const SHUTDOWN_GRACE: &str = "5s";
+
+/// How long it may take to end after that: it gives up its claims as well.
+const STOP_GRACE: Duration = Duration::from_secs(10);
+
+/// The name of the lock; `etcdctl lock` takes the same one.
+pub(super) const LOCK_NAME: &str = "stock-lock";
+
+/// A running instance.
+#[derive(Debug)]
+pub(super) struct Instance {
+    pub(super) port: u16,
+    pub(super) child: Child,
+}
+
+/// What all instances share.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shared<'a> {
+    pub(super) program: &'a Path,
+    pub(super) dir: &'a OwnedDir,
+    pub(super) etcd: &'a str,
+    pub(super) redis: &'a str,
+    pub(super) lock: LockMode,
+}
+
+impl Instance {
+    /// Starts it, without waiting for it.
+    pub(super) fn start(port: u16, shared: Shared<'_>) -> Result<Self, DemoError> {
+        let lock = shared.lock.to_possible_value();
+        let args = [
+            "serve",
+            "--demo",
+            "--listen",
+            &format!("127.0.0.1:{port}"),
+            "--etcd",
+            shared.etcd,
+            "--redis",
+            shared.redis,
+            "--instance",
+            &port.to_string(),
+            "--shutdown-grace",
+            SHUTDOWN_GRACE,
+            "--lock-name",
+            LOCK_NAME,
+            "--lock",
+            lock.as_ref().map_or("etcd", |lock| lock.get_name()),
+        ];
+        let log = shared.dir.path().join(format!("instance-{port}.log"));
+        let child = Child::start(shared.program, args, shared.dir, &log, STOP_GRACE, is_setting)
+            .map_err(ServerError::system(&name(port)))?;
+        Ok(Self { port, child })
+    }
+
+    /// Waits until it can sell.
+    pub(super) async fn until_ready(&mut self) -> Result<(), DemoError> {
+        let port = self.port;
+        let is_ready = async || {
+            let answer = probe::http(Method::GET, port, "/readyz", "").await;
+            answer.is_ok_and(|(status, _)| status == StatusCode::OK)
+        };
+        Ok(until_ready(&name(port), &mut self.child, START_TIMEOUT, is_ready).await?)
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+}
+
+/// How an instance is called in sentences.
+pub(super) fn name(port: u16) -> String {
+    format!("instance {port}")
+}
+
+/// A setting in our environment is meant for us or for another instance, not for those of the demo.
+pub(super) fn is_setting(name: &str) -> bool {
+    name.starts_with("FLASH_SALE_")
+}
+
+/// Says it now if an instance will not be able to listen.
+pub(super) fn check_ports(ports: &[u16]) -> Result<(), DemoError> {
+    for &port in ports {
+        match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+                return Err(DemoError::PortTaken(port));
+            }
+            Err(source) => return Err(DemoError::PortRefused { port, source }),
+        }
+    }
+    Ok(())
+}

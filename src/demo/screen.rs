@@ -1,0 +1,93 @@
+//! What the demo says on the terminal.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+/// Lines end here, if a word does not reach further.
+const WIDTH: usize = 80;
+
+/// A line on standard output, as it is.
+///
+/// A reader that has gone away is no reason to stop: the exit code still tells the verdict.
+pub(super) fn say(line: &str) {
+    let _ = writeln!(io::stdout(), "{line}");
+}
+
+/// Paragraphs on standard output, in colour on a terminal unless `NO_COLOR` is set.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Screen {
+    colour: bool,
+}
+
+/// What a paragraph means.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Tone {
+    Good,
+    Bad,
+    Warning,
+}
+
+impl Screen {
+    pub(super) fn new() -> Self {
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Self { colour: io::stdout().is_terminal() && !plain }
+    }
+
+    /// A paragraph behind a label, wrapped; further lines are indented like the text.
+    pub(super) fn paragraph(self, tone: Tone, label: &str, text: &str) {
+        let wrapped = wrap(label, text);
+        if !self.colour {
+            return say(&wrapped);
+        }
+        let colour = match tone {
+            Tone::Good => 32,
+            Tone::Bad => 31,
+            Tone::Warning => 33,
+        };
+        let rest = wrapped.strip_prefix(label).unwrap_or_default();
+        say(&format!("\x1b[1;{colour}m{label}\x1b[0m{rest}"));
+    }
+}
+
+fn wrap(label: &str, text: &str) -> String {
+    let indent = label.chars().count();
+    let mut wrapped = label.to_owned();
+    let mut column = indent;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if column > indent && column + 1 + length > WIDTH {
+            wrapped.push('\n');
+            wrapped.extend(std::iter::repeat_n(' ', indent));
+            column = indent;
+        } else if column > indent {
+            wrapped.push(' ');
+            column += 1;
+        }
+        wrapped.push_str(word);
+        column += length;
+    }
+    wrapped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: no line is longer than the width, none of the words is lost, and the indent is kept.
+    #[test]
+    fn wraps_at_the_width() {
+        let text = "word ".repeat(60);
+        let wrapped = wrap("PASS  ", &text);
+        let lines: Vec<_> = wrapped.lines().collect();
+        assert!(lines.len() > 3 && lines.iter().all(|line| line.chars().count() <= WIDTH));
+        assert!(lines[0].starts_with("PASS  word"));
+        assert!(lines[1..].iter().all(|line| line.starts_with("      word")));
+        assert_eq!(wrapped.split_whitespace().count(), 61);
+    }
+
+    /// Goal: a word that fits nowhere stands alone and is not cut.
+    #[test]
+    fn long_words_are_not_cut() {
+        let long = "x".repeat(100);
+        assert_eq!(wrap("a ", &format!("b {long}")), format!("a b\n  {long}"));
+    }
+}

@@ -1,0 +1,306 @@
+//! The demo, as its users run it: verdicts, sentences for what goes wrong, and nothing left behind.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+
+use flash_sale::demo::ports;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::time::timeout;
+
+use crate::support::{DEADLINE, eventually, processes};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_flash-sale");
+
+/// A demo of two instances on ports of its own, whose temporary files are all in one directory.
+struct Demo {
+    process: Child,
+    stdout: Lines<BufReader<ChildStdout>>,
+    said: String,
+    temp: TempDir,
+    port: u16,
+}
+
+fn two_free_ports() -> u16 {
+    let mut ports = std::iter::repeat_with(|| ports::free_ports::<1>().unwrap()[0]).take(100);
+    ports.find(|port| ports::is_free(port + 10)).unwrap()
+}
+
+impl Demo {
+    fn start(args: &[&str]) -> Self {
+        Self::start_at(two_free_ports(), args, |_| {})
+    }
+
+    fn start_at(port: u16, args: &[&str], change: impl FnOnce(&mut Command)) -> Self {
+        let temp = tempfile::tempdir().unwrap();
+        let mut command = Command::new(PROGRAM);
+        command.arg("demo").args(args).arg("--port").arg(port.to_string());
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("FLASH_SALE_") {
+                command.env_remove(name);
+            }
+        }
+        let stderr = std::fs::File::create(temp.path().join("stderr")).unwrap();
+        command.env("TMPDIR", temp.path()).stdout(Stdio::piped()).stderr(stderr).kill_on_drop(true);
+        change(&mut command);
+        let mut process = command.spawn().unwrap();
+        let stdout = BufReader::new(process.stdout.take().unwrap()).lines();
+        Self { process, stdout, said: String::new(), temp, port }
+    }
+
+    fn stderr(&self) -> String {
+        std::fs::read_to_string(self.temp.path().join("stderr")).unwrap()
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = self.process.id().unwrap().try_into().unwrap();
+        kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+    }
+
+    /// Reads on until a line contains `text`.
+    async fn until_it_says(&mut self, text: &str) {
+        loop {
+            let line = timeout(DEADLINE, self.stdout.next_line()).await.expect("it says something");
+            let Some(line) = line.unwrap() else {
+                panic!("it never said {text:?}, but {}{}", self.said, self.stderr());
+            };
+            self.said.extend([line.as_str(), "\n"]);
+            if line.contains(text) {
+                return;
+            }
+        }
+    }
+
+    async fn end(&mut self) -> ExitStatus {
+        while let Some(line) = timeout(DEADLINE, self.stdout.next_line()).await.unwrap().unwrap() {
+            self.said.extend([line.as_str(), "\n"]);
+        }
+        timeout(DEADLINE, self.process.wait()).await.expect("it ends").unwrap()
+    }
+
+    fn is_everything_gone(&self) -> bool {
+        let entries = std::fs::read_dir(self.temp.path()).unwrap();
+        // the file that we made for its standard error
+        let files = entries.filter(|entry| entry.as_ref().unwrap().file_name() != "stderr").count();
+        let server_ports = self.said.lines().filter_map(|line| {
+            let (_, rest) = line.split_once(" answers on 127.0.0.1:")?;
+            rest.split(' ').next()?.parse().ok()
+        });
+        let mut ports = [self.port, self.port + 10].into_iter().chain(server_ports);
+        files == 0
+            && ports.all(ports::is_free)
+            && processes(&self.temp.path().to_string_lossy()).is_empty()
+    }
+
+    /// For an orderly end, which waits until nothing is left.
+    fn assert_everything_is_gone(&self) {
+        let path = self.temp.path().to_string_lossy();
+        assert!(self.is_everything_gone(), "{}{:?}", self.said, processes(&path));
+    }
+}
+
+/// Goal: the first promise of the project, with its numbers.
+#[tokio::test]
+async fn once_passes() {
+    let mut demo = Demo::start(&["--once"]);
+    let status = demo.end().await;
+    assert_eq!(status.code(), Some(0), "{}{}", demo.said, demo.stderr());
+    let said = demo.said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        said.contains(
+            "PASS 300 units, 500 buyers, 2 instances: 300 sold, 200 told sold out, nobody got a \
+             unit that was not there."
+        ),
+        "{said}"
+    );
+    assert!(demo.said.lines().all(|line| line.chars().count() <= 80), "{}", demo.said);
+    assert!(!demo.said.contains('\x1b'), "colour is for terminals");
+    demo.assert_everything_is_gone();
+}
+
+async fn oversells(lock: &str) {
+    let mut demo = Demo::start(&["--once", "--lock", lock]);
+    let status = demo.end().await;
+    assert_eq!(status.code(), Some(1), "{}{}", demo.said, demo.stderr());
+    let said = demo.said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (_, after) = said.split_once("FAIL 300 units, 500 buyers, 2 instances: sold ").unwrap();
+    let mut words = after.split(' ');
+    let sold: u64 = words.next().unwrap().parse().unwrap();
+    assert!(sold > 300);
+    let told = format!("{sold} of 300: {} too many. That is what happens without", sold - 300);
+    assert!(after.starts_with(&told), "{said}");
+    demo.assert_everything_is_gone();
+}
+
+/// Goal: the demo shows why the lock is there.
+#[tokio::test]
+async fn without_a_lock_it_oversells_and_says_so() {
+    oversells("none").await;
+}
+
+/// Goal: the demo shows why the lock has to be a distributed one.
+#[tokio::test]
+async fn with_a_local_lock_it_oversells_and_says_so() {
+    oversells("local").await;
+}
+
+async fn ends_in_order_on(signal: Signal) {
+    let mut demo = Demo::start(&[]);
+    demo.until_it_says("Serving until Ctrl-C.").await;
+    assert!(!demo.is_everything_gone());
+    demo.signal(signal);
+    let status = demo.end().await;
+    assert_eq!(status.code(), Some(0), "{}{}", demo.said, demo.stderr());
+    assert!(demo.said.contains("Everything is stopped and removed."), "{}", demo.said);
+    demo.assert_everything_is_gone();
+}
+
+/// Goal: it serves until Ctrl-C, and leaves nothing then.
+#[tokio::test]
+async fn interrupt_leaves_nothing() {
+    ends_in_order_on(Signal::INT).await;
+}
+
+/// Goal: the same for `kill`.
+#[tokio::test]
+async fn terminate_leaves_nothing() {
+    ends_in_order_on(Signal::TERM).await;
+}
+
+/// Goal: the same for a terminal that is closed.
+#[tokio::test]
+async fn hang_up_leaves_nothing() {
+    ends_in_order_on(Signal::HUP).await;
+}
+
+/// Goal: a signal that comes while things are being started is as good as one that comes later.
+#[tokio::test]
+async fn signal_before_the_verdict_leaves_nothing() {
+    for first_words in ["starting", "etcd answers", "load test"] {
+        let mut demo = Demo::start(&["--once"]);
+        demo.until_it_says(first_words).await;
+        demo.signal(Signal::TERM);
+        let status = demo.end().await;
+        assert_eq!(status.code(), Some(143), "{first_words}: {}{}", demo.said, demo.stderr());
+        demo.assert_everything_is_gone();
+    }
+}
+
+/// Goal: two signals in a row leave nothing either.
+#[tokio::test]
+async fn second_signal_leaves_nothing() {
+    let mut demo = Demo::start(&[]);
+    demo.until_it_says("Serving until Ctrl-C.").await;
+    demo.signal(Signal::INT);
+    demo.until_it_says("Stopping").await;
+    demo.signal(Signal::INT);
+    demo.end().await;
+    demo.assert_everything_is_gone();
+}
+
+/// Goal: the end that it cannot notice.
+#[tokio::test]
+async fn kill_leaves_nothing() {
+    let mut demo = Demo::start(&[]);
+    demo.until_it_says("Serving until Ctrl-C.").await;
+    assert!(!demo.is_everything_gone());
+    demo.signal(Signal::KILL);
+    demo.process.wait().await.unwrap();
+    eventually("nothing is left", async || demo.is_everything_gone()).await;
+}
+
+/// Goal: an instance that dies is reported, and the other one goes on selling.
+#[tokio::test]
+async fn dead_instance_is_reported() {
+    let mut demo = Demo::start(&[]);
+    demo.until_it_says("Serving until Ctrl-C.").await;
+    let listen = format!("--listen 127.0.0.1:{}", demo.port);
+    // its guardian is a shell that has the same arguments
+    let mut found = processes(&listen);
+    found.retain(|(_, command)| command.starts_with(PROGRAM));
+    assert_eq!(found.len(), 1, "{found:?}");
+    kill_process(Pid::from_raw(found[0].0).unwrap(), Signal::KILL).unwrap();
+    demo.until_it_says(&format!("instance {} has ended", demo.port)).await;
+    let answer =
+        flash_sale::demo::probe::http(axum::http::Method::GET, demo.port + 10, "/readyz", "");
+    assert_eq!(answer.await.unwrap().0, 200);
+    demo.signal(Signal::INT);
+    assert_eq!(demo.end().await.code(), Some(0));
+    demo.assert_everything_is_gone();
+}
+
+/// Goal: a taken port is a sentence that names it, before anything is started.
+#[tokio::test]
+async fn taken_port_gets_a_sentence() {
+    let port = two_free_ports();
+    let listener = std::net::TcpListener::bind(("127.0.0.1", port + 10)).unwrap();
+    let mut demo = Demo::start_at(port, &["--once"], |_| {});
+    let status = demo.end().await;
+    let sentence = format!(
+        "port {} is taken: stop what listens there or choose another with --port",
+        port + 10
+    );
+    assert!(demo.stderr().contains(&sentence), "{}", demo.stderr());
+    assert_eq!((status.code(), demo.said.as_str()), (Some(2), ""));
+    drop(listener);
+    demo.assert_everything_is_gone();
+}
+
+/// Goal: without etcd, a sentence that says how to get it.
+#[tokio::test]
+async fn missing_etcd_gets_a_sentence() {
+    let empty = tempfile::tempdir().unwrap();
+    let mut demo = Demo::start_at(two_free_ports(), &["--once"], |command| {
+        command.env("PATH", empty.path());
+    });
+    assert_eq!(demo.end().await.code(), Some(2));
+    let stderr = demo.stderr();
+    for words in ["is not installed", "make setup", "apt-get install", "dnf", "brew"] {
+        assert!(stderr.contains(words), "{stderr}");
+    }
+    demo.assert_everything_is_gone();
+}
+
+/// Goal: a failure half-way is told with its cause, and what was started is gone. Method: a Redis
+/// that does not start, beside the real etcd.
+#[tokio::test]
+async fn failure_half_way_leaves_nothing() {
+    let programs = tempfile::tempdir().unwrap();
+    let path = std::env::var_os("PATH").unwrap();
+    let etcd = std::env::split_paths(&path).map(|dir| dir.join("etcd")).find(|etcd| etcd.is_file());
+    std::os::unix::fs::symlink(etcd.unwrap(), programs.path().join("etcd")).unwrap();
+    executable(&programs.path().join("redis-server"), "echo the disk is on fire; exit 3");
+    let mut demo = Demo::start_at(two_free_ports(), &["--once"], |command| {
+        command.env("PATH", programs.path());
+    });
+    assert_eq!(demo.end().await.code(), Some(2));
+    let stderr = demo.stderr();
+    for words in ["Redis ended before it answered", "exit status: 3", "the disk is on fire"] {
+        assert!(stderr.contains(words), "{stderr}");
+    }
+    demo.assert_everything_is_gone();
+}
+
+/// Goal: without the load test beside the program, a sentence that says how to build it.
+#[tokio::test]
+async fn missing_loadtest_gets_a_sentence() {
+    let alone = tempfile::tempdir().unwrap();
+    let program = alone.path().join("flash-sale");
+    std::fs::copy(PROGRAM, &program).unwrap();
+    let output = Command::new(program)
+        .args(["demo", "--once", "--port", &two_free_ports().to_string()])
+        .output()
+        .await
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("cargo build --release --bins"), "{stderr}");
+    assert_eq!(output.status.code(), Some(2));
+}
+
+fn executable(path: &Path, script: &str) {
+    std::fs::write(path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}

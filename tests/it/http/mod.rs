@@ -1,0 +1,5 @@
+//! The HTTP interface.
+
+mod client;
+mod routes;
+mod server;

@@ -1,0 +1,229 @@
+//! Goal: the server's bounds hold, and stopping drops no request. Method: small routers on a real
+//! socket, and a client that sends what well-behaved clients do not.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use flash_sale::http::guard;
+use flash_sale::http::server::{self, ServerOptions, Stopped};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::client::Connection;
+use crate::support::{DEADLINE, eventually};
+
+const OPTIONS: ServerOptions = ServerOptions {
+    header_timeout: Duration::from_secs(60),
+    max_connections: 100,
+    shutdown_grace: Duration::from_secs(60),
+};
+
+/// A server that runs, and how to stop it.
+struct Running {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    ended: JoinHandle<Stopped>,
+}
+
+impl Running {
+    async fn start(router: Router, options: ServerOptions) -> Self {
+        let listener = server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let stopped = async move {
+            // a sender that was dropped ends the server with the test
+            let _ = stopped.await;
+        };
+        let ended = tokio::spawn(server::serve(listener, guard(router), options, stopped));
+        Self { address, stop, ended }
+    }
+
+    async fn connect(&self) -> Connection {
+        Connection::open(self.address).await
+    }
+
+    /// Waits until the server ends, having been stopped.
+    async fn end(ended: JoinHandle<Stopped>) -> Stopped {
+        timeout(DEADLINE, ended).await.expect("it ends in time").unwrap()
+    }
+}
+
+fn hello() -> Router {
+    Router::new().route("/", get(async || "hello"))
+}
+
+/// A route that tells when a request has come, and answers when it is let go on.
+fn gated() -> (Router, mpsc::Receiver<()>, Arc<Semaphore>) {
+    let (arrived, arrivals) = mpsc::channel(10);
+    let gate = Arc::new(Semaphore::new(0));
+    let passage = Arc::clone(&gate);
+    let handler = async move || {
+        arrived.send(()).await.unwrap();
+        passage.acquire().await.unwrap().forget();
+        "passed"
+    };
+    (hello().route("/gate", get(handler)), arrivals, gate)
+}
+
+#[tokio::test]
+async fn a_connection_serves_several_requests() {
+    let server = Running::start(hello(), OPTIONS).await;
+    let mut connection = server.connect().await;
+    for _ in 0..3 {
+        let answer = connection.get("/").await;
+        assert_eq!((answer.status, answer.body.as_str()), (200, "hello"));
+    }
+}
+
+/// A client that sends its head byte by byte, or nothing at all, does not keep a connection.
+#[tokio::test]
+async fn a_slow_head_is_cut_off_at_the_timeout() {
+    let options = ServerOptions { header_timeout: Duration::from_millis(100), ..OPTIONS };
+    let server = Running::start(hello(), options).await;
+    let mut slow = server.connect().await;
+    slow.send("GET / HTTP/1.1\r\nHost: te").await;
+    let mut silent = server.connect().await;
+    assert!(slow.is_closed().await);
+    assert!(silent.is_closed().await);
+    assert_eq!(server.connect().await.get("/").await.status, 200);
+}
+
+#[tokio::test]
+async fn headers_beyond_the_limit_are_refused_as_a_problem() {
+    let server = Running::start(hello(), OPTIONS).await;
+    let with_header = |length: usize| {
+        format!("GET / HTTP/1.1\r\nHost: test\r\nX-Padding: {}\r\n\r\n", "x".repeat(length))
+    };
+    let mut connection = server.connect().await;
+    connection.send(with_header(15 * 1024)).await;
+    assert_eq!(connection.answer().await.status, 200);
+    connection.send(with_header(16 * 1024)).await;
+    let answer = connection.answer().await;
+    answer.assert_problem(431, "headers-too-large");
+    assert_eq!(answer.header("connection"), Some("close"));
+    assert!(connection.is_closed().await);
+}
+
+/// Behind our limit there is hyper's, so that the memory for a head is bounded.
+#[tokio::test]
+async fn a_head_without_end_is_cut_off() {
+    let server = Running::start(hello(), OPTIONS).await;
+    let mut connection = server.connect().await;
+    // not a byte more: what is left unread when the server closes would reset the connection
+    let mut head = b"GET / HTTP/1.1\r\nX: ".to_vec();
+    head.resize(server::MAX_HEAD_BUFFER, b'x');
+    connection.send(head).await;
+    assert_eq!(connection.answer().await.status, 431);
+    assert!(connection.is_closed().await);
+}
+
+#[tokio::test]
+async fn a_path_beyond_the_limit_is_refused_as_a_problem() {
+    let server = Running::start(hello(), OPTIONS).await;
+    let mut connection = server.connect().await;
+    assert_eq!(connection.get(&format!("/?{}", "x".repeat(8 * 1024 - 2))).await.status, 200);
+    let answer = connection.get(&format!("/?{}", "x".repeat(8 * 1024 - 1))).await;
+    answer.assert_problem(414, "uri-too-long");
+}
+
+/// With room for one connection, the second waits, and is served when the first ends.
+#[tokio::test]
+async fn connections_beyond_the_limit_wait() {
+    let options = ServerOptions { max_connections: 1, ..OPTIONS };
+    let server = Running::start(hello(), options).await;
+    let mut first = server.connect().await;
+    assert_eq!(first.get("/").await.status, 200);
+    let mut second = server.connect().await;
+    second.send_get("/").await;
+    assert!(second.is_silent().await);
+    assert_eq!(first.get("/").await.status, 200);
+    drop(first);
+    assert_eq!(second.answer().await.status, 200);
+}
+
+/// Stopping answers the request in flight, and lets nobody else in.
+#[tokio::test]
+async fn stopping_answers_the_request_in_flight() {
+    let (router, mut arrivals, gate) = gated();
+    let Running { address, stop, ended } = Running::start(router, OPTIONS).await;
+    let mut idle = Connection::open(address).await;
+    assert_eq!(idle.get("/").await.status, 200);
+    let mut busy = Connection::open(address).await;
+    busy.send_get("/gate").await;
+    arrivals.recv().await.unwrap();
+
+    stop.send(()).unwrap();
+    assert!(idle.is_closed().await, "an idle connection is closed");
+    eventually("new connections are refused", async || {
+        tokio::net::TcpStream::connect(address).await.is_err()
+    })
+    .await;
+    assert!(!ended.is_finished());
+    gate.add_permits(1);
+    let answer = busy.answer().await;
+    assert_eq!((answer.status, answer.body.as_str()), (200, "passed"));
+    assert_eq!(answer.header("connection"), Some("close"));
+    assert_eq!(Running::end(ended).await, Stopped::Drained);
+}
+
+/// A request that takes longer than the grace period does not keep the server.
+#[tokio::test]
+async fn stopping_cuts_off_what_takes_too_long() {
+    let (router, mut arrivals, _gate) = gated();
+    let options = ServerOptions { shutdown_grace: Duration::from_millis(50), ..OPTIONS };
+    let Running { address, stop, ended } = Running::start(router, options).await;
+    let mut busy = Connection::open(address).await;
+    busy.send_get("/gate").await;
+    arrivals.recv().await.unwrap();
+    stop.send(()).unwrap();
+    assert_eq!(Running::end(ended).await, Stopped::CutOff { connections: 1 });
+    assert!(busy.is_closed().await);
+}
+
+/// A buyer who goes away is noticed while the request waits, so that it leaves the queue.
+#[tokio::test]
+async fn a_client_that_goes_away_ends_its_request() {
+    struct TellWhenDropped(Arc<Notify>);
+    impl Drop for TellWhenDropped {
+        fn drop(&mut self) {
+            self.0.notify_one();
+        }
+    }
+    let arrived = Arc::new(Notify::new());
+    let dropped = Arc::new(Notify::new());
+    let (tell_arrived, tell_dropped) = (Arc::clone(&arrived), Arc::clone(&dropped));
+    let handler = async move || {
+        let _tell = TellWhenDropped(tell_dropped);
+        tell_arrived.notify_one();
+        std::future::pending::<()>().await;
+    };
+    let server = Running::start(Router::new().route("/", get(handler)), OPTIONS).await;
+    let mut connection = server.connect().await;
+    connection.send_get("/").await;
+    timeout(DEADLINE, arrived.notified()).await.expect("the request arrives");
+    drop(connection);
+    timeout(DEADLINE, dropped.notified()).await.expect("the handler ends");
+}
+
+/// A panic costs one request, not the connection.
+#[tokio::test]
+async fn a_connection_survives_a_panic() {
+    async fn fault() {
+        panic!("on purpose")
+    }
+    let server = Running::start(hello().route("/fault", get(fault)), OPTIONS).await;
+    let mut connection = server.connect().await;
+    connection.get("/fault").await.assert_problem(500, "internal");
+    assert_eq!(connection.get("/").await.status, 200);
+}
+
+#[tokio::test]
+async fn an_address_that_is_taken_is_an_error() {
+    let server = Running::start(hello(), OPTIONS).await;
+    let error = server::bind(server.address).expect_err("it is taken");
+    assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+}

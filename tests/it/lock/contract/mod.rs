@@ -1,0 +1,8 @@
+//! What every backend must do: each test is generic over the lab, and instantiated for each in
+//! `lock`.
+
+pub(super) mod basics;
+pub(super) mod cancellation;
+pub(super) mod loss;
+pub(super) mod queueing;
+pub(super) mod reentry;
