@@ -47,7 +47,7 @@ impl From<SaleError> for Problem {
                 let detail = format!(
                     "the stock was guarded by etcd cluster {theirs}, and this instance uses cluster \
                      {ours}: nothing is sold until an operator has made sure that no instance uses \
-                     the other cluster any more, and has adopted the fence or started the sale afresh"
+                     the other cluster any more, and has adopted the fence"
                 );
                 Self::new(ProblemType::ForeignFence, detail).with_item(item)
             }

@@ -46,15 +46,25 @@ async fn store(url: &str) -> Result<Inventory, ServeError> {
     let inventory = Inventory::new(url, InventoryOptions::default()).map_err(refused)?;
     match inventory.ping().await {
         Ok(()) => {}
-        Err(error @ InventoryError::Refused { .. }) if !error.is_retryable() => {
-            return Err(refused(error));
-        }
+        Err(error) if is_final(&error) => return Err(refused(error)),
         Err(error) => {
             let cause: &dyn Error = &error;
             tracing::warn!(error = cause, "the store does not answer yet: not ready until it does");
         }
     }
     Ok(inventory)
+}
+
+/// Whether waiting does not mend it: the store is there and does not let this program in.
+fn is_final(error: &InventoryError) -> bool {
+    match error {
+        InventoryError::Refused { .. } => !error.is_retryable(),
+        // the connection logs in before anything is asked
+        InventoryError::Unreachable { source } => {
+            matches!(source.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"))
+        }
+        _ => false,
+    }
 }
 
 async fn lock_service(config: &Config, instance: &str) -> Result<SessionKeeper, ServeError> {

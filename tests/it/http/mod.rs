@@ -1,5 +1,11 @@
 //! The HTTP interface.
 
 mod client;
+mod instance;
+mod outages;
+mod overload;
+mod refusals;
 mod routes;
+mod selling;
 mod server;
+mod shop;

@@ -17,9 +17,9 @@ use super::client::Connection;
 use crate::support::{DEADLINE, eventually};
 
 const OPTIONS: ServerOptions = ServerOptions {
-    header_timeout: Duration::from_secs(60),
+    header_timeout: Duration::from_mins(1),
     max_connections: 100,
-    shutdown_grace: Duration::from_secs(60),
+    shutdown_grace: Duration::from_mins(1),
 };
 
 /// A server that runs, and how to stop it.
@@ -30,7 +30,7 @@ struct Running {
 }
 
 impl Running {
-    async fn start(router: Router, options: ServerOptions) -> Self {
+    fn start(router: Router, options: ServerOptions) -> Self {
         let listener = server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
@@ -71,7 +71,7 @@ fn gated() -> (Router, mpsc::Receiver<()>, Arc<Semaphore>) {
 
 #[tokio::test]
 async fn a_connection_serves_several_requests() {
-    let server = Running::start(hello(), OPTIONS).await;
+    let server = Running::start(hello(), OPTIONS);
     let mut connection = server.connect().await;
     for _ in 0..3 {
         let answer = connection.get("/").await;
@@ -83,7 +83,7 @@ async fn a_connection_serves_several_requests() {
 #[tokio::test]
 async fn a_slow_head_is_cut_off_at_the_timeout() {
     let options = ServerOptions { header_timeout: Duration::from_millis(100), ..OPTIONS };
-    let server = Running::start(hello(), options).await;
+    let server = Running::start(hello(), options);
     let mut slow = server.connect().await;
     slow.send("GET / HTTP/1.1\r\nHost: te").await;
     let mut silent = server.connect().await;
@@ -94,7 +94,7 @@ async fn a_slow_head_is_cut_off_at_the_timeout() {
 
 #[tokio::test]
 async fn headers_beyond_the_limit_are_refused_as_a_problem() {
-    let server = Running::start(hello(), OPTIONS).await;
+    let server = Running::start(hello(), OPTIONS);
     let with_header = |length: usize| {
         format!("GET / HTTP/1.1\r\nHost: test\r\nX-Padding: {}\r\n\r\n", "x".repeat(length))
     };
@@ -111,7 +111,7 @@ async fn headers_beyond_the_limit_are_refused_as_a_problem() {
 /// Behind our limit there is hyper's, so that the memory for a head is bounded.
 #[tokio::test]
 async fn a_head_without_end_is_cut_off() {
-    let server = Running::start(hello(), OPTIONS).await;
+    let server = Running::start(hello(), OPTIONS);
     let mut connection = server.connect().await;
     // not a byte more: what is left unread when the server closes would reset the connection
     let mut head = b"GET / HTTP/1.1\r\nX: ".to_vec();
@@ -123,7 +123,7 @@ async fn a_head_without_end_is_cut_off() {
 
 #[tokio::test]
 async fn a_path_beyond_the_limit_is_refused_as_a_problem() {
-    let server = Running::start(hello(), OPTIONS).await;
+    let server = Running::start(hello(), OPTIONS);
     let mut connection = server.connect().await;
     assert_eq!(connection.get(&format!("/?{}", "x".repeat(8 * 1024 - 2))).await.status, 200);
     let answer = connection.get(&format!("/?{}", "x".repeat(8 * 1024 - 1))).await;
@@ -134,7 +134,7 @@ async fn a_path_beyond_the_limit_is_refused_as_a_problem() {
 #[tokio::test]
 async fn connections_beyond_the_limit_wait() {
     let options = ServerOptions { max_connections: 1, ..OPTIONS };
-    let server = Running::start(hello(), options).await;
+    let server = Running::start(hello(), options);
     let mut first = server.connect().await;
     assert_eq!(first.get("/").await.status, 200);
     let mut second = server.connect().await;
@@ -149,7 +149,7 @@ async fn connections_beyond_the_limit_wait() {
 #[tokio::test]
 async fn stopping_answers_the_request_in_flight() {
     let (router, mut arrivals, gate) = gated();
-    let Running { address, stop, ended } = Running::start(router, OPTIONS).await;
+    let Running { address, stop, ended } = Running::start(router, OPTIONS);
     let mut idle = Connection::open(address).await;
     assert_eq!(idle.get("/").await.status, 200);
     let mut busy = Connection::open(address).await;
@@ -175,7 +175,7 @@ async fn stopping_answers_the_request_in_flight() {
 async fn stopping_cuts_off_what_takes_too_long() {
     let (router, mut arrivals, _gate) = gated();
     let options = ServerOptions { shutdown_grace: Duration::from_millis(50), ..OPTIONS };
-    let Running { address, stop, ended } = Running::start(router, options).await;
+    let Running { address, stop, ended } = Running::start(router, options);
     let mut busy = Connection::open(address).await;
     busy.send_get("/gate").await;
     arrivals.recv().await.unwrap();
@@ -201,7 +201,7 @@ async fn a_client_that_goes_away_ends_its_request() {
         tell_arrived.notify_one();
         std::future::pending::<()>().await;
     };
-    let server = Running::start(Router::new().route("/", get(handler)), OPTIONS).await;
+    let server = Running::start(Router::new().route("/", get(handler)), OPTIONS);
     let mut connection = server.connect().await;
     connection.send_get("/").await;
     timeout(DEADLINE, arrived.notified()).await.expect("the request arrives");
@@ -215,7 +215,7 @@ async fn a_connection_survives_a_panic() {
     async fn fault() {
         panic!("on purpose")
     }
-    let server = Running::start(hello().route("/fault", get(fault)), OPTIONS).await;
+    let server = Running::start(hello().route("/fault", get(fault)), OPTIONS);
     let mut connection = server.connect().await;
     connection.get("/fault").await.assert_problem(500, "internal");
     assert_eq!(connection.get("/").await.status, 200);
@@ -223,7 +223,7 @@ async fn a_connection_survives_a_panic() {
 
 #[tokio::test]
 async fn an_address_that_is_taken_is_an_error() {
-    let server = Running::start(hello(), OPTIONS).await;
+    let server = Running::start(hello(), OPTIONS);
     let error = server::bind(server.address).expect_err("it is taken");
     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
 }

@@ -1,0 +1,181 @@
+//! Goal: the program `flash-sale serve` starts in any order, and stops without losing an order.
+//! Method: the real program as a process, over servers of the test's own.
+
+use std::net::SocketAddr;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use flash_sale::demo::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions, ports, probe};
+use flash_sale::lock::Session;
+use hyper::Method;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::AsyncReadExt;
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+use super::client::Connection;
+use crate::support::etcd::{session, shared_endpoint};
+use crate::support::store::fresh_database;
+use crate::support::{DEADLINE, eventually};
+
+/// A running program.
+struct Instance {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Instance {
+    fn start(etcd: &str, redis: &str, lock_name: &str) -> Self {
+        let [port] = ports::free_ports().unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let child = Command::new(env!("CARGO_BIN_EXE_flash-sale"))
+            .args(["serve", "--demo", "--listen", &address.to_string()])
+            .args(["--etcd", etcd, "--redis", redis, "--lock-name", lock_name, "--lock-ttl", "5s"])
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        Self { child, address }
+    }
+
+    /// The status of `GET path`, once the program listens.
+    async fn status(&self, path: &str) -> Option<u16> {
+        let answer = probe::http(Method::GET, self.address.port(), path, "").await;
+        answer.ok().map(|(status, _)| status.as_u16())
+    }
+
+    async fn until_ready(&self) {
+        eventually("the instance is ready", async || self.status("/readyz").await == Some(200))
+            .await;
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = self.child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    async fn exit(&mut self) -> (ExitStatus, String) {
+        let status = timeout(DEADLINE, self.child.wait()).await.expect("it exits in time").unwrap();
+        let mut log = String::new();
+        self.child.stderr.take().expect("piped").read_to_string(&mut log).await.unwrap();
+        (status, log)
+    }
+}
+
+/// How many claims are in the queue for the lock `name`.
+async fn claims(session: &Session, name: &str) -> usize {
+    session.mutex(name).unwrap().queue().await.unwrap().len()
+}
+
+/// SIGTERM while an order waits for the lock: nobody new is let in, the order gets its unit and its
+/// answer, the claim and the lease are given up, and the exit code is 0.
+#[tokio::test]
+async fn sigterm_finishes_the_order_in_flight() {
+    let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
+    let redis = fresh_database().await;
+    let mut instance = Instance::start(&etcd.endpoint(), &redis, "lock");
+    instance.until_ready().await;
+    let mut buyer = Connection::open(instance.address).await;
+    buyer
+        .send("PUT /stock HTTP/1.1\r\nHost: test\r\nContent-Length: 11\r\n\r\n{\"stock\":5}")
+        .await;
+    assert_eq!(buyer.answer().await.status, 200);
+
+    let session = session(&etcd.endpoint(), "test").await;
+    let guard = session.mutex("lock").unwrap().lock().await.unwrap();
+    buyer.send_get("/stock/reduce").await;
+    eventually("the order waits", async || claims(&session, "lock").await == 2).await;
+
+    instance.signal(Signal::TERM);
+    eventually("nobody new is let in", async || instance.status("/readyz").await.is_none()).await;
+    guard.unlock().await.unwrap();
+    let answer = buyer.answer().await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert!(answer.body.contains(r#""remaining":4"#), "{answer:?}");
+    assert_eq!(answer.header("connection"), Some("close"));
+    let (status, log) = instance.exit().await;
+    assert_eq!(status.code(), Some(0), "{log}");
+
+    assert_eq!(claims(&session, "lock").await, 0);
+    let mut client = etcd_client::Client::connect([etcd.endpoint()], None).await.unwrap();
+    let leases = client.leases().await.unwrap();
+    let leases: Vec<i64> = leases.leases().iter().map(etcd_client::LeaseStatus::id).collect();
+    assert_eq!(leases, [session.lease().id], "only the test's own lease is left");
+}
+
+/// A second signal does not wait for the order in flight.
+#[tokio::test]
+async fn a_second_signal_ends_it_at_once() {
+    let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
+    let mut instance = Instance::start(&etcd.endpoint(), &fresh_database().await, "lock");
+    instance.until_ready().await;
+    let mut buyer = Connection::open(instance.address).await;
+    buyer
+        .send("PUT /stock HTTP/1.1\r\nHost: test\r\nContent-Length: 11\r\n\r\n{\"stock\":5}")
+        .await;
+    assert_eq!(buyer.answer().await.status, 200);
+    let session = session(&etcd.endpoint(), "test").await;
+    let _guard = session.mutex("lock").unwrap().lock().await.unwrap();
+    buyer.send_get("/stock/reduce").await;
+    eventually("the order waits", async || claims(&session, "lock").await == 2).await;
+
+    instance.signal(Signal::INT);
+    eventually("nobody new is let in", async || instance.status("/readyz").await.is_none()).await;
+    instance.signal(Signal::INT);
+    let (status, log) = instance.exit().await;
+    assert_eq!(status.code(), Some(1), "{log}");
+    assert!(log.contains("a second signal"), "{log}");
+}
+
+/// The instance is up before its servers are: it lives, is not ready, and is ready once they are.
+#[tokio::test]
+async fn it_may_start_before_its_servers() {
+    let mut etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
+    let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    etcd.kill().await.unwrap();
+    redis.kill().await.unwrap();
+    let mut instance = Instance::start(&etcd.endpoint(), &redis.url(), "lock");
+    eventually("it lives", async || instance.status("/healthz").await == Some(200)).await;
+    assert_eq!(instance.status("/readyz").await, Some(503));
+    redis.restart().await.unwrap();
+    etcd.restart().await.unwrap();
+    instance.until_ready().await;
+    instance.signal(Signal::TERM);
+    let (status, log) = instance.exit().await;
+    assert_eq!(status.code(), Some(0), "{log}");
+}
+
+/// What waiting does not mend ends the start with a sentence, and without the password.
+#[tokio::test]
+async fn a_wrong_configuration_fails_at_once() {
+    let etcd = shared_endpoint().await;
+    let redis = fresh_database().await;
+    let with_password = redis.replace("redis://", "redis://nobody:hidden@");
+    for (redis, sentence) in
+        [("http://:hidden@127.0.0.1", "redis://"), (with_password.as_str(), "WRONGPASS")]
+    {
+        let mut instance = Instance::start(&etcd, redis, "lock");
+        let (status, log) = instance.exit().await;
+        assert_eq!(status.code(), Some(1), "{log}");
+        assert!(log.contains(sentence) && !log.contains("hidden"), "{log}");
+    }
+
+    let mut first = Instance::start(&etcd, &redis, "lock");
+    first.until_ready().await;
+    let mut second = Command::new(env!("CARGO_BIN_EXE_flash-sale"))
+        .args(["serve", "--listen", &first.address.to_string()])
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut log = String::new();
+    let mut stderr = second.stderr.take().expect("piped");
+    timeout(Duration::from_secs(30), stderr.read_to_string(&mut log))
+        .await
+        .expect("in time")
+        .unwrap();
+    assert_eq!(second.wait().await.unwrap().code(), Some(1));
+    assert!(log.contains("something else listens there"), "{log}");
+    first.signal(Signal::TERM);
+    first.exit().await;
+}

@@ -1,0 +1,102 @@
+//! Goal: an outage is told apart from a sale that ended, sells nothing, and is over when it is over.
+//! Method: servers of the test's own, killed, paused and started again.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use flash_sale::demo::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
+use serde_json::json;
+
+use super::shop::{Shop, ShopOptions};
+use crate::support::etcd::shared_endpoint;
+use crate::support::eventually;
+use crate::support::store::fresh_database;
+
+fn impatient() -> ShopOptions {
+    ShopOptions { wait_timeout: Duration::from_millis(500), ..ShopOptions::default() }
+}
+
+async fn until_ready(shop: &Shop) {
+    eventually("the instance is ready", async || shop.call("GET /readyz").await.status == 200)
+        .await;
+}
+
+#[tokio::test]
+async fn without_etcd_nothing_is_sold() {
+    let mut etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
+    let shop = Shop::at(etcd.endpoint(), fresh_database().await, impatient());
+    until_ready(&shop).await;
+    shop.start(5).await;
+    etcd.kill().await.unwrap();
+
+    let reply = shop.order("a-1").await;
+    reply.problem(503, "lock-unavailable");
+    assert_eq!(reply.headers["retry-after"], "1");
+    assert_eq!(shop.call("GET /readyz").await.status, 503);
+    assert_eq!(shop.call("GET /healthz").await.status, 200);
+    // what needs no lock is still answered
+    assert_eq!(shop.stock().await["stock"], 5);
+
+    etcd.restart().await.unwrap();
+    until_ready(&shop).await;
+    shop.order("a-1").await.json(200);
+    assert_eq!(shop.stock().await["stock"], 4);
+}
+
+#[tokio::test]
+async fn without_redis_nothing_is_sold() {
+    let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let shop = Shop::at(shared_endpoint().await, redis.url(), ShopOptions::default());
+    shop.start(5).await;
+    redis.kill().await.unwrap();
+
+    let reply = shop.order("a-1").await;
+    reply.problem(503, "store-unavailable");
+    assert_eq!(reply.headers["retry-after"], "1");
+    for path in ["/readyz", "/stock", "/orders", "/orders/a-1"] {
+        shop.call(&format!("GET {path}")).await.problem(503, "store-unavailable");
+    }
+    redis.restart().await.unwrap();
+    until_ready(&shop).await;
+    shop.order("a-1").await.json(200);
+    assert_eq!(shop.stock().await["stock"], 4);
+}
+
+/// Redis stops answering between the moment when an order was sent and its answer: whether it stands
+/// is not known. Asking again with the id of the answer tells, and takes nothing twice.
+#[tokio::test]
+async fn a_lost_answer_is_an_unknown_outcome() {
+    let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let options = ShopOptions { wait_timeout: Duration::from_secs(2), ..ShopOptions::default() };
+    let shop = Shop::at(shared_endpoint().await, redis.url(), options);
+    shop.start(5).await;
+
+    // while another one holds the lock, the order has looked at the stock and has not touched it
+    let (_session, guard) = shop.hold_lock().await;
+    let (reply, ()) = tokio::join!(shop.call("POST /stock/reduce"), async {
+        shop.until_queued(2).await;
+        redis.child().pause().unwrap();
+        guard.unlock().await.unwrap();
+    });
+    let problem = reply.problem(504, "outcome-unknown");
+    let id = problem["order"].as_str().expect("the id to ask with");
+
+    redis.child().resume().unwrap();
+    until_ready(&shop).await;
+    let key = [("idempotency-key", id)];
+    let again = shop.call_with("POST /stock/reduce", &key, Body::empty()).await.json(200);
+    assert_eq!(again["order"], id);
+    let stock = shop.stock().await;
+    assert_eq!((&stock["lucky"], &stock["orders"]), (&json!(1), &json!(1)));
+}
+
+/// Once the sale is closed, orders are refused as by an instance that stops.
+#[tokio::test]
+async fn a_closed_sale_takes_no_orders() {
+    let shop = Shop::selling(5, ShopOptions::default()).await;
+    shop.sale.close().await;
+    let reply = shop.order("a-1").await;
+    reply.problem(503, "stopping");
+    assert_eq!(reply.headers["connection"], "close");
+    assert_eq!(shop.stock().await["stock"], 5);
+}

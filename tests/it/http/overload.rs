@@ -1,0 +1,103 @@
+//! Goal: waiting is bounded in number and time, and a lost lock sells nothing. Method: the lock is
+//! held by somebody else, or the fence is raised behind the instance's back.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use flash_sale::demo::{PrivateRedis, RedisOptions};
+use flash_sale::inventory::{Inventory, InventoryOptions, Item};
+use flash_sale::lock::Token;
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
+use tokio::time::Instant;
+
+use super::shop::{Shop, ShopOptions};
+use crate::support::etcd::shared_endpoint;
+
+/// With one place to wait, the second order is turned away at once; the first one gets its unit.
+#[tokio::test]
+async fn a_full_queue_turns_away() {
+    let options = ShopOptions { queue_length: 1, ..ShopOptions::default() };
+    let shop = Shop::selling(5, options).await;
+    let (_session, guard) = shop.hold_lock().await;
+    let (first, ()) = tokio::join!(shop.order("first"), async {
+        shop.until_queued(2).await;
+        let reply = shop.order("second").await;
+        let problem = reply.problem(429, "queue-full");
+        assert_eq!(problem["retry_after_seconds"], 1);
+        assert_eq!(reply.headers["retry-after"], "1");
+        guard.unlock().await.unwrap();
+    });
+    first.json(200);
+    shop.order("second").await.json(200);
+}
+
+/// A buyer who goes away gives up the place and the claim, and buys nothing.
+#[tokio::test]
+async fn an_order_whose_buyer_goes_away_is_skipped() {
+    let options = ShopOptions { queue_length: 1, ..ShopOptions::default() };
+    let shop = Shop::selling(5, options).await;
+    let (_session, guard) = shop.hold_lock().await;
+    tokio::select! {
+        _ = shop.order("impatient") => panic!("the lock is held"),
+        () = shop.until_queued(2) => {}
+    }
+    shop.until_queued(1).await;
+    guard.unlock().await.unwrap();
+    shop.order("patient").await.json(200);
+    assert_eq!(shop.stock().await["lucky"], 1);
+}
+
+/// The lock is held by `etcdctl lock`, which knows nothing of this service.
+#[tokio::test]
+async fn waiting_too_long_is_given_up() {
+    let options =
+        ShopOptions { wait_timeout: Duration::from_millis(200), ..ShopOptions::default() };
+    let shop = Shop::selling(5, options).await;
+    let mut etcdctl = Command::new("etcdctl")
+        .env("ETCDCTL_API", "3")
+        .args(["--endpoints", &shop.etcd, "lock", &shop.lock_name])
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    // it prints its key once it holds the lock
+    let output = BufReader::new(etcdctl.stdout.take().expect("piped"));
+    output.lines().next_line().await.unwrap().expect("a key");
+
+    let reply = shop.order("late").await;
+    reply.problem(503, "wait-too-long");
+    assert_eq!(reply.headers["retry-after"], "1");
+    let stock = shop.stock().await;
+    assert_eq!((&stock["stock"], &stock["orders"]), (&json!(5), &json!(0)));
+    shop.until_queued(1).await;
+}
+
+/// The store has seen a later token, so the instance's own is refused, and the time to wait for a
+/// better one has passed: Redis is held up until then.
+#[tokio::test]
+async fn a_stale_token_sells_nothing() {
+    let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let wait_timeout = Duration::from_secs(5);
+    let store_timeout = Duration::from_secs(30);
+    let options = ShopOptions { wait_timeout, store_timeout, ..ShopOptions::default() };
+    let shop = Shop::at(shared_endpoint().await, redis.url(), options);
+    shop.start(5).await;
+    let (_session, guard) = shop.hold_lock().await;
+    let ordered_at = Instant::now();
+    let (reply, ()) = tokio::join!(shop.order("stale"), async {
+        shop.until_queued(2).await;
+        let later = Token::new(guard.token().cluster(), guard.token().revision() + 1_000_000);
+        let inventory = Inventory::connect(&shop.redis, InventoryOptions::default()).await.unwrap();
+        inventory.start(&Item::DEFAULT, Some(later), 5).await.unwrap();
+        redis.child().pause().unwrap();
+        guard.unlock().await.unwrap();
+        tokio::time::sleep_until(ordered_at + wait_timeout).await;
+        redis.child().resume().unwrap();
+    });
+    reply.problem(503, "stale-token");
+    assert_eq!(reply.headers["retry-after"], "1");
+    let stock = shop.stock().await;
+    assert_eq!((&stock["stock"], &stock["orders"]), (&json!(5), &json!(0)));
+}

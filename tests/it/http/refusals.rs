@@ -1,0 +1,122 @@
+//! Goal: what makes no sense is refused with the word for it, and takes nothing. Method: calls in
+//! process, over a real etcd and a real Redis.
+
+use axum::body::Body;
+use flash_sale::inventory::{Inventory, InventoryOptions, Item};
+use flash_sale::lock::{ClusterId, Token};
+
+use super::shop::{Shop, ShopOptions};
+
+#[tokio::test]
+async fn wrong_parameters_take_nothing() {
+    let shop = Shop::selling(5, ShopOptions::default()).await;
+    let long = format!("POST /stock/reduce?user={}", "x".repeat(129));
+    for (line, word) in [
+        ("POST /stock/reduce?item=No", "bad-item"),
+        ("GET /stock?item=a/b", "bad-item"),
+        ("PUT /stock?item=", "bad-item"),
+        ("GET /orders?item=%7Ba%7D", "bad-item"),
+        ("GET /lock?item=%20", "bad-item"),
+        ("POST /stock/reduce?quantity=0", "bad-quantity"),
+        ("POST /stock/reduce?quantity=-1", "bad-quantity"),
+        ("POST /stock/reduce?quantity=1000001", "bad-quantity"),
+        ("POST /stock/reduce?quantity=two", "bad-quantity"),
+        ("POST /stock/reduce?user=%00", "bad-user"),
+        (&long, "bad-user"),
+        ("POST /stock/reduce?qty=2", "bad-parameter"),
+        ("POST /stock/reduce?quantity=1&quantity=2", "bad-parameter"),
+        ("GET /stock?id=1", "bad-parameter"),
+        ("GET /orders?limit=0", "bad-parameter"),
+        ("GET /orders?limit=1001", "bad-parameter"),
+        ("GET /orders?after=-1", "bad-parameter"),
+        ("GET /orders/a%20b", "bad-order-id"),
+    ] {
+        let reply = shop.call_with(line, &[], r#"{"stock":9}"#).await;
+        reply.problem(400, word);
+    }
+    let problem = shop.call("POST /stock/reduce?qty=2").await.problem(400, "bad-parameter");
+    assert_eq!(problem["parameter"], "qty");
+    for key in ["", "a b", "\"a"] {
+        shop.order(key).await.problem(400, "bad-order-id");
+    }
+    assert_eq!(shop.stock().await["stock"], 5);
+}
+
+#[tokio::test]
+async fn wrong_bodies_change_nothing() {
+    let shop = Shop::selling(5, ShopOptions::default()).await;
+    for body in [
+        "",
+        "300",
+        "{}",
+        "[]",
+        r#"{"stock":-1}"#,
+        r#"{"stock":1.5}"#,
+        r#"{"stock":"3"}"#,
+        r#"{"stock":1000000000001}"#,
+        r#"{"stock":1,"lucky":1}"#,
+        "{\"stock\":1",
+        "\u{ff}",
+    ] {
+        shop.call_with("PUT /stock", &[], body).await.problem(400, "bad-body");
+    }
+    // an order whose parameters are in the wrong place must not buy one unit of the default item
+    shop.call_with("POST /stock/reduce", &[], "quantity=2").await.problem(400, "bad-body");
+    for line in ["PUT /stock", "POST /stock/reduce"] {
+        let reply = shop.call_with(line, &[], vec![b' '; 16 * 1024 + 1]).await;
+        reply.problem(413, "body-too-large");
+        assert_eq!(reply.headers["connection"], "close");
+    }
+    let headers = [("x-padding", "x".repeat(16 * 1024))];
+    let headers = headers.each_ref().map(|(name, value)| (*name, value.as_str()));
+    let reply = shop.call_with("POST /stock/reduce", &headers, Body::empty()).await;
+    reply.problem(431, "headers-too-large");
+    assert_eq!(shop.stock().await["stock"], 5);
+}
+
+#[tokio::test]
+async fn what_was_never_started_or_ordered_is_unknown() {
+    let shop = Shop::selling(5, ShopOptions::default()).await;
+    for line in [
+        "POST /stock/reduce?item=none",
+        "GET /stock?item=none",
+        "GET /orders?item=none",
+        "GET /orders/a-1?item=none",
+    ] {
+        let problem = shop.call(line).await.problem(404, "unknown-item");
+        assert_eq!(problem["item"], "none", "{line}");
+    }
+    let problem = shop.call("GET /orders/a-1").await.problem(404, "unknown-order");
+    assert_eq!(problem["order"], "a-1");
+    shop.call("GET /stocks").await.problem(404, "not-found");
+    let reply = shop.call("POST /stock").await;
+    reply.problem(405, "method-not-allowed");
+    assert_eq!(reply.headers["allow"], "GET,HEAD,PUT");
+}
+
+/// The item's keys hold what the service does not write: the client is not told what.
+#[tokio::test]
+async fn damaged_data_is_no_answer() {
+    let shop = Shop::selling(5, ShopOptions::default()).await;
+    let mut raw = shop.raw().await;
+    raw.run::<()>("SET stock many").await;
+    shop.order("a-1").await.problem(500, "damaged");
+    shop.call("GET /stock").await.problem(500, "damaged");
+    raw.run::<()>("DEL stock").await;
+    raw.run::<()>("LPUSH stock 5").await;
+    shop.order("a-1").await.problem(500, "damaged");
+}
+
+/// A token of another cluster in the fence: nothing is sold, and the answer is not to ask again.
+#[tokio::test]
+async fn a_fence_of_another_cluster_stops_the_sale() {
+    let shop = Shop::empty(ShopOptions::default()).await;
+    let inventory = Inventory::connect(&shop.redis, InventoryOptions::default()).await.unwrap();
+    let foreign = Token::new(ClusterId(0xabc), 7);
+    inventory.start(&Item::DEFAULT, Some(foreign), 5).await.unwrap();
+    let reply = shop.order("a-1").await;
+    let problem = reply.problem(503, "foreign-fence");
+    assert!(problem["detail"].as_str().expect("a text").contains("cluster abc"), "{problem}");
+    assert!(!reply.headers.contains_key("retry-after"));
+    assert_eq!(shop.stock().await["stock"], 5);
+}

@@ -1,0 +1,186 @@
+//! Goal: a sale from its start to its end, as a client sees it. Method: calls in process, over a real
+//! etcd and a real Redis.
+
+use axum::body::Body;
+use flash_sale::http::StartAccess;
+use flash_sale::secret::Secret;
+use serde_json::json;
+
+use super::shop::{Shop, ShopOptions};
+
+#[tokio::test]
+async fn a_sale_from_start_to_end() {
+    let shop = Shop::empty(ShopOptions::default()).await;
+    let started = shop.call_with("PUT /stock", &[], r#"{"stock":4}"#).await.json(200);
+    assert_eq!(started["stock"], 4);
+
+    let line = "POST /stock/reduce?quantity=3&user=J%C3%BCrgen";
+    let bought = shop.call_with(line, &[("idempotency-key", "\"a-1\"")], Body::empty()).await;
+    let bought = bought.json(200);
+    let token = bought["token"].as_i64().expect("a token");
+    assert_eq!(
+        bought,
+        json!({
+            "outcome": "reserved", "order": "a-1", "item": "default", "quantity": 3,
+            "remaining": 1, "instance": "8080", "token": token,
+        })
+    );
+    // GET sells as well, one unit if it does not say, under an id made for it
+    let last = shop.call("GET /stock/reduce").await.json(200);
+    assert_eq!((&last["remaining"], &last["quantity"]), (&json!(0), &json!(1)));
+    let id = last["order"].as_str().expect("an id").to_owned();
+
+    let sold_out = shop.order("a-3").await.problem(409, "sold-out");
+    assert_eq!(sold_out["order"], "a-3");
+    assert_eq!((&sold_out["item"], &sold_out["remaining"]), (&json!("default"), &json!(0)));
+
+    let stock = shop.stock().await;
+    let fence = stock["fence"].clone();
+    assert_eq!(fence["token"], last["token"]);
+    assert!(u64::from_str_radix(fence["cluster"].as_str().expect("hex"), 16).is_ok());
+    assert_eq!(
+        stock,
+        json!({
+            "item": "default", "stock": 0, "lucky": 4, "initial": 4, "fence": fence,
+            "orders": 2, "balanced": true,
+        })
+    );
+
+    let first_page = shop.call("GET /orders?limit=1").await.json(200);
+    assert_eq!(
+        first_page,
+        json!({
+            "orders": [{
+                "position": 1, "order": "a-1", "quantity": 3, "user": "Jürgen", "remaining": 1,
+                "instance": "8080", "token": token,
+            }],
+            "next": 1,
+        })
+    );
+    let rest = shop.call("GET /orders?after=1&limit=5").await.json(200);
+    assert_eq!((&rest["orders"][0]["order"], &rest["next"]), (&json!(id), &json!(null)));
+    let one = shop.call(&format!("GET /orders/{id}")).await.json(200);
+    assert_eq!(one, rest["orders"][0]);
+}
+
+#[tokio::test]
+async fn with_text_preferred_the_answers_are_lines() {
+    let shop = Shop::selling(300, ShopOptions::default()).await;
+    let text = [("accept", "text/plain")];
+    let bought = shop.call_with("GET /stock/reduce", &text, Body::empty()).await;
+    assert_eq!(
+        (bought.status.as_u16(), bought.text.as_str()),
+        (200, "8080 reduce stock success, 299 left\n")
+    );
+    assert_eq!(bought.headers["content-type"], "text/plain; charset=utf-8");
+    let end = shop.call_with("GET /stock/reduce?quantity=300", &text, Body::empty()).await;
+    assert_eq!((end.status.as_u16(), end.text.as_str()), (409, "8080 reduce stock end!\n"));
+}
+
+/// The same id gets its first answer again, also when nothing is left, and takes nothing twice.
+#[tokio::test]
+async fn asking_again_gives_the_same_answer() {
+    let shop = Shop::selling(1, ShopOptions::default()).await;
+    let first = shop.order("again").await.json(200);
+    shop.order("other").await.problem(409, "sold-out");
+    assert_eq!(shop.order("again").await.json(200), first);
+    let stock = shop.stock().await;
+    assert_eq!((&stock["lucky"], &stock["orders"]), (&json!(1), &json!(1)));
+}
+
+#[tokio::test]
+async fn the_same_id_for_another_order_is_a_conflict() {
+    let shop = Shop::selling(10, ShopOptions::default()).await;
+    shop.order("mine").await.json(200);
+    for line in ["POST /stock/reduce?quantity=2", "POST /stock/reduce?user=eve"] {
+        let again = shop.call_with(line, &[("idempotency-key", "mine")], Body::empty()).await;
+        assert_eq!(again.problem(422, "order-conflict")["order"], "mine");
+    }
+    assert_eq!(shop.stock().await["stock"], 9);
+}
+
+/// Each item has a stock, a ledger and a lock of its own.
+#[tokio::test]
+async fn items_are_sold_apart() {
+    let shop = Shop::selling(5, ShopOptions::default()).await;
+    shop.call_with("PUT /stock?item=tea", &[], r#"{"stock":1}"#).await.json(200);
+    let bought = shop.call("POST /stock/reduce?item=tea").await.json(200);
+    assert_eq!((&bought["item"], &bought["remaining"]), (&json!("tea"), &json!(0)));
+    shop.call("POST /stock/reduce?item=tea").await.problem(409, "sold-out");
+    assert_eq!(shop.call("GET /stock?item=default").await.json(200)["stock"], 5);
+    let lock = shop.call("GET /lock?item=tea").await.json(200);
+    assert_eq!(lock["name"], format!("{}:tea", shop.lock_name));
+}
+
+/// `HEAD` must not sell.
+#[tokio::test]
+async fn head_does_not_buy() {
+    let shop = Shop::selling(5, ShopOptions::default()).await;
+    for method in ["HEAD", "PUT", "DELETE", "OPTIONS"] {
+        let reply = shop.call(&format!("{method} /stock/reduce")).await;
+        assert_eq!(reply.status.as_u16(), 405, "{method}");
+        assert_eq!(reply.headers["allow"], "GET,POST");
+    }
+    let head = shop.call("HEAD /stock").await;
+    assert_eq!((head.status.as_u16(), head.text.as_str()), (200, ""));
+    assert_eq!(shop.stock().await["stock"], 5);
+}
+
+#[tokio::test]
+async fn starting_a_sale_needs_the_token() {
+    let access = StartAccess::Token(Secret::new("s3cret"));
+    let shop = Shop::selling(5, ShopOptions { access, ..ShopOptions::default() }).await;
+    let body = r#"{"stock":9}"#;
+    let reply = shop.call_with("PUT /stock", &[], body).await;
+    reply.problem(401, "token-required");
+    assert_eq!(reply.headers["www-authenticate"], "Bearer");
+    let wrong = [("authorization", "Bearer secret")];
+    shop.call_with("PUT /stock", &wrong, body).await.problem(401, "token-required");
+    assert_eq!(shop.stock().await["stock"], 5);
+    let right = [("authorization", "Bearer s3cret")];
+    assert_eq!(shop.call_with("PUT /stock", &right, body).await.json(200)["stock"], 9);
+
+    let access = StartAccess::Nobody;
+    let shop = Shop::selling(5, ShopOptions { access, ..ShopOptions::default() }).await;
+    let problem = shop.call_with("PUT /stock", &right, body).await.problem(403, "not-allowed");
+    assert!(problem["detail"].as_str().expect("a text").contains("--admin-token-file"));
+}
+
+/// The queue is shown by revision: who holds, who waits, and for how long.
+#[tokio::test]
+async fn the_lock_shows_its_holder_and_who_waits() {
+    let shop = Shop::selling(5, ShopOptions::default()).await;
+    shop.until_queued(0).await;
+    let empty = shop.call("GET /lock").await.json(200);
+    assert_eq!(empty, json!({"name": shop.lock_name, "holder": null, "queue": []}));
+
+    let (session, guard) = shop.hold_lock().await;
+    let (bought, ()) = tokio::join!(shop.order("waits"), async {
+        shop.until_queued(2).await;
+        let lock = shop.call("GET /lock").await.json(200);
+        let holder = &lock["holder"];
+        assert_eq!(*holder, lock["queue"][0]);
+        assert_eq!(holder["token"], guard.token().revision());
+        assert_eq!(holder["lease"], format!("{:x}", session.lease().id));
+        assert_eq!(holder["instance"], "other");
+        assert!(holder["age_ms"].is_u64());
+        assert_eq!(lock["queue"][1]["instance"], "8080");
+        guard.unlock().await.unwrap();
+    });
+    bought.json(200);
+}
+
+#[tokio::test]
+async fn the_probes_answer() {
+    let shop = Shop::selling(5, ShopOptions::default()).await;
+    assert_eq!(shop.call("GET /healthz").await.json(200), json!({"status": "ok"}));
+    assert_eq!(shop.call("GET /readyz").await.json(200), json!({"status": "ready"}));
+    let version = shop.call("GET /version").await.json(200);
+    assert_eq!((&version["name"], &version["version"]), (&json!("flash-sale"), &json!("0.1.0")));
+
+    shop.state.set_stopping();
+    let reply = shop.call("GET /readyz").await;
+    reply.problem(503, "stopping");
+    assert_eq!(reply.headers["connection"], "close");
+    shop.call("GET /healthz").await.json(200);
+}

@@ -1,0 +1,174 @@
+//! One instance in process, over a real etcd and a real Redis, and calls to its router.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderMap, Request, StatusCode};
+use flash_sale::http::{AppState, StartAccess, router};
+use flash_sale::inventory::{Inventory, InventoryOptions};
+use flash_sale::lock::{Guard, Session};
+use flash_sale::sale::{Sale, SaleOptions};
+use http_body_util::BodyExt;
+use serde_json::Value;
+use tower::ServiceExt;
+
+use crate::support::etcd::{fresh_lock_name, session, sessions, shared_endpoint};
+use crate::support::eventually;
+use crate::support::store::{Raw, fresh_database};
+
+/// One instance.
+pub(super) struct Shop {
+    pub(super) sale: Sale,
+    pub(super) state: Arc<AppState>,
+    pub(super) redis: String,
+    pub(super) etcd: String,
+    pub(super) lock_name: String,
+    router: Router,
+}
+
+/// What a shop is like, if not like most.
+pub(super) struct ShopOptions {
+    pub(super) access: StartAccess,
+    pub(super) queue_length: usize,
+    pub(super) wait_timeout: Duration,
+    pub(super) store_timeout: Duration,
+}
+
+impl Default for ShopOptions {
+    fn default() -> Self {
+        Self {
+            access: StartAccess::Everybody,
+            queue_length: 100,
+            wait_timeout: Duration::from_secs(30),
+            // short, so that the store's absence is soon noticed
+            store_timeout: Duration::from_millis(300),
+        }
+    }
+}
+
+impl Shop {
+    /// A shop in the shared etcd and the shared Redis, with a sale of `stock` units.
+    pub(super) async fn selling(stock: u64, options: ShopOptions) -> Self {
+        let shop = Self::empty(options).await;
+        shop.start(stock).await;
+        shop
+    }
+
+    /// The same without a sale.
+    pub(super) async fn empty(options: ShopOptions) -> Self {
+        Self::at(shared_endpoint().await, fresh_database().await, options)
+    }
+
+    /// A shop over these servers.
+    pub(super) fn at(etcd: String, redis: String, options: ShopOptions) -> Self {
+        let ShopOptions { access, queue_length, wait_timeout, store_timeout } = options;
+        let timeouts =
+            InventoryOptions { connect_timeout: store_timeout, response_timeout: store_timeout };
+        let inventory = Inventory::new(&redis, timeouts).unwrap();
+        let lock_name = fresh_lock_name();
+        let sale_options = SaleOptions {
+            lock_name: lock_name.clone(),
+            instance: "8080".into(),
+            queue_length,
+            wait_timeout,
+        };
+        let sale = Sale::guarded(inventory, sessions(&etcd, "8080"), sale_options);
+        let state = Arc::new(AppState::new(sale.clone(), access));
+        let router = router(Arc::clone(&state));
+        Self { sale, state, redis, etcd, lock_name, router }
+    }
+
+    /// Starts a sale of the default item, past the access check.
+    pub(super) async fn start(&self, stock: u64) {
+        self.sale.start(&flash_sale::inventory::Item::DEFAULT, stock).await.unwrap();
+    }
+
+    /// Sends `method path`, such as `GET /stock`, with these headers.
+    pub(super) async fn call_with(
+        &self,
+        line: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Body>,
+    ) -> Reply {
+        let (method, path) = line.split_once(' ').unwrap();
+        let mut request = Request::builder().method(method).uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(body.into()).unwrap();
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let (head, body) = response.into_parts();
+        let text = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
+        Reply { status: head.status, headers: head.headers, text }
+    }
+
+    /// Sends `method path` and nothing else.
+    pub(super) async fn call(&self, line: &str) -> Reply {
+        self.call_with(line, &[], Body::empty()).await
+    }
+
+    /// Sends an order for one unit under this id.
+    pub(super) async fn order(&self, id: &str) -> Reply {
+        self.call_with("POST /stock/reduce", &[("idempotency-key", id)], Body::empty()).await
+    }
+
+    /// The whole state of the default item.
+    pub(super) async fn stock(&self) -> Value {
+        self.call("GET /stock").await.json(200)
+    }
+
+    /// A connection to the shop's database, past the service.
+    pub(super) async fn raw(&self) -> Raw {
+        Raw::connect(&self.redis).await
+    }
+
+    /// Holds the shop's lock as another instance would.
+    pub(super) async fn hold_lock(&self) -> (Session, Guard) {
+        let session = session(&self.etcd, "other").await;
+        let guard = session.mutex(&self.lock_name).unwrap().lock().await.unwrap();
+        (session, guard)
+    }
+
+    /// Waits until this many claims, the holder's included, are in the queue for the lock.
+    pub(super) async fn until_queued(&self, claims: usize) {
+        eventually("the claims are in the queue", async || {
+            let queue = self.call("GET /lock").await.json(200);
+            queue["queue"].as_array().unwrap().len() == claims
+        })
+        .await;
+    }
+}
+
+/// One answer.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) text: String,
+}
+
+impl Reply {
+    /// The JSON body of an answer with this status.
+    #[track_caller]
+    pub(super) fn json(&self, status: u16) -> Value {
+        assert_eq!(self.status.as_u16(), status, "{self:?}");
+        assert_eq!(self.headers["cache-control"], "no-store");
+        serde_json::from_str(&self.text).unwrap()
+    }
+
+    /// The problem of this status and type.
+    #[track_caller]
+    pub(super) fn problem(&self, status: u16, word: &str) -> Value {
+        let problem = self.json(status);
+        assert_eq!(self.headers["content-type"], "application/problem+json", "{self:?}");
+        assert_eq!(problem["type"], word, "{problem}");
+        assert_eq!(problem["status"], status, "{problem}");
+        let detail = problem["detail"].as_str().unwrap();
+        for secret in ["redis://", "127.0.0.1", "os error", ".rs", "etcdserver", "WRONGTYPE"] {
+            assert!(!detail.contains(secret), "an internal detail in {problem}");
+        }
+        problem
+    }
+}

@@ -1,0 +1,42 @@
+//! An etcd that many tests share, and lock names in it that they do not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use flash_sale::demo::{EtcdOptions, PrivateEtcd};
+use flash_sale::lock::{self, EtcdBackend, Session, SessionKeeper, SessionOptions};
+use tokio::sync::OnceCell;
+
+/// Never dropped, as statics are not; it ends with the process, by its guardian.
+static SHARED: OnceCell<PrivateEtcd> = OnceCell::const_new();
+
+/// The address of an etcd that nobody stops.
+pub(crate) async fn shared_endpoint() -> String {
+    let start = async || PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
+    SHARED.get_or_init(start).await.endpoint()
+}
+
+/// A lock name that no other test uses.
+pub(crate) fn fresh_lock_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    format!("test-lock-{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Sessions at `endpoint` under this label, for as long as the keeper lives.
+pub(crate) fn sessions(endpoint: &str, label: &str) -> SessionKeeper {
+    SessionKeeper::start(backend(endpoint), session_options(label))
+}
+
+/// One session at `endpoint` under this label.
+pub(crate) async fn session(endpoint: &str, label: &str) -> Session {
+    Session::open(backend(endpoint), session_options(label)).await.unwrap()
+}
+
+fn backend(endpoint: &str) -> Arc<EtcdBackend> {
+    Arc::new(EtcdBackend::new(lock::EtcdOptions::new([endpoint])).unwrap())
+}
+
+fn session_options(label: &str) -> SessionOptions {
+    SessionOptions::new(Duration::from_secs(5)).label(label)
+}
