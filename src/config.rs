@@ -61,7 +61,7 @@ pub struct Config {
     )]
     pub etcd_password_file: Option<PathBuf>,
 
-    /// Address of Redis, such as redis://user:password@host:6379/0; all but the host can be left out
+    /// Address of Redis, such as `redis://user:password@host:6379/0`; all but the host can be left out
     #[arg(
         long,
         env = "FLASH_SALE_REDIS",
