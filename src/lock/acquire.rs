@@ -9,7 +9,10 @@ use tokio::time::sleep;
 use super::hold::Hold;
 use super::owner::OwnerId;
 use super::session::Core;
-use super::{BackendErrorKind, Claim, ClaimStatus, Guard, LockError, LostReason, Place, Session};
+use super::{
+    BackendError, BackendErrorKind, Claim, ClaimStatus, Guard, LockError, LostReason, Place,
+    Session,
+};
 
 /// How to queue.
 pub(super) enum Turn {
@@ -58,9 +61,10 @@ struct Attempt {
 impl Attempt {
     async fn run(mut self) {
         let granted = self.granted().await;
-        if !matches!(granted, Ok(Some(_))) {
+        // a try that found somebody there has put nothing into the queue
+        if granted.is_err() {
             self.core().spawn_release(self.claim.clone());
-            if let (Err(_), Turn::After(held)) = (&granted, &self.turn) {
+            if let Turn::After(held) = &self.turn {
                 self.core().spawn_release(held.clone());
             }
         }
@@ -73,11 +77,12 @@ impl Attempt {
     }
 
     async fn granted(&mut self) -> Result<Option<Guard>, LockError> {
-        let Place { token, mut status } = self.enqueue().await?;
-        if matches!(self.turn, Turn::Try) && *status.borrow() == ClaimStatus::Waiting {
-            return Ok(None);
-        }
         let core = Arc::clone(self.core());
+        let place = match self.turn {
+            Turn::Try => self.try_enqueue().await?,
+            Turn::Wait | Turn::After(_) => Some(self.enqueue().await?),
+        };
+        let Some(Place { token, mut status }) = place else { return Ok(None) };
         let reached = tokio::select! {
             biased;
             reached = status.wait_for(|status| *status != ClaimStatus::Waiting) => {
@@ -94,6 +99,17 @@ impl Attempt {
         }
         let hold = Hold::begin(&core, self.claim.clone(), self.owner, token, status);
         Ok(Some(Guard::new(hold, self.session.clone())))
+    }
+
+    /// Asks once: a try does not wait, for an answer neither.
+    async fn try_enqueue(&self) -> Result<Option<Place>, LockError> {
+        let core = self.core();
+        let tried = tokio::select! {
+            tried = core.backend.try_enqueue(&self.claim) => tried,
+            reason = core.validity.lost() => return Err(LockError::SessionLost { reason }),
+        };
+        core.note_answer(&tried);
+        tried.map_err(|error| self.meaning_of(error))
     }
 
     /// Puts the claim into the queue, asking again while that is of use to anybody.
@@ -116,8 +132,8 @@ impl Attempt {
                 }
                 reason = core.validity.lost() => return Err(LockError::SessionLost { reason }),
             };
-            if error.kind != BackendErrorKind::Transient || matches!(self.turn, Turn::Try) {
-                return Err(error.into());
+            if error.kind != BackendErrorKind::Transient {
+                return Err(self.meaning_of(error));
             }
             tracing::debug!(claim = %self.claim, %error, "could not queue: trying again");
             tokio::select! {
@@ -127,6 +143,18 @@ impl Attempt {
                 () = self.reply.closed() => return Err(closed()),
             }
             pause = (pause * 2).min(Duration::from_secs(1));
+        }
+    }
+
+    /// A lease that is gone takes the whole session along; a claim that is gone was lost.
+    fn meaning_of(&self, error: BackendError) -> LockError {
+        match error.kind {
+            BackendErrorKind::LeaseGone => {
+                self.core().validity.lose(LostReason::Revoked);
+                LockError::SessionLost { reason: LostReason::Revoked }
+            }
+            BackendErrorKind::ClaimGone => LockError::Lost,
+            _ => error.into(),
         }
     }
 }

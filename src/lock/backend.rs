@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::{BackendError, Claim, Lease, Place, QueueEntry};
+use super::{BackendError, BackendErrorKind, Claim, ClaimStatus, Lease, Place, QueueEntry};
 
 /// A future that a [`Backend`] returns; boxed, so that a session can use any backend without naming
 /// its type.
@@ -43,8 +43,21 @@ pub trait Backend: Send + Sync + 'static {
     /// whether it is there.
     fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Place>;
 
-    /// Takes the claim out of its queue, wherever it stands, also if it is not there.
-    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, ()>;
+    /// Puts the claim into its name's queue only if nobody is there; nothing if somebody is. An error
+    /// leaves open whether the claim is in the queue.
+    fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Place>> {
+        Box::pin(async move {
+            let place = self.enqueue(claim).await?;
+            if *place.status.borrow() == ClaimStatus::Waiting {
+                self.release(claim).await?;
+                return Ok(None);
+            }
+            Ok(Some(place))
+        })
+    }
+
+    /// Takes the claim out of its queue, wherever it stands. Returns whether it was there.
+    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, bool>;
 
     /// Whether somebody waits behind the claim, as far as is known here and now; `true` if unknown.
     fn is_contended(&self, claim: &Claim) -> bool {
@@ -52,11 +65,14 @@ pub trait Backend: Send + Sync + 'static {
         true
     }
 
-    /// Takes `held` out of the queue and puts `next` at its end, in one step if the backend can.
+    /// Takes `held` out of the queue and puts `next` at its end, in one step if the backend can;
+    /// [`ClaimGone`](super::BackendErrorKind::ClaimGone) if `held` is not there.
     fn hand_over<'a>(&'a self, held: &'a Claim, next: &'a Claim) -> BackendFuture<'a, Place> {
         Box::pin(async move {
-            self.release(held).await?;
-            self.enqueue(next).await
+            if self.release(held).await? {
+                return self.enqueue(next).await;
+            }
+            Err(BackendError::new(BackendErrorKind::ClaimGone, "the claim to hand over is gone"))
         })
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// The lock was not granted in the time allowed. The claim has been withdrawn.
+    /// The lock was not granted in the time allowed. The claim is being withdrawn.
     #[error("the lock was not granted within {waited:?}")]
     Timeout {
         /// The time allowed.
@@ -43,12 +43,15 @@ pub enum LockError {
 }
 
 impl LockError {
-    /// Whether the same call may succeed later in the same session. A call can always be repeated
-    /// safely: a failed one leaves no claim behind.
+    /// Whether the same call may succeed later in the same session. After [`Lost`](Self::Lost) and
+    /// [`SessionLost`](Self::SessionLost) it takes a new grant, or a new session. A call can always be
+    /// repeated safely: what a failed one put into the queue is being withdrawn.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Timeout { .. } => true,
-            Self::Backend(error) => error.kind == BackendErrorKind::Transient,
+            Self::Backend(error) => {
+                matches!(error.kind, BackendErrorKind::Transient | BackendErrorKind::Refused)
+            }
             Self::Lost
             | Self::SessionLost { .. }
             | Self::NotHeld
@@ -87,11 +90,18 @@ impl fmt::Display for LostReason {
 
 /// What a backend's failure means for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum BackendErrorKind {
-    /// The request may or may not have been carried out. Repeating it is safe and may succeed.
+    /// No answer: the request may or may not have been carried out. Repeating it is safe and may
+    /// succeed.
     Transient,
-    /// The lease or the claim does not exist any more.
-    Gone,
+    /// It was answered, and not carried out: the service has no room, or too much to do. It may
+    /// succeed later.
+    Refused,
+    /// The lease does not exist any more.
+    LeaseGone,
+    /// The claim does not exist any more.
+    ClaimGone,
     /// Repeating it cannot help: wrong credentials, no permission, a malformed address.
     Permanent,
 }
@@ -124,7 +134,9 @@ impl fmt::Display for BackendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind {
             BackendErrorKind::Transient => "the lock service did not answer as it should",
-            BackendErrorKind::Gone => "the lease or the claim is gone",
+            BackendErrorKind::Refused => "the lock service cannot do it now",
+            BackendErrorKind::LeaseGone => "the lease is gone",
+            BackendErrorKind::ClaimGone => "the claim is gone",
             BackendErrorKind::Permanent => "the lock service refused",
         })
     }

@@ -155,7 +155,7 @@ pub(super) async fn leave_and_release(hold: &Arc<Hold>) -> Result<(), LockError>
         // a task that did not end was dropped with its runtime, and the lease ends by itself
         let released = release.await.unwrap_or(Err(LockError::Lost));
         if !was_lost {
-            released?;
+            return released;
         }
     }
     if was_lost { Err(LockError::Lost) } else { Ok(()) }

@@ -5,10 +5,14 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{Backend, LockError, LostReason, Session, SessionOptions};
+
+/// How long to wait before a session is opened again.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Opens a session, and the next one whenever it is lost, for the life of a service.
 ///
@@ -51,6 +55,10 @@ impl SessionKeeper {
     /// [`LockError::SessionLost`] once the keeper was closed; [`LockError::Backend`] if a session was
     /// refused for a reason that waiting does not mend.
     pub async fn session(&self) -> Result<Session, LockError> {
+        // the session that is being closed still looks alive while it drains
+        if self.stop.is_cancelled() {
+            return Err(LockError::SessionLost { reason: LostReason::Closed });
+        }
         let mut state = self.state.clone();
         let settled = state.wait_for(|state| match state {
             State::Opening { failed } => failed.as_ref().is_some_and(|e| !e.is_retryable()),
@@ -66,18 +74,19 @@ impl SessionKeeper {
         }
     }
 
-    /// The session if one is open now, or the latest reason why there is none.
-    ///
-    /// # Errors
-    /// `None` while the first attempt is under way or a lost session is being replaced.
-    pub fn current(&self) -> Result<Session, Option<LockError>> {
+    /// The session, if one is open now.
+    pub fn current(&self) -> Option<Session> {
         match &*self.state.borrow() {
-            State::Open(session) => match session.lost_reason() {
-                None => Ok(session.clone()),
-                Some(reason) => Err(Some(LockError::SessionLost { reason })),
-            },
-            State::Opening { failed } => Err(failed.clone()),
-            State::Stopped => Err(Some(LockError::SessionLost { reason: LostReason::Closed })),
+            State::Open(session) if !session.is_lost() => Some(session.clone()),
+            _ => None,
+        }
+    }
+
+    /// Why the latest attempt to open a session failed, until one succeeds.
+    pub fn latest_error(&self) -> Option<LockError> {
+        match &*self.state.borrow() {
+            State::Opening { failed } => failed.clone(),
+            State::Open(_) | State::Stopped => None,
         }
     }
 
@@ -108,19 +117,16 @@ async fn keep_open(
         }
     };
     tokio::pin!(ended);
-    let mut pause = Duration::from_millis(50);
+    let mut pause = SHORTEST_PAUSE;
     loop {
-        let opening = timeout(
-            options.ttl.max(Duration::from_secs(5)),
-            Session::open(Arc::clone(&backend), options.clone()),
-        );
+        let opening = Session::open(Arc::clone(&backend), options.clone());
         let opened = tokio::select! {
             () = &mut ended => break,
             opened = opening => opened,
         };
-        match opened.unwrap_or(Err(LockError::Timeout { waited: options.ttl })) {
+        match opened {
             Ok(session) => {
-                pause = Duration::from_millis(50);
+                let opened_at = Instant::now();
                 publish.send_replace(State::Open(session.clone()));
                 tokio::select! {
                     () = &mut ended => {
@@ -134,17 +140,22 @@ async fn keep_open(
                         publish.send_replace(State::Opening { failed: None });
                     }
                 }
+                // sessions that are lost as soon as they are opened do not follow each other at once
+                if opened_at.elapsed() >= options.ttl {
+                    pause = SHORTEST_PAUSE;
+                    continue;
+                }
             }
             Err(error) => {
                 warn_of(&error);
                 publish.send_replace(State::Opening { failed: Some(error) });
-                tokio::select! {
-                    () = &mut ended => break,
-                    () = sleep(pause) => {}
-                }
-                pause = (pause * 2).min(Duration::from_millis(500));
             }
         }
+        tokio::select! {
+            () = &mut ended => break,
+            () = sleep(pause) => {}
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
     publish.send_replace(State::Stopped);
 }

@@ -99,12 +99,15 @@ impl State {
         self.remove_where(|member| member.claim.lease == lease);
     }
 
-    fn remove_where(&mut self, goes: impl Fn(&Member) -> bool) {
+    /// Returns whether there were any.
+    fn remove_where(&mut self, goes: impl Fn(&Member) -> bool) -> bool {
+        let mut removed = false;
         for queue in self.queues.values_mut() {
             // those who go are told first, so that none of them is granted in passing
             queue.retain(|_, member| {
                 let stays = !goes(member);
                 if !stays {
+                    removed = true;
                     member.status.send_replace(ClaimStatus::Gone);
                 }
                 stays
@@ -112,11 +115,12 @@ impl State {
             grant_first(queue);
         }
         self.queues.retain(|_, queue| !queue.is_empty());
+        removed
     }
 
     fn put(&mut self, claim: &Claim) -> Result<Place, BackendError> {
         if !self.leases.contains_key(&claim.lease) {
-            return Err(BackendError::new(BackendErrorKind::Gone, "the lease does not exist"));
+            return Err(BackendError::new(BackendErrorKind::LeaseGone, "the lease does not exist"));
         }
         let queue = self.queues.entry(Arc::clone(&claim.name)).or_default();
         let known = queue.iter().find(|(_, member)| member.claim == *claim);
@@ -163,7 +167,10 @@ impl Backend for MemoryBackend {
             self.answering().await;
             let mut state = self.state();
             let Some((ends_at, ttl)) = state.leases.get_mut(&lease.id) else {
-                return Err(BackendError::new(BackendErrorKind::Gone, "the lease does not exist"));
+                return Err(BackendError::new(
+                    BackendErrorKind::LeaseGone,
+                    "the lease does not exist",
+                ));
             };
             *ends_at = Instant::now() + *ttl;
             Ok(*ttl)
@@ -185,11 +192,10 @@ impl Backend for MemoryBackend {
         })
     }
 
-    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, ()> {
+    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, bool> {
         Box::pin(async move {
             self.answering().await;
-            self.state().remove_where(|member| member.claim == *claim);
-            Ok(())
+            Ok(self.state().remove_where(|member| member.claim == *claim))
         })
     }
 

@@ -41,8 +41,10 @@
 //! - **Re-entry without a request**, counted, by an explicit [`Owner`].
 //! - **A fencing token** with every grant, larger than that of any earlier grant.
 //! - **A signal when a hold is lost**: [`Guard::lost`], [`Guard::run`], [`Guard::is_lost`]. It comes
-//!   by the local clock, before the lease can have ended, also when the service says nothing.
-//! - **No claim left behind** by a future that was dropped, whenever that was.
+//!   by the local monotonic clock, before the lease can have ended, also when the service says
+//!   nothing. (On Linux that clock stands still while the machine is suspended.)
+//! - **No claim left behind** by a future that was dropped, whenever that was: the claim is withdrawn
+//!   in the background.
 //!
 //! # What it cannot promise
 //!

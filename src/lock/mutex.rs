@@ -146,12 +146,14 @@ impl Mutex {
 
     async fn enter(&self, owner: OwnerId, turn: Turn) -> Result<Option<Guard>, LockError> {
         let current = self.session.core.hold_of(&self.name);
-        match current.filter(|hold| hold.is_owned_by(owner)) {
-            Some(hold) => {
-                hold.enter()?;
-                Ok(Some(Guard::new(hold, self.session.clone())))
+        if let Some(hold) = current.filter(|hold| hold.is_owned_by(owner)) {
+            match hold.enter() {
+                Ok(()) => return Ok(Some(Guard::new(hold, self.session.clone()))),
+                // its last guard has just been dropped somewhere else
+                Err(LockError::NotHeld) => {}
+                Err(error) => return Err(error),
             }
-            None => acquire(&self.session, &self.name, owner, turn).await,
         }
+        acquire(&self.session, &self.name, owner, turn).await
     }
 }

@@ -8,12 +8,12 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::session::Core;
 use super::{BackendError, BackendErrorKind, LostReason};
 
-/// Renews the session's lease three times a TTL until the session is lost or closed. A renewal that
+/// Renews the session's lease three times before its deadline until the session is lost or closed. A renewal that
 /// fails or hangs is repeated until the deadline; then the session is lost, by the local clock,
 /// whatever the backend says later.
 pub(super) async fn renew_until_lost(core: Arc<Core>, margin: Duration) {
-    let ttl = core.lease.ttl;
-    let mut next = Instant::now() + ttl / 3;
+    let lifetime = core.lease.ttl.saturating_sub(margin);
+    let mut next = Instant::now() + lifetime / 3;
     loop {
         tokio::select! {
             // the lease is needed until close has drained the releases, and close declares the loss
@@ -31,7 +31,7 @@ pub(super) async fn renew_until_lost(core: Arc<Core>, margin: Duration) {
         }
         // counted from when it was sent: the backend cannot have renewed it before that
         let sent_at = Instant::now();
-        let attempt_ends = deadline.min(sent_at + ttl / 4);
+        let attempt_ends = deadline.min(sent_at + lifetime / 4);
         let renewed = timeout_at(attempt_ends, core.backend.renew(core.lease)).await;
         let renewed = renewed
             .unwrap_or_else(|elapsed| Err(BackendError::new(BackendErrorKind::Transient, elapsed)));
@@ -39,16 +39,16 @@ pub(super) async fn renew_until_lost(core: Arc<Core>, margin: Duration) {
         match renewed {
             Ok(lives_for) => {
                 core.validity.extend(sent_at + lives_for.saturating_sub(margin));
-                next = sent_at + ttl / 3;
+                next = sent_at + lifetime / 3;
             }
-            Err(error) if error.kind == BackendErrorKind::Gone => {
+            Err(error) if error.kind == BackendErrorKind::LeaseGone => {
                 tracing::warn!(lease = core.lease.id, "lost the session: its lease is gone");
                 core.validity.lose(LostReason::Revoked);
                 return;
             }
             Err(error) => {
                 tracing::debug!(lease = core.lease.id, ?error, "could not renew: trying again");
-                next = Instant::now() + ttl / 20;
+                next = Instant::now() + lifetime / 20;
             }
         }
     }

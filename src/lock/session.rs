@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -15,15 +16,20 @@ use super::renewal::renew_until_lost;
 use super::validity::Validity;
 use super::{Backend, BackendError, BackendErrorKind, Claim, Lease, LockError, LostReason, Mutex};
 
+/// Longer TTLs are cut to this one: whoever waits behind a dead process waits so long.
+const MAX_TTL: Duration = Duration::from_hours(24);
+
 /// How a session behaves.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SessionOptions {
     /// How long the claims of this process outlive it when it dies or is cut off, and so how long
     /// the others wait then. A backend may grant more (etcd: at least 1.5 election timeouts, whole
-    /// seconds).
+    /// seconds). More than a day counts as a day.
     pub ttl: Duration,
     /// How long before the lease can end the session stops believing in it. It covers the time
-    /// between looking at the clock and acting on it, and clocks that run at different speeds.
+    /// between looking at the clock and acting on it, and clocks that run at different speeds. At most
+    /// half of the TTL counts.
     pub margin: Duration,
     /// Who this is, in words for a human who looks at the queue.
     pub label: String,
@@ -65,7 +71,8 @@ impl Session {
     /// its TTL.
     ///
     /// # Errors
-    /// [`LockError::Backend`] if the backend grants no lease.
+    /// [`LockError::Backend`] if the backend grants no lease; [`LockError::SessionLost`] if it took so
+    /// long that the lease cannot be believed in.
     ///
     /// # Panics
     /// Outside of a tokio runtime, with a backend that has none of its own.
@@ -74,8 +81,9 @@ impl Session {
         options: SessionOptions,
     ) -> Result<Self, LockError> {
         let asked_at = Instant::now();
-        let lease = backend.open(options.ttl).await?;
-        let margin = options.margin;
+        let lease = backend.open(options.ttl.min(MAX_TTL)).await?;
+        // a larger one would leave no time to renew
+        let margin = options.margin.min(lease.ttl / 2);
         let core = Arc::new(Core {
             runtime: backend.runtime().unwrap_or_else(Handle::current),
             validity: Validity::until(asked_at + lease.ttl.saturating_sub(margin)),
@@ -87,10 +95,14 @@ impl Session {
             holds: StdMutex::default(),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
+            closed: OnceCell::new(),
         });
         core.runtime.spawn(renew_until_lost(Arc::clone(&core), margin));
         let closer = Arc::new(CloseOnDrop { core: Arc::clone(&core) });
-        Ok(Self { core, _closer: closer })
+        let session = Self { core, _closer: closer };
+        // a service that took its time to answer may have used up the lease
+        session.core.check()?;
+        Ok(session)
     }
 
     /// The mutex of this name. All mutexes of one name, of all sessions of all processes, are one
@@ -132,7 +144,7 @@ impl Session {
     }
 
     /// Closes the session: waiters fail, releases that are under way end, the lease is revoked.
-    /// Guards that still live are lost. Closing twice is harmless.
+    /// Guards that still live are lost. Closing twice is harmless, and tells the same twice.
     ///
     /// # Cancel safety
     /// When the future is dropped, closing goes on in the background.
@@ -190,6 +202,7 @@ pub(super) struct Core {
     /// Whether the latest request was answered.
     is_answered: AtomicBool,
     next_claim: AtomicU64,
+    closed: OnceCell<Result<(), BackendError>>,
     /// The newest hold of each name, for re-entry.
     holds: StdMutex<HashMap<Arc<str>, Arc<Hold>>>,
 }
@@ -241,23 +254,37 @@ impl Core {
     /// Withdraws the claim in the background.
     pub(super) fn spawn_release(self: &Arc<Self>, claim: Claim) {
         let core = Arc::clone(self);
-        self.tasks.spawn_on(async move { drop(core.release(&claim).await) }, &self.runtime);
+        let release = async move {
+            if let Err(error) = core.release(&claim).await {
+                tracing::debug!(%claim, %error, "the claim was not there, or is left to its lease");
+            }
+        };
+        self.tasks.spawn_on(release, &self.runtime);
     }
 
     /// Withdraws the claim, trying again until it is done or the session is lost. If a TTL does not
     /// suffice, it gives up the session, so that the claim ends with the lease and blocks nobody.
+    /// [`LockError::Lost`] if the claim was certainly gone before.
     pub(super) async fn release(&self, claim: &Claim) -> Result<(), LockError> {
-        let give_up_at = Instant::now() + self.lease.ttl;
+        let began_at = Instant::now();
+        let mut was_sent = false;
         let mut pause = Duration::from_millis(20);
         loop {
             // sent also when the lease seems lost: a key that is still there should go now
             let released = self.backend.release(claim).await;
             self.note_answer(&released);
-            let Err(error) = released else { return Ok(()) };
+            let error = match released {
+                Ok(true) => return Ok(()),
+                // if an earlier attempt was not answered, it may have been the one
+                Ok(false) if was_sent => return Ok(()),
+                Ok(false) => return Err(LockError::Lost),
+                Err(error) => error,
+            };
+            was_sent = true;
             if let Some(reason) = self.validity.lost_reason() {
                 return Err(LockError::SessionLost { reason });
             }
-            if Instant::now() + pause >= give_up_at {
+            if began_at.elapsed() + pause >= self.lease.ttl {
                 tracing::warn!(%claim, %error, "could not withdraw a claim: giving up the session");
                 self.validity.lose(LostReason::ReleaseFailed);
                 return Err(error.into());
@@ -269,15 +296,28 @@ impl Core {
     }
 
     async fn close(&self) -> Result<(), BackendError> {
+        self.closed.get_or_init(|| self.drain_and_revoke()).await.clone()
+    }
+
+    async fn drain_and_revoke(&self) -> Result<(), BackendError> {
         self.closing.cancel();
         self.tasks.close();
         // each task ends within a TTL by itself; this bound is for a backend that breaks its word
-        let drained = timeout(self.lease.ttl * 2, self.tasks.wait()).await;
+        let drained = timeout(self.lease.ttl.saturating_mul(2), self.tasks.wait()).await;
         if drained.is_err() {
             tracing::warn!(lease = self.lease.id, "closing with claims that were not withdrawn");
         }
-        let closed_before = self.validity.lost_reason() == Some(LostReason::Closed);
         self.validity.lose(LostReason::Closed);
-        if closed_before { Ok(()) } else { self.backend.close(self.lease).await }
+        let began_at = Instant::now();
+        let mut pause = Duration::from_millis(20);
+        loop {
+            let Err(error) = self.backend.close(self.lease).await else { return Ok(()) };
+            // by then the lease has ended by itself
+            if began_at.elapsed() + pause >= self.lease.ttl {
+                return Err(error);
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
     }
 }

@@ -3,7 +3,9 @@
 use std::fmt;
 
 /// The identity of the cluster that numbered a [`Token`], so that a store can tell tokens of one
-/// cluster from those of another (a restored backup, a new cluster behind an old address).
+/// cluster from those of another: a new cluster behind an old address, say. A copy of a cluster has
+/// the identity of the original, so a backup must be restored with revisions that are larger than any
+/// before (`etcdutl snapshot restore --bump-revision`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClusterId(pub u64);
 

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use super::LostReason;
 
@@ -55,11 +55,16 @@ impl Validity {
     /// Waits until the session is lost.
     pub(super) async fn lost(&self) -> LostReason {
         let mut lost = self.lost.subscribe();
-        // `self` keeps the sender, so the wait cannot fail; if it could, the session would be gone
-        lost.wait_for(Option::is_some)
-            .await
-            .ok()
-            .and_then(|reason| *reason)
-            .unwrap_or(LostReason::Closed)
+        loop {
+            if let Some(reason) = self.lost_reason() {
+                return reason;
+            }
+            // the clock is looked at here as well: the session's own task may not get to run
+            tokio::select! {
+                // `self` keeps the sender, so this cannot fail
+                _ = lost.changed() => {}
+                () = sleep_until(self.deadline()) => {}
+            }
+        }
     }
 }

@@ -46,12 +46,22 @@ pub enum SaleError {
         #[source]
         source: BoxError,
     },
+    /// A sale was to be started afresh, and the store did not answer: it may have been, or not.
+    #[error("it is not known whether the sale of {item} was started: look at the stock")]
+    StartUnknown {
+        /// What was to be sold.
+        item: Item,
+        /// What went wrong.
+        #[source]
+        source: BoxError,
+    },
     /// The store has seen a later token: this instance lost the lock without knowing. Nothing was
     /// taken.
     #[error("a later holder of the lock has written already")]
     StaleToken,
     /// The store's fence comes from another etcd cluster. Nothing is sold until an operator has
-    /// looked: see [`SaleError`]'s message for what to do.
+    /// looked: either this instance was given the wrong etcd, or etcd was set up anew and the fence
+    /// has to [adopt](crate::inventory::Inventory::adopt) it.
     #[error(
         "the fence of {item} comes from etcd cluster {theirs}, and this lock is of cluster {ours}"
     )]
@@ -88,7 +98,13 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 impl SaleError {
     /// Whether asking again, with the same order id, is safe and can help.
     pub fn is_retryable(&self) -> bool {
-        !matches!(self, Self::ForeignFence { .. } | Self::UnknownItem { .. } | Self::Damaged { .. })
+        !matches!(
+            self,
+            Self::ForeignFence { .. }
+                | Self::UnknownItem { .. }
+                | Self::Damaged { .. }
+                | Self::StartUnknown { .. }
+        )
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::SaleError;
 use crate::inventory::Item;
-use crate::lock::{self, LockError, Owner, SessionKeeper};
+use crate::lock::{self, LockError, LostReason, Owner, SessionKeeper};
 
 /// What guards a sale.
 pub(super) enum SaleGuard {
@@ -54,11 +54,12 @@ pub(super) async fn mutex_of(
     lock_name: &str,
     deadline: Instant,
 ) -> Result<lock::Mutex, SaleError> {
-    let session = match timeout_at(deadline, sessions.session()).await {
-        Ok(session) => session.map_err(unavailable)?,
-        Err(_) => return Err(unavailable(why_no_session(sessions))),
-    };
-    session.mutex(lock_name).map_err(unavailable)
+    let began_at = Instant::now();
+    let session = timeout_at(deadline, sessions.session()).await.unwrap_or_else(|_| {
+        let waited = began_at.elapsed();
+        Err(sessions.latest_error().unwrap_or(LockError::Timeout { waited }))
+    });
+    session.and_then(|session| session.mutex(lock_name)).map_err(unavailable)
 }
 
 /// Takes the lock of an item for an owner of its own, until `deadline`.
@@ -74,11 +75,10 @@ pub(super) async fn take(
         match timeout_at(deadline, mutex.lock_as(&mut owner)).await {
             Ok(Ok(guard)) => return Ok(Tenure { mutex, owner, guard }),
             // lost while waiting: the keeper opens another session, and the order queues again
-            Ok(Err(LockError::Lost | LockError::SessionLost { .. }))
-                if Instant::now() < deadline => {}
+            Ok(Err(error)) if is_gone(&error) && Instant::now() < deadline => {}
             Ok(Err(error)) => return Err(unavailable(error)),
             Err(_) => match sessions.current() {
-                Ok(session) if session.is_answered() => {
+                Some(session) if session.is_answered() => {
                     return Err(SaleError::WaitTooLong { waited });
                 }
                 _ => return Err(unavailable(LockError::Timeout { waited })),
@@ -87,11 +87,12 @@ pub(super) async fn take(
     }
 }
 
-fn why_no_session(sessions: &SessionKeeper) -> LockError {
-    match sessions.current() {
-        Err(Some(error)) => error,
-        // one is open by now, a moment too late
-        Ok(_) | Err(None) => LockError::Timeout { waited: Duration::ZERO },
+/// Whether another claim, in another session perhaps, may be granted.
+fn is_gone(error: &LockError) -> bool {
+    match error {
+        LockError::Lost => true,
+        LockError::SessionLost { reason } => *reason != LostReason::Closed,
+        _ => false,
     }
 }
 

@@ -16,7 +16,7 @@ pub use options::{LockMode, SaleOptions};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -31,6 +31,9 @@ use crate::lock::{LockError, LostReason, SessionKeeper, Token};
 
 /// How long a question about the lock may take: it is asked by people and by health checks.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long to wait before a fresh start that the store did not answer is tried again.
+const START_PAUSE: Duration = Duration::from_millis(200);
 
 /// One claim in the queue for an item's lock, the holder first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,11 +141,15 @@ impl Sale {
     ) -> Result<Outcome, SaleError> {
         let waited = self.0.options.wait_timeout;
         let deadline = Instant::now() + waited;
-        let mut silence = None;
+        let (mut silence, mut latest_loss) = (None, None);
+        let mut pause = Duration::from_millis(10);
         loop {
             let tenure = match guard::take(sessions, lock_name, deadline, waited).await {
                 Ok(tenure) => tenure,
-                Err(error) => return Err(unknown_if_sent(silence, &order, error)),
+                Err(error) => {
+                    let error = latest_loss.unwrap_or(error);
+                    return Err(unknown_if_sent(silence, &order, error));
+                }
             };
             // in a task of its own: from here on the order stands, also if its buyer goes away
             let attempt = self.0.tasks.spawn(reduce::under_lock(
@@ -158,15 +165,17 @@ impl Sale {
                 Ok(Attempt::Ended(result)) => {
                     return result.map_err(|error| unknown_if_sent(silence, &order, error));
                 }
-                Ok(Attempt::LockLost { silence: latest }) => silence = silence.or(latest),
+                Ok(Attempt::LockLost { error, silence: latest }) => {
+                    silence = silence.or(latest);
+                    latest_loss = Some(error);
+                }
                 Err(failed) => {
                     let order = order.id;
                     return Err(SaleError::OutcomeUnknown { order, source: failed.into() });
                 }
             }
-            if Instant::now() >= deadline {
-                return Err(unknown_if_sent(silence, &order, SaleError::StaleToken));
-            }
+            sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(500));
         }
     }
 
@@ -196,8 +205,24 @@ impl Sale {
             SaleGuard::Local(_) | SaleGuard::Nothing => None,
         };
         let token = tenure.as_ref().map(|tenure| tenure.guard.token());
-        let started = inventory.start(item, token, units).await;
-        started.map_err(|error| from_read(error, item))
+        let deadline = Instant::now() + options.wait_timeout;
+        loop {
+            let error = match inventory.start(item, token, units).await {
+                Ok(stock) => return Ok(stock),
+                Err(error) => error,
+            };
+            // as long as the lock is held nobody has ordered, so starting again changes nothing
+            let is_held = tenure.as_ref().is_some_and(|tenure| !tenure.guard.is_lost());
+            if !is_held || !error.is_retryable() || Instant::now() + START_PAUSE >= deadline {
+                return Err(match error {
+                    InventoryError::Unanswered { .. } => {
+                        SaleError::StartUnknown { item: item.clone(), source: error.into() }
+                    }
+                    error => from_read(error, item),
+                });
+            }
+            sleep(START_PAUSE).await;
+        }
     }
 
     /// The state of `item`, read at one moment.
@@ -287,6 +312,8 @@ impl Sale {
         self.0.tasks.wait().await;
         if let SaleGuard::Distributed { sessions, .. } = &self.0.guard {
             sessions.close().await;
+            // somebody who waited may have been granted the lock in between
+            self.0.tasks.wait().await;
         }
     }
 

@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 
 use super::SaleError;
 use super::error::from_store;
-use super::guard::Tenure;
+use super::guard::{Tenure, unavailable};
 use crate::inventory::{Inventory, InventoryError, Order, Outcome};
 use crate::lock::LockError;
 
@@ -14,8 +14,9 @@ use crate::lock::LockError;
 pub(super) enum Attempt {
     /// With an answer, or an error that another tenure would not mend.
     Ended(Result<Outcome, SaleError>),
-    /// The lock was lost on the way. `silence` is there if the order was sent and not answered.
-    LockLost { silence: Option<InventoryError> },
+    /// The lock was lost on the way, which is all that went wrong; another tenure may mend it.
+    /// `silence` is there if the order was sent and not answered.
+    LockLost { error: SaleError, silence: Option<InventoryError> },
 }
 
 /// Reduces the stock under the lock, then releases it.
@@ -46,8 +47,10 @@ async fn reduce_stock(
 ) -> Attempt {
     let guard = match tenure.mutex.lock_as(&mut tenure.owner).await {
         Ok(guard) => guard,
-        Err(LockError::Lost) => return Attempt::LockLost { silence: None },
-        Err(error) => return Attempt::Ended(Err(super::guard::unavailable(error))),
+        Err(LockError::Lost) => {
+            return Attempt::LockLost { error: unavailable(LockError::Lost), silence: None };
+        }
+        Err(error) => return Attempt::Ended(Err(unavailable(error))),
     };
     let mut silence = None;
     let mut pause = Duration::from_millis(10);
@@ -57,7 +60,9 @@ async fn reduce_stock(
         let error = match reduced.map(|mut outcomes| outcomes.pop()) {
             Ok(Some(outcome)) => return Attempt::Ended(Ok(outcome)),
             Ok(None) => InventoryError::InvalidArgument("one order, and no outcome"),
-            Err(InventoryError::StaleToken { .. }) => return Attempt::LockLost { silence },
+            Err(InventoryError::StaleToken { .. }) => {
+                return Attempt::LockLost { error: SaleError::StaleToken, silence };
+            }
             Err(error) => error,
         };
         let can_repeat = error.is_retryable() && Instant::now() + pause < deadline;
@@ -66,7 +71,8 @@ async fn reduce_stock(
             // silence outweighs a later refusal: the order may stand
             let error = silence.unwrap_or(error);
             return if can_repeat {
-                Attempt::LockLost { silence: Some(error).filter(|e| !e.nothing_written()) }
+                let silence = Some(error).filter(|error| !error.nothing_written());
+                Attempt::LockLost { error: unavailable(LockError::Lost), silence }
             } else {
                 Attempt::Ended(Err(from_store(error, order)))
             };

@@ -1,7 +1,5 @@
 //! What etcd's failures mean.
 
-use std::time::Duration;
-
 use etcd_client::Error;
 
 use crate::lock::{BackendError, BackendErrorKind};
@@ -11,31 +9,16 @@ mod code {
     pub(super) const INVALID_ARGUMENT: i32 = 3;
     pub(super) const NOT_FOUND: i32 = 5;
     pub(super) const PERMISSION_DENIED: i32 = 7;
+    pub(super) const RESOURCE_EXHAUSTED: i32 = 8;
+    pub(super) const FAILED_PRECONDITION: i32 = 9;
+    pub(super) const OUT_OF_RANGE: i32 = 11;
+    pub(super) const UNIMPLEMENTED: i32 = 12;
     pub(super) const UNAUTHENTICATED: i32 = 16;
-}
-
-/// Runs a request, at most for `limit`.
-pub(super) async fn within<T>(
-    limit: Duration,
-    request: impl Future<Output = Result<T, Error>>,
-) -> Result<T, BackendError> {
-    match tokio::time::timeout(limit, request).await {
-        Ok(result) => result.map_err(backend_error),
-        Err(elapsed) => Err(BackendError::new(BackendErrorKind::Transient, elapsed)),
-    }
 }
 
 pub(super) fn backend_error(error: Error) -> BackendError {
     let kind = match &error {
-        Error::GRpcStatus(status) => match status.code() as i32 {
-            // the only thing that a request here can miss is its lease
-            code::NOT_FOUND => BackendErrorKind::Gone,
-            // wrong credentials; an expired auth token is renewed by the client and not seen here
-            code::INVALID_ARGUMENT | code::PERMISSION_DENIED | code::UNAUTHENTICATED => {
-                BackendErrorKind::Permanent
-            }
-            _ => BackendErrorKind::Transient,
-        },
+        Error::GRpcStatus(status) => kind_of(status.code() as i32, status.message()),
         Error::InvalidArgs(_) | Error::InvalidUri(_) | Error::InvalidMetadataValue(_) => {
             BackendErrorKind::Permanent
         }
@@ -44,8 +27,38 @@ pub(super) fn backend_error(error: Error) -> BackendError {
     BackendError::new(kind, error)
 }
 
-pub(super) fn gone(what: &'static str) -> BackendError {
-    BackendError::new(BackendErrorKind::Gone, what)
+fn kind_of(code: i32, message: &str) -> BackendErrorKind {
+    match code {
+        // the only thing that a request here can miss is its lease
+        code::NOT_FOUND => BackendErrorKind::LeaseGone,
+        // out of space, or too many requests
+        code::RESOURCE_EXHAUSTED => BackendErrorKind::Refused,
+        // users were changed since the client authenticated, which it does anew
+        code::INVALID_ARGUMENT if message.contains("revision of auth store is old") => {
+            BackendErrorKind::Transient
+        }
+        // this code also tells that a member is not the leader, which passes
+        code::FAILED_PRECONDITION if !message.contains("authentication is not enabled") => {
+            BackendErrorKind::Transient
+        }
+        // wrong credentials or no permission; an auth token that expired is renewed by the client
+        // and not seen here
+        code::INVALID_ARGUMENT
+        | code::PERMISSION_DENIED
+        | code::FAILED_PRECONDITION
+        | code::OUT_OF_RANGE
+        | code::UNIMPLEMENTED
+        | code::UNAUTHENTICATED => BackendErrorKind::Permanent,
+        _ => BackendErrorKind::Transient,
+    }
+}
+
+pub(super) fn lease_gone() -> BackendError {
+    BackendError::new(BackendErrorKind::LeaseGone, "the lease has expired or was revoked")
+}
+
+pub(super) fn claim_gone() -> BackendError {
+    BackendError::new(BackendErrorKind::ClaimGone, "the claim to hand over is gone")
 }
 
 /// An answer that etcd does not give; a proxy in between, perhaps.

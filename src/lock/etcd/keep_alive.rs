@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use etcd_client::{Client, LeaseKeepAliveStream, LeaseKeeper};
+use etcd_client::{Client, Error, LeaseKeepAliveStream, LeaseKeeper};
 
-use super::failure::{backend_error, gone, malformed};
-use crate::lock::BackendError;
+use super::endpoints::Endpoints;
+use super::failure::lease_gone;
+use crate::lock::{BackendError, Lease};
 
 type Stream = (LeaseKeeper, LeaseKeepAliveStream);
 
@@ -21,31 +22,43 @@ impl KeepAlives {
     /// Renews the lease once and returns its TTL from now on.
     pub(super) async fn renew(
         &self,
-        client: &mut Client,
-        lease: i64,
+        endpoints: &Endpoints,
+        lease: Lease,
     ) -> Result<Duration, BackendError> {
+        // short, so that there is time to ask another member before the session tries again
+        let limit = if endpoints.are_several() { lease.ttl / 8 } else { lease.ttl / 4 };
+        let renewed = endpoints.ask_within(limit, |client| self.exchange(client, lease.id)).await;
+        match u64::try_from(renewed?) {
+            // to etcd, a lease that is gone is no error
+            Ok(0) | Err(_) => Err(lease_gone()),
+            Ok(ttl_seconds) => Ok(Duration::from_secs(ttl_seconds)),
+        }
+    }
+
+    /// The lease's TTL in seconds after a renewal; 0 or less if it is gone.
+    async fn exchange(&self, mut client: Client, lease: i64) -> Result<i64, Error> {
         // taken out for the time of the exchange: if this future is dropped in the middle, the
         // stream goes with it, and its late answer is never taken for that to another request
         let (mut keeper, mut answers) = match self.take(lease) {
             Some(stream) => stream,
             None => match client.lease_keep_alive(lease).await {
                 Ok(stream) => stream,
-                Err(error) => return Err(self.why_refused(client, lease, error).await),
+                // the client reports a lease that is gone as just another failed stream, so ask
+                Err(error) => match client.lease_time_to_live(lease, None).await {
+                    Ok(answer) if answer.ttl() <= 0 => return Ok(answer.ttl()),
+                    _ => return Err(error),
+                },
             },
         };
-        keeper.keep_alive().await.map_err(backend_error)?;
-        let answer = answers.message().await.map_err(backend_error)?;
-        let answer = answer.ok_or_else(|| malformed("the keep-alive stream ended"))?;
-        match u64::try_from(answer.ttl()) {
-            Ok(0) | Err(_) => Err(gone("the lease has expired or was revoked")),
-            Ok(ttl_seconds) => {
-                self.streams
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .insert(lease, (keeper, answers));
-                Ok(Duration::from_secs(ttl_seconds))
-            }
+        keeper.keep_alive().await?;
+        let answer = answers.message().await?;
+        let ended = || Error::LeaseKeepAliveError("the keep-alive stream ended".into());
+        let ttl_seconds = answer.ok_or_else(ended)?.ttl();
+        if ttl_seconds > 0 {
+            let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+            streams.insert(lease, (keeper, answers));
         }
+        Ok(ttl_seconds)
     }
 
     pub(super) fn forget(&self, lease: i64) {
@@ -54,18 +67,5 @@ impl KeepAlives {
 
     fn take(&self, lease: i64) -> Option<Stream> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner).remove(&lease)
-    }
-
-    /// `etcd-client` reports a lease that is gone as just another failed stream, so ask.
-    async fn why_refused(
-        &self,
-        client: &mut Client,
-        lease: i64,
-        error: etcd_client::Error,
-    ) -> BackendError {
-        match client.lease_time_to_live(lease, None).await {
-            Ok(answer) if answer.ttl() <= 0 => gone("the lease has expired or was revoked"),
-            _ => backend_error(error),
-        }
     }
 }

@@ -8,6 +8,7 @@
 //! What it costs: an uncontended lock one round trip, a release one, and a hand-over one for both. A
 //! waiter makes no request of its own: one watch stream for all queues tells when it is granted.
 
+mod endpoints;
 mod failure;
 mod keep_alive;
 mod keys;
@@ -17,17 +18,19 @@ mod queues;
 mod requests;
 mod standing_watch;
 mod thread;
+mod watch_stream;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Client, ResponseHeader};
+use etcd_client::ResponseHeader;
 use tokio::runtime::Handle;
-use tokio::sync::{OnceCell, mpsc};
+use tokio::sync::mpsc;
 
 pub use options::EtcdOptions;
 
-use self::failure::{malformed, within};
+use self::endpoints::Endpoints;
+use self::failure::malformed;
 use self::keep_alive::KeepAlives;
 use self::queues::Queues;
 use self::standing_watch::StandingWatch;
@@ -56,21 +59,18 @@ use super::{
 /// ```
 pub struct EtcdBackend {
     options: EtcdOptions,
-    thread: LockThread,
-    /// Connected when first used, so that an etcd that is not there yet is no error.
-    connection: OnceCell<Connection>,
+    endpoints: Arc<Endpoints>,
     queues: Arc<Queues>,
     keep_alives: KeepAlives,
-}
-
-struct Connection {
-    client: Client,
-    /// Its drop ends the standing watch.
+    /// Queues to watch. Its drop ends the standing watch.
     new_names: mpsc::UnboundedSender<Arc<str>>,
+    // last: its drop ends the runtime
+    thread: LockThread,
 }
 
 impl EtcdBackend {
-    /// A backend for these options. Nothing is sent before a session is opened.
+    /// A backend for these options. Nothing is sent before a session is opened, so an etcd that is not
+    /// there yet is no error.
     ///
     /// # Errors
     /// [`BackendErrorKind::Permanent`] if an endpoint is no URL, or the thread cannot be started.
@@ -78,46 +78,13 @@ impl EtcdBackend {
         options.check()?;
         let thread = LockThread::start()
             .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
-        Ok(Self {
-            options,
-            thread,
-            connection: OnceCell::new(),
-            queues: Arc::default(),
-            keep_alives: KeepAlives::default(),
-        })
-    }
-
-    async fn connection(&self) -> Result<&Connection, BackendError> {
-        self.connection.get_or_try_init(|| self.connect()).await
-    }
-
-    async fn client(&self) -> Result<Client, BackendError> {
-        Ok(self.connection().await?.client.clone())
-    }
-
-    /// Connects on the backend's own runtime, where the connection's tasks then live.
-    async fn connect(&self) -> Result<Connection, BackendError> {
-        let limit = self.options.request_timeout;
-        let endpoints = self.options.endpoints.clone();
-        let connect_options = self.options.connect_options();
-        let connecting =
-            async move { within(limit, Client::connect(endpoints, Some(connect_options))).await };
-        let client = self.thread.handle().spawn(connecting).await;
-        let client =
-            client.map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))??;
+        let endpoints = Arc::new(Endpoints::new(options.clone(), thread.handle().clone()));
+        let queues = Arc::<Queues>::default();
         let (new_names, names) = mpsc::unbounded_channel();
-        let watch = StandingWatch {
-            client: client.clone(),
-            queues: Arc::clone(&self.queues),
-            new_names: names,
-            request_timeout: limit,
-        };
-        self.thread.handle().spawn(watch.run());
-        Ok(Connection { client, new_names })
-    }
-
-    fn limit(&self) -> Duration {
-        self.options.request_timeout
+        let watch = StandingWatch::new(Arc::clone(&endpoints), Arc::clone(&queues), names);
+        thread.handle().spawn(watch.run());
+        let keep_alives = KeepAlives::default();
+        Ok(Self { options, endpoints, queues, keep_alives, new_names, thread })
     }
 }
 
@@ -131,7 +98,7 @@ impl Backend for EtcdBackend {
     }
 
     fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
-        Box::pin(async move { self.keep_alives.renew(&mut self.client().await?, lease.id).await })
+        Box::pin(self.keep_alives.renew(&self.endpoints, lease))
     }
 
     fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
@@ -142,7 +109,11 @@ impl Backend for EtcdBackend {
         Box::pin(self.put_claim(claim, None))
     }
 
-    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, ()> {
+    fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Place>> {
+        Box::pin(self.put_claim_if_free(claim))
+    }
+
+    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, bool> {
         Box::pin(self.delete_claim(claim))
     }
 

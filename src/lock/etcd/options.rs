@@ -9,14 +9,15 @@ use crate::lock::{BackendError, BackendErrorKind};
 
 /// How to reach etcd.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct EtcdOptions {
-    /// The members' client URLs, such as `http://127.0.0.1:2379`. With several, requests go to those
-    /// that answer.
+    /// The members' client URLs, such as `http://127.0.0.1:2379`. With several, a request that one does
+    /// not answer goes to the next.
     pub endpoints: Vec<String>,
     /// User and password, if etcd asks for them.
     pub user: Option<(String, String)>,
-    /// The longest that one request may take. A request that takes longer counts as unanswered, and
-    /// is repeated where that is of use.
+    /// The longest that one member may take to answer. After that the next one is asked; and what
+    /// nobody answered is asked again where that is of use.
     pub request_timeout: Duration,
 }
 

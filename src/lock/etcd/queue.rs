@@ -88,17 +88,39 @@ impl NameQueue {
         self.own.get(key).and_then(|own| own.revision)
     }
 
-    /// Notes that the claim was withdrawn.
-    ///
-    /// The next one may be ours, and then need not wait for the watch to tell it: see the type's
-    /// documentation.
+    /// Notes that the claim is not in the queue any more.
     pub(super) fn released(&mut self, key: &str) {
         self.last_used = Instant::now();
         if let Some(own) = self.own.remove(key) {
             advance(&own.status, ClaimStatus::Gone);
         }
         self.remove(key);
-        self.settle_first();
+    }
+
+    /// Notes that a transaction found this key, created at `revision`, to be the first.
+    pub(super) fn is_first(&self, key: &str, revision: i64) {
+        match self.own.get(key) {
+            Some(own) if own.revision == Some(revision) => {
+                advance(&own.status, ClaimStatus::Granted);
+            }
+            _ => {}
+        }
+    }
+
+    /// Forgets the claims on this lease, which have ended with it or will.
+    pub(super) fn remove_lease(&mut self, lease: &str) {
+        let begins = format!("{}{lease}-", self.prefix);
+        let ended: Vec<_> = self.own.keys().filter(|k| k.starts_with(&begins)).cloned().collect();
+        for key in ended {
+            self.released(&key);
+        }
+    }
+
+    /// The latest revision that this process knows to exist. No list that is asked for from now on
+    /// can be older, unless the store was put back to an earlier state.
+    pub(super) fn latest_revision(&self) -> i64 {
+        let own = self.own.values().filter_map(|own| own.revision).max();
+        own.unwrap_or(0).max(self.known_revision)
     }
 
     /// Whether a claim stands behind `key`; `true` if that is not known.
@@ -133,10 +155,17 @@ impl NameQueue {
         self.settle_first();
     }
 
-    /// Takes a list of all keys under the prefix, complete as of `revision`.
-    pub(super) fn load(&mut self, keys: Vec<(String, i64)>, revision: i64) {
-        // what the watch said since is newer, and complete as well
-        if self.early.is_none() && revision < self.known_revision {
+    /// Takes a list of all keys under the prefix, complete as of `revision`, that was asked for when
+    /// [`latest_revision`](Self::latest_revision) was `latest`.
+    pub(super) fn load(&mut self, keys: Vec<(String, i64)>, revision: i64, latest: i64) {
+        if revision < latest {
+            // the store was put back to an earlier state: what it granted since counts no more
+            tracing::error!(prefix = self.prefix, revision, latest, "the revisions went back");
+            for own in self.own.values().filter(|own| own.revision.is_some()) {
+                advance(&own.status, ClaimStatus::Gone);
+            }
+        } else if self.early.is_none() && revision < self.known_revision {
+            // what the watch said since is newer, and complete as well
             return;
         }
         self.members.clear();
@@ -210,6 +239,7 @@ impl NameQueue {
         }
     }
 
+    /// Whoever is first now may be one of ours.
     fn settle_first(&self) {
         if let Some((_, key)) = self.members.first_key_value() {
             self.settle(key);
@@ -242,7 +272,7 @@ mod tests {
     fn waiting() -> (NameQueue, watch::Receiver<ClaimStatus>) {
         let mut queue = NameQueue::new("a");
         let status = queue.expect("a/1-1".into());
-        queue.load(vec![("a/9-1".into(), 5)], 6);
+        queue.load(vec![("a/9-1".into(), 5)], 6, 0);
         queue.enqueued("a/1-1", 7, false);
         queue.apply(vec![put("a/1-1", 7)]);
         (queue, status)
@@ -274,7 +304,7 @@ mod tests {
         queue.apply(vec![put("a/1-1", 7)]);
         queue.apply(vec![delete("a/9-1", 8)]);
         assert_eq!(*status.borrow(), ClaimStatus::Waiting, "nobody knows yet who else is there");
-        queue.load(vec![("a/9-1".into(), 5), ("a/1-1".into(), 7)], 7);
+        queue.load(vec![("a/9-1".into(), 5), ("a/1-1".into(), 7)], 7, 7);
         assert_eq!(*status.borrow(), ClaimStatus::Granted);
     }
 
@@ -283,7 +313,7 @@ mod tests {
     async fn an_old_list_is_ignored() {
         let (mut queue, status) = waiting();
         queue.apply(vec![delete("a/9-1", 8)]);
-        queue.load(vec![("a/9-1".into(), 5)], 6);
+        queue.load(vec![("a/9-1".into(), 5)], 6, 6);
         assert_eq!(*status.borrow(), ClaimStatus::Granted);
         assert!(!queue.is_contended("a/1-1"));
     }
@@ -294,7 +324,7 @@ mod tests {
         let mut queue = NameQueue::new("a");
         let status = queue.expect("a/1-1".into());
         queue.enqueued("a/1-1", 7, false);
-        queue.load(vec![("a/b/9-1".into(), 5), ("a/1-1".into(), 7), ("a/b/9-2".into(), 8)], 8);
+        queue.load(vec![("a/b/9-1".into(), 5), ("a/1-1".into(), 7), ("a/b/9-2".into(), 8)], 8, 7);
         assert_eq!(*status.borrow(), ClaimStatus::Granted);
         assert!(!queue.is_contended("a/1-1"));
     }
@@ -319,7 +349,7 @@ mod tests {
         queue.unwatched();
         queue.apply(vec![delete("a/9-1", 12)]);
         assert_eq!(*status.borrow(), ClaimStatus::Waiting);
-        queue.load(vec![("a/1-1".into(), 7)], 12);
+        queue.load(vec![("a/1-1".into(), 7)], 12, 7);
         assert_eq!(*status.borrow(), ClaimStatus::Granted);
     }
 
@@ -331,9 +361,10 @@ mod tests {
         assert_eq!(queue.orphans(|lease| lease == "1"), ["a/1-2"]);
     }
 
-    /// Goal: when one of our claims makes room for another of ours, no event is waited for.
+    /// Goal: when a release makes room for another claim of ours, no event is waited for; but only what
+    /// etcd says counts, not what was known before.
     #[tokio::test]
-    async fn a_release_grants_the_next_of_ours() {
+    async fn a_release_grants_what_it_found_first() {
         let (mut queue, first) = waiting();
         queue.apply(vec![delete("a/9-1", 8)]);
         let second = queue.expect("a/1-2".into());
@@ -341,8 +372,32 @@ mod tests {
         queue.apply(vec![put("a/1-2", 9)]);
         queue.released("a/1-1");
         assert_eq!(*first.borrow(), ClaimStatus::Gone);
+        assert_eq!(*second.borrow(), ClaimStatus::Waiting);
+        queue.is_first("a/1-2", 9);
         assert_eq!(*second.borrow(), ClaimStatus::Granted);
         queue.apply(vec![delete("a/1-1", 10)]);
         assert_eq!(*second.borrow(), ClaimStatus::Granted);
+    }
+
+    /// Goal: a store that was put back to an earlier state, in which our lease still lives, takes back
+    /// what it granted since.
+    #[tokio::test]
+    async fn revisions_that_go_back_take_grants_back() {
+        let (mut queue, status) = waiting();
+        queue.apply(vec![delete("a/9-1", 8)]);
+        assert_eq!(*status.borrow(), ClaimStatus::Granted);
+        let latest = queue.latest_revision();
+        queue.unwatched();
+        queue.load(vec![("a/2-1".into(), 3)], 4, latest);
+        assert_eq!(*status.borrow(), ClaimStatus::Gone);
+    }
+
+    /// Goal: nothing is kept of a lease that has ended.
+    #[tokio::test]
+    async fn claims_go_with_their_lease() {
+        let (mut queue, status) = waiting();
+        queue.remove_lease("1");
+        assert_eq!(*status.borrow(), ClaimStatus::Gone);
+        assert!(!queue.is_used());
     }
 }

@@ -58,9 +58,14 @@ impl Queues {
         state.leases.insert(format!("{id:x}"));
     }
 
+    /// Forgets a lease and all claims on it, which are gone or will be.
     pub(super) fn remove_lease(&self, id: i64) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.leases.remove(&format!("{id:x}"));
+        let lease = format!("{id:x}");
+        state.leases.remove(&lease);
+        for queue in state.by_name.values_mut() {
+            queue.remove_lease(&lease);
+        }
     }
 
     /// Keys of ours in the queue of `name` that nobody knows of: see [`NameQueue::orphans`].

@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use etcd_client::{
-    Compare, CompareOp, GetOptions, GetResponse, KeyValue, LeaseGrantOptions, PutOptions,
-    SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
+    Client, Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, SortOrder,
+    SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
 
-use super::failure::{gone, malformed, within};
-use super::standing_watch::{delete_if_exists, list_options};
+use super::failure::{claim_gone, malformed};
+use super::standing_watch::list_options;
 use super::{EtcdBackend, keys, token};
-use crate::lock::{BackendError, BackendErrorKind, Claim, ClusterId, Lease, Place, QueueEntry};
+use crate::lock::{
+    BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, Place, QueueEntry,
+};
 
 impl EtcdBackend {
     pub(super) async fn grant_lease(&self, ttl: Duration) -> Result<Lease, BackendError> {
@@ -18,9 +20,8 @@ impl EtcdBackend {
         let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
         let seconds = i64::try_from(seconds.max(1))
             .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
-        let mut client = self.client().await?;
-        let options = LeaseGrantOptions::new();
-        let granted = within(self.limit(), client.lease_grant(seconds, Some(options))).await?;
+        let grant = |mut client: Client| async move { client.lease_grant(seconds, None).await };
+        let granted = self.endpoints.ask(grant).await?;
         let ttl = u64::try_from(granted.ttl()).map_err(|_| malformed("a lease without a TTL"))?;
         let header = granted.header().ok_or_else(|| malformed("an answer without a header"))?;
         self.queues.add_lease(granted.id());
@@ -33,11 +34,10 @@ impl EtcdBackend {
 
     pub(super) async fn revoke_lease(&self, lease: Lease) -> Result<(), BackendError> {
         self.keep_alives.forget(lease.id);
-        let mut client = self.client().await?;
-        let revoked = within(self.limit(), client.lease_revoke(lease.id)).await;
         self.queues.remove_lease(lease.id);
-        match revoked {
-            Err(error) if error.kind != BackendErrorKind::Gone => Err(error),
+        let revoke = |mut client: Client| async move { client.lease_revoke(lease.id).await };
+        match self.endpoints.ask(revoke).await {
+            Err(error) if error.kind != BackendErrorKind::LeaseGone => Err(error),
             _ => Ok(()),
         }
     }
@@ -50,20 +50,24 @@ impl EtcdBackend {
         claim: &Claim,
         held: Option<&Claim>,
     ) -> Result<Place, BackendError> {
-        let connection = self.connection().await?;
         let key = claim.key();
-        let (status, is_new_name) =
-            self.queues.with_or_new(&claim.name, |queue| queue.expect(key.clone()));
-        if is_new_name {
-            // an error means that the backend's thread has ended, which the request will tell
-            drop(connection.new_names.send(claim.name.clone()));
+        let status = self.expect(claim, &key);
+        let mut conditions = vec![Compare::create_revision(key.as_str(), CompareOp::Equal, 0)];
+        let mut changes = Vec::new();
+        if let Some(held) = held {
+            conditions.push(self.is_held(held));
+            changes.push(TxnOp::delete(held.key(), None));
         }
-        let mut client = connection.client.clone();
-        let request = client.txn(self.put_if_absent(claim, &key, held));
-        let response = within(self.limit(), request).await?;
+        changes.push(put(claim, &key));
+        let reads = [TxnOp::get(key.as_str(), None), first_of(&claim.name)];
+        changes.extend(reads.clone());
+        // what was there already, from a request whose answer got lost; or nothing, if the claim that
+        // was to be handed over is gone
+        let txn = Txn::new().when(conditions).and_then(changes).or_else(reads);
+        let response = self.endpoints.txn(&txn).await?;
         let answers = Ranges::of(&response);
         let own = answers.find(&key).map(KeyValue::create_revision);
-        let revision = own.ok_or_else(|| gone("the claim that was to be handed over is gone"))?;
+        let revision = own.ok_or_else(claim_gone)?;
         if let Some(held) = held {
             self.queues.with(&held.name, |queue| queue.released(&held.key()));
         }
@@ -72,23 +76,53 @@ impl EtcdBackend {
         Ok(Place { token: token(response.header(), revision)?, status })
     }
 
-    fn put_if_absent(&self, claim: &Claim, key: &str, held: Option<&Claim>) -> Txn {
-        let mut conditions = vec![Compare::create_revision(key, CompareOp::Equal, 0)];
-        let mut changes = Vec::new();
-        if let Some(held) = held {
-            conditions.push(self.is_held(held));
-            changes.push(TxnOp::delete(held.key(), None));
+    /// Puts `claim` into the queue only if that is empty, so that a try stands in nobody's way.
+    pub(super) async fn put_claim_if_free(
+        &self,
+        claim: &Claim,
+    ) -> Result<Option<Place>, BackendError> {
+        let key = claim.key();
+        let prefix = keys::prefix(&claim.name);
+        let is_empty = Compare::create_revision(prefix.as_str(), CompareOp::Equal, 0).with_prefix();
+        let whole = GetOptions::new().with_prefix().with_keys_only();
+        let txn = Txn::new()
+            .when([is_empty])
+            .and_then([put(claim, &key), TxnOp::get(key.as_str(), None)])
+            .or_else([TxnOp::get(prefix.as_str(), Some(whole))]);
+        let status = self.expect(claim, &key);
+        let response = self.endpoints.txn(&txn).await?;
+        let answers = Ranges::of(&response);
+        match answers.find(&key) {
+            Some(own) => {
+                let revision = own.create_revision();
+                self.queues.with(&claim.name, |queue| queue.enqueued(&key, revision, true));
+                Ok(Some(Place { token: token(response.header(), revision)?, status }))
+            }
+            None if answers.all().any(|kv| keys::is_claim(kv.key(), &prefix)) => {
+                self.queues.with(&claim.name, |queue| queue.released(&key));
+                Ok(None)
+            }
+            // only keys of locks with longer names are there
+            None => {
+                let place = self.put_claim(claim, None).await?;
+                let waits = *place.status.borrow() == ClaimStatus::Waiting;
+                if waits {
+                    self.delete_claim(claim).await?;
+                }
+                Ok((!waits).then_some(place))
+            }
         }
-        changes.push(TxnOp::put(
-            key,
-            keys::value(claim),
-            Some(PutOptions::new().with_lease(claim.lease)),
-        ));
-        let reads = [TxnOp::get(key, None), first_of(&claim.name)];
-        changes.extend(reads.clone());
-        // what was there already, from a request whose answer got lost; or nothing, if the claim that
-        // was to be handed over is gone
-        Txn::new().when(conditions).and_then(changes).or_else(reads)
+    }
+
+    /// Makes the claim known before its request is sent, and has its queue watched.
+    fn expect(&self, claim: &Claim, key: &str) -> tokio::sync::watch::Receiver<ClaimStatus> {
+        let (status, is_new_name) =
+            self.queues.with_or_new(&claim.name, |queue| queue.expect(key.to_owned()));
+        if is_new_name {
+            // an error means that the backend's thread has ended, which the request will tell
+            drop(self.new_names.send(claim.name.clone()));
+        }
+        status
     }
 
     /// The condition that a claim is still the one that was made, and not merely of the same name.
@@ -96,6 +130,7 @@ impl EtcdBackend {
         let key = claim.key();
         match self.queues.with(&claim.name, |queue| queue.revision_of(&key)).flatten() {
             Some(revision) => Compare::create_revision(key, CompareOp::Equal, revision),
+            // its request was given up; the key is never used twice
             None => Compare::create_revision(key, CompareOp::Greater, 0),
         }
     }
@@ -115,26 +150,29 @@ impl EtcdBackend {
         }
     }
 
-    pub(super) async fn delete_claim(&self, claim: &Claim) -> Result<(), BackendError> {
-        let mut client = self.client().await?;
+    /// Deletes the claim, and returns whether it was there. The same transaction reads who is first
+    /// then: if that is another claim of ours, it need not wait for the watch to tell it.
+    pub(super) async fn delete_claim(&self, claim: &Claim) -> Result<bool, BackendError> {
         let key = claim.key();
-        let known = self.queues.with(&claim.name, |queue| queue.revision_of(&key)).flatten();
-        let delete = match known {
-            Some(_) => {
-                Txn::new().when([self.is_held(claim)]).and_then([TxnOp::delete(key.clone(), None)])
+        let first = first_of(&claim.name);
+        let txn = Txn::new()
+            .when([self.is_held(claim)])
+            .and_then([TxnOp::delete(key.as_str(), None), first.clone()])
+            .or_else([first]);
+        let response = self.endpoints.txn(&txn).await?;
+        let answers = Ranges::of(&response);
+        self.queues.with(&claim.name, |queue| {
+            queue.released(&key);
+            if let Some((first, revision)) = answers.last().and_then(member) {
+                queue.is_first(&first, revision);
             }
-            None => delete_if_exists(&key),
-        };
-        within(self.limit(), client.txn(delete)).await?;
-        self.queues.with(&claim.name, |queue| queue.released(&key));
-        Ok(())
+        });
+        Ok(response.succeeded())
     }
 
     pub(super) async fn read_queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
-        let mut client = self.client().await?;
         let prefix = keys::prefix(name);
-        let request = client.get(prefix.clone(), Some(list_options()));
-        let response = within(self.limit(), request).await?;
+        let response = self.endpoints.get(&prefix, &list_options()).await?;
         let claims = response.kvs().iter().filter(|kv| keys::is_claim(kv.key(), &prefix));
         let entry = |kv: &KeyValue| {
             let (label, age) = keys::parse_value(kv.value()).unzip();
@@ -150,6 +188,10 @@ impl EtcdBackend {
     }
 }
 
+fn put(claim: &Claim, key: &str) -> TxnOp {
+    TxnOp::put(key, keys::value(claim), Some(PutOptions::new().with_lease(claim.lease)))
+}
+
 fn first_of(name: &str) -> TxnOp {
     let first = GetOptions::new()
         .with_prefix()
@@ -157,6 +199,12 @@ fn first_of(name: &str) -> TxnOp {
         .with_limit(1)
         .with_keys_only();
     TxnOp::get(keys::prefix(name), Some(first))
+}
+
+/// A key and the revision at which it was created.
+pub(super) fn member(kv: &KeyValue) -> Option<(String, i64)> {
+    // a key that is no text was written by none of the libraries that queue here
+    Some((kv.key_str().ok()?.to_owned(), kv.create_revision()))
 }
 
 /// What the reads of a transaction found.
@@ -171,8 +219,12 @@ impl Ranges {
         Self(ranges.collect())
     }
 
+    fn all(&self) -> impl Iterator<Item = &KeyValue> {
+        self.0.iter().flat_map(GetResponse::kvs)
+    }
+
     fn find(&self, key: &str) -> Option<&KeyValue> {
-        self.0.iter().flat_map(GetResponse::kvs).find(|kv| kv.key() == key.as_bytes())
+        self.all().find(|kv| kv.key() == key.as_bytes())
     }
 
     fn last(&self) -> Option<&KeyValue> {

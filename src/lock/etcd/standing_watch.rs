@@ -6,23 +6,24 @@
 //! queue and then watch from the revision of that read. So each queue has a standing watcher without
 //! a start revision: once it is created, the queue is listed, and events are applied on top.
 
-use std::collections::HashMap;
 use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{
-    Client, Compare, CompareOp, Event, EventType, GetOptions, GetResponse, KeyValue,
-    ResponseHeader, SortOrder, SortTarget, Txn, TxnOp, WatchOptions, WatchRequestSender,
-    WatchResponse, WatchResponseStream,
+    Compare, CompareOp, Event, EventType, GetOptions, GetResponse, ResponseHeader, SortOrder,
+    SortTarget, Txn, TxnOp, WatchResponse,
 };
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 
-use super::failure::{backend_error, malformed, within};
+use super::endpoints::Endpoints;
+use super::failure::{backend_error, malformed};
 use super::keys;
 use super::queue::{KeyEvent, NameQueue};
 use super::queues::Queues;
+use super::requests::member;
+use super::watch_stream::WatchedStream;
 use crate::lock::BackendError;
 
 /// How often a queue in use is read again, in case the watch has stopped telling.
@@ -34,21 +35,42 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Follows all queues for the life of a backend.
 pub(super) struct StandingWatch {
-    pub(super) client: Client,
-    pub(super) queues: Arc<Queues>,
+    endpoints: Arc<Endpoints>,
+    queues: Arc<Queues>,
     /// Names that are new in `queues`. There is one message for each, so the channel needs no bound
     /// of its own.
-    pub(super) new_names: mpsc::UnboundedReceiver<Arc<str>>,
-    pub(super) request_timeout: Duration,
+    new_names: mpsc::UnboundedReceiver<Arc<str>>,
+}
+
+/// Why a stream is followed no longer.
+enum Ended {
+    StreamBroke,
+    BackendGone,
+}
+
+/// A queue as it was read for one watcher.
+struct Listed {
+    watch_id: i64,
+    response: GetResponse,
+    /// What was known to exist when it was asked for.
+    latest_revision: i64,
 }
 
 impl StandingWatch {
+    pub(super) fn new(
+        endpoints: Arc<Endpoints>,
+        queues: Arc<Queues>,
+        new_names: mpsc::UnboundedReceiver<Arc<str>>,
+    ) -> Self {
+        Self { endpoints, queues, new_names }
+    }
+
     /// Runs until the backend is dropped.
     pub(super) async fn run(mut self) {
         let mut pause = SHORTEST_PAUSE;
         // a stream begins with its first watcher, so there is none before the first name
         while let Some(name) = self.next_name().await {
-            match self.open(&name).await {
+            match WatchedStream::open(&self.endpoints, &name).await {
                 Ok(stream) => {
                     let opened_at = Instant::now();
                     if let Ended::BackendGone = self.follow(stream).await {
@@ -79,29 +101,25 @@ impl StandingWatch {
         }
     }
 
-    async fn open(&mut self, first: &Arc<str>) -> Result<Stream, BackendError> {
-        let opening = self.client.watch(keys::prefix(first), Some(watch_options(1)));
-        let (sender, responses) = within(self.request_timeout, opening).await?.split();
-        let watched = HashMap::from([(1, Arc::clone(first))]);
-        let mut stream = Stream { sender, responses, watched, next_watch_id: 2 };
-        for name in self.queues.names() {
-            if name != *first {
-                stream.watch(name).await?;
-            }
-        }
-        Ok(stream)
-    }
-
     /// Follows one stream until it breaks, or the backend is gone.
-    async fn follow(&mut self, mut stream: Stream) -> Ended {
-        // read lists come back here: at most one is under way for each watched name and second
+    async fn follow(&mut self, mut stream: WatchedStream) -> Ended {
+        // what was read comes back here: about one list a second for each queue in use
         let (lists, mut listed) = mpsc::unbounded_channel::<Listed>();
-        let mut reread = interval(REREAD_EVERY);
+        let mut reread = interval_at(Instant::now() + REREAD_EVERY, REREAD_EVERY);
         reread.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut result = self.watch_all(&mut stream).await;
         loop {
-            let result = tokio::select! {
-                response = stream.responses.message() => match response {
-                    Ok(Some(response)) => self.heard(&stream, &response, &lists),
+            if let Err(error) = result {
+                let cause = error.source().map(ToString::to_string);
+                tracing::debug!(cause, "the watch broke");
+                return Ended::StreamBroke;
+            }
+            result = tokio::select! {
+                response = stream.next() => match response {
+                    Ok(Some(response)) => {
+                        self.heard(&mut stream, &response, &lists);
+                        Ok(())
+                    }
                     Ok(None) => Err(malformed("the watch stream ended")),
                     Err(error) => Err(backend_error(error)),
                 },
@@ -110,91 +128,97 @@ impl StandingWatch {
                     None => return Ended::BackendGone,
                 },
                 Some(list) = listed.recv() => {
-                    self.take(list);
+                    self.take(&stream, &list);
                     Ok(())
                 }
                 _ = reread.tick() => self.tidy(&mut stream, &lists).await,
             };
-            if let Err(error) = result {
-                tracing::debug!(error = error.source().map(ToString::to_string), "the watch broke");
-                return Ended::StreamBroke;
-            }
         }
+    }
+
+    async fn watch_all(&self, stream: &mut WatchedStream) -> Result<(), BackendError> {
+        for name in self.queues.names() {
+            stream.watch(name).await?;
+        }
+        Ok(())
     }
 
     fn heard(
         &self,
-        stream: &Stream,
+        stream: &mut WatchedStream,
         response: &WatchResponse,
         lists: &mpsc::UnboundedSender<Listed>,
-    ) -> Result<(), BackendError> {
-        let Some(name) = stream.watched.get(&response.watch_id()).cloned() else {
-            // the answer to the cancellation of a watcher
-            return Ok(());
-        };
+    ) {
+        let watch_id = response.watch_id();
+        // there is none for the answer to a cancellation
+        let Some(name) = stream.name_of(watch_id) else { return };
         if response.canceled() {
-            // compacted, or no permission: nothing that this stream can mend for this watcher
+            // compacted, or no permission; `tidy` watches it anew
             tracing::debug!(%name, reason = response.cancel_reason(), "a watcher was cancelled");
-            return Err(malformed("a watcher was cancelled"));
+            self.queues.with(&name, NameQueue::unwatched);
+            stream.forget(watch_id);
+        } else if response.created() {
+            // only now: what was read before could miss what came in between
+            stream.set_created(watch_id);
+            self.list(watch_id, name, lists.clone());
+        } else {
+            let events = response.events().iter().filter_map(key_event).collect();
+            self.queues.with(&name, |queue| queue.apply(events));
+            self.remove_orphans(&name);
         }
-        if response.created() {
-            self.list(name, lists.clone());
-            return Ok(());
-        }
-        let events = response.events().iter().filter_map(key_event).collect();
-        self.queues.with(&name, |queue| queue.apply(events));
-        self.remove_orphans(&name);
-        Ok(())
     }
 
     /// Reads the queue of `name` in the background.
-    fn list(&self, name: Arc<str>, lists: mpsc::UnboundedSender<Listed>) {
-        let mut client = self.client.clone();
-        let limit = self.request_timeout;
+    fn list(&self, watch_id: i64, name: Arc<str>, lists: mpsc::UnboundedSender<Listed>) {
+        let endpoints = Arc::clone(&self.endpoints);
+        let latest = self.queues.with(&name, |queue| queue.latest_revision()).unwrap_or(0);
         tokio::spawn(async move {
-            let read = within(limit, client.get(keys::prefix(&name), Some(list_options()))).await;
+            let options = list_options().with_keys_only();
+            let read = endpoints.get(&keys::prefix(&name), &options).await;
             // a list that fails is asked for again within a second; a stream that has ended meanwhile
             // does not want it any more
             match read {
-                Ok(response) => drop(lists.send(Listed { name, response })),
+                Ok(response) => {
+                    drop(lists.send(Listed { watch_id, response, latest_revision: latest }));
+                }
                 Err(error) => tracing::debug!(%name, %error, "could not read a queue"),
             }
         });
     }
 
-    fn take(&self, Listed { name, response }: Listed) {
-        let Some(revision) = response.header().map(ResponseHeader::revision) else { return };
-        let members = response.kvs().iter().filter_map(member).collect();
-        self.queues.with(&name, |queue| queue.load(members, revision));
+    fn take(&self, stream: &WatchedStream, list: &Listed) {
+        // the watcher that it belongs to may be gone
+        let Some(name) = stream.name_of(list.watch_id) else { return };
+        let Some(revision) = list.response.header().map(ResponseHeader::revision) else { return };
+        let members = list.response.kvs().iter().filter_map(member).collect();
+        self.queues.with(&name, |queue| queue.load(members, revision, list.latest_revision));
         self.remove_orphans(&name);
     }
 
-    /// Stops watching what nobody queues for any more, and reads again what is in use.
+    /// Stops watching what nobody queues for any more, reads again what is in use, and watches what
+    /// is not watched.
     async fn tidy(
         &self,
-        stream: &mut Stream,
+        stream: &mut WatchedStream,
         lists: &mpsc::UnboundedSender<Listed>,
     ) -> Result<(), BackendError> {
-        let watched: Vec<_> = stream.watched.iter().map(|(id, name)| (*id, name.clone())).collect();
-        for (watch_id, name) in watched {
+        for (watch_id, name, is_created) in stream.watchers() {
             if self.queues.remove_if_idle(&name) {
-                stream.watched.remove(&watch_id);
-                stream.sender.cancel(watch_id).await.map_err(backend_error)?;
-            } else if self.queues.with(&name, |queue| queue.is_used()) == Some(true) {
-                self.list(name, lists.clone());
+                stream.cancel(watch_id).await?;
+            } else if is_created && self.queues.with(&name, |queue| queue.is_used()) == Some(true) {
+                self.list(watch_id, name, lists.clone());
             }
         }
-        Ok(())
+        self.watch_all(stream).await
     }
 
     /// Deletes keys of ours that belong to no claim, in the background; what fails is found again.
     fn remove_orphans(&self, name: &str) {
         for key in self.queues.orphans(name) {
-            let mut client = self.client.clone();
-            let limit = self.request_timeout;
+            let endpoints = Arc::clone(&self.endpoints);
             tokio::spawn(async move {
                 tracing::debug!(key, "removing a key of a request that was given up");
-                if let Err(error) = within(limit, client.txn(delete_if_exists(&key))).await {
+                if let Err(error) = endpoints.txn(&delete_if_exists(&key)).await {
                     tracing::debug!(key, %error, "could not remove it: trying again later");
                 }
             });
@@ -202,53 +226,12 @@ impl StandingWatch {
     }
 }
 
-/// Why a stream is followed no longer.
-enum Ended {
-    StreamBroke,
-    BackendGone,
-}
-
-/// A queue as it was read.
-struct Listed {
-    name: Arc<str>,
-    response: GetResponse,
-}
-
-/// One stream and the watchers on it.
-struct Stream {
-    sender: WatchRequestSender,
-    responses: WatchResponseStream,
-    watched: HashMap<i64, Arc<str>>,
-    next_watch_id: i64,
-}
-
-impl Stream {
-    async fn watch(&mut self, name: Arc<str>) -> Result<(), BackendError> {
-        // a name whose queue was made while the stream was opened is announced as well
-        if self.watched.values().any(|watched| *watched == name) {
-            return Ok(());
-        }
-        let watch_id = self.next_watch_id;
-        self.next_watch_id += 1;
-        let options = watch_options(watch_id);
-        self.sender.watch(keys::prefix(&name), Some(options)).await.map_err(backend_error)?;
-        self.watched.insert(watch_id, name);
-        Ok(())
-    }
-}
-
-/// No start revision: see the module's documentation. The id is ours, so that answers can be told
-/// apart before the first one has come.
-fn watch_options(watch_id: i64) -> WatchOptions {
-    WatchOptions::new().with_prefix().with_watch_id(watch_id)
-}
-
 pub(super) fn list_options() -> GetOptions {
     GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend)
 }
 
 /// Deletes a key that is never used twice, whichever revision it has.
-pub(super) fn delete_if_exists(key: &str) -> Txn {
+fn delete_if_exists(key: &str) -> Txn {
     Txn::new()
         .when([Compare::create_revision(key, CompareOp::Greater, 0)])
         .and_then([TxnOp::delete(key, None)])
@@ -256,15 +239,10 @@ pub(super) fn delete_if_exists(key: &str) -> Txn {
 
 fn key_event(event: &Event) -> Option<KeyEvent> {
     let kv = event.kv()?;
+    let (key, create_revision) = member(kv)?;
     let created = match event.event_type() {
-        EventType::Put => Some(kv.create_revision()),
+        EventType::Put => Some(create_revision),
         EventType::Delete => None,
     };
-    // a key that is no text was written by none of the libraries that queue here
-    let key = kv.key_str().ok()?.to_owned();
     Some(KeyEvent { key, mod_revision: kv.mod_revision(), created })
-}
-
-fn member(kv: &KeyValue) -> Option<(String, i64)> {
-    Some((kv.key_str().ok()?.to_owned(), kv.create_revision()))
 }
