@@ -6,6 +6,9 @@ ARGS ?=
 # rustup puts cargo here; the shell that has just installed it may not look there yet.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
+# A build script that calls make shall not get this make's flags.
+CARGO := env -u MAKEFLAGS cargo
+
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test clean
 
@@ -17,28 +20,33 @@ help: ## list the targets
 	@echo "The demo takes flags: make demo ARGS='--once --lock none' (all: ARGS=--help)"
 
 setup: ## install what the build, the demo and the tests need and this machine lacks
-	@.ci/setup
+	+@.ci/setup
 
 build: setup ## build both programs, optimised
-	@cargo build --release --locked --bins
+	+@$(CARGO) build --release --locked --bins
+
+# The demo's status says how the sale went: 0 as it should, 1 it did not, 2 it could not be tried. make
+# answers 2 for whatever fails below it, except in question mode (-q), in which a status of 1 is passed on.
+# Question mode runs nothing but the lines that begin with a +, so all lines on the way have one.
+ifeq ($(MAKECMDGOALS),demo)
+MAKEFLAGS += -q
+endif
 
 # The recipe ends in `exec`, so that a signal sent to make reaches the demo and not a shell around it.
-# make answers 2 for whatever fails below it and names the status itself ("Error 1": the sale went wrong).
-# A script that must tell the two apart runs target/release/flash-sale demo.
 demo: build ## start everything on this machine, sell out under load, say how it went
-	@exec target/release/flash-sale demo $(ARGS)
+	+@exec target/release/flash-sale demo $(ARGS)
 
 test: ## check format, lints and docs, then run every test (they start their own etcd and Redis)
 	@.ci/setup --lint
 	@echo "== format"
-	@cargo fmt --all --check
+	@$(CARGO) fmt --all --check
 	@echo "== lints"
-	@cargo clippy --locked --all-targets -- -D warnings
+	@$(CARGO) clippy --locked --all-targets -- -D warnings
 	@echo "== docs"
-	@RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps
+	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps
 	@echo "== tests, doctests last"
-	@cargo test --locked --no-fail-fast
+	@$(CARGO) test --locked --no-fail-fast
 	@echo "== all passed: format, lints, docs, tests, doctests"
 
 clean: ## remove everything that was built
-	@cargo clean
+	@$(CARGO) clean

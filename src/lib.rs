@@ -1,4 +1,46 @@
-//! A flash sale that sells no unit twice.
+//! A flash sale that sells no unit twice: N units of an item, far more buyers than units, several
+//! instances, one shared stock.
+//!
+//! Each order takes a lock that all instances share (a queue of keys in etcd), and under it one
+//! script in Redis takes the units, with the lock's fencing token. A holder that was paused beyond
+//! its lease does not know that it lost the lock; the store refuses its token.
+//!
+//! # Layout
+//!
+//! Imports go one way: `serve`, `demo` and `http` use `sale`, `sale` uses `lock` and `inventory`.
+//!
+//! - [`lock`]: the reusable part, a reentrant distributed lock. It uses nothing else of this crate.
+//! - [`inventory`]: the stock in Redis. Of the lock it knows the token alone.
+//! - [`sale`]: where lock meets stock.
+//! - [`http`]: the interface of one instance.
+//! - [`serve`]: the `serve` command: connect, run, stop. [`config`] has its flags.
+//! - [`demo`]: the `demo` command: private servers, the instances, the run, the verdict. The
+//!   integration tests use its servers, too.
+//! - [`health`]: the `health` command, for containers.
+//! - [`chain`], [`logging`], [`secret`]: small things that several of these need.
+//!
+//! The load test is a program of its own, in `loadtest/`; it speaks HTTP alone.
+//!
+//! # Quick start
+//!
+//! The lock alone, without the sale:
+//!
+//! ```no_run
+//! use std::{sync::Arc, time::Duration};
+//! use flash_sale::lock::{EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), LockError> {
+//!     let etcd = EtcdBackend::new(EtcdOptions::new(["http://127.0.0.1:2379"]))?;
+//!     let options = SessionOptions::new(Duration::from_secs(30)).label("worker-1");
+//!     let session = Session::open(Arc::new(etcd), options).await?;
+//!
+//!     let guard = session.mutex("nightly-report")?.lock().await?;
+//!     println!("mine, under token {}", guard.token());
+//!     guard.unlock().await?;
+//!     session.close().await
+//! }
+//! ```
 
 pub mod chain;
 pub mod config;
@@ -12,3 +54,8 @@ pub mod sale;
 pub mod secret;
 pub mod serve;
 mod throttle;
+
+/// The README's example, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,7 +1,7 @@
 //! Everything on this machine: private etcd and Redis, the instances, the run, the verdict.
 //!
 //! # Layout
-//! - [`DemoOptions`], [`run`]: what can be asked for, and the demo from its beginning to its end
+//! - [`DemoOptions`], [`run()`]: what can be asked for, and the demo from its beginning to its end
 //! - `stage`, `instance`: all that it has started, and one instance of the service
 //! - `load`, `verdict`: running the load test, and what its report means
 //! - `screen`, `signals`: the terminal

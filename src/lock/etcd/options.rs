@@ -32,8 +32,10 @@ impl EtcdOptions {
 
     pub(super) fn check(&self) -> Result<(), BackendError> {
         let is_url = |endpoint: &String| {
-            let authority = endpoint.strip_prefix("http://");
-            authority.is_some_and(|rest| rest.parse::<axum::http::uri::Authority>().is_ok())
+            let address = endpoint
+                .strip_prefix("http://")
+                .and_then(|rest| rest.strip_suffix('/').unwrap_or(rest).rsplit_once(':'));
+            address.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
         };
         if !self.endpoints.is_empty() && self.endpoints.iter().all(is_url) {
             return Ok(());
