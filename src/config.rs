@@ -61,7 +61,8 @@ pub struct Config {
     )]
     pub etcd_password_file: Option<PathBuf>,
 
-    /// Address of Redis, such as redis://user:password@host:6379/0; all but the host can be left out
+    /// Address of Redis; a user, a password and a database can stand in it, as in
+    /// `redis://user:password@host:6379/0`
     #[arg(
         long,
         env = "FLASH_SALE_REDIS",
