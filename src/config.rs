@@ -61,7 +61,8 @@ pub struct Config {
     )]
     pub etcd_password_file: Option<PathBuf>,
 
-    /// Address of Redis, such as `redis://user:password@host:6379/0`; all but the host can be left out
+    /// Address of Redis; a user, a password and a database can stand in it, as in
+    /// `redis://user:password@host:6379/0`
     #[arg(
         long,
         env = "FLASH_SALE_REDIS",
@@ -101,6 +102,7 @@ pub struct Config {
         long,
         env = "FLASH_SALE_ADMIN_TOKEN",
         value_name = "TOKEN",
+        value_parser = admin_token,
         hide_env_values = true,
         conflicts_with = "admin_token_file"
     )]
@@ -234,6 +236,12 @@ fn etcd_address(text: &str) -> Result<String, &'static str> {
     plain.map(|_| text.to_owned()).ok_or(
         "an etcd address looks like http://127.0.0.1:2379; user and password have flags of their own",
     )
+}
+
+/// A variable that is set to nothing must not become a token that everybody knows.
+fn admin_token(text: &str) -> Result<Secret, &'static str> {
+    let is_empty = text.trim().is_empty();
+    (!is_empty).then(|| Secret::new(text.trim())).ok_or("an admin token has at least one character")
 }
 
 fn instance_name(text: &str) -> Result<String, &'static str> {

@@ -54,6 +54,7 @@ fn wrong_values_get_a_sentence() {
         ("--instance", "a b", "an instance name is"),
         ("--lock-name", "a/", "a lock name is"),
         ("--lock", "redis", "etcd, local, none"),
+        ("--admin-token", "", "at least one character"),
     ] {
         let error = parse(&[flag, value]).expect_err(value);
         assert!(error.contains(sentence), "{flag} {value}: {error}");

@@ -39,6 +39,12 @@ impl From<SaleError> for Problem {
                  this order id as the Idempotency-Key, which takes nothing twice",
             )
             .with_order(order),
+            SaleError::StartUnknown { item, .. } => Self::new(
+                ProblemType::OutcomeUnknown,
+                "the store did not answer in time, so the sale may have been started or not: look at \
+                 GET /stock",
+            )
+            .with_item(item),
             SaleError::StaleToken => Self::new(
                 ProblemType::StaleToken,
                 "this instance lost the lock to a later holder: nothing was taken, ask again",
@@ -77,7 +83,9 @@ fn log(error: &SaleError) {
     let (throttle, is_fault) = match error {
         SaleError::QueueFull { .. } | SaleError::WaitTooLong { .. } => (&OVERLOAD, false),
         SaleError::LockUnavailable { .. } | SaleError::StaleToken => (&LOCK, false),
-        SaleError::StoreUnavailable { .. } | SaleError::OutcomeUnknown { .. } => (&STORE, false),
+        SaleError::StoreUnavailable { .. }
+        | SaleError::OutcomeUnknown { .. }
+        | SaleError::StartUnknown { .. } => (&STORE, false),
         SaleError::ForeignFence { .. } | SaleError::Damaged { .. } => (&DATA, true),
         SaleError::UnknownItem { .. } | SaleError::Stopping => return,
     };

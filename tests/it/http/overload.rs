@@ -85,15 +85,16 @@ async fn a_stale_token_sells_nothing() {
     let shop = Shop::at(shared_endpoint().await, redis.url(), options);
     shop.start(5).await;
     let (_session, guard) = shop.hold_lock().await;
-    let ordered_at = Instant::now();
     let (reply, ()) = tokio::join!(shop.order("stale"), async {
         shop.until_queued(2).await;
+        // the order began to wait before it was seen to
+        let waited_at = Instant::now() + wait_timeout;
         let later = Token::new(guard.token().cluster(), guard.token().revision() + 1_000_000);
         let inventory = Inventory::connect(&shop.redis, InventoryOptions::default()).await.unwrap();
         inventory.start(&Item::DEFAULT, Some(later), 5).await.unwrap();
         redis.child().pause().unwrap();
         guard.unlock().await.unwrap();
-        tokio::time::sleep_until(ordered_at + wait_timeout).await;
+        tokio::time::sleep_until(waited_at).await;
         redis.child().resume().unwrap();
     });
     reply.problem(503, "stale-token");
