@@ -118,6 +118,16 @@ pub(super) fn from_store(error: InventoryError, order: &Order) -> SaleError {
     }
 }
 
+/// What the store's failure to start a sale of `item` afresh means.
+pub(super) fn from_start(error: InventoryError, item: &Item) -> SaleError {
+    match error {
+        InventoryError::Unanswered { .. } => {
+            SaleError::StartUnknown { item: item.clone(), source: error.into() }
+        }
+        error => from_read(error, item),
+    }
+}
+
 /// What the store's failure to answer a question about `item` means.
 pub(super) fn from_read(error: InventoryError, item: &Item) -> SaleError {
     let item = item.clone();

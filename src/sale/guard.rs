@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::SaleError;
+use super::peers::Peer;
 use crate::inventory::Item;
 use crate::lock::{self, LockError, LostReason, Owner, SessionKeeper};
 
@@ -16,6 +17,8 @@ pub(super) enum SaleGuard {
     Distributed { sessions: SessionKeeper, lock_name: String },
     /// A mutex of this process for each item.
     Local(LocalLocks),
+    /// Another way, to compare with.
+    Peer(Peer),
     /// Nothing.
     Nothing,
 }

@@ -7,11 +7,13 @@
 mod error;
 mod guard;
 mod options;
+mod peers;
 mod reduce;
 mod waiting_room;
 
 pub use error::{BoxError, SaleError};
 pub use options::{LockMode, SaleOptions};
+pub use peers::Peer;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +22,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::error::{from_read, from_store};
+use self::error::{from_read, from_start, from_store};
 use self::guard::{LocalLocks, SaleGuard, lock_name};
 use self::reduce::Attempt;
 use self::waiting_room::WaitingRoom;
@@ -79,6 +81,11 @@ impl Sale {
         Self::new(inventory, SaleGuard::Nothing, options)
     }
 
+    /// A sale guarded in another way, to compare with.
+    pub fn with_peer(inventory: Inventory, peer: Peer, options: SaleOptions) -> Self {
+        Self::new(inventory, SaleGuard::Peer(peer), options)
+    }
+
     fn new(inventory: Inventory, guard: SaleGuard, options: SaleOptions) -> Self {
         let waiting_room = WaitingRoom::new(options.queue_length);
         let (stopping, tasks) = (CancellationToken::new(), TaskTracker::new());
@@ -108,6 +115,7 @@ impl Sale {
                 let _guard = lock.lock().await;
                 self.reduce_naively(&order).await
             }
+            SaleGuard::Peer(peer) => return self.reduce_with_peer(peer, order, place).await,
             SaleGuard::Nothing => self.reduce_naively(&order).await,
         };
         drop(place);
@@ -202,6 +210,7 @@ impl Sale {
                 let deadline = Instant::now() + waited;
                 Some(guard::take(sessions, &lock_name(base, item), deadline, waited).await?)
             }
+            SaleGuard::Peer(peer) => return self.start_with_peer(peer, item, units).await,
             SaleGuard::Local(_) | SaleGuard::Nothing => None,
         };
         let token = tenure.as_ref().map(|tenure| tenure.guard.token());
@@ -214,12 +223,7 @@ impl Sale {
             // as long as the lock is held nobody has ordered, so starting again changes nothing
             let is_held = tenure.as_ref().is_some_and(|tenure| !tenure.guard.is_lost());
             if !is_held || !error.is_retryable() || Instant::now() + START_PAUSE >= deadline {
-                return Err(match error {
-                    InventoryError::Unanswered { .. } => {
-                        SaleError::StartUnknown { item: item.clone(), source: error.into() }
-                    }
-                    error => from_read(error, item),
-                });
+                return Err(from_start(error, item));
             }
             sleep(START_PAUSE).await;
         }
@@ -260,8 +264,12 @@ impl Sale {
     /// # Errors
     /// See [`SaleError`].
     pub async fn queue(&self, item: &Item) -> Result<Vec<QueuedClaim>, SaleError> {
-        let SaleGuard::Distributed { sessions, lock_name: base } = &self.0.guard else {
-            return Ok(Vec::new());
+        let (sessions, base) = match &self.0.guard {
+            SaleGuard::Distributed { sessions, lock_name } => (sessions, lock_name),
+            SaleGuard::Peer(peer) => {
+                return peer.queue(&self.lock_name(item).unwrap_or_default()).await;
+            }
+            SaleGuard::Local(_) | SaleGuard::Nothing => return Ok(Vec::new()),
         };
         let deadline = Instant::now() + QUESTION_TIMEOUT;
         let mutex = guard::mutex_of(sessions, &lock_name(base, item), deadline).await?;
@@ -279,6 +287,7 @@ impl Sale {
     pub fn lock_name(&self, item: &Item) -> Option<String> {
         match &self.0.guard {
             SaleGuard::Distributed { lock_name: base, .. } => Some(lock_name(base, item)),
+            SaleGuard::Peer(peer) => peer.lock_name(&self.0.options.lock_name, item),
             SaleGuard::Local(_) | SaleGuard::Nothing => None,
         }
     }
@@ -314,6 +323,9 @@ impl Sale {
             sessions.close().await;
             // somebody who waited may have been granted the lock in between
             self.0.tasks.wait().await;
+        }
+        if let SaleGuard::Peer(peer) = &self.0.guard {
+            peer.close().await;
         }
     }
 

@@ -12,6 +12,12 @@ pub enum LockMode {
     Local,
     /// Nothing. Oversells.
     None,
+    /// To compare with: the lock recipe of Go's etcd client, one claim for each order.
+    EtcdRecipe,
+    /// To compare with: a lease and etcd's own `Lock` call for each order, then GET, SET and INCRBY.
+    EtcdRpc,
+    /// To compare with: no lock, and one atomic script for each order.
+    Unguarded,
 }
 
 /// How one instance sells.
