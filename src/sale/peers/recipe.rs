@@ -142,7 +142,7 @@ impl Recipe {
             session.give_up();
             return Err(unavailable("an answer without the claim"));
         };
-        let token = token(entered.header(), revision)?;
+        let token = token(entered.header(), revision).inspect_err(|_| session.give_up())?;
         Ok((Hold { session, key, token }, first == revision))
     }
 
