@@ -37,7 +37,8 @@ impl Connection {
         &self,
         request: impl FnOnce(Client) -> F,
     ) -> Result<T, SaleError> {
-        let answer = async { request(self.client().await?).await };
+        // on the heap: it is large, and an order waits through several
+        let answer = Box::pin(async { request(self.client().await?).await });
         match timeout(self.options.request_timeout, answer).await {
             Ok(answer) => answer.map_err(unavailable),
             Err(elapsed) => Err(unavailable(elapsed)),

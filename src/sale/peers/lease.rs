@@ -114,12 +114,11 @@ impl Life {
         &self,
         stream: &mut Option<(LeaseKeeper, LeaseKeepAliveStream)>,
     ) -> Result<i64, Error> {
-        let (keeper, answers) = match stream {
-            Some(open) => open,
-            None => {
-                let mut client = self.connection.client().await?;
-                stream.insert(client.lease_keep_alive(self.id).await?)
-            }
+        let (keeper, answers) = if let Some(open) = stream {
+            open
+        } else {
+            let mut client = self.connection.client().await?;
+            stream.insert(client.lease_keep_alive(self.id).await?)
         };
         keeper.keep_alive().await?;
         let ended = || Error::LeaseKeepAliveError("the keep-alive stream ended".into());

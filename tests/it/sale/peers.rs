@@ -5,7 +5,7 @@ use std::time::Duration;
 use etcd_client::{Client, GetOptions, LeaseStatus};
 use flash_sale::demo::{EtcdOptions as ServerOptions, PrivateEtcd};
 use flash_sale::inventory::{Item, Outcome};
-use flash_sale::lock::EtcdOptions;
+use flash_sale::lock::{EtcdOptions, Token};
 use flash_sale::sale::{Peer, Sale, SaleError, SaleOptions};
 use tokio::task::JoinSet;
 
@@ -80,7 +80,7 @@ impl Lab {
     }
 }
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Two instances, 60 orders at once for 40 units; returns the orders in the ledger and their tokens.
 async fn sells_out(peer: MakePeer) -> Vec<Option<i64>> {
@@ -109,7 +109,7 @@ async fn sells_out(peer: MakePeer) -> Vec<Option<i64>> {
         within("the sale is closed", sale.close()).await;
     }
     lab.assert_nothing_is_left().await;
-    ledger.into_iter().map(|accepted| accepted.token.map(|token| token.revision())).collect()
+    ledger.into_iter().map(|accepted| accepted.token.map(Token::revision)).collect()
 }
 
 /// Each order under a token of its own, in the order of the queue.
