@@ -1,18 +1,24 @@
 //! Where lock meets stock.
 //!
-//! An order takes the lock of its item as an owner of its own, reduces the stock under the token
-//! that came with the grant, and releases the lock. Before that, a plain read tells whether there is
-//! anything left to sell: too little stock is already the truth at that moment, and needs no lock.
+//! The orders of an item that wait at an instance share a tenure of the item's lock: one holder takes
+//! it for all of them, and runs them in batches under the token that came with the grant
+//! (`combiner`). With [`HoldMode::Request`] each order takes the lock as an owner of its own, reduces
+//! the stock, and releases the lock (`reduce`).
+//!
+//! Where nothing seems to be left, a plain read tells: too little stock is already the truth at that
+//! moment, and needs no lock.
 
+mod combiner;
 mod error;
 mod guard;
 mod options;
+mod order_queue;
 mod peers;
 mod reduce;
 mod waiting_room;
 
 pub use error::{BoxError, SaleError};
-pub use options::{LockMode, SaleOptions};
+pub use options::{HoldMode, LockMode, SaleOptions};
 pub use peers::Peer;
 
 use std::sync::Arc;
@@ -22,6 +28,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::combiner::Combiner;
 use self::error::{from_read, from_start, from_store};
 use self::guard::{LocalLocks, SaleGuard, lock_name};
 use self::reduce::Attempt;
@@ -67,8 +74,15 @@ struct Inner {
 impl Sale {
     /// A sale guarded by the distributed lock.
     pub fn guarded(inventory: Inventory, sessions: SessionKeeper, options: SaleOptions) -> Self {
+        let (stopping, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let combiner = (options.hold == HoldMode::Combined).then(|| {
+            let (inventory, sessions, options) =
+                (inventory.clone(), sessions.clone(), options.clone());
+            Combiner::new(inventory, sessions, options, stopping.clone(), tasks.clone())
+        });
         let lock_name = options.lock_name.clone();
-        Self::new(inventory, SaleGuard::Distributed { sessions, lock_name }, options)
+        let guard = SaleGuard::Distributed { sessions, lock_name, combiner };
+        Self::with_tasks(inventory, guard, options, stopping, tasks)
     }
 
     /// A sale guarded by nothing but a mutex in this process: with a second instance it oversells.
@@ -87,8 +101,17 @@ impl Sale {
     }
 
     fn new(inventory: Inventory, guard: SaleGuard, options: SaleOptions) -> Self {
+        Self::with_tasks(inventory, guard, options, CancellationToken::new(), TaskTracker::new())
+    }
+
+    fn with_tasks(
+        inventory: Inventory,
+        guard: SaleGuard,
+        options: SaleOptions,
+        stopping: CancellationToken,
+        tasks: TaskTracker,
+    ) -> Self {
         let waiting_room = WaitingRoom::new(options.queue_length);
-        let (stopping, tasks) = (CancellationToken::new(), TaskTracker::new());
         Self(Arc::new(Inner { inventory, guard, options, waiting_room, stopping, tasks }))
     }
 
@@ -102,12 +125,21 @@ impl Sale {
     /// See [`SaleError`].
     pub async fn reduce(&self, order: Order) -> Result<Outcome, SaleError> {
         self.check_open()?;
-        if let Some(outcome) = self.without_lock(&order).await? {
+        if let SaleGuard::Distributed { combiner: Some(combiner), .. } = &self.0.guard {
+            if !combiner.may_have(&order.item, order.quantity.get())
+                && let Some(outcome) = self.without_lock(&order).await?
+            {
+                return Ok(outcome);
+            }
+            return combiner.reduce(order).await;
+        }
+        let is_one_call = matches!(&self.0.guard, SaleGuard::Peer(peer) if peer.is_one_call());
+        if !is_one_call && let Some(outcome) = self.without_lock(&order).await? {
             return Ok(outcome);
         }
         let place = self.0.waiting_room.enter(&order.item)?;
         let outcome = match &self.0.guard {
-            SaleGuard::Distributed { sessions, lock_name: base } => {
+            SaleGuard::Distributed { sessions, lock_name: base, .. } => {
                 self.reduce_under_lock(sessions, &lock_name(base, &order.item), order).await
             }
             SaleGuard::Local(locks) => {
@@ -190,7 +222,7 @@ impl Sale {
     async fn reduce_naively(&self, order: &Order) -> Result<Outcome, SaleError> {
         let Inner { inventory, options, .. } = &*self.0;
         let reduced = naive::reduce(inventory, order, &options.instance).await;
-        reduced.map_err(|error| from_store(error, order))
+        reduced.map_err(|error| from_store(error.into(), order))
     }
 
     /// Starts a sale of `item` afresh: stock `units`, lucky 0, no orders. Returns the new state.
@@ -205,7 +237,7 @@ impl Sale {
         self.check_open()?;
         let Inner { inventory, options, .. } = &*self.0;
         let tenure = match &self.0.guard {
-            SaleGuard::Distributed { sessions, lock_name: base } => {
+            SaleGuard::Distributed { sessions, lock_name: base, .. } => {
                 let waited = options.wait_timeout;
                 let deadline = Instant::now() + waited;
                 Some(guard::take(sessions, &lock_name(base, item), deadline, waited).await?)
@@ -265,7 +297,7 @@ impl Sale {
     /// See [`SaleError`].
     pub async fn queue(&self, item: &Item) -> Result<Vec<QueuedClaim>, SaleError> {
         let (sessions, base) = match &self.0.guard {
-            SaleGuard::Distributed { sessions, lock_name } => (sessions, lock_name),
+            SaleGuard::Distributed { sessions, lock_name, .. } => (sessions, lock_name),
             SaleGuard::Peer(peer) => {
                 return peer.queue(&self.lock_name(item).unwrap_or_default()).await;
             }
@@ -337,7 +369,7 @@ impl Sale {
 /// Once an order was sent and not answered, its outcome is unknown, whatever failed later.
 fn unknown_if_sent(silence: Option<InventoryError>, order: &Order, error: SaleError) -> SaleError {
     match silence {
-        Some(silence) => from_store(silence, order),
+        Some(silence) => from_store(silence.into(), order),
         None => match error {
             SaleError::LockUnavailable { source } if is_closed(&source) => SaleError::Stopping,
             error => error,

@@ -7,9 +7,10 @@
 //! | [`Peer::rpc`] | one lease in etcd: four commits; GET, SET and INCRBY in Redis |
 //! | [`Peer::unguarded`] | no lock: one script in Redis |
 //!
-//! They share with the product what is not the lock: the plain read before it, the waiting room, the
-//! time that an order may wait, the store's connection, and (except for the second) the script with its
-//! order ids and its ledger. An order is answered before its lock is released, as in the product.
+//! They share with the product what is not the lock: the plain read before the wait, the waiting
+//! room, the time that an order may wait, the store's connection, and (except for the second) the
+//! script with its order ids and its ledger. An order is answered before its lock is released, as in
+//! the product.
 
 mod connection;
 mod lease;
@@ -117,6 +118,12 @@ impl Peer {
             (Kind::Rpc(rpc), Hold::Rpc(hold)) => rpc.release(hold).await,
             _ => unreachable!("a peer takes holds of its own kind"),
         }
+    }
+
+    /// Whether there is no wait that a look at the stock could spare an order: the script says just as
+    /// soon that nothing is left.
+    pub(super) fn is_one_call(&self) -> bool {
+        matches!(self.0, Kind::Unguarded)
     }
 
     /// Whether it sells in single steps that only the lock keeps together.

@@ -27,7 +27,7 @@ impl Sale {
         let work = move |token| async move {
             if is_naive {
                 let reduced = naive::reduce(&inventory, &order, &instance).await;
-                return reduced.map_err(|error| from_store(error, &order));
+                return reduced.map_err(|error| from_store(error.into(), &order));
             }
             reduce(&inventory, token, &instance, &order).await
         };
@@ -105,7 +105,7 @@ async fn reduce(
 ) -> Result<Outcome, SaleError> {
     let batch = std::slice::from_ref(order);
     let reduced = inventory.reduce(&order.item, token, instance, batch).await;
-    let mut outcomes = reduced.map_err(|error| from_store(error, order))?;
+    let mut outcomes = reduced.map_err(|error| from_store(error.into(), order))?;
     let missing = || SaleError::StoreUnavailable { source: "one order, and no outcome".into() };
     outcomes.pop().ok_or_else(missing)
 }

@@ -6,7 +6,7 @@ use etcd_client::{Client, GetOptions, LeaseStatus};
 use flash_sale::demo::{EtcdOptions as ServerOptions, PrivateEtcd};
 use flash_sale::inventory::{Item, Outcome};
 use flash_sale::lock::{EtcdOptions, Token};
-use flash_sale::sale::{Peer, Sale, SaleError, SaleOptions};
+use flash_sale::sale::{HoldMode, Peer, Sale, SaleError, SaleOptions};
 use tokio::task::JoinSet;
 
 use crate::support::store::{Raw, connect, fresh_database, order};
@@ -46,6 +46,9 @@ impl Lab {
             lock_name: LOCK.into(),
             instance: instance.into(),
             queue_length: 100,
+            hold: HoldMode::Combined,
+            batch_size: 100,
+            tenure: Duration::from_millis(100),
             wait_timeout,
         };
         Sale::with_peer(connect(&self.redis).await, peer(&self.etcd.endpoint()), options)
