@@ -430,7 +430,9 @@ mod tests {
     async fn gone_stays_gone() {
         let (mut queue, status) = waiting();
         queue.apply(vec![delete("a/1-1", 8)]);
+        assert_eq!(*status.borrow(), ClaimStatus::Gone);
         queue.is_first("a/1-1", 7);
+        assert_eq!(*status.borrow(), ClaimStatus::Gone);
         queue.enqueued("a/1-1", 7, true);
         assert_eq!(*status.borrow(), ClaimStatus::Gone);
     }

@@ -10,7 +10,7 @@ use flash_sale::lock::{
 };
 
 use super::lab::queue_length;
-use crate::support::within;
+use crate::support::{eventually, within};
 
 async fn session_of(user: &str, etcd: &PrivateEtcd) -> Session {
     let mut options = EtcdOptions::new([etcd.endpoint()]);
@@ -41,7 +41,8 @@ async fn a_permission_that_comes_later_counts() {
     let mut client = Client::connect([etcd.endpoint()], Some(as_root)).await.unwrap();
 
     let (app, root) = (session_of("app", &etcd).await, session_of("root", &etcd).await);
-    drop(app.mutex("allowed").unwrap().lock().await.unwrap());
+    let allowed = app.mutex("allowed").unwrap().lock().await.unwrap();
+    eventually("the watch runs", async || !allowed.is_contended()).await;
     let mutex = app.mutex("refused").unwrap();
     let error = within("the refusal", mutex.lock()).await.unwrap_err();
     let is_permanent =
