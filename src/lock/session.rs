@@ -179,6 +179,9 @@ struct CloseOnDrop {
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         let core = Arc::clone(&self.core);
+        // those of guards that were forgotten: nobody can give them back any more, and each of them
+        // keeps the core, and with it the backend
+        core.forget_holds();
         self.core.runtime.spawn(async move {
             if let Err(error) = core.close().await {
                 tracing::debug!(lease = core.lease.id, %error, "the lease is left to its TTL");
@@ -249,6 +252,13 @@ impl Core {
         if holds.get(&hold.claim.name).is_some_and(|newest| Arc::ptr_eq(newest, hold)) {
             holds.remove(&hold.claim.name);
         }
+    }
+
+    fn forget_holds(&self) {
+        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        let forgotten = std::mem::take(&mut *holds);
+        drop(holds);
+        drop(forgotten);
     }
 
     /// Withdraws the claim in the background.
