@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::session::Core;
+use super::core::Core;
 use super::{BackendError, BackendErrorKind, LostReason};
 
 /// Renews the session's lease three times before its deadline until the session is lost or closed. A renewal that

@@ -15,6 +15,7 @@ mod keys;
 mod options;
 mod queue;
 mod queues;
+mod ranges;
 mod requests;
 mod standing_watch;
 mod thread;

@@ -11,8 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{
-    Compare, CompareOp, Event, EventType, GetOptions, GetResponse, ResponseHeader, SortOrder,
-    SortTarget, Txn, TxnOp, WatchResponse,
+    Compare, CompareOp, Event, EventType, GetResponse, ResponseHeader, Txn, TxnOp, WatchResponse,
 };
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
@@ -22,7 +21,7 @@ use super::failure::{backend_error, malformed};
 use super::keys;
 use super::queue::{KeyEvent, NameQueue};
 use super::queues::Queues;
-use super::requests::member;
+use super::ranges::{list_options, member};
 use super::watch_stream::WatchedStream;
 use crate::lock::BackendError;
 
@@ -232,10 +231,6 @@ impl StandingWatch {
             });
         }
     }
-}
-
-pub(super) fn list_options() -> GetOptions {
-    GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend)
 }
 
 /// Deletes a key that is never used twice, whichever revision it has.
