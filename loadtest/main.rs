@@ -15,7 +15,8 @@
 //! - [`files`]: room for connections.
 //! - [`run`]: one run from beginning to end.
 //!
-//! The exit code is 0 for PASS, 1 for FAIL, and 2 if there was no run to judge: a wrong flag, or a
+//! The exit code is 0 for PASS, 1 for FAIL (also where more than one order in a hundred got no answer,
+//! since the others prove little then), and 2 if there was no run to judge: a wrong flag, or a
 //! service that cannot be reached or is not ready.
 
 mod api;

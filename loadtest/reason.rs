@@ -29,10 +29,10 @@ pub(crate) enum Reason {
     StatesDiffer { first: String, second: String },
     /// Buyers got an answer that is neither a yes nor a no.
     Failed { orders: u64, kinds: String },
-    /// Nobody was told yes or no.
-    NothingSettled,
-    /// The sale keeps no ledger, so nothing can be proved of single orders.
-    NoLedger,
+    /// So many buyers got no answer that the run proves nothing.
+    Unanswered { orders: u64, of: u64 },
+    /// Without a ledger: the stock does not fit what the buyers were told.
+    Unaccounted { told: u64, taken: i64 },
 }
 
 impl Reason {
@@ -51,8 +51,8 @@ impl Reason {
             Self::SoldOutTooEarly { .. } => "sold_out_too_early",
             Self::StatesDiffer { .. } => "states_differ",
             Self::Failed { .. } => "failed",
-            Self::NothingSettled => "nothing_settled",
-            Self::NoLedger => "no_ledger",
+            Self::Unanswered { .. } => "unanswered",
+            Self::Unaccounted { .. } => "unaccounted",
         }
     }
 }
@@ -130,10 +130,15 @@ impl fmt::Display for Reason {
                     were(*orders, "order")
                 )
             }
-            Self::NothingSettled => f.write_str("no answer: not one order was settled"),
-            Self::NoLedger => f.write_str(
-                "no ledger: this sale runs without the distributed lock and records no orders, so none of \
-                 them can be accounted for",
+            Self::Unanswered { orders, of } => write!(
+                f,
+                "unanswered: {orders} of {} got no answer, too many to judge the sale",
+                count(*of, "order")
+            ),
+            Self::Unaccounted { told, taken } => write!(
+                f,
+                "unaccounted: buyers were told of {}, and the stock went down by {taken}",
+                count(*told, "unit")
             ),
         }
     }

@@ -22,10 +22,10 @@ pub(crate) fn judge(history: &History) -> Verdict {
     let tally = history.tally();
     let audit = Audit::of(history);
     let mut reasons = Vec::new();
-    // without a ledger its absence is one fault, not one for every order
+    // then the sums have to do
     let no_ledger = keeps_no_ledger(history);
     if no_ledger {
-        reasons.push(Reason::NoLedger);
+        reasons.extend(unaccounted(history, &tally));
     } else {
         reasons.extend(audit.reasons(history));
     }
@@ -34,9 +34,9 @@ pub(crate) fn judge(history: &History) -> Verdict {
     reasons.extend(state(history, &tally, &audit, no_ledger));
     reasons.sort();
 
-    let notes = notes(&tally, &audit);
+    let notes = notes(&tally, &audit, no_ledger);
     let sentence = if reasons.is_empty() {
-        pass_sentence(history, &tally, &audit)
+        pass_sentence(history, &tally, &audit, no_ledger)
     } else {
         let all: Vec<_> = reasons.iter().map(Reason::to_string).collect();
         format!("FAIL: {}", all.join("; "))
@@ -44,11 +44,29 @@ pub(crate) fn judge(history: &History) -> Verdict {
     Verdict { reasons, notes, sentence }
 }
 
-/// A sale without a lock records nothing and numbers nothing.
+/// A sale that keeps no ledger records nothing, numbers nothing, and says so in every answer.
 fn keeps_no_ledger(history: &History) -> bool {
-    let unguarded =
-        |told: &Told| matches!(told, Told::Acknowledged(answer) if answer.token.is_none());
-    history.ledger.is_empty() && history.told.iter().any(unguarded)
+    let mut answers = history.told.iter().filter_map(|told| match told {
+        Told::Acknowledged(answer) => Some(answer),
+        _ => None,
+    });
+    let counts_no_orders =
+        history.after.iter().all(|(_, after)| after.orders == history.before.orders);
+    history.ledger.is_empty()
+        && counts_no_orders
+        && answers.clone().next().is_some()
+        && answers.all(|answer| answer.token.is_none())
+}
+
+/// Without a ledger: whether the units that left the stock are those that buyers were told of. An
+/// order without an answer may have taken its units or not.
+fn unaccounted(history: &History, tally: &Tally) -> Option<Reason> {
+    let (_, after) = history.after.first()?;
+    let taken = history.before.stock.saturating_sub(after.stock);
+    let told = tally.acknowledged_units;
+    let most = told.saturating_add(tally.unknown.saturating_mul(history.quantity));
+    let fits = u64::try_from(taken).is_ok_and(|taken| (told..=most).contains(&taken));
+    (!fits).then_some(Reason::Unaccounted { told, taken })
 }
 
 fn oversold(history: &History, tally: &Tally, audit: &Audit) -> Option<Reason> {
@@ -59,6 +77,9 @@ fn oversold(history: &History, tally: &Tally, audit: &Audit) -> Option<Reason> {
     let (units, orders) = (told_units, told_orders).max(recorded);
     (units > available).then_some(Reason::Oversold { orders, units, available })
 }
+
+/// More orders without an answer than one in so many, and the run is not judged by the others.
+const UNANSWERED_SHARE: u64 = 100;
 
 /// Whether the buyers were told yes or no.
 fn settled(history: &History, tally: &Tally) -> Vec<Reason> {
@@ -72,8 +93,10 @@ fn settled(history: &History, tally: &Tally) -> Vec<Reason> {
         }
         let kinds: Vec<_> = kinds.iter().map(|(kind, n)| format!("{n} x {kind}")).collect();
         reasons.push(Reason::Failed { orders: tally.failed, kinds: kinds.join(", ") });
-    } else if tally.acknowledged + tally.sold_out == 0 {
-        reasons.push(Reason::NothingSettled);
+    }
+    let of = u64_from(history.told.len());
+    if tally.unknown > of / UNANSWERED_SHARE {
+        reasons.push(Reason::Unanswered { orders: tally.unknown, of });
     }
     reasons
 }
@@ -126,9 +149,16 @@ fn state(history: &History, tally: &Tally, audit: &Audit, no_ledger: bool) -> Ve
     reasons
 }
 
-fn notes(tally: &Tally, audit: &Audit) -> Vec<String> {
+fn notes(tally: &Tally, audit: &Audit, no_ledger: bool) -> Vec<String> {
     let mut notes = Vec::new();
-    if tally.unknown > 0 {
+    if no_ledger {
+        notes.push(
+            "no ledger to compare with: the sums were checked, and not each order".to_owned(),
+        );
+        if tally.unknown > 0 {
+            notes.push(format!("{} not answered in the end", were(tally.unknown, "order")));
+        }
+    } else if tally.unknown > 0 {
         notes.push(format!(
             "{} not answered in the end; the ledger says that {} of them stand",
             were(tally.unknown, "order"),
@@ -145,7 +175,7 @@ fn notes(tally: &Tally, audit: &Audit) -> Vec<String> {
     notes
 }
 
-fn pass_sentence(history: &History, tally: &Tally, audit: &Audit) -> String {
+fn pass_sentence(history: &History, tally: &Tally, audit: &Audit, no_ledger: bool) -> String {
     let (before, after) = (&history.before, history.after.first().map(|(_, state)| state));
     let refused = match tally.sold_out {
         0 => "nobody was told sold out".to_owned(),
@@ -155,10 +185,12 @@ fn pass_sentence(history: &History, tally: &Tally, audit: &Audit) -> String {
     let balance = after.map_or_else(String::new, |state| {
         format!("; stock {} + lucky {} = {}", state.stock, state.lucky, state.initial)
     });
-    format!(
-        "PASS: {} of {} units sold, each exactly once; {refused}{balance}",
-        audit.units, before.stock
-    )
+    let (units, once) = if no_ledger {
+        (tally.acknowledged_units, ", as far as the sums can tell")
+    } else {
+        (audit.units, ", each exactly once")
+    };
+    format!("PASS: {units} of {} units sold{once}; {refused}{balance}", before.stock)
 }
 
 #[cfg(test)]

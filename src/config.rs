@@ -12,7 +12,8 @@ use clap::builder::BoolishValueParser;
 
 use crate::http::StartAccess;
 use crate::http::server::ServerOptions;
-use crate::sale::{LockMode, SaleOptions};
+use crate::inventory::Inventory;
+use crate::sale::{HoldMode, LockMode, SaleOptions};
 use crate::secret::Secret;
 
 /// The flags of `serve`: one instance of the service.
@@ -88,6 +89,18 @@ pub struct Config {
     /// How long the lock outlives an instance that died
     #[arg(long, env = "FLASH_SALE_LOCK_TTL", value_name = "TIME", default_value = "30s", value_parser = duration("2s", "10m"))]
     pub lock_ttl: Duration,
+
+    /// For how much the distributed lock is taken at once
+    #[arg(long, env = "FLASH_SALE_HOLD", default_value = "combined")]
+    pub hold: HoldMode,
+
+    /// How many orders one batch may have
+    #[arg(long, env = "FLASH_SALE_BATCH_SIZE", value_name = "N", default_value = "500", value_parser = count(1, Inventory::MAX_BATCH))]
+    pub batch_size: usize,
+
+    /// How long the lock is kept when another instance waits for it
+    #[arg(long, env = "FLASH_SALE_TENURE", value_name = "TIME", default_value = "5ms", value_parser = duration("0ms", "1m"))]
+    pub tenure: Duration,
 
     /// How many orders of one item may wait at this instance
     #[arg(long, env = "FLASH_SALE_QUEUE_LENGTH", value_name = "N", default_value = "10000", value_parser = count(1, 1_000_000))]
@@ -183,6 +196,9 @@ impl Config {
             lock_name: self.lock_name.clone(),
             instance: self.instance.clone().unwrap_or_else(|| port.to_string()),
             queue_length: self.queue_length,
+            hold: self.hold,
+            batch_size: self.batch_size,
+            tenure: self.tenure,
             wait_timeout: self.wait_timeout,
         }
     }

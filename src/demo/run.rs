@@ -190,7 +190,7 @@ impl Show<'_> {
         if let Some(redis) = &stage.redis {
             lines.push(format!("  redis-cli -p {} get stock", redis.port()));
         }
-        if let (LockMode::Etcd, Some(etcd)) = (self.options.lock, &stage.etcd) {
+        if let (true, Some(etcd)) = (has_queue(self.options.lock), &stage.etcd) {
             lines.push(format!("  curl 'http://127.0.0.1:{first}/lock'"));
             lines.push(format!("  etcdctl --endpoints {} lock {LOCK_NAME}", etcd.endpoint()));
             lines.push(
@@ -209,6 +209,17 @@ fn guarded_by(lock: LockMode) -> &'static str {
         LockMode::Etcd => "sells under the etcd lock",
         LockMode::Local => "sells under a lock of its own",
         LockMode::None => "sells without a lock",
+        LockMode::EtcdRecipe => "sells by the lock recipe of Go's client",
+        LockMode::EtcdRpc => "sells by etcd's Lock call",
+        LockMode::Unguarded => "sells without a lock, by one script",
+    }
+}
+
+/// Whether buyers queue in etcd.
+fn has_queue(lock: LockMode) -> bool {
+    match lock {
+        LockMode::Etcd | LockMode::EtcdRecipe | LockMode::EtcdRpc => true,
+        LockMode::Local | LockMode::None | LockMode::Unguarded => false,
     }
 }
 

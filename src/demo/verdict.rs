@@ -35,7 +35,9 @@ pub(super) fn explain(options: &DemoOptions, report: &Report) -> String {
              only against itself."
         }
         // it must not happen: whatever the load test can say helps to find out why it did
-        LockMode::Etcd => without_label(&report.verdict),
+        LockMode::Etcd | LockMode::EtcdRecipe | LockMode::EtcdRpc | LockMode::Unguarded => {
+            without_label(&report.verdict)
+        }
     };
     format!("{sale}: sold {sold} of {stock}: {excess} too many. {cause}")
 }

@@ -1,5 +1,7 @@
 //! The inventory: what may be done to the stock.
 
+use std::borrow::Borrow;
+
 use redis::{Cmd, Value};
 
 use super::connection::{Connection, Effect};
@@ -72,12 +74,12 @@ impl Inventory {
         item: &Item,
         token: Option<Token>,
         instance: &str,
-        orders: &[Order],
+        orders: &[impl Borrow<Order>],
     ) -> Result<Vec<Outcome>, InventoryError> {
         if orders.len() > Self::MAX_BATCH {
             return Err(InventoryError::InvalidArgument("a batch has at most 1000 orders"));
         }
-        if orders.iter().any(|order| order.item != *item) {
+        if orders.iter().any(|order| order.borrow().item != *item) {
             return Err(InventoryError::InvalidArgument("all orders of a batch are of one item"));
         }
         let token_text = token_text(token)?;
@@ -87,7 +89,7 @@ impl Inventory {
         let instance = instance_text(instance);
         let arguments = |command: &mut Cmd| {
             command.arg("reduce").arg(&token_text).arg(&instance);
-            for order in orders {
+            for order in orders.iter().map(Borrow::borrow) {
                 command.arg(order.id.as_str()).arg(order.quantity.get()).arg(order.user.as_str());
             }
         };
@@ -95,7 +97,12 @@ impl Inventory {
         if answers.len() != orders.len() {
             return Err(script::not_understood());
         }
-        orders.iter().zip(answers).map(|(order, answer)| outcome(order, answer)).collect()
+        orders
+            .iter()
+            .map(Borrow::borrow)
+            .zip(answers)
+            .map(|(order, answer)| outcome(order, answer))
+            .collect()
     }
 
     /// Starts a sale of `item` afresh, whatever was there before: stock and initial `units`, lucky 0,

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 
 use super::{BackendError, BackendErrorKind, Claim, ClaimStatus, Lease, Place, QueueEntry};
 
@@ -59,10 +60,11 @@ pub trait Backend: Send + Sync + 'static {
     /// Takes the claim out of its queue, wherever it stands. Returns whether it was there.
     fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, bool>;
 
-    /// Whether somebody waits behind the claim, as far as is known here and now; `true` if unknown.
-    fn is_contended(&self, claim: &Claim) -> bool {
+    /// Whether somebody waits behind the claim, as far as is known here; `true` while unknown. No
+    /// request is made.
+    fn contended(&self, claim: &Claim) -> watch::Receiver<bool> {
         let _ = claim;
-        true
+        watch::Sender::new(true).subscribe()
     }
 
     /// Takes `held` out of the queue and puts `next` at its end, in one step if the backend can;

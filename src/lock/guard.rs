@@ -96,7 +96,15 @@ impl Guard {
     /// Whether somebody else waits for this lock, as far as this process knows; `true` if it does
     /// not know. Costs nothing: no request is made.
     pub fn is_contended(&self) -> bool {
-        self.hold.core.backend.is_contended(&self.hold.claim)
+        self.hold.is_contended()
+    }
+
+    /// Waits until somebody else waits for this lock, as far as this process knows.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn contended(&self) {
+        self.hold.contended().await;
     }
 
     /// Gives this entry back, and waits until the lock is released if it was the last.

@@ -18,6 +18,7 @@ pub(super) struct Hold {
     owner: OwnerId,
     entries: StdMutex<u32>,
     status: watch::Receiver<ClaimStatus>,
+    contended: watch::Receiver<bool>,
 }
 
 impl Hold {
@@ -31,6 +32,7 @@ impl Hold {
     ) -> Arc<Self> {
         let hold = Arc::new(Self {
             core: Arc::clone(core),
+            contended: core.backend.contended(&claim),
             claim,
             token,
             granted_at: Instant::now(),
@@ -95,6 +97,15 @@ impl Hold {
 
     pub(super) fn is_lost(&self) -> bool {
         *self.status.borrow() == ClaimStatus::Gone || self.core.validity.lost_reason().is_some()
+    }
+
+    pub(super) fn is_contended(&self) -> bool {
+        *self.contended.borrow()
+    }
+
+    pub(super) async fn contended(&self) {
+        // an error means that the backend forgot the claim: nothing is known of who waits
+        drop(self.contended.clone().wait_for(|contended| *contended).await);
     }
 
     pub(super) async fn lost(&self) {

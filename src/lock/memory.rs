@@ -54,6 +54,7 @@ struct Member {
     claim: Claim,
     made_at: Instant,
     status: watch::Sender<ClaimStatus>,
+    contended: watch::Sender<bool>,
 }
 
 impl MemoryBackend {
@@ -129,7 +130,9 @@ impl State {
         } else {
             self.revision += 1;
             let status = watch::Sender::new(ClaimStatus::Waiting);
-            let member = Member { claim: claim.clone(), made_at: Instant::now(), status };
+            let contended = watch::Sender::new(false);
+            let member =
+                Member { claim: claim.clone(), made_at: Instant::now(), status, contended };
             queue.insert(self.revision, member);
             self.revision
         };
@@ -146,6 +149,8 @@ fn grant_first(queue: &BTreeMap<i64, Member>) {
             *status = ClaimStatus::Granted;
             waited
         });
+        let contended = queue.len() > 1;
+        first.contended.send_if_modified(|flag| std::mem::replace(flag, contended) != contended);
     }
 }
 
@@ -199,8 +204,11 @@ impl Backend for MemoryBackend {
         })
     }
 
-    fn is_contended(&self, claim: &Claim) -> bool {
-        self.state().queues.get(&claim.name).is_some_and(|queue| queue.len() > 1)
+    fn contended(&self, claim: &Claim) -> watch::Receiver<bool> {
+        let state = self.state();
+        let mut members = state.queues.get(&claim.name).into_iter().flat_map(BTreeMap::values);
+        let own = members.find(|member| member.claim == *claim);
+        own.map_or_else(|| watch::channel(true).1, |own| own.contended.subscribe())
     }
 
     fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {

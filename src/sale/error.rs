@@ -1,5 +1,6 @@
 //! Why an order, or a question about the sale, got no answer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::inventory::{InventoryError, Item, Order, OrderId};
@@ -109,25 +110,36 @@ impl SaleError {
 }
 
 /// What the store's failure to take `order` means for whoever ordered.
-pub(super) fn from_store(error: InventoryError, order: &Order) -> SaleError {
-    match error {
+pub(super) fn from_store(error: Arc<InventoryError>, order: &Order) -> SaleError {
+    match &*error {
         InventoryError::Unanswered { .. } => {
             SaleError::OutcomeUnknown { order: order.id.clone(), source: error.into() }
         }
-        error => from_read(error, &order.item),
+        _ => from_read(error, &order.item),
+    }
+}
+
+/// What the store's failure to start a sale of `item` afresh means.
+pub(super) fn from_start(error: InventoryError, item: &Item) -> SaleError {
+    match error {
+        InventoryError::Unanswered { .. } => {
+            SaleError::StartUnknown { item: item.clone(), source: error.into() }
+        }
+        error => from_read(error, item),
     }
 }
 
 /// What the store's failure to answer a question about `item` means.
-pub(super) fn from_read(error: InventoryError, item: &Item) -> SaleError {
+pub(super) fn from_read(error: impl Into<Arc<InventoryError>>, item: &Item) -> SaleError {
+    let error = error.into();
     let item = item.clone();
-    match error {
+    match &*error {
         InventoryError::UnknownItem => SaleError::UnknownItem { item },
-        InventoryError::Damaged { what } => SaleError::Damaged { item, what },
+        InventoryError::Damaged { what } => SaleError::Damaged { item, what: what.clone() },
         InventoryError::StaleToken { .. } => SaleError::StaleToken,
         InventoryError::ForeignFence { fence, token } => {
             SaleError::ForeignFence { item, ours: token.cluster(), theirs: fence.cluster }
         }
-        error => SaleError::StoreUnavailable { source: error.into() },
+        _ => SaleError::StoreUnavailable { source: error.into() },
     }
 }

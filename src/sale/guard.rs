@@ -7,15 +7,24 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::SaleError;
+use super::combiner::Combiner;
+use super::peers::Peer;
 use crate::inventory::Item;
 use crate::lock::{self, LockError, LostReason, Owner, SessionKeeper};
 
 /// What guards a sale.
 pub(super) enum SaleGuard {
     /// The lock that all instances share.
-    Distributed { sessions: SessionKeeper, lock_name: String },
+    Distributed {
+        sessions: SessionKeeper,
+        lock_name: String,
+        /// There unless each order takes the lock for itself.
+        combiner: Option<Arc<Combiner>>,
+    },
     /// A mutex of this process for each item.
     Local(LocalLocks),
+    /// Another way, to compare with.
+    Peer(Peer),
     /// Nothing.
     Nothing,
 }

@@ -1,17 +1,25 @@
 //! Where lock meets stock.
 //!
-//! An order takes the lock of its item as an owner of its own, reduces the stock under the token
-//! that came with the grant, and releases the lock. Before that, a plain read tells whether there is
-//! anything left to sell: too little stock is already the truth at that moment, and needs no lock.
+//! The orders of an item that wait at an instance share a tenure of the item's lock: one holder takes
+//! it for all of them, and runs them in batches under the token that came with the grant
+//! (`combiner`). With [`HoldMode::Request`] each order takes the lock as an owner of its own, reduces
+//! the stock, and releases the lock (`reduce`).
+//!
+//! Where nothing seems to be left, a plain read tells: too little stock is already the truth at that
+//! moment, and needs no lock.
 
+mod combiner;
 mod error;
 mod guard;
 mod options;
+mod order_queue;
+mod peers;
 mod reduce;
 mod waiting_room;
 
 pub use error::{BoxError, SaleError};
-pub use options::{LockMode, SaleOptions};
+pub use options::{HoldMode, LockMode, SaleOptions};
+pub use peers::Peer;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +28,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::error::{from_read, from_store};
+use self::combiner::Combiner;
+use self::error::{from_read, from_start, from_store};
 use self::guard::{LocalLocks, SaleGuard, lock_name};
 use self::reduce::Attempt;
 use self::waiting_room::WaitingRoom;
@@ -65,8 +74,15 @@ struct Inner {
 impl Sale {
     /// A sale guarded by the distributed lock.
     pub fn guarded(inventory: Inventory, sessions: SessionKeeper, options: SaleOptions) -> Self {
+        let (stopping, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let combiner = (options.hold == HoldMode::Combined).then(|| {
+            let (inventory, sessions, options) =
+                (inventory.clone(), sessions.clone(), options.clone());
+            Combiner::new(inventory, sessions, options, stopping.clone(), tasks.clone())
+        });
         let lock_name = options.lock_name.clone();
-        Self::new(inventory, SaleGuard::Distributed { sessions, lock_name }, options)
+        let guard = SaleGuard::Distributed { sessions, lock_name, combiner };
+        Self::with_tasks(inventory, guard, options, stopping, tasks)
     }
 
     /// A sale guarded by nothing but a mutex in this process: with a second instance it oversells.
@@ -79,9 +95,23 @@ impl Sale {
         Self::new(inventory, SaleGuard::Nothing, options)
     }
 
+    /// A sale guarded in another way, to compare with.
+    pub fn with_peer(inventory: Inventory, peer: Peer, options: SaleOptions) -> Self {
+        Self::new(inventory, SaleGuard::Peer(peer), options)
+    }
+
     fn new(inventory: Inventory, guard: SaleGuard, options: SaleOptions) -> Self {
+        Self::with_tasks(inventory, guard, options, CancellationToken::new(), TaskTracker::new())
+    }
+
+    fn with_tasks(
+        inventory: Inventory,
+        guard: SaleGuard,
+        options: SaleOptions,
+        stopping: CancellationToken,
+        tasks: TaskTracker,
+    ) -> Self {
         let waiting_room = WaitingRoom::new(options.queue_length);
-        let (stopping, tasks) = (CancellationToken::new(), TaskTracker::new());
         Self(Arc::new(Inner { inventory, guard, options, waiting_room, stopping, tasks }))
     }
 
@@ -95,12 +125,21 @@ impl Sale {
     /// See [`SaleError`].
     pub async fn reduce(&self, order: Order) -> Result<Outcome, SaleError> {
         self.check_open()?;
-        if let Some(outcome) = self.without_lock(&order).await? {
+        if let SaleGuard::Distributed { combiner: Some(combiner), .. } = &self.0.guard {
+            if !combiner.may_have(&order.item, order.quantity.get())
+                && let Some(outcome) = self.without_lock(&order).await?
+            {
+                return Ok(outcome);
+            }
+            return combiner.reduce(order).await;
+        }
+        let is_one_call = matches!(&self.0.guard, SaleGuard::Peer(peer) if peer.is_one_call());
+        if !is_one_call && let Some(outcome) = self.without_lock(&order).await? {
             return Ok(outcome);
         }
         let place = self.0.waiting_room.enter(&order.item)?;
         let outcome = match &self.0.guard {
-            SaleGuard::Distributed { sessions, lock_name: base } => {
+            SaleGuard::Distributed { sessions, lock_name: base, .. } => {
                 self.reduce_under_lock(sessions, &lock_name(base, &order.item), order).await
             }
             SaleGuard::Local(locks) => {
@@ -108,6 +147,7 @@ impl Sale {
                 let _guard = lock.lock().await;
                 self.reduce_naively(&order).await
             }
+            SaleGuard::Peer(peer) => return self.reduce_with_peer(peer, order, place).await,
             SaleGuard::Nothing => self.reduce_naively(&order).await,
         };
         drop(place);
@@ -182,7 +222,7 @@ impl Sale {
     async fn reduce_naively(&self, order: &Order) -> Result<Outcome, SaleError> {
         let Inner { inventory, options, .. } = &*self.0;
         let reduced = naive::reduce(inventory, order, &options.instance).await;
-        reduced.map_err(|error| from_store(error, order))
+        reduced.map_err(|error| from_store(error.into(), order))
     }
 
     /// Starts a sale of `item` afresh: stock `units`, lucky 0, no orders. Returns the new state.
@@ -197,11 +237,12 @@ impl Sale {
         self.check_open()?;
         let Inner { inventory, options, .. } = &*self.0;
         let tenure = match &self.0.guard {
-            SaleGuard::Distributed { sessions, lock_name: base } => {
+            SaleGuard::Distributed { sessions, lock_name: base, .. } => {
                 let waited = options.wait_timeout;
                 let deadline = Instant::now() + waited;
                 Some(guard::take(sessions, &lock_name(base, item), deadline, waited).await?)
             }
+            SaleGuard::Peer(peer) => return self.start_with_peer(peer, item, units).await,
             SaleGuard::Local(_) | SaleGuard::Nothing => None,
         };
         let token = tenure.as_ref().map(|tenure| tenure.guard.token());
@@ -214,12 +255,7 @@ impl Sale {
             // as long as the lock is held nobody has ordered, so starting again changes nothing
             let is_held = tenure.as_ref().is_some_and(|tenure| !tenure.guard.is_lost());
             if !is_held || !error.is_retryable() || Instant::now() + START_PAUSE >= deadline {
-                return Err(match error {
-                    InventoryError::Unanswered { .. } => {
-                        SaleError::StartUnknown { item: item.clone(), source: error.into() }
-                    }
-                    error => from_read(error, item),
-                });
+                return Err(from_start(error, item));
             }
             sleep(START_PAUSE).await;
         }
@@ -260,8 +296,12 @@ impl Sale {
     /// # Errors
     /// See [`SaleError`].
     pub async fn queue(&self, item: &Item) -> Result<Vec<QueuedClaim>, SaleError> {
-        let SaleGuard::Distributed { sessions, lock_name: base } = &self.0.guard else {
-            return Ok(Vec::new());
+        let (sessions, base) = match &self.0.guard {
+            SaleGuard::Distributed { sessions, lock_name, .. } => (sessions, lock_name),
+            SaleGuard::Peer(peer) => {
+                return peer.queue(&self.lock_name(item).unwrap_or_default()).await;
+            }
+            SaleGuard::Local(_) | SaleGuard::Nothing => return Ok(Vec::new()),
         };
         let deadline = Instant::now() + QUESTION_TIMEOUT;
         let mutex = guard::mutex_of(sessions, &lock_name(base, item), deadline).await?;
@@ -279,6 +319,7 @@ impl Sale {
     pub fn lock_name(&self, item: &Item) -> Option<String> {
         match &self.0.guard {
             SaleGuard::Distributed { lock_name: base, .. } => Some(lock_name(base, item)),
+            SaleGuard::Peer(peer) => peer.lock_name(&self.0.options.lock_name, item),
             SaleGuard::Local(_) | SaleGuard::Nothing => None,
         }
     }
@@ -315,6 +356,9 @@ impl Sale {
             // somebody who waited may have been granted the lock in between
             self.0.tasks.wait().await;
         }
+        if let SaleGuard::Peer(peer) = &self.0.guard {
+            peer.close().await;
+        }
     }
 
     fn check_open(&self) -> Result<(), SaleError> {
@@ -325,7 +369,7 @@ impl Sale {
 /// Once an order was sent and not answered, its outcome is unknown, whatever failed later.
 fn unknown_if_sent(silence: Option<InventoryError>, order: &Order, error: SaleError) -> SaleError {
     match silence {
-        Some(silence) => from_store(silence, order),
+        Some(silence) => from_store(silence.into(), order),
         None => match error {
             SaleError::LockUnavailable { source } if is_closed(&source) => SaleError::Stopping,
             error => error,

@@ -12,6 +12,22 @@ pub enum LockMode {
     Local,
     /// Nothing. Oversells.
     None,
+    /// To compare with: the lock recipe of Go's etcd client, one claim for each order.
+    EtcdRecipe,
+    /// To compare with: a lease and etcd's own `Lock` call for each order, then GET, SET and INCRBY.
+    EtcdRpc,
+    /// To compare with: no lock, and one atomic script for each order.
+    Unguarded,
+}
+
+/// For how much the distributed lock is taken at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum HoldMode {
+    /// For all orders that wait at this instance: as fast as without a lock.
+    #[default]
+    Combined,
+    /// For one order: what a lock costs that is taken for each request.
+    Request,
 }
 
 /// How one instance sells.
@@ -23,6 +39,12 @@ pub struct SaleOptions {
     pub instance: String,
     /// How many orders of one item may wait at this instance.
     pub queue_length: usize,
+    /// For how much the distributed lock is taken at once.
+    pub hold: HoldMode,
+    /// How many orders one batch may have; at most [`MAX_BATCH`](crate::inventory::Inventory::MAX_BATCH).
+    pub batch_size: usize,
+    /// How long a tenure lasts when somebody else waits for the lock.
+    pub tenure: Duration,
     /// How long an order may wait for the lock, and for an answer of the store once it was sent.
     pub wait_timeout: Duration,
 }

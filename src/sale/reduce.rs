@@ -74,7 +74,7 @@ async fn reduce_stock(
                 let silence = Some(error).filter(|error| !error.nothing_written());
                 Attempt::LockLost { error: unavailable(LockError::Lost), silence }
             } else {
-                Attempt::Ended(Err(from_store(error, order)))
+                Attempt::Ended(Err(from_store(error.into(), order)))
             };
         }
         if !error.nothing_written() {

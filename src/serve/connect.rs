@@ -10,7 +10,7 @@ use super::ServeError;
 use crate::config::Config;
 use crate::inventory::{Inventory, InventoryError, InventoryOptions};
 use crate::lock::{EtcdBackend, EtcdOptions, SessionKeeper, SessionOptions};
-use crate::sale::{LockMode, Sale};
+use crate::sale::{LockMode, Peer, Sale};
 
 /// How long the start waits for the lock service, to tell at once what waiting does not mend.
 const FIRST_SESSION_TIMEOUT: Duration = Duration::from_secs(2);
@@ -39,7 +39,26 @@ pub(super) async fn connect(config: &Config, port: u16) -> Result<Sale, ServeErr
             tracing::warn!("nothing guards the stock: units are sold twice");
             Sale::unguarded(inventory, options)
         }
+        LockMode::EtcdRecipe => {
+            let peer = Peer::recipe(etcd_options(config), config.lock_ttl).map_err(refused)?;
+            Sale::with_peer(inventory, peer, options)
+        }
+        LockMode::EtcdRpc => {
+            tracing::warn!("the lock has no token and the sale no ledger: a retry buys again");
+            let peer = Peer::rpc(etcd_options(config), config.lock_ttl).map_err(refused)?;
+            Sale::with_peer(inventory, peer, options)
+        }
+        LockMode::Unguarded => Sale::with_peer(inventory, Peer::unguarded(), options),
     })
+}
+
+fn etcd_options(config: &Config) -> EtcdOptions {
+    let mut options = EtcdOptions::new(config.etcd.iter().cloned());
+    options.user = config.etcd_user.clone().map(|user| {
+        let password = config.etcd_password.as_ref().map_or("", |password| password.expose());
+        (user, password.to_owned())
+    });
+    options
 }
 
 async fn store(url: &str) -> Result<Inventory, ServeError> {
@@ -68,12 +87,7 @@ fn is_final(error: &InventoryError) -> bool {
 }
 
 async fn lock_service(config: &Config, instance: &str) -> Result<SessionKeeper, ServeError> {
-    let mut options = EtcdOptions::new(config.etcd.iter().cloned());
-    options.user = config.etcd_user.clone().map(|user| {
-        let password = config.etcd_password.as_ref().map_or("", |password| password.expose());
-        (user, password.to_owned())
-    });
-    let etcd = EtcdBackend::new(options).map_err(refused)?;
+    let etcd = EtcdBackend::new(etcd_options(config)).map_err(refused)?;
     let session_options = SessionOptions::new(config.lock_ttl).label(instance);
     let sessions = SessionKeeper::start(Arc::new(etcd), session_options);
     match timeout(FIRST_SESSION_TIMEOUT, sessions.session()).await {

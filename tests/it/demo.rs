@@ -147,6 +147,22 @@ async fn with_a_local_lock_it_oversells_and_says_so() {
     oversells("local").await;
 }
 
+/// Goal: what is right passes, whatever guards it: the ways to compare with, and a local lock where one
+/// instance is all there is.
+#[tokio::test]
+async fn other_guards_pass_where_they_are_right() {
+    for (lock, instances) in
+        [("etcd-recipe", "2"), ("etcd-rpc", "2"), ("unguarded", "2"), ("local", "1")]
+    {
+        let sale = ["--requests", "60", "--stock", "40", "--instances", instances];
+        let mut demo = Demo::start(&[&["--once", "--lock", lock], &sale[..]].concat());
+        let status = demo.end().await;
+        assert_eq!(status.code(), Some(0), "{lock}: {}{}", demo.said, demo.stderr());
+        assert!(demo.said.contains("40 sold, 20 told sold out"), "{lock}: {}", demo.said);
+        demo.assert_everything_is_gone();
+    }
+}
+
 async fn ends_in_order_on(signal: Signal) {
     let mut demo = Demo::start(&[]);
     demo.until_it_says("Serving until Ctrl-C.").await;

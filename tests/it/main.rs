@@ -6,5 +6,6 @@ mod demo;
 mod http;
 mod inventory;
 mod lock;
+mod sale;
 mod servers;
 mod support;

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use etcd_client::ResponseHeader;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 pub use options::EtcdOptions;
 
@@ -117,8 +117,9 @@ impl Backend for EtcdBackend {
         Box::pin(self.delete_claim(claim))
     }
 
-    fn is_contended(&self, claim: &Claim) -> bool {
-        self.queues.with(&claim.name, |queue| queue.is_contended(&claim.key())).unwrap_or(true)
+    fn contended(&self, claim: &Claim) -> watch::Receiver<bool> {
+        let known = self.queues.with(&claim.name, |queue| queue.contended(&claim.key())).flatten();
+        known.unwrap_or_else(|| watch::Sender::new(true).subscribe())
     }
 
     fn hand_over<'a>(&'a self, held: &'a Claim, next: &'a Claim) -> BackendFuture<'a, Place> {

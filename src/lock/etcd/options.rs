@@ -31,7 +31,7 @@ impl EtcdOptions {
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), BackendError> {
+    pub(crate) fn check(&self) -> Result<(), BackendError> {
         let is_url = |endpoint: &String| {
             let address = endpoint
                 .strip_prefix("http://")
@@ -46,7 +46,7 @@ impl EtcdOptions {
         Err(BackendError::new(BackendErrorKind::Permanent, what))
     }
 
-    pub(super) fn connect_options(&self) -> ConnectOptions {
+    pub(crate) fn connect_options(&self) -> ConnectOptions {
         let options = ConnectOptions::new()
             .with_connect_timeout(self.request_timeout)
             // a connection that died without a word is noticed; etcd refuses pings that come more

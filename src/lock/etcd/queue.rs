@@ -29,6 +29,8 @@ struct Own {
     /// Its `create_revision`, once known.
     revision: Option<i64>,
     status: watch::Sender<ClaimStatus>,
+    /// Whether others wait behind it, while it is the first.
+    contended: watch::Sender<bool>,
 }
 
 /// All claims on one name, by their `create_revision`.
@@ -68,6 +70,7 @@ impl NameQueue {
         let own = self.own.entry(key).or_insert_with(|| Own {
             revision: None,
             status: watch::Sender::new(ClaimStatus::Waiting),
+            contended: watch::Sender::new(true),
         });
         own.status.subscribe()
     }
@@ -123,11 +126,9 @@ impl NameQueue {
         own.unwrap_or(0).max(self.known_revision)
     }
 
-    /// Whether a claim stands behind `key`; `true` if that is not known.
-    pub(super) fn is_contended(&self, key: &str) -> bool {
-        let Some(revision) = self.revision_of(key) else { return true };
-        let is_known = self.early.is_none() && self.known_revision >= revision;
-        !is_known || self.members.range(revision + 1..).next().is_some()
+    /// Tells whether a claim stands behind `key` once that is the first; `true` while not known.
+    pub(super) fn contended(&self, key: &str) -> Option<watch::Receiver<bool>> {
+        self.own.get(key).map(|own| own.contended.subscribe())
     }
 
     /// Applies what the watch said, one answer at a time: all events of one revision come together.
@@ -188,6 +189,9 @@ impl NameQueue {
     /// Notes that the watch broke: from now on events are missing, until the next list.
     pub(super) fn unwatched(&mut self) {
         self.early = Some(Vec::new());
+        for own in self.own.values() {
+            set(&own.contended, true);
+        }
     }
 
     /// Keys that this process made (their lease is one of `leases`) but does not know: requests that
@@ -226,7 +230,7 @@ impl NameQueue {
 
     /// Tells one of this process's claims if it is gone or granted.
     fn settle(&self, key: &str) {
-        let Some(Own { revision: Some(revision), status }) = self.own.get(key) else { return };
+        let Some(Own { revision: Some(revision), status, .. }) = self.own.get(key) else { return };
         // while events may be missing, nothing is concluded: the gap may be a whole new cluster, whose
         // revisions begin anew
         if self.early.is_some() || self.known_revision < *revision {
@@ -243,8 +247,15 @@ impl NameQueue {
     fn settle_first(&self) {
         if let Some((_, key)) = self.members.first_key_value() {
             self.settle(key);
+            if let Some(own) = self.own.get(key).filter(|_| self.early.is_none()) {
+                set(&own.contended, self.members.len() > 1);
+            }
         }
     }
+}
+
+fn set(flag: &watch::Sender<bool>, to: bool) {
+    flag.send_if_modified(|flag| std::mem::replace(flag, to) != to);
 }
 
 /// Moves a status on, never back.
@@ -266,6 +277,10 @@ mod tests {
 
     fn delete(key: &str, revision: i64) -> KeyEvent {
         KeyEvent { key: key.into(), mod_revision: revision, created: None }
+    }
+
+    fn is_contended(queue: &NameQueue) -> bool {
+        *queue.contended("a/1-1").expect("it is in the queue").borrow()
     }
 
     /// A queue with a foreign holder at 5 and an own claim at 7, synced at 7.
@@ -315,7 +330,7 @@ mod tests {
         queue.apply(vec![delete("a/9-1", 8)]);
         queue.load(vec![("a/9-1".into(), 5)], 6, 6);
         assert_eq!(*status.borrow(), ClaimStatus::Granted);
-        assert!(!queue.is_contended("a/1-1"));
+        assert!(!is_contended(&queue));
     }
 
     /// Goal: keys of a lock `a/b` neither block nor count in `a`.
@@ -326,20 +341,22 @@ mod tests {
         queue.enqueued("a/1-1", 7, false);
         queue.load(vec![("a/b/9-1".into(), 5), ("a/1-1".into(), 7), ("a/b/9-2".into(), 8)], 8, 7);
         assert_eq!(*status.borrow(), ClaimStatus::Granted);
-        assert!(!queue.is_contended("a/1-1"));
+        assert!(!is_contended(&queue));
     }
 
     /// Goal: contention is assumed where it is not known: without a list, and after a break.
     #[tokio::test]
     async fn unknown_means_contended() {
         let (mut queue, _status) = waiting();
-        assert!(!queue.is_contended("a/1-1"));
+        assert!(is_contended(&queue));
+        queue.apply(vec![delete("a/9-1", 8)]);
+        assert!(!is_contended(&queue));
         queue.apply(vec![put("a/9-2", 9)]);
-        assert!(queue.is_contended("a/1-1"));
+        assert!(is_contended(&queue));
         queue.apply(vec![delete("a/9-2", 10)]);
-        assert!(!queue.is_contended("a/1-1"));
+        assert!(!is_contended(&queue));
         queue.unwatched();
-        assert!(queue.is_contended("a/1-1"));
+        assert!(is_contended(&queue));
     }
 
     /// Goal: after a break nothing is concluded from events until a list has filled the gap.

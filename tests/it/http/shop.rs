@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, Request, StatusCode};
 use flash_sale::http::{AppState, StartAccess, router};
 use flash_sale::inventory::{Inventory, InventoryOptions};
 use flash_sale::lock::{Guard, Session};
-use flash_sale::sale::{Sale, SaleOptions};
+use flash_sale::sale::{HoldMode, Sale, SaleOptions};
 use http_body_util::BodyExt;
 use serde_json::Value;
 use tower::ServiceExt;
@@ -31,6 +31,7 @@ pub(super) struct Shop {
 /// What a shop is like, if not like most.
 pub(super) struct ShopOptions {
     pub(super) access: StartAccess,
+    pub(super) hold: HoldMode,
     pub(super) queue_length: usize,
     pub(super) wait_timeout: Duration,
     pub(super) store_timeout: Duration,
@@ -40,6 +41,7 @@ impl Default for ShopOptions {
     fn default() -> Self {
         Self {
             access: StartAccess::Everybody,
+            hold: HoldMode::default(),
             queue_length: 100,
             wait_timeout: Duration::from_secs(30),
             // short, so that the store's absence is soon noticed
@@ -63,7 +65,7 @@ impl Shop {
 
     /// A shop over these servers.
     pub(super) fn at(etcd: String, redis: String, options: ShopOptions) -> Self {
-        let ShopOptions { access, queue_length, wait_timeout, store_timeout } = options;
+        let ShopOptions { access, hold, queue_length, wait_timeout, store_timeout } = options;
         let timeouts =
             InventoryOptions { connect_timeout: store_timeout, response_timeout: store_timeout };
         let inventory = Inventory::new(&redis, timeouts).unwrap();
@@ -71,6 +73,9 @@ impl Shop {
         let sale_options = SaleOptions {
             lock_name: lock_name.clone(),
             instance: "8080".into(),
+            hold,
+            batch_size: 100,
+            tenure: Duration::from_millis(5),
             queue_length,
             wait_timeout,
         };

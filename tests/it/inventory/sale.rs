@@ -54,7 +54,7 @@ async fn a_batch_is_bounded() {
     orders.push(order("one-more", 1));
     let error = inventory.reduce(&Item::DEFAULT, None, "8080", &orders).await.unwrap_err();
     assert!(matches!(error, InventoryError::InvalidArgument(_)), "{error}");
-    let none = inventory.reduce(&Item::DEFAULT, None, "8080", &[]).await.unwrap();
+    let none = inventory.reduce(&Item::DEFAULT, None, "8080", &[] as &[Order]).await.unwrap();
     assert_eq!(none, []);
 }
 
