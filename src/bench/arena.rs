@@ -71,7 +71,7 @@ impl Arena {
             dir: &self.dir,
             etcd: &etcd,
             redis: &redis,
-            lock: contender.lock().unwrap_or_default(),
+            lock: contender.lock(),
             flags: &flags,
         };
         let mut attempt = 1;

@@ -1,8 +1,8 @@
 //! Two kinds of charts: bars to compare, a curve for a sweep.
 
+use super::markdown::figure;
 use super::stats::Spread;
 use super::svg::{Anchor, Svg};
-use super::table::figure;
 
 const WIDTH: f64 = 720.0;
 

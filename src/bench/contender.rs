@@ -1,9 +1,8 @@
 //! Who takes part.
 
-use clap::{Args as _, ValueEnum};
+use clap::ValueEnum;
 use serde::Serialize;
 
-use crate::config::Config;
 use crate::sale::LockMode;
 
 /// A way to guard the sale.
@@ -25,18 +24,6 @@ pub enum Contender {
 }
 
 impl Contender {
-    /// Its name on the command line and in the results.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Combined => "combined",
-            Self::Request => "request",
-            Self::Unguarded => "unguarded",
-            Self::EtcdRecipe => "etcd-recipe",
-            Self::EtcdRpc => "etcd-rpc",
-            Self::NoStore => "no-store",
-        }
-    }
-
     /// What it is, in few words.
     pub(super) fn title(self) -> &'static str {
         match self {
@@ -49,23 +36,21 @@ impl Contender {
         }
     }
 
-    /// What its instances are started with; `None` if this build does not have it.
-    pub(super) fn lock(self) -> Option<LockMode> {
-        let name = match self {
-            Self::Combined | Self::Request | Self::NoStore => "etcd",
-            other => other.name(),
-        };
-        LockMode::from_str(name, false).ok()
+    /// What guards the sale of its instances.
+    pub(super) fn lock(self) -> LockMode {
+        match self {
+            Self::Combined | Self::Request | Self::NoStore => LockMode::Etcd,
+            Self::Unguarded => LockMode::Unguarded,
+            Self::EtcdRecipe => LockMode::EtcdRecipe,
+            Self::EtcdRpc => LockMode::EtcdRpc,
+        }
     }
 
     /// Further flags of its instances.
     pub(super) fn flags(self) -> &'static [&'static str] {
-        let has_hold = Config::augment_args(clap::Command::new("serve"))
-            .get_arguments()
-            .any(|argument| argument.get_long() == Some("hold"));
         match self {
-            Self::Combined if has_hold => &["--hold", "combined"],
-            Self::Request if has_hold => &["--hold", "request"],
+            Self::Combined => &["--hold", "combined"],
+            Self::Request => &["--hold", "request"],
             _ => &[],
         }
     }
@@ -80,8 +65,8 @@ impl Contender {
         matches!(self, Self::Request | Self::EtcdRecipe | Self::EtcdRpc)
     }
 
-    /// Whether instances pass a lock to one another.
-    pub(super) fn hands_over(self) -> bool {
-        self == Self::Combined || self.locks_each_request()
+    /// Whether its ledger shows how often instances pass the lock to one another.
+    pub(super) fn shows_handovers(self) -> bool {
+        matches!(self, Self::Combined | Self::Request | Self::EtcdRecipe)
     }
 }

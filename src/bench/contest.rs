@@ -105,7 +105,7 @@ async fn turn(
     } else {
         None
     };
-    let handovers = if options.wants(Measure::Handovers) && contender.hands_over() {
+    let handovers = if options.wants(Measure::Handovers) && contender.shows_handovers() {
         let requests = scale.handover_requests_of(contender);
         Some(arena.load(team, orders(requests, INSTANCES, ENDLESS_STOCK)).await?)
     } else {

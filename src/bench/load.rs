@@ -157,13 +157,11 @@ impl Running {
         // what it says to people comes before the report, in the same file; hundreds of them add up
         let _ = std::fs::remove_file(self.child.log());
         let report = log.find("{\n").and_then(|start| serde_json::from_str(&log[start..]).ok());
-        match (status.code(), report) {
-            (Some(0 | 1), Some(report)) => Ok(report),
-            _ => {
-                let start = log.floor_char_boundary(log.len().saturating_sub(TAIL_BYTES));
-                Err(BenchError::NoReport { what: self.what, log: log[start..].to_owned() })
-            }
+        if let (Some(0 | 1), Some(report)) = (status.code(), report) {
+            return Ok(report);
         }
+        let start = log.floor_char_boundary(log.len().saturating_sub(TAIL_BYTES));
+        Err(BenchError::NoReport { what: self.what, log: log[start..].to_owned() })
     }
 }
 

@@ -12,7 +12,7 @@
 //! - `contest`, `sweep`, `memory`, `etcd_cost`: the measures
 //! - `machine`, `proc`: what this machine is, and what `/proc` tells about processes
 //! - `results`, `ratios`, `stats`: what was found, as data
-//! - `table`, `plots`, `chart`, `svg`: what was found, for people
+//! - `table`, `markdown`, `plots`, `chart`, `svg`: what was found, for people
 
 mod arena;
 mod chart;
@@ -22,6 +22,7 @@ mod error;
 mod etcd_cost;
 mod load;
 mod machine;
+mod markdown;
 mod memory;
 mod options;
 mod plots;

@@ -53,7 +53,8 @@ async fn bench(options: &BenchOptions) -> Result<Results, BenchError> {
         sweeps: Vec::new(),
         memory: None,
     };
-    let contenders = contenders(options, &mut results.left_out);
+    let all = Contender::value_variants().iter().copied();
+    let contenders: Vec<_> = all.filter(|one| options.wants_contender(*one)).collect();
     measure(&arena, options, &contenders, &mut results).await?;
     arena.close().await?;
 
@@ -62,27 +63,16 @@ async fn bench(options: &BenchOptions) -> Result<Results, BenchError> {
         .filter_map(|(what, load)| Some(format!("{what}: {}", load.fault()?)))
         .collect();
     results.findings = ratios::findings(&results);
-    let text = table::text(&results, &contenders);
+    let mut text = table::text(&results, &contenders);
+    if options.short {
+        text.push_str("A short run: that these figures are there is all they say.\n");
+    }
     // if nobody reads it, the files remain
     let _ = write!(io::stdout(), "{text}");
     write(&options.out, &results, &contenders, &text)
         .map_err(BenchError::system("the results could not be written"))?;
     note(&format!("results.json, tables.md and plots are in {}", options.out.display()));
     Ok(results)
-}
-
-/// Those that were asked for and that this build has.
-fn contenders(options: &BenchOptions, left_out: &mut Vec<String>) -> Vec<Contender> {
-    let all = Contender::value_variants().iter().copied();
-    let mut wanted: Vec<_> = all.filter(|contender| options.wants_contender(*contender)).collect();
-    wanted.retain(|contender| {
-        let is_there = contender.lock().is_some();
-        if !is_there {
-            left_out.push(format!("{}, which this build does not have", contender.title()));
-        }
-        is_there
-    });
-    wanted
 }
 
 async fn measure(
