@@ -204,7 +204,9 @@ impl Combiner {
                     return true;
                 }
                 Err(InventoryError::StaleToken { .. }) => {
-                    batch.iter_mut().for_each(|waiting| waiting.is_stale = true);
+                    for waiting in &mut batch {
+                        waiting.is_stale = true;
+                    }
                     queue.put_back(batch);
                     sleep(pause).await;
                     return false;

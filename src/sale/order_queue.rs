@@ -11,6 +11,10 @@ use tokio::time::{Instant, sleep_until};
 use super::SaleError;
 use crate::inventory::{InventoryError, Item, Order, Outcome};
 
+/// How often to look whether anybody still waits for the lock: a claim for nobody is in the way of
+/// other instances.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
 /// The answer to an order.
 pub(super) type Answer = Result<Outcome, SaleError>;
 
@@ -161,7 +165,7 @@ impl OrderQueue {
     }
 
     /// Waits for `future`, and meanwhile answers those whose time is over. `None` if nobody is left
-    /// who waits for it, when `needed`.
+    /// who waits for it, when it must be `needed`.
     pub(super) async fn while_expiring<F: Future>(
         &self,
         future: F,
@@ -170,14 +174,16 @@ impl OrderQueue {
     ) -> Option<F::Output> {
         let mut future = std::pin::pin!(future);
         loop {
+            let now = Instant::now();
             // one who comes while nobody waits has a later deadline than this
-            let expiry = self.first_deadline().unwrap_or(Instant::now() + self.wait_timeout);
+            let expiry = self.first_deadline().unwrap_or(now + self.wait_timeout);
+            let look_at = if needed { expiry.min(now + LOOK_EVERY) } else { expiry };
             tokio::select! {
                 biased;
                 output = &mut future => return Some(output),
-                () = sleep_until(expiry) => {
+                () = sleep_until(look_at) => {
                     self.expire(&error);
-                    if needed && self.is_empty() {
+                    if needed && !self.is_wanted() {
                         return None;
                     }
                 }
@@ -202,6 +208,11 @@ impl OrderQueue {
                 waiting.answer(Err(error));
             }
         }
+    }
+
+    /// Whether anybody waits who has not gone away.
+    fn is_wanted(&self) -> bool {
+        self.state().waiting.iter().any(|waiting| !waiting.reply.is_closed())
     }
 
     fn first_deadline(&self) -> Option<Instant> {

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use etcd_client::Client;
-use flash_sale::demo::{EtcdOptions as ServerOptions, PrivateEtcd};
+use flash_sale::demo::PrivateEtcd;
 use flash_sale::lock::{
     Backend, EtcdBackend, EtcdOptions, MemoryBackend, Mutex, Session, SessionOptions,
 };
-use tokio::sync::OnceCell;
 
+use crate::support::etcd::shared_endpoint;
 use crate::support::eventually;
 
 /// The TTL in the contract: short, since some tests wait for it to pass.
@@ -86,10 +86,7 @@ pub(crate) struct EtcdLab {
 impl EtcdLab {
     /// An etcd that the tests of this process share, each with locks of its own.
     pub(crate) async fn shared() -> Self {
-        // never dropped, as statics are not; it ends with the process, by its guardian
-        static SHARED: OnceCell<PrivateEtcd> = OnceCell::const_new();
-        let start = async || PrivateEtcd::start(ServerOptions::default()).await.unwrap();
-        Self::of(SHARED.get_or_init(start).await)
+        Self::at(shared_endpoint().await)
     }
 
     pub(crate) fn of(etcd: &PrivateEtcd) -> Self {

@@ -1,4 +1,86 @@
-//! Goal: what the sale promises whatever guards it. Method: instances in this process, over a real
-//! etcd and a real Redis.
+//! Where lock meets stock: the sale over a real etcd and a real Redis.
 
+mod combining;
 mod peers;
+
+use std::time::Duration;
+
+use flash_sale::inventory::{Accepted, Inventory, InventoryOptions, Item, Order, OrderId, Outcome};
+use flash_sale::lock::SessionKeeper;
+use flash_sale::sale::{HoldMode, Sale, SaleOptions};
+
+use crate::support::etcd::{fresh_lock_name, sessions, shared_endpoint};
+use crate::support::eventually;
+use crate::support::store::{fresh_database, order};
+
+/// A stock of one's own, and the lock that guards it.
+struct Market {
+    etcd: String,
+    redis: String,
+    lock_name: String,
+}
+
+/// One instance's sale, and its sessions.
+struct Instance {
+    sale: Sale,
+    sessions: SessionKeeper,
+}
+
+impl Market {
+    /// With a sale of so many units.
+    async fn of(units: u64) -> Self {
+        let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
+        let market = Self { etcd, redis, lock_name: fresh_lock_name() };
+        market.inventory().start(&Item::DEFAULT, None, units).await.unwrap();
+        market
+    }
+
+    fn inventory(&self) -> Inventory {
+        Inventory::new(&self.redis, InventoryOptions::default()).unwrap()
+    }
+
+    fn instance(&self, name: &str) -> Instance {
+        let options = SaleOptions {
+            lock_name: self.lock_name.clone(),
+            instance: name.into(),
+            queue_length: 1000,
+            hold: HoldMode::Combined,
+            batch_size: 100,
+            tenure: Duration::from_millis(2),
+            wait_timeout: Duration::from_secs(20),
+        };
+        let sessions = sessions(&self.etcd, name);
+        Instance { sale: Sale::guarded(self.inventory(), sessions.clone(), options), sessions }
+    }
+
+    async fn ledger(&self) -> Vec<Accepted> {
+        self.inventory().ledger(&Item::DEFAULT, 0, 1000).await.unwrap()
+    }
+}
+
+impl Instance {
+    /// Sells single units until the instance keeps the lock from one to the next, and returns the last
+    /// one. At first it does not know whether anybody waits, and lets go.
+    async fn settle(&self) -> Accepted {
+        let mut latest = None;
+        eventually("it keeps the lock", async || {
+            let sold = accepted(self.sale.reduce(order_of_one()).await.unwrap());
+            let before = latest.replace(sold.clone());
+            before.is_some_and(|before: Accepted| before.token == sold.token)
+        })
+        .await;
+        latest.unwrap()
+    }
+}
+
+/// An order that nobody has sent yet.
+fn order_of_one() -> Order {
+    order(OrderId::random().as_str(), 1)
+}
+
+fn accepted(outcome: Outcome) -> Accepted {
+    match outcome {
+        Outcome::Reserved(accepted) => accepted,
+        other => panic!("reserved was expected, not {other:?}"),
+    }
+}

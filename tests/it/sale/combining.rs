@@ -1,0 +1,170 @@
+//! Many orders under one tenure.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use flash_sale::inventory::{Item, Outcome};
+use flash_sale::lock::Token;
+use tokio::task::JoinSet;
+
+use super::{Market, accepted, order_of_one};
+use crate::support::etcd::session;
+use crate::support::store::order;
+use crate::support::{eventually, within};
+
+/// Goal: two instances sell exactly what there is, each order once, in the order of their tokens.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_instances_sell_exactly_the_stock() {
+    let market = Market::of(300).await;
+    let instances = [market.instance("a"), market.instance("b")];
+    let mut buyers = JoinSet::new();
+    for number in 0..500 {
+        let sale = instances[number % 2].sale.clone();
+        buyers.spawn(async move { sale.reduce(order(&format!("order-{number}"), 1)).await });
+    }
+    let outcomes = within("all are answered", buyers.join_all()).await;
+    let reserved = outcomes.iter().filter(|o| matches!(o, Ok(Outcome::Reserved(_)))).count();
+    let sold_out = outcomes.iter().filter(|o| matches!(o, Ok(Outcome::SoldOut { .. }))).count();
+    assert_eq!((reserved, sold_out), (300, 200));
+    let ledger = market.ledger().await;
+    assert_eq!(ledger.len(), 300);
+    assert!(ledger.is_sorted_by_key(|order| order.token.unwrap().revision()));
+    let tokens: HashSet<_> = ledger.iter().map(|order| order.token.unwrap()).collect();
+    assert!(tokens.len() < 100, "{} tenures for 300 orders", tokens.len());
+    for instance in &instances {
+        instance.sale.close().await;
+    }
+}
+
+/// Goal: an instance that is alone keeps the lock: a batch costs etcd nothing. Method: the token stays
+/// the same from order to order, and so does etcd's revision.
+#[tokio::test]
+async fn alone_it_keeps_the_lock() {
+    let market = Market::of(100).await;
+    let instance = market.instance("a");
+    let first = instance.settle().await;
+    let session = instance.sessions.session().await.unwrap();
+    let queue = session.mutex(&market.lock_name).unwrap();
+    for _ in 0..20 {
+        let next = accepted(instance.sale.reduce(order_of_one()).await.unwrap());
+        assert_eq!(next.token, first.token);
+    }
+    let entries = queue.queue().await.unwrap();
+    assert_eq!(entries.len(), 1, "its claim is still there");
+    assert_eq!(Some(entries[0].token), first.token);
+    instance.sale.close().await;
+}
+
+/// Goal: another client of the lock gets its turn, whether the instance is idle or has more orders
+/// than it can sell; and sales go on afterwards under a later token.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_client_gets_its_turn() {
+    let market = Market::of(1_000_000).await;
+    let instance = market.instance("a");
+    let other = session(&market.etcd, "other").await.mutex(&market.lock_name).unwrap();
+
+    let before = accepted(instance.sale.reduce(order("before", 1)).await.unwrap());
+    let turn = within("a turn while the instance is idle", other.lock()).await.unwrap();
+    assert!(turn.token() > before.token.unwrap());
+    turn.unlock().await.unwrap();
+
+    let next = Arc::new(AtomicU32::new(0));
+    let mut buyers = JoinSet::new();
+    for _ in 0..20 {
+        let (sale, next) = (instance.sale.clone(), Arc::clone(&next));
+        buyers.spawn(async move {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                accepted(sale.reduce(order(&format!("busy-{number}"), 1)).await.unwrap());
+            }
+        });
+    }
+    eventually("the sale is under way", async || next.load(Ordering::Relaxed) > 100).await;
+    let turn = within("a turn while the instance is busy", other.lock()).await.unwrap();
+    let held = market.inventory().stock(&Item::DEFAULT).await.unwrap();
+    let fence = Token::new(turn.token().cluster(), held.fence.unwrap().revision);
+    assert!(fence < turn.token(), "nobody sells under a later token than the holder's");
+    turn.unlock().await.unwrap();
+    let sold = next.load(Ordering::Relaxed);
+    eventually("the sale goes on", async || next.load(Ordering::Relaxed) > sold + 100).await;
+    buyers.abort_all();
+    while buyers.join_next().await.is_some() {}
+    instance.sale.close().await;
+}
+
+/// Goal: a buyer who goes away before the order is in a batch buys nothing; the others do.
+#[tokio::test]
+async fn who_goes_away_in_time_buys_nothing() {
+    let market = Market::of(100).await;
+    let instance = market.instance("a");
+    let other = session(&market.etcd, "other").await.mutex(&market.lock_name).unwrap();
+    let turn = other.lock().await.unwrap();
+    let mut buyers = Vec::new();
+    for number in 0..20 {
+        let sale = instance.sale.clone();
+        buyers.push(tokio::spawn(async move { sale.reduce(order(&format!("{number}"), 1)).await }));
+    }
+    eventually("the instance queues", async || other.queue().await.unwrap().len() == 2).await;
+    for buyer in buyers.iter().step_by(2) {
+        buyer.abort();
+    }
+    // an abort takes effect when the task is next looked at
+    eventually("they have gone", async || {
+        buyers.iter().step_by(2).all(tokio::task::JoinHandle::is_finished)
+    })
+    .await;
+    turn.unlock().await.unwrap();
+    for buyer in buyers.into_iter().skip(1).step_by(2) {
+        accepted(within("the others are served", buyer).await.unwrap().unwrap());
+    }
+    let ledger = market.ledger().await;
+    assert_eq!(ledger.len(), 10);
+    assert!(ledger.iter().all(|order| order.order.as_str().parse::<u32>().unwrap() % 2 == 1));
+    instance.sale.close().await;
+}
+
+/// Goal: an instance that lost the lock without knowing sells nothing under its old token, and its
+/// orders are served under a new one. Method: its claim is deleted and a later holder writes, before
+/// its watch can have told it.
+#[tokio::test]
+async fn a_lost_tenure_puts_its_orders_back() {
+    let market = Market::of(100).await;
+    let instance = market.instance("a");
+    let first = instance.settle().await;
+    let other = session(&market.etcd, "other").await.mutex(&market.lock_name).unwrap();
+    let mut client = etcd_client::Client::connect([&market.etcd], None).await.unwrap();
+    let entry = other.queue().await.unwrap().remove(0);
+    // later than any token that the instance can have by now, and earlier than its next one
+    let ahead = client.put("elsewhere", "", None).await.unwrap();
+    let ahead = ahead.header().unwrap().revision();
+    let cluster = first.token.unwrap().cluster();
+    let later = Token::new(cluster, ahead);
+    market.inventory().reduce(&Item::DEFAULT, Some(later), "b", &[order("b", 1)]).await.unwrap();
+    let stale = instance.sale.reduce(order("second", 1));
+    let (second, _) = tokio::join!(stale, client.delete(entry.key, None));
+    let second = accepted(second.unwrap());
+    assert!(second.token.unwrap() > later, "sold under {:?}", second.token);
+    let ledger = market.ledger().await;
+    let ids: Vec<_> = ledger.iter().map(|order| order.order.as_str()).collect();
+    assert_eq!(ids[ids.len() - 2..], ["b", "second"]);
+    instance.sale.close().await;
+}
+
+/// Goal: a retry gets its first answer, also when the order was accepted by another instance and
+/// nothing is left; the same id for another quantity is a conflict.
+#[tokio::test]
+async fn a_retry_gets_its_first_answer_anywhere() {
+    let market = Market::of(2).await;
+    let (a, b) = (market.instance("a"), market.instance("b"));
+    let first = accepted(a.sale.reduce(order("twice", 1)).await.unwrap());
+    let again = accepted(b.sale.reduce(order("twice", 1)).await.unwrap());
+    assert_eq!(first, again);
+    accepted(b.sale.reduce(order("last", 1)).await.unwrap());
+    assert_eq!(accepted(b.sale.reduce(order("twice", 1)).await.unwrap()), first);
+    assert_eq!(accepted(a.sale.reduce(order("twice", 1)).await.unwrap()), first);
+    assert_eq!(a.sale.reduce(order("twice", 2)).await.unwrap(), Outcome::Conflict);
+    assert_eq!(a.sale.reduce(order("new", 1)).await.unwrap(), Outcome::SoldOut { remaining: 0 });
+    a.sale.close().await;
+    b.sale.close().await;
+}
