@@ -258,7 +258,7 @@ fn good_without_a_ledger() -> History {
     let mut history = good();
     history.ledger.clear();
     for (number, remaining) in (0..300_usize).zip((0..300_i64).rev()) {
-        history.told[number] = acknowledged(number, remaining, None);
+        history.told[number] = acknowledged(remaining, None);
     }
     set_after(&mut history, &state(0, 300, 0));
     history
