@@ -1,6 +1,6 @@
 # `make` alone lists what there is. The set-up runs first and installs only what is missing.
 
-# Read by the demo alone, for example: make demo ARGS='--once --requests 1000'
+# Read by the demo and the bench, for example: make demo ARGS='--once --requests 1000'
 ARGS ?=
 
 # rustup puts cargo here; the shell that has just installed it may not look there yet.
@@ -10,14 +10,14 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 CARGO := env -u MAKEFLAGS cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test clean
+.PHONY: help setup build demo test bench clean
 
 help: ## list the targets
 	@echo "A flash sale that sells no unit twice."
 	@echo
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s  %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo "The demo takes flags: make demo ARGS='--once --lock none' (all: ARGS=--help)"
+	@echo "The demo and the bench take flags: make demo ARGS='--once --lock none' (all: ARGS=--help)"
 
 setup: ## install what the build, the demo and the tests need and this machine lacks
 	+@.ci/setup
@@ -47,6 +47,9 @@ test: ## check format, lints and docs, then run every test (they start their own
 	@echo "== tests, doctests last"
 	@$(CARGO) test --locked --no-fail-fast
 	@echo "== all passed: format, lints, docs, tests, doctests"
+
+bench: build ## measure the sale beside others in rounds; tables, and plots in target/bench (some minutes)
+	+@exec target/release/flash-sale bench $(ARGS)
 
 clean: ## remove everything that was built
 	@$(CARGO) clean

@@ -212,13 +212,13 @@ impl<'a> Api<'a> {
         body: &Bytes,
     ) -> Result<Answer, ConnectionError> {
         // kept again only after a whole answer
-        let mut connection = match self.connection.take() {
-            Some(open) if !open.is_closed() => open,
-            _ => Connection::open(self.endpoint, self.limit).await?,
+        let mut connection = match self.connection.take().and_then(Connection::if_open) {
+            Some(open) => open,
+            None => Connection::open(self.endpoint, self.limit).await?,
         };
         let token = token.map(|token| (header::AUTHORIZATION, token.clone()));
         let answer = connection
-            .send(method.clone(), self.endpoint.path(path), token, body.clone(), self.limit)
+            .send(method.clone(), self.endpoint.target(path), token, body.clone(), self.limit)
             .await?;
         self.connection = Some(connection);
         Ok(answer)

@@ -84,7 +84,7 @@ impl Audit {
                 self.standing += 1;
                 self.standing_units = self.standing_units.saturating_add(entry.quantity);
             }
-            Some(Told::SoldOut | Told::Failed { .. }) | None => {
+            Some(Told::SoldOut | Told::Failed { .. } | Told::Probed) | None => {
                 self.untold.push(entry.order.clone());
             }
         }

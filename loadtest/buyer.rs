@@ -1,19 +1,20 @@
 //! One buyer: sends an order, and asks again with the same id until it is answered.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::StatusCode;
 use hyper::body::Bytes;
 use hyper::header::{HeaderName, HeaderValue};
-use hyper::{Method, StatusCode};
 use serde::Deserialize;
 use tokio::time::Instant;
 
 use crate::api::{Problem, is_passing};
 use crate::connection::{Answer, Connection, ConnectionError};
-use crate::endpoint::Endpoint;
 use crate::history::{Acknowledgement, Told, order_id};
+use crate::plan::Plan;
 
 static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
@@ -23,32 +24,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The longest that the first connection may take to open; later ones count as part of an order.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-
-/// What all buyers of a run have in common.
-#[derive(Debug)]
-pub(crate) struct Plan {
-    /// What the order ids begin with; made of visible ASCII characters.
-    pub(crate) run: String,
-    pub(crate) endpoints: Vec<Endpoint>,
-    pub(crate) item: Option<String>,
-    pub(crate) quantity: u64,
-    pub(crate) retries: u32,
-    /// For one order, asking again included.
-    pub(crate) timeout: Duration,
-}
-
-impl Plan {
-    /// How long one attempt may take, connecting again included: half of what the order may take,
-    /// so that an instance that hangs leaves time to ask another one.
-    fn attempt_limit(&self) -> Duration {
-        self.timeout / 2
-    }
-
-    fn path(&self, endpoint: &Endpoint) -> String {
-        let item = self.item.as_ref().map(|item| format!("item={item}&")).unwrap_or_default();
-        endpoint.path(&format!("/stock/reduce?{item}quantity={}", self.quantity))
-    }
-}
 
 /// A buyer with a connection of its own.
 #[derive(Debug)]
@@ -72,11 +47,18 @@ enum Attempt {
     },
 }
 
+/// Borrowed where possible: it is read for every order. (No `flatten`: that would copy all of it.)
 #[derive(Deserialize)]
-struct Reserved {
-    outcome: String,
-    #[serde(flatten)]
-    acknowledgement: Acknowledgement,
+struct Reserved<'a> {
+    #[serde(borrow)]
+    outcome: Cow<'a, str>,
+    #[serde(borrow)]
+    order: Cow<'a, str>,
+    quantity: u64,
+    remaining: i64,
+    #[serde(borrow)]
+    instance: Cow<'a, str>,
+    token: Option<i64>,
 }
 
 impl Buyer {
@@ -93,12 +75,13 @@ impl Buyer {
     /// Sends order `number` and waits until it is settled, or the retries or the time are used up.
     pub(crate) async fn buy(&mut self, number: usize) -> Told {
         let deadline = Instant::now() + self.plan.timeout;
-        let id = order_id(&self.plan.run, number);
+        let (item, number) = self.plan.place(number);
+        let id = order_id(&self.plan.items[item].run, number);
         let mut pause = FIRST_PAUSE;
         for attempt in 0..=self.plan.retries {
             let left = deadline.saturating_duration_since(Instant::now());
             let limit = left.min(self.plan.attempt_limit());
-            let (why, retry_after, elsewhere) = match self.attempt(&id, limit).await {
+            let (why, retry_after, elsewhere) = match self.attempt(item, &id, limit).await {
                 Attempt::Settled(told) => return told,
                 Attempt::Again { why, retry_after, elsewhere } => (why, retry_after, elsewhere),
             };
@@ -117,8 +100,9 @@ impl Buyer {
         Told::Unknown
     }
 
-    async fn attempt(&mut self, id: &str, limit: Duration) -> Attempt {
-        match self.send(id, limit).await {
+    async fn attempt(&mut self, item: usize, id: &str, limit: Duration) -> Attempt {
+        match self.send(item, id, limit).await {
+            Ok(answer) if self.plan.probe.is_some() => read_probe(&answer),
             Ok(answer) => read(&answer, id, self.plan.quantity),
             Err(error) => {
                 let why = match error {
@@ -133,22 +117,38 @@ impl Buyer {
         }
     }
 
-    async fn send(&mut self, id: &str, limit: Duration) -> Result<Answer, ConnectionError> {
+    async fn send(
+        &mut self,
+        item: usize,
+        id: &str,
+        limit: Duration,
+    ) -> Result<Answer, ConnectionError> {
         let endpoint = &self.plan.endpoints[self.place];
-        let (path, started) = (self.plan.path(endpoint), Instant::now());
-        // kept again only after a whole answer
-        let mut connection = match self.connection.take() {
-            Some(open) if !open.is_closed() => open,
-            // closed while it was idle: nothing was sent, so this is no retry
-            _ => Connection::open(endpoint, limit).await?,
+        let started = Instant::now();
+        // kept again only after a whole answer; one that was closed while it was idle carried
+        // nothing, so opening another one is no retry
+        let open = self.connection.take().and_then(Connection::if_open);
+        let mut connection = match open {
+            Some(open) => open,
+            None => Connection::open(endpoint, limit).await?,
         };
+        let target = self.plan.target(self.place, item);
         let id = HeaderValue::from_str(id).expect("a run's id is made of visible ASCII characters");
         let key = Some((IDEMPOTENCY_KEY.clone(), id));
         let left = limit.saturating_sub(started.elapsed());
-        let answer = connection.send(Method::POST, path, key, Bytes::new(), left).await?;
+        let answer = connection.send(self.plan.method(), target, key, Bytes::new(), left).await?;
         self.connection = Some(connection);
         Ok(answer)
     }
+}
+
+/// What an answer that is no order's means.
+fn read_probe(answer: &Answer) -> Attempt {
+    if answer.status.is_success() {
+        return Attempt::Settled(Told::Probed);
+    }
+    let status = answer.status.as_u16();
+    Attempt::Settled(Told::Failed { status, kind: answer.status.as_str().to_owned() })
 }
 
 /// What an answer means for the order `id`.
@@ -159,16 +159,14 @@ fn read(answer: &Answer, id: &str, quantity: u64) -> Attempt {
         Attempt::Settled(Told::Failed { status: status.as_u16(), kind })
     };
     if status == StatusCode::OK {
-        return match serde_json::from_slice::<Reserved>(&answer.body) {
+        return match serde_json::from_slice::<Reserved<'_>>(&answer.body) {
             Ok(reserved) if reserved.outcome != "reserved" => failed("with an unknown outcome"),
-            Ok(Reserved { acknowledgement, .. }) if acknowledgement.order != id => {
-                failed("for another order")
-            }
-            Ok(Reserved { acknowledgement, .. }) if acknowledgement.quantity != quantity => {
-                failed("with another quantity")
-            }
-            Ok(Reserved { acknowledgement, .. }) => {
-                Attempt::Settled(Told::Acknowledged(acknowledgement))
+            Ok(reserved) if reserved.order != id => failed("for another order"),
+            Ok(reserved) if reserved.quantity != quantity => failed("with another quantity"),
+            Ok(Reserved { quantity, remaining, instance, token, .. }) => {
+                let instance = instance.into_owned();
+                let answer = Acknowledgement { quantity, remaining, instance, token };
+                Attempt::Settled(Told::Acknowledged(answer))
             }
             Err(_) => failed("without a readable order"),
         };

@@ -1,11 +1,13 @@
 //! The flags and their environment variables.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Parser;
 use clap::builder::RangedU64ValueParser;
 
+use crate::cpu::Process;
 use crate::endpoint::BaseUrl;
 
 /// Sends a burst of orders to the instances of a flash sale and judges what became of them.
@@ -34,6 +36,23 @@ pub(crate) struct Args {
     /// What to order, 1 to 64 characters of a-z, 0-9 and -; without it, the default item.
     #[arg(long, env = "FLASH_SALE_LOADTEST_ITEM", value_name = "NAME", value_parser = item_name)]
     pub(crate) item: Option<String>,
+
+    /// Spread the orders evenly over this many items, called item-1, item-2 and so on, 1 to 1000.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_ITEMS", value_name = "N", conflicts_with = "item",
+          value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
+    pub(crate) items: Option<usize>,
+
+    /// Send GET requests for this path instead of orders, to see what instances and load test can do
+    /// at most: there is no verdict then, and any 2xx is a good answer.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_PROBE_PATH", value_name = "PATH",
+          conflicts_with_all = ["stock", "item", "items"], value_parser = probe_path)]
+    pub(crate) probe_path: Option<String>,
+
+    /// Report the CPU time that this process of this machine spends during the load, such as
+    /// etcd=1234; can be repeated, and processes of one name are added up. Linux only.
+    #[arg(long = "process", env = "FLASH_SALE_LOADTEST_PROCESSES", value_name = "NAME=PID",
+          value_delimiter = ',', value_parser = Process::from_str)]
+    pub(crate) processes: Vec<Process>,
 
     /// How many units each order takes, 1 to 1000000.
     #[arg(long, env = "FLASH_SALE_LOADTEST_QUANTITY", default_value = "1", value_name = "UNITS",
@@ -75,6 +94,11 @@ fn item_name(name: &str) -> Result<String, String> {
     }
 }
 
+fn probe_path(path: &str) -> Result<String, String> {
+    let is_path = path.starts_with('/') && path.parse::<hyper::http::uri::PathAndQuery>().is_ok();
+    is_path.then(|| path.to_owned()).ok_or_else(|| "a path looks like /healthz".to_owned())
+}
+
 fn positive_duration(text: &str) -> Result<Duration, String> {
     let longest = Duration::from_hours(1);
     match humantime::parse_duration(text) {
@@ -107,6 +131,8 @@ mod tests {
             ("--timeout", "30", "with its unit"),
             ("--requests", "0", "1..=10000000"),
             ("--quantity", "0", "1..=1000000"),
+            ("--probe-path", "healthz", "looks like /healthz"),
+            ("--process", "etcd", "such as etcd=1234"),
         ] {
             let error = Args::try_parse_from(["loadtest", flag, value, "http://127.0.0.1:8080"])
                 .expect_err("the value is not allowed")

@@ -1,28 +1,34 @@
 //! One HTTP/1.1 connection.
 
+use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{self, HeaderName, HeaderValue};
-use hyper::{Method, Request, StatusCode};
+use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
-use tokio::task::AbortHandle;
 
 use crate::endpoint::Endpoint;
 
 /// No answer of the service is larger: a page of the ledger has at most 1,000 short orders.
 const BODY_LIMIT_BYTES: usize = 4 << 20;
 
-/// An open connection. Not `Clone`: it carries one request at a time.
+/// What moves the bytes of a connection.
+type Driver = http1::Connection<TokioIo<TcpStream>, Full<Bytes>>;
+
+/// An open connection. Not `Clone`: it carries one request at a time. Dropping it closes it, also in
+/// the middle of a request.
 #[derive(Debug)]
 pub(crate) struct Connection {
     sender: SendRequest<Full<Bytes>>,
     host: HeaderValue,
-    /// The task that moves the bytes.
-    driver: AbortHandle,
+    /// Polled by whoever sends: a task of its own would cost each request two more wake-ups. `None`
+    /// once it has ended.
+    driver: Option<Driver>,
 }
 
 /// A whole answer.
@@ -81,14 +87,14 @@ impl Connection {
             .map_err(|source| ConnectionError::Connect { url: endpoint.url.to_string(), source })?;
         let (sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(ConnectionError::Broken)?;
-        // its error reaches the sender as well
-        let driver = tokio::spawn(async { drop(connection.await) }).abort_handle();
-        Ok(Self { sender, host: endpoint.host.clone(), driver })
+        Ok(Self { sender, host: endpoint.host.clone(), driver: Some(connection) })
     }
 
-    /// Whether the instance closed it while it was idle.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.sender.is_closed()
+    /// This connection, unless the instance closed it while it was idle.
+    pub(crate) fn if_open(mut self) -> Option<Self> {
+        // nobody has looked at the socket since the last answer
+        let ended = self.driver.as_mut().is_none_or(|driver| driver.now_or_never().is_some());
+        (!ended && !self.sender.is_closed()).then_some(self)
     }
 
     /// Sends a request and reads the whole answer.
@@ -98,7 +104,7 @@ impl Connection {
     pub(crate) async fn send(
         &mut self,
         method: Method,
-        path: String,
+        uri: Uri,
         extra: Option<(HeaderName, HeaderValue)>,
         body: Bytes,
         limit: Duration,
@@ -106,7 +112,7 @@ impl Connection {
         let json = (!body.is_empty()).then(|| HeaderValue::from_static("application/json"));
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
-        *request.uri_mut() = path.parse().expect("made of checked names and numbers");
+        *request.uri_mut() = uri;
         let headers = request.headers_mut();
         headers.insert(header::HOST, self.host.clone());
         headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
@@ -118,21 +124,31 @@ impl Connection {
     }
 
     async fn exchange(&mut self, request: Request<Full<Bytes>>) -> Result<Answer, ConnectionError> {
-        self.sender.ready().await.map_err(ConnectionError::Broken)?;
-        let response = self.sender.send_request(request).await.map_err(ConnectionError::Broken)?;
-        let (head, body) = response.into_parts();
-        let retry_after = head.headers.get(header::RETRY_AFTER).and_then(seconds);
-        let body =
-            Limited::new(body, BODY_LIMIT_BYTES).collect().await.map_err(ConnectionError::Body)?;
-        Ok(Answer { status: head.status, retry_after, body: body.to_bytes() })
+        let mut answer = pin!(answer(&mut self.sender, request));
+        if let Some(driver) = &mut self.driver {
+            tokio::select! {
+                biased;
+                answer = &mut answer => return answer,
+                // its error reaches the sender as well, and so does what came before the end
+                _ = driver => {}
+            }
+        }
+        self.driver = None;
+        answer.await
     }
 }
 
-impl Drop for Connection {
-    /// Closes it, also in the middle of a request that is waited for no longer.
-    fn drop(&mut self) {
-        self.driver.abort();
-    }
+async fn answer(
+    sender: &mut SendRequest<Full<Bytes>>,
+    request: Request<Full<Bytes>>,
+) -> Result<Answer, ConnectionError> {
+    sender.ready().await.map_err(ConnectionError::Broken)?;
+    let response = sender.send_request(request).await.map_err(ConnectionError::Broken)?;
+    let (head, body) = response.into_parts();
+    let retry_after = head.headers.get(header::RETRY_AFTER).and_then(seconds);
+    let body =
+        Limited::new(body, BODY_LIMIT_BYTES).collect().await.map_err(ConnectionError::Body)?;
+    Ok(Answer { status: head.status, retry_after, body: body.to_bytes() })
 }
 
 fn seconds(value: &HeaderValue) -> Option<Duration> {

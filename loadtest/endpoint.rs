@@ -77,9 +77,13 @@ impl Endpoint {
         Ok(Self { url, addresses, host })
     }
 
-    /// The path of a request to this instance.
-    pub(crate) fn path(&self, path_and_query: &str) -> String {
-        format!("{}{path_and_query}", self.url.path)
+    /// The target of a request to this instance. The path is made of checked names and numbers.
+    ///
+    /// # Panics
+    /// The path is none.
+    pub(crate) fn target(&self, path_and_query: &str) -> Uri {
+        let path = format!("{}{path_and_query}", self.url.path);
+        path.parse().expect("made of checked names and numbers")
     }
 }
 

@@ -1,9 +1,11 @@
 //! What was recorded of a run: all that the verdict knows.
 
+use std::ops::AddAssign;
+
 use serde::{Deserialize, Serialize};
 
 /// The state of the item, as `GET /stock` tells it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StockState {
     /// Units not yet sold. Signed, since a sale without a lock can leave anything here.
     pub(crate) stock: i64,
@@ -26,6 +28,8 @@ pub(crate) struct LedgerEntry {
     pub(crate) quantity: u64,
     /// The stock that was left after it.
     pub(crate) remaining: i64,
+    /// The instance that accepted it, if the service says so.
+    pub(crate) instance: Option<String>,
     /// The token under which it was accepted.
     pub(crate) token: Option<i64>,
 }
@@ -37,6 +41,8 @@ pub(crate) enum Told {
     Acknowledged(Acknowledgement),
     /// Too few units were left.
     SoldOut,
+    /// It was no order, and was answered.
+    Probed,
     /// No answer that settles it: the order may stand or not.
     Unknown,
     /// Anything else.
@@ -49,10 +55,8 @@ pub(crate) enum Told {
 }
 
 /// The answer to an accepted order.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Acknowledgement {
-    /// Its id.
-    pub(crate) order: String,
     /// The units taken.
     pub(crate) quantity: u64,
     /// The stock that was left after it.
@@ -90,9 +94,44 @@ pub(crate) struct Tally {
     pub(crate) failed: u64,
 }
 
+/// How often the holder changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Turns {
+    /// An order of one instance follows an order of another one.
+    pub(crate) handovers: u64,
+    /// An order under one token follows an order under another one.
+    pub(crate) tokens: u64,
+}
+
 /// The id of order `number` of a run.
 pub(crate) fn order_id(run: &str, number: usize) -> String {
     format!("{run}-{number}")
+}
+
+impl AddAssign<&Self> for StockState {
+    fn add_assign(&mut self, other: &Self) {
+        self.stock = self.stock.saturating_add(other.stock);
+        self.lucky = self.lucky.saturating_add(other.lucky);
+        self.initial = self.initial.saturating_add(other.initial);
+        self.orders = self.orders.saturating_add(other.orders);
+    }
+}
+
+impl AddAssign for Turns {
+    fn add_assign(&mut self, other: Self) {
+        self.handovers += other.handovers;
+        self.tokens += other.tokens;
+    }
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.acknowledged += other.acknowledged;
+        self.acknowledged_units = self.acknowledged_units.saturating_add(other.acknowledged_units);
+        self.sold_out += other.sold_out;
+        self.unknown += other.unknown;
+        self.failed += other.failed;
+    }
 }
 
 impl History {
@@ -101,6 +140,16 @@ impl History {
         let number = order.strip_prefix(&self.run)?.strip_prefix('-')?.parse().ok()?;
         // `7` and `007` are two orders
         (order_id(&self.run, number) == order).then_some(number)
+    }
+
+    /// How often the ledger goes from one instance to another, and how often to another token.
+    pub(crate) fn turns(&self) -> Turns {
+        let mut turns = Turns::default();
+        for pair in self.ledger.windows(2) {
+            turns.handovers += u64::from(pair[0].instance != pair[1].instance);
+            turns.tokens += u64::from(pair[0].token != pair[1].token);
+        }
+        turns
     }
 
     pub(crate) fn tally(&self) -> Tally {
@@ -114,6 +163,7 @@ impl History {
                 Told::SoldOut => tally.sold_out += 1,
                 Told::Unknown => tally.unknown += 1,
                 Told::Failed { .. } => tally.failed += 1,
+                Told::Probed => {}
             }
         }
         tally

@@ -10,10 +10,12 @@ use tokio::sync::Barrier;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 
-use crate::buyer::{Buyer, Plan};
+use crate::buyer::Buyer;
 use crate::connection::ConnectionError;
+use crate::cpu::Meter;
 use crate::history::Told;
 use crate::latency::Latencies;
+use crate::plan::Plan;
 use crate::progress;
 
 /// How many connections are being opened at any time: fewer than any listen backlog holds.
@@ -34,6 +36,8 @@ pub(crate) struct Load {
     pub(crate) latencies: Latencies,
     /// From the first request to the last answer.
     pub(crate) duration: Duration,
+    /// CPU seconds spent in that time, by process.
+    pub(crate) cpu_seconds: BTreeMap<String, f64>,
 }
 
 /// Why there was no load.
@@ -74,6 +78,7 @@ pub(crate) async fn run(
     let release = Arc::new(Barrier::new(connections));
     let _progress = progress::start(requests, &settled);
     let mut tasks = JoinSet::new();
+    let spent_before = Meter::read(&plan.processes);
     for buyer in buyers {
         let (next, settled) = (Arc::clone(&next), Arc::clone(&settled));
         let release = Arc::clone(&release);
@@ -83,12 +88,20 @@ pub(crate) async fn run(
         });
     }
 
+    let mut all = Vec::with_capacity(connections);
+    while let Some(purchases) = tasks.join_next().await {
+        all.push(purchases?);
+    }
+    let cpu_seconds = Meter::read(&plan.processes).since(&spent_before);
+    Ok(Load { cpu_seconds, ..merge(all, requests) })
+}
+
+fn merge(all: Vec<Purchases>, requests: usize) -> Load {
     let mut told = vec![Told::Unknown; requests];
     let mut unsettled = BTreeMap::new();
     let mut latencies = Latencies::default();
     let mut whole: Option<(Instant, Instant)> = None;
-    while let Some(purchases) = tasks.join_next().await {
-        let purchases = purchases?;
+    for purchases in all {
         for (number, outcome, latency) in purchases.orders {
             if outcome != Told::Unknown {
                 latencies.record(latency);
@@ -104,7 +117,7 @@ pub(crate) async fn run(
         };
     }
     let duration = whole.map_or(Duration::ZERO, |(first, last)| last - first);
-    Ok(Load { told, unsettled, latencies, duration })
+    Load { told, unsettled, latencies, duration, cpu_seconds: BTreeMap::new() }
 }
 
 /// Takes order numbers until none is left, or the buyer gives up.

@@ -6,11 +6,13 @@
 //! - [`cli`]: the flags and their environment variables.
 //! - [`endpoint`], [`connection`], [`api`]: one instance, one HTTP connection to it, and the calls
 //!   that are not orders.
-//! - [`buyer`], [`load`], [`progress`]: one buyer's order, asked until it is answered; all of them
+//! - [`plan`], [`buyer`], [`load`], [`progress`]: one buyer's order, asked until it is answered; all of them
 //!   at once.
 //! - [`history`], [`audit`], [`verdict`], [`reason`]: what was recorded, and what follows from it
 //!   (pure functions).
-//! - [`latency`], [`report`], [`table`]: what is told about the run, as JSON and as text.
+//! - [`latency`], [`cpu`], [`report`], [`table`]: what is told about the run, as JSON and as text.
+//! - [`probe`]: what is told about requests that are no orders.
+//! - [`files`]: room for connections.
 //! - [`run`]: one run from beginning to end.
 //!
 //! The exit code is 0 for PASS, 1 for FAIL (also where more than one order in a hundred got no answer,
@@ -22,10 +24,14 @@ mod audit;
 mod buyer;
 mod cli;
 mod connection;
+mod cpu;
 mod endpoint;
+mod files;
 mod history;
 mod latency;
 mod load;
+mod plan;
+mod probe;
 mod progress;
 mod reason;
 mod report;
@@ -36,35 +42,50 @@ mod tests;
 mod verdict;
 
 use std::error::Error;
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
+use serde::Serialize;
 
-#[tokio::main]
+/// One thread: it shares the machine with what it measures, and hundreds of connections that one
+/// thread looks after cost less than the same ones on several.
+#[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let args = cli::Args::parse();
-    let report = match run::run(&args).await {
-        Ok(report) => report,
+    files::raise_limit();
+    let told = if args.probe_path.is_some() {
+        run::probe(&args).await.map(|report| {
+            let good = report.all_answered();
+            (good, print(&report, &report, args.json))
+        })
+    } else {
+        run::run(&args).await.map(|report| {
+            let pass = report.pass;
+            (pass, print(&report, &table::Table(&report), args.json))
+        })
+    };
+    match told {
+        // the verdict stands, and is told by the exit code, even if nobody reads the text
+        Ok((true, _)) => ExitCode::SUCCESS,
+        Ok((false, _)) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("loadtest: {}", in_full(&error));
-            return ExitCode::from(2);
+            ExitCode::from(2)
         }
-    };
-    // the verdict stands, and is told by the exit code, even if nobody reads the text
-    let _ = print(&report, args.json);
-    if report.pass { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
 }
 
 /// People read stdout, unless a program does: then they read stderr.
-fn print(report: &report::Report, json: bool) -> io::Result<()> {
+fn print(report: &impl Serialize, text: &impl Display, json: bool) -> io::Result<()> {
     if json {
-        write!(io::stderr(), "{}", table::Table(report))?;
+        write!(io::stderr(), "{text}")?;
         let mut stdout = io::stdout().lock();
         serde_json::to_writer_pretty(&mut stdout, report)?;
         writeln!(stdout)
     } else {
-        write!(io::stdout(), "{}", table::Table(report))
+        write!(io::stdout(), "{text}")
     }
 }
 

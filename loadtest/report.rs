@@ -6,8 +6,8 @@
 //! | `verdict` | the sentence that says so, and why not |
 //! | `reasons` | what is wrong, the most important first: `kind` (a stable name) and `text` |
 //! | `notes` | sentences about what is not wrong, but worth knowing |
-//! | `urls`, `item`, `quantity` | what was asked for; `item` is null for the default item |
-//! | `run` | what the ids of this run's orders begin with |
+//! | `urls`, `item`, `items`, `quantity` | what was asked for; `item` is null for the default item, and where `items` is more than 1 |
+//! | `run` | what the ids of this run's orders begin with (of several items: of the first one's) |
 //! | `requests`, `connections` | how many orders were sent, over how many connections |
 //! | `acknowledged`, `acknowledged_units` | orders that were accepted, and their units |
 //! | `sold_out`, `unknown`, `failed` | orders refused, not answered in the end, answered otherwise |
@@ -15,17 +15,20 @@
 //! | `failures` | failed orders by status and problem type |
 //! | `unsettled_attempts` | attempts that settled nothing, by the reason; each was asked again while retries and time were left |
 //! | `instances` | by the name in the answer: `acknowledged` orders, and their `share` (0 to 1) |
+//! | `turns` | how often the ledger goes from one instance to another (`handovers`), and how often to another token (`tokens`) |
 //! | `duration_seconds` | from the first request to the last answer |
 //! | `answers_per_second` | settled orders in that time |
 //! | `latency_microseconds` | `min`, `p50`, `p90`, `p99`, `p99_9`, `max` of settled orders, from first sending to answer, asking again included; null if there were none |
-//! | `before`, `after` | the stock before, and after by URL: `stock`, `lucky`, `initial`, `orders` |
+//! | `cpu_seconds` | CPU time of user and kernel during the load, by process: `loadtest` and what `--process` names |
+//! | `before`, `after` | the stock before, and after by URL: `stock`, `lucky`, `initial`, `orders`; several items are added up |
 //! | `ledger_orders` | orders that the ledger gained |
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::history::{History, StockState, Told};
+use crate::history::{History, StockState, Tally, Told, Turns};
 use crate::latency::Percentiles;
 use crate::load::Load;
 use crate::verdict::Verdict;
@@ -39,6 +42,7 @@ pub(crate) struct Report {
     pub(crate) notes: Vec<String>,
     pub(crate) urls: Vec<String>,
     pub(crate) item: Option<String>,
+    pub(crate) items: usize,
     pub(crate) quantity: u64,
     pub(crate) run: String,
     pub(crate) requests: usize,
@@ -52,9 +56,11 @@ pub(crate) struct Report {
     pub(crate) failures: BTreeMap<String, u64>,
     pub(crate) unsettled_attempts: BTreeMap<String, u64>,
     pub(crate) instances: BTreeMap<String, Share>,
+    pub(crate) turns: Turns,
     pub(crate) duration_seconds: f64,
     pub(crate) answers_per_second: f64,
     pub(crate) latency_microseconds: Option<Percentiles>,
+    pub(crate) cpu_seconds: BTreeMap<String, f64>,
     pub(crate) before: StockState,
     pub(crate) after: BTreeMap<String, StockState>,
     pub(crate) ledger_orders: usize,
@@ -78,72 +84,142 @@ pub(crate) struct Share {
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) urls: Vec<String>,
-    pub(crate) item: Option<String>,
+    pub(crate) quantity: u64,
+    pub(crate) requests: usize,
     pub(crate) connections: usize,
 }
 
+/// One item of a run.
+#[derive(Clone, Debug)]
+pub(crate) struct Judged {
+    /// `None` is the default item.
+    pub(crate) item: Option<String>,
+    pub(crate) history: History,
+    pub(crate) verdict: Verdict,
+}
+
 impl Report {
-    pub(crate) fn new(asked: Asked, history: History, load: Load, verdict: Verdict) -> Self {
-        let tally = history.tally();
+    /// `judged` has at least one item.
+    pub(crate) fn new(asked: Asked, judged: Vec<Judged>, load: Load) -> Self {
+        let mut tally = Tally::default();
+        let mut turns = Turns::default();
+        let (mut before, mut after) = (StockState::default(), BTreeMap::new());
+        let mut ledger_orders = 0;
         let mut answers_by_status = BTreeMap::new();
         let mut failures = BTreeMap::new();
         let mut instances = BTreeMap::<String, Share>::new();
-        for told in &history.told {
-            let status = match told {
-                Told::Acknowledged(answer) => {
-                    instances.entry(answer.instance.clone()).or_default().acknowledged += 1;
-                    200
-                }
-                Told::SoldOut => 409,
-                Told::Failed { status, kind } => {
-                    *failures.entry(kind.clone()).or_default() += 1;
-                    *status
-                }
-                Told::Unknown => continue,
-            };
-            *answers_by_status.entry(status).or_default() += 1;
+        for Judged { history, .. } in &judged {
+            tally += history.tally();
+            turns += history.turns();
+            before += &history.before;
+            for (url, state) in &history.after {
+                *after.entry(url.clone()).or_insert_with(StockState::default) += state;
+            }
+            ledger_orders += history.ledger.len();
+            for told in &history.told {
+                let status = match told {
+                    Told::Acknowledged(answer) => {
+                        count(&mut instances, &answer.instance);
+                        200
+                    }
+                    Told::Probed => 200,
+                    Told::SoldOut => 409,
+                    Told::Failed { status, kind } => {
+                        *failures.entry(kind.clone()).or_default() += 1;
+                        *status
+                    }
+                    Told::Unknown => continue,
+                };
+                *answers_by_status.entry(status).or_default() += 1;
+            }
         }
         for share in instances.values_mut() {
             share.share = ratio(share.acknowledged, tally.acknowledged);
         }
-        let answered: u64 = answers_by_status.values().sum();
-        let duration_seconds = load.duration.as_secs_f64();
+        let run = judged.first().map(|first| first.history.run.clone()).unwrap_or_default();
+        let item = judged.first().and_then(|first| first.item.clone());
+        let items = judged.len();
+        let Judgement { reasons, notes, verdict } = conclude(judged, &tally);
         Self {
-            pass: verdict.is_pass(),
-            reasons: verdict
-                .reasons
-                .iter()
-                .map(|reason| Fault { kind: reason.kind(), text: reason.to_string() })
-                .collect(),
-            verdict: verdict.sentence,
-            notes: verdict.notes,
+            pass: reasons.is_empty(),
+            verdict,
+            reasons,
+            notes,
             urls: asked.urls,
-            item: asked.item,
-            quantity: history.quantity,
-            run: history.run,
-            requests: history.told.len(),
+            item: item.filter(|_| items == 1),
+            items,
+            quantity: asked.quantity,
+            run,
+            requests: asked.requests,
             connections: asked.connections,
             acknowledged: tally.acknowledged,
             acknowledged_units: tally.acknowledged_units,
             sold_out: tally.sold_out,
             unknown: tally.unknown,
             failed: tally.failed,
+            answers_per_second: per_second(answers_by_status.values().sum(), load.duration),
             answers_by_status,
             failures,
             unsettled_attempts: load.unsettled,
             instances,
-            duration_seconds,
-            answers_per_second: if duration_seconds > 0.0 {
-                float(answered) / duration_seconds
-            } else {
-                0.0
-            },
+            turns,
+            duration_seconds: load.duration.as_secs_f64(),
             latency_microseconds: load.latencies.percentiles(),
-            before: history.before,
-            after: history.after.into_iter().collect(),
-            ledger_orders: history.ledger.len(),
+            cpu_seconds: load.cpu_seconds,
+            before,
+            after,
+            ledger_orders,
         }
     }
+}
+
+/// What follows for the run as a whole.
+struct Judgement {
+    reasons: Vec<Fault>,
+    notes: Vec<String>,
+    verdict: String,
+}
+
+/// One item speaks for itself; of several, each says its name.
+fn conclude(judged: Vec<Judged>, tally: &Tally) -> Judgement {
+    let items = judged.len();
+    let (mut reasons, mut notes) = (Vec::new(), Vec::new());
+    let mut sentence = String::new();
+    for Judged { item, verdict, .. } in judged {
+        let of = item.filter(|_| items > 1).map(|item| format!("{item}: ")).unwrap_or_default();
+        reasons.extend(
+            verdict
+                .reasons
+                .iter()
+                .map(|reason| Fault { kind: reason.kind(), text: format!("{of}{reason}") }),
+        );
+        notes.extend(verdict.notes.into_iter().map(|note| format!("{of}{note}")));
+        sentence = verdict.sentence;
+    }
+    let verdict = if items == 1 {
+        sentence
+    } else if reasons.is_empty() {
+        let units = tally.acknowledged_units;
+        format!("PASS: {units} units of {items} items sold, each exactly once")
+    } else {
+        let all: Vec<_> = reasons.iter().map(|fault| fault.text.as_str()).collect();
+        format!("FAIL: {}", all.join("; "))
+    };
+    Judgement { reasons, notes, verdict }
+}
+
+/// Looks the name up before it is copied: this is done for every order.
+fn count(instances: &mut BTreeMap<String, Share>, name: &str) {
+    if let Some(share) = instances.get_mut(name) {
+        share.acknowledged += 1;
+    } else {
+        instances.insert(name.to_owned(), Share { acknowledged: 1, share: 0.0 });
+    }
+}
+
+/// Things per second; 0 if there was no time.
+pub(crate) fn per_second(things: u64, duration: Duration) -> f64 {
+    if duration.is_zero() { 0.0 } else { float(things) / duration.as_secs_f64() }
 }
 
 fn ratio(part: u64, whole: u64) -> f64 {

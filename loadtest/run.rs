@@ -8,12 +8,13 @@ use hyper::StatusCode;
 use hyper::header::HeaderValue;
 
 use crate::api::{Api, ApiError};
-use crate::buyer::Plan;
 use crate::cli::Args;
 use crate::endpoint::Endpoint;
 use crate::history::{History, LedgerEntry, StockState, u64_from};
 use crate::load::{self, LoadError};
-use crate::report::{Asked, Report};
+use crate::plan::{Plan, PlannedItem};
+use crate::probe::ProbeReport;
+use crate::report::{Asked, Judged, Report};
 use crate::verdict::judge;
 
 /// How often the end is read before it is judged as it is: an order whose buyer gave up may still
@@ -62,40 +63,55 @@ pub(crate) enum RunError {
 /// There is nothing to judge: see [`RunError`].
 pub(crate) async fn run(args: &Args) -> Result<Report, RunError> {
     let token = admin_token(args)?;
+    let plan = plan(args).await?;
+    ready(&plan).await?;
+    let mut before = Vec::new();
+    for item in &plan.items {
+        before.push(prepare(&plan, item, args.stock, token.as_ref()).await?);
+    }
+    // a connection without an order to send would only be opened and closed
+    let connections = args.concurrency.min(args.requests);
+    let mut load = load::run(&plan, args.requests, connections).await?;
+
+    let mut told: Vec<_> = plan.items.iter().map(|_| Vec::new()).collect();
+    for (number, outcome) in std::mem::take(&mut load.told).into_iter().enumerate() {
+        told[plan.place(number).0].push(outcome);
+    }
+    let mut judged = Vec::new();
+    for ((item, before), told) in plan.items.iter().zip(before).zip(told) {
+        let (after, ledger, silent) =
+            end(&plan, item, before.orders).await.map_err(RunError::Judge)?;
+        let (run, quantity) = (item.run.clone(), plan.quantity);
+        let history = History { run, quantity, before, told, ledger, after };
+        let mut verdict = judge(&history);
+        verdict.notes.extend(silent);
+        judged.push(Judged { item: item.name.clone(), history, verdict });
+    }
+    let urls = args.urls.iter().map(ToString::to_string).collect();
+    let asked = Asked { urls, quantity: args.quantity, requests: args.requests, connections };
+    Ok(Report::new(asked, judged, load))
+}
+
+/// Sends requests that are no orders.
+///
+/// # Errors
+/// They cannot be sent: see [`RunError`].
+pub(crate) async fn probe(args: &Args) -> Result<ProbeReport, RunError> {
+    let plan = plan(args).await?;
+    ready(&plan).await?;
+    let connections = args.concurrency.min(args.requests);
+    let load = load::run(&plan, args.requests, connections).await?;
+    Ok(ProbeReport::new(plan.probe.clone().unwrap_or_default(), connections, &load))
+}
+
+async fn plan(args: &Args) -> Result<Arc<Plan>, RunError> {
     let mut endpoints = Vec::new();
     for url in &args.urls {
         let resolved = Endpoint::resolve(url.clone()).await;
         endpoints
             .push(resolved.map_err(|source| RunError::Resolve { url: url.to_string(), source })?);
     }
-    let plan = Arc::new(Plan {
-        run: uuid::Uuid::new_v4().simple().to_string(),
-        endpoints,
-        item: args.item.clone(),
-        quantity: args.quantity,
-        retries: args.retries,
-        timeout: args.timeout,
-    });
-
-    let before = prepare(&plan, args.stock, token.as_ref()).await?;
-    // a connection without an order to send would only be opened and closed
-    let connections = args.concurrency.min(args.requests);
-    let mut load = load::run(&plan, args.requests, connections).await?;
-    let (after, ledger, silent) = end(&plan, before.orders).await.map_err(RunError::Judge)?;
-
-    let history = History {
-        run: plan.run.clone(),
-        quantity: plan.quantity,
-        before,
-        told: std::mem::take(&mut load.told),
-        ledger,
-        after,
-    };
-    let mut verdict = judge(&history);
-    verdict.notes.extend(silent);
-    let urls = args.urls.iter().map(ToString::to_string).collect();
-    let asked = Asked { urls, item: args.item.clone(), connections };
-    Ok(Report::new(asked, history, load, verdict))
+    Ok(Arc::new(Plan::new(args, endpoints)))
 }
 
 fn admin_token(args: &Args) -> Result<Option<HeaderValue>, RunError> {
@@ -112,20 +128,26 @@ fn admin_token(args: &Args) -> Result<Option<HeaderValue>, RunError> {
     Ok(Some(header))
 }
 
-fn api<'a>(plan: &'a Plan, endpoint: &'a Endpoint) -> Api<'a> {
-    Api::new(endpoint, plan.item.as_deref(), CALL_LIMIT)
+fn api<'a>(item: &'a PlannedItem, endpoint: &'a Endpoint) -> Api<'a> {
+    Api::new(endpoint, item.name.as_deref(), CALL_LIMIT)
 }
 
-/// Checks that all instances are ready, starts the sale if asked to, and reads its state.
+/// Checks that all instances are ready.
+async fn ready(plan: &Plan) -> Result<(), RunError> {
+    for endpoint in &plan.endpoints {
+        api(&plan.items[0], endpoint).ready().await.map_err(RunError::NotReady)?;
+    }
+    Ok(())
+}
+
+/// Starts the sale of an item if asked to, and reads its state.
 async fn prepare(
     plan: &Plan,
+    item: &PlannedItem,
     stock: Option<u64>,
     token: Option<&HeaderValue>,
 ) -> Result<StockState, RunError> {
-    for endpoint in &plan.endpoints {
-        api(plan, endpoint).ready().await.map_err(RunError::NotReady)?;
-    }
-    let mut first = api(plan, &plan.endpoints[0]);
+    let mut first = api(item, &plan.endpoints[0]);
     if let Some(units) = stock {
         first.start_sale(units, token).await.map_err(|error| match error {
             ApiError::Refused {
@@ -150,12 +172,16 @@ type States = Vec<(String, StockState)>;
 
 /// Reads what the instances and the ledger tell, until they agree or the readings are used up.
 /// Also returns a note for each instance that no longer answers.
-async fn end(plan: &Plan, from: u64) -> Result<(States, Vec<LedgerEntry>, Vec<String>), ApiError> {
+async fn end(
+    plan: &Plan,
+    item: &PlannedItem,
+    from: u64,
+) -> Result<(States, Vec<LedgerEntry>, Vec<String>), ApiError> {
     let mut silent = Vec::new();
     let mut apis = Vec::new();
     let mut failure = None;
     for endpoint in &plan.endpoints {
-        let mut api = api(plan, endpoint);
+        let mut api = api(item, endpoint);
         match api.stock().await {
             Ok(_) => apis.push((endpoint.url.to_string(), api)),
             Err(error) => {

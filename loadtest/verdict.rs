@@ -17,12 +17,6 @@ pub(crate) struct Verdict {
     pub(crate) sentence: String,
 }
 
-impl Verdict {
-    pub(crate) fn is_pass(&self) -> bool {
-        self.reasons.is_empty()
-    }
-}
-
 /// Judges a run.
 pub(crate) fn judge(history: &History) -> Verdict {
     let tally = history.tally();

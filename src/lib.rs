@@ -7,7 +7,7 @@
 //!
 //! # Layout
 //!
-//! Imports go one way: `serve`, `demo` and `http` use `sale`, `sale` uses `lock` and `inventory`.
+//! Imports go one way: `bench` uses `demo`; `serve`, `demo` and `http` use `sale`, `sale` uses `lock` and `inventory`.
 //!
 //! - [`lock`]: the reusable part, a reentrant distributed lock. It uses nothing else of this crate.
 //! - [`inventory`]: the stock in Redis. Of the lock it knows the token alone.
@@ -16,6 +16,7 @@
 //! - [`serve`]: the `serve` command: connect, run, stop. [`config`] has its flags.
 //! - [`demo`]: the `demo` command: private servers, the instances, the run, the verdict. The
 //!   integration tests use its servers, too.
+//! - [`bench`]: the `bench` command: the sale beside others, in rounds, on the demo's servers.
 //! - [`health`]: the `health` command, for containers.
 //! - [`chain`], [`logging`], [`secret`]: small things that several of these need.
 //!
@@ -42,6 +43,7 @@
 //! }
 //! ```
 
+pub mod bench;
 pub mod chain;
 pub mod config;
 pub mod demo;

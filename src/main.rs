@@ -4,6 +4,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use flash_sale::bench::{self, BenchOptions};
 use flash_sale::chain::Chain;
 use flash_sale::config::Config;
 use flash_sale::demo::{self, DemoOptions};
@@ -26,6 +27,7 @@ enum Command {
     /// Run one instance of the service until SIGTERM or Ctrl-C
     Serve(Box<Config>),
     Demo(DemoOptions),
+    Bench(BenchOptions),
     /// Ask an instance how it is: status 0 if it is well, 1 and a reason if not
     Health(HealthOptions),
 }
@@ -37,6 +39,7 @@ async fn main() -> ExitCode {
         Err(error) => Err(error.into()),
         Ok(()) => match command {
             Command::Demo(options) => return demo::run(options).await,
+            Command::Bench(options) => return bench::run(options).await,
             Command::Serve(config) => serve::serve(*config).await.map_err(Into::into),
             Command::Health(options) => health::check(&options).await.map_err(Into::into),
         },

@@ -21,28 +21,30 @@ const SHUTDOWN_GRACE: &str = "5s";
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
 /// The name of the lock; `etcdctl lock` takes the same one.
-pub(super) const LOCK_NAME: &str = "stock-lock";
+pub(crate) const LOCK_NAME: &str = "stock-lock";
 
 /// A running instance.
 #[derive(Debug)]
-pub(super) struct Instance {
-    pub(super) port: u16,
-    pub(super) child: Child,
+pub(crate) struct Instance {
+    pub(crate) port: u16,
+    pub(crate) child: Child,
 }
 
 /// What all instances share.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shared<'a> {
-    pub(super) program: &'a Path,
-    pub(super) dir: &'a OwnedDir,
-    pub(super) etcd: &'a str,
-    pub(super) redis: &'a str,
-    pub(super) lock: LockMode,
+pub(crate) struct Shared<'a> {
+    pub(crate) program: &'a Path,
+    pub(crate) dir: &'a OwnedDir,
+    pub(crate) etcd: &'a str,
+    pub(crate) redis: &'a str,
+    pub(crate) lock: LockMode,
+    /// Further flags.
+    pub(crate) flags: &'a [&'a str],
 }
 
 impl Instance {
     /// Starts it, without waiting for it.
-    pub(super) fn start(port: u16, shared: Shared<'_>) -> Result<Self, DemoError> {
+    pub(crate) fn start(port: u16, shared: Shared<'_>) -> Result<Self, DemoError> {
         let lock = shared.lock.to_possible_value();
         let args = [
             "serve",
@@ -62,6 +64,7 @@ impl Instance {
             "--lock",
             lock.as_ref().map_or("etcd", |lock| lock.get_name()),
         ];
+        let args = args.iter().chain(shared.flags);
         let log = shared.dir.path().join(format!("instance-{port}.log"));
         let child = Child::start(shared.program, args, shared.dir, &log, STOP_GRACE, is_setting)
             .map_err(ServerError::system(&name(port)))?;
@@ -69,7 +72,7 @@ impl Instance {
     }
 
     /// Waits until it can sell.
-    pub(super) async fn until_ready(&mut self) -> Result<(), DemoError> {
+    pub(crate) async fn until_ready(&mut self) -> Result<(), DemoError> {
         let port = self.port;
         let is_ready = async || {
             let answer = probe::http(Method::GET, port, "/readyz", "").await;
@@ -78,23 +81,23 @@ impl Instance {
         Ok(until_ready(&name(port), &mut self.child, START_TIMEOUT, is_ready).await?)
     }
 
-    pub(super) fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 }
 
 /// How an instance is called in sentences.
-pub(super) fn name(port: u16) -> String {
+pub(crate) fn name(port: u16) -> String {
     format!("instance {port}")
 }
 
 /// A setting in our environment is meant for us or for another instance, not for those of the demo.
-pub(super) fn is_setting(name: &str) -> bool {
+pub(crate) fn is_setting(name: &str) -> bool {
     name.starts_with("FLASH_SALE_")
 }
 
 /// Says it now if an instance will not be able to listen.
-pub(super) fn check_ports(ports: &[u16]) -> Result<(), DemoError> {
+pub(crate) fn check_ports(ports: &[u16]) -> Result<(), DemoError> {
     for &port in ports {
         match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
             Ok(_) => {}

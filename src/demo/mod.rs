@@ -16,7 +16,7 @@ pub mod child;
 pub mod dir;
 mod error;
 pub mod etcd;
-mod instance;
+pub(crate) mod instance;
 mod load;
 mod options;
 pub mod ports;

@@ -146,6 +146,7 @@ impl Show<'_> {
             etcd: &etcd.endpoint(),
             redis: &redis.url(),
             lock: options.lock,
+            flags: &[],
         };
         for &port in &self.ports {
             stage.instances.push(Instance::start(port, shared)?);

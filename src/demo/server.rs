@@ -83,7 +83,7 @@ impl ServerError {
     }
 
     /// Whether it ended because somebody else listens on its port.
-    pub(super) fn is_port_taken(&self) -> bool {
+    pub(crate) fn is_port_taken(&self) -> bool {
         matches!(self, Self::Ended { tail, .. } if tail.to_lowercase().contains("address already in use"))
     }
 }

@@ -2,6 +2,7 @@
 //! themselves.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod bench;
 mod demo;
 mod http;
 mod inventory;

@@ -1,0 +1,91 @@
+//! The CPU time that processes of this machine spend during the load.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+/// A process of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) name: String,
+    pub(crate) pid: u32,
+}
+
+impl FromStr for Process {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parse = || {
+            let (name, pid) = text.split_once('=').filter(|(name, _)| !name.is_empty())?;
+            Some(Self { name: name.to_owned(), pid: pid.parse().ok().filter(|pid| *pid > 0)? })
+        };
+        parse().ok_or("a process is written as a name and its id, such as etcd=1234")
+    }
+}
+
+/// CPU seconds of user and kernel by name, ours as `loadtest`; processes of one name are added up.
+/// Whatever cannot be read is left out: all of it on a machine without `/proc`.
+#[derive(Clone, Debug)]
+pub(crate) struct Meter(BTreeMap<String, f64>);
+
+impl Meter {
+    /// What the processes have spent until now.
+    pub(crate) fn read(processes: &[Process]) -> Self {
+        let mut spent = BTreeMap::new();
+        let ours = Process { name: "loadtest".to_owned(), pid: std::process::id() };
+        for Process { name, pid } in processes.iter().chain([&ours]) {
+            if let Some(seconds) = seconds(*pid) {
+                *spent.entry(name.clone()).or_default() += seconds;
+            }
+        }
+        Self(spent)
+    }
+
+    /// What they have spent since `earlier`.
+    pub(crate) fn since(mut self, earlier: &Self) -> BTreeMap<String, f64> {
+        self.0.retain(|name, spent| match earlier.0.get(name) {
+            Some(before) => {
+                *spent -= before;
+                true
+            }
+            None => false,
+        });
+        self.0
+    }
+}
+
+fn seconds(pid: u32) -> Option<f64> {
+    let ticks = ticks(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?;
+    #[expect(clippy::cast_precision_loss, reason = "ticks of a run are far below 2^52")]
+    Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// User and system time: fields 14 and 15, counted behind the name, which may hold anything.
+fn ticks(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace().skip(11);
+    let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    Some(user + system)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the right two fields are read, whatever the process is called.
+    #[test]
+    fn reads_user_and_system_time() {
+        let stat = "7 (a ) b) S 1 7 7 0 -1 4194560 100 0 0 0 31 11 0 0 20 0 1 0 5 0 0";
+        assert_eq!(ticks(stat), Some(42));
+        assert_eq!(ticks("nonsense"), None);
+    }
+
+    /// Goal: a wrong process is refused with a sentence.
+    #[test]
+    fn parses_processes() {
+        let etcd = Process { name: "etcd".to_owned(), pid: 12 };
+        assert_eq!("etcd=12".parse(), Ok(etcd));
+        for wrong in ["etcd", "=12", "etcd=0", "etcd=x"] {
+            assert!(wrong.parse::<Process>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The contenders, one after the other, in rounds.
+
+use serde::Serialize;
+
+use super::arena::{Arena, Team};
+use super::contender::Contender;
+use super::error::BenchError;
+use super::etcd_cost::{self, EtcdCost};
+use super::load::{ENDLESS_STOCK, Load, Orders};
+use super::options::{BenchOptions, Measure};
+use super::scale::Scale;
+
+/// Instances of a contender.
+const INSTANCES: usize = 2;
+
+/// A burst that took longer is not repeated in later rounds.
+const REPEATED_BURST_SECONDS: f64 = 30.0;
+
+/// What a contender did in one round. What was not measured is `None`.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Turn {
+    pub(super) contender: Contender,
+    pub(super) throughput: Option<Load>,
+    pub(super) burst: Option<Load>,
+    pub(super) handovers: Option<Load>,
+}
+
+/// All contenders once, and the cost of a commit at that time.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Round {
+    pub(super) etcd: Option<EtcdCost>,
+    pub(super) turns: Vec<Turn>,
+}
+
+impl Turn {
+    pub(super) fn loads(&self) -> impl Iterator<Item = &Load> {
+        [&self.throughput, &self.burst, &self.handovers].into_iter().flatten()
+    }
+}
+
+impl Round {
+    pub(super) fn turn(&self, contender: Contender) -> Option<&Turn> {
+        self.turns.iter().find(|turn| turn.contender == contender)
+    }
+}
+
+/// Round `number`. The order of the contenders changes from round to round: nobody is always the one
+/// that comes after the heaviest.
+pub(super) async fn round(
+    arena: &Arena,
+    options: &BenchOptions,
+    scale: &Scale,
+    contenders: &[Contender],
+    earlier: &[Round],
+) -> Result<Round, BenchError> {
+    let mut contenders = contenders.to_vec();
+    let turned = earlier.len() % contenders.len().max(1);
+    contenders.rotate_left(turned);
+    let etcd = if options.wants(Measure::Handovers) {
+        Some(etcd_cost::measure(&arena.etcd.endpoint(), scale.commits).await?)
+    } else {
+        None
+    };
+    let mut turns = Vec::new();
+    for contender in contenders {
+        let is_slow = |round: &Round| {
+            let burst = round.turn(contender).and_then(|turn| turn.burst.as_ref());
+            burst.is_some_and(|burst| burst.duration_seconds > REPEATED_BURST_SECONDS)
+        };
+        let burst = options.wants(Measure::Burst) && !earlier.iter().any(is_slow);
+        let team = arena.team(contender, INSTANCES).await?;
+        turns.push(turn(arena, options, scale, &team, burst).await?);
+        team.leave().await?;
+    }
+    Ok(Round { etcd, turns })
+}
+
+async fn turn(
+    arena: &Arena,
+    options: &BenchOptions,
+    scale: &Scale,
+    team: &Team,
+    burst: bool,
+) -> Result<Turn, BenchError> {
+    let contender = team.contender;
+    let orders = |requests, connections, stock| Orders {
+        requests,
+        connections,
+        stock: Some(stock),
+        instances: INSTANCES,
+        items: None,
+    };
+    let warm_up = scale.warm_up_requests_of(contender);
+    arena.load(team, orders(warm_up, scale.connections.min(warm_up), ENDLESS_STOCK)).await?;
+
+    let throughput = if options.wants(Measure::Throughput) {
+        let requests = scale.requests_of(contender);
+        Some(arena.load(team, orders(requests, scale.connections, ENDLESS_STOCK)).await?)
+    } else {
+        None
+    };
+    let burst = if burst && contender.sells() {
+        let buyers = scale.burst_buyers;
+        Some(arena.load(team, orders(buyers, buyers, scale.burst_stock)).await?)
+    } else {
+        None
+    };
+    let handovers = if options.wants(Measure::Handovers) && contender.shows_handovers() {
+        let requests = scale.handover_requests_of(contender);
+        Some(arena.load(team, orders(requests, INSTANCES, ENDLESS_STOCK)).await?)
+    } else {
+        None
+    };
+    Ok(Turn { contender, throughput, burst, handovers })
+}

@@ -1,0 +1,46 @@
+//! What etcd asks for the least that a handover needs: one commit, and one notification of it.
+
+use etcd_client::Client;
+use serde::Serialize;
+use tokio::time::Instant;
+
+use super::error::BenchError;
+use super::stats::Spread;
+
+const KEY: &str = "bench/commit";
+
+/// Times in microseconds, one client, nothing else going on.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct EtcdCost {
+    /// From sending a put to its answer.
+    pub(super) commit: Spread,
+    /// From sending a put until another client's standing watch tells of it.
+    pub(super) commit_and_notification: Spread,
+}
+
+pub(super) async fn measure(endpoint: &str, commits: usize) -> Result<EtcdCost, BenchError> {
+    attempt(endpoint, commits).await.map_err(|error| Box::new(error).into())
+}
+
+async fn attempt(endpoint: &str, commits: usize) -> Result<EtcdCost, etcd_client::Error> {
+    let mut writer = Client::connect([endpoint], None).await?;
+    let mut watcher = Client::connect([endpoint], None).await?;
+    let mut watch = watcher.watch(KEY, None).await?;
+    let (mut commit, mut notified) = (Vec::new(), Vec::new());
+    for _ in 0..commits {
+        let sent = Instant::now();
+        let put = async {
+            writer.put(KEY, "", None).await?;
+            Ok::<_, etcd_client::Error>(sent.elapsed())
+        };
+        let event = async {
+            // the answer that the watcher was created has no events
+            while watch.message().await?.is_some_and(|message| message.events().is_empty()) {}
+            Ok(sent.elapsed())
+        };
+        let (put, event) = tokio::try_join!(put, event)?;
+        commit.push(put.as_secs_f64() * 1e6);
+        notified.push(event.as_secs_f64() * 1e6);
+    }
+    Ok(EtcdCost { commit: Spread::of(&commit), commit_and_notification: Spread::of(&notified) })
+}

@@ -1,0 +1,67 @@
+//! What shared the machine: without it no figure means anything.
+
+use std::time::SystemTime;
+
+use hyper::Method;
+use serde::Serialize;
+
+use super::arena::Arena;
+use super::proc;
+use crate::demo::probe;
+
+/// What the figures were measured on.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Machine {
+    pub(super) date: String,
+    pub(super) build: &'static str,
+    pub(super) cores: usize,
+    pub(super) processor: String,
+    pub(super) memory: String,
+    pub(super) kernel: String,
+    /// Over 1, 5 and 15 minutes, before anything was started.
+    pub(super) load_average: String,
+    pub(super) etcd: String,
+    pub(super) redis: String,
+}
+
+/// What the machine was doing before we began.
+pub(super) fn load_average() -> String {
+    let line = proc::line("loadavg").unwrap_or_default();
+    let averages: Vec<_> = line.split(' ').take(3).collect();
+    known(Some(averages.join(" ")))
+}
+
+impl Machine {
+    pub(super) async fn look(arena: &Arena, load_average: String) -> Self {
+        let etcd = probe::http(Method::GET, arena.etcd.port(), "/version", "").await;
+        let etcd = etcd.ok().and_then(|(_, text)| {
+            let version: serde_json::Value = serde_json::from_str(&text).ok()?;
+            Some(version.get("etcdserver")?.as_str()?.to_owned())
+        });
+        let info = probe::redis(arena.redis.port(), "INFO server").await.unwrap_or_default();
+        let value = |name| info.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
+        let redis = value("valkey_version:")
+            .map(|version| format!("Valkey {version}"))
+            .or_else(|| value("redis_version:"));
+        let memory = proc::field("meminfo", "MemTotal").and_then(|total| {
+            let kibibytes: u64 = total.strip_suffix(" kB")?.parse().ok()?;
+            Some(format!("{} GiB", (kibibytes + (1 << 19)) >> 20))
+        });
+        let kernel = proc::line("sys/kernel/osrelease").map(|release| format!("Linux {release}"));
+        Self {
+            date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            build: if cfg!(debug_assertions) { "debug" } else { "release" },
+            cores: std::thread::available_parallelism().map_or(0, usize::from),
+            processor: known(proc::field("cpuinfo", "model name")),
+            memory: known(memory),
+            kernel: known(kernel.or_else(|| Some(std::env::consts::OS.to_owned()))),
+            load_average,
+            etcd: known(etcd),
+            redis: known(redis),
+        }
+    }
+}
+
+fn known(text: Option<String>) -> String {
+    text.filter(|text| !text.is_empty()).unwrap_or_else(|| "unknown".to_owned())
+}

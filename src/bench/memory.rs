@@ -1,0 +1,96 @@
+//! Memory of an instance, idle and with many waiting orders.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::time::{Instant, sleep};
+
+use super::arena::Arena;
+use super::contender::Contender;
+use super::error::BenchError;
+use super::load::{ENDLESS_STOCK, Load, Orders};
+use super::proc;
+use super::scale::Scale;
+use crate::demo::instance::LOCK_NAME;
+use crate::lock::{BackendError, EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
+
+/// How often the instance is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// It is at rest after so many looks in a row without work.
+const QUIET_LOOKS: u32 = 5;
+
+/// Ticks between two looks that are no work: 10 ms each, timers and keepalives.
+const QUIET_TICKS: u64 = 1;
+
+/// How long the orders may take to come to rest.
+const REST_TIMEOUT: Duration = Duration::from_mins(2);
+
+/// Memory of one instance in bytes, and the load that waited.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Memory {
+    pub(super) idle: u64,
+    pub(super) waiting: u64,
+    /// How many orders waited, each on a connection of its own.
+    pub(super) orders: usize,
+    pub(super) load: Load,
+}
+
+impl Memory {
+    /// Bytes for each waiting order, its connection included.
+    pub(super) fn for_each_order(&self) -> u64 {
+        self.waiting.saturating_sub(self.idle) / u64::try_from(self.orders.max(1)).unwrap_or(1)
+    }
+}
+
+/// Holds the lock from outside while orders wait for it; `None` where there is no `/proc`.
+pub(super) async fn measure(arena: &Arena, scale: &Scale) -> Result<Option<Memory>, BenchError> {
+    let team = arena.team(Contender::Combined, 1).await?;
+    let pid = team.instances[0].child.pid();
+    let orders = |requests, stock| Orders {
+        requests,
+        connections: requests,
+        stock,
+        instances: 1,
+        items: None,
+    };
+    // also starts the sale, which needs the lock
+    arena.load(&team, orders(1, Some(ENDLESS_STOCK))).await?;
+    let (Some(idle), Some(files)) = (proc::resident_bytes(pid), proc::open_files(pid)) else {
+        team.leave().await?;
+        return Ok(None);
+    };
+
+    let backend = EtcdBackend::new(EtcdOptions::new([arena.etcd.endpoint()]));
+    let backend = backend.map_err(|error: BackendError| LockError::from(error))?;
+    let options = SessionOptions::new(Duration::from_secs(30)).label("bench");
+    let session = Session::open(Arc::new(backend), options).await?;
+    let guard = session.mutex(LOCK_NAME)?.lock().await?;
+    let running = arena.start_load(&team, orders(scale.waiting, None))?;
+    at_rest(pid, files + scale.waiting, scale.waiting).await?;
+    let waiting = proc::resident_bytes(pid).unwrap_or(idle);
+    guard.unlock().await?;
+    session.close().await?;
+    let load = running.report().await?;
+    team.leave().await?;
+    Ok(Some(Memory { idle, waiting, orders: scale.waiting, load }))
+}
+
+/// Waits until all connections are open and the instance has nothing more to do.
+async fn at_rest(pid: u32, files: usize, waiting: usize) -> Result<(), BenchError> {
+    let deadline = Instant::now() + REST_TIMEOUT;
+    let (mut quiet, mut earlier) = (0, 0);
+    while quiet < QUIET_LOOKS {
+        if Instant::now() >= deadline {
+            return Err(BenchError::NoRest { waiting, seconds: REST_TIMEOUT.as_secs() });
+        }
+        sleep(LOOK_INTERVAL).await;
+        let ticks = proc::cpu_ticks(pid).unwrap_or(0);
+        let is_quiet = ticks.saturating_sub(earlier) <= QUIET_TICKS
+            && proc::open_files(pid).is_some_and(|open| open >= files);
+        quiet = if is_quiet { quiet + 1 } else { 0 };
+        earlier = ticks;
+    }
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! What one can ask of the bench.
+
+use std::path::PathBuf;
+
+use clap::builder::RangedU64ValueParser;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use super::contender::Contender;
+
+/// Measures the guarded sale beside other ways to guard it and beside no guard, on this machine.
+///
+/// Starts private servers and instances, prints tables, and writes results.json and plots. Nothing
+/// that was started is left behind, however it ends.
+///
+/// Exits with 0 if every load was answered and accounted for, 1 if not, 2 if it could not be run.
+#[derive(Clone, Debug, Args)]
+pub struct BenchOptions {
+    /// Everything once, with tiny numbers: shows that it works, and nothing else.
+    #[arg(long)]
+    pub short: bool,
+
+    /// The directory for results.json and the plots; it is made if it is missing.
+    #[arg(long, default_value = "target/bench", value_name = "DIR")]
+    pub out: PathBuf,
+
+    /// Only these measures, separated by commas.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub only: Vec<Measure>,
+
+    /// Only these contenders, separated by commas.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub contenders: Vec<Contender>,
+
+    /// How many rounds, 1 to 100; sweeps have at most 3 [default: 5, or 1 with --short].
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=100))]
+    pub rounds: Option<usize>,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Measure {
+    /// Orders a second under steady load; also shares, latency and CPU time.
+    Throughput,
+    /// All buyers at once, more than there are units.
+    Burst,
+    /// How often two instances with one client each pass the lock to one another.
+    Handovers,
+    /// Throughput by the number of requests.
+    Requests,
+    /// Throughput by the number of connections.
+    Connections,
+    /// Throughput by the number of instances.
+    Instances,
+    /// Throughput by the number of items.
+    Items,
+    /// Memory of an instance, idle and with many waiting orders.
+    Memory,
+}
+
+impl BenchOptions {
+    pub(super) fn wants(&self, measure: Measure) -> bool {
+        self.only.is_empty() || self.only.contains(&measure)
+    }
+
+    pub(super) fn wants_contender(&self, contender: Contender) -> bool {
+        self.contenders.is_empty() || self.contenders.contains(&contender)
+    }
+}

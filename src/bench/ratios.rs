@@ -1,0 +1,157 @@
+//! What follows from the figures: ratios within a round, which hold on other machines as well.
+
+use serde::Serialize;
+
+use super::contender::Contender;
+use super::contest::{Round, Turn};
+use super::memory::Memory;
+use super::options::Measure;
+use super::results::{Results, burst_millis, handovers, throughput};
+use super::stats::Spread;
+use super::sweep::Point;
+
+/// A ratio, or another figure that is not this machine's alone.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Finding {
+    pub(super) name: &'static str,
+    /// Of the ratios of all rounds.
+    pub(super) spread: Spread,
+    /// What it must reach.
+    pub(super) goal: Option<Goal>,
+}
+
+/// What a finding must reach.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Goal {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Goal {
+    pub(super) fn is_reached(self, value: f64) -> bool {
+        match self {
+            Self::AtLeast(least) => value >= least,
+            Self::AtMost(most) => value <= most,
+        }
+    }
+}
+
+/// Everything that the results are enough for.
+pub(super) fn findings(results: &Results) -> Vec<Finding> {
+    use Goal::{AtLeast, AtMost};
+    let rounds = |ratio: &dyn Fn(&Round) -> Option<f64>| -> Vec<f64> {
+        results.rounds.iter().filter_map(ratio).collect()
+    };
+    let against = |other: Contender| rounds(&move |round| over(round, throughput, other));
+    let all = [
+        ("throughput, guarded : unguarded", against(Contender::Unguarded), Some(AtLeast(1.0))),
+        ("throughput, guarded : no store", against(Contender::NoStore), Some(AtLeast(0.25))),
+        (
+            "throughput, guarded : better of etcd recipe and etcd Lock RPC",
+            rounds(&over_better_peer),
+            Some(AtLeast(150.0)),
+        ),
+        ("throughput, guarded : lock per request", against(Contender::Request), None),
+        (
+            "burst, time of etcd recipe : guarded",
+            rounds(&|round| over(round, burst_rate, Contender::EtcdRecipe)),
+            Some(AtLeast(40.0)),
+        ),
+        (
+            "handovers/s, guarded : etcd recipe",
+            rounds(&|round| over(round, handovers, Contender::EtcdRecipe)),
+            Some(AtLeast(10.0)),
+        ),
+        (
+            "handovers/s, guarded : one commit and one notification at a time",
+            rounds(&over_etcd_cost),
+            None,
+        ),
+        (
+            "throughput, most connections : the usual number",
+            between(results, Measure::Connections, usize::MAX, results.scale.connections),
+            Some(AtLeast(0.9)),
+        ),
+        (
+            "throughput, most instances : 2",
+            between(results, Measure::Instances, usize::MAX, 2),
+            Some(AtLeast(0.8)),
+        ),
+        (
+            "share of the instance that sold less",
+            rounds(&|round| smaller_share(round.turn(Contender::Combined)?)),
+            Some(AtLeast(0.45)),
+        ),
+        (
+            "latency of a guarded request, p99 : p50",
+            rounds(&|round| tail(round.turn(Contender::Combined)?)),
+            Some(AtMost(4.0)),
+        ),
+        (
+            "memory for each waiting order, KiB",
+            results.memory.iter().map(kibibytes).collect(),
+            Some(AtMost(20.0)),
+        ),
+    ];
+    let found = |(name, values, goal): (_, Vec<f64>, _)| {
+        Some(Finding { name, spread: Spread::of_some(values)?, goal })
+    };
+    all.into_iter().filter_map(found).collect()
+}
+
+/// The product's figure divided by another contender's.
+fn over(round: &Round, figure: fn(&Turn) -> Option<f64>, other: Contender) -> Option<f64> {
+    let ours = figure(round.turn(Contender::Combined)?)?;
+    let theirs = figure(round.turn(other)?)?;
+    (theirs > 0.0).then(|| ours / theirs)
+}
+
+/// Bursts a second: more is better, as with the other figures.
+fn burst_rate(turn: &Turn) -> Option<f64> {
+    burst_millis(turn).filter(|millis| *millis > 0.0).map(|millis| 1.0 / millis)
+}
+
+fn over_better_peer(round: &Round) -> Option<f64> {
+    let recipe = over(round, throughput, Contender::EtcdRecipe)?;
+    Some(recipe.min(over(round, throughput, Contender::EtcdRpc)?))
+}
+
+fn over_etcd_cost(round: &Round) -> Option<f64> {
+    let ours = handovers(round.turn(Contender::Combined)?)?;
+    Some(ours * round.etcd.as_ref()?.commit_and_notification.median / 1e6)
+}
+
+/// Throughput at one value of a sweep divided by that at another; the largest for one beyond it.
+fn between(results: &Results, measure: Measure, above: usize, below: usize) -> Vec<f64> {
+    let points = results.points(measure);
+    let at = |value: usize| -> Option<&Point> {
+        points.iter().find(|point| point.value == value).or_else(|| {
+            points.iter().max_by_key(|point| point.value).filter(|point| point.value < value)
+        })
+    };
+    let (Some(above), Some(below)) = (at(above), at(below)) else { return Vec::new() };
+    if above.value == below.value {
+        return Vec::new();
+    }
+    let pairs = above.loads.iter().zip(&below.loads);
+    pairs
+        .filter(|(_, below)| below.answers_per_second > 0.0)
+        .map(|(above, below)| above.answers_per_second / below.answers_per_second)
+        .collect()
+}
+
+fn smaller_share(turn: &Turn) -> Option<f64> {
+    let shares = turn.throughput.as_ref()?.instances.values().map(|share| share.share);
+    shares.min_by(f64::total_cmp)
+}
+
+fn tail(turn: &Turn) -> Option<f64> {
+    let latency = turn.throughput.as_ref()?.latency_microseconds?;
+    let float = |micros: u64| f64::from(u32::try_from(micros).unwrap_or(u32::MAX));
+    (latency.p50 > 0).then(|| float(latency.p99) / float(latency.p50))
+}
+
+fn kibibytes(memory: &Memory) -> f64 {
+    f64::from(u32::try_from(memory.for_each_order()).unwrap_or(u32::MAX)) / 1024.0
+}

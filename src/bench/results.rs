@@ -1,0 +1,83 @@
+//! All that was found: what results.json has.
+
+use serde::Serialize;
+
+use super::contender::Contender;
+use super::contest::{Round, Turn};
+use super::load::Load;
+use super::machine::Machine;
+use super::memory::Memory;
+use super::options::Measure;
+use super::ratios::Finding;
+use super::scale::Scale;
+use super::stats::Spread;
+use super::sweep::{Point, Sweep};
+
+/// All that was found.
+#[derive(Debug, Serialize)]
+pub(super) struct Results {
+    pub(super) machine: Machine,
+    pub(super) scale: Scale,
+    pub(super) findings: Vec<Finding>,
+    /// Loads that were not answered or accounted for in full: they make the run a failure.
+    pub(super) faults: Vec<String>,
+    /// What was not measured, and why.
+    pub(super) left_out: Vec<String>,
+    pub(super) rounds: Vec<Round>,
+    pub(super) sweeps: Vec<Sweep>,
+    pub(super) memory: Option<Memory>,
+}
+
+impl Results {
+    /// A figure of a contender, once for each round that has it.
+    pub(super) fn figures(
+        &self,
+        contender: Contender,
+        figure: impl Fn(&Turn) -> Option<f64>,
+    ) -> Option<Spread> {
+        Spread::of_some(self.turns(contender).filter_map(figure))
+    }
+
+    pub(super) fn turns(&self, contender: Contender) -> impl Iterator<Item = &Turn> {
+        self.rounds.iter().filter_map(move |round| round.turn(contender))
+    }
+
+    pub(super) fn sweep(&self, measure: Measure) -> Option<&Sweep> {
+        self.sweeps.iter().find(|sweep| sweep.measure == measure)
+    }
+
+    pub(super) fn points(&self, measure: Measure) -> &[Point] {
+        self.sweep(measure).map_or(&[], |sweep| sweep.points.as_slice())
+    }
+
+    /// Every load, with what it was.
+    pub(super) fn loads(&self) -> impl Iterator<Item = (String, &Load)> {
+        let turns = self.rounds.iter().flat_map(|round| &round.turns);
+        let turns = turns
+            .flat_map(|turn| turn.loads().map(|load| (turn.contender.title().to_owned(), load)));
+        let points = self.sweeps.iter().flat_map(|sweep| {
+            let name = |point: &Point| format!("{:?} {}", sweep.measure, point.value);
+            sweep
+                .points
+                .iter()
+                .flat_map(move |point| point.loads.iter().map(move |load| (name(point), load)))
+        });
+        let memory = self.memory.iter().map(|memory| ("memory".to_owned(), &memory.load));
+        turns.chain(points).chain(memory)
+    }
+}
+
+/// Answers a second under steady load.
+pub(super) fn throughput(turn: &Turn) -> Option<f64> {
+    Some(turn.throughput.as_ref()?.answers_per_second)
+}
+
+/// Milliseconds from the first request of a burst to its last answer.
+pub(super) fn burst_millis(turn: &Turn) -> Option<f64> {
+    Some(turn.burst.as_ref()?.duration_seconds * 1e3)
+}
+
+/// Handovers a second.
+pub(super) fn handovers(turn: &Turn) -> Option<f64> {
+    Some(turn.handovers.as_ref()?.handovers_per_second())
+}
