@@ -106,7 +106,7 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_QUEUE_LENGTH", value_name = "N", default_value = "10000", value_parser = count(1, 1_000_000))]
     pub queue_length: usize,
 
-    /// How long an order may wait for the lock
+    /// How long an order may wait for the lock, and then for the store
     #[arg(long, env = "FLASH_SALE_WAIT_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = duration("1ms", "10m"))]
     pub wait_timeout: Duration,
 

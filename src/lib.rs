@@ -1,7 +1,7 @@
 //! A flash sale that sells no unit twice: N units of an item, far more buyers than units, several
 //! instances, one shared stock.
 //!
-//! Each order takes a lock that all instances share (a queue of keys in etcd), and under it one
+//! The orders take a lock that all instances share (a queue of keys in etcd), and under it one
 //! script in Redis takes the units, with the lock's fencing token. A holder that was paused beyond
 //! its lease does not know that it lost the lock; the store refuses its token.
 //!
@@ -16,7 +16,7 @@
 //! - [`serve`]: the `serve` command: connect, run, stop. [`config`] has its flags.
 //! - [`demo`]: the `demo` command: private servers, the instances, the run, the verdict. The
 //!   integration tests use its servers, too.
-//! - [`bench`]: the `bench` command: the sale beside others, in rounds, on the demo's servers.
+//! - [`mod@bench`]: the `bench` command: the sale beside others, in rounds, on the demo's servers.
 //! - [`health`]: the `health` command, for containers.
 //! - [`chain`], [`logging`], [`secret`]: small things that several of these need.
 //!

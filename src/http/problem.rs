@@ -28,12 +28,13 @@
 //! | `damaged` | 500 | the item's data in the store is not what the service wrote |
 //! | `wait-too-long` | 503 | the lock was not granted in time; ask again |
 //! | `lock-unavailable` | 503 | the lock service does not answer; ask again |
-//! | `store-unavailable` | 503 | the store does not answer; ask again |
+//! | `store-unavailable` | 503 | the store does not answer, or refuses; ask again |
 //! | `stale-token` | 503 | the instance lost the lock without knowing; ask again |
 //! | `foreign-fence` | 503 | the stock was guarded by another etcd cluster; an operator must look |
 //! | `not-ready` | 503 | the readiness check took too long |
 //! | `stopping` | 503 | the instance is stopping; ask another one |
 //! | `outcome-unknown` | 504 | the order may stand or not; ask again with the same order id |
+//! | `start-unknown` | 504 | the sale may have been started afresh or not; look at the stock |
 
 use std::borrow::Cow;
 
@@ -112,6 +113,7 @@ problem_types! {
     NotReady "not-ready" SERVICE_UNAVAILABLE "Not ready";
     Stopping "stopping" SERVICE_UNAVAILABLE "The instance is stopping";
     OutcomeUnknown "outcome-unknown" GATEWAY_TIMEOUT "The order may stand or not";
+    StartUnknown "start-unknown" GATEWAY_TIMEOUT "The sale may have been started or not";
 }
 
 impl ProblemType {

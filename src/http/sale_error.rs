@@ -39,8 +39,13 @@ impl From<SaleError> for Problem {
                  this order id as the Idempotency-Key, which takes nothing twice",
             )
             .with_order(order),
+            SaleError::StoreRefused { .. } => Self::new(
+                ProblemType::StoreUnavailable,
+                "the store refuses to write, for want of memory or disk perhaps: nothing was taken, \
+                 ask again later",
+            ),
             SaleError::StartUnknown { item, .. } => Self::new(
-                ProblemType::OutcomeUnknown,
+                ProblemType::StartUnknown,
                 "the store did not answer in time, so the sale may have been started or not: look at \
                  GET /stock",
             )
@@ -84,6 +89,7 @@ fn log(error: &SaleError) {
         SaleError::QueueFull { .. } | SaleError::WaitTooLong { .. } => (&OVERLOAD, false),
         SaleError::LockUnavailable { .. } | SaleError::StaleToken => (&LOCK, false),
         SaleError::StoreUnavailable { .. }
+        | SaleError::StoreRefused { .. }
         | SaleError::OutcomeUnknown { .. }
         | SaleError::StartUnknown { .. } => (&STORE, false),
         SaleError::ForeignFence { .. } | SaleError::Damaged { .. } => (&DATA, true),
@@ -121,6 +127,8 @@ mod tests {
             (SaleError::LockUnavailable { source: cause() }, "lock-unavailable", 503),
             (SaleError::StoreUnavailable { source: cause() }, "store-unavailable", 503),
             (SaleError::OutcomeUnknown { order, source: cause() }, "outcome-unknown", 504),
+            (SaleError::StoreRefused { source: cause() }, "store-unavailable", 503),
+            (SaleError::StartUnknown { item: item.clone(), source: cause() }, "start-unknown", 504),
             (SaleError::StaleToken, "stale-token", 503),
             (
                 SaleError::ForeignFence {

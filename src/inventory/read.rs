@@ -30,6 +30,14 @@ static LEDGER: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
+/// The stock and one order's record, at one moment.
+static LOOK: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        "#!lua flags=no-writes
+        return {redis.call('GET', KEYS[1]), redis.call('HGET', KEYS[2], ARGV[1])}",
+    )
+});
+
 impl Inventory {
     /// The most orders that one page of the ledger has.
     pub const MAX_PAGE: u32 = 1000;
@@ -127,16 +135,30 @@ impl Inventory {
         item: &Item,
         id: &OrderId,
     ) -> Result<Option<Accepted>, InventoryError> {
+        self.look(item, id).await.map(|(_, order)| order)
+    }
+
+    /// The units of `item` not yet sold, and the accepted order of this id, if there is one, at one
+    /// moment.
+    ///
+    /// # Errors
+    /// See [`available`](Self::available) and [`order`](Self::order).
+    pub async fn look(
+        &self,
+        item: &Item,
+        id: &OrderId,
+    ) -> Result<(i64, Option<Accepted>), InventoryError> {
         let keys = Keys::of(item);
-        let mut get = redis::cmd("HGET");
-        get.arg(&keys.orders).arg(id.as_str());
-        let record: Option<Text> = self.connection.query(&get, Effect::Read).await?;
-        if record.is_none() {
-            // No order, or no such item?
-            self.available(item).await?;
-            return Ok(None);
-        }
-        accepted(&keys, id.as_str().as_bytes(), record.as_deref()).map(Some)
+        let keys_read = [keys.stock.as_str(), keys.orders.as_str()];
+        let id_argument = |command: &mut redis::Cmd| {
+            command.arg(id.as_str());
+        };
+        let answer = LOOK.call(&self.connection, Effect::Read, &keys_read, id_argument).await?;
+        let (stock, record): (Option<Text>, Option<Text>) =
+            redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
+        let stock = number(&keys.stock, stock)?.ok_or(InventoryError::UnknownItem)?;
+        let first = record.map(|record| accepted(&keys, id.as_str().as_bytes(), Some(&record)));
+        Ok((stock, first.transpose()?))
     }
 
     /// Whether the store answers.

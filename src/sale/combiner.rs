@@ -11,25 +11,28 @@
 //! the release and the next claim are one transaction.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::error::from_store;
+use super::error::{from_read, from_store};
 use super::order_queue::{Answer, NotQueued, OrderQueue, WaitingOrder};
-use super::tenure::{lock_name, unavailable};
+use super::tenure::{is_closed, is_gone, lock_name, unavailable};
 use super::{SaleError, SaleOptions};
 use crate::inventory::{Inventory, InventoryError, Item, Order, Outcome};
-use crate::lock::{Guard, LockError, LostReason, SessionKeeper};
+use crate::lock::{Guard, LockError, SessionKeeper};
 
 /// How long an item's task and its hold outlive the last order.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long to wait before the lock is asked for again after a failure.
+/// How long to wait before the lock is asked for again after a failure of the lock service.
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long to leave the lock to others after the store has failed.
+const STORE_PAUSE: Duration = Duration::from_millis(200);
 
 /// How long to wait before a batch is sent again.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
@@ -57,19 +60,37 @@ impl Combiner {
         Arc::new(Self { inventory, sessions, options, stopping, tasks, queues })
     }
 
-    /// Whether so many units of `item` may be left, as far as this instance's latest batch told.
-    pub(super) fn may_have(&self, item: &Item, units: u32) -> bool {
-        let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        queues.get(item).is_some_and(|queue| queue.may_have(units))
+    /// The queue of an item that somebody ordered lately.
+    pub(super) fn known(&self, item: &Item) -> Option<Arc<OrderQueue>> {
+        self.queues().get(item).map(Arc::clone)
     }
 
-    /// Has the order run in a batch.
+    /// The queue of an item that there is, made and served from now on if need be.
+    pub(super) fn queue_of(self: &Arc<Self>, item: &Item) -> Arc<OrderQueue> {
+        let mut queues = self.queues();
+        if let Some(queue) = queues.get(item) {
+            return Arc::clone(queue);
+        }
+        let SaleOptions { queue_length, wait_timeout, .. } = self.options;
+        let queue = Arc::new(OrderQueue::new(item.clone(), queue_length, wait_timeout));
+        queues.insert(item.clone(), Arc::clone(&queue));
+        let served = Served { combiner: Arc::clone(self), queue: Arc::clone(&queue) };
+        self.tasks.spawn(async move { served.combiner.serve(&served.queue).await });
+        queue
+    }
+
+    /// Has the order run in a batch; begins with this queue of its item.
     ///
     /// # Cancel safety
     /// A future that is dropped before its order is in a batch takes nothing.
-    pub(super) async fn reduce(self: &Arc<Self>, mut order: Order) -> Answer {
+    pub(super) async fn reduce(
+        self: &Arc<Self>,
+        mut queue: Arc<OrderQueue>,
+        mut order: Order,
+    ) -> Answer {
+        let id = order.id.clone();
         let answer = loop {
-            match self.queue_of(&order.item).push(order) {
+            match queue.push(order) {
                 Ok(answer) => break answer,
                 Err(NotQueued::Full(error)) => return Err(error),
                 Err(NotQueued::Closed(_)) if self.stopping.is_cancelled() => {
@@ -79,24 +100,14 @@ impl Combiner {
                 Err(NotQueued::Closed(back)) => {
                     order = back;
                     tokio::task::yield_now().await;
+                    queue = self.queue_of(&order.item);
                 }
             }
         };
-        // a task that ended early, by a panic, has answered nothing
-        answer.await.unwrap_or(Err(SaleError::Stopping))
-    }
-
-    fn queue_of(self: &Arc<Self>, item: &Item) -> Arc<OrderQueue> {
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(queue) = queues.get(item) {
-            return Arc::clone(queue);
-        }
-        let SaleOptions { queue_length, wait_timeout, .. } = self.options;
-        let queue = Arc::new(OrderQueue::new(item.clone(), queue_length, wait_timeout));
-        queues.insert(item.clone(), Arc::clone(&queue));
-        let (combiner, served) = (Arc::clone(self), Arc::clone(&queue));
-        self.tasks.spawn(async move { combiner.serve(&served).await });
-        queue
+        // only a task that panicked answers nothing, and what it did before is not known
+        answer.await.unwrap_or_else(|source| {
+            Err(SaleError::OutcomeUnknown { order: id, source: source.into() })
+        })
     }
 
     /// Serves an item's queue until nobody has ordered for a while, or the sale stops.
@@ -104,30 +115,34 @@ impl Combiner {
         let name = lock_name(&self.options.lock_name, queue.item());
         loop {
             tokio::select! {
+                biased;
+                () = self.stopping.cancelled() => return,
                 () = queue.arrival() => {}
-                () = sleep(IDLE_TIMEOUT) => if queue.close_if_empty() { break },
-                () = self.stopping.cancelled() => {
-                    queue.close(|_| SaleError::Stopping);
-                    break;
+                () = sleep(IDLE_TIMEOUT) => {
+                    if queue.close_if_empty() {
+                        return;
+                    }
                 }
             }
-            if queue.is_empty() {
-                continue;
-            }
-            let locked = queue.while_expiring(self.lock(&name), true, |o| self.too_late(o)).await;
-            match locked {
+            let locked = tokio::select! {
+                biased;
+                () = self.stopping.cancelled() => return,
+                locked = queue.while_wanted(self.lock(&name), |o| self.too_late(queue, o)) => locked,
+            };
+            let pause = match locked {
                 Some(Ok(guard)) => self.hold(queue, guard).await,
                 Some(Err(error)) => {
                     let error = Arc::new(error);
                     queue.fail_all(|waiting| without_lock(waiting, Arc::clone(&error)));
-                    sleep(LOCK_PAUSE).await;
+                    Some(LOCK_PAUSE)
                 }
                 // everybody has given up
-                None => {}
+                None => None,
+            };
+            if let Some(pause) = pause {
+                queue.while_expiring(sleep(pause), |o| self.too_late(queue, o)).await;
             }
         }
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        queues.remove(queue.item());
     }
 
     /// Takes the lock, however long it takes; fails where waiting mends nothing.
@@ -136,116 +151,181 @@ impl Combiner {
             let session = self.sessions.session().await?;
             match session.mutex(name)?.lock().await {
                 // another session will be opened, or another claim made
-                Err(LockError::Lost) => {}
-                Err(LockError::SessionLost { reason }) if reason != LostReason::Closed => {}
+                Err(error) if is_gone(&error) => sleep(LOCK_PAUSE).await,
                 locked => return locked,
             }
-            sleep(LOCK_PAUSE).await;
         }
     }
 
-    /// Runs batches until the lock is given up or lost.
-    async fn hold(&self, queue: &OrderQueue, mut guard: Guard) {
+    /// Runs batches until the lock is given up or lost. Returns how long to leave it to others.
+    async fn hold(&self, queue: &OrderQueue, mut guard: Guard) -> Option<Duration> {
         let mut ends_at = Instant::now() + self.options.tenure;
         loop {
             let batch = queue.take(self.options.batch_size);
             if batch.is_empty() {
                 tokio::select! {
                     biased;
+                    () = self.stopping.cancelled() => {}
                     () = queue.arrival() => continue,
                     () = guard.contended() => {}
                     () = guard.lost() => {}
                     () = sleep(IDLE_TIMEOUT) => {}
-                    () = self.stopping.cancelled() => {}
                 }
-                return;
+                return None;
             }
-            if !self.run(queue, &guard, batch).await {
-                return;
+            match self.run(queue, &guard, batch, ends_at).await {
+                Ran::Answered => {}
+                Ran::LockLost => return Some(SHORTEST_PAUSE),
+                Ran::StoreFailed => return Some(STORE_PAUSE),
             }
             if guard.is_contended() && Instant::now() >= ends_at {
                 if queue.is_empty() {
-                    return;
+                    return None;
                 }
-                let turn = queue.while_expiring(guard.hand_over(), true, |o| self.too_late(o));
-                match turn.await {
+                let next = queue.while_wanted(guard.hand_over(), |o| self.too_late(queue, o));
+                match next.await {
                     Some(Ok(next)) => guard = next,
                     Some(Err(error)) => {
                         tracing::debug!(%error, "the lock did not come back: asking for it anew");
-                        return;
+                        return None;
                     }
-                    None => return,
+                    None => return None,
                 }
                 ends_at = Instant::now() + self.options.tenure;
             }
         }
     }
 
-    /// Runs one batch under the guard's token and answers its orders; `false` if the lock is lost, and
-    /// the orders wait again.
-    async fn run(&self, queue: &OrderQueue, guard: &Guard, mut batch: Vec<WaitingOrder>) -> bool {
+    /// Runs one batch under the guard's token and answers its orders, or has them wait again.
+    ///
+    /// A lost answer is not a failure: the batch is sent again, under the same token, as long as the
+    /// lock is held and nobody else wants it. A store that does not answer this instance may answer
+    /// another one.
+    async fn run(
+        &self,
+        queue: &OrderQueue,
+        guard: &Guard,
+        mut batch: Vec<WaitingOrder>,
+        ends_at: Instant,
+    ) -> Ran {
         // the step that touches the stock takes the lock itself, which costs nothing where it is held
         let Ok(entry) = guard.reenter() else {
             queue.put_back(batch);
-            return false;
+            return Ran::LockLost;
         };
         let deadline = Instant::now() + self.options.wait_timeout;
+        let late = |waiting: &WaitingOrder| self.too_late(queue, waiting);
         let mut pause = SHORTEST_PAUSE;
         loop {
             let orders: Vec<&Order> = batch.iter().map(|waiting| &waiting.order).collect();
             let Self { inventory, options, .. } = self;
             let run =
                 inventory.reduce(queue.item(), Some(entry.token()), &options.instance, &orders);
-            let late = |waiting: &WaitingOrder| self.too_late(waiting);
-            let Some(ran) = queue.while_expiring(run, false, late).await else { return false };
-            let error = match ran {
+            let error = match queue.while_expiring(run, late).await {
                 Ok(outcomes) => {
                     answer_all(queue, batch, outcomes);
-                    return true;
+                    return Ran::Answered;
                 }
                 Err(InventoryError::StaleToken { .. }) => {
                     for waiting in &mut batch {
                         waiting.is_stale = true;
                     }
                     queue.put_back(batch);
-                    sleep(pause).await;
-                    return false;
+                    return Ran::LockLost;
                 }
                 Err(error) => Arc::new(error),
             };
-            let can_repeat = error.is_retryable() && Instant::now() + pause < deadline;
-            tracing::warn!(orders = batch.len(), ?error, can_repeat, "the store did not reduce");
+            tracing::warn!(orders = batch.len(), ?error, "the store did not reduce");
+            queue.note_store(Some(Arc::clone(&error)));
             if !error.nothing_written() {
                 for waiting in &mut batch {
                     waiting.silence.get_or_insert_with(|| Arc::clone(&error));
                 }
             }
-            if !can_repeat {
+            if !self.can_repeat(&error, &batch, deadline) {
                 for waiting in batch {
                     let failure = waiting.silence.clone().unwrap_or_else(|| Arc::clone(&error));
                     let failure = from_store(failure, &waiting.order);
                     waiting.answer(Err(failure));
                 }
-                return true;
+                return Ran::StoreFailed;
             }
             if entry.is_lost() {
                 queue.put_back(batch);
-                return false;
+                return Ran::LockLost;
             }
-            queue.while_expiring(sleep(pause), false, late).await;
+            if entry.is_contended() && Instant::now() >= ends_at {
+                queue.put_back(batch);
+                return Ran::StoreFailed;
+            }
+            queue.while_expiring(sleep(pause), late).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
+    /// Whether to send a batch again that was not answered. What the store answered, it will answer
+    /// again: a refusal is told at once.
+    fn can_repeat(
+        &self,
+        error: &InventoryError,
+        batch: &[WaitingOrder],
+        deadline: Instant,
+    ) -> bool {
+        let is_silence =
+            matches!(error, InventoryError::Unreachable { .. } | InventoryError::Unanswered { .. });
+        is_silence
+            && Instant::now() < deadline
+            && !self.stopping.is_cancelled()
+            && !batch.iter().all(WaitingOrder::is_gone)
+    }
+
     /// What an order is told whose time is over.
-    fn too_late(&self, waiting: &WaitingOrder) -> SaleError {
+    fn too_late(&self, queue: &OrderQueue, waiting: &WaitingOrder) -> SaleError {
         let waited = self.options.wait_timeout;
+        if waiting.silence.is_some() {
+            return without_lock(waiting, Arc::new(LockError::Lost));
+        }
+        if waiting.is_stale {
+            return SaleError::StaleToken;
+        }
+        if let Some(trouble) = queue.store_trouble() {
+            return from_read(trouble, queue.item());
+        }
         match self.sessions.current() {
-            _ if waiting.silence.is_some() => without_lock(waiting, Arc::new(LockError::Lost)),
-            _ if waiting.is_stale => SaleError::StaleToken,
             Some(session) if session.is_answered() => SaleError::WaitTooLong { waited },
             _ => unavailable(LockError::Timeout { waited }),
         }
+    }
+
+    fn queues(&self) -> MutexGuard<'_, HashMap<Item, Arc<OrderQueue>>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What became of a batch.
+enum Ran {
+    /// Its orders have their answers.
+    Answered,
+    /// They wait again, for another tenure.
+    LockLost,
+    /// The store did not take it: its orders have an error, or wait again.
+    StoreFailed,
+}
+
+/// The queue that a task serves. However the task ends, by a panic too, its drop sends away those who
+/// still wait, and lets the next order make a new queue.
+struct Served {
+    combiner: Arc<Combiner>,
+    queue: Arc<OrderQueue>,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.queue.close(|waiting| match &waiting.silence {
+            Some(silence) => from_store(Arc::clone(silence), &waiting.order),
+            None => SaleError::Stopping,
+        });
+        self.combiner.queues().remove(self.queue.item());
     }
 }
 
@@ -254,6 +334,7 @@ impl Combiner {
 fn without_lock(waiting: &WaitingOrder, error: Arc<LockError>) -> SaleError {
     match &waiting.silence {
         Some(silence) => from_store(Arc::clone(silence), &waiting.order),
+        None if is_closed(&error) => SaleError::Stopping,
         None => SaleError::LockUnavailable { source: error.into() },
     }
 }
@@ -265,8 +346,9 @@ fn answer_all(queue: &OrderQueue, batch: Vec<WaitingOrder>, outcomes: Vec<Outcom
         Outcome::Conflict => None,
     });
     if let Some(remaining) = remaining.min() {
-        queue.set_remaining_hint(remaining);
+        queue.see(i64::try_from(remaining).unwrap_or(i64::MAX));
     }
+    queue.note_store(None);
     for (waiting, outcome) in batch.into_iter().zip(outcomes) {
         waiting.answer(Ok(outcome));
     }

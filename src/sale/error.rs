@@ -37,6 +37,13 @@ pub enum SaleError {
         #[source]
         source: BoxError,
     },
+    /// The store answers that it will not write; nothing was taken.
+    #[error("the store refuses")]
+    StoreRefused {
+        /// What it said.
+        #[source]
+        source: BoxError,
+    },
     /// The order was sent to the store and no answer came: it may stand or not. Asking again with
     /// the same order id tells, and takes nothing twice.
     #[error("it is not known whether order {order} was accepted: ask again with the same order id", order = .order.as_str())]
@@ -140,6 +147,7 @@ pub(super) fn from_read(error: impl Into<Arc<InventoryError>>, item: &Item) -> S
         InventoryError::ForeignFence { fence, token } => {
             SaleError::ForeignFence { item, ours: token.cluster(), theirs: fence.cluster }
         }
+        InventoryError::Refused { .. } => SaleError::StoreRefused { source: error.into() },
         _ => SaleError::StoreUnavailable { source: error.into() },
     }
 }

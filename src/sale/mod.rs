@@ -15,6 +15,7 @@ mod options;
 mod order_queue;
 mod peers;
 mod reduce;
+mod start;
 mod tenure;
 mod waiting_room;
 
@@ -25,26 +26,28 @@ pub use peers::Peer;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::combiner::Combiner;
-use self::error::{from_read, from_start, from_store};
+use self::error::{from_read, from_store};
 use self::guard::{LocalLocks, SaleGuard};
-use self::reduce::Attempt;
 use self::tenure::lock_name;
 use self::waiting_room::WaitingRoom;
-use crate::inventory::{
-    Accepted, Inventory, InventoryError, Item, Order, OrderId, Outcome, Stock, naive,
-};
-use crate::lock::{LockError, LostReason, SessionKeeper, Token};
+use crate::inventory::{Accepted, Inventory, Item, Order, OrderId, Outcome, Stock, naive};
+use crate::lock::{LockError, SessionKeeper, Token};
 
 /// How long a question about the lock may take: it is asked by people and by health checks.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long to wait before a fresh start that the store did not answer is tried again.
-const START_PAUSE: Duration = Duration::from_millis(200);
+/// What a look at the stock tells an order.
+enum Look {
+    /// Its answer.
+    Answer(Outcome),
+    /// That it may be served: so many units are left.
+    Available(i64),
+}
 
 /// One claim in the queue for an item's lock, the holder first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,8 +95,8 @@ impl Sale {
         Self::new(inventory, SaleGuard::Local(LocalLocks::default()), options)
     }
 
-    /// A sale that nothing guards: it oversells.
-    pub fn unguarded(inventory: Inventory, options: SaleOptions) -> Self {
+    /// A sale in single steps that nothing keeps together: it oversells.
+    pub fn naive(inventory: Inventory, options: SaleOptions) -> Self {
         Self::new(inventory, SaleGuard::Nothing, options)
     }
 
@@ -120,29 +123,26 @@ impl Sale {
     /// Takes the order's units if that many are left.
     ///
     /// # Cancel safety
-    /// A future dropped before the lock is granted takes nothing. After that the order stands, and
-    /// asking again with the same id gives its answer.
+    /// A future that is dropped before its order is in a batch (with a lock for each order: before the
+    /// lock is granted) takes nothing. After that the order stands, and asking again with the same id
+    /// gives its answer.
     ///
     /// # Errors
     /// See [`SaleError`].
     pub async fn reduce(&self, order: Order) -> Result<Outcome, SaleError> {
         self.check_open()?;
         if let SaleGuard::Distributed { combiner: Some(combiner), .. } = &self.0.guard {
-            if !combiner.may_have(&order.item, order.quantity.get())
-                && let Some(outcome) = self.without_lock(&order).await?
-            {
-                return Ok(outcome);
-            }
-            return combiner.reduce(order).await;
+            return self.reduce_combined(combiner, order).await;
         }
         let is_one_call = matches!(&self.0.guard, SaleGuard::Peer(peer) if peer.is_one_call());
-        if !is_one_call && let Some(outcome) = self.without_lock(&order).await? {
+        if !is_one_call && let Look::Answer(outcome) = self.look(&order).await? {
             return Ok(outcome);
         }
         let place = self.0.waiting_room.enter(&order.item)?;
         let outcome = match &self.0.guard {
             SaleGuard::Distributed { sessions, lock_name: base, .. } => {
-                self.reduce_under_lock(sessions, &lock_name(base, &order.item), order).await
+                reduce::under_own_lock(&self.0, sessions, &lock_name(base, &order.item), order)
+                    .await
             }
             SaleGuard::Local(locks) => {
                 let lock = locks.of(&order.item);
@@ -156,111 +156,48 @@ impl Sale {
         outcome
     }
 
-    /// The outcome as far as a plain read can tell: nothing left. An order that was accepted before
-    /// has its first answer all the same.
-    async fn without_lock(&self, order: &Order) -> Result<Option<Outcome>, SaleError> {
-        let inventory = &self.0.inventory;
-        let read = |error| from_read(error, &order.item);
-        let available = inventory.available(&order.item).await.map_err(read)?;
+    /// What a plain read tells: nothing left is the truth at that moment, and needs no lock. An order
+    /// that was accepted before has its first answer all the same.
+    async fn look(&self, order: &Order) -> Result<Look, SaleError> {
+        let look = self.0.inventory.look(&order.item, &order.id).await;
+        let (available, first) = look.map_err(|error| from_read(error, &order.item))?;
         if available >= i64::from(order.quantity.get()) {
-            return Ok(None);
+            return Ok(Look::Available(available));
         }
-        let remaining = u64::try_from(available).unwrap_or(0);
-        Ok(Some(match inventory.order(&order.item, &order.id).await.map_err(read)? {
+        Ok(Look::Answer(match first {
             Some(first) if first.quantity == order.quantity && first.user == order.user => {
                 Outcome::Reserved(first)
             }
             Some(_) => Outcome::Conflict,
-            None => Outcome::SoldOut { remaining },
+            None => Outcome::SoldOut { remaining: u64::try_from(available).unwrap_or(0) },
         }))
     }
 
-    async fn reduce_under_lock(
+    /// Looks first where nothing was seen lately.
+    async fn reduce_combined(
         &self,
-        sessions: &SessionKeeper,
-        lock_name: &str,
+        combiner: &Arc<Combiner>,
         order: Order,
     ) -> Result<Outcome, SaleError> {
-        let waited = self.0.options.wait_timeout;
-        let deadline = Instant::now() + waited;
-        let (mut silence, mut latest_loss) = (None, None);
-        let mut pause = Duration::from_millis(10);
-        loop {
-            let tenure = match tenure::take(sessions, lock_name, deadline, waited).await {
-                Ok(tenure) => tenure,
-                Err(error) => {
-                    let error = latest_loss.unwrap_or(error);
-                    return Err(unknown_if_sent(silence, &order, error));
+        let known = combiner.known(&order.item);
+        let queue = match known.filter(|queue| queue.was_seen_with(order.quantity.get())) {
+            Some(queue) => queue,
+            None => match self.look(&order).await? {
+                Look::Answer(outcome) => return Ok(outcome),
+                Look::Available(units) => {
+                    let queue = combiner.queue_of(&order.item);
+                    queue.see(units);
+                    queue
                 }
-            };
-            // in a task of its own: from here on the order stands, also if its buyer goes away
-            let attempt = self.0.tasks.spawn(reduce::under_lock(
-                self.0.inventory.clone(),
-                tenure,
-                self.0.options.instance.clone(),
-                order.clone(),
-                // time for the store on top of the time for the lock: a turn that was waited for is
-                // not given up because the wait was long
-                Instant::now() + waited,
-            ));
-            match attempt.await {
-                Ok(Attempt::Ended(result)) => {
-                    return result.map_err(|error| unknown_if_sent(silence, &order, error));
-                }
-                Ok(Attempt::LockLost { error, silence: latest }) => {
-                    silence = silence.or(latest);
-                    latest_loss = Some(error);
-                }
-                Err(failed) => {
-                    let order = order.id;
-                    return Err(SaleError::OutcomeUnknown { order, source: failed.into() });
-                }
-            }
-            sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_millis(500));
-        }
+            },
+        };
+        combiner.reduce(queue, order).await
     }
 
     async fn reduce_naively(&self, order: &Order) -> Result<Outcome, SaleError> {
         let Inner { inventory, options, .. } = &*self.0;
         let reduced = naive::reduce(inventory, order, &options.instance).await;
         reduced.map_err(|error| from_store(error.into(), order))
-    }
-
-    /// Starts a sale of `item` afresh: stock `units`, lucky 0, no orders. Returns the new state.
-    ///
-    /// # Cancel safety
-    /// A dropped call may or may not have started the sale. Starting it again is safe as long as
-    /// nobody has ordered since.
-    ///
-    /// # Errors
-    /// See [`SaleError`].
-    pub async fn start(&self, item: &Item, units: u64) -> Result<Stock, SaleError> {
-        self.check_open()?;
-        let Inner { inventory, options, .. } = &*self.0;
-        let tenure = match &self.0.guard {
-            SaleGuard::Distributed { sessions, lock_name: base, .. } => {
-                let waited = options.wait_timeout;
-                let deadline = Instant::now() + waited;
-                Some(tenure::take(sessions, &lock_name(base, item), deadline, waited).await?)
-            }
-            SaleGuard::Peer(peer) => return self.start_with_peer(peer, item, units).await,
-            SaleGuard::Local(_) | SaleGuard::Nothing => None,
-        };
-        let token = tenure.as_ref().map(|tenure| tenure.guard.token());
-        let deadline = Instant::now() + options.wait_timeout;
-        loop {
-            let error = match inventory.start(item, token, units).await {
-                Ok(stock) => return Ok(stock),
-                Err(error) => error,
-            };
-            // as long as the lock is held nobody has ordered, so starting again changes nothing
-            let is_held = tenure.as_ref().is_some_and(|tenure| !tenure.guard.is_lost());
-            if !is_held || !error.is_retryable() || Instant::now() + START_PAUSE >= deadline {
-                return Err(from_start(error, item));
-            }
-            sleep(START_PAUSE).await;
-        }
     }
 
     /// The state of `item`, read at one moment.
@@ -307,7 +244,9 @@ impl Sale {
         };
         let deadline = Instant::now() + QUESTION_TIMEOUT;
         let mutex = tenure::mutex_of(sessions, &lock_name(base, item), deadline).await?;
-        let entries = mutex.queue().await.map_err(tenure::unavailable)?;
+        let entries = timeout_at(deadline, mutex.queue()).await;
+        let entries = entries.unwrap_or(Err(LockError::Timeout { waited: QUESTION_TIMEOUT }));
+        let entries = entries.map_err(tenure::unavailable)?;
         let claim = |entry: crate::lock::QueueEntry| QueuedClaim {
             token: entry.token,
             lease: entry.lease,
@@ -347,8 +286,8 @@ impl Sale {
         &self.0.options.instance
     }
 
-    /// Takes no more orders, finishes what has begun, gives up the claims and revokes the lease.
-    /// Orders that still wait for the lock are answered with an error.
+    /// Takes no more orders, finishes the batches and turns that have begun, gives up the claims and
+    /// revokes the lease. Orders that still wait for the lock are answered with an error.
     pub async fn close(&self) {
         self.0.stopping.cancel();
         self.0.tasks.close();
@@ -366,20 +305,4 @@ impl Sale {
     fn check_open(&self) -> Result<(), SaleError> {
         if self.0.stopping.is_cancelled() { Err(SaleError::Stopping) } else { Ok(()) }
     }
-}
-
-/// Once an order was sent and not answered, its outcome is unknown, whatever failed later.
-fn unknown_if_sent(silence: Option<InventoryError>, order: &Order, error: SaleError) -> SaleError {
-    match silence {
-        Some(silence) => from_store(silence.into(), order),
-        None => match error {
-            SaleError::LockUnavailable { source } if is_closed(&source) => SaleError::Stopping,
-            error => error,
-        },
-    }
-}
-
-fn is_closed(source: &BoxError) -> bool {
-    let reason = source.downcast_ref::<LockError>();
-    matches!(reason, Some(LockError::SessionLost { reason: LostReason::Closed }))
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::SaleError;
 use crate::inventory::{InventoryError, Item, Order, Outcome};
@@ -31,6 +31,11 @@ pub(super) struct WaitingOrder {
 }
 
 impl WaitingOrder {
+    /// Whether its buyer has gone.
+    pub(super) fn is_gone(&self) -> bool {
+        self.reply.is_closed()
+    }
+
     pub(super) fn answer(self, answer: Answer) {
         // a buyer who has gone does not want it
         drop(self.reply.send(answer));
@@ -45,16 +50,30 @@ pub(super) struct OrderQueue {
     wait_timeout: Duration,
     state: Mutex<State>,
     arrived: Notify,
-    /// The stock after the latest batch, or `i64::MIN`. A hint: it decides what is tried first, never
+    /// The stock when it was last seen, or `i64::MIN`. A hint: it decides what is tried first, never
     /// what is answered.
     remaining_hint: AtomicI64,
+    /// Why the store did not take the latest batch, until it takes one.
+    store_trouble: Mutex<Option<Arc<InventoryError>>>,
 }
 
 #[derive(Default)]
 struct State {
     waiting: VecDeque<WaitingOrder>,
+    /// When those whose buyers have gone were last looked for.
+    swept_at: Option<Instant>,
     /// Nobody serves it any more.
     is_closed: bool,
+}
+
+impl State {
+    /// Has those whose buyers have gone make room; not for each of many orders that find no room.
+    fn sweep(&mut self, now: Instant) {
+        if self.swept_at.is_none_or(|swept_at| now >= swept_at + LOOK_EVERY) {
+            self.swept_at = Some(now);
+            self.waiting.retain(|waiting| !waiting.is_gone());
+        }
+    }
 }
 
 /// Why an order cannot wait here.
@@ -74,6 +93,7 @@ impl OrderQueue {
             state: Mutex::default(),
             arrived: Notify::new(),
             remaining_hint: AtomicI64::new(i64::MIN),
+            store_trouble: Mutex::default(),
         }
     }
 
@@ -87,16 +107,16 @@ impl OrderQueue {
         if state.is_closed {
             return Err(NotQueued::Closed(order));
         }
+        let now = Instant::now();
         if state.waiting.len() >= self.limit {
-            // those whose buyers have gone make room
-            state.waiting.retain(|waiting| !waiting.reply.is_closed());
+            state.sweep(now);
             if state.waiting.len() >= self.limit {
                 let full = SaleError::QueueFull { item: self.item.clone(), limit: self.limit };
                 return Err(NotQueued::Full(full));
             }
         }
         let (reply, answer) = oneshot::channel();
-        let deadline = Instant::now() + self.wait_timeout;
+        let deadline = now + self.wait_timeout;
         state.waiting.push_back(WaitingOrder {
             order,
             reply,
@@ -115,7 +135,7 @@ impl OrderQueue {
         let mut batch = Vec::with_capacity(most.min(state.waiting.len()));
         while batch.len() < most {
             match state.waiting.pop_front() {
-                Some(waiting) if waiting.reply.is_closed() => {}
+                Some(waiting) if waiting.is_gone() => {}
                 Some(waiting) => batch.push(waiting),
                 None => break,
             }
@@ -135,9 +155,9 @@ impl OrderQueue {
         self.state().waiting.is_empty()
     }
 
-    /// Waits until there is an order.
+    /// Waits until there is an order whose buyer has not gone.
     pub(super) async fn arrival(&self) {
-        while self.is_empty() {
+        while !self.is_wanted() {
             // a notification that came before is kept
             self.arrived.notified().await;
         }
@@ -150,7 +170,7 @@ impl OrderQueue {
         state.is_closed
     }
 
-    /// Closes the queue and answers all who wait.
+    /// Closes the queue and answers all who wait; those who come are sent away.
     pub(super) fn close(&self, error: impl Fn(&WaitingOrder) -> SaleError) {
         self.state().is_closed = true;
         self.fail_all(error);
@@ -164,31 +184,43 @@ impl OrderQueue {
         }
     }
 
-    /// Waits for `future`, and meanwhile answers those whose time is over. `None` if nobody is left
-    /// who waits for it, when it must be `needed`.
+    /// Waits for `future`, and meanwhile answers those whose time is over.
     pub(super) async fn while_expiring<F: Future>(
         &self,
         future: F,
-        needed: bool,
         error: impl Fn(&WaitingOrder) -> SaleError,
-    ) -> Option<F::Output> {
+    ) -> F::Output {
         let mut future = std::pin::pin!(future);
         loop {
-            let now = Instant::now();
             // one who comes while nobody waits has a later deadline than this
-            let expiry = self.first_deadline().unwrap_or(now + self.wait_timeout);
-            let look_at = if needed { expiry.min(now + LOOK_EVERY) } else { expiry };
+            let expiry = self.first_deadline().unwrap_or(Instant::now() + self.wait_timeout);
             tokio::select! {
                 biased;
-                output = &mut future => return Some(output),
-                () = sleep_until(look_at) => {
-                    self.expire(&error);
-                    if needed && !self.is_wanted() {
-                        return None;
-                    }
-                }
+                output = &mut future => return output,
+                () = sleep_until(expiry) => self.expire(&error),
             }
         }
+    }
+
+    /// As [`while_expiring`](Self::while_expiring), as long as anybody waits; `None` if nobody does.
+    pub(super) async fn while_wanted<F: Future>(
+        &self,
+        future: F,
+        error: impl Fn(&WaitingOrder) -> SaleError,
+    ) -> Option<F::Output> {
+        let unwanted = async {
+            while self.is_wanted() {
+                sleep(LOOK_EVERY).await;
+            }
+        };
+        let either = async {
+            tokio::select! {
+                biased;
+                output = future => Some(output),
+                () = unwanted => None,
+            }
+        };
+        self.while_expiring(either, error).await
     }
 
     fn expire(&self, error: impl Fn(&WaitingOrder) -> SaleError) {
@@ -196,8 +228,7 @@ impl OrderQueue {
         loop {
             let expired = {
                 let mut state = self.state();
-                let is_over =
-                    |waiting: &WaitingOrder| waiting.deadline <= now || waiting.reply.is_closed();
+                let is_over = |waiting: &WaitingOrder| waiting.deadline <= now || waiting.is_gone();
                 if !state.waiting.front().is_some_and(is_over) {
                     return;
                 }
@@ -210,23 +241,38 @@ impl OrderQueue {
         }
     }
 
-    /// Whether anybody waits who has not gone away.
+    /// Forgets those whose buyers have gone, and tells whether anybody is left.
     fn is_wanted(&self) -> bool {
-        self.state().waiting.iter().any(|waiting| !waiting.reply.is_closed())
+        let mut state = self.state();
+        state.waiting.retain(|waiting| !waiting.is_gone());
+        !state.waiting.is_empty()
     }
 
     fn first_deadline(&self) -> Option<Instant> {
         self.state().waiting.front().map(|waiting| waiting.deadline)
     }
 
-    /// Whether so many units may be left, as far as the latest batch told.
-    pub(super) fn may_have(&self, units: u32) -> bool {
+    /// Whether so many units were there when the stock was last seen.
+    pub(super) fn was_seen_with(&self, units: u32) -> bool {
         self.remaining_hint.load(Ordering::Relaxed) >= i64::from(units)
     }
 
-    pub(super) fn set_remaining_hint(&self, remaining: u64) {
-        let remaining = i64::try_from(remaining).unwrap_or(i64::MAX);
+    /// Notes how many units were seen.
+    pub(super) fn see(&self, remaining: i64) {
         self.remaining_hint.store(remaining, Ordering::Relaxed);
+    }
+
+    /// Notes how the store took a batch. In trouble nothing is known of the stock, so the next orders
+    /// look at it first, and find out soon that the store does not answer.
+    pub(super) fn note_store(&self, trouble: Option<Arc<InventoryError>>) {
+        if trouble.is_some() {
+            self.see(i64::MIN);
+        }
+        *self.store_trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    }
+
+    pub(super) fn store_trouble(&self) -> Option<Arc<InventoryError>> {
+        self.store_trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -4,14 +4,66 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::SaleError;
 use super::error::from_store;
-use super::tenure::{Tenure, unavailable};
+use super::tenure::{self, Tenure, unavailable};
+use super::{Inner, SaleError};
 use crate::inventory::{Inventory, InventoryError, Order, Outcome};
-use crate::lock::LockError;
+use crate::lock::{LockError, SessionKeeper};
+
+/// Takes the lock for one order, reduces the stock, and releases the lock.
+pub(super) async fn under_own_lock(
+    sale: &Inner,
+    sessions: &SessionKeeper,
+    lock_name: &str,
+    order: Order,
+) -> Result<Outcome, SaleError> {
+    let waited = sale.options.wait_timeout;
+    let deadline = Instant::now() + waited;
+    let (mut silence, mut latest_loss) = (None, None);
+    let mut pause = Duration::from_millis(10);
+    loop {
+        let tenure = match tenure::take(sessions, lock_name, deadline, waited).await {
+            Ok(tenure) => tenure,
+            Err(error) => {
+                let error = latest_loss.unwrap_or(error);
+                return Err(unknown_if_sent(silence, &order, error));
+            }
+        };
+        // in a task of its own: from here on the order stands, also if its buyer goes away
+        let attempt = sale.tasks.spawn(under_lock(
+            sale.inventory.clone(),
+            tenure,
+            sale.options.instance.clone(),
+            order.clone(),
+            // time for the store on top of the time for the lock: a turn that was waited for is not
+            // given up because the wait was long
+            Instant::now() + waited,
+        ));
+        match attempt.await {
+            Ok(Attempt::Ended(result)) => {
+                return result.map_err(|error| unknown_if_sent(silence, &order, error));
+            }
+            Ok(Attempt::LockLost { error, silence: latest }) => {
+                silence = silence.or(latest);
+                latest_loss = Some(error);
+            }
+            Err(failed) => {
+                let order = order.id;
+                return Err(SaleError::OutcomeUnknown { order, source: failed.into() });
+            }
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_millis(500));
+    }
+}
+
+/// Once an order was sent and not answered, its outcome is unknown, whatever failed later.
+fn unknown_if_sent(silence: Option<InventoryError>, order: &Order, error: SaleError) -> SaleError {
+    silence.map_or(error, |silence| from_store(silence.into(), order))
+}
 
 /// How one tenure ended for an order.
-pub(super) enum Attempt {
+enum Attempt {
     /// With an answer, or an error that another tenure would not mend.
     Ended(Result<Outcome, SaleError>),
     /// The lock was lost on the way, which is all that went wrong; another tenure may mend it.
@@ -20,7 +72,7 @@ pub(super) enum Attempt {
 }
 
 /// Reduces the stock under the lock, then releases it.
-pub(super) async fn under_lock(
+async fn under_lock(
     inventory: Inventory,
     mut tenure: Tenure,
     instance: String,

@@ -64,7 +64,7 @@ pub(super) async fn take(
 }
 
 /// Whether another claim, in another session perhaps, may be granted.
-fn is_gone(error: &LockError) -> bool {
+pub(super) fn is_gone(error: &LockError) -> bool {
     match error {
         LockError::Lost => true,
         LockError::SessionLost { reason } => *reason != LostReason::Closed,
@@ -72,6 +72,15 @@ fn is_gone(error: &LockError) -> bool {
     }
 }
 
+/// Whether it failed because the instance stops.
+pub(super) fn is_closed(error: &LockError) -> bool {
+    matches!(error, LockError::SessionLost { reason: LostReason::Closed })
+}
+
+/// What an order is told when the lock cannot be had.
 pub(super) fn unavailable(error: LockError) -> SaleError {
+    if is_closed(&error) {
+        return SaleError::Stopping;
+    }
     SaleError::LockUnavailable { source: error.into() }
 }

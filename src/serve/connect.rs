@@ -37,7 +37,7 @@ pub(super) async fn connect(config: &Config, port: u16) -> Result<Sale, ServeErr
         }
         LockMode::None => {
             tracing::warn!("nothing guards the stock: units are sold twice");
-            Sale::unguarded(inventory, options)
+            Sale::naive(inventory, options)
         }
         LockMode::EtcdRecipe => {
             let peer = Peer::recipe(etcd_options(config), config.lock_ttl).map_err(refused)?;

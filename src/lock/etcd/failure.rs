@@ -31,7 +31,11 @@ fn kind_of(code: i32, message: &str) -> BackendErrorKind {
     match code {
         // the only thing that a request here can miss is its lease
         code::NOT_FOUND => BackendErrorKind::LeaseGone,
-        // out of space, or too many requests
+        // a hiccup
+        code::RESOURCE_EXHAUSTED if message.contains("too many requests") => {
+            BackendErrorKind::Transient
+        }
+        // out of space
         code::RESOURCE_EXHAUSTED => BackendErrorKind::Refused,
         // users were changed since the client authenticated, which it does anew
         code::INVALID_ARGUMENT if message.contains("revision of auth store is old") => {
