@@ -45,7 +45,7 @@ impl Scale {
             sweep_rounds: 3,
             connections: 500,
             fast_requests: 100_000,
-            slow_requests: 2000,
+            slow_requests: 1000,
             slowest_requests: 500,
             warm_up_requests: 2000,
             burst_buyers: 500,
