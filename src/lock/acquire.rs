@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
+use super::core::Core;
 use super::hold::Hold;
 use super::owner::OwnerId;
-use super::session::Core;
 use super::{
     BackendError, BackendErrorKind, Claim, ClaimStatus, Guard, LockError, LostReason, Place,
     Session,

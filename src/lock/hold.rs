@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::core::Core;
 use super::owner::OwnerId;
-use super::session::Core;
 use super::{Claim, ClaimStatus, LockError, Token};
 
 /// A granted claim. Guards count on it; the last one to go releases it.

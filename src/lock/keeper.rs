@@ -61,7 +61,7 @@ impl SessionKeeper {
         }
         let mut state = self.state.clone();
         let settled = state.wait_for(|state| match state {
-            State::Opening { failed } => failed.as_ref().is_some_and(|e| !e.is_retryable()),
+            State::Opening { failed } => failed.as_ref().is_some_and(|e| !passes(e)),
             State::Open(session) => !session.is_lost(),
             State::Stopped => true,
         });
@@ -158,6 +158,11 @@ async fn keep_open(
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
     publish.send_replace(State::Stopped);
+}
+
+/// Whether waiting may help: also against a lease that had run out when it was granted.
+fn passes(error: &LockError) -> bool {
+    error.is_retryable() || matches!(error, LockError::SessionLost { .. })
 }
 
 fn warn_of(error: &(dyn std::error::Error + 'static)) {

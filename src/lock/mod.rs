@@ -57,7 +57,7 @@
 //!
 //! # Layout
 //!
-//! `session` holds what its handles share; `renewal` keeps the lease alive and `validity` says until
+//! `session` is the handle to what `core` holds; `renewal` keeps the lease alive and `validity` says until
 //! when that can be believed; `mutex` is the front, `acquire` the way from a call to a grant, `hold`
 //! one tenure with its entries, `guard` the handle to it; `keeper` opens a session anew when one was
 //! lost. Below the [`Backend`] trait, `etcd` is the real service and `memory` a double for paused
@@ -66,6 +66,7 @@
 mod acquire;
 mod backend;
 mod claim;
+mod core;
 mod error;
 mod etcd;
 mod guard;

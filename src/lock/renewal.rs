@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::session::Core;
+use super::core::Core;
 use super::{BackendError, BackendErrorKind, LostReason};
 
 /// Renews the session's lease three times before its deadline until the session is lost or closed. A renewal that
@@ -32,7 +32,12 @@ pub(super) async fn renew_until_lost(core: Arc<Core>, margin: Duration) {
         // counted from when it was sent: the backend cannot have renewed it before that
         let sent_at = Instant::now();
         let attempt_ends = deadline.min(sent_at + lifetime / 4);
-        let renewed = timeout_at(attempt_ends, core.backend.renew(core.lease)).await;
+        let renewed = tokio::select! {
+            biased;
+            // not even a renewal under way outlives the session: nothing of it would be forgotten
+            _ = core.validity.lost() => return,
+            renewed = timeout_at(attempt_ends, core.backend.renew(core.lease)) => renewed,
+        };
         let renewed = renewed
             .unwrap_or_else(|elapsed| Err(BackendError::new(BackendErrorKind::Transient, elapsed)));
         core.note_answer(&renewed);

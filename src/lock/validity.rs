@@ -68,3 +68,70 @@ impl Validity {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::{advance, timeout};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn valid_for_two_seconds() -> Validity {
+        Validity::until(Instant::now() + 2 * SECOND)
+    }
+
+    /// Goal: the loss is known by the clock alone, to who asks and to who waits, though no task
+    /// declares it.
+    #[tokio::test(start_paused = true)]
+    async fn lost_by_the_clock() {
+        let asked = valid_for_two_seconds();
+        advance(SECOND).await;
+        assert_eq!(asked.lost_reason(), None);
+        advance(SECOND).await;
+        assert_eq!(asked.lost_reason(), Some(LostReason::Expired));
+
+        let waited_for = valid_for_two_seconds();
+        let reason = timeout(3 * SECOND, waited_for.lost()).await;
+        assert_eq!(reason, Ok(LostReason::Expired));
+    }
+
+    /// Goal: a renewal that comes back after the deadline does not bring the session back, nor does
+    /// one that grants less than there was.
+    #[tokio::test(start_paused = true)]
+    async fn a_late_renewal_changes_nothing() {
+        let validity = valid_for_two_seconds();
+        validity.extend(Instant::now() + SECOND);
+        advance(SECOND).await;
+        assert_eq!(validity.lost_reason(), None);
+        advance(SECOND).await;
+        validity.extend(Instant::now() + SECOND);
+        assert_eq!(validity.lost_reason(), Some(LostReason::Expired));
+    }
+
+    /// Goal: who waits while the deadline moves is not told too early.
+    #[tokio::test(start_paused = true)]
+    async fn an_extension_is_waited_for() {
+        let validity = valid_for_two_seconds();
+        let began_at = Instant::now();
+        let extend = async {
+            tokio::time::sleep(SECOND).await;
+            validity.extend(began_at + 5 * SECOND);
+        };
+        tokio::join!(validity.lost(), extend);
+        assert!(began_at.elapsed() >= 5 * SECOND);
+    }
+
+    /// Goal: the first reason stands.
+    #[tokio::test(start_paused = true)]
+    async fn lost_once() {
+        let validity = valid_for_two_seconds();
+        validity.lose(LostReason::Revoked);
+        validity.lose(LostReason::Closed);
+        advance(3 * SECOND).await;
+        assert_eq!(validity.lost_reason(), Some(LostReason::Revoked));
+        assert_eq!(validity.lost().await, LostReason::Revoked);
+    }
+}

@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::error::from_store;
-use super::guard::{lock_name, unavailable};
 use super::order_queue::{Answer, NotQueued, OrderQueue, WaitingOrder};
+use super::tenure::{lock_name, unavailable};
 use super::{SaleError, SaleOptions};
 use crate::inventory::{Inventory, InventoryError, Item, Order, Outcome};
 use crate::lock::{Guard, LockError, LostReason, SessionKeeper};

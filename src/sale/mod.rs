@@ -15,6 +15,7 @@ mod options;
 mod order_queue;
 mod peers;
 mod reduce;
+mod tenure;
 mod waiting_room;
 
 pub use error::{BoxError, SaleError};
@@ -30,8 +31,9 @@ use tokio_util::task::TaskTracker;
 
 use self::combiner::Combiner;
 use self::error::{from_read, from_start, from_store};
-use self::guard::{LocalLocks, SaleGuard, lock_name};
+use self::guard::{LocalLocks, SaleGuard};
 use self::reduce::Attempt;
+use self::tenure::lock_name;
 use self::waiting_room::WaitingRoom;
 use crate::inventory::{
     Accepted, Inventory, InventoryError, Item, Order, OrderId, Outcome, Stock, naive,
@@ -184,7 +186,7 @@ impl Sale {
         let (mut silence, mut latest_loss) = (None, None);
         let mut pause = Duration::from_millis(10);
         loop {
-            let tenure = match guard::take(sessions, lock_name, deadline, waited).await {
+            let tenure = match tenure::take(sessions, lock_name, deadline, waited).await {
                 Ok(tenure) => tenure,
                 Err(error) => {
                     let error = latest_loss.unwrap_or(error);
@@ -240,7 +242,7 @@ impl Sale {
             SaleGuard::Distributed { sessions, lock_name: base, .. } => {
                 let waited = options.wait_timeout;
                 let deadline = Instant::now() + waited;
-                Some(guard::take(sessions, &lock_name(base, item), deadline, waited).await?)
+                Some(tenure::take(sessions, &lock_name(base, item), deadline, waited).await?)
             }
             SaleGuard::Peer(peer) => return self.start_with_peer(peer, item, units).await,
             SaleGuard::Local(_) | SaleGuard::Nothing => None,
@@ -304,8 +306,8 @@ impl Sale {
             SaleGuard::Local(_) | SaleGuard::Nothing => return Ok(Vec::new()),
         };
         let deadline = Instant::now() + QUESTION_TIMEOUT;
-        let mutex = guard::mutex_of(sessions, &lock_name(base, item), deadline).await?;
-        let entries = mutex.queue().await.map_err(guard::unavailable)?;
+        let mutex = tenure::mutex_of(sessions, &lock_name(base, item), deadline).await?;
+        let entries = mutex.queue().await.map_err(tenure::unavailable)?;
         let claim = |entry: crate::lock::QueueEntry| QueuedClaim {
             token: entry.token,
             lease: entry.lease,
@@ -336,7 +338,7 @@ impl Sale {
         // reading a queue needs the session, and an answer that a majority of etcd agrees on
         match timeout(QUESTION_TIMEOUT, self.queue(&Item::DEFAULT)).await {
             Ok(answer) => answer.map(drop),
-            Err(_) => Err(guard::unavailable(LockError::Timeout { waited: QUESTION_TIMEOUT })),
+            Err(_) => Err(tenure::unavailable(LockError::Timeout { waited: QUESTION_TIMEOUT })),
         }
     }
 

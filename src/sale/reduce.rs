@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 
 use super::SaleError;
 use super::error::from_store;
-use super::guard::{Tenure, unavailable};
+use super::tenure::{Tenure, unavailable};
 use crate::inventory::{Inventory, InventoryError, Order, Outcome};
 use crate::lock::LockError;
 

@@ -47,9 +47,9 @@ impl Endpoints {
     /// timeout.
     pub(super) async fn ask<T, F: Future<Output = Result<T, Error>>>(
         &self,
-        request: impl FnMut(Client) -> F,
+        mut request: impl FnMut(Client) -> F,
     ) -> Result<T, BackendError> {
-        self.ask_within(self.options.request_timeout, request).await
+        self.ask_within(self.options.request_timeout, |_, client| request(client)).await
     }
 
     pub(super) async fn txn(&self, txn: &Txn) -> Result<TxnResponse, BackendError> {
@@ -72,11 +72,11 @@ impl Endpoints {
         self.ask(request).await
     }
 
-    /// As [`ask`](Self::ask), each at most for `limit`.
+    /// As [`ask`](Self::ask), each at most for `limit`; the request is told which member it goes to.
     pub(super) async fn ask_within<T, F: Future<Output = Result<T, Error>>>(
         &self,
         limit: Duration,
-        mut request: impl FnMut(Client) -> F,
+        mut request: impl FnMut(usize, Client) -> F,
     ) -> Result<T, BackendError> {
         let first = self.preferred.load(Ordering::Relaxed);
         let mut latest = None;
@@ -84,13 +84,20 @@ impl Endpoints {
             let index = (first + attempt) % self.members.len();
             let answer = timeout(limit, async {
                 let client = self.client(&self.members[index]).await?;
-                request(client).await.map_err(backend_error)
+                request(index, client).await.map_err(backend_error)
             });
             let answer = answer.await.unwrap_or_else(|elapsed| {
                 Err(BackendError::new(BackendErrorKind::Transient, elapsed))
             });
             match answer {
-                Err(error) if error.kind == BackendErrorKind::Transient => latest = Some(error),
+                Err(error) if error.kind == BackendErrorKind::Transient => {
+                    latest = Some(error);
+                    // at once, since the caller may give up before the next one has answered
+                    let next = (index + 1) % self.members.len();
+                    let relaxed = Ordering::Relaxed;
+                    // fails if another request has moved on already
+                    let _ = self.preferred.compare_exchange(index, next, relaxed, relaxed);
+                }
                 answer => {
                     self.preferred.store(index, Ordering::Relaxed);
                     return answer;

@@ -10,7 +10,12 @@ use super::endpoints::Endpoints;
 use super::failure::lease_gone;
 use crate::lock::{BackendError, Lease};
 
-type Stream = (LeaseKeeper, LeaseKeepAliveStream);
+struct Stream {
+    /// The member that it leads to.
+    member: usize,
+    keeper: LeaseKeeper,
+    answers: LeaseKeepAliveStream,
+}
 
 /// One keep-alive stream for each lease, opened again after any failure.
 #[derive(Default)]
@@ -27,7 +32,8 @@ impl KeepAlives {
     ) -> Result<Duration, BackendError> {
         // short, so that there is time to ask another member before the session tries again
         let limit = if endpoints.are_several() { lease.ttl / 8 } else { lease.ttl / 4 };
-        let renewed = endpoints.ask_within(limit, |client| self.exchange(client, lease.id)).await;
+        let exchange = |member, client| self.exchange(member, client, lease.id);
+        let renewed = endpoints.ask_within(limit, exchange).await;
         match u64::try_from(renewed?) {
             // to etcd, a lease that is gone is no error
             Ok(0) | Err(_) => Err(lease_gone()),
@@ -36,11 +42,13 @@ impl KeepAlives {
     }
 
     /// The lease's TTL in seconds after a renewal; 0 or less if it is gone.
-    async fn exchange(&self, mut client: Client, lease: i64) -> Result<i64, Error> {
+    async fn exchange(&self, member: usize, mut client: Client, lease: i64) -> Result<i64, Error> {
         // taken out for the time of the exchange: if this future is dropped in the middle, the
         // stream goes with it, and its late answer is never taken for that to another request
-        let (mut keeper, mut answers) = match self.take(lease) {
-            Some(stream) => stream,
+        let taken = self.take(lease);
+        // one to another member goes: that one may have been left because it does not answer
+        let (mut keeper, mut answers) = match taken.filter(|stream| stream.member == member) {
+            Some(stream) => (stream.keeper, stream.answers),
             None => match client.lease_keep_alive(lease).await {
                 Ok(stream) => stream,
                 // the client reports a lease that is gone as just another failed stream, so ask
@@ -56,7 +64,7 @@ impl KeepAlives {
         let ttl_seconds = answer.ok_or_else(ended)?.ttl();
         if ttl_seconds > 0 {
             let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-            streams.insert(lease, (keeper, answers));
+            streams.insert(lease, Stream { member, keeper, answers });
         }
         Ok(ttl_seconds)
     }

@@ -15,6 +15,7 @@ mod keys;
 mod options;
 mod queue;
 mod queues;
+mod ranges;
 mod requests;
 mod standing_watch;
 mod thread;
@@ -133,11 +134,41 @@ impl Backend for EtcdBackend {
 
 impl std::fmt::Debug for EtcdBackend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EtcdBackend").field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("EtcdBackend")
+            .field("options", &self.options)
+            .field("claims", &self.queues.count_own())
+            .finish_non_exhaustive()
     }
 }
 
 fn token(header: Option<&ResponseHeader>, revision: i64) -> Result<Token, BackendError> {
     let header = header.ok_or_else(|| malformed("an answer without a header"))?;
     Ok(Token::new(ClusterId(header.cluster_id()), revision))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: whatever an outage cuts short, nothing is remembered of a lease that was given up, so
+    /// its queues are not watched for ever. Method: nobody listens where etcd should be.
+    #[tokio::test]
+    async fn nothing_is_left_of_a_lease_after_an_outage() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = free.local_addr().expect("it is bound");
+        drop(free);
+        let backend = EtcdBackend::new(EtcdOptions::new([format!("http://{address}")]));
+        let backend = backend.expect("a valid address");
+        let lease = Lease { id: 1, ttl: Duration::from_secs(2), cluster: ClusterId(0) };
+        let claims =
+            [1, 2, 3].map(|number| Claim { name: "a".into(), lease: 1, number, label: "".into() });
+        assert!(backend.enqueue(&claims[0]).await.is_err());
+        assert!(backend.try_enqueue(&claims[1]).await.is_err());
+        assert!(backend.hand_over(&claims[0], &claims[2]).await.is_err());
+        assert!(backend.release(&claims[0]).await.is_err());
+        let is_used = || backend.queues.with("a", |queue| queue.is_used());
+        assert_eq!(is_used(), Some(true), "each may have been carried out");
+        assert!(backend.close(lease).await.is_err());
+        assert_eq!(is_used(), Some(false));
+    }
 }

@@ -205,6 +205,11 @@ impl NameQueue {
         self.members.values().filter(is_orphan).cloned().collect()
     }
 
+    /// How many of this process's claims are known.
+    pub(super) fn count_own(&self) -> usize {
+        self.own.len()
+    }
+
     /// Whether any of this process's claims are in it.
     pub(super) fn is_used(&self) -> bool {
         !self.own.is_empty()
@@ -416,5 +421,48 @@ mod tests {
         queue.remove_lease("1");
         assert_eq!(*status.borrow(), ClaimStatus::Gone);
         assert!(!queue.is_used());
+    }
+    /// Goal: while events may be missing, nothing is concluded from what was known before: after the
+    /// gap there may be another cluster, whose revisions begin anew.
+    #[tokio::test]
+    async fn a_break_hides_what_was_known() {
+        let (mut queue, _status) = waiting();
+        queue.unwatched();
+        let later = queue.expect("a/1-2".into());
+        queue.enqueued("a/1-2", 6, false);
+        assert_eq!(*later.borrow(), ClaimStatus::Waiting);
+    }
+
+    /// Goal: an event that the list has already taken into account is not applied again.
+    #[tokio::test]
+    async fn an_old_event_is_ignored() {
+        let (mut queue, _status) = waiting();
+        queue.load(vec![("a/1-1".into(), 7)], 10, 7);
+        queue.apply(vec![put("a/9-2", 9)]);
+        assert!(!is_contended(&queue));
+    }
+
+    /// Goal: what is gone is not granted by an answer that comes later.
+    #[tokio::test]
+    async fn gone_stays_gone() {
+        let (mut queue, status) = waiting();
+        queue.apply(vec![delete("a/1-1", 8)]);
+        assert_eq!(*status.borrow(), ClaimStatus::Gone);
+        queue.is_first("a/1-1", 7);
+        assert_eq!(*status.borrow(), ClaimStatus::Gone);
+        queue.enqueued("a/1-1", 7, true);
+        assert_eq!(*status.borrow(), ClaimStatus::Gone);
+    }
+
+    /// Goal: a queue is watched for a while after its last claim, and not for ever.
+    #[tokio::test(start_paused = true)]
+    async fn a_queue_becomes_idle() {
+        let (mut queue, _status) = waiting();
+        tokio::time::advance(2 * LINGER).await;
+        assert!(!queue.is_idle(), "it has a claim");
+        queue.released("a/1-1");
+        assert!(!queue.is_idle(), "a key may appear late");
+        tokio::time::advance(LINGER).await;
+        assert!(queue.is_idle());
     }
 }

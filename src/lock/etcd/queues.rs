@@ -46,6 +46,12 @@ impl Queues {
         state.by_name.keys().cloned().collect()
     }
 
+    /// How many claims of this process are known.
+    pub(super) fn count_own(&self) -> usize {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.by_name.values().map(NameQueue::count_own).sum()
+    }
+
     /// Removes the queue if nobody needs it; `true` if it did.
     pub(super) fn remove_if_idle(&self, name: &str) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,13 +2,10 @@
 
 use std::time::Duration;
 
-use etcd_client::{
-    Client, Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, SortOrder,
-    SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
-};
+use etcd_client::{Client, Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
 
 use super::failure::{claim_gone, malformed};
-use super::standing_watch::list_options;
+use super::ranges::{Ranges, first_of, list_options, member};
 use super::{EtcdBackend, keys, token};
 use crate::lock::{
     BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, Place, QueueEntry,
@@ -190,44 +187,4 @@ impl EtcdBackend {
 
 fn put(claim: &Claim, key: &str) -> TxnOp {
     TxnOp::put(key, keys::value(claim), Some(PutOptions::new().with_lease(claim.lease)))
-}
-
-fn first_of(name: &str) -> TxnOp {
-    let first = GetOptions::new()
-        .with_prefix()
-        .with_sort(SortTarget::Create, SortOrder::Ascend)
-        .with_limit(1)
-        .with_keys_only();
-    TxnOp::get(keys::prefix(name), Some(first))
-}
-
-/// A key and the revision at which it was created.
-pub(super) fn member(kv: &KeyValue) -> Option<(String, i64)> {
-    // a key that is no text was written by none of the libraries that queue here
-    Some((kv.key_str().ok()?.to_owned(), kv.create_revision()))
-}
-
-/// What the reads of a transaction found.
-struct Ranges(Vec<GetResponse>);
-
-impl Ranges {
-    fn of(response: &TxnResponse) -> Self {
-        let ranges = response.op_responses().into_iter().filter_map(|answer| match answer {
-            TxnOpResponse::Get(range) => Some(range),
-            _ => None,
-        });
-        Self(ranges.collect())
-    }
-
-    fn all(&self) -> impl Iterator<Item = &KeyValue> {
-        self.0.iter().flat_map(GetResponse::kvs)
-    }
-
-    fn find(&self, key: &str) -> Option<&KeyValue> {
-        self.all().find(|kv| kv.key() == key.as_bytes())
-    }
-
-    fn last(&self) -> Option<&KeyValue> {
-        self.0.last().and_then(|range| range.kvs().first())
-    }
 }

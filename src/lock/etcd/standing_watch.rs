@@ -11,8 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{
-    Compare, CompareOp, Event, EventType, GetOptions, GetResponse, ResponseHeader, SortOrder,
-    SortTarget, Txn, TxnOp, WatchResponse,
+    Compare, CompareOp, Event, EventType, GetResponse, ResponseHeader, Txn, TxnOp, WatchResponse,
 };
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
@@ -22,7 +21,7 @@ use super::failure::{backend_error, malformed};
 use super::keys;
 use super::queue::{KeyEvent, NameQueue};
 use super::queues::Queues;
-use super::requests::member;
+use super::ranges::{list_options, member};
 use super::watch_stream::WatchedStream;
 use crate::lock::BackendError;
 
@@ -153,10 +152,13 @@ impl StandingWatch {
         // there is none for the answer to a cancellation
         let Some(name) = stream.name_of(watch_id) else { return };
         if response.canceled() {
-            // compacted, or no permission; `tidy` watches it anew
             tracing::debug!(%name, reason = response.cancel_reason(), "a watcher was cancelled");
             self.queues.with(&name, NameQueue::unwatched);
-            stream.forget(watch_id);
+            // one that was refused from the start (no permission) would be again on this stream
+            if !response.created() {
+                // `tidy` watches it anew
+                stream.forget(watch_id);
+            }
         } else if response.created() {
             // only now: what was read before could miss what came in between
             stream.set_created(watch_id);
@@ -205,8 +207,13 @@ impl StandingWatch {
         for (watch_id, name, is_created) in stream.watchers() {
             if self.queues.remove_if_idle(&name) {
                 stream.cancel(watch_id).await?;
-            } else if is_created && self.queues.with(&name, |queue| queue.is_used()) == Some(true) {
+                continue;
+            }
+            let is_used = self.queues.with(&name, |queue| queue.is_used()) == Some(true);
+            if is_used && is_created {
                 self.list(watch_id, name, lists.clone());
+            } else if is_used && stream.is_overdue(watch_id) {
+                return Err(malformed("a watcher was not made"));
             }
         }
         self.watch_all(stream).await
@@ -224,10 +231,6 @@ impl StandingWatch {
             });
         }
     }
-}
-
-pub(super) fn list_options() -> GetOptions {
-    GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend)
 }
 
 /// Deletes a key that is never used twice, whichever revision it has.

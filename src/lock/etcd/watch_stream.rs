@@ -2,15 +2,20 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use etcd_client::{
     Client, Error, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream,
 };
+use tokio::time::Instant;
 
 use super::endpoints::Endpoints;
 use super::failure::backend_error;
 use super::keys;
 use crate::lock::BackendError;
+
+/// How long etcd may take to make a watcher.
+const CREATED_WITHIN: Duration = Duration::from_secs(5);
 
 /// One stream, and a watcher on it for each lock's queue.
 pub(super) struct WatchedStream {
@@ -24,6 +29,13 @@ struct Watcher {
     name: Arc<str>,
     /// Whether etcd has said that it exists. From then on it misses nothing.
     is_created: bool,
+    asked_at: Instant,
+}
+
+impl Watcher {
+    fn asked(name: Arc<str>) -> Self {
+        Self { name, is_created: false, asked_at: Instant::now() }
+    }
 }
 
 impl WatchedStream {
@@ -37,8 +49,8 @@ impl WatchedStream {
             async move { client.watch_client().watch(prefix, Some(watch_options(1))).await }
         };
         let (sender, responses) = endpoints.ask(open).await?.split();
-        let watcher = Watcher { name: Arc::clone(first), is_created: false };
-        Ok(Self { sender, responses, watchers: HashMap::from([(1, watcher)]), next_watch_id: 2 })
+        let watchers = HashMap::from([(1, Watcher::asked(Arc::clone(first)))]);
+        Ok(Self { sender, responses, watchers, next_watch_id: 2 })
     }
 
     /// The next answer of any watcher.
@@ -55,7 +67,7 @@ impl WatchedStream {
         self.next_watch_id += 1;
         let options = Some(watch_options(watch_id));
         self.sender.watch(keys::prefix(&name), options).await.map_err(backend_error)?;
-        self.watchers.insert(watch_id, Watcher { name, is_created: false });
+        self.watchers.insert(watch_id, Watcher::asked(name));
         Ok(())
     }
 
@@ -73,6 +85,13 @@ impl WatchedStream {
         if let Some(watcher) = self.watchers.get_mut(&watch_id) {
             watcher.is_created = true;
         }
+    }
+
+    /// Whether etcd has been asked for the watcher a while ago and has not made it: the stream does not
+    /// get through, or the credentials that it was opened with count no more.
+    pub(super) fn is_overdue(&self, watch_id: i64) -> bool {
+        let watcher = self.watchers.get(&watch_id);
+        watcher.is_some_and(|w| !w.is_created && w.asked_at.elapsed() >= CREATED_WITHIN)
     }
 
     pub(super) fn name_of(&self, watch_id: i64) -> Option<Arc<str>> {

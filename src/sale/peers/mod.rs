@@ -26,7 +26,7 @@ use std::time::Duration;
 use self::limit::Limit;
 use self::recipe::Recipe;
 use self::rpc::Rpc;
-use super::guard::lock_name;
+use super::tenure::lock_name;
 use super::{QueuedClaim, SaleError};
 use crate::inventory::Item;
 use crate::lock::{BackendError, EtcdOptions, Token};

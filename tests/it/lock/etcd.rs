@@ -1,10 +1,11 @@
 //! What is particular to etcd: its watch, its restarts, its silence.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::PutOptions;
 use flash_sale::demo::{EtcdOptions as ServerOptions, PrivateEtcd};
-use flash_sale::lock::{Guard, LockError, LostReason, Mutex, Session, SessionOptions};
+use flash_sale::lock::{Claim, Guard, LockError, LostReason, Mutex, Session, SessionOptions};
 use tokio::task::JoinHandle;
 
 use super::lab::{EtcdLab, Lab, TTL, queue_length};
@@ -98,7 +99,9 @@ async fn requests_outlast_a_restart() {
     let session = patient_session(&lab).await;
     let mutex = session.mutex(&lab.name()).unwrap();
     let guard = mutex.lock().await.unwrap();
+    eventually("nobody waits", async || !guard.is_contended()).await;
     etcd.kill().await.unwrap();
+    eventually("that is not known any more", async || guard.is_contended()).await;
     drop(guard);
     assert!(matches!(mutex.try_lock().await, Err(LockError::Backend(_))), "a try does not wait");
     let waiting = mutex.clone();
@@ -183,4 +186,73 @@ async fn nothing_is_left_in_etcd() {
     assert_eq!(client.get("", Some(all)).await.unwrap().count(), 0);
     session.close().await.unwrap();
     assert!(client.leases().await.unwrap().leases().is_empty());
+}
+
+/// Goal: nothing is remembered of claims that were handed over, or tried in vain, or waited for and
+/// given up: their queue is watched no longer than it is used.
+#[tokio::test]
+async fn nothing_is_left_in_memory() {
+    let lab = EtcdLab::shared().await;
+    let backend = lab.backend_of_its_own();
+    let options = SessionOptions::new(Duration::from_secs(20));
+    let session = Session::open(Arc::clone(&backend) as _, options).await.unwrap();
+    let (mutex, other) = (session.mutex(&lab.name()).unwrap(), patient_session(&lab).await);
+    let guard = mutex.lock().await.unwrap().hand_over().await.unwrap();
+    assert!(mutex.try_lock().await.unwrap().is_none());
+    let waiter = waiter(&mutex, 2).await;
+    waiter.abort();
+    queue_length(&mutex, 1).await;
+    guard.unlock().await.unwrap();
+    let theirs = other.mutex(mutex.name()).unwrap().lock().await.unwrap();
+    assert!(mutex.try_lock().await.unwrap().is_none());
+    theirs.unlock().await.unwrap();
+    let what = "no claim is known any more";
+    eventually(what, async || format!("{backend:?}").contains("claims: 0")).await;
+}
+
+/// Goal: a claim whose request was given up can be withdrawn, though its revision is not known.
+#[tokio::test]
+async fn a_claim_of_unknown_revision_is_withdrawn() {
+    let lab = EtcdLab::shared().await;
+    let session = patient_session(&lab).await;
+    let label = Arc::from("");
+    let claim = Claim { name: lab.name().into(), lease: session.lease().id, number: 99, label };
+    lab.backend().enqueue(&claim).await.unwrap();
+    let another = lab.backend();
+    assert!(another.release(&claim).await.unwrap());
+    assert!(!another.release(&claim).await.unwrap());
+}
+
+/// Goal: a lease lives no shorter than was asked for, though etcd counts in seconds.
+#[tokio::test]
+async fn a_ttl_is_rounded_up() {
+    let lab = EtcdLab::shared().await;
+    let options = SessionOptions::new(Duration::from_millis(7500));
+    let session = Session::open(lab.backend(), options).await.unwrap();
+    assert_eq!(session.lease().ttl, Duration::from_secs(8));
+}
+
+/// Goal: a renewal tells a lease that is gone from an etcd that is away, on a new keep-alive stream
+/// and on one that was used before; to etcd, that is no error.
+#[tokio::test]
+async fn a_renewal_learns_that_the_lease_is_gone() {
+    let lab = EtcdLab::shared().await;
+    let open = async || {
+        Session::open(lab.backend(), SessionOptions::new(Duration::from_secs(6))).await.unwrap()
+    };
+    let (fresh, renewed) = (open().await, open().await);
+    lab.revoke(fresh.lease().id).await;
+    let mut client = lab.client().await;
+    for has_lived in [true, false] {
+        eventually("a renewal", async || {
+            let id = renewed.lease().id;
+            let left = client.lease_time_to_live(id, None).await.unwrap().ttl();
+            if has_lived { left <= 4 } else { left >= 5 }
+        })
+        .await;
+    }
+    lab.revoke(renewed.lease().id).await;
+    for session in [fresh, renewed] {
+        assert_eq!(within("the loss is told", session.lost()).await, LostReason::Revoked);
+    }
 }

@@ -97,6 +97,10 @@ impl EtcdLab {
         Self { endpoint: endpoint.into() }
     }
 
+    pub(crate) fn backend_of_its_own(&self) -> Arc<EtcdBackend> {
+        Arc::new(EtcdBackend::new(EtcdOptions::new([&self.endpoint])).unwrap())
+    }
+
     pub(crate) fn endpoint(&self) -> &str {
         &self.endpoint
     }
@@ -109,7 +113,7 @@ impl EtcdLab {
 
 impl Lab for EtcdLab {
     fn backend(&self) -> Arc<dyn Backend> {
-        Arc::new(EtcdBackend::new(EtcdOptions::new([&self.endpoint])).unwrap())
+        self.backend_of_its_own()
     }
 
     async fn revoke(&self, lease: i64) {

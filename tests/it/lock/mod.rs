@@ -1,10 +1,16 @@
 //! The lock: one contract for every backend, and what is particular to etcd.
 
+mod claims;
 mod contract;
 mod etcd;
 mod etcdctl;
+mod faulty;
+mod keeper;
 mod lab;
+mod members;
+mod permissions;
 mod processes;
+mod session;
 
 use contract::{basics, cancellation, loss, queueing, reentry};
 
@@ -39,6 +45,7 @@ contract! {
         names_are_checked
         one_holder_at_a_time
         try_takes_a_free_lock_only
+        a_try_does_not_stand_in_the_way
         a_timeout_leaves_no_claim
         closing_releases_everything
         an_unused_session_closes_by_itself
@@ -65,6 +72,9 @@ contract! {
     loss:
         a_revoked_lease_is_told_to_holder_and_waiters
         a_deleted_claim_is_told_to_its_holder
+        an_unlock_after_the_deletion_says_that_it_was_lost
+        a_revoked_lease_grants_nothing_while_unlocking
+        queueing_on_a_revoked_lease_loses_the_session
         a_deleted_waiter_is_told_and_the_others_go_on
         a_lost_hold_cannot_be_entered_or_unlocked
         run_ends_with_the_hold

@@ -81,6 +81,19 @@ pub(crate) async fn try_takes_a_free_lock_only(lab: &impl Lab) {
     drop(other.try_lock().await.unwrap().expect("it was released"));
 }
 
+/// Goal: a try that has just failed is no reason for the next one to fail.
+pub(crate) async fn a_try_does_not_stand_in_the_way(lab: &impl Lab) {
+    let name = lab.name();
+    let (mutex, other) = (lab.mutex(&name).await, lab.mutex(&name).await);
+    for _ in 0..20 {
+        let guard = mutex.lock().await.unwrap();
+        assert!(other.try_lock().await.unwrap().is_none());
+        guard.unlock().await.unwrap();
+        let guard = other.try_lock().await.unwrap().expect("nobody has it");
+        guard.unlock().await.unwrap();
+    }
+}
+
 /// Goal: a wait that took too long ends with an error that says so, and its claim is withdrawn.
 pub(crate) async fn a_timeout_leaves_no_claim(lab: &impl Lab) {
     let name = lab.name();

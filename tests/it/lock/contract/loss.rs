@@ -47,6 +47,44 @@ pub(crate) async fn a_deleted_claim_is_told_to_its_holder(lab: &impl Lab) {
     assert_eq!(queue_of(&other).await.len(), 1);
 }
 
+/// Goal: an unlock that comes right behind the deletion, before anybody was told, says that the lock
+/// was lost.
+pub(crate) async fn an_unlock_after_the_deletion_says_that_it_was_lost(lab: &impl Lab) {
+    let mutex = lab.mutex(&lab.name()).await;
+    for _ in 0..5 {
+        let guard = mutex.lock().await.unwrap();
+        lab.delete(&queue_of(&mutex).await.remove(0)).await;
+        let error = guard.unlock().await.unwrap_err();
+        assert!(matches!(error, LockError::Lost), "{error}");
+    }
+}
+
+/// Goal: an unlock right behind the end of the lease grants nothing to a waiter of the same lease,
+/// whose claim went with it.
+pub(crate) async fn a_revoked_lease_grants_nothing_while_unlocking(lab: &impl Lab) {
+    for _ in 0..5 {
+        let session = lab.session().await;
+        let mutex = session.mutex(&lab.name()).unwrap();
+        let guard = mutex.lock().await.unwrap();
+        let waiting = mutex.clone();
+        let waiter = tokio::spawn(async move { waiting.lock().await });
+        queue_length(&mutex, 2).await;
+        lab.revoke(session.lease().id).await;
+        assert!(guard.unlock().await.is_err());
+        let ended = within("the waiter is told", waiter).await.unwrap().unwrap_err();
+        assert!(matches!(ended, LockError::Lost | LockError::SessionLost { .. }), "{ended}");
+    }
+}
+
+/// Goal: a request that finds its lease gone takes the session along at once.
+pub(crate) async fn queueing_on_a_revoked_lease_loses_the_session(lab: &impl Lab) {
+    let session = lab.session().await;
+    lab.revoke(session.lease().id).await;
+    let error = session.mutex(&lab.name()).unwrap().lock().await.unwrap_err();
+    assert!(matches!(error, LockError::SessionLost { .. }), "{error}");
+    assert_eq!(session.lost_reason(), Some(LostReason::Revoked));
+}
+
 /// Goal: a waiter whose key is deleted ends with an error and is never granted; those behind it move
 /// up.
 pub(crate) async fn a_deleted_waiter_is_told_and_the_others_go_on(lab: &impl Lab) {
@@ -73,10 +111,12 @@ pub(crate) async fn a_lost_hold_cannot_be_entered_or_unlocked(lab: &impl Lab) {
     let mutex = session.mutex(&lab.name()).unwrap();
     let mut owner = Owner::new();
     let guard = mutex.lock_as(&mut owner).await.unwrap();
+    let inner = guard.reenter().unwrap();
     lab.revoke(session.lease().id).await;
     within("the holder is told", guard.lost()).await;
     assert!(matches!(guard.reenter().unwrap_err(), LockError::Lost));
     assert!(mutex.lock_as(&mut owner).await.is_err());
+    assert!(matches!(inner.unlock().await.unwrap_err(), LockError::Lost), "an inner entry too");
     assert!(matches!(guard.unlock().await.unwrap_err(), LockError::Lost));
 }
 

@@ -1,0 +1,77 @@
+//! Taking the lock of an item.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::SaleError;
+use crate::inventory::Item;
+use crate::lock::{self, LockError, LostReason, Owner, SessionKeeper};
+
+/// A tenure of the distributed lock.
+pub(super) struct Tenure {
+    pub(super) mutex: lock::Mutex,
+    pub(super) owner: Owner,
+    pub(super) guard: lock::Guard,
+}
+
+/// The name of an item's lock. It has a `:` and no `/`, since other etcd clients that wait for the
+/// lock `a` also wait for all keys of a lock `a/b`.
+pub(super) fn lock_name(base: &str, item: &Item) -> String {
+    match item.name() {
+        Some(item) => format!("{base}:{item}"),
+        None => base.to_owned(),
+    }
+}
+
+/// The mutex of an item, in the session that is open, waiting for one until `deadline`.
+pub(super) async fn mutex_of(
+    sessions: &SessionKeeper,
+    lock_name: &str,
+    deadline: Instant,
+) -> Result<lock::Mutex, SaleError> {
+    let began_at = Instant::now();
+    let session = timeout_at(deadline, sessions.session()).await.unwrap_or_else(|_| {
+        let waited = began_at.elapsed();
+        Err(sessions.latest_error().unwrap_or(LockError::Timeout { waited }))
+    });
+    session.and_then(|session| session.mutex(lock_name)).map_err(unavailable)
+}
+
+/// Takes the lock of an item for an owner of its own, until `deadline`.
+pub(super) async fn take(
+    sessions: &SessionKeeper,
+    lock_name: &str,
+    deadline: Instant,
+    waited: Duration,
+) -> Result<Tenure, SaleError> {
+    loop {
+        let mutex = mutex_of(sessions, lock_name, deadline).await?;
+        let mut owner = Owner::new();
+        match timeout_at(deadline, mutex.lock_as(&mut owner)).await {
+            Ok(Ok(guard)) => return Ok(Tenure { mutex, owner, guard }),
+            // lost while waiting: the keeper opens another session, and the order queues again
+            Ok(Err(error)) if is_gone(&error) && Instant::now() < deadline => {}
+            Ok(Err(error)) => return Err(unavailable(error)),
+            Err(_) => match sessions.current() {
+                Some(session) if session.is_answered() => {
+                    return Err(SaleError::WaitTooLong { waited });
+                }
+                _ => return Err(unavailable(LockError::Timeout { waited })),
+            },
+        }
+    }
+}
+
+/// Whether another claim, in another session perhaps, may be granted.
+fn is_gone(error: &LockError) -> bool {
+    match error {
+        LockError::Lost => true,
+        LockError::SessionLost { reason } => *reason != LostReason::Closed,
+        _ => false,
+    }
+}
+
+pub(super) fn unavailable(error: LockError) -> SaleError {
+    SaleError::LockUnavailable { source: error.into() }
+}

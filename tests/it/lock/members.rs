@@ -1,0 +1,167 @@
+//! Several endpoints, of which some are away or silent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flash_sale::demo::ports;
+use flash_sale::lock::{
+    EtcdBackend, EtcdOptions, Guard, LockError, Mutex, Session, SessionOptions,
+};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+use super::lab::{EtcdLab, Lab, TTL, queue_length, queue_of};
+use crate::support::proxy::Proxy;
+use crate::support::within;
+
+/// A session at these endpoints that waits for a member for 300 ms only.
+async fn session_at(endpoints: &[String], ttl: Duration) -> Session {
+    let mut options = EtcdOptions::new(endpoints);
+    options.request_timeout = Duration::from_millis(300);
+    let backend = Arc::new(EtcdBackend::new(options).unwrap());
+    Session::open(backend, SessionOptions::new(ttl)).await.unwrap()
+}
+
+/// A proxy in front of the shared etcd.
+async fn proxy(lab: &EtcdLab) -> Proxy {
+    Proxy::to(lab.endpoint().rsplit_once(':').unwrap().1.parse().unwrap()).await
+}
+
+/// A waiter in a task, seen in the queue by `other`.
+async fn waiter(
+    mutex: &Mutex,
+    other: &Mutex,
+    length: usize,
+) -> JoinHandle<Result<Guard, LockError>> {
+    let waiting = mutex.clone();
+    let waiter = tokio::spawn(async move { waiting.lock().await });
+    queue_length(other, length).await;
+    waiter
+}
+
+/// Everything that can be asked of a session.
+async fn everything_works(lab: &EtcdLab, session: Session) {
+    let name = lab.name();
+    let (mutex, direct) = (session.mutex(&name).unwrap(), lab.mutex(&name).await);
+    for _ in 0..3 {
+        let guard = mutex.lock().await.unwrap();
+        assert_eq!(queue_of(&mutex).await.len(), 1);
+        assert!(mutex.try_lock().await.unwrap().is_none());
+        let guard = guard.hand_over().await.unwrap();
+        guard.unlock().await.unwrap();
+        mutex.try_lock().await.unwrap().expect("it is free").unlock().await.unwrap();
+    }
+    let theirs = direct.lock().await.unwrap();
+    let waiter = waiter(&mutex, &direct, 2).await;
+    theirs.unlock().await.unwrap();
+    let guard = within("the waiter is granted", waiter).await.unwrap().unwrap();
+    sleep(session.lease().ttl * 2).await;
+    assert!(!guard.is_lost(), "the lease is renewed");
+    guard.unlock().await.unwrap();
+    session.close().await.unwrap();
+}
+
+/// Goal: with one endpoint of two dead, whichever it is, no call fails.
+#[tokio::test]
+async fn a_dead_endpoint_is_no_matter() {
+    let lab = EtcdLab::shared().await;
+    let [port] = ports::free_ports().unwrap();
+    let dead = format!("http://127.0.0.1:{port}");
+    let alive = lab.endpoint().to_owned();
+    let sessions = [
+        session_at(&[dead.clone(), alive.clone()], TTL).await,
+        session_at(&[alive, dead], TTL).await,
+    ];
+    let [first, second] = sessions.map(|session| everything_works(&lab, session));
+    tokio::join!(first, second);
+}
+
+/// Goal: nor with one that accepts connections and says nothing, from the start or from some moment
+/// on.
+#[tokio::test]
+async fn a_frozen_endpoint_is_no_matter() {
+    let lab = EtcdLab::shared().await;
+    let endpoints = |proxy: &Proxy| [proxy.url(), lab.endpoint().to_owned()];
+    let (before, later) = (proxy(&lab).await, proxy(&lab).await);
+    before.freeze();
+    let sessions =
+        [session_at(&endpoints(&before), TTL).await, session_at(&endpoints(&later), TTL).await];
+    later.freeze();
+    let [first, second] = sessions.map(|session| everything_works(&lab, session));
+    tokio::join!(first, second);
+}
+
+/// Goal: the lease is renewed also when two members in a row freeze, and no other request is there
+/// to find out; and with the largest margin.
+#[tokio::test]
+async fn renewals_find_the_member_that_answers() {
+    let lab = EtcdLab::shared().await;
+    let proxies = [proxy(&lab).await, proxy(&lab).await];
+    let endpoints = [proxies[0].url(), proxies[1].url(), lab.endpoint().to_owned()];
+    let idle = session_at(&endpoints, 2 * TTL).await;
+    let options = EtcdOptions::new([proxies[0].url(), lab.endpoint().to_owned()]);
+    let mut with_margin = SessionOptions::new(2 * TTL);
+    with_margin.margin = Duration::MAX;
+    let careful = Session::open(Arc::new(EtcdBackend::new(options).unwrap()), with_margin);
+    let careful = careful.await.unwrap();
+    for proxy in &proxies {
+        proxy.freeze();
+    }
+    sleep(5 * TTL).await;
+    assert_eq!(idle.lost_reason(), None);
+    assert_eq!(careful.lost_reason(), None);
+}
+
+/// Goal: what a session does not hear of, it does not make up. Method: the watch is on a member that
+/// is frozen; a release through the other one must neither grant the lock to a waiter whose lease is
+/// gone nor pass for a release when the claim was gone.
+#[tokio::test]
+async fn nothing_is_concluded_from_a_watch_that_is_silent() {
+    let lab = EtcdLab::shared().await;
+    let proxy = proxy(&lab).await;
+    let session = session_at(&[proxy.url(), lab.endpoint().to_owned()], 10 * TTL).await;
+    let (name, other) = (lab.name(), lab.name());
+    let direct = lab.session().await;
+    let deleted = session.mutex(&other).unwrap().lock().await.unwrap();
+    let handed_over = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
+    let mutex = session.mutex(&name).unwrap();
+    let guard = mutex.lock().await.unwrap();
+    let waiter = waiter(&mutex, &direct.mutex(&name).unwrap(), 2).await;
+    proxy.freeze();
+
+    lab.delete(&queue_of(&direct.mutex(&other).unwrap()).await.remove(0)).await;
+    let error = deleted.unlock().await.unwrap_err();
+    assert!(matches!(error, LockError::Lost), "{error}");
+
+    let its_name = direct.mutex(handed_over.name()).unwrap();
+    lab.delete(&queue_of(&its_name).await.remove(0)).await;
+    let error = handed_over.hand_over().await.unwrap_err();
+    assert!(matches!(error, LockError::Lost), "{error}");
+
+    lab.revoke(session.lease().id).await;
+    assert!(guard.unlock().await.is_err());
+    let ended = within("the waiter is told", waiter).await.unwrap();
+    assert!(ended.is_err(), "its claim went with the lease");
+}
+
+/// Goal: a queue that was read before its watcher existed is not believed in: what came in between
+/// would be missed. Method: the stream is on a frozen member, so the watcher of the second lock is
+/// not made, while everything else goes through the other member; that nobody waits is not known.
+#[tokio::test]
+async fn no_list_counts_before_its_watcher() {
+    let lab = EtcdLab::shared().await;
+    let proxy = proxy(&lab).await;
+    let session = session_at(&[proxy.url(), lab.endpoint().to_owned()], 10 * TTL).await;
+    let first = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
+    crate::support::eventually("the watch runs", async || !first.is_contended()).await;
+    proxy.freeze();
+    let frozen_at = Instant::now();
+    let second = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
+    // until the client may notice that the stream is dead and opens another one
+    while frozen_at.elapsed() < Duration::from_millis(2800) {
+        assert!(second.is_contended(), "it cannot be known");
+        sleep(Duration::from_millis(20)).await;
+    }
+    let what = "another stream tells, and in time";
+    crate::support::eventually(what, async || !second.is_contended()).await;
+}
