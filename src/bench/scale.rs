@@ -56,8 +56,8 @@ impl Scale {
             sweep_requests: vec![500, 5000, 50_000, 500_000],
             sweep_connections: vec![2, 10, 50, 500, 2000, 10_000],
             sweep_instances: vec![1, 2, 4, 8],
-            sweep_items: vec![1, 2, 4, 8, 16, 32, 64],
-            requests_of_a_sweep: 100_000,
+            sweep_items: vec![1, 4, 16, 64],
+            requests_of_a_sweep: 50_000,
             requests_of_a_connection: 2000,
             waiting: 10_000,
         }
