@@ -1,6 +1,7 @@
-//! What etcd asks for the least that a handover needs: one commit, and one notification of it.
+//! What etcd asks for the least that a handover needs: one commit, and one notification of it. And
+//! its compaction, so that it asks everybody for the same.
 
-use etcd_client::Client;
+use etcd_client::{Client, CompactionOptions};
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -16,6 +17,19 @@ pub(super) struct EtcdCost {
     pub(super) commit: Spread,
     /// From sending a put until another client's standing watch tells of it.
     pub(super) commit_and_notification: Spread,
+}
+
+/// Lets etcd forget what was deleted, as every etcd that somebody looks after does now and then.
+/// Until then it walks over all claims that were ever made on a lock whenever it lists the queue: the
+/// later a load, the slower it would be.
+pub(super) async fn compact(endpoint: &str) -> Result<(), BenchError> {
+    let compact = async {
+        let mut client = Client::connect([endpoint], None).await?;
+        let put = client.put(KEY, "", None).await?;
+        let revision = put.header().map_or(0, etcd_client::ResponseHeader::revision);
+        client.compact(revision, Some(CompactionOptions::new().with_physical())).await
+    };
+    compact.await.map(drop).map_err(|error| Box::new(error).into())
 }
 
 pub(super) async fn measure(endpoint: &str, commits: usize) -> Result<EtcdCost, BenchError> {

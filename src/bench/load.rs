@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::arena::{Arena, Team};
 use super::error::BenchError;
+use super::etcd_cost;
 use crate::demo::instance::is_setting;
 use crate::demo::{Child, DemoError};
 
@@ -108,8 +109,10 @@ pub(super) struct Running {
 }
 
 impl Arena {
-    /// Sends the orders and waits for the report.
+    /// Sends the orders and waits for the report. etcd is compacted before, so that no load pays for
+    /// the ones before it.
     pub(super) async fn load(&self, team: &Team, orders: Orders) -> Result<Load, BenchError> {
+        etcd_cost::compact(&self.etcd.endpoint()).await?;
         self.start_load(team, orders)?.report().await
     }
 
