@@ -7,8 +7,8 @@
 //! across processes lock cohorting (Dice et al. 2012).
 //!
 //! While nobody else waits for the lock it is kept, and a batch costs etcd nothing. When somebody
-//! does, the tenure ends after its time, or as soon as no order waits here; with orders still waiting,
-//! the release and the next claim are one transaction.
+//! does, the tenure ends after its time, or as soon as no order waits here. The release and the next
+//! claim are then one transaction; a turn in which nobody ordered ends with the release alone.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -160,39 +160,46 @@ impl Combiner {
     /// Runs batches until the lock is given up or lost. Returns how long to leave it to others.
     async fn hold(&self, queue: &OrderQueue, mut guard: Guard) -> Option<Duration> {
         let mut ends_at = Instant::now() + self.options.tenure;
+        let mut has_sold = false;
         loop {
             let batch = queue.take(self.options.batch_size);
             if batch.is_empty() {
                 tokio::select! {
                     biased;
-                    () = self.stopping.cancelled() => {}
+                    () = self.stopping.cancelled() => return None,
                     () = queue.arrival() => continue,
-                    () = guard.contended() => {}
-                    () = guard.lost() => {}
-                    () = sleep(IDLE_TIMEOUT) => {}
+                    // nobody ordered during a whole turn: the next order will ask for another one
+                    () = guard.contended() => if !has_sold { return None },
+                    () = guard.lost() => return None,
+                    () = sleep(IDLE_TIMEOUT) => return None,
                 }
-                return None;
+            } else {
+                match self.run(queue, &guard, batch, ends_at).await {
+                    Ran::Answered => has_sold = true,
+                    Ran::LockLost => return Some(SHORTEST_PAUSE),
+                    Ran::StoreFailed => return Some(STORE_PAUSE),
+                }
+                if !guard.is_contended() || (Instant::now() < ends_at && !queue.is_empty()) {
+                    continue;
+                }
             }
-            match self.run(queue, &guard, batch, ends_at).await {
-                Ran::Answered => {}
-                Ran::LockLost => return Some(SHORTEST_PAUSE),
-                Ran::StoreFailed => return Some(STORE_PAUSE),
-            }
-            if guard.is_contended() && Instant::now() >= ends_at {
-                if queue.is_empty() {
+            // also if nobody waits right now: those who have just been answered will order again, and
+            // the release and the next claim are one transaction this way
+            let turn = queue.while_expiring(guard.hand_over(), |o| self.too_late(queue, o));
+            let next = tokio::select! {
+                biased;
+                () = self.stopping.cancelled() => return None,
+                next = turn => next,
+            };
+            match next {
+                Ok(next) => guard = next,
+                Err(error) => {
+                    tracing::debug!(%error, "the lock did not come back: asking for it anew");
                     return None;
                 }
-                let next = queue.while_wanted(guard.hand_over(), |o| self.too_late(queue, o));
-                match next.await {
-                    Some(Ok(next)) => guard = next,
-                    Some(Err(error)) => {
-                        tracing::debug!(%error, "the lock did not come back: asking for it anew");
-                        return None;
-                    }
-                    None => return None,
-                }
-                ends_at = Instant::now() + self.options.tenure;
             }
+            ends_at = Instant::now() + self.options.tenure;
+            has_sold = false;
         }
     }
 

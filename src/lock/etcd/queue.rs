@@ -110,6 +110,11 @@ impl NameQueue {
         }
     }
 
+    /// Whether the watch will tell all that comes, so that a request need not ask who is first.
+    pub(super) fn is_current(&self) -> bool {
+        self.early.is_none()
+    }
+
     /// Forgets the claims on this lease, which have ended with it or will.
     pub(super) fn remove_lease(&mut self, lease: &str) {
         let begins = format!("{}{lease}-", self.prefix);

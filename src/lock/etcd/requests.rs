@@ -40,8 +40,8 @@ impl EtcdBackend {
     }
 
     /// Puts `claim` into the queue if it is not there yet, and takes `held` out, in one transaction
-    /// that may be repeated. It reads the first key as well, so that an uncontended lock costs one
-    /// round trip.
+    /// that may be repeated. While the watch is not up, it reads the first key as well, so that an
+    /// uncontended lock costs one round trip from the first time on.
     pub(super) async fn put_claim(
         &self,
         claim: &Claim,
@@ -56,7 +56,11 @@ impl EtcdBackend {
             changes.push(TxnOp::delete(held.key(), None));
         }
         changes.push(put(claim, &key));
-        let reads = [TxnOp::get(key.as_str(), None), first_of(&claim.name)];
+        let mut reads = vec![TxnOp::get(key.as_str(), None)];
+        let asks_first = self.must_ask_first(&claim.name);
+        if asks_first {
+            reads.push(first_of(&claim.name));
+        }
         changes.extend(reads.clone());
         // what was there already, from a request whose answer got lost; or nothing, if the claim that
         // was to be handed over is gone
@@ -68,7 +72,7 @@ impl EtcdBackend {
         if let Some(held) = held {
             self.queues.with(&held.name, |queue| queue.released(&held.key()));
         }
-        let is_first = self.is_first(claim, &key, &answers).await;
+        let is_first = asks_first && self.is_first(claim, &key, &answers).await;
         self.queues.with(&claim.name, |queue| queue.enqueued(&key, revision, is_first));
         Ok(Place { token: token(response.header(), revision)?, status })
     }
@@ -147,20 +151,28 @@ impl EtcdBackend {
         }
     }
 
-    /// Deletes the claim, and returns whether it was there. The same transaction reads who is first
-    /// then: if that is another claim of ours, it need not wait for the watch to tell it.
+    /// Whether a transaction has to read who is first. Not where the watch tells, which comes as soon as
+    /// the answer: to find the first key, etcd passes over all that were deleted since it was last
+    /// compacted, and in a lock's queue those are many.
+    fn must_ask_first(&self, name: &str) -> bool {
+        !self.queues.with(name, |queue| queue.is_current()).unwrap_or(false)
+    }
+
+    /// Deletes the claim, and returns whether it was there. While the watch is not up, the same
+    /// transaction reads who is first then, since that may be another claim of ours.
     pub(super) async fn delete_claim(&self, claim: &Claim) -> Result<bool, BackendError> {
         let key = claim.key();
-        let first = first_of(&claim.name);
-        let txn = Txn::new()
-            .when([self.is_held(claim)])
-            .and_then([TxnOp::delete(key.as_str(), None), first.clone()])
-            .or_else([first]);
+        let asks_first = self.must_ask_first(&claim.name);
+        let first = asks_first.then(|| first_of(&claim.name));
+        let mut changes = vec![TxnOp::delete(key.as_str(), None)];
+        changes.extend(first.clone());
+        let otherwise: Vec<_> = first.into_iter().collect();
+        let txn = Txn::new().when([self.is_held(claim)]).and_then(changes).or_else(otherwise);
         let response = self.endpoints.txn(&txn).await?;
-        let answers = Ranges::of(&response);
+        let first = Ranges::of(&response).last().filter(|_| asks_first).and_then(member);
         self.queues.with(&claim.name, |queue| {
             queue.released(&key);
-            if let Some((first, revision)) = answers.last().and_then(member) {
+            if let Some((first, revision)) = first {
                 queue.is_first(&first, revision);
             }
         });
