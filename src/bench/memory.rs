@@ -57,6 +57,10 @@ pub(super) async fn measure(arena: &Arena, scale: &Scale) -> Result<Option<Memor
     };
     // also starts the sale, which needs the lock
     arena.load(&team, orders(1, Some(ENDLESS_STOCK))).await?;
+    if proc::open_files(pid).is_some() {
+        // what that load opened must be closed before files are counted
+        at_rest(pid, 0, 1).await?;
+    }
     let (Some(idle), Some(files)) = (proc::resident_bytes(pid), proc::open_files(pid)) else {
         team.leave().await?;
         return Ok(None);
