@@ -168,3 +168,22 @@ async fn a_retry_gets_its_first_answer_anywhere() {
     a.sale.close().await;
     b.sale.close().await;
 }
+
+/// Goal: an instance that is cut off from the store does not keep the others from selling: it leaves
+/// the lock to them while its own order still waits for an answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_store_does_not_keep_the_lock() {
+    let market = Market::of(100).await;
+    let (behind, proxy) = market.through_proxy().await;
+    let (cut_off, other) = (behind.instance("cut-off"), market.instance("other"));
+    cut_off.settle().await;
+    proxy.freeze();
+    let sale = cut_off.sale.clone();
+    let stuck = tokio::spawn(async move { sale.reduce(order("stuck", 1)).await });
+    eventually("its batch is under way", async || proxy.holds_something()).await;
+    let sold = within("the other one sells", other.sale.reduce(order("other", 1))).await;
+    assert_eq!(accepted(sold.unwrap()).instance, "other");
+    assert!(!stuck.is_finished(), "the lock came only after the order was given up");
+    stuck.abort();
+    other.sale.close().await;
+}

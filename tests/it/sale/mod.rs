@@ -11,6 +11,7 @@ use flash_sale::sale::{HoldMode, Sale, SaleOptions};
 
 use crate::support::etcd::{fresh_lock_name, sessions, shared_endpoint};
 use crate::support::eventually;
+use crate::support::proxy::Proxy;
 use crate::support::store::{fresh_database, order};
 
 /// A stock of one's own, and the lock that guards it.
@@ -51,6 +52,15 @@ impl Market {
         };
         let sessions = sessions(&self.etcd, name);
         Instance { sale: Sale::guarded(self.inventory(), sessions.clone(), options), sessions }
+    }
+
+    /// The same market, its store seen through a proxy.
+    async fn through_proxy(&self) -> (Self, Proxy) {
+        let address = self.redis.strip_prefix("redis://127.0.0.1:").unwrap();
+        let (port, database) = address.split_once('/').unwrap();
+        let proxy = Proxy::to(port.parse().unwrap()).await;
+        let redis = format!("redis://127.0.0.1:{}/{database}", proxy.port());
+        (Self { redis, etcd: self.etcd.clone(), lock_name: self.lock_name.clone() }, proxy)
     }
 
     async fn ledger(&self) -> Vec<Accepted> {

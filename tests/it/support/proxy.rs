@@ -1,6 +1,8 @@
 //! A TCP proxy that can cut what runs through it, and hold it up.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::io::{self, AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -10,6 +12,8 @@ use tokio::sync::watch;
 pub(crate) struct Proxy {
     address: SocketAddr,
     state: watch::Sender<State>,
+    /// Whether something came while it was frozen.
+    holds: Arc<AtomicBool>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -27,17 +31,28 @@ impl Proxy {
         let address = listener.local_addr().unwrap();
         let state = watch::Sender::new(State::default());
         let states = state.subscribe();
+        let holds = Arc::new(AtomicBool::new(false));
+        let held = Arc::clone(&holds);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let cuts = states.borrow().cuts;
-                tokio::spawn(forward(client, port, cuts, states.clone()));
+                tokio::spawn(forward(client, port, cuts, states.clone(), Arc::clone(&held)));
             }
         });
-        Self { address, state }
+        Self { address, state, holds }
     }
 
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Whether it is frozen and something has come that it holds up.
+    pub(crate) fn holds_something(&self) -> bool {
+        self.holds.load(Ordering::Relaxed)
     }
 
     /// Ends all connections that are open.
@@ -57,13 +72,14 @@ async fn forward(
     port: u16,
     cuts: u32,
     states: watch::Receiver<State>,
+    holds: Arc<AtomicBool>,
 ) -> io::Result<()> {
     let mut cut = states.clone();
     let server = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
     let (from_client, to_client) = io::split(client);
     let (from_server, to_server) = io::split(server);
-    let there = pump(from_client, to_server, states.clone());
-    let back = pump(from_server, to_client, states);
+    let there = pump(from_client, to_server, states.clone(), &holds);
+    let back = pump(from_server, to_client, states, &holds);
     tokio::select! {
         ended = async { tokio::try_join!(there, back) } => ended.map(drop),
         _ = cut.wait_for(|state| state.cuts != cuts) => Ok(()),
@@ -74,12 +90,16 @@ async fn pump(
     mut from: ReadHalf<TcpStream>,
     mut to: WriteHalf<TcpStream>,
     mut states: watch::Receiver<State>,
+    holds: &AtomicBool,
 ) -> io::Result<()> {
     let mut buffer = vec![0; 16 << 10];
     loop {
         let length = from.read(&mut buffer).await?;
         if length == 0 {
             return to.shutdown().await;
+        }
+        if states.borrow().frozen {
+            holds.store(true, Ordering::Relaxed);
         }
         if states.wait_for(|state| !state.frozen).await.is_err() {
             return Ok(());
