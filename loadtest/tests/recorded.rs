@@ -7,9 +7,10 @@ use serde_json::Value;
 
 use super::load;
 use super::shop::{Fault, Shop};
+use crate::check::check;
 use crate::cli::{Cli, Command};
 use crate::report::Report;
-use crate::run::{RunError, check};
+use crate::run::RunError;
 
 /// A directory, and a file in it that is not there yet.
 fn file() -> (tempfile::TempDir, String) {
