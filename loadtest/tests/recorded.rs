@@ -138,6 +138,19 @@ async fn buyers_outlast_an_outage() {
     assert!(report.longest_pause_seconds > 0.0);
 }
 
+/// Goal: a buyer whose instance did not serve it goes elsewhere, and later home again: an instance
+/// that was started again must not be left without buyers.
+#[tokio::test(flavor = "multi_thread")]
+async fn buyers_go_home_again() {
+    let shop = Shop::open(Fault::LoseAnswers(1)).await;
+    let (_directory, path) = file();
+    let flags = ["--requests", "30", "--rate", "10", "--concurrency", "1", "--stock", "30"];
+    let report = load(&shop, &[&flags[..], &["--history", &path]].concat()).await;
+    assert!(report.expect("the shop is open").pass);
+    let places: Vec<_> = attempts(&path).iter().map(|attempt| attempt["to"].as_u64()).collect();
+    assert_eq!((places[0], places[1], places[30]), (Some(0), Some(1), Some(0)), "{places:?}");
+}
+
 /// Goal: clients go away as the seed has it, those who come back settle their orders, and none of it
 /// spoils the verdict.
 #[tokio::test(flavor = "multi_thread")]
