@@ -53,7 +53,9 @@ async fn recorded_run_is_judged_alike() {
         let flags = ["--requests", "90", "--concurrency", "9", "--stock", "20", "--history", &path];
         let report = load(&shop, &[&flags[..], items].concat()).await.expect("the shop is open");
         assert!(report.pass, "{}", report.verdict);
-        assert_eq!((report.requests, report.attempts, report.resolved), (90, 93, 3));
+        assert_eq!((report.requests, report.attempts), (90, 93));
+        // one order may lose several answers
+        assert!((1..=3).contains(&report.resolved), "{}", report.resolved);
         assert_eq!(essence(&report), essence(&checked(&path)));
         assert_eq!(attempts(&path).len(), 93);
     }
