@@ -18,6 +18,8 @@
 //!   integration tests use its servers, too.
 //! - [`mod@bench`]: the `bench` command: the sale beside others, in rounds, on the demo's servers.
 //! - [`health`]: the `health` command, for containers.
+//! - [`defence`] and [`fault`]: how tests take a defence away, or have a fault at a given point. Used by
+//!   all but the lock, which has its own.
 //! - [`chain`], [`logging`], [`secret`]: small things that several of these need.
 //!
 //! The load test is a program of its own, in `loadtest/`; it speaks HTTP alone.
@@ -46,7 +48,9 @@
 pub mod bench;
 pub mod chain;
 pub mod config;
+pub mod defence;
 pub mod demo;
+pub mod fault;
 pub mod health;
 pub mod http;
 pub mod inventory;
