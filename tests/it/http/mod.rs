@@ -1,6 +1,6 @@
 //! The HTTP interface.
 
-mod client;
+pub(crate) mod client;
 mod instance;
 mod outages;
 mod overload;
