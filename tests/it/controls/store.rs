@@ -2,9 +2,12 @@
 //! that it is there for, once.
 
 use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
 
-use flash_sale::demo::{PrivateRedis, RedisOptions};
+use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client};
+use flash_sale::demo::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 use serde_json::json;
+use tokio::time::timeout;
 
 use super::program::Program;
 use crate::support::etcd::{fresh_lock_name, session, shared_endpoint};
@@ -101,6 +104,37 @@ async fn without_deadlines_an_order_waits_for_ever() {
     assert!(order.is_silent().await);
     guard.unlock().await.unwrap();
     assert_eq!(order.answer().await.status, 200);
+}
+
+/// The status of an order that comes while etcd is out of space, which it is no more a moment later.
+async fn while_etcd_is_full(flags: &[&str]) -> u16 {
+    let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
+    let redis = fresh_database().await;
+    let program = Program::start(&etcd.endpoint(), &redis, "lock", flags).await;
+    let () = Raw::connect(&redis).await.run("SET stock 10").await;
+    let mut client = Client::connect([etcd.endpoint()], None).await.unwrap();
+    let member = client.status().await.unwrap().header().unwrap().member_id();
+    // etcd raises it itself when its quota is used up; an operator may raise it as well
+    let mut alarm = async |action| {
+        let mut options = AlarmOptions::new();
+        options.with_member(member);
+        client.alarm(action, AlarmType::Nospace, Some(options)).await.unwrap();
+    };
+    alarm(AlarmAction::Activate).await;
+    let mut order = program.send_order("a").await;
+    // far longer than a refusal takes
+    let early = timeout(Duration::from_secs(2), order.answer()).await;
+    alarm(AlarmAction::Deactivate).await;
+    match early {
+        Ok(answer) => answer.status,
+        Err(_) => order.answer().await.status,
+    }
+}
+
+#[tokio::test]
+async fn without_deadlines_a_full_etcd_is_waited_for() {
+    assert_eq!(while_etcd_is_full(&["--without", "deadlines"]).await, 200);
+    assert_eq!(while_etcd_is_full(&[]).await, 503);
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 pub(crate) mod client;
 mod instance;
+mod metrics;
 mod outages;
 mod overload;
 mod refusals;
