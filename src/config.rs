@@ -10,6 +10,8 @@ use axum::http::Uri;
 use clap::Args;
 use clap::builder::BoolishValueParser;
 
+use crate::defence::Defence;
+use crate::fault::Rule;
 use crate::http::StartAccess;
 use crate::http::server::ServerOptions;
 use crate::inventory::Inventory;
@@ -145,6 +147,35 @@ pub struct Config {
     /// How many connections may be open
     #[arg(long, env = "FLASH_SALE_MAX_CONNECTIONS", value_name = "N", default_value = "20000", value_parser = count(1, 1_000_000))]
     pub max_connections: usize,
+
+    /// Run without these defences, to show what they are for; fence needs --demo, all others a program
+    /// that was built for tests
+    #[arg(long, env = "FLASH_SALE_WITHOUT", value_name = "DEFENCE", value_delimiter = ',')]
+    pub without: Vec<Defence>,
+
+    /// Stop, kill or pause this instance at a point of a tenure, for tests: POINT:ACTION:WHEN, such as
+    /// before-write:stop:7; needs --demo
+    #[arg(long, env = "FLASH_SALE_FAULT_AT", value_name = "FAULT", value_delimiter = ',')]
+    pub fault_at: Vec<Rule>,
+
+    /// Keep every worker of this instance busy when this file appears, for the time that stands in it
+    #[cfg(feature = "chaos")]
+    #[arg(long, env = "FLASH_SALE_STARVE_FILE", value_name = "FILE")]
+    pub starve_file: Option<PathBuf>,
+}
+
+/// A flag for trying things out, in a service that may be meant in earnest.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotInEarnest {
+    /// The fence.
+    #[error(
+        "--without fence needs --demo: without the fence, a holder that was paused sells what others \
+         have sold already"
+    )]
+    WithoutFence,
+    /// A fault.
+    #[error("--fault-at needs --demo: it stops or kills this instance in the middle of its work")]
+    FaultAt,
 }
 
 /// A file of a secret that cannot be used.
@@ -190,6 +221,20 @@ impl Config {
         Ok(())
     }
 
+    /// Refuses what only a demo, or a program that was built for tests, may do.
+    ///
+    /// # Errors
+    /// [`NotInEarnest`] names the flag.
+    pub fn check(&self) -> Result<(), NotInEarnest> {
+        if !self.demo && self.without.contains(&Defence::Fence) {
+            return Err(NotInEarnest::WithoutFence);
+        }
+        if !self.demo && !cfg!(feature = "chaos") && !self.fault_at.is_empty() {
+            return Err(NotInEarnest::FaultAt);
+        }
+        Ok(())
+    }
+
     /// How the instance sells, given the port that it listens on.
     pub fn sale_options(&self, port: u16) -> SaleOptions {
         SaleOptions {
@@ -199,15 +244,16 @@ impl Config {
             hold: self.hold,
             batch_size: self.batch_size,
             tenure: self.tenure,
-            wait_timeout: self.wait_timeout,
+            wait_timeout: limit(Defence::Deadlines, self.wait_timeout),
         }
     }
 
     /// How the instance serves.
     pub fn server_options(&self) -> ServerOptions {
+        let is_limited = Defence::Limits.is_on();
         ServerOptions {
-            header_timeout: self.header_timeout,
-            max_connections: self.max_connections,
+            header_timeout: limit(Defence::Limits, self.header_timeout),
+            max_connections: if is_limited { self.max_connections } else { usize::MAX },
             shutdown_grace: self.shutdown_grace,
         }
     }
@@ -220,6 +266,12 @@ impl Config {
             None => StartAccess::Nobody,
         }
     }
+}
+
+/// A limit on time, unless the `defence` that it belongs to was taken away.
+pub(crate) fn limit(defence: Defence, time: Duration) -> Duration {
+    const FOR_EVER: Duration = Duration::from_hours(24 * 365);
+    if defence.is_on() { time } else { FOR_EVER }
 }
 
 /// The first line of the file: editors put a line end behind it.

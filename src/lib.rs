@@ -18,9 +18,17 @@
 //!   integration tests use its servers, too.
 //! - [`mod@bench`]: the `bench` command: the sale beside others, in rounds, on the demo's servers.
 //! - [`health`]: the `health` command, for containers.
+//! - [`defence`] and [`fault`]: how tests take a defence away, or have a fault at a given point. Used by
+//!   all but the lock, which has its own.
 //! - [`chain`], [`logging`], [`secret`]: small things that several of these need.
 //!
 //! The load test is a program of its own, in `loadtest/`; it speaks HTTP alone.
+//!
+//! # Cargo features
+//!
+//! - `chaos` (off by default): `flash-sale serve --without DEFENCE` can take away every [`defence`], and
+//!   not the fence alone, so that a fault suite can show that the faults would do harm. **Never build a
+//!   service for a real sale with it.** Without it each defence is a constant.
 //!
 //! # Quick start
 //!
@@ -46,7 +54,9 @@
 pub mod bench;
 pub mod chain;
 pub mod config;
+pub mod defence;
 pub mod demo;
+pub mod fault;
 pub mod health;
 pub mod http;
 pub mod inventory;

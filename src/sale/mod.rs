@@ -8,9 +8,12 @@
 //! Where nothing seems to be left, a plain read tells: too little stock is already the truth at that
 //! moment, and needs no lock.
 
+#[cfg(feature = "chaos")]
+mod chaos;
 mod combiner;
 mod error;
 mod guard;
+pub mod metrics;
 mod options;
 mod order_queue;
 mod peers;
@@ -33,8 +36,10 @@ use tokio_util::task::TaskTracker;
 use self::combiner::Combiner;
 use self::error::{from_read, from_store};
 use self::guard::{LocalLocks, SaleGuard};
+use self::metrics::Metrics;
 use self::tenure::lock_name;
 use self::waiting_room::WaitingRoom;
+use crate::defence::Defence;
 use crate::inventory::{Accepted, Inventory, Item, Order, OrderId, Outcome, Stock, naive};
 use crate::lock::{LockError, SessionKeeper, Token};
 
@@ -71,6 +76,7 @@ struct Inner {
     guard: SaleGuard,
     options: SaleOptions,
     waiting_room: WaitingRoom,
+    metrics: Arc<Metrics>,
     stopping: CancellationToken,
     /// What touches the stock, to its end also when the buyer has gone.
     tasks: TaskTracker,
@@ -80,14 +86,16 @@ impl Sale {
     /// A sale guarded by the distributed lock.
     pub fn guarded(inventory: Inventory, sessions: SessionKeeper, options: SaleOptions) -> Self {
         let (stopping, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let metrics = Arc::<Metrics>::default();
         let combiner = (options.hold == HoldMode::Combined).then(|| {
             let (inventory, sessions, options) =
                 (inventory.clone(), sessions.clone(), options.clone());
-            Combiner::new(inventory, sessions, options, stopping.clone(), tasks.clone())
+            let (stopping, metrics) = (stopping.clone(), Arc::clone(&metrics));
+            Combiner::new(inventory, sessions, options, stopping, tasks.clone(), metrics)
         });
         let lock_name = options.lock_name.clone();
         let guard = SaleGuard::Distributed { sessions, lock_name, combiner };
-        Self::with_tasks(inventory, guard, options, stopping, tasks)
+        Self::with_tasks(inventory, guard, options, stopping, tasks, metrics)
     }
 
     /// A sale guarded by nothing but a mutex in this process: with a second instance it oversells.
@@ -106,7 +114,8 @@ impl Sale {
     }
 
     fn new(inventory: Inventory, guard: SaleGuard, options: SaleOptions) -> Self {
-        Self::with_tasks(inventory, guard, options, CancellationToken::new(), TaskTracker::new())
+        let (stopping, tasks) = (CancellationToken::new(), TaskTracker::new());
+        Self::with_tasks(inventory, guard, options, stopping, tasks, Arc::default())
     }
 
     fn with_tasks(
@@ -115,9 +124,10 @@ impl Sale {
         options: SaleOptions,
         stopping: CancellationToken,
         tasks: TaskTracker,
+        metrics: Arc<Metrics>,
     ) -> Self {
         let waiting_room = WaitingRoom::new(options.queue_length);
-        Self(Arc::new(Inner { inventory, guard, options, waiting_room, stopping, tasks }))
+        Self(Arc::new(Inner { inventory, guard, options, waiting_room, metrics, stopping, tasks }))
     }
 
     /// Takes the order's units if that many are left.
@@ -130,7 +140,18 @@ impl Sale {
     /// # Errors
     /// See [`SaleError`].
     pub async fn reduce(&self, order: Order) -> Result<Outcome, SaleError> {
+        let count = self.0.metrics.order();
+        let answer = self.reduce_uncounted(order).await;
+        count.end(&answer);
+        answer
+    }
+
+    async fn reduce_uncounted(&self, order: Order) -> Result<Outcome, SaleError> {
         self.check_open()?;
+        #[cfg(feature = "chaos")]
+        if !Defence::BatchOwnership.is_on() {
+            return self.reduce_in_the_request(order).await;
+        }
         if let SaleGuard::Distributed { combiner: Some(combiner), .. } = &self.0.guard {
             return self.reduce_combined(combiner, order).await;
         }
@@ -161,6 +182,7 @@ impl Sale {
     async fn look(&self, order: &Order) -> Result<Look, SaleError> {
         let look = self.0.inventory.look(&order.item, &order.id).await;
         let (available, first) = look.map_err(|error| from_read(error, &order.item))?;
+        let first = first.filter(|_| Defence::OrderIds.is_on());
         if available >= i64::from(order.quantity.get()) {
             return Ok(Look::Available(available));
         }
@@ -278,6 +300,28 @@ impl Sale {
         match timeout(QUESTION_TIMEOUT, self.queue(&Item::DEFAULT)).await {
             Ok(answer) => answer.map(drop),
             Err(_) => Err(tenure::unavailable(LockError::Timeout { waited: QUESTION_TIMEOUT })),
+        }
+    }
+
+    /// What was counted since the start.
+    pub fn metrics(&self) -> &Metrics {
+        &self.0.metrics
+    }
+
+    /// How many orders wait for the lock.
+    pub fn waiting(&self) -> u64 {
+        let waiting = match &self.0.guard {
+            SaleGuard::Distributed { combiner: Some(combiner), .. } => combiner.waiting(),
+            _ => self.0.waiting_room.taken(),
+        };
+        u64::try_from(waiting).unwrap_or(u64::MAX)
+    }
+
+    /// How many lock sessions were lost since the start.
+    pub fn lost_sessions(&self) -> u64 {
+        match &self.0.guard {
+            SaleGuard::Distributed { sessions, .. } => sessions.losses(),
+            SaleGuard::Local(_) | SaleGuard::Peer(_) | SaleGuard::Nothing => 0,
         }
     }
 

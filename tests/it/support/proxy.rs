@@ -60,6 +60,12 @@ impl Proxy {
         self.state.send_modify(|state| state.cuts += 1);
     }
 
+    /// Lets everything through again, what was held up first.
+    #[cfg(feature = "chaos")]
+    pub(crate) fn thaw(&self) {
+        self.state.send_modify(|state| state.frozen = false);
+    }
+
     /// From now on holds up what comes, in both directions, without ending anything.
     pub(crate) fn freeze(&self) {
         self.state.send_modify(|state| state.frozen = true);
