@@ -73,6 +73,8 @@ mod guard;
 mod hold;
 mod keeper;
 mod memory;
+#[cfg(test)]
+mod model;
 mod mutex;
 mod owner;
 mod renewal;
