@@ -38,6 +38,8 @@ pub(crate) struct Shared<'a> {
     pub(crate) etcd: &'a str,
     pub(crate) redis: &'a str,
     pub(crate) lock: LockMode,
+    /// How many instances share this machine's cores.
+    pub(crate) instances: usize,
     /// Further flags.
     pub(crate) flags: &'a [&'a str],
 }
@@ -46,6 +48,8 @@ impl Instance {
     /// Starts it, without waiting for it.
     pub(crate) fn start(port: u16, shared: Shared<'_>) -> Result<Self, DemoError> {
         let lock = shared.lock.to_possible_value();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let workers = (cores / shared.instances.max(1)).max(1);
         let args = [
             "serve",
             "--demo",
@@ -57,6 +61,8 @@ impl Instance {
             shared.redis,
             "--instance",
             &port.to_string(),
+            "--workers",
+            &workers.to_string(),
             "--shutdown-grace",
             SHUTDOWN_GRACE,
             "--lock-name",

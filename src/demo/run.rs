@@ -146,6 +146,7 @@ impl Show<'_> {
             etcd: &etcd.endpoint(),
             redis: &redis.url(),
             lock: options.lock,
+            instances: options.instances.into(),
             flags: &[],
         };
         for &port in &self.ports {
