@@ -260,6 +260,11 @@ impl Connection {
         }
     }
 
+    /// Where the server is, without the password.
+    pub(super) fn address(&self) -> String {
+        self.0.client.get_connection_info().addr().to_string()
+    }
+
     fn slot(&self) -> MutexGuard<'_, Slot> {
         // Nothing panics while it is held; and if it did, the slot would still be whole.
         self.0.slot.lock().unwrap_or_else(PoisonError::into_inner)
@@ -269,6 +274,6 @@ impl Connection {
 impl fmt::Debug for Connection {
     /// The address alone: the URL may hold a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Connection({})", self.0.client.get_connection_info().addr())
+        write!(f, "Connection({})", self.address())
     }
 }

@@ -53,6 +53,11 @@ impl Inventory {
         self
     }
 
+    /// Where Redis is, without the password.
+    pub fn address(&self) -> String {
+        self.connection.address()
+    }
+
     /// The replicas that a write waits for, if any.
     pub fn replicas(&self) -> Option<Replicas> {
         self.writer.as_ref().map(|(_, replicas)| *replicas)

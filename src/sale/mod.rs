@@ -22,6 +22,7 @@ mod waiting_room;
 pub use error::{BoxError, SaleError};
 pub use options::{HoldMode, LockMode, SaleOptions};
 pub use peers::Peer;
+pub use tenure::lock_name;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +34,6 @@ use tokio_util::task::TaskTracker;
 use self::combiner::Combiner;
 use self::error::{from_read, from_store};
 use self::guard::{LocalLocks, SaleGuard};
-use self::tenure::lock_name;
 use self::waiting_room::WaitingRoom;
 use crate::inventory::{Accepted, Inventory, Item, Order, OrderId, Outcome, Stock, naive};
 use crate::lock::{LockError, SessionKeeper, Token};
