@@ -277,3 +277,32 @@ impl fmt::Debug for Connection {
         write!(f, "Connection({})", self.address())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first attempt is made at once; those after it have pauses between them that grow to a bound,
+    /// none like the other; and after a connection that lived, the next one is a first one again.
+    #[tokio::test(start_paused = true)]
+    async fn attempts_in_a_row_have_pauses() {
+        let mut slot = Slot::default();
+        let mut now = Instant::now();
+        assert_eq!(slot.begin(now), now);
+        let mut bound = FIRST_PAUSE;
+        let mut pauses = Vec::new();
+        for _ in 0..40 {
+            // it failed at once
+            let pause = slot.begin(now) - now;
+            assert!(pause >= bound / 2 && pause <= bound, "{pause:?} of {bound:?}");
+            bound = (bound * 2).min(LONGEST_PAUSE);
+            now += pause;
+            pauses.push(pause);
+        }
+        pauses.sort();
+        pauses.dedup();
+        assert!(pauses.len() > 20, "they differ: {pauses:?}");
+        now += GOOD_AFTER;
+        assert_eq!(slot.begin(now), now);
+    }
+}

@@ -5,6 +5,7 @@ mod instance;
 mod outages;
 mod overload;
 mod refusals;
+mod roll_back;
 mod routes;
 mod selling;
 mod server;

@@ -113,6 +113,25 @@ async fn an_empty_store_is_noticed() {
     assert_eq!(accepted(&sell(&inventory, Some(token(3)), "a").await.unwrap()).remaining, 4);
 }
 
+/// Keys that somebody deletes by hand are missed as well.
+#[tokio::test]
+async fn deleted_keys_are_missed() {
+    let redis = redis().await;
+    let inventory = connect(&redis.url()).await;
+    let mut raw = Raw::connect(&redis.url()).await;
+    for (first, keys, lacks) in [
+        (1, "fence", "its fence is gone, and was cafe 1"),
+        (3, "stock", "its stock is gone"),
+        (5, "sale", "its sale is gone"),
+        (7, "orders ledger", "order a is not in its ledger"),
+    ] {
+        inventory.start(&ITEM, Some(token(first)), 10).await.unwrap();
+        sell(&inventory, Some(token(first)), "a").await.unwrap();
+        raw.run::<()>(&format!("DEL {keys}")).await;
+        assert_stopped(&inventory, &redis, first, lacks).await;
+    }
+}
+
 /// A copy from before a fresh start, sold from under a later token by one who remembers nothing: its
 /// fence is high enough, but its sale is over.
 #[tokio::test]
