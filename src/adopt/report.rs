@@ -42,16 +42,16 @@ pub(super) fn cluster_given_up(fence: Fence) {
 
 /// What accepting the store as it is means.
 pub(super) fn store_given_up(latest: Option<&Accepted>) {
-    let until = latest.map_or_else(
-        || "Every order that was acknowledged in this sale".to_owned(),
+    let behind = latest.map_or_else(
+        || "in\nthis sale".to_owned(),
         |latest| {
-            let (order, position) = (latest.order.as_str(), latest.position);
-            format!("Every order that was acknowledged behind {order}, which is number {position},")
+            format!("behind\n{}, number {} of the ledger,", latest.order.as_str(), latest.position)
         },
     );
     println!(
-        "\nThe sale would go on from here, at all instances. {until}\nis given up: its buyer was told \
-         that it stands, and its units are sold again. The instances' logs\nname an order that is \
-         missing. If there is a copy with all orders, bring that one back instead."
+        "\nThe sale would go on from here, at all instances. Every order that was acknowledged {behind} \
+         is given up: its buyer was told that it stands, and its units are sold again.\n\
+         The instances' logs name an order that is missing. If there is a copy with all orders, bring\n\
+         that one back instead."
     );
 }

@@ -61,8 +61,8 @@ impl Pair {
 
     /// The primary is gone for good, and the address leads to the replica.
     async fn fail_over(&mut self) {
-        self.primary.kill().await.unwrap();
         self.proxy.lead_to(self.replica.port());
+        self.primary.kill().await.unwrap();
     }
 }
 
@@ -160,6 +160,7 @@ async fn a_replica_is_left_alone_until_it_is_promoted() {
     let mut replica = connect_to_replica(&pair).await;
     replica.run::<()>("CONFIG SET replica-read-only no").await;
     pair.proxy.lead_to(pair.replica.port());
+    pair.proxy.cut();
     eventually("the connection was cut", async || inventory.ping().await.is_err()).await;
     for result in [sell(&inventory, "a").await.map(drop), inventory.stock(&ITEM).await.map(drop)] {
         let error = result.unwrap_err();
@@ -169,6 +170,26 @@ async fn a_replica_is_left_alone_until_it_is_promoted() {
     }
     assert_eq!(replica.run::<u64>("EXISTS ledger").await, 0);
     replica.run::<()>("REPLICAOF NO ONE").await;
+    assert_eq!(sell(&inventory, "a").await.unwrap(), 1);
+}
+
+/// The two change places, and nothing ends the connection to the one that is a replica now: its first
+/// refusal has the instance ask who is at the address.
+#[tokio::test]
+async fn a_primary_that_became_a_replica_is_left() {
+    let pair = Pair::start().await;
+    let inventory = pair.client().await;
+    inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
+    let mut primary = Raw::connect(&pair.primary.url()).await;
+    eventually("the replica has the sale", async || {
+        connect_to_replica(&pair).await.run::<u64>("EXISTS sale").await == 1
+    })
+    .await;
+    connect_to_replica(&pair).await.run::<()>("REPLICAOF NO ONE").await;
+    primary.run::<()>(&format!("REPLICAOF 127.0.0.1 {}", pair.replica.port())).await;
+    pair.proxy.lead_to(pair.replica.port());
+    let error = sell(&inventory, "a").await.unwrap_err();
+    assert!(matches!(error, InventoryError::Refused { .. }), "{error}");
     assert_eq!(sell(&inventory, "a").await.unwrap(), 1);
 }
 

@@ -62,12 +62,9 @@ impl Proxy {
         self.state.send_modify(|state| state.cuts += 1);
     }
 
-    /// Leads to another port from now on, and ends the connections to the one before.
+    /// Leads new connections to another port from now on. Those that are open stay.
     pub(crate) fn lead_to(&self, port: u16) {
-        self.state.send_modify(|state| {
-            state.port = port;
-            state.cuts += 1;
-        });
+        self.state.send_modify(|state| state.port = port);
     }
 
     /// From now on holds up what comes, in both directions, without ending anything.
