@@ -17,7 +17,7 @@ pub(super) fn state(
     println!("stock    {stock} left and {lucky} sold, of {initial}");
     match latest {
         Some(latest) => {
-            println!("ledger   {orders} orders, the latest is {}", latest.order.as_str())
+            println!("ledger   {orders} orders, the latest is {}", latest.order.as_str());
         }
         None => println!("ledger   {orders} orders"),
     }

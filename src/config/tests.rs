@@ -53,7 +53,7 @@ fn wrong_values_get_a_sentence() {
         ("--queue-length", "0", "a whole number from 1 to 1000000 is allowed"),
         ("--instance", "a b", "an instance name is"),
         ("--lock-name", "a/", "a lock name is"),
-        ("--redis-replicas", "-1", "a whole number from 0 to 100 is allowed"),
+        ("--redis-replicas", "101", "a whole number from 0 to 100 is allowed"),
         ("--redis-replica-timeout", "0s", "a time from 1ms to 1m is allowed"),
         ("--lock", "redis", "etcd, local, none"),
         ("--admin-token", "", "at least one character"),

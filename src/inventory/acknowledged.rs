@@ -53,7 +53,7 @@ impl Acknowledged {
     }
 
     /// Of two tellings of one sale, whichever says more.
-    fn add(&mut self, told: Told<'_>) {
+    fn add(&mut self, told: &Told<'_>) {
         let is_lower = |fence: &Fence| {
             self.fence.is_some_and(|known| {
                 known.cluster == fence.cluster && known.revision >= fence.revision
@@ -101,7 +101,7 @@ impl Memory {
         let entry = entries.entry(item.clone()).or_default();
         let known = Arc::make_mut(&mut entry.acknowledged);
         if told.sale == known.sale {
-            known.add(told);
+            known.add(&told);
         } else if known.sale == asked.sale {
             // the store checked that it is a later sale than the one that was asked with
             let latest = told.latest.map(Latest::from);

@@ -179,15 +179,14 @@ impl Inventory {
         });
         let answers = futures_util::future::join_all(answers).await;
         for (item, answer) in items.into_iter().zip(answers) {
-            match answer {
-                Err(
-                    error
-                    @ (InventoryError::RolledBack { .. } | InventoryError::Unreachable { .. }),
-                ) => {
-                    return Err((item, error));
-                }
-                // anything else is that item's own trouble
-                _ => {}
+            // anything else is that item's own trouble
+            if let Err(error) = answer
+                && matches!(
+                    error,
+                    InventoryError::RolledBack { .. } | InventoryError::Unreachable { .. }
+                )
+            {
+                return Err((item, error));
             }
         }
         Ok(())

@@ -126,7 +126,8 @@ fn parse_answer(answer: Value) -> Option<Answer> {
     let status = text(values.next()?)?;
     Some(match status.as_str() {
         "ok" => {
-            let (sale, fence) = (optional(values.next()?)?, optional(values.next()?)?);
+            let (sale, fence): (Option<String>, Option<String>) =
+                redis::from_redis_value(Value::Array(values.by_ref().take(2).collect())).ok()?;
             let fence = match fence {
                 Some(fence) => Some(parse_fence(&fence)?),
                 None => None,
@@ -139,10 +140,6 @@ fn parse_answer(answer: Value) -> Option<Answer> {
         "damaged" => Answer::Damaged(text(values.next()?)?),
         _ => return None,
     })
-}
-
-fn optional(value: Value) -> Option<Option<String>> {
-    redis::from_redis_value(value).ok()
 }
 
 fn text(value: Value) -> Option<String> {

@@ -148,6 +148,8 @@ async fn an_operator_adopts_another_cluster() {
 async fn without_its_replica_an_order_is_unknown() {
     let (primary, mut replica) = (redis().await, redis().await);
     let port = primary.port();
+    let mut raw = Raw::connect(&primary.url()).await;
+    raw.run::<()>("CONFIG SET repl-diskless-sync-delay 0").await;
     Raw::connect(&replica.url()).await.run::<()>(&format!("REPLICAOF 127.0.0.1 {port}")).await;
     let options = ShopOptions {
         replicas: 1,

@@ -33,12 +33,13 @@ impl Pair {
     }
 
     async fn follow(&self) {
-        let port = self.primary.port();
-        Raw::connect(&self.replica.url())
-            .await
-            .run::<()>(&format!("REPLICAOF 127.0.0.1 {port}"))
-            .await;
         let mut primary = Raw::connect(&self.primary.url()).await;
+        // it need not wait for further replicas to come
+        primary.run::<()>("CONFIG SET repl-diskless-sync-delay 0").await;
+        let port = self.primary.port();
+        let mut replica = Raw::connect(&self.replica.url()).await;
+        replica.run::<()>("CONFIG SET repl-diskless-sync-delay 0").await;
+        replica.run::<()>(&format!("REPLICAOF 127.0.0.1 {port}")).await;
         eventually("the replica follows", async || {
             primary.run::<String>("INFO replication").await.contains("state=online")
         })
@@ -59,10 +60,15 @@ impl Pair {
         .await;
     }
 
-    /// The primary is gone for good, and the address leads to the replica.
-    async fn fail_over(&mut self) {
+    /// The primary is gone for good, and the address leads to the replica, as the client has noticed.
+    async fn fail_over(&mut self, client: &Inventory) {
         self.proxy.lead_to(self.replica.port());
         self.primary.kill().await.unwrap();
+        eventually("the connection was cut", async || {
+            let is_new = Raw::connect(&self.replica.url()).await.run::<String>("CLIENT LIST").await;
+            client.ping().await.is_ok() && is_new.lines().count() > 1
+        })
+        .await;
     }
 }
 
@@ -124,7 +130,7 @@ async fn a_promoted_replica_that_lacks_orders_is_noticed() {
         .await;
         pair.detach().await;
         let last = sell(&inventory, "b").await;
-        pair.fail_over().await;
+        pair.fail_over(&inventory).await;
         if waits {
             assert_not_replicated(last);
             // the one that would have to be waited for is the primary now
