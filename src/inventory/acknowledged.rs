@@ -21,16 +21,10 @@ use super::{Accepted, Fence, InventoryError, Item};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Acknowledged {
     fence: Option<Fence>,
-    /// The sale's name in the store; empty if it was never told.
-    sale: String,
-    latest: Option<Latest>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Latest {
+    /// The latest order's place in the ledger.
     position: u64,
-    order: String,
-    record: String,
+    /// As the scripts take it: the fence, the sale's name in the store, the latest order, its record.
+    arguments: [String; 4],
 }
 
 /// What a call was told.
@@ -43,13 +37,12 @@ pub(super) struct Told<'a> {
 
 impl Acknowledged {
     /// As the scripts take it.
-    pub(super) fn arguments(&self) -> [String; 4] {
-        let fence = self.fence.map(fence_text).unwrap_or_default();
-        let (order, record) = match &self.latest {
-            Some(latest) => (latest.order.clone(), latest.record.clone()),
-            None => Default::default(),
-        };
-        [fence, self.sale.clone(), order, record]
+    pub(super) fn arguments(&self) -> &[String; 4] {
+        &self.arguments
+    }
+
+    fn sale(&self) -> &str {
+        &self.arguments[1]
     }
 
     /// Of two tellings of one sale, whichever says more.
@@ -59,20 +52,14 @@ impl Acknowledged {
                 known.cluster == fence.cluster && known.revision >= fence.revision
             })
         };
-        self.fence = told.fence.filter(|fence| !is_lower(fence)).or(self.fence);
-        let known = self.latest.as_ref().map_or(0, |latest| latest.position);
-        if let Some(told) = told.latest.filter(|told| told.position > known) {
-            self.latest = Some(Latest::from(told));
+        if let Some(fence) = told.fence.filter(|fence| !is_lower(fence)) {
+            self.fence = Some(fence);
+            self.arguments[0] = fence_text(fence);
         }
-    }
-}
-
-impl From<&Accepted> for Latest {
-    fn from(accepted: &Accepted) -> Self {
-        Self {
-            position: accepted.position,
-            order: accepted.order.as_str().to_owned(),
-            record: record_text(accepted),
+        if let Some(latest) = told.latest.filter(|latest| latest.position > self.position) {
+            self.position = latest.position;
+            latest.order.as_str().clone_into(&mut self.arguments[2]);
+            self.arguments[3] = record_text(latest);
         }
     }
 }
@@ -96,18 +83,20 @@ impl Memory {
     }
 
     /// Remembers what a call was told that had been sent with `asked`.
-    pub(super) fn learn(&self, item: &Item, asked: &Acknowledged, told: Told<'_>) {
+    pub(super) fn learn(&self, item: &Item, asked: &Acknowledged, told: &Told<'_>) {
         let mut entries = self.entries();
         let entry = entries.entry(item.clone()).or_default();
         let known = Arc::make_mut(&mut entry.acknowledged);
-        if told.sale == known.sale {
-            known.add(&told);
-        } else if known.sale == asked.sale {
+        if told.sale != known.sale() {
+            if known.sale() != asked.sale() {
+                // two calls learned of two sales, and which is the later one the next call will tell
+                return;
+            }
             // the store checked that it is a later sale than the one that was asked with
-            let latest = told.latest.map(Latest::from);
-            *known = Acknowledged { fence: told.fence, sale: told.sale, latest };
+            let arguments = [String::new(), told.sale.clone(), String::new(), String::new()];
+            *known = Acknowledged { arguments, ..Acknowledged::default() };
         }
-        // else two calls learned of two sales, and which is the later one the next call will tell
+        known.add(told);
     }
 
     /// Notes whether the store has what it acknowledged of `item`: one line in the log when that
@@ -180,15 +169,15 @@ mod tests {
         let (memory, item) = (Memory::default(), Item::DEFAULT);
         let order = |position| -> &'static Accepted { Box::leak(Box::new(accepted(position))) };
         let before = memory.of(&item);
-        assert_eq!(before.arguments(), ["", "", "", ""]);
-        memory.learn(&item, &before, told("first", 3, Some(order(5))));
-        memory.learn(&item, &before, told("first", 2, Some(order(4))));
+        assert_eq!(*before.arguments(), ["", "", "", ""]);
+        memory.learn(&item, &before, &told("first", 3, Some(order(5))));
+        memory.learn(&item, &before, &told("first", 2, Some(order(4))));
         let first = memory.of(&item);
-        assert_eq!(first.arguments(), ["1 3", "first", "order-5", "5\t1\t7\t\t8080\t"]);
+        assert_eq!(*first.arguments(), ["1 3", "first", "order-5", "5\t1\t7\t\t8080\t"]);
 
-        memory.learn(&item, &first, told("second", 9, None));
-        assert_eq!(memory.of(&item).arguments(), ["1 9", "second", "", ""]);
-        memory.learn(&item, &before, told("first", 3, Some(order(6))));
-        assert_eq!(memory.of(&item).arguments(), ["1 9", "second", "", ""]);
+        memory.learn(&item, &first, &told("second", 9, None));
+        assert_eq!(*memory.of(&item).arguments(), ["1 9", "second", "", ""]);
+        memory.learn(&item, &before, &told("first", 3, Some(order(6))));
+        assert_eq!(*memory.of(&item).arguments(), ["1 9", "second", "", ""]);
     }
 }

@@ -14,10 +14,11 @@ const MAX_CHECKED: usize = 64;
 
 /// A script that reads: what the store must have, the check, and what to read.
 macro_rules! reader {
-    ($body:literal) => {
+    ($body:literal $(, behind $file:literal)?) => {
         LazyLock::new(|| {
             Script::new(concat!(
                 "#!lua flags=no-writes\n",
+                $(include_str!($file),)?
                 include_str!("acknowledged.lua"),
                 include_str!("read.lua"),
                 $body
@@ -40,8 +41,7 @@ static LEDGER: LazyLock<Script> = reader!(
 );
 
 /// The stock and one order's record, at one moment.
-static LOOK: LazyLock<Script> =
-    reader!("return lost or {stock, redis.call('HGET', ORDERS, ARGV[5])}");
+static LOOK: LazyLock<Script> = reader!("return lost or {stock, records[1]}", behind "look.lua");
 
 impl Inventory {
     /// The most orders that one page of the ledger has.

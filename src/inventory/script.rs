@@ -64,7 +64,7 @@ impl Script {
     ) -> Result<(Value, Option<RedisAnswer>), InventoryError> {
         let command = |name: &str, script: &str| {
             let mut command = redis::cmd(name);
-            command.arg(script).arg(keys.len()).arg(keys).arg(&acknowledged.arguments());
+            command.arg(script).arg(keys.len()).arg(keys).arg(acknowledged.arguments());
             arguments(&mut command);
             command
         };

@@ -137,7 +137,7 @@ impl Inventory {
         });
         let latest = accepted.max_by_key(|accepted| accepted.position);
         let told = Told { fence, sale: sale.unwrap_or_default(), latest };
-        self.memory.learn(item, &acknowledged, told);
+        self.memory.learn(item, &acknowledged, &told);
         Ok(outcomes)
     }
 
@@ -199,7 +199,7 @@ impl Inventory {
         let Done { sale, fence, values } =
             self.run(item, Some(token), &acknowledged, arguments).await?;
         let told = Told { fence, sale: sale.unwrap_or_default(), latest: None };
-        self.memory.learn(item, &acknowledged, told);
+        self.memory.learn(item, &acknowledged, &told);
         only_fence(values)
     }
 
@@ -214,7 +214,7 @@ impl Inventory {
         let done = self.run(item, token, &acknowledged, arguments).await?;
         let sale = done.sale.clone().unwrap_or_default();
         let told = Told { fence: done.fence, sale, latest: None };
-        self.memory.learn(item, &acknowledged, told);
+        self.memory.learn(item, &acknowledged, &told);
         self.memory.note(item, &Ok(()));
         Ok(done)
     }

@@ -3,8 +3,10 @@
 //! Redis that is started again with older data; the command as a process.
 
 use std::process::{Output, Stdio};
+use std::time::Duration;
 
 use flash_sale::demo::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
+use flash_sale::inventory::{Item, Replicas};
 use flash_sale::sale::HoldMode;
 use tokio::process::Command;
 
@@ -12,10 +14,15 @@ use super::shop::{Shop, ShopOptions};
 use crate::support::copies::{DataCopy, restart_with};
 use crate::support::etcd::shared_endpoint;
 use crate::support::eventually;
-use crate::support::store::Raw;
+use crate::support::store::{Raw, connect};
 
 async fn redis() -> PrivateRedis {
     PrivateRedis::start(RedisOptions::default()).await.unwrap()
+}
+
+/// For servers that answer, however busy the machine is.
+fn patient() -> ShopOptions {
+    ShopOptions { store_timeout: Duration::from_secs(20), ..ShopOptions::default() }
 }
 
 /// Runs `flash-sale adopt` on the shop's servers.
@@ -35,6 +42,11 @@ async fn adopt(what: &str, shop: &Shop, flags: &[&str]) -> (Option<i32>, String)
 
 /// Every call about the item is refused: `sold out` above all must not be told from an old copy.
 async fn assert_stopped(shop: &Shop) {
+    // the connection may still be seen as open for a moment
+    eventually("the store answers", async || {
+        shop.call("GET /readyz").await.text.contains("store-rolled-back")
+    })
+    .await;
     let paths =
         ["POST /stock/reduce", "GET /readyz", "GET /stock", "GET /orders", "GET /orders/a-1"];
     for line in paths {
@@ -50,7 +62,7 @@ async fn assert_stopped(shop: &Shop) {
 async fn a_rolled_back_store_stops_the_sale() {
     for hold in [HoldMode::Combined, HoldMode::Request] {
         let mut redis = redis().await;
-        let options = ShopOptions { hold, ..ShopOptions::default() };
+        let options = ShopOptions { hold, ..patient() };
         let shop = Shop::at(shared_endpoint().await, redis.url(), options);
         shop.start(0).await;
         let sold_out = DataCopy::of(&redis);
@@ -66,7 +78,7 @@ async fn a_rolled_back_store_stops_the_sale() {
         }
         // the right data are back
         restart_with(&mut redis, Some(&right)).await;
-        assert_eq!(shop.call("GET /readyz").await.status, 200);
+        eventually("it is ready", async || shop.call("GET /readyz").await.status == 200).await;
         assert_eq!(shop.order("a-3").await.json(200)["remaining"], 2);
         // or the sale is started afresh
         restart_with(&mut redis, None).await;
@@ -81,7 +93,7 @@ async fn a_rolled_back_store_stops_the_sale() {
 #[tokio::test]
 async fn an_operator_accepts_the_loss() {
     let mut redis = redis().await;
-    let shop = Shop::at(shared_endpoint().await, redis.url(), ShopOptions::default());
+    let shop = Shop::at(shared_endpoint().await, redis.url(), patient());
     let (status, text) = adopt("store", &shop, &[]).await;
     assert_eq!(status, Some(1), "{text}");
     assert!(text.contains("no stock of default"), "{text}");
@@ -114,10 +126,10 @@ async fn an_operator_accepts_the_loss() {
 #[tokio::test]
 async fn an_operator_adopts_another_cluster() {
     let redis = redis().await;
-    let before = Shop::at(shared_endpoint().await, redis.url(), ShopOptions::default());
+    let before = Shop::at(shared_endpoint().await, redis.url(), patient());
     before.start(5).await;
     let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
-    let shop = Shop::at(etcd.endpoint(), redis.url(), ShopOptions::default());
+    let shop = Shop::at(etcd.endpoint(), redis.url(), patient());
     shop.order("a-1").await.problem(503, "foreign-fence");
 
     let (status, text) = adopt("store", &shop, &["--yes"]).await;
@@ -151,17 +163,17 @@ async fn without_its_replica_an_order_is_unknown() {
     let mut raw = Raw::connect(&primary.url()).await;
     raw.run::<()>("CONFIG SET repl-diskless-sync-delay 0").await;
     Raw::connect(&replica.url()).await.run::<()>(&format!("REPLICAOF 127.0.0.1 {port}")).await;
-    let options = ShopOptions {
-        replicas: 1,
-        wait_timeout: std::time::Duration::from_secs(1),
-        ..ShopOptions::default()
-    };
+    let options =
+        ShopOptions { replicas: 1, wait_timeout: Duration::from_secs(1), ..ShopOptions::default() };
     let shop = Shop::at(shared_endpoint().await, primary.url(), options);
     eventually("the replica follows", async || {
         shop.raw().await.run::<String>("INFO replication").await.contains("state=online")
     })
     .await;
-    shop.start(1).await;
+    // a busy machine may take longer than the shop waits
+    let patient = Replicas { count: 1, timeout: Duration::from_secs(20) };
+    let inventory = connect(&primary.url()).await.with_replicas(patient);
+    inventory.start(&Item::DEFAULT, None, 1).await.unwrap();
     replica.child().pause().unwrap();
     for _ in 0..2 {
         let problem = shop.order("a-1").await.problem(504, "outcome-unknown");
