@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::chain::Chain;
 use crate::config::{SecretFileError, Servers, duration, item_name};
@@ -25,6 +25,10 @@ const NOT_DONE: u8 = 3;
 
 /// How long the lock outlives this command, should it die.
 const LOCK_TTL: Duration = Duration::from_secs(10);
+
+/// How many times the store is asked whether it is there, and the pause in between.
+const PINGS: u32 = 4;
+const PING_PAUSE: Duration = Duration::from_millis(500);
 
 /// Go on after etcd or Redis was set up anew or restored: shows what is given up, and asks for --yes
 ///
@@ -125,8 +129,7 @@ async fn adopt(options: &mut AdoptOptions) -> Result<Done, AdoptError> {
     options.servers.read_secret_files()?;
     let item = options.item.clone().unwrap_or_default();
     let inventory = options.servers.inventory()?;
-    // before anything waits for the lock
-    inventory.ping().await?;
+    reach(&inventory).await?;
     let name = lock_name(&options.servers.lock_name, &item);
     let lock_error = |source| AdoptError::Lock { name: name.clone(), holder: None, source };
     let etcd = EtcdBackend::new(options.servers.etcd_options())
@@ -139,6 +142,17 @@ async fn adopt(options: &mut AdoptOptions) -> Result<Done, AdoptError> {
     // gives up the lock; should that fail, it ends with the lease
     let _ = timeout(LOCK_TTL, session.close()).await;
     done
+}
+
+/// Whether the store answers, before anything waits for the lock. It may have just been started.
+async fn reach(inventory: &Inventory) -> Result<(), InventoryError> {
+    for _ in 1..PINGS {
+        match inventory.ping().await {
+            Err(error) if error.is_retryable() => sleep(PING_PAUSE).await,
+            reached => return reached,
+        }
+    }
+    inventory.ping().await
 }
 
 async fn under_lock(
