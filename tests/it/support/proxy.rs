@@ -18,6 +18,8 @@ pub(crate) struct Proxy {
 
 #[derive(Clone, Copy, Default)]
 struct State {
+    /// Where new connections go.
+    port: u16,
     /// A connection ends when the number changes.
     cuts: u32,
     /// While it is set, connections are accepted and nothing comes out of them.
@@ -29,13 +31,13 @@ impl Proxy {
     pub(crate) async fn to(port: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let state = watch::Sender::new(State::default());
+        let state = watch::Sender::new(State { port, ..State::default() });
         let states = state.subscribe();
         let holds = Arc::new(AtomicBool::new(false));
         let held = Arc::clone(&holds);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let cuts = states.borrow().cuts;
+                let State { cuts, port, .. } = *states.borrow();
                 tokio::spawn(forward(client, port, cuts, states.clone(), Arc::clone(&held)));
             }
         });
@@ -64,6 +66,11 @@ impl Proxy {
     #[cfg(feature = "chaos")]
     pub(crate) fn thaw(&self) {
         self.state.send_modify(|state| state.frozen = false);
+    }
+
+    /// Leads new connections to another port from now on. Those that are open stay.
+    pub(crate) fn lead_to(&self, port: u16) {
+        self.state.send_modify(|state| state.port = port);
     }
 
     /// From now on holds up what comes, in both directions, without ending anything.
