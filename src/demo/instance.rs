@@ -38,6 +38,7 @@ pub(crate) struct Shared<'a> {
     pub(crate) etcd: &'a str,
     pub(crate) redis: &'a str,
     pub(crate) lock: LockMode,
+    pub(crate) lock_name: &'a str,
     /// Further flags.
     pub(crate) flags: &'a [&'a str],
 }
@@ -45,6 +46,15 @@ pub(crate) struct Shared<'a> {
 impl Instance {
     /// Starts it, without waiting for it.
     pub(crate) fn start(port: u16, shared: Shared<'_>) -> Result<Self, DemoError> {
+        Self::start_as(&port.to_string(), port, shared)
+    }
+
+    /// As [`start`](Self::start), under another name than its port.
+    pub(crate) fn start_as(
+        instance: &str,
+        port: u16,
+        shared: Shared<'_>,
+    ) -> Result<Self, DemoError> {
         let lock = shared.lock.to_possible_value();
         let args = [
             "serve",
@@ -56,11 +66,11 @@ impl Instance {
             "--redis",
             shared.redis,
             "--instance",
-            &port.to_string(),
+            instance,
             "--shutdown-grace",
             SHUTDOWN_GRACE,
             "--lock-name",
-            LOCK_NAME,
+            shared.lock_name,
             "--lock",
             lock.as_ref().map_or("etcd", |lock| lock.get_name()),
         ];
