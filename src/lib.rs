@@ -17,6 +17,7 @@
 //! - [`demo`]: the `demo` command: private servers, the instances, the run, the verdict. The
 //!   integration tests use its servers, too.
 //! - [`mod@bench`]: the `bench` command: the sale beside others, in rounds, on the demo's servers.
+//! - `chaos`: the `chaos` command: faults and what must hold all the same; with the feature of this name.
 //! - [`health`]: the `health` command, for containers.
 //! - [`chain`], [`logging`], [`secret`]: small things that several of these need.
 //!
@@ -45,6 +46,8 @@
 
 pub mod bench;
 pub mod chain;
+#[cfg(feature = "chaos")]
+pub mod chaos;
 pub mod config;
 pub mod demo;
 pub mod health;

@@ -28,6 +28,8 @@ enum Command {
     Serve(Box<Config>),
     Demo(DemoOptions),
     Bench(BenchOptions),
+    #[cfg(feature = "chaos")]
+    Chaos(flash_sale::chaos::ChaosOptions),
     /// Ask an instance how it is: status 0 if it is well, 1 and a reason if not
     Health(HealthOptions),
 }
@@ -40,6 +42,8 @@ async fn main() -> ExitCode {
         Ok(()) => match command {
             Command::Demo(options) => return demo::run(options).await,
             Command::Bench(options) => return bench::run(options).await,
+            #[cfg(feature = "chaos")]
+            Command::Chaos(options) => return flash_sale::chaos::run(options).await,
             Command::Serve(config) => serve::serve(*config).await.map_err(Into::into),
             Command::Health(options) => health::check(&options).await.map_err(Into::into),
         },

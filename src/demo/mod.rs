@@ -18,7 +18,7 @@ pub mod dir;
 mod error;
 pub mod etcd;
 pub(crate) mod instance;
-mod load;
+pub(crate) mod load;
 mod options;
 pub mod ports;
 pub mod probe;

@@ -1,0 +1,28 @@
+//! The `chaos` command: what may break is broken, again and again, while orders are sent; what the
+//! clients saw is judged. Then the same without each defence, which must fail.
+//!
+//! # Layout
+//! - [`ChaosOptions`], [`run()`]: what can be asked for, and the suite from its beginning to its end
+//! - `rows`: the faults, one file for each family
+//! - `row`: what a row is; `trial`: one run of it, and its judgement
+//! - `scene`, `cluster`, `load`: the processes of a run and what can be done to them, etcd, the clients
+//! - `evidence`, `results`, `table`: what was seen, as data and for people
+//! - `random`: choices that the seed decides
+
+mod cluster;
+mod error;
+mod evidence;
+mod load;
+mod options;
+mod random;
+mod results;
+mod row;
+mod rows;
+mod scene;
+mod suite;
+mod table;
+mod trial;
+
+pub use error::ChaosError;
+pub use options::ChaosOptions;
+pub use suite::run;

@@ -1,0 +1,352 @@
+//! Who takes part in a run, and what a fault can do to them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::Method;
+use tokio::time::{Instant, sleep};
+
+use super::cluster::{self, Holder};
+use super::error::ChaosError;
+use super::evidence::Evidence;
+use super::random::Random;
+use super::row::{Setup, TTL_FLAG};
+use crate::demo::instance::{Instance, LOCK_NAME, Shared};
+use crate::demo::{
+    DemoError, EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, Proxy, RedisOptions, ports, probe,
+};
+use crate::sale::LockMode;
+
+/// How many times an instance is started if somebody took its port meanwhile.
+const PORT_ATTEMPTS: usize = 5;
+
+/// How long something may take that must come about, or the row cannot go on.
+pub(super) const PATIENCE: Duration = Duration::from_secs(15);
+
+/// How often something is asked for that must come about.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// At the end of a run everything is left alone for this long: what was unknown is settled then.
+const LAST_CALM: Duration = Duration::from_secs(2);
+
+/// How long the load may go on beyond its end until the row is done with its last fault.
+const FIRST_CALM: Duration = Duration::from_secs(1);
+
+/// What all runs share.
+#[derive(Debug)]
+pub(super) struct Stage {
+    pub(super) program: PathBuf,
+    pub(super) loadtest: PathBuf,
+    pub(super) dir: OwnedDir,
+}
+
+/// An instance, and the proxies around it.
+#[derive(Debug)]
+pub(super) struct Site {
+    pub(super) name: String,
+    pub(super) instance: Instance,
+    /// Its own flags when it was started last.
+    flags: Vec<String>,
+    /// One for each member.
+    pub(super) etcd_proxies: Vec<Proxy>,
+    pub(super) redis_proxy: Option<Proxy>,
+    pub(super) client_proxy: Option<Proxy>,
+}
+
+/// All that a run has started. It ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Scene {
+    pub(super) sites: Vec<Site>,
+    pub(super) redis: PrivateRedis,
+    pub(super) etcd: Vec<PrivateEtcd>,
+    pub(super) dir: OwnedDir,
+    pub(super) setup: Setup,
+    pub(super) random: Random,
+    pub(super) evidence: Evidence,
+    ends_at: Instant,
+    stage: Arc<Stage>,
+}
+
+impl Scene {
+    /// Starts the servers and the instances, and waits until all can sell.
+    pub(super) async fn open(
+        stage: Arc<Stage>,
+        setup: Setup,
+        random: Random,
+    ) -> Result<Self, ChaosError> {
+        let dir = OwnedDir::create_in(&stage.dir)
+            .map_err(ChaosError::system("no temporary directory could be made"))?;
+        let etcd_options = EtcdOptions { quota_backend_bytes: setup.etcd_quota_bytes };
+        let redis_options = RedisOptions {
+            maxmemory_bytes: setup.redis_maxmemory_bytes,
+            volatile: setup.redis_volatile,
+            ..RedisOptions::default()
+        };
+        let (etcd, redis) = tokio::try_join!(
+            PrivateEtcd::start_cluster_in(&dir, setup.etcd_members, etcd_options),
+            PrivateRedis::start_in(&dir, redis_options),
+        )?;
+        let evidence = Evidence::default();
+        let (sites, ends_at) = (Vec::new(), Instant::now());
+        let mut scene = Self { sites, redis, etcd, dir, setup, random, evidence, ends_at, stage };
+        for _ in 0..setup.instances {
+            let site = scene.site().await?;
+            scene.sites.push(site);
+        }
+        Ok(scene)
+    }
+
+    async fn site(&self) -> Result<Site, ChaosError> {
+        let no_proxy = ChaosError::system("a proxy has no port");
+        let mut etcd_proxies = Vec::new();
+        if self.setup.etcd_proxies {
+            for member in &self.etcd {
+                etcd_proxies.push(Proxy::to(member.port()).await.map_err(&no_proxy)?);
+            }
+        }
+        let mut redis_proxy = if self.setup.redis_proxies {
+            let proxy = Proxy::with_marker(self.redis.port(), b"stale\r\n").await;
+            Some(proxy.map_err(&no_proxy)?)
+        } else {
+            None
+        };
+        let mut attempt = 1;
+        loop {
+            let [port] = ports::free_ports().map_err(ChaosError::system("no port is free"))?;
+            let first = self.sites.first().filter(|_| self.setup.one_name);
+            let name = first.map_or_else(|| port.to_string(), |first| first.name.clone());
+            let flags = Vec::new();
+            let instance = self.start(&name, port, &etcd_proxies, redis_proxy.as_ref(), &flags)?;
+            let client_proxy = if self.setup.client_proxies {
+                Some(Proxy::to(port).await.map_err(&no_proxy)?)
+            } else {
+                None
+            };
+            let mut site = Site { name, instance, flags, etcd_proxies, redis_proxy, client_proxy };
+            match site.instance.until_ready().await {
+                Ok(()) => return Ok(site),
+                Err(DemoError::Server(error))
+                    if error.is_port_taken() && attempt < PORT_ATTEMPTS =>
+                {
+                    attempt += 1;
+                    (etcd_proxies, redis_proxy) = (site.etcd_proxies, site.redis_proxy);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn start(
+        &self,
+        name: &str,
+        port: u16,
+        etcd_proxies: &[Proxy],
+        redis_proxy: Option<&Proxy>,
+        flags: &[String],
+    ) -> Result<Instance, ChaosError> {
+        let etcd: Vec<_> = if etcd_proxies.is_empty() {
+            let known = if self.setup.one_endpoint { 1 } else { self.etcd.len() };
+            self.etcd.iter().take(known).map(PrivateEtcd::endpoint).collect()
+        } else {
+            etcd_proxies.iter().map(Proxy::url).collect()
+        };
+        let redis = redis_proxy.map_or_else(
+            || self.redis.url(),
+            |proxy| format!("redis://127.0.0.1:{}", proxy.port()),
+        );
+        let mut all = vec!["--lock-ttl", TTL_FLAG];
+        all.extend(self.setup.flags);
+        all.extend(flags.iter().map(String::as_str));
+        let shared = Shared {
+            program: &self.stage.program,
+            dir: &self.dir,
+            etcd: &etcd.join(","),
+            redis: &redis,
+            lock: LockMode::Etcd,
+            lock_name: LOCK_NAME,
+            flags: &all,
+        };
+        Ok(Instance::start_as(name, port, shared)?)
+    }
+
+    pub(super) fn stage(&self) -> &Stage {
+        &self.stage
+    }
+
+    /// Where clients reach the instances.
+    pub(super) fn urls(&self) -> Vec<String> {
+        let url = |site: &Site| {
+            site.client_proxy.as_ref().map_or_else(|| site.instance.url(), Proxy::url)
+        };
+        self.sites.iter().map(url).collect()
+    }
+
+    /// The load has begun and lasts this long.
+    pub(super) fn begin(&mut self, lasts: Duration) {
+        self.ends_at = Instant::now() + lasts;
+    }
+
+    /// Waits for a time that chance decides, so that the next fault meets anything. False if a fault
+    /// that takes `length`, its aftermath included, would not end before the load does.
+    pub(super) async fn next_round(&mut self, length: Duration) -> bool {
+        let calm = self.random.millis(300, 1500);
+        let first = if self.evidence.times == 0 { FIRST_CALM } else { Duration::ZERO };
+        if Instant::now() + first + calm + length + LAST_CALM > self.ends_at
+            && self.evidence.times > 0
+        {
+            return false;
+        }
+        sleep(first + calm).await;
+        self.evidence.times += 1;
+        true
+    }
+
+    /// Whether the load ends within this time.
+    pub(super) fn ends_within(&self, time: Duration) -> bool {
+        Instant::now() + time > self.ends_at
+    }
+
+    /// Asks until the answer is there.
+    pub(super) async fn until<T>(
+        &self,
+        what: &'static str,
+        mut ask: impl AsyncFnMut(&Self) -> Result<Option<T>, ChaosError>,
+    ) -> Result<T, ChaosError> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            // what cannot be asked now may be asked later: a member that has just begun to run
+            let asked = ask(self).await;
+            match asked {
+                Ok(Some(answer)) => return Ok(answer),
+                Err(error) if Instant::now() >= deadline => return Err(error),
+                Ok(None) if Instant::now() >= deadline => {
+                    return Err(ChaosError::NotInTime { what, seconds: PATIENCE.as_secs() });
+                }
+                Ok(None) | Err(_) => sleep(POLL_INTERVAL).await,
+            }
+        }
+    }
+
+    /// Where etcd answers: the first member that runs.
+    pub(super) fn endpoint(&self) -> String {
+        self.etcd.first().map(PrivateEtcd::endpoint).unwrap_or_default()
+    }
+
+    /// Who holds the lock now, waiting for somebody to.
+    pub(super) async fn holder(&self) -> Result<(usize, Holder), ChaosError> {
+        self.until("an instance holds the lock", async |scene| {
+            let holder = cluster::holder(&scene.endpoint(), LOCK_NAME).await?;
+            Ok(holder.and_then(|holder| Some((scene.index_of(&holder.instance)?, holder))))
+        })
+        .await
+    }
+
+    /// Waits until another instance holds the lock.
+    pub(super) async fn holder_besides(&self, index: usize) -> Result<Holder, ChaosError> {
+        self.until("another instance holds the lock", async |scene| {
+            let holder = cluster::holder(&scene.endpoint(), LOCK_NAME).await?;
+            let index_now = holder.as_ref().and_then(|holder| scene.index_of(&holder.instance));
+            Ok(holder.filter(|_| index_now.is_some_and(|now| now != index)))
+        })
+        .await
+    }
+
+    /// Notes that this lease is gone, waiting for it.
+    pub(super) async fn note_lease_gone(&mut self, lease: i64) -> Result<(), ChaosError> {
+        self.until("the lease is gone", async |scene| {
+            Ok(cluster::is_lease_gone(&scene.endpoint(), lease).await?.then_some(()))
+        })
+        .await?;
+        self.evidence.saw("leases gone", 1);
+        Ok(())
+    }
+
+    fn index_of(&self, instance: &str) -> Option<usize> {
+        self.sites.iter().position(|site| site.name == instance)
+    }
+
+    /// Ends an instance with SIGKILL, and notes it.
+    pub(super) async fn kill(&mut self, index: usize) -> Result<(), ChaosError> {
+        let killed = self.sites[index].instance.child.kill().await;
+        killed.map_err(ChaosError::system("an instance cannot be killed"))?;
+        self.evidence.saw("instances killed", 1);
+        Ok(())
+    }
+
+    /// Starts an instance again that has ended, on its port, with these flags of its own.
+    pub(super) async fn start_again(
+        &mut self,
+        index: usize,
+        flags: &[&str],
+    ) -> Result<(), ChaosError> {
+        let flags: Vec<_> = flags.iter().map(|&flag| flag.to_owned()).collect();
+        let site = &self.sites[index];
+        let port = site.instance.port;
+        let (etcd, redis) = (site.etcd_proxies.as_slice(), site.redis_proxy.as_ref());
+        let mut instance = self.start(&site.name, port, etcd, redis, &flags)?;
+        instance.until_ready().await?;
+        let site = &mut self.sites[index];
+        (site.instance, site.flags) = (instance, flags);
+        Ok(())
+    }
+
+    /// SIGSTOP to an instance.
+    pub(super) fn pause(&self, index: usize) -> Result<(), ChaosError> {
+        let paused = self.sites[index].instance.child.pause();
+        paused.map_err(ChaosError::system("an instance cannot be paused"))
+    }
+
+    /// SIGCONT to an instance.
+    pub(super) fn resume(&self, index: usize) -> Result<(), ChaosError> {
+        let resumed = self.sites[index].instance.child.resume();
+        resumed.map_err(ChaosError::system("an instance cannot be resumed"))
+    }
+
+    /// What the counter of this name says, added up over all instances that answer.
+    pub(super) async fn counter(&self, name: &str) -> u64 {
+        let mut sum = 0;
+        for site in &self.sites {
+            let port = site.instance.port;
+            if let Ok((_, text)) = probe::http(Method::GET, port, "/metrics", "").await {
+                sum += read_counter(&text, name);
+            }
+        }
+        sum
+    }
+
+    /// Stops everything in order, and removes its files.
+    pub(super) async fn close(self) -> Result<(), ChaosError> {
+        let Self { mut sites, redis, etcd, dir, .. } = self;
+        let stops = sites.iter_mut().map(|site| site.instance.child.kill());
+        futures_util::future::join_all(stops).await;
+        drop((sites, redis, etcd));
+        dir.remove().await.map_err(ChaosError::system("not everything is stopped"))
+    }
+}
+
+/// The samples of a counter, whatever their labels, added up.
+fn read_counter(text: &str, name: &str) -> u64 {
+    let samples = text.lines().filter_map(|line| {
+        let rest = line.strip_prefix(name)?;
+        let rest = match rest.strip_prefix('{') {
+            Some(labels) => labels.split_once("} ")?.1,
+            None => rest.strip_prefix(' ')?,
+        };
+        // a counter may be written as a float
+        rest.split(['.', ' ']).next()?.parse::<u64>().ok()
+    });
+    samples.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a counter is read with and without labels, and not for another one whose name is longer.
+    #[test]
+    fn reads_counters() {
+        let text = "# TYPE a counter\na 3\na{x=\"1\"} 4\na{x=\"2\"} 5.0\na_total 100\n";
+        assert_eq!((read_counter(text, "a"), read_counter(text, "b")), (12, 0));
+    }
+}

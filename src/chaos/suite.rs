@@ -1,0 +1,282 @@
+//! The suite from its beginning to its end.
+
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::error::ChaosError;
+use super::options::ChaosOptions;
+use super::random::Random;
+use super::results::{ControlResult, Results, RowResult, Verdict};
+use super::row::{Control, Row};
+use super::rows;
+use super::scene::Stage;
+use super::table;
+use super::trial::{Outcome, Plan};
+use crate::chain::Chain;
+use crate::demo::OwnedDir;
+use crate::demo::load::find;
+use crate::demo::signals::{Ending, Signals};
+
+const FAULTS: u8 = 1;
+const NO_RESULTS: u8 = 2;
+
+/// How long each row of a short run sends orders.
+const SHORT_SECONDS: u64 = 10;
+
+/// How long a control sends orders, at most: it need not show that it never fails.
+const CONTROL_SECONDS: u64 = 16;
+
+/// Whether a control loses is a matter of luck; it has this many chances.
+const CONTROL_ATTEMPTS: u32 = 4;
+
+/// Runs what the options ask for, prints the tables, and writes results.json.
+///
+/// The exit code is 0 if every row holds and every control fails, 1 if not, 2 if that could not be
+/// found out, 128 and the signal's number if a signal came before the end.
+pub async fn run(options: ChaosOptions) -> ExitCode {
+    match suite(&options).await {
+        Ok(code) => code,
+        Err(error) => {
+            note(&format!("flash-sale chaos: {}", Chain(&error)));
+            NO_RESULTS.into()
+        }
+    }
+}
+
+async fn suite(options: &ChaosOptions) -> Result<ExitCode, ChaosError> {
+    let rows = choose(options)?;
+    if options.list {
+        let _ = write!(io::stdout(), "{}", list(&rows));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut signals =
+        Signals::listen().map_err(ChaosError::system("signals cannot be listened to"))?;
+    let program = std::env::current_exe()
+        .map_err(ChaosError::system("the path of this program is not known"))?;
+    let loadtest = find(&program)?;
+    let dir =
+        OwnedDir::create().map_err(ChaosError::system("no temporary directory could be made"))?;
+    let stage = Arc::new(Stage { program, loadtest, dir });
+    let ended = tokio::select! {
+        results = run_all(options, rows, &stage) => Ok(results),
+        ending = signals.next() => Err(ending),
+    };
+    // dropping the runs has told all processes to end; the directory goes when they are gone
+    let remove = async {
+        match Arc::into_inner(stage) {
+            Some(stage) => stage.dir.remove().await,
+            None => Ok(()),
+        }
+    };
+    tokio::select! {
+        removed = remove => removed.map_err(ChaosError::system("not everything is stopped"))?,
+        // enough: what is left goes by itself, a little later
+        _ = signals.next() => {}
+    }
+    let results = match ended {
+        Ok(results) => results,
+        Err(ending) => return Ok(interrupted(ending)),
+    };
+    let text = table::text(&results);
+    // if nobody reads it, the files remain
+    let _ = write!(io::stdout(), "{text}");
+    write(&options.out, &results, &text)
+        .map_err(ChaosError::system("the results could not be written"))?;
+    note(&format!("results.json and tables.md are in {}", options.out.display()));
+    Ok(match results.verdict() {
+        Verdict::Good => ExitCode::SUCCESS,
+        Verdict::Bad => FAULTS.into(),
+        Verdict::Unknown => NO_RESULTS.into(),
+    })
+}
+
+fn interrupted(ending: Ending) -> ExitCode {
+    note("flash-sale chaos: stopped; nothing is left of it");
+    ending.exit_code().into()
+}
+
+fn choose(options: &ChaosOptions) -> Result<Vec<Row>, ChaosError> {
+    let mut all = rows::all();
+    if let Some(name) =
+        options.only.iter().find(|name| all.iter().all(|row| row.name != name.as_str()))
+    {
+        return Err(ChaosError::NoSuchRow(name.clone()));
+    }
+    if options.only.is_empty() {
+        all.retain(|row| !options.short || rows::SHORT.contains(&row.name));
+    } else {
+        all.retain(|row| options.only.iter().any(|name| name == row.name));
+    }
+    if options.no_controls {
+        for row in &mut all {
+            row.controls.clear();
+        }
+    }
+    Ok(all)
+}
+
+fn list(rows: &[Row]) -> String {
+    let line = |row: &Row| {
+        let controls = row.controls.iter().map(|control| {
+            format!("    without {}: breaks {}\n", control.without, control.breaks.join(" or "))
+        });
+        format!("{}: {}\n{}", row.name, row.fault, controls.collect::<String>())
+    };
+    rows.iter().map(line).collect()
+}
+
+/// How the runs of one suite are made.
+struct Suite<'a> {
+    options: &'a ChaosOptions,
+    stage: &'a Arc<Stage>,
+    seed: u64,
+    lasts: Duration,
+    /// One permit for each run that may go on beside others.
+    places: Semaphore,
+}
+
+async fn run_all(options: &ChaosOptions, rows: Vec<Row>, stage: &Arc<Stage>) -> Results {
+    let began = Instant::now();
+    let seed = options.seed.unwrap_or_else(|| {
+        // short enough to be typed again
+        Random::new(u64::from(std::process::id()), &uuid::Uuid::new_v4().to_string()).next()
+            % 1_000_000_000
+    });
+    let load_seconds = if options.short { SHORT_SECONDS } else { options.seconds };
+    note(&format!(
+        "seed {seed}: {} rows, each sends orders for {load_seconds} s, {} at a time",
+        rows.len(),
+        options.jobs
+    ));
+    let suite = Suite {
+        options,
+        stage,
+        seed,
+        lasts: Duration::from_secs(load_seconds),
+        places: Semaphore::new(options.jobs),
+    };
+    let order: Vec<_> = rows.iter().map(|row| row.name).collect();
+    let mut running: FuturesUnordered<_> = rows.iter().map(|row| suite.row(row)).collect();
+    let mut results = Vec::new();
+    while let Some(result) = running.next().await {
+        results.push(result);
+    }
+    results.sort_by_key(|result| order.iter().position(|name| *name == result.name));
+    Results {
+        seed,
+        build: if cfg!(debug_assertions) { "debug" } else { "release" },
+        load_seconds,
+        seconds: began.elapsed().as_secs_f64(),
+        rows: results,
+    }
+}
+
+impl Suite<'_> {
+    async fn row(&self, row: &Row) -> RowResult {
+        let run = self.trial(row, None, 0).await;
+        let mut controls = Vec::new();
+        for control in &row.controls {
+            controls.push(self.control(row, control).await);
+        }
+        RowResult { name: row.name, fault: row.fault, run, controls }
+    }
+
+    async fn control(&self, row: &Row, control: &Control) -> ControlResult {
+        let mut attempts = 0;
+        let run = loop {
+            attempts += 1;
+            let run = self.trial(row, Some(control), attempts).await;
+            let failed = run.as_ref().is_ok_and(|outcome| outcome.broke(control.breaks));
+            if failed || attempts == CONTROL_ATTEMPTS {
+                break run;
+            }
+        };
+        let breaks = control.breaks.to_vec();
+        ControlResult { without: control.without, breaks, run, attempts }
+    }
+
+    async fn trial(
+        &self,
+        row: &Row,
+        control: Option<&Control>,
+        attempt: u32,
+    ) -> Result<Outcome, String> {
+        let permits = if row.alone { self.options.jobs } else { 1 };
+        let permits = u32::try_from(permits).unwrap_or(1);
+        let _place = self.places.acquire_many(permits).await.map_err(|error| error.to_string())?;
+        let name = match control {
+            None => row.name.to_owned(),
+            Some(control) => {
+                format!("{} without {}", row.name, control.without.replace([' ', '/'], "-"))
+            }
+        };
+        let control_lasts = self.lasts.min(Duration::from_secs(CONTROL_SECONDS));
+        let plan = Plan {
+            name: &name,
+            trial: control.map_or(&row.trial, |control| &control.trial),
+            lasts: if control.is_some() { control_lasts } else { self.lasts },
+            seed: self.seed.wrapping_add(u64::from(attempt) * 1_000_000_007),
+            out: &self.options.out.join(name.replace(' ', "-")),
+        };
+        let mut run = plan.run(self.stage).await.map_err(|error| Chain(&error).to_string());
+        let good = match (&run, control) {
+            (Ok(outcome), None) => outcome.findings.is_empty(),
+            (Ok(outcome), Some(control)) => outcome.broke(control.breaks),
+            (Err(_), _) => false,
+        };
+        if let Ok(outcome) = &mut run
+            && good
+            && !self.options.keep
+        {
+            plan.forget(outcome);
+        }
+        if let Ok(outcome) = &mut run {
+            // the row's own seed repeats the row and its controls
+            outcome.seed = self.seed;
+        }
+        note(&progress(&name, good, control.is_some(), &run));
+        run
+    }
+}
+
+fn progress(name: &str, good: bool, is_control: bool, run: &Result<Outcome, String>) -> String {
+    let outcome = match run {
+        Ok(outcome) => outcome,
+        Err(error) => return format!("{name}: could not be run: {error}"),
+    };
+    let verdict = match (good, is_control) {
+        (true, false) => "holds".to_owned(),
+        (false, false) => format!("BROKEN: {}", table::broken(outcome)),
+        (true, true) => format!("fails as it must: {}", table::broken(outcome)),
+        (false, true) => format!("does not fail as it must ({})", table::broken(outcome)),
+    };
+    let facts = outcome.facts.iter().map(|(what, times)| format!("{times} {what}"));
+    format!(
+        "{name}: {verdict}; {} times in {:.0} s ({}); {} of {} orders acknowledged, longest pause {:.1} of {:.1} s",
+        outcome.times,
+        outcome.seconds,
+        facts.collect::<Vec<_>>().join(", "),
+        outcome.counts.acknowledged,
+        outcome.counts.orders,
+        outcome.counts.longest_pause_seconds,
+        outcome.bound_seconds,
+    )
+}
+
+fn write(out: &Path, results: &Results, text: &str) -> io::Result<()> {
+    std::fs::create_dir_all(out)?;
+    std::fs::write(out.join("results.json"), serde_json::to_vec_pretty(results)?)?;
+    std::fs::write(out.join("tables.md"), text)
+}
+
+/// Progress, for people: standard output has the results.
+fn note(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
