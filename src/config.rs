@@ -10,6 +10,8 @@ use axum::http::Uri;
 use clap::Args;
 use clap::builder::BoolishValueParser;
 
+use crate::defence::Defence;
+use crate::fault::Rule;
 use crate::http::StartAccess;
 use crate::http::server::ServerOptions;
 use crate::inventory::Inventory;
@@ -145,6 +147,35 @@ pub struct Config {
     /// How many connections may be open
     #[arg(long, env = "FLASH_SALE_MAX_CONNECTIONS", value_name = "N", default_value = "20000", value_parser = count(1, 1_000_000))]
     pub max_connections: usize,
+
+    /// Run without these defences, to show what they are for; fence needs --demo, all others a program
+    /// that was built for tests
+    #[arg(long, env = "FLASH_SALE_WITHOUT", value_name = "DEFENCE", value_delimiter = ',')]
+    pub without: Vec<Defence>,
+
+    /// Stop, kill or pause this instance at a point of a tenure, for tests: POINT:ACTION:WHEN, such as
+    /// before-write:stop:7; needs --demo
+    #[arg(long, env = "FLASH_SALE_FAULT_AT", value_name = "FAULT", value_delimiter = ',')]
+    pub fault_at: Vec<Rule>,
+
+    /// Keep every worker of this instance busy when this file appears, for the time that stands in it
+    #[cfg(feature = "chaos")]
+    #[arg(long, env = "FLASH_SALE_STARVE_FILE", value_name = "FILE")]
+    pub starve_file: Option<PathBuf>,
+}
+
+/// A flag for trying things out, in a service that may be meant in earnest.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotInEarnest {
+    /// The fence.
+    #[error(
+        "--without fence needs --demo: without the fence, a holder that was paused sells what others \
+         have sold already"
+    )]
+    WithoutFence,
+    /// A fault.
+    #[error("--fault-at needs --demo: it stops or kills this instance in the middle of its work")]
+    FaultAt,
 }
 
 /// A file of a secret that cannot be used.
@@ -186,6 +217,20 @@ impl Config {
         }
         if let Some(path) = self.admin_token_file.take() {
             self.admin_token = Some(read_secret("--admin-token-file", &path)?);
+        }
+        Ok(())
+    }
+
+    /// Refuses what only a demo, or a program that was built for tests, may do.
+    ///
+    /// # Errors
+    /// [`NotInEarnest`] names the flag.
+    pub fn check(&self) -> Result<(), NotInEarnest> {
+        if !self.demo && self.without.contains(&Defence::Fence) {
+            return Err(NotInEarnest::WithoutFence);
+        }
+        if !self.demo && !cfg!(feature = "chaos") && !self.fault_at.is_empty() {
+            return Err(NotInEarnest::FaultAt);
         }
         Ok(())
     }

@@ -19,6 +19,8 @@
 //! - [`mod@bench`]: the `bench` command: the sale beside others, in rounds, on the demo's servers.
 //! - `chaos`: the `chaos` command: faults and what must hold all the same; with the feature of this name.
 //! - [`health`]: the `health` command, for containers.
+//! - [`defence`] and [`fault`]: how tests take a defence away, or have a fault at a given point. Used by
+//!   all but the lock, which has its own.
 //! - [`chain`], [`logging`], [`secret`]: small things that several of these need.
 //!
 //! The load test is a program of its own, in `loadtest/`; it speaks HTTP alone.
@@ -49,7 +51,9 @@ pub mod chain;
 #[cfg(feature = "chaos")]
 pub mod chaos;
 pub mod config;
+pub mod defence;
 pub mod demo;
+pub mod fault;
 pub mod health;
 pub mod http;
 pub mod inventory;

@@ -13,7 +13,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use crate::config::{Config, SecretFileError};
+use crate::config::{Config, NotInEarnest, SecretFileError};
+use crate::defence::Defence;
+use crate::fault;
 use crate::http::server::{self, Stopped};
 use crate::http::{AppState, router};
 use crate::sale::BoxError;
@@ -28,6 +30,9 @@ pub enum ServeError {
     /// A file that a flag names cannot be used.
     #[error(transparent)]
     SecretFile(#[from] SecretFileError),
+    /// A flag that is for a demo or a test.
+    #[error(transparent)]
+    NotInEarnest(#[from] NotInEarnest),
     /// The address cannot be listened on.
     #[error("cannot listen on {address}{}", advice(.source))]
     Listen {
@@ -65,6 +70,27 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
+/// Switches off what this instance shall run without, and prepares the faults that are asked for.
+fn take_away(config: &Config) {
+    for defence in &config.without {
+        defence.switch_off();
+    }
+    for defence in Defence::all_off() {
+        tracing::error!(
+            "RUNNING WITHOUT {defence}: this instance can lose orders or sell units twice"
+        );
+    }
+    fault::follow(config.fault_at.clone());
+    for rule in &config.fault_at {
+        let when = rule.when();
+        tracing::error!(?when, "a FAULT is asked for: {} at {}", rule.action(), rule.point());
+    }
+    #[cfg(feature = "chaos")]
+    if let Some(path) = &config.starve_file {
+        fault::starvation::on_file(path.clone());
+    }
+}
+
 /// Runs one instance until the process is told to stop by SIGTERM or SIGINT, and then stops it: it
 /// is no longer ready and accepts no more connections, answers the requests in flight, gives up the
 /// lock and revokes its lease. A second signal ends it at once.
@@ -72,7 +98,9 @@ fn advice(error: &io::Error) -> &'static str {
 /// # Errors
 /// See [`ServeError`].
 pub async fn serve(mut config: Config) -> Result<(), ServeError> {
+    config.check()?;
     config.read_secret_files()?;
+    take_away(&config);
     let mut options = config.server_options();
     options.max_connections = files::room_for(options.max_connections);
     let mut signals = Signals::new().map_err(ServeError::Signals)?;

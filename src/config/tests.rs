@@ -55,6 +55,8 @@ fn wrong_values_get_a_sentence() {
         ("--lock-name", "a/", "a lock name is"),
         ("--lock", "redis", "etcd, local, none"),
         ("--admin-token", "", "at least one character"),
+        ("--without", "fence,sense", "a defence that this program can do without is fence"),
+        ("--fault-at", "before-write:stop", "a fault is written POINT:ACTION:WHEN"),
     ] {
         let error = parse(&[flag, value]).expect_err(value);
         assert!(error.contains(sentence), "{flag} {value}: {error}");
@@ -103,4 +105,27 @@ fn flags_that_contradict_each_other_are_refused() {
     parse(&["--demo", "--admin-token", "x"]).expect_err("everybody, and those with the token");
     parse(&["--redis", "redis://a", "--redis-file", "b"]).expect_err("two addresses");
     parse(&["--etcd-password", "x"]).expect_err("a password without a user");
+}
+
+/// Goal: a service that may be meant in earnest does not do without its fence, and does not stop itself.
+#[test]
+fn some_flags_need_demo() {
+    for (flag, error) in [
+        ("--without=fence", Some(NotInEarnest::WithoutFence)),
+        (
+            "--fault-at=before-write:stop:1",
+            (!cfg!(feature = "chaos")).then_some(NotInEarnest::FaultAt),
+        ),
+    ] {
+        assert_eq!(parse(&[flag]).expect("it can be read").check().err(), error, "{flag}");
+        assert_eq!(parse(&[flag, "--demo"]).expect("it can be read").check(), Ok(()), "{flag}");
+    }
+}
+
+/// Goal: without the cargo feature, the other defences are there for good, and the flag says why.
+#[cfg(not(feature = "chaos"))]
+#[test]
+fn other_defences_need_the_feature() {
+    let error = parse(&["--demo", "--without", "order-ids"]).expect_err("no such way");
+    assert!(error.contains("cargo feature chaos"), "{error}");
 }

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use super::problem::{Problem, ProblemType};
 use super::reply;
 use super::state::AppState;
+use crate::defence::Defence;
 
 /// How long the readiness check may take. Most probes wait for one to five seconds.
 const READY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -26,6 +27,8 @@ struct Build {
     version: &'static str,
     /// Known if `GIT_COMMIT` was set while the program was built.
     commit: Option<&'static str>,
+    /// The defences that this instance runs without: none, in earnest.
+    without: Vec<&'static str>,
 }
 
 /// The process lives. Nothing else is asked, since a restart mends nothing else.
@@ -55,5 +58,6 @@ pub(super) async fn version() -> Response {
         name: env!("CARGO_PKG_NAME"),
         version: env!("CARGO_PKG_VERSION"),
         commit: option_env!("GIT_COMMIT"),
+        without: Defence::all_off().map(Defence::name).collect(),
     })
 }

@@ -8,6 +8,7 @@ use super::connection::{Connection, Effect};
 use super::record::{instance_text, parse_fence, parse_record, token_text};
 use super::script::{self, Answer};
 use super::{Fence, InventoryError, InventoryOptions, Item, Keys, Order, Outcome, Stock};
+use crate::fault::{self, Point};
 use crate::lock::Token;
 
 /// The stock of all items in one Redis (version 7 or later, or Valkey). Clones share one connection,
@@ -93,7 +94,9 @@ impl Inventory {
                 command.arg(order.id.as_str()).arg(order.quantity.get()).arg(order.user.as_str());
             }
         };
-        let answers = self.run(item, token, arguments).await?;
+        fault::at(Point::BeforeWrite).await;
+        let answers = fault::once_sent(self.run(item, token, arguments)).await?;
+        fault::at(Point::AfterAnswer).await;
         if answers.len() != orders.len() {
             return Err(script::not_understood());
         }

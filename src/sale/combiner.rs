@@ -22,6 +22,7 @@ use super::error::{from_read, from_store};
 use super::order_queue::{Answer, NotQueued, OrderQueue, WaitingOrder};
 use super::tenure::{is_closed, is_gone, lock_name, unavailable};
 use super::{SaleError, SaleOptions};
+use crate::fault::{self, Point};
 use crate::inventory::{Inventory, InventoryError, Item, Order, Outcome};
 use crate::lock::{Guard, LockError, SessionKeeper};
 
@@ -159,6 +160,7 @@ impl Combiner {
 
     /// Runs batches until the lock is given up or lost. Returns how long to leave it to others.
     async fn hold(&self, queue: &OrderQueue, mut guard: Guard) -> Option<Duration> {
+        fault::at(Point::AfterGrant).await;
         let mut ends_at = Instant::now() + self.options.tenure;
         let mut has_sold = false;
         loop {
@@ -183,6 +185,7 @@ impl Combiner {
                     continue;
                 }
             }
+            fault::at(Point::BeforeRelease).await;
             // also if nobody waits right now: those who have just been answered will order again, and
             // the release and the next claim are one transaction this way
             let turn = queue.while_expiring(guard.hand_over(), |o| self.too_late(queue, o));
@@ -198,6 +201,7 @@ impl Combiner {
                     return None;
                 }
             }
+            fault::at(Point::AfterGrant).await;
             ends_at = Instant::now() + self.options.tenure;
             has_sold = false;
         }

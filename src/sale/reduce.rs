@@ -7,6 +7,7 @@ use tokio::time::{Instant, sleep};
 use super::error::from_store;
 use super::tenure::{self, Tenure, unavailable};
 use super::{Inner, SaleError};
+use crate::fault::{self, Point};
 use crate::inventory::{Inventory, InventoryError, Order, Outcome};
 use crate::lock::{LockError, SessionKeeper};
 
@@ -79,7 +80,9 @@ async fn under_lock(
     order: Order,
     deadline: Instant,
 ) -> Attempt {
+    fault::at(Point::AfterGrant).await;
     let attempt = reduce_stock(&inventory, &mut tenure, &instance, &order, deadline).await;
+    fault::at(Point::BeforeRelease).await;
     // the answer stands whenever the release is done: it goes on in the background
     drop(tenure.guard);
     attempt
