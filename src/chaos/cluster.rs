@@ -42,6 +42,22 @@ pub(super) async fn holder(endpoint: &str, name: &str) -> Result<Option<Holder>,
     }))
 }
 
+/// The lease on which a claim of this instance on the lock hangs.
+pub(super) async fn lease_of(
+    endpoint: &str,
+    name: &str,
+    instance: &str,
+) -> Result<Option<i64>, ChaosError> {
+    let options = GetOptions::new().with_prefix().with_limit(100);
+    let queue = client(endpoint).await?.get(format!("{name}/"), Some(options)).await?;
+    let of_instance = |label: &[u8]| label.strip_suffix(instance.as_bytes()).is_some();
+    Ok(queue
+        .kvs()
+        .iter()
+        .find(|claim| of_instance(claim.value()))
+        .map(etcd_client::KeyValue::lease))
+}
+
 /// How many claims wait for the lock `name`, the holder's included.
 pub(super) async fn queue_length(endpoint: &str, name: &str) -> Result<usize, ChaosError> {
     let options = GetOptions::new().with_prefix().with_count_only();

@@ -3,6 +3,7 @@
 use std::io;
 
 use crate::demo::{DemoError, ServerError};
+use crate::lock::LockError;
 
 /// Why there is nothing to judge. Each one says what to do or what is wrong.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +35,9 @@ pub enum ChaosError {
     /// etcd refused something that the fault needs.
     #[error("etcd did not do what the fault needs")]
     Etcd(#[source] Box<etcd_client::Error>),
+    /// The lock could not be held.
+    #[error("a lock beside the sale's could not be held")]
+    Lock(#[source] LockError),
     /// Redis refused something that the fault needs.
     #[error("Redis did not do what the fault needs: {0}")]
     Redis(String),

@@ -5,13 +5,15 @@
 //! - [`ChaosOptions`], [`run()`]: what can be asked for, and the suite from its beginning to its end
 //! - `rows`: the faults, one file for each family
 //! - `row`: what a row is; `trial`: one run of it, and its judgement
-//! - `scene`, `cluster`, `load`: the processes of a run and what can be done to them, etcd, the clients
+//! - `scene`, `cluster`: the processes of a run and what can be done to them, and etcd
+//! - `load`, `flood`: the clients, and such that mean no good
 //! - `evidence`, `results`, `table`: what was seen, as data and for people
 //! - `random`: choices that the seed decides
 
 mod cluster;
 mod error;
 mod evidence;
+mod flood;
 mod load;
 mod options;
 mod random;

@@ -67,6 +67,10 @@ pub(super) struct Setup {
     pub(super) etcd_proxies: bool,
     pub(super) redis_proxies: bool,
     pub(super) client_proxies: bool,
+    /// Points of a tenure, each with what happens there, that the row can ask for: `before-write:stop`.
+    pub(super) fault_points: &'static [&'static str],
+    /// The row can have an instance's workers spin.
+    pub(super) can_starve: bool,
     /// Further flags of each instance.
     pub(super) flags: &'static [&'static str],
     pub(super) load: LoadPlan,
@@ -99,6 +103,8 @@ impl Setup {
         etcd_proxies: false,
         redis_proxies: false,
         client_proxies: false,
+        fault_points: &[],
+        can_starve: false,
         flags: &[],
         load: LoadPlan::USUAL,
     };

@@ -64,6 +64,8 @@ pub(super) struct Scene {
     pub(super) setup: Setup,
     pub(super) random: Random,
     pub(super) evidence: Evidence,
+    /// The member of etcd that a fault has taken away.
+    pub(super) member_away: Option<usize>,
     ends_at: Instant,
     stage: Arc<Stage>,
 }
@@ -88,8 +90,20 @@ impl Scene {
             PrivateRedis::start_in(&dir, redis_options),
         )?;
         let evidence = Evidence::default();
-        let (sites, ends_at) = (Vec::new(), Instant::now());
-        let mut scene = Self { sites, redis, etcd, dir, setup, random, evidence, ends_at, stage };
+        let mut scene = Self {
+            sites: Vec::new(),
+            redis,
+            etcd,
+            dir,
+            setup,
+            random,
+            evidence,
+            member_away: None,
+            ends_at: Instant::now(),
+            stage,
+        };
+        let leader = scene.leader().await?;
+        scene.etcd.swap(0, leader);
         for _ in 0..setup.instances {
             let site = scene.site().await?;
             scene.sites.push(site);
@@ -156,6 +170,19 @@ impl Scene {
             |proxy| format!("redis://127.0.0.1:{}", proxy.port()),
         );
         let mut all = vec!["--lock-ttl", TTL_FLAG];
+        let points = self
+            .setup
+            .fault_points
+            .iter()
+            .map(|point| format!("{point}:file={}", self.fault_file(port, point).display()));
+        let points = points.collect::<Vec<_>>().join(",");
+        if !points.is_empty() {
+            all.extend(["--fault-at", &points]);
+        }
+        let starve_file = self.fault_file(port, "starve").to_string_lossy().into_owned();
+        if self.setup.can_starve {
+            all.extend(["--starve-file", &starve_file]);
+        }
         all.extend(self.setup.flags);
         all.extend(flags.iter().map(String::as_str));
         let shared = Shared {
@@ -168,6 +195,27 @@ impl Scene {
             flags: &all,
         };
         Ok(Instance::start_as(name, port, shared)?)
+    }
+
+    /// The file whose presence asks the instance for a fault. The fault removes it when it happens.
+    fn fault_file(&self, port: u16, fault: &str) -> PathBuf {
+        self.dir.path().join(format!("{port}-{}", fault.replace([':', '='], "-")))
+    }
+
+    /// Has the instance meet this fault the next time that it can, and waits until it has.
+    pub(super) async fn meet(
+        &self,
+        index: usize,
+        fault: &str,
+        how: &str,
+    ) -> Result<(), ChaosError> {
+        let file = self.fault_file(self.sites[index].instance.port, fault);
+        let asked = ChaosError::system("a fault cannot be asked for");
+        // a reader must not see half of it
+        let half = file.with_extension("half");
+        std::fs::write(&half, how).and_then(|()| std::fs::rename(&half, &file)).map_err(asked)?;
+        self.until("the instance meets the fault", async |_| Ok((!file.exists()).then_some(())))
+            .await
     }
 
     pub(super) fn stage(&self) -> &Stage {
@@ -228,9 +276,28 @@ impl Scene {
         }
     }
 
-    /// Where etcd answers: the first member that runs.
+    /// Where etcd answers: the first member that the row has not taken away.
     pub(super) fn endpoint(&self) -> String {
-        self.etcd.first().map(PrivateEtcd::endpoint).unwrap_or_default()
+        let mut members = self.etcd.iter().enumerate();
+        let there = members.find(|(n, _)| Some(*n) != self.member_away);
+        there.map(|(_, member)| member.endpoint()).unwrap_or_default()
+    }
+
+    /// The member of etcd that leads, as a member that is there sees it.
+    pub(super) async fn leader(&self) -> Result<usize, ChaosError> {
+        self.until("etcd has a leader", async |scene| {
+            for (n, member) in scene.etcd.iter().enumerate() {
+                if Some(n) == scene.member_away {
+                    continue;
+                }
+                let ids = cluster::member_and_leader(&member.endpoint()).await;
+                if ids.is_some_and(|(member, leader)| member == leader) {
+                    return Ok(Some(n));
+                }
+            }
+            Ok(None)
+        })
+        .await
     }
 
     /// Who holds the lock now, waiting for somebody to.
@@ -291,6 +358,20 @@ impl Scene {
         Ok(())
     }
 
+    /// SIGKILL has come to an instance by its own doing, or comes now.
+    pub(super) async fn has_died(&mut self, index: usize) -> Result<(), ChaosError> {
+        let child = &mut self.sites[index].instance.child;
+        let ended = tokio::time::timeout(PATIENCE, child.wait()).await;
+        ended
+            .map_err(|_| ChaosError::NotInTime {
+                what: "the instance has ended",
+                seconds: PATIENCE.as_secs(),
+            })?
+            .map_err(ChaosError::system("an instance cannot be waited for"))?;
+        self.evidence.saw("instances killed", 1);
+        Ok(())
+    }
+
     /// SIGSTOP to an instance.
     pub(super) fn pause(&self, index: usize) -> Result<(), ChaosError> {
         let paused = self.sites[index].instance.child.pause();
@@ -313,6 +394,11 @@ impl Scene {
             }
         }
         sum
+    }
+
+    /// Batches that the fence has refused, as the instances tell.
+    pub(super) async fn stale_batches(&self) -> u64 {
+        self.counter("flash_sale_stale_batches_total").await
     }
 
     /// Stops everything in order, and removes its files.

@@ -6,38 +6,144 @@ use futures_util::FutureExt as _;
 use tokio::time::sleep;
 
 use crate::chaos::error::ChaosError;
-use crate::chaos::row::{Row, Setup, Trial};
+use crate::chaos::flood;
+use crate::chaos::row::{Control, LoadPlan, Row, Setup, Trial};
 use crate::chaos::scene::Scene;
+use crate::demo::Proxy;
 
 pub(super) fn rows() -> Vec<Row> {
-    vec![Row {
+    vec![answer_swallowed(), client_gone(), flooded()]
+}
+
+fn answer_swallowed() -> Row {
+    let setup = Setup { client_proxies: true, ..Setup::USUAL };
+    let trial = Trial {
+        setup,
+        play: |scene| swallow_answers(scene).boxed_local(),
+        goes_on_within: Duration::from_secs(2),
+        proof: "answers swallowed",
+    };
+    Row {
         name: "answer-swallowed",
         fault: "answers are swallowed; clients ask again at another instance",
-        trial: Trial {
-            setup: Setup { client_proxies: true, ..Setup::USUAL },
-            play: |scene| swallow_answers(scene).boxed_local(),
-            goes_on_within: Duration::from_secs(2),
-            proof: "answers swallowed",
-        },
-        controls: vec![],
+        controls: vec![Control {
+            without: "order-ids",
+            trial: Trial {
+                setup: Setup { flags: &["--without", "order-ids"], ..setup },
+                ..trial.clone()
+            },
+            breaks: &["I2"],
+        }],
+        trial,
         alone: false,
-    }]
+    }
+}
+
+fn client_gone() -> Row {
+    let setup = Setup {
+        client_proxies: true,
+        load: LoadPlan { flags: &["--abandon", "0.01"], ..LoadPlan::USUAL },
+        ..Setup::USUAL
+    };
+    let trial = Trial {
+        setup,
+        play: |scene| cut_clients(scene).boxed_local(),
+        // the fault stops nobody: what is left is a machine with much to do
+        goes_on_within: Duration::from_secs(1),
+        proof: "connections cut",
+    };
+    Row {
+        name: "client-gone",
+        fault: "clients go away in mid-request",
+        controls: vec![Control {
+            without: "batch-ownership",
+            trial: Trial {
+                setup: Setup { flags: &["--without", "batch-ownership"], ..setup },
+                ..trial.clone()
+            },
+            breaks: &["I3"],
+        }],
+        trial,
+        alone: false,
+    }
+}
+
+fn flooded() -> Row {
+    let setup = Setup { flags: &["--header-timeout", "2s"], ..Setup::USUAL };
+    let trial = Trial {
+        setup,
+        play: |scene| flood_instances(scene).boxed_local(),
+        goes_on_within: Duration::from_secs(1),
+        proof: "silent connections",
+    };
+    Row {
+        name: "clients-flood",
+        fault: "10,000 connections that send nothing; 1 MB headers; 1 GB bodies",
+        controls: vec![Control {
+            without: "limits",
+            trial: Trial {
+                setup: Setup { flags: &["--header-timeout", "2s", "--without", "limits"], ..setup },
+                ..trial.clone()
+            },
+            breaks: &["limits"],
+        }],
+        trial,
+        alone: true,
+    }
 }
 
 /// Some answers at a time, of one instance or of all of them.
 async fn swallow_answers(scene: &mut Scene) -> Result<(), ChaosError> {
     while scene.next_round(Duration::from_millis(500)).await {
         let one = scene.random.below(scene.sites.len() + 1);
-        for (n, site) in scene.sites.iter().enumerate() {
-            if one == n || one == scene.sites.len() {
-                let answers = 1 + scene.random.clone().below(50);
-                site.client_proxy.iter().for_each(|proxy| proxy.swallow(answers as u64));
+        for index in 0..scene.sites.len() {
+            let answers = 1 + scene.random.next() % 50;
+            if one == index || one == scene.sites.len() {
+                scene.sites[index].client_proxy.iter().for_each(|proxy| proxy.swallow(answers));
             }
         }
         sleep(Duration::from_millis(300)).await;
     }
-    let swallowed = scene.sites.iter().filter_map(|site| site.client_proxy.as_ref());
-    let swallowed = swallowed.map(crate::demo::Proxy::swallowed_answers).sum();
+    let proxies = scene.sites.iter().filter_map(|site| site.client_proxy.as_ref());
+    let swallowed = proxies.map(Proxy::swallowed_answers).sum();
     scene.evidence.saw("answers swallowed", swallowed);
+    Ok(())
+}
+
+/// Whatever is under way at an instance ends, for its client; now and then the store is slow, so that
+/// much is under way.
+async fn cut_clients(scene: &mut Scene) -> Result<(), ChaosError> {
+    while scene.next_round(Duration::from_secs(3)).await {
+        let is_slow = scene.evidence.times % 2 == 0;
+        if is_slow {
+            let paused = scene.redis.child().pause();
+            paused.map_err(ChaosError::system("Redis cannot be paused"))?;
+            let lasts = scene.random.millis(1200, 1600);
+            sleep(lasts).await;
+            scene.evidence.outage(lasts);
+        }
+        let index = scene.random.below(scene.sites.len());
+        scene.sites[index].client_proxy.iter().for_each(Proxy::cut);
+        scene.evidence.saw("connections cut", 1);
+        if is_slow {
+            let resumed = scene.redis.child().resume();
+            resumed.map_err(ChaosError::system("Redis cannot be resumed"))?;
+        }
+    }
+    Ok(())
+}
+
+/// All at once against one instance; the others' orders go to it as well.
+async fn flood_instances(scene: &mut Scene) -> Result<(), ChaosError> {
+    const SILENT: usize = 10_000;
+    while scene.next_round(Duration::from_secs(7)).await {
+        let port = scene.sites[scene.random.clone().below(scene.sites.len())].instance.port;
+        let (silent, headers, body) =
+            tokio::join!(flood::silent(port, SILENT), flood::headers(port), flood::body(port));
+        scene.evidence.saw("silent connections", silent.opened);
+        for sentence in silent.harm.into_iter().chain(headers).chain(body) {
+            scene.evidence.complain("limits", sentence);
+        }
+    }
     Ok(())
 }

@@ -1,36 +1,219 @@
-//! Instances that die, or stand still.
+//! Instances that stand still, die, or have no time for anything.
 
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use tokio::time::{Instant, sleep};
 
+use crate::chaos::cluster;
 use crate::chaos::error::ChaosError;
-use crate::chaos::row::{Row, Setup, TTL, Trial};
+use crate::chaos::row::{Control, Row, Setup, TTL, Trial};
 use crate::chaos::scene::Scene;
+use crate::demo::instance::LOCK_NAME;
+
+/// How long a lock that nobody gives up keeps the others waiting: etcd looks for expired leases
+/// every half second, and the sale needs a moment.
+const TAKEOVER: Duration = Duration::from_millis(3500);
 
 pub(super) fn rows() -> Vec<Row> {
-    vec![Row {
-        name: "holder-killed",
-        fault: "the holder is killed, and started again",
-        trial: Trial {
-            setup: Setup::USUAL,
-            play: |scene| kill_holder(scene).boxed_local(),
-            goes_on_within: TTL + Duration::from_millis(1500),
-            proof: "leases gone",
-        },
-        controls: vec![],
-        alone: false,
-    }]
+    vec![holder_paused(), holder_killed(), waiter_gone(), runtime_starved()]
 }
 
-/// SIGKILL at any moment; started again once another one holds the lock.
-async fn kill_holder(scene: &mut Scene) -> Result<(), ChaosError> {
-    while scene.next_round(2 * TTL).await {
-        let (index, holder) = scene.holder().await?;
-        scene.kill(index).await?;
+fn holder_paused() -> Row {
+    let setup = Setup { fault_points: &["before-write:stop"], ..Setup::USUAL };
+    let trial = Trial {
+        setup,
+        play: |scene| pause_holder(scene).boxed_local(),
+        goes_on_within: TAKEOVER,
+        proof: "stale batches refused",
+    };
+    Row {
+        name: "holder-paused",
+        fault: "the holder is paused for 3 TTL between reading and writing",
+        controls: vec![Control {
+            without: "fence",
+            trial: Trial {
+                setup: Setup { flags: &["--without", "fence"], instances: 5, ..setup },
+                proof: "leases gone",
+                ..trial.clone()
+            },
+            breaks: &["I1", "I2"],
+        }],
+        trial,
+        alone: false,
+    }
+}
+
+fn holder_killed() -> Row {
+    let setup = Setup { fault_points: KILLS, ..Setup::USUAL };
+    let trial = Trial {
+        setup,
+        play: |scene| kill_holder(scene).boxed_local(),
+        goes_on_within: TAKEOVER,
+        proof: "leases gone",
+    };
+    Row {
+        name: "holder-killed",
+        fault: "the holder is killed at five points of its tenure",
+        controls: vec![Control {
+            without: "atomic-ledger",
+            trial: Trial {
+                setup: Setup {
+                    fault_points: &["between-writes:kill"],
+                    flags: &["--without", "atomic-ledger"],
+                    ..setup
+                },
+                ..trial.clone()
+            },
+            breaks: &["I1"],
+        }],
+        trial,
+        alone: false,
+    }
+}
+
+fn waiter_gone() -> Row {
+    let setup =
+        Setup { client_proxies: true, fault_points: &["before-write:pause=800ms"], ..Setup::USUAL };
+    let trial = Trial {
+        setup,
+        play: |scene| waiters_leave(scene).boxed_local(),
+        goes_on_within: TAKEOVER,
+        proof: "waiters gone",
+    };
+    Row {
+        name: "waiter-gone",
+        fault: "a waiting instance is killed, or all its buyers leave",
+        controls: vec![Control {
+            without: "claim-cleanup",
+            trial: Trial {
+                setup: Setup { flags: &["--without", "claim-cleanup"], ..setup },
+                ..trial.clone()
+            },
+            breaks: &["I5"],
+        }],
+        trial,
+        alone: false,
+    }
+}
+
+fn runtime_starved() -> Row {
+    let setup = Setup { can_starve: true, ..Setup::USUAL };
+    let trial = Trial {
+        setup,
+        play: |scene| starve(scene).boxed_local(),
+        goes_on_within: TAKEOVER,
+        proof: "instances starved",
+    };
+    Row {
+        name: "runtime-starved",
+        fault: "busy tasks on every worker of the holder for 1.5 TTL",
+        controls: vec![Control {
+            without: "own-thread",
+            trial: Trial {
+                setup: Setup { flags: &["--without", "own-thread"], ..setup },
+                ..trial.clone()
+            },
+            breaks: &["lease"],
+        }],
+        trial,
+        alone: false,
+    }
+}
+
+/// It stops itself where it is about to write; somebody else sells; then it goes on.
+async fn pause_holder(scene: &mut Scene) -> Result<(), ChaosError> {
+    while scene.next_round(3 * TTL + Duration::from_secs(1)).await {
+        let index = scene.random.below(scene.sites.len());
+        scene.meet(index, "before-write:stop", "").await?;
+        let stopped = Instant::now();
+        let is_paused =
+            async |scene: &Scene| Ok(scene.sites[index].instance.child.is_paused().then_some(()));
+        scene.until("the instance stands still", is_paused).await?;
+        let (_, holder) = scene.holder().await?;
         scene.holder_besides(index).await?;
         scene.note_lease_gone(holder.lease).await?;
+        sleep((3 * TTL).saturating_sub(stopped.elapsed())).await;
+        scene.resume(index)?;
+    }
+    let refused = scene.stale_batches().await;
+    scene.evidence.saw("stale batches refused", refused);
+    Ok(())
+}
+
+/// The points of a tenure at which it is killed.
+const KILLS: &[&str] = &[
+    "after-grant:kill",
+    "before-write:kill",
+    "after-send:kill",
+    "after-answer:kill",
+    "before-release:kill",
+];
+
+/// It kills itself at a point; it is started again once another one holds the lock.
+async fn kill_holder(scene: &mut Scene) -> Result<(), ChaosError> {
+    let points = scene.setup.fault_points;
+    let mut next = scene.random.below(points.len());
+    while scene.next_round(2 * TTL).await {
+        let index = scene.random.below(scene.sites.len());
+        let point = points[next % points.len()];
+        next += 1;
+        let (endpoint, name) = (scene.endpoint(), scene.sites[index].name.clone());
+        let lease = cluster::lease_of(&endpoint, LOCK_NAME, &name).await?;
+        scene.meet(index, point, "").await?;
+        scene.has_died(index).await?;
+        scene.evidence.saw(point, 1);
+        scene.holder_besides(index).await?;
+        if let Some(lease) = lease {
+            scene.note_lease_gone(lease).await?;
+        }
         scene.start_again(index, &[]).await?;
+    }
+    Ok(())
+}
+
+/// While one instance sits on the lock and the other one queues for it, the other one is killed, or
+/// loses all its buyers.
+async fn waiters_leave(scene: &mut Scene) -> Result<(), ChaosError> {
+    while scene.next_round(2 * TTL + Duration::from_secs(1)).await {
+        let holder = scene.random.below(scene.sites.len());
+        let waiter = (holder + 1) % scene.sites.len();
+        scene.meet(holder, "before-write:pause=800ms", "").await?;
+        scene
+            .until("an instance waits for the lock", async |scene| {
+                let length = cluster::queue_length(&scene.endpoint(), LOCK_NAME).await?;
+                Ok((length > 1).then_some(()))
+            })
+            .await?;
+        if scene.random.below(2) == 0 && !scene.setup.flags.contains(&"claim-cleanup") {
+            scene.kill(waiter).await?;
+            scene.holder_besides(waiter).await?;
+            sleep(Duration::from_millis(500)).await;
+            scene.start_again(waiter, &[]).await?;
+        } else {
+            let proxy = scene.sites[waiter].client_proxy.as_ref();
+            proxy.into_iter().for_each(crate::demo::Proxy::refuse);
+            sleep(2 * TTL).await;
+            let proxy = scene.sites[waiter].client_proxy.as_ref();
+            proxy.into_iter().for_each(crate::demo::Proxy::admit);
+        }
+        scene.evidence.saw("waiters gone", 1);
+    }
+    Ok(())
+}
+
+/// The lease of the holder must outlast 1.5 TTL in which its workers do nothing else.
+async fn starve(scene: &mut Scene) -> Result<(), ChaosError> {
+    let length = TTL * 3 / 2;
+    while scene.next_round(length + Duration::from_secs(1)).await {
+        let (index, holder) = scene.holder().await?;
+        scene.meet(index, "starve", &format!("{}ms", length.as_millis())).await?;
+        sleep(length + Duration::from_millis(300)).await;
+        scene.evidence.saw("instances starved", 1);
+        scene.evidence.outage(length);
+        if cluster::is_lease_gone(&scene.endpoint(), holder.lease).await? {
+            scene.evidence.complain("lease", "an instance that was busy lost its lease");
+        }
     }
     Ok(())
 }
