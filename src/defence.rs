@@ -95,11 +95,38 @@ impl Defence {
         if self.can_be_off() {
             OFF.fetch_or(self.bit(), Ordering::Relaxed);
         }
+        #[cfg(feature = "chaos")]
+        self.of_the_lock().inspect(|defence| defence.set(false));
     }
 
     /// Brings it back.
     pub fn switch_on(self) {
         OFF.fetch_and(!self.bit(), Ordering::Relaxed);
+        #[cfg(feature = "chaos")]
+        self.of_the_lock().inspect(|defence| defence.set(true));
+    }
+
+    /// The lock's own name for it: the lock uses nothing else of this crate.
+    #[cfg(feature = "chaos")]
+    fn of_the_lock(self) -> Option<crate::lock::chaos::Defence> {
+        use crate::lock::chaos::Defence as Lock;
+        Some(match self {
+            Self::ClaimCleanup => Lock::ClaimCleanup,
+            Self::LocalExpiry => Lock::LocalExpiry,
+            Self::ReWatch => Lock::ReWatch,
+            Self::Relist => Lock::Relist,
+            Self::Deadlines => Lock::Refusals,
+            Self::OwnThread => Lock::OwnThread,
+            Self::OwnerByClaim => Lock::OwnerByClaim,
+            Self::ExactPrefix => Lock::ExactPrefix,
+            Self::Fence
+            | Self::OrderIds
+            | Self::AtomicLedger
+            | Self::BatchOwnership
+            | Self::CarefulRetry
+            | Self::ScriptReload
+            | Self::Limits => return None,
+        })
     }
 
     /// Whether this program was built with a way to run without it.

@@ -102,7 +102,9 @@ pub async fn serve(mut config: Config) -> Result<(), ServeError> {
     config.read_secret_files()?;
     take_away(&config);
     let mut options = config.server_options();
-    options.max_connections = files::room_for(options.max_connections);
+    if Defence::Limits.is_on() {
+        options.max_connections = files::room_for(options.max_connections);
+    }
     let mut signals = Signals::new().map_err(ServeError::Signals)?;
     let listen_error = |source| ServeError::Listen { address: config.listen, source };
     let listener = server::bind(config.listen).map_err(listen_error)?;

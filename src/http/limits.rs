@@ -8,6 +8,7 @@ use futures_util::future::{Either, Ready, ready};
 use tower::{Layer, Service};
 
 use super::problem::{Problem, ProblemType};
+use crate::defence::Defence;
 
 /// The most bytes that all headers together may have.
 pub const MAX_HEADER_BYTES: usize = 16 * 1024;
@@ -57,6 +58,9 @@ where
 }
 
 fn check(uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+    if !Defence::Limits.is_on() {
+        return Ok(());
+    }
     let uri_bytes = uri.path_and_query().map_or(0, |text| text.as_str().len());
     if uri_bytes > MAX_URI_BYTES {
         let detail = format!("path and query together have at most {MAX_URI_BYTES} bytes");

@@ -62,8 +62,8 @@ pub(super) async fn list(
 
     let accepted = app.sale.ledger(&item, after, limit).await?;
     // a full page may be the last one: then the next is empty, and says so
-    let is_full = u32::try_from(accepted.len()).is_ok_and(|count| count >= limit);
-    let next = accepted.last().filter(|_| is_full).map(|last| last.position);
+    let count = u64::try_from(accepted.len()).unwrap_or(u64::MAX);
+    let next = (count >= u64::from(limit)).then(|| after.saturating_add(count));
     Ok(reply::json(&Page { orders: accepted.iter().map(OrderView::from).collect(), next }))
 }
 

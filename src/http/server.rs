@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::limits::{MAX_HEADER_BYTES, MAX_URI_BYTES};
+use crate::defence::Defence;
 use crate::throttle::Throttle;
 
 /// How many connections may wait to be accepted; the kernel may allow fewer.
@@ -89,7 +90,7 @@ pub async fn serve(
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(options.header_timeout)
-        .max_buf_size(MAX_HEAD_BUFFER);
+        .max_buf_size(if Defence::Limits.is_on() { MAX_HEAD_BUFFER } else { usize::MAX });
     // `half_close` stays off: a client that closes has gone, and hyper drops the handler, so that an
     // order which nobody waits for any more leaves the queue
     let mut connections = JoinSet::new();

@@ -4,6 +4,8 @@
 //! sale; both carry the fencing token of the lock that guards them, and the store refuses a token
 //! that was overtaken. Everything else only reads. [`Keys`] says where things are.
 
+#[cfg(feature = "chaos")]
+mod chaos;
 mod connection;
 mod durability;
 mod error;
@@ -16,6 +18,7 @@ mod record;
 mod script;
 mod stock;
 mod store;
+mod unfenced;
 
 pub use connection::InventoryOptions;
 pub use durability::Warning;

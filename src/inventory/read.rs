@@ -11,7 +11,7 @@ use super::{Accepted, Inventory, InventoryError, Item, Keys, OrderId, Stock};
 
 /// All of an item's state at one moment. As a script rather than a transaction: one command, and a
 /// key of another type is an error instead of a nil.
-static STOCK: LazyLock<Script> = LazyLock::new(|| {
+pub(super) static STOCK: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         "#!lua flags=no-writes
         local function get(i) return redis.call('GET', KEYS[i]) end
@@ -20,7 +20,7 @@ static STOCK: LazyLock<Script> = LazyLock::new(|| {
 });
 
 /// One page of the ledger, ids and records in turn, at one moment: a fresh start cannot come between.
-static LEDGER: LazyLock<Script> = LazyLock::new(|| {
+pub(super) static LEDGER: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         "#!lua flags=no-writes
         if redis.call('EXISTS', KEYS[1]) == 0 then return false end
@@ -31,7 +31,7 @@ static LEDGER: LazyLock<Script> = LazyLock::new(|| {
 });
 
 /// The stock and one order's record, at one moment.
-static LOOK: LazyLock<Script> = LazyLock::new(|| {
+pub(super) static LOOK: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         "#!lua flags=no-writes
         return {redis.call('GET', KEYS[1]), redis.call('HGET', KEYS[2], ARGV[1])}",

@@ -7,14 +7,22 @@ use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use super::connection::{Connection, Effect};
 use super::record::parse_fence;
 use super::{Fence, InventoryError};
+use crate::defence::Defence;
 
 /// The only writer of an item's keys.
 pub(super) static WRITE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("script.lua")));
+    LazyLock::new(|| Script::new(source(include_str!("script.lua"))));
+
+#[cfg(feature = "chaos")]
+use super::chaos::source;
+#[cfg(not(feature = "chaos"))]
+const fn source(source: &'static str) -> &'static str {
+    source
+}
 
 /// A script and the digest under which Redis remembers it.
 pub(super) struct Script {
-    source: &'static str,
+    pub(super) source: &'static str,
     digest: String,
 }
 
@@ -48,7 +56,10 @@ impl Script {
             command
         };
         match connection.try_query(&command("EVALSHA", &self.digest)).await? {
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+            Err(error)
+                if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+                    && Defence::ScriptReload.is_on() =>
+            {
                 connection.query(&command("EVAL", self.source), effect).await
             }
             Err(error) if effect == Effect::Write => Err(InventoryError::write(error)),

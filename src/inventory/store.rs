@@ -7,7 +7,8 @@ use redis::{Cmd, Value};
 use super::connection::{Connection, Effect};
 use super::record::{instance_text, parse_fence, parse_record, token_text};
 use super::script::{self, Answer};
-use super::{Fence, InventoryError, InventoryOptions, Item, Keys, Order, Outcome, Stock};
+use super::{Fence, InventoryError, InventoryOptions, Item, Keys, Order, Outcome, Stock, unfenced};
+use crate::defence::Defence;
 use crate::fault::{self, Point};
 use crate::lock::Token;
 
@@ -88,6 +89,9 @@ impl Inventory {
             return Ok(Vec::new());
         }
         let instance = instance_text(instance);
+        if let Some(token) = token.filter(|_| !Defence::Fence.is_on()) {
+            return unfenced::reduce(self, item, token, &instance, orders).await;
+        }
         let arguments = |command: &mut Cmd| {
             command.arg("reduce").arg(&token_text).arg(&instance);
             for order in orders.iter().map(Borrow::borrow) {
@@ -96,6 +100,8 @@ impl Inventory {
         };
         fault::at(Point::BeforeWrite).await;
         let answers = fault::once_sent(self.run(item, token, arguments)).await?;
+        #[cfg(feature = "chaos")]
+        let answers = super::chaos::finish(self, item, answers, orders.len()).await?;
         fault::at(Point::AfterAnswer).await;
         if answers.len() != orders.len() {
             return Err(script::not_understood());

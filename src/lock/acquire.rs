@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
+use super::chaos::Defence;
 use super::core::Core;
 use super::hold::Hold;
 use super::owner::OwnerId;
@@ -62,7 +63,8 @@ impl Attempt {
     async fn run(mut self) {
         let granted = self.granted().await;
         // a try that found somebody there has put nothing into the queue
-        if granted.is_err() {
+        let is_left = !Defence::ClaimCleanup.is_on() && self.reply.is_closed();
+        if granted.is_err() && !is_left {
             self.core().spawn_release(self.claim.clone());
             if let Turn::After(held) = &self.turn {
                 self.core().spawn_release(held.clone());
@@ -132,7 +134,9 @@ impl Attempt {
                 }
                 reason = core.validity.lost() => return Err(LockError::SessionLost { reason }),
             };
-            if error.kind != BackendErrorKind::Transient {
+            let is_waited_out =
+                error.kind == BackendErrorKind::Refused && !Defence::Refusals.is_on();
+            if error.kind != BackendErrorKind::Transient && !is_waited_out {
                 return Err(self.meaning_of(error));
             }
             tracing::debug!(claim = %self.claim, %error, "could not queue: trying again");

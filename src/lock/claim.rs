@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::chaos::Defence;
 use super::{ClusterId, Token};
 
 /// What keeps a session's claims alive: when it is not renewed for its TTL, the backend removes the
@@ -36,6 +37,9 @@ pub struct Claim {
 impl Claim {
     /// The claim's key.
     pub fn key(&self) -> String {
+        if !Defence::OwnerByClaim.is_on() {
+            return format!("{}/{}", self.name, self.label);
+        }
         format!("{}/{:x}-{}", self.name, self.lease, self.number)
     }
 }

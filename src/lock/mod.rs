@@ -61,10 +61,15 @@
 //! when that can be believed; `mutex` is the front, `acquire` the way from a call to a grant, `hold`
 //! one tenure with its entries, `guard` the handle to it; `keeper` opens a session anew when one was
 //! lost. Below the [`Backend`] trait, `etcd` is the real service and `memory` a double for paused
-//! time. Nothing here uses the rest of the crate, so the folder can be lifted out.
+//! time. `chaos` is for tests that show what each part is there for. Nothing here uses the rest of the crate, so the folder can be lifted out.
 
 mod acquire;
 mod backend;
+#[cfg(feature = "chaos")]
+pub mod chaos;
+#[cfg(not(feature = "chaos"))]
+#[allow(unreachable_pub, reason = "it is public with the feature")]
+mod chaos;
 mod claim;
 mod core;
 mod error;

@@ -8,6 +8,8 @@
 //! Where nothing seems to be left, a plain read tells: too little stock is already the truth at that
 //! moment, and needs no lock.
 
+#[cfg(feature = "chaos")]
+mod chaos;
 mod combiner;
 mod error;
 mod guard;
@@ -35,6 +37,7 @@ use self::error::{from_read, from_store};
 use self::guard::{LocalLocks, SaleGuard};
 use self::tenure::lock_name;
 use self::waiting_room::WaitingRoom;
+use crate::defence::Defence;
 use crate::inventory::{Accepted, Inventory, Item, Order, OrderId, Outcome, Stock, naive};
 use crate::lock::{LockError, SessionKeeper, Token};
 
@@ -131,6 +134,10 @@ impl Sale {
     /// See [`SaleError`].
     pub async fn reduce(&self, order: Order) -> Result<Outcome, SaleError> {
         self.check_open()?;
+        #[cfg(feature = "chaos")]
+        if !Defence::BatchOwnership.is_on() {
+            return self.reduce_in_the_request(order).await;
+        }
         if let SaleGuard::Distributed { combiner: Some(combiner), .. } = &self.0.guard {
             return self.reduce_combined(combiner, order).await;
         }
@@ -161,6 +168,7 @@ impl Sale {
     async fn look(&self, order: &Order) -> Result<Look, SaleError> {
         let look = self.0.inventory.look(&order.item, &order.id).await;
         let (available, first) = look.map_err(|error| from_read(error, &order.item))?;
+        let first = first.filter(|_| Defence::OrderIds.is_on());
         if available >= i64::from(order.quantity.get()) {
             return Ok(Look::Available(available));
         }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 use super::ServeError;
-use crate::config::Config;
+use crate::config::{Config, limit};
+use crate::defence::Defence;
 use crate::inventory::{Inventory, InventoryError, InventoryOptions};
 use crate::lock::{EtcdBackend, EtcdOptions, SessionKeeper, SessionOptions};
 use crate::sale::{LockMode, Peer, Sale};
@@ -54,6 +55,7 @@ pub(super) async fn connect(config: &Config, port: u16) -> Result<Sale, ServeErr
 
 fn etcd_options(config: &Config) -> EtcdOptions {
     let mut options = EtcdOptions::new(config.etcd.iter().cloned());
+    options.request_timeout = limit(Defence::Deadlines, options.request_timeout);
     options.user = config.etcd_user.clone().map(|user| {
         let password = config.etcd_password.as_ref().map_or("", |password| password.expose());
         (user, password.to_owned())
@@ -62,7 +64,9 @@ fn etcd_options(config: &Config) -> EtcdOptions {
 }
 
 async fn store(url: &str) -> Result<Inventory, ServeError> {
-    let inventory = Inventory::new(url, InventoryOptions::default()).map_err(refused)?;
+    let mut options = InventoryOptions::default();
+    options.response_timeout = limit(Defence::Deadlines, options.response_timeout);
+    let inventory = Inventory::new(url, options).map_err(refused)?;
     match inventory.ping().await {
         Ok(()) => {}
         Err(error) if is_final(&error) => return Err(refused(error)),
@@ -70,6 +74,10 @@ async fn store(url: &str) -> Result<Inventory, ServeError> {
             let cause: &dyn Error = &error;
             tracing::warn!(error = cause, "the store does not answer yet: not ready until it does");
         }
+    }
+    #[cfg(feature = "chaos")]
+    if !Defence::ScriptReload.is_on() {
+        inventory.load_scripts().await.map_err(refused)?;
     }
     Ok(inventory)
 }

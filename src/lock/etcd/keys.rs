@@ -7,16 +7,21 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::lock::Claim;
+use crate::lock::chaos::Defence;
 
 /// What all keys of a lock begin with. It ends in `/`, so `item-1` never meets `item-10`.
 pub(super) fn prefix(name: &str) -> String {
+    if !Defence::ExactPrefix.is_on() {
+        return name.to_owned();
+    }
     format!("{name}/")
 }
 
 /// Whether `key` is a claim on the lock whose keys begin with `prefix`: the keys of `a/b` begin with
 /// `a/` too, but claim another lock.
 pub(super) fn is_claim(key: &[u8], prefix: &str) -> bool {
-    key.strip_prefix(prefix.as_bytes()).is_some_and(|rest| !rest.contains(&b'/'))
+    let rest = key.strip_prefix(prefix.as_bytes());
+    rest.is_some_and(|rest| !rest.contains(&b'/') || !Defence::ExactPrefix.is_on())
 }
 
 /// The value of a claim's key: when it was made, in milliseconds since 1970, and by whom. Nothing

@@ -36,6 +36,7 @@ use self::keep_alive::KeepAlives;
 use self::queues::Queues;
 use self::standing_watch::StandingWatch;
 use self::thread::LockThread;
+use super::chaos::Defence;
 use super::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClusterId, Lease, Place,
     QueueEntry, Token,
@@ -124,6 +125,9 @@ impl Backend for EtcdBackend {
     }
 
     fn hand_over<'a>(&'a self, held: &'a Claim, next: &'a Claim) -> BackendFuture<'a, Place> {
+        if !Defence::OwnerByClaim.is_on() {
+            return Box::pin(self.release_and_queue(held, next));
+        }
         Box::pin(self.put_claim(next, Some(held)))
     }
 

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::keys;
 use crate::lock::ClaimStatus;
+use crate::lock::chaos::Defence;
 
 /// How long a queue is watched after its last claim. Long enough that a key which appears late, from
 /// a request that was given up, is still seen and removed; and that a lock which is used now and
@@ -196,6 +197,20 @@ impl NameQueue {
         self.early = Some(Vec::new());
         for own in self.own.values() {
             set(&own.contended, true);
+        }
+    }
+
+    /// Where a watch that broke goes on if nothing is to be listed: behind the last event. `None` in
+    /// earnest, since what happened in between may have been compacted.
+    pub(super) fn resumes_from(&self) -> Option<i64> {
+        let is_resumed = !Defence::Relist.is_on() && self.is_current();
+        is_resumed.then_some(self.known_revision + 1)
+    }
+
+    /// Goes on behind what was compacted, if nothing is to be listed.
+    pub(super) fn compacted(&mut self, revision: i64) {
+        if !Defence::Relist.is_on() && revision > self.known_revision {
+            self.known_revision = revision - 1;
         }
     }
 

@@ -77,6 +77,18 @@ impl EtcdBackend {
         Ok(Place { token: token(response.header(), revision)?, status })
     }
 
+    /// As [`put_claim`](Self::put_claim) with `held`, in two steps: for claims that share a key.
+    pub(super) async fn release_and_queue(
+        &self,
+        held: &Claim,
+        next: &Claim,
+    ) -> Result<Place, BackendError> {
+        if !self.delete_claim(held).await? {
+            return Err(claim_gone());
+        }
+        self.put_claim(next, None).await
+    }
+
     /// Puts `claim` into the queue only if that is empty, so that a try stands in nobody's way.
     pub(super) async fn put_claim_if_free(
         &self,

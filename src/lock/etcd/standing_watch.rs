@@ -24,6 +24,7 @@ use super::queues::Queues;
 use super::ranges::{list_options, member};
 use super::watch_stream::WatchedStream;
 use crate::lock::BackendError;
+use crate::lock::chaos::Defence;
 
 /// How often a queue in use is read again, in case the watch has stopped telling.
 const REREAD_EVERY: Duration = Duration::from_secs(1);
@@ -69,10 +70,14 @@ impl StandingWatch {
         let mut pause = SHORTEST_PAUSE;
         // a stream begins with its first watcher, so there is none before the first name
         while let Some(name) = self.next_name().await {
-            match WatchedStream::open(&self.endpoints, &name).await {
+            let from = self.resumes_from(&name);
+            match WatchedStream::open(&self.endpoints, &name, from).await {
                 Ok(stream) => {
                     let opened_at = Instant::now();
                     if let Ended::BackendGone = self.follow(stream).await {
+                        return;
+                    }
+                    if !Defence::ReWatch.is_on() {
                         return;
                     }
                     // one that breaks again and again is opened more and more slowly
@@ -83,7 +88,7 @@ impl StandingWatch {
                 Err(error) => tracing::debug!(%error, "could not watch: trying again"),
             }
             for name in self.queues.names() {
-                self.queues.with(&name, NameQueue::unwatched);
+                self.unwatched(&name);
             }
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -123,7 +128,7 @@ impl StandingWatch {
                     Err(error) => Err(backend_error(error)),
                 },
                 name = self.new_names.recv() => match name {
-                    Some(name) => stream.watch(name).await,
+                    Some(name) => self.watch(&mut stream, name).await,
                     None => return Ended::BackendGone,
                 },
                 Some(list) = listed.recv() => {
@@ -137,9 +142,26 @@ impl StandingWatch {
 
     async fn watch_all(&self, stream: &mut WatchedStream) -> Result<(), BackendError> {
         for name in self.queues.names() {
-            stream.watch(name).await?;
+            self.watch(stream, name).await?;
         }
         Ok(())
+    }
+
+    async fn watch(&self, stream: &mut WatchedStream, name: Arc<str>) -> Result<(), BackendError> {
+        let from = self.resumes_from(&name);
+        stream.watch(name, from).await
+    }
+
+    /// The revision at which to go on without a list; `None`, unless that defence was taken away.
+    fn resumes_from(&self, name: &str) -> Option<i64> {
+        self.queues.with(name, |queue| queue.resumes_from()).flatten()
+    }
+
+    /// Notes that events of the queue may be missing from now on.
+    fn unwatched(&self, name: &str) {
+        if Defence::Relist.is_on() {
+            self.queues.with(name, NameQueue::unwatched);
+        }
     }
 
     fn heard(
@@ -153,7 +175,8 @@ impl StandingWatch {
         let Some(name) = stream.name_of(watch_id) else { return };
         if response.canceled() {
             tracing::debug!(%name, reason = response.cancel_reason(), "a watcher was cancelled");
-            self.queues.with(&name, NameQueue::unwatched);
+            self.unwatched(&name);
+            self.queues.with(&name, |queue| queue.compacted(response.compact_revision()));
             // one that was refused from the start (no permission) would be again on this stream
             if !response.created() {
                 // `tidy` watches it anew
@@ -162,7 +185,9 @@ impl StandingWatch {
         } else if response.created() {
             // only now: what was read before could miss what came in between
             stream.set_created(watch_id);
-            self.list(watch_id, name, lists.clone());
+            if self.resumes_from(&name).is_none() {
+                self.list(watch_id, name, lists.clone());
+            }
         } else {
             let events = response.events().iter().filter_map(key_event).collect();
             self.queues.with(&name, |queue| queue.apply(events));
@@ -210,7 +235,7 @@ impl StandingWatch {
                 continue;
             }
             let is_used = self.queues.with(&name, |queue| queue.is_used()) == Some(true);
-            if is_used && is_created {
+            if is_used && is_created && self.resumes_from(&name).is_none() {
                 self.list(watch_id, name, lists.clone());
             } else if is_used && stream.is_overdue(watch_id) {
                 return Err(malformed("a watcher was not made"));

@@ -6,6 +6,8 @@ use std::thread;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
+use crate::lock::chaos::Defence;
+
 /// A current-thread runtime on its own thread: whatever keeps the service's runtime busy, leases are
 /// renewed. It ends when this is dropped.
 pub(super) struct LockThread {
@@ -17,6 +19,9 @@ pub(super) struct LockThread {
 
 impl LockThread {
     pub(super) fn start() -> io::Result<Self> {
+        if !Defence::OwnThread.is_on() {
+            return Ok(Self { handle: Handle::current(), _running: oneshot::channel().0 });
+        }
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let (running, ended) = oneshot::channel::<()>();

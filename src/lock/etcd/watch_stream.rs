@@ -39,14 +39,15 @@ impl Watcher {
 }
 
 impl WatchedStream {
-    /// Opens a stream, which begins with its first watcher.
+    /// Opens a stream, which begins with its first watcher; see [`watch`](Self::watch) for `from`.
     pub(super) async fn open(
         endpoints: &Endpoints,
         first: &Arc<str>,
+        from: Option<i64>,
     ) -> Result<Self, BackendError> {
         let open = |client: Client| {
             let prefix = keys::prefix(first);
-            async move { client.watch_client().watch(prefix, Some(watch_options(1))).await }
+            async move { client.watch_client().watch(prefix, Some(watch_options(1, from))).await }
         };
         let (sender, responses) = endpoints.ask(open).await?.split();
         let watchers = HashMap::from([(1, Watcher::asked(Arc::clone(first)))]);
@@ -58,14 +59,18 @@ impl WatchedStream {
         self.responses.message().await
     }
 
-    /// Adds a watcher, unless there is one for this name.
-    pub(super) async fn watch(&mut self, name: Arc<str>) -> Result<(), BackendError> {
+    /// Adds a watcher, unless there is one for this name. It begins now, or at the revision `from`.
+    pub(super) async fn watch(
+        &mut self,
+        name: Arc<str>,
+        from: Option<i64>,
+    ) -> Result<(), BackendError> {
         if self.watchers.values().any(|watcher| watcher.name == name) {
             return Ok(());
         }
         let watch_id = self.next_watch_id;
         self.next_watch_id += 1;
-        let options = Some(watch_options(watch_id));
+        let options = Some(watch_options(watch_id, from));
         self.sender.watch(keys::prefix(&name), options).await.map_err(backend_error)?;
         self.watchers.insert(watch_id, Watcher::asked(name));
         Ok(())
@@ -105,8 +110,9 @@ impl WatchedStream {
     }
 }
 
-/// No start revision: see `standing_watch`. The id is ours, so that answers can be told apart before
+/// Usually no start revision: see `standing_watch`. The id is ours, so that answers can be told apart before
 /// the first one has come.
-fn watch_options(watch_id: i64) -> WatchOptions {
-    WatchOptions::new().with_prefix().with_watch_id(watch_id)
+fn watch_options(watch_id: i64, from: Option<i64>) -> WatchOptions {
+    let options = WatchOptions::new().with_prefix().with_watch_id(watch_id);
+    from.map_or(options.clone(), |from| options.with_start_revision(from))
 }

@@ -1,0 +1,63 @@
+//! How a fault suite takes the lock's defences away.
+//!
+//! Without the cargo feature `chaos` nothing here can be switched: [`Defence::is_on`] is a constant. To
+//! lift the lock out without it, remove this file and each `Defence::...is_on()` that the compiler then
+//! names.
+
+#[cfg(feature = "chaos")]
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Something that the lock does so that it holds and goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defence {
+    /// A claim whose waiter has gone is withdrawn.
+    ClaimCleanup,
+    /// A session is lost by the local clock, whatever the service says.
+    LocalExpiry,
+    /// A watch that broke is opened again.
+    ReWatch,
+    /// A queue is read again when its watch was opened again, and once a second.
+    Relist,
+    /// What a service has no room for is an error, not a reason to wait.
+    Refusals,
+    /// Leases are renewed on a thread of their own.
+    OwnThread,
+    /// A claim has a key of its own.
+    OwnerByClaim,
+    /// A queue is the claims on one name exactly.
+    ExactPrefix,
+}
+
+/// The bit of each defence that is off, in this whole process.
+#[cfg(feature = "chaos")]
+static OFF: AtomicU32 = AtomicU32::new(0);
+
+impl Defence {
+    /// Whether it is there.
+    #[cfg(feature = "chaos")]
+    pub fn is_on(self) -> bool {
+        OFF.load(Ordering::Relaxed) & self.bit() == 0
+    }
+
+    /// Whether it is there: always, in a program that was built without the feature `chaos`.
+    #[cfg(not(feature = "chaos"))]
+    #[allow(clippy::unused_self, reason = "with the feature it is used")]
+    pub(super) const fn is_on(self) -> bool {
+        true
+    }
+
+    /// Takes it away, or brings it back, in this whole process.
+    #[cfg(feature = "chaos")]
+    pub fn set(self, is_on: bool) {
+        if is_on {
+            OFF.fetch_and(!self.bit(), Ordering::Relaxed);
+        } else {
+            OFF.fetch_or(self.bit(), Ordering::Relaxed);
+        }
+    }
+
+    #[cfg(feature = "chaos")]
+    const fn bit(self) -> u32 {
+        1 << self as u32
+    }
+}
