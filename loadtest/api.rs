@@ -7,9 +7,9 @@ use hyper::header::{self, HeaderValue};
 use hyper::{Method, StatusCode};
 use serde::Deserialize;
 
+use crate::checker::{LedgerEntry, StockState};
 use crate::connection::{Answer, Connection, ConnectionError};
 use crate::endpoint::Endpoint;
-use crate::history::{LedgerEntry, StockState};
 
 /// How often a call is tried while the service is busy or away.
 const ATTEMPTS: u32 = 10;

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::Parser;
 use clap::builder::RangedU64ValueParser;
+use clap::{Parser, Subcommand};
 
 use crate::cpu::Process;
 use crate::endpoint::BaseUrl;
@@ -15,12 +15,89 @@ use crate::endpoint::BaseUrl;
 /// All connections are opened first and released together. Exits with 0 for PASS, 1 for FAIL, and
 /// 2 if there was nothing to judge: a wrong flag, or a service that is away or not ready.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "loadtest", version)]
+#[command(
+    name = "loadtest",
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+
+    #[command(flatten)]
+    pub(crate) args: Args,
+}
+
+/// What else there is to do.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Judge a run that was recorded with --history; exits like the run itself.
+    Check(CheckArgs),
+}
+
+/// Which recorded run, and how.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct CheckArgs {
+    /// The file that --history wrote.
+    pub(crate) file: PathBuf,
+
+    /// The longest stretch in which orders may be tried and none answered yes or no, such as 3s;
+    /// without it, it is reported and not judged.
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
+    pub(crate) longest_pause: Option<Duration>,
+
+    /// Print one JSON object on stdout, and the text for people on stderr.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The flags of a run.
+#[derive(Clone, Debug, Parser)]
 pub(crate) struct Args {
-    /// How many orders to send, 1 to 10000000.
-    #[arg(long, env = "FLASH_SALE_LOADTEST_REQUESTS", default_value = "500", value_name = "N",
-          value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000_000))]
-    pub(crate) requests: usize,
+    /// How many orders to send, 1 to 10000000 [default: 500, or with --duration as many as it
+    /// allows].
+    #[arg(long, env = "FLASH_SALE_LOADTEST_REQUESTS", value_name = "N",
+          value_parser = RangedU64ValueParser::<usize>::new().range(1..=MOST_REQUESTS))]
+    requests: Option<usize>,
+
+    /// Send no new order after this time, such as 30s; of --requests and this, whatever comes first.
+    /// Buyers keep on through outages then: each order that gets no answer is given up, and the next
+    /// one is tried after a pause. Without it, a buyer stops after 3 in a row.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_DURATION", value_name = "DURATION",
+          value_parser = positive_duration)]
+    pub(crate) duration: Option<Duration>,
+
+    /// Send this many orders a second over all connections, evenly paced, 0.001 to 1000000; without
+    /// it, each connection sends its next order after the answer. Orders that are late since all
+    /// connections wait are sent as soon as one is free.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_RATE", value_name = "ORDERS", value_parser = rate)]
+    pub(crate) rate: Option<f64>,
+
+    /// Let the clients of this share of the orders, 0 to 1, close the connection after sending and
+    /// before the answer. Half of them ask again later with the same id, the others never do.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_ABANDON", default_value = "0", value_name = "SHARE",
+          value_parser = share)]
+    pub(crate) abandon: f64,
+
+    /// What decides which clients go away, and when; without it, any seed, which is reported.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_SEED", value_name = "N")]
+    pub(crate) seed: Option<u64>,
+
+    /// Record each attempt as the client saw it, and at the end the ledger and the state, into this
+    /// file, for `loadtest check`. A file that is there is overwritten.
+    #[arg(
+        long,
+        env = "FLASH_SALE_LOADTEST_HISTORY",
+        value_name = "FILE",
+        conflicts_with = "probe_path"
+    )]
+    pub(crate) history: Option<PathBuf>,
+
+    /// Fail if orders are tried for longer than this, such as 3s, and none is answered yes or no.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_LONGEST_PAUSE", value_name = "DURATION",
+          value_parser = positive_duration)]
+    pub(crate) longest_pause: Option<Duration>,
 
     /// How many connections to send them over, all at once, 1 to 50000; never more than there are
     /// orders.
@@ -85,6 +162,27 @@ pub(crate) struct Args {
     pub(crate) urls: Vec<BaseUrl>,
 }
 
+/// What fits the memory of a small machine.
+const MOST_REQUESTS: u64 = 10_000_000;
+
+impl Args {
+    /// How many orders to send at most.
+    pub(crate) fn requests(&self) -> usize {
+        let most = usize::try_from(MOST_REQUESTS).unwrap_or(usize::MAX);
+        self.requests.unwrap_or(if self.duration.is_some() { most } else { 500 })
+    }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate| (0.001..=1_000_000.0).contains(rate));
+    rate.ok_or_else(|| "orders a second are a number from 0.001 to 1000000".to_owned())
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "a share is a number from 0 to 1, such as 0.01".to_owned())
+}
+
 fn item_name(name: &str) -> Result<String, String> {
     let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     if (1..=64).contains(&name.len()) && name.bytes().all(allowed) {
@@ -117,10 +215,37 @@ mod tests {
         let line =
             ["loadtest", "--stock", "300", "http://127.0.0.1:8080", "http://127.0.0.1:8090/"];
         let args = Args::try_parse_from(line).expect("the documented line");
-        assert_eq!((args.requests, args.concurrency, args.stock), (500, 500, Some(300)));
+        assert_eq!((args.requests(), args.concurrency, args.stock), (500, 500, Some(300)));
         assert_eq!((args.quantity, args.timeout), (1, Duration::from_secs(30)));
         let urls: Vec<_> = args.urls.iter().map(ToString::to_string).collect();
         assert_eq!(urls, ["http://127.0.0.1:8080", "http://127.0.0.1:8090"]);
+    }
+
+    /// Goal: with a duration the number of orders is bounded by it alone, unless both are given.
+    #[test]
+    fn duration_and_requests() {
+        let requests = |flags: &[&str]| {
+            let line = [&["loadtest", "http://127.0.0.1:8080"], flags].concat();
+            Args::try_parse_from(line).expect("good flags").requests()
+        };
+        assert_eq!(requests(&["--duration", "30s", "--rate", "3000"]), 10_000_000);
+        assert_eq!(requests(&["--duration", "30s", "--requests", "70"]), 70);
+    }
+
+    /// Goal: a recorded run is judged without the flags of a run, and a run needs no command.
+    #[test]
+    fn check_stands_beside_the_flags() {
+        let line = ["loadtest", "check", "history.jsonl", "--longest-pause", "3s", "--json"];
+        let Some(Command::Check(check)) = Cli::try_parse_from(line).expect("good flags").command
+        else {
+            panic!("the command was given")
+        };
+        assert_eq!((check.longest_pause, check.json), (Some(Duration::from_secs(3)), true));
+        assert_eq!(check.file.to_str(), Some("history.jsonl"));
+        let run = Cli::try_parse_from(["loadtest", "--stock", "3", "http://127.0.0.1:8080"]);
+        let run = run.expect("good flags");
+        assert!(run.command.is_none() && run.args.stock == Some(3));
+        Cli::try_parse_from(["loadtest"]).expect_err("no instance was named");
     }
 
     /// Goal: a wrong value is refused with a sentence that says what is allowed.
@@ -133,6 +258,9 @@ mod tests {
             ("--quantity", "0", "1..=1000000"),
             ("--probe-path", "healthz", "looks like /healthz"),
             ("--process", "etcd", "such as etcd=1234"),
+            ("--rate", "0", "from 0.001 to 1000000"),
+            ("--abandon", "2", "from 0 to 1"),
+            ("--duration", "soon", "with its unit"),
         ] {
             let error = Args::try_parse_from(["loadtest", flag, value, "http://127.0.0.1:8080"])
                 .expect_err("the value is not allowed")

@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use futures_util::FutureExt;
+use futures_util::{FutureExt, poll};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{self, SendRequest};
@@ -16,6 +16,9 @@ use crate::endpoint::Endpoint;
 
 /// No answer of the service is larger: a page of the ledger has at most 1,000 short orders.
 const BODY_LIMIT_BYTES: usize = 4 << 20;
+
+/// How often a request is looked at until it is written, surely.
+const LOOKS_TO_WRITE: usize = 3;
 
 /// What moves the bytes of a connection.
 type Driver = http1::Connection<TokioIo<TcpStream>, Full<Bytes>>;
@@ -109,6 +112,39 @@ impl Connection {
         body: Bytes,
         limit: Duration,
     ) -> Result<Answer, ConnectionError> {
+        let request = self.request(method, uri, extra, body);
+        tokio::time::timeout(limit, self.exchange(request))
+            .await
+            .map_err(|_| ConnectionError::Timeout(limit))?
+    }
+
+    /// Sends a request, and closes the connection after `stay` without a look at an answer.
+    pub(crate) async fn send_and_leave(
+        mut self,
+        method: Method,
+        uri: Uri,
+        extra: Option<(HeaderName, HeaderValue)>,
+        stay: Duration,
+    ) {
+        let request = self.request(method, uri, extra, Bytes::new());
+        let mut exchange = Box::pin(self.exchange(request));
+        // the first look wakes the connection, the next one writes a request as short as these
+        for _ in 0..LOOKS_TO_WRITE {
+            if poll!(&mut exchange).is_ready() {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+        tokio::time::sleep(stay).await;
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        uri: Uri,
+        extra: Option<(HeaderName, HeaderValue)>,
+        body: Bytes,
+    ) -> Request<Full<Bytes>> {
         let json = (!body.is_empty()).then(|| HeaderValue::from_static("application/json"));
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
@@ -118,9 +154,7 @@ impl Connection {
         headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
         headers.extend(json.map(|json| (header::CONTENT_TYPE, json)));
         headers.extend(extra);
-        tokio::time::timeout(limit, self.exchange(request))
-            .await
-            .map_err(|_| ConnectionError::Timeout(limit))?
+        request
     }
 
     async fn exchange(&mut self, request: Request<Full<Bytes>>) -> Result<Answer, ConnectionError> {

@@ -10,26 +10,24 @@ use tokio::sync::Barrier;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 
-use crate::buyer::Buyer;
+use crate::buyer::{Buyer, Witness};
+use crate::checker::{Order, Told};
 use crate::connection::ConnectionError;
 use crate::cpu::Meter;
-use crate::history::Told;
 use crate::latency::Latencies;
+use crate::pace::{Pace, Patience};
 use crate::plan::Plan;
 use crate::progress;
+use crate::record::{Recorder, RecorderGone};
 
 /// How many connections are being opened at any time: fewer than any listen backlog holds.
 const OPENING_AT_ONCE: usize = 100;
 
-/// After this many orders in a row without an answer a buyer sends no more: a service that is gone
-/// must not keep a long run waiting for each order in turn.
-const GIVE_UP_AFTER: usize = 3;
-
 /// What came of all orders.
 #[derive(Debug)]
 pub(crate) struct Load {
-    /// By the order's number. One that was not sent since all buyers gave up is unknown as well.
-    pub(crate) told: Vec<Told>,
+    /// By the order's number.
+    pub(crate) orders: Vec<Order>,
     /// Why attempts settled nothing, and how often.
     pub(crate) unsettled: BTreeMap<String, u64>,
     /// Of the orders that were answered, from the first time they were sent.
@@ -47,24 +45,24 @@ pub(crate) enum LoadError {
     Connect(#[from] ConnectionError),
     #[error("a buyer's task failed")]
     Task(#[from] JoinError),
+    #[error(transparent)]
+    Recorder(#[from] RecorderGone),
 }
 
 /// One buyer's orders.
 struct Purchases {
-    orders: Vec<(usize, Told, Duration)>,
+    orders: Vec<(usize, Order)>,
     unsettled: BTreeMap<String, u64>,
-    /// First request and last answer; `None` for a buyer for whom no order was left.
-    span: Option<(Instant, Instant)>,
 }
 
-/// Sends `requests` orders over `connections` connections, spread evenly over the instances.
+/// Sends the orders over `connections` connections, spread evenly over the instances.
 ///
 /// # Errors
-/// A connection cannot be opened; no order was sent then.
+/// A connection cannot be opened, and no order was sent then; or an attempt cannot be recorded.
 pub(crate) async fn run(
     plan: &Arc<Plan>,
-    requests: usize,
     connections: usize,
+    recorder: Option<Recorder>,
 ) -> Result<Load, LoadError> {
     let places = (0..connections).map(|number| number % plan.endpoints.len());
     let buyers: Vec<_> = stream::iter(places)
@@ -73,75 +71,84 @@ pub(crate) async fn run(
         .try_collect()
         .await?;
 
-    let next = Arc::new(AtomicUsize::new(0));
     let settled = Arc::new(AtomicUsize::new(0));
     let release = Arc::new(Barrier::new(connections));
-    let _progress = progress::start(requests, &settled);
+    let of = plan.duration.is_none().then_some(plan.requests);
+    let _progress = progress::start(of, &settled);
     let mut tasks = JoinSet::new();
     let spent_before = Meter::read(&plan.processes);
+    let started = Instant::now();
+    let pace = Arc::new(Pace::new(started));
+    let witness = Witness { started, recorder };
     for buyer in buyers {
-        let (next, settled) = (Arc::clone(&next), Arc::clone(&settled));
-        let release = Arc::clone(&release);
+        let (plan, pace, settled) = (Arc::clone(plan), Arc::clone(&pace), Arc::clone(&settled));
+        let (witness, release) = (witness.clone(), Arc::clone(&release));
         tasks.spawn(async move {
             release.wait().await;
-            purchase(buyer, requests, &next, &settled).await
+            purchase(buyer, &plan, &pace, &witness, &settled).await
         });
     }
 
     let mut all = Vec::with_capacity(connections);
     while let Some(purchases) = tasks.join_next().await {
-        all.push(purchases?);
+        all.push(purchases??);
     }
     let cpu_seconds = Meter::read(&plan.processes).since(&spent_before);
-    Ok(Load { cpu_seconds, ..merge(all, requests) })
-}
-
-fn merge(all: Vec<Purchases>, requests: usize) -> Load {
-    let mut told = vec![Told::Unknown; requests];
     let mut unsettled = BTreeMap::new();
-    let mut latencies = Latencies::default();
-    let mut whole: Option<(Instant, Instant)> = None;
+    // those that were not sent, since all buyers gave up, are unknown
+    let mut orders = vec![Order::unsent(); of.unwrap_or_default()];
     for purchases in all {
-        for (number, outcome, latency) in purchases.orders {
-            if outcome != Told::Unknown {
-                latencies.record(latency);
+        for (number, order) in purchases.orders {
+            if number >= orders.len() {
+                orders.resize(number + 1, Order::unsent());
             }
-            told[number] = outcome;
+            orders[number] = order;
         }
         for (why, times) in purchases.unsettled {
             *unsettled.entry(why).or_default() += times;
         }
-        whole = match (whole, purchases.span) {
-            (Some((first, last)), Some((from, to))) => Some((first.min(from), last.max(to))),
-            (one, other) => one.or(other),
-        };
     }
-    let duration = whole.map_or(Duration::ZERO, |(first, last)| last - first);
-    Load { told, unsettled, latencies, duration, cpu_seconds: BTreeMap::new() }
+    let load = Load::of(&orders, unsettled);
+    Ok(Load { orders, cpu_seconds, ..load })
 }
 
-/// Takes order numbers until none is left, or the buyer gives up.
+impl Load {
+    /// What `orders` tell, without keeping them.
+    pub(crate) fn of<'o>(
+        orders: impl IntoIterator<Item = &'o Order>,
+        unsettled: BTreeMap<String, u64>,
+    ) -> Self {
+        let mut latencies = Latencies::default();
+        let mut span: Option<(u64, u64)> = None;
+        for order in orders.into_iter().filter(|order| order.attempts > 0) {
+            let (sent, ended) = (order.sent, order.ended);
+            if order.told != Told::Unknown {
+                latencies.record(Duration::from_micros(ended - sent));
+            }
+            let (first, last) = span.unwrap_or((sent, ended));
+            span = Some((first.min(sent), last.max(ended)));
+        }
+        let duration =
+            span.map_or(Duration::ZERO, |(first, last)| Duration::from_micros(last - first));
+        Self { orders: Vec::new(), unsettled, latencies, duration, cpu_seconds: BTreeMap::new() }
+    }
+}
+
+/// Takes orders until none is left, or the buyer gives up.
 async fn purchase(
     mut buyer: Buyer,
-    requests: usize,
-    next: &AtomicUsize,
+    plan: &Plan,
+    pace: &Pace,
+    witness: &Witness,
     settled: &AtomicUsize,
-) -> Purchases {
+) -> Result<Purchases, RecorderGone> {
     let mut orders = Vec::new();
-    let mut span: Option<(Instant, Instant)> = None;
-    let mut unanswered = 0;
-    while unanswered < GIVE_UP_AFTER {
-        let number = next.fetch_add(1, Ordering::Relaxed);
-        if number >= requests {
-            break;
-        }
-        let sent = Instant::now();
-        let told = buyer.buy(number).await;
-        let answered = Instant::now();
+    let mut patience = Patience::default();
+    while let Some(number) = pace.next(plan, &patience).await {
+        let order = buyer.buy(number, witness).await?;
         settled.fetch_add(1, Ordering::Relaxed);
-        unanswered = if told == Told::Unknown { unanswered + 1 } else { 0 };
-        orders.push((number, told, answered - sent));
-        span = Some((span.map_or(sent, |(first, _)| first), answered));
+        patience.note(order.is_settled() || order.abandoned);
+        orders.push((number, order));
     }
-    Purchases { orders, unsettled: buyer.unsettled, span }
+    Ok(Purchases { orders, unsettled: buyer.unsettled })
 }

@@ -6,40 +6,43 @@
 //! - [`cli`]: the flags and their environment variables.
 //! - [`endpoint`], [`connection`], [`api`]: one instance, one HTTP connection to it, and the calls
 //!   that are not orders.
-//! - [`plan`], [`buyer`], [`load`], [`progress`]: one buyer's order, asked until it is answered; all of them
-//!   at once.
-//! - [`history`], [`audit`], [`verdict`], [`reason`]: what was recorded, and what follows from it
-//!   (pure functions).
+//! - [`plan`], [`buyer`], [`chance`]: one buyer's order, asked until it is answered, or abandoned.
+//! - [`load`], [`pace`], [`progress`]: all of them at once, or at a rate.
+//! - [`checker`]: what was seen of a run, and what follows from it (pure functions).
+//! - [`record`]: a run in a file.
 //! - [`latency`], [`cpu`], [`report`], [`table`]: what is told about the run, as JSON and as text.
 //! - [`probe`]: what is told about requests that are no orders.
 //! - [`files`]: room for connections.
 //! - [`run`]: one run from beginning to end.
+//!
+//! With `--history` the run is recorded in a file that stands alone, and `loadtest check` judges it
+//! again.
 //!
 //! The exit code is 0 for PASS, 1 for FAIL (also where more than one order in a hundred got no answer,
 //! since the others prove little then), and 2 if there was no run to judge: a wrong flag, or a
 //! service that cannot be reached or is not ready.
 
 mod api;
-mod audit;
 mod buyer;
+mod chance;
+mod checker;
 mod cli;
 mod connection;
 mod cpu;
 mod endpoint;
 mod files;
-mod history;
 mod latency;
 mod load;
+mod pace;
 mod plan;
 mod probe;
 mod progress;
-mod reason;
+mod record;
 mod report;
 mod run;
 mod table;
 #[cfg(test)]
 mod tests;
-mod verdict;
 
 use std::error::Error;
 use std::fmt::Display;
@@ -49,23 +52,34 @@ use std::process::ExitCode;
 use clap::Parser;
 use serde::Serialize;
 
+use crate::cli::{Cli, Command};
+use crate::report::Report;
+
 /// One thread: it shares the machine with what it measures, and hundreds of connections that one
 /// thread looks after cost less than the same ones on several.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let args = cli::Args::parse();
+    let Cli { command, args } = Cli::parse();
+    if let Some(Command::Check(args)) = command {
+        return tell(run::check(&args), args.json);
+    }
     files::raise_limit();
-    let told = if args.probe_path.is_some() {
-        run::probe(&args).await.map(|report| {
+    if args.probe_path.is_some() {
+        let told = run::probe(&args).await.map(|report| {
             let good = report.all_answered();
             (good, print(&report, &report, args.json))
-        })
+        });
+        exit(told)
     } else {
-        run::run(&args).await.map(|report| {
-            let pass = report.pass;
-            (pass, print(&report, &table::Table(&report), args.json))
-        })
-    };
+        tell(run::run(&args).await, args.json)
+    }
+}
+
+fn tell(report: Result<Report, impl Error>, json: bool) -> ExitCode {
+    exit(report.map(|report| (report.pass, print(&report, &table::Table(&report), json))))
+}
+
+fn exit(told: Result<(bool, io::Result<()>), impl Error>) -> ExitCode {
     match told {
         // the verdict stands, and is told by the exit code, even if nobody reads the text
         Ok((true, _)) => ExitCode::SUCCESS,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use hyper::{Method, Uri};
 
+use crate::chance::Chance;
 use crate::cli::Args;
 use crate::cpu::Process;
 use crate::endpoint::Endpoint;
@@ -11,6 +12,8 @@ use crate::endpoint::Endpoint;
 /// What is sent, and where to.
 #[derive(Debug)]
 pub(crate) struct Plan {
+    /// What the ids of all its orders begin with.
+    pub(crate) run: String,
     pub(crate) endpoints: Vec<Endpoint>,
     /// At least one. The orders go to them in turn.
     pub(crate) items: Vec<PlannedItem>,
@@ -18,6 +21,16 @@ pub(crate) struct Plan {
     pub(crate) retries: u32,
     /// For one order, asking again included.
     pub(crate) timeout: Duration,
+    /// Orders are sent until this many were, or until the time is up.
+    pub(crate) requests: usize,
+    /// For how long new orders are sent.
+    pub(crate) duration: Option<Duration>,
+    /// Orders a second, over all connections.
+    pub(crate) rate: Option<f64>,
+    /// Which clients go away.
+    pub(crate) chance: Chance,
+    pub(crate) abandon: f64,
+    pub(crate) seed: u64,
     /// The path that is asked for instead of ordering.
     pub(crate) probe: Option<String>,
     /// Whose CPU time is measured besides our own.
@@ -38,6 +51,7 @@ pub(crate) struct PlannedItem {
 impl Plan {
     pub(crate) fn new(args: &Args, endpoints: Vec<Endpoint>) -> Self {
         let run = uuid::Uuid::new_v4().simple();
+        let seed = args.seed.unwrap_or_else(any_seed);
         let items: Vec<_> = match args.items {
             None => vec![PlannedItem { name: args.item.clone(), run: run.to_string() }],
             Some(items) => (1..=items)
@@ -56,11 +70,18 @@ impl Plan {
             .map(|endpoint| items.iter().map(|item| endpoint.target(&path(item))).collect())
             .collect();
         Self {
+            run: run.to_string(),
             endpoints,
             items,
             quantity: args.quantity,
             retries: args.retries,
             timeout: args.timeout,
+            requests: args.requests(),
+            duration: args.duration,
+            rate: args.rate,
+            chance: Chance::new(seed, args.abandon),
+            abandon: args.abandon,
+            seed,
             probe: args.probe_path.clone(),
             processes: args.processes.clone(),
             targets,
@@ -71,6 +92,12 @@ impl Plan {
     /// so that an instance that hangs leaves time to ask another one.
     pub(crate) fn attempt_limit(&self) -> Duration {
         self.timeout / 2
+    }
+
+    /// How long after the run's start the order `number` is due.
+    pub(crate) fn due(&self, number: usize) -> Duration {
+        #[expect(clippy::cast_precision_loss, reason = "counts of a run are far below 2^52")]
+        self.rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64(number as f64 / rate))
     }
 
     /// Which item the order `number` of the run is for, and its number among that item's orders.
@@ -85,4 +112,9 @@ impl Plan {
     pub(crate) fn method(&self) -> Method {
         if self.probe.is_some() { Method::GET } else { Method::POST }
     }
+}
+
+/// Short enough to be typed again.
+fn any_seed() -> u64 {
+    uuid::Uuid::new_v4().as_u64_pair().0 >> 40
 }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::history::{Told, u64_from};
+use crate::checker::{Told, u64_from};
 use crate::latency::Percentiles;
 use crate::load::Load;
 use crate::report::per_second;
@@ -29,12 +29,13 @@ pub(crate) struct ProbeReport {
 
 impl ProbeReport {
     pub(crate) fn new(probe_path: String, connections: usize, load: &Load) -> Self {
-        let count =
-            |is: fn(&Told) -> bool| u64_from(load.told.iter().filter(|told| is(told)).count());
+        let count = |is: fn(&Told) -> bool| {
+            u64_from(load.orders.iter().filter(|order| is(&order.told)).count())
+        };
         let answered = count(|told| *told == Told::Probed);
         Self {
             probe_path,
-            requests: load.told.len(),
+            requests: load.orders.len(),
             connections,
             answered,
             failed: count(|told| matches!(told, Told::Failed { .. })),

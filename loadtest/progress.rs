@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::history::u64_from;
+use crate::checker::u64_from;
 
 /// How often the bar moves.
 const BAR_INTERVAL: Duration = Duration::from_millis(100);
@@ -24,22 +24,29 @@ pub(crate) struct Progress {
     bar: Option<ProgressBar>,
 }
 
-/// Shows how many of `total` orders are `settled`.
-pub(crate) fn start(total: usize, settled: &Arc<AtomicUsize>) -> Progress {
+/// Shows how many orders are `settled`, of `total` if there is a number.
+pub(crate) fn start(total: Option<usize>, settled: &Arc<AtomicUsize>) -> Progress {
     let settled = Arc::clone(settled);
-    let length = u64_from(total);
     if std::io::stderr().is_terminal() {
-        let style = ProgressStyle::with_template("{bar:40} {pos} of {len} orders, {elapsed}")
-            .expect("the template is well-formed");
-        let bar = ProgressBar::new(length).with_style(style);
+        let template = match total {
+            Some(_) => "{bar:40} {pos} of {len} orders, {elapsed}",
+            None => "{pos} orders, {elapsed}",
+        };
+        let style = ProgressStyle::with_template(template).expect("the template is well-formed");
+        let bar = match total {
+            Some(total) => ProgressBar::new(u64_from(total)),
+            None => ProgressBar::no_length(),
+        };
+        let bar = bar.with_style(style);
         let moved = bar.clone();
         let task = every(BAR_INTERVAL, move || {
             moved.set_position(u64_from(settled.load(Ordering::Relaxed)));
         });
         Progress { task, bar: Some(bar) }
     } else {
+        let of = total.map(|total| format!(" of {total}")).unwrap_or_default();
         let task = every(LINE_INTERVAL, move || {
-            eprintln!("{} of {total} orders", settled.load(Ordering::Relaxed));
+            eprintln!("{}{of} orders", settled.load(Ordering::Relaxed));
         });
         Progress { task, bar: None }
     }

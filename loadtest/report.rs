@@ -5,17 +5,25 @@
 //! | `pass` | whether the run passed |
 //! | `verdict` | the sentence that says so, and why not |
 //! | `reasons` | what is wrong, the most important first: `kind` (a stable name) and `text` |
+//! | `violations` | those of them that violate an invariant of the sale: `invariant` (`I1` to `I6`) and `sentence`; see the [`checker`](crate::checker) |
 //! | `notes` | sentences about what is not wrong, but worth knowing |
 //! | `urls`, `item`, `items`, `quantity` | what was asked for; `item` is null for the default item, and where `items` is more than 1 |
 //! | `run` | what the ids of this run's orders begin with (of several items: of the first one's) |
 //! | `requests`, `connections` | how many orders were sent, over how many connections |
+//! | `seed` | what decided which clients went away |
 //! | `acknowledged`, `acknowledged_units` | orders that were accepted, and their units |
 //! | `sold_out`, `unknown`, `failed` | orders refused, not answered in the end, answered otherwise |
+//! | `refused` | the same as `sold_out` |
+//! | `abandoned` | of `unknown`: orders whose client went away for good, on purpose |
+//! | `resolved` | orders with an attempt of unknown effect that were then answered yes or no, by asking again |
+//! | `attempts` | how often orders were sent, asking again included |
+//! | `stale_tokens` | attempts that an instance refused since it had lost the lock without knowing |
 //! | `answers_by_status` | settled orders by HTTP status |
 //! | `failures` | failed orders by status and problem type |
 //! | `unsettled_attempts` | attempts that settled nothing, by the reason; each was asked again while retries and time were left |
 //! | `instances` | by the name in the answer: `acknowledged` orders, and their `share` (0 to 1) |
 //! | `turns` | how often the ledger goes from one instance to another (`handovers`), and how often to another token (`tokens`) |
+//! | `longest_pause_seconds`, `longest_pause_at_seconds` | the longest stretch in which orders were tried and none was answered yes or no, and when it began, counted from the run's start (of several items: the longest of all) |
 //! | `duration_seconds` | from the first request to the last answer |
 //! | `answers_per_second` | settled orders in that time |
 //! | `latency_microseconds` | `min`, `p50`, `p90`, `p99`, `p99_9`, `max` of settled orders, from first sending to answer, asking again included; null if there were none |
@@ -28,10 +36,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::history::{History, StockState, Tally, Told, Turns};
+use crate::checker::reason::{Invariant, Sentence};
+use crate::checker::{History, Pause, StockState, Tally, Told, Turns, Verdict};
 use crate::latency::Percentiles;
 use crate::load::Load;
-use crate::verdict::Verdict;
+
+/// The refusal of a write under a token that is too old, as it is counted.
+const STALE_TOKEN: &str = "503 stale-token";
 
 /// A run, as it is told. The fields are described at the top of this file.
 #[derive(Clone, Debug, Serialize)]
@@ -39,6 +50,7 @@ pub(crate) struct Report {
     pub(crate) pass: bool,
     pub(crate) verdict: String,
     pub(crate) reasons: Vec<Fault>,
+    pub(crate) violations: Vec<Violation>,
     pub(crate) notes: Vec<String>,
     pub(crate) urls: Vec<String>,
     pub(crate) item: Option<String>,
@@ -47,16 +59,24 @@ pub(crate) struct Report {
     pub(crate) run: String,
     pub(crate) requests: usize,
     pub(crate) connections: usize,
+    pub(crate) seed: u64,
     pub(crate) acknowledged: u64,
     pub(crate) acknowledged_units: u64,
     pub(crate) sold_out: u64,
     pub(crate) unknown: u64,
     pub(crate) failed: u64,
+    pub(crate) refused: u64,
+    pub(crate) abandoned: u64,
+    pub(crate) resolved: u64,
+    pub(crate) attempts: u64,
+    pub(crate) stale_tokens: u64,
     pub(crate) answers_by_status: BTreeMap<u16, u64>,
     pub(crate) failures: BTreeMap<String, u64>,
     pub(crate) unsettled_attempts: BTreeMap<String, u64>,
     pub(crate) instances: BTreeMap<String, Share>,
     pub(crate) turns: Turns,
+    pub(crate) longest_pause_seconds: f64,
+    pub(crate) longest_pause_at_seconds: f64,
     pub(crate) duration_seconds: f64,
     pub(crate) answers_per_second: f64,
     pub(crate) latency_microseconds: Option<Percentiles>,
@@ -73,6 +93,13 @@ pub(crate) struct Fault {
     pub(crate) text: String,
 }
 
+/// An invariant that does not hold.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Violation {
+    pub(crate) invariant: Invariant,
+    pub(crate) sentence: String,
+}
+
 /// What one instance did.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Share {
@@ -85,8 +112,8 @@ pub(crate) struct Share {
 pub(crate) struct Asked {
     pub(crate) urls: Vec<String>,
     pub(crate) quantity: u64,
-    pub(crate) requests: usize,
     pub(crate) connections: usize,
+    pub(crate) seed: u64,
 }
 
 /// One item of a run.
@@ -108,7 +135,13 @@ impl Report {
         let mut answers_by_status = BTreeMap::new();
         let mut failures = BTreeMap::new();
         let mut instances = BTreeMap::<String, Share>::new();
-        for Judged { history, .. } in &judged {
+        let mut pause = Pause::default();
+        let mut requests = 0;
+        for Judged { history, verdict, .. } in &judged {
+            requests += history.orders.len();
+            if verdict.longest_pause.length() > pause.length() {
+                pause = verdict.longest_pause;
+            }
             tally += history.tally();
             turns += history.turns();
             before += &history.before;
@@ -116,8 +149,8 @@ impl Report {
                 *after.entry(url.clone()).or_insert_with(StockState::default) += state;
             }
             ledger_orders += history.ledger.len();
-            for told in &history.told {
-                let status = match told {
+            for order in &history.orders {
+                let status = match &order.told {
                     Told::Acknowledged(answer) => {
                         count(&mut instances, &answer.instance);
                         200
@@ -139,30 +172,39 @@ impl Report {
         let run = judged.first().map(|first| first.history.run.clone()).unwrap_or_default();
         let item = judged.first().and_then(|first| first.item.clone());
         let items = judged.len();
-        let Judgement { reasons, notes, verdict } = conclude(judged, &tally);
+        let Judgement { reasons, violations, notes, verdict } = conclude(judged, &tally);
         Self {
             pass: reasons.is_empty(),
             verdict,
             reasons,
+            violations,
             notes,
             urls: asked.urls,
             item: item.filter(|_| items == 1),
             items,
             quantity: asked.quantity,
             run,
-            requests: asked.requests,
+            requests,
             connections: asked.connections,
+            seed: asked.seed,
             acknowledged: tally.acknowledged,
             acknowledged_units: tally.acknowledged_units,
             sold_out: tally.sold_out,
             unknown: tally.unknown,
             failed: tally.failed,
+            refused: tally.sold_out,
+            abandoned: tally.abandoned,
+            resolved: tally.resolved,
+            attempts: tally.attempts,
+            stale_tokens: load.unsettled.get(STALE_TOKEN).copied().unwrap_or_default(),
             answers_per_second: per_second(answers_by_status.values().sum(), load.duration),
             answers_by_status,
             failures,
             unsettled_attempts: load.unsettled,
             instances,
             turns,
+            longest_pause_seconds: pause.length().as_secs_f64(),
+            longest_pause_at_seconds: Duration::from_micros(pause.from).as_secs_f64(),
             duration_seconds: load.duration.as_secs_f64(),
             latency_microseconds: load.latencies.percentiles(),
             cpu_seconds: load.cpu_seconds,
@@ -176,6 +218,7 @@ impl Report {
 /// What follows for the run as a whole.
 struct Judgement {
     reasons: Vec<Fault>,
+    violations: Vec<Violation>,
     notes: Vec<String>,
     verdict: String,
 }
@@ -183,7 +226,7 @@ struct Judgement {
 /// One item speaks for itself; of several, each says its name.
 fn conclude(judged: Vec<Judged>, tally: &Tally) -> Judgement {
     let items = judged.len();
-    let (mut reasons, mut notes) = (Vec::new(), Vec::new());
+    let (mut reasons, mut violations, mut notes) = (Vec::new(), Vec::new(), Vec::new());
     let mut sentence = String::new();
     for Judged { item, verdict, .. } in judged {
         let of = item.filter(|_| items > 1).map(|item| format!("{item}: ")).unwrap_or_default();
@@ -193,6 +236,10 @@ fn conclude(judged: Vec<Judged>, tally: &Tally) -> Judgement {
                 .iter()
                 .map(|reason| Fault { kind: reason.kind(), text: format!("{of}{reason}") }),
         );
+        violations.extend(verdict.reasons.iter().filter_map(|reason| {
+            let invariant = reason.invariant()?;
+            Some(Violation { invariant, sentence: format!("{of}{}", Sentence(reason)) })
+        }));
         notes.extend(verdict.notes.into_iter().map(|note| format!("{of}{note}")));
         sentence = verdict.sentence;
     }
@@ -205,7 +252,7 @@ fn conclude(judged: Vec<Judged>, tally: &Tally) -> Judgement {
         let all: Vec<_> = reasons.iter().map(|fault| fault.text.as_str()).collect();
         format!("FAIL: {}", all.join("; "))
     };
-    Judgement { reasons, notes, verdict }
+    Judgement { reasons, violations, notes, verdict }
 }
 
 /// Looks the name up before it is copied: this is done for every order.

@@ -1,21 +1,23 @@
 //! One run from beginning to end.
 
+use std::fs::File;
+use std::io::BufReader;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use hyper::StatusCode;
 use hyper::header::HeaderValue;
 
 use crate::api::{Api, ApiError};
-use crate::cli::Args;
+use crate::checker::{History, LedgerEntry, StockState, judge, u64_from};
+use crate::cli::{Args, CheckArgs};
 use crate::endpoint::Endpoint;
-use crate::history::{History, LedgerEntry, StockState, u64_from};
-use crate::load::{self, LoadError};
+use crate::load::{self, Load, LoadError};
 use crate::plan::{Plan, PlannedItem};
 use crate::probe::ProbeReport;
+use crate::record::{self, ItemLine, ReadError, Recorder, RunLine, Writer};
 use crate::report::{Asked, Judged, Report};
-use crate::verdict::judge;
 
 /// How often the end is read before it is judged as it is: an order whose buyer gave up may still
 /// be on its way.
@@ -55,6 +57,8 @@ pub(crate) enum RunError {
     Load(#[from] LoadError),
     #[error("the run is over, but it cannot be judged")]
     Judge(#[source] ApiError),
+    #[error("the run cannot be recorded in {}", .path.display())]
+    History { path: PathBuf, source: std::io::Error },
 }
 
 /// Sends the orders and judges what became of them.
@@ -64,32 +68,121 @@ pub(crate) enum RunError {
 pub(crate) async fn run(args: &Args) -> Result<Report, RunError> {
     let token = admin_token(args)?;
     let plan = plan(args).await?;
+    let history_error = |source| {
+        let path = args.history.clone().unwrap_or_default();
+        RunError::History { path, source }
+    };
+    let file = args.history.as_deref().map(File::create).transpose().map_err(history_error)?;
     ready(&plan).await?;
     let mut before = Vec::new();
     for item in &plan.items {
         before.push(prepare(&plan, item, args.stock, token.as_ref()).await?);
     }
     // a connection without an order to send would only be opened and closed
-    let connections = args.concurrency.min(args.requests);
-    let mut load = load::run(&plan, args.requests, connections).await?;
-
-    let mut told: Vec<_> = plan.items.iter().map(|_| Vec::new()).collect();
-    for (number, outcome) in std::mem::take(&mut load.told).into_iter().enumerate() {
-        told[plan.place(number).0].push(outcome);
+    let connections = args.concurrency.min(plan.requests);
+    let recording = file.map(|file| Writer::start(file, run_line(&plan, connections, &before)));
+    let (writer, recorder) = recording.transpose().map_err(history_error)?.unzip();
+    let ran = sell(&plan, connections, before, recorder).await;
+    // also of a run that failed: whoever looks for the cause finds what there is
+    if let Some(writer) = writer {
+        let histories = ran.as_ref().ok().map(|(_, ends)| ends.iter().map(|end| &end.history));
+        let histories: Option<Vec<_>> = histories.map(Iterator::collect);
+        writer.finish(histories.as_deref()).map_err(history_error)?;
     }
+    let (load, ends) = ran?;
     let mut judged = Vec::new();
-    for ((item, before), told) in plan.items.iter().zip(before).zip(told) {
-        let (after, ledger, silent) =
-            end(&plan, item, before.orders).await.map_err(RunError::Judge)?;
-        let (run, quantity) = (item.run.clone(), plan.quantity);
-        let history = History { run, quantity, before, told, ledger, after };
-        let mut verdict = judge(&history);
+    for (item, End { history, silent }) in plan.items.iter().zip(ends) {
+        let mut verdict = judge(&history, args.longest_pause);
         verdict.notes.extend(silent);
         judged.push(Judged { item: item.name.clone(), history, verdict });
     }
     let urls = args.urls.iter().map(ToString::to_string).collect();
-    let asked = Asked { urls, quantity: args.quantity, requests: args.requests, connections };
+    let asked = Asked { urls, quantity: args.quantity, connections, seed: plan.seed };
     Ok(Report::new(asked, judged, load))
+}
+
+/// One item after the run.
+struct End {
+    history: History,
+    /// A note for each instance that no longer answers.
+    silent: Vec<String>,
+}
+
+/// Sends the orders, and reads what the instances and the ledgers tell then. The orders are those of
+/// the histories.
+async fn sell(
+    plan: &Arc<Plan>,
+    connections: usize,
+    before: Vec<StockState>,
+    recorder: Option<Recorder>,
+) -> Result<(Load, Vec<End>), RunError> {
+    let mut load = load::run(plan, connections, recorder).await?;
+    let mut orders: Vec<_> = plan.items.iter().map(|_| Vec::new()).collect();
+    for (number, order) in std::mem::take(&mut load.orders).into_iter().enumerate() {
+        orders[plan.place(number).0].push(order);
+    }
+    let mut ends = Vec::new();
+    for ((item, before), orders) in plan.items.iter().zip(before).zip(orders) {
+        let Reading { after, gone, ledger, silent } =
+            end(plan, item, before.orders).await.map_err(RunError::Judge)?;
+        let (run, quantity) = (item.run.clone(), plan.quantity);
+        let history = History { run, quantity, before, orders, ledger, after, gone };
+        ends.push(End { history, silent });
+    }
+    Ok((load, ends))
+}
+
+/// The first line of the record.
+fn run_line(plan: &Plan, connections: usize, before: &[StockState]) -> RunLine {
+    let items = plan.items.iter().zip(before);
+    RunLine {
+        version: record::VERSION,
+        run: plan.run.clone(),
+        started: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
+        requests: plan.requests,
+        seconds: plan.duration.map(|duration| duration.as_secs_f64()),
+        connections,
+        rate: plan.rate,
+        abandon: plan.abandon,
+        seed: plan.seed,
+        quantity: plan.quantity,
+        instances: plan.endpoints.iter().map(|endpoint| endpoint.url.to_string()).collect(),
+        items: items
+            .map(|(item, before)| ItemLine {
+                name: item.name.clone(),
+                run: item.run.clone(),
+                before: before.clone(),
+            })
+            .collect(),
+    }
+}
+
+/// Judges a run that was recorded.
+///
+/// # Errors
+/// The file cannot be read, or is no whole run.
+pub(crate) fn check(args: &CheckArgs) -> Result<Report, CheckError> {
+    let path = &args.file;
+    let unreadable = |source| CheckError { path: path.clone(), source };
+    let file = File::open(path).map_err(|error| unreadable(error.into()))?;
+    let recorded = record::read(BufReader::new(file)).map_err(unreadable)?;
+    let RunLine { quantity, connections, seed, instances, items, .. } = recorded.run;
+    let orders = recorded.histories.iter().flat_map(|history| &history.orders);
+    let load = Load::of(orders, recorded.unsettled);
+    let judged = items.into_iter().zip(recorded.histories).map(|(item, history)| {
+        let verdict = judge(&history, args.longest_pause);
+        Judged { item: item.name, history, verdict }
+    });
+    let asked = Asked { urls: instances, quantity, connections, seed };
+    Ok(Report::new(asked, judged.collect(), load))
+}
+
+/// Why a recorded run was not judged.
+#[derive(Debug, thiserror::Error)]
+#[error("{} cannot be judged", .path.display())]
+pub(crate) struct CheckError {
+    path: PathBuf,
+    source: ReadError,
 }
 
 /// Sends requests that are no orders.
@@ -99,8 +192,8 @@ pub(crate) async fn run(args: &Args) -> Result<Report, RunError> {
 pub(crate) async fn probe(args: &Args) -> Result<ProbeReport, RunError> {
     let plan = plan(args).await?;
     ready(&plan).await?;
-    let connections = args.concurrency.min(args.requests);
-    let load = load::run(&plan, args.requests, connections).await?;
+    let connections = args.concurrency.min(plan.requests);
+    let load = load::run(&plan, connections, None).await?;
     Ok(ProbeReport::new(plan.probe.clone().unwrap_or_default(), connections, &load))
 }
 
@@ -168,30 +261,38 @@ async fn prepare(
     }
 }
 
-type States = Vec<(String, StockState)>;
+/// What the instances and the ledger tell.
+#[derive(Default)]
+struct Reading {
+    after: Vec<(String, StockState)>,
+    gone: Vec<String>,
+    ledger: Vec<LedgerEntry>,
+    silent: Vec<String>,
+}
 
 /// Reads what the instances and the ledger tell, until they agree or the readings are used up.
-/// Also returns a note for each instance that no longer answers.
-async fn end(
-    plan: &Plan,
-    item: &PlannedItem,
-    from: u64,
-) -> Result<(States, Vec<LedgerEntry>, Vec<String>), ApiError> {
-    let mut silent = Vec::new();
+async fn end(plan: &Plan, item: &PlannedItem, from: u64) -> Result<Reading, ApiError> {
+    let (mut gone, mut silent) = (Vec::new(), Vec::new());
     let mut apis = Vec::new();
     let mut failure = None;
     for endpoint in &plan.endpoints {
         let mut api = api(item, endpoint);
         match api.stock().await {
             Ok(_) => apis.push((endpoint.url.to_string(), api)),
+            Err(ApiError::Refused { status: StatusCode::NOT_FOUND, .. }) => {
+                gone.push(endpoint.url.to_string());
+            }
             Err(error) => {
                 silent.push(format!("{} does not answer after the run", endpoint.url));
                 failure = Some(error);
             }
         }
     }
-    if let (true, Some(error)) = (apis.is_empty(), failure) {
-        return Err(error);
+    if apis.is_empty() {
+        return match failure {
+            Some(error) if gone.is_empty() => Err(error),
+            _ => Ok(Reading { gone, silent, ..Reading::default() }),
+        };
     }
     let mut reading = read(&mut apis, from).await?;
     for _ in 1..READINGS {
@@ -204,14 +305,14 @@ async fn end(
         tokio::time::sleep(READING_PAUSE).await;
         reading = read(&mut apis, from).await?;
     }
-    let (states, ledger) = reading;
-    Ok((states, ledger, silent))
+    let (after, ledger) = reading;
+    Ok(Reading { after, gone, ledger, silent })
 }
 
 async fn read(
     apis: &mut [(String, Api<'_>)],
     from: u64,
-) -> Result<(States, Vec<LedgerEntry>), ApiError> {
+) -> Result<(Vec<(String, StockState)>, Vec<LedgerEntry>), ApiError> {
     let ledger = apis[0].1.ledger(from).await?;
     let mut states = Vec::new();
     for (url, api) in apis {

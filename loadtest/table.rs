@@ -2,10 +2,13 @@
 
 use std::fmt;
 
-use crate::history::u64_from;
+use crate::checker::reason::count;
+use crate::checker::u64_from;
 use crate::latency::Percentiles;
-use crate::reason::count;
 use crate::report::Report;
+
+/// Shorter ones are the usual ups and downs.
+const PAUSE_WORTH_TELLING_SECONDS: f64 = 0.5;
 
 /// Shows a report.
 #[derive(Debug)]
@@ -34,6 +37,12 @@ impl fmt::Display for Table<'_> {
             "{:.3} s from the first request to the last answer, {:.0} answers/s",
             report.duration_seconds, report.answers_per_second
         ))?;
+        if report.longest_pause_seconds >= PAUSE_WORTH_TELLING_SECONDS {
+            rows.row(format_args!(
+                "longest pause {:.3} s, from {:.3} s on",
+                report.longest_pause_seconds, report.longest_pause_at_seconds
+            ))?;
+        }
         if let Some(latency) = &report.latency_microseconds {
             latencies(f, latency)?;
         }
@@ -65,6 +74,13 @@ impl Table<'_> {
         }
         if report.unknown > 0 {
             rows.row(format_args!("{:<24}{:>8}", "none in the end", report.unknown))?;
+        }
+        if report.abandoned > 0 {
+            rows.row(format_args!("{:<24}{:>8}", "(of which went away)", report.abandoned))?;
+        }
+        if report.resolved > 0 {
+            let unclear = "settled by asking again";
+            rows.row(format_args!("{unclear:<24}{:>8}", report.resolved))?;
         }
         let mut rows = Rows::new(f, "failures");
         for (kind, orders) in &report.failures {

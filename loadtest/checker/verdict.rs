@@ -1,10 +1,14 @@
-//! What follows from a recorded run: a pure function, so that it can be shown broken histories.
+//! What follows from a recorded run.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use crate::audit::Audit;
-use crate::history::{History, StockState, Tally, Told, u64_from};
-use crate::reason::{Reason, count, were};
+use super::audit::Audit;
+use super::history::{History, StockState, Tally, u64_from};
+use super::order::Told;
+use super::pause::{self, Pause};
+use super::real_time;
+use super::reason::{Reason, count, were};
 
 /// The judgement of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,10 +19,12 @@ pub(crate) struct Verdict {
     pub(crate) notes: Vec<String>,
     /// `PASS: ` or `FAIL: ` and why, in one line.
     pub(crate) sentence: String,
+    /// The longest stretch in which orders were tried and none was answered yes or no.
+    pub(crate) longest_pause: Pause,
 }
 
-/// Judges a run.
-pub(crate) fn judge(history: &History) -> Verdict {
+/// Judges a run. A pause may be as long as `longest_pause`, if that is given.
+pub(crate) fn judge(history: &History, longest_pause: Option<Duration>) -> Verdict {
     let tally = history.tally();
     let audit = Audit::of(history);
     let mut reasons = Vec::new();
@@ -28,7 +34,13 @@ pub(crate) fn judge(history: &History) -> Verdict {
         reasons.extend(unaccounted(history, &tally));
     } else {
         reasons.extend(audit.reasons(history));
+        reasons.extend(real_time::reasons(history));
     }
+    let pause = pause::longest(&history.orders);
+    if let Some(limit) = longest_pause.filter(|limit| pause.length() > *limit) {
+        reasons.push(Reason::Paused { pause, limit });
+    }
+    reasons.extend(history.gone.first().map(|url| Reason::Gone { url: url.clone() }));
     reasons.extend(oversold(history, &tally, &audit));
     reasons.extend(settled(history, &tally));
     reasons.extend(state(history, &tally, &audit, no_ledger));
@@ -41,18 +53,19 @@ pub(crate) fn judge(history: &History) -> Verdict {
         let all: Vec<_> = reasons.iter().map(Reason::to_string).collect();
         format!("FAIL: {}", all.join("; "))
     };
-    Verdict { reasons, notes, sentence }
+    Verdict { reasons, notes, sentence, longest_pause: pause }
 }
 
 /// A sale that keeps no ledger records nothing, numbers nothing, and says so in every answer.
 fn keeps_no_ledger(history: &History) -> bool {
-    let mut answers = history.told.iter().filter_map(|told| match told {
+    let mut answers = history.orders.iter().filter_map(|order| match &order.told {
         Told::Acknowledged(answer) => Some(answer),
         _ => None,
     });
     let counts_no_orders =
         history.after.iter().all(|(_, after)| after.orders == history.before.orders);
     history.ledger.is_empty()
+        && history.gone.is_empty()
         && counts_no_orders
         && answers.clone().next().is_some()
         && answers.all(|answer| answer.token.is_none())
@@ -86,17 +99,18 @@ fn settled(history: &History, tally: &Tally) -> Vec<Reason> {
     let mut reasons = Vec::new();
     if tally.failed > 0 {
         let mut kinds = BTreeMap::<&str, u64>::new();
-        for told in &history.told {
-            if let Told::Failed { kind, .. } = told {
+        for order in &history.orders {
+            if let Told::Failed { kind, .. } = &order.told {
                 *kinds.entry(kind).or_default() += 1;
             }
         }
         let kinds: Vec<_> = kinds.iter().map(|(kind, n)| format!("{n} x {kind}")).collect();
         reasons.push(Reason::Failed { orders: tally.failed, kinds: kinds.join(", ") });
     }
-    let of = u64_from(history.told.len());
-    if tally.unknown > of / UNANSWERED_SHARE {
-        reasons.push(Reason::Unanswered { orders: tally.unknown, of });
+    let of = u64_from(history.orders.len());
+    let orders = tally.unknown - tally.abandoned;
+    if orders > of / UNANSWERED_SHARE {
+        reasons.push(Reason::Unanswered { orders, of });
     }
     reasons
 }
@@ -192,6 +206,3 @@ fn pass_sentence(history: &History, tally: &Tally, audit: &Audit, no_ledger: boo
     };
     format!("PASS: {units} of {} units sold{once}; {refused}{balance}", before.stock)
 }
-
-#[cfg(test)]
-mod tests;

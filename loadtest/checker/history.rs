@@ -1,8 +1,10 @@
-//! What was recorded of a run: all that the verdict knows.
+//! What was recorded of a run: all that the checker knows.
 
 use std::ops::AddAssign;
 
 use serde::{Deserialize, Serialize};
+
+use super::order::{Order, Told};
 
 /// The state of the item, as `GET /stock` tells it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,7 +20,7 @@ pub(crate) struct StockState {
 }
 
 /// An accepted order, as `GET /orders` tells it.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LedgerEntry {
     /// Its place, from 1.
     pub(crate) position: u64,
@@ -34,39 +36,6 @@ pub(crate) struct LedgerEntry {
     pub(crate) token: Option<i64>,
 }
 
-/// What the buyer of one order was told in the end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
-    /// It was accepted.
-    Acknowledged(Acknowledgement),
-    /// Too few units were left.
-    SoldOut,
-    /// It was no order, and was answered.
-    Probed,
-    /// No answer that settles it: the order may stand or not.
-    Unknown,
-    /// Anything else.
-    Failed {
-        /// The HTTP status.
-        status: u16,
-        /// The status and the problem's type.
-        kind: String,
-    },
-}
-
-/// The answer to an accepted order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Acknowledgement {
-    /// The units taken.
-    pub(crate) quantity: u64,
-    /// The stock that was left after it.
-    pub(crate) remaining: i64,
-    /// The instance that accepted it.
-    pub(crate) instance: String,
-    /// The token under which it was accepted; `None` if nothing guarded it.
-    pub(crate) token: Option<i64>,
-}
-
 /// A run and what was found after it.
 #[derive(Clone, Debug)]
 pub(crate) struct History {
@@ -76,12 +45,14 @@ pub(crate) struct History {
     pub(crate) quantity: u64,
     /// The state before the first order.
     pub(crate) before: StockState,
-    /// What each buyer was told, by the order's number.
-    pub(crate) told: Vec<Told>,
+    /// What each buyer did and was told, by the order's number.
+    pub(crate) orders: Vec<Order>,
     /// The ledger behind `before.orders`.
     pub(crate) ledger: Vec<LedgerEntry>,
     /// The state after the last answer, by URL, from every instance that still answers.
     pub(crate) after: Vec<(String, StockState)>,
+    /// The URLs of the instances that knew of no such sale after the last answer.
+    pub(crate) gone: Vec<String>,
 }
 
 /// How many buyers were told what.
@@ -92,6 +63,11 @@ pub(crate) struct Tally {
     pub(crate) sold_out: u64,
     pub(crate) unknown: u64,
     pub(crate) failed: u64,
+    /// Of the unknown ones: those that nobody asked for again, on purpose.
+    pub(crate) abandoned: u64,
+    /// Orders with an attempt whose effect was not known, that were settled by asking again.
+    pub(crate) resolved: u64,
+    pub(crate) attempts: u64,
 }
 
 /// How often the holder changed.
@@ -131,6 +107,9 @@ impl AddAssign for Tally {
         self.sold_out += other.sold_out;
         self.unknown += other.unknown;
         self.failed += other.failed;
+        self.abandoned += other.abandoned;
+        self.resolved += other.resolved;
+        self.attempts += other.attempts;
     }
 }
 
@@ -154,14 +133,23 @@ impl History {
 
     pub(crate) fn tally(&self) -> Tally {
         let mut tally = Tally::default();
-        for told in &self.told {
-            match told {
-                Told::Acknowledged(acknowledgement) => {
+        for order in &self.orders {
+            tally.attempts += u64::from(order.attempts);
+            match &order.told {
+                Told::Acknowledged(answer) => {
                     tally.acknowledged += 1;
-                    tally.acknowledged_units += acknowledgement.quantity;
+                    tally.acknowledged_units =
+                        tally.acknowledged_units.saturating_add(answer.quantity);
+                    tally.resolved += u64::from(order.in_doubt);
                 }
-                Told::SoldOut => tally.sold_out += 1,
-                Told::Unknown => tally.unknown += 1,
+                Told::SoldOut => {
+                    tally.sold_out += 1;
+                    tally.resolved += u64::from(order.in_doubt);
+                }
+                Told::Unknown => {
+                    tally.unknown += 1;
+                    tally.abandoned += u64::from(order.abandoned);
+                }
                 Told::Failed { .. } => tally.failed += 1,
                 Told::Probed => {}
             }

@@ -1,7 +1,8 @@
 //! Broken histories: each must fail for its own reason, and for that one alone.
 
+use super::order::{Acknowledgement, Order, Told};
+use super::reason::Reason;
 use super::*;
-use crate::history::{Acknowledgement, LedgerEntry, order_id};
 
 const RUN: &str = "run";
 
@@ -11,7 +12,19 @@ fn state(stock: i64, lucky: i64, orders: u64) -> StockState {
 
 fn acknowledged(remaining: i64, token: Option<i64>) -> Told {
     let instance = "8080".to_owned();
-    Told::Acknowledged(Acknowledgement { quantity: 1, remaining, instance, token })
+    let position = None;
+    Told::Acknowledged(Acknowledgement { quantity: 1, remaining, instance, token, position })
+}
+
+/// An order that was answered at once: all are sent at the beginning, and answered one by one.
+fn order(number: usize, told: Told) -> Order {
+    let in_doubt = told == Told::Unknown;
+    let ended = 1000 + u64_from(number);
+    Order { told, in_doubt, abandoned: false, attempts: 1, sent: 0, ended }
+}
+
+fn judge(history: &History) -> Verdict {
+    super::judge(history, None)
 }
 
 /// 500 orders for 300 units, ten in a batch under one token: all as it should be.
@@ -23,6 +36,7 @@ fn good() -> History {
         .map(|(number, remaining)| acknowledged(remaining, token(number)))
         .collect();
     told.resize(500, Told::SoldOut);
+    let orders = told.into_iter().enumerate().map(|(number, told)| order(number, told)).collect();
     let ledger = numbered
         .map(|(number, remaining)| LedgerEntry {
             position: u64_from(number) + 1,
@@ -37,9 +51,10 @@ fn good() -> History {
         run: RUN.to_owned(),
         quantity: 1,
         before: state(300, 0, 0),
-        told,
+        orders,
         ledger,
         after: vec![("a".to_owned(), state(0, 300, 300)), ("b".to_owned(), state(0, 300, 300))],
+        gone: Vec::new(),
     }
 }
 
@@ -76,7 +91,7 @@ fn good_history_passes() {
 fn order_twice_in_the_ledger() {
     let mut history = good();
     history.ledger[299].order = order_id(RUN, 298);
-    history.told[299] = Told::SoldOut;
+    history.orders[299].told = Told::SoldOut;
     assert_eq!(kinds(&history), ["duplicates"]);
 }
 
@@ -85,7 +100,7 @@ fn order_twice_in_the_ledger() {
 #[test]
 fn order_missing_from_the_ledger() {
     let mut history = good();
-    history.told.truncate(299);
+    history.orders.truncate(299);
     history.ledger.truncate(299);
     history.ledger[17].order = "somebody-else".to_owned();
     set_after(&mut history, &state(1, 299, 299));
@@ -97,7 +112,7 @@ fn order_missing_from_the_ledger() {
 #[test]
 fn one_sale_too_many() {
     let mut history = good();
-    history.told[300] = acknowledged(-1, Some(129));
+    history.orders[300].told = acknowledged(-1, Some(129));
     let order = order_id(RUN, 300);
     history.ledger.push(LedgerEntry {
         position: 301,
@@ -110,7 +125,10 @@ fn one_sale_too_many() {
     set_after(&mut history, &state(-1, 301, 301));
     assert_eq!(kinds(&history), ["oversold"]);
     let sentence = judge(&history).sentence;
-    assert_eq!(sentence, "FAIL: oversold: 301 orders were acknowledged for 300 units, 1 too many");
+    assert_eq!(
+        sentence,
+        "FAIL: I1 oversold: 301 orders were acknowledged for 300 units, 1 too many"
+    );
 }
 
 /// Goal: a unit that vanished from `lucky` is found.
@@ -127,7 +145,7 @@ fn tokens_swapped() {
     let mut history = good();
     for (number, token) in [(9, 101), (10, 100)] {
         history.ledger[number].token = Some(token);
-        let Told::Acknowledged(answer) = &mut history.told[number] else {
+        let Told::Acknowledged(answer) = &mut history.orders[number].told else {
             unreachable!("the first 300 are acknowledged")
         };
         answer.token = Some(token);
@@ -140,12 +158,12 @@ fn tokens_swapped() {
 #[test]
 fn entry_that_nobody_was_told_of() {
     let mut history = good();
-    history.told[5] = Told::SoldOut;
+    history.orders[5].told = Told::SoldOut;
     assert_eq!(kinds(&history), ["untold"]);
 
     let mut history = good();
     history.ledger[299].order = order_id(RUN, 9999);
-    history.told[299] = Told::SoldOut;
+    history.orders[299].told = Told::SoldOut;
     assert_eq!(kinds(&history), ["untold"]);
 }
 
@@ -153,7 +171,7 @@ fn entry_that_nobody_was_told_of() {
 #[test]
 fn sold_out_while_stock_remained() {
     let mut history = good();
-    history.told[299] = Told::SoldOut;
+    history.orders[299].told = Told::SoldOut;
     history.ledger.pop();
     set_after(&mut history, &state(1, 299, 299));
     assert_eq!(kinds(&history), ["sold_out_too_early"]);
@@ -164,7 +182,7 @@ fn sold_out_while_stock_remained() {
 fn sold_out_with_too_few_left() {
     let mut history = good();
     history.quantity = 2;
-    history.told[299] = Told::SoldOut;
+    history.orders[299].told = Told::SoldOut;
     history.ledger.pop();
     set_after(&mut history, &state(1, 299, 299));
     assert_eq!(kinds(&history), [""; 0]);
@@ -194,7 +212,7 @@ fn ledger_that_does_not_add_up() {
 #[test]
 fn answer_that_contradicts_the_ledger() {
     let mut history = good();
-    history.told[3] = acknowledged(5, Some(100));
+    history.orders[3].told = acknowledged(5, Some(100));
     assert_eq!(kinds(&history), ["misreported"]);
 }
 
@@ -210,8 +228,8 @@ fn sale_started_afresh_meanwhile() {
 #[test]
 fn unanswered_orders_are_noted() {
     let mut history = good();
-    history.told[5] = Told::Unknown;
-    history.told[400] = Told::Unknown;
+    history.orders[5] = order(5, Told::Unknown);
+    history.orders[400] = order(400, Told::Unknown);
     let verdict = judge(&history);
     assert_eq!(verdict.reasons, []);
     assert_eq!(
@@ -224,17 +242,21 @@ fn unanswered_orders_are_noted() {
 #[test]
 fn orders_must_be_settled() {
     let mut history = good();
-    history.told[495..].fill(Told::Unknown);
+    for number in 495..500 {
+        history.orders[number] = order(number, Told::Unknown);
+    }
     assert_eq!(kinds(&history), [""; 0], "one in a hundred is a note");
-    history.told[494] = Told::Unknown;
+    history.orders[494] = order(494, Told::Unknown);
     assert_eq!(kinds(&history), ["unanswered"]);
     let sentence = judge(&history).sentence;
     assert!(sentence.starts_with("FAIL: unanswered: 6 of 500 orders got no answer"), "{sentence}");
-    history.told.fill(Told::Unknown);
+    for number in 0..500 {
+        history.orders[number] = order(number, Told::Unknown);
+    }
     assert_eq!(kinds(&history), ["unanswered"]);
 
     let mut history = good();
-    history.told[400] = Told::Failed { status: 500, kind: "500 internal".to_owned() };
+    history.orders[400].told = Told::Failed { status: 500, kind: "500 internal".to_owned() };
     assert_eq!(kinds(&history), ["failed"]);
     assert!(judge(&history).sentence.contains("(1 x 500 internal)"));
 }
@@ -244,12 +266,12 @@ fn orders_must_be_settled() {
 fn other_buyers() {
     let mut history = good();
     history.ledger[299].order = "somebody-else".to_owned();
-    history.told[299] = Told::SoldOut;
+    history.orders[299].told = Told::SoldOut;
     let verdict = judge(&history);
     assert_eq!(verdict.reasons, []);
     assert_eq!(verdict.notes, ["other buyers took 1 unit in 1 order during the run"]);
 
-    history.told[300] = acknowledged(0, Some(129));
+    history.orders[300].told = acknowledged(0, Some(129));
     assert_eq!(kinds(&history), ["oversold", "lost"]);
 }
 
@@ -258,7 +280,7 @@ fn good_without_a_ledger() -> History {
     let mut history = good();
     history.ledger.clear();
     for (number, remaining) in (0..300_usize).zip((0..300_i64).rev()) {
-        history.told[number] = acknowledged(remaining, None);
+        history.orders[number].told = acknowledged(remaining, None);
     }
     set_after(&mut history, &state(0, 300, 0));
     history
@@ -277,11 +299,11 @@ fn sums_decide_without_a_ledger() {
     assert_eq!(verdict.notes.len(), 1);
     assert!(verdict.notes[0].starts_with("no ledger to compare with"), "{:?}", verdict.notes);
 
-    history.told[7] = Told::Unknown;
+    history.orders[7] = order(7, Told::Unknown);
     assert_eq!(kinds(&history), [""; 0], "its unit may be one of those that left the stock");
     assert_eq!(judge(&history).notes.len(), 2);
 
-    history.told[7] = Told::SoldOut;
+    history.orders[7].told = Told::SoldOut;
     assert_eq!(kinds(&history), ["unaccounted"]);
     assert!(judge(&history).sentence.contains("told of 299 units, and the stock went down by 300"));
 }
@@ -303,10 +325,12 @@ fn lost_ledger_is_not_forgiven() {
 fn sale_without_a_lock() {
     let mut history = good();
     history.ledger.clear();
-    history.told = vec![acknowledged(289, None); 500];
+    for order in &mut history.orders {
+        order.told = acknowledged(289, None);
+    }
     set_after(&mut history, &state(289, 500, 0));
     assert_eq!(kinds(&history), ["oversold", "unbalanced", "unaccounted"]);
     let sentence = judge(&history).sentence;
-    let first = "FAIL: oversold: 500 orders were acknowledged for 300 units, 200 too many; ";
+    let first = "FAIL: I1 oversold: 500 orders were acknowledged for 300 units, 200 too many; ";
     assert!(sentence.starts_with(first), "{sentence}");
 }

@@ -1,7 +1,8 @@
 //! What the ledger says, compared with what the buyers were told.
 
-use crate::history::{Acknowledgement, History, LedgerEntry, Told, order_id, u64_from};
-use crate::reason::Reason;
+use super::history::{History, LedgerEntry, order_id, u64_from};
+use super::order::{Acknowledgement, Told};
+use super::reason::Reason;
 
 /// What the ledger says, entry by entry.
 #[derive(Debug, Default)]
@@ -13,7 +14,7 @@ pub(crate) struct Audit {
     /// Units and orders of other buyers than this run's.
     pub(crate) stranger_units: u64,
     pub(crate) strangers: u64,
-    /// Orders without an answer that stand, and their units.
+    /// Orders of which nobody was told, that may stand and do, and their units.
     pub(crate) standing: u64,
     pub(crate) standing_units: u64,
     untold: Vec<String>,
@@ -27,7 +28,7 @@ pub(crate) struct Audit {
 impl Audit {
     /// Reads the ledger of `history`.
     pub(crate) fn of(history: &History) -> Self {
-        let mut audit = Self { seen: vec![0; history.told.len()], ..Self::default() };
+        let mut audit = Self { seen: vec![0; history.orders.len()], ..Self::default() };
         let mut remaining = history.before.stock;
         let mut position = history.before.orders;
         let mut token = None;
@@ -68,25 +69,24 @@ impl Audit {
             self.stranger_units = self.stranger_units.saturating_add(entry.quantity);
             return;
         };
-        let told = history.told.get(number);
         if let Some(seen) = self.seen.get_mut(number) {
             *seen += 1;
             if *seen > 1 {
                 return;
             }
         }
-        match told {
-            Some(Told::Acknowledged(answer)) if differs(answer, entry) => {
-                self.misreported.push(entry.order.clone());
-            }
-            Some(Told::Acknowledged(_)) => {}
-            Some(Told::Unknown) => {
-                self.standing += 1;
-                self.standing_units = self.standing_units.saturating_add(entry.quantity);
-            }
-            Some(Told::SoldOut | Told::Failed { .. } | Told::Probed) | None => {
-                self.untold.push(entry.order.clone());
-            }
+        match history.orders.get(number) {
+            Some(order) if !order.must_not_stand() => match &order.told {
+                Told::Acknowledged(answer) if differs(answer, entry) => {
+                    self.misreported.push(entry.order.clone());
+                }
+                Told::Acknowledged(_) => {}
+                _ => {
+                    self.standing += 1;
+                    self.standing_units = self.standing_units.saturating_add(entry.quantity);
+                }
+            },
+            _ => self.untold.push(entry.order.clone()),
         }
     }
 
@@ -99,16 +99,7 @@ impl Audit {
             let example = order_id(&history.run, number);
             reasons.push(Reason::Duplicates { orders, example });
         }
-        let (mut lost, mut without_token) = (0, 0);
-        for (told, seen) in history.told.iter().zip(&self.seen) {
-            if let (Told::Acknowledged(answer), 0) = (told, seen) {
-                lost += 1;
-                without_token += u64::from(answer.token.is_none());
-            }
-        }
-        if lost > 0 {
-            reasons.push(Reason::Lost { orders: lost, without_token });
-        }
+        reasons.extend(self.lost(history));
         if let Some(example) = self.untold.first() {
             let (orders, example) = (u64_from(self.untold.len()), example.clone());
             reasons.push(Reason::Untold { orders, example });
@@ -126,9 +117,23 @@ impl Audit {
         }
         reasons
     }
+
+    fn lost(&self, history: &History) -> Option<Reason> {
+        let (mut orders, mut without_token, mut first) = (0, 0, None);
+        for (number, (order, seen)) in history.orders.iter().zip(&self.seen).enumerate() {
+            if let (Told::Acknowledged(answer), 0) = (&order.told, seen) {
+                orders += 1;
+                without_token += u64::from(answer.token.is_none());
+                first = first.or(Some(number));
+            }
+        }
+        let example = order_id(&history.run, first?);
+        Some(Reason::Lost { orders, without_token, example })
+    }
 }
 
 fn differs(answer: &Acknowledgement, entry: &LedgerEntry) -> bool {
     (answer.quantity, answer.remaining, answer.token)
         != (entry.quantity, entry.remaining, entry.token)
+        || answer.position.is_some_and(|position| position != entry.position)
 }

@@ -1,0 +1,165 @@
+//! One order, as its buyer saw it: attempts, and what followed from them.
+
+use std::borrow::Cow;
+
+/// One order of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Order {
+    /// What its buyer was told in the end.
+    pub(crate) told: Told,
+    /// Whether one of its attempts may have taken units without saying so.
+    pub(crate) in_doubt: bool,
+    /// Whether its buyer went away for good, on purpose.
+    pub(crate) abandoned: bool,
+    /// How often it was sent; 0 if it never was, since all buyers had given up.
+    pub(crate) attempts: u32,
+    /// When it was first sent, in microseconds since the run's start.
+    pub(crate) sent: u64,
+    /// When its last attempt ended, in microseconds since the run's start.
+    pub(crate) ended: u64,
+}
+
+/// What the buyer of one order was told in the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// It was accepted.
+    Acknowledged(Acknowledgement),
+    /// Too few units were left.
+    SoldOut,
+    /// It was no order, and was answered.
+    Probed,
+    /// No answer that settles it.
+    Unknown,
+    /// Anything else.
+    Failed {
+        /// The HTTP status.
+        status: u16,
+        /// The status and the problem's type.
+        kind: String,
+    },
+}
+
+/// The answer to an accepted order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Acknowledgement {
+    /// The units taken.
+    pub(crate) quantity: u64,
+    /// The stock that was left after it.
+    pub(crate) remaining: i64,
+    /// The instance that accepted it.
+    pub(crate) instance: String,
+    /// The token under which it was accepted; `None` if nothing guarded it.
+    pub(crate) token: Option<i64>,
+    /// Its place in the ledger, if the service says so.
+    pub(crate) position: Option<u64>,
+}
+
+/// How one attempt ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Acknowledged(Acknowledgement),
+    SoldOut,
+    /// Its request was no order, and was answered.
+    Probed,
+    /// The client closed the connection before there was an answer.
+    WentAway,
+    /// Anything else.
+    Other(Other),
+}
+
+/// An attempt that brought neither a yes nor a no.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Other {
+    /// The HTTP status, if there was an answer.
+    pub(crate) status: Option<u16>,
+    /// The problem's type, or what happened instead of an answer.
+    pub(crate) why: Cow<'static, str>,
+    /// Whether nothing was taken, for certain.
+    pub(crate) nothing_taken: bool,
+    /// Whether the order ends with it: asking again would bring the same.
+    pub(crate) is_final: bool,
+}
+
+impl Other {
+    /// The status and the reason: the name under which it is counted.
+    pub(crate) fn kind(&self) -> String {
+        match self.status {
+            Some(status) => format!("{status} {}", self.why).trim_end().to_owned(),
+            None => self.why.clone().into_owned(),
+        }
+    }
+}
+
+impl Outcome {
+    /// Under which name it is counted if it settled nothing.
+    pub(crate) fn unsettled(&self) -> Option<String> {
+        match self {
+            Self::WentAway => Some("client went away".to_owned()),
+            Self::Other(other) if !other.is_final => Some(other.kind()),
+            Self::Acknowledged(_) | Self::SoldOut | Self::Probed | Self::Other(_) => None,
+        }
+    }
+}
+
+impl Order {
+    /// An order that was not sent.
+    pub(crate) fn unsent() -> Self {
+        Self {
+            told: Told::Unknown,
+            in_doubt: false,
+            abandoned: false,
+            attempts: 0,
+            sent: 0,
+            ended: 0,
+        }
+    }
+
+    /// Adds an attempt, which lasted from `sent` to `ended`. The attempts of an order follow each
+    /// other.
+    pub(crate) fn add(&mut self, sent: u64, ended: u64, outcome: Outcome) {
+        if self.attempts == 0 {
+            self.sent = sent;
+        }
+        self.attempts = self.attempts.saturating_add(1);
+        self.ended = ended;
+        self.abandoned = outcome == Outcome::WentAway;
+        match outcome {
+            Outcome::Acknowledged(answer) => self.told = Told::Acknowledged(answer),
+            Outcome::SoldOut => self.told = Told::SoldOut,
+            Outcome::Probed => self.told = Told::Probed,
+            Outcome::WentAway => self.in_doubt = true,
+            Outcome::Other(other) => {
+                self.in_doubt |= !other.nothing_taken;
+                if let Some(status) = other.status.filter(|_| other.is_final) {
+                    self.told = Told::Failed { status, kind: other.kind() };
+                }
+            }
+        }
+    }
+
+    /// When its buyer learned that it was accepted.
+    pub(crate) fn acknowledged(&self) -> Option<u64> {
+        matches!(self.told, Told::Acknowledged(_)).then_some(self.ended)
+    }
+
+    /// Whether it was answered yes or no.
+    pub(crate) fn is_decided(&self) -> bool {
+        matches!(self.told, Told::Acknowledged(_) | Told::SoldOut)
+    }
+
+    /// Whether it was answered for good.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.told != Told::Unknown
+    }
+
+    /// Whether it must not be in the ledger: no attempt of it can have taken anything, as far as its
+    /// buyer was told. Sold out speaks for all attempts of an order: who was accepted before is given
+    /// that answer again.
+    pub(crate) fn must_not_stand(&self) -> bool {
+        match self.told {
+            Told::Acknowledged(_) => false,
+            Told::SoldOut | Told::Probed => true,
+            Told::Unknown | Told::Failed { .. } => !self.in_doubt,
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! I5: whether the sale went on.
+
+use std::time::Duration;
+
+use super::order::Order;
+
+/// A stretch of a run, in microseconds since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Pause {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+}
+
+impl Pause {
+    pub(crate) fn length(self) -> Duration {
+        Duration::from_micros(self.to.saturating_sub(self.from))
+    }
+}
+
+/// The longest stretch in which orders were tried and none was answered yes or no; the first one of
+/// several. (A sale that is sold out goes on as long as it says so.)
+///
+/// It begins with an answer while other orders wait, or else with the first order after it, and ends
+/// with the next answer, or with the last order's end. Orders that fail do not end it.
+pub(crate) fn longest(orders: &[Order]) -> Pause {
+    let tried: Vec<_> = orders.iter().filter(|order| order.attempts > 0).collect();
+    let mut answers: Vec<_> =
+        tried.iter().filter(|order| order.is_decided()).map(|order| order.ended).collect();
+    answers.sort_unstable();
+    let mut sent: Vec<_> = tried.iter().map(|order| order.sent).collect();
+    sent.sort_unstable();
+    let mut ended: Vec<_> = tried.iter().map(|order| order.ended).collect();
+    ended.sort_unstable();
+    let (Some(&start), Some(&end)) = (sent.first(), ended.last()) else { return Pause::default() };
+
+    let mut longest = Pause { from: start, to: answers.first().copied().unwrap_or(end) };
+    let (mut begun, mut over) = (0, 0);
+    for (number, &answer) in answers.iter().enumerate() {
+        begun += sent[begun..].iter().take_while(|sent| **sent <= answer).count();
+        over += ended[over..].iter().take_while(|ended| **ended <= answer).count();
+        let from = if begun > over {
+            answer
+        } else if let Some(&next) = sent.get(begun) {
+            next
+        } else {
+            break;
+        };
+        let pause = Pause { from, to: answers.get(number + 1).copied().unwrap_or(end) };
+        if pause.length() > longest.length() {
+            longest = pause;
+        }
+    }
+    longest
+}

@@ -1,0 +1,275 @@
+//! Why a run does not pass, in plain words.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::pause::Pause;
+
+/// A fault that was found, the most important first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reason {
+    /// The sale that is judged is not the one that was measured.
+    Restarted,
+    /// More units were sold than there were.
+    Oversold { orders: u64, units: u64, available: u64 },
+    /// One order took its units more than once.
+    Duplicates { orders: u64, example: String },
+    /// Orders were acknowledged and are not recorded; some of them without a token.
+    Lost { orders: u64, without_token: u64, example: String },
+    /// There is no such sale any more.
+    Gone { url: String },
+    /// Orders are recorded whose buyers were refused, or that nobody sent.
+    Untold { orders: u64, example: String },
+    /// An instance wrote with an older token after a newer one: two held the lock.
+    TokenWentDown { times: u64, position: u64, from: i64, to: i64 },
+    /// Units appeared or vanished.
+    Unbalanced { stock: i64, lucky: i64, initial: i64 },
+    /// The ledger contradicts itself or the stock.
+    LedgerDoesNotAddUp { what: String },
+    /// A buyer was told something else than the ledger has.
+    Misreported { orders: u64, example: String },
+    /// Buyers were refused although enough units were left for them.
+    SoldOutTooEarly { orders: u64, left: i64 },
+    /// Buyers were refused before the orders that emptied the stock had all been sent.
+    SoldOutBeforeSent { orders: u64, example: String, answered: u64, taker: String, sent: u64 },
+    /// The ledger has an order before another one that was answered before it was sent.
+    OutOfOrder { orders: u64, answered: Moment, sent: Moment },
+    /// Orders were sent, and for too long none was answered yes or no.
+    Paused { pause: Pause, limit: Duration },
+    /// The instances disagree.
+    StatesDiffer { first: String, second: String },
+    /// Buyers got an answer that is neither a yes nor a no.
+    Failed { orders: u64, kinds: String },
+    /// So many buyers got no answer that the run proves nothing.
+    Unanswered { orders: u64, of: u64 },
+    /// Without a ledger: the stock does not fit what the buyers were told.
+    Unaccounted { told: u64, taken: i64 },
+}
+
+/// An order in the ledger, and something that happened to it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment {
+    pub(crate) order: String,
+    /// Its place in the ledger.
+    pub(crate) position: u64,
+    /// In microseconds since the run's start.
+    pub(crate) at: u64,
+}
+
+/// What must hold whatever breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(crate) enum Invariant {
+    /// Acknowledged units are at most those there were, and stock + lucky = initial.
+    I1,
+    /// Every acknowledged order is in the ledger exactly once, as it was acknowledged.
+    I2,
+    /// Every order in the ledger was acknowledged, or its buyer does not know.
+    I3,
+    /// The tokens in the ledger never go down.
+    I4,
+    /// The sale goes on.
+    I5,
+    /// The ledger's order agrees with real time, and so does sold out.
+    I6,
+}
+
+impl Reason {
+    /// The invariant that is violated; `None` if the run is no proof for other reasons.
+    pub(crate) fn invariant(&self) -> Option<Invariant> {
+        match self {
+            Self::Oversold { .. }
+            | Self::Unbalanced { .. }
+            | Self::Unaccounted { .. }
+            | Self::LedgerDoesNotAddUp { .. } => Some(Invariant::I1),
+            Self::Duplicates { .. }
+            | Self::Lost { .. }
+            | Self::Gone { .. }
+            | Self::Misreported { .. } => Some(Invariant::I2),
+            Self::Untold { .. } => Some(Invariant::I3),
+            Self::TokenWentDown { .. } => Some(Invariant::I4),
+            Self::Paused { .. } => Some(Invariant::I5),
+            Self::SoldOutTooEarly { .. }
+            | Self::SoldOutBeforeSent { .. }
+            | Self::OutOfOrder { .. } => Some(Invariant::I6),
+            Self::Restarted
+            | Self::StatesDiffer { .. }
+            | Self::Failed { .. }
+            | Self::Unanswered { .. } => None,
+        }
+    }
+
+    /// The name in the JSON report.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Restarted => "restarted",
+            Self::Oversold { .. } => "oversold",
+            Self::Duplicates { .. } => "duplicates",
+            Self::Lost { .. } => "lost",
+            Self::Untold { .. } => "untold",
+            Self::TokenWentDown { .. } => "token_went_down",
+            Self::Unbalanced { .. } => "unbalanced",
+            Self::LedgerDoesNotAddUp { .. } => "ledger_does_not_add_up",
+            Self::Misreported { .. } => "misreported",
+            Self::Gone { .. } => "gone",
+            Self::SoldOutTooEarly { .. } | Self::SoldOutBeforeSent { .. } => "sold_out_too_early",
+            Self::OutOfOrder { .. } => "out_of_order",
+            Self::Paused { .. } => "paused",
+            Self::StatesDiffer { .. } => "states_differ",
+            Self::Failed { .. } => "failed",
+            Self::Unanswered { .. } => "unanswered",
+            Self::Unaccounted { .. } => "unaccounted",
+        }
+    }
+}
+
+/// With the name of the invariant, if there is one.
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.invariant() {
+            Some(invariant) => write!(f, "{invariant:?} {}", Sentence(self)),
+            None => write!(f, "{}", Sentence(self)),
+        }
+    }
+}
+
+/// A reason without the name of the invariant.
+pub(crate) struct Sentence<'a>(pub(crate) &'a Reason);
+
+impl fmt::Display for Sentence<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Reason::Restarted => f.write_str(
+                "restarted: somebody started the sale afresh during the run; run again, alone",
+            ),
+            Reason::Oversold { orders, units, available } => {
+                let excess = units.saturating_sub(*available);
+                if orders == units {
+                    write!(
+                        f,
+                        "oversold: {} acknowledged for {}, {excess} too many",
+                        were(*orders, "order"),
+                        count(*available, "unit"),
+                    )
+                } else {
+                    write!(
+                        f,
+                        "oversold: {} sold in {}, and there were {available}: {excess} too many",
+                        were(*units, "unit"),
+                        count(*orders, "order"),
+                    )
+                }
+            }
+            Reason::Duplicates { orders, example } => write!(
+                f,
+                "sold twice: {} more than once in the ledger, such as {example}",
+                are(*orders, "order")
+            ),
+            Reason::Lost { orders, without_token, example } => {
+                let lost = are(*orders, "acknowledged order");
+                write!(f, "lost: {lost} not in the ledger, such as {example}")?;
+                match without_token {
+                    0 => Ok(()),
+                    n => write!(f, " ({n} of them sold without the distributed lock)"),
+                }
+            }
+            Reason::Untold { orders, example } => write!(
+                f,
+                "sold to nobody: {} in the ledger that no buyer was told of, such as {example}",
+                are(*orders, "order")
+            ),
+            Reason::TokenWentDown { times, position, from, to } => write!(
+                f,
+                "two holders at once: the tokens in the ledger go down {}, first at position \
+                 {position}, from {from} to {to}",
+                count(*times, "time")
+            ),
+            Reason::Unbalanced { stock, lucky, initial } => write!(
+                f,
+                "unbalanced: stock {stock} + lucky {lucky} = {}, and the sale began with {initial}",
+                i128::from(*stock) + i128::from(*lucky)
+            ),
+            Reason::LedgerDoesNotAddUp { what } => write!(f, "the ledger does not add up: {what}"),
+            Reason::Misreported { orders, example } => write!(
+                f,
+                "misreported: the ledger contradicts the answer to {}, such as {example}",
+                count(*orders, "order")
+            ),
+            Reason::SoldOutTooEarly { orders, left } => write!(
+                f,
+                "sold out too early: {} told sold out, and {left} units are left",
+                were(*orders, "order")
+            ),
+            Reason::Gone { url } => write!(f, "gone: {url} knows of no such sale any more"),
+            Reason::SoldOutBeforeSent { orders, example, answered, taker, sent } => write!(
+                f,
+                "sold out too early: {} told sold out, such as {example} at {}, while units were \
+                 left: {taker}, which took one later, was first sent at {}",
+                were(*orders, "order"),
+                at(*answered),
+                at(*sent)
+            ),
+            Reason::OutOfOrder { orders, answered, sent } => write!(
+                f,
+                "out of order: {} in the ledger behind an order that was sent only after the answer, \
+                 such as {} at position {}, answered at {}: {} at position {} was first sent at {}",
+                are(*orders, "order"),
+                answered.order,
+                answered.position,
+                at(answered.at),
+                sent.order,
+                sent.position,
+                at(sent.at)
+            ),
+            Reason::Paused { pause, limit } => write!(
+                f,
+                "paused: for {:.3} s, from {} on, orders were sent and none was answered yes or no; \
+                 {} are allowed",
+                pause.length().as_secs_f64(),
+                at(pause.from),
+                humantime::format_duration(*limit)
+            ),
+            Reason::StatesDiffer { first, second } => {
+                write!(f, "the instances disagree: {first}, but {second}")
+            }
+            Reason::Failed { orders, kinds } => {
+                write!(
+                    f,
+                    "failed: {} answered neither yes nor no ({kinds})",
+                    were(*orders, "order")
+                )
+            }
+            Reason::Unanswered { orders, of } => write!(
+                f,
+                "unanswered: {orders} of {} got no answer, too many to judge the sale",
+                count(*of, "order")
+            ),
+            Reason::Unaccounted { told, taken } => write!(
+                f,
+                "unaccounted: buyers were told of {}, and the stock went down by {taken}",
+                count(*told, "unit")
+            ),
+        }
+    }
+}
+
+/// A moment in microseconds since the run's start.
+fn at(micros: u64) -> String {
+    format!("{}.{:06} s", micros / 1_000_000, micros % 1_000_000)
+}
+
+/// `1 order`, `2 orders`.
+pub(crate) fn count(n: u64, noun: &str) -> String {
+    let plural = if n == 1 { "" } else { "s" };
+    format!("{n} {noun}{plural}")
+}
+
+fn are(n: u64, noun: &str) -> String {
+    format!("{} {}", count(n, noun), if n == 1 { "is" } else { "are" })
+}
+
+/// `1 order was`, `2 orders were`.
+pub(crate) fn were(n: u64, noun: &str) -> String {
+    format!("{} {}", count(n, noun), if n == 1 { "was" } else { "were" })
+}
