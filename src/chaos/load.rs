@@ -39,12 +39,16 @@ pub(super) struct Counts {
     pub(super) attempts: u64,
     pub(super) acknowledged: u64,
     /// Told that nothing is left.
-    #[serde(alias = "sold_out")]
     pub(super) refused: u64,
     /// Never answered.
     pub(super) unknown: u64,
     /// Answered after an attempt that was not.
     pub(super) resolved: u64,
+    /// Of the unknown ones: clients that went away on purpose.
+    pub(super) abandoned: u64,
+    /// Attempts that an instance refused since it had lost the lock without knowing.
+    pub(super) stale_tokens: u64,
+    pub(super) acknowledged_units: u64,
     pub(super) longest_pause_seconds: f64,
 }
 
@@ -54,6 +58,14 @@ struct Checked {
     #[serde(flatten)]
     counts: Counts,
     violations: Vec<Finding>,
+    reasons: Vec<Reason>,
+}
+
+/// Something that is wrong with a run, a violation or not.
+#[derive(Clone, Debug, Deserialize)]
+struct Reason {
+    kind: String,
+    text: String,
 }
 
 /// A load that runs.
@@ -124,9 +136,22 @@ pub(super) async fn check(
     });
     let report: Option<Checked> = report;
     match (status.code(), report) {
-        (Some(0 | 1), Some(Checked { counts, violations })) => Ok((counts, violations)),
+        (Some(0 | 1), Some(checked)) => Ok((checked.counts, findings(checked))),
         _ => Err(ChaosError::NotChecked(tail(&said))),
     }
+}
+
+/// The violations, and what else is wrong: answers that are neither yes nor no.
+fn findings(checked: Checked) -> Vec<Finding> {
+    let Checked { mut violations, reasons, .. } = checked;
+    let is_told = |text: &str| violations.iter().any(|told| told.sentence == text);
+    let others: Vec<_> = reasons
+        .into_iter()
+        .filter(|reason| !is_told(&reason.text))
+        .map(|reason| Finding::new(&reason.kind, reason.text))
+        .collect();
+    violations.extend(others);
+    violations
 }
 
 fn start(scene: &Scene, what: &str, args: &[String]) -> Result<Child, ChaosError> {
