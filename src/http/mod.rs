@@ -8,7 +8,7 @@
 //! | `GET /orders?item=&after=&limit=` | the ledger, page by page |
 //! | `GET /orders/{id}?item=` | one order's answer again |
 //! | `GET /lock?item=` | who holds the lock, and who waits |
-//! | `GET /healthz`, `/readyz`, `/version` | for load balancers and operators |
+//! | `GET /healthz`, `/readyz`, `/version`, `/metrics` | for load balancers and operators |
 //!
 //! [`router`] is the interface without a socket, [`server`] puts it on one. Errors are in [`problem`].
 
@@ -18,6 +18,7 @@ mod body;
 mod idempotency;
 mod limits;
 mod lock;
+mod metrics;
 mod orders;
 mod params;
 mod probes;
@@ -58,6 +59,7 @@ pub fn router(state: Arc<AppState>) -> Router {
         .route("/healthz", get(probes::healthz))
         .route("/readyz", get(probes::readyz))
         .route("/version", get(probes::version))
+        .route("/metrics", get(metrics::metrics))
         .with_state(state);
     guard(routes)
 }

@@ -1,6 +1,7 @@
 //! Always a live session.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -22,6 +23,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 pub struct SessionKeeper {
     state: watch::Receiver<State>,
     stop: CancellationToken,
+    losses: Arc<AtomicU64>,
 }
 
 #[derive(Clone, Debug)]
@@ -41,8 +43,9 @@ impl SessionKeeper {
         let (publish, state) = watch::channel(State::Opening { failed: None });
         let stop = CancellationToken::new();
         let runtime = backend.runtime().unwrap_or_else(Handle::current);
-        runtime.spawn(keep_open(backend, options, publish, stop.clone()));
-        Self { state, stop }
+        let losses = Arc::default();
+        runtime.spawn(keep_open(backend, options, publish, stop.clone(), Arc::clone(&losses)));
+        Self { state, stop, losses }
     }
 
     /// The session, waiting for one to be opened. Bound the wait with a timeout: it lasts for as
@@ -90,6 +93,11 @@ impl SessionKeeper {
         }
     }
 
+    /// How many sessions were lost so far; one that was closed is not.
+    pub fn losses(&self) -> u64 {
+        self.losses.load(Ordering::Relaxed)
+    }
+
     /// Opens no more sessions and closes the one that is open.
     ///
     /// # Cancel safety
@@ -107,6 +115,7 @@ async fn keep_open(
     options: SessionOptions,
     publish: watch::Sender<State>,
     stop: CancellationToken,
+    losses: Arc<AtomicU64>,
 ) {
     // ends when the last keeper was dropped, too
     let unused = publish.clone();
@@ -136,6 +145,7 @@ async fn keep_open(
                         break;
                     }
                     reason = session.lost() => {
+                        losses.fetch_add(1, Ordering::Relaxed);
                         tracing::warn!(%reason, "lost the lock session: opening another one");
                         publish.send_replace(State::Opening { failed: None });
                     }

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::error::{from_read, from_store};
+use super::metrics::Metrics;
 use super::order_queue::{Answer, NotQueued, OrderQueue, WaitingOrder};
 use super::tenure::{is_closed, is_gone, lock_name, unavailable};
 use super::{SaleError, SaleOptions};
@@ -46,6 +47,7 @@ pub(super) struct Combiner {
     options: SaleOptions,
     stopping: CancellationToken,
     tasks: TaskTracker,
+    metrics: Arc<Metrics>,
     queues: Mutex<HashMap<Item, Arc<OrderQueue>>>,
 }
 
@@ -56,9 +58,15 @@ impl Combiner {
         options: SaleOptions,
         stopping: CancellationToken,
         tasks: TaskTracker,
+        metrics: Arc<Metrics>,
     ) -> Arc<Self> {
         let queues = Mutex::default();
-        Arc::new(Self { inventory, sessions, options, stopping, tasks, queues })
+        Arc::new(Self { inventory, sessions, options, stopping, tasks, metrics, queues })
+    }
+
+    /// How many orders wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.queues().values().map(|queue| queue.len()).sum()
     }
 
     /// The queue of an item that somebody ordered lately.
@@ -125,13 +133,14 @@ impl Combiner {
                     }
                 }
             }
+            let asked_at = Instant::now();
             let locked = tokio::select! {
                 biased;
                 () = self.stopping.cancelled() => return,
                 locked = queue.while_wanted(self.lock(&name), |o| self.too_late(queue, o)) => locked,
             };
             let pause = match locked {
-                Some(Ok(guard)) => self.hold(queue, guard).await,
+                Some(Ok(guard)) => self.hold(queue, guard, asked_at).await,
                 Some(Err(error)) => {
                     let error = Arc::new(error);
                     queue.fail_all(|waiting| without_lock(waiting, Arc::clone(&error)));
@@ -159,7 +168,13 @@ impl Combiner {
     }
 
     /// Runs batches until the lock is given up or lost. Returns how long to leave it to others.
-    async fn hold(&self, queue: &OrderQueue, mut guard: Guard) -> Option<Duration> {
+    async fn hold(
+        &self,
+        queue: &OrderQueue,
+        mut guard: Guard,
+        mut asked_at: Instant,
+    ) -> Option<Duration> {
+        let mut tenure = Some(self.metrics.granted(asked_at));
         fault::at(Point::AfterGrant).await;
         let mut ends_at = Instant::now() + self.options.tenure;
         let mut has_sold = false;
@@ -172,13 +187,19 @@ impl Combiner {
                     () = queue.arrival() => continue,
                     // nobody ordered during a whole turn: the next order will ask for another one
                     () = guard.contended() => if !has_sold { return None },
-                    () = guard.lost() => return None,
+                    () = guard.lost() => {
+                        self.metrics.lost();
+                        return None;
+                    }
                     () = sleep(IDLE_TIMEOUT) => return None,
                 }
             } else {
                 match self.run(queue, &guard, batch, ends_at).await {
                     Ran::Answered => has_sold = true,
-                    Ran::LockLost => return Some(SHORTEST_PAUSE),
+                    Ran::LockLost => {
+                        self.metrics.lost();
+                        return Some(SHORTEST_PAUSE);
+                    }
                     Ran::StoreFailed => return Some(STORE_PAUSE),
                 }
                 if !guard.is_contended() || (Instant::now() < ends_at && !queue.is_empty()) {
@@ -186,6 +207,9 @@ impl Combiner {
                 }
             }
             fault::at(Point::BeforeRelease).await;
+            drop(tenure.take());
+            self.metrics.handed_over();
+            asked_at = Instant::now();
             // also if nobody waits right now: those who have just been answered will order again, and
             // the release and the next claim are one transaction this way
             let turn = queue.while_expiring(guard.hand_over(), |o| self.too_late(queue, o));
@@ -201,6 +225,7 @@ impl Combiner {
                     return None;
                 }
             }
+            tenure = Some(self.metrics.granted(asked_at));
             fault::at(Point::AfterGrant).await;
             ends_at = Instant::now() + self.options.tenure;
             has_sold = false;
@@ -232,7 +257,10 @@ impl Combiner {
             let Self { inventory, options, .. } = self;
             let run =
                 inventory.reduce(queue.item(), Some(entry.token()), &options.instance, &orders);
-            let error = match queue.while_expiring(run, late).await {
+            let sent_at = Instant::now();
+            let ran = queue.while_expiring(run, late).await;
+            self.metrics.batch(batch.len(), sent_at, &ran);
+            let error = match ran {
                 Ok(outcomes) => {
                     answer_all(queue, batch, outcomes);
                     return Ran::Answered;

@@ -13,6 +13,7 @@ mod chaos;
 mod combiner;
 mod error;
 mod guard;
+pub mod metrics;
 mod options;
 mod order_queue;
 mod peers;
@@ -35,6 +36,7 @@ use tokio_util::task::TaskTracker;
 use self::combiner::Combiner;
 use self::error::{from_read, from_store};
 use self::guard::{LocalLocks, SaleGuard};
+use self::metrics::Metrics;
 use self::tenure::lock_name;
 use self::waiting_room::WaitingRoom;
 use crate::defence::Defence;
@@ -74,6 +76,7 @@ struct Inner {
     guard: SaleGuard,
     options: SaleOptions,
     waiting_room: WaitingRoom,
+    metrics: Arc<Metrics>,
     stopping: CancellationToken,
     /// What touches the stock, to its end also when the buyer has gone.
     tasks: TaskTracker,
@@ -83,14 +86,16 @@ impl Sale {
     /// A sale guarded by the distributed lock.
     pub fn guarded(inventory: Inventory, sessions: SessionKeeper, options: SaleOptions) -> Self {
         let (stopping, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let metrics = Arc::<Metrics>::default();
         let combiner = (options.hold == HoldMode::Combined).then(|| {
             let (inventory, sessions, options) =
                 (inventory.clone(), sessions.clone(), options.clone());
-            Combiner::new(inventory, sessions, options, stopping.clone(), tasks.clone())
+            let (stopping, metrics) = (stopping.clone(), Arc::clone(&metrics));
+            Combiner::new(inventory, sessions, options, stopping, tasks.clone(), metrics)
         });
         let lock_name = options.lock_name.clone();
         let guard = SaleGuard::Distributed { sessions, lock_name, combiner };
-        Self::with_tasks(inventory, guard, options, stopping, tasks)
+        Self::with_tasks(inventory, guard, options, stopping, tasks, metrics)
     }
 
     /// A sale guarded by nothing but a mutex in this process: with a second instance it oversells.
@@ -109,7 +114,8 @@ impl Sale {
     }
 
     fn new(inventory: Inventory, guard: SaleGuard, options: SaleOptions) -> Self {
-        Self::with_tasks(inventory, guard, options, CancellationToken::new(), TaskTracker::new())
+        let (stopping, tasks) = (CancellationToken::new(), TaskTracker::new());
+        Self::with_tasks(inventory, guard, options, stopping, tasks, Arc::default())
     }
 
     fn with_tasks(
@@ -118,9 +124,10 @@ impl Sale {
         options: SaleOptions,
         stopping: CancellationToken,
         tasks: TaskTracker,
+        metrics: Arc<Metrics>,
     ) -> Self {
         let waiting_room = WaitingRoom::new(options.queue_length);
-        Self(Arc::new(Inner { inventory, guard, options, waiting_room, stopping, tasks }))
+        Self(Arc::new(Inner { inventory, guard, options, waiting_room, metrics, stopping, tasks }))
     }
 
     /// Takes the order's units if that many are left.
@@ -133,6 +140,13 @@ impl Sale {
     /// # Errors
     /// See [`SaleError`].
     pub async fn reduce(&self, order: Order) -> Result<Outcome, SaleError> {
+        let count = self.0.metrics.order();
+        let answer = self.reduce_uncounted(order).await;
+        count.end(&answer);
+        answer
+    }
+
+    async fn reduce_uncounted(&self, order: Order) -> Result<Outcome, SaleError> {
         self.check_open()?;
         #[cfg(feature = "chaos")]
         if !Defence::BatchOwnership.is_on() {
@@ -286,6 +300,28 @@ impl Sale {
         match timeout(QUESTION_TIMEOUT, self.queue(&Item::DEFAULT)).await {
             Ok(answer) => answer.map(drop),
             Err(_) => Err(tenure::unavailable(LockError::Timeout { waited: QUESTION_TIMEOUT })),
+        }
+    }
+
+    /// What was counted since the start.
+    pub fn metrics(&self) -> &Metrics {
+        &self.0.metrics
+    }
+
+    /// How many orders wait for the lock.
+    pub fn waiting(&self) -> u64 {
+        let waiting = match &self.0.guard {
+            SaleGuard::Distributed { combiner: Some(combiner), .. } => combiner.waiting(),
+            _ => self.0.waiting_room.taken(),
+        };
+        u64::try_from(waiting).unwrap_or(u64::MAX)
+    }
+
+    /// How many lock sessions were lost since the start.
+    pub fn lost_sessions(&self) -> u64 {
+        match &self.0.guard {
+            SaleGuard::Distributed { sessions, .. } => sessions.losses(),
+            SaleGuard::Local(_) | SaleGuard::Peer(_) | SaleGuard::Nothing => 0,
         }
     }
 

@@ -151,6 +151,10 @@ impl OrderQueue {
         }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.state().waiting.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.state().waiting.is_empty()
     }

@@ -1,10 +1,12 @@
 //! One order under a lock of its own.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
 use super::error::from_store;
+use super::metrics::Metrics;
 use super::tenure::{self, Tenure, unavailable};
 use super::{Inner, SaleError};
 use crate::fault::{self, Point};
@@ -23,6 +25,7 @@ pub(super) async fn under_own_lock(
     let (mut silence, mut latest_loss) = (None, None);
     let mut pause = Duration::from_millis(10);
     loop {
+        let asked_at = Instant::now();
         let tenure = match tenure::take(sessions, lock_name, deadline, waited).await {
             Ok(tenure) => tenure,
             Err(error) => {
@@ -33,6 +36,8 @@ pub(super) async fn under_own_lock(
         // in a task of its own: from here on the order stands, also if its buyer goes away
         let attempt = sale.tasks.spawn(under_lock(
             sale.inventory.clone(),
+            Arc::clone(&sale.metrics),
+            asked_at,
             tenure,
             sale.options.instance.clone(),
             order.clone(),
@@ -75,13 +80,20 @@ enum Attempt {
 /// Reduces the stock under the lock, then releases it.
 async fn under_lock(
     inventory: Inventory,
+    metrics: Arc<Metrics>,
+    asked_at: Instant,
     mut tenure: Tenure,
     instance: String,
     order: Order,
     deadline: Instant,
 ) -> Attempt {
+    let _tenure = metrics.granted(asked_at);
     fault::at(Point::AfterGrant).await;
-    let attempt = reduce_stock(&inventory, &mut tenure, &instance, &order, deadline).await;
+    let attempt =
+        reduce_stock(&inventory, &metrics, &mut tenure, &instance, &order, deadline).await;
+    if let Attempt::LockLost { .. } = attempt {
+        metrics.lost();
+    }
     fault::at(Point::BeforeRelease).await;
     // the answer stands whenever the release is done: it goes on in the background
     drop(tenure.guard);
@@ -95,6 +107,7 @@ async fn under_lock(
 /// the lock is held.
 async fn reduce_stock(
     inventory: &Inventory,
+    metrics: &Metrics,
     tenure: &mut Tenure,
     instance: &str,
     order: &Order,
@@ -111,7 +124,9 @@ async fn reduce_stock(
     let mut pause = Duration::from_millis(10);
     loop {
         let batch = std::slice::from_ref(order);
+        let sent_at = Instant::now();
         let reduced = inventory.reduce(&order.item, Some(guard.token()), instance, batch).await;
+        metrics.batch(1, sent_at, &reduced);
         let error = match reduced.map(|mut outcomes| outcomes.pop()) {
             Ok(Some(outcome)) => return Attempt::Ended(Ok(outcome)),
             Ok(None) => InventoryError::InvalidArgument("one order, and no outcome"),

@@ -27,6 +27,12 @@ impl WaitingRoom {
         Self { places: places.min(Semaphore::MAX_PERMITS), items: Mutex::default() }
     }
 
+    /// How many places are taken, of all items.
+    pub(super) fn taken(&self) -> usize {
+        let items = self.items.lock().unwrap_or_else(PoisonError::into_inner);
+        items.values().map(|room| self.places - room.available_permits()).sum()
+    }
+
     pub(super) fn enter(&self, item: &Item) -> Result<WaitingPlace, SaleError> {
         let room = {
             let mut items = self.items.lock().unwrap_or_else(PoisonError::into_inner);
