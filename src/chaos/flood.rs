@@ -1,5 +1,6 @@
 //! Clients that mean no good.
 
+use std::io;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -30,6 +31,18 @@ const TOO_MUCH_BYTES: usize = 64 << 20;
 pub(super) struct Silent {
     pub(super) opened: u64,
     pub(super) harm: Option<String>,
+}
+
+/// Sends one order each, and waits for no answer. They leave when they are dropped.
+pub(super) async fn buyers(port: u16, count: usize) -> io::Result<Vec<TcpStream>> {
+    let mut buyers = Vec::new();
+    for _ in 0..count {
+        let mut buyer = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
+        let order = "POST /stock/reduce HTTP/1.1\r\nhost: buyer\r\ncontent-length: 0\r\n\r\n";
+        buyer.write_all(order.as_bytes()).await?;
+        buyers.push(buyer);
+    }
+    Ok(buyers)
 }
 
 /// Opens connections, sends nothing, and expects all of them to be closed.
@@ -65,7 +78,7 @@ pub(super) async fn headers(port: u16) -> Option<String> {
         let _ = connection.write_all(&head).await;
         let mut answer = [0; 12];
         connection.read_exact(&mut answer).await?;
-        Ok::<_, std::io::Error>(String::from_utf8_lossy(&answer).into_owned())
+        Ok::<_, io::Error>(String::from_utf8_lossy(&answer).into_owned())
     })
     .await;
     match answer {
@@ -93,7 +106,7 @@ pub(super) async fn body(port: u16) -> Option<String> {
             connection.write_all(&piece).await?;
             taken += piece.len();
         }
-        Ok::<_, std::io::Error>(())
+        Ok::<_, io::Error>(())
     })
     .await;
     match sent {

@@ -144,7 +144,7 @@ pub(super) async fn check(
 /// The violations, and what else is wrong: answers that are neither yes nor no.
 fn findings(checked: Checked) -> Vec<Finding> {
     let Checked { mut violations, reasons, .. } = checked;
-    let is_told = |text: &str| violations.iter().any(|told| told.sentence == text);
+    let is_told = |text: &str| violations.iter().any(|told| text.ends_with(&told.sentence));
     let others: Vec<_> = reasons
         .into_iter()
         .filter(|reason| !is_told(&reason.text))

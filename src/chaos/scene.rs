@@ -250,11 +250,6 @@ impl Scene {
         true
     }
 
-    /// Whether the load ends within this time.
-    pub(super) fn ends_within(&self, time: Duration) -> bool {
-        Instant::now() + time > self.ends_at
-    }
-
     /// Asks until the answer is there.
     pub(super) async fn until<T>(
         &self,
@@ -370,12 +365,6 @@ impl Scene {
             .map_err(ChaosError::system("an instance cannot be waited for"))?;
         self.evidence.saw("instances killed", 1);
         Ok(())
-    }
-
-    /// SIGSTOP to an instance.
-    pub(super) fn pause(&self, index: usize) -> Result<(), ChaosError> {
-        let paused = self.sites[index].instance.child.pause();
-        paused.map_err(ChaosError::system("an instance cannot be paused"))
     }
 
     /// SIGCONT to an instance.

@@ -7,9 +7,14 @@ use tokio::time::{Instant, sleep};
 
 use crate::chaos::cluster;
 use crate::chaos::error::ChaosError;
+use crate::chaos::flood;
 use crate::chaos::row::{Control, Row, Setup, TTL, Trial};
 use crate::chaos::scene::Scene;
+use crate::demo::Proxy;
 use crate::demo::instance::LOCK_NAME;
+
+/// Long enough for others to come and go, and shorter than the lease.
+const SITS: &str = "before-write:pause=1500ms";
 
 /// How long a lock that nobody gives up keeps the others waiting: etcd looks for expired leases
 /// every half second, and the sale needs a moment.
@@ -73,8 +78,7 @@ fn holder_killed() -> Row {
 }
 
 fn waiter_gone() -> Row {
-    let setup =
-        Setup { client_proxies: true, fault_points: &["before-write:pause=800ms"], ..Setup::USUAL };
+    let setup = Setup { client_proxies: true, fault_points: &[SITS], ..Setup::USUAL };
     let trial = Trial {
         setup,
         play: |scene| waiters_leave(scene).boxed_local(),
@@ -172,32 +176,41 @@ async fn kill_holder(scene: &mut Scene) -> Result<(), ChaosError> {
     Ok(())
 }
 
-/// While one instance sits on the lock and the other one queues for it, the other one is killed, or
-/// loses all its buyers.
+/// While one instance sits on the lock, another one queues for a few buyers; then it is killed, or all
+/// of them leave.
 async fn waiters_leave(scene: &mut Scene) -> Result<(), ChaosError> {
     while scene.next_round(2 * TTL + Duration::from_secs(1)).await {
-        let holder = scene.random.below(scene.sites.len());
-        let waiter = (holder + 1) % scene.sites.len();
-        scene.meet(holder, "before-write:pause=800ms", "").await?;
+        let waiter = scene.random.below(scene.sites.len());
+        let holder = (waiter + 1) % scene.sites.len();
+        // the waiter is left alone, so that its next claim is for those buyers and nobody else
+        scene.sites[waiter].client_proxy.iter().for_each(Proxy::refuse);
+        let name = scene.sites[waiter].name.clone();
         scene
-            .until("an instance waits for the lock", async |scene| {
-                let length = cluster::queue_length(&scene.endpoint(), LOCK_NAME).await?;
-                Ok((length > 1).then_some(()))
+            .until("an instance without buyers gives up the lock", async |scene| {
+                let lease = cluster::lease_of(&scene.endpoint(), LOCK_NAME, &name).await?;
+                Ok(lease.is_none().then_some(()))
             })
             .await?;
-        if scene.random.below(2) == 0 && !scene.setup.flags.contains(&"claim-cleanup") {
+        scene.meet(holder, SITS, "").await?;
+        let buyers = flood::buyers(scene.sites[waiter].instance.port, 5).await;
+        let buyers = buyers.map_err(ChaosError::system("buyers cannot send orders"))?;
+        let queued = scene
+            .until("an instance waits for the lock", async |scene| {
+                cluster::lease_of(&scene.endpoint(), LOCK_NAME, &name).await
+            })
+            .await?;
+        if scene.evidence.times % 2 == 0 {
             scene.kill(waiter).await?;
-            scene.holder_besides(waiter).await?;
-            sleep(Duration::from_millis(500)).await;
+            drop(buyers);
+            scene.note_lease_gone(queued).await?;
             scene.start_again(waiter, &[]).await?;
         } else {
-            let proxy = scene.sites[waiter].client_proxy.as_ref();
-            proxy.into_iter().for_each(crate::demo::Proxy::refuse);
+            drop(buyers);
+            scene.evidence.saw("buyers left", 1);
             sleep(2 * TTL).await;
-            let proxy = scene.sites[waiter].client_proxy.as_ref();
-            proxy.into_iter().for_each(crate::demo::Proxy::admit);
         }
         scene.evidence.saw("waiters gone", 1);
+        scene.sites[waiter].client_proxy.iter().for_each(Proxy::admit);
     }
     Ok(())
 }
