@@ -6,7 +6,8 @@ use std::time::Duration;
 const LONGEST_STAY: Duration = Duration::from_millis(3);
 
 /// How long it stays away before it asks again.
-const AWAY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+const SHORTEST_AWAY: Duration = Duration::from_millis(50);
+const LONGEST_AWAY: Duration = Duration::from_millis(500);
 
 /// Which clients go away in mid-request.
 #[derive(Clone, Copy, Debug)]
@@ -46,10 +47,9 @@ impl Chance {
         if next() >= self.share {
             return None;
         }
-        let (shortest, longest) = AWAY;
         // half of them leave at once
         let after = LONGEST_STAY.mul_f64((2.0 * next() - 1.0).max(0.0));
-        let back = shortest + (longest - shortest).mul_f64(next());
+        let back = LONGEST_AWAY.mul_f64(next()).max(SHORTEST_AWAY);
         Some(Leave { after, back: (next() < 0.5).then_some(back) })
     }
 }

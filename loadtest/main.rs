@@ -6,14 +6,14 @@
 //! - [`cli`]: the flags and their environment variables.
 //! - [`endpoint`], [`connection`], [`api`]: one instance, one HTTP connection to it, and the calls
 //!   that are not orders.
-//! - [`plan`], [`buyer`], [`chance`]: one buyer's order, asked until it is answered, or abandoned.
+//! - [`plan`], [`buyer`], [`answer`], [`chance`]: one buyer's order, asked until it is answered, or abandoned.
 //! - [`load`], [`pace`], [`progress`]: all of them at once, or at a rate.
 //! - [`checker`]: what was seen of a run, and what follows from it (pure functions).
 //! - [`record`]: a run in a file.
 //! - [`latency`], [`cpu`], [`report`], [`table`]: what is told about the run, as JSON and as text.
 //! - [`probe`]: what is told about requests that are no orders.
 //! - [`files`]: room for connections.
-//! - [`run`]: one run from beginning to end.
+//! - [`run`], [`end`], [`check`]: one run from beginning to end, and a recorded one.
 //!
 //! With `--history` the run is recorded in a file that stands alone, and `loadtest check` judges it
 //! again.
@@ -22,13 +22,16 @@
 //! since the others prove little then), and 2 if there was no run to judge: a wrong flag, or a
 //! service that cannot be reached or is not ready.
 
+mod answer;
 mod api;
 mod buyer;
 mod chance;
+mod check;
 mod checker;
 mod cli;
 mod connection;
 mod cpu;
+mod end;
 mod endpoint;
 mod files;
 mod latency;
@@ -61,7 +64,7 @@ use crate::report::Report;
 async fn main() -> ExitCode {
     let Cli { command, args } = Cli::parse();
     if let Some(Command::Check(args)) = command {
-        return tell(run::check(&args), args.json);
+        return tell(check::check(&args), args.json);
     }
     files::raise_limit();
     if args.probe_path.is_some() {

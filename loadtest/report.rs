@@ -36,7 +36,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::checker::reason::{Invariant, Sentence};
+use crate::checker::reason::Invariant;
+use crate::checker::sentence::Sentence;
 use crate::checker::{History, Pause, StockState, Tally, Told, Turns, Verdict};
 use crate::latency::Percentiles;
 use crate::load::Load;

@@ -1,7 +1,6 @@
 //! One run from beginning to end.
 
 use std::fs::File;
-use std::io::BufReader;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -10,21 +9,15 @@ use hyper::StatusCode;
 use hyper::header::HeaderValue;
 
 use crate::api::{Api, ApiError};
-use crate::checker::{History, LedgerEntry, StockState, judge, u64_from};
-use crate::cli::{Args, CheckArgs};
+use crate::checker::{History, StockState, judge};
+use crate::cli::Args;
+use crate::end::{Reading, end};
 use crate::endpoint::Endpoint;
 use crate::load::{self, Load, LoadError};
 use crate::plan::{Plan, PlannedItem};
 use crate::probe::ProbeReport;
-use crate::record::{self, ItemLine, ReadError, Recorder, RunLine, Writer};
+use crate::record::{self, ItemLine, Recorder, RunLine, Writer};
 use crate::report::{Asked, Judged, Report};
-
-/// How often the end is read before it is judged as it is: an order whose buyer gave up may still
-/// be on its way.
-const READINGS: u32 = 10;
-
-/// The pause between two readings.
-const READING_PAUSE: Duration = Duration::from_millis(300);
 
 /// The longest that a call other than an order may take.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
@@ -157,34 +150,6 @@ fn run_line(plan: &Plan, connections: usize, before: &[StockState]) -> RunLine {
     }
 }
 
-/// Judges a run that was recorded.
-///
-/// # Errors
-/// The file cannot be read, or is no whole run.
-pub(crate) fn check(args: &CheckArgs) -> Result<Report, CheckError> {
-    let path = &args.file;
-    let unreadable = |source| CheckError { path: path.clone(), source };
-    let file = File::open(path).map_err(|error| unreadable(error.into()))?;
-    let recorded = record::read(BufReader::new(file)).map_err(unreadable)?;
-    let RunLine { quantity, connections, seed, instances, items, .. } = recorded.run;
-    let orders = recorded.histories.iter().flat_map(|history| &history.orders);
-    let load = Load::of(orders, recorded.unsettled);
-    let judged = items.into_iter().zip(recorded.histories).map(|(item, history)| {
-        let verdict = judge(&history, args.longest_pause);
-        Judged { item: item.name, history, verdict }
-    });
-    let asked = Asked { urls: instances, quantity, connections, seed };
-    Ok(Report::new(asked, judged.collect(), load))
-}
-
-/// Why a recorded run was not judged.
-#[derive(Debug, thiserror::Error)]
-#[error("{} cannot be judged", .path.display())]
-pub(crate) struct CheckError {
-    path: PathBuf,
-    source: ReadError,
-}
-
 /// Sends requests that are no orders.
 ///
 /// # Errors
@@ -221,7 +186,8 @@ fn admin_token(args: &Args) -> Result<Option<HeaderValue>, RunError> {
     Ok(Some(header))
 }
 
-fn api<'a>(item: &'a PlannedItem, endpoint: &'a Endpoint) -> Api<'a> {
+/// The calls to one instance about one item.
+pub(crate) fn api<'a>(item: &'a PlannedItem, endpoint: &'a Endpoint) -> Api<'a> {
     Api::new(endpoint, item.name.as_deref(), CALL_LIMIT)
 }
 
@@ -259,64 +225,4 @@ async fn prepare(
         }
         _ => Ok(before),
     }
-}
-
-/// What the instances and the ledger tell.
-#[derive(Default)]
-struct Reading {
-    after: Vec<(String, StockState)>,
-    gone: Vec<String>,
-    ledger: Vec<LedgerEntry>,
-    silent: Vec<String>,
-}
-
-/// Reads what the instances and the ledger tell, until they agree or the readings are used up.
-async fn end(plan: &Plan, item: &PlannedItem, from: u64) -> Result<Reading, ApiError> {
-    let (mut gone, mut silent) = (Vec::new(), Vec::new());
-    let mut apis = Vec::new();
-    let mut failure = None;
-    for endpoint in &plan.endpoints {
-        let mut api = api(item, endpoint);
-        match api.stock().await {
-            Ok(_) => apis.push((endpoint.url.to_string(), api)),
-            Err(ApiError::Refused { status: StatusCode::NOT_FOUND, .. }) => {
-                gone.push(endpoint.url.to_string());
-            }
-            Err(error) => {
-                silent.push(format!("{} does not answer after the run", endpoint.url));
-                failure = Some(error);
-            }
-        }
-    }
-    if apis.is_empty() {
-        return match failure {
-            Some(error) if gone.is_empty() => Err(error),
-            _ => Ok(Reading { gone, silent, ..Reading::default() }),
-        };
-    }
-    let mut reading = read(&mut apis, from).await?;
-    for _ in 1..READINGS {
-        let (states, ledger) = &reading;
-        let recorded = u64_from(ledger.len());
-        let agreed = states.iter().all(|(_, state)| *state == states[0].1);
-        if agreed && states[0].1.orders.saturating_sub(from) == recorded {
-            break;
-        }
-        tokio::time::sleep(READING_PAUSE).await;
-        reading = read(&mut apis, from).await?;
-    }
-    let (after, ledger) = reading;
-    Ok(Reading { after, gone, ledger, silent })
-}
-
-async fn read(
-    apis: &mut [(String, Api<'_>)],
-    from: u64,
-) -> Result<(Vec<(String, StockState)>, Vec<LedgerEntry>), ApiError> {
-    let ledger = apis[0].1.ledger(from).await?;
-    let mut states = Vec::new();
-    for (url, api) in apis {
-        states.push((url.clone(), api.stock().await?));
-    }
-    Ok((states, ledger))
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::checker::reason::count;
+use crate::checker::sentence::count;
 use crate::checker::u64_from;
 use crate::latency::Percentiles;
 use crate::report::Report;

@@ -1,5 +1,6 @@
 //! The whole load test against a small shop over real sockets.
 
+mod recorded;
 mod shop;
 
 use clap::Parser;

@@ -20,7 +20,8 @@
 //! - [`audit`]: the ledger, entry by entry (I2, I3, I4).
 //! - [`real_time`]: the ledger and the clients' clock (I6).
 //! - [`pause`]: whether the sale went on (I5).
-//! - [`verdict`], [`reason`]: all of it, the sums (I1), and how it is told.
+//! - [`verdict`]: all of it, and the sums (I1).
+//! - [`reason`], [`sentence`]: what can be wrong, and how it is told.
 
 pub(crate) mod audit;
 pub(crate) mod history;
@@ -28,6 +29,7 @@ pub(crate) mod order;
 pub(crate) mod pause;
 mod real_time;
 pub(crate) mod reason;
+pub(crate) mod sentence;
 pub(crate) mod verdict;
 
 #[cfg(test)]

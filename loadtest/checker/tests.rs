@@ -1,5 +1,8 @@
 //! Broken histories: each must fail for its own reason, and for that one alone.
 
+mod random;
+mod time;
+
 use super::order::{Acknowledgement, Order, Told};
 use super::reason::Reason;
 use super::*;
@@ -194,6 +197,29 @@ fn instances_disagree() {
     let mut history = good();
     history.after[1].1 = state(1, 299, 299);
     assert_eq!(kinds(&history), ["states_differ"]);
+}
+
+/// Goal: a sale that is no longer there is not taken for one that keeps no ledger.
+#[test]
+fn sale_that_is_gone() {
+    let mut history = good_without_a_ledger();
+    history.after.clear();
+    history.gone = vec!["a".to_owned(), "b".to_owned()];
+    assert_eq!(kinds(&history), ["lost", "gone"]);
+}
+
+/// Goal: a place in the ledger that the service told, and that is another order's, is found.
+#[test]
+fn position_that_contradicts_the_ledger() {
+    let mut history = good();
+    for (position, right) in [(4, true), (5, false)] {
+        let Told::Acknowledged(answer) = &mut history.orders[3].told else {
+            unreachable!("the first 300 are acknowledged")
+        };
+        answer.position = Some(position);
+        let expected: &[&str] = if right { &[] } else { &["misreported"] };
+        assert_eq!(kinds(&history), expected);
+    }
 }
 
 /// Goal: a ledger that is shorter than the service says, or whose sums jump, is found.

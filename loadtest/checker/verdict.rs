@@ -8,7 +8,8 @@ use super::history::{History, StockState, Tally, u64_from};
 use super::order::Told;
 use super::pause::{self, Pause};
 use super::real_time;
-use super::reason::{Reason, count, were};
+use super::reason::Reason;
+use super::sentence::{count, were};
 
 /// The judgement of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -30,6 +30,9 @@ pub(super) enum Fault {
     Hang(u32),
     /// 400.
     Refuse(u32),
+    /// This status with a problem of this type, or none as of a gateway, and Retry-After for a type
+    /// that passes.
+    Problem(u32, u16, &'static str),
     /// The second instance is gone after this many orders.
     LeaveAfter(u32),
     /// Every order is accepted, and none is recorded.
@@ -160,8 +163,11 @@ impl Store {
                 self.leave.cancel();
             }
         }
-        if let Fault::LoseAnswers(n) | Fault::Busy(n) | Fault::Hang(n) | Fault::Refuse(n) =
-            &mut *fault
+        if let Fault::LoseAnswers(n)
+        | Fault::Busy(n)
+        | Fault::Hang(n)
+        | Fault::Refuse(n)
+        | Fault::Problem(n, ..) = &mut *fault
         {
             if *n == 0 {
                 return Fault::None;
@@ -231,6 +237,16 @@ async fn reduce(
     match fault {
         Fault::Hang(_) => std::future::pending().await,
         Fault::Refuse(_) => return problem(StatusCode::BAD_REQUEST, "bad-item"),
+        Fault::Problem(_, status, "") => {
+            return StatusCode::from_u16(status).expect("a status").into_response();
+        }
+        Fault::Problem(_, status, kind) => {
+            let mut response = problem(StatusCode::from_u16(status).expect("a status"), kind);
+            if kind != "foreign-fence" {
+                response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from(1));
+            }
+            return response;
+        }
         Fault::Busy(_) => {
             let mut response = problem(StatusCode::TOO_MANY_REQUESTS, "queue-full");
             response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from(1));

@@ -1,0 +1,159 @@
+//! Runs that are recorded, bounded in time, paced, or left by their clients.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::load;
+use super::shop::{Fault, Shop};
+use crate::check::check;
+use crate::cli::{Cli, Command};
+use crate::report::Report;
+use crate::run::RunError;
+
+/// A directory, and a file in it that is not there yet.
+fn file() -> (tempfile::TempDir, String) {
+    let directory = tempfile::tempdir().expect("a directory for the file");
+    let path = directory.path().join("history.jsonl");
+    let path = path.to_str().expect("a temporary directory's name is UTF-8").to_owned();
+    (directory, path)
+}
+
+/// Runs `loadtest check`.
+fn checked(file: &str) -> Report {
+    let cli = clap::Parser::try_parse_from(["loadtest", "check", file]).expect("good flags");
+    let Cli { command: Some(Command::Check(args)), .. } = cli else {
+        panic!("the command was given")
+    };
+    check(&args).expect("the run was recorded")
+}
+
+fn attempts(file: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(Path::new(file)).expect("the run was recorded");
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    lines.filter_map(|line| line.get("attempt").cloned()).collect()
+}
+
+/// What both reports must tell alike.
+fn essence(report: &Report) -> Value {
+    let mut json = serde_json::to_value(report).expect("plain data");
+    let fields = json.as_object_mut().expect("one object");
+    // not in the file
+    fields.remove("cpu_seconds");
+    json
+}
+
+/// Goal: a recorded run is judged alike when it is read again, with several items too.
+#[tokio::test(flavor = "multi_thread")]
+async fn recorded_run_is_judged_alike() {
+    for items in [&[][..], &["--items", "3"]] {
+        let shop = Shop::open(Fault::LoseAnswers(3)).await;
+        let (_directory, path) = file();
+        let flags = ["--requests", "90", "--concurrency", "9", "--stock", "20", "--history", &path];
+        let report = load(&shop, &[&flags[..], items].concat()).await.expect("the shop is open");
+        assert!(report.pass, "{}", report.verdict);
+        assert_eq!((report.requests, report.attempts, report.resolved), (90, 93, 3));
+        assert_eq!(essence(&report), essence(&checked(&path)));
+        assert_eq!(attempts(&path).len(), 93);
+    }
+}
+
+/// Goal: a run whose record cannot be written is no run, and says so; and nothing is sold where the
+/// file cannot even be created.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn full_disk_fails_the_run() {
+    let shop = Shop::open(Fault::None).await;
+    let flags = ["--requests", "90", "--stock", "20", "--history"];
+    for path in ["/dev/full", "/nowhere/history.jsonl"] {
+        let error = load(&shop, &[&flags[..], &[path]].concat()).await.expect_err("no room");
+        assert!(matches!(error, RunError::History { .. }), "{error}");
+        assert!(error.to_string().contains(path), "{error}");
+    }
+}
+
+/// Goal: each way to say "not now" is asked again, at another instance unless its queue is full, and
+/// what the attempt took is recorded as the documentation of the answers has it.
+#[tokio::test(flavor = "multi_thread")]
+async fn passing_refusals_are_asked_again() {
+    for (status, kind, outcome, elsewhere) in [
+        (429, "queue-full", "failed", false),
+        (503, "lock-unavailable", "failed", true),
+        (504, "outcome-unknown", "unknown", true),
+        (502, "", "unknown", true),
+    ] {
+        let shop = Shop::open(Fault::Problem(1, status, kind)).await;
+        let (_directory, path) = file();
+        let flags = ["--requests", "1", "--stock", "1", "--history", &path];
+        let report = load(&shop, &flags).await.expect("the shop is open");
+        assert!(report.pass && report.acknowledged == 1, "{status} {kind}: {}", report.verdict);
+        assert_eq!(report.resolved, u64::from(outcome == "unknown"), "{status} {kind}");
+        let attempts = attempts(&path);
+        let [first, second] = &attempts[..] else { panic!("{attempts:?}") };
+        assert_eq!((&first["outcome"], &second["outcome"]), (&outcome.into(), &"ok".into()));
+        assert_eq!(first["order"], second["order"]);
+        assert_eq!(first["to"] != second["to"], elsewhere, "{status} {kind}");
+        let waited = second["sent"].as_u64().zip(first["ended"].as_u64());
+        let waited = waited.map(|(sent, ended)| Duration::from_micros(sent - ended));
+        let asked = Duration::from_secs(u64::from(!kind.is_empty()));
+        assert!(waited.is_some_and(|waited| waited >= asked), "{status} {kind}: {waited:?}");
+    }
+}
+
+/// Goal: an answer of the service that names no time to ask again is the last one.
+#[tokio::test(flavor = "multi_thread")]
+async fn lasting_refusal_is_final() {
+    let shop = Shop::open(Fault::Problem(1, 503, "foreign-fence")).await;
+    let report = load(&shop, &["--requests", "3", "--stock", "3"]).await.expect("it is open");
+    assert_eq!(report.failures, [("503 foreign-fence".to_owned(), 1)].into());
+    assert_eq!((report.acknowledged, report.attempts), (2, 3));
+    assert!(report.violations.is_empty() && !report.pass, "{}", report.verdict);
+}
+
+/// Goal: a run ends at its time, at its rate, and only orders that were sent are counted.
+#[tokio::test(flavor = "multi_thread")]
+async fn time_and_rate_bound_a_run() {
+    let shop = Shop::open(Fault::None).await;
+    let flags = ["--duration", "1s", "--rate", "200", "--concurrency", "4", "--stock", "1000"];
+    let report = load(&shop, &flags).await.expect("the shop is open");
+    assert!(report.pass, "{}", report.verdict);
+    // a machine that is busy may not get to all of them, but never to more
+    assert!((1..=200).contains(&report.requests), "{}", report.requests);
+    assert_eq!(report.acknowledged, u64::try_from(report.requests).expect("small"));
+    assert!(report.unknown == 0 && report.duration_seconds < 5.0, "{}", report.duration_seconds);
+
+    let both = ["--duration", "1h", "--requests", "7", "--stock", "7"];
+    assert_eq!(load(&shop, &both).await.expect("the shop is open").requests, 7);
+}
+
+/// Goal: with a duration, buyers outlast an outage in which one order after another gets no answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn buyers_outlast_an_outage() {
+    let shop = Shop::open(Fault::Problem(9, 502, "")).await;
+    let flags = ["--duration", "1h", "--requests", "12", "--concurrency", "1", "--retries", "0"];
+    let report = load(&shop, &[&flags[..], &["--stock", "9"]].concat()).await;
+    let report = report.expect("the shop is open");
+    assert_eq!((report.unknown, report.acknowledged), (9, 3));
+    assert!(report.longest_pause_seconds > 0.0);
+}
+
+/// Goal: clients go away as the seed has it, those who come back settle their orders, and none of it
+/// spoils the verdict.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_go_away() {
+    let shop = Shop::open(Fault::None).await;
+    let flags = ["--requests", "200", "--concurrency", "20", "--stock", "120", "--seed", "5"];
+    let mut found = Vec::new();
+    for abandon in ["0.2", "0.2", "0"] {
+        let report = load(&shop, &[&flags[..], &["--abandon", abandon]].concat()).await;
+        let report = report.expect("the shop is open");
+        assert!(report.pass, "{}", report.verdict);
+        assert_eq!(report.unknown, report.abandoned);
+        assert_eq!(report.seed, 5);
+        found.push((report.abandoned, report.resolved));
+    }
+    assert_eq!(found[0], found[1]);
+    assert!(found[0].0 > 5 && found[0].1 > 5, "{found:?}");
+    assert_eq!(found[2], (0, 0));
+}
