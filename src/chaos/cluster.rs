@@ -58,13 +58,6 @@ pub(super) async fn lease_of(
         .map(etcd_client::KeyValue::lease))
 }
 
-/// How many claims wait for the lock `name`, the holder's included.
-pub(super) async fn queue_length(endpoint: &str, name: &str) -> Result<usize, ChaosError> {
-    let options = GetOptions::new().with_prefix().with_count_only();
-    let queue = client(endpoint).await?.get(format!("{name}/"), Some(options)).await?;
-    Ok(usize::try_from(queue.count()).unwrap_or(0))
-}
-
 /// Whether this lease has expired or was revoked.
 pub(super) async fn is_lease_gone(endpoint: &str, lease: i64) -> Result<bool, ChaosError> {
     Ok(client(endpoint).await?.lease_time_to_live(lease, None).await?.ttl() < 0)

@@ -1,5 +1,6 @@
 //! The clients: the load test as a process of its own, and its checker.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -49,6 +50,8 @@ pub(super) struct Counts {
     /// Attempts that an instance refused since it had lost the lock without knowing.
     pub(super) stale_tokens: u64,
     pub(super) acknowledged_units: u64,
+    /// Units that were sold and are still in stock.
+    pub(super) lost_units: u64,
     pub(super) longest_pause_seconds: f64,
 }
 
@@ -59,6 +62,16 @@ struct Checked {
     counts: Counts,
     violations: Vec<Finding>,
     reasons: Vec<Reason>,
+    /// What each instance said at the end.
+    after: BTreeMap<String, State>,
+}
+
+/// The stock.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+struct State {
+    stock: i64,
+    lucky: i64,
+    initial: i64,
 }
 
 /// Something that is wrong with a run, a violation or not.
@@ -136,7 +149,12 @@ pub(super) async fn check(
     });
     let report: Option<Checked> = report;
     match (status.code(), report) {
-        (Some(0 | 1), Some(checked)) => Ok((checked.counts, findings(checked))),
+        (Some(0 | 1), Some(checked)) => {
+            let State { stock, lucky, initial } =
+                checked.after.values().next().copied().unwrap_or_default();
+            let lost_units = u64::try_from(stock + lucky - initial).unwrap_or(0);
+            Ok((Counts { lost_units, ..checked.counts }, findings(checked)))
+        }
         _ => Err(ChaosError::NotChecked(tail(&said))),
     }
 }

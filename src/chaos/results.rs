@@ -90,10 +90,23 @@ impl Results {
         self.runs().map(|outcome| outcome.counts.orders).sum()
     }
 
+    /// The run in which holders were paused and nothing refused their writes.
+    pub(super) fn unfenced(&self) -> Option<&Outcome> {
+        let row = self.rows.iter().find(|row| row.name == "holder-paused")?;
+        row.controls.first()?.run.as_ref().ok()
+    }
+
     /// Every run that came to something.
     pub(super) fn runs(&self) -> impl Iterator<Item = &Outcome> {
         let controls = self.rows.iter().flat_map(|row| &row.controls);
         let controls = controls.filter_map(|control| control.run.as_ref().ok());
         self.rows.iter().filter_map(|row| row.run.as_ref().ok()).chain(controls)
     }
+}
+
+/// A share in percent.
+pub(super) fn percent(part: u64, whole: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "counts of a run are far below 2^52")]
+    let share = part as f64 / whole.max(1) as f64;
+    share * 100.0
 }

@@ -13,6 +13,15 @@ pub(super) const TTL: Duration = Duration::from_secs(2);
 /// [`TTL`] as a flag wants it.
 pub(super) const TTL_FLAG: &str = "2s";
 
+/// Before the first fault.
+pub(super) const FIRST_CALM: Duration = Duration::from_secs(1);
+
+/// Between one fault and the next, at most: chance decides.
+pub(super) const LONGEST_CALM: Duration = Duration::from_millis(1500);
+
+/// At the end of a run everything is left alone for this long: what was unknown is settled then.
+pub(super) const LAST_CALM: Duration = Duration::from_secs(3);
+
 /// Injects the fault again and again until there is no time left for another round, and notes what
 /// shows that it happened.
 pub(super) type Play = for<'a> fn(&'a mut Scene) -> LocalBoxFuture<'a, Result<(), ChaosError>>;
@@ -35,6 +44,8 @@ pub(super) struct Row {
 pub(super) struct Trial {
     pub(super) setup: Setup,
     pub(super) play: Play,
+    /// How long one round of the fault takes, its aftermath included.
+    pub(super) round: Duration,
     /// The sale goes on within this time after the end of the fault (I5).
     pub(super) goes_on_within: Duration,
     /// What must have been seen at least once, or the fault did not happen.
@@ -85,6 +96,14 @@ pub(super) struct LoadPlan {
     pub(super) stock: u64,
     /// Further flags of the load test.
     pub(super) flags: &'static [&'static str],
+}
+
+impl Trial {
+    /// How long orders are sent, if `wanted` leaves room for a few rounds.
+    pub(super) fn lasts(&self, wanted: Duration) -> Duration {
+        const ROUNDS: u32 = 3;
+        wanted.max((self.round + LONGEST_CALM) * ROUNDS + FIRST_CALM + LAST_CALM)
+    }
 }
 
 /// More than any run can sell.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Method;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::cluster::{self, Holder};
 use super::error::ChaosError;
 use super::evidence::Evidence;
 use super::random::Random;
-use super::row::{Setup, TTL_FLAG};
+use super::row::{FIRST_CALM, LAST_CALM, LONGEST_CALM, Setup, TTL_FLAG, Trial};
 use crate::demo::instance::{Instance, LOCK_NAME, Shared};
 use crate::demo::{
     DemoError, EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, Proxy, RedisOptions, ports, probe,
@@ -27,12 +27,6 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(15);
 /// How often something is asked for that must come about.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// At the end of a run everything is left alone for this long: what was unknown is settled then.
-const LAST_CALM: Duration = Duration::from_secs(2);
-
-/// How long the load may go on beyond its end until the row is done with its last fault.
-const FIRST_CALM: Duration = Duration::from_secs(1);
-
 /// What all runs share.
 #[derive(Debug)]
 pub(super) struct Stage {
@@ -46,8 +40,6 @@ pub(super) struct Stage {
 pub(super) struct Site {
     pub(super) name: String,
     pub(super) instance: Instance,
-    /// Its own flags when it was started last.
-    flags: Vec<String>,
     /// One for each member.
     pub(super) etcd_proxies: Vec<Proxy>,
     pub(super) redis_proxy: Option<Proxy>,
@@ -66,6 +58,7 @@ pub(super) struct Scene {
     pub(super) evidence: Evidence,
     /// The member of etcd that a fault has taken away.
     pub(super) member_away: Option<usize>,
+    round: Duration,
     ends_at: Instant,
     stage: Arc<Stage>,
 }
@@ -74,9 +67,10 @@ impl Scene {
     /// Starts the servers and the instances, and waits until all can sell.
     pub(super) async fn open(
         stage: Arc<Stage>,
-        setup: Setup,
+        trial: &Trial,
         random: Random,
     ) -> Result<Self, ChaosError> {
+        let Trial { setup, round, .. } = *trial;
         let dir = OwnedDir::create_in(&stage.dir)
             .map_err(ChaosError::system("no temporary directory could be made"))?;
         let etcd_options = EtcdOptions { quota_backend_bytes: setup.etcd_quota_bytes };
@@ -99,6 +93,7 @@ impl Scene {
             random,
             evidence,
             member_away: None,
+            round,
             ends_at: Instant::now(),
             stage,
         };
@@ -130,14 +125,13 @@ impl Scene {
             let [port] = ports::free_ports().map_err(ChaosError::system("no port is free"))?;
             let first = self.sites.first().filter(|_| self.setup.one_name);
             let name = first.map_or_else(|| port.to_string(), |first| first.name.clone());
-            let flags = Vec::new();
-            let instance = self.start(&name, port, &etcd_proxies, redis_proxy.as_ref(), &flags)?;
+            let instance = self.start(&name, port, &etcd_proxies, redis_proxy.as_ref())?;
             let client_proxy = if self.setup.client_proxies {
                 Some(Proxy::to(port).await.map_err(&no_proxy)?)
             } else {
                 None
             };
-            let mut site = Site { name, instance, flags, etcd_proxies, redis_proxy, client_proxy };
+            let mut site = Site { name, instance, etcd_proxies, redis_proxy, client_proxy };
             match site.instance.until_ready().await {
                 Ok(()) => return Ok(site),
                 Err(DemoError::Server(error))
@@ -157,7 +151,6 @@ impl Scene {
         port: u16,
         etcd_proxies: &[Proxy],
         redis_proxy: Option<&Proxy>,
-        flags: &[String],
     ) -> Result<Instance, ChaosError> {
         let etcd: Vec<_> = if etcd_proxies.is_empty() {
             let known = if self.setup.one_endpoint { 1 } else { self.etcd.len() };
@@ -184,7 +177,6 @@ impl Scene {
             all.extend(["--starve-file", &starve_file]);
         }
         all.extend(self.setup.flags);
-        all.extend(flags.iter().map(String::as_str));
         let shared = Shared {
             program: &self.stage.program,
             dir: &self.dir,
@@ -235,19 +227,32 @@ impl Scene {
         self.ends_at = Instant::now() + lasts;
     }
 
-    /// Waits for a time that chance decides, so that the next fault meets anything. False if a fault
-    /// that takes `length`, its aftermath included, would not end before the load does.
-    pub(super) async fn next_round(&mut self, length: Duration) -> bool {
-        let calm = self.random.millis(300, 1500);
-        let first = if self.evidence.times == 0 { FIRST_CALM } else { Duration::ZERO };
-        if Instant::now() + first + calm + length + LAST_CALM > self.ends_at
-            && self.evidence.times > 0
-        {
+    /// Waits for a time that chance decides, so that the next fault meets anything. False if another
+    /// round would not end before the load does.
+    pub(super) async fn next_round(&mut self) -> bool {
+        let most = u64::try_from(LONGEST_CALM.as_millis()).unwrap_or(u64::MAX);
+        let mut calm = self.random.millis(most / 5, most);
+        if self.evidence.times == 0 {
+            calm += FIRST_CALM;
+        }
+        let ends = Instant::now() + calm + self.round + LAST_CALM;
+        if self.evidence.times > 0 && ends > self.ends_at {
             return false;
         }
-        sleep(first + calm).await;
+        sleep(calm).await;
         self.evidence.times += 1;
         true
+    }
+
+    /// Starts all instances again shortly before the load ends: a sale that hangs cannot be judged.
+    pub(super) async fn revive(&mut self) -> Result<(), ChaosError> {
+        sleep_until(self.ends_at - LAST_CALM / 2).await;
+        for index in 0..self.sites.len() {
+            let killed = self.sites[index].instance.child.kill().await;
+            killed.map_err(ChaosError::system("an instance cannot be killed"))?;
+            self.start_again(index).await?;
+        }
+        Ok(())
     }
 
     /// Asks until the answer is there.
@@ -336,20 +341,14 @@ impl Scene {
         Ok(())
     }
 
-    /// Starts an instance again that has ended, on its port, with these flags of its own.
-    pub(super) async fn start_again(
-        &mut self,
-        index: usize,
-        flags: &[&str],
-    ) -> Result<(), ChaosError> {
-        let flags: Vec<_> = flags.iter().map(|&flag| flag.to_owned()).collect();
+    /// Starts an instance again that has ended, on its port.
+    pub(super) async fn start_again(&mut self, index: usize) -> Result<(), ChaosError> {
         let site = &self.sites[index];
         let port = site.instance.port;
         let (etcd, redis) = (site.etcd_proxies.as_slice(), site.redis_proxy.as_ref());
-        let mut instance = self.start(&site.name, port, etcd, redis, &flags)?;
+        let mut instance = self.start(&site.name, port, etcd, redis)?;
         instance.until_ready().await?;
-        let site = &mut self.sites[index];
-        (site.instance, site.flags) = (instance, flags);
+        self.sites[index].instance = instance;
         Ok(())
     }
 
@@ -365,6 +364,12 @@ impl Scene {
             .map_err(ChaosError::system("an instance cannot be waited for"))?;
         self.evidence.saw("instances killed", 1);
         Ok(())
+    }
+
+    /// SIGSTOP to an instance.
+    pub(super) fn pause(&self, index: usize) -> Result<(), ChaosError> {
+        let paused = self.sites[index].instance.child.pause();
+        paused.map_err(ChaosError::system("an instance cannot be paused"))
     }
 
     /// SIGCONT to an instance.
@@ -388,6 +393,20 @@ impl Scene {
     /// Batches that the fence has refused, as the instances tell.
     pub(super) async fn stale_batches(&self) -> u64 {
         self.counter("flash_sale_stale_batches_total").await
+    }
+
+    /// Notes how many there are more than `before`, giving an instance time to send one.
+    pub(super) async fn note_stale_batches(&mut self, before: u64) {
+        const WITHIN: Duration = Duration::from_secs(1);
+        let deadline = Instant::now() + WITHIN;
+        let more = loop {
+            let more = self.stale_batches().await.saturating_sub(before);
+            if more > 0 || Instant::now() > deadline {
+                break more;
+            }
+            sleep(POLL_INTERVAL).await;
+        };
+        self.evidence.saw("stale batches refused", more);
     }
 
     /// Stops everything in order, and removes its files.

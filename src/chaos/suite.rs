@@ -31,7 +31,7 @@ const NO_RESULTS: u8 = 2;
 const SHORT_SECONDS: u64 = 10;
 
 /// How long a control sends orders, at most: it need not show that it never fails.
-const CONTROL_SECONDS: u64 = 16;
+const CONTROL_LASTS: Duration = Duration::from_secs(16);
 
 /// Whether a control loses is a matter of luck; it has this many chances.
 const CONTROL_ATTEMPTS: u32 = 4;
@@ -217,11 +217,16 @@ impl Suite<'_> {
                 format!("{} without {}", row.name, control.without.replace([' ', '/'], "-"))
             }
         };
-        let control_lasts = self.lasts.min(Duration::from_secs(CONTROL_SECONDS));
+        let trial = control.map_or(&row.trial, |control| &control.trial);
+        let wanted = match control {
+            Some(_) => self.lasts.min(CONTROL_LASTS),
+            None => self.lasts,
+        };
         let plan = Plan {
             name: &name,
-            trial: control.map_or(&row.trial, |control| &control.trial),
-            lasts: if control.is_some() { control_lasts } else { self.lasts },
+            trial,
+            lasts: trial.lasts(wanted),
+            hangs: control.is_some_and(|control| control.breaks.contains(&"I5")),
             seed: self.seed.wrapping_add(u64::from(attempt) * 1_000_000_007),
             out: &self.options.out.join(name.replace(' ', "-")),
         };

@@ -55,6 +55,8 @@ pub(super) struct Plan<'a> {
     pub(super) name: &'a str,
     pub(super) trial: &'a Trial,
     pub(super) lasts: Duration,
+    /// Whether the sale may hang for good.
+    pub(super) hangs: bool,
     pub(super) seed: u64,
     /// Where the history is written, and the logs are kept.
     pub(super) out: &'a Path,
@@ -66,8 +68,7 @@ impl Plan<'_> {
         let began = Instant::now();
         let history = self.prepare().map_err(ChaosError::system("a directory cannot be made"))?;
         let random = Random::new(self.seed, self.name);
-        let setup = self.trial.setup;
-        let mut scene = Scene::open(Arc::clone(stage), setup, random).await?;
+        let mut scene = Scene::open(Arc::clone(stage), self.trial, random).await?;
         let judged = self.play(&mut scene, &history).await;
         if judged.as_ref().map_or(true, |judged| !judged.findings.is_empty()) {
             self.keep_logs(&scene);
@@ -82,6 +83,9 @@ impl Plan<'_> {
         let load = Load::start(scene, self.lasts, self.seed, history)?;
         scene.begin(self.lasts);
         (self.trial.play)(scene).await?;
+        if self.hangs {
+            scene.revive().await?;
+        }
         load.end().await?;
         let bound = scene.evidence.longest_outage + self.trial.goes_on_within;
         let (counts, mut findings) = load::check(scene, history, bound).await?;

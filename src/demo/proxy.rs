@@ -38,6 +38,8 @@ pub struct Proxy {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
+    /// Where new connections go.
+    port: u16,
     /// A connection ends when the number changes.
     cuts: u32,
     /// While one is set, connections are accepted and nothing comes out that way.
@@ -86,19 +88,19 @@ impl Proxy {
     pub async fn with_marker(port: u16, marker: &'static [u8]) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
-        let state = watch::Sender::new(State::default());
+        let state = watch::Sender::new(State { port, ..State::default() });
         let states = state.subscribe();
         let counts = Arc::new(Counts::default());
-        let line = Line { port, marker, counts: Arc::clone(&counts) };
+        let line = Line { marker, counts: Arc::clone(&counts) };
         let listening = tokio::spawn(async move {
             loop {
                 let Ok((client, _)) = listener.accept().await else {
                     sleep(ACCEPT_PAUSE).await;
                     continue;
                 };
-                let State { cuts, refuses, .. } = *states.borrow();
+                let State { port, cuts, refuses, .. } = *states.borrow();
                 if !refuses {
-                    tokio::spawn(line.clone().forward(client, cuts, states.clone()));
+                    tokio::spawn(line.clone().forward(client, port, cuts, states.clone()));
                 }
             }
         });
@@ -138,6 +140,11 @@ impl Proxy {
     /// Ends all connections that are open.
     pub fn cut(&self) {
         self.state.send_modify(|state| state.cuts += 1);
+    }
+
+    /// Leads new connections to another port from now on. Those that are open stay.
+    pub fn lead_to(&self, port: u16) {
+        self.state.send_modify(|state| state.port = port);
     }
 
     /// From now on holds up what comes, in both directions, without ending anything.
@@ -188,7 +195,6 @@ impl Proxy {
 /// What the connections have in common.
 #[derive(Clone, Debug)]
 struct Line {
-    port: u16,
     marker: &'static [u8],
     counts: Arc<Counts>,
 }
@@ -198,11 +204,12 @@ impl Line {
     async fn forward(
         self,
         client: TcpStream,
+        port: u16,
         cuts: u32,
         states: watch::Receiver<State>,
     ) -> io::Result<()> {
         let mut cut = states.clone();
-        let server = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await?;
+        let server = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
         // what is small must not wait for more, on a way that is not there without us
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;

@@ -20,6 +20,7 @@ fn answer_swallowed() -> Row {
     let trial = Trial {
         setup,
         play: |scene| swallow_answers(scene).boxed_local(),
+        round: Duration::from_millis(500),
         goes_on_within: Duration::from_secs(2),
         proof: "answers swallowed",
     };
@@ -48,6 +49,7 @@ fn client_gone() -> Row {
     let trial = Trial {
         setup,
         play: |scene| cut_clients(scene).boxed_local(),
+        round: Duration::from_secs(3),
         // the fault stops nobody: what is left is a machine with much to do
         goes_on_within: Duration::from_secs(1),
         proof: "connections cut",
@@ -58,7 +60,12 @@ fn client_gone() -> Row {
         controls: vec![Control {
             without: "batch-ownership",
             trial: Trial {
-                setup: Setup { flags: &["--without", "batch-ownership"], ..setup },
+                setup: Setup {
+                    flags: &["--without", "batch-ownership"],
+                    // who is told that nothing was taken may believe it
+                    load: LoadPlan { flags: &["--retries", "0"], ..LoadPlan::USUAL },
+                    ..setup
+                },
                 ..trial.clone()
             },
             breaks: &["I3"],
@@ -73,6 +80,7 @@ fn flooded() -> Row {
     let trial = Trial {
         setup,
         play: |scene| flood_instances(scene).boxed_local(),
+        round: Duration::from_secs(7),
         goes_on_within: Duration::from_secs(1),
         proof: "silent connections",
     };
@@ -94,7 +102,7 @@ fn flooded() -> Row {
 
 /// Some answers at a time, of one instance or of all of them.
 async fn swallow_answers(scene: &mut Scene) -> Result<(), ChaosError> {
-    while scene.next_round(Duration::from_millis(500)).await {
+    while scene.next_round().await {
         let one = scene.random.below(scene.sites.len() + 1);
         for index in 0..scene.sites.len() {
             let answers = 1 + scene.random.next() % 50;
@@ -113,7 +121,7 @@ async fn swallow_answers(scene: &mut Scene) -> Result<(), ChaosError> {
 /// Whatever is under way at an instance ends, for its client; now and then the store is slow, so that
 /// much is under way.
 async fn cut_clients(scene: &mut Scene) -> Result<(), ChaosError> {
-    while scene.next_round(Duration::from_secs(3)).await {
+    while scene.next_round().await {
         let is_slow = scene.evidence.times % 2 == 0;
         if is_slow {
             let paused = scene.redis.child().pause();
@@ -136,7 +144,7 @@ async fn cut_clients(scene: &mut Scene) -> Result<(), ChaosError> {
 /// All at once against one instance; the others' orders go to it as well.
 async fn flood_instances(scene: &mut Scene) -> Result<(), ChaosError> {
     const SILENT: usize = 10_000;
-    while scene.next_round(Duration::from_secs(7)).await {
+    while scene.next_round().await {
         let port = scene.sites[scene.random.clone().below(scene.sites.len())].instance.port;
         let (silent, headers, body) =
             tokio::join!(flood::silent(port, SILENT), flood::headers(port), flood::body(port));

@@ -12,6 +12,9 @@ use crate::chaos::scene::Scene;
 use crate::demo::instance::LOCK_NAME;
 use crate::lock::{EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
 
+/// For longer than the sale may pause.
+const HELD: Duration = Duration::from_secs(4);
+
 pub(super) fn rows() -> Vec<Row> {
     vec![one_name(), names_alike()]
 }
@@ -21,6 +24,7 @@ fn one_name() -> Row {
     let trial = Trial {
         setup,
         play: |scene| look_on(scene).boxed_local(),
+        round: Duration::ZERO,
         goes_on_within: Duration::from_secs(2),
         proof: "handovers between instances of one name",
     };
@@ -47,6 +51,7 @@ fn names_alike() -> Row {
     let trial = Trial {
         setup,
         play: |scene| hold_others(scene).boxed_local(),
+        round: HELD * 2,
         goes_on_within: Duration::from_secs(2),
         proof: "locks with longer names held",
     };
@@ -69,7 +74,7 @@ fn names_alike() -> Row {
 /// Counts how often the lock goes to another lease.
 async fn look_on(scene: &mut Scene) -> Result<(), ChaosError> {
     let mut last = None;
-    while scene.next_round(Duration::ZERO).await {
+    while scene.next_round().await {
         let (_, holder) = scene.holder().await?;
         if last.replace(holder.lease).is_some_and(|lease| lease != holder.lease) {
             scene.evidence.saw("handovers between instances of one name", 1);
@@ -79,16 +84,15 @@ async fn look_on(scene: &mut Scene) -> Result<(), ChaosError> {
     Ok(())
 }
 
-/// Holds them for longer than the sale may pause.
+/// One after the other.
 async fn hold_others(scene: &mut Scene) -> Result<(), ChaosError> {
-    const HELD: Duration = Duration::from_secs(4);
     let session = session(&scene.endpoint()).await;
     let session = session.map_err(ChaosError::Lock)?;
-    while scene.next_round(HELD).await {
+    while scene.next_round().await {
         for name in ["a-b", "a/y"] {
             let mutex = session.mutex(&format!("{LOCK_NAME}:{name}")).map_err(ChaosError::Lock)?;
             let guard = mutex.lock().await.map_err(ChaosError::Lock)?;
-            sleep(HELD / 2).await;
+            sleep(HELD).await;
             guard.unlock().await.map_err(ChaosError::Lock)?;
             scene.evidence.saw("locks with longer names held", 1);
         }

@@ -19,6 +19,9 @@ pub(super) fn rows() -> Vec<Row> {
 /// A member is away for longer than the sale may pause.
 const AWAY: Duration = Duration::from_secs(8);
 
+/// How long a watch is broken.
+const BREAK: Duration = Duration::from_millis(700);
+
 /// How soon an order must be answered while etcd takes no writes, on a machine with much to do.
 const PROMPT: Duration = Duration::from_millis(1500);
 
@@ -27,6 +30,7 @@ fn leader_lost() -> Row {
     let trial = Trial {
         setup,
         play: |scene| lose_leader(scene).boxed_local(),
+        round: AWAY + Duration::from_secs(2),
         goes_on_within: 2 * TTL + Duration::from_secs(3),
         proof: "leaders changed",
     };
@@ -48,6 +52,7 @@ fn restarted() -> Row {
     let trial = Trial {
         setup,
         play: |scene| restart(scene).boxed_local(),
+        round: TTL + Duration::from_secs(3),
         goes_on_within: TTL + Duration::from_secs(3),
         proof: "etcd restarted",
     };
@@ -72,6 +77,7 @@ fn compacted() -> Row {
     let trial = Trial {
         setup,
         play: |scene| compact(scene).boxed_local(),
+        round: BREAK * 2,
         goes_on_within: Duration::from_secs(2),
         proof: "compactions",
     };
@@ -96,6 +102,7 @@ fn out_of_space() -> Row {
     let trial = Trial {
         setup,
         play: |scene| fill(scene).boxed_local(),
+        round: Duration::from_secs(6),
         goes_on_within: Duration::from_secs(2),
         proof: "clear refusals",
     };
@@ -119,7 +126,7 @@ fn out_of_space() -> Row {
 /// SIGKILL and SIGSTOP in turn.
 async fn lose_leader(scene: &mut Scene) -> Result<(), ChaosError> {
     let mut kills = scene.random.below(2) == 0;
-    while scene.next_round(AWAY + Duration::from_secs(2)).await {
+    while scene.next_round().await {
         let index = scene.leader().await?;
         // who knows only one member loses that one
         if scene.setup.one_endpoint && index != 0 {
@@ -146,7 +153,7 @@ async fn lose_leader(scene: &mut Scene) -> Result<(), ChaosError> {
 }
 
 async fn restart(scene: &mut Scene) -> Result<(), ChaosError> {
-    while scene.next_round(TTL + Duration::from_secs(3)).await {
+    while scene.next_round().await {
         let began = Instant::now();
         let away = scene.random.millis(0, 1500);
         let Some(etcd) = scene.etcd.first_mut() else { break };
@@ -162,14 +169,13 @@ async fn restart(scene: &mut Scene) -> Result<(), ChaosError> {
 /// All the while; now and then an instance is cut off for some compactions, so that its watch cannot
 /// go on where it ended.
 async fn compact(scene: &mut Scene) -> Result<(), ChaosError> {
-    const BREAK: Duration = Duration::from_millis(700);
-    while scene.next_round(2 * BREAK).await {
+    while scene.next_round().await {
         let index = scene.random.below(scene.sites.len());
         scene.sites[index].etcd_proxies.iter().for_each(Proxy::refuse);
         let began = Instant::now();
         let mut revision = 0;
         let mut is_cut = true;
-        while began.elapsed() < 2 * BREAK {
+        while began.elapsed() < BREAK * 2 {
             let compacted = cluster::compact(&scene.endpoint()).await?;
             if compacted > revision {
                 scene.evidence.saw("compactions", 1);
@@ -189,7 +195,7 @@ async fn compact(scene: &mut Scene) -> Result<(), ChaosError> {
 
 /// While etcd takes no writes, orders are sold or refused, but answered at once.
 async fn fill(scene: &mut Scene) -> Result<(), ChaosError> {
-    while scene.next_round(Duration::from_secs(6)).await {
+    while scene.next_round().await {
         let began = Instant::now();
         let endpoint = scene.endpoint();
         cluster::fill(&endpoint).await?;

@@ -29,6 +29,7 @@ fn holder_paused() -> Row {
     let trial = Trial {
         setup,
         play: |scene| pause_holder(scene).boxed_local(),
+        round: 3 * TTL + Duration::from_secs(1),
         goes_on_within: TAKEOVER,
         proof: "stale batches refused",
     };
@@ -54,6 +55,7 @@ fn holder_killed() -> Row {
     let trial = Trial {
         setup,
         play: |scene| kill_holder(scene).boxed_local(),
+        round: 2 * TTL,
         goes_on_within: TAKEOVER,
         proof: "leases gone",
     };
@@ -82,6 +84,7 @@ fn waiter_gone() -> Row {
     let trial = Trial {
         setup,
         play: |scene| waiters_leave(scene).boxed_local(),
+        round: 2 * TTL + Duration::from_secs(1),
         goes_on_within: TAKEOVER,
         proof: "waiters gone",
     };
@@ -106,6 +109,7 @@ fn runtime_starved() -> Row {
     let trial = Trial {
         setup,
         play: |scene| starve(scene).boxed_local(),
+        round: Duration::from_secs(4),
         goes_on_within: TAKEOVER,
         proof: "instances starved",
     };
@@ -127,21 +131,23 @@ fn runtime_starved() -> Row {
 
 /// It stops itself where it is about to write; somebody else sells; then it goes on.
 async fn pause_holder(scene: &mut Scene) -> Result<(), ChaosError> {
-    while scene.next_round(3 * TTL + Duration::from_secs(1)).await {
+    while scene.next_round().await {
         let index = scene.random.below(scene.sites.len());
+        let before = scene.stale_batches().await;
         scene.meet(index, "before-write:stop", "").await?;
         let stopped = Instant::now();
-        let is_paused =
-            async |scene: &Scene| Ok(scene.sites[index].instance.child.is_paused().then_some(()));
-        scene.until("the instance stands still", is_paused).await?;
+        scene
+            .until("the instance stands still", async |scene| {
+                Ok(scene.sites[index].instance.child.is_paused().then_some(()))
+            })
+            .await?;
         let (_, holder) = scene.holder().await?;
         scene.holder_besides(index).await?;
         scene.note_lease_gone(holder.lease).await?;
         sleep((3 * TTL).saturating_sub(stopped.elapsed())).await;
         scene.resume(index)?;
+        scene.note_stale_batches(before).await;
     }
-    let refused = scene.stale_batches().await;
-    scene.evidence.saw("stale batches refused", refused);
     Ok(())
 }
 
@@ -158,7 +164,7 @@ const KILLS: &[&str] = &[
 async fn kill_holder(scene: &mut Scene) -> Result<(), ChaosError> {
     let points = scene.setup.fault_points;
     let mut next = scene.random.below(points.len());
-    while scene.next_round(2 * TTL).await {
+    while scene.next_round().await {
         let index = scene.random.below(scene.sites.len());
         let point = points[next % points.len()];
         next += 1;
@@ -171,7 +177,7 @@ async fn kill_holder(scene: &mut Scene) -> Result<(), ChaosError> {
         if let Some(lease) = lease {
             scene.note_lease_gone(lease).await?;
         }
-        scene.start_again(index, &[]).await?;
+        scene.start_again(index).await?;
     }
     Ok(())
 }
@@ -179,7 +185,7 @@ async fn kill_holder(scene: &mut Scene) -> Result<(), ChaosError> {
 /// While one instance sits on the lock, another one queues for a few buyers; then it is killed, or all
 /// of them leave.
 async fn waiters_leave(scene: &mut Scene) -> Result<(), ChaosError> {
-    while scene.next_round(2 * TTL + Duration::from_secs(1)).await {
+    while scene.next_round().await {
         let waiter = scene.random.below(scene.sites.len());
         let holder = (waiter + 1) % scene.sites.len();
         // the waiter is left alone, so that its next claim is for those buyers and nobody else
@@ -203,7 +209,7 @@ async fn waiters_leave(scene: &mut Scene) -> Result<(), ChaosError> {
             scene.kill(waiter).await?;
             drop(buyers);
             scene.note_lease_gone(queued).await?;
-            scene.start_again(waiter, &[]).await?;
+            scene.start_again(waiter).await?;
         } else {
             drop(buyers);
             scene.evidence.saw("buyers left", 1);
@@ -217,8 +223,8 @@ async fn waiters_leave(scene: &mut Scene) -> Result<(), ChaosError> {
 
 /// The lease of the holder must outlast 1.5 TTL in which its workers do nothing else.
 async fn starve(scene: &mut Scene) -> Result<(), ChaosError> {
-    let length = TTL * 3 / 2;
-    while scene.next_round(length + Duration::from_secs(1)).await {
+    let length = TTL + TTL / 2;
+    while scene.next_round().await {
         let (index, holder) = scene.holder().await?;
         scene.meet(index, "starve", &format!("{}ms", length.as_millis())).await?;
         sleep(length + Duration::from_millis(300)).await;

@@ -7,7 +7,7 @@ use hyper::Method;
 use tokio::time::{Instant, sleep};
 
 use crate::chaos::error::ChaosError;
-use crate::chaos::row::{Control, Row, Setup, Trial};
+use crate::chaos::row::{Control, LoadPlan, Row, Setup, Trial};
 use crate::chaos::scene::Scene;
 use crate::demo::probe;
 
@@ -20,6 +20,7 @@ fn killed() -> Row {
     let trial = Trial {
         setup,
         play: |scene| kill(scene).boxed_local(),
+        round: Duration::from_secs(3),
         goes_on_within: Duration::from_secs(2),
         proof: "Redis restarted",
     };
@@ -41,6 +42,7 @@ fn stopped() -> Row {
     let trial = Trial {
         setup,
         play: |scene| stop(scene).boxed_local(),
+        round: Duration::from_secs(5),
         goes_on_within: Duration::from_secs(2),
         proof: "Redis stopped",
     };
@@ -65,6 +67,7 @@ fn flushed() -> Row {
     let trial = Trial {
         setup,
         play: |scene| flush(scene).boxed_local(),
+        round: Duration::from_secs(1),
         goes_on_within: Duration::from_secs(1),
         proof: "script caches flushed",
     };
@@ -89,8 +92,13 @@ fn full() -> Row {
         name: "redis-full",
         fault: "Redis hits its memory limit",
         trial: Trial {
-            setup: Setup::USUAL,
+            // those who are told to ask again in a second wait so long, and others come meanwhile
+            setup: Setup {
+                load: LoadPlan { connections: 1000, ..LoadPlan::USUAL },
+                ..Setup::USUAL
+            },
             play: |scene| fill(scene).boxed_local(),
+            round: Duration::from_secs(2),
             goes_on_within: Duration::from_secs(1),
             proof: "clear refusals",
         },
@@ -100,7 +108,7 @@ fn full() -> Row {
 }
 
 async fn kill(scene: &mut Scene) -> Result<(), ChaosError> {
-    while scene.next_round(Duration::from_secs(3)).await {
+    while scene.next_round().await {
         let began = Instant::now();
         let killed = scene.redis.kill().await;
         killed.map_err(ChaosError::system("Redis cannot be killed"))?;
@@ -114,7 +122,7 @@ async fn kill(scene: &mut Scene) -> Result<(), ChaosError> {
 
 /// For a little less or more than an instance waits for an answer.
 async fn stop(scene: &mut Scene) -> Result<(), ChaosError> {
-    while scene.next_round(Duration::from_secs(5)).await {
+    while scene.next_round().await {
         let began = Instant::now();
         let stopped = scene.redis.child().pause();
         stopped.map_err(ChaosError::system("Redis cannot be stopped"))?;
@@ -128,7 +136,7 @@ async fn stop(scene: &mut Scene) -> Result<(), ChaosError> {
 }
 
 async fn flush(scene: &mut Scene) -> Result<(), ChaosError> {
-    while scene.next_round(Duration::from_secs(1)).await {
+    while scene.next_round().await {
         command(scene, "SCRIPT FLUSH").await?;
         scene.evidence.saw("script caches flushed", 1);
     }
@@ -137,7 +145,7 @@ async fn flush(scene: &mut Scene) -> Result<(), ChaosError> {
 
 /// An order that meets a full store is told so, at once and in words that say what it is.
 async fn fill(scene: &mut Scene) -> Result<(), ChaosError> {
-    while scene.next_round(Duration::from_secs(2)).await {
+    while scene.next_round().await {
         let began = Instant::now();
         command(scene, "CONFIG SET maxmemory 1").await?;
         let port = scene.sites[scene.random.clone().below(scene.sites.len())].instance.port;
