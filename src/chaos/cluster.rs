@@ -6,12 +6,16 @@ use etcd_client::{
     AlarmAction, AlarmType, Client, CompactionOptions, ConnectOptions, GetOptions, SortOrder,
     SortTarget,
 };
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::error::ChaosError;
 
 /// How long one question may take: a member that is away must not hold up the suite.
 const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How often an alarm is ended that comes back, and how long apart.
+const ALARM_ATTEMPTS: usize = 50;
+const ALARM_PAUSE: Duration = Duration::from_millis(20);
 
 /// The first in a lock's queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,8 +110,20 @@ pub(super) async fn make_room(endpoint: &str) -> Result<(), ChaosError> {
     let mut client = client(endpoint).await?;
     let status = client.status().await?;
     let revision = status.header().map_or(0, etcd_client::ResponseHeader::revision);
-    client.compact(revision, Some(CompactionOptions::new().with_physical())).await?;
+    let options = CompactionOptions::new().with_physical();
+    match client.compact(revision, Some(options)).await {
+        Err(error) if !error.to_string().contains("has been compacted") => return Err(error.into()),
+        _ => {}
+    }
     client.defragment().await?;
-    client.alarm(AlarmAction::Deactivate, AlarmType::Nospace, None).await?;
-    Ok(())
+    // somebody who was refused just before may raise the alarm once more
+    for _ in 0..ALARM_ATTEMPTS {
+        client.alarm(AlarmAction::Deactivate, AlarmType::Nospace, None).await?;
+        match client.put("chaos/room", "", None).await {
+            Ok(_) => return Ok(()),
+            Err(error) if is_space(&error) => sleep(ALARM_PAUSE).await,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(ChaosError::NotInTime { what: "etcd has space again", seconds: 1 })
 }

@@ -35,6 +35,8 @@ pub(super) struct Row {
     pub(super) fault: &'static str,
     pub(super) trial: Trial,
     pub(super) controls: Vec<Control>,
+    /// It goes on until there was time for this many rounds.
+    pub(super) rounds: u32,
     /// Whether it needs the machine to itself.
     pub(super) alone: bool,
 }
@@ -99,10 +101,9 @@ pub(super) struct LoadPlan {
 }
 
 impl Trial {
-    /// How long orders are sent, if `wanted` leaves room for a few rounds.
-    pub(super) fn lasts(&self, wanted: Duration) -> Duration {
-        const ROUNDS: u32 = 3;
-        wanted.max((self.round + LONGEST_CALM) * ROUNDS + FIRST_CALM + LAST_CALM)
+    /// How long orders are sent, if `wanted` leaves room for so many rounds.
+    pub(super) fn lasts(&self, wanted: Duration, rounds: u32) -> Duration {
+        wanted.max((self.round + LONGEST_CALM) * rounds + FIRST_CALM + LAST_CALM)
     }
 }
 
@@ -130,6 +131,9 @@ impl Setup {
 }
 
 impl LoadPlan {
+    /// As usual, of a stock that ends while faults go on.
+    pub(super) const SELLS_OUT: Self = Self { stock: 20_000, ..Self::USUAL };
+
     /// Some thousands a second, of a stock that does not end.
     pub(super) const USUAL: Self =
         Self { rate: 2000, connections: 100, stock: ENDLESS_STOCK, flags: &[] };

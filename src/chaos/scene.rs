@@ -59,6 +59,7 @@ pub(super) struct Scene {
     /// The member of etcd that a fault has taken away.
     pub(super) member_away: Option<usize>,
     round: Duration,
+    may_hang: bool,
     ends_at: Instant,
     stage: Arc<Stage>,
 }
@@ -94,6 +95,7 @@ impl Scene {
             evidence,
             member_away: None,
             round,
+            may_hang: false,
             ends_at: Instant::now(),
             stage,
         };
@@ -222,9 +224,9 @@ impl Scene {
         self.sites.iter().map(url).collect()
     }
 
-    /// The load has begun and lasts this long.
-    pub(super) fn begin(&mut self, lasts: Duration) {
-        self.ends_at = Instant::now() + lasts;
+    /// The load has begun and lasts this long. If the sale may hang, nothing is waited for beyond that.
+    pub(super) fn begin(&mut self, lasts: Duration, may_hang: bool) {
+        (self.ends_at, self.may_hang) = (Instant::now() + lasts, may_hang);
     }
 
     /// Waits for a time that chance decides, so that the next fault meets anything. False if another
@@ -261,7 +263,10 @@ impl Scene {
         what: &'static str,
         mut ask: impl AsyncFnMut(&Self) -> Result<Option<T>, ChaosError>,
     ) -> Result<T, ChaosError> {
-        let deadline = Instant::now() + PATIENCE;
+        let mut deadline = Instant::now() + PATIENCE;
+        if self.may_hang {
+            deadline = deadline.min(self.ends_at - LAST_CALM);
+        }
         loop {
             // what cannot be asked now may be asked later: a member that has just begun to run
             let asked = ask(self).await;

@@ -46,7 +46,7 @@ pub(super) fn text(results: &Results) -> String {
         );
     }
     for row in &results.rows {
-        failures(&mut text, row);
+        failures(&mut text, row, results.seed);
     }
     let _ = writeln!(
         text,
@@ -109,7 +109,7 @@ pub(super) fn broken(outcome: &Outcome) -> String {
 }
 
 /// What is wrong with a row and its controls, and how to see it again.
-fn failures(text: &mut String, row: &RowResult) {
+fn failures(text: &mut String, row: &RowResult, seed: u64) {
     let mut is_bad = false;
     match &row.run {
         Ok(outcome) => {
@@ -157,7 +157,6 @@ fn failures(text: &mut String, row: &RowResult) {
         }
     }
     if is_bad {
-        let seed = row.run.as_ref().map_or(0, |outcome| outcome.seed);
         let _ =
             writeln!(text, "  again: CHAOS_SEED={seed} make chaos ARGS='--only {}'\n", row.name);
     }

@@ -56,7 +56,7 @@ pub(super) struct Plan<'a> {
     pub(super) trial: &'a Trial,
     pub(super) lasts: Duration,
     /// Whether the sale may hang for good.
-    pub(super) hangs: bool,
+    pub(super) may_hang: bool,
     pub(super) seed: u64,
     /// Where the history is written, and the logs are kept.
     pub(super) out: &'a Path,
@@ -81,9 +81,14 @@ impl Plan<'_> {
 
     async fn play(&self, scene: &mut Scene, history: &Path) -> Result<Outcome, ChaosError> {
         let load = Load::start(scene, self.lasts, self.seed, history)?;
-        scene.begin(self.lasts);
-        (self.trial.play)(scene).await?;
-        if self.hangs {
+        scene.begin(self.lasts, self.may_hang);
+        match (self.trial.play)(scene).await {
+            Ok(()) => {}
+            // what cannot come about in a sale that hangs is for the checker to tell
+            Err(ChaosError::NotInTime { .. }) if self.may_hang => {}
+            Err(error) => return Err(error),
+        }
+        if self.may_hang {
             scene.revive().await?;
         }
         load.end().await?;

@@ -16,7 +16,7 @@ pub(super) fn rows() -> Vec<Row> {
 }
 
 fn answer_swallowed() -> Row {
-    let setup = Setup { client_proxies: true, ..Setup::USUAL };
+    let setup = Setup { client_proxies: true, load: LoadPlan::SELLS_OUT, ..Setup::USUAL };
     let trial = Trial {
         setup,
         play: |scene| swallow_answers(scene).boxed_local(),
@@ -36,6 +36,7 @@ fn answer_swallowed() -> Row {
             breaks: &["I2"],
         }],
         trial,
+        rounds: 3,
         alone: false,
     }
 }
@@ -71,6 +72,7 @@ fn client_gone() -> Row {
             breaks: &["I3"],
         }],
         trial,
+        rounds: 3,
         alone: false,
     }
 }
@@ -96,6 +98,7 @@ fn flooded() -> Row {
             breaks: &["limits"],
         }],
         trial,
+        rounds: 3,
         alone: true,
     }
 }

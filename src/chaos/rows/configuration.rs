@@ -13,7 +13,7 @@ use crate::demo::instance::LOCK_NAME;
 use crate::lock::{EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
 
 /// For longer than the sale may pause.
-const HELD: Duration = Duration::from_secs(4);
+const HELD: Duration = Duration::from_secs(3);
 
 pub(super) fn rows() -> Vec<Row> {
     vec![one_name(), names_alike()]
@@ -41,6 +41,7 @@ fn one_name() -> Row {
             breaks: &["I1", "I2"],
         }],
         trial,
+        rounds: 3,
         alone: false,
     }
 }
@@ -67,6 +68,7 @@ fn names_alike() -> Row {
             breaks: &["I5"],
         }],
         trial,
+        rounds: 3,
         alone: false,
     }
 }

@@ -43,6 +43,7 @@ fn leader_lost() -> Row {
             breaks: &["I5"],
         }],
         trial,
+        rounds: 3,
         alone: false,
     }
 }
@@ -68,6 +69,7 @@ fn restarted() -> Row {
             breaks: &["I5"],
         }],
         trial,
+        rounds: 3,
         alone: false,
     }
 }
@@ -93,6 +95,7 @@ fn compacted() -> Row {
             breaks: &["I5"],
         }],
         trial,
+        rounds: 3,
         alone: false,
     }
 }
@@ -119,6 +122,7 @@ fn out_of_space() -> Row {
             breaks: &["I5"],
         }],
         trial,
+        rounds: 3,
         alone: false,
     }
 }

@@ -41,6 +41,7 @@ fn write_late() -> Row {
             breaks: &["I1", "I2"],
         }],
         trial,
+        rounds: 3,
         alone: false,
     }
 }
@@ -66,6 +67,7 @@ fn cut_off() -> Row {
             breaks: &["I4"],
         }],
         trial,
+        rounds: 3,
         alone: false,
     }
 }

@@ -16,7 +16,7 @@ pub(super) fn rows() -> Vec<Row> {
 }
 
 fn killed() -> Row {
-    let setup = Setup::USUAL;
+    let setup = Setup { load: LoadPlan::SELLS_OUT, ..Setup::USUAL };
     let trial = Trial {
         setup,
         play: |scene| kill(scene).boxed_local(),
@@ -33,6 +33,7 @@ fn killed() -> Row {
             breaks: &["I2"],
         }],
         trial,
+        rounds: 3,
         alone: false,
     }
 }
@@ -58,6 +59,7 @@ fn stopped() -> Row {
             breaks: &["I2", "I3"],
         }],
         trial,
+        rounds: 3,
         alone: false,
     }
 }
@@ -83,6 +85,7 @@ fn flushed() -> Row {
             breaks: &["I5"],
         }],
         trial,
+        rounds: 3,
         alone: false,
     }
 }
@@ -103,6 +106,7 @@ fn full() -> Row {
             proof: "clear refusals",
         },
         controls: vec![],
+        rounds: 3,
         alone: false,
     }
 }
