@@ -40,12 +40,16 @@ test: ## check format, lints and docs, then run every test (they start their own
 	@.ci/setup --lint
 	@echo "== format"
 	@$(CARGO) fmt --all --check
-	@echo "== lints"
+	@echo "== lints, as it is shipped and as it is tested"
 	@$(CARGO) clippy --locked --all-targets -- -D warnings
+	@$(CARGO) clippy --locked --all-targets --all-features -- -D warnings
 	@echo "== docs"
 	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps
-	@echo "== tests, doctests last"
-	@$(CARGO) test --locked --no-fail-fast
+	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --all-features
+	@echo "== what only the shipped program refuses"
+	@$(CARGO) test --locked --lib -- defence:: config::
+	@echo "== tests, with every way to take a defence away; doctests last"
+	@$(CARGO) test --locked --no-fail-fast --all-features
 	@echo "== all passed: format, lints, docs, tests, doctests"
 
 bench: build ## measure the sale beside others in rounds; tables, and plots in target/bench (some minutes)

@@ -25,6 +25,12 @@
 //!
 //! The load test is a program of its own, in `loadtest/`; it speaks HTTP alone.
 //!
+//! # Cargo features
+//!
+//! - `chaos` (off by default): `flash-sale serve --without DEFENCE` can take away every [`defence`], and
+//!   not the fence alone, so that a fault suite can show that the faults would do harm. **Never build a
+//!   service for a real sale with it.** Without it each defence is a constant.
+//!
 //! # Quick start
 //!
 //! The lock alone, without the sale:

@@ -1,4 +1,21 @@
 //! `GET /metrics`: what this instance has done since its start, in Prometheus' text format.
+//!
+//! All names begin with `flash_sale_`.
+//!
+//! | name | what it tells |
+//! |---|---|
+//! | `orders_total{outcome}` | orders, by how they ended; `abandoned`: the client went away before |
+//! | `orders_waiting` | orders that wait for the lock now |
+//! | `batches_total`, `batch_orders_total` | batches that the store carried out, and the orders in them |
+//! | `batch_seconds` | histogram: how long each batch took |
+//! | `stale_batches_total` | batches that the store refused, since a later holder had written |
+//! | `store_errors_total` | batches that failed in another way |
+//! | `lock_wait_seconds` | histogram: how long each grant was waited for; its count is that of the grants |
+//! | `tenure_seconds` | histogram: how long the lock was held; its count is that of the tenures that ended |
+//! | `handovers_total` | tenures that ended by handing the lock over |
+//! | `lost_tenures_total` | tenures that ended because the lock was lost |
+//! | `lost_sessions_total` | lock sessions that were lost |
+//! | `defence{defence}` | 0 for what a service for tests runs without |
 
 use std::fmt::Write as _;
 use std::sync::Arc;

@@ -10,51 +10,51 @@ use tokio::time::timeout;
 use crate::support::DEADLINE;
 
 /// One connection.
-pub(super) struct Connection(BufReader<TcpStream>);
+pub(crate) struct Connection(BufReader<TcpStream>);
 
 /// One answer.
 #[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) status: u16,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
     headers: Vec<(String, String)>,
-    pub(super) body: String,
+    pub(crate) body: String,
 }
 
 impl Connection {
-    pub(super) async fn open(address: SocketAddr) -> Self {
+    pub(crate) async fn open(address: SocketAddr) -> Self {
         Self(BufReader::new(TcpStream::connect(address).await.unwrap()))
     }
 
     /// Sends these bytes and nothing more.
-    pub(super) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+    pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.0.get_mut().write_all(bytes.as_ref()).await.unwrap();
     }
 
     /// Sends a `GET` without further headers.
-    pub(super) async fn send_get(&mut self, path: &str) {
+    pub(crate) async fn send_get(&mut self, path: &str) {
         self.send(format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n")).await;
     }
 
     /// Sends a `GET` and reads the answer.
-    pub(super) async fn get(&mut self, path: &str) -> Answer {
+    pub(crate) async fn get(&mut self, path: &str) -> Answer {
         self.send_get(path).await;
         self.answer().await
     }
 
     /// Reads one answer with a `Content-Length`.
-    pub(super) async fn answer(&mut self) -> Answer {
+    pub(crate) async fn answer(&mut self) -> Answer {
         timeout(DEADLINE, self.try_answer()).await.expect("an answer in time").expect("an answer")
     }
 
     /// Whether the server closes the connection without another byte.
-    pub(super) async fn is_closed(&mut self) -> bool {
+    pub(crate) async fn is_closed(&mut self) -> bool {
         let mut byte = [0];
         // a reset is an end too
         matches!(timeout(DEADLINE, self.0.read(&mut byte)).await, Ok(Ok(0) | Err(_)))
     }
 
     /// Whether nothing arrives for a while.
-    pub(super) async fn is_silent(&mut self) -> bool {
+    pub(crate) async fn is_silent(&mut self) -> bool {
         let mut byte = [0];
         timeout(Duration::from_millis(50), self.0.read(&mut byte)).await.is_err()
     }
@@ -81,13 +81,13 @@ impl Connection {
 }
 
 impl Answer {
-    pub(super) fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
     /// Checks that this is the problem of type `word`.
     #[track_caller]
-    pub(super) fn assert_problem(&self, status: u16, word: &str) {
+    pub(crate) fn assert_problem(&self, status: u16, word: &str) {
         assert_eq!(self.status, status, "{self:?}");
         assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
         let body: serde_json::Value = serde_json::from_str(&self.body).unwrap();

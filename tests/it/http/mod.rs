@@ -1,7 +1,8 @@
 //! The HTTP interface.
 
-mod client;
+pub(crate) mod client;
 mod instance;
+mod metrics;
 mod outages;
 mod overload;
 mod refusals;

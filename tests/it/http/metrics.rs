@@ -1,0 +1,96 @@
+//! Goal: `/metrics` counts what happened, in a form that Prometheus reads.
+
+use super::shop::{Shop, ShopOptions};
+
+/// The value of the line with this name and these labels.
+fn value(page: &str, name: &str) -> f64 {
+    let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name} in {page}")).parse().unwrap()
+}
+
+#[tokio::test]
+async fn orders_are_counted_by_how_they_ended() {
+    let shop = Shop::selling(2, ShopOptions::default()).await;
+    for id in ["a", "b", "b", "c"] {
+        shop.order(id).await;
+    }
+    let reply = shop.call("GET /metrics").await;
+    assert_eq!(reply.headers["content-type"], "text/plain; version=0.0.4");
+    let page = reply.text;
+    for (name, expected) in [
+        ("flash_sale_orders_total{outcome=\"reserved\"}", 3.0),
+        ("flash_sale_orders_total{outcome=\"sold-out\"}", 1.0),
+        ("flash_sale_orders_total{outcome=\"unknown\"}", 0.0),
+        ("flash_sale_orders_waiting", 0.0),
+        // the third order, for nothing that is left, is answered by a look
+        ("flash_sale_batches_total", 2.0),
+        ("flash_sale_batch_orders_total", 2.0),
+        ("flash_sale_batch_seconds_count", 2.0),
+        ("flash_sale_batch_seconds_bucket{le=\"+Inf\"}", 2.0),
+        ("flash_sale_lock_wait_seconds_count", 1.0),
+        ("flash_sale_stale_batches_total", 0.0),
+        ("flash_sale_lost_sessions_total", 0.0),
+        ("flash_sale_defence{defence=\"fence\"}", 1.0),
+    ] {
+        assert_eq!(
+            value(&page, name).total_cmp(&expected),
+            std::cmp::Ordering::Equal,
+            "{name}: {page}"
+        );
+    }
+    assert!(value(&page, "flash_sale_batch_seconds_sum") > 0.0);
+}
+
+/// Goal: every line is a comment, or a name, labels and a number; each metric is described first; the
+/// classes of a histogram add up.
+#[tokio::test]
+async fn the_page_is_well_formed() {
+    let shop = Shop::selling(2, ShopOptions::default()).await;
+    shop.order("a").await;
+    let page = shop.call("GET /metrics").await.text;
+    let (mut described, mut previous) = (String::new(), 0.0);
+    for line in page.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+            name.clone_into(&mut described);
+            previous = 0.0;
+            continue;
+        }
+        if line.starts_with("# HELP ") {
+            continue;
+        }
+        let (name, number) = line.rsplit_once(' ').unwrap();
+        let number: f64 = number.parse().unwrap();
+        assert!(name.starts_with(&described) && !described.is_empty(), "{line}");
+        if name.contains("_bucket") {
+            assert!(number >= previous, "{line}");
+            previous = number;
+        }
+    }
+    assert!(page.ends_with('\n'));
+}
+
+/// Goal: a client that went away is counted too, and nobody waits for it.
+#[tokio::test]
+async fn who_goes_away_is_counted() {
+    let shop = Shop::selling(2, ShopOptions::default()).await;
+    let (_session, guard) = shop.hold_lock().await;
+    let metric = async |name| value(&shop.call("GET /metrics").await.text, name);
+    {
+        let mut order = std::pin::pin!(shop.order("a"));
+        tokio::select! {
+            _ = &mut order => unreachable!("somebody holds the lock"),
+            () = crate::support::eventually("the order waits", async || {
+                metric("flash_sale_orders_waiting").await > 0.0
+            }) => {}
+        }
+    }
+    assert!(metric("flash_sale_orders_total{outcome=\"abandoned\"}").await > 0.0);
+    crate::support::eventually("it has left the queue", async || {
+        metric("flash_sale_orders_waiting").await < 1.0
+    })
+    .await;
+    guard.unlock().await.unwrap();
+}
