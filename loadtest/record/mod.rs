@@ -33,17 +33,17 @@
 //! under way are missing, and so is all that comes at the end: there is nothing to judge then.
 //!
 //! # Layout
-//! - [`line`]: the lines.
+//! - [`lines`]: the lines.
 //! - [`writer`]: writes them, on a thread of its own.
 //! - [`reader`]: reads them again.
 
-mod line;
+mod lines;
 mod reader;
 mod writer;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use line::{ItemLine, RunLine, VERSION};
+pub(crate) use lines::{ItemLine, RunLine, VERSION};
 pub(crate) use reader::{ReadError, read};
 pub(crate) use writer::{Attempt, Recorder, RecorderGone, Writer};

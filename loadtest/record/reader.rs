@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, BufRead};
 
-use super::line::{AttemptLine, EndLine, ItemLine, Line, RunLine, VERSION};
+use super::lines::{AttemptLine, EndLine, ItemLine, Line, RunLine, VERSION};
 use crate::checker::{History, Order, u64_from};
 
 /// No line that this program writes is longer, but for a first one with very many items.

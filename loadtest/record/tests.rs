@@ -119,7 +119,7 @@ fn round_trip() {
 /// Goal: each field of each line is described.
 #[test]
 fn every_field_is_described() {
-    let described = include_str!("mod.rs").split("\nmod line;").next().expect("it begins so");
+    let described = include_str!("mod.rs").split("\nmod lines;").next().expect("it begins so");
     for line in written(true).1.lines() {
         let line: serde_json::Value = serde_json::from_str(line).expect("one object a line");
         for (kind, fields) in line.as_object().expect("an object") {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::line::{AttemptLine, EndLine, Line, OrderLine, RunLine, StateLine};
+use super::lines::{AttemptLine, EndLine, Line, OrderLine, RunLine, StateLine};
 use crate::checker::{History, Outcome, order_id, u64_from};
 
 /// How many attempts may wait to be written: more than a second of the fastest run, at some 100 bytes

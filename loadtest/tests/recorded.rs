@@ -53,7 +53,9 @@ async fn recorded_run_is_judged_alike() {
         let flags = ["--requests", "90", "--concurrency", "9", "--stock", "20", "--history", &path];
         let report = load(&shop, &[&flags[..], items].concat()).await.expect("the shop is open");
         assert!(report.pass, "{}", report.verdict);
-        assert_eq!((report.requests, report.attempts, report.resolved), (90, 93, 3));
+        assert_eq!((report.requests, report.attempts), (90, 93));
+        // one order may lose several answers
+        assert!((1..=3).contains(&report.resolved), "{}", report.resolved);
         assert_eq!(essence(&report), essence(&checked(&path)));
         assert_eq!(attempts(&path).len(), 93);
     }
@@ -136,6 +138,19 @@ async fn buyers_outlast_an_outage() {
     let report = report.expect("the shop is open");
     assert_eq!((report.unknown, report.acknowledged), (9, 3));
     assert!(report.longest_pause_seconds > 0.0);
+}
+
+/// Goal: a buyer whose instance did not serve it goes elsewhere, and later home again: an instance
+/// that was started again must not be left without buyers.
+#[tokio::test(flavor = "multi_thread")]
+async fn buyers_go_home_again() {
+    let shop = Shop::open(Fault::LoseAnswers(1)).await;
+    let (_directory, path) = file();
+    let flags = ["--requests", "30", "--rate", "10", "--concurrency", "1", "--stock", "30"];
+    let report = load(&shop, &[&flags[..], &["--history", &path]].concat()).await;
+    assert!(report.expect("the shop is open").pass);
+    let places: Vec<_> = attempts(&path).iter().map(|attempt| attempt["to"].as_u64()).collect();
+    assert_eq!((places[0], places[1], places[30]), (Some(0), Some(1), Some(0)), "{places:?}");
 }
 
 /// Goal: clients go away as the seed has it, those who come back settle their orders, and none of it
