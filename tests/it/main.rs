@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod bench;
+#[cfg(feature = "chaos")]
+mod chaos;
 mod controls;
 mod demo;
 mod http;
