@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use etcd_client::{
-    AlarmAction, AlarmType, Client, CompactionOptions, ConnectOptions, GetOptions, SortOrder,
-    SortTarget,
+    AlarmAction, AlarmOptions, AlarmType, Client, CompactionOptions, ConnectOptions, GetOptions,
+    SortOrder, SortTarget,
 };
 use tokio::time::{sleep, timeout};
 
@@ -118,7 +118,9 @@ pub(super) async fn make_room(endpoint: &str) -> Result<(), ChaosError> {
     client.defragment().await?;
     // somebody who was refused just before may raise the alarm once more
     for _ in 0..ALARM_ATTEMPTS {
-        client.alarm(AlarmAction::Deactivate, AlarmType::Nospace, None).await?;
+        let mut options = AlarmOptions::new();
+        options.with_member(status.header().map_or(0, etcd_client::ResponseHeader::member_id));
+        client.alarm(AlarmAction::Deactivate, AlarmType::Nospace, Some(options)).await?;
         match client.put("chaos/room", "", None).await {
             Ok(_) => return Ok(()),
             Err(error) if is_space(&error) => sleep(ALARM_PAUSE).await,

@@ -14,6 +14,7 @@ use clap::builder::{BoolishValueParser, RangedU64ValueParser};
 /// Exits with 0 if every row holds and every control fails, 1 if not, 2 if that could not be found
 /// out, and 128 and the signal's number if a signal came before the end.
 #[derive(Clone, Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags, each a switch of its own")]
 pub struct ChaosOptions {
     /// How long each row sends orders, in seconds: 10 to 3600.
     #[arg(long, env = "CHAOS_SECONDS", default_value = "24", value_name = "N",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A small generator of numbers that look random (SplitMix64). The same seed gives the same ones, so
+/// A small generator of numbers that look random (`SplitMix64`). The same seed gives the same ones, so
 /// that a run can be repeated.
 #[derive(Clone, Debug)]
 pub(super) struct Random(u64);

@@ -66,6 +66,7 @@ pub(super) struct Control {
 
 /// Who takes part, and what is sent to them.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub(super) struct Setup {
     pub(super) instances: usize,
     /// All instances go by the first one's name.

@@ -31,6 +31,10 @@ const NO_RESULTS: u8 = 2;
 /// How long each row of a short run sends orders.
 const SHORT_SECONDS: u64 = 8;
 
+/// A short run shares the machine with other tests: it sends fewer orders, and a pause may be longer.
+const SHORT_RATE: u32 = 700;
+const SHORT_GRACE: Duration = Duration::from_secs(2);
+
 /// How long a control sends orders, at most: it need not show that it never fails.
 const CONTROL_LASTS: Duration = Duration::from_secs(16);
 
@@ -232,9 +236,14 @@ impl Suite<'_> {
             Some(_) => (self.lasts.min(CONTROL_LASTS), 2),
             None => (self.lasts, row.rounds),
         };
+        let mut trial = trial.clone();
+        if self.options.short {
+            trial.goes_on_within += SHORT_GRACE;
+            trial.setup.load.rate = SHORT_RATE;
+        }
         let plan = Plan {
             name: &name,
-            trial,
+            trial: &trial,
             lasts: trial.lasts(wanted, rounds),
             may_hang: control.is_some_and(|control| control.breaks.contains(&"I5")),
             seed: self.seed.wrapping_add(u64::from(attempt) * 1_000_000_007),

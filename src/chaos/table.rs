@@ -9,7 +9,6 @@ use crate::bench::markdown::rows;
 /// The tables, and what is wrong.
 pub(super) fn text(results: &Results) -> String {
     let mut text = String::new();
-    let held = results.rows.iter().map(row);
     let head = [
         "fault",
         "times",
@@ -23,7 +22,7 @@ pub(super) fn text(results: &Results) -> String {
         "verdict",
     ];
     // writing to a string cannot fail
-    let _ = writeln!(text, "## Faults\n\n{}", rows(head, held));
+    let _ = writeln!(text, "## Faults\n\n{}", rows(head, results.rows.iter().map(row)));
     let controls = results
         .rows
         .iter()
@@ -159,5 +158,61 @@ fn failures(text: &mut String, row: &RowResult, seed: u64) {
     if is_bad {
         let _ =
             writeln!(text, "  again: CHAOS_SEED={seed} make chaos ARGS='--only {}'\n", row.name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chaos::evidence::Finding;
+    use crate::chaos::trial::NO_FAULT;
+
+    fn outcome(findings: &[&str]) -> Outcome {
+        Outcome {
+            findings: findings.iter().map(|name| Finding::new(name, "a sentence")).collect(),
+            ..Outcome::default()
+        }
+    }
+
+    fn results(row: Result<Outcome, String>, control: Result<Outcome, String>) -> Results {
+        let control =
+            ControlResult { without: "fence", breaks: vec!["I1", "I2"], run: control, attempts: 4 };
+        let row = RowResult { name: "row", fault: "a fault", run: row, controls: vec![control] };
+        Results { seed: 7, rows: vec![row], ..Results::default() }
+    }
+
+    /// Goal: a row must hold and its control must break what it is said to, by a fault that happened.
+    #[test]
+    fn rows_hold_and_controls_fail() {
+        let good = results(Ok(outcome(&[])), Ok(outcome(&["I4", "I2"])));
+        assert_eq!(good.verdict(), Verdict::Good);
+        let told = text(&good);
+        assert!(told.contains("holds") && told.contains("fails, as it must"), "{told}");
+        assert!(!told.contains("again:"), "{told}");
+
+        for bad in [
+            results(Ok(outcome(&["I2"])), Ok(outcome(&["I2"]))),
+            results(Ok(outcome(&[NO_FAULT])), Ok(outcome(&["I2"]))),
+            results(Ok(outcome(&[])), Ok(outcome(&[]))),
+            results(Ok(outcome(&[])), Ok(outcome(&["I5"]))),
+            results(Ok(outcome(&[])), Ok(outcome(&["I2", NO_FAULT]))),
+        ] {
+            assert_eq!(bad.verdict(), Verdict::Bad);
+            let told = text(&bad);
+            let again = "again: CHAOS_SEED=7 make chaos ARGS='--only row'";
+            assert!(told.contains(again), "{told}");
+        }
+    }
+
+    /// Goal: what could not be run is neither good nor bad, unless something else is bad.
+    #[test]
+    fn what_was_not_run_is_not_known() {
+        let error = || Err("no etcd".to_owned());
+        for unknown in [results(error(), Ok(outcome(&["I1"]))), results(Ok(outcome(&[])), error())]
+        {
+            assert_eq!(unknown.verdict(), Verdict::Unknown);
+            assert!(text(&unknown).contains("no etcd"));
+        }
+        assert_eq!(results(Ok(outcome(&["I1"])), error()).verdict(), Verdict::Bad);
     }
 }

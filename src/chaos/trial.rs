@@ -15,12 +15,13 @@ use super::load::{self, Counts, Load};
 use super::random::Random;
 use super::row::Trial;
 use super::scene::{Scene, Stage};
+use crate::demo::PrivateEtcd;
 
 /// The invariant of a fault that did not happen.
 pub(super) const NO_FAULT: &str = "fault";
 
 /// What one run came to.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Outcome {
     pub(super) seed: u64,
     /// How often the fault was injected.
@@ -125,7 +126,7 @@ impl Plan<'_> {
     /// Best effort: what cannot be copied is missing, and no reason for another verdict.
     fn keep_logs(&self, scene: &Scene) {
         let mut dirs = vec![scene.dir.path(), scene.redis.dir()];
-        dirs.extend(scene.etcd.iter().map(|member| member.dir()));
+        dirs.extend(scene.etcd.iter().map(PrivateEtcd::dir));
         for (n, dir) in dirs.into_iter().enumerate() {
             for entry in std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok) {
                 let name = entry.file_name().to_string_lossy().into_owned();

@@ -347,6 +347,20 @@ mod tests {
         assert_eq!(client.read_u8().await.unwrap(), b'y', "only one was to be swallowed");
     }
 
+    /// Goal: what is delayed comes later, and comes.
+    #[tokio::test]
+    async fn delays() {
+        let (port, _) = echo().await;
+        let proxy = Proxy::to(port).await.unwrap();
+        let delay = Duration::from_millis(60);
+        proxy.delay(delay);
+        let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await.unwrap();
+        let sent = tokio::time::Instant::now();
+        client.write_u8(b'x').await.unwrap();
+        assert_eq!(client.read_u8().await.unwrap(), b'x');
+        assert!(sent.elapsed() >= delay * 2, "there and back");
+    }
+
     /// Goal: a refusing proxy ends what is open and what comes, until it admits again.
     #[tokio::test]
     async fn refuses_and_admits() {

@@ -125,7 +125,7 @@ async fn swallow_answers(scene: &mut Scene) -> Result<(), ChaosError> {
 /// much is under way.
 async fn cut_clients(scene: &mut Scene) -> Result<(), ChaosError> {
     while scene.next_round().await {
-        let is_slow = scene.evidence.times % 2 == 0;
+        let is_slow = scene.evidence.times.is_multiple_of(2);
         if is_slow {
             let paused = scene.redis.child().pause();
             paused.map_err(ChaosError::system("Redis cannot be paused"))?;

@@ -17,7 +17,7 @@ pub(super) fn rows() -> Vec<Row> {
 }
 
 /// A member is away for longer than the sale may pause.
-const AWAY: Duration = Duration::from_secs(8);
+const AWAY: Duration = Duration::from_secs(10);
 
 /// How long a watch is broken.
 const BREAK: Duration = Duration::from_millis(700);

@@ -9,9 +9,16 @@ mod redis;
 
 use super::row::Row;
 
-/// The rows of a short run: a defence of each kind.
-pub(super) const SHORT: &[&str] =
-    &["holder-paused", "holder-killed", "answer-swallowed", "scripts-flushed", "names-alike"];
+/// The rows of a short run: the fence, the script that is one step, the order ids, and what comes back by
+/// itself after the store or the lock service was away.
+pub(super) const SHORT: &[&str] = &[
+    "holder-paused",
+    "holder-killed",
+    "answer-swallowed",
+    "redis-killed",
+    "scripts-flushed",
+    "etcd-killed",
+];
 
 /// All rows, in the order of the table.
 pub(super) fn all() -> Vec<Row> {
@@ -24,4 +31,35 @@ pub(super) fn all() -> Vec<Row> {
         configuration::rows(),
     ]
     .concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Goal: each row can be asked for by a name of its own, and a short run has rows that there are,
+    /// with a control each.
+    #[test]
+    fn names_are_unique_and_short_rows_exist() {
+        let rows = all();
+        let names: BTreeSet<_> = rows.iter().map(|row| row.name).collect();
+        assert_eq!(names.len(), rows.len());
+        for name in SHORT {
+            let row = rows.iter().find(|row| row.name == *name).expect("a short row exists");
+            assert!(!row.controls.is_empty(), "{name}");
+        }
+    }
+
+    /// Goal: a control differs from its row by more than its name, or it could not fail.
+    #[test]
+    fn controls_differ_from_their_rows() {
+        for row in all() {
+            for control in &row.controls {
+                let (with, without) = (row.trial.setup, control.trial.setup);
+                assert_ne!(format!("{with:?}"), format!("{without:?}"), "{}", row.name);
+            }
+        }
+    }
 }

@@ -12,6 +12,9 @@ use crate::chaos::scene::Scene;
 use crate::demo::instance::LOCK_NAME;
 use crate::demo::{Proxy, Way};
 
+/// Long enough to hold up what comes then, and too short for anybody to notice.
+const ABOUT_TO_WRITE: &str = "before-write:pause=200ms";
+
 /// For longer than a lease lives, and etcd takes to notice.
 const CUT_OFF: Duration = Duration::from_secs(5);
 
@@ -20,7 +23,7 @@ pub(super) fn rows() -> Vec<Row> {
 }
 
 fn write_late() -> Row {
-    let setup = Setup { redis_proxies: true, ..Setup::USUAL };
+    let setup = Setup { redis_proxies: true, fault_points: &[ABOUT_TO_WRITE], ..Setup::USUAL };
     let trial = Trial {
         setup,
         play: |scene| hold_write(scene).boxed_local(),
@@ -75,12 +78,13 @@ fn cut_off() -> Row {
 /// What the holder sends to Redis is held up until another instance has sold.
 async fn hold_write(scene: &mut Scene) -> Result<(), ChaosError> {
     while scene.next_round().await {
-        let (index, _) = scene.holder().await?;
+        let index = scene.random.below(scene.sites.len());
         let late = |scene: &Scene| {
             let proxy = scene.sites[index].redis_proxy.as_ref();
             proxy.map_or((0, 0), |proxy| (proxy.late_chunks(), proxy.marked_answers()))
         };
         let before = late(scene);
+        scene.meet(index, ABOUT_TO_WRITE, "").await?;
         scene.sites[index].redis_proxy.iter().for_each(|proxy| proxy.hold(Way::There));
         let taken_over = scene.holder_besides(index).await;
         sleep(TTL / 2).await;

@@ -218,7 +218,7 @@ async fn waiters_leave(scene: &mut Scene) -> Result<(), ChaosError> {
                 cluster::lease_of(&scene.endpoint(), LOCK_NAME, &name).await
             })
             .await?;
-        if scene.evidence.times % 2 == 0 {
+        if scene.evidence.times.is_multiple_of(2) {
             scene.kill(waiter).await?;
             drop(buyers);
             scene.note_lease_gone(queued).await?;
