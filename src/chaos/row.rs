@@ -106,6 +106,12 @@ impl Trial {
     pub(super) fn lasts(&self, wanted: Duration, rounds: u32) -> Duration {
         wanted.max((self.round + LONGEST_CALM) * rounds + FIRST_CALM + LAST_CALM)
     }
+
+    /// The same for a sale that may hang, which must be seen to.
+    pub(super) fn lasts_hanging(&self, wanted: Duration, rounds: u32) -> Duration {
+        let first = FIRST_CALM + LONGEST_CALM + self.round;
+        self.lasts(wanted, rounds).max(first + self.goes_on_within * 2 + LAST_CALM)
+    }
 }
 
 /// More than any run can sell.

@@ -241,11 +241,16 @@ impl Suite<'_> {
             trial.goes_on_within += SHORT_GRACE;
             trial.setup.load.rate = SHORT_RATE;
         }
+        let may_hang = control.is_some_and(|control| control.breaks.contains(&"I5"));
         let plan = Plan {
             name: &name,
             trial: &trial,
-            lasts: trial.lasts(wanted, rounds),
-            may_hang: control.is_some_and(|control| control.breaks.contains(&"I5")),
+            lasts: if may_hang {
+                trial.lasts_hanging(wanted, rounds)
+            } else {
+                trial.lasts(wanted, rounds)
+            },
+            may_hang,
             seed: self.seed.wrapping_add(u64::from(attempt) * 1_000_000_007),
             out: &self.options.out.join(name.replace(' ', "-")),
         };

@@ -9,16 +9,10 @@ mod redis;
 
 use super::row::Row;
 
-/// The rows of a short run: the fence, the script that is one step, the order ids, and what comes back by
-/// itself after the store or the lock service was away.
-pub(super) const SHORT: &[&str] = &[
-    "holder-paused",
-    "holder-killed",
-    "answer-swallowed",
-    "redis-killed",
-    "scripts-flushed",
-    "etcd-killed",
-];
+/// The rows of a short run: the fence, the script that is one step, the order ids, what is
+/// kept on the disk, and what comes back by itself.
+pub(super) const SHORT: &[&str] =
+    &["holder-paused", "holder-killed", "answer-swallowed", "redis-killed", "scripts-flushed"];
 
 /// All rows, in the order of the table.
 pub(super) fn all() -> Vec<Row> {
