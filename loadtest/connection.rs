@@ -88,8 +88,9 @@ impl Connection {
             .await
             .map_err(|_| ConnectionError::ConnectTimeout { url: endpoint.url.to_string(), limit })?
             .map_err(|source| ConnectionError::Connect { url: endpoint.url.to_string(), source })?;
-        let (sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(ConnectionError::Broken)?;
+        // requests are small: `writev` costs more than copying
+        let handshake = http1::Builder::new().writev(false).handshake(TokioIo::new(stream));
+        let (sender, connection) = handshake.await.map_err(ConnectionError::Broken)?;
         Ok(Self { sender, host: endpoint.host.clone(), driver: Some(connection) })
     }
 

@@ -104,6 +104,10 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_TENURE", value_name = "TIME", default_value = "5ms", value_parser = duration("0ms", "1m"))]
     pub tenure: Duration,
 
+    /// How many threads serve requests; as many as there are cores, unless told otherwise
+    #[arg(long, env = "FLASH_SALE_WORKERS", value_name = "N", value_parser = count(1, 1024))]
+    pub workers: Option<usize>,
+
     /// How many orders of one item may wait at this instance
     #[arg(long, env = "FLASH_SALE_QUEUE_LENGTH", value_name = "N", default_value = "10000", value_parser = count(1, 1_000_000))]
     pub queue_length: usize,

@@ -11,6 +11,7 @@ use flash_sale::demo::{self, DemoOptions};
 use flash_sale::health::{self, HealthOptions};
 use flash_sale::logging::{self, LogOptions};
 use flash_sale::serve;
+use tokio::runtime;
 
 /// A flash sale that sells no unit twice
 #[derive(Parser)]
@@ -34,9 +35,23 @@ enum Command {
     Health(HealthOptions),
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    let Arguments { log, command } = Arguments::parse();
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let mut runtime = runtime::Builder::new_multi_thread();
+    if let Command::Serve(config) = &arguments.command {
+        config.workers.map(|workers| runtime.worker_threads(workers));
+    }
+    match runtime.enable_all().build() {
+        Ok(runtime) => runtime.block_on(run(arguments)),
+        Err(error) => fail(&error),
+    }
+}
+
+async fn run(arguments: Arguments) -> ExitCode {
+    let Arguments { log, command } = arguments;
     let done: Result<(), Box<dyn Error>> = match logging::init(&log) {
         Err(error) => Err(error.into()),
         Ok(()) => match command {
@@ -50,9 +65,11 @@ async fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("flash-sale: {}", Chain(&*error));
-            ExitCode::FAILURE
-        }
+        Err(error) => fail(&*error),
     }
+}
+
+fn fail(error: &(dyn Error + 'static)) -> ExitCode {
+    eprintln!("flash-sale: {}", Chain(error));
+    ExitCode::FAILURE
 }

@@ -57,12 +57,16 @@ impl Arena {
     ) -> Result<Team, BenchError> {
         let mut team = Team { contender, instances: Vec::new() };
         for _ in 0..count {
-            team.instances.push(self.instance(contender).await?);
+            team.instances.push(self.instance(contender, count).await?);
         }
         Ok(team)
     }
 
-    async fn instance(&self, contender: Contender) -> Result<Instance, BenchError> {
+    async fn instance(
+        &self,
+        contender: Contender,
+        instances: usize,
+    ) -> Result<Instance, BenchError> {
         let (etcd, redis) = (self.etcd.endpoint(), self.redis.url());
         let mut flags = vec!["--wait-timeout", WAIT_TIMEOUT, "--queue-length", "20000"];
         flags.extend(contender.flags());
@@ -73,6 +77,7 @@ impl Arena {
             redis: &redis,
             lock: contender.lock(),
             lock_name: LOCK_NAME,
+            instances,
             flags: &flags,
         };
         let mut attempt = 1;

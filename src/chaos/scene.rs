@@ -186,6 +186,7 @@ impl Scene {
             redis: &redis,
             lock: LockMode::Etcd,
             lock_name: LOCK_NAME,
+            instances: self.setup.instances,
             flags: &all,
         };
         Ok(Instance::start_as(name, port, shared)?)

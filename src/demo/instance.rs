@@ -39,6 +39,8 @@ pub(crate) struct Shared<'a> {
     pub(crate) redis: &'a str,
     pub(crate) lock: LockMode,
     pub(crate) lock_name: &'a str,
+    /// How many instances share this machine's cores.
+    pub(crate) instances: usize,
     /// Further flags.
     pub(crate) flags: &'a [&'a str],
 }
@@ -56,6 +58,8 @@ impl Instance {
         shared: Shared<'_>,
     ) -> Result<Self, DemoError> {
         let lock = shared.lock.to_possible_value();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let workers = (cores / shared.instances.max(1)).max(1);
         let args = [
             "serve",
             "--demo",
@@ -67,6 +71,8 @@ impl Instance {
             shared.redis,
             "--instance",
             instance,
+            "--workers",
+            &workers.to_string(),
             "--shutdown-grace",
             SHUTDOWN_GRACE,
             "--lock-name",

@@ -147,6 +147,7 @@ impl Show<'_> {
             redis: &redis.url(),
             lock: options.lock,
             lock_name: LOCK_NAME,
+            instances: options.instances.into(),
             flags: &[],
         };
         for &port in &self.ports {
