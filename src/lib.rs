@@ -7,7 +7,7 @@
 //!
 //! # Layout
 //!
-//! Imports go one way: `bench` uses `demo`; `serve`, `demo` and `http` use `sale`, `sale` uses `lock` and `inventory`.
+//! Imports go one way: `chaos` uses `bench` and `demo`, `bench` uses `demo`; `serve`, `demo` and `http` use `sale`, `sale` uses `lock` and `inventory`.
 //!
 //! - [`lock`]: the reusable part, a reentrant distributed lock. It uses nothing else of this crate.
 //! - [`inventory`]: the stock in Redis. Of the lock it knows the token alone.

@@ -16,9 +16,9 @@ use clap::builder::{BoolishValueParser, RangedU64ValueParser};
 #[derive(Clone, Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags, each a switch of its own")]
 pub struct ChaosOptions {
-    /// How long each row sends orders, in seconds: 10 to 3600.
+    /// How long each row sends orders, in seconds: 5 to 3600.
     #[arg(long, env = "CHAOS_SECONDS", default_value = "24", value_name = "N",
-          value_parser = RangedU64ValueParser::<u64>::new().range(10..=3600))]
+          value_parser = RangedU64ValueParser::<u64>::new().range(5..=3600))]
     pub seconds: u64,
 
     /// Decides when faults happen, and which ones; without it, a different one each time.
@@ -33,7 +33,7 @@ pub struct ChaosOptions {
     #[arg(long)]
     pub list: bool,
 
-    /// A few rows, each for ten seconds: shows that the suite works.
+    /// A few rows, for eight seconds each and with fewer orders: shows that the suite works.
     #[arg(long, value_parser = BoolishValueParser::new())]
     pub short: bool,
 

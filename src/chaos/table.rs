@@ -45,7 +45,7 @@ pub(super) fn text(results: &Results) -> String {
         );
     }
     for row in &results.rows {
-        failures(&mut text, row, results.seed);
+        failures(&mut text, row, results);
     }
     let _ = writeln!(
         text,
@@ -108,7 +108,8 @@ pub(super) fn broken(outcome: &Outcome) -> String {
 }
 
 /// What is wrong with a row and its controls, and how to see it again.
-fn failures(text: &mut String, row: &RowResult, seed: u64) {
+fn failures(text: &mut String, row: &RowResult, results: &Results) {
+    let Results { seed, load_seconds, .. } = results;
     let mut is_bad = false;
     match &row.run {
         Ok(outcome) => {
@@ -156,8 +157,11 @@ fn failures(text: &mut String, row: &RowResult, seed: u64) {
         }
     }
     if is_bad {
-        let _ =
-            writeln!(text, "  again: CHAOS_SEED={seed} make chaos ARGS='--only {}'\n", row.name);
+        let _ = writeln!(
+            text,
+            "  again: CHAOS_SEED={seed} CHAOS_SECONDS={load_seconds} make chaos ARGS='--only {}'\n",
+            row.name
+        );
     }
 }
 
@@ -178,7 +182,7 @@ mod tests {
         let control =
             ControlResult { without: "fence", breaks: vec!["I1", "I2"], run: control, attempts: 4 };
         let row = RowResult { name: "row", fault: "a fault", run: row, controls: vec![control] };
-        Results { seed: 7, rows: vec![row], ..Results::default() }
+        Results { seed: 7, load_seconds: 24, rows: vec![row], ..Results::default() }
     }
 
     /// Goal: a row must hold and its control must break what it is said to, by a fault that happened.
@@ -199,7 +203,7 @@ mod tests {
         ] {
             assert_eq!(bad.verdict(), Verdict::Bad);
             let told = text(&bad);
-            let again = "again: CHAOS_SEED=7 make chaos ARGS='--only row'";
+            let again = "again: CHAOS_SEED=7 CHAOS_SECONDS=24 make chaos ARGS='--only row'";
             assert!(told.contains(again), "{told}");
         }
     }
