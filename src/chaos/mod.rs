@@ -3,6 +3,7 @@
 //!
 //! # Layout
 //! - [`ChaosOptions`], [`run()`]: what can be asked for, and the suite from its beginning to its end
+//! - `schedule`: which run comes when; what is told meanwhile
 //! - `rows`: the faults, one file for each family
 //! - `row`: what a row is; `trial`: one run of it, and its judgement
 //! - `scene`, `cluster`: the processes of a run and what can be done to them, and etcd
@@ -21,6 +22,7 @@ mod results;
 mod row;
 mod rows;
 mod scene;
+mod schedule;
 mod suite;
 mod table;
 mod trial;

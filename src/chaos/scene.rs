@@ -1,20 +1,21 @@
-//! Who takes part in a run, and what a fault can do to them.
+//! Who takes part in a run.
+
+mod harm;
+mod look;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::Method;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 
-use super::cluster::{self, Holder};
 use super::error::ChaosError;
 use super::evidence::Evidence;
 use super::random::Random;
 use super::row::{FIRST_CALM, LAST_CALM, LONGEST_CALM, Setup, TTL_FLAG, Trial};
 use crate::demo::instance::{Instance, LOCK_NAME, Shared};
 use crate::demo::{
-    DemoError, EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, Proxy, RedisOptions, ports, probe,
+    DemoError, EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, Proxy, RedisOptions, ports,
 };
 use crate::sale::LockMode;
 
@@ -22,10 +23,7 @@ use crate::sale::LockMode;
 const PORT_ATTEMPTS: usize = 5;
 
 /// How long something may take that must come about, or the row cannot go on.
-pub(super) const PATIENCE: Duration = Duration::from_secs(15);
-
-/// How often something is asked for that must come about.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// What all runs share.
 #[derive(Debug)]
@@ -192,27 +190,6 @@ impl Scene {
         Ok(Instance::start_as(name, port, shared)?)
     }
 
-    /// The file whose presence asks the instance for a fault. The fault removes it when it happens.
-    fn fault_file(&self, port: u16, fault: &str) -> PathBuf {
-        self.dir.path().join(format!("{port}-{}", fault.replace([':', '='], "-")))
-    }
-
-    /// Has the instance meet this fault the next time that it can, and waits until it has.
-    pub(super) async fn meet(
-        &self,
-        index: usize,
-        fault: &str,
-        how: &str,
-    ) -> Result<(), ChaosError> {
-        let file = self.fault_file(self.sites[index].instance.port, fault);
-        let asked = ChaosError::system("a fault cannot be asked for");
-        // a reader must not see half of it
-        let half = file.with_extension("half");
-        std::fs::write(&half, how).and_then(|()| std::fs::rename(&half, &file)).map_err(asked)?;
-        self.until("the instance meets the fault", async |_| Ok((!file.exists()).then_some(())))
-            .await
-    }
-
     pub(super) fn stage(&self) -> &Stage {
         &self.stage
     }
@@ -247,174 +224,6 @@ impl Scene {
         true
     }
 
-    /// Starts all instances again shortly before the load ends: a sale that hangs cannot be judged.
-    pub(super) async fn revive(&mut self) -> Result<(), ChaosError> {
-        sleep_until(self.ends_at - LAST_CALM / 2).await;
-        for index in 0..self.sites.len() {
-            let killed = self.sites[index].instance.child.kill().await;
-            killed.map_err(ChaosError::system("an instance cannot be killed"))?;
-            self.start_again(index).await?;
-        }
-        Ok(())
-    }
-
-    /// Asks until the answer is there.
-    pub(super) async fn until<T>(
-        &self,
-        what: &'static str,
-        mut ask: impl AsyncFnMut(&Self) -> Result<Option<T>, ChaosError>,
-    ) -> Result<T, ChaosError> {
-        let mut deadline = Instant::now() + PATIENCE;
-        if self.may_hang {
-            deadline = deadline.min(self.ends_at - LAST_CALM);
-        }
-        loop {
-            // what cannot be asked now may be asked later: a member that has just begun to run
-            let asked = ask(self).await;
-            match asked {
-                Ok(Some(answer)) => return Ok(answer),
-                Err(error) if Instant::now() >= deadline => return Err(error),
-                Ok(None) if Instant::now() >= deadline => {
-                    return Err(ChaosError::NotInTime { what, seconds: PATIENCE.as_secs() });
-                }
-                Ok(None) | Err(_) => sleep(POLL_INTERVAL).await,
-            }
-        }
-    }
-
-    /// Where etcd answers: the first member that the row has not taken away.
-    pub(super) fn endpoint(&self) -> String {
-        let mut members = self.etcd.iter().enumerate();
-        let there = members.find(|(n, _)| Some(*n) != self.member_away);
-        there.map(|(_, member)| member.endpoint()).unwrap_or_default()
-    }
-
-    /// The member of etcd that leads, as a member that is there sees it.
-    pub(super) async fn leader(&self) -> Result<usize, ChaosError> {
-        self.until("etcd has a leader", async |scene| {
-            for (n, member) in scene.etcd.iter().enumerate() {
-                if Some(n) == scene.member_away {
-                    continue;
-                }
-                let ids = cluster::member_and_leader(&member.endpoint()).await;
-                if ids.is_some_and(|(member, leader)| member == leader) {
-                    return Ok(Some(n));
-                }
-            }
-            Ok(None)
-        })
-        .await
-    }
-
-    /// Who holds the lock now, waiting for somebody to.
-    pub(super) async fn holder(&self) -> Result<(usize, Holder), ChaosError> {
-        self.until("an instance holds the lock", async |scene| {
-            let holder = cluster::holder(&scene.endpoint(), LOCK_NAME).await?;
-            Ok(holder.and_then(|holder| Some((scene.index_of(&holder.instance)?, holder))))
-        })
-        .await
-    }
-
-    /// Waits until another instance holds the lock.
-    pub(super) async fn holder_besides(&self, index: usize) -> Result<Holder, ChaosError> {
-        self.until("another instance holds the lock", async |scene| {
-            let holder = cluster::holder(&scene.endpoint(), LOCK_NAME).await?;
-            let index_now = holder.as_ref().and_then(|holder| scene.index_of(&holder.instance));
-            Ok(holder.filter(|_| index_now.is_some_and(|now| now != index)))
-        })
-        .await
-    }
-
-    /// Notes that this lease is gone, waiting for it.
-    pub(super) async fn note_lease_gone(&mut self, lease: i64) -> Result<(), ChaosError> {
-        self.until("the lease is gone", async |scene| {
-            Ok(cluster::is_lease_gone(&scene.endpoint(), lease).await?.then_some(()))
-        })
-        .await?;
-        self.evidence.saw("leases gone", 1);
-        Ok(())
-    }
-
-    fn index_of(&self, instance: &str) -> Option<usize> {
-        self.sites.iter().position(|site| site.name == instance)
-    }
-
-    /// Ends an instance with SIGKILL, and notes it.
-    pub(super) async fn kill(&mut self, index: usize) -> Result<(), ChaosError> {
-        let killed = self.sites[index].instance.child.kill().await;
-        killed.map_err(ChaosError::system("an instance cannot be killed"))?;
-        self.evidence.saw("instances killed", 1);
-        Ok(())
-    }
-
-    /// Starts an instance again that has ended, on its port.
-    pub(super) async fn start_again(&mut self, index: usize) -> Result<(), ChaosError> {
-        let site = &self.sites[index];
-        let port = site.instance.port;
-        let (etcd, redis) = (site.etcd_proxies.as_slice(), site.redis_proxy.as_ref());
-        let mut instance = self.start(&site.name, port, etcd, redis)?;
-        instance.until_ready().await?;
-        self.sites[index].instance = instance;
-        Ok(())
-    }
-
-    /// SIGKILL has come to an instance by its own doing, or comes now.
-    pub(super) async fn has_died(&mut self, index: usize) -> Result<(), ChaosError> {
-        let child = &mut self.sites[index].instance.child;
-        let ended = tokio::time::timeout(PATIENCE, child.wait()).await;
-        ended
-            .map_err(|_| ChaosError::NotInTime {
-                what: "the instance has ended",
-                seconds: PATIENCE.as_secs(),
-            })?
-            .map_err(ChaosError::system("an instance cannot be waited for"))?;
-        self.evidence.saw("instances killed", 1);
-        Ok(())
-    }
-
-    /// SIGSTOP to an instance.
-    pub(super) fn pause(&self, index: usize) -> Result<(), ChaosError> {
-        let paused = self.sites[index].instance.child.pause();
-        paused.map_err(ChaosError::system("an instance cannot be paused"))
-    }
-
-    /// SIGCONT to an instance.
-    pub(super) fn resume(&self, index: usize) -> Result<(), ChaosError> {
-        let resumed = self.sites[index].instance.child.resume();
-        resumed.map_err(ChaosError::system("an instance cannot be resumed"))
-    }
-
-    /// What the counter of this name says, added up over all instances that answer.
-    pub(super) async fn counter(&self, name: &str) -> u64 {
-        let mut sum = 0;
-        for site in &self.sites {
-            let port = site.instance.port;
-            if let Ok((_, text)) = probe::http(Method::GET, port, "/metrics", "").await {
-                sum += read_counter(&text, name);
-            }
-        }
-        sum
-    }
-
-    /// Batches that the fence has refused, as the instances tell.
-    pub(super) async fn stale_batches(&self) -> u64 {
-        self.counter("flash_sale_stale_batches_total").await
-    }
-
-    /// Notes how many there are more than `before`, giving an instance time to send one.
-    pub(super) async fn note_stale_batches(&mut self, before: u64) {
-        const WITHIN: Duration = Duration::from_secs(1);
-        let deadline = Instant::now() + WITHIN;
-        let more = loop {
-            let more = self.stale_batches().await.saturating_sub(before);
-            if more > 0 || Instant::now() > deadline {
-                break more;
-            }
-            sleep(POLL_INTERVAL).await;
-        };
-        self.evidence.saw("stale batches refused", more);
-    }
-
     /// Stops everything in order, and removes its files.
     pub(super) async fn close(self) -> Result<(), ChaosError> {
         let Self { mut sites, redis, etcd, dir, .. } = self;
@@ -422,31 +231,5 @@ impl Scene {
         futures_util::future::join_all(stops).await;
         drop((sites, redis, etcd));
         dir.remove().await.map_err(ChaosError::system("not everything is stopped"))
-    }
-}
-
-/// The samples of a counter, whatever their labels, added up.
-fn read_counter(text: &str, name: &str) -> u64 {
-    let samples = text.lines().filter_map(|line| {
-        let rest = line.strip_prefix(name)?;
-        let rest = match rest.strip_prefix('{') {
-            Some(labels) => labels.split_once("} ")?.1,
-            None => rest.strip_prefix(' ')?,
-        };
-        // a counter may be written as a float
-        rest.split(['.', ' ']).next()?.parse::<u64>().ok()
-    });
-    samples.sum()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal: a counter is read with and without labels, and not for another one whose name is longer.
-    #[test]
-    fn reads_counters() {
-        let text = "# TYPE a counter\na 3\na{x=\"1\"} 4\na{x=\"2\"} 5.0\na_total 100\n";
-        assert_eq!((read_counter(text, "a"), read_counter(text, "b")), (12, 0));
     }
 }
