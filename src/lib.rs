@@ -14,6 +14,7 @@
 //! - [`sale`]: where lock meets stock.
 //! - [`http`]: the interface of one instance.
 //! - [`serve`]: the `serve` command: connect, run, stop. [`config`] has its flags.
+//! - [`adopt`]: the `adopt` command, for an operator after etcd or Redis was set up anew.
 //! - [`demo`]: the `demo` command: private servers, the instances, the run, the verdict. The
 //!   integration tests use its servers, too.
 //! - [`mod@bench`]: the `bench` command: the sale beside others, in rounds, on the demo's servers.
@@ -52,6 +53,7 @@
 //! }
 //! ```
 
+pub mod adopt;
 pub mod bench;
 pub mod chain;
 #[cfg(feature = "chaos")]

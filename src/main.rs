@@ -4,6 +4,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use flash_sale::adopt::{self, AdoptOptions};
 use flash_sale::bench::{self, BenchOptions};
 use flash_sale::chain::Chain;
 use flash_sale::config::Config;
@@ -27,6 +28,7 @@ struct Arguments {
 enum Command {
     /// Run one instance of the service until SIGTERM or Ctrl-C
     Serve(Box<Config>),
+    Adopt(Box<AdoptOptions>),
     Demo(DemoOptions),
     Bench(BenchOptions),
     #[cfg(feature = "chaos")]
@@ -55,6 +57,7 @@ async fn run(arguments: Arguments) -> ExitCode {
     let done: Result<(), Box<dyn Error>> = match logging::init(&log) {
         Err(error) => Err(error.into()),
         Ok(()) => match command {
+            Command::Adopt(options) => return adopt::run(*options).await,
             Command::Demo(options) => return demo::run(options).await,
             Command::Bench(options) => return bench::run(options).await,
             #[cfg(feature = "chaos")]

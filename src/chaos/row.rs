@@ -50,6 +50,8 @@ pub(super) struct Trial {
     pub(super) round: Duration,
     /// The sale goes on within this time after the end of the fault (I5).
     pub(super) goes_on_within: Duration,
+    /// What the checker may say beside the invariants, where the fault leaves no other answer.
+    pub(super) tolerates: &'static [&'static str],
     /// What must have been seen at least once, or the fault did not happen.
     pub(super) proof: &'static str,
 }

@@ -22,6 +22,7 @@ fn answer_swallowed() -> Row {
         play: |scene| swallow_answers(scene).boxed_local(),
         round: Duration::from_millis(500),
         goes_on_within: Duration::from_secs(2),
+        tolerates: &[],
         proof: "answers swallowed",
     };
     Row {
@@ -53,6 +54,7 @@ fn client_gone() -> Row {
         round: Duration::from_secs(3),
         // the fault stops nobody: what is left is a machine with much to do
         goes_on_within: Duration::from_secs(1),
+        tolerates: &[],
         proof: "connections cut",
     };
     Row {
@@ -84,6 +86,7 @@ fn flooded() -> Row {
         play: |scene| flood_instances(scene).boxed_local(),
         round: Duration::from_secs(7),
         goes_on_within: Duration::from_secs(1),
+        tolerates: &[],
         proof: "silent connections",
     };
     Row {

@@ -26,6 +26,7 @@ fn one_name() -> Row {
         play: |scene| look_on(scene).boxed_local(),
         round: Duration::ZERO,
         goes_on_within: Duration::from_secs(2),
+        tolerates: &[],
         proof: "handovers between instances of one name",
     };
     Row {
@@ -54,6 +55,7 @@ fn names_alike() -> Row {
         play: |scene| hold_others(scene).boxed_local(),
         round: HELD * 2,
         goes_on_within: Duration::from_secs(2),
+        tolerates: &[],
         proof: "locks with longer names held",
     };
     Row {

@@ -32,6 +32,7 @@ fn leader_lost() -> Row {
         play: |scene| lose_leader(scene).boxed_local(),
         round: AWAY + Duration::from_secs(2),
         goes_on_within: 2 * TTL + Duration::from_secs(3),
+        tolerates: &[],
         proof: "leaders changed",
     };
     Row {
@@ -55,6 +56,7 @@ fn restarted() -> Row {
         play: |scene| restart(scene).boxed_local(),
         round: TTL + Duration::from_secs(3),
         goes_on_within: TTL + Duration::from_secs(3),
+        tolerates: &[],
         proof: "etcd restarted",
     };
     Row {
@@ -81,6 +83,7 @@ fn compacted() -> Row {
         play: |scene| compact(scene).boxed_local(),
         round: BREAK * 2,
         goes_on_within: Duration::from_secs(2),
+        tolerates: &[],
         proof: "compactions",
     };
     Row {
@@ -107,6 +110,7 @@ fn out_of_space() -> Row {
         play: |scene| fill(scene).boxed_local(),
         round: Duration::from_secs(6),
         goes_on_within: Duration::from_secs(2),
+        tolerates: &[],
         proof: "clear refusals",
     };
     Row {

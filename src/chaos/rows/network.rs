@@ -29,6 +29,7 @@ fn write_late() -> Row {
         play: |scene| hold_write(scene).boxed_local(),
         round: 2 * TTL,
         goes_on_within: Duration::from_millis(3500),
+        tolerates: &[],
         proof: "late batches refused",
     };
     Row {
@@ -56,6 +57,7 @@ fn cut_off() -> Row {
         play: |scene| cut_off_holder(scene).boxed_local(),
         round: CUT_OFF + Duration::from_secs(4),
         goes_on_within: TTL + Duration::from_secs(3),
+        tolerates: &[],
         proof: "leases gone",
     };
     Row {

@@ -33,6 +33,7 @@ fn holder_paused() -> Row {
         play: |scene| pause_holder(scene).boxed_local(),
         round: 3 * TTL + Duration::from_secs(1),
         goes_on_within: TAKEOVER,
+        tolerates: &[],
         proof: "stale batches refused",
     };
     Row {
@@ -60,6 +61,7 @@ fn holder_killed() -> Row {
         play: |scene| kill_holder(scene).boxed_local(),
         round: TTL + Duration::from_millis(1500),
         goes_on_within: TAKEOVER,
+        tolerates: &[],
         proof: "leases gone",
     };
     Row {
@@ -90,6 +92,7 @@ fn waiter_gone() -> Row {
         play: |scene| waiters_leave(scene).boxed_local(),
         round: 2 * TTL + Duration::from_secs(1),
         goes_on_within: TAKEOVER,
+        tolerates: &[],
         proof: "waiters gone",
     };
     Row {
@@ -116,6 +119,7 @@ fn runtime_starved() -> Row {
         play: |scene| starve(scene).boxed_local(),
         round: Duration::from_secs(4),
         goes_on_within: TAKEOVER,
+        tolerates: &[],
         proof: "instances starved",
     };
     Row {

@@ -1,5 +1,7 @@
 //! A store that dies, sleeps, forgets or is full.
 
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -11,8 +13,11 @@ use crate::chaos::row::{Control, LoadPlan, Row, Setup, Trial};
 use crate::chaos::scene::Scene;
 use crate::demo::probe;
 
+/// What a roll-back loses: more than any instance has sold in a turn.
+const LOST_BYTES: usize = 256 << 10;
+
 pub(super) fn rows() -> Vec<Row> {
-    vec![killed(), stopped(), flushed(), full()]
+    vec![killed(), rolled_back(), stopped(), flushed(), full()]
 }
 
 fn killed() -> Row {
@@ -22,6 +27,7 @@ fn killed() -> Row {
         play: |scene| kill(scene).boxed_local(),
         round: Duration::from_secs(3),
         goes_on_within: Duration::from_secs(2),
+        tolerates: &[],
         proof: "Redis restarted",
     };
     Row {
@@ -30,9 +36,31 @@ fn killed() -> Row {
         controls: vec![Control {
             without: "appendonly",
             trial: Trial { setup: Setup { redis_volatile: true, ..setup }, ..trial.clone() },
-            breaks: &["I2"],
+            // the orders are gone; and once that is noticed, nothing is sold
+            breaks: &["I2", "I5"],
         }],
         trial,
+        rounds: 3,
+        alone: false,
+    }
+}
+
+/// There is no control: who sells on from an older copy is what the row itself finds.
+fn rolled_back() -> Row {
+    Row {
+        name: "redis-rolled-back",
+        fault: "Redis comes back without its last orders, then with them",
+        trial: Trial {
+            setup: Setup::USUAL,
+            play: |scene| roll_back(scene).boxed_local(),
+            round: Duration::from_secs(5),
+            // all buyers have been told to ask again in a second
+            goes_on_within: Duration::from_secs(3),
+            // who is told that an operator must look does not ask again
+            tolerates: &["failed", "unanswered"],
+            proof: "roll-backs noticed",
+        },
+        controls: vec![],
         rounds: 3,
         alone: false,
     }
@@ -45,6 +73,7 @@ fn stopped() -> Row {
         play: |scene| stop(scene).boxed_local(),
         round: Duration::from_secs(5),
         goes_on_within: Duration::from_secs(2),
+        tolerates: &[],
         proof: "Redis stopped",
     };
     Row {
@@ -71,6 +100,7 @@ fn flushed() -> Row {
         play: |scene| flush(scene).boxed_local(),
         round: Duration::from_secs(1),
         goes_on_within: Duration::from_secs(1),
+        tolerates: &[],
         proof: "script caches flushed",
     };
     Row {
@@ -103,6 +133,7 @@ fn full() -> Row {
             play: |scene| fill(scene).boxed_local(),
             round: Duration::from_secs(2),
             goes_on_within: Duration::from_secs(1),
+            tolerates: &[],
             proof: "clear refusals",
         },
         controls: vec![],
@@ -122,6 +153,52 @@ async fn kill(scene: &mut Scene) -> Result<(), ChaosError> {
         scene.evidence.saw("Redis restarted", 1);
     }
     Ok(())
+}
+
+/// The end of the file of appended commands is cut off, as a power loss may do. Each instance must say
+/// what is wrong and sell nothing, until the whole file is back.
+async fn roll_back(scene: &mut Scene) -> Result<(), ChaosError> {
+    while scene.next_round().await {
+        let began = Instant::now();
+        let no_kill = ChaosError::system("Redis cannot be killed");
+        let no_file = ChaosError::system("what Redis has written cannot be changed");
+        scene.redis.kill().await.map_err(&no_kill)?;
+        let file = appended(&scene.redis.dir().join("appendonlydir")).map_err(&no_file)?;
+        let whole = std::fs::read(&file).map_err(&no_file)?;
+        let left = whole.len() - LOST_BYTES.min(whole.len() / 2);
+        std::fs::write(&file, &whole[..left]).map_err(&no_file)?;
+        scene.redis.restart().await?;
+        let asked = Instant::now();
+        while asked.elapsed() < Duration::from_secs(1) {
+            for index in 0..scene.sites.len() {
+                let port = scene.sites[index].instance.port;
+                let answer = probe::http(Method::POST, port, "/stock/reduce", "").await;
+                match answer {
+                    Ok((status, text)) if status == 503 && text.contains("store-rolled-back") => {
+                        scene.evidence.saw("roll-backs noticed", 1);
+                    }
+                    Ok((status, text)) if status == 200 => scene
+                        .evidence
+                        .complain("I2", format!("sold on without the last orders: {text}")),
+                    // not yet connected again
+                    Ok(_) | Err(_) => scene.evidence.saw("other refusals", 1),
+                }
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        scene.redis.kill().await.map_err(&no_kill)?;
+        std::fs::write(&file, &whole).map_err(&no_file)?;
+        scene.redis.restart().await?;
+        scene.evidence.outage(began.elapsed());
+    }
+    Ok(())
+}
+
+/// The file to which Redis appends.
+fn appended(dir: &Path) -> io::Result<PathBuf> {
+    let mut files = std::fs::read_dir(dir)?.filter_map(Result::ok).map(|entry| entry.path());
+    let is_appended = |path: &PathBuf| path.to_string_lossy().ends_with(".incr.aof");
+    files.find(is_appended).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 /// For a little less or more than an instance waits for an answer.

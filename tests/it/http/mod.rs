@@ -6,6 +6,7 @@ mod metrics;
 mod outages;
 mod overload;
 mod refusals;
+mod roll_back;
 mod routes;
 mod selling;
 mod server;

@@ -1,5 +1,6 @@
 //! What several areas need.
 
+pub(crate) mod copies;
 pub(crate) mod etcd;
 pub(crate) mod store;
 
