@@ -257,8 +257,6 @@ impl Combiner {
             let Self { inventory, options, .. } = self;
             let run =
                 inventory.reduce(queue.item(), Some(entry.token()), &options.instance, &orders);
-            // large, and would make each future around it as large; once a batch it costs nothing
-            let run = Box::pin(run);
             let sent_at = Instant::now();
             let ran = queue.while_expiring(run, late).await;
             self.metrics.batch(batch.len(), sent_at, &ran);
