@@ -49,7 +49,7 @@ fn killed() -> Row {
 fn rolled_back() -> Row {
     Row {
         name: "redis-rolled-back",
-        fault: "Redis comes back without its last orders, then with them",
+        fault: "Redis comes back without the last orders of each instance, then with them",
         trial: Trial {
             setup: Setup::USUAL,
             play: |scene| roll_back(scene).boxed_local(),
@@ -159,6 +159,8 @@ async fn kill(scene: &mut Scene) -> Result<(), ChaosError> {
 /// what is wrong and sell nothing, until the whole file is back.
 async fn roll_back(scene: &mut Scene) -> Result<(), ChaosError> {
     while scene.next_round().await {
+        // who has sold nothing of what is lost cannot know that anything is
+        scene.until_all_sell(Duration::from_millis(150)).await?;
         let began = Instant::now();
         let no_kill = ChaosError::system("Redis cannot be killed");
         let no_file = ChaosError::system("what Redis has written cannot be changed");

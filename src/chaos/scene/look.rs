@@ -112,6 +112,31 @@ impl Scene {
         sum
     }
 
+    /// Waits until each instance has sold something within the last `stretch`.
+    pub(in crate::chaos) async fn until_all_sell(
+        &self,
+        stretch: Duration,
+    ) -> Result<(), ChaosError> {
+        self.until("every instance sells", async |scene| {
+            let before = scene.batches().await;
+            sleep(stretch).await;
+            let after = scene.batches().await;
+            Ok(before.iter().zip(&after).all(|(before, after)| before < after).then_some(()))
+        })
+        .await
+    }
+
+    /// Batches that the store has carried out, by instance.
+    async fn batches(&self) -> Vec<u64> {
+        let mut batches = Vec::new();
+        for site in &self.sites {
+            let page = probe::http(Method::GET, site.instance.port, "/metrics", "").await;
+            let page = page.map(|(_, text)| text).unwrap_or_default();
+            batches.push(read_counter(&page, "flash_sale_batches_total"));
+        }
+        batches
+    }
+
     /// Batches that the fence has refused, as the instances tell.
     pub(in crate::chaos) async fn stale_batches(&self) -> u64 {
         self.counter("flash_sale_stale_batches_total").await
