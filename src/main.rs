@@ -31,6 +31,8 @@ enum Command {
     Adopt(Box<AdoptOptions>),
     Demo(DemoOptions),
     Bench(BenchOptions),
+    #[cfg(feature = "chaos")]
+    Chaos(flash_sale::chaos::ChaosOptions),
     /// Ask an instance how it is: status 0 if it is well, 1 and a reason if not
     Health(HealthOptions),
 }
@@ -58,6 +60,8 @@ async fn run(arguments: Arguments) -> ExitCode {
             Command::Adopt(options) => return adopt::run(*options).await,
             Command::Demo(options) => return demo::run(options).await,
             Command::Bench(options) => return bench::run(options).await,
+            #[cfg(feature = "chaos")]
+            Command::Chaos(options) => return flash_sale::chaos::run(options).await,
             Command::Serve(config) => serve::serve(*config).await.map_err(Into::into),
             Command::Health(options) => health::check(&options).await.map_err(Into::into),
         },

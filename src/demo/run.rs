@@ -146,6 +146,7 @@ impl Show<'_> {
             etcd: &etcd.endpoint(),
             redis: &redis.url(),
             lock: options.lock,
+            lock_name: LOCK_NAME,
             instances: options.instances.into(),
             flags: &[],
         };

@@ -86,7 +86,8 @@ impl Script {
             && Defence::ScriptReload.is_on()
         {
             let by_source = command("EVAL", self.source);
-            answer = connection.try_query_then(&by_source, wait.as_ref()).await?;
+            // off the stack: this is rare, and would make each future around it twice as large
+            answer = Box::pin(connection.try_query_then(&by_source, wait.as_ref())).await?;
         }
         answer.map_err(|error| match (rolled_back(&error), effect) {
             (Some(what), _) => InventoryError::RolledBack { what },

@@ -8,7 +8,7 @@ use flash_sale::demo::{PrivateRedis, RedisOptions};
 use flash_sale::inventory::{Inventory, InventoryError, Item, Replicas, Warning};
 
 use crate::support::eventually;
-use crate::support::proxy::Proxy;
+use flash_sale::demo::Proxy;
 
 use super::{Raw, accepted, connect, order, token};
 
@@ -29,7 +29,7 @@ impl Pair {
     async fn start() -> Self {
         let start = async || PrivateRedis::start(RedisOptions::default()).await.unwrap();
         let (primary, replica) = (start().await, start().await);
-        let proxy = Proxy::to(primary.port()).await;
+        let proxy = Proxy::to(primary.port()).await.unwrap();
         let pair = Self { primary, replica, proxy };
         pair.follow().await;
         pair

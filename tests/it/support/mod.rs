@@ -2,7 +2,6 @@
 
 pub(crate) mod copies;
 pub(crate) mod etcd;
-pub(crate) mod proxy;
 pub(crate) mod store;
 
 use std::path::Path;
