@@ -8,6 +8,7 @@
 //! | `GET /orders?item=&after=&limit=` | the ledger, page by page |
 //! | `GET /orders/{id}?item=` | one order's answer again |
 //! | `GET /lock?item=` | who holds the lock, and who waits |
+//! | `GET /`, `/static/..` | the page |
 //! | `GET /healthz`, `/readyz`, `/version`, `/metrics` | for load balancers and operators |
 //!
 //! [`router`] is the interface without a socket, [`server`] puts it on one. Errors are in [`problem`].
@@ -20,6 +21,7 @@ mod limits;
 mod lock;
 mod metrics;
 mod orders;
+mod page;
 mod params;
 mod probes;
 pub mod problem;
@@ -56,6 +58,8 @@ pub fn router(state: Arc<AppState>) -> Router {
         .route("/orders", get(orders::list))
         .route("/orders/{id}", get(orders::one))
         .route("/lock", get(lock::queue))
+        .route("/", get(page::index))
+        .route("/static/{*name}", get(page::file))
         .route("/healthz", get(probes::healthz))
         .route("/readyz", get(probes::readyz))
         .route("/version", get(probes::version))

@@ -50,28 +50,9 @@ impl Inventory {
     pub async fn stock(&self, item: &Item) -> Result<Stock, InventoryError> {
         let keys = Keys::of(item);
         let answer = STOCK.call(&self.connection, Effect::Read, &keys.all(), |_| ()).await?;
-        let (stock, lucky, initial, fence, orders): (
-            Option<Text>,
-            Option<Text>,
-            Option<Text>,
-            Option<Text>,
-            u64,
-        ) = redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
-        let stock = number(&keys.stock, stock)?.ok_or(InventoryError::UnknownItem)?;
-        let lucky = number(&keys.lucky, lucky)?.unwrap_or(0);
-        let initial = match number(&keys.initial, initial)? {
-            Some(initial) => initial,
-            None => stock.checked_add(lucky).ok_or_else(|| InventoryError::Damaged {
-                what: format!("{} and {} are too large", keys.stock, keys.lucky),
-            })?,
-        };
-        let damaged = || InventoryError::Damaged {
-            what: format!("{} is not a cluster and a revision", keys.fence),
-        };
-        let fence = fence
-            .map(|text| std::str::from_utf8(&text).ok().and_then(parse_fence).ok_or_else(damaged))
-            .transpose()?;
-        Ok(Stock { stock, lucky, initial, fence, orders })
+        let state =
+            redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
+        parse_stock(&keys, state)
     }
 
     /// The units of `item` not yet sold: the cheapest read there is. If it shows less than an order
@@ -171,7 +152,29 @@ impl Inventory {
 }
 
 /// Whatever bytes somebody may have put there: only what parses is shown.
-type Text = Vec<u8>;
+pub(super) type Text = Vec<u8>;
+
+/// Stock, lucky, initial, fence and the length of the ledger, as they are read.
+pub(super) type State = (Option<Text>, Option<Text>, Option<Text>, Option<Text>, u64);
+
+pub(super) fn parse_stock(keys: &Keys, state: State) -> Result<Stock, InventoryError> {
+    let (stock, lucky, initial, fence, orders) = state;
+    let stock = number(&keys.stock, stock)?.ok_or(InventoryError::UnknownItem)?;
+    let lucky = number(&keys.lucky, lucky)?.unwrap_or(0);
+    let initial = match number(&keys.initial, initial)? {
+        Some(initial) => initial,
+        None => stock.checked_add(lucky).ok_or_else(|| InventoryError::Damaged {
+            what: format!("{} and {} are too large", keys.stock, keys.lucky),
+        })?,
+    };
+    let damaged = || InventoryError::Damaged {
+        what: format!("{} is not a cluster and a revision", keys.fence),
+    };
+    let fence = fence
+        .map(|text| std::str::from_utf8(&text).ok().and_then(parse_fence).ok_or_else(damaged))
+        .transpose()?;
+    Ok(Stock { stock, lucky, initial, fence, orders })
+}
 
 fn number(key: &str, value: Option<Text>) -> Result<Option<i64>, InventoryError> {
     let damaged = || InventoryError::Damaged { what: format!("{key} is not a whole number") };
@@ -180,7 +183,11 @@ fn number(key: &str, value: Option<Text>) -> Result<Option<i64>, InventoryError>
         .transpose()
 }
 
-fn accepted(keys: &Keys, id: &[u8], record: Option<&[u8]>) -> Result<Accepted, InventoryError> {
+pub(super) fn accepted(
+    keys: &Keys,
+    id: &[u8],
+    record: Option<&[u8]>,
+) -> Result<Accepted, InventoryError> {
     let parse = || {
         let (id, record) = (std::str::from_utf8(id).ok()?, std::str::from_utf8(record?).ok()?);
         parse_record(id, record)
