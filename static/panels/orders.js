@@ -21,6 +21,7 @@ export function showOrders({ now, orders }) {
     setText(token, count(order.token));
     setText(left, count(order.remaining));
   });
+  setShown(byId("orders").parentElement, newest.length > 0);
   const none = byId("orders-none");
   setShown(none, newest.length === 0);
   setText(none, now.guard === "none" || now.guard === "local"

@@ -8,6 +8,7 @@ mod demo;
 mod http;
 mod inventory;
 mod lock;
+mod page;
 mod sale;
 mod servers;
 mod support;

@@ -178,6 +178,8 @@ impl Tab {
 
 impl Chromium {
     async fn start() -> Self {
+        let version = tokio::process::Command::new("chromedriver").arg("--version").output().await;
+        assert!(version.is_ok(), "there is no chromedriver on the PATH: run .ci/setup --test");
         let dir = OwnedDir::create().unwrap();
         let [port] = ports::free_ports().unwrap();
         let driver = start_driver(port, &dir);

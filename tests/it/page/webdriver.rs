@@ -26,18 +26,13 @@ impl Session {
     /// Asks the driver at `port` for a browser with these capabilities.
     pub(super) async fn open(port: u16, capabilities: Value) -> Self {
         let wanted = json!({ "capabilities": { "alwaysMatch": capabilities } });
-        let session = call(port, Method::POST, "/session", Some(wanted)).await.unwrap();
+        let session = call(port, "/session", &wanted).await.unwrap();
         Self { port, id: session["sessionId"].as_str().unwrap().to_owned() }
     }
 
     /// Sends one command of the session. The error is what the driver says.
     pub(super) async fn post(&self, command: &str, body: Value) -> Result<Value, String> {
-        call(self.port, Method::POST, &self.path(command), Some(body)).await
-    }
-
-    /// Reads one property of the session.
-    pub(super) async fn get(&self, command: &str) -> Result<Value, String> {
-        call(self.port, Method::GET, &self.path(command), None).await
+        call(self.port, &self.path(command), &body).await
     }
 
     /// Sends a command of Chromium's own protocol, which can do more than WebDriver.
@@ -53,18 +48,13 @@ impl Session {
 
 /// A connection for each command: a test's runtime takes its connections along when it ends, and the
 /// browser outlives it.
-async fn call(
-    port: u16,
-    method: Method,
-    path: &str,
-    body: Option<Value>,
-) -> Result<Value, String> {
-    let body = body.map(|body| body.to_string()).unwrap_or_default();
+async fn call(port: u16, path: &str, body: &Value) -> Result<Value, String> {
+    let body = body.to_string();
     let exchange = async {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
         let request = Request::builder()
-            .method(method)
+            .method(Method::POST)
             .uri(path)
             .header(header::HOST, format!("127.0.0.1:{port}"))
             .header(header::CONTENT_TYPE, "application/json")
