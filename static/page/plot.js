@@ -76,9 +76,9 @@ export class Plot {
     pen.lineTo(width - RIGHT, at);
     pen.stroke();
     pen.setLineDash([]);
-    pen.textAlign = "right";
+    pen.textAlign = "center";
     pen.textBaseline = "top";
-    pen.fillText(text, width - RIGHT, at + 2);
+    pen.fillText(text, width / 2, at + 3);
   }
 
   #drawLine(pen, { colour, dash, isStep, values }, x, y, clock) {

@@ -6,6 +6,7 @@ import { makeTag, setTag } from "../page/instances.js";
 import { roster } from "../page/roster.js";
 
 const SHOWN = 10;
+const LONGEST = 20;
 
 export function showOrders({ now, orders }) {
   if (!now) return;
@@ -15,7 +16,7 @@ export function showOrders({ now, orders }) {
   newest.forEach((order, index) => {
     const [position, id, instance, token, left] = rows[index].children;
     setText(position, count(order.position));
-    setText(id.firstElementChild, order.order);
+    setText(id.firstElementChild, shortened(order.order));
     if (id.firstElementChild.title !== order.order) id.firstElementChild.title = order.order;
     setTag(instance.firstElementChild, names, order.instance);
     setText(token, count(order.token));
@@ -27,6 +28,11 @@ export function showOrders({ now, orders }) {
   setText(none, now.guard === "none" || now.guard === "local"
     ? "Sold without the etcd lock: nobody writes down the orders."
     : "No order yet.");
+}
+
+/** Ids of one client often begin alike: their ends tell them apart. The whole is in the title. */
+function shortened(id) {
+  return id.length <= LONGEST ? id : `${id.slice(0, 6)}…${id.slice(7 - LONGEST)}`;
 }
 
 function makeRow() {

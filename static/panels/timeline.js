@@ -19,7 +19,7 @@ const [AUTO_MIN_MS, AUTO_MAX_MS] = [20, 10_000];
 /** What is shown as the newest is a little old: news comes some times a second, and the blocks shall be whole. */
 const DELAY_MS = 250;
 /** When nothing has moved for this long, the view stays where something did. */
-const QUIET_MS = 1500;
+const QUIET_MS = 800;
 const LANE = 44;
 const AXIS = 26;
 const GUTTER = 76;
@@ -114,7 +114,7 @@ export class Timeline {
     const last = state.tenures.filter((tenure) => tenure.start_ms <= edge).slice(-inView);
     // a pause between two sales would make both too small to see
     let first = last.length - 1;
-    while (first > 0 && last[first].start_ms - (last[first - 1].end_ms ?? edge) < QUIET_MS) first -= 1;
+    while (first > 0 && isSameBurst(last[first - 1], last[first])) first -= 1;
     const wanted = first < 0 ? AUTO_MAX_MS : edge - last[first].start_ms;
     const span = Math.min(AUTO_MAX_MS, Math.max(AUTO_MIN_MS, wanted * 1.08));
     if (span > this.#span || span < this.#span * 0.45 || isQuiet) this.#span = roundUp(span);
@@ -179,7 +179,9 @@ export class Timeline {
     pen.font = this.#surface.font(13, 600);
     const long = `${label} ${tenure.orders === 1 ? "order" : "orders"}, token ${tenure.token}`;
     const text = pen.measureText(long).width + 12 < wide ? long : label;
-    if (tenure.orders === 0 || pen.measureText(text).width + 6 > wide) return;
+    if (tenure.orders === 0) return;
+    if (pen.measureText(text).width + 6 > wide) pen.font = this.#surface.font(10, 600);
+    if (pen.measureText(text).width + 2 > wide) return;
     pen.textAlign = "center";
     pen.textBaseline = "middle";
     pen.fillStyle = this.#surface.style("--on-instance");
@@ -200,6 +202,12 @@ export class Timeline {
     }
     setText(this.#note, text);
   }
+}
+
+/** Whether two tenures in a row belong together: nobody slept between them, nor held the lock for nothing. */
+function isSameBurst(one, next) {
+  const idle = one.orders === 0 ? next.start_ms - one.start_ms : next.start_ms - (one.end_ms ?? next.start_ms);
+  return idle < QUIET_MS / 4;
 }
 
 /** To two or three steps for each power of ten, so that the axis stands still for a while. */

@@ -5,8 +5,8 @@ import { byId, children, make, setData, setShown, setText } from "../page/dom.js
 import { count, duration } from "../page/format.js";
 import { PRESETS } from "./presets.js";
 
-const GUARDS = { etcd: "etcd lock", local: "lock in each process", none: "nothing" };
-const FAULTS = [["", "nothing breaks"], ["pause", "pause the holder"], ["kill", "kill an instance"]];
+const GUARDS = { etcd: "etcd lock", local: "local lock", none: "no lock" };
+const FAULTS = [["", "no"], ["pause", "pause the holder"], ["kill", "kill an instance"]];
 const RUNNING = new Set(["preparing", "firing", "checking"]);
 
 export class TryIt {

@@ -141,7 +141,8 @@ async fn text_from_outside_is_text() {
         json!(order)
     );
     page.run_async(&send).await;
-    page.until_reads("#orders", order).await;
+    page.until_reads("#orders", "<img/s").await;
+    assert_eq!(page.run("return document.querySelector('#orders .cut').title").await, order);
     assert_eq!(page.run("return document.querySelectorAll('#orders img').length").await, 0);
     assert_ne!(page.run("return document.title").await, "taken");
     assert_eq!(page.complaints().await, Vec::<String>::new());
