@@ -28,10 +28,12 @@ export class RateChart {
     this.#drawn = now;
     const names = roster(now);
     const entries = children(byId("rate-key"), names.length, makeEntry);
+    // a sale without a ledger does not say which instance sold
+    const isSplit = now?.guard !== "none" && now?.guard !== "local";
     const lines = names.map(({ name }, index) => {
       const at = place(names, name);
       setTag(entries[index].firstElementChild, names, name);
-      setText(entries[index].lastElementChild, count(now.rates.by_instance?.[name] ?? 0));
+      setText(entries[index].lastElementChild, count(isSplit ? (now.rates.by_instance[name] ?? 0) : undefined));
       const values = points.map((point) => [point.at_ms, point.rates?.[name] ?? 0]);
       return { colour: colour(at), dash: DASHES[at], values };
     });

@@ -96,14 +96,15 @@ export class Timeline {
     const isQuiet = clock - state.movedAt > QUIET_MS;
     const span = this.#zoom ?? this.#autoSpan(state, isQuiet);
     const end = isQuiet && state.movedAt > 0 ? state.movedAt + span * 0.04 : clock - DELAY_MS;
-    const view = { end, clock, isQuiet, all: state.tenures };
+    const isUnguarded = isWithoutLock(state.now?.guard);
+    const view = { end, clock, isQuiet, isUnguarded, all: state.tenures };
     if (this.#frozen !== null) this.#frozen = view;
     return this.#rezoomed(view, span);
   }
 
   #rezoomed(view, span = this.#zoom ?? this.#span) {
     const start = view.end - span;
-    const isSeen = (tenure) => (tenure.end_ms ?? view.clock) >= start && tenure.start_ms <= view.end;
+    const isSeen = (tenure) => !view.isUnguarded && (tenure.end_ms ?? view.clock) >= start && tenure.start_ms <= view.end;
     return Object.assign(view, { start, span, tenures: view.all.filter(isSeen) });
   }
 
@@ -189,9 +190,8 @@ export class Timeline {
   }
 
   #say(state, view) {
-    const guard = state.now?.guard;
     let text = NOTE;
-    if (guard === "none" || guard === "local") {
+    if (view.isUnguarded) {
       text = "Nobody takes the lock in etcd now, so there are no tenures: all instances sell at once.";
     } else if (state.tenures.length === 0) {
       text = `${NOTE} Nobody has held the lock yet.`;
@@ -202,6 +202,10 @@ export class Timeline {
     }
     setText(this.#note, text);
   }
+}
+
+function isWithoutLock(guard) {
+  return guard === "none" || guard === "local";
 }
 
 /** Whether two tenures in a row belong together: nobody slept between them, nor held the lock for nothing. */

@@ -3,12 +3,15 @@
 import { byId, children, make, setData, setText } from "../page/dom.js";
 import { listed } from "../page/format.js";
 
-/** Kinds that are a choice of the visitor's or the beginning of everything, and not a fault. */
-const TONES = { "no-sale": "info", "no-lock": "warn", "fence-off": "warn" };
-const SIGNS = { info: "i", warn: "!", bad: "✕" };
+/** What other panels say where it belongs. A banner besides would only push the page down. */
+const ELSEWHERE = new Set(["oversold", "unbalanced", "no-lock", "fence-off"]);
+/** Kinds that are the beginning of everything, and not a fault. */
+const TONES = { "no-sale": "info" };
+const SIGNS = { info: "i", bad: "✕" };
 
 export function showTroubles(state) {
-  const troubles = [...connectionTrouble(state), ...(state.link.state === "live" ? state.now.troubles : [])];
+  const told = state.link.state === "live" ? state.now.troubles.filter(({ kind }) => !ELSEWHERE.has(kind)) : [];
+  const troubles = [...connectionTrouble(state), ...told];
   const rows = children(byId("troubles"), troubles.length, makeRow);
   troubles.forEach((trouble, index) => {
     const tone = TONES[trouble.kind] ?? "bad";

@@ -6,7 +6,7 @@ import { count, duration } from "../page/format.js";
 import { PRESETS } from "./presets.js";
 
 const GUARDS = { etcd: "etcd lock", local: "local lock", none: "no lock" };
-const FAULTS = [["", "no"], ["pause", "pause the holder"], ["kill", "kill an instance"]];
+const FAULTS = [["", "no"], ["pause", "pause the holder"], ["kill", "kill one"]];
 const RUNNING = new Set(["preparing", "firing", "checking"]);
 
 export class TryIt {
@@ -157,8 +157,7 @@ export class TryIt {
     button.id = `preset-${preset.id}`;
     button.append(make("b", "preset-title", preset.title), make("span", "preset-text", preset.text));
     button.addEventListener("click", () => {
-      if (button.getAttribute("aria-disabled") === "true") return;
-      this.#fill(preset.run);
+      if (this.#isLive && !this.#isCalling && !this.#isRunning()) this.#fill(preset.run);
       this.#do(() => call("POST", "demo/run", preset.run));
     });
     row.append(button);

@@ -24,7 +24,7 @@ impl Demo {
         let port = free.find(|port| ports::is_free(port + 10)).unwrap();
         let mut command = program();
         command.args(["demo", "--port", &port.to_string()]);
-        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let serves = async {
             while let Some(line) = lines.next_line().await.unwrap() {

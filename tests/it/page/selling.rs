@@ -149,6 +149,7 @@ async fn a_killed_instance_is_seen_to_go() {
     page.until_reads("#link-text", "live").await;
     page.click("#preset-kill").await;
     page.until_reads("#verdict-run", "was killed").await;
+    page.run("document.querySelector('.by-hand').open = true").await;
     page.until_reads("#kills", "(is down)").await;
     page.until_reads("#notes", &(demo.port + 10).to_string()).await;
     page.until_reads("#verdict-title", "Correct").await;
