@@ -17,6 +17,7 @@
 //! - [`demo`]: the `demo` command: private servers, the instances, the run, the verdict. The
 //!   integration tests use its servers, too.
 //! - [`mod@bench`]: the `bench` command: the sale beside others, in rounds, on the demo's servers.
+//! - [`watch`]: the `watch` command, the terminal's counterpart of the page.
 //! - [`health`]: the `health` command, for containers.
 //! - [`defence`] and [`fault`]: how tests take a defence away, or have a fault at a given point. Used by
 //!   all but the lock, which has its own.
@@ -66,6 +67,7 @@ pub mod sale;
 pub mod secret;
 pub mod serve;
 mod throttle;
+pub mod watch;
 
 /// The README's example, compiled.
 #[cfg(doctest)]

@@ -11,6 +11,7 @@ use flash_sale::demo::{self, DemoOptions};
 use flash_sale::health::{self, HealthOptions};
 use flash_sale::logging::{self, LogOptions};
 use flash_sale::serve;
+use flash_sale::watch::{self, WatchOptions};
 use tokio::runtime;
 
 /// A flash sale that sells no unit twice
@@ -29,6 +30,7 @@ enum Command {
     Serve(Box<Config>),
     Demo(DemoOptions),
     Bench(BenchOptions),
+    Watch(WatchOptions),
     /// Ask an instance how it is: status 0 if it is well, 1 and a reason if not
     Health(HealthOptions),
 }
@@ -55,6 +57,7 @@ async fn run(arguments: Arguments) -> ExitCode {
         Ok(()) => match command {
             Command::Demo(options) => return demo::run(options).await,
             Command::Bench(options) => return bench::run(options).await,
+            Command::Watch(options) => return watch::run(options).await,
             Command::Serve(config) => serve::serve(*config).await.map_err(Into::into),
             Command::Health(options) => health::check(&options).await.map_err(Into::into),
         },

@@ -99,7 +99,8 @@ impl Demo {
             begun.run.state = State::Firing;
             begun.began_at = Instant::now();
         });
-        let (sold, ()) = tokio::join!(fire(salvo, count), self.let_go(victim, hold_back));
+        let (sold, ()) =
+            tokio::join!(fire(salvo, count), self.let_go(victim, run.fault, hold_back));
         let now = self.current_run().ok_or("the run is gone")?;
         self.change_run(|begun| {
             begun.run.elapsed_ms = now.elapsed_ms;
@@ -133,15 +134,23 @@ impl Demo {
 
     /// Lets the other orders go once the victim has reached its fault: so that somebody is there to
     /// overtake it.
-    async fn let_go(&self, victim: Option<&Instance>, hold_back: watch::Sender<bool>) {
+    async fn let_go(
+        &self,
+        victim: Option<&Instance>,
+        fault: Option<Fault>,
+        hold_back: watch::Sender<bool>,
+    ) {
         let Some(victim) = victim else { return };
         let deadline = Instant::now() + FAULT_TIMEOUT;
         while Instant::now() < deadline && is_alive(victim).await {
             sleep(Duration::from_millis(50)).await;
         }
+        let end = match fault {
+            Some(Fault::Kill) => "dies",
+            _ => "stops for some seconds",
+        };
         let what = if is_alive(victim).await { "did not get to" } else { "has reached" };
-        let text =
-            format!("{} {what} the point where it was to stop, holding the lock.", victim.name);
+        let text = format!("{} {what} the point where it {end}, holding the lock.", victim.name);
         self.instances.note("fault", text);
         hold_back.send_replace(false);
     }

@@ -154,6 +154,9 @@ impl Book {
         let since = known.unwrap_or(0);
         let new = now.orders.saturating_sub(since);
         self.skipped += new.saturating_sub(read);
+        if let Some(first) = orders.first().filter(|first| known.is_none() && first.position > 1) {
+            self.lanes.unread_before(first);
+        }
         self.lanes.sold(orders, step);
         if now.orders == 0 {
             // a sale without a ledger

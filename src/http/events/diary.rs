@@ -15,7 +15,7 @@ use crate::sale::Sale;
 const KEPT: usize = 20;
 
 /// A holder that keeps the lock for so long while others wait does not do so on purpose.
-pub(super) const STUCK: Duration = Duration::from_millis(700);
+pub(super) const STUCK: Duration = Duration::from_millis(1500);
 
 /// What has happened lately.
 #[derive(Default)]
@@ -38,11 +38,14 @@ struct Counted {
 
 impl Diary {
     pub(super) fn note(&mut self, clock: &Clock, kind: &'static str, text: String) {
+        self.note_at(clock.ms(Instant::now()), kind, text);
+    }
+
+    fn note_at(&mut self, at_ms: f64, kind: &'static str, text: String) {
         if self.notes.len() == KEPT {
             self.notes.pop_front();
         }
         self.last_id += 1;
-        let at_ms = clock.ms(Instant::now());
         self.notes.push_back(Note { id: self.last_id, at_ms, kind, text });
         self.new += 1;
     }
@@ -93,7 +96,7 @@ impl Diary {
                     stuck.as_secs_f64(),
                     tenure.revision
                 );
-                self.note(clock, "claim-expired", text);
+                self.note_at(clock.ms(tenure.ended_at), "claim-expired", text);
             }
         }
     }

@@ -26,6 +26,8 @@ const MOST_LEASES: usize = 256;
 pub(super) struct Lanes {
     by_token: BTreeMap<i64, Tenure>,
     instances: HashMap<i64, Arc<str>>,
+    /// Of tenures up to this token, some orders were not read.
+    unsure_to: i64,
     /// What was changed since the last message.
     changed: BTreeSet<i64>,
 }
@@ -85,6 +87,11 @@ impl Lanes {
         }
     }
 
+    /// Notes that orders before this one were not read.
+    pub(super) fn unread_before(&mut self, order: &Accepted) {
+        self.unsure_to = order.token.map_or(0, crate::lock::Token::revision);
+    }
+
     /// Puts the names of the instances to the leases that are known by now.
     pub(super) fn settle(&mut self) {
         for tenure in self.by_token.values() {
@@ -134,28 +141,29 @@ impl Lanes {
     }
 
     pub(super) fn all(&self, clock: &Clock) -> Vec<TenureView> {
-        self.by_token.iter().filter_map(|(token, tenure)| tenure.view(*token, clock)).collect()
+        self.by_token
+            .iter()
+            .filter_map(|(token, tenure)| self.view(*token, tenure, clock))
+            .collect()
     }
 
     /// Those that have changed since this was last asked.
     pub(super) fn take_changed(&mut self, clock: &Clock) -> Vec<TenureView> {
         let changed = std::mem::take(&mut self.changed);
-        let view = |token| self.by_token.get(&token)?.view(token, clock);
+        let view = |token| self.view(token, self.by_token.get(&token)?, clock);
         changed.into_iter().filter_map(view).collect()
     }
-}
 
-impl Tenure {
     /// Nothing until its times are known.
-    fn view(&self, token: i64, clock: &Clock) -> Option<TenureView> {
-        let seen = self.seen?;
+    fn view(&self, token: i64, tenure: &Tenure, clock: &Clock) -> Option<TenureView> {
+        let seen = tenure.seen?;
         Some(TenureView {
             token,
-            instance: self.instance.clone(),
+            instance: tenure.instance.clone(),
             start_ms: clock.ms(seen.began_at),
             end_ms: seen.ended_at.map(|at| clock.ms(at)),
-            orders: self.orders,
-            exact: !self.is_estimate,
+            orders: tenure.orders,
+            exact: !tenure.is_estimate && token > self.unsure_to,
         })
     }
 }

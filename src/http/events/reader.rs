@@ -51,9 +51,7 @@ impl Reader {
         let now = Instant::now();
         let since = (now - std::mem::replace(&mut self.looked_at, now)).as_secs_f64();
         self.budget = since.mul_add(A_SECOND, self.budget).min(BURST);
-        // the first look shows the last orders alone
-        let most =
-            if followed.is_some() { self.budget.min(f64::from(Inventory::MAX_PAGE)) } else { 50.0 };
+        let most = self.budget.min(f64::from(Inventory::MAX_PAGE));
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to 1000")]
         let most = most.max(1.0) as u32;
         let glance = timeout(TIMEOUT, self.sale.glance(&self.item, followed.as_ref(), most)).await;

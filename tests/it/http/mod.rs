@@ -1,12 +1,16 @@
 //! The HTTP interface.
 
 pub(crate) mod client;
+mod demo;
+mod events;
 mod instance;
 mod metrics;
 mod outages;
 mod overload;
+mod page;
 mod refusals;
 mod routes;
 mod selling;
 mod server;
 mod shop;
+mod watching;
