@@ -10,12 +10,12 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 CARGO := env -u MAKEFLAGS cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test bench clean
+.PHONY: help setup build demo test bench screenshots clean
 
 help: ## list the targets
 	@echo "A flash sale that sells no unit twice."
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s  %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s  %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "The demo and the bench take flags: make demo ARGS='--once --lock none' (all: ARGS=--help)"
 
@@ -55,6 +55,17 @@ test: ## check format, lints and docs, then run every test (they start their own
 
 bench: build ## measure the sale beside others in rounds; tables, and plots in target/bench (some minutes)
 	+@exec target/release/flash-sale bench $(ARGS)
+
+screenshots: ## make the pictures of the page for the README (needs pngquant, and ports 8080 and 8090)
+	@.ci/setup --test
+	@command -v pngquant >/dev/null || { echo "pngquant is missing: apt-get install pngquant" >&2; exit 2; }
+	@$(CARGO) build --release --locked --bins
+	@$(CARGO) test --release --locked --test it -- --ignored --exact page::pictures::pictures_of_the_readme
+	@mkdir -p docs/page
+	@for name in sale oversold; do \
+	  pngquant --force --strip --speed 1 --output docs/page/$$name.png target/screenshots/readme-$$name.png; \
+	done
+	@ls -l docs/page
 
 clean: ## remove everything that was built
 	@$(CARGO) clean

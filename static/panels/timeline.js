@@ -116,6 +116,8 @@ export class Timeline {
     // a pause between two sales would make both too small to see
     let first = last.length - 1;
     while (first > 0 && isSameBurst(last[first - 1], last[first])) first -= 1;
+    // so short a burst has its cause before it: a holder that died, or that slept
+    if (first > 0 && last.length - first < 3) first -= 1;
     const wanted = first < 0 ? AUTO_MAX_MS : edge - last[first].start_ms;
     const span = Math.min(AUTO_MAX_MS, Math.max(AUTO_MIN_MS, wanted * 1.08));
     if (span > this.#span || span < this.#span * 0.45 || isQuiet) this.#span = roundUp(span);

@@ -167,7 +167,16 @@ impl Tab {
 
     /// Keeps the whole page as `target/screenshots/NAME.png`.
     pub(super) async fn screenshot(&self, name: &str) {
-        let params = json!({ "captureBeyondViewport": true });
+        self.capture(json!({ "captureBeyondViewport": true }), name).await;
+    }
+
+    /// The same of the top of the page, as far as this rectangle goes.
+    pub(super) async fn picture(&self, name: &str, width: u32, height: u32) {
+        let clip = json!({ "x": 0, "y": 0, "width": width, "height": height, "scale": 1 });
+        self.capture(json!({ "captureBeyondViewport": true, "clip": clip }), name).await;
+    }
+
+    async fn capture(&self, params: Value, name: &str) {
         let image = self.0.devtools("Page.captureScreenshot", params).await;
         let image = base64(image["data"].as_str().unwrap());
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/screenshots");

@@ -5,6 +5,7 @@ mod accessibility;
 mod browser;
 mod looks;
 mod outages;
+mod pictures;
 mod scene;
 mod selling;
 mod webdriver;

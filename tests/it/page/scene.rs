@@ -21,7 +21,11 @@ impl Demo {
     /// Starts it, and waits until its first sale is over.
     pub(super) async fn start() -> Self {
         let mut free = std::iter::repeat_with(|| ports::free_ports::<1>().unwrap()[0]).take(100);
-        let port = free.find(|port| ports::is_free(port + 10)).unwrap();
+        Self::start_at(free.find(|port| ports::is_free(port + 10)).unwrap()).await
+    }
+
+    /// The same on this port and the one ten above it.
+    pub(super) async fn start_at(port: u16) -> Self {
         let mut command = program();
         command.args(["demo", "--port", &port.to_string()]);
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
