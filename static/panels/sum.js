@@ -28,8 +28,7 @@ export function showSum({ now }) {
   setText(byId("proof-sign"), stock === null ? "" : isOdd ? "✕" : "✓");
   setText(byId("proof-text"), proof(now));
   showBar(now);
-  const said = now.troubles.filter(({ kind }) => kind === "oversold" || kind === "unbalanced");
-  setText(byId("sum-words"), said.map(({ text }) => text).join(" "));
+  setText(byId("sum-words"), now.troubles.find(({ kind }) => kind === "unbalanced")?.text ?? "");
   const fence = now.guard === "etcd" ? (now.fence_on ? ", with the fence" : ", without the fence") : "";
   setData(byId("guarded"), "tone", now.troubles.some(({ kind }) => kind === "no-lock" || kind === "fence-off") && "warn");
   setText(byId("guarded"), (GUARDS[now.guard] ?? `guard: ${now.guard}`) + fence);

@@ -5,6 +5,11 @@ import { count, counted, duration } from "../page/format.js";
 
 const GUARDS = { etcd: "the etcd lock", local: "a lock in each process", none: "no lock" };
 const FAULTS = { pause: "was paused while it held the lock", kill: "was killed while it sold" };
+/** What there is to see while it happens: it takes some seconds. */
+const MEANWHILE = {
+  pause: (victim) => `${victim} stops in the middle of its turn. Its lease runs out, and the next one gets the lock. Then ${victim} wakes up.`,
+  kill: (victim) => `${victim} is killed in the middle of its turn. Nobody can sell until its lease has run out.`,
+};
 const SIGNS = { pass: "✓", fail: "✕", busy: "…", quiet: "" };
 
 export function showVerdict({ now }) {
@@ -36,7 +41,8 @@ function reading(run) {
     return { tone: pass ? "pass" : "fail", title: pass ? "Correct" : "Wrong", text };
   }
   const titles = { preparing: "Getting ready", firing: "The buyers are coming", checking: "Counting" };
-  return { tone: "busy", title: titles[run.state] ?? run.state, text: "" };
+  const text = MEANWHILE[run.fault]?.(run.victim ?? "the holder") ?? "All of them at the same moment, at all instances.";
+  return { tone: "busy", title: titles[run.state] ?? run.state, text };
 }
 
 /** What was tried, and what came of it, in numbers. */

@@ -4,7 +4,7 @@ use super::browser::{DESKTOP, Device, Tab};
 use super::scene::Demo;
 use crate::support::eventually;
 
-const WIDTH: u32 = 1200;
+const WIDTH: u32 = 1440;
 
 /// A sale in full swing, and one without a lock when it is over.
 #[tokio::test]
@@ -19,7 +19,7 @@ async fn pictures_of_the_readme() {
     // a picture of a sale that has been going on for a while
     let is_under_way = async || page.number("#sold").await.is_some_and(|sold| sold > 30_000);
     eventually("a third is sold", is_under_way).await;
-    page.picture("readme-sale", WIDTH, 1000).await;
+    page.picture("readme-sale", WIDTH, 1090).await;
     page.click("#stop").await;
     page.until_reads("#verdict-title", "did not end").await;
 
@@ -27,5 +27,5 @@ async fn pictures_of_the_readme() {
     page.click("#preset-none").await;
     page.until_reads("#verdict-title", "Wrong").await;
     page.until_reads("#proof-text", "too many").await;
-    page.picture("readme-oversold", WIDTH, 560).await;
+    page.picture("readme-oversold", WIDTH, 600).await;
 }
