@@ -1,6 +1,6 @@
 # `make` alone lists what there is. The set-up runs first and installs only what is missing.
 
-# Read by the demo and the bench, for example: make demo ARGS='--once --requests 1000'
+# Read by the demo, the bench and the fault suite, for example: make demo ARGS='--once --requests 1000'
 ARGS ?=
 
 # rustup puts cargo here; the shell that has just installed it may not look there yet.
@@ -10,14 +10,14 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 CARGO := env -u MAKEFLAGS cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test bench clean
+.PHONY: help setup build demo test bench chaos clean
 
 help: ## list the targets
 	@echo "A flash sale that sells no unit twice."
 	@echo
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s  %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo "The demo and the bench take flags: make demo ARGS='--once --lock none' (all: ARGS=--help)"
+	@echo "The demo, the bench and chaos take flags: make demo ARGS='--once --lock none' (all: ARGS=--help)"
 
 setup: ## install what the build, the demo and the tests need and this machine lacks
 	+@.ci/setup
@@ -25,10 +25,10 @@ setup: ## install what the build, the demo and the tests need and this machine l
 build: setup ## build both programs, optimised
 	+@$(CARGO) build --release --locked --bins
 
-# The demo's status says how the sale went: 0 as it should, 1 it did not, 2 it could not be tried. make
+# The status of the demo and of chaos says how it went: 0 as it should, 1 it did not, 2 it could not be tried. make
 # answers 2 for whatever fails below it, except in question mode (-q), in which a status of 1 is passed on.
 # Question mode runs nothing but the lines that begin with a +, so all lines on the way have one.
-ifeq ($(MAKECMDGOALS),demo)
+ifneq ($(filter $(MAKECMDGOALS),demo chaos),)
 MAKEFLAGS += -q
 endif
 
@@ -54,6 +54,12 @@ test: ## check format, lints and docs, then run every test (they start their own
 
 bench: build ## measure the sale beside others in rounds; tables, and plots in target/bench (some minutes)
 	+@exec target/release/flash-sale bench $(ARGS)
+
+# A directory of its own: its program can be told to sell what it does not have, and must not be taken for
+# the one that is shipped. CHAOS_SECONDS and CHAOS_SEED are read from the environment, or after `make`.
+chaos: setup ## break everything under load, and show that nothing is lost (some minutes)
+	+@$(CARGO) build --release --locked --bins --features chaos --target-dir target/with-chaos
+	+@exec target/with-chaos/release/flash-sale chaos $(ARGS)
 
 clean: ## remove everything that was built
 	@$(CARGO) clean
