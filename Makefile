@@ -1,6 +1,6 @@
 # `make` alone lists what there is. The set-up runs first and installs only what is missing.
 
-# Read by the demo and the bench, for example: make demo ARGS='--once --requests 1000'
+# Read by the demo, the bench and the fault suite, for example: make demo ARGS='--once --requests 1000'
 ARGS ?=
 
 # rustup puts cargo here; the shell that has just installed it may not look there yet.
@@ -10,14 +10,14 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 CARGO := env -u MAKEFLAGS cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test bench screenshots clean
+.PHONY: help setup build demo test bench chaos screenshots clean
 
 help: ## list the targets
 	@echo "A flash sale that sells no unit twice."
 	@echo
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s  %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo "The demo and the bench take flags: make demo ARGS='--once --lock none' (all: ARGS=--help)"
+	@echo "The demo, the bench and chaos take flags: make demo ARGS='--once --lock none' (all: ARGS=--help)"
 
 setup: ## install what the build, the demo and the tests need and this machine lacks
 	+@.ci/setup
@@ -25,10 +25,10 @@ setup: ## install what the build, the demo and the tests need and this machine l
 build: setup ## build both programs, optimised
 	+@$(CARGO) build --release --locked --bins
 
-# The demo's status says how the sale went: 0 as it should, 1 it did not, 2 it could not be tried. make
+# The status of the demo and of chaos says how it went: 0 as it should, 1 it did not, 2 it could not be tried. make
 # answers 2 for whatever fails below it, except in question mode (-q), in which a status of 1 is passed on.
 # Question mode runs nothing but the lines that begin with a +, so all lines on the way have one.
-ifeq ($(MAKECMDGOALS),demo)
+ifneq ($(filter $(MAKECMDGOALS),demo chaos),)
 MAKEFLAGS += -q
 endif
 
@@ -62,13 +62,18 @@ bench: build ## measure the sale beside others in rounds; tables, and plots in t
 screenshots: ## make the pictures of the page for the README (needs pngquant, and ports 8080 and 8090)
 	@.ci/setup --test
 	@command -v pngquant >/dev/null || { echo "pngquant is missing: apt-get install pngquant" >&2; exit 2; }
-	@$(CARGO) build --release --locked --bins
 	@$(CARGO) test --release --locked --test it -- --ignored --exact page::pictures::pictures_of_the_readme
 	@mkdir -p docs/page
 	@for name in sale oversold; do \
 	  pngquant --force --strip --speed 1 --output docs/page/$$name.png target/screenshots/readme-$$name.png; \
 	done
 	@ls -l docs/page
+
+# A directory of its own: its program can be told to sell what it does not have, and must not be taken for
+# the one that is shipped. CHAOS_SECONDS and CHAOS_SEED are read from the environment, or after `make`.
+chaos: setup ## break everything under load, and show that nothing is lost (some minutes)
+	+@$(CARGO) build --release --locked --bins --features chaos --target-dir target/with-chaos
+	+@exec target/with-chaos/release/flash-sale chaos $(ARGS)
 
 clean: ## remove everything that was built
 	@$(CARGO) clean

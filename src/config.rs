@@ -1,6 +1,11 @@
-//! Every flag of `serve` and its environment variable, once.
+//! Every flag of `serve` and its environment variable, once. Those that say where the servers are, which
+//! other commands take as well, are [`Servers`].
 //!
 //! A flag `--lock-ttl` is also the variable `FLASH_SALE_LOCK_TTL`; a flag wins over its variable.
+
+mod servers;
+
+pub use servers::Servers;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -14,7 +19,7 @@ use crate::defence::Defence;
 use crate::fault::Rule;
 use crate::http::server::ServerOptions;
 use crate::http::{DemoAccess, StartAccess};
-use crate::inventory::Inventory;
+use crate::inventory::{InvalidItem, Inventory, Item};
 use crate::sale::{HoldMode, LockMode, SaleOptions};
 use crate::secret::Secret;
 
@@ -29,64 +34,13 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_INSTANCE", value_parser = instance_name)]
     pub instance: Option<String>,
 
-    /// Addresses of the etcd cluster, separated by commas
-    #[arg(
-        long,
-        env = "FLASH_SALE_ETCD",
-        value_name = "URL",
-        default_value = "http://127.0.0.1:2379",
-        value_delimiter = ',',
-        value_parser = etcd_address
-    )]
-    pub etcd: Vec<String>,
-
-    /// User name for etcd, if it asks for one
-    #[arg(long, env = "FLASH_SALE_ETCD_USER", value_name = "NAME")]
-    pub etcd_user: Option<String>,
-
-    /// Password for etcd; other users of this machine can see a flag, so prefer the file
-    #[arg(
-        long,
-        env = "FLASH_SALE_ETCD_PASSWORD",
-        value_name = "PASSWORD",
-        hide_env_values = true,
-        requires = "etcd_user",
-        conflicts_with = "etcd_password_file"
-    )]
-    pub etcd_password: Option<Secret>,
-
-    /// File with the password for etcd
-    #[arg(
-        long,
-        env = "FLASH_SALE_ETCD_PASSWORD_FILE",
-        value_name = "FILE",
-        requires = "etcd_user"
-    )]
-    pub etcd_password_file: Option<PathBuf>,
-
-    /// Address of Redis; a user, a password and a database can stand in it, as in
-    /// `redis://user:password@host:6379/0`
-    #[arg(
-        long,
-        env = "FLASH_SALE_REDIS",
-        value_name = "URL",
-        default_value = "redis://127.0.0.1:6379",
-        hide_env_values = true,
-        conflicts_with = "redis_file"
-    )]
-    pub redis: Secret,
-
-    /// File with the address of Redis, which may hold a password
-    #[arg(long, env = "FLASH_SALE_REDIS_FILE", value_name = "FILE")]
-    pub redis_file: Option<PathBuf>,
+    /// Where the servers are
+    #[command(flatten)]
+    pub servers: Servers,
 
     /// What guards the stock
     #[arg(long, env = "FLASH_SALE_LOCK", default_value = "etcd")]
     pub lock: LockMode,
-
-    /// Name of the default item's lock; another item's lock is this name, `:` and the item's
-    #[arg(long, env = "FLASH_SALE_LOCK_NAME", value_name = "NAME", default_value = "stock-lock", value_parser = lock_name)]
-    pub lock_name: String,
 
     /// How long the lock outlives an instance that died
     #[arg(long, env = "FLASH_SALE_LOCK_TTL", value_name = "TIME", default_value = "30s", value_parser = duration("2s", "10m"))]
@@ -229,12 +183,7 @@ impl Config {
     /// # Errors
     /// [`SecretFileError`] names the flag and the file.
     pub fn read_secret_files(&mut self) -> Result<(), SecretFileError> {
-        if let Some(path) = self.redis_file.take() {
-            self.redis = read_secret("--redis-file", &path)?;
-        }
-        if let Some(path) = self.etcd_password_file.take() {
-            self.etcd_password = Some(read_secret("--etcd-password-file", &path)?);
-        }
+        self.servers.read_secret_files()?;
         if let Some(path) = self.admin_token_file.take() {
             self.admin_token = Some(read_secret("--admin-token-file", &path)?);
         }
@@ -261,7 +210,7 @@ impl Config {
     /// How the instance sells, given the port that it listens on.
     pub fn sale_options(&self, port: u16) -> SaleOptions {
         SaleOptions {
-            lock_name: self.lock_name.clone(),
+            lock_name: self.servers.lock_name.clone(),
             instance: self.instance.clone().unwrap_or_else(|| port.to_string()),
             queue_length: self.queue_length,
             hold: self.hold,
@@ -320,21 +269,6 @@ fn address(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse().map_err(|_| "an address is an IP and a port, such as 127.0.0.1:8080 or [::]:8080")
 }
 
-fn etcd_address(text: &str) -> Result<String, &'static str> {
-    let uri: Option<Uri> = text.parse().ok();
-    let plain = uri.filter(|uri| {
-        uri.scheme_str() == Some("http")
-            && uri.host().is_some_and(|host| !host.is_empty())
-            && matches!(uri.path(), "" | "/")
-            && uri.query().is_none()
-    });
-    // the client would show a password in an address wherever it shows the address
-    let plain = plain.filter(|uri| uri.authority().is_some_and(|a| !a.as_str().contains('@')));
-    plain.map(|_| text.to_owned()).ok_or(
-        "an etcd address looks like http://127.0.0.1:2379; user and password have flags of their own",
-    )
-}
-
 fn demo_address(text: &str) -> Result<Uri, &'static str> {
     let uri: Option<Uri> = text.parse().ok();
     let plain = uri.filter(|uri| {
@@ -352,6 +286,11 @@ fn admin_token(text: &str) -> Result<Secret, &'static str> {
     (!is_empty).then(|| Secret::new(text.trim())).ok_or("an admin token has at least one character")
 }
 
+/// `default` is what the default item is called everywhere.
+pub(crate) fn item_name(text: &str) -> Result<Item, InvalidItem> {
+    if text == "default" { Ok(Item::DEFAULT) } else { text.parse() }
+}
+
 fn instance_name(text: &str) -> Result<String, &'static str> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     let valid = (1..=64).contains(&text.len()) && text.bytes().all(allowed);
@@ -360,18 +299,8 @@ fn instance_name(text: &str) -> Result<String, &'static str> {
         .ok_or("an instance name is 1 to 64 letters, digits, dots, - and _")
 }
 
-fn lock_name(text: &str) -> Result<String, &'static str> {
-    let valid = (1..=128).contains(&text.len())
-        && text.bytes().all(|b| b.is_ascii_graphic())
-        && !text.starts_with('/')
-        && !text.ends_with('/');
-    valid
-        .then(|| text.to_owned())
-        .ok_or("a lock name is 1 to 128 visible ASCII characters, with no / at either end")
-}
-
 /// A parser for times from `min` to `max`.
-fn duration(
+pub(crate) fn duration(
     min: &'static str,
     max: &'static str,
 ) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {

@@ -7,17 +7,19 @@
 //!
 //! # Layout
 //!
-//! Imports go one way: `bench` uses `demo`; `serve`, `demo` and `http` use `sale`, `sale` uses `lock` and `inventory`.
+//! Imports go one way: `chaos` uses `bench` and `demo`, `bench` uses `demo`; `serve`, `demo` and `http` use `sale`, `sale` uses `lock` and `inventory`.
 //!
 //! - [`lock`]: the reusable part, a reentrant distributed lock. It uses nothing else of this crate.
 //! - [`inventory`]: the stock in Redis. Of the lock it knows the token alone.
 //! - [`sale`]: where lock meets stock.
 //! - [`http`]: the interface of one instance.
 //! - [`serve`]: the `serve` command: connect, run, stop. [`config`] has its flags.
+//! - [`adopt`]: the `adopt` command, for an operator after etcd or Redis was set up anew.
 //! - [`demo`]: the `demo` command: private servers, the instances, the run, the verdict. The
 //!   integration tests use its servers, too.
 //! - [`mod@bench`]: the `bench` command: the sale beside others, in rounds, on the demo's servers.
 //! - [`watch`]: the `watch` command, the terminal's counterpart of the page.
+//! - `chaos`: the `chaos` command: faults and what must hold all the same; with the feature of this name.
 //! - [`health`]: the `health` command, for containers.
 //! - [`defence`] and [`fault`]: how tests take a defence away, or have a fault at a given point. Used by
 //!   all but the lock, which has its own.
@@ -52,8 +54,11 @@
 //! }
 //! ```
 
+pub mod adopt;
 pub mod bench;
 pub mod chain;
+#[cfg(feature = "chaos")]
+pub mod chaos;
 pub mod config;
 pub mod defence;
 pub mod demo;

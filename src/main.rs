@@ -4,6 +4,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use flash_sale::adopt::{self, AdoptOptions};
 use flash_sale::bench::{self, BenchOptions};
 use flash_sale::chain::Chain;
 use flash_sale::config::Config;
@@ -28,9 +29,12 @@ struct Arguments {
 enum Command {
     /// Run one instance of the service until SIGTERM or Ctrl-C
     Serve(Box<Config>),
+    Adopt(Box<AdoptOptions>),
     Demo(DemoOptions),
     Bench(BenchOptions),
     Watch(WatchOptions),
+    #[cfg(feature = "chaos")]
+    Chaos(flash_sale::chaos::ChaosOptions),
     /// Ask an instance how it is: status 0 if it is well, 1 and a reason if not
     Health(HealthOptions),
 }
@@ -55,9 +59,12 @@ async fn run(arguments: Arguments) -> ExitCode {
     let done: Result<(), Box<dyn Error>> = match logging::init(&log) {
         Err(error) => Err(error.into()),
         Ok(()) => match command {
+            Command::Adopt(options) => return adopt::run(*options).await,
             Command::Demo(options) => return demo::run(options).await,
             Command::Bench(options) => return bench::run(options).await,
             Command::Watch(options) => return watch::run(options).await,
+            #[cfg(feature = "chaos")]
+            Command::Chaos(options) => return flash_sale::chaos::run(options).await,
             Command::Serve(config) => serve::serve(*config).await.map_err(Into::into),
             Command::Health(options) => health::check(&options).await.map_err(Into::into),
         },

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use super::contender::Contender;
 use super::error::BenchError;
 use super::load;
-use crate::demo::instance::{Instance, Shared};
+use crate::demo::instance::{Instance, LOCK_NAME, Shared};
 use crate::demo::{
     DemoError, EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, RedisOptions, ports,
 };
@@ -76,6 +76,7 @@ impl Arena {
             etcd: &etcd,
             redis: &redis,
             lock: contender.lock(),
+            lock_name: LOCK_NAME,
             instances,
             flags: &flags,
         };

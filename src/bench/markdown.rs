@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 /// A table whose columns are as wide as they need to be; empty without rows. The first column is
 /// text, the others are figures.
-pub(super) fn rows<const N: usize>(
+pub(crate) fn rows<const N: usize>(
     head: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> String {

@@ -22,7 +22,7 @@ mod error;
 mod etcd_cost;
 mod load;
 mod machine;
-mod markdown;
+pub(crate) mod markdown;
 mod memory;
 mod options;
 mod plots;

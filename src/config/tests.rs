@@ -20,8 +20,8 @@ fn parse(flags: &[&str]) -> Result<Config, String> {
 fn the_defaults() {
     let config = parse(&[]).expect("no flag is needed");
     assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
-    assert_eq!(config.etcd, ["http://127.0.0.1:2379"]);
-    assert_eq!(config.redis.expose(), "redis://127.0.0.1:6379");
+    assert_eq!(config.servers.etcd, ["http://127.0.0.1:2379"]);
+    assert_eq!(config.servers.redis.expose(), "redis://127.0.0.1:6379");
     assert_eq!(config.lock, LockMode::Etcd);
     assert_eq!(config.lock_ttl, Duration::from_secs(30));
     assert_eq!(config.sale_options(8090).instance, "8090");
@@ -53,6 +53,8 @@ fn wrong_values_get_a_sentence() {
         ("--queue-length", "0", "a whole number from 1 to 1000000 is allowed"),
         ("--instance", "a b", "an instance name is"),
         ("--lock-name", "a/", "a lock name is"),
+        ("--redis-replicas", "101", "a whole number from 0 to 100 is allowed"),
+        ("--redis-replica-timeout", "0s", "a time from 1ms to 1m is allowed"),
         ("--lock", "redis", "etcd, local, none"),
         ("--admin-token", "", "at least one character"),
         ("--without", "fence,sense", "a defence that this program can do without is fence"),
@@ -66,7 +68,7 @@ fn wrong_values_get_a_sentence() {
 #[test]
 fn several_etcd_addresses_are_separated_by_commas() {
     let config = parse(&["--etcd", "http://a:2379,http://b:2379"]).expect("two addresses");
-    assert_eq!(config.etcd, ["http://a:2379", "http://b:2379"]);
+    assert_eq!(config.servers.etcd, ["http://a:2379", "http://b:2379"]);
 }
 
 #[test]

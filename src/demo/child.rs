@@ -207,6 +207,15 @@ impl Child {
         self.signal(Signal::CONT)
     }
 
+    /// Whether it stands still, by our [`pause`](Self::pause) or by its own doing. Looks at `/proc`, and
+    /// says no where there is none.
+    pub fn is_paused(&self) -> bool {
+        // the name before the state may have brackets of its own
+        let state = std::fs::read_to_string(format!("/proc/{}/stat", self.pid));
+        state
+            .is_ok_and(|line| line.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
+    }
+
     fn signal(&self, signal: Signal) -> io::Result<()> {
         // no id once it was waited for: the number may be somebody else's by then
         let pid = self.process.id().and_then(|pid| Pid::from_raw(pid.try_into().ok()?));

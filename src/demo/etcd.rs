@@ -20,10 +20,10 @@ pub struct EtcdOptions {
     pub quota_backend_bytes: Option<u64>,
 }
 
-/// An etcd of one member on a free port of 127.0.0.1, with data in a directory of its own.
+/// A member of etcd, the only one if not said otherwise, on a free port of 127.0.0.1, with data in a directory of its own.
 ///
 /// Process and directory go when this value is dropped, and when our process ends, however it
-/// ends. Each one has a cluster id of its own.
+/// ends. Each cluster has an id of its own.
 #[derive(Debug)]
 pub struct PrivateEtcd {
     // before the directory: it is told to end first
@@ -52,10 +52,31 @@ impl PrivateEtcd {
         Self::start_somewhere(|| OwnedDir::create_in(parent), &options).await
     }
 
+    /// Starts a cluster of `members` in `parent`, and waits until all of them answer.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub async fn start_cluster_in(
+        parent: &OwnedDir,
+        members: usize,
+        options: EtcdOptions,
+    ) -> Result<Vec<Self>, ServerError> {
+        Self::start_members(|| OwnedDir::create_in(parent), members, &options).await
+    }
+
     async fn start_somewhere(
         create_dir: impl Fn() -> io::Result<OwnedDir>,
         options: &EtcdOptions,
     ) -> Result<Self, ServerError> {
+        let mut members = Self::start_members(create_dir, 1, options).await?;
+        Ok(members.remove(0))
+    }
+
+    async fn start_members(
+        create_dir: impl Fn() -> io::Result<OwnedDir>,
+        members: usize,
+        options: &EtcdOptions,
+    ) -> Result<Vec<Self>, ServerError> {
         let program = find_program(&["etcd"]).ok_or(ServerError::NotInstalled {
             program: "etcd",
             apt: "etcd-server etcd-client",
@@ -64,8 +85,7 @@ impl PrivateEtcd {
         })?;
         let mut attempt = 1;
         loop {
-            let dir = create_dir().map_err(ServerError::system("etcd"))?;
-            match Self::start_on_free_ports(program.clone(), dir, options).await {
+            match Self::start_on_free_ports(&program, &create_dir, members, options).await {
                 Err(error) if error.is_port_taken() && attempt < PORT_ATTEMPTS => attempt += 1,
                 result => return result,
             }
@@ -73,40 +93,55 @@ impl PrivateEtcd {
     }
 
     async fn start_on_free_ports(
-        program: PathBuf,
-        dir: OwnedDir,
+        program: &std::path::Path,
+        create_dir: &impl Fn() -> io::Result<OwnedDir>,
+        members: usize,
         options: &EtcdOptions,
-    ) -> Result<Self, ServerError> {
-        let [port, peer_port] = free_ports().map_err(ServerError::system("etcd"))?;
-        let client_url = format!("http://127.0.0.1:{port}");
-        let peer_url = format!("http://127.0.0.1:{peer_port}");
-        // also tells our member from one of somebody else that took the port before us
-        let name = format!("flash-sale-{}", uuid::Uuid::new_v4().simple());
-        let mut args: Vec<String> = [
-            ("--name", name.as_str()),
-            ("--data-dir", &dir.path().join("data").to_string_lossy()),
-            ("--listen-client-urls", &client_url),
-            ("--advertise-client-urls", &client_url),
-            ("--listen-peer-urls", &peer_url),
-            ("--initial-advertise-peer-urls", &peer_url),
-            ("--initial-cluster", &format!("{name}={peer_url}")),
-            // etcd derives the cluster's id from it
-            ("--initial-cluster-token", &name),
-            ("--initial-cluster-state", "new"),
-            // 3.4 has an older logger as its default, which knows no levels
-            ("--logger", "zap"),
-            ("--log-level", "warn"),
-        ]
-        .into_iter()
-        .flat_map(|(flag, value)| [flag.to_owned(), value.to_owned()])
-        .collect();
-        if let Some(bytes) = options.quota_backend_bytes {
-            args.extend(["--quota-backend-bytes".to_owned(), bytes.to_string()]);
+    ) -> Result<Vec<Self>, ServerError> {
+        let system = ServerError::system("etcd");
+        let mut seats = Vec::with_capacity(members);
+        for _ in 0..members {
+            let [port, peer_port] = free_ports().map_err(&system)?;
+            // also tells our member from one of somebody else that took the port before us
+            let name = format!("flash-sale-{}", uuid::Uuid::new_v4().simple());
+            seats.push((name, port, format!("http://127.0.0.1:{peer_port}")));
         }
-        let child = spawn(&program, &args, &dir)?;
-        let mut etcd = Self { child, dir, program, args, name, port };
-        etcd.until_ready().await?;
-        Ok(etcd)
+        let cluster: Vec<_> =
+            seats.iter().map(|(name, _, peer_url)| format!("{name}={peer_url}")).collect();
+        // etcd derives the cluster's id from it
+        let token = seats.first().map(|(name, ..)| name.clone()).unwrap_or_default();
+        let mut all = Vec::with_capacity(members);
+        for (name, port, peer_url) in seats {
+            let dir = create_dir().map_err(&system)?;
+            let client_url = format!("http://127.0.0.1:{port}");
+            let mut args: Vec<String> = [
+                ("--name", name.as_str()),
+                ("--data-dir", &dir.path().join("data").to_string_lossy()),
+                ("--listen-client-urls", &client_url),
+                ("--advertise-client-urls", &client_url),
+                ("--listen-peer-urls", &peer_url),
+                ("--initial-advertise-peer-urls", &peer_url),
+                ("--initial-cluster", &cluster.join(",")),
+                ("--initial-cluster-token", &token),
+                ("--initial-cluster-state", "new"),
+                // 3.4 has an older logger as its default, which knows no levels
+                ("--logger", "zap"),
+                ("--log-level", "warn"),
+            ]
+            .into_iter()
+            .flat_map(|(flag, value)| [flag.to_owned(), value.to_owned()])
+            .collect();
+            if let Some(bytes) = options.quota_backend_bytes {
+                args.extend(["--quota-backend-bytes".to_owned(), bytes.to_string()]);
+            }
+            let child = spawn(program, &args, &dir)?;
+            all.push(Self { child, dir, program: program.to_owned(), args, name, port });
+        }
+        // none of several answers before most of them run
+        for member in &mut all {
+            member.until_ready().await?;
+        }
+        Ok(all)
     }
 
     /// The port for clients, on 127.0.0.1.

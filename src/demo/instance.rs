@@ -40,6 +40,7 @@ pub(crate) struct Shared<'a> {
     pub(crate) etcd: &'a str,
     pub(crate) redis: &'a str,
     pub(crate) lock: LockMode,
+    pub(crate) lock_name: &'a str,
     /// How many instances share this machine's cores.
     pub(crate) instances: usize,
     /// Further flags.
@@ -49,6 +50,15 @@ pub(crate) struct Shared<'a> {
 impl Instance {
     /// Starts it, without waiting for it.
     pub(crate) fn start(port: u16, shared: Shared<'_>) -> Result<Self, DemoError> {
+        Self::start_as(&port.to_string(), port, shared)
+    }
+
+    /// As [`start`](Self::start), under another name than its port.
+    pub(crate) fn start_as(
+        instance: &str,
+        port: u16,
+        shared: Shared<'_>,
+    ) -> Result<Self, DemoError> {
         let lock = shared.lock.to_possible_value();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let workers = (cores / shared.instances.max(1)).max(1);
@@ -62,13 +72,13 @@ impl Instance {
             "--redis",
             shared.redis,
             "--instance",
-            &port.to_string(),
+            instance,
             "--workers",
             &workers.to_string(),
             "--shutdown-grace",
             SHUTDOWN_GRACE,
             "--lock-name",
-            LOCK_NAME,
+            shared.lock_name,
             "--lock",
             lock.as_ref().map_or("etcd", |lock| lock.get_name()),
         ];

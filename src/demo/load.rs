@@ -45,7 +45,7 @@ pub(super) struct Report {
 ///
 /// # Errors
 /// When it is not there.
-pub(super) fn find(own_program: &Path) -> Result<PathBuf, DemoError> {
+pub(crate) fn find(own_program: &Path) -> Result<PathBuf, DemoError> {
     let loadtest = own_program.with_file_name("loadtest");
     if loadtest.is_file() { Ok(loadtest) } else { Err(DemoError::NoLoadtest(loadtest)) }
 }

@@ -11,21 +11,23 @@
 //! - [`dir`]: a directory that goes when we end
 //! - [`etcd`], [`redis`]: private servers on free ports, with data of their own
 //! - [`ports`], [`probe`]: finding a port, asking whether somebody answers there
+//! - [`proxy`]: what networks do
 
 pub mod child;
 pub mod dir;
 mod error;
 pub mod etcd;
 pub(crate) mod instance;
-mod load;
+pub(crate) mod load;
 mod options;
 pub mod ports;
 pub mod probe;
+pub mod proxy;
 pub mod redis;
 mod run;
 mod screen;
 pub mod server;
-mod signals;
+pub(crate) mod signals;
 mod stage;
 mod verdict;
 
@@ -34,6 +36,7 @@ pub use dir::OwnedDir;
 pub use error::DemoError;
 pub use etcd::{EtcdOptions, PrivateEtcd};
 pub use options::DemoOptions;
+pub use proxy::{Proxy, Way};
 pub use redis::{PrivateRedis, RedisOptions};
 pub use run::run;
 pub use server::ServerError;

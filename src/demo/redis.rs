@@ -18,12 +18,14 @@ pub struct RedisOptions {
     pub databases: Option<u32>,
     /// The size in bytes beyond which it refuses to write; no limit if `None`.
     pub maxmemory_bytes: Option<u64>,
+    /// Whether it keeps its data in memory alone, so that they go with the process.
+    pub volatile: bool,
 }
 
 /// A Redis on a free port of 127.0.0.1, with data in a directory of its own.
 ///
-/// It is set up to lose nothing that it acknowledged: each write is on the disk before its answer,
-/// and nothing is evicted. Process and directory go when this value is dropped, and when our
+/// If not said otherwise, it is set up to lose nothing that it acknowledged: each write is on the disk
+/// before its answer, and nothing is evicted. Process and directory go when this value is dropped, and when our
 /// process ends, however it ends.
 #[derive(Debug)]
 pub struct PrivateRedis {
@@ -84,7 +86,7 @@ impl PrivateRedis {
             ("--bind", "127.0.0.1"),
             ("--daemonize", "no"),
             ("--dir", &dir.path().to_string_lossy()),
-            ("--appendonly", "yes"),
+            ("--appendonly", if options.volatile { "no" } else { "yes" }),
             ("--appendfsync", "always"),
             // the log has everything already
             ("--save", ""),

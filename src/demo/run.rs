@@ -155,6 +155,7 @@ impl Show<'_> {
             etcd: &etcd.endpoint(),
             redis: &redis.url(),
             lock: options.lock,
+            lock_name: LOCK_NAME,
             instances: options.instances.into(),
             flags: &flags,
         };

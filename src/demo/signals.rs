@@ -6,7 +6,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// A signal that asks us to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(crate) enum Ending {
     /// SIGINT: Ctrl-C.
     Interrupt,
     /// SIGTERM: `kill`.
@@ -17,7 +17,7 @@ pub(super) enum Ending {
 
 impl Ending {
     /// The exit code that shells give to a process that this signal ended.
-    pub(super) fn exit_code(self) -> u8 {
+    pub(crate) fn exit_code(self) -> u8 {
         let number = match self {
             Self::Interrupt => SignalKind::interrupt(),
             Self::Terminate => SignalKind::terminate(),
@@ -28,14 +28,14 @@ impl Ending {
 }
 
 /// Listens to all of them from the moment it is made.
-pub(super) struct Signals {
+pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
     hang_up: Signal,
 }
 
 impl Signals {
-    pub(super) fn listen() -> io::Result<Self> {
+    pub(crate) fn listen() -> io::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
@@ -44,7 +44,7 @@ impl Signals {
     }
 
     /// The next one. Cancel safe: one that came is kept for the next call.
-    pub(super) async fn next(&mut self) -> Ending {
+    pub(crate) async fn next(&mut self) -> Ending {
         tokio::select! {
             _ = self.interrupt.recv() => Ending::Interrupt,
             _ = self.terminate.recv() => Ending::Terminate,

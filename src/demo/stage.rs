@@ -103,6 +103,7 @@ impl Stage {
 }
 
 /// What is told of a process.
+#[derive(Clone, Copy)]
 pub(super) enum End<'a> {
     /// It has ended.
     Ended(&'a io::Result<ExitStatus>),

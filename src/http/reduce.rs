@@ -12,6 +12,7 @@ use super::state::AppState;
 use super::{accept, body, idempotency, params, reply};
 use crate::inventory::{Accepted, Item, Order, OrderId, Outcome};
 use crate::lock::Token;
+use crate::sale::SaleError;
 
 #[derive(Serialize)]
 struct Reserved<'a> {
@@ -65,6 +66,7 @@ pub(super) async fn reduce(
              use a new Idempotency-Key for a new order",
         )
         .with_order(id)),
+        Outcome::Damaged { what } => Err(SaleError::Damaged { item, what }.into()),
     }
 }
 

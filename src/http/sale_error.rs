@@ -33,9 +33,16 @@ impl From<SaleError> for Problem {
                 ProblemType::StoreUnavailable,
                 "the store does not answer: nothing was taken, ask again later",
             ),
+            SaleError::StoreRolledBack { item, .. } => Self::new(
+                ProblemType::StoreRolledBack,
+                "the store lacks what it acknowledged to this instance, so it has lost data or runs on an \
+                 older copy: nothing is sold until an operator has brought the right data back, has \
+                 started the sale afresh, or has accepted the loss with `flash-sale adopt store`",
+            )
+            .with_item(item),
             SaleError::OutcomeUnknown { order, .. } => Self::new(
                 ProblemType::OutcomeUnknown,
-                "the store did not answer in time, so the order may stand or not: ask again with \
+                "the store did not confirm the order in time, so the order may stand or not: ask again with \
                  this order id as the Idempotency-Key, which takes nothing twice",
             )
             .with_order(order),
@@ -58,7 +65,7 @@ impl From<SaleError> for Problem {
                 let detail = format!(
                     "the stock was guarded by etcd cluster {theirs}, and this instance uses cluster \
                      {ours}: nothing is sold until an operator has made sure that no instance uses \
-                     the other cluster any more, and has adopted the fence"
+                     the other cluster any more, and has run `flash-sale adopt cluster`"
                 );
                 Self::new(ProblemType::ForeignFence, detail).with_item(item)
             }
@@ -93,7 +100,10 @@ fn log(error: &SaleError) {
         | SaleError::OutcomeUnknown { .. }
         | SaleError::StartUnknown { .. } => (&STORE, false),
         SaleError::ForeignFence { .. } | SaleError::Damaged { .. } => (&DATA, true),
-        SaleError::UnknownItem { .. } | SaleError::Stopping => return,
+        // the inventory has told the log of a roll-back, once
+        SaleError::UnknownItem { .. } | SaleError::StoreRolledBack { .. } | SaleError::Stopping => {
+            return;
+        }
     };
     let Some(suppressed) = throttle.pass() else { return };
     let error = Chain(error);
@@ -140,6 +150,11 @@ mod tests {
                 503,
             ),
             (SaleError::UnknownItem { item: item.clone() }, "unknown-item", 404),
+            (
+                SaleError::StoreRolledBack { item: item.clone(), what: "pw".into() },
+                "store-rolled-back",
+                503,
+            ),
             (SaleError::Damaged { item, what: "pw".into() }, "damaged", 500),
             (SaleError::Stopping, "stopping", 503),
         ];

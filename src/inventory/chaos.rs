@@ -3,7 +3,7 @@
 use redis::Value;
 
 use super::connection::Effect;
-use super::script::{Script, WRITE, not_understood};
+use super::script::{WRITE, not_understood};
 use super::{Inventory, InventoryError, Item, Keys, read};
 use crate::defence::Defence;
 use crate::fault::{self, Point};
@@ -76,11 +76,13 @@ pub(super) async fn finish(
     let (sold, _, fields): (String, Vec<String>, Vec<String>) =
         redis::from_redis_value(left).map_err(|_| not_understood())?;
     let keys = Keys::of(item);
-    let script = Script::new(FINISH);
     let arguments = |command: &mut redis::Cmd| {
         command.arg(&sold).arg(&fields);
     };
-    script.call(&inventory.connection, Effect::Write, &keys.all(), arguments).await?;
+    let mut run = redis::cmd("EVAL");
+    run.arg(FINISH).arg(keys.all().len()).arg(&keys.all()[..]);
+    arguments(&mut run);
+    let _: String = inventory.connection.query(&run, Effect::Write).await?;
     Ok(answers)
 }
 

@@ -16,11 +16,22 @@ use futures_util::future::{BoxFuture, Shared};
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, FromRedisValue, IntoConnectionInfo, ProtocolVersion,
-    PushInfo, PushKind, RedisError,
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, IntoConnectionInfo,
+    ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, ServerErrorKind, Value,
 };
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::InventoryError;
+use super::script::RedisAnswer;
+use super::server::LastServer;
+
+/// How long the pause before a second attempt to connect is at first, and at the most. The first
+/// attempt is made at once.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// A connection that lived so long was a good one: the next attempt is a first one again.
+const GOOD_AFTER: Duration = Duration::from_secs(1);
 
 /// How long to wait for the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +52,8 @@ impl Default for InventoryOptions {
 
 /// One multiplexed connection, opened when needed. Clones share it.
 ///
-/// A call makes at most one attempt to connect and sends each command at most once.
+/// A call makes at most one attempt to connect and sends each command at most once. Attempts in a row
+/// have a pause between them; calls wait for it, since it is short.
 #[derive(Clone)]
 pub(super) struct Connection(Arc<Link>);
 
@@ -50,7 +62,36 @@ struct Link {
     options: InventoryOptions,
     /// The attempt under way, or the connection that it led to. Callers share one attempt, so that
     /// none waits longer than one attempt takes, however many there are.
-    attempt: Mutex<Option<Attempt>>,
+    slot: Mutex<Slot>,
+    last_server: Arc<LastServer>,
+}
+
+#[derive(Default)]
+struct Slot {
+    attempt: Option<Attempt>,
+    /// When the latest attempt was begun.
+    begun_at: Option<Instant>,
+    /// How many attempts in a row led to no connection that lived.
+    failures: u32,
+}
+
+impl Slot {
+    /// When the next attempt may begin. Many instances wait for the same server: they must not come all
+    /// at once, hence the chance in it.
+    fn begin(&mut self, now: Instant) -> Instant {
+        let begun_at = self.begun_at.filter(|begun_at| now < *begun_at + GOOD_AFTER);
+        self.failures = begun_at.map_or(0, |_| self.failures.saturating_add(1));
+        let pause = match self.failures {
+            0 => Duration::ZERO,
+            failures => FIRST_PAUSE.saturating_mul(1 << (failures - 1).min(16)).min(LONGEST_PAUSE),
+        };
+        // 50 to 100 of a hundred parts
+        let chance = u32::from(uuid::Uuid::new_v4().as_bytes()[0]) * 50 / 255;
+        let begins_at = begun_at.map_or(now, |begun_at| begun_at + pause * (50 + chance) / 100);
+        let begins_at = begins_at.max(now);
+        self.begun_at = Some(begins_at);
+        begins_at
+    }
 }
 
 #[derive(Clone)]
@@ -78,7 +119,17 @@ impl Connection {
         let tcp = TcpSettings::default().set_nodelay(true);
         let info = info.set_redis_settings(redis).set_tcp_settings(tcp);
         let client = Client::open(info).map_err(invalid)?;
-        Ok(Self(Arc::new(Link { client, options, attempt: Mutex::new(None) })))
+        let last_server = Arc::default();
+        Ok(Self(Arc::new(Link { client, options, slot: Mutex::default(), last_server })))
+    }
+
+    /// A connection of its own to the same server, which waits longer for answers.
+    pub(super) fn patient_by(&self, longer: Duration) -> Self {
+        let Link { client, options, last_server, .. } = &*self.0;
+        let (client, last_server) = (client.clone(), Arc::clone(last_server));
+        let response_timeout = options.response_timeout + longer;
+        let options = InventoryOptions { response_timeout, ..*options };
+        Self(Arc::new(Link { client, options, slot: Mutex::default(), last_server }))
     }
 
     /// Connects, unless connected.
@@ -108,14 +159,43 @@ impl Connection {
     ) -> Result<Result<T, RedisError>, InventoryError> {
         let (attempt, mut connection) = self.ready().await?;
         let answer = command.query_async(&mut connection).await;
-        if let Err(error) = &answer
-            && (error.is_io_error() || error.is_unrecoverable_error())
-        {
-            // Also after a timeout: the other end may have gone without a word, and a new
-            // connection finds out.
-            self.forget(&attempt);
-        }
+        self.judge(&attempt, &answer);
         Ok(answer)
+    }
+
+    /// As [`try_query`](Self::try_query), and with it sends another command, if there is one, whose
+    /// answer comes second.
+    pub(super) async fn try_query_then(
+        &self,
+        command: &Cmd,
+        then: Option<&Cmd>,
+    ) -> Result<RedisResult<(Value, Option<RedisAnswer>)>, InventoryError> {
+        let Some(then) = then else {
+            return Ok(self.try_query(command).await?.map(|answer| (answer, None)));
+        };
+        let (attempt, mut connection) = self.ready().await?;
+        let mut both = redis::pipe();
+        both.add_command(command.clone()).add_command(then.clone());
+        let answers = connection.send_packed_commands(&both, 0, 2).await;
+        let answer = answers.and_then(|answers| {
+            let mut answers = answers.into_iter().map(Value::extract_error);
+            let missing = || (ErrorKind::UnexpectedReturnType, "two answers were expected").into();
+            let first = answers.next().unwrap_or_else(|| Err(missing()))?;
+            Ok((first, Some(answers.next().unwrap_or_else(|| Err(missing())))))
+        });
+        self.judge(&attempt, &answer);
+        Ok(answer)
+    }
+
+    /// Has the next call connect anew if this connection is not worth keeping.
+    fn judge<T>(&self, attempt: &Attempt, answer: &RedisResult<T>) {
+        let Err(error) = answer else { return };
+        // Also after a timeout: the other end may have gone without a word, and a new connection finds
+        // out. And when the server became a replica: the address may lead to the new primary by now.
+        let is_replica = error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly);
+        if error.is_io_error() || error.is_unrecoverable_error() || is_replica {
+            self.forget(attempt);
+        }
     }
 
     async fn ready(&self) -> Result<(Attempt, MultiplexedConnection), InventoryError> {
@@ -131,13 +211,16 @@ impl Connection {
 
     fn attempt(&self) -> Attempt {
         let mut slot = self.slot();
-        match &*slot {
+        match &slot.attempt {
             Some(attempt) if !attempt.broken.load(Ordering::Acquire) => attempt.clone(),
-            _ => slot.insert(self.start_attempt()).clone(),
+            _ => {
+                let begins_at = slot.begin(Instant::now());
+                slot.attempt.insert(self.start_attempt(begins_at)).clone()
+            }
         }
     }
 
-    fn start_attempt(&self) -> Attempt {
+    fn start_attempt(&self, begins_at: Instant) -> Attempt {
         let broken = Arc::new(AtomicBool::new(false));
         let told = broken.clone();
         let config = AsyncConnectionConfig::new()
@@ -149,10 +232,19 @@ impl Connection {
                 }
                 Ok::<_, redis::aio::SendError>(())
             });
-        let client = self.0.client.clone();
+        let (client, last_server) = (self.0.client.clone(), Arc::clone(&self.0.last_server));
+        let within = self.0.options.connect_timeout;
         // A task of its own: an attempt whose first caller gave up goes on for the others.
         let task = tokio::spawn(async move {
-            client.get_multiplexed_async_connection_with_config(&config).await
+            sleep_until(begins_at).await;
+            let connect = async {
+                let mut connection =
+                    client.get_multiplexed_async_connection_with_config(&config).await?;
+                last_server.meet(&mut connection).await?;
+                Ok(connection)
+            };
+            let late = |_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
+            timeout(within, connect).await.unwrap_or_else(late)
         });
         let connection = task.map(|joined| {
             joined.unwrap_or_else(|_| Err(std::io::Error::other("the runtime stops").into()))
@@ -163,20 +255,54 @@ impl Connection {
     /// Has the next caller connect anew, unless somebody did so already.
     fn forget(&self, attempt: &Attempt) {
         let mut slot = self.slot();
-        if slot.as_ref().is_some_and(|now| Arc::ptr_eq(&now.broken, &attempt.broken)) {
-            *slot = None;
+        if slot.attempt.as_ref().is_some_and(|now| Arc::ptr_eq(&now.broken, &attempt.broken)) {
+            slot.attempt = None;
         }
     }
 
-    fn slot(&self) -> MutexGuard<'_, Option<Attempt>> {
+    /// Where the server is, without the password.
+    pub(super) fn address(&self) -> String {
+        self.0.client.get_connection_info().addr().to_string()
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Slot> {
         // Nothing panics while it is held; and if it did, the slot would still be whole.
-        self.0.attempt.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl fmt::Debug for Connection {
     /// The address alone: the URL may hold a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Connection({})", self.0.client.get_connection_info().addr())
+        write!(f, "Connection({})", self.address())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first attempt is made at once; those after it have pauses between them that grow to a bound,
+    /// none like the other; and after a connection that lived, the next one is a first one again.
+    #[tokio::test(start_paused = true)]
+    async fn attempts_in_a_row_have_pauses() {
+        let mut slot = Slot::default();
+        let mut now = Instant::now();
+        assert_eq!(slot.begin(now), now);
+        let mut bound = FIRST_PAUSE;
+        let mut pauses = Vec::new();
+        for _ in 0..40 {
+            // it failed at once
+            let pause = slot.begin(now) - now;
+            assert!(pause >= bound / 2 && pause <= bound, "{pause:?} of {bound:?}");
+            bound = (bound * 2).min(LONGEST_PAUSE);
+            now += pause;
+            pauses.push(pause);
+        }
+        pauses.sort();
+        pauses.dedup();
+        assert!(pauses.len() > 20, "they differ: {pauses:?}");
+        now += GOOD_AFTER;
+        assert_eq!(slot.begin(now), now);
     }
 }

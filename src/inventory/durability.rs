@@ -20,6 +20,13 @@ pub enum Warning {
     Eviction(String),
     /// The last write to the disk failed.
     DiskFailed,
+    /// Fewer replicas are connected than each write waits for.
+    TooFewReplicas {
+        /// How many are.
+        connected: u32,
+        /// How many must have each write.
+        wanted: u32,
+    },
     /// The server is a replica: it takes no orders, and reads may lag.
     Replica,
     /// The server does not tell this setting.
@@ -45,6 +52,11 @@ impl fmt::Display for Warning {
             ),
             Self::DiskFailed => f.write_str(
                 "Redis could not write its data to disk the last time it tried. Look at its log.",
+            ),
+            Self::TooFewReplicas { connected, wanted } => write!(
+                f,
+                "Redis has {connected} connected replicas, and each write waits for {wanted}: until they \
+                 are there, no order is acknowledged.",
             ),
             Self::Replica => f.write_str(
                 "this Redis is a replica: it takes no orders. Use the address of the primary.",
@@ -72,7 +84,16 @@ impl Inventory {
             let value = self.unless_refused(&["CONFIG", "GET", setting]).await?;
             settings.extend(value.unwrap_or_else(HashMap::new));
         }
-        Ok(warnings(&settings, &info))
+        let mut warnings = warnings(&settings, &info);
+        if let Some(wanted) = self.replicas().map(|replicas| replicas.count) {
+            let connected = info.lines().find_map(|line| line.strip_prefix("connected_slaves:"));
+            match connected.map(str::parse) {
+                Some(Ok(connected)) if connected >= wanted => {}
+                Some(Ok(connected)) => warnings.push(Warning::TooFewReplicas { connected, wanted }),
+                _ => warnings.push(Warning::NotChecked("connected_slaves")),
+            }
+        }
+        Ok(warnings)
     }
 
     /// The command's answer, or `None` if the server refuses it.

@@ -53,6 +53,24 @@ pub enum InventoryError {
         /// Which key, and what is wrong with it.
         what: String,
     },
+    /// The store lacks what it once acknowledged to this inventory: it lost its last writes, or an older
+    /// copy of its data was brought back. Nothing is sold from it until it has them again, the sale is
+    /// [started](super::Inventory::start) afresh, or the loss is
+    /// [accepted](super::Inventory::accept).
+    #[error("the store was rolled back: {what}")]
+    RolledBack {
+        /// What it lacks.
+        what: String,
+    },
+    /// A write was done, and too few replicas had it in time: a failover may yet undo it. The same call
+    /// again waits for them again.
+    #[error("{count} of {wanted} replicas have what was written")]
+    NotReplicated {
+        /// How many have it.
+        count: i64,
+        /// How many must.
+        wanted: u32,
+    },
     /// No answer, and nothing was written: the call was never sent, or was only a read.
     #[error("the store cannot be reached")]
     Unreachable {
@@ -79,22 +97,23 @@ pub enum InventoryError {
 impl InventoryError {
     /// Whether it is certain that this call changed nothing in the store.
     pub fn nothing_written(&self) -> bool {
-        !matches!(self, Self::Unanswered { .. })
+        !matches!(self, Self::Unanswered { .. } | Self::NotReplicated { .. })
     }
 
     /// Whether the same call can succeed later, without anybody repairing anything. A stale token
     /// never can; the orders can, under a new token.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Unreachable { .. } | Self::Unanswered { .. } => true,
+            Self::Unreachable { .. } | Self::Unanswered { .. } | Self::NotReplicated { .. } => true,
             Self::Refused { source } => is_transient(source),
             _ => false,
         }
     }
 
-    /// `error` happened before anything was sent.
+    /// `error` happened before anything was sent: there is nobody, or only a replica.
     pub(super) fn not_sent(source: RedisError) -> Self {
-        Self::Unreachable { source }
+        let is_replica = source.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly);
+        if is_replica { Self::Refused { source } } else { Self::Unreachable { source } }
     }
 
     /// `error` came back from a read.

@@ -1,41 +1,7 @@
 //! Following a sale at a bounded cost, for somebody who watches.
 
-use std::sync::LazyLock;
-
-use super::connection::Effect;
-use super::read::{State, Text, accepted, parse_stock};
-use super::script::Script;
+use super::read::{GLANCE, State, Text, accepted, parse_stock};
 use super::{Accepted, Inventory, InventoryError, Item, Keys, OrderId, Stock};
-
-/// The state, and what the ledger has behind a position, evenly thinned out to a given number and with
-/// the newest among them. `LINDEX` finds a place near the end of a list at once.
-static GLANCE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        "#!lua flags=no-writes
-        local function get(i) return redis.call('GET', KEYS[i]) end
-        local length = redis.call('LLEN', KEYS[5])
-        local after, most, last = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
-        local known = after <= length
-        if known and after > 0 and last ~= '' then
-          known = redis.call('LINDEX', KEYS[5], after - 1) == last
-        end
-        if not known then after = 0 end
-        if after < 0 then after = math.max(length - most, 0) end
-        local step, ids, records = 1, {}, {}
-        if most > 0 and length > after then
-          step = math.ceil((length - after) / most)
-          if step == 1 then
-            ids = redis.call('LRANGE', KEYS[5], after, -1)
-          else
-            for i = length - 1, after, -step do
-              table.insert(ids, 1, redis.call('LINDEX', KEYS[5], i))
-            end
-          end
-          records = redis.call('HMGET', KEYS[4], unpack(ids))
-        end
-        return {{get(1), get(2), get(3), get(6), length}, known and 1 or 0, step, ids, records}",
-    )
-});
 
 /// How far somebody has followed the ledger: a position, and the order there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +46,7 @@ impl Inventory {
         let arguments = |command: &mut redis::Cmd| {
             command.arg(after).arg(most).arg(last);
         };
-        let answer = GLANCE.call(&self.connection, Effect::Read, &keys.all(), arguments).await?;
+        let answer = self.read(item, &GLANCE, arguments).await?;
         let (state, is_same_ledger, step, ids, records): (
             State,
             bool,

@@ -18,6 +18,8 @@ pub struct Keys {
     pub ledger: String,
     /// The largest token that was accepted.
     pub fence: String,
+    /// Which sale this is: how and when it began, and under which token.
+    pub sale: String,
 }
 
 impl Keys {
@@ -34,12 +36,14 @@ impl Keys {
             orders: key("orders"),
             ledger: key("ledger"),
             fence: key("fence"),
+            sale: key("sale"),
         }
     }
 
     /// All keys, as the script expects them.
-    pub(super) fn all(&self) -> [&str; 6] {
-        [&self.stock, &self.lucky, &self.initial, &self.orders, &self.ledger, &self.fence]
+    pub(super) fn all(&self) -> [&str; 7] {
+        let Self { stock, lucky, initial, orders, ledger, fence, sale } = self;
+        [stock, lucky, initial, orders, ledger, fence, sale]
     }
 }
 
@@ -50,7 +54,7 @@ mod tests {
     /// Operators read and set these keys by hand: their names are part of the interface.
     #[test]
     fn the_default_item_has_plain_keys_and_a_named_item_has_a_hash_tag() {
-        let all = ["stock", "lucky", "initial", "orders", "ledger", "fence"];
+        let all = ["stock", "lucky", "initial", "orders", "ledger", "fence", "sale"];
         assert_eq!(Keys::of(&Item::DEFAULT).all(), all);
         let named: Item = "tea-pot".parse().expect("a valid item name");
         assert_eq!(Keys::of(&named).all(), all.map(|key| format!("{key}:{{tea-pot}}")));

@@ -3,7 +3,11 @@
 //! [`Inventory::reduce`] sells a batch of orders in one atomic step and [`Inventory::start`] begins a
 //! sale; both carry the fencing token of the lock that guards them, and the store refuses a token
 //! that was overtaken. Everything else only reads. [`Keys`] says where things are.
+//!
+//! A store that lost what it acknowledged is noticed before it sells anything more
+//! ([`InventoryError::RolledBack`]).
 
+mod acknowledged;
 #[cfg(feature = "chaos")]
 mod chaos;
 mod connection;
@@ -16,7 +20,9 @@ pub mod naive;
 mod order;
 mod read;
 mod record;
+mod replicas;
 mod script;
+mod server;
 mod stock;
 mod store;
 mod unfenced;
@@ -28,5 +34,6 @@ pub use glance::{Followed, Glance};
 pub use item::{InvalidItem, Item};
 pub use keys::Keys;
 pub use order::{Accepted, InvalidOrder, Order, OrderId, Outcome, Quantity, User};
+pub use replicas::Replicas;
 pub use stock::{Fence, Stock};
 pub use store::Inventory;

@@ -133,4 +133,9 @@ pub enum Outcome {
     },
     /// Its id belongs to an order with another quantity or user.
     Conflict,
+    /// What the store has under its id is no order. The other orders of its batch do not mind.
+    Damaged {
+        /// Which key, and what is wrong with it.
+        what: String,
+    },
 }

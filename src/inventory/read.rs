@@ -2,41 +2,74 @@
 
 use std::sync::LazyLock;
 
-use redis::Value;
+use redis::{Cmd, Value};
 
 use super::connection::Effect;
 use super::record::{parse_fence, parse_number, parse_record};
-use super::script::Script;
+use super::script::{Place, Script};
 use super::{Accepted, Inventory, InventoryError, Item, Keys, OrderId, Stock};
+
+/// How many items are looked at to tell whether the store was rolled back.
+const MAX_CHECKED: usize = 64;
+
+/// A script that reads: what the store must have, the check, and what to read.
+macro_rules! reader {
+    ($body:literal $(, behind $file:literal)?) => {
+        LazyLock::new(|| {
+            Script::new(concat!(
+                "#!lua flags=no-writes\n",
+                $(include_str!($file),)?
+                include_str!("acknowledged.lua"),
+                include_str!("read.lua"),
+                $body
+            ))
+        })
+    };
+}
 
 /// All of an item's state at one moment. As a script rather than a transaction: one command, and a
 /// key of another type is an error instead of a nil.
-pub(super) static STOCK: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        "#!lua flags=no-writes
-        local function get(i) return redis.call('GET', KEYS[i]) end
-        return {get(1), get(2), get(3), get(6), redis.call('LLEN', KEYS[5])}",
-    )
-});
+pub(super) static STOCK: LazyLock<Script> =
+    reader!("return lost or {stock, get(LUCKY), get(INITIAL), fence, redis.call('LLEN', LEDGER)}");
 
 /// One page of the ledger, ids and records in turn, at one moment: a fresh start cannot come between.
-pub(super) static LEDGER: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        "#!lua flags=no-writes
-        if redis.call('EXISTS', KEYS[1]) == 0 then return false end
-        local ids = redis.call('LRANGE', KEYS[5], ARGV[1], ARGV[2])
-        if #ids == 0 then return {} end
-        return {ids, redis.call('HMGET', KEYS[4], unpack(ids))}",
-    )
-});
+pub(super) static LEDGER: LazyLock<Script> = reader!(
+    "if lost or not stock then return lost or false end
+    local ids = redis.call('LRANGE', LEDGER, ARGV[5], ARGV[6])
+    if #ids == 0 then return {} end
+    return {ids, redis.call('HMGET', ORDERS, unpack(ids))}"
+);
 
 /// The stock and one order's record, at one moment.
-pub(super) static LOOK: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        "#!lua flags=no-writes
-        return {redis.call('GET', KEYS[1]), redis.call('HGET', KEYS[2], ARGV[1])}",
-    )
-});
+pub(super) static LOOK: LazyLock<Script> =
+    reader!("return lost or {stock, records[1]}", behind "look.lua");
+
+/// The state, and what the ledger has behind a position, evenly thinned out to a given number and with
+/// the newest among them. `LINDEX` finds a place near the end of a list at once.
+pub(super) static GLANCE: LazyLock<Script> = reader!(
+    "if lost then return lost end
+    local length = redis.call('LLEN', LEDGER)
+    local after, most, last = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+    local known = after <= length
+    if known and after > 0 and last ~= '' then
+      known = redis.call('LINDEX', LEDGER, after - 1) == last
+    end
+    if not known then after = 0 end
+    if after < 0 then after = math.max(length - most, 0) end
+    local step, ids, found = 1, {}, {}
+    if most > 0 and length > after then
+      step = math.ceil((length - after) / most)
+      if step == 1 then
+        ids = redis.call('LRANGE', LEDGER, after, -1)
+      else
+        for i = length - 1, after, -step do
+          table.insert(ids, 1, redis.call('LINDEX', LEDGER, i))
+        end
+      end
+      found = redis.call('HMGET', ORDERS, unpack(ids))
+    end
+    return {{stock, get(LUCKY), get(INITIAL), fence, length}, known and 1 or 0, step, ids, found}"
+);
 
 impl Inventory {
     /// The most orders that one page of the ledger has.
@@ -49,14 +82,15 @@ impl Inventory {
     /// See [`InventoryError`]; always [`nothing_written`](InventoryError::nothing_written).
     pub async fn stock(&self, item: &Item) -> Result<Stock, InventoryError> {
         let keys = Keys::of(item);
-        let answer = STOCK.call(&self.connection, Effect::Read, &keys.all(), |_| ()).await?;
+        let answer = self.read(item, &STOCK, |_| ()).await?;
         let state =
             redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
         parse_stock(&keys, state)
     }
 
     /// The units of `item` not yet sold: the cheapest read there is. If it shows less than an order
-    /// asks for, that order is sold out at this moment, whoever holds the lock.
+    /// asks for, that order is sold out at this moment, whoever holds the lock; unless the store was
+    /// rolled back, which this read alone does not look for.
     ///
     /// # Errors
     /// [`InventoryError::UnknownItem`] if there is no such key: that is not zero. See
@@ -87,12 +121,11 @@ impl Inventory {
         // The last index is inclusive, and -1 would mean the end of the list: for a limit of 0 only
         // the item's existence matters, so any empty range will do.
         let last = if limit == 0 { None } else { Some(first + i64::from(limit) - 1) };
-        let answer = LEDGER
-            .call(&self.connection, Effect::Read, &keys.all(), |command| {
-                let (first, last) = last.map_or((1, 0), |last| (first, last));
-                command.arg(first).arg(last);
-            })
-            .await?;
+        let page = |command: &mut Cmd| {
+            let (first, last) = last.map_or((1, 0), |last| (first, last));
+            command.arg(first).arg(last);
+        };
+        let answer = self.read(item, &LEDGER, page).await?;
         if answer == Value::Nil {
             return Err(InventoryError::UnknownItem);
         }
@@ -130,16 +163,55 @@ impl Inventory {
         id: &OrderId,
     ) -> Result<(i64, Option<Accepted>), InventoryError> {
         let keys = Keys::of(item);
-        let keys_read = [keys.stock.as_str(), keys.orders.as_str()];
-        let id_argument = |command: &mut redis::Cmd| {
+        let id_argument = |command: &mut Cmd| {
             command.arg(id.as_str());
         };
-        let answer = LOOK.call(&self.connection, Effect::Read, &keys_read, id_argument).await?;
+        let answer = self.read(item, &LOOK, id_argument).await?;
         let (stock, record): (Option<Text>, Option<Text>) =
             redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
         let stock = number(&keys.stock, stock)?.ok_or(InventoryError::UnknownItem)?;
         let first = record.map(|record| accepted(&keys, id.as_str().as_bytes(), Some(&record)));
         Ok((stock, first.transpose()?))
+    }
+
+    /// Looks whether the store still has what it acknowledged to this inventory, of up to 64 items:
+    /// those first that it lacked something of.
+    ///
+    /// # Errors
+    /// The first item that it lacks something of, and [`InventoryError::RolledBack`]; or no answer.
+    pub async fn check(&self) -> Result<(), (Item, InventoryError)> {
+        let items = self.memory.items(MAX_CHECKED);
+        let answers = items.iter().map(|item| {
+            self.read(item, &LOOK, |command| {
+                command.arg("");
+            })
+        });
+        let answers = futures_util::future::join_all(answers).await;
+        for (item, answer) in items.into_iter().zip(answers) {
+            // anything else is that item's own trouble
+            if let Err(error) = answer
+                && matches!(
+                    error,
+                    InventoryError::RolledBack { .. } | InventoryError::Unreachable { .. }
+                )
+            {
+                return Err((item, error));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn read(
+        &self,
+        item: &Item,
+        script: &Script,
+        arguments: impl Fn(&mut Cmd),
+    ) -> Result<Value, InventoryError> {
+        let (keys, acknowledged) = (Keys::of(item), self.memory.of(item));
+        let place = Place { connection: &self.connection, effect: Effect::Read, replicas: None };
+        let answer = script.call(place, &keys.all(), &acknowledged, arguments).await;
+        self.memory.note(item, &answer);
+        answer.map(|(answer, _)| answer)
     }
 
     /// Whether the store answers.

@@ -9,11 +9,14 @@ pub(super) fn token_text(token: Option<Token>) -> Result<String, InventoryError>
     match token {
         // Empty means unguarded to the script.
         None => Ok(String::new()),
-        Some(token) if token.revision() > 0 => {
-            Ok(format!("{:x} {}", token.cluster().0, token.revision()))
-        }
+        Some(token) if token.revision() > 0 => Ok(fence_text(token.into())),
         Some(_) => Err(InventoryError::InvalidArgument("a token's revision is 1 or more")),
     }
+}
+
+/// A fence in the same form.
+pub(super) fn fence_text(fence: Fence) -> String {
+    format!("{:x} {}", fence.cluster.0, fence.revision)
 }
 
 /// Reads what [`token_text`] wrote.
@@ -38,6 +41,14 @@ pub(super) fn parse_record(order: &str, record: &str) -> Option<Accepted> {
     let user = User::new(fields.next()?).ok()?;
     let order = OrderId::new(order).ok()?;
     Some(Accepted { position, order, quantity, user, remaining, instance, token })
+}
+
+/// The record that the script wrote for an order.
+pub(super) fn record_text(accepted: &Accepted) -> String {
+    let Accepted { position, quantity, user, remaining, instance, token, .. } = accepted;
+    let token = token.map(|token| fence_text(token.into())).unwrap_or_default();
+    let (quantity, user) = (quantity.get(), user.as_str());
+    format!("{position}\t{quantity}\t{remaining}\t{token}\t{instance}\t{user}")
 }
 
 /// An instance's name as it is recorded: a control character could be taken for the end of a field.

@@ -1,24 +1,26 @@
-#!lua
 -- The only writer of an item's keys: every guarded change is one run of this script, and Redis runs
 -- one script at a time, so what is checked here still holds when it is written here.
 --
--- The first line is for Redis 7 and later: it has Redis refuse the script before it runs when memory
+-- The shebang is for Redis 7 and later: it has Redis refuse the script before it runs when memory
 -- is used up, the disk fails or the server is a replica, so that nothing is ever half written.
 -- For the same reason everything is validated before the first write.
 --
--- KEYS  stock, lucky, initial, orders, ledger, fence
--- ARGV  1 operation: reduce, start, adopt
---       2 token as "<cluster> <revision>"; empty: nothing guards this call, and no fence is checked
---       reduce: 3 instance, then for each order its id, quantity and user
---       start:  3 units
+-- KEYS  stock, lucky, initial, orders, ledger, fence, sale
+-- ARGV  1 to 4 what the store must still have (see above; of no matter but to reduce)
+--       5 operation: reduce, start, adopt, accept
+--       6 token as "<cluster> <revision>"; empty: nothing guards this call, and no fence is checked
+--       start:  7 units
+--       reduce: 7 whether to write something in any case, so that a WAIT behind it waits for all that
+--       this call read; 8 instance, then for each order its id, quantity and user
 --
 -- Keys:   stock, lucky, initial are whole numbers; ledger is the list of accepted order ids;
---         orders maps an id to its record; fence is a token.
+--         orders maps an id to its record; fence is a token; sale says which sale it is.
 -- Record: position, quantity, remaining, token, instance, user; tabs between them.
--- Answer: a status (ok, stale, foreign, unknown, damaged) and what belongs to it.
+-- Answer: a status (ok, stale, foreign, unknown, damaged) and what belongs to it: to ok the sale, the
+--         fence, and for reduce one answer an order. Or the error ROLLEDBACK.
 
-local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE = unpack(KEYS)
-local operation, token = ARGV[1], ARGV[2]
+local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE = unpack(KEYS)
+local operation, token = ARGV[5], ARGV[6]
 
 -- Lua counts in doubles: beyond this, whole numbers are no longer exact.
 local LARGEST = 9007199254740991
@@ -37,22 +39,8 @@ local function damaged(key, what)
   return {'damaged', key .. ' ' .. what}
 end
 
--- Compares revisions as text, since they may be larger than a double can tell apart.
-local function below(a, b)
-  if #a ~= #b then return #a < #b end
-  return a < b
-end
-
--- A token's cluster (64 bits) and revision (63 bits), or nil.
-local function parts(text)
-  local cluster, revision = string.match(text, '^([0-9a-f]+) ([1-9]%d*)$')
-  if cluster and #cluster <= 16 and not below('9223372036854775807', revision) then
-    return cluster, revision
-  end
-end
-
-local values = redis.call('MGET', STOCK, LUCKY, INITIAL, FENCE)
-local stock, lucky, initial, fence = values[1], values[2], values[3], values[4]
+local values = redis.call('MGET', STOCK, LUCKY, INITIAL, FENCE, SALE)
+local stock, lucky, initial, fence, sale = values[1], values[2], values[3], values[4], values[5]
 
 -- MGET answers nil for a missing key and for a key that is no string.
 local function hidden(key, value)
@@ -77,19 +65,46 @@ if fence and token ~= '' then
 end
 local raised = token ~= '' and token ~= fence
 
+-- The name of a sale that begins now. Later than the one before by the clock as well, should that have
+-- been set back.
+local function begins(how)
+  local now = redis.call('TIME')
+  local at = tonumber(now[1]) * 1000000 + tonumber(now[2])
+  local _, before = beginning(sale or '')
+  if before and before >= at then at = before + 1 end
+  return how .. ' ' .. decimal(at) .. (token ~= '' and ' ' .. token or '')
+end
+
 if operation == 'adopt' then
   if not fence and redis.call('EXISTS', STOCK) == 0 then return {'unknown'} end
   redis.call('SET', FENCE, token)
-  return {'ok', fence}
+  return {'ok', sale, token, fence}
 end
 
 if operation == 'start' then
   -- The fence stays: a holder from before the fresh start must not sell from it.
+  if not raised then token = fence or '' end
+  sale = begins('started')
   redis.call('UNLINK', STOCK, LUCKY, INITIAL, ORDERS, LEDGER)
-  redis.call('MSET', STOCK, ARGV[3], LUCKY, '0', INITIAL, ARGV[3])
+  redis.call('MSET', STOCK, ARGV[7], LUCKY, '0', INITIAL, ARGV[7], SALE, sale)
   if raised then redis.call('SET', FENCE, token) end
-  return {'ok', raised and token or fence}
+  return {'ok', sale, token ~= '' and token}
 end
+
+if hidden(SALE, sale) then return damaged(SALE, 'is not a string') end
+if sale and not beginning(sale) then return damaged(SALE, 'is not the name of a sale') end
+
+if operation == 'accept' then
+  -- A new name for what is there: to every instance it is a later sale, which excuses what is lost.
+  if not stock then return {'unknown'} end
+  sale = begins('accepted')
+  redis.call('MSET', SALE, sale, FENCE, token)
+  return {'ok', sale, token}
+end
+
+local lost, is_later = lacks(fence, sale, stock or hidden(STOCK, stock))
+if lost then return rolled_back(lost) end
+local asks_for_order = ARGV[3] ~= '' and not is_later
 
 if hidden(STOCK, stock) then return damaged(STOCK, 'is not a string') end
 if hidden(LUCKY, lucky) then return damaged(LUCKY, 'is not a string') end
@@ -108,16 +123,31 @@ local records = redis.pcall('HLEN', ORDERS)
 if type(records) ~= 'number' then return damaged(ORDERS, 'is not a hash') end
 if position ~= records then return damaged(LEDGER, 'and ' .. ORDERS .. ' differ in length') end
 
-local instance = ARGV[3]
+local instance = ARGV[8]
 local ids = {}
-for i = 4, #ARGV, 3 do ids[#ids + 1] = ARGV[i] end
-local known = redis.call('HMGET', ORDERS, unpack(ids))
+for i = 9, #ARGV, 3 do ids[#ids + 1] = ARGV[i] end
+local known
+if asks_for_order then
+  ids[#ids + 1] = ARGV[3]
+  known = redis.call('HMGET', ORDERS, unpack(ids))
+  lost = lacks_order(known[#ids])
+  if lost then return rolled_back(lost) end
+  ids[#ids] = nil
+else
+  known = redis.call('HMGET', ORDERS, unpack(ids))
+end
 
 -- Whether somebody set the stock by hand and this is the first batch since.
 local writes = {}
 if not initial then writes = {INITIAL, decimal(stock + lucky)} end
+if not sale then
+  sale = begins('found')
+  writes[#writes + 1] = SALE
+  writes[#writes + 1] = sale
+end
 
-local answers = {'ok'}
+local answers = {'ok', sale, token ~= '' and token or fence}
+local FIRST = #answers
 local accepted = {}  -- by id, for an order that comes twice in one batch
 local added = {}     -- ids, in the order of acceptance
 local fields = {}    -- the same with their records
@@ -125,19 +155,22 @@ local sold = 0
 local signature = '\t' .. token .. '\t' .. instance .. '\t'
 
 for i, id in ipairs(ids) do
-  local quantity, user = ARGV[3 * i + 2], ARGV[3 * i + 3]
+  local quantity, user = ARGV[3 * i + 7], ARGV[3 * i + 8]
   local record = known[i] or accepted[id]
   if record then
     -- The first answer again, unless the id was used for something else.
-    local first_quantity, first_user =
-      string.match(record, '^%d+\t(%d+)\t%d+\t[^\t]*\t[^\t]*\t([^\t]*)$')
-    if not first_quantity then return damaged(ORDERS, 'has no order under ' .. id) end
-    answers[i + 1] = first_quantity == quantity and first_user == user and record
+    local first_quantity, first_user = string.match(record, RECORD)
+    if not first_quantity then
+      -- One bad record is that order's trouble alone.
+      answers[FIRST + i] = damaged(ORDERS, 'has no order under ' .. id)
+    else
+      answers[FIRST + i] = first_quantity == quantity and first_user == user and record
+    end
   else
     local units = tonumber(quantity)
     if units > stock then
       -- No trace: the same id may ask again, and for less.
-      answers[i + 1] = stock
+      answers[FIRST + i] = stock
     else
       stock = stock - units
       sold = sold + units
@@ -147,7 +180,7 @@ for i, id in ipairs(ids) do
       added[#added + 1] = id
       fields[#fields + 1] = id
       fields[#fields + 1] = record
-      answers[i + 1] = record
+      answers[FIRST + i] = record
     end
   end
 end
@@ -164,6 +197,7 @@ if raised then
   writes[#writes + 1] = FENCE
   writes[#writes + 1] = token
 end
+if ARGV[7] ~= '' and #writes == 0 then writes = {SALE, sale} end
 if #writes > 0 then redis.call('MSET', unpack(writes)) end
 if sold > 0 then
   redis.call('HSET', ORDERS, unpack(fields))

@@ -4,14 +4,17 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 
+use super::acknowledged::Acknowledged;
 use super::connection::{Connection, Effect};
 use super::record::parse_fence;
-use super::{Fence, InventoryError};
+use super::{Fence, InventoryError, Replicas};
 use crate::defence::Defence;
 
 /// The only writer of an item's keys.
-pub(super) static WRITE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(source(include_str!("script.lua"))));
+pub(super) static WRITE: LazyLock<Script> = LazyLock::new(|| {
+    let script = concat!("#!lua\n", include_str!("acknowledged.lua"), include_str!("script.lua"));
+    Script::new(source(script))
+});
 
 #[cfg(feature = "chaos")]
 use super::chaos::source;
@@ -20,19 +23,36 @@ const fn source(source: &'static str) -> &'static str {
     source
 }
 
-/// A script and the digest under which Redis remembers it.
+/// A script and the digest under which Redis remembers it. Each begins with the part that checks what
+/// the store acknowledged.
 pub(super) struct Script {
     pub(super) source: &'static str,
     digest: String,
 }
 
+/// Where a script runs.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) connection: &'a Connection,
+    pub(super) effect: Effect,
+    /// The replicas to wait for.
+    pub(super) replicas: Option<Replicas>,
+}
+
 /// What the script that writes answers.
 pub(super) enum Answer {
-    Done(Vec<Value>),
+    Done(Done),
     Stale(Fence),
     Foreign(Fence),
     Unknown,
     Damaged(String),
+}
+
+/// What comes with every write that was done.
+pub(super) struct Done {
+    pub(super) sale: Option<String>,
+    pub(super) fence: Option<Fence>,
+    pub(super) values: Vec<Value>,
 }
 
 impl Script {
@@ -42,43 +62,65 @@ impl Script {
 
     /// Runs the script by its digest, or by its source if Redis does not remember it (a restart, a
     /// failover, `SCRIPT FLUSH`): in one step, so that no flush can come between loading and running.
+    ///
+    /// Where there are replicas to wait for, they are waited for in the same round trip.
     pub(super) async fn call(
         &self,
-        connection: &Connection,
-        effect: Effect,
+        place: Place<'_>,
         keys: &[&str],
+        acknowledged: &Acknowledged,
         arguments: impl Fn(&mut Cmd),
-    ) -> Result<Value, InventoryError> {
+    ) -> Result<(Value, Option<RedisAnswer>), InventoryError> {
         let command = |name: &str, script: &str| {
             let mut command = redis::cmd(name);
-            command.arg(script).arg(keys.len()).arg(keys);
+            command.arg(script).arg(keys.len()).arg(keys).arg(acknowledged.arguments());
             arguments(&mut command);
             command
         };
-        match connection.try_query(&command("EVALSHA", &self.digest)).await? {
-            Err(error)
-                if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
-                    && Defence::ScriptReload.is_on() =>
-            {
-                connection.query(&command("EVAL", self.source), effect).await
-            }
-            Err(error) if effect == Effect::Write => Err(InventoryError::write(error)),
-            Err(error) => Err(InventoryError::read(error)),
-            Ok(answer) => Ok(answer),
+        let Place { connection, effect, replicas } = place;
+        let wait = replicas.map(Replicas::wait);
+        let by_digest = command("EVALSHA", &self.digest);
+        let mut answer = connection.try_query_then(&by_digest, wait.as_ref()).await?;
+        if let Err(error) = &answer
+            && error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+            && Defence::ScriptReload.is_on()
+        {
+            let by_source = command("EVAL", self.source);
+            // off the stack: this is rare, and would make each future around it twice as large
+            answer = Box::pin(connection.try_query_then(&by_source, wait.as_ref())).await?;
         }
+        answer.map_err(|error| match (rolled_back(&error), effect) {
+            (Some(what), _) => InventoryError::RolledBack { what },
+            (None, Effect::Write) => InventoryError::write(error),
+            (None, Effect::Read) => InventoryError::read(error),
+        })
     }
 
     /// [`call`](Self::call), for the script that answers with a status.
     pub(super) async fn run(
         &self,
-        connection: &Connection,
-        effect: Effect,
+        place: Place<'_>,
         keys: &[&str],
+        acknowledged: &Acknowledged,
         arguments: impl Fn(&mut Cmd),
     ) -> Result<Answer, InventoryError> {
-        let answer = self.call(connection, effect, keys, arguments).await?;
-        parse_answer(answer).ok_or_else(not_understood)
+        let (answer, waited) = self.call(place, keys, acknowledged, arguments).await?;
+        let answer = parse_answer(answer).ok_or_else(not_understood)?;
+        // a refusal wrote nothing that a replica could have
+        if let (Answer::Done(_), Some(replicas), Some(waited)) = (&answer, place.replicas, waited) {
+            replicas.check(waited)?;
+        }
+        Ok(answer)
     }
+}
+
+/// What the server said to the command behind a script.
+pub(super) type RedisAnswer = Result<Value, RedisError>;
+
+/// What the store lacks, if that is what the script says.
+fn rolled_back(error: &RedisError) -> Option<String> {
+    let is_it = error.code() == Some("ROLLEDBACK");
+    is_it.then(|| error.detail().unwrap_or("it lacks what it acknowledged").to_owned())
 }
 
 /// The script answered something that it cannot answer: somebody else's server, or a proxy that
@@ -94,7 +136,15 @@ fn parse_answer(answer: Value) -> Option<Answer> {
     let mut values = values.into_iter();
     let status = text(values.next()?)?;
     Some(match status.as_str() {
-        "ok" => Answer::Done(values.collect()),
+        "ok" => {
+            let (sale, fence): (Option<String>, Option<String>) =
+                redis::from_redis_value(Value::Array(values.by_ref().take(2).collect())).ok()?;
+            let fence = match fence {
+                Some(fence) => Some(parse_fence(&fence)?),
+                None => None,
+            };
+            Answer::Done(Done { sale, fence, values: values.collect() })
+        }
         "stale" => Answer::Stale(parse_fence(&text(values.next()?)?)?),
         "foreign" => Answer::Foreign(parse_fence(&text(values.next()?)?)?),
         "unknown" => Answer::Unknown,

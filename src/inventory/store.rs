@@ -1,25 +1,35 @@
 //! The inventory: what may be done to the stock.
 
 use std::borrow::Borrow;
+use std::sync::Arc;
 
 use redis::{Cmd, Value};
 
+use super::acknowledged::{Acknowledged, Memory, Told};
 use super::connection::{Connection, Effect};
 use super::record::{instance_text, parse_fence, parse_record, token_text};
-use super::script::{self, Answer};
-use super::{Fence, InventoryError, InventoryOptions, Item, Keys, Order, Outcome, Stock, unfenced};
+use super::script::{self, Answer, Done, Place};
+use super::{
+    Fence, InventoryError, InventoryOptions, Item, Keys, Order, Outcome, Replicas, Stock, unfenced,
+};
 use crate::defence::Defence;
 use crate::fault::{self, Point};
 use crate::lock::Token;
 
 /// The stock of all items in one Redis (version 7 or later, or Valkey). Clones share one connection,
-/// which comes back by itself after a failure.
+/// which comes back by itself after a failure, and one memory of what the store acknowledged.
 ///
-/// Each command takes at most one `connect_timeout` and one `response_timeout`. A call is one command,
-/// or two when Redis has forgotten the script; [`durability`](Self::durability) is five.
+/// Each command takes at most one `connect_timeout`, one `response_timeout`, and half a second when the
+/// connection broke more than once lately; a write also the time to wait for [`Replicas`]. A call is one
+/// command, or two when Redis has forgotten the script; [`durability`](Self::durability) is five, and
+/// [`check`](Self::check) one for each item, all at once.
 #[derive(Clone, Debug)]
 pub struct Inventory {
     pub(super) connection: Connection,
+    /// For writes that wait for replicas. Redis serves nothing else on a connection that waits, and
+    /// reads need not wait behind it.
+    writer: Option<(Connection, Replicas)>,
+    pub(super) memory: Arc<Memory>,
 }
 
 impl Inventory {
@@ -35,7 +45,26 @@ impl Inventory {
     /// # Errors
     /// [`InventoryError::InvalidUrl`].
     pub fn new(url: &str, options: InventoryOptions) -> Result<Self, InventoryError> {
-        Ok(Self { connection: Connection::new(url, options)? })
+        let connection = Connection::new(url, options)?;
+        Ok(Self { connection, writer: None, memory: Arc::default() })
+    }
+
+    /// The same, with every write acknowledged only when so many replicas have it; 0 is none.
+    #[must_use]
+    pub fn with_replicas(mut self, replicas: Replicas) -> Self {
+        let writer = || (self.connection.patient_by(replicas.timeout), replicas);
+        self.writer = (replicas.count > 0).then(writer);
+        self
+    }
+
+    /// Where Redis is, without the password.
+    pub fn address(&self) -> String {
+        self.connection.address()
+    }
+
+    /// The replicas that a write waits for, if any.
+    pub fn replicas(&self) -> Option<Replicas> {
+        self.writer.as_ref().map(|(_, replicas)| *replicas)
     }
 
     /// Connects to the Redis at `url`: `redis://[[user]:password@]host[:port][/database]` or
@@ -93,25 +122,34 @@ impl Inventory {
             return unfenced::reduce(self, item, token, &instance, orders).await;
         }
         let arguments = |command: &mut Cmd| {
-            command.arg("reduce").arg(&token_text).arg(&instance);
+            let writes_always = if self.writer.is_some() { "1" } else { "" };
+            command.arg("reduce").arg(&token_text).arg(writes_always).arg(&instance);
             for order in orders.iter().map(Borrow::borrow) {
                 command.arg(order.id.as_str()).arg(order.quantity.get()).arg(order.user.as_str());
             }
         };
         fault::at(Point::BeforeWrite).await;
-        let answers = fault::once_sent(self.run(item, token, arguments)).await?;
+        let acknowledged = self.memory.of(item);
+        let done = fault::once_sent(self.run(item, token, &acknowledged, arguments)).await;
+        self.memory.note(item, &done);
+        let Done { sale, fence, values } = done?;
         #[cfg(feature = "chaos")]
-        let answers = super::chaos::finish(self, item, answers, orders.len()).await?;
+        let values = super::chaos::finish(self, item, values, orders.len()).await?;
         fault::at(Point::AfterAnswer).await;
-        if answers.len() != orders.len() {
+        if values.len() != orders.len() {
             return Err(script::not_understood());
         }
-        orders
-            .iter()
-            .map(Borrow::borrow)
-            .zip(answers)
-            .map(|(order, answer)| outcome(order, answer))
-            .collect()
+        let orders = orders.iter().map(Borrow::borrow).zip(values);
+        let outcomes: Vec<Outcome> =
+            orders.map(|(order, answer)| outcome(order, answer)).collect::<Result<_, _>>()?;
+        let accepted = outcomes.iter().filter_map(|outcome| match outcome {
+            Outcome::Reserved(accepted) => Some(accepted),
+            _ => None,
+        });
+        let latest = accepted.max_by_key(|accepted| accepted.position);
+        let told = Told { fence, sale: sale.unwrap_or_default(), latest };
+        self.memory.learn(item, &acknowledged, &told);
+        Ok(outcomes)
     }
 
     /// Starts a sale of `item` afresh, whatever was there before: stock and initial `units`, lucky 0,
@@ -136,9 +174,22 @@ impl Inventory {
         let arguments = |command: &mut Cmd| {
             command.arg("start").arg(&token_text).arg(units);
         };
-        let answers = self.run(item, token, arguments).await?;
-        let fence = only_fence(answers)?;
+        let Done { fence, .. } = self.begin(item, token, arguments).await?;
         Ok(Stock { stock: initial, lucky: 0, initial, fence, orders: 0 })
+    }
+
+    /// Accepts what the store has of `item` now, after it was rolled back: to every inventory this is a
+    /// sale that was started later, with the orders that are there. What else the store had acknowledged
+    /// is given up. For an operator, who alone can know that the orders are nowhere else.
+    ///
+    /// # Errors
+    /// See [`InventoryError`]; [`InventoryError::UnknownItem`] if there is nothing to accept.
+    pub async fn accept(&self, item: &Item, token: Token) -> Result<(), InventoryError> {
+        let token_text = token_text(Some(token))?;
+        let arguments = |command: &mut Cmd| {
+            command.arg("accept").arg(&token_text);
+        };
+        self.begin(item, Some(token), arguments).await.map(drop)
     }
 
     /// Has the fence of `item` accept the cluster of `token`, from this token on, and returns the
@@ -155,19 +206,45 @@ impl Inventory {
         let arguments = |command: &mut Cmd| {
             command.arg("adopt").arg(&token_text);
         };
-        let answers = self.run(item, Some(token), arguments).await?;
-        only_fence(answers)
+        let acknowledged = self.memory.of(item);
+        let Done { sale, fence, values } =
+            self.run(item, Some(token), &acknowledged, arguments).await?;
+        let told = Told { fence, sale: sale.unwrap_or_default(), latest: None };
+        self.memory.learn(item, &acknowledged, &told);
+        only_fence(values)
+    }
+
+    /// Runs what gives the item's sale another name.
+    async fn begin(
+        &self,
+        item: &Item,
+        token: Option<Token>,
+        arguments: impl Fn(&mut Cmd),
+    ) -> Result<Done, InventoryError> {
+        let acknowledged = self.memory.of(item);
+        let done = self.run(item, token, &acknowledged, arguments).await?;
+        let sale = done.sale.clone().unwrap_or_default();
+        let told = Told { fence: done.fence, sale, latest: None };
+        self.memory.learn(item, &acknowledged, &told);
+        self.memory.note(item, &Ok(()));
+        Ok(done)
     }
 
     async fn run(
         &self,
         item: &Item,
         token: Option<Token>,
+        acknowledged: &Acknowledged,
         arguments: impl Fn(&mut Cmd),
-    ) -> Result<Vec<Value>, InventoryError> {
+    ) -> Result<Done, InventoryError> {
         let keys = Keys::of(item);
-        match script::WRITE.run(&self.connection, Effect::Write, &keys.all(), arguments).await? {
-            Answer::Done(values) => Ok(values),
+        let (connection, replicas) = match &self.writer {
+            Some((writer, replicas)) => (writer, Some(*replicas)),
+            None => (&self.connection, None),
+        };
+        let place = Place { connection, effect: Effect::Write, replicas };
+        match script::WRITE.run(place, &keys.all(), acknowledged, arguments).await? {
+            Answer::Done(done) => Ok(done),
             Answer::Stale(fence) => {
                 let token = token.ok_or_else(script::not_understood)?;
                 Err(InventoryError::StaleToken { token, fence })
@@ -193,6 +270,12 @@ fn outcome(order: &Order, answer: Value) -> Result<Outcome, InventoryError> {
             .map(|remaining| Outcome::SoldOut { remaining })
             .map_err(|_| script::not_understood()),
         Value::Nil => Ok(Outcome::Conflict),
+        // a status and what is wrong with its record
+        Value::Array(words) => {
+            let what = words.into_iter().nth(1).map(redis::from_redis_value);
+            let what = what.and_then(Result::ok).ok_or_else(script::not_understood)?;
+            Ok(Outcome::Damaged { what })
+        }
         _ => Err(script::not_understood()),
     }
 }

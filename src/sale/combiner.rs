@@ -312,8 +312,12 @@ impl Combiner {
         batch: &[WaitingOrder],
         deadline: Instant,
     ) -> bool {
-        let is_silence =
-            matches!(error, InventoryError::Unreachable { .. } | InventoryError::Unanswered { .. });
+        let is_silence = matches!(
+            error,
+            InventoryError::Unreachable { .. }
+                | InventoryError::Unanswered { .. }
+                | InventoryError::NotReplicated { .. }
+        );
         is_silence
             && Instant::now() < deadline
             && !self.stopping.is_cancelled()
@@ -384,7 +388,7 @@ fn answer_all(queue: &OrderQueue, batch: Vec<WaitingOrder>, outcomes: Vec<Outcom
     let remaining = outcomes.iter().filter_map(|outcome| match outcome {
         Outcome::Reserved(accepted) => Some(accepted.remaining),
         Outcome::SoldOut { remaining } => Some(*remaining),
-        Outcome::Conflict => None,
+        Outcome::Conflict | Outcome::Damaged { .. } => None,
     });
     if let Some(remaining) = remaining.min() {
         queue.see(i64::try_from(remaining).unwrap_or(i64::MAX));

@@ -44,8 +44,18 @@ pub enum SaleError {
         #[source]
         source: BoxError,
     },
-    /// The order was sent to the store and no answer came: it may stand or not. Asking again with
-    /// the same order id tells, and takes nothing twice.
+    /// The store lacks what it once acknowledged to this instance: it lost its last writes, or an older
+    /// copy of its data was brought back. Nothing is sold until the right data are back, the sale is
+    /// started afresh, or an operator [accepts](crate::inventory::Inventory::accept) the loss.
+    #[error("the store lacks what it acknowledged of {item}: {what}")]
+    StoreRolledBack {
+        /// What was asked for.
+        item: Item,
+        /// What it lacks.
+        what: String,
+    },
+    /// The order was sent to the store and no answer came, or too few replicas have it yet: it may
+    /// stand or not. Asking again with the same order id tells, and takes nothing twice.
     #[error("it is not known whether order {order} was accepted: ask again with the same order id", order = .order.as_str())]
     OutcomeUnknown {
         /// The order to ask for.
@@ -111,6 +121,7 @@ impl SaleError {
             Self::ForeignFence { .. }
                 | Self::UnknownItem { .. }
                 | Self::Damaged { .. }
+                | Self::StoreRolledBack { .. }
                 | Self::StartUnknown { .. }
         )
     }
@@ -119,7 +130,7 @@ impl SaleError {
 /// What the store's failure to take `order` means for whoever ordered.
 pub(super) fn from_store(error: Arc<InventoryError>, order: &Order) -> SaleError {
     match &*error {
-        InventoryError::Unanswered { .. } => {
+        InventoryError::Unanswered { .. } | InventoryError::NotReplicated { .. } => {
             SaleError::OutcomeUnknown { order: order.id.clone(), source: error.into() }
         }
         _ => from_read(error, &order.item),
@@ -129,7 +140,7 @@ pub(super) fn from_store(error: Arc<InventoryError>, order: &Order) -> SaleError
 /// What the store's failure to start a sale of `item` afresh means.
 pub(super) fn from_start(error: InventoryError, item: &Item) -> SaleError {
     match error {
-        InventoryError::Unanswered { .. } => {
+        InventoryError::Unanswered { .. } | InventoryError::NotReplicated { .. } => {
             SaleError::StartUnknown { item: item.clone(), source: error.into() }
         }
         error => from_read(error, item),
@@ -143,6 +154,9 @@ pub(super) fn from_read(error: impl Into<Arc<InventoryError>>, item: &Item) -> S
     match &*error {
         InventoryError::UnknownItem => SaleError::UnknownItem { item },
         InventoryError::Damaged { what } => SaleError::Damaged { item, what: what.clone() },
+        InventoryError::RolledBack { what } => {
+            SaleError::StoreRolledBack { item, what: what.clone() }
+        }
         InventoryError::StaleToken { .. } => SaleError::StaleToken,
         InventoryError::ForeignFence { fence, token } => {
             SaleError::ForeignFence { item, ours: token.cluster(), theirs: fence.cluster }

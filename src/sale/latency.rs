@@ -9,6 +9,9 @@ use tokio::time::Instant;
 /// The longest time that is told apart: a minute, in microseconds.
 const LONGEST_US: u64 = 60_000_000;
 
+/// How many digits of a time count.
+const DIGITS: u8 = 2;
+
 /// How long orders take from their arrival to their answer. Nothing is measured while nobody watches.
 #[derive(Debug, Default)]
 pub struct Latency {
@@ -30,8 +33,11 @@ impl Latency {
     }
 
     /// A histogram of the kind that [`take`](Self::take) returns.
+    ///
+    /// # Panics
+    /// Never: its bounds are constants that are in order.
     pub fn empty() -> Histogram<u64> {
-        Histogram::new_with_bounds(1, LONGEST_US, 2).expect("the bounds are in order")
+        Histogram::new_with_bounds(1, LONGEST_US, DIGITS).expect("the bounds are in order")
     }
 
     /// When an order has come, if somebody watches.

@@ -109,6 +109,7 @@ endings! {
     StoreUnavailable "store-unavailable";
     StoreRefused "store-refused";
     Unknown "unknown";
+    StoreRolledBack "store-rolled-back";
     StaleToken "stale-token";
     ForeignFence "foreign-fence";
     UnknownItem "unknown-item";
@@ -122,6 +123,7 @@ impl Ending {
             Ok(Outcome::Reserved(_)) => Self::Reserved,
             Ok(Outcome::SoldOut { .. }) => Self::SoldOut,
             Ok(Outcome::Conflict) => Self::Conflict,
+            Ok(Outcome::Damaged { .. }) => Self::Damaged,
             Err(error) => match error {
                 SaleError::QueueFull { .. } => Self::QueueFull,
                 SaleError::WaitTooLong { .. } => Self::WaitTooLong,
@@ -129,6 +131,7 @@ impl Ending {
                 SaleError::StoreUnavailable { .. } => Self::StoreUnavailable,
                 SaleError::StoreRefused { .. } => Self::StoreRefused,
                 SaleError::OutcomeUnknown { .. } | SaleError::StartUnknown { .. } => Self::Unknown,
+                SaleError::StoreRolledBack { .. } => Self::StoreRolledBack,
                 SaleError::StaleToken => Self::StaleToken,
                 SaleError::ForeignFence { .. } => Self::ForeignFence,
                 SaleError::UnknownItem { .. } => Self::UnknownItem,

@@ -27,6 +27,7 @@ mod watch;
 pub use error::{BoxError, SaleError};
 pub use options::{HoldMode, LockMode, SaleOptions};
 pub use peers::Peer;
+pub use tenure::lock_name;
 pub use watch::LockHealth;
 
 use std::sync::Arc;
@@ -40,7 +41,6 @@ use self::combiner::Combiner;
 use self::error::{from_read, from_store};
 use self::guard::{Guards, LocalLocks, SaleGuard};
 use self::metrics::Metrics;
-use self::tenure::lock_name;
 use self::waiting_room::WaitingRoom;
 use crate::defence::Defence;
 use crate::inventory::{Accepted, Inventory, Item, Order, OrderId, Outcome, Stock, naive};
@@ -192,6 +192,10 @@ impl Sale {
         if available >= i64::from(order.quantity.get()) {
             return Ok(Look::Available(available));
         }
+        // an order that may not have reached the replicas is answered only by a batch, which waits for them
+        if first.is_some() && self.0.inventory.replicas().is_some() {
+            return Ok(Look::Available(available));
+        }
         Ok(Look::Answer(match first {
             Some(first) if first.quantity == order.quantity && first.user == order.user => {
                 Outcome::Reserved(first)
@@ -293,8 +297,8 @@ impl Sale {
         }
     }
 
-    /// Whether this instance can sell now: it is not stopping, the store answers, and so does the
-    /// lock service.
+    /// Whether this instance can sell now: it is not stopping, the store answers and was not rolled
+    /// back, and the lock service answers.
     ///
     /// # Errors
     /// What is missing.
@@ -302,6 +306,8 @@ impl Sale {
         self.check_open()?;
         let ping = self.0.inventory.ping().await;
         ping.map_err(|error| SaleError::StoreUnavailable { source: error.into() })?;
+        let check = self.0.inventory.check().await;
+        check.map_err(|(item, error)| from_read(error, &item))?;
         // reading a queue needs the session, and an answer that a majority of etcd agrees on
         match timeout(QUESTION_TIMEOUT, self.queue(&Item::DEFAULT)).await {
             Ok(answer) => answer.map(drop),

@@ -17,7 +17,7 @@ pub(super) struct Tenure {
 
 /// The name of an item's lock. It has a `:` and no `/`, since other etcd clients that wait for the
 /// lock `a` also wait for all keys of a lock `a/b`.
-pub(super) fn lock_name(base: &str, item: &Item) -> String {
+pub fn lock_name(base: &str, item: &Item) -> String {
     match item.name() {
         Some(item) => format!("{base}:{item}"),
         None => base.to_owned(),

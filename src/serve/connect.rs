@@ -7,10 +7,11 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 use super::ServeError;
-use crate::config::{Config, limit};
+use crate::config::{Config, Servers};
+#[cfg(feature = "chaos")]
 use crate::defence::Defence;
-use crate::inventory::{Inventory, InventoryError, InventoryOptions};
-use crate::lock::{EtcdBackend, EtcdOptions, SessionKeeper, SessionOptions};
+use crate::inventory::{Inventory, InventoryError};
+use crate::lock::{EtcdBackend, SessionKeeper, SessionOptions};
 use crate::sale::{LockMode, Peer, Sale};
 
 /// How long the start waits for the lock service, to tell at once what waiting does not mend.
@@ -23,7 +24,7 @@ const FIRST_SESSION_TIMEOUT: Duration = Duration::from_secs(2);
 /// What waiting does not mend: an address of the wrong form, a wrong password.
 pub(super) async fn connect(config: &Config, port: u16) -> Result<Sale, ServeError> {
     let options = config.sale_options(port);
-    let inventory = store(config.redis.expose()).await?;
+    let inventory = store(&config.servers).await?;
     tokio::spawn(warn_of_weak_settings(inventory.clone()));
     Ok(match config.lock {
         LockMode::Etcd => {
@@ -41,32 +42,22 @@ pub(super) async fn connect(config: &Config, port: u16) -> Result<Sale, ServeErr
             Sale::naive(inventory, options)
         }
         LockMode::EtcdRecipe => {
-            let peer = Peer::recipe(etcd_options(config), config.lock_ttl).map_err(refused)?;
+            let peer =
+                Peer::recipe(config.servers.etcd_options(), config.lock_ttl).map_err(refused)?;
             Sale::with_peer(inventory, peer, options)
         }
         LockMode::EtcdRpc => {
             tracing::warn!("the lock has no token and the sale no ledger: a retry buys again");
-            let peer = Peer::rpc(etcd_options(config), config.lock_ttl).map_err(refused)?;
+            let peer =
+                Peer::rpc(config.servers.etcd_options(), config.lock_ttl).map_err(refused)?;
             Sale::with_peer(inventory, peer, options)
         }
         LockMode::Unguarded => Sale::with_peer(inventory, Peer::unguarded(), options),
     })
 }
 
-fn etcd_options(config: &Config) -> EtcdOptions {
-    let mut options = EtcdOptions::new(config.etcd.iter().cloned());
-    options.request_timeout = limit(Defence::Deadlines, options.request_timeout);
-    options.user = config.etcd_user.clone().map(|user| {
-        let password = config.etcd_password.as_ref().map_or("", |password| password.expose());
-        (user, password.to_owned())
-    });
-    options
-}
-
-async fn store(url: &str) -> Result<Inventory, ServeError> {
-    let mut options = InventoryOptions::default();
-    options.response_timeout = limit(Defence::Deadlines, options.response_timeout);
-    let inventory = Inventory::new(url, options).map_err(refused)?;
+async fn store(servers: &Servers) -> Result<Inventory, ServeError> {
+    let inventory = servers.inventory().map_err(refused)?;
     match inventory.ping().await {
         Ok(()) => {}
         Err(error) if is_final(&error) => return Err(refused(error)),
@@ -95,7 +86,7 @@ fn is_final(error: &InventoryError) -> bool {
 }
 
 async fn lock_service(config: &Config, instance: &str) -> Result<SessionKeeper, ServeError> {
-    let etcd = EtcdBackend::new(etcd_options(config)).map_err(refused)?;
+    let etcd = EtcdBackend::new(config.servers.etcd_options()).map_err(refused)?;
     let session_options = SessionOptions::new(config.lock_ttl).label(instance);
     let sessions = SessionKeeper::start(Arc::new(etcd), session_options);
     match timeout(FIRST_SESSION_TIMEOUT, sessions.session()).await {

@@ -22,7 +22,8 @@ pub(super) struct Sale {
 
 #[derive(Deserialize)]
 struct Stock {
-    stock: i64,
+    #[serde(rename = "stock")]
+    left: i64,
     lucky: i64,
     initial: i64,
     balanced: bool,
@@ -105,11 +106,11 @@ impl Sale {
     }
 
     fn stock(&self) -> String {
-        let Some(Stock { stock, lucky, initial, balanced }) = &self.stock else {
+        let Some(Stock { left, lucky, initial, balanced }) = &self.stock else {
             return "not known".to_owned();
         };
         let is = if *balanced { "=" } else { "IS NOT" };
-        let mut text = format!("{stock} + lucky {lucky} {is} initial {initial}");
+        let mut text = format!("{left} + lucky {lucky} {is} initial {initial}");
         if lucky > initial {
             let _ = write!(text, ", SOLD {} TOO MANY", lucky - initial);
         }

@@ -16,6 +16,7 @@ export function showLock(state) {
   if (!now) return;
   const names = roster(now);
   const { lock } = now;
+  setText(byId("lock-words"), now.troubles.find(({ kind }) => kind === "holder-silent")?.text ?? "");
   setText(byId("lock-name"), lock ? `${lock.name}, lease ${duration(lock.ttl_ms)}` : "");
   showHolder(lock, now.guard, names, state.clock());
   showQueue(lock, names, state.clock());

@@ -4,7 +4,7 @@ import { byId, children, make, setData, setText } from "../page/dom.js";
 import { listed } from "../page/format.js";
 
 /** What other panels say where it belongs. A banner besides would only push the page down. */
-const ELSEWHERE = new Set(["oversold", "unbalanced", "no-lock", "fence-off"]);
+const ELSEWHERE = new Set(["oversold", "unbalanced", "no-lock", "fence-off", "holder-silent"]);
 /** Kinds that are the beginning of everything, and not a fault. */
 const TONES = { "no-sale": "info" };
 const SIGNS = { info: "i", bad: "✕" };

@@ -48,7 +48,11 @@ async fn etcd_answers_and_stop_leaves_nothing() {
 /// Goal: a Redis answers, is set up to lose nothing, and leaves nothing when stopped.
 #[tokio::test]
 async fn redis_answers_and_stop_leaves_nothing() {
-    let options = RedisOptions { databases: Some(3), maxmemory_bytes: Some(64 << 20) };
+    let options = RedisOptions {
+        databases: Some(3),
+        maxmemory_bytes: Some(64 << 20),
+        ..RedisOptions::default()
+    };
     let redis = PrivateRedis::start(options).await.unwrap();
     let wanted = [
         ("appendonly", "yes"),

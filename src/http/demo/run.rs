@@ -82,7 +82,7 @@ impl Demo {
             call(victim, Method::POST, "/demo/fault?only=here", Some(body)).await.map_err(told)?;
         }
 
-        let (hold_back, held_back) = watch::channel(victim.is_some());
+        let (release, held_back) = watch::channel(victim.is_some());
         let stop = self.stop_of_run().ok_or("the run is gone")?;
         let up = self.instances.all().into_iter().filter(|instance| instance.is_up);
         let salvo = Salvo {
@@ -99,8 +99,7 @@ impl Demo {
             begun.run.state = State::Firing;
             begun.began_at = Instant::now();
         });
-        let (sold, ()) =
-            tokio::join!(fire(salvo, count), self.let_go(victim, run.fault, hold_back));
+        let (sold, ()) = tokio::join!(fire(salvo, count), self.let_go(victim, run.fault, release));
         let now = self.current_run().ok_or("the run is gone")?;
         self.change_run(|begun| {
             begun.run.elapsed_ms = now.elapsed_ms;
@@ -138,7 +137,7 @@ impl Demo {
         &self,
         victim: Option<&Instance>,
         fault: Option<Fault>,
-        hold_back: watch::Sender<bool>,
+        release: watch::Sender<bool>,
     ) {
         let Some(victim) = victim else { return };
         let deadline = Instant::now() + FAULT_TIMEOUT;
@@ -152,7 +151,7 @@ impl Demo {
         let what = if is_alive(victim).await { "did not get to" } else { "has reached" };
         let text = format!("{} {what} the point where it {end}, holding the lock.", victim.name);
         self.instances.note("fault", text);
-        hold_back.send_replace(false);
+        release.send_replace(false);
     }
 
     async fn until_back(&self, victim: &Instance) {

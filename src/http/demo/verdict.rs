@@ -1,6 +1,7 @@
 //! Whether every unit was sold once, and what to say about it.
 
 use std::collections::HashSet;
+use std::fmt::Write as _;
 
 use super::fire::order_id;
 use super::record::{Fault, Run, Verdict};
@@ -82,21 +83,24 @@ fn sentence(run: &Run, verdict: &Verdict, left: u64) -> String {
         format!("{sold} of {stock} sold, {sold_out} told sold out: every unit went to one buyer.")
     };
     if unanswered > 0 {
-        text.push_str(&format!(" {unanswered} buyers got no answer."));
+        let _ = write!(text, " {unanswered} buyers got no answer.");
     }
+    // writing to a text cannot fail
     let victim = run.victim.as_deref().unwrap_or("the holder");
-    match (run.fault, verdict.stale_batches) {
+    let _ = match (run.fault, verdict.stale_batches) {
         (Some(Fault::Pause), 0) if run.fence => {
-            text.push_str(&format!(" {victim} was paused while it held the lock."));
+            write!(text, " {victim} was paused while it held the lock.")
         }
-        (Some(Fault::Pause), n) if n > 0 => text.push_str(&format!(
+        (Some(Fault::Pause), n) if n > 0 => write!(
+            text,
             " {victim} was paused beyond its lease; when it went on, the fence refused its batch."
-        )),
-        (Some(Fault::Kill), _) => text.push_str(&format!(
+        ),
+        (Some(Fault::Kill), _) => write!(
+            text,
             " {victim} was killed while it held the lock; the next was served when its lease had ended."
-        )),
-        _ => {}
-    }
+        ),
+        _ => Ok(()),
+    };
     text
 }
 

@@ -18,6 +18,12 @@ pub(super) fn of_store(error: Option<&InventoryError>) -> Trouble {
         Some(InventoryError::Refused { .. }) => {
             ("redis-refuses", "Redis answers that it will not serve.".to_owned())
         }
+        Some(InventoryError::RolledBack { .. }) => (
+            "rolled-back",
+            "Redis lacks what it has acknowledged: it was put back to an earlier state. Nothing is sold \
+             until an operator has looked, or a sale is started afresh."
+                .to_owned(),
+        ),
         Some(InventoryError::Damaged { .. }) => (
             "damaged",
             "What is in Redis under this item's keys is not what the service writes there."

@@ -7,8 +7,8 @@ use flash_sale::lock::Session;
 use super::program::Program;
 use crate::support::etcd::{fresh_lock_name, session, shared_endpoint};
 use crate::support::eventually;
-use crate::support::proxy::Proxy;
 use crate::support::store::fresh_database;
+use flash_sale::demo::Proxy;
 
 /// How many claims are in the queue for the lock `name`.
 async fn claims(session: &Session, name: &str) -> usize {
@@ -39,7 +39,7 @@ async fn without_claim_cleanup_a_claim_stays() {
 async fn refused_after_a_cut(flags: &[&str]) -> u64 {
     let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
     let (redis, lock) = (fresh_database().await, fresh_lock_name());
-    let proxy = Proxy::to(etcd.port()).await;
+    let proxy = Proxy::to(etcd.port()).await.unwrap();
     let common = ["--lock-ttl", "2s", "--tenure", "1m"];
     let cut_off = Program::start(&proxy.url(), &redis, &lock, &[&common, flags].concat()).await;
     let other = Program::start(&etcd.endpoint(), &redis, &lock, &common).await;
@@ -76,7 +76,7 @@ async fn without_local_expiry_a_stale_batch_is_sent() {
 async fn is_served_after_a_break(flags: &[&str], is_compacted: bool) -> bool {
     let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
     let (redis, lock) = (fresh_database().await, fresh_lock_name());
-    let proxy = Proxy::to(etcd.port()).await;
+    let proxy = Proxy::to(etcd.port()).await.unwrap();
     let flags = [&["--wait-timeout", "5s"], flags].concat();
     let program = Program::start(&proxy.url(), &redis, &lock, &flags).await;
     program.sell(10).await;
@@ -96,7 +96,7 @@ async fn is_served_after_a_break(flags: &[&str], is_compacted: bool) -> bool {
     if is_compacted {
         client.compact(revision, None).await.unwrap();
     }
-    proxy.thaw();
+    proxy.release();
     match order.answer().await {
         answer if answer.status == 200 => true,
         answer => {

@@ -12,8 +12,8 @@ use tokio::time::timeout;
 use super::program::Program;
 use crate::support::etcd::{fresh_lock_name, session, shared_endpoint};
 use crate::support::eventually;
-use crate::support::proxy::Proxy;
 use crate::support::store::{Raw, fresh_database};
+use flash_sale::demo::Proxy;
 
 async fn without(flags: &[&str]) -> (Program, Raw) {
     let redis = fresh_database().await;
@@ -56,7 +56,7 @@ async fn without_batch_ownership_the_client_is_told_otherwise() {
 #[tokio::test]
 async fn without_careful_retry_a_lost_answer_buys_again() {
     let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
-    let proxy = Proxy::to(redis.port()).await;
+    let proxy = Proxy::to(redis.port()).await.unwrap();
     let url = format!("redis://127.0.0.1:{}", proxy.port());
     let flags = ["--without", "careful-retry"];
     let program = Program::start(&shared_endpoint().await, &url, &fresh_lock_name(), &flags).await;
@@ -68,7 +68,7 @@ async fn without_careful_retry_a_lost_answer_buys_again() {
         program.metric("flash_sale_store_errors_total").await > 0
     })
     .await;
-    proxy.thaw();
+    proxy.release();
     assert_eq!(order.answer().await.status, 200);
     let mut raw = Raw::connect(&redis.url()).await;
     eventually("what was sent first was sold as well", async || {

@@ -134,9 +134,9 @@ async fn streams_end_at_shutdown() {
         max_connections: 10,
         shutdown_grace: Duration::from_hours(1),
     };
-    let (stop, stopped) = oneshot::channel::<()>();
+    let (end, told_to_end) = oneshot::channel::<()>();
     let serving = tokio::spawn(server::serve(listener, shop.router.clone(), options, async {
-        drop(stopped.await);
+        drop(told_to_end.await);
     }));
     let mut over_a_socket = Connection::open(address).await;
     over_a_socket.send_get("/events").await;
@@ -144,7 +144,7 @@ async fn streams_end_at_shutdown() {
     watcher.next().await;
 
     shop.state.set_stopping();
-    stop.send(()).unwrap();
+    end.send(()).unwrap();
     let mut rest = 0;
     while watcher.try_next().await.is_some() {
         rest += 1;

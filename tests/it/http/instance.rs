@@ -14,7 +14,8 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::client::Connection;
-use crate::support::etcd::{session, shared_endpoint};
+use crate::support::copies::restart_with;
+use crate::support::etcd::{fresh_lock_name, session, shared_endpoint};
 use crate::support::store::fresh_database;
 use crate::support::{DEADLINE, eventually};
 
@@ -143,6 +144,30 @@ async fn it_may_start_before_its_servers() {
     instance.signal(Signal::TERM);
     let (status, log) = instance.exit().await;
     assert_eq!(status.code(), Some(0), "{log}");
+}
+
+/// A roll-back is one line in the log, not one for each order; and so is another Redis process.
+#[tokio::test]
+async fn a_roll_back_is_logged_once() {
+    let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let mut instance = Instance::start(&shared_endpoint().await, &redis.url(), &fresh_lock_name());
+    instance.until_ready().await;
+    let mut buyer = Connection::open(instance.address).await;
+    buyer
+        .send("PUT /stock HTTP/1.1\r\nHost: test\r\nContent-Length: 11\r\n\r\n{\"stock\":5}")
+        .await;
+    assert_eq!(buyer.answer().await.status, 200);
+    restart_with(&mut redis, None).await;
+    for _ in 0..20 {
+        assert_eq!(instance.status("/stock/reduce").await, Some(503));
+        assert_eq!(instance.status("/readyz").await, Some(503));
+    }
+    instance.signal(Signal::TERM);
+    let (_, log) = instance.exit().await;
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("was rolled back")).collect();
+    assert_eq!(lines.len(), 1, "{log}");
+    assert!(lines[0].contains("ERROR"), "{log}");
+    assert_eq!(log.matches("another Redis process answers").count(), 1, "{log}");
 }
 
 /// What waiting does not mend ends the start with a sentence, and without the password.

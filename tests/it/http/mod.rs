@@ -9,6 +9,7 @@ mod outages;
 mod overload;
 mod page;
 mod refusals;
+mod roll_back;
 mod routes;
 mod selling;
 mod server;

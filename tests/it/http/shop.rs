@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
 use flash_sale::http::{AppState, StartAccess, router};
-use flash_sale::inventory::{Inventory, InventoryOptions};
+use flash_sale::inventory::{Inventory, InventoryOptions, Replicas};
 use flash_sale::lock::{Guard, Session};
 use flash_sale::sale::{HoldMode, Sale, SaleOptions};
 use http_body_util::BodyExt;
@@ -36,6 +36,8 @@ pub(super) struct ShopOptions {
     pub(super) queue_length: usize,
     pub(super) wait_timeout: Duration,
     pub(super) store_timeout: Duration,
+    /// How many replicas an order waits for, 300 ms at the most.
+    pub(super) replicas: u32,
 }
 
 impl Default for ShopOptions {
@@ -48,6 +50,7 @@ impl Default for ShopOptions {
             wait_timeout: Duration::from_secs(30),
             // short, so that the store's absence is soon noticed
             store_timeout: Duration::from_millis(300),
+            replicas: 0,
         }
     }
 }
@@ -83,11 +86,19 @@ impl Shop {
         redis: String,
         options: ShopOptions,
     ) -> Self {
-        let ShopOptions { access, watchers, hold, queue_length, wait_timeout, store_timeout } =
-            options;
+        let ShopOptions {
+            access,
+            watchers,
+            hold,
+            queue_length,
+            wait_timeout,
+            store_timeout,
+            replicas,
+        } = options;
         let timeouts =
             InventoryOptions { connect_timeout: store_timeout, response_timeout: store_timeout };
-        let inventory = Inventory::new(&redis, timeouts).unwrap();
+        let replicas = Replicas { count: replicas, timeout: Duration::from_millis(300) };
+        let inventory = Inventory::new(&redis, timeouts).unwrap().with_replicas(replicas);
         let sale_options = SaleOptions {
             lock_name: lock_name.clone(),
             instance: instance.into(),

@@ -61,9 +61,8 @@ impl Watcher {
             }
         };
         // the view is shown as it was at the end
-        if timeout(crate::support::DEADLINE, reading).await.is_err() {
-            panic!("not in time: {what}, but {}", self.view);
-        }
+        let in_time = timeout(crate::support::DEADLINE, reading).await.is_ok();
+        assert!(in_time, "not in time: {what}, but {}", self.view);
     }
 
     /// Merges a message as the page does.

@@ -1,8 +1,8 @@
 //! Keys that hold what nobody here wrote: an error that names the key, and nothing is written.
 
-use flash_sale::inventory::{InventoryError, Item};
+use flash_sale::inventory::{InventoryError, Item, Outcome};
 
-use super::{Raw, connect, fresh_database, order, token};
+use super::{Raw, accepted, connect, fresh_database, order, token};
 
 /// No stock key is no sale: an error, never zero, and no key appears.
 #[tokio::test]
@@ -48,13 +48,14 @@ async fn damaged_keys_are_refused_and_nothing_is_written() {
         ("initial", &["SET initial x"]),
         ("initial", &["DEL initial", "SADD initial 3"]),
         ("orders", &["SET orders x"]),
-        ("orders", &["HSET orders sold nonsense"]),
         ("orders", &["DEL orders"]), // while the ledger is there
         ("ledger", &["SET ledger x"]),
         ("ledger", &["RPUSH ledger x"]),
         ("fence", &["SET fence x"]),
         ("fence", &["SET fence 12"]),
         ("fence", &["DEL fence", "RPUSH fence 12"]),
+        ("sale", &["SET sale x"]),
+        ("sale", &["DEL sale", "RPUSH sale x"]),
     ];
     for (key, damage) in damages {
         raw.run::<()>("FLUSHDB").await;
@@ -75,6 +76,27 @@ async fn damaged_keys_are_refused_and_nothing_is_written() {
         assert!(error.nothing_written() && !error.is_retryable());
         assert_eq!(raw.dump().await, before, "{damage:?}");
     }
+}
+
+/// A record that is none is the trouble of its own order: the others of the batch are sold.
+#[tokio::test]
+async fn a_damaged_record_does_not_spoil_its_batch() {
+    let url = fresh_database().await;
+    let (inventory, mut raw) = (connect(&url).await, Raw::connect(&url).await);
+    inventory.start(&Item::DEFAULT, Some(token(1)), 9).await.unwrap();
+    let first = [order("bad", 1), order("good", 1)];
+    inventory.reduce(&Item::DEFAULT, Some(token(1)), "8080", &first).await.unwrap();
+    // of the latest order that was acknowledged as well: damage is no roll-back
+    for bad in ["bad", "good"] {
+        raw.run_with::<()>(&format!("HSET orders {bad}"), "nonsense").await;
+        let batch = [order("before", 1), order(bad, 1), order("behind", 1)];
+        let outcomes =
+            inventory.reduce(&Item::DEFAULT, Some(token(2)), "8080", &batch).await.unwrap();
+        assert_eq!((accepted(&outcomes[0]).position, accepted(&outcomes[2]).position), (3, 4));
+        let Outcome::Damaged { what } = &outcomes[1] else { panic!("{outcomes:?}") };
+        assert!(what.contains(bad), "{what}");
+    }
+    assert_eq!(inventory.stock(&Item::DEFAULT).await.unwrap().lucky, 4);
 }
 
 /// Reads tell damage from absence, and show a negative stock as it is.
@@ -115,7 +137,7 @@ async fn reads_tell_damage_from_absence() {
 async fn a_fresh_start_repairs_everything_but_the_fence() {
     let url = fresh_database().await;
     let (inventory, mut raw) = (connect(&url).await, Raw::connect(&url).await);
-    for key in ["stock", "lucky", "initial", "orders", "ledger"] {
+    for key in ["stock", "lucky", "initial", "orders", "ledger", "sale"] {
         raw.run::<()>(&format!("SADD {key} x")).await;
     }
     inventory.start(&Item::DEFAULT, Some(token(1)), 3).await.unwrap();

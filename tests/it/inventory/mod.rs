@@ -6,6 +6,8 @@ mod faults;
 mod fence;
 mod naive;
 mod reads;
+mod replicas;
+mod roll_back;
 mod sale;
 
 use flash_sale::inventory::{Accepted, Outcome};

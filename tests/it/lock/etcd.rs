@@ -9,8 +9,8 @@ use flash_sale::lock::{Claim, Guard, LockError, LostReason, Mutex, Session, Sess
 use tokio::task::JoinHandle;
 
 use super::lab::{EtcdLab, Lab, TTL, queue_length};
-use crate::support::proxy::Proxy;
 use crate::support::{eventually, within};
+use flash_sale::demo::Proxy;
 
 /// A waiter in a task, seen in the queue.
 async fn waiter(mutex: &Mutex, length: usize) -> JoinHandle<Result<Guard, LockError>> {
@@ -31,7 +31,7 @@ async fn patient_session(lab: &EtcdLab) -> Session {
 async fn a_cut_watch_is_opened_again() {
     let shared = EtcdLab::shared().await;
     let port = shared.endpoint().rsplit_once(':').unwrap().1.parse().unwrap();
-    let proxy = Proxy::to(port).await;
+    let proxy = Proxy::to(port).await.unwrap();
     let (direct, proxied) = (patient_session(&shared).await, EtcdLab::at(proxy.url()));
     let session = patient_session(&proxied).await;
     let name = shared.name();
@@ -53,7 +53,7 @@ async fn a_cut_watch_is_opened_again() {
 async fn compaction_hides_no_grant() {
     let shared = EtcdLab::shared().await;
     let port = shared.endpoint().rsplit_once(':').unwrap().1.parse().unwrap();
-    let proxy = Proxy::to(port).await;
+    let proxy = Proxy::to(port).await.unwrap();
     let proxied = EtcdLab::at(proxy.url());
     let (holder, session) = (patient_session(&shared).await, patient_session(&proxied).await);
     let name = shared.name();

@@ -11,8 +11,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::lab::{EtcdLab, Lab, TTL, queue_length, queue_of};
-use crate::support::proxy::Proxy;
 use crate::support::within;
+use flash_sale::demo::Proxy;
 
 /// A session at these endpoints that waits for a member for 300 ms only.
 async fn session_at(endpoints: &[String], ttl: Duration) -> Session {
@@ -24,7 +24,7 @@ async fn session_at(endpoints: &[String], ttl: Duration) -> Session {
 
 /// A proxy in front of the shared etcd.
 async fn proxy(lab: &EtcdLab) -> Proxy {
-    Proxy::to(lab.endpoint().rsplit_once(':').unwrap().1.parse().unwrap()).await
+    Proxy::to(lab.endpoint().rsplit_once(':').unwrap().1.parse().unwrap()).await.unwrap()
 }
 
 /// A waiter in a task, seen in the queue by `other`.

@@ -78,7 +78,7 @@ async fn assert_is_told_well(page: &Tab) {
     // changes of these, and of nothing else, are read out
     let live: Vec<_> =
         nodes.iter().filter(|node| ["status", "alert"].contains(&node.role.as_str())).collect();
-    assert!((2..=4).contains(&live.len()), "{} live regions", live.len());
+    assert!((2..=5).contains(&live.len()), "{} live regions", live.len());
 }
 
 async fn assert_is_seen_well(page: &Tab) {

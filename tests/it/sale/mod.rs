@@ -11,8 +11,8 @@ use flash_sale::sale::{HoldMode, Sale, SaleOptions};
 
 use crate::support::etcd::{fresh_lock_name, sessions, shared_endpoint};
 use crate::support::eventually;
-use crate::support::proxy::Proxy;
 use crate::support::store::{fresh_database, order};
+use flash_sale::demo::Proxy;
 
 /// A stock of one's own, and the lock that guards it.
 struct Market {
@@ -58,7 +58,7 @@ impl Market {
     async fn through_proxy(&self) -> (Self, Proxy) {
         let address = self.redis.strip_prefix("redis://127.0.0.1:").unwrap();
         let (port, database) = address.split_once('/').unwrap();
-        let proxy = Proxy::to(port.parse().unwrap()).await;
+        let proxy = Proxy::to(port.parse().unwrap()).await.unwrap();
         let redis = format!("redis://127.0.0.1:{}/{database}", proxy.port());
         (Self { redis, etcd: self.etcd.clone(), lock_name: self.lock_name.clone() }, proxy)
     }

@@ -101,7 +101,7 @@ async fn sells_out(peer: MakePeer) -> Vec<Option<i64>> {
         match outcome.unwrap() {
             Outcome::Reserved(_) => sold += 1,
             Outcome::SoldOut { remaining } => assert_eq!(remaining, 0),
-            Outcome::Conflict => panic!("no two orders have the same id"),
+            other => panic!("no two orders have the same id: {other:?}"),
         }
     }
     assert_eq!(sold, 40);

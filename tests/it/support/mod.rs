@@ -1,7 +1,7 @@
 //! What several areas need.
 
+pub(crate) mod copies;
 pub(crate) mod etcd;
-pub(crate) mod proxy;
 pub(crate) mod store;
 
 use std::path::Path;

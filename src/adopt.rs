@@ -1,0 +1,245 @@
+//! The `adopt` command: an operator decides what nobody else can know.
+//!
+//! Two things stop a sale until somebody has looked. The fence comes from another etcd cluster, so no
+//! token can be compared with it: `adopt cluster`. Or the store lacks what it acknowledged: `adopt
+//! store`. Either way the command takes the item's lock, shows what is there and what would be given
+//! up, and does nothing without `--yes`.
+
+mod report;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use tokio::time::{sleep, timeout};
+
+use crate::chain::Chain;
+use crate::config::{SecretFileError, Servers, duration, item_name};
+use crate::inventory::{Inventory, InventoryError, Item};
+use crate::lock::{EtcdBackend, LockError, Session, SessionOptions, Token};
+use crate::sale::lock_name;
+
+/// The exit status when there is something to do and nobody said `--yes`.
+const NOT_DONE: u8 = 3;
+
+/// How long the lock outlives this command, should it die.
+const LOCK_TTL: Duration = Duration::from_secs(10);
+
+/// How many times the store is asked whether it is there, and the pause in between.
+const PINGS: u32 = 4;
+const PING_PAUSE: Duration = Duration::from_millis(500);
+
+/// Go on after etcd or Redis was set up anew or restored: shows what is given up, and asks for --yes
+///
+/// Exits with 0 when it is done or nothing was to do, 3 when it was not done for want of --yes, and 1
+/// when it cannot be done.
+#[derive(Args, Clone, Debug)]
+pub struct AdoptOptions {
+    /// What to go on with
+    #[arg(value_enum)]
+    pub what: What,
+
+    /// Item to go on with [default: the default item]
+    #[arg(long, env = "FLASH_SALE_ADOPT_ITEM", value_parser = item_name)]
+    pub item: Option<Item>,
+
+    /// Do it, and do not only show what it would do
+    #[arg(long)]
+    pub yes: bool,
+
+    /// How long to wait for the item's lock
+    #[arg(long, env = "FLASH_SALE_ADOPT_WAIT_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = duration("1s", "10m"))]
+    pub wait_timeout: Duration,
+
+    /// Where the servers are
+    #[command(flatten)]
+    pub servers: Servers,
+}
+
+/// What to go on with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum What {
+    /// This etcd cluster, though the stock was guarded by another one
+    Cluster,
+    /// What the store has now, though it lacks orders that it acknowledged
+    Store,
+}
+
+/// Why nothing was adopted.
+#[derive(Debug, thiserror::Error)]
+enum AdoptError {
+    #[error(transparent)]
+    SecretFile(#[from] SecretFileError),
+    #[error("etcd does not answer within {}", humantime::format_duration(*.0))]
+    Silent(Duration),
+    #[error("the lock {name} cannot be had{}", held_by(.holder.as_deref()))]
+    Lock {
+        name: String,
+        holder: Option<String>,
+        #[source]
+        source: LockError,
+    },
+    #[error(
+        "the fence is token {fence} of this very etcd cluster, and its next token is {token}: the cluster \
+         was restored from a backup and counts again from an earlier number. Restore it with \
+         `etcdutl snapshot restore --bump-revision 1000000000 --mark-compacted`"
+    )]
+    Restored { fence: i64, token: i64 },
+    #[error(
+        "the fence is of etcd cluster {theirs}, and this is cluster {ours}: if that is right, run \
+         `flash-sale adopt cluster` first"
+    )]
+    ForeignFence { theirs: String, ours: String },
+    #[error(
+        "the store has no stock of {0}, so there is nothing to accept: start a sale with PUT /stock"
+    )]
+    NoSale(Item),
+    #[error(transparent)]
+    Store(#[from] InventoryError),
+}
+
+fn held_by(holder: Option<&str>) -> String {
+    holder.map_or_else(String::new, |holder| format!(": {holder} holds it"))
+}
+
+/// How it ended.
+enum Done {
+    Adopted,
+    NothingToDo,
+    OnlyShown,
+}
+
+/// Runs the command.
+pub async fn run(mut options: AdoptOptions) -> ExitCode {
+    match adopt(&mut options).await {
+        Ok(Done::Adopted | Done::NothingToDo) => ExitCode::SUCCESS,
+        Ok(Done::OnlyShown) => {
+            println!("\nNothing was done. With --yes it is.");
+            ExitCode::from(NOT_DONE)
+        }
+        Err(error) => {
+            eprintln!("flash-sale: {}", Chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn adopt(options: &mut AdoptOptions) -> Result<Done, AdoptError> {
+    options.servers.read_secret_files()?;
+    let item = options.item.clone().unwrap_or_default();
+    let inventory = options.servers.inventory()?;
+    reach(&inventory).await?;
+    let name = lock_name(&options.servers.lock_name, &item);
+    let lock_error = |source| AdoptError::Lock { name: name.clone(), holder: None, source };
+    let etcd = EtcdBackend::new(options.servers.etcd_options())
+        .map_err(|error| lock_error(error.into()))?;
+    let session = SessionOptions::new(LOCK_TTL).label("flash-sale adopt");
+    let session = timeout(options.wait_timeout, Session::open(Arc::new(etcd), session)).await;
+    let session = session.map_err(|_| AdoptError::Silent(options.wait_timeout))?;
+    let session = session.map_err(lock_error)?;
+    let done = under_lock(options, &item, &name, &inventory, &session).await;
+    // gives up the lock; should that fail, it ends with the lease
+    let _ = timeout(LOCK_TTL, session.close()).await;
+    done
+}
+
+/// Whether the store answers, before anything waits for the lock. It may have just been started.
+async fn reach(inventory: &Inventory) -> Result<(), InventoryError> {
+    for _ in 1..PINGS {
+        match inventory.ping().await {
+            Err(error) if error.is_retryable() => sleep(PING_PAUSE).await,
+            reached => return reached,
+        }
+    }
+    inventory.ping().await
+}
+
+async fn under_lock(
+    options: &AdoptOptions,
+    item: &Item,
+    name: &str,
+    inventory: &Inventory,
+    session: &Session,
+) -> Result<Done, AdoptError> {
+    let lock_error = |holder, source| AdoptError::Lock { name: name.to_owned(), holder, source };
+    let mutex = session.mutex(name).map_err(|error| lock_error(None, error))?;
+    let guard = match mutex.lock_timeout(options.wait_timeout).await {
+        Ok(guard) => guard,
+        Err(error) => {
+            let queue = timeout(LOCK_TTL, mutex.queue()).await;
+            let first = queue.ok().and_then(Result::ok).and_then(|queue| queue.into_iter().next());
+            let holder = first.map(|first| match first.label {
+                Some(label) => format!("{label:?}, under lease {:x},", first.lease),
+                None => format!("lease {:x}", first.lease),
+            });
+            return Err(lock_error(holder, error));
+        }
+    };
+    match options.what {
+        What::Cluster => adopt_cluster(options, item, inventory, guard.token()).await,
+        What::Store => adopt_store(options, item, inventory, guard.token()).await,
+    }
+}
+
+async fn adopt_cluster(
+    options: &AdoptOptions,
+    item: &Item,
+    inventory: &Inventory,
+    token: Token,
+) -> Result<Done, AdoptError> {
+    let stock = found(inventory, item).await?;
+    report::state(item, inventory, &stock, None, token);
+    let Some(fence) = stock.fence else {
+        println!("\nThe item has no fence yet: any cluster may guard it. Nothing is to do.");
+        return Ok(Done::NothingToDo);
+    };
+    if fence.cluster == token.cluster() {
+        if fence.revision > token.revision() {
+            return Err(AdoptError::Restored { fence: fence.revision, token: token.revision() });
+        }
+        println!("\nThe fence is of this cluster already. Nothing is to do.");
+        return Ok(Done::NothingToDo);
+    }
+    report::cluster_given_up(fence);
+    if !options.yes {
+        return Ok(Done::OnlyShown);
+    }
+    inventory.adopt(item, token).await?;
+    println!("\nDone: the fence is token {token} of cluster {} now.", token.cluster());
+    Ok(Done::Adopted)
+}
+
+async fn adopt_store(
+    options: &AdoptOptions,
+    item: &Item,
+    inventory: &Inventory,
+    token: Token,
+) -> Result<Done, AdoptError> {
+    let stock = found(inventory, item).await?;
+    let latest = inventory.ledger(item, stock.orders.saturating_sub(1), 1).await?.pop();
+    report::state(item, inventory, &stock, latest.as_ref(), token);
+    if let Some(fence) = stock.fence {
+        if fence.cluster != token.cluster() {
+            let (theirs, ours) = (fence.cluster.to_string(), token.cluster().to_string());
+            return Err(AdoptError::ForeignFence { theirs, ours });
+        }
+        if fence.revision > token.revision() {
+            return Err(AdoptError::Restored { fence: fence.revision, token: token.revision() });
+        }
+    }
+    report::store_given_up(latest.as_ref());
+    if !options.yes {
+        return Ok(Done::OnlyShown);
+    }
+    inventory.accept(item, token).await?;
+    println!("\nDone: all instances go on with what is there, under token {token} or later.");
+    Ok(Done::Adopted)
+}
+
+async fn found(inventory: &Inventory, item: &Item) -> Result<crate::inventory::Stock, AdoptError> {
+    inventory.stock(item).await.map_err(|error| match error {
+        InventoryError::UnknownItem => AdoptError::NoSale(item.clone()),
+        error => error.into(),
+    })
+}

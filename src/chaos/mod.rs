@@ -1,0 +1,32 @@
+//! The `chaos` command: what may break is broken, again and again, while orders are sent; what the
+//! clients saw is judged. Then the same without each defence, which must fail.
+//!
+//! # Layout
+//! - [`ChaosOptions`], [`run()`]: what can be asked for, and the suite from its beginning to its end
+//! - `schedule`: which run comes when; what is told meanwhile
+//! - `rows`: the faults, one file for each family
+//! - `row`: what a row is; `trial`: one run of it, and its judgement
+//! - `scene`, `cluster`: the processes of a run and what can be done to them, and etcd
+//! - `load`, `flood`: the clients, and such that mean no good
+//! - `evidence`, `results`, `table`: what was seen, as data and for people
+//! - `random`: choices that the seed decides
+
+mod cluster;
+mod error;
+mod evidence;
+mod flood;
+mod load;
+mod options;
+mod random;
+mod results;
+mod row;
+mod rows;
+mod scene;
+mod schedule;
+mod suite;
+mod table;
+mod trial;
+
+pub use error::ChaosError;
+pub use options::ChaosOptions;
+pub use suite::run;

@@ -1,0 +1,149 @@
+//! What a row of the suite is: data, and one function that injects its fault.
+
+use std::time::Duration;
+
+use futures_util::future::LocalBoxFuture;
+
+use super::error::ChaosError;
+use super::scene::Scene;
+
+/// How long the lock outlives its holder in all rows. The least that etcd grants.
+pub(super) const TTL: Duration = Duration::from_secs(2);
+
+/// [`TTL`] as a flag wants it.
+pub(super) const TTL_FLAG: &str = "2s";
+
+/// Before the first fault.
+pub(super) const FIRST_CALM: Duration = Duration::from_secs(1);
+
+/// Between one fault and the next, at most: chance decides.
+pub(super) const LONGEST_CALM: Duration = Duration::from_millis(1500);
+
+/// At the end of a run everything is left alone for this long: what was unknown is settled then.
+pub(super) const LAST_CALM: Duration = Duration::from_secs(3);
+
+/// Injects the fault again and again until there is no time left for another round, and notes what
+/// shows that it happened.
+pub(super) type Play = for<'a> fn(&'a mut Scene) -> LocalBoxFuture<'a, Result<(), ChaosError>>;
+
+/// A kind of fault, and what must hold all the same.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    /// Short, for `--only`.
+    pub(super) name: &'static str,
+    /// What happens, for people.
+    pub(super) fault: &'static str,
+    pub(super) trial: Trial,
+    pub(super) controls: Vec<Control>,
+    /// It goes on until there was time for this many rounds.
+    pub(super) rounds: u32,
+    /// Whether it needs the machine to itself.
+    pub(super) alone: bool,
+}
+
+/// One run: who takes part, what is sent, what is done to them.
+#[derive(Clone, Debug)]
+pub(super) struct Trial {
+    pub(super) setup: Setup,
+    pub(super) play: Play,
+    /// How long one round of the fault takes, its aftermath included.
+    pub(super) round: Duration,
+    /// The sale goes on within this time after the end of the fault (I5).
+    pub(super) goes_on_within: Duration,
+    /// What the checker may say beside the invariants, where the fault leaves no other answer.
+    pub(super) tolerates: &'static [&'static str],
+    /// What must have been seen at least once, or the fault did not happen.
+    pub(super) proof: &'static str,
+}
+
+/// The same fault without the defence.
+#[derive(Clone, Debug)]
+pub(super) struct Control {
+    /// What is missing, for people.
+    pub(super) without: &'static str,
+    pub(super) trial: Trial,
+    /// It must break one of these.
+    pub(super) breaks: &'static [&'static str],
+}
+
+/// Who takes part, and what is sent to them.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
+pub(super) struct Setup {
+    pub(super) instances: usize,
+    /// All instances go by the first one's name.
+    pub(super) one_name: bool,
+    pub(super) etcd_members: usize,
+    pub(super) etcd_quota_bytes: Option<u64>,
+    /// The instances know only one of the members: the leader.
+    pub(super) one_endpoint: bool,
+    pub(super) redis_maxmemory_bytes: Option<u64>,
+    pub(super) redis_volatile: bool,
+    /// Where a proxy stands between an instance and its neighbours.
+    pub(super) etcd_proxies: bool,
+    pub(super) redis_proxies: bool,
+    pub(super) client_proxies: bool,
+    /// Points of a tenure, each with what happens there, that the row can ask for: `before-write:stop`.
+    pub(super) fault_points: &'static [&'static str],
+    /// The row can have an instance's workers spin.
+    pub(super) can_starve: bool,
+    /// Further flags of each instance.
+    pub(super) flags: &'static [&'static str],
+    pub(super) load: LoadPlan,
+}
+
+/// What is sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LoadPlan {
+    /// Orders a second.
+    pub(super) rate: u32,
+    pub(super) connections: u32,
+    pub(super) stock: u64,
+    /// Further flags of the load test.
+    pub(super) flags: &'static [&'static str],
+}
+
+impl Trial {
+    /// How long orders are sent, if `wanted` leaves room for so many rounds.
+    pub(super) fn lasts(&self, wanted: Duration, rounds: u32) -> Duration {
+        wanted.max((self.round + LONGEST_CALM) * rounds + FIRST_CALM + LAST_CALM)
+    }
+
+    /// The same for a sale that may hang, which must be seen to.
+    pub(super) fn lasts_hanging(&self, wanted: Duration, rounds: u32) -> Duration {
+        let first = FIRST_CALM + LONGEST_CALM + self.round;
+        self.lasts(wanted, rounds).max(first + self.goes_on_within * 2 + LAST_CALM)
+    }
+}
+
+/// More than any run can sell.
+const ENDLESS_STOCK: u64 = 1_000_000_000;
+
+impl Setup {
+    /// Two instances, one etcd, one Redis.
+    pub(super) const USUAL: Self = Self {
+        instances: 2,
+        one_name: false,
+        etcd_members: 1,
+        etcd_quota_bytes: None,
+        one_endpoint: false,
+        redis_maxmemory_bytes: None,
+        redis_volatile: false,
+        etcd_proxies: false,
+        redis_proxies: false,
+        client_proxies: false,
+        fault_points: &[],
+        can_starve: false,
+        flags: &[],
+        load: LoadPlan::USUAL,
+    };
+}
+
+impl LoadPlan {
+    /// As usual, of a stock that ends while faults go on.
+    pub(super) const SELLS_OUT: Self = Self { stock: 20_000, ..Self::USUAL };
+
+    /// Some thousands a second, of a stock that does not end.
+    pub(super) const USUAL: Self =
+        Self { rate: 2000, connections: 100, stock: ENDLESS_STOCK, flags: &[] };
+}

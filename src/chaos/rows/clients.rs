@@ -1,0 +1,163 @@
+//! Clients that get no answer, go away, or mean no good.
+
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use tokio::time::sleep;
+
+use crate::chaos::error::ChaosError;
+use crate::chaos::flood;
+use crate::chaos::row::{Control, LoadPlan, Row, Setup, Trial};
+use crate::chaos::scene::Scene;
+use crate::demo::Proxy;
+
+pub(super) fn rows() -> Vec<Row> {
+    vec![answer_swallowed(), client_gone(), flooded()]
+}
+
+fn answer_swallowed() -> Row {
+    let setup = Setup { client_proxies: true, load: LoadPlan::SELLS_OUT, ..Setup::USUAL };
+    let trial = Trial {
+        setup,
+        play: |scene| swallow_answers(scene).boxed_local(),
+        round: Duration::from_millis(500),
+        goes_on_within: Duration::from_secs(2),
+        tolerates: &[],
+        proof: "answers swallowed",
+    };
+    Row {
+        name: "answer-swallowed",
+        fault: "answers are swallowed; clients ask again at another instance",
+        controls: vec![Control {
+            without: "order-ids",
+            trial: Trial {
+                setup: Setup { flags: &["--without", "order-ids"], ..setup },
+                ..trial.clone()
+            },
+            breaks: &["I2"],
+        }],
+        trial,
+        rounds: 3,
+        alone: false,
+    }
+}
+
+fn client_gone() -> Row {
+    let setup = Setup {
+        client_proxies: true,
+        load: LoadPlan { flags: &["--abandon", "0.01"], ..LoadPlan::USUAL },
+        ..Setup::USUAL
+    };
+    let trial = Trial {
+        setup,
+        play: |scene| cut_clients(scene).boxed_local(),
+        round: Duration::from_secs(3),
+        // the fault stops nobody: what is left is a machine with much to do
+        goes_on_within: Duration::from_secs(1),
+        tolerates: &[],
+        proof: "connections cut",
+    };
+    Row {
+        name: "client-gone",
+        fault: "clients go away in mid-request",
+        controls: vec![Control {
+            without: "batch-ownership",
+            trial: Trial {
+                setup: Setup {
+                    flags: &["--without", "batch-ownership"],
+                    // who is told that nothing was taken may believe it
+                    load: LoadPlan { flags: &["--retries", "0"], ..LoadPlan::USUAL },
+                    ..setup
+                },
+                ..trial.clone()
+            },
+            breaks: &["I3"],
+        }],
+        trial,
+        rounds: 3,
+        alone: false,
+    }
+}
+
+fn flooded() -> Row {
+    let setup = Setup { flags: &["--header-timeout", "2s"], ..Setup::USUAL };
+    let trial = Trial {
+        setup,
+        play: |scene| flood_instances(scene).boxed_local(),
+        round: Duration::from_secs(7),
+        goes_on_within: Duration::from_secs(1),
+        tolerates: &[],
+        proof: "silent connections",
+    };
+    Row {
+        name: "clients-flood",
+        fault: "10,000 connections that send nothing; 1 MB headers; 1 GB bodies",
+        controls: vec![Control {
+            without: "limits",
+            trial: Trial {
+                setup: Setup { flags: &["--header-timeout", "2s", "--without", "limits"], ..setup },
+                ..trial.clone()
+            },
+            breaks: &["limits"],
+        }],
+        trial,
+        rounds: 3,
+        alone: true,
+    }
+}
+
+/// Some answers at a time, of one instance or of all of them.
+async fn swallow_answers(scene: &mut Scene) -> Result<(), ChaosError> {
+    while scene.next_round().await {
+        let one = scene.random.below(scene.sites.len() + 1);
+        for index in 0..scene.sites.len() {
+            let answers = 1 + scene.random.next() % 50;
+            if one == index || one == scene.sites.len() {
+                scene.sites[index].client_proxy.iter().for_each(|proxy| proxy.swallow(answers));
+            }
+        }
+        sleep(Duration::from_millis(300)).await;
+    }
+    let proxies = scene.sites.iter().filter_map(|site| site.client_proxy.as_ref());
+    let swallowed = proxies.map(Proxy::swallowed_answers).sum();
+    scene.evidence.saw("answers swallowed", swallowed);
+    Ok(())
+}
+
+/// Whatever is under way at an instance ends, for its client; now and then the store is slow, so that
+/// much is under way.
+async fn cut_clients(scene: &mut Scene) -> Result<(), ChaosError> {
+    while scene.next_round().await {
+        let is_slow = scene.evidence.times.is_multiple_of(2);
+        if is_slow {
+            let paused = scene.redis.child().pause();
+            paused.map_err(ChaosError::system("Redis cannot be paused"))?;
+            let lasts = scene.random.millis(1200, 1600);
+            sleep(lasts).await;
+            scene.evidence.outage(lasts);
+        }
+        let index = scene.random.below(scene.sites.len());
+        scene.sites[index].client_proxy.iter().for_each(Proxy::cut);
+        scene.evidence.saw("connections cut", 1);
+        if is_slow {
+            let resumed = scene.redis.child().resume();
+            resumed.map_err(ChaosError::system("Redis cannot be resumed"))?;
+        }
+    }
+    Ok(())
+}
+
+/// All at once against one instance; the others' orders go to it as well.
+async fn flood_instances(scene: &mut Scene) -> Result<(), ChaosError> {
+    const SILENT: usize = 10_000;
+    while scene.next_round().await {
+        let port = scene.sites[scene.random.clone().below(scene.sites.len())].instance.port;
+        let (silent, headers, body) =
+            tokio::join!(flood::silent(port, SILENT), flood::headers(port), flood::body(port));
+        scene.evidence.saw("silent connections", silent.opened);
+        for sentence in silent.harm.into_iter().chain(headers).chain(body) {
+            scene.evidence.complain("limits", sentence);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! Names that are the same, or begin with one another.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use tokio::time::sleep;
+
+use crate::chaos::error::ChaosError;
+use crate::chaos::row::{Control, LoadPlan, Row, Setup, Trial};
+use crate::chaos::scene::Scene;
+use crate::demo::instance::LOCK_NAME;
+use crate::lock::{EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
+
+/// For longer than the sale may pause.
+const HELD: Duration = Duration::from_secs(3);
+
+pub(super) fn rows() -> Vec<Row> {
+    vec![one_name(), names_alike()]
+}
+
+fn one_name() -> Row {
+    let setup = Setup { one_name: true, ..Setup::USUAL };
+    let trial = Trial {
+        setup,
+        play: |scene| look_on(scene).boxed_local(),
+        round: Duration::ZERO,
+        goes_on_within: Duration::from_secs(2),
+        tolerates: &[],
+        proof: "handovers between instances of one name",
+    };
+    Row {
+        name: "one-name",
+        fault: "two instances go by one name",
+        controls: vec![Control {
+            without: "owner-by-claim",
+            trial: Trial {
+                setup: Setup { flags: &["--without", "owner-by-claim,fence"], ..setup },
+                proof: "looks",
+                ..trial.clone()
+            },
+            breaks: &["I1", "I2"],
+        }],
+        trial,
+        rounds: 3,
+        alone: false,
+    }
+}
+
+fn names_alike() -> Row {
+    let setup =
+        Setup { load: LoadPlan { flags: &["--item", "a"], ..LoadPlan::USUAL }, ..Setup::USUAL };
+    let trial = Trial {
+        setup,
+        play: |scene| hold_others(scene).boxed_local(),
+        round: HELD * 2,
+        goes_on_within: Duration::from_secs(2),
+        tolerates: &[],
+        proof: "locks with longer names held",
+    };
+    Row {
+        name: "names-alike",
+        fault: "item a sells while the locks of a-b and of a/y are held",
+        controls: vec![Control {
+            without: "exact-prefix",
+            trial: Trial {
+                setup: Setup { flags: &["--without", "exact-prefix"], ..setup },
+                ..trial.clone()
+            },
+            breaks: &["I5"],
+        }],
+        trial,
+        rounds: 3,
+        alone: false,
+    }
+}
+
+/// Counts how often the lock goes to another lease.
+async fn look_on(scene: &mut Scene) -> Result<(), ChaosError> {
+    let mut last = None;
+    while scene.next_round().await {
+        let (_, holder) = scene.holder().await?;
+        if last.replace(holder.lease).is_some_and(|lease| lease != holder.lease) {
+            scene.evidence.saw("handovers between instances of one name", 1);
+        }
+        scene.evidence.saw("looks", 1);
+    }
+    Ok(())
+}
+
+/// One after the other.
+async fn hold_others(scene: &mut Scene) -> Result<(), ChaosError> {
+    let session = session(&scene.endpoint()).await;
+    let session = session.map_err(ChaosError::Lock)?;
+    while scene.next_round().await {
+        for name in ["a-b", "a/y"] {
+            let mutex = session.mutex(&format!("{LOCK_NAME}:{name}")).map_err(ChaosError::Lock)?;
+            let guard = mutex.lock().await.map_err(ChaosError::Lock)?;
+            sleep(HELD).await;
+            guard.unlock().await.map_err(ChaosError::Lock)?;
+            scene.evidence.saw("locks with longer names held", 1);
+        }
+    }
+    session.close().await.map_err(ChaosError::Lock)
+}
+
+async fn session(endpoint: &str) -> Result<Session, LockError> {
+    let etcd = EtcdBackend::new(EtcdOptions::new([endpoint]))?;
+    let options = SessionOptions::new(Duration::from_secs(10)).label("chaos");
+    Session::open(Arc::new(etcd), options).await
+}

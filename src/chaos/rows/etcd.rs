@@ -1,0 +1,240 @@
+//! A lock service that loses its leader, its memory or its space.
+
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use hyper::Method;
+use tokio::time::{Instant, sleep};
+
+use crate::chaos::cluster;
+use crate::chaos::error::ChaosError;
+use crate::chaos::row::{Control, Row, Setup, TTL, Trial};
+use crate::chaos::scene::Scene;
+use crate::demo::{Proxy, probe};
+
+pub(super) fn rows() -> Vec<Row> {
+    vec![leader_lost(), restarted(), compacted(), out_of_space()]
+}
+
+/// A member is away for longer than the sale may pause.
+const AWAY: Duration = Duration::from_secs(10);
+
+/// How long a watch is broken.
+const BREAK: Duration = Duration::from_millis(700);
+
+/// How soon an order must be answered while etcd takes no writes, on a machine with much to do.
+const PROMPT: Duration = Duration::from_millis(1500);
+
+fn leader_lost() -> Row {
+    let setup = Setup { etcd_members: 3, ..Setup::USUAL };
+    let trial = Trial {
+        setup,
+        play: |scene| lose_leader(scene).boxed_local(),
+        round: AWAY + Duration::from_secs(2),
+        goes_on_within: 2 * TTL + Duration::from_secs(3),
+        tolerates: &[],
+        proof: "leaders changed",
+    };
+    Row {
+        name: "etcd-leader-lost",
+        fault: "the leader of three etcd members is killed, or stands still",
+        controls: vec![Control {
+            without: "a second endpoint",
+            trial: Trial { setup: Setup { one_endpoint: true, ..setup }, ..trial.clone() },
+            breaks: &["I5"],
+        }],
+        trial,
+        rounds: 3,
+        alone: false,
+    }
+}
+
+fn restarted() -> Row {
+    let setup = Setup::USUAL;
+    let trial = Trial {
+        setup,
+        play: |scene| restart(scene).boxed_local(),
+        round: TTL + Duration::from_secs(3),
+        goes_on_within: TTL + Duration::from_secs(3),
+        tolerates: &[],
+        proof: "etcd restarted",
+    };
+    Row {
+        name: "etcd-killed",
+        fault: "the only etcd is killed and started again",
+        controls: vec![Control {
+            without: "re-watch",
+            trial: Trial {
+                setup: Setup { flags: &["--without", "re-watch"], ..setup },
+                ..trial.clone()
+            },
+            breaks: &["I5"],
+        }],
+        trial,
+        rounds: 3,
+        alone: false,
+    }
+}
+
+fn compacted() -> Row {
+    let setup = Setup { etcd_proxies: true, ..Setup::USUAL };
+    let trial = Trial {
+        setup,
+        play: |scene| compact(scene).boxed_local(),
+        round: BREAK * 2,
+        goes_on_within: Duration::from_secs(2),
+        tolerates: &[],
+        proof: "compactions",
+    };
+    Row {
+        name: "etcd-compacted",
+        fault: "etcd is compacted every 200 ms, and watches break",
+        controls: vec![Control {
+            without: "relist",
+            trial: Trial {
+                setup: Setup { flags: &["--without", "relist"], ..setup },
+                ..trial.clone()
+            },
+            breaks: &["I5"],
+        }],
+        trial,
+        rounds: 3,
+        alone: false,
+    }
+}
+
+fn out_of_space() -> Row {
+    let setup = Setup { etcd_quota_bytes: Some(16 << 20), ..Setup::USUAL };
+    let trial = Trial {
+        setup,
+        play: |scene| fill(scene).boxed_local(),
+        round: Duration::from_secs(6),
+        goes_on_within: Duration::from_secs(2),
+        tolerates: &[],
+        proof: "clear refusals",
+    };
+    Row {
+        name: "etcd-full",
+        fault: "etcd runs out of space, and gets some again",
+        controls: vec![Control {
+            without: "deadlines",
+            trial: Trial {
+                setup: Setup { flags: &["--without", "deadlines"], ..setup },
+                proof: "etcd out of space",
+                ..trial.clone()
+            },
+            breaks: &["I5"],
+        }],
+        trial,
+        rounds: 3,
+        alone: false,
+    }
+}
+
+/// SIGKILL and SIGSTOP in turn.
+async fn lose_leader(scene: &mut Scene) -> Result<(), ChaosError> {
+    let mut kills = scene.random.below(2) == 0;
+    while scene.next_round().await {
+        let index = scene.leader().await?;
+        // who knows only one member loses that one
+        if scene.setup.one_endpoint && index != 0 {
+            break;
+        }
+        let began = Instant::now();
+        scene.member_away = Some(index);
+        let lost =
+            if kills { scene.etcd[index].kill().await } else { scene.etcd[index].child().pause() };
+        lost.map_err(ChaosError::system("a member of etcd cannot be taken away"))?;
+        scene.leader().await?;
+        scene.evidence.saw("leaders changed", 1);
+        sleep(AWAY.saturating_sub(began.elapsed())).await;
+        if kills {
+            scene.etcd[index].restart().await?;
+        } else {
+            let resumed = scene.etcd[index].child().resume();
+            resumed.map_err(ChaosError::system("a member of etcd cannot be resumed"))?;
+        }
+        scene.member_away = None;
+        kills = !kills;
+    }
+    Ok(())
+}
+
+async fn restart(scene: &mut Scene) -> Result<(), ChaosError> {
+    while scene.next_round().await {
+        let began = Instant::now();
+        let away = scene.random.millis(0, 1500);
+        let Some(etcd) = scene.etcd.first_mut() else { break };
+        etcd.kill().await.map_err(ChaosError::system("etcd cannot be killed"))?;
+        sleep(away).await;
+        etcd.restart().await?;
+        scene.evidence.outage(began.elapsed());
+        scene.evidence.saw("etcd restarted", 1);
+    }
+    Ok(())
+}
+
+/// All the while; now and then an instance is cut off for some compactions, so that its watch cannot
+/// go on where it ended.
+async fn compact(scene: &mut Scene) -> Result<(), ChaosError> {
+    while scene.next_round().await {
+        let index = scene.random.below(scene.sites.len());
+        scene.sites[index].etcd_proxies.iter().for_each(Proxy::refuse);
+        let began = Instant::now();
+        let mut revision = 0;
+        let mut is_cut = true;
+        while began.elapsed() < BREAK * 2 {
+            let compacted = cluster::compact(&scene.endpoint()).await?;
+            if compacted > revision {
+                scene.evidence.saw("compactions", 1);
+            }
+            revision = compacted;
+            sleep(Duration::from_millis(200)).await;
+            if is_cut && began.elapsed() >= BREAK {
+                scene.sites[index].etcd_proxies.iter().for_each(Proxy::admit);
+                scene.evidence.saw("watches cut", 1);
+                is_cut = false;
+            }
+        }
+        scene.evidence.outage(BREAK);
+    }
+    Ok(())
+}
+
+/// While etcd takes no writes, orders are sold or refused, but answered at once.
+async fn fill(scene: &mut Scene) -> Result<(), ChaosError> {
+    while scene.next_round().await {
+        let began = Instant::now();
+        let endpoint = scene.endpoint();
+        cluster::fill(&endpoint).await?;
+        scene.evidence.saw("etcd out of space", 1);
+        let full = Instant::now();
+        while full.elapsed() < TTL {
+            for index in 0..scene.sites.len() {
+                let port = scene.sites[index].instance.port;
+                let asked = Instant::now();
+                let answer = probe::http(Method::POST, port, "/stock/reduce", "").await;
+                let took = asked.elapsed();
+                match answer {
+                    Ok((status, _)) if status == 503 && took <= PROMPT => {
+                        scene.evidence.saw("clear refusals", 1);
+                    }
+                    Ok((status, _)) if status == 200 && took <= PROMPT => {
+                        scene.evidence.saw("orders sold without space", 1);
+                    }
+                    Ok((status, text)) => scene.evidence.complain(
+                        "I5",
+                        format!("without space in etcd an order was told {status} after {took:?}: {text}"),
+                    ),
+                    Err(error) => scene
+                        .evidence
+                        .complain("I5", format!("without space in etcd, no answer: {error}")),
+                }
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+        cluster::make_room(&endpoint).await?;
+        scene.evidence.outage(began.elapsed());
+    }
+    Ok(())
+}

@@ -1,0 +1,143 @@
+//! What runs late, or not at all, between an instance and its neighbours.
+
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use tokio::time::sleep;
+
+use crate::chaos::cluster;
+use crate::chaos::error::ChaosError;
+use crate::chaos::row::{Control, Row, Setup, TTL, Trial};
+use crate::chaos::scene::Scene;
+use crate::demo::instance::LOCK_NAME;
+use crate::demo::{Proxy, Way};
+
+/// Long enough to hold up what comes then, and too short for anybody to notice.
+const ABOUT_TO_WRITE: &str = "before-write:pause=200ms";
+
+/// For longer than a lease lives, and etcd takes to notice.
+const CUT_OFF: Duration = Duration::from_secs(5);
+
+pub(super) fn rows() -> Vec<Row> {
+    vec![write_late(), cut_off()]
+}
+
+fn write_late() -> Row {
+    let setup = Setup { redis_proxies: true, fault_points: &[ABOUT_TO_WRITE], ..Setup::USUAL };
+    let trial = Trial {
+        setup,
+        play: |scene| hold_write(scene).boxed_local(),
+        round: 2 * TTL,
+        goes_on_within: Duration::from_millis(3500),
+        tolerates: &[],
+        proof: "late batches refused",
+    };
+    Row {
+        name: "write-late",
+        fault: "a write to Redis arrives after the takeover",
+        controls: vec![Control {
+            without: "fence",
+            trial: Trial {
+                setup: Setup { flags: &["--without", "fence"], ..setup },
+                proof: "late arrivals",
+                ..trial.clone()
+            },
+            breaks: &["I1", "I2"],
+        }],
+        trial,
+        rounds: 3,
+        alone: false,
+    }
+}
+
+fn cut_off() -> Row {
+    let setup = Setup { etcd_proxies: true, ..Setup::USUAL };
+    let trial = Trial {
+        setup,
+        play: |scene| cut_off_holder(scene).boxed_local(),
+        round: CUT_OFF + Duration::from_secs(4),
+        goes_on_within: TTL + Duration::from_secs(3),
+        tolerates: &[],
+        proof: "leases gone",
+    };
+    Row {
+        name: "cut-off-from-etcd",
+        fault: "the holder is cut off from etcd, each direction",
+        controls: vec![Control {
+            without: "local-expiry",
+            trial: Trial {
+                setup: Setup { flags: &["--tenure", "1m", "--without", "local-expiry"], ..setup },
+                ..trial.clone()
+            },
+            breaks: &["I4"],
+        }],
+        trial,
+        rounds: 3,
+        alone: false,
+    }
+}
+
+/// What the holder sends to Redis is held up until another instance has sold.
+async fn hold_write(scene: &mut Scene) -> Result<(), ChaosError> {
+    while scene.next_round().await {
+        let index = scene.random.below(scene.sites.len());
+        let late = |scene: &Scene| {
+            let proxy = scene.sites[index].redis_proxy.as_ref();
+            proxy.map_or((0, 0), |proxy| (proxy.late_chunks(), proxy.marked_answers()))
+        };
+        let before = late(scene);
+        scene.meet(index, ABOUT_TO_WRITE, "").await?;
+        scene.sites[index].redis_proxy.iter().for_each(|proxy| proxy.hold(Way::There));
+        let taken_over = scene.holder_besides(index).await;
+        sleep(TTL / 2).await;
+        scene.sites[index].redis_proxy.iter().for_each(Proxy::release);
+        taken_over?;
+        sleep(Duration::from_millis(500)).await;
+        let after = late(scene);
+        scene.evidence.saw("late arrivals", after.0 - before.0);
+        scene.evidence.saw("late batches refused", after.1 - before.1);
+    }
+    Ok(())
+}
+
+/// In one direction, the other, or both; nothing is ended, so that nobody is told. Just then nobody else
+/// waits for the lock, since the other instance has been asleep: what it does next, the one that is cut
+/// off cannot see.
+async fn cut_off_holder(scene: &mut Scene) -> Result<(), ChaosError> {
+    const WAYS: [&[Way]; 3] = [&[Way::There, Way::Back], &[Way::There], &[Way::Back]];
+    let mut next = 0;
+    while scene.next_round().await {
+        let other = scene.random.below(scene.sites.len());
+        let index = (other + 1) % scene.sites.len();
+        let before = scene.stale_batches().await;
+        scene.pause(other)?;
+        let name = scene.sites[other].name.clone();
+        let alone = scene
+            .until("the lease of a sleeping instance is gone", async |scene| {
+                let lease = cluster::lease_of(&scene.endpoint(), LOCK_NAME, &name).await?;
+                Ok(lease.is_none().then_some(()))
+            })
+            .await;
+        let held = scene.holder_besides(other).await;
+        for proxy in &scene.sites[index].etcd_proxies {
+            WAYS[next % WAYS.len()].iter().for_each(|way| proxy.hold(*way));
+        }
+        next += 1;
+        scene.resume(other)?;
+        alone?;
+        let lease = held?.lease;
+        sleep(CUT_OFF).await;
+        // where only answers are held up, the lease may live on for as long as it is renewed
+        if cluster::is_lease_gone(&scene.endpoint(), lease).await? {
+            scene.evidence.saw("leases gone", 1);
+        }
+        scene.evidence.saw("instances cut off", 1);
+        let sent = scene.stale_batches().await.saturating_sub(before);
+        scene.sites[index].etcd_proxies.iter().for_each(Proxy::release);
+        if sent > 0 {
+            let sentence = format!("{sent} batches were sent under a lock that was lost before");
+            scene.evidence.complain("I4", sentence);
+        }
+    }
+    Ok(())
+}

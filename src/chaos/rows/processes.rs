@@ -1,0 +1,255 @@
+//! Instances that stand still, die, or have no time for anything.
+
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use tokio::time::{Instant, sleep};
+
+use crate::chaos::cluster;
+use crate::chaos::error::ChaosError;
+use crate::chaos::evidence::Finding;
+use crate::chaos::flood;
+use crate::chaos::row::{Control, Row, Setup, TTL, Trial};
+use crate::chaos::scene::Scene;
+use crate::chaos::trial::NO_FAULT;
+use crate::demo::Proxy;
+use crate::demo::instance::LOCK_NAME;
+
+/// Long enough for others to come and go, and shorter than the lease.
+const SITS: &str = "before-write:pause=1500ms";
+
+/// How long a lock that nobody gives up keeps the others waiting: etcd looks for expired leases
+/// every half second, and the sale needs a moment.
+const TAKEOVER: Duration = Duration::from_millis(3500);
+
+pub(super) fn rows() -> Vec<Row> {
+    vec![holder_paused(), holder_killed(), waiter_gone(), runtime_starved()]
+}
+
+fn holder_paused() -> Row {
+    let setup = Setup { fault_points: &["before-write:stop"], ..Setup::USUAL };
+    let trial = Trial {
+        setup,
+        play: |scene| pause_holder(scene).boxed_local(),
+        round: 3 * TTL + Duration::from_secs(1),
+        goes_on_within: TAKEOVER,
+        tolerates: &[],
+        proof: "stale batches refused",
+    };
+    Row {
+        name: "holder-paused",
+        fault: "the holder is paused for 3 TTL between reading and writing",
+        controls: vec![Control {
+            without: "fence",
+            trial: Trial {
+                setup: Setup { flags: &["--without", "fence"], instances: 5, ..setup },
+                proof: "leases gone",
+                ..trial.clone()
+            },
+            breaks: &["I1", "I2"],
+        }],
+        trial,
+        rounds: 3,
+        alone: false,
+    }
+}
+
+fn holder_killed() -> Row {
+    let setup = Setup { fault_points: KILLS, ..Setup::USUAL };
+    let trial = Trial {
+        setup,
+        play: |scene| kill_holder(scene).boxed_local(),
+        round: TTL + Duration::from_millis(1500),
+        goes_on_within: TAKEOVER,
+        tolerates: &[],
+        proof: "leases gone",
+    };
+    Row {
+        name: "holder-killed",
+        fault: "the holder is killed at five points of its tenure",
+        controls: vec![Control {
+            without: "atomic-ledger",
+            trial: Trial {
+                setup: Setup {
+                    fault_points: &["between-writes:kill"],
+                    flags: &["--without", "atomic-ledger"],
+                    ..setup
+                },
+                ..trial.clone()
+            },
+            breaks: &["I1"],
+        }],
+        trial,
+        rounds: 5,
+        alone: false,
+    }
+}
+
+fn waiter_gone() -> Row {
+    let setup = Setup { client_proxies: true, fault_points: &[SITS], ..Setup::USUAL };
+    let trial = Trial {
+        setup,
+        play: |scene| waiters_leave(scene).boxed_local(),
+        round: 2 * TTL + Duration::from_secs(1),
+        goes_on_within: TAKEOVER,
+        tolerates: &[],
+        proof: "waiters gone",
+    };
+    Row {
+        name: "waiter-gone",
+        fault: "a waiting instance is killed, or all its buyers leave",
+        controls: vec![Control {
+            without: "claim-cleanup",
+            trial: Trial {
+                setup: Setup { flags: &["--without", "claim-cleanup"], ..setup },
+                ..trial.clone()
+            },
+            breaks: &["I5"],
+        }],
+        trial,
+        rounds: 3,
+        alone: false,
+    }
+}
+
+fn runtime_starved() -> Row {
+    let setup = Setup { can_starve: true, ..Setup::USUAL };
+    let trial = Trial {
+        setup,
+        play: |scene| starve(scene).boxed_local(),
+        round: Duration::from_secs(4),
+        goes_on_within: TAKEOVER,
+        tolerates: &[],
+        proof: "instances starved",
+    };
+    Row {
+        name: "runtime-starved",
+        fault: "busy tasks on every worker of the holder for 1.5 TTL",
+        controls: vec![Control {
+            without: "own-thread",
+            trial: Trial {
+                setup: Setup { flags: &["--without", "own-thread"], ..setup },
+                ..trial.clone()
+            },
+            breaks: &["lease"],
+        }],
+        trial,
+        rounds: 3,
+        alone: false,
+    }
+}
+
+/// It stops itself where it is about to write; somebody else sells; then it goes on.
+async fn pause_holder(scene: &mut Scene) -> Result<(), ChaosError> {
+    while scene.next_round().await {
+        let index = scene.random.below(scene.sites.len());
+        let before = scene.stale_batches().await;
+        scene.meet(index, "before-write:stop", "").await?;
+        let stopped = Instant::now();
+        scene
+            .until("the instance stands still", async |scene| {
+                Ok(scene.sites[index].instance.child.is_paused().then_some(()))
+            })
+            .await?;
+        let (_, holder) = scene.holder().await?;
+        scene.holder_besides(index).await?;
+        scene.note_lease_gone(holder.lease).await?;
+        sleep((3 * TTL).saturating_sub(stopped.elapsed())).await;
+        scene.resume(index)?;
+        scene.note_stale_batches(before).await;
+    }
+    Ok(())
+}
+
+/// The points of a tenure at which it is killed.
+const KILLS: &[&str] = &[
+    "after-grant:kill",
+    "before-write:kill",
+    "after-send:kill",
+    "after-answer:kill",
+    "before-release:kill",
+];
+
+/// It kills itself at a point; it is started again once another one holds the lock.
+async fn kill_holder(scene: &mut Scene) -> Result<(), ChaosError> {
+    let points = scene.setup.fault_points;
+    let mut next = scene.random.below(points.len());
+    while scene.next_round().await {
+        let index = scene.random.below(scene.sites.len());
+        let point = points[next % points.len()];
+        next += 1;
+        let (endpoint, name) = (scene.endpoint(), scene.sites[index].name.clone());
+        let lease = cluster::lease_of(&endpoint, LOCK_NAME, &name).await?;
+        scene.meet(index, point, "").await?;
+        scene.has_died(index).await?;
+        scene.evidence.saw(point, 1);
+        scene.holder_besides(index).await?;
+        if let Some(lease) = lease {
+            scene.note_lease_gone(lease).await?;
+        }
+        scene.start_again(index).await?;
+    }
+    // a short run has no time for all of them
+    if scene.evidence.times >= 5 {
+        let unmet = points.iter().filter(|point| scene.evidence.count(point) == 0);
+        let unmet = unmet.map(|point| Finding::new(NO_FAULT, format!("nobody died at {point}")));
+        let unmet: Vec<_> = unmet.collect();
+        scene.evidence.findings.extend(unmet);
+    }
+    Ok(())
+}
+
+/// While one instance sits on the lock, another one queues for a few buyers; then it is killed, or all
+/// of them leave.
+async fn waiters_leave(scene: &mut Scene) -> Result<(), ChaosError> {
+    while scene.next_round().await {
+        let waiter = scene.random.below(scene.sites.len());
+        let holder = (waiter + 1) % scene.sites.len();
+        // the waiter is left alone, so that its next claim is for those buyers and nobody else
+        scene.sites[waiter].client_proxy.iter().for_each(Proxy::refuse);
+        let name = scene.sites[waiter].name.clone();
+        scene
+            .until("an instance without buyers gives up the lock", async |scene| {
+                let lease = cluster::lease_of(&scene.endpoint(), LOCK_NAME, &name).await?;
+                Ok(lease.is_none().then_some(()))
+            })
+            .await?;
+        scene.meet(holder, SITS, "").await?;
+        let buyers = flood::buyers(scene.sites[waiter].instance.port, 5).await;
+        let buyers = buyers.map_err(ChaosError::system("buyers cannot send orders"))?;
+        let queued = scene
+            .until("an instance waits for the lock", async |scene| {
+                cluster::lease_of(&scene.endpoint(), LOCK_NAME, &name).await
+            })
+            .await?;
+        if scene.evidence.times.is_multiple_of(2) {
+            scene.kill(waiter).await?;
+            drop(buyers);
+            scene.note_lease_gone(queued).await?;
+            scene.start_again(waiter).await?;
+        } else {
+            drop(buyers);
+            scene.evidence.saw("buyers left", 1);
+            sleep(2 * TTL).await;
+        }
+        scene.evidence.saw("waiters gone", 1);
+        scene.sites[waiter].client_proxy.iter().for_each(Proxy::admit);
+    }
+    Ok(())
+}
+
+/// The lease of the holder must outlast 1.5 TTL in which its workers do nothing else.
+async fn starve(scene: &mut Scene) -> Result<(), ChaosError> {
+    let length = TTL + TTL / 2;
+    while scene.next_round().await {
+        let (index, holder) = scene.holder().await?;
+        scene.meet(index, "starve", &format!("{}ms", length.as_millis())).await?;
+        sleep(length + Duration::from_millis(300)).await;
+        scene.evidence.saw("instances starved", 1);
+        scene.evidence.outage(length);
+        if cluster::is_lease_gone(&scene.endpoint(), holder.lease).await? {
+            scene.evidence.complain("lease", "an instance that was busy lost its lease");
+        }
+    }
+    Ok(())
+}

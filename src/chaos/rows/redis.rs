@@ -1,0 +1,262 @@
+//! A store that dies, sleeps, forgets or is full.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use hyper::Method;
+use tokio::time::{Instant, sleep};
+
+use crate::chaos::error::ChaosError;
+use crate::chaos::row::{Control, LoadPlan, Row, Setup, Trial};
+use crate::chaos::scene::Scene;
+use crate::demo::probe;
+
+/// What a roll-back loses: more than any instance has sold in a turn.
+const LOST_BYTES: usize = 256 << 10;
+
+pub(super) fn rows() -> Vec<Row> {
+    vec![killed(), rolled_back(), stopped(), flushed(), full()]
+}
+
+fn killed() -> Row {
+    let setup = Setup { load: LoadPlan::SELLS_OUT, ..Setup::USUAL };
+    let trial = Trial {
+        setup,
+        play: |scene| kill(scene).boxed_local(),
+        round: Duration::from_secs(3),
+        goes_on_within: Duration::from_secs(2),
+        tolerates: &[],
+        proof: "Redis restarted",
+    };
+    Row {
+        name: "redis-killed",
+        fault: "Redis is killed and started again",
+        controls: vec![Control {
+            without: "appendonly",
+            trial: Trial { setup: Setup { redis_volatile: true, ..setup }, ..trial.clone() },
+            // the orders are gone; and once that is noticed, nothing is sold
+            breaks: &["I2", "I5"],
+        }],
+        trial,
+        rounds: 3,
+        alone: false,
+    }
+}
+
+/// There is no control: who sells on from an older copy is what the row itself finds.
+fn rolled_back() -> Row {
+    Row {
+        name: "redis-rolled-back",
+        fault: "Redis comes back without the last orders of each instance, then with them",
+        trial: Trial {
+            setup: Setup::USUAL,
+            play: |scene| roll_back(scene).boxed_local(),
+            round: Duration::from_secs(5),
+            // all buyers have been told to ask again in a second
+            goes_on_within: Duration::from_secs(3),
+            // who is told that an operator must look does not ask again
+            tolerates: &["failed", "unanswered"],
+            proof: "roll-backs noticed",
+        },
+        controls: vec![],
+        rounds: 3,
+        alone: false,
+    }
+}
+
+fn stopped() -> Row {
+    let setup = Setup::USUAL;
+    let trial = Trial {
+        setup,
+        play: |scene| stop(scene).boxed_local(),
+        round: Duration::from_secs(5),
+        goes_on_within: Duration::from_secs(2),
+        tolerates: &[],
+        proof: "Redis stopped",
+    };
+    Row {
+        name: "redis-stopped",
+        fault: "Redis stands still for 2 s",
+        controls: vec![Control {
+            without: "careful-retry",
+            trial: Trial {
+                setup: Setup { flags: &["--without", "careful-retry"], ..setup },
+                ..trial.clone()
+            },
+            breaks: &["I2", "I3"],
+        }],
+        trial,
+        rounds: 3,
+        alone: false,
+    }
+}
+
+fn flushed() -> Row {
+    let setup = Setup::USUAL;
+    let trial = Trial {
+        setup,
+        play: |scene| flush(scene).boxed_local(),
+        round: Duration::from_secs(1),
+        goes_on_within: Duration::from_secs(1),
+        tolerates: &[],
+        proof: "script caches flushed",
+    };
+    Row {
+        name: "scripts-flushed",
+        fault: "Redis forgets its scripts",
+        controls: vec![Control {
+            without: "script-reload",
+            trial: Trial {
+                setup: Setup { flags: &["--without", "script-reload"], ..setup },
+                ..trial.clone()
+            },
+            breaks: &["I5"],
+        }],
+        trial,
+        rounds: 3,
+        alone: false,
+    }
+}
+
+fn full() -> Row {
+    Row {
+        name: "redis-full",
+        fault: "Redis hits its memory limit",
+        trial: Trial {
+            // those who are told to ask again in a second wait so long, and others come meanwhile
+            setup: Setup {
+                load: LoadPlan { connections: 1000, ..LoadPlan::USUAL },
+                ..Setup::USUAL
+            },
+            play: |scene| fill(scene).boxed_local(),
+            round: Duration::from_secs(2),
+            goes_on_within: Duration::from_secs(1),
+            tolerates: &[],
+            proof: "clear refusals",
+        },
+        controls: vec![],
+        rounds: 3,
+        alone: false,
+    }
+}
+
+async fn kill(scene: &mut Scene) -> Result<(), ChaosError> {
+    while scene.next_round().await {
+        let began = Instant::now();
+        let killed = scene.redis.kill().await;
+        killed.map_err(ChaosError::system("Redis cannot be killed"))?;
+        sleep(scene.random.millis(0, 500)).await;
+        scene.redis.restart().await?;
+        scene.evidence.outage(began.elapsed());
+        scene.evidence.saw("Redis restarted", 1);
+    }
+    Ok(())
+}
+
+/// The end of the file of appended commands is cut off, as a power loss may do. Each instance must say
+/// what is wrong and sell nothing, until the whole file is back.
+async fn roll_back(scene: &mut Scene) -> Result<(), ChaosError> {
+    while scene.next_round().await {
+        // who has sold nothing of what is lost cannot know that anything is
+        scene.until_all_sell(Duration::from_millis(150)).await?;
+        let began = Instant::now();
+        let no_kill = ChaosError::system("Redis cannot be killed");
+        let no_file = ChaosError::system("what Redis has written cannot be changed");
+        scene.redis.kill().await.map_err(&no_kill)?;
+        let file = appended(&scene.redis.dir().join("appendonlydir")).map_err(&no_file)?;
+        let whole = std::fs::read(&file).map_err(&no_file)?;
+        let left = whole.len() - LOST_BYTES.min(whole.len() / 2);
+        std::fs::write(&file, &whole[..left]).map_err(&no_file)?;
+        scene.redis.restart().await?;
+        let asked = Instant::now();
+        while asked.elapsed() < Duration::from_secs(1) {
+            for index in 0..scene.sites.len() {
+                let port = scene.sites[index].instance.port;
+                let answer = probe::http(Method::POST, port, "/stock/reduce", "").await;
+                match answer {
+                    Ok((status, text)) if status == 503 && text.contains("store-rolled-back") => {
+                        scene.evidence.saw("roll-backs noticed", 1);
+                    }
+                    Ok((status, text)) if status == 200 => scene
+                        .evidence
+                        .complain("I2", format!("sold on without the last orders: {text}")),
+                    // not yet connected again
+                    Ok(_) | Err(_) => scene.evidence.saw("other refusals", 1),
+                }
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        scene.redis.kill().await.map_err(&no_kill)?;
+        std::fs::write(&file, &whole).map_err(&no_file)?;
+        scene.redis.restart().await?;
+        scene.evidence.outage(began.elapsed());
+    }
+    Ok(())
+}
+
+/// The file to which Redis appends.
+fn appended(dir: &Path) -> io::Result<PathBuf> {
+    let mut files = std::fs::read_dir(dir)?.filter_map(Result::ok).map(|entry| entry.path());
+    let is_appended = |path: &PathBuf| path.to_string_lossy().ends_with(".incr.aof");
+    files.find(is_appended).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// For a little less or more than an instance waits for an answer.
+async fn stop(scene: &mut Scene) -> Result<(), ChaosError> {
+    while scene.next_round().await {
+        let began = Instant::now();
+        let stopped = scene.redis.child().pause();
+        stopped.map_err(ChaosError::system("Redis cannot be stopped"))?;
+        sleep(scene.random.millis(1900, 2700)).await;
+        let resumed = scene.redis.child().resume();
+        resumed.map_err(ChaosError::system("Redis cannot be resumed"))?;
+        scene.evidence.outage(began.elapsed());
+        scene.evidence.saw("Redis stopped", 1);
+    }
+    Ok(())
+}
+
+async fn flush(scene: &mut Scene) -> Result<(), ChaosError> {
+    while scene.next_round().await {
+        command(scene, "SCRIPT FLUSH").await?;
+        scene.evidence.saw("script caches flushed", 1);
+    }
+    Ok(())
+}
+
+/// An order that meets a full store is told so, at once and in words that say what it is.
+async fn fill(scene: &mut Scene) -> Result<(), ChaosError> {
+    while scene.next_round().await {
+        let began = Instant::now();
+        command(scene, "CONFIG SET maxmemory 1").await?;
+        let port = scene.sites[scene.random.clone().below(scene.sites.len())].instance.port;
+        let asked = Instant::now();
+        let answer = probe::http(Method::POST, port, "/stock/reduce", "").await;
+        let took = asked.elapsed();
+        command(scene, "CONFIG SET maxmemory 0").await?;
+        scene.evidence.outage(began.elapsed());
+        match answer {
+            Ok((status, text)) if status == 503 && text.contains("store-unavailable") => {
+                scene.evidence.saw("clear refusals", 1);
+                if took > Duration::from_secs(1) {
+                    let sentence = format!("a full store was told after {took:?}");
+                    scene.evidence.complain("I5", sentence);
+                }
+            }
+            Ok((status, text)) => {
+                let sentence = format!("a full store was told as {status}: {text}");
+                scene.evidence.complain("503", sentence);
+            }
+            Err(error) => scene.evidence.complain("503", format!("a full store: {error}")),
+        }
+    }
+    Ok(())
+}
+
+async fn command(scene: &Scene, command: &str) -> Result<(), ChaosError> {
+    let answer = probe::redis(scene.redis.port(), command).await;
+    let answer = answer.map_err(ChaosError::system("Redis does not answer"))?;
+    if answer.starts_with("+OK") { Ok(()) } else { Err(ChaosError::Redis(answer)) }
+}

@@ -1,0 +1,150 @@
+//! One run from its beginning to its judgement.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::time::Instant;
+
+use super::error::ChaosError;
+use super::evidence::Finding;
+use super::load::{self, Counts, Load};
+use super::random::Random;
+use super::row::Trial;
+use super::scene::{Scene, Stage};
+use crate::demo::PrivateEtcd;
+
+/// The invariant of a fault that did not happen.
+pub(super) const NO_FAULT: &str = "fault";
+
+/// What one run came to.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Outcome {
+    pub(super) seed: u64,
+    /// How often the fault was injected.
+    pub(super) times: u64,
+    /// What was seen of it, and how often.
+    pub(super) facts: BTreeMap<&'static str, u64>,
+    pub(super) counts: Counts,
+    /// The longest pause of the sale that is allowed (I5).
+    pub(super) bound_seconds: f64,
+    /// What must not be; empty if all held.
+    pub(super) findings: Vec<Finding>,
+    pub(super) seconds: f64,
+    /// Where the history and the logs are, if they were kept.
+    pub(super) kept: Option<PathBuf>,
+}
+
+impl Outcome {
+    /// Whether one of these was broken, by a fault that did happen.
+    pub(super) fn broke(&self, invariants: &[&str]) -> bool {
+        self.happened()
+            && self.findings.iter().any(|found| invariants.contains(&found.invariant.as_str()))
+    }
+
+    pub(super) fn happened(&self) -> bool {
+        self.findings.iter().all(|found| found.invariant != NO_FAULT)
+    }
+}
+
+/// How a run is made.
+pub(super) struct Plan<'a> {
+    /// The row, and the control if it is one.
+    pub(super) name: &'a str,
+    pub(super) trial: &'a Trial,
+    pub(super) lasts: Duration,
+    /// Whether the sale may hang for good.
+    pub(super) may_hang: bool,
+    pub(super) seed: u64,
+    /// Where the history is written, and the logs are kept.
+    pub(super) out: &'a Path,
+}
+
+impl Plan<'_> {
+    /// Starts everything, sends orders, injects the fault, and judges.
+    pub(super) async fn run(&self, stage: &Arc<Stage>) -> Result<Outcome, ChaosError> {
+        let began = Instant::now();
+        let history = self.prepare().map_err(ChaosError::system("a directory cannot be made"))?;
+        let random = Random::new(self.seed, self.name);
+        let mut scene = Scene::open(Arc::clone(stage), self.trial, random).await?;
+        let judged = self.play(&mut scene, &history).await;
+        if judged.as_ref().map_or(true, |judged| !judged.findings.is_empty()) {
+            self.keep_logs(&scene);
+        }
+        scene.close().await?;
+        let mut outcome = judged?;
+        outcome.seconds = began.elapsed().as_secs_f64();
+        Ok(outcome)
+    }
+
+    async fn play(&self, scene: &mut Scene, history: &Path) -> Result<Outcome, ChaosError> {
+        let load = Load::start(scene, self.lasts, self.seed, history)?;
+        scene.begin(self.lasts, self.may_hang);
+        match (self.trial.play)(scene).await {
+            Ok(()) => {}
+            // what cannot come about in a sale that hangs is for the checker to tell
+            Err(ChaosError::NotInTime { .. }) if self.may_hang => {}
+            Err(error) => return Err(error),
+        }
+        if self.may_hang {
+            scene.revive().await?;
+        }
+        load.end().await?;
+        let bound = scene.evidence.longest_outage + self.trial.goes_on_within;
+        let (counts, mut findings) = load::check(scene, history, bound).await?;
+        findings.retain(|found| !self.trial.tolerates.contains(&found.invariant.as_str()));
+        let evidence = &mut scene.evidence;
+        findings.append(&mut evidence.findings);
+        let proof = self.trial.proof;
+        if evidence.times == 0 || evidence.count(proof) == 0 {
+            let sentence = format!("the fault did not happen: not seen: {proof}");
+            findings.push(Finding::new(NO_FAULT, sentence));
+        }
+        Ok(Outcome {
+            seed: self.seed,
+            times: evidence.times,
+            facts: evidence.facts.clone(),
+            counts,
+            bound_seconds: bound.as_secs_f64(),
+            findings,
+            seconds: 0.0,
+            kept: Some(self.out.to_owned()),
+        })
+    }
+
+    fn prepare(&self) -> io::Result<PathBuf> {
+        // what an earlier run left there would be taken for this one's
+        match std::fs::remove_dir_all(self.out) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => std::fs::create_dir_all(self.out)?,
+        }
+        Ok(self.out.join("history.jsonl"))
+    }
+
+    /// Best effort: what cannot be copied is missing, and no reason for another verdict.
+    fn keep_logs(&self, scene: &Scene) {
+        let mut dirs = vec![scene.dir.path(), scene.redis.dir()];
+        dirs.extend(scene.etcd.iter().map(PrivateEtcd::dir));
+        for (n, dir) in dirs.into_iter().enumerate() {
+            for entry in std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok) {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                let is_log = Path::new(&name).extension().is_some_and(|ending| ending == "log");
+                if is_log {
+                    // members of etcd call their logs the same
+                    let kept = if n < 3 { name } else { format!("{n}-{name}") };
+                    let _ = std::fs::copy(entry.path(), self.out.join(kept));
+                }
+            }
+        }
+    }
+
+    /// Removes what was written: the run held.
+    pub(super) fn forget(&self, outcome: &mut Outcome) {
+        if std::fs::remove_dir_all(self.out).is_ok() {
+            outcome.kept = None;
+        }
+    }
+}

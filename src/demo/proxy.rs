@@ -1,0 +1,283 @@
+//! A TCP proxy that can hold up, delay, swallow and cut what runs through it.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::sleep;
+
+/// How much is forwarded at once.
+const CHUNK_BYTES: usize = 16 << 10;
+
+/// How long to leave the listener alone when the system has no room for another connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Which way something runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From the client to the server.
+    There,
+    /// From the server to the client.
+    Back,
+}
+
+/// A proxy on a port of its own. It ends with the value, together with all that runs through it.
+#[derive(Debug)]
+pub struct Proxy {
+    address: SocketAddr,
+    state: watch::Sender<State>,
+    counts: Arc<Counts>,
+    listening: AbortHandle,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    /// Where new connections go.
+    port: u16,
+    /// A connection ends when the number changes.
+    cuts: u32,
+    /// While one is set, connections are accepted and nothing comes out that way.
+    holds_there: bool,
+    holds_back: bool,
+    /// Connections are closed as soon as they are accepted.
+    refuses: bool,
+    /// How long each chunk waits.
+    delay: Duration,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    /// Whether something came while it was held up.
+    holds: AtomicBool,
+    /// Chunks that were held up and went on later.
+    late: AtomicU64,
+    /// Answers that are still to be swallowed.
+    to_swallow: AtomicU64,
+    swallowed: AtomicU64,
+    /// Answers that had the marker.
+    marked: AtomicU64,
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.listening.abort();
+        self.cut();
+    }
+}
+
+impl Proxy {
+    /// Forwards connections to `port` on this machine. Must be called in a Tokio runtime.
+    ///
+    /// # Errors
+    /// When the system gives it no port.
+    pub async fn to(port: u16) -> io::Result<Self> {
+        Self::with_marker(port, b"").await
+    }
+
+    /// As [`to`](Self::to); counts what comes back with `marker` in it, for as long as that stands in
+    /// one chunk.
+    ///
+    /// # Errors
+    /// When the system gives it no port.
+    pub async fn with_marker(port: u16, marker: &'static [u8]) -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        let state = watch::Sender::new(State { port, ..State::default() });
+        let states = state.subscribe();
+        let counts = Arc::new(Counts::default());
+        let line = Line { marker, counts: Arc::clone(&counts) };
+        let listening = tokio::spawn(async move {
+            loop {
+                let Ok((client, _)) = listener.accept().await else {
+                    sleep(ACCEPT_PAUSE).await;
+                    continue;
+                };
+                let State { port, cuts, refuses, .. } = *states.borrow();
+                if !refuses {
+                    tokio::spawn(line.clone().forward(client, port, cuts, states.clone()));
+                }
+            }
+        });
+        Ok(Self { address, state, counts, listening: listening.abort_handle() })
+    }
+
+    /// Its address for HTTP.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Its port, on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Whether something has come that it holds up.
+    pub fn holds_something(&self) -> bool {
+        self.counts.holds.load(Ordering::Relaxed)
+    }
+
+    /// How many chunks were held up and went on later.
+    pub fn late_chunks(&self) -> u64 {
+        self.counts.late.load(Ordering::Relaxed)
+    }
+
+    /// How many answers were swallowed.
+    pub fn swallowed_answers(&self) -> u64 {
+        self.counts.swallowed.load(Ordering::Relaxed)
+    }
+
+    /// How many chunks came back with the marker in them, also such that nobody was left to read.
+    pub fn marked_answers(&self) -> u64 {
+        self.counts.marked.load(Ordering::Relaxed)
+    }
+
+    /// Ends all connections that are open.
+    pub fn cut(&self) {
+        self.state.send_modify(|state| state.cuts += 1);
+    }
+
+    /// Leads new connections to another port from now on. Those that are open stay.
+    pub fn lead_to(&self, port: u16) {
+        self.state.send_modify(|state| state.port = port);
+    }
+
+    /// From now on holds up what comes, in both directions, without ending anything.
+    pub fn freeze(&self) {
+        self.hold(Way::There);
+        self.hold(Way::Back);
+    }
+
+    /// From now on holds up what runs this way, without ending anything.
+    pub fn hold(&self, way: Way) {
+        self.counts.holds.store(false, Ordering::Relaxed);
+        self.state.send_modify(|state| match way {
+            Way::There => state.holds_there = true,
+            Way::Back => state.holds_back = true,
+        });
+    }
+
+    /// Lets everything on that was held up, also to a server whose client has gone meanwhile.
+    pub fn release(&self) {
+        self.state.send_modify(|state| (state.holds_there, state.holds_back) = (false, false));
+    }
+
+    /// Each chunk waits that long, each way; also those that stand behind one another.
+    pub fn delay(&self, delay: Duration) {
+        self.state.send_modify(|state| state.delay = delay);
+    }
+
+    /// Ends all connections, and each new one at once, until [`admit`](Self::admit).
+    pub fn refuse(&self) {
+        self.state.send_modify(|state| {
+            state.refuses = true;
+            state.cuts += 1;
+        });
+    }
+
+    /// Ends [`refuse`](Self::refuse).
+    pub fn admit(&self) {
+        self.state.send_modify(|state| state.refuses = false);
+    }
+
+    /// Swallows the next answers: the server gets the question, and its client sees the connection end
+    /// where the answer should be.
+    pub fn swallow(&self, answers: u64) {
+        self.counts.to_swallow.store(answers, Ordering::Relaxed);
+    }
+}
+
+/// What the connections have in common.
+#[derive(Clone, Debug)]
+struct Line {
+    marker: &'static [u8],
+    counts: Arc<Counts>,
+}
+
+impl Line {
+    /// Until both sides have ended, or the connection is cut: when there were more than `cuts`.
+    async fn forward(
+        self,
+        client: TcpStream,
+        port: u16,
+        cuts: u32,
+        states: watch::Receiver<State>,
+    ) -> io::Result<()> {
+        let mut cut = states.clone();
+        let server = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
+        // what is small must not wait for more, on a way that is not there without us
+        client.set_nodelay(true)?;
+        server.set_nodelay(true)?;
+        let (from_client, to_client) = tokio::io::split(client);
+        let (from_server, to_server) = tokio::io::split(server);
+        let there = self.pump(Way::There, from_client, to_server, states.clone());
+        let back = self.pump(Way::Back, from_server, to_client, states);
+        tokio::select! {
+            ended = async { tokio::try_join!(there, back) } => ended.map(drop),
+            // an error: the proxy is gone
+            _ = cut.wait_for(|state| state.cuts != cuts) => Ok(()),
+        }
+    }
+
+    async fn pump(
+        &self,
+        way: Way,
+        mut from: ReadHalf<TcpStream>,
+        mut to: WriteHalf<TcpStream>,
+        mut states: watch::Receiver<State>,
+    ) -> io::Result<()> {
+        let Self { marker, counts, .. } = self;
+        let mut buffer = vec![0; CHUNK_BYTES];
+        loop {
+            let length = from.read(&mut buffer).await?;
+            if length == 0 {
+                return to.shutdown().await;
+            }
+            let chunk = &buffer[..length];
+            if way == Way::Back {
+                if !marker.is_empty() && chunk.windows(marker.len()).any(|part| part == *marker) {
+                    counts.marked.fetch_add(1, Ordering::Relaxed);
+                }
+                if take_one(&counts.to_swallow) {
+                    counts.swallowed.fetch_add(1, Ordering::Relaxed);
+                    return Err(io::ErrorKind::ConnectionReset.into());
+                }
+            }
+            let state = *states.borrow();
+            if !state.delay.is_zero() {
+                sleep(state.delay).await;
+            }
+            if state.holds(way) {
+                counts.holds.store(true, Ordering::Relaxed);
+                if states.wait_for(|state| !state.holds(way)).await.is_err() {
+                    return Ok(());
+                }
+                counts.late.fetch_add(1, Ordering::Relaxed);
+            }
+            to.write_all(chunk).await?;
+        }
+    }
+}
+
+impl State {
+    fn holds(&self, way: Way) -> bool {
+        match way {
+            Way::There => self.holds_there,
+            Way::Back => self.holds_back,
+        }
+    }
+}
+
+/// One less, unless there is none.
+fn take_one(count: &AtomicU64) -> bool {
+    let less = |count: u64| count.checked_sub(1);
+    count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+}
+
+#[cfg(test)]
+mod tests;

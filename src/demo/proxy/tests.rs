@@ -1,0 +1,98 @@
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use super::*;
+
+/// Answers each byte with the same one, and tells how many it got.
+async fn echo() -> (u16, Arc<AtomicU64>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let got = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&got);
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let counted = Arc::clone(&counted);
+            tokio::spawn(async move {
+                while let Ok(byte) = client.read_u8().await {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                    if client.write_u8(byte).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (port, got)
+}
+
+async fn until(condition: impl Fn() -> bool) {
+    let waiting = async {
+        while !condition() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap();
+}
+
+/// Goal: what was held up arrives, also when its client has given up meanwhile: a late packet.
+#[tokio::test]
+async fn what_was_held_arrives_late() {
+    let (port, got) = echo().await;
+    let proxy = Proxy::with_marker(port, b"x").await.unwrap();
+    let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await.unwrap();
+    proxy.hold(Way::There);
+    client.write_u8(b'x').await.unwrap();
+    until(|| proxy.holds_something()).await;
+    drop(client);
+    assert_eq!((got.load(Ordering::Relaxed), proxy.late_chunks()), (0, 0));
+    proxy.release();
+    until(|| got.load(Ordering::Relaxed) == 1 && proxy.marked_answers() == 1).await;
+    assert_eq!(proxy.late_chunks(), 1);
+}
+
+/// Goal: the server gets the question whose answer is swallowed, and the client sees an end.
+#[tokio::test]
+async fn swallows_the_answer_alone() {
+    let (port, got) = echo().await;
+    let proxy = Proxy::to(port).await.unwrap();
+    proxy.swallow(1);
+    let connect = async || TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await;
+    let mut client = connect().await.unwrap();
+    client.write_u8(b'x').await.unwrap();
+    assert!(client.read_u8().await.is_err());
+    assert_eq!((got.load(Ordering::Relaxed), proxy.swallowed_answers()), (1, 1));
+    let mut client = connect().await.unwrap();
+    client.write_u8(b'y').await.unwrap();
+    assert_eq!(client.read_u8().await.unwrap(), b'y', "only one was to be swallowed");
+}
+
+/// Goal: what is delayed comes later, and comes.
+#[tokio::test]
+async fn delays() {
+    let (port, _) = echo().await;
+    let proxy = Proxy::to(port).await.unwrap();
+    let delay = Duration::from_millis(60);
+    proxy.delay(delay);
+    let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await.unwrap();
+    let sent = tokio::time::Instant::now();
+    client.write_u8(b'x').await.unwrap();
+    assert_eq!(client.read_u8().await.unwrap(), b'x');
+    assert!(sent.elapsed() >= delay * 2, "there and back");
+}
+
+/// Goal: a refusing proxy ends what is open and what comes, until it admits again.
+#[tokio::test]
+async fn refuses_and_admits() {
+    let (port, _) = echo().await;
+    let proxy = Proxy::to(port).await.unwrap();
+    let connect = async || TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await;
+    let mut open = connect().await.unwrap();
+    open.write_u8(b'x').await.unwrap();
+    open.read_u8().await.unwrap();
+    proxy.refuse();
+    assert!(open.read_u8().await.is_err());
+    assert!(connect().await.unwrap().read_u8().await.is_err());
+    proxy.admit();
+    let mut client = connect().await.unwrap();
+    client.write_u8(b'y').await.unwrap();
+    assert_eq!(client.read_u8().await.unwrap(), b'y');
+}

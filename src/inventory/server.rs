@@ -1,0 +1,71 @@
+//! Which Redis process is at the other end.
+
+use std::sync::{Mutex, PoisonError};
+
+use redis::aio::MultiplexedConnection;
+use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
+
+/// A process of Redis, as it tells of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Server {
+    /// Another one after each start.
+    run_id: String,
+    is_replica: bool,
+}
+
+/// The server that answered last: another one, or another role, is worth a line in the log. Whether
+/// it still has what was acknowledged is not for the run id to say; each call checks.
+#[derive(Debug, Default)]
+pub(super) struct LastServer(Mutex<Option<Server>>);
+
+impl LastServer {
+    /// Asks a new connection who is there.
+    ///
+    /// # Errors
+    /// When there is no answer, or the server is a replica: it takes no orders, and what it shows may
+    /// be old. A server that keeps this to itself is believed to be the right one.
+    pub(super) async fn meet(
+        &self,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<(), RedisError> {
+        let mut questions = redis::pipe();
+        questions.cmd("INFO").arg("server").cmd("INFO").arg("replication");
+        let answers = connection.send_packed_commands(&questions, 0, 2).await?;
+        let Some(server) = parse(answers) else { return Ok(()) };
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(last) = last.as_ref().filter(|last| last.run_id != server.run_id) {
+            tracing::warn!(
+                before = last.run_id,
+                now = server.run_id,
+                "another Redis process answers: it was started again, or another one took over"
+            );
+        }
+        let is_news =
+            last.as_ref().map_or(server.is_replica, |last| last.is_replica != server.is_replica);
+        if is_news {
+            let (run_id, role) =
+                (&server.run_id, if server.is_replica { "replica" } else { "primary" });
+            tracing::warn!(run_id, role, "the role of Redis has changed, or is not the right one");
+        }
+        let is_replica = server.is_replica;
+        *last = Some(server);
+        if is_replica {
+            let kind = ErrorKind::Server(ServerErrorKind::ReadOnly);
+            return Err((kind, "this Redis is a replica: it takes no orders").into());
+        }
+        Ok(())
+    }
+}
+
+fn parse(answers: Vec<Value>) -> Option<Server> {
+    let mut texts =
+        answers.into_iter().map(|answer| redis::from_redis_value::<String>(answer).ok());
+    let (server, replication) = (texts.next()??, texts.next()??);
+    let field = |text: &str, name: &str| {
+        let mut fields = text.lines().filter_map(|line| line.split_once(':'));
+        fields.find(|(found, _)| *found == name).map(|(_, value)| value.to_owned())
+    };
+    let run_id = field(&server, "run_id")?;
+    let is_replica = field(&replication, "role")? == "slave";
+    Some(Server { run_id, is_replica })
+}

@@ -1,0 +1,186 @@
+//! Goal: a rolled-back store stops the sale with a clear error until an operator has decided, and the
+//! operator's command says what it will do before it does it. Method: an instance in process over a
+//! Redis that is started again with older data; the command as a process.
+
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use flash_sale::demo::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
+use flash_sale::inventory::{Item, Replicas};
+use flash_sale::sale::HoldMode;
+use tokio::process::Command;
+
+use super::shop::{Shop, ShopOptions};
+use crate::support::copies::{DataCopy, restart_with};
+use crate::support::etcd::shared_endpoint;
+use crate::support::eventually;
+use crate::support::store::{Raw, connect};
+
+async fn redis() -> PrivateRedis {
+    PrivateRedis::start(RedisOptions::default()).await.unwrap()
+}
+
+/// For servers that answer, however busy the machine is.
+fn patient() -> ShopOptions {
+    ShopOptions { store_timeout: Duration::from_secs(20), ..ShopOptions::default() }
+}
+
+/// Runs `flash-sale adopt` on the shop's servers.
+async fn adopt(what: &str, shop: &Shop, flags: &[&str]) -> (Option<i32>, String) {
+    let Output { status, stdout, stderr } = Command::new(env!("CARGO_BIN_EXE_flash-sale"))
+        .args(["adopt", what, "--etcd", &shop.etcd, "--redis", &shop.redis])
+        .args(["--lock-name", &shop.lock_name])
+        .args(flags)
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await
+        .unwrap();
+    let text = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    (status.code(), text)
+}
+
+/// Every call about the item is refused: `sold out` above all must not be told from an old copy.
+async fn assert_stopped(shop: &Shop) {
+    // the connection may still be seen as open for a moment
+    eventually("the store answers", async || {
+        shop.call("GET /readyz").await.text.contains("store-rolled-back")
+    })
+    .await;
+    let paths =
+        ["POST /stock/reduce", "GET /readyz", "GET /stock", "GET /orders", "GET /orders/a-1"];
+    for line in paths {
+        let reply = shop.call(line).await;
+        let problem = reply.problem(503, "store-rolled-back");
+        assert!(!reply.headers.contains_key("retry-after"), "waiting mends nothing");
+        assert!(problem["detail"].as_str().unwrap().contains("adopt store"), "{problem}");
+    }
+    assert_eq!(shop.call("GET /healthz").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_rolled_back_store_stops_the_sale() {
+    for hold in [HoldMode::Combined, HoldMode::Request] {
+        let mut redis = redis().await;
+        let options = ShopOptions { hold, ..patient() };
+        let shop = Shop::at(shared_endpoint().await, redis.url(), options);
+        shop.start(0).await;
+        let sold_out = DataCopy::of(&redis);
+        shop.start(5).await;
+        shop.order("a-1").await.json(200);
+        let older = DataCopy::of(&redis);
+        shop.order("a-2").await.json(200);
+        let right = DataCopy::of(&redis);
+
+        for copy in [Some(&older), Some(&sold_out), None] {
+            restart_with(&mut redis, copy).await;
+            assert_stopped(&shop).await;
+        }
+        // the right data are back
+        restart_with(&mut redis, Some(&right)).await;
+        eventually("it is ready", async || shop.call("GET /readyz").await.status == 200).await;
+        assert_eq!(shop.order("a-3").await.json(200)["remaining"], 2);
+        // or the sale is started afresh
+        restart_with(&mut redis, None).await;
+        assert_stopped(&shop).await;
+        shop.start(5).await;
+        assert_eq!(shop.call("GET /readyz").await.status, 200);
+        assert_eq!(shop.order("a-4").await.json(200)["remaining"], 4);
+    }
+}
+
+/// The command shows what it found and does nothing; with `--yes` the sale goes on.
+#[tokio::test]
+async fn an_operator_accepts_the_loss() {
+    let mut redis = redis().await;
+    let shop = Shop::at(shared_endpoint().await, redis.url(), patient());
+    let (status, text) = adopt("store", &shop, &[]).await;
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("no stock of default"), "{text}");
+
+    shop.start(5).await;
+    shop.order("a-1").await.json(200);
+    let older = DataCopy::of(&redis);
+    shop.order("a-2").await.json(200);
+    restart_with(&mut redis, Some(&older)).await;
+    let mut raw = Raw::connect(&redis.url()).await;
+    let before = raw.dump().await;
+    let (status, text) = adopt("store", &shop, &[]).await;
+    assert_eq!(status, Some(3), "{text}");
+    for words in ["4 left and 1 sold, of 5", "1 orders, the latest is a-1", "--yes"] {
+        assert!(text.contains(words), "{words:?} is not in {text}");
+    }
+    assert_eq!(raw.dump().await, before);
+    assert_stopped(&shop).await;
+
+    let (status, text) = adopt("store", &shop, &["--yes"]).await;
+    assert_eq!(status, Some(0), "{text}");
+    assert_eq!(shop.call("GET /readyz").await.status, 200);
+    assert_eq!(shop.order("a-3").await.json(200)["remaining"], 3);
+    let ledger = shop.call("GET /orders").await.text;
+    assert!(ledger.contains("a-1") && !ledger.contains("a-2"), "{ledger}");
+}
+
+/// etcd was set up anew: nothing is sold until its cluster is adopted. A lock that somebody holds is
+/// waited for, and named.
+#[tokio::test]
+async fn an_operator_adopts_another_cluster() {
+    let redis = redis().await;
+    let before = Shop::at(shared_endpoint().await, redis.url(), patient());
+    before.start(5).await;
+    let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
+    let shop = Shop::at(etcd.endpoint(), redis.url(), patient());
+    shop.order("a-1").await.problem(503, "foreign-fence");
+
+    let (status, text) = adopt("store", &shop, &["--yes"]).await;
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("adopt cluster"), "{text}");
+    let (status, text) = adopt("cluster", &shop, &[]).await;
+    assert_eq!(status, Some(3), "{text}");
+    shop.order("a-1").await.problem(503, "foreign-fence");
+
+    let held = shop.hold_lock().await;
+    let (status, text) = adopt("cluster", &shop, &["--yes", "--wait-timeout", "1s"]).await;
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("\"other\"") && text.contains("holds it"), "{text}");
+    drop(held);
+
+    let (status, text) = adopt("cluster", &shop, &["--yes"]).await;
+    assert_eq!(status, Some(0), "{text}");
+    shop.order("a-1").await.json(200);
+    before.order("a-2").await.problem(503, "foreign-fence");
+    let (status, text) = adopt("cluster", &shop, &["--yes"]).await;
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("Nothing is to do"), "{text}");
+}
+
+/// A replica that sleeps leaves an order unknown; the same order, asked again, has its answer only when
+/// the replica has it, also if nothing is left by then.
+#[tokio::test]
+async fn without_its_replica_an_order_is_unknown() {
+    let (primary, mut replica) = (redis().await, redis().await);
+    let port = primary.port();
+    let mut raw = Raw::connect(&primary.url()).await;
+    raw.run::<()>("CONFIG SET repl-diskless-sync-delay 0").await;
+    Raw::connect(&replica.url()).await.run::<()>(&format!("REPLICAOF 127.0.0.1 {port}")).await;
+    let options =
+        ShopOptions { replicas: 1, wait_timeout: Duration::from_secs(1), ..ShopOptions::default() };
+    let shop = Shop::at(shared_endpoint().await, primary.url(), options);
+    eventually("the replica follows", async || {
+        shop.raw().await.run::<String>("INFO replication").await.contains("state=online")
+    })
+    .await;
+    // a busy machine may take longer than the shop waits
+    let patient = Replicas { count: 1, timeout: Duration::from_secs(20) };
+    let inventory = connect(&primary.url()).await.with_replicas(patient);
+    inventory.start(&Item::DEFAULT, None, 1).await.unwrap();
+    replica.child().pause().unwrap();
+    for _ in 0..2 {
+        let problem = shop.order("a-1").await.problem(504, "outcome-unknown");
+        assert_eq!(problem["order"], "a-1");
+        assert_eq!(shop.raw().await.run::<u64>("GET stock").await, 0, "it was the last unit");
+    }
+    replica.child().resume().unwrap();
+    eventually("the replica has it", async || shop.order("a-1").await.status == 200).await;
+    assert_eq!(shop.stock().await["lucky"], 1);
+}

@@ -1,0 +1,214 @@
+//! Goal: with replicas to wait for, what is acknowledged survives a failover; a promoted replica that
+//! lacks something acknowledged is found out; and nothing is written to a replica. Method: two Redis of
+//! the test's own, and a proxy as the address that moves from one to the other.
+
+use std::time::Duration;
+
+use flash_sale::demo::{PrivateRedis, RedisOptions};
+use flash_sale::inventory::{Inventory, InventoryError, Item, Replicas, Warning};
+
+use crate::support::eventually;
+use flash_sale::demo::Proxy;
+
+use super::{Raw, accepted, connect, order, token};
+
+const ITEM: Item = Item::DEFAULT;
+/// For a replica that answers, however busy the machine is.
+const PATIENT: Replicas = Replicas { count: 1, timeout: Duration::from_secs(20) };
+/// For one that does not.
+const HASTY: Replicas = Replicas { count: 1, timeout: Duration::from_millis(300) };
+
+/// A primary, a replica that follows it, and the address that clients know.
+struct Pair {
+    primary: PrivateRedis,
+    replica: PrivateRedis,
+    proxy: Proxy,
+}
+
+impl Pair {
+    async fn start() -> Self {
+        let start = async || PrivateRedis::start(RedisOptions::default()).await.unwrap();
+        let (primary, replica) = (start().await, start().await);
+        let proxy = Proxy::to(primary.port()).await.unwrap();
+        let pair = Self { primary, replica, proxy };
+        pair.follow().await;
+        pair
+    }
+
+    async fn follow(&self) {
+        let mut primary = Raw::connect(&self.primary.url()).await;
+        // it need not wait for further replicas to come
+        primary.run::<()>("CONFIG SET repl-diskless-sync-delay 0").await;
+        let port = self.primary.port();
+        let mut replica = Raw::connect(&self.replica.url()).await;
+        replica.run::<()>("CONFIG SET repl-diskless-sync-delay 0").await;
+        replica.run::<()>(&format!("REPLICAOF 127.0.0.1 {port}")).await;
+        eventually("the replica follows", async || {
+            primary.run::<String>("INFO replication").await.contains("state=online")
+        })
+        .await;
+    }
+
+    async fn client(&self) -> Inventory {
+        connect(&format!("redis://127.0.0.1:{}", self.proxy.port())).await
+    }
+
+    /// From here on the replica hears nothing of the primary.
+    async fn detach(&self) {
+        Raw::connect(&self.replica.url()).await.run::<()>("REPLICAOF NO ONE").await;
+        let mut primary = Raw::connect(&self.primary.url()).await;
+        eventually("the primary is alone", async || {
+            primary.run::<String>("INFO replication").await.contains("connected_slaves:0")
+        })
+        .await;
+    }
+
+    /// The primary is gone for good, and the address leads to the replica, as the client has noticed.
+    async fn fail_over(&mut self, client: &Inventory) {
+        self.proxy.lead_to(self.replica.port());
+        self.primary.kill().await.unwrap();
+        eventually("the connection was cut", async || {
+            let is_new = Raw::connect(&self.replica.url()).await.run::<String>("CLIENT LIST").await;
+            client.ping().await.is_ok() && is_new.lines().count() > 1
+        })
+        .await;
+    }
+}
+
+async fn sell(inventory: &Inventory, id: &str) -> Result<u64, InventoryError> {
+    let outcomes = inventory.reduce(&ITEM, Some(token(1)), "8080", &[order(id, 1)]).await?;
+    Ok(accepted(&outcomes[0]).position)
+}
+
+#[track_caller]
+fn assert_not_replicated(result: Result<u64, InventoryError>) {
+    let error = result.unwrap_err();
+    assert!(matches!(error, InventoryError::NotReplicated { count: 0, wanted: 1 }), "{error}");
+    assert!(!error.nothing_written() && error.is_retryable());
+}
+
+/// A replica that sleeps makes the outcome unknown, as often as one asks, over whatever connection; it
+/// wakes, and the same order is answered, taken once.
+#[tokio::test]
+async fn an_order_counts_once_the_replica_has_it() {
+    let mut pair = Pair::start().await;
+    let inventory = pair.client().await.with_replicas(PATIENT);
+    let hasty = inventory.clone().with_replicas(HASTY);
+    inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
+    assert_eq!(sell(&inventory, "a").await.unwrap(), 1);
+
+    pair.replica.child().pause().unwrap();
+    assert_not_replicated(sell(&hasty, "b").await);
+    assert_not_replicated(sell(&hasty, "b").await);
+    assert_not_replicated(sell(&pair.client().await.with_replicas(HASTY), "b").await);
+    // what needs no replica does not wait for one
+    assert_eq!(inventory.stock(&ITEM).await.unwrap().lucky, 2);
+    // a refusal is no more unknown than elsewhere
+    let stale = hasty.reduce(&ITEM, Some(token(0)), "8080", &[order("c", 1)]).await;
+    assert!(stale.unwrap_err().nothing_written());
+
+    pair.replica.child().resume().unwrap();
+    assert_eq!(sell(&inventory, "b").await.unwrap(), 2);
+    assert_eq!(inventory.stock(&ITEM).await.unwrap().lucky, 2);
+}
+
+/// A replica is promoted that lacks the latest order. Where that order had been acknowledged, nothing
+/// more is sold; where replicas are waited for it had not been, and the sale goes on.
+#[tokio::test]
+async fn a_promoted_replica_that_lacks_orders_is_noticed() {
+    for waits in [false, true] {
+        let mut pair = Pair::start().await;
+        let mut inventory = pair.client().await;
+        if waits {
+            inventory = inventory.with_replicas(PATIENT);
+        }
+        inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
+        sell(&inventory, "a").await.unwrap();
+        // asynchronous: without waiting, it is not sure that the replica has it
+        eventually("the replica has the first order", async || {
+            connect_to_replica(&pair).await.run::<u64>("LLEN ledger").await == 1
+        })
+        .await;
+        pair.detach().await;
+        let hasty = || inventory.clone().with_replicas(HASTY);
+        let last = sell(&if waits { hasty() } else { inventory.clone() }, "b").await;
+        pair.fail_over(&inventory).await;
+        if waits {
+            assert_not_replicated(last);
+            // the one that would have to be waited for is the primary now
+            pair.primary.restart().await.unwrap();
+            let port = pair.replica.port();
+            let mut old = Raw::connect(&pair.primary.url()).await;
+            old.run::<()>(&format!("REPLICAOF 127.0.0.1 {port}")).await;
+            eventually("it goes on", async || {
+                sell(&inventory, "c").await.is_ok_and(|position| position == 2)
+            })
+            .await;
+        } else {
+            last.unwrap();
+            let error = sell(&inventory, "c").await.unwrap_err();
+            assert!(matches!(error, InventoryError::RolledBack { .. }), "{error}");
+            let error = inventory.look(&ITEM, &order("c", 1).id).await.unwrap_err();
+            assert!(matches!(error, InventoryError::RolledBack { .. }), "{error}");
+        }
+    }
+}
+
+async fn connect_to_replica(pair: &Pair) -> Raw {
+    Raw::connect(&pair.replica.url()).await
+}
+
+/// A replica is neither written to nor read from, even if it would let one write; promoted, it is the
+/// store at once.
+#[tokio::test]
+async fn a_replica_is_left_alone_until_it_is_promoted() {
+    let pair = Pair::start().await;
+    let inventory = pair.client().await;
+    inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
+    let mut replica = connect_to_replica(&pair).await;
+    replica.run::<()>("CONFIG SET replica-read-only no").await;
+    pair.proxy.lead_to(pair.replica.port());
+    pair.proxy.cut();
+    eventually("the connection was cut", async || inventory.ping().await.is_err()).await;
+    for result in [sell(&inventory, "a").await.map(drop), inventory.stock(&ITEM).await.map(drop)] {
+        let error = result.unwrap_err();
+        assert!(matches!(error, InventoryError::Refused { .. }), "{error}");
+        assert!(error.nothing_written() && error.is_retryable());
+        assert!(error.to_string().contains("READONLY"), "{error}");
+    }
+    assert_eq!(replica.run::<u64>("EXISTS ledger").await, 0);
+    replica.run::<()>("REPLICAOF NO ONE").await;
+    assert_eq!(sell(&inventory, "a").await.unwrap(), 1);
+}
+
+/// The two change places, and nothing ends the connection to the one that is a replica now: its first
+/// refusal has the instance ask who is at the address.
+#[tokio::test]
+async fn a_primary_that_became_a_replica_is_left() {
+    let pair = Pair::start().await;
+    let inventory = pair.client().await;
+    inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
+    let mut primary = Raw::connect(&pair.primary.url()).await;
+    eventually("the replica has the sale", async || {
+        connect_to_replica(&pair).await.run::<u64>("EXISTS sale").await == 1
+    })
+    .await;
+    connect_to_replica(&pair).await.run::<()>("REPLICAOF NO ONE").await;
+    primary.run::<()>(&format!("REPLICAOF 127.0.0.1 {}", pair.replica.port())).await;
+    pair.proxy.lead_to(pair.replica.port());
+    let error = sell(&inventory, "a").await.unwrap_err();
+    assert!(matches!(error, InventoryError::Refused { .. }), "{error}");
+    assert_eq!(sell(&inventory, "a").await.unwrap(), 1);
+}
+
+/// The operator is told when there are fewer replicas than each order waits for.
+#[tokio::test]
+async fn too_few_replicas_are_told_of() {
+    let pair = Pair::start().await;
+    let inventory = pair.client().await;
+    assert_eq!(inventory.clone().with_replicas(HASTY).durability().await.unwrap(), []);
+    let two = Replicas { count: 2, ..HASTY };
+    let warnings = inventory.with_replicas(two).durability().await.unwrap();
+    assert_eq!(warnings, [Warning::TooFewReplicas { connected: 1, wanted: 2 }]);
+    assert!(warnings[0].to_string().contains("1 connected"), "{}", warnings[0]);
+}

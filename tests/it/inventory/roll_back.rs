@@ -1,0 +1,249 @@
+//! Goal: a store that lost what it acknowledged sells nothing more, and shows nothing as true; and no
+//! fresh start is taken for that. Method: a Redis of the test's own that is killed and started again at
+//! the same address with an older copy of its data, or with none.
+
+use flash_sale::demo::{PrivateRedis, RedisOptions};
+use flash_sale::inventory::{Inventory, InventoryError, Item, Outcome};
+use flash_sale::lock::{ClusterId, Token};
+
+use crate::support::copies::{DataCopy, restart_with};
+
+use super::{Raw, accepted, connect, order, token};
+
+const ITEM: Item = Item::DEFAULT;
+
+async fn redis() -> PrivateRedis {
+    PrivateRedis::start(RedisOptions::default()).await.unwrap()
+}
+
+/// One unit for this id.
+async fn sell(
+    inventory: &Inventory,
+    token: Option<Token>,
+    id: &str,
+) -> Result<Outcome, InventoryError> {
+    let mut outcomes = inventory.reduce(&ITEM, token, "8080", &[order(id, 1)]).await?;
+    Ok(outcomes.remove(0))
+}
+
+#[track_caller]
+fn assert_rolled_back<T: std::fmt::Debug>(result: Result<T, InventoryError>, lacks: &str) {
+    let error = result.unwrap_err();
+    assert!(error.nothing_written() && !error.is_retryable());
+    let InventoryError::RolledBack { what } = &error else { panic!("{error}") };
+    assert!(what.contains(lacks), "{lacks:?} is not in {what:?}");
+}
+
+/// Every call but a fresh start is refused, and nothing is written.
+async fn assert_stopped(inventory: &Inventory, redis: &PrivateRedis, highest: i64, lacks: &str) {
+    let mut raw = Raw::connect(&redis.url()).await;
+    let before = raw.dump().await;
+    assert_rolled_back(sell(inventory, Some(token(highest)), "new").await, lacks);
+    assert_rolled_back(sell(inventory, Some(token(highest + 1)), "new").await, lacks);
+    assert_rolled_back(inventory.look(&ITEM, &order("new", 1).id).await, lacks);
+    assert_rolled_back(inventory.order(&ITEM, &order("new", 1).id).await, lacks);
+    assert_rolled_back(inventory.stock(&ITEM).await, lacks);
+    assert_rolled_back(inventory.ledger(&ITEM, 0, 10).await, lacks);
+    let (item, error) = inventory.check().await.unwrap_err();
+    assert_eq!(item, ITEM);
+    assert_rolled_back(Err::<(), _>(error), lacks);
+    assert_eq!(raw.dump().await, before);
+}
+
+/// An older copy in which the fence is lower; then the right data again, and the sale goes on.
+#[tokio::test]
+async fn an_older_copy_is_noticed_by_its_fence() {
+    let mut redis = redis().await;
+    let inventory = connect(&redis.url()).await;
+    inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
+    sell(&inventory, Some(token(2)), "a").await.unwrap();
+    let older = DataCopy::of(&redis);
+    sell(&inventory, Some(token(9)), "b").await.unwrap();
+    sell(&inventory, Some(token(10)), "c").await.unwrap();
+    let right = DataCopy::of(&redis);
+    restart_with(&mut redis, Some(&older)).await;
+    assert_stopped(&inventory, &redis, 10, "its fence is 2, and was 10").await;
+
+    restart_with(&mut redis, Some(&right)).await;
+    inventory.check().await.unwrap();
+    assert_eq!(accepted(&sell(&inventory, Some(token(10)), "d").await.unwrap()).position, 4);
+}
+
+/// Within one tenure the fence stays the same: the ledger tells. Also when somebody who remembers
+/// nothing has sold on, and the ledger is as long as it was, or longer.
+#[tokio::test]
+async fn an_older_copy_is_noticed_by_its_ledger() {
+    let mut redis = redis().await;
+    let inventory = connect(&redis.url()).await;
+    inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
+    sell(&inventory, Some(token(1)), "a").await.unwrap();
+    let older = DataCopy::of(&redis);
+    sell(&inventory, Some(token(1)), "b").await.unwrap();
+    restart_with(&mut redis, Some(&older)).await;
+    assert_stopped(&inventory, &redis, 1, "order b is not in its ledger").await;
+
+    let forgetful = connect(&redis.url()).await;
+    sell(&forgetful, Some(token(1)), "x").await.unwrap();
+    sell(&forgetful, Some(token(1)), "y").await.unwrap();
+    assert_stopped(&inventory, &redis, 1, "order b is not in its ledger").await;
+    // the same buyer asked there again: the order stands, but at another place
+    sell(&forgetful, Some(token(1)), "b").await.unwrap();
+    assert_stopped(&inventory, &redis, 1, "order b is not the one").await;
+}
+
+/// An empty Redis at the same address is no unknown item. Neither is one with a stock set by hand: an
+/// older copy of a stock that was set by hand looks just so.
+#[tokio::test]
+async fn an_empty_store_is_noticed() {
+    let mut redis = redis().await;
+    let inventory = connect(&redis.url()).await;
+    inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
+    restart_with(&mut redis, None).await;
+    assert_stopped(&inventory, &redis, 1, "its sale is gone").await;
+
+    Raw::connect(&redis.url()).await.run::<()>("SET stock 10").await;
+    assert_stopped(&inventory, &redis, 1, "its sale is gone").await;
+    // one who remembers nothing sells from it, which does not make it a fresh start
+    let forgetful = connect(&redis.url()).await;
+    sell(&forgetful, Some(token(2)), "a").await.unwrap();
+    assert_stopped(&inventory, &redis, 2, "its sale is not the latest").await;
+
+    inventory.start(&ITEM, Some(token(3)), 5).await.unwrap();
+    inventory.check().await.unwrap();
+    assert_eq!(accepted(&sell(&inventory, Some(token(3)), "a").await.unwrap()).remaining, 4);
+}
+
+/// Keys that somebody deletes by hand are missed as well.
+#[tokio::test]
+async fn deleted_keys_are_missed() {
+    let redis = redis().await;
+    let inventory = connect(&redis.url()).await;
+    let mut raw = Raw::connect(&redis.url()).await;
+    for (first, keys, lacks) in [
+        (1, "fence", "its fence is gone, and was cafe 1"),
+        (3, "stock", "its stock is gone"),
+        (5, "sale", "its sale is gone"),
+        (7, "orders ledger", "order a is not in its ledger"),
+    ] {
+        inventory.start(&ITEM, Some(token(first)), 10).await.unwrap();
+        sell(&inventory, Some(token(first)), "a").await.unwrap();
+        raw.run::<()>(&format!("DEL {keys}")).await;
+        assert_stopped(&inventory, &redis, first, lacks).await;
+    }
+}
+
+/// A copy from before a fresh start, sold from under a later token by one who remembers nothing: its
+/// fence is high enough, but its sale is over.
+#[tokio::test]
+async fn a_copy_from_before_a_fresh_start_is_noticed() {
+    let mut redis = redis().await;
+    let inventory = connect(&redis.url()).await;
+    inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
+    let older = DataCopy::of(&redis);
+    inventory.start(&ITEM, Some(token(5)), 20).await.unwrap();
+    restart_with(&mut redis, Some(&older)).await;
+    let forgetful = connect(&redis.url()).await;
+    sell(&forgetful, Some(token(8)), "a").await.unwrap();
+    assert_stopped(&inventory, &redis, 8, "its sale is not the latest").await;
+}
+
+/// A fresh start at another instance is none, with a token and without, whatever was sold before; and
+/// after a roll-back it is the way out.
+#[tokio::test]
+async fn a_fresh_start_elsewhere_is_no_roll_back() {
+    let mut redis = redis().await;
+    let (here, there) = (connect(&redis.url()).await, connect(&redis.url()).await);
+    for guarded in [true, false] {
+        let guard = |revision| guarded.then(|| token(revision));
+        for round in 0..3 {
+            let first = round * 10 + 1;
+            here.start(&ITEM, guard(first), 10).await.unwrap();
+            for id in ["a", "b", "c"] {
+                sell(&here, guard(first), id).await.unwrap();
+            }
+            there.start(&ITEM, guard(first + 1), 10).await.unwrap();
+            here.stock(&ITEM).await.unwrap();
+            here.check().await.unwrap();
+            let again = sell(&here, guard(first + 2), "a").await.unwrap();
+            assert_eq!(accepted(&again).remaining, 9);
+            sell(&there, guard(first + 2), "b").await.unwrap();
+
+            restart_with(&mut redis, None).await;
+            assert_rolled_back(sell(&here, guard(first + 2), "c").await, "its sale is gone");
+            there.start(&ITEM, guard(first + 3), 10).await.unwrap();
+            here.check().await.unwrap();
+            assert_eq!(accepted(&sell(&here, guard(first + 4), "c").await.unwrap()).remaining, 9);
+        }
+        restart_with(&mut redis, None).await;
+        here.start(&ITEM, guard(50), 1).await.unwrap();
+        there.start(&ITEM, guard(51), 1).await.unwrap();
+    }
+}
+
+/// A stock set by hand is remembered like any other: its orders must not vanish. The plain counters may
+/// be set again at any time.
+#[tokio::test]
+async fn a_stock_set_by_hand_is_remembered() {
+    let mut redis = redis().await;
+    let inventory = connect(&redis.url()).await;
+    Raw::connect(&redis.url()).await.run::<()>("SET stock 10").await;
+    let older = DataCopy::of(&redis);
+    for guard in [Some(token(4)), None] {
+        let inventory = connect(&redis.url()).await;
+        sell(&inventory, guard, "a").await.unwrap();
+        Raw::connect(&redis.url()).await.run::<()>("SET stock 300").await;
+        sell(&inventory, guard, "b").await.unwrap();
+        restart_with(&mut redis, Some(&older)).await;
+        assert_stopped(&inventory, &redis, 4, "its sale is gone").await;
+    }
+    // nothing was acknowledged to this one
+    sell(&inventory, Some(token(1)), "a").await.unwrap();
+}
+
+/// Whoever accepts a roll-back does so for all instances. What was acknowledged since then counts.
+#[tokio::test]
+async fn an_accepted_roll_back_is_over() {
+    let mut redis = redis().await;
+    let (one, two) = (connect(&redis.url()).await, connect(&redis.url()).await);
+    one.start(&ITEM, Some(token(1)), 10).await.unwrap();
+    sell(&one, Some(token(1)), "a").await.unwrap();
+    let older = DataCopy::of(&redis);
+    sell(&two, Some(token(2)), "b").await.unwrap();
+    sell(&one, Some(token(3)), "c").await.unwrap();
+    restart_with(&mut redis, Some(&older)).await;
+    for inventory in [&one, &two] {
+        assert_stopped(inventory, &redis, 4, "its fence is 1").await;
+    }
+
+    let operator = connect(&redis.url()).await;
+    let error = operator.accept(&ITEM, Token::new(ClusterId(1), 99)).await.unwrap_err();
+    assert!(matches!(error, InventoryError::ForeignFence { .. }), "{error}");
+    operator.accept(&ITEM, token(5)).await.unwrap();
+    for (inventory, id) in [(&one, "d"), (&two, "e")] {
+        inventory.check().await.unwrap();
+        sell(inventory, Some(token(6)), id).await.unwrap();
+    }
+    let ids: Vec<_> = one.ledger(&ITEM, 0, 9).await.unwrap();
+    let ids: Vec<_> = ids.iter().map(|accepted| accepted.order.as_str()).collect();
+    assert_eq!(ids, ["a", "d", "e"]);
+    restart_with(&mut redis, Some(&older)).await;
+    assert_stopped(&one, &redis, 6, "its sale is not the latest").await;
+}
+
+/// An adopted fence of another etcd cluster is no roll-back, and hides none.
+#[tokio::test]
+async fn an_adopted_fence_keeps_the_memory() {
+    let mut redis = redis().await;
+    let (inventory, operator) = (connect(&redis.url()).await, connect(&redis.url()).await);
+    inventory.start(&ITEM, Some(token(100)), 10).await.unwrap();
+    let older = DataCopy::of(&redis);
+    sell(&inventory, Some(token(100)), "a").await.unwrap();
+    let other = |revision| Some(Token::new(ClusterId(0xbeef), revision));
+    operator.adopt(&ITEM, other(3).unwrap()).await.unwrap();
+    inventory.check().await.unwrap();
+    sell(&inventory, other(3), "b").await.unwrap();
+
+    restart_with(&mut redis, Some(&older)).await;
+    operator.adopt(&ITEM, other(7).unwrap()).await.unwrap();
+    assert_rolled_back(sell(&inventory, other(7), "c").await, "order b is not in its ledger");
+}
