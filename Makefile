@@ -10,12 +10,12 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 CARGO := env -u MAKEFLAGS cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test bench chaos clean
+.PHONY: help setup build demo test bench chaos screenshots clean
 
 help: ## list the targets
 	@echo "A flash sale that sells no unit twice."
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s  %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s  %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "The demo, the bench and chaos take flags: make demo ARGS='--once --lock none' (all: ARGS=--help)"
 
@@ -36,8 +36,11 @@ endif
 demo: build ## start everything on this machine, sell out under load, say how it went
 	+@exec target/release/flash-sale demo $(ARGS)
 
+# What needs a browser; left out where .ci/setup knows of none.
+PAGE_TESTS := accessibility looks outages selling
+
 test: ## check format, lints and docs, then run every test (they start their own etcd and Redis)
-	@.ci/setup --lint
+	@.ci/setup --test
 	@echo "== format"
 	@$(CARGO) fmt --all --check
 	@echo "== lints, as it is shipped and as it is tested"
@@ -49,11 +52,22 @@ test: ## check format, lints and docs, then run every test (they start their own
 	@echo "== what only the shipped program refuses"
 	@$(CARGO) test --locked --lib -- defence:: config::
 	@echo "== tests, with every way to take a defence away; doctests last"
-	@$(CARGO) test --locked --no-fail-fast --all-features
+	@command -v chromedriver >/dev/null || left_out="-- $(PAGE_TESTS:%=--skip page::%)"; \
+	  $(CARGO) test --locked --no-fail-fast --all-features $$left_out
 	@echo "== all passed: format, lints, docs, tests, doctests"
 
 bench: build ## measure the sale beside others in rounds; tables, and plots in target/bench (some minutes)
 	+@exec target/release/flash-sale bench $(ARGS)
+
+screenshots: ## make the pictures of the page for the README (needs pngquant, and ports 8080 and 8090)
+	@.ci/setup --test
+	@command -v pngquant >/dev/null || { echo "pngquant is missing: apt-get install pngquant" >&2; exit 2; }
+	@$(CARGO) test --release --locked --test it -- --ignored --exact page::pictures::pictures_of_the_readme
+	@mkdir -p docs/page
+	@for name in sale oversold; do \
+	  pngquant --force --strip --speed 1 --output docs/page/$$name.png target/screenshots/readme-$$name.png; \
+	done
+	@ls -l docs/page
 
 # A directory of its own: its program can be told to sell what it does not have, and must not be taken for
 # the one that is shipped. CHAOS_SECONDS and CHAOS_SEED are read from the environment, or after `make`.

@@ -11,13 +11,14 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use axum::http::Uri;
 use clap::Args;
 use clap::builder::BoolishValueParser;
 
 use crate::defence::Defence;
 use crate::fault::Rule;
-use crate::http::StartAccess;
 use crate::http::server::ServerOptions;
+use crate::http::{DemoAccess, StartAccess};
 use crate::inventory::{InvalidItem, Inventory, Item};
 use crate::sale::{HoldMode, LockMode, SaleOptions};
 use crate::secret::Secret;
@@ -93,6 +94,19 @@ pub struct Config {
     )]
     pub demo: bool,
 
+    /// Addresses of all instances of a demo, this one included, separated by commas: its page controls
+    /// them together; needs --demo
+    #[arg(long, env = "FLASH_SALE_INSTANCES", value_name = "URL", value_delimiter = ',', value_parser = demo_address)]
+    pub instances: Vec<Uri>,
+
+    /// Tells the page of a demo that somebody starts an instance again that was killed
+    #[arg(long, env = "FLASH_SALE_RESTARTED", value_parser = BoolishValueParser::new(), hide = true)]
+    pub restarted: bool,
+
+    /// How many may watch at GET /events
+    #[arg(long, env = "FLASH_SALE_MAX_WATCHERS", value_name = "N", default_value = "64", value_parser = count(0, 10_000))]
+    pub max_watchers: usize,
+
     /// How long requests in flight may take after a signal to stop
     #[arg(long, env = "FLASH_SALE_SHUTDOWN_GRACE", value_name = "TIME", default_value = "30s", value_parser = duration("0s", "1h"))]
     pub shutdown_grace: Duration,
@@ -133,6 +147,9 @@ pub enum NotInEarnest {
     /// A fault.
     #[error("--fault-at needs --demo: it stops or kills this instance in the middle of its work")]
     FaultAt,
+    /// The instances of a demo.
+    #[error("--instances needs --demo: it is for the page that controls them together")]
+    Instances,
 }
 
 /// A file of a secret that cannot be used.
@@ -184,6 +201,9 @@ impl Config {
         if !self.demo && !cfg!(feature = "chaos") && !self.fault_at.is_empty() {
             return Err(NotInEarnest::FaultAt);
         }
+        if !self.demo && !self.instances.is_empty() {
+            return Err(NotInEarnest::Instances);
+        }
         Ok(())
     }
 
@@ -208,6 +228,12 @@ impl Config {
             max_connections: if is_limited { self.max_connections } else { usize::MAX },
             shutdown_grace: self.shutdown_grace,
         }
+    }
+
+    /// How the instance takes part in a demo, given the port that it listens on; `None` without one.
+    pub fn demo_access(&self, port: u16) -> Option<DemoAccess> {
+        let (instances, restarts) = (self.instances.clone(), self.restarted);
+        self.demo.then_some(DemoAccess { port, instances, restarts })
     }
 
     /// Who may start a sale.
@@ -241,6 +267,17 @@ fn read_secret(flag: &'static str, path: &Path) -> Result<Secret, SecretFileErro
 
 fn address(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse().map_err(|_| "an address is an IP and a port, such as 127.0.0.1:8080 or [::]:8080")
+}
+
+fn demo_address(text: &str) -> Result<Uri, &'static str> {
+    let uri: Option<Uri> = text.parse().ok();
+    let plain = uri.filter(|uri| {
+        uri.scheme_str() == Some("http")
+            && uri.port().is_some()
+            && matches!(uri.path(), "" | "/")
+            && uri.query().is_none()
+    });
+    plain.ok_or("an instance's address looks like http://127.0.0.1:8080")
 }
 
 /// A variable that is set to nothing must not become a token that everybody knows.

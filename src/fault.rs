@@ -13,7 +13,9 @@ mod rule;
 #[cfg(feature = "chaos")]
 pub mod starvation;
 
-use std::sync::OnceLock;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
@@ -38,9 +40,30 @@ pub fn follow(rules: Vec<Rule>) {
     }
 }
 
+/// One fault that was asked for at run time, and whether there is one.
+static ASKED: Mutex<Option<(Point, Action)>> = Mutex::new(None);
+static IS_ASKED: AtomicBool = AtomicBool::new(false);
+
+/// Has this process carry out `action` the next time that it gets to `point`; `None`: nothing any more.
+/// For a demo alone.
+pub fn ask_for(fault: Option<(Point, Action)>) {
+    let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+    *asked = fault;
+    IS_ASKED.store(fault.is_some(), Ordering::Relaxed);
+}
+
+/// The fault that was asked for at run time, if it is for `point`; nobody else gets it.
+fn take_asked(point: Point) -> Option<Action> {
+    let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+    let (_, action) = asked.take_if(|(at, _)| *at == point)?;
+    IS_ASKED.store(false, Ordering::Relaxed);
+    Some(action)
+}
+
 /// Whether a fault is asked for at `point`.
 fn is_armed(point: Point) -> bool {
-    RULES.get().is_some_and(|rules| rules.iter().any(|rule| rule.point() == point))
+    IS_ASKED.load(Ordering::Relaxed)
+        || RULES.get().is_some_and(|rules| rules.iter().any(|rule| rule.point() == point))
 }
 
 /// Carries out the faults that are due at `point`. Without any, it is one load from memory.
@@ -71,19 +94,57 @@ async fn carry_out(point: Point) {
     for rule in RULES.get().into_iter().flatten().filter(|rule| rule.point() == point) {
         let Some(pass) = rule.pass() else { continue };
         tracing::warn!(%point, pass, action = %rule.action(), "a fault that was asked for");
-        match rule.action() {
-            Action::Stop => {
-                signal_self(Signal::STOP);
-                // the signal may have been given to another thread, so this one must not go on yet
-                std::thread::sleep(STOPPING);
-            }
-            Action::Kill => {
-                signal_self(Signal::KILL);
-                std::thread::sleep(Duration::MAX);
-            }
-            Action::Pause(time) => tokio::time::sleep(time).await,
-        }
+        act(rule.action()).await;
     }
+    if let Some(action) = take_asked(point) {
+        tracing::warn!(%point, %action, "a fault that was asked for");
+        act(action).await;
+    }
+}
+
+async fn act(action: Action) {
+    match action {
+        Action::Stop => stop(),
+        Action::StopFor(time) => match wake_after(time) {
+            Ok(()) => stop(),
+            // nobody would have it go on
+            Err(error) => tracing::error!(%error, "not stopped: the alarm cannot be set"),
+        },
+        Action::Kill => {
+            signal_self(Signal::KILL);
+            std::thread::sleep(Duration::MAX);
+        }
+        Action::Pause(time) => tokio::time::sleep(time).await,
+    }
+}
+
+fn stop() {
+    signal_self(Signal::STOP);
+    // the signal may have been given to another thread, so this one must not go on yet
+    std::thread::sleep(STOPPING);
+}
+
+/// Has a process of its own send SIGCONT to this one after so many whole seconds.
+fn wake_after(time: Duration) -> std::io::Result<()> {
+    let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+    let script = r#"sleep "$1"; kill -CONT "$2""#;
+    let mut alarm = tokio::process::Command::new("/bin/sh");
+    alarm
+        .args(["-c", script, "flash-sale-alarm", &seconds.to_string()])
+        .arg(std::process::id().to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        // Ctrl-C in the terminal is not for it
+        .process_group(0);
+    // tokio collects it when it has ended
+    alarm.spawn().map(drop)
+}
+
+/// Ends this process at once, as nobody could prevent. For a demo alone.
+pub fn kill_now() -> ! {
+    signal_self(Signal::KILL);
+    std::process::abort()
 }
 
 fn signal_self(signal: Signal) {

@@ -18,6 +18,7 @@
 //! - [`demo`]: the `demo` command: private servers, the instances, the run, the verdict. The
 //!   integration tests use its servers, too.
 //! - [`mod@bench`]: the `bench` command: the sale beside others, in rounds, on the demo's servers.
+//! - [`watch`]: the `watch` command, the terminal's counterpart of the page.
 //! - `chaos`: the `chaos` command: faults and what must hold all the same; with the feature of this name.
 //! - [`health`]: the `health` command, for containers.
 //! - [`defence`] and [`fault`]: how tests take a defence away, or have a fault at a given point. Used by
@@ -71,6 +72,7 @@ pub mod sale;
 pub mod secret;
 pub mod serve;
 mod throttle;
+pub mod watch;
 
 /// The README's example, compiled.
 #[cfg(doctest)]

@@ -12,6 +12,7 @@ use flash_sale::demo::{self, DemoOptions};
 use flash_sale::health::{self, HealthOptions};
 use flash_sale::logging::{self, LogOptions};
 use flash_sale::serve;
+use flash_sale::watch::{self, WatchOptions};
 use tokio::runtime;
 
 /// A flash sale that sells no unit twice
@@ -31,6 +32,7 @@ enum Command {
     Adopt(Box<AdoptOptions>),
     Demo(DemoOptions),
     Bench(BenchOptions),
+    Watch(WatchOptions),
     #[cfg(feature = "chaos")]
     Chaos(flash_sale::chaos::ChaosOptions),
     /// Ask an instance how it is: status 0 if it is well, 1 and a reason if not
@@ -60,6 +62,7 @@ async fn run(arguments: Arguments) -> ExitCode {
             Command::Adopt(options) => return adopt::run(*options).await,
             Command::Demo(options) => return demo::run(options).await,
             Command::Bench(options) => return bench::run(options).await,
+            Command::Watch(options) => return watch::run(options).await,
             #[cfg(feature = "chaos")]
             Command::Chaos(options) => return flash_sale::chaos::run(options).await,
             Command::Serve(config) => serve::serve(*config).await.map_err(Into::into),

@@ -111,7 +111,12 @@ pub async fn serve(mut config: Config) -> Result<(), ServeError> {
     let address = listener.local_addr().map_err(listen_error)?;
 
     let sale = connect::connect(&config, address.port()).await?;
-    let state = Arc::new(AppState::new(sale.clone(), config.start_access()));
+    let mut state =
+        AppState::new(sale.clone(), config.start_access()).with_watchers(config.max_watchers);
+    if let Some(demo) = config.demo_access(address.port()) {
+        state = state.with_demo(&demo);
+    }
+    let state = Arc::new(state);
     let instance = sale.instance();
     tracing::info!(instance, lock = ?config.lock, "listening on http://{address}");
 

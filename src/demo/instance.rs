@@ -1,7 +1,7 @@
 //! One instance of the service, as a process.
 
 use std::net::{Ipv4Addr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ValueEnum as _;
@@ -28,6 +28,8 @@ pub(crate) const LOCK_NAME: &str = "stock-lock";
 pub(crate) struct Instance {
     pub(crate) port: u16,
     pub(crate) child: Child,
+    program: PathBuf,
+    args: Vec<String>,
 }
 
 /// What all instances share.
@@ -80,11 +82,16 @@ impl Instance {
             "--lock",
             lock.as_ref().map_or("etcd", |lock| lock.get_name()),
         ];
-        let args = args.iter().chain(shared.flags);
-        let log = shared.dir.path().join(format!("instance-{port}.log"));
-        let child = Child::start(shared.program, args, shared.dir, &log, STOP_GRACE, is_setting)
-            .map_err(ServerError::system(&name(port)))?;
-        Ok(Self { port, child })
+        let args: Vec<String> =
+            args.iter().chain(shared.flags).map(|arg| (*arg).to_owned()).collect();
+        let child = spawn(port, shared.program, &args, shared.dir)?;
+        Ok(Self { port, child, program: shared.program.to_owned(), args })
+    }
+
+    /// Starts it again, once it has ended, and waits until it can sell.
+    pub(crate) async fn start_again(&mut self, dir: &OwnedDir) -> Result<(), DemoError> {
+        self.child = spawn(self.port, &self.program, &self.args, dir)?;
+        self.until_ready().await
     }
 
     /// Waits until it can sell.
@@ -98,8 +105,19 @@ impl Instance {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        url(self.port)
     }
+}
+
+/// Where the instance of this port is.
+pub(crate) fn url(port: u16) -> String {
+    format!("http://127.0.0.1:{port}")
+}
+
+fn spawn(port: u16, program: &Path, args: &[String], dir: &OwnedDir) -> Result<Child, DemoError> {
+    let log = dir.path().join(format!("instance-{port}.log"));
+    Ok(Child::start(program, args, dir, &log, STOP_GRACE, is_setting)
+        .map_err(ServerError::system(&name(port)))?)
 }
 
 /// How an instance is called in sentences.

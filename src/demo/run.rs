@@ -2,19 +2,22 @@
 
 use std::io::{self, Write as _};
 use std::pin::pin;
-use std::process::{ExitCode, ExitStatus};
+use std::process::ExitCode;
 
 use super::error::DemoError;
 use super::etcd::{EtcdOptions, PrivateEtcd};
-use super::instance::{Instance, LOCK_NAME, Shared, check_ports};
+use super::instance::{self, Instance, LOCK_NAME, Shared, check_ports};
 use super::load::{self, Load};
 use super::options::DemoOptions;
 use super::redis::{PrivateRedis, RedisOptions};
 use super::screen::{Screen, Tone, say};
 use super::signals::{Ending, Signals};
-use super::stage::Stage;
+use super::stage::{End, RESTART_PAUSE, Stage};
 use super::verdict::explain;
 use crate::sale::LockMode;
+
+/// Short, so that whoever pauses or kills a holder sees soon what comes of it.
+const LOCK_TTL: &str = "3s";
 
 const PASS: u8 = 0;
 const FAIL: u8 = 1;
@@ -111,7 +114,7 @@ impl Show<'_> {
         self.announce_load(concurrency);
         let load = Load::start(&self.loadtest, options, concurrency, &urls, &stage.dir)?;
 
-        let mut watch = pin!(stage.watch(|name, status| report_end(screen, name, status)));
+        let mut watch = pin!(stage.watch(|name, end| report_end(screen, name, end)));
         let report = tokio::select! {
             report = load.report() => report?,
             never = &mut watch => match never {},
@@ -140,6 +143,12 @@ impl Show<'_> {
         say(&format!("etcd answers on 127.0.0.1:{} (private, gone at the end)", etcd.port()));
         say(&format!("Redis answers on 127.0.0.1:{} (private, gone at the end)", redis.port()));
         let (etcd, redis) = (stage.etcd.insert(etcd), stage.redis.insert(redis));
+        let urls: Vec<_> = self.ports.iter().map(|&port| instance::url(port)).collect();
+        let urls = urls.join(",");
+        let mut flags = vec!["--instances", &urls, "--restarted"];
+        if options.lock == LockMode::Etcd {
+            flags.extend(["--lock-ttl", LOCK_TTL]);
+        }
         let shared = Shared {
             program: &self.own_program,
             dir: &stage.dir,
@@ -148,7 +157,7 @@ impl Show<'_> {
             lock: options.lock,
             lock_name: LOCK_NAME,
             instances: options.instances.into(),
-            flags: &[],
+            flags: &flags,
         };
         for &port in &self.ports {
             stage.instances.push(Instance::start(port, shared)?);
@@ -182,6 +191,8 @@ impl Show<'_> {
         };
         let stock = self.options.stock;
         let mut lines = vec![
+            String::new(),
+            format!("The page: http://127.0.0.1:{first}/"),
             String::new(),
             "To try from another terminal:".to_owned(),
             format!("  curl -i 'http://127.0.0.1:{first}/stock/reduce'"),
@@ -225,9 +236,21 @@ fn has_queue(lock: LockMode) -> bool {
     }
 }
 
-fn report_end(screen: Screen, name: &str, status: io::Result<ExitStatus>) {
-    let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
-    let text = format!("{name} has ended ({how}); the demo goes on without it.");
+fn report_end(screen: Screen, name: &str, end: End<'_>) {
+    let text = match end {
+        End::Ended(status) => {
+            let how = match status {
+                Ok(status) => status.to_string(),
+                Err(error) => error.to_string(),
+            };
+            format!("{name} has ended ({how}); the demo goes on without it.")
+        }
+        End::Killed => {
+            let pause = RESTART_PAUSE.as_secs();
+            format!("{name} has ended (it was killed); it is started again in {pause} s.")
+        }
+        End::Back => format!("{name} answers again."),
+    };
     screen.paragraph(Tone::Warning, "note  ", &text);
 }
 

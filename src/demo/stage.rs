@@ -2,16 +2,24 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::time::Duration;
 
 use futures_util::future::join_all;
-use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use tokio::time::sleep;
 
 use super::child::Child;
 use super::dir::OwnedDir;
 use super::etcd::PrivateEtcd;
 use super::instance::{self, Instance};
 use super::redis::PrivateRedis;
+
+/// How long an instance that was killed stays away: longer than its lease lives, so that one sees its
+/// claim go and the next one be served.
+pub(super) const RESTART_PAUSE: Duration = Duration::from_secs(6);
+
+const SIGKILL: i32 = 9;
 
 /// What runs. Whatever is not stopped in order goes when this is dropped.
 #[derive(Debug)]
@@ -28,19 +36,19 @@ impl Stage {
         Ok(Self { instances: Vec::new(), redis: None, etcd: None, dir: OwnedDir::create()? })
     }
 
-    /// Calls `report` once for each process that ends. Never returns: even when all have ended, it is
-    /// for the user to end the demo.
-    pub(super) async fn watch(
-        &mut self,
-        report: impl Fn(&str, io::Result<ExitStatus>),
-    ) -> Infallible {
-        let mut ends: FuturesUnordered<_> = self
-            .children()
-            .map(|(name, child)| async move { (name, child.wait().await) })
-            .collect();
-        while let Some((name, status)) = ends.next().await {
-            report(&name, status);
-        }
+    /// Tells `report` of each process that ends, and starts an instance that was killed again after a
+    /// while. Never returns: even when all have ended, it is for the user to end the demo.
+    pub(super) async fn watch(&mut self, report: impl Fn(&str, End<'_>)) -> Infallible {
+        let Self { instances, redis, etcd, dir } = self;
+        let report = &report;
+        let redis = redis.as_mut().map(|redis| ("Redis", redis.child()));
+        let etcd = etcd.as_mut().map(|etcd| ("etcd", etcd.child()));
+        let servers = redis.into_iter().chain(etcd).map(|(name, child)| async move {
+            let status = child.wait().await;
+            report(name, End::Ended(&status));
+        });
+        let instances = instances.iter_mut().map(|instance| keep_alive(instance, dir, report));
+        tokio::join!(join_all(servers), join_all(instances));
         std::future::pending().await
     }
 
@@ -91,5 +99,34 @@ impl Stage {
         let redis = self.redis.as_mut().map(|redis| ("Redis".to_owned(), redis.child()));
         let etcd = self.etcd.as_mut().map(|etcd| ("etcd".to_owned(), etcd.child()));
         instances.chain(redis).chain(etcd)
+    }
+}
+
+/// What is told of a process.
+#[derive(Clone, Copy)]
+pub(super) enum End<'a> {
+    /// It has ended.
+    Ended(&'a io::Result<ExitStatus>),
+    /// It was killed, and will be started again.
+    Killed,
+    /// It was started again.
+    Back,
+}
+
+/// Until it ends in another way than by SIGKILL, which the page of the demo can send.
+async fn keep_alive(instance: &mut Instance, dir: &OwnedDir, report: &impl Fn(&str, End<'_>)) {
+    let name = instance::name(instance.port);
+    loop {
+        let status = instance.child.wait().await;
+        let signal = status.as_ref().ok().and_then(ExitStatusExt::signal);
+        if signal != Some(SIGKILL) {
+            return report(&name, End::Ended(&status));
+        }
+        report(&name, End::Killed);
+        sleep(RESTART_PAUSE).await;
+        if let Err(error) = instance.start_again(dir).await {
+            return report(&name, End::Ended(&Err(io::Error::other(error))));
+        }
+        report(&name, End::Back);
     }
 }

@@ -14,7 +14,7 @@ use super::Point;
 /// What is said to a rule that is none.
 const FORM: &str = "a fault is written POINT:ACTION:WHEN, such as before-write:stop:7; POINT is \
     after-grant, before-write, after-send, between-writes, after-answer or before-release; ACTION is stop, \
-    kill or pause=TIME; WHEN is a number (that pass alone), every=N, or file=PATH (the next pass once that \
+    stop=TIME, kill or pause=TIME; WHEN is a number (that pass alone), every=N, or file=PATH (the next pass once that \
     file exists, which is then removed)";
 
 /// The longest pause that can be asked for.
@@ -25,6 +25,8 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(10);
 pub enum Action {
     /// The whole process stops (SIGSTOP) until somebody has it go on (SIGCONT).
     Stop,
+    /// The whole process stops, and goes on after this time, in whole seconds.
+    StopFor(Duration),
     /// The process is killed (SIGKILL).
     Kill,
     /// Only the one who passes waits there; the rest of the process goes on.
@@ -98,10 +100,15 @@ fn action(text: &str) -> Option<Action> {
     match text {
         "stop" => Some(Action::Stop),
         "kill" => Some(Action::Kill),
-        _ => humantime::parse_duration(text.strip_prefix("pause=")?)
-            .ok()
-            .filter(|pause| *pause <= LONGEST_PAUSE)
-            .map(Action::Pause),
+        _ => {
+            let (action, time) = text.split_once('=')?;
+            let time = humantime::parse_duration(time).ok().filter(|t| *t <= LONGEST_PAUSE)?;
+            match action {
+                "pause" => Some(Action::Pause(time)),
+                "stop" => Some(Action::StopFor(time)),
+                _ => None,
+            }
+        }
     }
 }
 
@@ -120,6 +127,7 @@ impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stop => f.write_str("stop"),
+            Self::StopFor(time) => write!(f, "stop={}", humantime::format_duration(*time)),
             Self::Kill => f.write_str("kill"),
             Self::Pause(time) => write!(f, "pause={}", humantime::format_duration(*time)),
         }

@@ -8,6 +8,9 @@
 //! | `GET /orders?item=&after=&limit=` | the ledger, page by page |
 //! | `GET /orders/{id}?item=` | one order's answer again |
 //! | `GET /lock?item=` | who holds the lock, and who waits |
+//! | `GET /events?item=` | the sale as it goes, as server-sent events |
+//! | `GET /`, `/static/..` | the page |
+//! | `/demo..` | the controls of a demo: none without `--demo` |
 //! | `GET /healthz`, `/readyz`, `/version`, `/metrics` | for load balancers and operators |
 //!
 //! [`router`] is the interface without a socket, [`server`] puts it on one. Errors are in [`problem`].
@@ -15,11 +18,14 @@
 mod accept;
 mod access;
 mod body;
+mod demo;
+mod events;
 mod idempotency;
 mod limits;
 mod lock;
 mod metrics;
 mod orders;
+mod page;
 mod params;
 mod probes;
 pub mod problem;
@@ -43,6 +49,8 @@ use tracing::Level;
 
 pub use access::StartAccess;
 pub use body::{BODY_TIMEOUT, MAX_BODY_BYTES};
+pub use demo::DemoAccess;
+pub use events::DEFAULT_WATCHERS;
 pub use limits::{MAX_HEADER_BYTES, MAX_URI_BYTES};
 pub use state::AppState;
 
@@ -56,10 +64,14 @@ pub fn router(state: Arc<AppState>) -> Router {
         .route("/orders", get(orders::list))
         .route("/orders/{id}", get(orders::one))
         .route("/lock", get(lock::queue))
+        .route("/events", get(events::events))
+        .route("/", get(page::index))
+        .route("/static/{*name}", get(page::file))
         .route("/healthz", get(probes::healthz))
         .route("/readyz", get(probes::readyz))
         .route("/version", get(probes::version))
         .route("/metrics", get(metrics::metrics))
+        .merge(demo::routes())
         .with_state(state);
     guard(routes)
 }

@@ -2,25 +2,48 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use std::sync::Arc;
+
 use super::access::StartAccess;
+use super::demo::{Demo, DemoAccess};
+use super::events::{DEFAULT_WATCHERS, Events};
 use crate::sale::Sale;
 
 /// What the handlers of one instance share.
 pub struct AppState {
     pub(super) sale: Sale,
     pub(super) access: StartAccess,
+    pub(super) events: Events,
+    pub(super) demo: Option<Arc<Demo>>,
     stopping: AtomicBool,
 }
 
 impl AppState {
     /// The state of an instance that sells with `sale` and lets those in `access` start a sale.
     pub fn new(sale: Sale, access: StartAccess) -> Self {
-        Self { sale, access, stopping: AtomicBool::new(false) }
+        let events = Events::new(DEFAULT_WATCHERS);
+        Self { sale, access, events, demo: None, stopping: AtomicBool::new(false) }
     }
 
-    /// From now on the instance is not ready, so that a load balancer sends its requests elsewhere.
+    /// The same, with at most so many who watch it.
+    #[must_use]
+    pub fn with_watchers(mut self, most: usize) -> Self {
+        self.events = Events::new(most);
+        self
+    }
+
+    /// The same as a part of a demo: everybody can control it.
+    #[must_use]
+    pub fn with_demo(mut self, access: &DemoAccess) -> Self {
+        self.demo = Some(Demo::new(self.sale.clone(), access));
+        self
+    }
+
+    /// From now on the instance is not ready, so that a load balancer sends its requests elsewhere. The
+    /// event streams end: they would never end by themselves.
     pub fn set_stopping(&self) {
         self.stopping.store(true, Ordering::Relaxed);
+        self.events.stop();
     }
 
     pub(super) fn is_stopping(&self) -> bool {

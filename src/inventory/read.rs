@@ -44,6 +44,33 @@ pub(super) static LEDGER: LazyLock<Script> = reader!(
 pub(super) static LOOK: LazyLock<Script> =
     reader!("return lost or {stock, records[1]}", behind "look.lua");
 
+/// The state, and what the ledger has behind a position, evenly thinned out to a given number and with
+/// the newest among them. `LINDEX` finds a place near the end of a list at once.
+pub(super) static GLANCE: LazyLock<Script> = reader!(
+    "if lost then return lost end
+    local length = redis.call('LLEN', LEDGER)
+    local after, most, last = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+    local known = after <= length
+    if known and after > 0 and last ~= '' then
+      known = redis.call('LINDEX', LEDGER, after - 1) == last
+    end
+    if not known then after = 0 end
+    if after < 0 then after = math.max(length - most, 0) end
+    local step, ids, found = 1, {}, {}
+    if most > 0 and length > after then
+      step = math.ceil((length - after) / most)
+      if step == 1 then
+        ids = redis.call('LRANGE', LEDGER, after, -1)
+      else
+        for i = length - 1, after, -step do
+          table.insert(ids, 1, redis.call('LINDEX', LEDGER, i))
+        end
+      end
+      found = redis.call('HMGET', ORDERS, unpack(ids))
+    end
+    return {{stock, get(LUCKY), get(INITIAL), fence, length}, known and 1 or 0, step, ids, found}"
+);
+
 impl Inventory {
     /// The most orders that one page of the ledger has.
     pub const MAX_PAGE: u32 = 1000;
@@ -56,28 +83,9 @@ impl Inventory {
     pub async fn stock(&self, item: &Item) -> Result<Stock, InventoryError> {
         let keys = Keys::of(item);
         let answer = self.read(item, &STOCK, |_| ()).await?;
-        let (stock, lucky, initial, fence, orders): (
-            Option<Text>,
-            Option<Text>,
-            Option<Text>,
-            Option<Text>,
-            u64,
-        ) = redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
-        let stock = number(&keys.stock, stock)?.ok_or(InventoryError::UnknownItem)?;
-        let lucky = number(&keys.lucky, lucky)?.unwrap_or(0);
-        let initial = match number(&keys.initial, initial)? {
-            Some(initial) => initial,
-            None => stock.checked_add(lucky).ok_or_else(|| InventoryError::Damaged {
-                what: format!("{} and {} are too large", keys.stock, keys.lucky),
-            })?,
-        };
-        let damaged = || InventoryError::Damaged {
-            what: format!("{} is not a cluster and a revision", keys.fence),
-        };
-        let fence = fence
-            .map(|text| std::str::from_utf8(&text).ok().and_then(parse_fence).ok_or_else(damaged))
-            .transpose()?;
-        Ok(Stock { stock, lucky, initial, fence, orders })
+        let state =
+            redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
+        parse_stock(&keys, state)
     }
 
     /// The units of `item` not yet sold: the cheapest read there is. If it shows less than an order
@@ -193,7 +201,7 @@ impl Inventory {
         Ok(())
     }
 
-    async fn read(
+    pub(super) async fn read(
         &self,
         item: &Item,
         script: &Script,
@@ -216,7 +224,29 @@ impl Inventory {
 }
 
 /// Whatever bytes somebody may have put there: only what parses is shown.
-type Text = Vec<u8>;
+pub(super) type Text = Vec<u8>;
+
+/// Stock, lucky, initial, fence and the length of the ledger, as they are read.
+pub(super) type State = (Option<Text>, Option<Text>, Option<Text>, Option<Text>, u64);
+
+pub(super) fn parse_stock(keys: &Keys, state: State) -> Result<Stock, InventoryError> {
+    let (stock, lucky, initial, fence, orders) = state;
+    let stock = number(&keys.stock, stock)?.ok_or(InventoryError::UnknownItem)?;
+    let lucky = number(&keys.lucky, lucky)?.unwrap_or(0);
+    let initial = match number(&keys.initial, initial)? {
+        Some(initial) => initial,
+        None => stock.checked_add(lucky).ok_or_else(|| InventoryError::Damaged {
+            what: format!("{} and {} are too large", keys.stock, keys.lucky),
+        })?,
+    };
+    let damaged = || InventoryError::Damaged {
+        what: format!("{} is not a cluster and a revision", keys.fence),
+    };
+    let fence = fence
+        .map(|text| std::str::from_utf8(&text).ok().and_then(parse_fence).ok_or_else(damaged))
+        .transpose()?;
+    Ok(Stock { stock, lucky, initial, fence, orders })
+}
 
 fn number(key: &str, value: Option<Text>) -> Result<Option<i64>, InventoryError> {
     let damaged = || InventoryError::Damaged { what: format!("{key} is not a whole number") };
@@ -225,7 +255,11 @@ fn number(key: &str, value: Option<Text>) -> Result<Option<i64>, InventoryError>
         .transpose()
 }
 
-fn accepted(keys: &Keys, id: &[u8], record: Option<&[u8]>) -> Result<Accepted, InventoryError> {
+pub(super) fn accepted(
+    keys: &Keys,
+    id: &[u8],
+    record: Option<&[u8]>,
+) -> Result<Accepted, InventoryError> {
     let parse = || {
         let (id, record) = (std::str::from_utf8(id).ok()?, std::str::from_utf8(record?).ok()?);
         parse_record(id, record)

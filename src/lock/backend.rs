@@ -2,12 +2,15 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use super::{BackendError, BackendErrorKind, Claim, ClaimStatus, Lease, Place, QueueEntry};
+use super::{
+    BackendError, BackendErrorKind, Claim, ClaimStatus, Lease, Place, QueueEntry, Sighting,
+};
 
 /// A future that a [`Backend`] returns; boxed, so that a session can use any backend without naming
 /// its type.
@@ -80,4 +83,11 @@ pub trait Backend: Send + Sync + 'static {
 
     /// The queue of `name` as it stands now, the holder first.
     fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>>;
+
+    /// What is seen of the queue of `name` without a request; from the first call on it is watched, for
+    /// as long as somebody looks. `None` for a backend that watches nothing.
+    fn sighting(&self, name: &Arc<str>) -> Option<Sighting> {
+        let _ = name;
+        None
+    }
 }

@@ -88,6 +88,7 @@ mod mutex;
 mod owner;
 mod renewal;
 mod session;
+mod sighting;
 mod token;
 mod validity;
 
@@ -101,4 +102,5 @@ pub use memory::MemoryBackend;
 pub use mutex::{MAX_NAME_LENGTH_BYTES, Mutex};
 pub use owner::Owner;
 pub use session::{Session, SessionOptions};
+pub use sighting::{SeenClaim, SeenTenure, Sighting};
 pub use token::{ClusterId, Token};

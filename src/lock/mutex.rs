@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::acquire::{Turn, acquire};
 use super::guard::leave_and_release;
 use super::owner::OwnerId;
-use super::{Guard, LockError, Owner, QueueEntry, Session};
+use super::{Guard, LockError, Owner, QueueEntry, Session, Sighting};
 
 /// The most bytes that a lock's name may have.
 pub const MAX_NAME_LENGTH_BYTES: usize = 256;
@@ -142,6 +142,13 @@ impl Mutex {
     /// [`LockError::Backend`].
     pub async fn queue(&self) -> Result<Vec<QueueEntry>, LockError> {
         Ok(self.session.core.backend.queue(&self.name).await?)
+    }
+
+    /// What this process sees of the queue without asking anybody: the claims, and the last tenures.
+    /// From the first call on the queue is watched, until some time after the last. `None` if the
+    /// backend watches nothing.
+    pub fn sighting(&self) -> Option<Sighting> {
+        self.session.core.backend.sighting(&self.name)
     }
 
     async fn enter(&self, owner: OwnerId, turn: Turn) -> Result<Option<Guard>, LockError> {

@@ -29,8 +29,8 @@ impl Sale {
     }
 
     async fn sell(&self, order: &Order) -> Result<Outcome, SaleError> {
-        let Inner { inventory, guard, options, .. } = &*self.0;
-        let tenure = match guard {
+        let Inner { inventory, guards, options, .. } = &*self.0;
+        let tenure = match guards.current() {
             SaleGuard::Distributed { sessions, lock_name: base, .. } => {
                 let name = lock_name(base, &order.item);
                 let waited = options.wait_timeout;

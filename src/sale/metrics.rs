@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::SaleError;
+use super::latency::Latency;
 use crate::inventory::{InventoryError, Outcome};
 
 /// A number that only goes up.
@@ -163,6 +164,8 @@ pub struct Metrics {
     pub lock_wait: Histogram,
     /// How long each tenure lasted, once it has ended.
     pub tenure_time: Histogram,
+    /// How long orders take, while somebody watches.
+    pub latency: Latency,
 }
 
 impl Metrics {
@@ -173,7 +176,7 @@ impl Metrics {
 
     /// An order has come.
     pub(super) fn order(&self) -> OrderCount<'_> {
-        OrderCount { metrics: self, ending: Ending::Abandoned }
+        OrderCount { metrics: self, ending: Ending::Abandoned, began_at: self.latency.begin() }
     }
 
     /// The store has answered a batch of so many orders, or has not.
@@ -216,11 +219,13 @@ impl Metrics {
 pub(super) struct OrderCount<'a> {
     metrics: &'a Metrics,
     ending: Ending,
+    began_at: Option<Instant>,
 }
 
 impl OrderCount<'_> {
     pub(super) fn end(mut self, answer: &Result<Outcome, SaleError>) {
         self.ending = Ending::of(answer);
+        self.metrics.latency.note(self.began_at);
     }
 }
 

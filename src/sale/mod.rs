@@ -13,6 +13,7 @@ mod chaos;
 mod combiner;
 mod error;
 mod guard;
+pub mod latency;
 pub mod metrics;
 mod options;
 mod order_queue;
@@ -21,11 +22,13 @@ mod reduce;
 mod start;
 mod tenure;
 mod waiting_room;
+mod watch;
 
 pub use error::{BoxError, SaleError};
 pub use options::{HoldMode, LockMode, SaleOptions};
 pub use peers::Peer;
 pub use tenure::lock_name;
+pub use watch::LockHealth;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +39,7 @@ use tokio_util::task::TaskTracker;
 
 use self::combiner::Combiner;
 use self::error::{from_read, from_store};
-use self::guard::{LocalLocks, SaleGuard};
+use self::guard::{Guards, LocalLocks, SaleGuard};
 use self::metrics::Metrics;
 use self::waiting_room::WaitingRoom;
 use crate::defence::Defence;
@@ -73,7 +76,7 @@ pub struct Sale(Arc<Inner>);
 
 struct Inner {
     inventory: Inventory,
-    guard: SaleGuard,
+    guards: Guards,
     options: SaleOptions,
     waiting_room: WaitingRoom,
     metrics: Arc<Metrics>,
@@ -127,7 +130,8 @@ impl Sale {
         metrics: Arc<Metrics>,
     ) -> Self {
         let waiting_room = WaitingRoom::new(options.queue_length);
-        Self(Arc::new(Inner { inventory, guard, options, waiting_room, metrics, stopping, tasks }))
+        let guards = Guards::new(guard);
+        Self(Arc::new(Inner { inventory, guards, options, waiting_room, metrics, stopping, tasks }))
     }
 
     /// Takes the order's units if that many are left.
@@ -152,15 +156,17 @@ impl Sale {
         if !Defence::BatchOwnership.is_on() {
             return self.reduce_in_the_request(order).await;
         }
-        if let SaleGuard::Distributed { combiner: Some(combiner), .. } = &self.0.guard {
+        // one for the whole order, since a demo may choose another meanwhile
+        let guard = self.0.guards.current();
+        if let SaleGuard::Distributed { combiner: Some(combiner), .. } = guard {
             return self.reduce_combined(combiner, order).await;
         }
-        let is_one_call = matches!(&self.0.guard, SaleGuard::Peer(peer) if peer.is_one_call());
+        let is_one_call = matches!(guard, SaleGuard::Peer(peer) if peer.is_one_call());
         if !is_one_call && let Look::Answer(outcome) = self.look(&order).await? {
             return Ok(outcome);
         }
         let place = self.0.waiting_room.enter(&order.item)?;
-        let outcome = match &self.0.guard {
+        let outcome = match guard {
             SaleGuard::Distributed { sessions, lock_name: base, .. } => {
                 reduce::under_own_lock(&self.0, sessions, &lock_name(base, &order.item), order)
                     .await
@@ -261,7 +267,7 @@ impl Sale {
     /// # Errors
     /// See [`SaleError`].
     pub async fn queue(&self, item: &Item) -> Result<Vec<QueuedClaim>, SaleError> {
-        let (sessions, base) = match &self.0.guard {
+        let (sessions, base) = match self.0.guards.current() {
             SaleGuard::Distributed { sessions, lock_name, .. } => (sessions, lock_name),
             SaleGuard::Peer(peer) => {
                 return peer.queue(&self.lock_name(item).unwrap_or_default()).await;
@@ -284,7 +290,7 @@ impl Sale {
 
     /// The name of the lock of `item`; nothing without a distributed lock.
     pub fn lock_name(&self, item: &Item) -> Option<String> {
-        match &self.0.guard {
+        match self.0.guards.current() {
             SaleGuard::Distributed { lock_name: base, .. } => Some(lock_name(base, item)),
             SaleGuard::Peer(peer) => peer.lock_name(&self.0.options.lock_name, item),
             SaleGuard::Local(_) | SaleGuard::Nothing => None,
@@ -316,16 +322,17 @@ impl Sale {
 
     /// How many orders wait for the lock.
     pub fn waiting(&self) -> u64 {
-        let waiting = match &self.0.guard {
+        let combined = match self.0.guards.main() {
             SaleGuard::Distributed { combiner: Some(combiner), .. } => combiner.waiting(),
-            _ => self.0.waiting_room.taken(),
+            _ => 0,
         };
+        let waiting = combined + self.0.waiting_room.taken();
         u64::try_from(waiting).unwrap_or(u64::MAX)
     }
 
     /// How many lock sessions were lost since the start.
     pub fn lost_sessions(&self) -> u64 {
-        match &self.0.guard {
+        match self.0.guards.main() {
             SaleGuard::Distributed { sessions, .. } => sessions.losses(),
             SaleGuard::Local(_) | SaleGuard::Peer(_) | SaleGuard::Nothing => 0,
         }
@@ -342,12 +349,12 @@ impl Sale {
         self.0.stopping.cancel();
         self.0.tasks.close();
         self.0.tasks.wait().await;
-        if let SaleGuard::Distributed { sessions, .. } = &self.0.guard {
+        if let SaleGuard::Distributed { sessions, .. } = self.0.guards.main() {
             sessions.close().await;
             // somebody who waited may have been granted the lock in between
             self.0.tasks.wait().await;
         }
-        if let SaleGuard::Peer(peer) = &self.0.guard {
+        if let SaleGuard::Peer(peer) = self.0.guards.main() {
             peer.close().await;
         }
     }

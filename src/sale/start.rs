@@ -25,7 +25,7 @@ impl Sale {
     pub async fn start(&self, item: &Item, units: u64) -> Result<Stock, SaleError> {
         self.check_open()?;
         let Inner { inventory, options, .. } = &*self.0;
-        let tenure = match &self.0.guard {
+        let tenure = match self.0.guards.current() {
             SaleGuard::Distributed { sessions, lock_name: base, .. } => {
                 let waited = options.wait_timeout;
                 let deadline = Instant::now() + waited;

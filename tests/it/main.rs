@@ -11,6 +11,7 @@ mod demo;
 mod http;
 mod inventory;
 mod lock;
+mod page;
 mod sale;
 mod servers;
 mod support;

@@ -10,6 +10,7 @@
 
 mod endpoints;
 mod failure;
+mod history;
 mod keep_alive;
 mod keys;
 mod options;
@@ -33,13 +34,14 @@ pub use options::EtcdOptions;
 use self::endpoints::Endpoints;
 use self::failure::malformed;
 use self::keep_alive::KeepAlives;
+use self::queue::NameQueue;
 use self::queues::Queues;
 use self::standing_watch::StandingWatch;
 use self::thread::LockThread;
 use super::chaos::Defence;
 use super::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClusterId, Lease, Place,
-    QueueEntry, Token,
+    QueueEntry, Sighting, Token,
 };
 
 /// etcd as a lock service. It may serve several sessions, which then share a connection, a watch
@@ -129,6 +131,15 @@ impl Backend for EtcdBackend {
             return Box::pin(self.release_and_queue(held, next));
         }
         Box::pin(self.put_claim(next, Some(held)))
+    }
+
+    fn sighting(&self, name: &Arc<str>) -> Option<Sighting> {
+        let (sighting, is_new) = self.queues.with_or_new(name, NameQueue::sighting);
+        if is_new {
+            // an error means that the backend's thread has ended, and with it whatever could be seen
+            drop(self.new_names.send(Arc::clone(name)));
+        }
+        Some(sighting)
     }
 
     fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {

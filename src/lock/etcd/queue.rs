@@ -6,9 +6,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::history::History;
 use super::keys;
-use crate::lock::ClaimStatus;
 use crate::lock::chaos::Defence;
+use crate::lock::{ClaimStatus, SeenClaim, Sighting};
 
 /// How long a queue is watched after its last claim. Long enough that a key which appears late, from
 /// a request that was given up, is still seen and removed; and that a lock which is used now and
@@ -34,6 +35,14 @@ struct Own {
     contended: watch::Sender<bool>,
 }
 
+/// A claim in the queue.
+#[derive(Debug)]
+struct Member {
+    key: String,
+    /// When it was first seen.
+    since: Instant,
+}
+
 /// All claims on one name, by their `create_revision`.
 ///
 /// What makes it sound to decide from memory: creations only ever get larger revisions. So if the
@@ -42,13 +51,14 @@ struct Own {
 #[derive(Debug)]
 pub(super) struct NameQueue {
     prefix: String,
-    members: BTreeMap<i64, String>,
+    members: BTreeMap<i64, Member>,
     revisions: HashMap<String, i64>,
     /// `members` is complete as of this revision; 0: nothing is known.
     known_revision: i64,
     /// Events that came before the list that they belong on top of; `None` once there is a list.
     early: Option<Vec<KeyEvent>>,
     own: HashMap<String, Own>,
+    history: History,
     last_used: Instant,
 }
 
@@ -61,6 +71,7 @@ impl NameQueue {
             known_revision: 0,
             early: Some(Vec::new()),
             own: HashMap::new(),
+            history: History::default(),
             last_used: Instant::now(),
         }
     }
@@ -98,7 +109,9 @@ impl NameQueue {
         if let Some(own) = self.own.remove(key) {
             advance(&own.status, ClaimStatus::Gone);
         }
+        let waiter = self.first_waiter();
         self.remove(key);
+        self.note_first(waiter);
     }
 
     /// Notes that a transaction found this key, created at `revision`, to be the first.
@@ -150,10 +163,12 @@ impl NameQueue {
                 continue;
             }
             self.known_revision = self.known_revision.max(event.mod_revision);
+            let waiter = self.first_waiter();
             match event.created {
-                Some(created) => self.insert(event.key.clone(), created),
+                Some(created) => self.insert(event.key.clone(), created, Instant::now()),
                 None => self.remove(&event.key),
             }
+            self.note_first(waiter);
             touched.push(event.key);
         }
         for key in touched {
@@ -175,13 +190,16 @@ impl NameQueue {
             // what the watch said since is newer, and complete as well
             return;
         }
-        self.members.clear();
+        let waiter = self.first_waiter();
+        let before = std::mem::take(&mut self.members);
         self.revisions.clear();
         for (key, created) in keys {
             if keys::is_claim(key.as_bytes(), &self.prefix) {
-                self.insert(key, created);
+                let since = before.get(&created).map_or_else(Instant::now, |known| known.since);
+                self.insert(key, created, since);
             }
         }
+        self.note_first(waiter);
         self.known_revision = revision;
         let early = self.early.take().unwrap_or_default();
         self.apply(early);
@@ -222,7 +240,7 @@ impl NameQueue {
             let Some((lease, _)) = key[self.prefix.len()..].split_once('-') else { return false };
             is_own_lease(lease) && !self.own.contains_key(*key)
         };
-        self.members.values().filter(is_orphan).cloned().collect()
+        self.members.values().map(|member| &member.key).filter(is_orphan).cloned().collect()
     }
 
     /// How many of this process's claims are known.
@@ -240,11 +258,41 @@ impl NameQueue {
         self.own.is_empty() && self.last_used.elapsed() >= LINGER
     }
 
-    fn insert(&mut self, key: String, created: i64) {
+    /// What the watch has told, for somebody who only looks. The queue is watched for a while from now.
+    pub(super) fn sighting(&mut self) -> Sighting {
+        self.last_used = Instant::now();
+        let holder = self.history.holder();
+        let claim = |(revision, member): (&i64, &Member)| SeenClaim {
+            revision: *revision,
+            lease: lease_of(&member.key, &self.prefix),
+            since: holder
+                .filter(|holder| holder.revision == *revision)
+                .map_or(member.since, |holder| holder.since),
+        };
+        Sighting {
+            is_current: self.is_current(),
+            queue: self.members.iter().map(claim).collect(),
+            tenures: self.history.past(),
+        }
+    }
+
+    /// Since when somebody waits behind the first claim.
+    fn first_waiter(&self) -> Option<Instant> {
+        self.members.values().nth(1).map(|member| member.since)
+    }
+
+    /// Tells the history who is first now; `waiter` waited before the change.
+    fn note_first(&mut self, waiter: Option<Instant>) {
+        let first = self.members.first_key_value();
+        let first = first.map(|(revision, m)| (*revision, lease_of(&m.key, &self.prefix)));
+        self.history.first_is(first, waiter);
+    }
+
+    fn insert(&mut self, key: String, created: i64, since: Instant) {
         if let Some(earlier) = self.revisions.insert(key.clone(), created) {
             self.members.remove(&earlier);
         }
-        self.members.insert(created, key);
+        self.members.insert(created, Member { key, since });
     }
 
     fn remove(&mut self, key: &str) {
@@ -270,13 +318,20 @@ impl NameQueue {
 
     /// Whoever is first now may be one of ours.
     fn settle_first(&self) {
-        if let Some((_, key)) = self.members.first_key_value() {
+        if let Some((_, Member { key, .. })) = self.members.first_key_value() {
             self.settle(key);
             if let Some(own) = self.own.get(key).filter(|_| self.early.is_none()) {
                 set(&own.contended, self.members.len() > 1);
             }
         }
     }
+}
+
+/// The lease that a claim hangs on, which its key begins with; 0 if it does not.
+fn lease_of(key: &str, prefix: &str) -> i64 {
+    let rest = key.get(prefix.len()..).unwrap_or_default();
+    let lease = rest.split('-').next().unwrap_or_default();
+    i64::from_str_radix(lease, 16).unwrap_or(0)
 }
 
 fn set(flag: &watch::Sender<bool>, to: bool) {

@@ -27,7 +27,7 @@ use self::limit::Limit;
 use self::recipe::Recipe;
 use self::rpc::Rpc;
 use super::tenure::lock_name;
-use super::{QueuedClaim, SaleError};
+use super::{LockMode, QueuedClaim, SaleError};
 use crate::inventory::Item;
 use crate::lock::{BackendError, EtcdOptions, Token};
 
@@ -84,6 +84,14 @@ impl Peer {
         match self.0 {
             Kind::Recipe(_) | Kind::Rpc(_) => Some(lock_name(base, item)),
             Kind::Unguarded => None,
+        }
+    }
+
+    pub(super) fn mode(&self) -> LockMode {
+        match self.0 {
+            Kind::Recipe(_) => LockMode::EtcdRecipe,
+            Kind::Rpc(_) => LockMode::EtcdRpc,
+            Kind::Unguarded => LockMode::Unguarded,
         }
     }
 

@@ -1,13 +1,17 @@
 //! The HTTP interface.
 
 pub(crate) mod client;
+mod demo;
+mod events;
 mod instance;
 mod metrics;
 mod outages;
 mod overload;
+mod page;
 mod refusals;
 mod roll_back;
 mod routes;
 mod selling;
 mod server;
 mod shop;
+mod watching;

@@ -25,12 +25,13 @@ pub(super) struct Shop {
     pub(super) redis: String,
     pub(super) etcd: String,
     pub(super) lock_name: String,
-    router: Router,
+    pub(super) router: Router,
 }
 
 /// What a shop is like, if not like most.
 pub(super) struct ShopOptions {
     pub(super) access: StartAccess,
+    pub(super) watchers: usize,
     pub(super) hold: HoldMode,
     pub(super) queue_length: usize,
     pub(super) wait_timeout: Duration,
@@ -43,6 +44,7 @@ impl Default for ShopOptions {
     fn default() -> Self {
         Self {
             access: StartAccess::Everybody,
+            watchers: flash_sale::http::DEFAULT_WATCHERS,
             hold: HoldMode::default(),
             queue_length: 100,
             wait_timeout: Duration::from_secs(30),
@@ -68,24 +70,46 @@ impl Shop {
 
     /// A shop over these servers.
     pub(super) fn at(etcd: String, redis: String, options: ShopOptions) -> Self {
-        let ShopOptions { access, hold, queue_length, wait_timeout, store_timeout, replicas } =
-            options;
+        Self::named("8080", fresh_lock_name(), etcd, redis, options)
+    }
+
+    /// Another instance of the same sale.
+    pub(super) fn beside(&self, instance: &str) -> Self {
+        let (lock_name, etcd) = (self.lock_name.clone(), self.etcd.clone());
+        Self::named(instance, lock_name, etcd, self.redis.clone(), ShopOptions::default())
+    }
+
+    fn named(
+        instance: &str,
+        lock_name: String,
+        etcd: String,
+        redis: String,
+        options: ShopOptions,
+    ) -> Self {
+        let ShopOptions {
+            access,
+            watchers,
+            hold,
+            queue_length,
+            wait_timeout,
+            store_timeout,
+            replicas,
+        } = options;
         let timeouts =
             InventoryOptions { connect_timeout: store_timeout, response_timeout: store_timeout };
         let replicas = Replicas { count: replicas, timeout: Duration::from_millis(300) };
         let inventory = Inventory::new(&redis, timeouts).unwrap().with_replicas(replicas);
-        let lock_name = fresh_lock_name();
         let sale_options = SaleOptions {
             lock_name: lock_name.clone(),
-            instance: "8080".into(),
+            instance: instance.into(),
             hold,
             batch_size: 100,
             tenure: Duration::from_millis(5),
             queue_length,
             wait_timeout,
         };
-        let sale = Sale::guarded(inventory, sessions(&etcd, "8080"), sale_options);
-        let state = Arc::new(AppState::new(sale.clone(), access));
+        let sale = Sale::guarded(inventory, sessions(&etcd, instance), sale_options);
+        let state = Arc::new(AppState::new(sale.clone(), access).with_watchers(watchers));
         let router = router(Arc::clone(&state));
         Self { sale, state, redis, etcd, lock_name, router }
     }

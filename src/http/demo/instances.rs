@@ -1,0 +1,214 @@
+//! The instances of a demo, as one of them knows them.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::http::{Method, Uri};
+use futures_util::future::join_all;
+use serde::Serialize;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::caller::{Answer, Caller};
+use super::record::Status;
+use crate::http::problem::{Problem, ProblemType};
+
+/// How often the others are asked how they are, while somebody watches.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
+/// How long an instance may take to answer another one.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(900);
+
+/// How many notes wait to be told.
+const MOST_NOTES: usize = 20;
+
+/// The instances of a demo.
+pub(super) struct Instances {
+    own: Arc<str>,
+    others: Mutex<Others>,
+}
+
+struct Others {
+    list: Vec<Instance>,
+    asked_at: Option<Instant>,
+    is_asking: bool,
+    notes: Vec<(&'static str, String)>,
+}
+
+/// One of them.
+#[derive(Clone)]
+pub(super) struct Instance {
+    pub(super) name: Arc<str>,
+    pub(super) authority: Arc<str>,
+    pub(super) is_here: bool,
+    pub(super) is_up: bool,
+    /// What it told last.
+    pub(super) status: Option<Status>,
+}
+
+#[derive(Serialize)]
+pub(super) struct InstanceView {
+    instance: Arc<str>,
+    url: String,
+    up: bool,
+    here: bool,
+}
+
+impl Instances {
+    /// Those at `addresses`, and this one, which listens on `port`. Until one of the others has told its
+    /// name, it goes by its port.
+    pub(super) fn new(own: &str, port: u16, addresses: &[Uri]) -> Self {
+        let own: Arc<str> = own.into();
+        let mut list: Vec<Instance> = addresses.iter().filter_map(instance).collect();
+        let own_port = format!(":{port}");
+        match list.iter_mut().find(|instance| instance.authority.ends_with(&own_port)) {
+            Some(here) => here.is_here = true,
+            None => list.insert(
+                0,
+                Instance {
+                    name: Arc::clone(&own),
+                    authority: format!("127.0.0.1:{port}").into(),
+                    is_here: true,
+                    is_up: true,
+                    status: None,
+                },
+            ),
+        }
+        for here in list.iter_mut().filter(|instance| instance.is_here) {
+            here.name = Arc::clone(&own);
+            here.is_up = true;
+        }
+        let others = Others { list, asked_at: None, is_asking: false, notes: Vec::new() };
+        Self { own, others: Mutex::new(others) }
+    }
+
+    pub(super) fn own(&self) -> &Arc<str> {
+        &self.own
+    }
+
+    /// All of them, as they were when they were last asked.
+    pub(super) fn all(&self) -> Vec<Instance> {
+        self.others().list.clone()
+    }
+
+    pub(super) fn named(&self, name: &str) -> Result<Instance, Problem> {
+        self.others().list.iter().find(|instance| *instance.name == *name).cloned().ok_or_else(
+            || Problem::new(ProblemType::UnknownInstance, "the demo has no instance of this name"),
+        )
+    }
+
+    /// Whether it is time to ask them again; whoever is told so asks.
+    pub(super) fn is_due(&self) -> bool {
+        let mut others = self.others();
+        let is_due = !others.is_asking
+            && others.asked_at.is_none_or(|asked_at| asked_at.elapsed() >= ASK_EVERY);
+        if is_due {
+            others.is_asking = true;
+        }
+        is_due
+    }
+
+    /// Asks them all how they are.
+    pub(super) async fn ask(&self) {
+        let list = self.all();
+        let others = list.iter().filter(|instance| !instance.is_here);
+        let asked = others.map(|instance| async move {
+            let answer = call(instance, Method::GET, "/demo?only=here", None).await;
+            let status = answer.ok().and_then(|a| serde_json::from_slice::<Status>(&a.body).ok());
+            (Arc::clone(&instance.authority), status)
+        });
+        let answers = join_all(asked).await;
+        let mut others = self.others();
+        others.is_asking = false;
+        let is_first = others.asked_at.replace(Instant::now()).is_none();
+        let Others { list, notes, .. } = &mut *others;
+        for (authority, status) in answers {
+            let Some(known) = list.iter_mut().find(|known| known.authority == authority) else {
+                continue;
+            };
+            let (was_up, name) = (known.is_up, Arc::clone(&known.name));
+            known.is_up = status.is_some();
+            match status {
+                None if was_up && !is_first => notes.push((
+                    "instance-gone",
+                    format!("{name} does not answer: it is stopped, or has died."),
+                )),
+                None => {}
+                Some(status) => {
+                    if !was_up && !is_first {
+                        notes.push(("instance-back", format!("{name} answers again.")));
+                    }
+                    let before = known.status.as_ref().map(|status| status.stale_batches);
+                    if before.is_some_and(|before| status.stale_batches > before) {
+                        notes.push(("stale-batch", crate::http::events::stale_batch(&name)));
+                    }
+                    known.name = Arc::clone(&status.instance);
+                    known.status = Some(status);
+                }
+            }
+        }
+        let excess = notes.len().saturating_sub(MOST_NOTES);
+        notes.drain(..excess);
+    }
+
+    /// Adds a note for all who watch here.
+    pub(super) fn note(&self, kind: &'static str, text: String) {
+        let mut others = self.others();
+        if others.notes.len() < MOST_NOTES {
+            others.notes.push((kind, text));
+        }
+    }
+
+    pub(super) fn take_notes(&self) -> Vec<(&'static str, String)> {
+        std::mem::take(&mut self.others().notes)
+    }
+
+    pub(super) fn views(&self) -> Vec<InstanceView> {
+        let view = |instance: &Instance| InstanceView {
+            instance: Arc::clone(&instance.name),
+            url: format!("http://{}", instance.authority),
+            up: instance.is_up,
+            here: instance.is_here,
+        };
+        self.others().list.iter().map(view).collect()
+    }
+
+    fn others(&self) -> MutexGuard<'_, Others> {
+        // whatever panicked while it was locked, the list is whole
+        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn instance(address: &Uri) -> Option<Instance> {
+    let authority = address.authority()?;
+    let name = authority.port().map_or_else(|| authority.to_string(), |port| port.to_string());
+    Some(Instance {
+        name: name.into(),
+        authority: authority.as_str().into(),
+        is_here: false,
+        is_up: true,
+        status: None,
+    })
+}
+
+/// Calls one of the others.
+///
+/// # Errors
+/// `instance-unreachable`.
+pub(super) async fn call(
+    instance: &Instance,
+    method: Method,
+    path: &str,
+    body: Option<Value>,
+) -> Result<Answer, Problem> {
+    let mut caller = Caller::new(Arc::clone(&instance.authority));
+    let body = body.map_or_else(Bytes::new, |body| body.to_string().into());
+    let headers = [("content-type", "application/json"), ("connection", "close")];
+    let answer = caller.call(method, path, &headers, body, ANSWER_TIMEOUT).await;
+    let answer = answer.ok().filter(|answer| answer.status.is_success());
+    answer.ok_or_else(|| {
+        let detail = format!("the instance {} did not do as it was told", instance.name);
+        Problem::new(ProblemType::InstanceUnreachable, detail)
+    })
+}

@@ -1,0 +1,288 @@
+//! The controls of a demo: `/demo`. There are none without `--demo`.
+//!
+//! An instance that is told to change something tells the others, each by the same call with
+//! `?only=here`. Nothing of the sale goes that way: what an instance shows of the others comes through
+//! etcd and Redis.
+
+mod caller;
+mod fire;
+mod handlers;
+mod instances;
+mod record;
+mod run;
+mod same_site;
+mod verdict;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::http::{Method, Uri};
+use clap::ValueEnum as _;
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+pub(super) use handlers::routes;
+
+use self::fire::Count;
+use self::instances::{Instances, call};
+use self::record::{Fault, Run, State, Status};
+use self::run::Begun;
+use super::events::mode_name;
+use super::problem::{Problem, ProblemType};
+use crate::defence::Defence;
+use crate::sale::{LockMode, Sale};
+
+/// The most requests and units of a run.
+const MAX_REQUESTS: u64 = 500_000;
+const MAX_STOCK: u64 = 1_000_000_000;
+
+/// What a pause is made of besides two TTLs: the time that etcd and the next holder take to notice.
+const BEYOND: Duration = Duration::from_secs(2);
+
+/// How an instance takes part in a demo.
+#[derive(Clone, Debug, Default)]
+pub struct DemoAccess {
+    /// Where this instance listens.
+    pub port: u16,
+    /// The addresses of all instances.
+    pub instances: Vec<Uri>,
+    /// Whether somebody starts an instance again that was killed.
+    pub restarts: bool,
+}
+
+/// The demo at one instance.
+pub(super) struct Demo {
+    sale: Sale,
+    instances: Instances,
+    restarts: bool,
+    run: Mutex<Option<Begun>>,
+}
+
+impl Demo {
+    pub(super) fn new(sale: Sale, access: &DemoAccess) -> Arc<Self> {
+        let instances = Instances::new(sale.instance(), access.port, &access.instances);
+        Arc::new(Self { sale, instances, restarts: access.restarts, run: Mutex::default() })
+    }
+
+    /// Asks the others how they are, if it is time for that.
+    pub(super) fn refresh(self: &Arc<Self>) {
+        if self.instances.is_due() {
+            let demo = Arc::clone(self);
+            tokio::spawn(async move { demo.instances.ask().await });
+        }
+    }
+
+    pub(super) fn take_notes(&self) -> Vec<(&'static str, String)> {
+        self.instances.take_notes()
+    }
+
+    pub(super) fn names(&self) -> Vec<Arc<str>> {
+        self.instances.all().into_iter().map(|instance| instance.name).collect()
+    }
+
+    /// What all who watch are told of the demo.
+    pub(super) fn view(&self) -> Value {
+        let Status { guard, guards, fence, .. } = self.status();
+        json!({
+            "guard": guard,
+            "guards": guards,
+            "fence": fence,
+            "lock_ttl_ms": self.ttl().map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
+            "pause_ms": self.pause_ms(),
+            "max_requests": MAX_REQUESTS,
+            "max_stock": MAX_STOCK,
+            "instances": self.instances.views(),
+            "restarts": self.restarts,
+            "run": self.newest_run(),
+        })
+    }
+
+    fn status(&self) -> Status {
+        Status {
+            instance: Arc::clone(self.instances.own()),
+            guard: mode_name(self.sale.guard_mode()),
+            guards: self.sale.guard_modes().into_iter().map(mode_name).collect(),
+            fence: Defence::Fence.is_on(),
+            stale_batches: self.sale.metrics().stale_batches.get(),
+            lost_sessions: self.sale.lost_sessions(),
+            run: self.current_run(),
+        }
+    }
+
+    fn ttl(&self) -> Option<Duration> {
+        self.sale.lease().map(|(_, ttl)| ttl)
+    }
+
+    /// How long a pause is that outlasts the lease for certain, in whole seconds.
+    fn pause_ms(&self) -> u64 {
+        let pause = self.ttl().unwrap_or_default() * 2 + BEYOND;
+        pause.as_secs() * 1000
+    }
+
+    /// Batches that the fence has refused, at all instances.
+    fn stale_batches(&self) -> u64 {
+        let others = self.instances.all().into_iter().filter_map(|instance| instance.status);
+        let others: u64 = others.map(|status| status.stale_batches).sum();
+        others + self.sale.metrics().stale_batches.get()
+    }
+
+    fn newest_run(&self) -> Option<Run> {
+        let others = self.instances.all().into_iter().filter_map(|instance| instance.status?.run);
+        others.chain(self.current_run()).max_by_key(|run| run.at_ms)
+    }
+
+    fn current_run(&self) -> Option<Run> {
+        self.run().as_ref().map(Begun::now)
+    }
+
+    fn stop_of_run(&self) -> Option<CancellationToken> {
+        self.run().as_ref().map(|begun| begun.stop.clone())
+    }
+
+    fn count_of_run(&self) -> Option<Arc<Count>> {
+        self.run().as_ref().map(|begun| Arc::clone(&begun.count))
+    }
+
+    fn change_run(&self, change: impl FnOnce(&mut Begun)) {
+        if let Some(begun) = self.run().as_mut() {
+            change(begun);
+        }
+    }
+
+    fn run(&self) -> MutexGuard<'_, Option<Begun>> {
+        // whatever panicked while it was locked, the record is whole
+        self.run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Guards the orders that come from now on in this way, at all instances that are up.
+    async fn set_guard(&self, mode: LockMode) -> Result<(), Problem> {
+        if !self.sale.choose_guard(mode) {
+            let detail = "this demo was started without that guard";
+            return Err(Problem::new(ProblemType::BadBody, detail));
+        }
+        self.tell_others("/demo/guard?only=here", &json!({"guard": mode_name(mode)})).await
+    }
+
+    /// Switches the fence, at all instances that are up.
+    async fn set_fence(&self, on: bool) -> Result<(), Problem> {
+        switch_fence(on);
+        self.tell_others("/demo/fence?only=here", &json!({"on": on})).await
+    }
+
+    /// Tells all others that are up.
+    async fn tell_others(&self, path: &str, body: &Value) -> Result<(), Problem> {
+        self.instances.ask().await;
+        let others = self.instances.all().into_iter().filter(|i| i.is_up && !i.is_here);
+        let calls = others.map(|instance| async move {
+            call(&instance, Method::PUT, path, Some(body.clone())).await
+        });
+        join_all(calls).await.into_iter().try_for_each(|answer| answer.map(drop))
+    }
+
+    /// Begins a run; it goes on by itself.
+    async fn begin(self: &Arc<Self>, wanted: handlers::NewRun) -> Result<Run, Problem> {
+        let guard = wanted.guard.unwrap_or_else(|| self.sale.guard_mode());
+        self.instances.ask().await;
+        let victim = match wanted.fault {
+            Some(_) if guard != LockMode::Etcd => {
+                let detail =
+                    "a fault needs the guard etcd: without a lock there is no holder to hit";
+                return Err(Problem::new(ProblemType::BadBody, detail));
+            }
+            Some(_) => {
+                let mut others = self.instances.all().into_iter().filter(|i| i.is_up && !i.is_here);
+                Some(others.next().ok_or_else(needs_instances)?)
+            }
+            None => None,
+        };
+        let is_running = || {
+            let detail = "wait for its verdict, or stop it with DELETE /demo/run";
+            Problem::new(ProblemType::RunInProgress, detail)
+        };
+        let others = self.instances.all().into_iter();
+        let mut others = others.filter(|i| i.is_up).filter_map(|instance| instance.status?.run);
+        if others.any(|run| !run.is_over()) {
+            return Err(is_running());
+        }
+        let at_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let at_ms = u64::try_from(at_ms).unwrap_or(u64::MAX);
+        let by = Arc::clone(self.instances.own());
+        let run = Run {
+            id: format!("{at_ms}-{by}"),
+            at_ms,
+            by,
+            state: State::Preparing,
+            stock: wanted.stock,
+            requests: wanted.requests,
+            guard: mode_name(guard),
+            fence: wanted.fence.unwrap_or_else(|| Defence::Fence.is_on()),
+            fault: wanted.fault,
+            victim: victim.as_ref().map(|victim| Arc::clone(&victim.name)),
+            answered: 0,
+            sold: 0,
+            sold_out: 0,
+            failed: 0,
+            elapsed_ms: 0,
+            verdict: None,
+            error: None,
+        };
+        {
+            let mut slot = self.run();
+            if slot.as_ref().is_some_and(|begun| !begun.run.is_over()) {
+                return Err(is_running());
+            }
+            let (count, began_at) = (Arc::default(), Instant::now());
+            let stop = CancellationToken::new();
+            *slot = Some(Begun { run: run.clone(), count, began_at, stop });
+        }
+        tokio::spawn(Arc::clone(self).carry_out(guard, victim));
+        Ok(run)
+    }
+
+    /// The instance to hit if none was named: the holder, unless that is this one; else another one.
+    async fn victim(&self) -> Result<instances::Instance, Problem> {
+        self.instances.ask().await;
+        let sighting = self.sale.sighting(&crate::inventory::Item::DEFAULT);
+        let holder = sighting.and_then(|sighting| Some(sighting.queue.first()?.revision));
+        let claims = self.sale.queue(&crate::inventory::Item::DEFAULT).await.unwrap_or_default();
+        let holder = claims.into_iter().find(|claim| Some(claim.token.revision()) == holder);
+        let holder = holder.and_then(|claim| claim.instance);
+        let others: Vec<_> =
+            self.instances.all().into_iter().filter(|i| i.is_up && !i.is_here).collect();
+        let named = others.iter().find(|other| Some(&*other.name) == holder.as_deref());
+        named.or(others.first()).cloned().ok_or_else(needs_instances)
+    }
+}
+
+fn needs_instances() -> Problem {
+    let detail =
+        "a fault needs a second instance that is up: with one alone there is nobody to take over";
+    Problem::new(ProblemType::NeedsInstances, detail)
+}
+
+fn switch_fence(on: bool) {
+    if on {
+        Defence::Fence.switch_on();
+    } else {
+        Defence::Fence.switch_off();
+    }
+}
+
+/// The mode of this name.
+fn mode(name: &str) -> Option<LockMode> {
+    LockMode::from_str(name, false).ok()
+}
+
+/// Asks for a fault at this instance, or takes it back.
+fn ask_for(fault: Option<Fault>, pause: Duration) {
+    use crate::fault::{self, Action, Point};
+    fault::ask_for(fault.map(|fault| {
+        let action = match fault {
+            Fault::Pause => Action::StopFor(pause),
+            Fault::Kill => Action::Kill,
+        };
+        (Point::BeforeWrite, action)
+    }));
+}

@@ -1,0 +1,83 @@
+//! What is told of a run, and of an instance.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum State {
+    Preparing,
+    Firing,
+    Checking,
+    Done,
+    Failed,
+}
+
+/// What happens to the holder in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Fault {
+    /// It stops for longer than its lease lives, between looking and writing.
+    Pause,
+    /// It dies there.
+    Kill,
+}
+
+/// A run: a sale that is started afresh, and orders that are fired at all instances at once.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Run {
+    pub(super) id: String,
+    pub(super) at_ms: u64,
+    /// The instance that fires.
+    pub(super) by: Arc<str>,
+    pub(super) state: State,
+    pub(super) stock: u64,
+    pub(super) requests: u64,
+    pub(super) guard: String,
+    pub(super) fence: bool,
+    pub(super) fault: Option<Fault>,
+    pub(super) victim: Option<Arc<str>>,
+    pub(super) answered: u64,
+    pub(super) sold: u64,
+    pub(super) sold_out: u64,
+    pub(super) failed: u64,
+    pub(super) elapsed_ms: u64,
+    pub(super) verdict: Option<Verdict>,
+    pub(super) error: Option<String>,
+}
+
+impl Run {
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.state, State::Done | State::Failed)
+    }
+}
+
+/// How a run went, by what the buyers were told and what the ledger has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Verdict {
+    pub(super) pass: bool,
+    pub(super) sold: u64,
+    pub(super) sold_out: u64,
+    pub(super) unanswered: u64,
+    pub(super) oversold: u64,
+    pub(super) lost: u64,
+    pub(super) stock: i64,
+    pub(super) lucky: i64,
+    pub(super) balanced: bool,
+    pub(super) stale_batches: u64,
+    pub(super) text: String,
+}
+
+/// What an instance tells of itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Status {
+    pub(super) instance: Arc<str>,
+    pub(super) guard: String,
+    pub(super) guards: Vec<String>,
+    pub(super) fence: bool,
+    pub(super) stale_batches: u64,
+    pub(super) lost_sessions: u64,
+    pub(super) run: Option<Run>,
+}

@@ -1,0 +1,167 @@
+//! A run from its beginning to its verdict.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::http::Method;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::Demo;
+use super::fire::{Count, Salvo, fire};
+use super::instances::{Instance, call};
+use super::record::{Fault, Run, State};
+use super::verdict::{count_lost, judge};
+use crate::http::problem::Problem;
+use crate::inventory::Item;
+use crate::sale::LockMode;
+
+/// How long the victim's first order may take to reach the fault before the others are let go.
+const FAULT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a stopped or restarted instance may take to answer again, before its numbers are left out.
+const RETURN_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// A run that was begun.
+pub(super) struct Begun {
+    pub(super) run: Run,
+    pub(super) count: Arc<Count>,
+    pub(super) began_at: Instant,
+    pub(super) stop: CancellationToken,
+}
+
+impl Begun {
+    /// As it is now.
+    pub(super) fn now(&self) -> Run {
+        let mut run = self.run.clone();
+        run.sold = self.count.sold.load(Ordering::Relaxed);
+        run.sold_out = self.count.sold_out.load(Ordering::Relaxed);
+        run.failed = self.count.failed.load(Ordering::Relaxed);
+        run.answered = run.sold + run.sold_out;
+        if !run.is_over() && run.state != State::Preparing && run.state != State::Checking {
+            run.elapsed_ms = u64::try_from(self.began_at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        }
+        run
+    }
+}
+
+impl Demo {
+    /// Carries the run out; what goes wrong is told in it.
+    pub(super) async fn carry_out(self: Arc<Self>, guard: LockMode, victim: Option<Instance>) {
+        let done = self.try_carry_out(guard, victim.as_ref()).await;
+        if let Some(victim) = victim {
+            // what was not reached must not hit a later sale
+            let nothing = json!({"fault": null});
+            drop(call(&victim, Method::POST, "/demo/fault?only=here", Some(nothing)).await);
+        }
+        if let Err(error) = done {
+            self.change_run(|begun| {
+                begun.run.state = State::Failed;
+                begun.run.error = Some(error);
+            });
+        }
+    }
+
+    async fn try_carry_out(
+        &self,
+        guard: LockMode,
+        victim: Option<&Instance>,
+    ) -> Result<(), String> {
+        let run = self.current_run().ok_or("the run is gone")?;
+        let told = |problem: Problem| problem.detail().to_owned();
+        self.set_guard(guard).await.map_err(told)?;
+        self.set_fence(run.fence).await.map_err(told)?;
+        self.instances.ask().await;
+        let stale_before = self.stale_batches();
+        self.sale.start(&Item::DEFAULT, run.stock).await.map_err(|error| error.to_string())?;
+        if let (Some(victim), Some(fault)) = (victim, run.fault) {
+            let body = json!({"fault": fault, "ms": self.pause_ms()});
+            call(victim, Method::POST, "/demo/fault?only=here", Some(body)).await.map_err(told)?;
+        }
+
+        let (release, held_back) = watch::channel(victim.is_some());
+        let stop = self.stop_of_run().ok_or("the run is gone")?;
+        let up = self.instances.all().into_iter().filter(|instance| instance.is_up);
+        let salvo = Salvo {
+            id: format!("run-{}", run.id),
+            requests: run.requests,
+            authorities: up.map(|instance| instance.authority).collect(),
+            first: victim.map(|victim| Arc::clone(&victim.authority)),
+            held_back,
+            stop: stop.clone(),
+        };
+        let id = salvo.id.clone();
+        let count = self.count_of_run().ok_or("the run is gone")?;
+        self.change_run(|begun| {
+            begun.run.state = State::Firing;
+            begun.began_at = Instant::now();
+        });
+        let (sold, ()) = tokio::join!(fire(salvo, count), self.let_go(victim, run.fault, release));
+        let now = self.current_run().ok_or("the run is gone")?;
+        self.change_run(|begun| {
+            begun.run.elapsed_ms = now.elapsed_ms;
+            begun.run.state = State::Checking;
+        });
+        if stop.is_cancelled() {
+            return Err("The run was stopped.".to_owned());
+        }
+
+        if let (Some(victim), Some(Fault::Pause)) = (victim, run.fault) {
+            self.until_back(victim).await;
+        }
+        self.instances.ask().await;
+        let stale = self.stale_batches().saturating_sub(stale_before);
+        let failed = |error: crate::sale::SaleError| error.to_string();
+        let lost = match guard {
+            LockMode::Etcd | LockMode::EtcdRecipe | LockMode::Unguarded => {
+                count_lost(&self.sale, &id, &sold).await.map_err(failed)?
+            }
+            // no ledger is kept
+            LockMode::Local | LockMode::None | LockMode::EtcdRpc => 0,
+        };
+        let stock = self.sale.stock(&Item::DEFAULT).await.map_err(failed)?;
+        self.change_run(|begun| {
+            let run = begun.now();
+            let verdict = judge(&run, &stock, lost, stale);
+            begun.run = Run { state: State::Done, verdict: Some(verdict), ..run };
+        });
+        Ok(())
+    }
+
+    /// Lets the other orders go once the victim has reached its fault: so that somebody is there to
+    /// overtake it.
+    async fn let_go(
+        &self,
+        victim: Option<&Instance>,
+        fault: Option<Fault>,
+        release: watch::Sender<bool>,
+    ) {
+        let Some(victim) = victim else { return };
+        let deadline = Instant::now() + FAULT_TIMEOUT;
+        while Instant::now() < deadline && is_alive(victim).await {
+            sleep(Duration::from_millis(50)).await;
+        }
+        let end = match fault {
+            Some(Fault::Kill) => "dies",
+            _ => "stops for some seconds",
+        };
+        let what = if is_alive(victim).await { "did not get to" } else { "has reached" };
+        let text = format!("{} {what} the point where it {end}, holding the lock.", victim.name);
+        self.instances.note("fault", text);
+        release.send_replace(false);
+    }
+
+    async fn until_back(&self, victim: &Instance) {
+        let deadline = Instant::now() + RETURN_TIMEOUT;
+        while Instant::now() < deadline && !is_alive(victim).await {
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+async fn is_alive(instance: &Instance) -> bool {
+    call(instance, Method::GET, "/healthz", None).await.is_ok()
+}

@@ -1,0 +1,94 @@
+//! Keeps other sites' pages away from the demo: any page that a browser shows can send requests to this
+//! machine.
+
+use axum::http::{HeaderMap, Method, Uri, header};
+
+use crate::http::problem::{Problem, ProblemType};
+
+/// Checks a request to the demo.
+///
+/// - What changes anything must say that its body is JSON: a page of another site may do so only after
+///   asking, and is not answered.
+/// - An `Origin` must be the address that was called.
+/// - That address is an IP or `localhost`: a name of another site can be made to point here.
+///
+/// # Errors
+/// `json-required`, `cross-site`.
+pub(super) fn check(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
+    let cross_site = || {
+        let detail = "the demo can be controlled from its own page, or by a program that calls it by IP \
+                      address or as localhost";
+        Problem::new(ProblemType::CrossSite, detail)
+    };
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = host.filter(|host| is_local(host)).ok_or_else(cross_site)?;
+    let origin = headers.get(header::ORIGIN);
+    if origin.is_some_and(|origin| origin.to_str().ok() != Some(&format!("http://{host}"))) {
+        return Err(cross_site());
+    }
+    if *method == Method::GET || *method == Method::HEAD {
+        return Ok(());
+    }
+    let media_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let media_type = media_type.and_then(|value| value.split(';').next()).unwrap_or_default();
+    if !media_type.trim().eq_ignore_ascii_case("application/json") {
+        let detail = "send the header Content-Type: application/json";
+        return Err(Problem::new(ProblemType::JsonRequired, detail));
+    }
+    Ok(())
+}
+
+fn is_local(host: &str) -> bool {
+    let Ok(uri) = host.parse::<Uri>() else { return false };
+    let Some(name) = uri.host() else { return false };
+    let address = name.trim_start_matches('[').trim_end_matches(']');
+    name.eq_ignore_ascii_case("localhost") || address.parse::<std::net::IpAddr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(method: &Method, headers: &[(&'static str, &str)]) -> Option<ProblemType> {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.insert(*name, value.parse().expect("a header value"));
+        }
+        check(method, &map).err().map(|problem| problem.kind())
+    }
+
+    const JSON: (&str, &str) = ("content-type", "application/json; charset=utf-8");
+
+    #[test]
+    fn the_own_page_and_programs_are_let_in() {
+        for host in ["127.0.0.1:8080", "[::1]:8080", "localhost:8080", "localhost"] {
+            let origin = format!("http://{host}");
+            assert_eq!(refused(&Method::GET, &[("host", host)]), None, "{host}");
+            assert_eq!(refused(&Method::PUT, &[("host", host), JSON]), None, "{host}");
+            let own = [("host", host), ("origin", origin.as_str()), JSON];
+            assert_eq!(refused(&Method::POST, &own), None, "{host}");
+        }
+    }
+
+    #[test]
+    fn other_sites_are_not() {
+        let host = ("host", "127.0.0.1:8080");
+        for origin in
+            ["http://example.com", "null", "http://127.0.0.1:8090", "https://127.0.0.1:8080"]
+        {
+            let headers = [host, ("origin", origin), JSON];
+            assert_eq!(refused(&Method::POST, &headers), Some(ProblemType::CrossSite), "{origin}");
+        }
+        let named = [("host", "example.com:8080"), JSON];
+        assert_eq!(refused(&Method::PUT, &named), Some(ProblemType::CrossSite));
+        assert_eq!(refused(&Method::GET, &[]), Some(ProblemType::CrossSite));
+        for plain in ["text/plain", "application/x-www-form-urlencoded"] {
+            let headers = [host, ("content-type", plain)];
+            assert_eq!(
+                refused(&Method::POST, &headers),
+                Some(ProblemType::JsonRequired),
+                "{plain}"
+            );
+        }
+    }
+}

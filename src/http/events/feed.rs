@@ -1,0 +1,192 @@
+//! The one task that looks at a sale for all who watch it here.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use serde::Serialize;
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use super::book::Book;
+use super::reader::Reader;
+use super::view::View;
+use crate::http::demo::Demo;
+use crate::inventory::Item;
+use crate::sale::Sale;
+
+/// How often it looks: messages are at most ten a second.
+const TICK: Duration = Duration::from_millis(125);
+
+/// For how long it looks on when nobody watches any more: whoever comes back finds the history.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// What all who watch one sale share.
+pub(super) struct Feed {
+    book: Mutex<Book>,
+    latest: watch::Sender<Change>,
+    /// The version and the text of the last snapshot that somebody asked for.
+    snapshot: Mutex<(u64, Bytes)>,
+    started_ms: u64,
+    /// Cancelled when nobody looks any more.
+    pub(super) over: CancellationToken,
+}
+
+/// The feeds of the items that somebody watches.
+pub(super) type Feeds = Arc<Mutex<HashMap<Item, Arc<Feed>>>>;
+
+/// The latest change, written once for all. Version 0 is none yet.
+#[derive(Clone, Default)]
+pub(super) struct Change {
+    pub(super) version: u64,
+    /// What is new since the version before.
+    pub(super) text: Bytes,
+}
+
+/// A message.
+#[derive(Serialize)]
+struct Message<'a> {
+    version: u64,
+    now_ms: f64,
+    #[serde(flatten)]
+    view: View<'a>,
+}
+
+impl Feed {
+    /// Starts to look; ends by itself some time after the last who watched has gone, or when `over` is
+    /// cancelled.
+    pub(super) fn start(
+        feeds: &Feeds,
+        item: &Item,
+        sale: &Sale,
+        demo: Option<Arc<Demo>>,
+        over: CancellationToken,
+    ) -> Arc<Self> {
+        let book = Book::new(item.clone(), sale.clone(), demo.clone());
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a date")]
+        let started_ms = book.clock.ms(Instant::now()) as u64;
+        let feed = Arc::new(Self {
+            book: Mutex::new(book),
+            latest: watch::Sender::default(),
+            snapshot: Mutex::default(),
+            started_ms,
+            over,
+        });
+        let looker = Looker {
+            feed: Arc::clone(&feed),
+            feeds: Arc::clone(feeds),
+            item: item.clone(),
+            sale: sale.clone(),
+            demo,
+        };
+        tokio::spawn(looker.look_on());
+        feed
+    }
+
+    pub(super) fn subscribe(&self) -> watch::Receiver<Change> {
+        self.latest.subscribe()
+    }
+
+    /// Everything, as of the latest version; written once for all who ask.
+    pub(super) fn snapshot(&self) -> (u64, Bytes) {
+        // the book first, so that no version comes in between
+        let book = open(&self.book);
+        let version = self.latest.borrow().version;
+        let mut last = open(&self.snapshot);
+        if last.0 != version {
+            *last = (version, self.write("snapshot", version, &book, book.whole()));
+        }
+        last.clone()
+    }
+
+    fn write(&self, event: &str, version: u64, book: &Book, view: View<'_>) -> Bytes {
+        let now_ms = book.clock.ms(Instant::now());
+        let message = Message { version, now_ms, view };
+        let data = serde_json::to_string(&message)
+            .expect("a message is made of texts and numbers, and those always serialize");
+        format!("id: {}-{version}\nevent: {event}\ndata: {data}\n\n", self.started_ms).into()
+    }
+}
+
+/// The task that looks.
+struct Looker {
+    feed: Arc<Feed>,
+    feeds: Feeds,
+    item: Item,
+    sale: Sale,
+    demo: Option<Arc<Demo>>,
+}
+
+impl Looker {
+    async fn look_on(self) {
+        let Self { feed, sale, demo, .. } = &self;
+        // however this ends, those who watch are told by the end of their streams
+        let _over = feed.over.clone().drop_guard();
+        let _watching = sale.metrics().latency.watch();
+        let mut reader = Reader::new(self.item.clone(), sale.clone());
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut watched_at = Instant::now();
+        let mut last = String::new();
+        loop {
+            tokio::select! {
+                () = feed.over.cancelled() => return self.leave(),
+                _ = ticks.tick() => {}
+            }
+            if feed.latest.receiver_count() > 0 {
+                watched_at = Instant::now();
+            } else if watched_at.elapsed() >= LINGER && self.leave_if_alone() {
+                return;
+            }
+            if let Some(demo) = demo {
+                demo.refresh();
+            }
+            let reading = reader.look(&feed.book).await;
+            publish(feed, reading, &mut last);
+        }
+    }
+
+    fn leave(&self) {
+        open(&self.feeds).remove(&self.item);
+    }
+
+    /// Whoever comes subscribes while the map is locked, so none of them is left with a feed that has
+    /// ended.
+    fn leave_if_alone(&self) -> bool {
+        let mut feeds = open(&self.feeds);
+        let is_alone = self.feed.latest.receiver_count() == 0;
+        if is_alone {
+            feeds.remove(&self.item);
+        }
+        is_alone
+    }
+}
+
+fn publish(feed: &Feed, reading: super::reader::Reading, last: &mut String) {
+    let mut book = open(&feed.book);
+    let is_new_sale = book.take(reading);
+    let version = feed.latest.borrow().version;
+    let (view, has_grown) = book.change();
+    let body = serde_json::to_string(&view).unwrap_or_default();
+    if version > 0 && !has_grown && body == *last {
+        return;
+    }
+    *last = body;
+    // a gap in the versions has everybody take a snapshot
+    let version = version + if is_new_sale { 2 } else { 1 };
+    let now_ms = book.clock.ms(Instant::now());
+    let id = feed.started_ms;
+    let rest = last.strip_prefix('{').unwrap_or_default();
+    let text = format!(
+        "id: {id}-{version}\nevent: change\ndata: {{\"version\":{version},\"now_ms\":{now_ms},{rest}\n\n"
+    );
+    feed.latest.send_replace(Change { version, text: text.into() });
+    book.told();
+}
+
+/// Nothing panics while one of these is locked; and if it did, what was written would still be whole.
+pub(super) fn open<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,169 @@
+//! The tenures of the last seconds: when they were, as the queue's watch saw them, and what was sold in
+//! them, as the ledger tells.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::clock::Clock;
+use super::view::TenureView;
+use crate::inventory::Accepted;
+use crate::lock::Sighting;
+
+/// For how long a tenure is told after its end.
+const WINDOW: Duration = Duration::from_secs(10);
+
+/// How many tenures are told.
+const MOST: usize = 1000;
+
+/// How many leases are remembered with their instances.
+const MOST_LEASES: usize = 256;
+
+/// The tenures of the last seconds.
+#[derive(Default)]
+pub(super) struct Lanes {
+    by_token: BTreeMap<i64, Tenure>,
+    instances: HashMap<i64, Arc<str>>,
+    /// Of tenures up to this token, some orders were not read.
+    unsure_to: i64,
+    /// What was changed since the last message.
+    changed: BTreeSet<i64>,
+}
+
+#[derive(Default)]
+struct Tenure {
+    /// The watch may tell later than the ledger.
+    seen: Option<Seen>,
+    instance: Option<Arc<str>>,
+    orders: u64,
+    is_estimate: bool,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+struct Seen {
+    lease: i64,
+    began_at: Instant,
+    ended_at: Option<Instant>,
+}
+
+impl Lanes {
+    /// Takes what the watch of the queue has told.
+    pub(super) fn see(&mut self, sighting: &Sighting) {
+        let ended = sighting.tenures.iter().map(|tenure| {
+            let (lease, began_at) = (tenure.lease, tenure.began_at);
+            (tenure.revision, Seen { lease, began_at, ended_at: Some(tenure.ended_at) })
+        });
+        let holder = sighting.queue.first().map(|claim| {
+            (claim.revision, Seen { lease: claim.lease, began_at: claim.since, ended_at: None })
+        });
+        let oldest = Instant::now().checked_sub(WINDOW);
+        for (token, seen) in ended.chain(holder) {
+            let is_old = seen.ended_at.zip(oldest).is_some_and(|(ended, oldest)| ended < oldest);
+            if is_old && !self.by_token.contains_key(&token) {
+                continue;
+            }
+            let tenure = self.by_token.entry(token).or_default();
+            if tenure.seen.is_some_and(|known| known == seen || known.ended_at.is_some()) {
+                continue;
+            }
+            tenure.seen = Some(seen);
+            self.changed.insert(token);
+        }
+    }
+
+    /// Takes orders of the ledger, each of which stands for `step`.
+    pub(super) fn sold(&mut self, orders: &[Accepted], step: u64) {
+        for order in orders {
+            let Some(token) = order.token.map(crate::lock::Token::revision) else { continue };
+            let tenure = self.by_token.entry(token).or_default();
+            tenure.orders += step;
+            tenure.is_estimate |= step > 1;
+            if tenure.instance.is_none() {
+                tenure.instance = Some(order.instance.as_str().into());
+            }
+            self.changed.insert(token);
+        }
+    }
+
+    /// Notes that orders before this one were not read.
+    pub(super) fn unread_before(&mut self, order: &Accepted) {
+        self.unsure_to = order.token.map_or(0, crate::lock::Token::revision);
+    }
+
+    /// Puts the names of the instances to the leases that are known by now.
+    pub(super) fn settle(&mut self) {
+        for tenure in self.by_token.values() {
+            if let (Some(instance), Some(seen)) = (&tenure.instance, tenure.seen)
+                && !self.instances.contains_key(&seen.lease)
+            {
+                self.instances.insert(seen.lease, Arc::clone(instance));
+            }
+        }
+        for (token, tenure) in &mut self.by_token {
+            if tenure.instance.is_none()
+                && let Some(instance) = tenure.seen.and_then(|s| self.instances.get(&s.lease))
+            {
+                tenure.instance = Some(Arc::clone(instance));
+                self.changed.insert(*token);
+            }
+        }
+    }
+
+    /// Notes which instance a lease is of.
+    pub(super) fn lease_is_of(&mut self, lease: i64, instance: &str) {
+        if self.instances.len() >= MOST_LEASES {
+            self.instances.clear();
+        }
+        self.instances.insert(lease, instance.into());
+    }
+
+    pub(super) fn instance_of(&self, lease: i64) -> Option<Arc<str>> {
+        self.instances.get(&lease).cloned()
+    }
+
+    /// The names of the instances that have held the lock.
+    pub(super) fn instances(&self) -> impl Iterator<Item = Arc<str>> {
+        self.by_token.values().filter_map(|tenure| tenure.instance.clone())
+    }
+
+    /// Forgets what is too old to be told.
+    pub(super) fn prune(&mut self) {
+        let now = Instant::now();
+        self.by_token.retain(|_, tenure| {
+            let ended_at = tenure.seen.and_then(|seen| seen.ended_at);
+            ended_at.is_none_or(|ended_at| now - ended_at < WINDOW)
+        });
+        while self.by_token.len() > MOST {
+            self.by_token.pop_first();
+        }
+    }
+
+    pub(super) fn all(&self, clock: &Clock) -> Vec<TenureView> {
+        self.by_token
+            .iter()
+            .filter_map(|(token, tenure)| self.view(*token, tenure, clock))
+            .collect()
+    }
+
+    /// Those that have changed since this was last asked.
+    pub(super) fn take_changed(&mut self, clock: &Clock) -> Vec<TenureView> {
+        let changed = std::mem::take(&mut self.changed);
+        let view = |token| self.view(token, self.by_token.get(&token)?, clock);
+        changed.into_iter().filter_map(view).collect()
+    }
+
+    /// Nothing until its times are known.
+    fn view(&self, token: i64, tenure: &Tenure, clock: &Clock) -> Option<TenureView> {
+        let seen = tenure.seen?;
+        Some(TenureView {
+            token,
+            instance: tenure.instance.clone(),
+            start_ms: clock.ms(seen.began_at),
+            end_ms: seen.ended_at.map(|at| clock.ms(at)),
+            orders: tenure.orders,
+            exact: !tenure.is_estimate && token > self.unsure_to,
+        })
+    }
+}

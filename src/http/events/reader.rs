@@ -1,0 +1,87 @@
+//! One look at store and queue, at a bounded cost.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use super::book::Book;
+use crate::inventory::{Followed, Glance, Inventory, InventoryError, Item};
+use crate::lock::Sighting;
+use crate::sale::Sale;
+
+/// How long a look may take: what comes later is of no use.
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How many orders are read one by one: so many in a burst, and so many a second in the long run. A sale
+/// that is faster is thinned out evenly.
+const BURST: f64 = 2000.0;
+const A_SECOND: f64 = 500.0;
+
+/// How often etcd is asked whose claims are in the queue, while some are unknown.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
+/// What was seen.
+pub(super) struct Reading {
+    /// Up to where the ledger was known.
+    pub(super) followed: Option<Followed>,
+    /// An error is what the store said, or nothing if it said nothing in time.
+    pub(super) glance: Result<Glance, Option<InventoryError>>,
+    pub(super) sighting: Option<Sighting>,
+    /// Leases and the instances that they are of.
+    pub(super) labels: Vec<(i64, String)>,
+}
+
+/// Looks at store and queue, and keeps to its budget.
+pub(super) struct Reader {
+    item: Item,
+    sale: Sale,
+    budget: f64,
+    looked_at: Instant,
+    asked_at: Option<Instant>,
+}
+
+impl Reader {
+    pub(super) fn new(item: Item, sale: Sale) -> Self {
+        Self { item, sale, budget: BURST, looked_at: Instant::now(), asked_at: None }
+    }
+
+    /// Looks once. `book` is locked for a moment.
+    pub(super) async fn look(&mut self, book: &std::sync::Mutex<Book>) -> Reading {
+        let followed = super::feed::open(book).followed();
+        let now = Instant::now();
+        let since = (now - std::mem::replace(&mut self.looked_at, now)).as_secs_f64();
+        self.budget = since.mul_add(A_SECOND, self.budget).min(BURST);
+        let most = self.budget.min(f64::from(Inventory::MAX_PAGE));
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to 1000")]
+        let most = most.max(1.0) as u32;
+        let glance = timeout(TIMEOUT, self.sale.glance(&self.item, followed.as_ref(), most)).await;
+        let glance = glance.map_or(Err(None), |glance| glance.map_err(Some));
+        if let Ok(glance) = &glance {
+            let read = u32::try_from(glance.orders.len()).unwrap_or(u32::MAX);
+            self.budget -= f64::from(read);
+        }
+        // after the ledger, so that the tenures of its orders have been seen
+        let sighting = self.sale.sighting(&self.item);
+        let labels = match &sighting {
+            Some(sighting) => self.ask(book, sighting).await,
+            None => Vec::new(),
+        };
+        Reading { followed, glance, sighting, labels }
+    }
+
+    /// Whose claims are in the queue, where the watch does not tell.
+    async fn ask(
+        &mut self,
+        book: &std::sync::Mutex<Book>,
+        sighting: &Sighting,
+    ) -> Vec<(i64, String)> {
+        let is_due = self.asked_at.is_none_or(|asked_at| asked_at.elapsed() >= ASK_EVERY);
+        if !is_due || !super::feed::open(book).has_strangers(sighting) {
+            return Vec::new();
+        }
+        self.asked_at = Some(Instant::now());
+        let queue = timeout(TIMEOUT, self.sale.queue(&self.item)).await;
+        let claims = queue.ok().and_then(Result::ok).unwrap_or_default();
+        claims.into_iter().filter_map(|claim| Some((claim.lease, claim.instance?))).collect()
+    }
+}

@@ -1,0 +1,116 @@
+//! What is wrong now, in words.
+
+use tokio::time::Instant;
+
+use super::diary::STUCK;
+use super::view::{ClaimView, Trouble};
+use crate::defence::Defence;
+use crate::inventory::{InventoryError, Stock};
+use crate::lock::Sighting;
+use crate::sale::{LockHealth, LockMode, Sale};
+
+/// What a failed look at the store means.
+pub(super) fn of_store(error: Option<&InventoryError>) -> Trouble {
+    let (kind, text) = match error {
+        Some(InventoryError::UnknownItem) => {
+            ("no-sale", "No sale was started: there is no stock.".to_owned())
+        }
+        Some(InventoryError::Refused { .. }) => {
+            ("redis-refuses", "Redis answers that it will not serve.".to_owned())
+        }
+        Some(InventoryError::RolledBack { .. }) => (
+            "rolled-back",
+            "Redis lacks what it has acknowledged: it was put back to an earlier state. Nothing is sold \
+             until an operator has looked, or a sale is started afresh."
+                .to_owned(),
+        ),
+        Some(InventoryError::Damaged { .. }) => (
+            "damaged",
+            "What is in Redis under this item's keys is not what the service writes there."
+                .to_owned(),
+        ),
+        _ => (
+            "redis-away",
+            "Redis does not answer: nothing can be sold until it does, and the numbers are the last \
+             known ones."
+                .to_owned(),
+        ),
+    };
+    Trouble { kind, text }
+}
+
+/// What the lock service's state means.
+pub(super) fn of_lock(health: Option<LockHealth>) -> Option<Trouble> {
+    let (kind, text) = match health? {
+        LockHealth::Answers => return None,
+        LockHealth::Silent => {
+            ("etcd-away", "etcd does not answer: nobody is granted the lock until it does.")
+        }
+        LockHealth::NoSession => (
+            "lock-lost",
+            "This instance has no session with etcd: the last one was lost, or etcd is away. It opens \
+             another one as soon as etcd answers.",
+        ),
+    };
+    Some(Trouble { kind, text: text.to_owned() })
+}
+
+/// What the numbers say.
+pub(super) fn of_stock(stock: &Stock) -> Vec<Trouble> {
+    let mut troubles = Vec::new();
+    let excess = stock.lucky.saturating_sub(stock.initial);
+    if excess > 0 {
+        let (lucky, initial) = (stock.lucky, stock.initial);
+        let text = format!("{lucky} of {initial} units are sold: {excess} too many.");
+        troubles.push(Trouble { kind: "oversold", text });
+    }
+    if !stock.is_balanced() {
+        let Stock { stock, lucky, initial, .. } = *stock;
+        let text = format!(
+            "{stock} in stock and {lucky} sold are not the {initial} that there were: updates were lost."
+        );
+        troubles.push(Trouble { kind: "unbalanced", text });
+    }
+    troubles
+}
+
+/// What this instance runs without.
+pub(super) fn of_guard(sale: &Sale) -> Vec<Trouble> {
+    let mut troubles = Vec::new();
+    match sale.guard_mode() {
+        LockMode::None => troubles.push(Trouble {
+            kind: "no-lock",
+            text: "Nothing guards the stock: units are sold twice.".to_owned(),
+        }),
+        LockMode::Local => troubles.push(Trouble {
+            kind: "no-lock",
+            text:
+                "Each instance guards the stock against itself alone: two of them sell units twice."
+                    .to_owned(),
+        }),
+        _ => {}
+    }
+    if !Defence::Fence.is_on() {
+        troubles.push(Trouble {
+            kind: "fence-off",
+            text: "The fence is off: a holder that was paused can undo what others have sold."
+                .to_owned(),
+        });
+    }
+    troubles
+}
+
+/// Whether the holder seems to be gone.
+pub(super) fn of_holder(sighting: &Sighting, holder: Option<&ClaimView>) -> Option<Trouble> {
+    let [first, next, ..] = sighting.queue.as_slice() else { return None };
+    let waited = Instant::now() - first.since.max(next.since);
+    if waited < STUCK {
+        return None;
+    }
+    let name = holder.and_then(|holder| holder.instance.as_deref()).unwrap_or("Somebody");
+    let text = format!(
+        "{name} holds the lock and does not give it back while others wait: it is paused or cut off, or \
+         has died. The lock goes on to the next in the queue when its lease has ended."
+    );
+    Some(Trouble { kind: "holder-silent", text })
+}

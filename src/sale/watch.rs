@@ -1,0 +1,79 @@
+//! What somebody sees who watches the sale, and what a demo may switch.
+
+use std::time::Duration;
+
+use super::guard::SaleGuard;
+use super::{LockMode, Sale};
+use crate::inventory::{Followed, Glance, InventoryError, Item};
+use crate::lock::{Session, Sighting};
+
+/// How the lock service is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockHealth {
+    /// It answers.
+    Answers,
+    /// It did not answer the latest request.
+    Silent,
+    /// There is no session: it was lost, or never opened, and another one is being opened.
+    NoSession,
+}
+
+impl Sale {
+    /// What guards the orders that come now.
+    pub fn guard_mode(&self) -> LockMode {
+        self.0.guards.mode()
+    }
+
+    /// What [`choose_guard`](Self::choose_guard) can choose; the first is what the sale was made with.
+    pub fn guard_modes(&self) -> Vec<LockMode> {
+        self.0.guards.modes()
+    }
+
+    /// Guards the orders that come from now on in this way; `false` if the sale was made without it.
+    /// For a demo alone: orders that are under way go on under the guard that they began with, and
+    /// nothing stands between the two.
+    pub fn choose_guard(&self, mode: LockMode) -> bool {
+        self.0.guards.choose(mode)
+    }
+
+    /// The state of `item` and what is new in its ledger: see
+    /// [`Inventory::glance`](crate::inventory::Inventory::glance).
+    ///
+    /// # Errors
+    /// See [`InventoryError`].
+    pub async fn glance(
+        &self,
+        item: &Item,
+        followed: Option<&Followed>,
+        most: u32,
+    ) -> Result<Glance, InventoryError> {
+        self.0.inventory.glance(item, followed, most).await
+    }
+
+    /// What this instance sees of the queue for the lock of `item`, without a request; `None` where
+    /// there is no such lock, and while there is no session.
+    pub fn sighting(&self, item: &Item) -> Option<Sighting> {
+        let name = self.lock_name(item)?;
+        self.session()?.mutex(&name).ok()?.sighting()
+    }
+
+    /// How the lock service is; `None` for a sale that was made without one.
+    pub fn lock_health(&self) -> Option<LockHealth> {
+        let SaleGuard::Distributed { sessions, .. } = self.0.guards.main() else { return None };
+        Some(match sessions.current() {
+            Some(session) if session.is_answered() => LockHealth::Answers,
+            Some(_) => LockHealth::Silent,
+            None => LockHealth::NoSession,
+        })
+    }
+
+    /// The lease of this instance, and its TTL, while there is a session.
+    pub fn lease(&self) -> Option<(i64, Duration)> {
+        self.session().map(|session| (session.lease().id, session.lease().ttl))
+    }
+
+    fn session(&self) -> Option<Session> {
+        let SaleGuard::Distributed { sessions, .. } = self.0.guards.main() else { return None };
+        sessions.current()
+    }
+}

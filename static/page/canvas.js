@@ -1,0 +1,61 @@
+// What the charts share: a canvas as sharp as the screen, and the page's own colours and fonts on it.
+
+const scheme = matchMedia("(prefers-color-scheme: dark)");
+
+/** A drawing surface that follows the size of its element and the colours of the page. */
+export class Surface {
+  #canvas;
+  #styles = new Map();
+  /** Set when the next frame has to be drawn even if nothing has changed. */
+  isStale = true;
+
+  constructor(canvas) {
+    this.#canvas = canvas;
+    new ResizeObserver(() => this.#forget()).observe(canvas);
+    scheme.addEventListener("change", () => this.#forget());
+  }
+
+  #forget() {
+    this.#styles.clear();
+    this.isStale = true;
+  }
+
+  /** Clears it and returns the context with the size in CSS pixels, or null while it is not shown. */
+  begin() {
+    const { clientWidth: width, clientHeight: height } = this.#canvas;
+    if (width === 0 || height === 0) return null;
+    const scale = Math.min(devicePixelRatio || 1, 3);
+    const [wide, high] = [Math.round(width * scale), Math.round(height * scale)];
+    if (this.#canvas.width !== wide || this.#canvas.height !== high) {
+      this.#canvas.width = wide;
+      this.#canvas.height = high;
+    }
+    const pen = this.#canvas.getContext("2d");
+    pen.setTransform(scale, 0, 0, scale, 0, 0);
+    pen.clearRect(0, 0, width, height);
+    this.isStale = false;
+    return { pen, width, height };
+  }
+
+  /** The value of a custom property such as `--ink`. */
+  style(name) {
+    let value = this.#styles.get(name);
+    if (value === undefined) {
+      value = getComputedStyle(this.#canvas).getPropertyValue(name).trim();
+      this.#styles.set(name, value);
+    }
+    return value;
+  }
+
+  /** The page's font at this size in pixels. */
+  font(size, weight = 400) {
+    return `${weight} ${size}px ${this.style("--font")}`;
+  }
+}
+
+/** A step of 1, 2 or 5 times a power of ten, so that about `parts` of them make `span`. */
+export function roundStep(span, parts) {
+  const rough = span / parts;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  return power * ([1, 2, 5].find((step) => step * power >= rough) ?? 10);
+}

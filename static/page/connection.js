@@ -1,0 +1,67 @@
+// The stream of events, and what to do when it breaks: say so, try again, catch up.
+
+/** The server sends two messages a second at least, so silence of this length means that the line is dead. */
+const SILENCE_MS = 8000;
+/** How long to wait before trying again, the first time and at most. */
+const RETRY_MS = 500;
+const RETRY_MAX_MS = 4000;
+
+export class Connection {
+  #url;
+  #on;
+  #source = null;
+  #silence = null;
+  #retry = RETRY_MS;
+  #lostAt = null;
+
+  /** Calls `on.message(message, isSnapshot)` for each message, and `on.status(status)` when the line changes. */
+  constructor(url, on) {
+    this.#url = url;
+    this.#on = on;
+  }
+
+  open() {
+    const source = new EventSource(this.#url);
+    this.#source = source;
+    this.#listen();
+    const receive = (isSnapshot) => (event) => {
+      this.#listen();
+      this.#receive(event.data, isSnapshot);
+    };
+    source.addEventListener("snapshot", receive(true));
+    source.addEventListener("change", receive(false));
+    // EventSource tries again by itself only after some errors; doing it here is the same after all of them
+    source.onerror = () => this.#lost();
+  }
+
+  #receive(text, isSnapshot) {
+    let message;
+    try {
+      message = JSON.parse(text);
+    } catch {
+      this.#lost();
+      return;
+    }
+    if (this.#lostAt !== null || isSnapshot) {
+      this.#lostAt = null;
+      this.#retry = RETRY_MS;
+      this.#on.status({ state: "live" });
+    }
+    this.#on.message(message, isSnapshot);
+  }
+
+  #listen() {
+    clearTimeout(this.#silence);
+    this.#silence = setTimeout(() => this.#lost(), SILENCE_MS);
+  }
+
+  #lost() {
+    clearTimeout(this.#silence);
+    this.#source.onerror = null;
+    this.#source.close();
+    this.#lostAt ??= Date.now();
+    this.#on.status({ state: "lost", since: this.#lostAt });
+    setTimeout(() => this.open(), this.#retry);
+    this.#retry = Math.min(this.#retry * 1.6, RETRY_MAX_MS);
+  }
+}

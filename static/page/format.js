@@ -1,0 +1,29 @@
+// Numbers and times as the page writes them, always in the same width where they change.
+
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const tenth = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
+
+/** 1234567 as 1,234,567; a dash for what is not known. */
+export function count(number) {
+  return Number.isFinite(number) ? whole.format(number) : "–";
+}
+
+/** A length of time, from milliseconds: 0.4 ms, 12 ms, 3.2 s, 2 min 05 s. */
+export function duration(ms) {
+  if (!Number.isFinite(ms)) return "–";
+  if (ms < 10) return `${tenth.format(Math.max(0, ms))} ms`;
+  if (ms < 1000) return `${whole.format(ms)} ms`;
+  if (ms < 100_000) return `${tenth.format(ms / 1000)} s`;
+  const seconds = Math.floor(ms / 1000);
+  return `${Math.floor(seconds / 60)} min ${String(seconds % 60).padStart(2, "0")} s`;
+}
+
+/** `one unit`, `2 units`: a count with its noun. */
+export function counted(number, noun) {
+  return `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+/** `a`, `a and b`, `a, b and c`. */
+export function listed(words) {
+  return words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`;
+}

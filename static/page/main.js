@@ -1,0 +1,45 @@
+// Puts the parts together: what comes over the connection goes into the state, and the panels show the state.
+
+import { Connection } from "./connection.js";
+import { State } from "./state.js";
+import { Renderer } from "./renderer.js";
+import { showLink } from "../panels/link.js";
+import { showTroubles } from "../panels/troubles.js";
+import { showSum } from "../panels/sum.js";
+import { showVerdict } from "../panels/verdict.js";
+import { showLock } from "../panels/lock.js";
+import { Timeline } from "../panels/timeline.js";
+import { showTenures } from "../panels/tenures.js";
+import { StockChart } from "../panels/stock-chart.js";
+import { RateChart } from "../panels/rate-chart.js";
+import { showLatency } from "../panels/latency.js";
+import { showOrders } from "../panels/orders.js";
+import { showNotes } from "../panels/notes.js";
+import { TryIt } from "../panels/try.js";
+
+const state = new State();
+const [timeline, stockChart, rateChart] = [new Timeline(), new StockChart(), new RateChart()];
+const tryIt = new TryIt();
+
+const renderer = new Renderer(state, {
+  // once for each message
+  onNews: [
+    showLink, showTroubles, showSum, showVerdict, showLock, showTenures, showLatency, showOrders, showNotes,
+    (state) => tryIt.show(state),
+  ],
+  // once for each frame, as long as they have something to move
+  onFrame: [timeline, stockChart, rateChart],
+});
+
+const connection = new Connection(`events${location.search}`, {
+  message: (message, isSnapshot) => {
+    state.merge(message, isSnapshot);
+    renderer.news();
+  },
+  status: (status) => {
+    state.link = status;
+    renderer.news();
+  },
+});
+renderer.news();
+connection.open();

@@ -1,0 +1,102 @@
+// A small line chart over the last minute, as both charts of the page use it.
+
+import { count } from "./format.js";
+import { Surface, roundStep } from "./canvas.js";
+
+const SPAN_MS = 60_000;
+const [LEFT, RIGHT, TOP, BOTTOM] = [8, 10, 10, 22];
+
+/** Draws lines of points; which ones, the caller says. */
+export class Plot {
+  #surface;
+
+  constructor(canvas) {
+    this.#surface = new Surface(canvas);
+  }
+
+  get surface() {
+    return this.#surface;
+  }
+
+  /**
+   * Draws `lines` (each `{ colour, dash, isStep, values: [[ms, value], ..] }`) over the minute before `clock`,
+   * and a `mark` (`{ value, text }`) across.
+   */
+  draw(clock, lines, { mark, most }) {
+    const frame = this.#surface.begin();
+    if (!frame) return;
+    const { pen, width, height } = frame;
+    const top = Math.max(most, mark?.value ?? 0, 1);
+    const step = roundStep(top, 3);
+    const ceiling = Math.max(top * 1.06, step);
+    const x = (ms) => LEFT + (1 - (clock - ms) / SPAN_MS) * (width - LEFT - RIGHT);
+    const y = (value) => TOP + (1 - value / ceiling) * (height - TOP - BOTTOM);
+    this.#drawGrid(pen, { width, height, ceiling, step, x, y, clock });
+    if (mark) this.#drawMark(pen, mark, width, y);
+    pen.save();
+    pen.beginPath();
+    pen.rect(LEFT, 0, width - LEFT - RIGHT + 2, height - BOTTOM + 2);
+    pen.clip();
+    for (const line of lines) this.#drawLine(pen, line, x, y, clock);
+    pen.restore();
+  }
+
+  #drawGrid(pen, { width, height, ceiling, step, x, y, clock }) {
+    const surface = this.#surface;
+    pen.strokeStyle = surface.style("--edge");
+    pen.fillStyle = surface.style("--ink-soft");
+    pen.font = surface.font(11);
+    pen.lineWidth = 1;
+    pen.beginPath();
+    pen.textAlign = "left";
+    pen.textBaseline = "bottom";
+    for (let value = 0; value <= ceiling; value += step) {
+      const at = Math.round(y(value)) + 0.5;
+      pen.moveTo(LEFT, at);
+      pen.lineTo(width - RIGHT, at);
+      pen.fillText(count(value), LEFT + 1, at - 1);
+    }
+    pen.stroke();
+    pen.textBaseline = "alphabetic";
+    pen.textAlign = "left";
+    pen.fillText("−60 s", LEFT, height - 6);
+    pen.textAlign = "center";
+    pen.fillText("−30 s", x(clock - SPAN_MS / 2), height - 6);
+    pen.textAlign = "right";
+    pen.fillText("now", width - RIGHT, height - 6);
+  }
+
+  #drawMark(pen, { value, text }, width, y) {
+    const at = Math.round(y(value)) + 0.5;
+    pen.strokeStyle = this.#surface.style("--ink-soft");
+    pen.fillStyle = this.#surface.style("--ink-soft");
+    pen.setLineDash([4, 4]);
+    pen.beginPath();
+    pen.moveTo(LEFT, at);
+    pen.lineTo(width - RIGHT, at);
+    pen.stroke();
+    pen.setLineDash([]);
+    pen.textAlign = "center";
+    pen.textBaseline = "top";
+    pen.fillText(text, width / 2, at + 3);
+  }
+
+  #drawLine(pen, { colour, dash, isStep, values }, x, y, clock) {
+    if (values.length === 0) return;
+    pen.strokeStyle = this.#surface.style(colour);
+    pen.lineWidth = 2;
+    pen.lineJoin = "round";
+    pen.setLineDash(dash ?? []);
+    pen.beginPath();
+    let [before] = values;
+    pen.moveTo(x(before[0]), y(before[1]));
+    for (const value of values.slice(1)) {
+      if (isStep) pen.lineTo(x(value[0]), y(before[1]));
+      pen.lineTo(x(value[0]), y(value[1]));
+      before = value;
+    }
+    if (isStep) pen.lineTo(x(clock), y(before[1]));
+    pen.stroke();
+    pen.setLineDash([]);
+  }
+}

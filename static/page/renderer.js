@@ -1,0 +1,59 @@
+// Draws at most once for each frame of the screen, and not at all while nothing changes or nobody looks.
+
+const calm = matchMedia("(prefers-reduced-motion: reduce)");
+
+/** With reduced motion, charts move on by whole seconds. */
+const CALM_STEP_MS = 1000;
+
+export class Renderer {
+  #state;
+  #onNews;
+  #onFrame;
+  #hasNews = false;
+  #frame = null;
+  #lastDrawn = -Infinity;
+
+  constructor(state, { onNews, onFrame }) {
+    this.#state = state;
+    this.#onNews = onNews;
+    this.#onFrame = onFrame;
+    // a chart that lost its size or its colours is drawn anew even if nothing else happens
+    for (const chart of onFrame) chart.onStale = () => this.#request();
+  }
+
+  /** Says that the state has changed. */
+  news() {
+    this.#hasNews = true;
+    this.#request();
+  }
+
+  #request() {
+    this.#frame ??= requestAnimationFrame((time) => this.#draw(time));
+  }
+
+  #draw(time) {
+    this.#frame = null;
+    if (this.#hasNews) {
+      this.#hasNews = false;
+      for (const show of this.#onNews) guarded(() => show(this.#state));
+    }
+    const isDue = !calm.matches || time - this.#lastDrawn >= CALM_STEP_MS;
+    let isMoving = false;
+    for (const chart of this.#onFrame) {
+      guarded(() => {
+        if (isDue || chart.isStale) isMoving = chart.draw(this.#state) || isMoving;
+      });
+    }
+    if (isDue) this.#lastDrawn = time;
+    if (isMoving && !calm.matches) this.#request();
+  }
+}
+
+/** One panel that fails shall not take the others along. */
+function guarded(show) {
+  try {
+    show();
+  } catch (error) {
+    console.error(error);
+  }
+}

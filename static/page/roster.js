@@ -1,0 +1,9 @@
+// Which instances there are, in an order that does not change: their colours and lanes hang on it.
+
+/** The instances as `{ name, isUp }`: those of the demo where there is one, else all that were seen. */
+export function roster(now) {
+  const demo = now?.demo?.instances ?? [];
+  const known = demo.map((one) => ({ name: one.instance, isUp: one.up }));
+  const others = (now?.instances ?? []).filter((name) => !known.some((one) => one.name === name));
+  return [...known, ...others.map((name) => ({ name, isUp: true }))];
+}

@@ -1,0 +1,71 @@
+// Who holds the lock now, who waits behind, and what the store would refuse.
+
+import { byId, children, make, setData, setShown, setText } from "../page/dom.js";
+import { count, duration } from "../page/format.js";
+import { makeTag, setTag } from "../page/instances.js";
+import { roster } from "../page/roster.js";
+
+const WITHOUT = {
+  none: "There is no lock: every instance reads and writes as it likes.",
+  local: "Each process has a lock of its own. They do not know of each other.",
+  unguarded: "There is no lock: the store's script is one step by itself.",
+};
+
+export function showLock(state) {
+  const { now } = state;
+  if (!now) return;
+  const names = roster(now);
+  const { lock } = now;
+  setText(byId("lock-words"), now.troubles.find(({ kind }) => kind === "holder-silent")?.text ?? "");
+  setText(byId("lock-name"), lock ? `${lock.name}, lease ${duration(lock.ttl_ms)}` : "");
+  showHolder(lock, now.guard, names, state.clock());
+  showQueue(lock, names, state.clock());
+  showFence(now);
+}
+
+function showHolder(lock, guard, names, clock) {
+  const card = byId("holder");
+  const holder = lock?.holder ?? null;
+  const title = byId("holder-name");
+  setData(card, "state", holder ? "held" : lock && !lock.known ? "unknown" : "none");
+  if (holder) {
+    if (!title.firstElementChild) title.replaceChildren(makeTag());
+    setTag(title.firstElementChild, names, holder.instance ?? "somebody else");
+  } else {
+    setText(title, !lock ? (WITHOUT[guard] ?? "There is no lock in etcd.") : lock.known ? "nobody" : "not known: etcd does not answer");
+  }
+  setText(byId("holder-token"), count(holder?.token));
+  setText(byId("holder-lease"), holder?.lease ?? "–");
+  setText(byId("holder-age"), holder ? duration(Math.max(0, clock - holder.since_ms)) : "–");
+}
+
+function showQueue(lock, names, clock) {
+  const waiters = lock?.queue.filter((claim) => claim.token !== lock.holder?.token) ?? [];
+  const rows = children(byId("queue"), waiters.length, makeRow);
+  waiters.forEach((claim, index) => {
+    const [tag, token, age] = rows[index].children;
+    setTag(tag, names, claim.instance ?? "somebody else");
+    setText(token, `token ${count(claim.token)}`);
+    setText(age, duration(Math.max(0, clock - claim.since_ms)));
+  });
+  setShown(byId("queue-none"), waiters.length === 0);
+}
+
+function makeRow() {
+  const row = make("li", "queue-row");
+  row.append(makeTag(), make("span", "queue-token"), make("span", "queue-age"));
+  return row;
+}
+
+function showFence({ stock, fence_on: isOn, guard, here, instance }) {
+  const isUsed = guard === "etcd";
+  setData(byId("fence-card"), "state", !isUsed ? "none" : isOn ? "on" : "off");
+  setText(byId("fence-token"), isUsed ? (isOn ? count(stock?.fence?.token) : "off") : "–");
+  const refused = here.stale_batches > 0 ? ` It has refused ${count(here.stale_batches)} of ${instance}.` : "";
+  const words = !isUsed
+    ? "Without the lock there are no tokens to compare."
+    : isOn
+      ? `The store refuses a smaller token.${refused}`
+      : "The store takes whatever comes, from a holder that lost the lock as well.";
+  setText(byId("fence-note"), words);
+}

@@ -1,0 +1,46 @@
+// The last orders of the ledger, newest first.
+
+import { byId, children, make, setShown, setText } from "../page/dom.js";
+import { count } from "../page/format.js";
+import { makeTag, setTag } from "../page/instances.js";
+import { roster } from "../page/roster.js";
+
+const SHOWN = 10;
+const LONGEST = 20;
+
+export function showOrders({ now, orders }) {
+  if (!now) return;
+  const names = roster(now);
+  const newest = orders.slice(-SHOWN).reverse();
+  const rows = children(byId("orders"), newest.length, makeRow);
+  newest.forEach((order, index) => {
+    const [position, id, instance, token, left] = rows[index].children;
+    setText(position, count(order.position));
+    setText(id.firstElementChild, shortened(order.order));
+    if (id.firstElementChild.title !== order.order) id.firstElementChild.title = order.order;
+    setTag(instance.firstElementChild, names, order.instance);
+    setText(token, count(order.token));
+    setText(left, count(order.remaining));
+  });
+  setShown(byId("orders").parentElement, newest.length > 0);
+  const none = byId("orders-none");
+  setShown(none, newest.length === 0);
+  setText(none, now.guard === "none" || now.guard === "local"
+    ? "Sold without the etcd lock: nobody writes down the orders."
+    : "No order yet.");
+}
+
+/** Ids of one client often begin alike: their ends tell them apart. The whole is in the title. */
+function shortened(id) {
+  return id.length <= LONGEST ? id : `${id.slice(0, 6)}…${id.slice(7 - LONGEST)}`;
+}
+
+function makeRow() {
+  const row = make("tr");
+  const id = make("td");
+  id.append(make("span", "cut"));
+  const instance = make("td");
+  instance.append(makeTag());
+  row.append(make("td", "n"), id, instance, make("td", "n"), make("td", "n"));
+  return row;
+}

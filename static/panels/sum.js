@@ -1,0 +1,60 @@
+// stock + lucky = initial: the proof that nothing was sold twice and nothing was lost, and the counters below.
+
+import { byId, setData, setText } from "../page/dom.js";
+import { count, counted } from "../page/format.js";
+
+const GUARDS = {
+  etcd: "guarded by the etcd lock",
+  local: "guarded by a lock in each process",
+  none: "guarded by nothing",
+  "etcd-recipe": "guarded by the etcd lock, by the usual recipe",
+  "etcd-rpc": "guarded by etcd's own lock call",
+  unguarded: "guarded by the store's script alone",
+};
+
+export function showSum({ now }) {
+  if (!now) return;
+  const { stock } = now;
+  const isOverdrawn = now.oversold > 0;
+  const isOdd = stock !== null && (isOverdrawn || !stock.balanced);
+  setData(byId("equation"), "state", stock === null ? "empty" : isOdd ? "wrong" : "right");
+  setText(byId("stock"), count(stock?.stock));
+  setText(byId("lucky"), count(stock?.lucky));
+  setText(byId("initial"), count(stock?.initial));
+  // as wide as the largest number that is to be expected, so that nothing moves while they change
+  const digits = Math.max(3, count(Math.max(stock?.initial ?? 0, stock?.lucky ?? 0, stock?.stock ?? 0)).length);
+  byId("stock").closest(".terms-row").style.setProperty("--digits", digits);
+  setText(byId("equals").firstElementChild, isOdd && !stock.balanced ? "≠" : "=");
+  setText(byId("proof-sign"), stock === null ? "" : isOdd ? "✕" : "✓");
+  setText(byId("proof-text"), proof(now));
+  showBar(now);
+  setText(byId("sum-words"), now.troubles.find(({ kind }) => kind === "unbalanced")?.text ?? "");
+  const fence = now.guard === "etcd" ? (now.fence_on ? ", with the fence" : ", without the fence") : "";
+  setData(byId("guarded"), "tone", now.troubles.some(({ kind }) => kind === "no-lock" || kind === "fence-off") && "warn");
+  setText(byId("guarded"), (GUARDS[now.guard] ?? `guard: ${now.guard}`) + fence);
+
+  setText(byId("sold"), count(now.sold));
+  setText(byId("rate"), count(now.rates.total));
+  setText(byId("waiting"), count(now.here.waiting));
+  setText(byId("sold-out"), count(now.here.sold_out));
+  setText(byId("refused"), count(now.here.refused));
+}
+
+function proof({ stock, sold, oversold }) {
+  if (stock === null) return "no sale yet";
+  if (oversold > 0) return `${counted(oversold, "unit")} sold too many`;
+  if (!stock.balanced) {
+    const gap = stock.initial - stock.stock - stock.lucky;
+    return gap > 0 ? `${counted(gap, "unit")} lost` : `${counted(-gap, "unit")} too many: sold twice`;
+  }
+  if (stock.initial > 0 && stock.stock === 0) return "adds up, and sold out";
+  return sold === 0 ? "adds up, nothing sold yet" : "it adds up";
+}
+
+function showBar({ stock, sold }) {
+  const initial = stock?.initial ?? 0;
+  const whole = Math.max(initial, sold, 1);
+  setData(byId("bar"), "over", sold > initial && stock !== null);
+  byId("bar-sold").style.width = `${(Math.min(sold, initial) / whole) * 100}%`;
+  byId("bar-over").style.width = `${(Math.max(0, sold - initial) / whole) * 100}%`;
+}

@@ -1,0 +1,210 @@
+// What one can do to the sale. Only where the server says that one may.
+
+import { call } from "../page/api.js";
+import { byId, children, make, setData, setShown, setText } from "../page/dom.js";
+import { count, duration } from "../page/format.js";
+import { PRESETS } from "./presets.js";
+
+const GUARDS = { etcd: "etcd lock", local: "local lock", none: "no lock" };
+const FAULTS = [["", "no"], ["pause", "pause the holder"], ["kill", "kill one"]];
+const RUNNING = new Set(["preparing", "firing", "checking"]);
+
+export class TryIt {
+  #demo = null;
+  #isCalling = false;
+  #isLive = false;
+  #hasChosen = false;
+
+  constructor() {
+    PRESETS.forEach((preset) => byId("presets").append(this.#makePreset(preset)));
+    FAULTS.forEach(([value, text]) => byId("faults").append(makeSegment("fault", value, text, value === "")));
+    byId("run-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      const sale = this.#read();
+      if (sale) this.#do(() => call("POST", "demo/run", sale));
+    });
+    byId("run-form").addEventListener("change", () => {
+      this.#hasChosen = true;
+      this.#limit();
+    });
+    byId("stop").addEventListener("click", () => this.#do(() => call("DELETE", "demo/run"), { whileRunning: true }));
+    byId("start").addEventListener("click", () => {
+      const stock = this.#units();
+      if (stock !== null) this.#do(() => call("PUT", "stock", { stock }));
+    });
+    byId("apply").addEventListener("click", () => {
+      const { guard, fence } = this.#choice();
+      this.#do(async () => {
+        await call("PUT", "demo/guard", { guard });
+        await call("PUT", "demo/fence", { on: fence });
+      });
+    });
+  }
+
+  /** Follows what the server says of the demo. */
+  show({ now, link }) {
+    this.#demo = now?.demo ?? null;
+    this.#isLive = link.state === "live";
+    setShown(byId("try"), this.#demo !== null);
+    setData(document.body, "demo", this.#demo !== null);
+    if (!this.#demo) return;
+    this.#showGuards();
+    this.#showInstances();
+    this.#showBusy();
+  }
+
+  #showGuards() {
+    const box = byId("guards");
+    if (box.children.length !== this.#demo.guards.length) {
+      box.replaceChildren(...this.#demo.guards.map((guard) =>
+        makeSegment("guard", guard, GUARDS[guard] ?? guard, guard === this.#demo.guard)));
+      byId("fence").checked = this.#demo.fence;
+    }
+    // what another page has changed shows here as well, until somebody chooses something here
+    if (!this.#hasChosen) {
+      const radio = this.#radio("guard", this.#demo.guard);
+      if (radio) radio.checked = true;
+      byId("fence").checked = this.#demo.fence;
+    }
+    this.#limit();
+  }
+
+  #showInstances() {
+    const { instances, restarts, pause_ms: pause } = this.#demo;
+    setText(byId("pause-note"), `Pause: the instance stops at its next write under the lock, for ${duration(pause)}. `
+      + (restarts ? "One that was killed is started again some seconds later." : "One that was killed stays dead."));
+    for (const [list, path, verb] of [["pauses", "demo/pause", "Pause"], ["kills", "demo/kill", "Kill"]]) {
+      const buttons = children(byId(list), instances.length, (index) => {
+        const button = make("button");
+        button.type = "button";
+        button.addEventListener("click", () => {
+          const { instance } = this.#demo.instances[index];
+          this.#do(() => call("POST", path, { instance }), { whileRunning: true });
+        });
+        return button;
+      });
+      instances.forEach((one, index) => {
+        const note = one.up ? (one.here ? " (serves this page)" : "") : " (is down)";
+        setText(buttons[index], `${verb} ${one.instance}${note}`);
+        setData(buttons[index], "off", !one.up);
+      });
+    }
+  }
+
+  #showBusy() {
+    const isRunning = this.#isRunning();
+    setData(byId("try"), "busy", isRunning || this.#isCalling);
+    setShown(byId("stop"), isRunning);
+    // not `disabled`: that would take the keyboard's place away from whoever has just pressed it
+    for (const button of byId("try").querySelectorAll("button")) {
+      const isOff = !this.#isLive || this.#isCalling || button.dataset.off !== undefined
+        || (isRunning && (button.type === "submit" || button.classList.contains("preset") || button.id === "start" || button.id === "apply"));
+      if (button.getAttribute("aria-disabled") !== String(isOff)) button.setAttribute("aria-disabled", String(isOff));
+    }
+    setText(byId("run"), isRunning ? "The sale is on" : "Run the sale");
+  }
+
+  #isRunning() {
+    return RUNNING.has(this.#demo?.run?.state);
+  }
+
+  /** With a fault the guard has to be the lock: the server says so, and the form does not offer anything else. */
+  #limit() {
+    const { guard } = this.#choice();
+    for (const [value] of FAULTS) {
+      const radio = this.#radio("fault", value);
+      radio.disabled = value !== "" && guard !== "etcd";
+      if (radio.disabled && radio.checked) this.#radio("fault", "").checked = true;
+    }
+    byId("fence").disabled = guard !== "etcd";
+  }
+
+  #radio(name, value) {
+    return byId("run-form").querySelector(`input[name="${name}"][value="${value}"]`);
+  }
+
+  #choice() {
+    const chosen = (name) => byId("run-form").querySelector(`input[name="${name}"]:checked`)?.value;
+    return { guard: chosen("guard") ?? this.#demo?.guard ?? "etcd", fence: byId("fence").checked, fault: chosen("fault") || null };
+  }
+
+  #units() {
+    return this.#whole(byId("units"), 0, this.#demo.max_stock, "units");
+  }
+
+  #whole(field, least, most, what) {
+    const number = field.value.trim() === "" ? NaN : Number(field.value);
+    const isRight = Number.isInteger(number) && number >= least && number <= most;
+    field.setAttribute("aria-invalid", String(!isRight));
+    this.#complain(isRight ? "" : `The number of ${what} is a whole one from ${count(least)} to ${count(most)}.`);
+    if (isRight) return number;
+    field.focus();
+    return null;
+  }
+
+  #read() {
+    const stock = this.#units();
+    if (stock === null) return null;
+    const requests = this.#whole(byId("buyers"), 1, this.#demo.max_requests, "buyers");
+    if (requests === null) return null;
+    return { stock, requests, ...this.#choice() };
+  }
+
+  #makePreset(preset) {
+    const row = make("li");
+    const button = make("button", "preset");
+    button.type = "button";
+    button.id = `preset-${preset.id}`;
+    button.append(make("b", "preset-title", preset.title), make("span", "preset-text", preset.text));
+    button.addEventListener("click", () => {
+      if (this.#isLive && !this.#isCalling && !this.#isRunning()) this.#fill(preset.run);
+      this.#do(() => call("POST", "demo/run", preset.run));
+    });
+    row.append(button);
+    return row;
+  }
+
+  /** The form shows what a preset runs, so that one can go on from there. */
+  #fill({ stock, requests, guard, fence, fault }) {
+    this.#hasChosen = true;
+    byId("units").value = stock;
+    byId("buyers").value = requests;
+    for (const [name, value] of [["guard", guard], ["fault", fault ?? ""]]) {
+      const radio = this.#radio(name, value);
+      if (radio) radio.checked = true;
+    }
+    byId("fence").checked = fence;
+    this.#limit();
+  }
+
+  async #do(action, { whileRunning = false } = {}) {
+    if (this.#isCalling || (!whileRunning && this.#isRunning())) return;
+    if (!this.#isLive) {
+      this.#complain("This page has lost its connection: nothing can be changed from here until it is back.");
+      return;
+    }
+    this.#isCalling = true;
+    this.#complain("");
+    this.#showBusy();
+    try {
+      await action();
+    } catch (error) {
+      this.#complain(error.message);
+    } finally {
+      this.#isCalling = false;
+      this.#showBusy();
+    }
+  }
+
+  #complain(text) {
+    setText(byId("form-error"), text);
+  }
+}
+
+function makeSegment(name, value, text, isChecked) {
+  const label = make("label", "segment");
+  const radio = make("input");
+  Object.assign(radio, { type: "radio", name, value, checked: isChecked });
+  label.append(radio, make("span", "", text));
+  return label;
+}

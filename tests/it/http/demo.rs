@@ -1,0 +1,242 @@
+//! Goal: a demo can be controlled, shows what the lock and the fence are for, and is closed to others.
+//! Method: real instances as processes, since some of them are stopped and killed.
+
+use std::process::Stdio;
+
+use flash_sale::demo::{ports, probe};
+use hyper::Method;
+use serde_json::{Value, json};
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+use super::client::{Answer, Connection};
+use super::shop::{Shop, ShopOptions};
+use crate::support::etcd::{fresh_lock_name, shared_endpoint};
+use crate::support::store::fresh_database;
+use crate::support::{DEADLINE, eventually};
+
+/// Two instances of a demo.
+struct Pair {
+    ports: [u16; 2],
+    children: [Child; 2],
+}
+
+impl Pair {
+    async fn start() -> Self {
+        let ports: [u16; 2] = ports::free_ports().unwrap();
+        let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
+        let lock_name = fresh_lock_name();
+        let urls = ports.map(|port| format!("http://127.0.0.1:{port}")).join(",");
+        let start = |port: u16| {
+            Command::new(env!("CARGO_BIN_EXE_flash-sale"))
+                .args(["serve", "--demo", "--listen", &format!("127.0.0.1:{port}")])
+                .args(["--etcd", &etcd, "--redis", &redis, "--lock-name", &lock_name])
+                .args(["--lock-ttl", "2s", "--instances", &urls])
+                .stderr(Stdio::null())
+                .kill_on_drop(true)
+                .spawn()
+                .unwrap()
+        };
+        let pair = Self { ports, children: ports.map(start) };
+        for port in ports {
+            eventually("the instance is ready", async || {
+                let answer = probe::http(Method::GET, port, "/readyz", "").await;
+                answer.is_ok_and(|(status, _)| status.as_u16() == 200)
+            })
+            .await;
+        }
+        pair
+    }
+
+    /// Calls the first or the second.
+    async fn call(&self, at: usize, line: &str, body: &Value) -> Answer {
+        let port = self.ports[at];
+        let mut connection = Connection::open(([127, 0, 0, 1], port).into()).await;
+        let body = body.to_string();
+        let length = body.len();
+        connection
+            .send(format!(
+                "{line} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n\
+                 Content-Length: {length}\r\n\r\n{body}"
+            ))
+            .await;
+        connection.answer().await
+    }
+
+    async fn json(&self, at: usize, line: &str, body: &Value) -> Value {
+        serde_json::from_str(&self.call(at, line, body).await.body).unwrap()
+    }
+
+    /// Carries out a run from the first, and returns it with its verdict.
+    async fn run(&self, wanted: Value) -> Value {
+        let answer = self.call(0, "POST /demo/run", &wanted).await;
+        assert_eq!(answer.status, 202, "{answer:?}");
+        let mut run = Value::Null;
+        eventually("the run is over", async || {
+            run = self.json(0, "GET /demo/run", &json!({})).await;
+            run["state"] == "done" || run["state"] == "failed"
+        })
+        .await;
+        assert_eq!(run["state"], "done", "{run}");
+        run
+    }
+}
+
+/// With the lock every unit goes to one buyer; without one, or with one in each instance, too many are sold,
+/// and it is said.
+#[tokio::test]
+async fn runs_tell_what_the_lock_is_for() {
+    let pair = Pair::start().await;
+    let sale = |guard: &str| json!({"stock": 60, "requests": 100, "guard": guard});
+    let run = pair.run(sale("etcd")).await;
+    let verdict = &run["verdict"];
+    assert_eq!((&verdict["pass"], &verdict["lost"]), (&true.into(), &0.into()), "{run}");
+    assert_eq!((&verdict["sold"], &verdict["sold_out"]), (&60.into(), &40.into()), "{run}");
+
+    for guard in ["none", "local"] {
+        let run = pair.run(sale(guard)).await;
+        let verdict = &run["verdict"];
+        assert_eq!(verdict["pass"], false, "{run}");
+        let sold = verdict["sold"].as_u64().unwrap();
+        assert!(sold > 60 && verdict["oversold"] == sold - 60, "{run}");
+        let sentence = format!("Sold {sold} of 60: {} too many. That is what happens", sold - 60);
+        assert!(verdict["text"].as_str().unwrap().starts_with(&sentence), "{run}");
+        let other = pair.json(1, "GET /demo", &json!({})).await;
+        assert_eq!((&other["guard"], &other["run"]["id"]), (&guard.into(), &run["id"]), "{other}");
+    }
+
+    let run = pair.run(sale("etcd")).await;
+    assert_eq!(run["verdict"]["pass"], true, "the lock is back: {run}");
+    let stock = pair.json(1, "GET /stock", &json!({})).await;
+    assert_eq!((&stock["lucky"], &stock["balanced"]), (&60.into(), &true.into()), "{stock}");
+}
+
+/// A holder that is paused beyond its lease: the fence refuses its batch, and without the fence it undoes
+/// what others have sold.
+#[tokio::test]
+async fn runs_tell_what_the_fence_is_for() {
+    let pair = Pair::start().await;
+    let paused = |fence: bool| json!({"stock": 60, "requests": 100, "guard": "etcd", "fence": fence, "fault": "pause"});
+    let run = pair.run(paused(true)).await;
+    assert_eq!(run["victim"], pair.ports[1].to_string(), "{run}");
+    assert_eq!((&run["verdict"]["pass"], &run["failed"]), (&true.into(), &0.into()), "{run}");
+    assert!(run["verdict"]["stale_batches"].as_u64().unwrap() >= 1, "{run}");
+    assert!(run["verdict"]["text"].as_str().unwrap().contains("the fence refused"), "{run}");
+
+    let run = pair.run(paused(false)).await;
+    assert_eq!(run["verdict"]["pass"], false, "{run}");
+    assert!(run["verdict"]["oversold"].as_u64().unwrap() > 0, "{run}");
+    assert!(run["verdict"]["text"].as_str().unwrap().contains("without a fence"), "{run}");
+}
+
+/// A holder that is killed: its lease ends, the next is served, and no unit is sold twice.
+#[tokio::test]
+async fn a_killed_holder_is_succeeded() {
+    let mut pair = Pair::start().await;
+    let wanted =
+        json!({"stock": 60, "requests": 100, "guard": "etcd", "fence": true, "fault": "kill"});
+    let run = pair.run(wanted).await;
+    assert_eq!((&run["verdict"]["pass"], &run["failed"]), (&true.into(), &0.into()), "{run}");
+    assert!(run["verdict"]["text"].as_str().unwrap().contains("was killed"), "{run}");
+    let ended = timeout(DEADLINE, pair.children[1].wait()).await.unwrap().unwrap();
+    assert!(!ended.success(), "{ended}");
+    let again = json!({"stock": 1, "requests": 1, "fault": "kill"});
+    pair.call(0, "POST /demo/run", &again).await.assert_problem(409, "needs-instances");
+}
+
+/// Switches reach the other instance, and `kill` ends the one that is named.
+#[tokio::test]
+async fn switches_reach_all_instances() {
+    let mut pair = Pair::start().await;
+    pair.call(0, "PUT /demo/guard", &json!({"guard": "local"})).await;
+    pair.call(1, "PUT /demo/fence", &json!({"on": false})).await;
+    for at in [0, 1] {
+        let demo = pair.json(at, "GET /demo", &json!({})).await;
+        assert_eq!((&demo["guard"], &demo["fence"]), (&"local".into(), &false.into()), "{demo}");
+        assert_eq!(demo["guards"], json!(["etcd", "local", "none"]));
+    }
+    for (line, body) in [
+        ("PUT /demo/guard", json!({"guard": "zookeeper"})),
+        ("PUT /demo/fence", json!({"on": 1})),
+        ("POST /demo/run", json!({"stock": 1})),
+        ("POST /demo/run", json!({"stock": 1, "requests": 0})),
+        ("POST /demo/run", json!({"stock": 1, "requests": 500_001})),
+        ("POST /demo/run", json!({"stock": 1, "requests": 1, "guard": "none", "fault": "pause"})),
+    ] {
+        pair.call(0, line, &body).await.assert_problem(400, "bad-body");
+    }
+    let nobody = json!({"instance": "nobody"});
+    pair.call(0, "POST /demo/kill", &nobody).await.assert_problem(404, "unknown-instance");
+    let named = json!({"instance": pair.ports[1].to_string()});
+    let answer = pair.call(0, "POST /demo/kill", &named).await;
+    assert_eq!(answer.status, 202, "{answer:?}");
+    let ended = timeout(DEADLINE, pair.children[1].wait()).await.unwrap().unwrap();
+    assert!(!ended.success(), "{ended}");
+    eventually("it is known to be away", async || {
+        let demo = pair.json(0, "GET /demo", &json!({})).await;
+        demo["instances"][1]["up"] == false && demo["instances"][0]["up"] == true
+    })
+    .await;
+}
+
+/// One run at a time, and one that is stopped ends without a verdict.
+#[tokio::test]
+async fn one_run_at_a_time() {
+    let pair = Pair::start().await;
+    let long = json!({"stock": 1_000_000, "requests": 500_000, "guard": "etcd"});
+    assert_eq!(pair.call(0, "POST /demo/run", &long).await.status, 202);
+    for at in [0, 1] {
+        let short = json!({"stock": 1, "requests": 1});
+        pair.call(at, "POST /demo/run", &short).await.assert_problem(409, "run-in-progress");
+    }
+    assert_eq!(pair.call(0, "DELETE /demo/run", &json!({})).await.status, 202);
+    eventually("the run is over", async || {
+        let run = pair.json(0, "GET /demo/run", &json!({})).await;
+        run["state"] == "failed" && run["error"] == "The run was stopped."
+    })
+    .await;
+}
+
+/// Pages of other sites can do nothing, though a browser on this machine shows them.
+#[tokio::test]
+async fn other_sites_are_kept_out() {
+    let pair = Pair::start().await;
+    let port = pair.ports[0];
+    for (headers, status, word) in [
+        ("Host: 127.0.0.1\r\nContent-Type: text/plain", 415, "json-required"),
+        ("Host: evil.example\r\nContent-Type: application/json", 403, "cross-site"),
+        (
+            "Host: 127.0.0.1\r\nOrigin: http://evil.example\r\nContent-Type: application/json",
+            403,
+            "cross-site",
+        ),
+    ] {
+        let mut connection = Connection::open(([127, 0, 0, 1], port).into()).await;
+        connection
+            .send(format!("POST /demo/kill HTTP/1.1\r\n{headers}\r\nContent-Length: 2\r\n\r\n{{}}"))
+            .await;
+        connection.answer().await.assert_problem(status, word);
+    }
+    let demo = pair.json(1, "GET /demo", &json!({})).await;
+    assert!(demo["instances"].as_array().unwrap().iter().all(|i| i["up"] == true), "{demo}");
+}
+
+/// Without `--demo` there are no controls.
+#[tokio::test]
+async fn without_a_demo_there_are_no_controls() {
+    let shop = Shop::selling(1, ShopOptions::default()).await;
+    for line in [
+        "GET /demo",
+        "POST /demo/run",
+        "GET /demo/run",
+        "DELETE /demo/run",
+        "PUT /demo/guard",
+        "PUT /demo/fence",
+        "POST /demo/pause",
+        "POST /demo/kill",
+        "POST /demo/fault",
+    ] {
+        let headers = [("host", "127.0.0.1"), ("content-type", "application/json")];
+        shop.call_with(line, &headers, "{}").await.problem(404, "not-found");
+    }
+}

@@ -1,0 +1,254 @@
+//! Goal: who watches is told the truth, in order, at a bounded cost. Method: shops over the real servers,
+//! and streams that are read in process, so that nothing is in flight between them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flash_sale::demo::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
+use flash_sale::http::server::{self, ServerOptions, Stopped};
+use serde_json::Value;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::client::Connection;
+use super::shop::{Shop, ShopOptions};
+use super::watching::Watcher;
+use crate::support::within;
+
+fn has_trouble(view: &Value, kind: &str) -> bool {
+    view["troubles"].as_array().unwrap().iter().any(|trouble| trouble["kind"] == kind)
+}
+
+fn has_note(view: &Value, kind: &str) -> bool {
+    view["notes"].as_array().unwrap().iter().any(|note| note["kind"] == kind)
+}
+
+/// A snapshot first, then what changes; every order is told once, with its place, and the tenure in which
+/// it was sold.
+#[tokio::test]
+async fn a_snapshot_then_changes() {
+    let shop = Shop::selling(10, ShopOptions::default()).await;
+    shop.order("first").await.json(200);
+    let mut watcher = Watcher::open(&shop.router, "/events").await;
+    let first = watcher.next().await;
+    assert_eq!(first.event, "snapshot");
+    assert_eq!(first.data["stock"]["stock"], 9, "{}", first.data);
+    assert_eq!(first.data["orders"][0]["order"], "first");
+    assert_eq!(first.data["instance"], "8080");
+    assert_eq!(first.data["guard"], "etcd");
+    assert_eq!(first.data["demo"], Value::Null);
+
+    let answer = shop.order("second").await.json(200);
+    watcher.until("the second order is told", |view| view["sold"] == 2).await;
+    let view = &watcher.view;
+    assert_eq!(view["stock"]["stock"], 8, "{view}");
+    assert_eq!(view["stock"]["fence"]["token"], answer["token"]);
+    let orders: Vec<_> = view["orders"].as_array().unwrap().iter().map(|o| &o["order"]).collect();
+    assert_eq!(orders, ["first", "second"]);
+    assert_eq!(view["orders"][1]["token"], answer["token"]);
+    assert_eq!(view["here"]["orders"]["reserved"], 2);
+    let holds = |view: &Value| view["lock"]["holder"]["token"] == answer["token"];
+    assert!(holds(view), "{view}");
+    assert_eq!(view["lock"]["holder"]["instance"], "8080");
+    let of_token = |view: &Value| {
+        let tenures = view["tenures"].as_array().unwrap();
+        tenures.iter().find(|tenure| tenure["token"] == answer["token"]).cloned()
+    };
+    let tenure = of_token(view).expect("the tenure of the order");
+    assert_eq!((&tenure["orders"], &tenure["instance"]), (&2.into(), &"8080".into()));
+    assert_eq!((&tenure["exact"], &tenure["end_ms"]), (&true.into(), &Value::Null));
+
+    shop.start(5).await;
+    watcher.until("the new sale is told", |view| view["stock"]["initial"] == 5).await;
+    assert!(has_note(&watcher.view, "sale-started"), "{}", watcher.view);
+    assert!(watcher.view["orders"].as_array().unwrap().is_empty(), "{}", watcher.view);
+    watcher
+        .until("its tenure has ended", |view| !of_token(view).unwrap()["end_ms"].is_null())
+        .await;
+}
+
+/// Messages come at most ten a second, however fast the sale. Method: the time that a number of them takes
+/// at least; each is asked for as soon as it can be had.
+#[tokio::test]
+async fn at_most_ten_messages_a_second() {
+    let shop = Arc::new(Shop::selling(1_000_000, ShopOptions::default()).await);
+    let buyer = Arc::clone(&shop);
+    let buying = tokio::spawn(async move {
+        for number in 0_u64.. {
+            buyer.order(&number.to_string()).await.json(200);
+        }
+    });
+    let mut watcher = Watcher::open(&shop.router, "/events").await;
+    watcher.next().await;
+    let first_at = Instant::now();
+    for _ in 0..15 {
+        watcher.next().await;
+    }
+    let took = first_at.elapsed();
+    buying.abort();
+    assert!(took >= Duration::from_millis(1500), "15 messages in {took:?}");
+}
+
+/// A reader that is slow has no messages waiting for it: it gets everything in one, as it is now.
+#[tokio::test]
+async fn a_slow_reader_skips_what_it_missed() {
+    let shop = Shop::selling(100, ShopOptions::default()).await;
+    let mut slow = Watcher::open(&shop.router, "/events").await;
+    let mut quick = Watcher::open(&shop.router, "/events").await;
+    let seen = slow.next().await.data["version"].as_u64().unwrap();
+    for number in 0..5 {
+        shop.order(&format!("o{number}")).await.json(200);
+        quick.until("the order is told", |view| view["sold"] == number + 1).await;
+    }
+    assert!(quick.version > seen + 1);
+    let next = slow.next().await;
+    assert_eq!(next.event, "snapshot");
+    assert_eq!(next.data["sold"], 5);
+    assert!(slow.version >= quick.version);
+    assert_eq!(slow.view["orders"].as_array().unwrap().len(), 5);
+}
+
+/// No more watch than may; a place is free again as soon as somebody has gone.
+#[tokio::test]
+async fn the_number_of_watchers_is_bounded() {
+    let shop = Shop::selling(1, ShopOptions { watchers: 2, ..ShopOptions::default() }).await;
+    let first = Watcher::open(&shop.router, "/events").await;
+    let mut second = Watcher::open(&shop.router, "/events").await;
+    let refused = shop.call("GET /events").await;
+    refused.problem(503, "too-many-watchers");
+    assert_eq!(refused.headers["retry-after"], "1");
+    drop(first);
+    let mut third = Watcher::open(&shop.router, "/events").await;
+    assert_eq!(third.next().await.event, "snapshot");
+    assert_eq!(second.next().await.event, "snapshot");
+}
+
+/// Streams end when the instance stops, so that nobody waits for them.
+#[tokio::test]
+async fn streams_end_at_shutdown() {
+    let shop = Shop::selling(1, ShopOptions::default()).await;
+    let listener = server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let options = ServerOptions {
+        header_timeout: Duration::from_mins(1),
+        max_connections: 10,
+        shutdown_grace: Duration::from_hours(1),
+    };
+    let (end, told_to_end) = oneshot::channel::<()>();
+    let serving = tokio::spawn(server::serve(listener, shop.router.clone(), options, async {
+        drop(told_to_end.await);
+    }));
+    let mut over_a_socket = Connection::open(address).await;
+    over_a_socket.send_get("/events").await;
+    let mut watcher = Watcher::open(&shop.router, "/events").await;
+    watcher.next().await;
+
+    shop.state.set_stopping();
+    end.send(()).unwrap();
+    let mut rest = 0;
+    while watcher.try_next().await.is_some() {
+        rest += 1;
+        assert!(rest < 10, "the stream ends");
+    }
+    assert_eq!(within("the server ends", serving).await.unwrap(), Stopped::Drained);
+    shop.call("GET /events").await.problem(503, "stopping");
+}
+
+/// Both instances tell the same sale, whichever of them sells.
+#[tokio::test]
+async fn all_instances_tell_the_whole_sale() {
+    let here = Shop::selling(100, ShopOptions::default()).await;
+    let there = here.beside("8090");
+    let mut watchers = [
+        Watcher::open(&here.router, "/events").await,
+        Watcher::open(&there.router, "/events").await,
+    ];
+    for watcher in &mut watchers {
+        watcher.next().await;
+    }
+    let mut tokens = Vec::new();
+    for number in 0..6 {
+        let shop = if number % 2 == 0 { &here } else { &there };
+        tokens.push(shop.order(&format!("o{number}")).await.json(200)["token"].clone());
+    }
+    for watcher in &mut watchers {
+        let is_told = |view: &Value| {
+            let tenures = view["tenures"].as_array().unwrap();
+            let sold: u64 = tenures.iter().map(|tenure| tenure["orders"].as_u64().unwrap()).sum();
+            sold == 6 && view["sold"] == 6
+        };
+        watcher.until("all six orders and their tenures are told", is_told).await;
+        let view = &watcher.view;
+        let orders = view["orders"].as_array().unwrap();
+        let told: Vec<_> = orders.iter().map(|order| order["token"].clone()).collect();
+        assert_eq!(told, tokens, "{view}");
+        let by: Vec<_> = orders.iter().map(|order| order["instance"].as_str().unwrap()).collect();
+        assert_eq!(by, ["8080", "8090"].repeat(3), "{view}");
+        assert_eq!(view["instances"], serde_json::json!(["8080", "8090"]));
+        for tenure in view["tenures"].as_array().unwrap().iter().filter(|t| t["orders"] != 0) {
+            let order = orders.iter().find(|order| order["token"] == tenure["token"]).unwrap();
+            assert_eq!(order["instance"], tenure["instance"], "{view}");
+        }
+    }
+    there.sale.close().await;
+}
+
+/// A named item has a stream of its own, and one that was never on sale says so.
+#[tokio::test]
+async fn items_are_told_apart() {
+    let shop = Shop::selling(7, ShopOptions::default()).await;
+    let mut other = Watcher::open(&shop.router, "/events?item=tea").await;
+    other.next().await;
+    assert_eq!(other.view["stock"], Value::Null);
+    assert!(has_trouble(&other.view, "no-sale"), "{}", other.view);
+    let body = r#"{"stock":3}"#;
+    shop.call_with("PUT /stock?item=tea", &[], body).await.json(200);
+    other.until("its sale is told", |view| view["stock"]["stock"] == 3).await;
+    assert!(!has_trouble(&other.view, "no-sale"), "{}", other.view);
+    assert_eq!(other.view["item"], "tea");
+    shop.call("GET /events?item=T").await.problem(400, "bad-item");
+    shop.call("GET /events?items=t").await.problem(400, "bad-parameter");
+}
+
+/// What is away is said, and so is that it came back; the stream goes on meanwhile.
+#[tokio::test]
+async fn outages_are_told() {
+    let mut etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
+    let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let shop = Shop::at(etcd.endpoint(), redis.url(), ShopOptions::default());
+    shop.start(5).await;
+    let mut watcher = Watcher::open(&shop.router, "/events").await;
+    watcher.next().await;
+    assert_eq!(watcher.view["troubles"], serde_json::json!([]));
+
+    redis.kill().await.unwrap();
+    watcher.until("Redis is away", |view| has_trouble(view, "redis-away")).await;
+    assert_eq!(watcher.view["stock"]["stock"], 5, "the last that is known");
+    redis.restart().await.unwrap();
+    watcher.until("Redis is back", |view| !has_trouble(view, "redis-away")).await;
+    assert!(has_note(&watcher.view, "store-back"), "{}", watcher.view);
+
+    etcd.kill().await.unwrap();
+    let is_away = |view: &Value| has_trouble(view, "etcd-away") || has_trouble(view, "lock-lost");
+    watcher.until("etcd is away", is_away).await;
+    etcd.restart().await.unwrap();
+    watcher.until("etcd is back", |view| !is_away(view)).await;
+    assert!(has_note(&watcher.view, "etcd-back"), "{}", watcher.view);
+}
+
+/// Whoever comes back soon finds what happened meanwhile.
+#[tokio::test]
+async fn a_stream_that_comes_back_finds_the_history() {
+    let shop = Shop::selling(10, ShopOptions::default()).await;
+    let mut watcher = Watcher::open(&shop.router, "/events").await;
+    watcher.next().await;
+    shop.order("one").await.json(200);
+    watcher.until("the order is told", |view| view["sold"] == 1).await;
+    let version = watcher.version;
+    drop(watcher);
+    let mut again = Watcher::open(&shop.router, "/events").await;
+    assert_eq!(again.next().await.event, "snapshot");
+    assert!(again.version >= version, "the same feed");
+    let points = again.view["points"].as_array().unwrap().len();
+    assert!(points > 0 && again.view["orders"][0]["order"] == "one", "{}", again.view);
+}

@@ -1,0 +1,180 @@
+//! The page on devices that differ: narrow, dark, without a mouse, without motion.
+
+use serde_json::json;
+
+use super::browser::{DESKTOP, Device, PHONE, Tab};
+use super::scene::{Demo, Shop};
+use crate::support::eventually;
+
+/// Goal: on a phone nothing has to be scrolled sideways, not even with numbers as long as they get.
+#[tokio::test]
+async fn a_phone_needs_no_sideways_scrolling() {
+    let shop = Shop::empty(&["--demo"]).await;
+    let page = Tab::open(&shop.url(), PHONE).await;
+    page.until_reads("#troubles", "sale").await;
+    assert_fits(&page).await;
+    page.screenshot("phone-empty").await;
+
+    shop.sell(1_000_000_000).await;
+    page.until_reads("#stock", "1,000,000,000").await;
+    page.run_async("await fetch('stock/reduce?quantity=100000', { method: 'POST' })").await;
+    page.until_reads("#stock", "999,900,000").await;
+    page.run("for (const part of document.querySelectorAll('details')) part.open = true").await;
+    for dark in [false, true] {
+        page.become_device(Device { dark, ..PHONE }).await;
+        assert_fits(&page).await;
+        page.screenshot(if dark { "phone-dark" } else { "phone-light" }).await;
+    }
+    for width in [320, 768, 1024, 2560] {
+        page.become_device(Device { width, ..DESKTOP }).await;
+        assert_fits(&page).await;
+    }
+}
+
+async fn assert_fits(page: &Tab) {
+    // an element may be wider than its parent where that one cuts it off
+    let script = "
+        const wide = [...document.querySelectorAll('main *, header *, footer *')].filter((one) =>
+            one.checkVisibility() && !one.closest('.hidden, .cut')
+            && one.getBoundingClientRect().right > document.documentElement.clientWidth + 0.5);
+        return [document.documentElement.scrollWidth - document.documentElement.clientWidth,
+            wide.map((one) => `${one.tagName}#${one.id}.${one.className}`)];";
+    let found = page.run(script).await;
+    assert_eq!(found, json!([0, []]), "{}", page.run("return innerWidth").await);
+}
+
+/// Goal: the page follows the visitor's colours, in its charts as well.
+#[tokio::test]
+async fn both_colour_schemes() {
+    let demo = Demo::start().await;
+    let page = Tab::open(&demo.url(), DESKTOP).await;
+    page.until_reads("#orders", "300").await;
+    let looks = async |dark| {
+        page.become_device(Device { dark, ..DESKTOP }).await;
+        // two frames: the change of scheme is noticed in one and drawn in the next
+        let script = "await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() =>
+                requestAnimationFrame(done))));
+            const luminance = (colour) => colour.match(/[0-9.]+/g).slice(0, 3).reduce((sum, part) => sum + Number(part), 0);
+            const style = getComputedStyle(document.documentElement);
+            const canvas = document.querySelector('#stock-chart');
+            const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+            let darkest = Infinity;
+            for (let at = 0; at < data.length; at += 4) {
+                if (data[at + 3] > 200) darkest = Math.min(darkest, data[at] + data[at + 1] + data[at + 2]);
+            }
+            return [luminance(style.backgroundColor), luminance(style.color), darkest];";
+        let values: [f64; 3] = serde_json::from_value(page.run_async(script).await).unwrap();
+        page.screenshot(if dark { "wide-dark" } else { "wide-light" }).await;
+        values
+    };
+    // the charts' lines are there once the page has watched for a moment
+    let is_dark_on_light = async || {
+        let [ground, ink, darkest] = looks(false).await;
+        ground > ink && darkest < 100.0
+    };
+    eventually("dark on light", is_dark_on_light).await;
+    let is_light_on_dark = async || {
+        let [ground, ink, darkest] = looks(true).await;
+        ground < ink && darkest > 100.0
+    };
+    eventually("light on dark", is_light_on_dark).await;
+}
+
+/// Goal: nothing jumps while the numbers change. Method: the browser's own measure of layout shifts, over a sale.
+#[tokio::test]
+async fn nothing_jumps_during_a_sale() {
+    let demo = Demo::start().await;
+    let page = Tab::open(&demo.url(), DESKTOP).await;
+    page.until_reads("#orders", "300").await;
+    page.run(
+        "window.shifts = [];
+         new PerformanceObserver((list) => window.shifts.push(...list.getEntries().map((shift) =>
+             [shift.value, ...shift.sources.map(({ node }) => `${node?.tagName}#${node?.id}.${node?.className}`)])))
+             .observe({ type: 'layout-shift' });",
+    )
+    .await;
+    // clicking would have the browser forgive what follows within half a second
+    page.run("document.querySelector('#preset-lock').click()").await;
+    page.until_reads("#verdict-title", "Correct").await;
+    let shifts = page.run("return window.shifts").await;
+    let total: f64 =
+        shifts.as_array().unwrap().iter().map(|shift| shift[0].as_f64().unwrap()).sum();
+    assert!(total < 0.02, "{shifts:#}");
+}
+
+/// Goal: who has no mouse can do everything, and sees where they are.
+#[tokio::test]
+async fn the_keyboard_is_enough() {
+    let demo = Demo::start().await;
+    let page = Tab::open(&demo.url(), DESKTOP).await;
+    page.until_reads("#link-text", "live").await;
+    let (tab, enter, space) = ("\u{e004}", "\u{e007}", " ");
+    let mut reached = Vec::new();
+    for _ in 0..60 {
+        page.press(tab).await;
+        let script = "
+            const one = document.activeElement;
+            // a segment's outline is on its label, since the radio button itself is not seen
+            const seen = one.matches('.segment input') ? one.nextElementSibling : one;
+            return [one.id || one.value || one.textContent.trim(), one === document.body
+                || getComputedStyle(seen).outlineStyle !== 'none'];";
+        let focus = page.run(script).await;
+        assert_eq!(focus[1], true, "no visible focus: {focus}");
+        let name = focus[0].as_str().unwrap().to_owned();
+        if reached.contains(&name) {
+            break;
+        }
+        reached.push(name);
+    }
+    for name in
+        ["Skip to the sale", "preset-lock", "units", "etcd", "fence", "run", "freeze", "/stock"]
+    {
+        assert!(reached.iter().any(|one| one == name), "{name} in {reached:?}");
+    }
+    // the order of the focus is that of the page
+    let places: Vec<_> = ["preset-lock", "units", "run", "freeze", "/stock"]
+        .map(|name| reached.iter().position(|one| one == name))
+        .into();
+    assert!(places.is_sorted(), "{reached:?}");
+
+    page.run("document.querySelector('#preset-lock').focus()").await;
+    page.press(enter).await;
+    page.until_reads("#verdict-title", "Correct").await;
+    assert_eq!(
+        page.run("return document.activeElement.id").await,
+        "preset-lock",
+        "the place is kept"
+    );
+    page.run("document.querySelector('#freeze').focus()").await;
+    page.press(space).await;
+    page.until_reads("#timeline-note", "Held still").await;
+}
+
+/// Goal: who asked for less motion gets none: the charts move on by whole seconds, and nothing slides.
+#[tokio::test]
+async fn reduced_motion_is_respected() {
+    let shop = Shop::selling(1000).await;
+    let page = Tab::open(&shop.url(), Device { reduced_motion: true, ..DESKTOP }).await;
+    page.until_reads("#stock", "1,000").await;
+    page.run_async("await fetch('stock/reduce', { method: 'POST' })").await;
+    page.until_reads("#stock", "999").await;
+    let frames = "
+        let drawn = 0;
+        const canvas = document.querySelector('#timeline');
+        const clear = CanvasRenderingContext2D.prototype.clearRect;
+        CanvasRenderingContext2D.prototype.clearRect = function (...area) {
+            if (this.canvas === canvas) drawn += 1;
+            return clear.apply(this, area);
+        };
+        const end = performance.now() + 1500;
+        while (performance.now() < end) await new Promise(requestAnimationFrame);
+        CanvasRenderingContext2D.prototype.clearRect = clear;
+        return drawn;";
+    let drawn = page.run_async(frames).await.as_u64().unwrap();
+    assert!(drawn <= 3, "{drawn} times in 1.5 s");
+    let slides = "return [...document.querySelectorAll('*')].filter((one) => {
+        const style = getComputedStyle(one);
+        return style.transitionDuration !== '0s' || style.animationName !== 'none';
+    }).length";
+    assert_eq!(page.run(slides).await, 0);
+}

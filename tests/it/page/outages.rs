@@ -1,0 +1,62 @@
+//! What goes away, and what the page says of it until it comes back.
+
+use super::browser::{DESKTOP, Tab};
+use super::scene::Shop;
+
+/// Goal: the page notices that its instance is gone, says so, and catches up by itself.
+#[tokio::test]
+async fn the_instance_goes_away_and_comes_back() {
+    let mut shop = Shop::selling(40).await;
+    let page = Tab::open(&shop.url(), DESKTOP).await;
+    page.until_reads("#stock", "40").await;
+
+    shop.kill_instance().await;
+    page.until_reads("#link-text", "does not answer").await;
+    page.until_reads("#troubles", "lost its connection").await;
+    // what was known stays to be read
+    assert_eq!(page.number("#stock").await, Some(40));
+    page.click("#preset-lock").await;
+    page.until_reads("#form-error", "lost its connection").await;
+    page.screenshot("connection-lost").await;
+
+    shop.start_instance(&["--demo"]).await;
+    page.until_reads("#link-text", "live").await;
+    assert!(!page.text("#troubles").await.contains("lost its connection"));
+    shop.sell(41).await;
+    page.until_reads("#stock", "41").await;
+}
+
+/// Goal: the page says that etcd is away, and takes it back.
+#[tokio::test]
+async fn etcd_goes_away_and_comes_back() {
+    let mut shop = Shop::selling(40).await;
+    let page = Tab::open(&shop.url(), DESKTOP).await;
+    page.until_reads("#stock", "40").await;
+    assert!(!page.is_shown("[data-kind=etcd-away]").await);
+
+    shop.etcd.kill().await.unwrap();
+    page.until_reads("#troubles [data-kind=etcd-away]", "etcd").await;
+    page.until_reads("#holder-name", "etcd does not answer").await;
+    page.screenshot("etcd-away").await;
+
+    shop.etcd.restart().await.unwrap();
+    let is_back = async || !page.is_shown("#troubles [data-kind=etcd-away]").await;
+    crate::support::eventually("etcd is back on the page", is_back).await;
+}
+
+/// Goal: the same for Redis; the last known numbers stay.
+#[tokio::test]
+async fn redis_goes_away_and_comes_back() {
+    let mut shop = Shop::selling(40).await;
+    let page = Tab::open(&shop.url(), DESKTOP).await;
+    page.until_reads("#stock", "40").await;
+
+    shop.redis.kill().await.unwrap();
+    page.until_reads("#troubles [data-kind=redis-away]", "Redis").await;
+    assert_eq!(page.number("#stock").await, Some(40));
+    page.screenshot("redis-away").await;
+
+    shop.redis.restart().await.unwrap();
+    let is_back = async || !page.is_shown("#troubles [data-kind=redis-away]").await;
+    crate::support::eventually("Redis is back on the page", is_back).await;
+}

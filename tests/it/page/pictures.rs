@@ -1,0 +1,31 @@
+//! The pictures of the README. Not a test: `make screenshots` runs it.
+
+use super::browser::{DESKTOP, Device, Tab};
+use super::scene::Demo;
+use crate::support::eventually;
+
+const WIDTH: u32 = 1440;
+
+/// A sale in full swing, and one without a lock when it is over.
+#[tokio::test]
+#[ignore = "makes the pictures of the README, with the demo's usual ports: make screenshots"]
+async fn pictures_of_the_readme() {
+    let demo = Demo::start_at(8080).await;
+    let page = Tab::open(&demo.url(), Device { width: WIDTH, ..DESKTOP }).await;
+    page.until_reads("#link-text", "live").await;
+    page.fill("#units", "90000").await;
+    page.fill("#buyers", "100000").await;
+    page.click("#run").await;
+    // a picture of a sale that has been going on for a while
+    let is_under_way = async || page.number("#sold").await.is_some_and(|sold| sold > 30_000);
+    eventually("a third is sold", is_under_way).await;
+    page.picture("readme-sale", WIDTH, 1090).await;
+    page.click("#stop").await;
+    page.until_reads("#verdict-title", "did not end").await;
+
+    page.become_device(Device { width: WIDTH, dark: true, ..DESKTOP }).await;
+    page.click("#preset-none").await;
+    page.until_reads("#verdict-title", "Wrong").await;
+    page.until_reads("#proof-text", "too many").await;
+    page.picture("readme-oversold", WIDTH, 600).await;
+}

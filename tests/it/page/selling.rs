@@ -1,0 +1,172 @@
+//! The sale, run from the page.
+
+use serde_json::Value;
+
+use super::browser::{DESKTOP, Tab};
+use super::scene::{Demo, Shop};
+
+impl Tab {
+    /// What the server says of the stock, asked by the page itself.
+    async fn stock(&self) -> Value {
+        self.run_async("return (await fetch('stock')).json()").await
+    }
+
+    /// Checks that the page shows the stock that the server has.
+    async fn assert_shows_the_stock(&self) {
+        let stock = self.stock().await;
+        for name in ["stock", "lucky", "initial"] {
+            let expected = stock[name].as_i64();
+            assert!(expected.is_some(), "{stock}");
+            let selector = format!("#{name}");
+            // the page hears of the last order a moment after the verdict at most
+            crate::support::eventually(&format!("{selector} is {expected:?}"), async || {
+                self.number(&selector).await == expected
+            })
+            .await;
+        }
+    }
+
+    async fn assert_no_complaints(&self) {
+        assert_eq!(self.complaints().await, Vec::<String>::new());
+    }
+}
+
+/// Goal: somebody who opens the page and clicks once sees a sale that is right, with the server's numbers.
+#[tokio::test]
+async fn with_the_lock_the_sale_is_right() {
+    let demo = Demo::start().await;
+    let page = Tab::open(&demo.url(), DESKTOP).await;
+    page.until_reads("#link-text", "live").await;
+    page.click("#preset-lock").await;
+    page.until_reads("#verdict-title", "Correct").await;
+    page.until_reads("#verdict-run", "300 units, 500 buyers, the etcd lock").await;
+    page.until_reads("#verdict-run", "300 reserved, 200 told sold out").await;
+
+    page.until_reads("#proof-text", "adds up").await;
+    page.assert_shows_the_stock().await;
+    assert_eq!(page.number("#stock").await, Some(0));
+    assert_eq!(page.number("#lucky").await, Some(300));
+    assert_eq!(page.number("#sold").await, Some(300));
+
+    // the newest order is the last unit, and the ledger's last entry
+    page.until_reads("#orders tr:first-child td:first-child", "300").await;
+    assert_eq!(page.text("#orders tr:first-child td:last-child").await, "0");
+    let last = page.run_async("return (await fetch('orders?after=299')).json()").await;
+    let id = last["orders"][0]["order"].as_str().unwrap_or_else(|| panic!("{last}"));
+    assert_eq!(page.run("return document.querySelector('#orders .cut').title").await, id);
+
+    // the tenures say who held the lock
+    page.run("document.querySelector('#tenures-details').open = true").await;
+    page.until_reads("#tenures", &demo.port.to_string()).await;
+    page.screenshot("with-the-lock").await;
+    page.assert_no_complaints().await;
+}
+
+/// Goal: the page says plainly what happens without a lock, in words and not by colour alone.
+#[tokio::test]
+async fn without_a_lock_the_page_says_how_many_were_sold_too_many() {
+    let demo = Demo::start().await;
+    let page = Tab::open(&demo.url(), DESKTOP).await;
+    page.until_reads("#link-text", "live").await;
+    for guard in ["none", "local"] {
+        page.click(&format!("#preset-{guard}")).await;
+        page.until_reads(
+            "#verdict-run",
+            if guard == "none" { "no lock" } else { "lock in each process" },
+        )
+        .await;
+        page.until_reads("#verdict-title", "Wrong").await;
+        page.until_reads("#verdict-text", "too many").await;
+        page.until_reads("#proof-text", "too many").await;
+        assert_eq!(page.text("#proof-sign").await, "✕");
+        page.assert_shows_the_stock().await;
+        let sold = page.number("#lucky").await.unwrap();
+        assert!(sold > 300, "{sold}");
+        let excess = format!("{} units sold too many", sold - 300);
+        assert_eq!(page.text("#proof-text").await, excess);
+    }
+    page.screenshot("without-a-lock").await;
+
+    // and back: the same page, the same buyers
+    page.click("#preset-lock").await;
+    page.until_reads("#verdict-title", "Correct").await;
+    page.until_reads("#proof-text", "adds up").await;
+    page.assert_no_complaints().await;
+}
+
+/// Goal: a sale of the visitor's own size; a size that cannot be is answered with a sentence and sends nothing.
+#[tokio::test]
+async fn a_sale_of_ones_own() {
+    let demo = Demo::start().await;
+    let page = Tab::open(&demo.url(), DESKTOP).await;
+    page.until_reads("#link-text", "live").await;
+    let before = page.stock().await;
+    for (units, buyers) in [("-1", "20"), ("1.5", "20"), ("7", "0"), ("7", "")] {
+        page.fill("#units", units).await;
+        page.fill("#buyers", buyers).await;
+        page.click("#run").await;
+        page.until_reads("#form-error", "is a whole one from").await;
+    }
+    assert_eq!(page.stock().await, before);
+
+    page.fill("#units", "7").await;
+    page.fill("#buyers", "20").await;
+    page.click("#run").await;
+    page.until_reads("#verdict-run", "7 units, 20 buyers").await;
+    page.until_reads("#verdict-title", "Correct").await;
+    page.assert_shows_the_stock().await;
+    assert_eq!(page.text("#form-error").await, "");
+    assert_eq!(page.number("#lucky").await, Some(7));
+    page.assert_no_complaints().await;
+}
+
+/// Goal: a holder that slept through its lease is refused by the fence, and without the fence does its harm;
+/// the page shows both.
+#[tokio::test]
+async fn a_paused_holder_meets_the_fence_or_does_not() {
+    let demo = Demo::start().await;
+    let page = Tab::open(&demo.url(), DESKTOP).await;
+    page.until_reads("#link-text", "live").await;
+    page.click("#preset-pause").await;
+    page.until_reads("#verdict-run", "was paused").await;
+    page.until_reads("#verdict-title", "Correct").await;
+    page.until_reads("#verdict-run", "Stale batches refused").await;
+    page.screenshot("paused-with-the-fence").await;
+
+    page.click("#preset-pause-no-fence").await;
+    page.until_reads("#verdict-run", "without the fence").await;
+    page.until_reads("#verdict-title", "Wrong").await;
+    page.until_reads("#fence-token", "off").await;
+    page.screenshot("paused-without-the-fence").await;
+    page.assert_no_complaints().await;
+}
+
+/// Goal: an instance that is killed is seen to go and to come back, and the sale is right all the same.
+#[tokio::test]
+async fn a_killed_instance_is_seen_to_go() {
+    let demo = Demo::start().await;
+    let page = Tab::open(&demo.url(), DESKTOP).await;
+    page.until_reads("#link-text", "live").await;
+    page.click("#preset-kill").await;
+    page.until_reads("#verdict-run", "was killed").await;
+    page.run("document.querySelector('.by-hand').open = true").await;
+    page.until_reads("#kills", "(is down)").await;
+    page.until_reads("#notes", &(demo.port + 10).to_string()).await;
+    page.until_reads("#verdict-title", "Correct").await;
+    page.screenshot("an-instance-killed").await;
+    page.assert_no_complaints().await;
+}
+
+/// Goal: what a demo may do is not offered anywhere else. Method: an instance that was started without it.
+#[tokio::test]
+async fn without_the_demo_there_are_no_controls() {
+    let shop = Shop::empty(&[]).await;
+    let page = Tab::open(&shop.url(), DESKTOP).await;
+    page.until_reads("#link-text", "live").await;
+    page.until_reads("#troubles", "sale").await;
+    assert!(!page.is_shown("#try").await);
+    assert!(!page.is_shown("#verdict").await);
+    assert!(page.is_shown("#equation").await);
+    page.screenshot("empty-without-controls").await;
+    page.assert_no_complaints().await;
+}
