@@ -129,7 +129,7 @@ impl Tab {
         self.0.post(&format!("element/{id}/value"), keys).await.unwrap();
     }
 
-    /// Presses and releases a key; names are those of WebDriver's table.
+    /// Presses and releases a key; names are those of the protocol's table.
     pub(super) async fn press(&self, key: &str) {
         let actions = json!({ "actions": [{ "type": "key", "id": "keyboard", "actions": [
             { "type": "keyDown", "value": key },

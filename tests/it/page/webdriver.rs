@@ -1,4 +1,4 @@
-//! As much of the WebDriver protocol as the tests need: JSON over HTTP.
+//! As much of the `WebDriver` protocol as the tests need: JSON over HTTP.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// A command that loads a page or runs a script may take a while on a busy machine.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
+const COMMAND_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// One browser, by its driver.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ impl Session {
         call(self.port, &self.path(command), &body).await
     }
 
-    /// Sends a command of Chromium's own protocol, which can do more than WebDriver.
+    /// Sends a command of Chromium's own protocol, which can do more than `WebDriver`.
     pub(super) async fn devtools(&self, command: &str, params: Value) -> Value {
         let body = json!({ "cmd": command, "params": params });
         self.post("goog/cdp/execute", body).await.unwrap()
