@@ -114,6 +114,7 @@ fn flags_that_contradict_each_other_are_refused() {
 fn some_flags_need_demo() {
     for (flag, error) in [
         ("--without=fence", Some(NotInEarnest::WithoutFence)),
+        ("--instances=http://127.0.0.1:8080", Some(NotInEarnest::Instances)),
         (
             "--fault-at=before-write:stop:1",
             (!cfg!(feature = "chaos")).then_some(NotInEarnest::FaultAt),

@@ -186,6 +186,7 @@ mod tests {
             "before-write:stop:0",
             "before-write:stop:every=0",
             "before-write:stop:file=",
+            "before-write:stop=x:1",
             "before-write:pause:1",
             "before-write:pause=1h:1",
         ] {

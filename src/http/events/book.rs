@@ -24,6 +24,9 @@ use crate::sale::{LockMode, Sale};
 /// How many of the last orders are told.
 const LAST_ORDERS: usize = 50;
 
+/// How many orders are told at once of a sale that is faster than its ledger is read.
+const FAST_ORDERS: usize = 10;
+
 /// How many claims of the queue are told.
 const QUEUE: usize = 32;
 
@@ -92,8 +95,9 @@ impl Book {
             }
             Err(error) => {
                 let trouble = troubles::of_store(error.as_ref());
-                if trouble.kind == "no-sale" {
-                    self.stock = None;
+                if trouble.kind == "no-sale" && self.stock.take().is_some() {
+                    self.forget_sale();
+                    is_new_sale = true;
                 }
                 Some(trouble)
             }
@@ -135,17 +139,22 @@ impl Book {
         }
         let is_other = !is_same_ledger || now.initial != before.initial || now.lucky < before.lucky;
         if is_other {
-            self.number += 1;
-            self.flow.reset();
-            self.orders.clear();
-            self.new_orders = 0;
-            self.skipped = 0;
+            self.forget_sale();
             if !is_rolled_back {
                 let text = format!("A sale of {} units was started.", now.initial);
                 self.diary.note(&self.clock, "sale-started", text);
             }
         }
         is_other
+    }
+
+    /// Another sale begins, or none.
+    fn forget_sale(&mut self) {
+        self.number += 1;
+        self.flow.reset();
+        self.orders.clear();
+        self.new_orders = 0;
+        self.skipped = 0;
     }
 
     /// Takes the new orders, with the position up to which the ledger was known.
@@ -166,7 +175,9 @@ impl Book {
         } else if known.is_some() || self.stock.is_some() {
             self.flow.add(new, orders, step);
         }
-        for accepted in orders {
+        // what is thinned out is too fast to be read
+        let told = if step > 1 { FAST_ORDERS } else { LAST_ORDERS };
+        for accepted in &orders[orders.len().saturating_sub(told)..] {
             if self.orders.len() == LAST_ORDERS {
                 self.orders.pop_front();
             }

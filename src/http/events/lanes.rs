@@ -125,7 +125,7 @@ impl Lanes {
 
     /// The names of the instances that have held the lock.
     pub(super) fn instances(&self) -> impl Iterator<Item = Arc<str>> {
-        self.by_token.values().filter_map(|tenure| tenure.instance.clone())
+        self.instances.values().cloned()
     }
 
     /// Forgets what is too old to be told.

@@ -5,16 +5,19 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use super::book::Book;
-use crate::inventory::{Followed, Glance, Inventory, InventoryError, Item};
+use crate::inventory::{Followed, Glance, InventoryError, Item};
 use crate::lock::Sighting;
 use crate::sale::Sale;
 
 /// How long a look may take: what comes later is of no use.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How many orders are read at once.
+const AT_ONCE: f64 = 500.0;
+
 /// How many orders are read one by one: so many in a burst, and so many a second in the long run. A sale
 /// that is faster is thinned out evenly.
-const BURST: f64 = 2000.0;
+const BURST: f64 = 1000.0;
 const A_SECOND: f64 = 500.0;
 
 /// How often etcd is asked whose claims are in the queue, while some are unknown.
@@ -51,8 +54,8 @@ impl Reader {
         let now = Instant::now();
         let since = (now - std::mem::replace(&mut self.looked_at, now)).as_secs_f64();
         self.budget = since.mul_add(A_SECOND, self.budget).min(BURST);
-        let most = self.budget.min(f64::from(Inventory::MAX_PAGE));
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to 1000")]
+        let most = self.budget.min(AT_ONCE);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to 500")]
         let most = most.max(1.0) as u32;
         let glance = timeout(TIMEOUT, self.sale.glance(&self.item, followed.as_ref(), most)).await;
         let glance = glance.map_or(Err(None), |glance| glance.map_err(Some));
