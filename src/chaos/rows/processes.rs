@@ -178,15 +178,18 @@ async fn kill_holder(scene: &mut Scene) -> Result<(), ChaosError> {
         let index = scene.random.below(scene.sites.len());
         let point = points[next % points.len()];
         next += 1;
-        let (endpoint, name) = (scene.endpoint(), scene.sites[index].name.clone());
-        let lease = cluster::lease_of(&endpoint, LOCK_NAME, &name).await?;
+        let name = scene.sites[index].name.clone();
+        // between two claims it has none to see
+        let lease = scene
+            .until("the instance that is to die queues for the lock", async |scene| {
+                cluster::lease_of(&scene.endpoint(), LOCK_NAME, &name).await
+            })
+            .await?;
         scene.meet(index, point, "").await?;
         scene.has_died(index).await?;
         scene.evidence.saw(point, 1);
         scene.holder_besides(index).await?;
-        if let Some(lease) = lease {
-            scene.note_lease_gone(lease).await?;
-        }
+        scene.note_lease_gone(lease).await?;
         scene.start_again(index).await?;
     }
     // a short run has no time for all of them
