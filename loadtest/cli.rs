@@ -94,6 +94,10 @@ pub(crate) struct Args {
     )]
     pub(crate) history: Option<PathBuf>,
 
+    /// Nobody else buys: fail if the ledger gains an order that is not of this run.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_ALONE", conflicts_with = "probe_path")]
+    pub(crate) alone: bool,
+
     /// Fail if orders are tried for longer than this, such as 3s, and none is answered yes or no.
     #[arg(long, env = "FLASH_SALE_LOADTEST_LONGEST_PAUSE", value_name = "DURATION",
           value_parser = positive_duration)]

@@ -18,6 +18,8 @@ pub(crate) struct Plan {
     /// At least one. The orders go to them in turn.
     pub(crate) items: Vec<PlannedItem>,
     pub(crate) quantity: u64,
+    /// Whether nobody else buys.
+    pub(crate) alone: bool,
     pub(crate) retries: u32,
     /// For one order, asking again included.
     pub(crate) timeout: Duration,
@@ -74,6 +76,7 @@ impl Plan {
             endpoints,
             items,
             quantity: args.quantity,
+            alone: args.alone,
             retries: args.retries,
             timeout: args.timeout,
             requests: args.requests(),

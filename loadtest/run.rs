@@ -118,8 +118,17 @@ async fn sell(
     for ((item, before), orders) in plan.items.iter().zip(before).zip(orders) {
         let Reading { after, gone, ledger, silent } =
             end(plan, item, before.orders).await.map_err(RunError::Judge)?;
-        let (run, quantity) = (item.run.clone(), plan.quantity);
-        let history = History { run, quantity, before, orders, ledger, after, gone };
+        let history = History {
+            run: item.run.clone(),
+            family: plan.run.clone(),
+            alone: plan.alone,
+            quantity: plan.quantity,
+            before,
+            orders,
+            ledger,
+            after,
+            gone,
+        };
         ends.push(End { history, silent });
     }
     Ok((load, ends))
@@ -139,6 +148,7 @@ fn run_line(plan: &Plan, connections: usize, before: &[StockState]) -> RunLine {
         abandon: plan.abandon,
         seed: plan.seed,
         quantity: plan.quantity,
+        alone: plan.alone,
         instances: plan.endpoints.iter().map(|endpoint| endpoint.url.to_string()).collect(),
         items: items
             .map(|(item, before)| ItemLine {

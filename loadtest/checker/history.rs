@@ -41,6 +41,10 @@ pub(crate) struct LedgerEntry {
 pub(crate) struct History {
     /// What the ids of this run's orders begin with.
     pub(crate) run: String,
+    /// What the ids of all items' orders of this run begin with.
+    pub(crate) family: String,
+    /// Whether nobody else buys meanwhile.
+    pub(crate) alone: bool,
     /// The units that each order asked for.
     pub(crate) quantity: u64,
     /// The state before the first order.

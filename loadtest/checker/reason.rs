@@ -21,6 +21,8 @@ pub(crate) enum Reason {
     Gone { url: String },
     /// Orders are recorded whose buyers were refused, or that nobody sent.
     Untold { orders: u64, example: String },
+    /// Orders are recorded that are none of this run, where nobody else buys.
+    Strangers { orders: u64, example: String },
     /// An instance wrote with an older token after a newer one: two held the lock.
     TokenWentDown { times: u64, position: u64, from: i64, to: i64 },
     /// Units appeared or vanished.
@@ -86,7 +88,7 @@ impl Reason {
             | Self::Lost { .. }
             | Self::Gone { .. }
             | Self::Misreported { .. } => Some(Invariant::I2),
-            Self::Untold { .. } => Some(Invariant::I3),
+            Self::Untold { .. } | Self::Strangers { .. } => Some(Invariant::I3),
             Self::TokenWentDown { .. } => Some(Invariant::I4),
             Self::Paused { .. } => Some(Invariant::I5),
             Self::SoldOutTooEarly { .. }
@@ -107,6 +109,7 @@ impl Reason {
             Self::Duplicates { .. } => "duplicates",
             Self::Lost { .. } => "lost",
             Self::Untold { .. } => "untold",
+            Self::Strangers { .. } => "strangers",
             Self::TokenWentDown { .. } => "token_went_down",
             Self::Unbalanced { .. } => "unbalanced",
             Self::LedgerDoesNotAddUp { .. } => "ledger_does_not_add_up",

@@ -44,6 +44,12 @@ impl fmt::Display for Sentence<'_> {
                 "sold to nobody: {} in the ledger that no buyer was told of, such as {example}",
                 are(*orders, "order")
             ),
+            Reason::Strangers { orders, example } => write!(
+                f,
+                "sold to strangers: {} in the ledger and not of this run, such as {example}, though \
+                 nobody else buys",
+                are(*orders, "order")
+            ),
             Reason::TokenWentDown { times, position, from, to } => write!(
                 f,
                 "two holders at once: the tokens in the ledger go down {}, first at position \

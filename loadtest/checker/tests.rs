@@ -52,6 +52,8 @@ fn good() -> History {
         .collect();
     History {
         run: RUN.to_owned(),
+        family: RUN.to_owned(),
+        alone: false,
         quantity: 1,
         before: state(300, 0, 0),
         orders,
@@ -299,6 +301,51 @@ fn other_buyers() {
 
     history.orders[300].told = acknowledged(0, Some(129));
     assert_eq!(kinds(&history), ["oversold", "lost"]);
+}
+
+/// Goal: where nobody else buys, an order that nobody sent is found, though all sums are right.
+#[test]
+fn stranger_where_nobody_else_buys() {
+    let mut history = good();
+    history.ledger[299].order = "somebody-else".to_owned();
+    history.orders[299].told = Told::SoldOut;
+    assert_eq!(kinds(&history), [""; 0], "it may be anybody's");
+    history.alone = true;
+    assert_eq!(kinds(&history), ["strangers"]);
+    assert_eq!(
+        judge(&history).sentence,
+        "FAIL: I3 sold to strangers: 1 order is in the ledger and not of this run, such as \
+         somebody-else, though nobody else buys"
+    );
+}
+
+/// Goal: whoever's it is, an order that took its unit twice is found.
+#[test]
+fn stranger_twice_in_the_ledger() {
+    let mut history = good();
+    for number in [298, 299] {
+        history.ledger[number].order = "somebody-else".to_owned();
+        history.orders[number].told = Told::SoldOut;
+    }
+    assert_eq!(kinds(&history), ["duplicates"]);
+    let sentence = judge(&history).sentence;
+    assert!(sentence.contains("1 order is more than once in the ledger, such as somebody-else"));
+}
+
+/// Goal: an order of this run that stands in another item's ledger, or under another id, is found.
+#[test]
+fn order_of_this_run_in_the_wrong_ledger() {
+    for id in ["run-2-7", "run-0299", "run-299-again"] {
+        let mut history = good();
+        (history.run, history.family) = ("run-1".to_owned(), "run".to_owned());
+        for (number, entry) in history.ledger.iter_mut().enumerate() {
+            entry.order = order_id("run-1", number);
+        }
+        assert_eq!(kinds(&history), [""; 0]);
+        history.ledger[299].order = id.to_owned();
+        history.orders[299].told = Told::SoldOut;
+        assert_eq!(kinds(&history), ["untold"], "{id}");
+    }
 }
 
 /// A sale that keeps no ledger and was guarded all the same.

@@ -107,6 +107,8 @@ impl Reading {
         }
         let history = |item: &ItemLine| History {
             run: item.run.clone(),
+            family: run.run.clone(),
+            alone: run.alone,
             quantity: run.quantity,
             before: item.before.clone(),
             orders: Vec::new(),

@@ -27,6 +27,7 @@ fn run_line() -> RunLine {
         abandon: 0.25,
         seed: 7,
         quantity: 1,
+        alone: true,
         instances: vec!["http://a".to_owned(), "http://b".to_owned()],
         items: vec![item(None, "run-1"), item(Some("shoe"), "run-2")],
     }
@@ -64,6 +65,8 @@ fn written(end: bool) -> (Vec<History>, String) {
         .iter()
         .map(|item| History {
             run: item.run.clone(),
+            family: run.run.clone(),
+            alone: run.alone,
             quantity: 1,
             before: item.before.clone(),
             orders: vec![Order::unsent(); 3],

@@ -107,6 +107,9 @@ impl Load {
         flag("--seed", seed.to_string());
         flag("--timeout", format!("{}ms", ORDER_TIMEOUT.as_millis()));
         flag("--history", history.to_string_lossy().into_owned());
+        if plan.alone {
+            args.push("--alone".to_owned());
+        }
         args.push("--json".to_owned());
         args.extend(plan.flags.iter().map(|&flag| flag.to_owned()));
         args.extend(scene.urls());

@@ -99,6 +99,8 @@ pub(super) struct LoadPlan {
     pub(super) rate: u32,
     pub(super) connections: u32,
     pub(super) stock: u64,
+    /// Whether nobody else buys; not so where the fault itself sends orders.
+    pub(super) alone: bool,
     /// Further flags of the load test.
     pub(super) flags: &'static [&'static str],
 }
@@ -145,5 +147,8 @@ impl LoadPlan {
 
     /// Some thousands a second, of a stock that does not end.
     pub(super) const USUAL: Self =
-        Self { rate: 2000, connections: 100, stock: ENDLESS_STOCK, flags: &[] };
+        Self { rate: 2000, connections: 100, stock: ENDLESS_STOCK, alone: true, flags: &[] };
+
+    /// As usual, beside orders that the fault sends.
+    pub(super) const NOT_ALONE: Self = Self { alone: false, ..Self::USUAL };
 }

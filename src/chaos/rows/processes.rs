@@ -9,7 +9,7 @@ use crate::chaos::cluster;
 use crate::chaos::error::ChaosError;
 use crate::chaos::evidence::Finding;
 use crate::chaos::flood;
-use crate::chaos::row::{Control, Row, Setup, TTL, Trial};
+use crate::chaos::row::{Control, LoadPlan, Row, Setup, TTL, Trial};
 use crate::chaos::scene::Scene;
 use crate::chaos::trial::NO_FAULT;
 use crate::demo::Proxy;
@@ -86,7 +86,12 @@ fn holder_killed() -> Row {
 }
 
 fn waiter_gone() -> Row {
-    let setup = Setup { client_proxies: true, fault_points: &[SITS], ..Setup::USUAL };
+    let setup = Setup {
+        client_proxies: true,
+        fault_points: &[SITS],
+        load: LoadPlan::NOT_ALONE,
+        ..Setup::USUAL
+    };
     let trial = Trial {
         setup,
         play: |scene| waiters_leave(scene).boxed_local(),
