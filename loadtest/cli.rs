@@ -98,6 +98,11 @@ pub(crate) struct Args {
     #[arg(long, env = "FLASH_SALE_LOADTEST_ALONE", conflicts_with = "probe_path")]
     pub(crate) alone: bool,
 
+    /// Fail if an order was accepted without a token. This is judged anyway as soon as one answer
+    /// has a token.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_TOKENS", conflicts_with = "probe_path")]
+    pub(crate) tokens: bool,
+
     /// Fail if orders are tried for longer than this, such as 3s, and none is answered yes or no.
     #[arg(long, env = "FLASH_SALE_LOADTEST_LONGEST_PAUSE", value_name = "DURATION",
           value_parser = positive_duration)]

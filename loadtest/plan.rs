@@ -20,6 +20,8 @@ pub(crate) struct Plan {
     pub(crate) quantity: u64,
     /// Whether nobody else buys.
     pub(crate) alone: bool,
+    /// Whether each order must be accepted under a token.
+    pub(crate) tokens: bool,
     pub(crate) retries: u32,
     /// For one order, asking again included.
     pub(crate) timeout: Duration,
@@ -77,6 +79,7 @@ impl Plan {
             items,
             quantity: args.quantity,
             alone: args.alone,
+            tokens: args.tokens,
             retries: args.retries,
             timeout: args.timeout,
             requests: args.requests(),

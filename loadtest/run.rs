@@ -122,6 +122,7 @@ async fn sell(
             run: item.run.clone(),
             family: plan.run.clone(),
             alone: plan.alone,
+            tokens: plan.tokens,
             quantity: plan.quantity,
             before,
             orders,
@@ -149,6 +150,7 @@ fn run_line(plan: &Plan, connections: usize, before: &[StockState]) -> RunLine {
         seed: plan.seed,
         quantity: plan.quantity,
         alone: plan.alone,
+        tokens: plan.tokens,
         instances: plan.endpoints.iter().map(|endpoint| endpoint.url.to_string()).collect(),
         items: items
             .map(|(item, before)| ItemLine {

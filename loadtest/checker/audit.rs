@@ -27,6 +27,8 @@ pub(crate) struct Audit {
     misreported: Vec<String>,
     /// Position, earlier token, later token.
     token_drops: Vec<(u64, i64, i64)>,
+    /// Orders without a token, where each must have one.
+    bare: Vec<String>,
     /// The first contradiction.
     pub(crate) contradiction: Option<String>,
 }
@@ -39,6 +41,7 @@ impl Audit {
         let mut position = history.before.orders;
         let mut token = None;
         let mut strangers = HashSet::new();
+        let is_guarded = history.is_guarded();
         for entry in &history.ledger {
             audit.units = audit.units.saturating_add(entry.quantity);
             audit.check_sums(entry, &mut position, &mut remaining);
@@ -48,6 +51,9 @@ impl Audit {
                 audit.token_drops.push((entry.position, earlier, later));
             }
             token = entry.token.or(token);
+            if is_guarded && entry.token.is_none() {
+                audit.bare.push(entry.order.clone());
+            }
             match history.number(&entry.order) {
                 Some(number) => audit.check_order(history, entry, number),
                 None => audit.check_stranger(history, entry, strangers.insert(&entry.order)),
@@ -133,6 +139,10 @@ impl Audit {
             let times = u64_from(self.token_drops.len());
             reasons.push(Reason::TokenWentDown { times, position, from, to });
         }
+        if let Some(example) = self.bare.first() {
+            let (orders, example) = (u64_from(self.bare.len()), example.clone());
+            reasons.push(Reason::WithoutToken { orders, example });
+        }
         if let Some(what) = &self.contradiction {
             reasons.push(Reason::LedgerDoesNotAddUp { what: what.clone() });
         }
@@ -165,4 +175,5 @@ fn differs(answer: &Acknowledgement, entry: &LedgerEntry) -> bool {
     (answer.quantity, answer.remaining, answer.token)
         != (entry.quantity, entry.remaining, entry.token)
         || answer.position.is_some_and(|position| position != entry.position)
+        || entry.instance.as_ref().is_some_and(|instance| *instance != answer.instance)
 }

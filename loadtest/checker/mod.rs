@@ -8,7 +8,7 @@
 //! | I1 | acknowledged units are at most those there were; stock + lucky = initial; the ledger adds up |
 //! | I2 | every acknowledged order is in the ledger exactly once, as it was acknowledged; no order of others is there twice |
 //! | I3 | every order in the ledger was acknowledged, or its buyer does not know what became of it; where nobody else buys, none is of others |
-//! | I4 | the tokens in the ledger never go down |
+//! | I4 | the tokens in the ledger never go down; where an answer tells of one, or they are asked for, each entry has one |
 //! | I5 | the sale goes on: no pause is longer than allowed |
 //! | I6 | if A was answered before B was first sent, A stands before B in the ledger; and *sold out* was true at some moment between question and answer |
 //!

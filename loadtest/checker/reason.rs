@@ -25,6 +25,8 @@ pub(crate) enum Reason {
     Strangers { orders: u64, example: String },
     /// An instance wrote with an older token after a newer one: two held the lock.
     TokenWentDown { times: u64, position: u64, from: i64, to: i64 },
+    /// Orders were accepted without a token, where each must have one.
+    WithoutToken { orders: u64, example: String },
     /// Units appeared or vanished.
     Unbalanced { stock: i64, lucky: i64, initial: i64 },
     /// The ledger contradicts itself or the stock.
@@ -68,7 +70,7 @@ pub(crate) enum Invariant {
     I2,
     /// Every order in the ledger was acknowledged, or its buyer does not know.
     I3,
-    /// The tokens in the ledger never go down.
+    /// The tokens in the ledger never go down, and none is missing.
     I4,
     /// The sale goes on.
     I5,
@@ -89,7 +91,7 @@ impl Reason {
             | Self::Gone { .. }
             | Self::Misreported { .. } => Some(Invariant::I2),
             Self::Untold { .. } | Self::Strangers { .. } => Some(Invariant::I3),
-            Self::TokenWentDown { .. } => Some(Invariant::I4),
+            Self::TokenWentDown { .. } | Self::WithoutToken { .. } => Some(Invariant::I4),
             Self::Paused { .. } => Some(Invariant::I5),
             Self::SoldOutTooEarly { .. }
             | Self::SoldOutBeforeSent { .. }
@@ -111,6 +113,7 @@ impl Reason {
             Self::Untold { .. } => "untold",
             Self::Strangers { .. } => "strangers",
             Self::TokenWentDown { .. } => "token_went_down",
+            Self::WithoutToken { .. } => "without_token",
             Self::Unbalanced { .. } => "unbalanced",
             Self::LedgerDoesNotAddUp { .. } => "ledger_does_not_add_up",
             Self::Misreported { .. } => "misreported",

@@ -56,6 +56,11 @@ impl fmt::Display for Sentence<'_> {
                  {position}, from {from} to {to}",
                 count(*times, "time")
             ),
+            Reason::WithoutToken { orders, example } => write!(
+                f,
+                "without a token: {} accepted without one, such as {example}, and each must have one",
+                were(*orders, "order")
+            ),
             Reason::Unbalanced { stock, lucky, initial } => write!(
                 f,
                 "unbalanced: stock {stock} + lucky {lucky} = {}, and the sale began with {initial}",

@@ -54,6 +54,7 @@ fn good() -> History {
         run: RUN.to_owned(),
         family: RUN.to_owned(),
         alone: false,
+        tokens: false,
         quantity: 1,
         before: state(300, 0, 0),
         orders,
@@ -157,6 +158,47 @@ fn tokens_swapped() {
     }
     assert_eq!(kinds(&history), ["token_went_down"]);
     assert!(judge(&history).sentence.contains("first at position 11, from 101 to 100"));
+}
+
+/// Goal: an order without a token beside others that have one is found, whoever's it is; and where
+/// tokens are asked for, a sale without any.
+#[test]
+fn tokens_missing() {
+    let mut history = good();
+    history.ledger[299].token = None;
+    history.orders[299] = order(299, Told::Unknown);
+    assert_eq!(kinds(&history), ["without_token"]);
+    history.ledger[299].order = "somebody-else".to_owned();
+    assert_eq!(kinds(&history), ["without_token"]);
+    assert_eq!(
+        judge(&history).sentence,
+        "FAIL: I4 without a token: 1 order was accepted without one, such as somebody-else, and \
+         each must have one"
+    );
+
+    let mut history = good();
+    for (number, entry) in history.ledger.iter_mut().enumerate() {
+        entry.token = None;
+        history.orders[number].told = acknowledged(entry.remaining, None);
+    }
+    assert_eq!(kinds(&history), [""; 0], "nothing guards it, and nobody said that something must");
+    history.tokens = true;
+    assert_eq!(kinds(&history), ["without_token"]);
+
+    let mut history = good_without_a_ledger();
+    history.tokens = true;
+    assert_eq!(kinds(&history), ["without_token"]);
+}
+
+/// Goal: an answer that names another instance than the ledger is found; a ledger that names none
+/// says nothing.
+#[test]
+fn instance_that_contradicts_the_ledger() {
+    let mut history = good();
+    history.ledger[3].instance = None;
+    assert_eq!(kinds(&history), [""; 0]);
+    history.ledger[3].instance = Some("8090".to_owned());
+    assert_eq!(kinds(&history), ["misreported"]);
 }
 
 /// Goal: an entry of this run whose buyer was refused is found, and one that was never sent.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::audit::Audit;
-use super::history::{History, StockState, Tally, u64_from};
-use super::order::Told;
+use super::history::{History, StockState, Tally, order_id, u64_from};
+use super::order::{Order, Told};
 use super::pause::{self, Pause};
 use super::real_time;
 use super::reason::Reason;
@@ -33,6 +33,7 @@ pub(crate) fn judge(history: &History, longest_pause: Option<Duration>) -> Verdi
     let no_ledger = keeps_no_ledger(history);
     if no_ledger {
         reasons.extend(unaccounted(history, &tally));
+        reasons.extend(without_token(history, &tally));
     } else {
         reasons.extend(audit.reasons(history));
         reasons.extend(real_time::reasons(history));
@@ -81,6 +82,14 @@ fn unaccounted(history: &History, tally: &Tally) -> Option<Reason> {
     let most = told.saturating_add(tally.unknown.saturating_mul(history.quantity));
     let fits = u64::try_from(taken).is_ok_and(|taken| (told..=most).contains(&taken));
     (!fits).then_some(Reason::Unaccounted { told, taken })
+}
+
+/// Without a ledger: no answer has a token.
+fn without_token(history: &History, tally: &Tally) -> Option<Reason> {
+    let is_acknowledged = |order: &Order| order.acknowledged().is_some();
+    let first = history.orders.iter().position(is_acknowledged).filter(|_| history.tokens)?;
+    let example = order_id(&history.run, first);
+    Some(Reason::WithoutToken { orders: tally.acknowledged, example })
 }
 
 fn oversold(history: &History, tally: &Tally, audit: &Audit) -> Option<Reason> {

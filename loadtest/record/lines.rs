@@ -41,6 +41,8 @@ pub(crate) struct RunLine {
     pub(crate) quantity: u64,
     #[serde(default)]
     pub(crate) alone: bool,
+    #[serde(default)]
+    pub(crate) tokens: bool,
     pub(crate) instances: Vec<String>,
     pub(crate) items: Vec<ItemLine>,
 }

@@ -109,6 +109,7 @@ impl Reading {
             run: item.run.clone(),
             family: run.run.clone(),
             alone: run.alone,
+            tokens: run.tokens,
             quantity: run.quantity,
             before: item.before.clone(),
             orders: Vec::new(),

@@ -28,6 +28,7 @@ fn run_line() -> RunLine {
         seed: 7,
         quantity: 1,
         alone: true,
+        tokens: true,
         instances: vec!["http://a".to_owned(), "http://b".to_owned()],
         items: vec![item(None, "run-1"), item(Some("shoe"), "run-2")],
     }
@@ -67,6 +68,7 @@ fn written(end: bool) -> (Vec<History>, String) {
             run: item.run.clone(),
             family: run.run.clone(),
             alone: run.alone,
+            tokens: run.tokens,
             quantity: 1,
             before: item.before.clone(),
             orders: vec![Order::unsent(); 3],

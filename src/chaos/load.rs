@@ -110,7 +110,7 @@ impl Load {
         if plan.alone {
             args.push("--alone".to_owned());
         }
-        args.push("--json".to_owned());
+        args.extend(["--tokens", "--json"].map(str::to_owned));
         args.extend(plan.flags.iter().map(|&flag| flag.to_owned()));
         args.extend(scene.urls());
         let child = start(scene, "load", &args)?;
