@@ -25,6 +25,9 @@ pub(crate) struct Plan {
     pub(crate) retries: u32,
     /// For one order, asking again included.
     pub(crate) timeout: Duration,
+    /// How long one attempt may take, connecting again included: unless it is given, half of what the
+    /// order may take, so that an instance that hangs leaves time to ask another one.
+    pub(crate) attempt_timeout: Duration,
     /// Orders are sent until this many were, or until the time is up.
     pub(crate) requests: usize,
     /// For how long new orders are sent.
@@ -82,6 +85,7 @@ impl Plan {
             tokens: args.tokens,
             retries: args.retries,
             timeout: args.timeout,
+            attempt_timeout: args.attempt_timeout.unwrap_or(args.timeout / 2),
             requests: args.requests(),
             duration: args.duration,
             rate: args.rate,
@@ -92,12 +96,6 @@ impl Plan {
             processes: args.processes.clone(),
             targets,
         }
-    }
-
-    /// How long one attempt may take, connecting again included: half of what the order may take,
-    /// so that an instance that hangs leaves time to ask another one.
-    pub(crate) fn attempt_limit(&self) -> Duration {
-        self.timeout / 2
     }
 
     /// How long after the run's start the order `number` is due.

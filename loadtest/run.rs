@@ -9,7 +9,7 @@ use hyper::StatusCode;
 use hyper::header::HeaderValue;
 
 use crate::api::{Api, ApiError};
-use crate::checker::{History, StockState, judge};
+use crate::checker::{History, Limits, StockState, judge};
 use crate::cli::Args;
 use crate::end::{Reading, end};
 use crate::endpoint::Endpoint;
@@ -83,9 +83,10 @@ pub(crate) async fn run(args: &Args) -> Result<Report, RunError> {
         writer.finish(histories.as_deref()).map_err(history_error)?;
     }
     let (load, ends) = ran?;
+    let limits = Limits { pause: args.longest_pause, order: args.longest_order };
     let mut judged = Vec::new();
     for (item, End { history, silent }) in plan.items.iter().zip(ends) {
-        let mut verdict = judge(&history, args.longest_pause);
+        let mut verdict = judge(&history, limits);
         verdict.notes.extend(silent);
         judged.push(Judged { item: item.name.clone(), history, verdict });
     }

@@ -41,6 +41,8 @@ pub(crate) enum Reason {
     OutOfOrder { orders: u64, answered: Moment, sent: Moment },
     /// Orders were sent, and for too long none was answered yes or no.
     Paused { pause: Pause, limit: Duration },
+    /// An order was tried for too long.
+    SlowOrder { example: String, took: Duration, orders: u64, limit: Duration },
     /// The instances disagree.
     StatesDiffer { first: String, second: String },
     /// Buyers got an answer that is neither a yes nor a no.
@@ -72,7 +74,7 @@ pub(crate) enum Invariant {
     I3,
     /// The tokens in the ledger never go down, and none is missing.
     I4,
-    /// The sale goes on.
+    /// The sale goes on, for all and for each.
     I5,
     /// The ledger's order agrees with real time, and so does sold out.
     I6,
@@ -92,7 +94,7 @@ impl Reason {
             | Self::Misreported { .. } => Some(Invariant::I2),
             Self::Untold { .. } | Self::Strangers { .. } => Some(Invariant::I3),
             Self::TokenWentDown { .. } | Self::WithoutToken { .. } => Some(Invariant::I4),
-            Self::Paused { .. } => Some(Invariant::I5),
+            Self::Paused { .. } | Self::SlowOrder { .. } => Some(Invariant::I5),
             Self::SoldOutTooEarly { .. }
             | Self::SoldOutBeforeSent { .. }
             | Self::OutOfOrder { .. } => Some(Invariant::I6),
@@ -121,6 +123,7 @@ impl Reason {
             Self::SoldOutTooEarly { .. } | Self::SoldOutBeforeSent { .. } => "sold_out_too_early",
             Self::OutOfOrder { .. } => "out_of_order",
             Self::Paused { .. } => "paused",
+            Self::SlowOrder { .. } => "slow_order",
             Self::StatesDiffer { .. } => "states_differ",
             Self::Failed { .. } => "failed",
             Self::Unanswered { .. } => "unanswered",

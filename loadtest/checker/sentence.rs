@@ -97,6 +97,13 @@ impl fmt::Display for Sentence<'_> {
                 at(pause.from),
                 humantime::format_duration(*limit)
             ),
+            Reason::SlowOrder { orders, example, took, limit } => write!(
+                f,
+                "slow: {} tried for longer than {}, the longest time {example}: for {:.3} s",
+                were(*orders, "order"),
+                humantime::format_duration(*limit),
+                took.as_secs_f64()
+            ),
             Reason::StatesDiffer { first, second } => {
                 write!(f, "the instances disagree: {first}, but {second}")
             }

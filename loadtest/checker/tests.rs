@@ -27,7 +27,7 @@ fn order(number: usize, told: Told) -> Order {
 }
 
 fn judge(history: &History) -> Verdict {
-    super::judge(history, None)
+    super::judge(history, Limits::default())
 }
 
 /// 500 orders for 300 units, ten in a batch under one token: all as it should be.

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use super::*;
 use crate::checker::{
-    Acknowledgement, History, LedgerEntry, Order, Other, Outcome, StockState, judge, order_id,
+    Acknowledgement, History, LedgerEntry, Limits, Order, Other, Outcome, StockState, judge,
+    order_id,
 };
 
 fn state(stock: i64, lucky: i64, orders: u64) -> StockState {
@@ -114,7 +115,7 @@ fn round_trip() {
     assert_eq!(recorded.histories.len(), 2);
     for (written, read) in histories.iter().zip(&recorded.histories) {
         assert_eq!(format!("{written:?}"), format!("{read:?}"));
-        assert_eq!(judge(written, None), judge(read, None));
+        assert_eq!(judge(written, Limits::default()), judge(read, Limits::default()));
     }
     let unsettled: Vec<_> = recorded.unsettled.iter().map(|(why, n)| (why.as_str(), *n)).collect();
     let expected = [("503 lock-unavailable", 1), ("broken connection", 1), ("client went away", 1)];

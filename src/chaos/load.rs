@@ -14,7 +14,8 @@ use super::scene::Scene;
 use crate::demo::Child;
 use crate::demo::instance::is_setting;
 
-/// How long one order may take, asking again included; an attempt may take half of it.
+/// How long one order may take, asking again included; an attempt may take half of it,
+/// unless a row has it otherwise.
 pub(super) const ORDER_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// How long the load test may take beyond its load: the last orders, and reading the ledger.

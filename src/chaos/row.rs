@@ -149,6 +149,11 @@ impl LoadPlan {
     pub(super) const USUAL: Self =
         Self { rate: 2000, connections: 100, stock: ENDLESS_STOCK, alone: true, flags: &[] };
 
+    /// As usual, by buyers that soon leave an instance which stands still: otherwise the last one who
+    /// waits there, while nobody else has anything to ask for, looks like a sale that does not go on.
+    pub(super) const LEAVES_SOON: Self =
+        Self { flags: &["--attempt-timeout", "1s"], ..Self::USUAL };
+
     /// As usual, beside orders that the fault sends.
     pub(super) const NOT_ALONE: Self = Self { alone: false, ..Self::USUAL };
 }

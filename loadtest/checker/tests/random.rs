@@ -122,7 +122,8 @@ fn sale(random: &mut Random) -> History {
 }
 
 fn violations(history: &History, longest_pause: Option<Duration>) -> Vec<Invariant> {
-    let verdict = super::super::judge(history, longest_pause);
+    let limits = Limits { pause: longest_pause, ..Limits::default() };
+    let verdict = super::super::judge(history, limits);
     verdict.reasons.iter().filter_map(Reason::invariant).collect()
 }
 

@@ -27,7 +27,8 @@ pub(super) fn rows() -> Vec<Row> {
 }
 
 fn holder_paused() -> Row {
-    let setup = Setup { fault_points: &["before-write:stop"], ..Setup::USUAL };
+    let setup =
+        Setup { fault_points: &["before-write:stop"], load: LoadPlan::LEAVES_SOON, ..Setup::USUAL };
     let trial = Trial {
         setup,
         play: |scene| pause_holder(scene).boxed_local(),
@@ -118,7 +119,7 @@ fn waiter_gone() -> Row {
 }
 
 fn runtime_starved() -> Row {
-    let setup = Setup { can_starve: true, ..Setup::USUAL };
+    let setup = Setup { can_starve: true, load: LoadPlan::LEAVES_SOON, ..Setup::USUAL };
     let trial = Trial {
         setup,
         play: |scene| starve(scene).boxed_local(),
