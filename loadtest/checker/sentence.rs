@@ -1,7 +1,9 @@
 //! The reasons in plain words.
 
 use std::fmt;
+use std::time::Duration;
 
+use super::pause::Pause;
 use super::reason::{Moment, Reason};
 
 /// With the name of the invariant, if there is one.
@@ -89,21 +91,10 @@ impl fmt::Display for Sentence<'_> {
             Reason::OutOfOrder { orders, answered, sent } => {
                 out_of_order(f, *orders, answered, sent)
             }
-            Reason::Paused { pause, limit } => write!(
-                f,
-                "paused: for {:.3} s, from {} on, orders were sent and none was answered yes or no; \
-                 {} are allowed",
-                pause.length().as_secs_f64(),
-                at(pause.from),
-                humantime::format_duration(*limit)
-            ),
-            Reason::SlowOrder { orders, example, took, limit } => write!(
-                f,
-                "slow: {} tried for longer than {}, the longest time {example}: for {:.3} s",
-                were(*orders, "order"),
-                humantime::format_duration(*limit),
-                took.as_secs_f64()
-            ),
+            Reason::Paused { pause, limit } => paused(f, *pause, *limit),
+            Reason::SlowOrder { orders, example, took, limit } => {
+                slow(f, *orders, example, *took, *limit)
+            }
             Reason::StatesDiffer { first, second } => {
                 write!(f, "the instances disagree: {first}, but {second}")
             }
@@ -140,6 +131,33 @@ fn oversold(f: &mut fmt::Formatter<'_>, orders: u64, units: u64, available: u64)
             "oversold: {units} sold in {orders}, and there were {available}: {excess} too many"
         )
     }
+}
+
+fn paused(f: &mut fmt::Formatter<'_>, pause: Pause, limit: Duration) -> fmt::Result {
+    write!(
+        f,
+        "paused: for {:.3} s, from {} on, orders were sent and none was answered yes or no; \
+         {} are allowed",
+        pause.length().as_secs_f64(),
+        at(pause.from),
+        humantime::format_duration(limit)
+    )
+}
+
+fn slow(
+    f: &mut fmt::Formatter<'_>,
+    orders: u64,
+    example: &str,
+    took: Duration,
+    limit: Duration,
+) -> fmt::Result {
+    write!(
+        f,
+        "slow: {} tried for longer than {}, the longest time {example}: for {:.3} s",
+        were(orders, "order"),
+        humantime::format_duration(limit),
+        took.as_secs_f64()
+    )
 }
 
 fn out_of_order(
