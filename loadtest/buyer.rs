@@ -91,7 +91,7 @@ impl Buyer {
         let mut order = Order::unsent();
         let mut pause = FIRST_PAUSE;
         for attempt in 0..=self.plan.retries {
-            let limit = deadline.saturating_duration_since(sent).min(self.plan.attempt_limit());
+            let limit = deadline.saturating_duration_since(sent).min(self.plan.attempt_timeout);
             let place = self.place;
             let (outcome, next) = match leave.take() {
                 Some(leave) => match self.leave(item, &id, limit, leave.after).await {

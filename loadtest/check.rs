@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::PathBuf;
 
-use crate::checker::judge;
+use crate::checker::{Limits, judge};
 use crate::cli::CheckArgs;
 use crate::load::Load;
 use crate::record::{self, ReadError, RunLine};
@@ -22,8 +22,9 @@ pub(crate) fn check(args: &CheckArgs) -> Result<Report, CheckError> {
     let RunLine { quantity, connections, seed, instances, items, .. } = recorded.run;
     let orders = recorded.histories.iter().flat_map(|history| &history.orders);
     let load = Load::of(orders, recorded.unsettled);
+    let limits = Limits { pause: args.longest_pause, order: args.longest_order };
     let judged = items.into_iter().zip(recorded.histories).map(|(item, history)| {
-        let verdict = judge(&history, args.longest_pause);
+        let verdict = judge(&history, limits);
         Judged { item: item.name, history, verdict }
     });
     let asked = Asked { urls: instances, quantity, connections, seed };

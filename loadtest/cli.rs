@@ -47,6 +47,11 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     pub(crate) longest_pause: Option<Duration>,
 
+    /// The longest time that one order may take until it is settled, asking again included, such as
+    /// 10s; without it, it is reported and not judged.
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
+    pub(crate) longest_order: Option<Duration>,
+
     /// Print one JSON object on stdout, and the text for people on stderr.
     #[arg(long)]
     pub(crate) json: bool,
@@ -94,10 +99,25 @@ pub(crate) struct Args {
     )]
     pub(crate) history: Option<PathBuf>,
 
+    /// Nobody else buys: fail if the ledger gains an order that is not of this run.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_ALONE", conflicts_with = "probe_path")]
+    pub(crate) alone: bool,
+
+    /// Fail if an order was accepted without a token. This is judged anyway as soon as one answer
+    /// has a token.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_TOKENS", conflicts_with = "probe_path")]
+    pub(crate) tokens: bool,
+
     /// Fail if orders are tried for longer than this, such as 3s, and none is answered yes or no.
     #[arg(long, env = "FLASH_SALE_LOADTEST_LONGEST_PAUSE", value_name = "DURATION",
           value_parser = positive_duration)]
     pub(crate) longest_pause: Option<Duration>,
+
+    /// Fail if one order is tried for longer than this, such as 10s, from its first sending until it is
+    /// settled or given up.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_LONGEST_ORDER", value_name = "DURATION",
+          value_parser = positive_duration)]
+    pub(crate) longest_order: Option<Duration>,
 
     /// How many connections to send them over, all at once, 1 to 50000; never more than there are
     /// orders.
@@ -144,11 +164,17 @@ pub(crate) struct Args {
     #[arg(long, env = "FLASH_SALE_LOADTEST_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub(crate) admin_token_file: Option<PathBuf>,
 
-    /// How long one order may take, asking again included, such as 30s or 500ms; a single attempt
-    /// may take half of it.
+    /// How long one order may take, asking again included, such as 30s or 500ms.
     #[arg(long, env = "FLASH_SALE_LOADTEST_TIMEOUT", default_value = "30s", value_name = "DURATION",
           value_parser = positive_duration)]
     pub(crate) timeout: Duration,
+
+    /// How long a single attempt may take, connecting included, before the order is asked for again at
+    /// another instance [default: half of --timeout]. Where instances stand still, about as long
+    /// as one that works needs at most.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_ATTEMPT_TIMEOUT", value_name = "DURATION",
+          value_parser = positive_duration)]
+    pub(crate) attempt_timeout: Option<Duration>,
 
     /// How often an order is asked for again, with the same id, after a broken connection or a 429,
     /// 502, 503 or 504.
@@ -254,6 +280,7 @@ mod tests {
         for (flag, value, sentence) in [
             ("--item", "Shoe", "1 to 64 characters of a-z, 0-9 and -"),
             ("--timeout", "30", "with its unit"),
+            ("--attempt-timeout", "1", "with its unit"),
             ("--requests", "0", "1..=10000000"),
             ("--quantity", "0", "1..=1000000"),
             ("--probe-path", "healthz", "looks like /healthz"),

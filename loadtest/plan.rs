@@ -18,9 +18,16 @@ pub(crate) struct Plan {
     /// At least one. The orders go to them in turn.
     pub(crate) items: Vec<PlannedItem>,
     pub(crate) quantity: u64,
+    /// Whether nobody else buys.
+    pub(crate) alone: bool,
+    /// Whether each order must be accepted under a token.
+    pub(crate) tokens: bool,
     pub(crate) retries: u32,
     /// For one order, asking again included.
     pub(crate) timeout: Duration,
+    /// How long one attempt may take, connecting again included: unless it is given, half of what the
+    /// order may take, so that an instance that hangs leaves time to ask another one.
+    pub(crate) attempt_timeout: Duration,
     /// Orders are sent until this many were, or until the time is up.
     pub(crate) requests: usize,
     /// For how long new orders are sent.
@@ -74,8 +81,11 @@ impl Plan {
             endpoints,
             items,
             quantity: args.quantity,
+            alone: args.alone,
+            tokens: args.tokens,
             retries: args.retries,
             timeout: args.timeout,
+            attempt_timeout: args.attempt_timeout.unwrap_or(args.timeout / 2),
             requests: args.requests(),
             duration: args.duration,
             rate: args.rate,
@@ -86,12 +96,6 @@ impl Plan {
             processes: args.processes.clone(),
             targets,
         }
-    }
-
-    /// How long one attempt may take, connecting again included: half of what the order may take,
-    /// so that an instance that hangs leaves time to ask another one.
-    pub(crate) fn attempt_limit(&self) -> Duration {
-        self.timeout / 2
     }
 
     /// How long after the run's start the order `number` is due.

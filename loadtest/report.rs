@@ -24,6 +24,7 @@
 //! | `instances` | by the name in the answer: `acknowledged` orders, and their `share` (0 to 1) |
 //! | `turns` | how often the ledger goes from one instance to another (`handovers`), and how often to another token (`tokens`) |
 //! | `longest_pause_seconds`, `longest_pause_at_seconds` | the longest stretch in which orders were tried and none was answered yes or no, and when it began, counted from the run's start (of several items: the longest of all) |
+//! | `slowest_order_seconds` | the longest time that one order was tried: from first sending until it was settled, or else to the end of its last attempt (of several items: the longest of all) |
 //! | `duration_seconds` | from the first request to the last answer |
 //! | `answers_per_second` | settled orders in that time |
 //! | `latency_microseconds` | `min`, `p50`, `p90`, `p99`, `p99_9`, `max` of settled orders, from first sending to answer, asking again included; null if there were none |
@@ -78,6 +79,7 @@ pub(crate) struct Report {
     pub(crate) turns: Turns,
     pub(crate) longest_pause_seconds: f64,
     pub(crate) longest_pause_at_seconds: f64,
+    pub(crate) slowest_order_seconds: f64,
     pub(crate) duration_seconds: f64,
     pub(crate) answers_per_second: f64,
     pub(crate) latency_microseconds: Option<Percentiles>,
@@ -137,12 +139,14 @@ impl Report {
         let mut failures = BTreeMap::new();
         let mut instances = BTreeMap::<String, Share>::new();
         let mut pause = Pause::default();
+        let mut slowest = Duration::ZERO;
         let mut requests = 0;
         for Judged { history, verdict, .. } in &judged {
             requests += history.orders.len();
             if verdict.longest_pause.length() > pause.length() {
                 pause = verdict.longest_pause;
             }
+            slowest = slowest.max(verdict.slowest.pause.length());
             tally += history.tally();
             turns += history.turns();
             before += &history.before;
@@ -206,6 +210,7 @@ impl Report {
             turns,
             longest_pause_seconds: pause.length().as_secs_f64(),
             longest_pause_at_seconds: Duration::from_micros(pause.from).as_secs_f64(),
+            slowest_order_seconds: slowest.as_secs_f64(),
             duration_seconds: load.duration.as_secs_f64(),
             latency_microseconds: load.latencies.percentiles(),
             cpu_seconds: load.cpu_seconds,

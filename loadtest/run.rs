@@ -9,7 +9,7 @@ use hyper::StatusCode;
 use hyper::header::HeaderValue;
 
 use crate::api::{Api, ApiError};
-use crate::checker::{History, StockState, judge};
+use crate::checker::{History, Limits, StockState, judge};
 use crate::cli::Args;
 use crate::end::{Reading, end};
 use crate::endpoint::Endpoint;
@@ -83,9 +83,10 @@ pub(crate) async fn run(args: &Args) -> Result<Report, RunError> {
         writer.finish(histories.as_deref()).map_err(history_error)?;
     }
     let (load, ends) = ran?;
+    let limits = Limits { pause: args.longest_pause, order: args.longest_order };
     let mut judged = Vec::new();
     for (item, End { history, silent }) in plan.items.iter().zip(ends) {
-        let mut verdict = judge(&history, args.longest_pause);
+        let mut verdict = judge(&history, limits);
         verdict.notes.extend(silent);
         judged.push(Judged { item: item.name.clone(), history, verdict });
     }
@@ -118,8 +119,18 @@ async fn sell(
     for ((item, before), orders) in plan.items.iter().zip(before).zip(orders) {
         let Reading { after, gone, ledger, silent } =
             end(plan, item, before.orders).await.map_err(RunError::Judge)?;
-        let (run, quantity) = (item.run.clone(), plan.quantity);
-        let history = History { run, quantity, before, orders, ledger, after, gone };
+        let history = History {
+            run: item.run.clone(),
+            family: plan.run.clone(),
+            alone: plan.alone,
+            tokens: plan.tokens,
+            quantity: plan.quantity,
+            before,
+            orders,
+            ledger,
+            after,
+            gone,
+        };
         ends.push(End { history, silent });
     }
     Ok((load, ends))
@@ -139,6 +150,8 @@ fn run_line(plan: &Plan, connections: usize, before: &[StockState]) -> RunLine {
         abandon: plan.abandon,
         seed: plan.seed,
         quantity: plan.quantity,
+        alone: plan.alone,
+        tokens: plan.tokens,
         instances: plan.endpoints.iter().map(|endpoint| endpoint.url.to_string()).collect(),
         items: items
             .map(|(item, before)| ItemLine {

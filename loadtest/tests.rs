@@ -101,6 +101,26 @@ async fn silence_is_bounded() {
     );
 }
 
+/// Goal: the limit of one attempt is the one that was asked for, so an order that met an instance which
+/// hangs is settled elsewhere soon; and how long it took is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn hanging_attempt_is_left() {
+    let shop = Shop::open(Fault::Hang(1)).await;
+    let (attempt, longest) = ("--attempt-timeout", "--longest-order");
+    let flags = ["--requests", "9", "--concurrency", "3", "--stock", "9", attempt, "300ms"];
+    let report = load(&shop, &[&flags[..], &[longest, "10s"]].concat()).await;
+    let report = report.expect("the shop is open");
+    assert!(report.pass, "{}", report.verdict);
+    assert_eq!((report.acknowledged, report.unknown), (9, 0));
+    assert_eq!(report.unsettled_attempts, [("no answer in time".to_owned(), 1)].into());
+    assert!(report.slowest_order_seconds >= 0.3, "{}", report.slowest_order_seconds);
+
+    let shop = Shop::open(Fault::Hang(1)).await;
+    let report = load(&shop, &[&flags[..], &[longest, "200ms"]].concat()).await;
+    let report = report.expect("the shop is open");
+    assert_eq!(report.reasons[0].kind, "slow_order");
+}
+
 /// Goal: a long run against a service that has gone silent ends soon, and does not pass.
 #[tokio::test(flavor = "multi_thread")]
 async fn long_silence_ends_the_run() {

@@ -1,5 +1,7 @@
 //! What the ledger says, compared with what the buyers were told.
 
+use std::collections::HashSet;
+
 use super::history::{History, LedgerEntry, order_id, u64_from};
 use super::order::{Acknowledgement, Told};
 use super::reason::Reason;
@@ -17,10 +19,16 @@ pub(crate) struct Audit {
     /// Orders of which nobody was told, that may stand and do, and their units.
     pub(crate) standing: u64,
     pub(crate) standing_units: u64,
+    /// Orders of other buyers that are there more than once, by each time after the first.
+    stranger_repeats: Vec<String>,
     untold: Vec<String>,
+    /// Orders of other buyers where there are none.
+    unexpected: Vec<String>,
     misreported: Vec<String>,
     /// Position, earlier token, later token.
     token_drops: Vec<(u64, i64, i64)>,
+    /// Orders without a token, where each must have one.
+    bare: Vec<String>,
     /// The first contradiction.
     pub(crate) contradiction: Option<String>,
 }
@@ -32,6 +40,8 @@ impl Audit {
         let mut remaining = history.before.stock;
         let mut position = history.before.orders;
         let mut token = None;
+        let mut strangers = HashSet::new();
+        let is_guarded = history.is_guarded();
         for entry in &history.ledger {
             audit.units = audit.units.saturating_add(entry.quantity);
             audit.check_sums(entry, &mut position, &mut remaining);
@@ -41,7 +51,13 @@ impl Audit {
                 audit.token_drops.push((entry.position, earlier, later));
             }
             token = entry.token.or(token);
-            audit.check_order(history, entry);
+            if is_guarded && entry.token.is_none() {
+                audit.bare.push(entry.order.clone());
+            }
+            match history.number(&entry.order) {
+                Some(number) => audit.check_order(history, entry, number),
+                None => audit.check_stranger(history, entry, strangers.insert(&entry.order)),
+            }
         }
         audit
     }
@@ -63,17 +79,24 @@ impl Audit {
         (*position, *remaining) = (entry.position, entry.remaining);
     }
 
-    fn check_order(&mut self, history: &History, entry: &LedgerEntry) {
-        let Some(number) = history.number(&entry.order) else {
-            // nobody else's ids begin like this: a service that changes them has sold twice
-            if entry.order.starts_with(&history.run) {
-                self.untold.push(entry.order.clone());
-                return;
-            }
-            self.strangers += 1;
-            self.stranger_units = self.stranger_units.saturating_add(entry.quantity);
+    /// Looks at an order that is none of this item and run.
+    fn check_stranger(&mut self, history: &History, entry: &LedgerEntry, is_new: bool) {
+        if !is_new {
+            self.stranger_repeats.push(entry.order.clone());
+        }
+        // nobody else's ids begin like this: a service that changes them has sold twice
+        if entry.order.starts_with(&history.family) {
+            self.untold.push(entry.order.clone());
             return;
-        };
+        }
+        if history.alone && is_new {
+            self.unexpected.push(entry.order.clone());
+        }
+        self.strangers += 1;
+        self.stranger_units = self.stranger_units.saturating_add(entry.quantity);
+    }
+
+    fn check_order(&mut self, history: &History, entry: &LedgerEntry, number: usize) {
         if let Some(seen) = self.seen.get_mut(number) {
             *seen += 1;
             if *seen > 1 {
@@ -98,13 +121,12 @@ impl Audit {
     /// What is wrong with the ledger.
     pub(crate) fn reasons(&self, history: &History) -> Vec<Reason> {
         let mut reasons = Vec::new();
-        let mut duplicates = self.seen.iter().enumerate().filter(|(_, times)| **times > 1);
-        if let Some((number, _)) = duplicates.next() {
-            let orders = 1 + u64_from(duplicates.count());
-            let example = order_id(&history.run, number);
-            reasons.push(Reason::Duplicates { orders, example });
-        }
+        reasons.extend(self.duplicates(history));
         reasons.extend(self.lost(history));
+        if let Some(example) = self.unexpected.first() {
+            let (orders, example) = (u64_from(self.unexpected.len()), example.clone());
+            reasons.push(Reason::Strangers { orders, example });
+        }
         if let Some(example) = self.untold.first() {
             let (orders, example) = (u64_from(self.untold.len()), example.clone());
             reasons.push(Reason::Untold { orders, example });
@@ -117,10 +139,22 @@ impl Audit {
             let times = u64_from(self.token_drops.len());
             reasons.push(Reason::TokenWentDown { times, position, from, to });
         }
+        if let Some(example) = self.bare.first() {
+            let (orders, example) = (u64_from(self.bare.len()), example.clone());
+            reasons.push(Reason::WithoutToken { orders, example });
+        }
         if let Some(what) = &self.contradiction {
             reasons.push(Reason::LedgerDoesNotAddUp { what: what.clone() });
         }
         reasons
+    }
+
+    fn duplicates(&self, history: &History) -> Option<Reason> {
+        let own = self.seen.iter().enumerate().filter(|(_, times)| **times > 1);
+        let own = own.map(|(number, _)| order_id(&history.run, number));
+        let others: HashSet<_> = self.stranger_repeats.iter().collect();
+        let example = own.clone().next().or_else(|| self.stranger_repeats.first().cloned())?;
+        Some(Reason::Duplicates { orders: u64_from(own.count() + others.len()), example })
     }
 
     fn lost(&self, history: &History) -> Option<Reason> {
@@ -141,4 +175,5 @@ fn differs(answer: &Acknowledgement, entry: &LedgerEntry) -> bool {
     (answer.quantity, answer.remaining, answer.token)
         != (entry.quantity, entry.remaining, entry.token)
         || answer.position.is_some_and(|position| position != entry.position)
+        || entry.instance.as_ref().is_some_and(|instance| *instance != answer.instance)
 }

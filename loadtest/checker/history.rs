@@ -41,6 +41,12 @@ pub(crate) struct LedgerEntry {
 pub(crate) struct History {
     /// What the ids of this run's orders begin with.
     pub(crate) run: String,
+    /// What the ids of all items' orders of this run begin with.
+    pub(crate) family: String,
+    /// Whether nobody else buys meanwhile.
+    pub(crate) alone: bool,
+    /// Whether each order must be accepted under a token, also where no answer tells of one.
+    pub(crate) tokens: bool,
     /// The units that each order asked for.
     pub(crate) quantity: u64,
     /// The state before the first order.
@@ -119,6 +125,12 @@ impl History {
         let number = order.strip_prefix(&self.run)?.strip_prefix('-')?.parse().ok()?;
         // `7` and `007` are two orders
         (order_id(&self.run, number) == order).then_some(number)
+    }
+
+    /// Whether orders are accepted under a token: it was asked for, or an answer tells of one.
+    pub(crate) fn is_guarded(&self) -> bool {
+        let has_token = |order: &Order| matches!(&order.told, Told::Acknowledged(answer) if answer.token.is_some());
+        self.tokens || self.orders.iter().any(has_token)
     }
 
     /// How often the ledger goes from one instance to another, and how often to another token.

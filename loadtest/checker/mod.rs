@@ -6,10 +6,10 @@
 //! | | invariant |
 //! |---|---|
 //! | I1 | acknowledged units are at most those there were; stock + lucky = initial; the ledger adds up |
-//! | I2 | every acknowledged order is in the ledger exactly once, as it was acknowledged |
-//! | I3 | every order in the ledger was acknowledged, or its buyer does not know what became of it |
-//! | I4 | the tokens in the ledger never go down |
-//! | I5 | the sale goes on: no pause is longer than allowed |
+//! | I2 | every acknowledged order is in the ledger exactly once, as it was acknowledged; no order of others is there twice |
+//! | I3 | every order in the ledger was acknowledged, or its buyer does not know what became of it; where nobody else buys, none is of others |
+//! | I4 | the tokens in the ledger never go down; where an answer tells of one, or they are asked for, each entry has one |
+//! | I5 | the sale goes on: no pause is longer than allowed, and no order takes longer than allowed |
 //! | I6 | if A was answered before B was first sent, A stands before B in the ledger; and *sold out* was true at some moment between question and answer |
 //!
 //! A run can fail for other reasons as well, such as answers that are neither yes nor no: then it
@@ -38,4 +38,4 @@ mod tests;
 pub(crate) use history::{History, LedgerEntry, StockState, Tally, Turns, order_id, u64_from};
 pub(crate) use order::{Acknowledgement, Order, Other, Outcome, Told};
 pub(crate) use pause::Pause;
-pub(crate) use verdict::{Verdict, judge};
+pub(crate) use verdict::{Limits, Verdict, judge};

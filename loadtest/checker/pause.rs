@@ -1,4 +1,10 @@
-//! I5: whether the sale went on.
+//! I5: whether the sale went on, for all and for each.
+//!
+//! The pause looks at the sale as a whole: it begins while somebody waits, wherever that is, and any
+//! yes or no ends it. So it also counts the time in which the only orders that are under way wait for
+//! an instance that does not answer, as a buyer does who comes back to one that stands still: how
+//! long that may last is what `--attempt-timeout` bounds. And it does not see one order that
+//! hangs while others are answered: that is what the slowest order tells.
 
 use std::time::Duration;
 
@@ -51,4 +57,25 @@ pub(crate) fn longest(orders: &[Order]) -> Pause {
         }
     }
     longest
+}
+
+/// How long an order was tried: from its first sending to the answer that settled it, or, if there
+/// was none, to the end of its last attempt. The time in which its buyer was away on purpose is in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Slowest {
+    /// The order's number.
+    pub(crate) number: usize,
+    pub(crate) pause: Pause,
+}
+
+/// The order that was tried for the longest time; the first one of several.
+pub(crate) fn slowest(orders: &[Order]) -> Slowest {
+    let mut slowest = Slowest::default();
+    for (number, order) in orders.iter().enumerate() {
+        let pause = Pause { from: order.sent, to: order.ended };
+        if order.attempts > 0 && pause.length() > slowest.pause.length() {
+            slowest = Slowest { number, pause };
+        }
+    }
+    slowest
 }

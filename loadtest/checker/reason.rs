@@ -21,8 +21,12 @@ pub(crate) enum Reason {
     Gone { url: String },
     /// Orders are recorded whose buyers were refused, or that nobody sent.
     Untold { orders: u64, example: String },
+    /// Orders are recorded that are none of this run, where nobody else buys.
+    Strangers { orders: u64, example: String },
     /// An instance wrote with an older token after a newer one: two held the lock.
     TokenWentDown { times: u64, position: u64, from: i64, to: i64 },
+    /// Orders were accepted without a token, where each must have one.
+    WithoutToken { orders: u64, example: String },
     /// Units appeared or vanished.
     Unbalanced { stock: i64, lucky: i64, initial: i64 },
     /// The ledger contradicts itself or the stock.
@@ -37,6 +41,8 @@ pub(crate) enum Reason {
     OutOfOrder { orders: u64, answered: Moment, sent: Moment },
     /// Orders were sent, and for too long none was answered yes or no.
     Paused { pause: Pause, limit: Duration },
+    /// An order was tried for too long.
+    SlowOrder { example: String, took: Duration, orders: u64, limit: Duration },
     /// The instances disagree.
     StatesDiffer { first: String, second: String },
     /// Buyers got an answer that is neither a yes nor a no.
@@ -66,9 +72,9 @@ pub(crate) enum Invariant {
     I2,
     /// Every order in the ledger was acknowledged, or its buyer does not know.
     I3,
-    /// The tokens in the ledger never go down.
+    /// The tokens in the ledger never go down, and none is missing.
     I4,
-    /// The sale goes on.
+    /// The sale goes on, for all and for each.
     I5,
     /// The ledger's order agrees with real time, and so does sold out.
     I6,
@@ -86,9 +92,9 @@ impl Reason {
             | Self::Lost { .. }
             | Self::Gone { .. }
             | Self::Misreported { .. } => Some(Invariant::I2),
-            Self::Untold { .. } => Some(Invariant::I3),
-            Self::TokenWentDown { .. } => Some(Invariant::I4),
-            Self::Paused { .. } => Some(Invariant::I5),
+            Self::Untold { .. } | Self::Strangers { .. } => Some(Invariant::I3),
+            Self::TokenWentDown { .. } | Self::WithoutToken { .. } => Some(Invariant::I4),
+            Self::Paused { .. } | Self::SlowOrder { .. } => Some(Invariant::I5),
             Self::SoldOutTooEarly { .. }
             | Self::SoldOutBeforeSent { .. }
             | Self::OutOfOrder { .. } => Some(Invariant::I6),
@@ -107,7 +113,9 @@ impl Reason {
             Self::Duplicates { .. } => "duplicates",
             Self::Lost { .. } => "lost",
             Self::Untold { .. } => "untold",
+            Self::Strangers { .. } => "strangers",
             Self::TokenWentDown { .. } => "token_went_down",
+            Self::WithoutToken { .. } => "without_token",
             Self::Unbalanced { .. } => "unbalanced",
             Self::LedgerDoesNotAddUp { .. } => "ledger_does_not_add_up",
             Self::Misreported { .. } => "misreported",
@@ -115,6 +123,7 @@ impl Reason {
             Self::SoldOutTooEarly { .. } | Self::SoldOutBeforeSent { .. } => "sold_out_too_early",
             Self::OutOfOrder { .. } => "out_of_order",
             Self::Paused { .. } => "paused",
+            Self::SlowOrder { .. } => "slow_order",
             Self::StatesDiffer { .. } => "states_differ",
             Self::Failed { .. } => "failed",
             Self::Unanswered { .. } => "unanswered",

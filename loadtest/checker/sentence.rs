@@ -1,7 +1,9 @@
 //! The reasons in plain words.
 
 use std::fmt;
+use std::time::Duration;
 
+use super::pause::Pause;
 use super::reason::{Moment, Reason};
 
 /// With the name of the invariant, if there is one.
@@ -44,11 +46,22 @@ impl fmt::Display for Sentence<'_> {
                 "sold to nobody: {} in the ledger that no buyer was told of, such as {example}",
                 are(*orders, "order")
             ),
+            Reason::Strangers { orders, example } => write!(
+                f,
+                "sold to strangers: {} in the ledger and not of this run, such as {example}, though \
+                 nobody else buys",
+                are(*orders, "order")
+            ),
             Reason::TokenWentDown { times, position, from, to } => write!(
                 f,
                 "two holders at once: the tokens in the ledger go down {}, first at position \
                  {position}, from {from} to {to}",
                 count(*times, "time")
+            ),
+            Reason::WithoutToken { orders, example } => write!(
+                f,
+                "without a token: {} accepted without one, such as {example}, and each must have one",
+                were(*orders, "order")
             ),
             Reason::Unbalanced { stock, lucky, initial } => write!(
                 f,
@@ -78,14 +91,10 @@ impl fmt::Display for Sentence<'_> {
             Reason::OutOfOrder { orders, answered, sent } => {
                 out_of_order(f, *orders, answered, sent)
             }
-            Reason::Paused { pause, limit } => write!(
-                f,
-                "paused: for {:.3} s, from {} on, orders were sent and none was answered yes or no; \
-                 {} are allowed",
-                pause.length().as_secs_f64(),
-                at(pause.from),
-                humantime::format_duration(*limit)
-            ),
+            Reason::Paused { pause, limit } => paused(f, *pause, *limit),
+            Reason::SlowOrder { orders, example, took, limit } => {
+                slow(f, *orders, example, *took, *limit)
+            }
             Reason::StatesDiffer { first, second } => {
                 write!(f, "the instances disagree: {first}, but {second}")
             }
@@ -122,6 +131,33 @@ fn oversold(f: &mut fmt::Formatter<'_>, orders: u64, units: u64, available: u64)
             "oversold: {units} sold in {orders}, and there were {available}: {excess} too many"
         )
     }
+}
+
+fn paused(f: &mut fmt::Formatter<'_>, pause: Pause, limit: Duration) -> fmt::Result {
+    write!(
+        f,
+        "paused: for {:.3} s, from {} on, orders were sent and none was answered yes or no; \
+         {} are allowed",
+        pause.length().as_secs_f64(),
+        at(pause.from),
+        humantime::format_duration(limit)
+    )
+}
+
+fn slow(
+    f: &mut fmt::Formatter<'_>,
+    orders: u64,
+    example: &str,
+    took: Duration,
+    limit: Duration,
+) -> fmt::Result {
+    write!(
+        f,
+        "slow: {} tried for longer than {}, the longest time {example}: for {:.3} s",
+        were(orders, "order"),
+        humantime::format_duration(limit),
+        took.as_secs_f64()
+    )
 }
 
 fn out_of_order(

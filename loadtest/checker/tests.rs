@@ -27,7 +27,7 @@ fn order(number: usize, told: Told) -> Order {
 }
 
 fn judge(history: &History) -> Verdict {
-    super::judge(history, None)
+    super::judge(history, Limits::default())
 }
 
 /// 500 orders for 300 units, ten in a batch under one token: all as it should be.
@@ -52,6 +52,9 @@ fn good() -> History {
         .collect();
     History {
         run: RUN.to_owned(),
+        family: RUN.to_owned(),
+        alone: false,
+        tokens: false,
         quantity: 1,
         before: state(300, 0, 0),
         orders,
@@ -155,6 +158,47 @@ fn tokens_swapped() {
     }
     assert_eq!(kinds(&history), ["token_went_down"]);
     assert!(judge(&history).sentence.contains("first at position 11, from 101 to 100"));
+}
+
+/// Goal: an order without a token beside others that have one is found, whoever's it is; and where
+/// tokens are asked for, a sale without any.
+#[test]
+fn tokens_missing() {
+    let mut history = good();
+    history.ledger[299].token = None;
+    history.orders[299] = order(299, Told::Unknown);
+    assert_eq!(kinds(&history), ["without_token"]);
+    history.ledger[299].order = "somebody-else".to_owned();
+    assert_eq!(kinds(&history), ["without_token"]);
+    assert_eq!(
+        judge(&history).sentence,
+        "FAIL: I4 without a token: 1 order was accepted without one, such as somebody-else, and \
+         each must have one"
+    );
+
+    let mut history = good();
+    for (number, entry) in history.ledger.iter_mut().enumerate() {
+        entry.token = None;
+        history.orders[number].told = acknowledged(entry.remaining, None);
+    }
+    assert_eq!(kinds(&history), [""; 0], "nothing guards it, and nobody said that something must");
+    history.tokens = true;
+    assert_eq!(kinds(&history), ["without_token"]);
+
+    let mut history = good_without_a_ledger();
+    history.tokens = true;
+    assert_eq!(kinds(&history), ["without_token"]);
+}
+
+/// Goal: an answer that names another instance than the ledger is found; a ledger that names none
+/// says nothing.
+#[test]
+fn instance_that_contradicts_the_ledger() {
+    let mut history = good();
+    history.ledger[3].instance = None;
+    assert_eq!(kinds(&history), [""; 0]);
+    history.ledger[3].instance = Some("8090".to_owned());
+    assert_eq!(kinds(&history), ["misreported"]);
 }
 
 /// Goal: an entry of this run whose buyer was refused is found, and one that was never sent.
@@ -299,6 +343,51 @@ fn other_buyers() {
 
     history.orders[300].told = acknowledged(0, Some(129));
     assert_eq!(kinds(&history), ["oversold", "lost"]);
+}
+
+/// Goal: where nobody else buys, an order that nobody sent is found, though all sums are right.
+#[test]
+fn stranger_where_nobody_else_buys() {
+    let mut history = good();
+    history.ledger[299].order = "somebody-else".to_owned();
+    history.orders[299].told = Told::SoldOut;
+    assert_eq!(kinds(&history), [""; 0], "it may be anybody's");
+    history.alone = true;
+    assert_eq!(kinds(&history), ["strangers"]);
+    assert_eq!(
+        judge(&history).sentence,
+        "FAIL: I3 sold to strangers: 1 order is in the ledger and not of this run, such as \
+         somebody-else, though nobody else buys"
+    );
+}
+
+/// Goal: whoever's it is, an order that took its unit twice is found.
+#[test]
+fn stranger_twice_in_the_ledger() {
+    let mut history = good();
+    for number in [298, 299] {
+        history.ledger[number].order = "somebody-else".to_owned();
+        history.orders[number].told = Told::SoldOut;
+    }
+    assert_eq!(kinds(&history), ["duplicates"]);
+    let sentence = judge(&history).sentence;
+    assert!(sentence.contains("1 order is more than once in the ledger, such as somebody-else"));
+}
+
+/// Goal: an order of this run that stands in another item's ledger, or under another id, is found.
+#[test]
+fn order_of_this_run_in_the_wrong_ledger() {
+    for id in ["run-2-7", "run-0299", "run-299-again"] {
+        let mut history = good();
+        (history.run, history.family) = ("run-1".to_owned(), "run".to_owned());
+        for (number, entry) in history.ledger.iter_mut().enumerate() {
+            entry.order = order_id("run-1", number);
+        }
+        assert_eq!(kinds(&history), [""; 0]);
+        history.ledger[299].order = id.to_owned();
+        history.orders[299].told = Told::SoldOut;
+        assert_eq!(kinds(&history), ["untold"], "{id}");
+    }
 }
 
 /// A sale that keeps no ledger and was guarded all the same.

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::audit::Audit;
-use super::history::{History, StockState, Tally, u64_from};
-use super::order::Told;
-use super::pause::{self, Pause};
+use super::history::{History, StockState, Tally, order_id, u64_from};
+use super::order::{Order, Told};
+use super::pause::{self, Pause, Slowest};
 use super::real_time;
 use super::reason::Reason;
 use super::sentence::{count, were};
@@ -22,10 +22,21 @@ pub(crate) struct Verdict {
     pub(crate) sentence: String,
     /// The longest stretch in which orders were tried and none was answered yes or no.
     pub(crate) longest_pause: Pause,
+    /// The order that was tried for the longest time.
+    pub(crate) slowest: Slowest,
 }
 
-/// Judges a run. A pause may be as long as `longest_pause`, if that is given.
-pub(crate) fn judge(history: &History, longest_pause: Option<Duration>) -> Verdict {
+/// What I5 allows; without a limit, it is reported and not judged.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Limits {
+    /// The longest stretch in which orders are tried and none is answered yes or no.
+    pub(crate) pause: Option<Duration>,
+    /// The longest time that one order takes until it is settled.
+    pub(crate) order: Option<Duration>,
+}
+
+/// Judges a run.
+pub(crate) fn judge(history: &History, limits: Limits) -> Verdict {
     let tally = history.tally();
     let audit = Audit::of(history);
     let mut reasons = Vec::new();
@@ -33,14 +44,17 @@ pub(crate) fn judge(history: &History, longest_pause: Option<Duration>) -> Verdi
     let no_ledger = keeps_no_ledger(history);
     if no_ledger {
         reasons.extend(unaccounted(history, &tally));
+        reasons.extend(without_token(history, &tally));
     } else {
         reasons.extend(audit.reasons(history));
         reasons.extend(real_time::reasons(history));
     }
     let pause = pause::longest(&history.orders);
-    if let Some(limit) = longest_pause.filter(|limit| pause.length() > *limit) {
+    if let Some(limit) = limits.pause.filter(|limit| pause.length() > *limit) {
         reasons.push(Reason::Paused { pause, limit });
     }
+    let slowest = pause::slowest(&history.orders);
+    reasons.extend(limits.order.and_then(|limit| slow_order(history, slowest, limit)));
     reasons.extend(history.gone.first().map(|url| Reason::Gone { url: url.clone() }));
     reasons.extend(oversold(history, &tally, &audit));
     reasons.extend(settled(history, &tally));
@@ -54,7 +68,7 @@ pub(crate) fn judge(history: &History, longest_pause: Option<Duration>) -> Verdi
         let all: Vec<_> = reasons.iter().map(Reason::to_string).collect();
         format!("FAIL: {}", all.join("; "))
     };
-    Verdict { reasons, notes, sentence, longest_pause: pause }
+    Verdict { reasons, notes, sentence, longest_pause: pause, slowest }
 }
 
 /// A sale that keeps no ledger records nothing, numbers nothing, and says so in every answer.
@@ -81,6 +95,21 @@ fn unaccounted(history: &History, tally: &Tally) -> Option<Reason> {
     let most = told.saturating_add(tally.unknown.saturating_mul(history.quantity));
     let fits = u64::try_from(taken).is_ok_and(|taken| (told..=most).contains(&taken));
     (!fits).then_some(Reason::Unaccounted { told, taken })
+}
+
+fn slow_order(history: &History, slowest: Slowest, limit: Duration) -> Option<Reason> {
+    let too_long = |order: &&Order| Duration::from_micros(order.ended - order.sent) > limit;
+    let orders = u64_from(history.orders.iter().filter(too_long).count());
+    let (example, took) = (order_id(&history.run, slowest.number), slowest.pause.length());
+    (orders > 0).then_some(Reason::SlowOrder { example, took, orders, limit })
+}
+
+/// Without a ledger: no answer has a token.
+fn without_token(history: &History, tally: &Tally) -> Option<Reason> {
+    let is_acknowledged = |order: &Order| order.acknowledged().is_some();
+    let first = history.orders.iter().position(is_acknowledged).filter(|_| history.tokens)?;
+    let example = order_id(&history.run, first);
+    Some(Reason::WithoutToken { orders: tally.acknowledged, example })
 }
 
 fn oversold(history: &History, tally: &Tally, audit: &Audit) -> Option<Reason> {

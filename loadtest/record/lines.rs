@@ -39,6 +39,10 @@ pub(crate) struct RunLine {
     pub(crate) abandon: f64,
     pub(crate) seed: u64,
     pub(crate) quantity: u64,
+    #[serde(default)]
+    pub(crate) alone: bool,
+    #[serde(default)]
+    pub(crate) tokens: bool,
     pub(crate) instances: Vec<String>,
     pub(crate) items: Vec<ItemLine>,
 }

@@ -107,6 +107,9 @@ impl Reading {
         }
         let history = |item: &ItemLine| History {
             run: item.run.clone(),
+            family: run.run.clone(),
+            alone: run.alone,
+            tokens: run.tokens,
             quantity: run.quantity,
             before: item.before.clone(),
             orders: Vec::new(),

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use super::*;
 use crate::checker::{
-    Acknowledgement, History, LedgerEntry, Order, Other, Outcome, StockState, judge, order_id,
+    Acknowledgement, History, LedgerEntry, Limits, Order, Other, Outcome, StockState, judge,
+    order_id,
 };
 
 fn state(stock: i64, lucky: i64, orders: u64) -> StockState {
@@ -27,6 +28,8 @@ fn run_line() -> RunLine {
         abandon: 0.25,
         seed: 7,
         quantity: 1,
+        alone: true,
+        tokens: true,
         instances: vec!["http://a".to_owned(), "http://b".to_owned()],
         items: vec![item(None, "run-1"), item(Some("shoe"), "run-2")],
     }
@@ -64,6 +67,9 @@ fn written(end: bool) -> (Vec<History>, String) {
         .iter()
         .map(|item| History {
             run: item.run.clone(),
+            family: run.run.clone(),
+            alone: run.alone,
+            tokens: run.tokens,
             quantity: 1,
             before: item.before.clone(),
             orders: vec![Order::unsent(); 3],
@@ -109,7 +115,7 @@ fn round_trip() {
     assert_eq!(recorded.histories.len(), 2);
     for (written, read) in histories.iter().zip(&recorded.histories) {
         assert_eq!(format!("{written:?}"), format!("{read:?}"));
-        assert_eq!(judge(written, None), judge(read, None));
+        assert_eq!(judge(written, Limits::default()), judge(read, Limits::default()));
     }
     let unsettled: Vec<_> = recorded.unsettled.iter().map(|(why, n)| (why.as_str(), *n)).collect();
     let expected = [("503 lock-unavailable", 1), ("broken connection", 1), ("client went away", 1)];

@@ -138,6 +138,9 @@ impl Arena {
         } else {
             flag("--probe-path", "/healthz".to_owned());
         }
+        if team.contender.sells() {
+            args.push("--alone".to_owned());
+        }
         args.push("--json".to_owned());
         args.extend(team.urls(orders.instances));
         let log = format!("load-{}.log", uuid::Uuid::new_v4().simple());

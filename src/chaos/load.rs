@@ -14,7 +14,8 @@ use super::scene::Scene;
 use crate::demo::Child;
 use crate::demo::instance::is_setting;
 
-/// How long one order may take, asking again included; an attempt may take half of it.
+/// How long one order may take, asking again included; an attempt may take half of it,
+/// unless a row has it otherwise.
 pub(super) const ORDER_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// How long the load test may take beyond its load: the last orders, and reading the ledger.
@@ -107,7 +108,10 @@ impl Load {
         flag("--seed", seed.to_string());
         flag("--timeout", format!("{}ms", ORDER_TIMEOUT.as_millis()));
         flag("--history", history.to_string_lossy().into_owned());
-        args.push("--json".to_owned());
+        if plan.alone {
+            args.push("--alone".to_owned());
+        }
+        args.extend(["--tokens", "--json"].map(str::to_owned));
         args.extend(plan.flags.iter().map(|&flag| flag.to_owned()));
         args.extend(scene.urls());
         let child = start(scene, "load", &args)?;

@@ -99,6 +99,8 @@ pub(super) struct LoadPlan {
     pub(super) rate: u32,
     pub(super) connections: u32,
     pub(super) stock: u64,
+    /// Whether nobody else buys; not so where the fault itself sends orders.
+    pub(super) alone: bool,
     /// Further flags of the load test.
     pub(super) flags: &'static [&'static str],
 }
@@ -145,5 +147,13 @@ impl LoadPlan {
 
     /// Some thousands a second, of a stock that does not end.
     pub(super) const USUAL: Self =
-        Self { rate: 2000, connections: 100, stock: ENDLESS_STOCK, flags: &[] };
+        Self { rate: 2000, connections: 100, stock: ENDLESS_STOCK, alone: true, flags: &[] };
+
+    /// As usual, by buyers that soon leave an instance which stands still: otherwise the last one who
+    /// waits there, while nobody else has anything to ask for, looks like a sale that does not go on.
+    pub(super) const LEAVES_SOON: Self =
+        Self { flags: &["--attempt-timeout", "1s"], ..Self::USUAL };
+
+    /// As usual, beside orders that the fault sends.
+    pub(super) const NOT_ALONE: Self = Self { alone: false, ..Self::USUAL };
 }

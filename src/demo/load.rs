@@ -90,7 +90,7 @@ impl Load {
         .into_iter()
         .flat_map(|(flag, value)| [flag.to_owned(), value.to_string()])
         .collect();
-        args.push("--json".to_owned());
+        args.extend(["--alone", "--json"].map(str::to_owned));
         args.extend(urls.iter().cloned());
         let log = dir.path().join("loadtest.json");
         let child = Child::start_talking(program, args, dir, &log, STOP_GRACE, is_setting);

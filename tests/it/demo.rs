@@ -11,6 +11,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
+use crate::support::ports::{PortTaken, on_free_ports, reserve};
 use crate::support::{DEADLINE, eventually, processes};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_flash-sale");
@@ -24,9 +25,11 @@ struct Demo {
     port: u16,
 }
 
+/// Where the second instance listens, beyond the first one.
+const SECOND: u16 = 10;
+
 fn two_free_ports() -> u16 {
-    let mut ports = std::iter::repeat_with(|| ports::free_ports::<1>().unwrap()[0]).take(100);
-    ports.find(|port| ports::is_free(port + 10)).unwrap()
+    reserve(&[0, SECOND])
 }
 
 impl Demo {
@@ -61,20 +64,39 @@ impl Demo {
     }
 
     /// Reads on until a line contains `text`.
-    async fn until_it_says(&mut self, text: &str) {
+    async fn until_it_says(&mut self, text: &str) -> Result<(), PortTaken> {
         loop {
             let line = timeout(DEADLINE, self.stdout.next_line()).await.expect("it says something");
             let Some(line) = line.unwrap() else {
+                self.look_for_a_taken_port(&[0, SECOND])?;
                 panic!("it never said {text:?}, but {}{}", self.said, self.stderr());
             };
             self.said.extend([line.as_str(), "\n"]);
             if line.contains(text) {
-                return;
+                return Ok(());
             }
         }
     }
 
-    async fn end(&mut self) -> ExitStatus {
+    /// Whether another program was faster than an instance.
+    fn look_for_a_taken_port(&self, offsets: &[u16]) -> Result<(), PortTaken> {
+        let stderr = self.stderr();
+        let is_taken = |port| {
+            stderr.contains(&format!("port {port} is taken:"))
+                || stderr.contains(&format!("cannot listen on 127.0.0.1:{port}: something else"))
+        };
+        let mut ports = offsets.iter().map(|offset| self.port + offset);
+        if ports.any(is_taken) { Err(PortTaken) } else { Ok(()) }
+    }
+
+    /// Waits for its end.
+    async fn end(&mut self) -> Result<ExitStatus, PortTaken> {
+        let status = self.end_anyhow().await;
+        self.look_for_a_taken_port(&[0, SECOND])?;
+        Ok(status)
+    }
+
+    async fn end_anyhow(&mut self) -> ExitStatus {
         while let Some(line) = timeout(DEADLINE, self.stdout.next_line()).await.unwrap().unwrap() {
             self.said.extend([line.as_str(), "\n"]);
         }
@@ -89,7 +111,7 @@ impl Demo {
             let (_, rest) = line.split_once(" answers on 127.0.0.1:")?;
             rest.split(' ').next()?.parse().ok()
         });
-        let mut ports = [self.port, self.port + 10].into_iter().chain(server_ports);
+        let mut ports = [self.port, self.port + SECOND].into_iter().chain(server_ports);
         files == 0
             && ports.all(ports::is_free)
             && processes(&self.temp.path().to_string_lossy()).is_empty()
@@ -105,34 +127,42 @@ impl Demo {
 /// Goal: the first promise of the project, with its numbers.
 #[tokio::test]
 async fn once_passes() {
-    let mut demo = Demo::start(&["--once"]);
-    let status = demo.end().await;
-    assert_eq!(status.code(), Some(0), "{}{}", demo.said, demo.stderr());
-    let said = demo.said.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(
+    on_free_ports(async || {
+        let mut demo = Demo::start(&["--once"]);
+        let status = demo.end().await?;
+        assert_eq!(status.code(), Some(0), "{}{}", demo.said, demo.stderr());
+        let said = demo.said.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(
         said.contains(
             "PASS 300 units, 500 buyers, 2 instances: 300 sold, 200 told sold out, nobody got a \
              unit that was not there."
         ),
         "{said}"
     );
-    assert!(demo.said.lines().all(|line| line.chars().count() <= 80), "{}", demo.said);
-    assert!(!demo.said.contains('\x1b'), "colour is for terminals");
-    demo.assert_everything_is_gone();
+        assert!(demo.said.lines().all(|line| line.chars().count() <= 80), "{}", demo.said);
+        assert!(!demo.said.contains('\x1b'), "colour is for terminals");
+        demo.assert_everything_is_gone();
+        Ok(())
+    })
+    .await;
 }
 
 async fn oversells(lock: &str) {
-    let mut demo = Demo::start(&["--once", "--lock", lock]);
-    let status = demo.end().await;
-    assert_eq!(status.code(), Some(1), "{}{}", demo.said, demo.stderr());
-    let said = demo.said.split_whitespace().collect::<Vec<_>>().join(" ");
-    let (_, after) = said.split_once("FAIL 300 units, 500 buyers, 2 instances: sold ").unwrap();
-    let mut words = after.split(' ');
-    let sold: u64 = words.next().unwrap().parse().unwrap();
-    assert!(sold > 300);
-    let told = format!("{sold} of 300: {} too many. That is what happens without", sold - 300);
-    assert!(after.starts_with(&told), "{said}");
-    demo.assert_everything_is_gone();
+    on_free_ports(async || {
+        let mut demo = Demo::start(&["--once", "--lock", lock]);
+        let status = demo.end().await?;
+        assert_eq!(status.code(), Some(1), "{}{}", demo.said, demo.stderr());
+        let said = demo.said.split_whitespace().collect::<Vec<_>>().join(" ");
+        let (_, after) = said.split_once("FAIL 300 units, 500 buyers, 2 instances: sold ").unwrap();
+        let mut words = after.split(' ');
+        let sold: u64 = words.next().unwrap().parse().unwrap();
+        assert!(sold > 300);
+        let told = format!("{sold} of 300: {} too many. That is what happens without", sold - 300);
+        assert!(after.starts_with(&told), "{said}");
+        demo.assert_everything_is_gone();
+        Ok(())
+    })
+    .await;
 }
 
 /// Goal: the demo shows why the lock is there.
@@ -151,27 +181,35 @@ async fn with_a_local_lock_it_oversells_and_says_so() {
 /// instance is all there is.
 #[tokio::test]
 async fn other_guards_pass_where_they_are_right() {
-    for (lock, instances) in
-        [("etcd-recipe", "2"), ("etcd-rpc", "2"), ("unguarded", "2"), ("local", "1")]
-    {
-        let sale = ["--requests", "60", "--stock", "40", "--instances", instances];
-        let mut demo = Demo::start(&[&["--once", "--lock", lock], &sale[..]].concat());
-        let status = demo.end().await;
-        assert_eq!(status.code(), Some(0), "{lock}: {}{}", demo.said, demo.stderr());
-        assert!(demo.said.contains("40 sold, 20 told sold out"), "{lock}: {}", demo.said);
-        demo.assert_everything_is_gone();
-    }
+    on_free_ports(async || {
+        for (lock, instances) in
+            [("etcd-recipe", "2"), ("etcd-rpc", "2"), ("unguarded", "2"), ("local", "1")]
+        {
+            let sale = ["--requests", "60", "--stock", "40", "--instances", instances];
+            let mut demo = Demo::start(&[&["--once", "--lock", lock], &sale[..]].concat());
+            let status = demo.end().await?;
+            assert_eq!(status.code(), Some(0), "{lock}: {}{}", demo.said, demo.stderr());
+            assert!(demo.said.contains("40 sold, 20 told sold out"), "{lock}: {}", demo.said);
+            demo.assert_everything_is_gone();
+        }
+        Ok(())
+    })
+    .await;
 }
 
 async fn ends_in_order_on(signal: Signal) {
-    let mut demo = Demo::start(&[]);
-    demo.until_it_says("Serving until Ctrl-C.").await;
-    assert!(!demo.is_everything_gone());
-    demo.signal(signal);
-    let status = demo.end().await;
-    assert_eq!(status.code(), Some(0), "{}{}", demo.said, demo.stderr());
-    assert!(demo.said.contains("Everything is stopped and removed."), "{}", demo.said);
-    demo.assert_everything_is_gone();
+    on_free_ports(async || {
+        let mut demo = Demo::start(&[]);
+        demo.until_it_says("Serving until Ctrl-C.").await?;
+        assert!(!demo.is_everything_gone());
+        demo.signal(signal);
+        let status = demo.end().await?;
+        assert_eq!(status.code(), Some(0), "{}{}", demo.said, demo.stderr());
+        assert!(demo.said.contains("Everything is stopped and removed."), "{}", demo.said);
+        demo.assert_everything_is_gone();
+        Ok(())
+    })
+    .await;
 }
 
 /// Goal: it serves until Ctrl-C, and leaves nothing then.
@@ -195,109 +233,190 @@ async fn hang_up_leaves_nothing() {
 /// Goal: a signal that comes while things are being started is as good as one that comes later.
 #[tokio::test]
 async fn signal_before_the_verdict_leaves_nothing() {
-    for first_words in ["starting", "etcd answers", "load test"] {
-        let mut demo = Demo::start(&["--once"]);
-        demo.until_it_says(first_words).await;
-        demo.signal(Signal::TERM);
-        let status = demo.end().await;
-        assert_eq!(status.code(), Some(143), "{first_words}: {}{}", demo.said, demo.stderr());
-        demo.assert_everything_is_gone();
-    }
+    on_free_ports(async || {
+        for first_words in ["starting", "etcd answers", "load test"] {
+            let mut demo = Demo::start(&["--once"]);
+            demo.until_it_says(first_words).await?;
+            demo.signal(Signal::TERM);
+            let status = demo.end().await?;
+            assert_eq!(status.code(), Some(143), "{first_words}: {}{}", demo.said, demo.stderr());
+            demo.assert_everything_is_gone();
+        }
+        Ok(())
+    })
+    .await;
 }
 
 /// Goal: two signals in a row leave nothing either.
 #[tokio::test]
 async fn second_signal_leaves_nothing() {
-    let mut demo = Demo::start(&[]);
-    demo.until_it_says("Serving until Ctrl-C.").await;
-    demo.signal(Signal::INT);
-    demo.until_it_says("Stopping").await;
-    demo.signal(Signal::INT);
-    demo.end().await;
-    demo.assert_everything_is_gone();
+    on_free_ports(async || {
+        let mut demo = Demo::start(&[]);
+        demo.until_it_says("Serving until Ctrl-C.").await?;
+        demo.signal(Signal::INT);
+        demo.until_it_says("Stopping").await?;
+        demo.signal(Signal::INT);
+        demo.end().await?;
+        demo.assert_everything_is_gone();
+        Ok(())
+    })
+    .await;
 }
 
 /// Goal: the end that it cannot notice.
 #[tokio::test]
 async fn kill_leaves_nothing() {
-    let mut demo = Demo::start(&[]);
-    demo.until_it_says("Serving until Ctrl-C.").await;
-    assert!(!demo.is_everything_gone());
-    demo.signal(Signal::KILL);
-    demo.process.wait().await.unwrap();
-    eventually("nothing is left", async || demo.is_everything_gone()).await;
+    on_free_ports(async || {
+        let mut demo = Demo::start(&[]);
+        demo.until_it_says("Serving until Ctrl-C.").await?;
+        assert!(!demo.is_everything_gone());
+        demo.signal(Signal::KILL);
+        demo.process.wait().await.unwrap();
+        eventually("nothing is left", async || demo.is_everything_gone()).await;
+        Ok(())
+    })
+    .await;
 }
 
 /// Goal: an instance that dies is reported, and the other one goes on selling.
 #[tokio::test]
 async fn dead_instance_is_reported() {
-    let mut demo = Demo::start(&[]);
-    demo.until_it_says("Serving until Ctrl-C.").await;
-    let listen = format!("--listen 127.0.0.1:{}", demo.port);
-    // its guardian is a shell that has the same arguments
-    let mut found = processes(&listen);
-    found.retain(|(_, command)| command.starts_with(PROGRAM));
-    assert_eq!(found.len(), 1, "{found:?}");
-    kill_process(Pid::from_raw(found[0].0).unwrap(), Signal::KILL).unwrap();
-    demo.until_it_says(&format!("instance {} has ended", demo.port)).await;
-    let answer =
-        flash_sale::demo::probe::http(axum::http::Method::GET, demo.port + 10, "/readyz", "");
-    assert_eq!(answer.await.unwrap().0, 200);
-    demo.signal(Signal::INT);
-    assert_eq!(demo.end().await.code(), Some(0));
-    demo.assert_everything_is_gone();
+    on_free_ports(async || {
+        let mut demo = Demo::start(&[]);
+        demo.until_it_says("Serving until Ctrl-C.").await?;
+        let listen = format!("--listen 127.0.0.1:{}", demo.port);
+        // its guardian is a shell that has the same arguments
+        let mut found = processes(&listen);
+        found.retain(|(_, command)| command.starts_with(PROGRAM));
+        assert_eq!(found.len(), 1, "{found:?}");
+        kill_process(Pid::from_raw(found[0].0).unwrap(), Signal::KILL).unwrap();
+        demo.until_it_says(&format!("instance {} has ended", demo.port)).await?;
+        let answer = flash_sale::demo::probe::http(
+            axum::http::Method::GET,
+            demo.port + SECOND,
+            "/readyz",
+            "",
+        );
+        assert_eq!(answer.await.unwrap().0, 200);
+        demo.signal(Signal::INT);
+        assert_eq!(demo.end().await?.code(), Some(0));
+        demo.assert_everything_is_gone();
+        Ok(())
+    })
+    .await;
 }
 
 /// Goal: a taken port is a sentence that names it, before anything is started.
 #[tokio::test]
 async fn taken_port_gets_a_sentence() {
-    let port = two_free_ports();
-    let listener = std::net::TcpListener::bind(("127.0.0.1", port + 10)).unwrap();
-    let mut demo = Demo::start_at(port, &["--once"], |_| {});
-    let status = demo.end().await;
-    let sentence = format!(
-        "port {} is taken: stop what listens there or choose another with --port",
-        port + 10
+    on_free_ports(async || {
+        let port = two_free_ports();
+        let listener = std::net::TcpListener::bind(("127.0.0.1", port + SECOND));
+        let listener = listener.map_err(|_| PortTaken)?;
+        let mut demo = Demo::start_at(port, &["--once"], |_| {});
+        let status = demo.end_anyhow().await;
+        demo.look_for_a_taken_port(&[0])?;
+        let sentence = format!(
+            "port {} is taken: stop what listens there or choose another with --port",
+            port + SECOND
+        );
+        assert!(demo.stderr().contains(&sentence), "{}", demo.stderr());
+        assert_eq!((status.code(), demo.said.as_str()), (Some(2), ""));
+        drop(listener);
+        demo.assert_everything_is_gone();
+        Ok(())
+    })
+    .await;
+}
+
+/// Goal: a port that another program takes after the demo has looked at it costs a test another play, on
+/// other ports, and no more. Method: an etcd that starts only when the port is taken.
+#[tokio::test]
+async fn port_that_is_taken_meanwhile_is_no_failure() {
+    let programs = tempfile::tempdir().unwrap();
+    let path = std::env::var_os("PATH").unwrap();
+    let mut etcd = std::env::split_paths(&path).map(|dir| dir.join("etcd"));
+    let etcd = etcd.find(|etcd| etcd.is_file()).unwrap();
+    let gate = programs.path().join("gate");
+    let script = format!(
+        "while [ ! -e {} ]; do sleep 0.02; done; exec {} \"$@\"",
+        gate.display(),
+        etcd.display()
     );
-    assert!(demo.stderr().contains(&sentence), "{}", demo.stderr());
-    assert_eq!((status.code(), demo.said.as_str()), (Some(2), ""));
-    drop(listener);
-    demo.assert_everything_is_gone();
+    executable(&programs.path().join("etcd"), &script);
+    let path = [programs.path().to_owned()].into_iter().chain(std::env::split_paths(&path));
+    let path = std::env::join_paths(path).unwrap();
+
+    let mut plays = 0;
+    on_free_ports(async || {
+        plays += 1;
+        let flags = ["--once", "--requests", "10", "--stock", "5"];
+        let mut demo = Demo::start_at(two_free_ports(), &flags, |command| {
+            command.env("PATH", &path);
+        });
+        demo.until_it_says("starting").await?;
+        let _other = (plays == 1).then(|| std::net::TcpListener::bind(("127.0.0.1", demo.port)));
+        std::fs::write(&gate, "").unwrap();
+        let status = demo.end().await?;
+        assert_eq!(status.code(), Some(0), "{}{}", demo.said, demo.stderr());
+        demo.assert_everything_is_gone();
+        Ok(())
+    })
+    .await;
+    assert!(plays > 1, "the port was taken");
+}
+
+/// Goal: no two tests of this run get the same ports, though none listens on them yet.
+#[test]
+fn reserved_ports_differ() {
+    let mut all: Vec<_> =
+        (0..200).map(|_| two_free_ports()).flat_map(|p| [p, p + SECOND]).collect();
+    all.sort_unstable();
+    assert!(all.windows(2).all(|pair| pair[0] != pair[1]), "{all:?}");
 }
 
 /// Goal: without etcd, a sentence that says how to get it.
 #[tokio::test]
 async fn missing_etcd_gets_a_sentence() {
-    let empty = tempfile::tempdir().unwrap();
-    let mut demo = Demo::start_at(two_free_ports(), &["--once"], |command| {
-        command.env("PATH", empty.path());
-    });
-    assert_eq!(demo.end().await.code(), Some(2));
-    let stderr = demo.stderr();
-    for words in ["is not installed", "make setup", "apt-get install", "dnf", "brew"] {
-        assert!(stderr.contains(words), "{stderr}");
-    }
-    demo.assert_everything_is_gone();
+    on_free_ports(async || {
+        let empty = tempfile::tempdir().unwrap();
+        let mut demo = Demo::start_at(two_free_ports(), &["--once"], |command| {
+            command.env("PATH", empty.path());
+        });
+        assert_eq!(demo.end().await?.code(), Some(2));
+        let stderr = demo.stderr();
+        for words in ["is not installed", "make setup", "apt-get install", "dnf", "brew"] {
+            assert!(stderr.contains(words), "{stderr}");
+        }
+        demo.assert_everything_is_gone();
+        Ok(())
+    })
+    .await;
 }
 
 /// Goal: a failure half-way is told with its cause, and what was started is gone. Method: a Redis
 /// that does not start, beside the real etcd.
 #[tokio::test]
 async fn failure_half_way_leaves_nothing() {
-    let programs = tempfile::tempdir().unwrap();
-    let path = std::env::var_os("PATH").unwrap();
-    let etcd = std::env::split_paths(&path).map(|dir| dir.join("etcd")).find(|etcd| etcd.is_file());
-    std::os::unix::fs::symlink(etcd.unwrap(), programs.path().join("etcd")).unwrap();
-    executable(&programs.path().join("redis-server"), "echo the disk is on fire; exit 3");
-    let mut demo = Demo::start_at(two_free_ports(), &["--once"], |command| {
-        command.env("PATH", programs.path());
-    });
-    assert_eq!(demo.end().await.code(), Some(2));
-    let stderr = demo.stderr();
-    for words in ["Redis ended before it answered", "exit status: 3", "the disk is on fire"] {
-        assert!(stderr.contains(words), "{stderr}");
-    }
-    demo.assert_everything_is_gone();
+    on_free_ports(async || {
+        let programs = tempfile::tempdir().unwrap();
+        let path = std::env::var_os("PATH").unwrap();
+        let etcd =
+            std::env::split_paths(&path).map(|dir| dir.join("etcd")).find(|etcd| etcd.is_file());
+        std::os::unix::fs::symlink(etcd.unwrap(), programs.path().join("etcd")).unwrap();
+        executable(&programs.path().join("redis-server"), "echo the disk is on fire; exit 3");
+        let mut demo = Demo::start_at(two_free_ports(), &["--once"], |command| {
+            command.env("PATH", programs.path());
+        });
+        assert_eq!(demo.end().await?.code(), Some(2));
+        let stderr = demo.stderr();
+        for words in ["Redis ended before it answered", "exit status: 3", "the disk is on fire"] {
+            assert!(stderr.contains(words), "{stderr}");
+        }
+        demo.assert_everything_is_gone();
+        Ok(())
+    })
+    .await;
 }
 
 /// Goal: without the load test beside the program, a sentence that says how to build it.
@@ -306,14 +425,21 @@ async fn missing_loadtest_gets_a_sentence() {
     let alone = tempfile::tempdir().unwrap();
     let program = alone.path().join("flash-sale");
     std::fs::copy(PROGRAM, &program).unwrap();
-    let output = Command::new(program)
-        .args(["demo", "--once", "--port", &two_free_ports().to_string()])
-        .output()
-        .await
-        .unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(stderr.contains("cargo build --release --bins"), "{stderr}");
-    assert_eq!(output.status.code(), Some(2));
+    on_free_ports(async || {
+        let output = Command::new(&program)
+            .args(["demo", "--once", "--port", &two_free_ports().to_string()])
+            .output()
+            .await
+            .unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        if stderr.contains("is taken:") {
+            return Err(PortTaken);
+        }
+        assert!(stderr.contains("cargo build --release --bins"), "{stderr}");
+        assert_eq!(output.status.code(), Some(2));
+        Ok(())
+    })
+    .await;
 }
 
 fn executable(path: &Path, script: &str) {

@@ -107,11 +107,23 @@ fn sale(random: &mut Random) -> History {
     let lucky = initial - stock;
     let state = StockState { stock, lucky, initial, orders: u64_from(ledger.len()) };
     let after = vec![("a".to_owned(), state)];
-    History { run: RUN.to_owned(), quantity, before, orders, ledger, after, gone: Vec::new() }
+    History {
+        run: RUN.to_owned(),
+        family: RUN.to_owned(),
+        alone: true,
+        tokens: true,
+        quantity,
+        before,
+        orders,
+        ledger,
+        after,
+        gone: Vec::new(),
+    }
 }
 
 fn violations(history: &History, longest_pause: Option<Duration>) -> Vec<Invariant> {
-    let verdict = super::super::judge(history, longest_pause);
+    let limits = Limits { pause: longest_pause, ..Limits::default() };
+    let verdict = super::super::judge(history, limits);
     verdict.reasons.iter().filter_map(Reason::invariant).collect()
 }
 
@@ -162,6 +174,13 @@ fn sell_one_more(history: &mut History, random: &mut Random) -> bool {
     true
 }
 
+/// Of an order that has no answer: else it is lost as well, which is another damage.
+fn give_it_to_a_stranger(history: &mut History, random: &mut Random) -> bool {
+    let number = number_of(history, |order| order.told == Told::Unknown, random);
+    let place = number.and_then(|number| place_of(history, number));
+    place.map(|place| history.ledger[place].order = "somebody-else".to_owned()).is_some()
+}
+
 fn unbalance_the_stock(history: &mut History, random: &mut Random) -> bool {
     let state = &mut history.after[0].1;
     let counter = if random.below(2) == 0 { &mut state.stock } else { &mut state.lucky };
@@ -185,6 +204,14 @@ fn swap_tokens(history: &mut History, random: &mut Random) -> bool {
     let (one, other) = (history.ledger[place].token, history.ledger[place + 1].token);
     (history.ledger[place].token, history.ledger[place + 1].token) = (other, one);
     one != other
+}
+
+fn forget_a_token(history: &mut History, random: &mut Random) -> bool {
+    if history.ledger.is_empty() {
+        return false;
+    }
+    let place = random.index(history.ledger.len());
+    history.ledger[place].token.take().is_some()
 }
 
 /// Swaps two entries of which one was answered before the other was sent.
@@ -212,13 +239,15 @@ fn refuse_too_early(history: &mut History, random: &mut Random) -> bool {
 /// Goal: each damage is found as what it is, whatever the sale looked like.
 #[test]
 fn damaged_sales_fail() {
-    let damages: [(Damage, Invariant); 8] = [
+    let damages: [(Damage, Invariant); 10] = [
         (sell_one_more, Invariant::I1),
         (unbalance_the_stock, Invariant::I1),
         (lose_an_entry, Invariant::I2),
         (repeat_an_entry, Invariant::I2),
+        (give_it_to_a_stranger, Invariant::I3),
         (refuse_who_got_it, Invariant::I3),
         (swap_tokens, Invariant::I4),
+        (forget_a_token, Invariant::I4),
         (turn_time_round, Invariant::I6),
         (refuse_too_early, Invariant::I6),
     ];

@@ -140,11 +140,42 @@ fn pause_too_long() {
     let verdict = judge(&history);
     assert_eq!(verdict.reasons, []);
     assert_eq!(verdict.longest_pause, Pause { from: 1199, to: 4_001_200 });
-    assert!(super::super::judge(&history, Some(Duration::from_millis(4001))).reasons.is_empty());
-    let verdict = super::super::judge(&history, Some(Duration::from_secs(4)));
+    let judge = |pause| {
+        let limits = Limits { pause: Some(pause), ..Limits::default() };
+        super::super::judge(&history, limits)
+    };
+    assert!(judge(Duration::from_millis(4001)).reasons.is_empty());
+    let verdict = judge(Duration::from_secs(4));
     assert_eq!(
         verdict.sentence,
         "FAIL: I5 paused: for 4.000 s, from 0.001199 s on, orders were sent and none was answered \
          yes or no; 4s are allowed"
     );
+}
+
+/// Goal: an order that hangs while others are answered is found, which no pause shows; and one that
+/// never was answered as well.
+#[test]
+fn order_that_hangs() {
+    let limits = |seconds| Limits {
+        pause: Some(Duration::from_secs(1)),
+        order: Some(Duration::from_secs(seconds)),
+    };
+    for told in [Told::SoldOut, Told::Unknown] {
+        let mut history = good();
+        history.orders[420].told = told;
+        history.orders[420].ended = 5_000_001;
+        for (number, order) in history.orders[421..].iter_mut().enumerate() {
+            (order.sent, order.ended) =
+                (u64_from(number) * 100_000, u64_from(number) * 100_000 + 9);
+        }
+        assert!(super::super::judge(&history, limits(6)).reasons.is_empty());
+        let verdict = super::super::judge(&history, limits(5));
+        assert_eq!(verdict.slowest.number, 420);
+        assert_eq!(
+            verdict.sentence,
+            "FAIL: I5 slow: 1 order was tried for longer than 5s, the longest time run-420: for \
+             5.000 s"
+        );
+    }
 }

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::chaos::cluster;
 use crate::chaos::error::ChaosError;
-use crate::chaos::row::{Control, Row, Setup, TTL, Trial};
+use crate::chaos::row::{Control, LoadPlan, Row, Setup, TTL, Trial};
 use crate::chaos::scene::Scene;
 use crate::demo::{Proxy, probe};
 
@@ -104,7 +104,8 @@ fn compacted() -> Row {
 }
 
 fn out_of_space() -> Row {
-    let setup = Setup { etcd_quota_bytes: Some(16 << 20), ..Setup::USUAL };
+    let setup =
+        Setup { etcd_quota_bytes: Some(16 << 20), load: LoadPlan::NOT_ALONE, ..Setup::USUAL };
     let trial = Trial {
         setup,
         play: |scene| fill(scene).boxed_local(),

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use crate::chaos::cluster;
 use crate::chaos::error::ChaosError;
-use crate::chaos::row::{Control, Row, Setup, TTL, Trial};
+use crate::chaos::row::{Control, LoadPlan, Row, Setup, TTL, Trial};
 use crate::chaos::scene::Scene;
 use crate::demo::instance::LOCK_NAME;
 use crate::demo::{Proxy, Way};
@@ -51,7 +51,7 @@ fn write_late() -> Row {
 }
 
 fn cut_off() -> Row {
-    let setup = Setup { etcd_proxies: true, ..Setup::USUAL };
+    let setup = Setup { etcd_proxies: true, load: LoadPlan::LEAVES_SOON, ..Setup::USUAL };
     let trial = Trial {
         setup,
         play: |scene| cut_off_holder(scene).boxed_local(),

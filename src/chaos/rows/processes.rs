@@ -9,7 +9,7 @@ use crate::chaos::cluster;
 use crate::chaos::error::ChaosError;
 use crate::chaos::evidence::Finding;
 use crate::chaos::flood;
-use crate::chaos::row::{Control, Row, Setup, TTL, Trial};
+use crate::chaos::row::{Control, LoadPlan, Row, Setup, TTL, Trial};
 use crate::chaos::scene::Scene;
 use crate::chaos::trial::NO_FAULT;
 use crate::demo::Proxy;
@@ -27,7 +27,8 @@ pub(super) fn rows() -> Vec<Row> {
 }
 
 fn holder_paused() -> Row {
-    let setup = Setup { fault_points: &["before-write:stop"], ..Setup::USUAL };
+    let setup =
+        Setup { fault_points: &["before-write:stop"], load: LoadPlan::LEAVES_SOON, ..Setup::USUAL };
     let trial = Trial {
         setup,
         play: |scene| pause_holder(scene).boxed_local(),
@@ -86,7 +87,12 @@ fn holder_killed() -> Row {
 }
 
 fn waiter_gone() -> Row {
-    let setup = Setup { client_proxies: true, fault_points: &[SITS], ..Setup::USUAL };
+    let setup = Setup {
+        client_proxies: true,
+        fault_points: &[SITS],
+        load: LoadPlan::NOT_ALONE,
+        ..Setup::USUAL
+    };
     let trial = Trial {
         setup,
         play: |scene| waiters_leave(scene).boxed_local(),
@@ -113,7 +119,7 @@ fn waiter_gone() -> Row {
 }
 
 fn runtime_starved() -> Row {
-    let setup = Setup { can_starve: true, ..Setup::USUAL };
+    let setup = Setup { can_starve: true, load: LoadPlan::LEAVES_SOON, ..Setup::USUAL };
     let trial = Trial {
         setup,
         play: |scene| starve(scene).boxed_local(),

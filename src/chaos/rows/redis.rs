@@ -51,7 +51,7 @@ fn rolled_back() -> Row {
         name: "redis-rolled-back",
         fault: "Redis comes back without the last orders of each instance, then with them",
         trial: Trial {
-            setup: Setup::USUAL,
+            setup: Setup { load: LoadPlan::NOT_ALONE, ..Setup::USUAL },
             play: |scene| roll_back(scene).boxed_local(),
             round: Duration::from_secs(5),
             // all buyers have been told to ask again in a second
@@ -127,7 +127,7 @@ fn full() -> Row {
         trial: Trial {
             // those who are told to ask again in a second wait so long, and others come meanwhile
             setup: Setup {
-                load: LoadPlan { connections: 1000, ..LoadPlan::USUAL },
+                load: LoadPlan { connections: 1000, ..LoadPlan::NOT_ALONE },
                 ..Setup::USUAL
             },
             play: |scene| fill(scene).boxed_local(),

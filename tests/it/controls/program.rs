@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
 
-use flash_sale::demo::{ports, probe};
+use flash_sale::demo::probe;
 use hyper::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
 use crate::http::client::{Answer, Connection};
+use crate::support::ports::address_in;
 use crate::support::{eventually, within};
 
 /// A running program. It is killed when this is dropped.
@@ -25,21 +26,21 @@ impl Program {
     /// Starts it over these servers, with these flags besides, and waits until it can sell. `DIR` in a
     /// flag is a directory of its own.
     pub(super) async fn start(etcd: &str, redis: &str, lock_name: &str, flags: &[&str]) -> Self {
-        let [port] = ports::free_ports().unwrap();
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
         let dir = tempfile::tempdir().unwrap();
         let own = dir.path().to_str().unwrap();
+        let log = dir.path().join("stderr");
         let child = Command::new(env!("CARGO_BIN_EXE_flash-sale"))
-            .args(["serve", "--demo", "--listen", &address.to_string()])
+            .args(["serve", "--demo", "--listen", "127.0.0.1:0"])
             .args(["--etcd", etcd, "--redis", redis, "--lock-name", lock_name])
             .args(flags.iter().map(|flag| flag.replace("DIR", own)))
-            .stderr(Stdio::null())
+            .stderr(std::fs::File::create(&log).unwrap())
             .kill_on_drop(true)
             .spawn()
             .unwrap();
+        let address = address_in(&log).await;
         let program = Self { child, address, dir };
         eventually("the program is ready", async || {
-            let answer = probe::http(Method::GET, port, "/readyz", "").await;
+            let answer = probe::http(Method::GET, address.port(), "/readyz", "").await;
             answer.is_ok_and(|(status, _)| status.as_u16() == 200)
         })
         .await;

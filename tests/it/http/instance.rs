@@ -5,10 +5,11 @@ use std::net::SocketAddr;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use flash_sale::demo::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions, ports, probe};
+use flash_sale::demo::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions, probe};
 use flash_sale::lock::Session;
 use hyper::Method;
 use rustix::process::{Pid, Signal, kill_process};
+use tempfile::NamedTempFile;
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
@@ -16,27 +17,37 @@ use tokio::time::timeout;
 use super::client::Connection;
 use crate::support::copies::restart_with;
 use crate::support::etcd::{fresh_lock_name, session, shared_endpoint};
+use crate::support::ports::address_in;
 use crate::support::store::fresh_database;
 use crate::support::{DEADLINE, eventually};
 
 /// A running program.
 struct Instance {
     child: Child,
+    log: NamedTempFile,
     address: SocketAddr,
 }
 
 impl Instance {
-    fn start(etcd: &str, redis: &str, lock_name: &str) -> Self {
-        let [port] = ports::free_ports().unwrap();
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
+    /// Starts it, and waits until it listens.
+    async fn start(etcd: &str, redis: &str, lock_name: &str) -> Self {
+        let mut instance = Self::spawn(etcd, redis, lock_name);
+        instance.address = address_in(instance.log.path()).await;
+        instance
+    }
+
+    /// Starts it on any port, which is not waited for: its address is none yet.
+    fn spawn(etcd: &str, redis: &str, lock_name: &str) -> Self {
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let log = NamedTempFile::new().unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_flash-sale"))
             .args(["serve", "--demo", "--listen", &address.to_string()])
             .args(["--etcd", etcd, "--redis", redis, "--lock-name", lock_name, "--lock-ttl", "5s"])
-            .stderr(Stdio::piped())
+            .stderr(log.reopen().unwrap())
             .kill_on_drop(true)
             .spawn()
             .unwrap();
-        Self { child, address }
+        Self { child, log, address }
     }
 
     /// The status of `GET path`, once the program listens.
@@ -57,9 +68,7 @@ impl Instance {
 
     async fn exit(&mut self) -> (ExitStatus, String) {
         let status = timeout(DEADLINE, self.child.wait()).await.expect("it exits in time").unwrap();
-        let mut log = String::new();
-        self.child.stderr.take().expect("piped").read_to_string(&mut log).await.unwrap();
-        (status, log)
+        (status, std::fs::read_to_string(self.log.path()).unwrap())
     }
 }
 
@@ -74,7 +83,7 @@ async fn claims(session: &Session, name: &str) -> usize {
 async fn sigterm_finishes_the_order_in_flight() {
     let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
     let redis = fresh_database().await;
-    let mut instance = Instance::start(&etcd.endpoint(), &redis, "lock");
+    let mut instance = Instance::start(&etcd.endpoint(), &redis, "lock").await;
     instance.until_ready().await;
     let mut buyer = Connection::open(instance.address).await;
     buyer
@@ -108,7 +117,7 @@ async fn sigterm_finishes_the_order_in_flight() {
 #[tokio::test]
 async fn a_second_signal_ends_it_at_once() {
     let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
-    let mut instance = Instance::start(&etcd.endpoint(), &fresh_database().await, "lock");
+    let mut instance = Instance::start(&etcd.endpoint(), &fresh_database().await, "lock").await;
     instance.until_ready().await;
     let mut buyer = Connection::open(instance.address).await;
     buyer
@@ -135,7 +144,7 @@ async fn it_may_start_before_its_servers() {
     let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
     etcd.kill().await.unwrap();
     redis.kill().await.unwrap();
-    let mut instance = Instance::start(&etcd.endpoint(), &redis.url(), "lock");
+    let mut instance = Instance::start(&etcd.endpoint(), &redis.url(), "lock").await;
     eventually("it lives", async || instance.status("/healthz").await == Some(200)).await;
     assert_eq!(instance.status("/readyz").await, Some(503));
     redis.restart().await.unwrap();
@@ -150,7 +159,8 @@ async fn it_may_start_before_its_servers() {
 #[tokio::test]
 async fn a_roll_back_is_logged_once() {
     let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
-    let mut instance = Instance::start(&shared_endpoint().await, &redis.url(), &fresh_lock_name());
+    let mut instance =
+        Instance::start(&shared_endpoint().await, &redis.url(), &fresh_lock_name()).await;
     instance.until_ready().await;
     let mut buyer = Connection::open(instance.address).await;
     buyer
@@ -179,13 +189,13 @@ async fn a_wrong_configuration_fails_at_once() {
     for (redis, sentence) in
         [("http://:hidden@127.0.0.1", "redis://"), (with_password.as_str(), "WRONGPASS")]
     {
-        let mut instance = Instance::start(&etcd, redis, "lock");
+        let mut instance = Instance::spawn(&etcd, redis, "lock");
         let (status, log) = instance.exit().await;
         assert_eq!(status.code(), Some(1), "{log}");
         assert!(log.contains(sentence) && !log.contains("hidden"), "{log}");
     }
 
-    let mut first = Instance::start(&etcd, &redis, "lock");
+    let mut first = Instance::start(&etcd, &redis, "lock").await;
     first.until_ready().await;
     let mut second = Command::new(env!("CARGO_BIN_EXE_flash-sale"))
         .args(["serve", "--listen", &first.address.to_string()])

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flash_sale::demo::ports;
 use flash_sale::lock::{
     EtcdBackend, EtcdOptions, Guard, LockError, Mutex, Session, SessionOptions,
 };
@@ -11,6 +10,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::lab::{EtcdLab, Lab, TTL, queue_length, queue_of};
+use crate::support::ports::reserve;
 use crate::support::within;
 use flash_sale::demo::Proxy;
 
@@ -65,7 +65,7 @@ async fn everything_works(lab: &EtcdLab, session: Session) {
 #[tokio::test]
 async fn a_dead_endpoint_is_no_matter() {
     let lab = EtcdLab::shared().await;
-    let [port] = ports::free_ports().unwrap();
+    let port = reserve(&[0]);
     let dead = format!("http://127.0.0.1:{port}");
     let alive = lab.endpoint().to_owned();
     let sessions = [

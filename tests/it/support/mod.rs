@@ -2,6 +2,7 @@
 
 pub(crate) mod copies;
 pub(crate) mod etcd;
+pub(crate) mod ports;
 pub(crate) mod store;
 
 use std::path::Path;
