@@ -32,6 +32,7 @@ pub use error::InventoryError;
 pub use item::{InvalidItem, Item};
 pub use keys::Keys;
 pub use order::{Accepted, InvalidOrder, Order, OrderId, Outcome, Quantity, User};
+pub use read::Found;
 pub use replicas::Replicas;
 pub use stock::{Fence, Stock};
 pub use store::Inventory;

@@ -201,6 +201,34 @@ async fn a_primary_that_became_a_replica_is_left() {
     assert_eq!(sell(&inventory, "a").await.unwrap(), 1);
 }
 
+/// What a demoted primary shows may be old: a question is refused as an order is, also while no order is
+/// sent, and the next call asks who is at the address.
+#[tokio::test]
+async fn a_primary_that_became_a_replica_tells_nothing() {
+    let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let inventory = connect(&redis.url()).await;
+    inventory.start(&ITEM, Some(token(1)), 0).await.unwrap();
+    let mut raw = Raw::connect(&redis.url()).await;
+    let id = order("a", 1).id;
+    for question in ["look", "stock", "ledger", "check"] {
+        let ask = async || match question {
+            "look" => inventory.look(&ITEM, &id).await.map(drop),
+            "stock" => inventory.stock(&ITEM).await.map(drop),
+            "ledger" => inventory.ledger(&ITEM, 0, 9).await.map(drop),
+            _ => inventory.check().await.map_err(|(_, error)| error),
+        };
+        ask().await.unwrap();
+        raw.run::<()>("REPLICAOF 127.0.0.1 1").await;
+        for _ in 0..2 {
+            let error = ask().await.expect_err(question);
+            assert!(matches!(error, InventoryError::Refused { .. }), "{question}: {error}");
+            assert!(error.is_retryable() && error.to_string().contains("READONLY"), "{error}");
+        }
+        raw.run::<()>("REPLICAOF NO ONE").await;
+        ask().await.unwrap();
+    }
+}
+
 /// The operator is told when there are fewer replicas than each order waits for.
 #[tokio::test]
 async fn too_few_replicas_are_told_of() {
