@@ -166,6 +166,8 @@ async fn a_replica_is_left_alone_until_it_is_promoted() {
     let inventory = pair.client().await;
     inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
     let mut replica = connect_to_replica(&pair).await;
+    eventually("the replica has the sale", async || replica.run::<u64>("EXISTS sale").await == 1)
+        .await;
     replica.run::<()>("CONFIG SET replica-read-only no").await;
     pair.proxy.lead_to(pair.replica.port());
     pair.proxy.cut();
@@ -227,6 +229,33 @@ async fn a_primary_that_became_a_replica_tells_nothing() {
         raw.run::<()>("REPLICAOF NO ONE").await;
         ask().await.unwrap();
     }
+}
+
+/// Redis serves nothing else on a connection that waits for replicas: not all items wait for one.
+#[tokio::test]
+async fn items_do_not_wait_for_each_other() {
+    let mut pair = Pair::start().await;
+    let inventory = pair.client().await.with_replicas(PATIENT);
+    pair.replica.child().pause().unwrap();
+    let items = (0..12).map(|number| format!("item-{number}").parse::<Item>().unwrap());
+    let starts = items.map(|item| {
+        let inventory = inventory.clone();
+        tokio::spawn(async move { inventory.start(&item, Some(token(1)), 1).await })
+    });
+    let starts: Vec<_> = starts.collect();
+    let mut primary = Raw::connect(&pair.primary.url()).await;
+    eventually("several connections wait", async || {
+        let info: String = primary.run("INFO clients").await;
+        let blocked = info.lines().find_map(|line| line.strip_prefix("blocked_clients:")).unwrap();
+        blocked.parse::<u32>().unwrap() > 2
+    })
+    .await;
+    pair.replica.child().resume().unwrap();
+    for start in starts {
+        start.await.unwrap().unwrap();
+    }
+    let clients = primary.run::<String>("CLIENT LIST").await;
+    assert!(clients.lines().count() <= 8 + 3, "a fixed number of them: {clients}");
 }
 
 /// The operator is told when there are fewer replicas than each order waits for.
