@@ -7,6 +7,7 @@
 
 mod report;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,7 +93,8 @@ enum AdoptError {
     )]
     ForeignFence { theirs: String, ours: String },
     #[error(
-        "the store has no stock of {0}, so there is nothing to accept: start a sale with PUT /stock"
+        "the store has no stock of {0}, and nobody has missed it, so there is nothing to accept: start a sale \
+         with PUT /stock"
     )]
     NoSale(Item),
     #[error(transparent)]
@@ -115,11 +117,11 @@ pub async fn run(mut options: AdoptOptions) -> ExitCode {
     match adopt(&mut options).await {
         Ok(Done::Adopted | Done::NothingToDo) => ExitCode::SUCCESS,
         Ok(Done::OnlyShown) => {
-            println!("\nNothing was done. With --yes it is.");
+            say("\nNothing was done. With --yes it is.\n");
             ExitCode::from(NOT_DONE)
         }
         Err(error) => {
-            eprintln!("flash-sale: {}", Chain(&error));
+            let _ = writeln!(std::io::stderr(), "flash-sale: {}", Chain(&error));
             ExitCode::FAILURE
         }
     }
@@ -188,25 +190,26 @@ async fn adopt_cluster(
     inventory: &Inventory,
     token: Token,
 ) -> Result<Done, AdoptError> {
-    let stock = found(inventory, item).await?;
-    report::state(item, inventory, &stock, None, token);
-    let Some(fence) = stock.fence else {
-        println!("\nThe item has no fence yet: any cluster may guard it. Nothing is to do.");
+    let found = inventory.found(item).await?;
+    let fence = found.stock.as_ref().ok_or_else(|| AdoptError::NoSale(item.clone()))?.fence;
+    say(&report::state(item, inventory, &found, token));
+    let Some(fence) = fence else {
+        say("\nThe item has no fence yet: any cluster may guard it. Nothing is to do.\n");
         return Ok(Done::NothingToDo);
     };
     if fence.cluster == token.cluster() {
         if fence.revision > token.revision() {
             return Err(AdoptError::Restored { fence: fence.revision, token: token.revision() });
         }
-        println!("\nThe fence is of this cluster already. Nothing is to do.");
+        say("\nThe fence is of this cluster already. Nothing is to do.\n");
         return Ok(Done::NothingToDo);
     }
-    report::cluster_given_up(fence);
+    say(&report::cluster_given_up(fence));
     if !options.yes {
         return Ok(Done::OnlyShown);
     }
     inventory.adopt(item, token).await?;
-    println!("\nDone: the fence is token {token} of cluster {} now.", token.cluster());
+    say(&format!("\nDone: the fence is token {token} of cluster {} now.\n", token.cluster()));
     Ok(Done::Adopted)
 }
 
@@ -216,10 +219,13 @@ async fn adopt_store(
     inventory: &Inventory,
     token: Token,
 ) -> Result<Done, AdoptError> {
-    let stock = found(inventory, item).await?;
-    let latest = inventory.ledger(item, stock.orders.saturating_sub(1), 1).await?.pop();
-    report::state(item, inventory, &stock, latest.as_ref(), token);
-    if let Some(fence) = stock.fence {
+    let found = inventory.found(item).await?;
+    // an item whose keys were deleted has nothing but what somebody misses
+    if found.stock.is_none() && found.doubt.is_none() {
+        return Err(AdoptError::NoSale(item.clone()));
+    }
+    say(&report::state(item, inventory, &found, token));
+    if let Some(fence) = found.stock.and_then(|stock| stock.fence) {
         if fence.cluster != token.cluster() {
             let (theirs, ours) = (fence.cluster.to_string(), token.cluster().to_string());
             return Err(AdoptError::ForeignFence { theirs, ours });
@@ -228,18 +234,17 @@ async fn adopt_store(
             return Err(AdoptError::Restored { fence: fence.revision, token: token.revision() });
         }
     }
-    report::store_given_up(latest.as_ref());
+    say(&report::store_given_up(&found));
     if !options.yes {
         return Ok(Done::OnlyShown);
     }
     inventory.accept(item, token).await?;
-    println!("\nDone: all instances go on with what is there, under token {token} or later.");
+    say(&report::store_accepted(&found, token));
     Ok(Done::Adopted)
 }
 
-async fn found(inventory: &Inventory, item: &Item) -> Result<crate::inventory::Stock, AdoptError> {
-    inventory.stock(item).await.map_err(|error| match error {
-        InventoryError::UnknownItem => AdoptError::NoSale(item.clone()),
-        error => error.into(),
-    })
+/// Tells the operator. Whether anybody reads it changes nothing of what is done.
+fn say(text: &str) {
+    let mut stdout = std::io::stdout().lock();
+    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
 }

@@ -119,7 +119,7 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_MAX_CONNECTIONS", value_name = "N", default_value = "20000", value_parser = count(1, 1_000_000))]
     pub max_connections: usize,
 
-    /// Run without these defences, to show what they are for; fence needs --demo, all others a program
+    /// Run without these defences, to show what they are for; it needs --demo, and all but fence a program
     /// that was built for tests
     #[arg(long, env = "FLASH_SALE_WITHOUT", value_name = "DEFENCE", value_delimiter = ',')]
     pub without: Vec<Defence>,
@@ -144,6 +144,9 @@ pub enum NotInEarnest {
          have sold already"
     )]
     WithoutFence,
+    /// Any other defence.
+    #[error("--without needs --demo: without a defence, units are sold twice or orders lost")]
+    Without,
     /// A fault.
     #[error("--fault-at needs --demo: it stops or kills this instance in the middle of its work")]
     FaultAt,
@@ -190,7 +193,7 @@ impl Config {
         Ok(())
     }
 
-    /// Refuses what only a demo, or a program that was built for tests, may do.
+    /// Refuses what only a demo may do.
     ///
     /// # Errors
     /// [`NotInEarnest`] names the flag.
@@ -198,7 +201,10 @@ impl Config {
         if !self.demo && self.without.contains(&Defence::Fence) {
             return Err(NotInEarnest::WithoutFence);
         }
-        if !self.demo && !cfg!(feature = "chaos") && !self.fault_at.is_empty() {
+        if !self.demo && !self.without.is_empty() {
+            return Err(NotInEarnest::Without);
+        }
+        if !self.demo && !self.fault_at.is_empty() {
             return Err(NotInEarnest::FaultAt);
         }
         if !self.demo && !self.instances.is_empty() {

@@ -4,7 +4,8 @@
 //! is gone. So each defence can be taken away, for a fault suite alone:
 //! `flash-sale serve --without DEFENCE[,DEFENCE]`.
 //!
-//! The fence can be switched off in any program, but only in a service that was started with `--demo`.
+//! Only a service that was started with `--demo` does without one. The fence can be switched off in any
+//! program.
 //! All others are there for good unless the program was built with the cargo feature `chaos`, which is
 //! off by default: without it [`Defence::is_on`] is a constant. **Never build a service for a real sale
 //! with that feature.**

@@ -115,10 +115,9 @@ fn some_flags_need_demo() {
     for (flag, error) in [
         ("--without=fence", Some(NotInEarnest::WithoutFence)),
         ("--instances=http://127.0.0.1:8080", Some(NotInEarnest::Instances)),
-        (
-            "--fault-at=before-write:stop:1",
-            (!cfg!(feature = "chaos")).then_some(NotInEarnest::FaultAt),
-        ),
+        #[cfg(feature = "chaos")]
+        ("--without=order-ids", Some(NotInEarnest::Without)),
+        ("--fault-at=before-write:stop:1", Some(NotInEarnest::FaultAt)),
     ] {
         assert_eq!(parse(&[flag]).expect("it can be read").check().err(), error, "{flag}");
         assert_eq!(parse(&[flag, "--demo"]).expect("it can be read").check(), Ok(()), "{flag}");

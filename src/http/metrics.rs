@@ -15,6 +15,7 @@
 //! | `handovers_total` | tenures that ended by handing the lock over |
 //! | `lost_tenures_total` | tenures that ended because the lock was lost |
 //! | `lost_sessions_total` | lock sessions that were lost |
+//! | `rolled_back_items` | items that are not sold here, since the store lacks what it acknowledged of them |
 //! | `defence{defence}` | 0 for what a service for tests runs without |
 
 use std::fmt::Write as _;
@@ -71,6 +72,12 @@ pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
         "lost_sessions_total",
         "Lock sessions that were lost: their lease ended, or could not be believed in.",
         sale.lost_sessions(),
+    );
+    page.one(
+        "rolled_back_items",
+        "gauge",
+        "Items that are not sold, since the store lacks what it acknowledged of them.",
+        sale.rolled_back_items(),
     );
     page.histogram(
         "lock_wait_seconds",

@@ -34,6 +34,7 @@
 //! | `wait-too-long` | 503 | the lock was not granted in time; ask again |
 //! | `lock-unavailable` | 503 | the lock service does not answer; ask again |
 //! | `store-unavailable` | 503 | the store does not answer, or refuses; ask again |
+//! | `store-misconfigured` | 503 | the store refuses this instance; an operator must look |
 //! | `store-rolled-back` | 503 | the store lacks what it acknowledged; an operator must look |
 //! | `stale-token` | 503 | the instance lost the lock without knowing; ask again |
 //! | `foreign-fence` | 503 | the stock was guarded by another etcd cluster; an operator must look |
@@ -121,6 +122,7 @@ problem_types! {
     WaitTooLong "wait-too-long" SERVICE_UNAVAILABLE "The lock was not granted in time";
     LockUnavailable "lock-unavailable" SERVICE_UNAVAILABLE "The lock service does not answer";
     StoreUnavailable "store-unavailable" SERVICE_UNAVAILABLE "The store does not answer";
+    StoreMisconfigured "store-misconfigured" SERVICE_UNAVAILABLE "The store refuses this instance";
     StoreRolledBack "store-rolled-back" SERVICE_UNAVAILABLE "The store lacks what it acknowledged";
     StaleToken "stale-token" SERVICE_UNAVAILABLE "The lock was lost";
     ForeignFence "foreign-fence" SERVICE_UNAVAILABLE "The stock was guarded by another etcd cluster";

@@ -51,6 +51,11 @@ impl From<SaleError> for Problem {
                 "the store refuses to write, for want of memory or disk perhaps: nothing was taken, \
                  ask again later",
             ),
+            SaleError::StoreMisconfigured { .. } => Self::new(
+                ProblemType::StoreMisconfigured,
+                "the store refuses this instance: nothing was taken, and nothing is until an operator has \
+                 looked; the log of this instance says why",
+            ),
             SaleError::StartUnknown { item, .. } => Self::new(
                 ProblemType::StartUnknown,
                 "the store did not answer in time, so the sale may have been started or not: look at \
@@ -99,7 +104,9 @@ fn log(error: &SaleError) {
         | SaleError::StoreRefused { .. }
         | SaleError::OutcomeUnknown { .. }
         | SaleError::StartUnknown { .. } => (&STORE, false),
-        SaleError::ForeignFence { .. } | SaleError::Damaged { .. } => (&DATA, true),
+        SaleError::ForeignFence { .. }
+        | SaleError::StoreMisconfigured { .. }
+        | SaleError::Damaged { .. } => (&DATA, true),
         // the inventory has told the log of a roll-back, once
         SaleError::UnknownItem { .. } | SaleError::StoreRolledBack { .. } | SaleError::Stopping => {
             return;
@@ -138,6 +145,7 @@ mod tests {
             (SaleError::StoreUnavailable { source: cause() }, "store-unavailable", 503),
             (SaleError::OutcomeUnknown { order, source: cause() }, "outcome-unknown", 504),
             (SaleError::StoreRefused { source: cause() }, "store-unavailable", 503),
+            (SaleError::StoreMisconfigured { source: cause() }, "store-misconfigured", 503),
             (SaleError::StartUnknown { item: item.clone(), source: cause() }, "start-unknown", 504),
             (SaleError::StaleToken, "stale-token", 503),
             (

@@ -2,6 +2,11 @@
 -- acknowledged to whoever asks. An older copy of its data, or an empty one, does not: a restart without
 -- its last writes, a failover to a replica that lagged, a restored backup.
 --
+-- What one caller misses, the others must not sell: the script notes it in the item's data (doubt), and
+-- from then on refuses everybody, until a sale is started or the loss is accepted. Data that are brought
+-- back whole come without the note.
+--
+-- KEYS  8 doubt
 -- ARGV  1 the fence, 2 the sale, 3 the order and 4 that order's record, as last acknowledged; each may be
 --       empty, which asks for nothing
 --
@@ -71,7 +76,13 @@ local function lacks_order(record)
   end
 end
 
-local function rolled_back(what)
+local function refused(what)
   return redis.error_reply('ROLLEDBACK ' .. what)
+end
+
+-- A write behind which nothing else is written.
+local function rolled_back(what)
+  redis.call('SET', KEYS[8], what)
+  return refused(what)
 end
 

@@ -7,9 +7,12 @@
 //! latest order of it that was acknowledged here, whose record never changes. That costs one more
 //! field in a command that is sent anyway.
 //!
+//! Whoever misses something first has the script note it in the store (`doubt`), which refuses everybody
+//! from then on. Until somebody has asked who remembers, the others go on.
+//!
 //! Only what was acknowledged is remembered, never what was merely read: with replicas to wait for,
 //! what was read may be lost without anybody having been promised it. Another instance may have been
-//! told more; it finds out by itself.
+//! told more.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -72,7 +75,8 @@ pub(super) struct Memory(Mutex<HashMap<Item, Entry>>);
 #[derive(Debug, Default)]
 struct Entry {
     acknowledged: Arc<Acknowledged>,
-    /// Set when the store was seen to lack it, until it has it again.
+    /// Set when the store was seen to lack it, or to lack what another instance was told, until it has
+    /// it again.
     is_missed: bool,
 }
 
@@ -126,10 +130,28 @@ impl Memory {
         missed.into_iter().chain(others).take(most).map(|(item, _)| item.clone()).collect()
     }
 
+    /// How many items the store lacks something of.
+    pub(super) fn missed(&self) -> usize {
+        self.entries().values().filter(|entry| entry.is_missed).count()
+    }
+
+    /// Whether the store lacks something of every item of which something is remembered.
+    pub(super) fn misses_all(&self) -> bool {
+        let entries = self.entries();
+        let mut remembered =
+            entries.values().filter(|entry| !entry.acknowledged.sale().is_empty()).peekable();
+        remembered.peek().is_some() && remembered.all(|entry| entry.is_missed)
+    }
+
     /// `true` if that is news.
     fn set_missed(&self, item: &Item, is_missed: bool) -> bool {
         let mut entries = self.entries();
-        let Some(entry) = entries.get_mut(item) else { return false };
+        // another instance may miss something of an item that nothing is remembered of here
+        let entry = match entries.get_mut(item) {
+            Some(entry) => entry,
+            None if is_missed => entries.entry(item.clone()).or_default(),
+            None => return false,
+        };
         std::mem::replace(&mut entry.is_missed, is_missed) != is_missed
     }
 

@@ -92,7 +92,8 @@ impl Inventory {
     /// # Errors
     /// See [`InventoryError`].
     pub async fn load_scripts(&self) -> Result<(), InventoryError> {
-        let sources = [&*WRITE, &*read::STOCK, &*read::LEDGER, &*read::LOOK].map(|s| s.source);
+        let sources =
+            [&*WRITE, &*read::STOCK, &*read::LEDGER, &*read::LOOK, &*read::FOUND].map(|s| s.source);
         for source in sources.into_iter().chain([FINISH]) {
             let mut load = redis::cmd("SCRIPT");
             load.arg("LOAD").arg(source);

@@ -36,7 +36,7 @@ const GOOD_AFTER: Duration = Duration::from_secs(1);
 /// How long to wait for the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InventoryOptions {
-    /// How long one attempt to connect may take.
+    /// How long one attempt to connect may take. The handshake has the time of one answer more.
     pub connect_timeout: Duration,
     /// How long the answer to one command may take. Well above the stalls of a disk that syncs each
     /// write: to give up early turns a slow answer into an unknown one.
@@ -193,7 +193,10 @@ impl Connection {
         // Also after a timeout: the other end may have gone without a word, and a new connection finds
         // out. And when the server became a replica: the address may lead to the new primary by now.
         let is_replica = error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly);
-        if error.is_io_error() || error.is_unrecoverable_error() || is_replica {
+        // A store that lacks something may be the wrong one, too. It is asked who it is once in a while,
+        // and not for each order: other items may be in good order there.
+        let is_doubted = error.code() == Some("ROLLEDBACK") && self.is_old();
+        if error.is_io_error() || error.is_unrecoverable_error() || is_replica || is_doubted {
             self.forget(attempt);
         }
     }
@@ -221,10 +224,12 @@ impl Connection {
     }
 
     fn start_attempt(&self, begins_at: Instant) -> Attempt {
+        // the client times the connection and the handshake over it as one
+        let within = self.0.options.connect_timeout + self.0.options.response_timeout;
         let broken = Arc::new(AtomicBool::new(false));
         let told = broken.clone();
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.0.options.connect_timeout))
+            .set_connection_timeout(Some(within))
             .set_response_timeout(Some(self.0.options.response_timeout))
             .set_push_sender(move |push: PushInfo| {
                 if push.kind == PushKind::Disconnection {
@@ -233,23 +238,25 @@ impl Connection {
                 Ok::<_, redis::aio::SendError>(())
             });
         let (client, last_server) = (self.0.client.clone(), Arc::clone(&self.0.last_server));
-        let within = self.0.options.connect_timeout;
         // A task of its own: an attempt whose first caller gave up goes on for the others.
         let task = tokio::spawn(async move {
             sleep_until(begins_at).await;
-            let connect = async {
-                let mut connection =
-                    client.get_multiplexed_async_connection_with_config(&config).await?;
-                last_server.meet(&mut connection).await?;
-                Ok(connection)
-            };
-            let late = |_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
-            timeout(within, connect).await.unwrap_or_else(late)
+            let late = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
+            let connect = client.get_multiplexed_async_connection_with_config(&config);
+            let mut connection = timeout(within, connect).await.map_err(late)??;
+            // as any other command, within the time for one answer
+            last_server.meet(&mut connection).await?;
+            Ok(connection)
         });
         let connection = task.map(|joined| {
             joined.unwrap_or_else(|_| Err(std::io::Error::other("the runtime stops").into()))
         });
         Attempt { connection: connection.boxed().shared(), broken }
+    }
+
+    /// Whether the latest attempt was made a while ago, so that another one need not wait.
+    fn is_old(&self) -> bool {
+        self.slot().begun_at.is_some_and(|begun_at| Instant::now() >= begun_at + GOOD_AFTER)
     }
 
     /// Has the next caller connect anew, unless somebody did so already.

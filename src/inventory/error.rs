@@ -100,6 +100,20 @@ impl InventoryError {
         !matches!(self, Self::Unanswered { .. } | Self::NotReplicated { .. })
     }
 
+    /// Whether it is about the server that the URL leads to, and waiting mends nothing: a wrong password, a
+    /// Redis Cluster.
+    pub fn is_wrong_server(&self) -> bool {
+        match self {
+            Self::Refused { .. } => !self.is_retryable(),
+            // the connection logs in and asks who is there before anything else
+            Self::Unreachable { source } => {
+                source.kind() == ErrorKind::InvalidClientConfig
+                    || matches!(source.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"))
+            }
+            _ => false,
+        }
+    }
+
     /// Whether the same call can succeed later, without anybody repairing anything. A stale token
     /// never can; the orders can, under a new token.
     pub fn is_retryable(&self) -> bool {

@@ -20,6 +20,8 @@ pub struct Keys {
     pub fence: String,
     /// Which sale this is: how and when it began, and under which token.
     pub sale: String,
+    /// What the store was seen to lack of what it acknowledged: as long as it is there, nothing is sold.
+    pub doubt: String,
 }
 
 impl Keys {
@@ -37,13 +39,14 @@ impl Keys {
             ledger: key("ledger"),
             fence: key("fence"),
             sale: key("sale"),
+            doubt: key("doubt"),
         }
     }
 
     /// All keys, as the script expects them.
-    pub(super) fn all(&self) -> [&str; 7] {
-        let Self { stock, lucky, initial, orders, ledger, fence, sale } = self;
-        [stock, lucky, initial, orders, ledger, fence, sale]
+    pub(super) fn all(&self) -> [&str; 8] {
+        let Self { stock, lucky, initial, orders, ledger, fence, sale, doubt } = self;
+        [stock, lucky, initial, orders, ledger, fence, sale, doubt]
     }
 }
 
@@ -54,7 +57,7 @@ mod tests {
     /// Operators read and set these keys by hand: their names are part of the interface.
     #[test]
     fn the_default_item_has_plain_keys_and_a_named_item_has_a_hash_tag() {
-        let all = ["stock", "lucky", "initial", "orders", "ledger", "fence", "sale"];
+        let all = ["stock", "lucky", "initial", "orders", "ledger", "fence", "sale", "doubt"];
         assert_eq!(Keys::of(&Item::DEFAULT).all(), all);
         let named: Item = "tea-pot".parse().expect("a valid item name");
         assert_eq!(Keys::of(&named).all(), all.map(|key| format!("{key}:{{tea-pot}}")));

@@ -1,14 +1,19 @@
 -- Part of every script that only reads, behind the check: what all of them look at first.
 --
--- KEYS  stock, lucky, initial, orders, ledger, fence, sale
+-- KEYS  stock, lucky, initial, orders, ledger, fence, sale, doubt
 
-local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE = unpack(KEYS)
+local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE, DOUBT = unpack(KEYS)
 
 local function get(key) return redis.call('GET', key) end
 
-local stock, fence, sale = get(STOCK), get(FENCE), get(SALE)
-local lost, is_later = lacks(fence, sale, stock)
-if not lost and not is_later and ARGV[3] ~= '' then
-  lost = lacks_order(redis.call('HGET', ORDERS, ARGV[3]))
+local stock, fence, sale, doubt = get(STOCK), get(FENCE), get(SALE), get(DOUBT)
+local lost, is_later
+if doubt then
+  lost = refused(doubt)
+else
+  lost, is_later = lacks(fence, sale, stock)
+  if not lost and not is_later and ARGV[3] ~= '' then
+    lost = lacks_order(redis.call('HGET', ORDERS, ARGV[3]))
+  end
+  lost = lost and rolled_back(lost)
 end
-lost = lost and rolled_back(lost)

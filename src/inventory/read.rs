@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, Value};
 
+use super::acknowledged::{Acknowledged, Told};
 use super::connection::Effect;
 use super::record::{parse_fence, parse_number, parse_record};
 use super::script::{Place, Script};
@@ -13,11 +14,14 @@ use super::{Accepted, Inventory, InventoryError, Item, Keys, OrderId, Stock};
 const MAX_CHECKED: usize = 64;
 
 /// A script that reads: what the store must have, the check, and what to read.
+///
+/// It is not declared as one that writes nothing: Redis would run it on a replica as well, and what a
+/// replica shows may be old. Used-up memory is no reason to refuse it.
 macro_rules! reader {
     ($body:literal $(, behind $file:literal)?) => {
         LazyLock::new(|| {
             Script::new(concat!(
-                "#!lua flags=no-writes\n",
+                "#!lua flags=allow-oom\n",
                 $(include_str!($file),)?
                 include_str!("acknowledged.lua"),
                 include_str!("read.lua"),
@@ -41,8 +45,34 @@ pub(super) static LEDGER: LazyLock<Script> = reader!(
 );
 
 /// The stock and one order's record, at one moment.
-pub(super) static LOOK: LazyLock<Script> =
-    reader!("return lost or {stock, records[1]}", behind "look.lua");
+pub(super) static LOOK: LazyLock<Script> = reader!(
+    "return lost or {
+        stock, records[1], sale and beginning(sale) and sale or false, fence}",
+    behind "look.lua"
+);
+
+/// What an operator looks at: all there is, whatever anybody misses.
+pub(super) static FOUND: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        "#!lua flags=allow-oom
+        local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE, DOUBT = unpack(KEYS)
+        local found = redis.call('MGET', STOCK, LUCKY, INITIAL, FENCE, DOUBT)
+        local id = redis.call('LINDEX', LEDGER, -1)
+        local record = id and redis.call('HGET', ORDERS, id)
+        return {{found[1], found[2], found[3], found[4], redis.call('LLEN', LEDGER)}, found[5], id, record}",
+    )
+});
+
+/// What there is of an item, whatever anybody misses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The state; nothing if there is no stock.
+    pub stock: Option<Stock>,
+    /// The latest order in the ledger.
+    pub latest: Option<Accepted>,
+    /// What the store was seen to lack, if that is not settled.
+    pub doubt: Option<String>,
+}
 
 /// The state, and what the ledger has behind a position, evenly thinned out to a given number and with
 /// the newest among them. `LINDEX` finds a place near the end of a list at once.
@@ -83,9 +113,23 @@ impl Inventory {
     pub async fn stock(&self, item: &Item) -> Result<Stock, InventoryError> {
         let keys = Keys::of(item);
         let answer = self.read(item, &STOCK, |_| ()).await?;
-        let state =
+        state(&keys, answer)?.ok_or(InventoryError::UnknownItem)
+    }
+
+    /// What there is of `item`, for an operator who decides about a store that was rolled back: what this
+    /// inventory and others miss is no matter.
+    ///
+    /// # Errors
+    /// See [`InventoryError`].
+    pub async fn found(&self, item: &Item) -> Result<Found, InventoryError> {
+        let keys = Keys::of(item);
+        let place = Place { connection: &self.connection, effect: Effect::Read, replicas: None };
+        let (answer, _) = FOUND.call(place, &keys.all(), &Acknowledged::default(), |_| ()).await?;
+        let (stock, doubt, id, record): (Value, Option<Text>, Option<Text>, Option<Text>) =
             redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
-        parse_stock(&keys, state)
+        let latest = id.map(|id| accepted(&keys, &id, record.as_deref())).transpose()?;
+        let doubt = doubt.map(|doubt| String::from_utf8_lossy(&doubt).into_owned());
+        Ok(Found { stock: state(&keys, stock)?, latest, doubt })
     }
 
     /// The units of `item` not yet sold: the cheapest read there is. If it shows less than an order
@@ -166,19 +210,31 @@ impl Inventory {
         let id_argument = |command: &mut Cmd| {
             command.arg(id.as_str());
         };
-        let answer = self.read(item, &LOOK, id_argument).await?;
-        let (stock, record): (Option<Text>, Option<Text>) =
+        let asked = self.memory.of(item);
+        let answer = self.read_with(item, &asked, &LOOK, id_argument).await?;
+        let (stock, record, sale, fence): (Option<Text>, Option<Text>, Option<Text>, Option<Text>) =
             redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
         let stock = number(&keys.stock, stock)?.ok_or(InventoryError::UnknownItem)?;
         let first = record.map(|record| accepted(&keys, id.as_str().as_bytes(), Some(&record)));
-        Ok((stock, first.transpose()?))
+        let first = first.transpose()?;
+        // an order that may not have reached the replicas is not acknowledged by showing it
+        if first.is_some() && self.replicas().is_none() {
+            let text = |text: Option<Text>| text.and_then(|text| String::from_utf8(text).ok());
+            if let Some(sale) = text(sale) {
+                let fence = text(fence).as_deref().and_then(parse_fence);
+                self.memory.learn(item, &asked, &Told { fence, sale, latest: first.as_ref() });
+            }
+        }
+        Ok((stock, first))
     }
 
-    /// Looks whether the store still has what it acknowledged to this inventory, of up to 64 items:
-    /// those first that it lacked something of.
+    /// Looks whether the store still has what it acknowledged to this inventory, of up to 64 items: those
+    /// first that it lacked something of. One item's trouble is no other's: as long as all is there of
+    /// some item, so it is.
     ///
     /// # Errors
-    /// The first item that it lacks something of, and [`InventoryError::RolledBack`]; or no answer.
+    /// An item that it lacks something of, and [`InventoryError::RolledBack`], if that is so of all items
+    /// of which something is remembered; or no answer.
     pub async fn check(&self) -> Result<(), (Item, InventoryError)> {
         let items = self.memory.items(MAX_CHECKED);
         let answers = items.iter().map(|item| {
@@ -187,18 +243,24 @@ impl Inventory {
             })
         });
         let answers = futures_util::future::join_all(answers).await;
+        let mut lost = None;
         for (item, answer) in items.into_iter().zip(answers) {
-            // anything else is that item's own trouble
-            if let Err(error) = answer
-                && matches!(
-                    error,
-                    InventoryError::RolledBack { .. } | InventoryError::Unreachable { .. }
-                )
-            {
-                return Err((item, error));
+            match answer {
+                Err(error @ InventoryError::RolledBack { .. }) => {
+                    lost.get_or_insert((item, error));
+                }
+                // a store that is away, or a replica
+                Err(error) if error.is_retryable() => return Err((item, error)),
+                // anything else is that item's own trouble
+                Ok(_) | Err(_) => {}
             }
         }
-        Ok(())
+        lost.filter(|_| self.memory.misses_all()).map_or(Ok(()), Err)
+    }
+
+    /// How many items are not sold here since the store lacks something of them, as far as calls told.
+    pub fn rolled_back_items(&self) -> usize {
+        self.memory.missed()
     }
 
     pub(super) async fn read(
@@ -207,9 +269,19 @@ impl Inventory {
         script: &Script,
         arguments: impl Fn(&mut Cmd),
     ) -> Result<Value, InventoryError> {
-        let (keys, acknowledged) = (Keys::of(item), self.memory.of(item));
+        self.read_with(item, &self.memory.of(item), script, arguments).await
+    }
+
+    async fn read_with(
+        &self,
+        item: &Item,
+        asked: &Acknowledged,
+        script: &Script,
+        arguments: impl Fn(&mut Cmd),
+    ) -> Result<Value, InventoryError> {
+        let keys = Keys::of(item);
         let place = Place { connection: &self.connection, effect: Effect::Read, replicas: None };
-        let answer = script.call(place, &keys.all(), &acknowledged, arguments).await;
+        let answer = script.call(place, &keys.all(), asked, arguments).await;
         self.memory.note(item, &answer);
         answer.map(|(answer, _)| answer)
     }
@@ -229,9 +301,20 @@ pub(super) type Text = Vec<u8>;
 /// Stock, lucky, initial, fence and the length of the ledger, as they are read.
 pub(super) type State = (Option<Text>, Option<Text>, Option<Text>, Option<Text>, u64);
 
+/// Reads what the scripts tell of an item that there is.
 pub(super) fn parse_stock(keys: &Keys, state: State) -> Result<Stock, InventoryError> {
+    parse_state(keys, state)?.ok_or(InventoryError::UnknownItem)
+}
+
+fn state(keys: &Keys, answer: Value) -> Result<Option<Stock>, InventoryError> {
+    let state =
+        redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
+    parse_state(keys, state)
+}
+
+fn parse_state(keys: &Keys, state: State) -> Result<Option<Stock>, InventoryError> {
     let (stock, lucky, initial, fence, orders) = state;
-    let stock = number(&keys.stock, stock)?.ok_or(InventoryError::UnknownItem)?;
+    let Some(stock) = number(&keys.stock, stock)? else { return Ok(None) };
     let lucky = number(&keys.lucky, lucky)?.unwrap_or(0);
     let initial = match number(&keys.initial, initial)? {
         Some(initial) => initial,
@@ -245,7 +328,7 @@ pub(super) fn parse_stock(keys: &Keys, state: State) -> Result<Stock, InventoryE
     let fence = fence
         .map(|text| std::str::from_utf8(&text).ok().and_then(parse_fence).ok_or_else(damaged))
         .transpose()?;
-    Ok(Stock { stock, lucky, initial, fence, orders })
+    Ok(Some(Stock { stock, lucky, initial, fence, orders }))
 }
 
 fn number(key: &str, value: Option<Text>) -> Result<Option<i64>, InventoryError> {

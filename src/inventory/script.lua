@@ -5,7 +5,7 @@
 -- is used up, the disk fails or the server is a replica, so that nothing is ever half written.
 -- For the same reason everything is validated before the first write.
 --
--- KEYS  stock, lucky, initial, orders, ledger, fence, sale
+-- KEYS  stock, lucky, initial, orders, ledger, fence, sale, doubt
 -- ARGV  1 to 4 what the store must still have (see above; of no matter but to reduce)
 --       5 operation: reduce, start, adopt, accept
 --       6 token as "<cluster> <revision>"; empty: nothing guards this call, and no fence is checked
@@ -14,12 +14,13 @@
 --       this call read; 8 instance, then for each order its id, quantity and user
 --
 -- Keys:   stock, lucky, initial are whole numbers; ledger is the list of accepted order ids;
---         orders maps an id to its record; fence is a token; sale says which sale it is.
+--         orders maps an id to its record; fence is a token; sale says which sale it is; doubt says what
+--         somebody misses.
 -- Record: position, quantity, remaining, token, instance, user; tabs between them.
 -- Answer: a status (ok, stale, foreign, unknown, damaged) and what belongs to it: to ok the sale, the
 --         fence, and for reduce one answer an order. Or the error ROLLEDBACK.
 
-local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE = unpack(KEYS)
+local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE, DOUBT = unpack(KEYS)
 local operation, token = ARGV[5], ARGV[6]
 
 -- Lua counts in doubles: beyond this, whole numbers are no longer exact.
@@ -39,8 +40,9 @@ local function damaged(key, what)
   return {'damaged', key .. ' ' .. what}
 end
 
-local values = redis.call('MGET', STOCK, LUCKY, INITIAL, FENCE, SALE)
+local values = redis.call('MGET', STOCK, LUCKY, INITIAL, FENCE, SALE, DOUBT)
 local stock, lucky, initial, fence, sale = values[1], values[2], values[3], values[4], values[5]
+local doubt = values[6]
 
 -- MGET answers nil for a missing key and for a key that is no string.
 local function hidden(key, value)
@@ -85,7 +87,7 @@ if operation == 'start' then
   -- The fence stays: a holder from before the fresh start must not sell from it.
   if not raised then token = fence or '' end
   sale = begins('started')
-  redis.call('UNLINK', STOCK, LUCKY, INITIAL, ORDERS, LEDGER)
+  redis.call('UNLINK', STOCK, LUCKY, INITIAL, ORDERS, LEDGER, DOUBT)
   redis.call('MSET', STOCK, ARGV[7], LUCKY, '0', INITIAL, ARGV[7], SALE, sale)
   if raised then redis.call('SET', FENCE, token) end
   return {'ok', sale, token ~= '' and token}
@@ -95,13 +97,16 @@ if hidden(SALE, sale) then return damaged(SALE, 'is not a string') end
 if sale and not beginning(sale) then return damaged(SALE, 'is not the name of a sale') end
 
 if operation == 'accept' then
-  -- A new name for what is there: to every instance it is a later sale, which excuses what is lost.
-  if not stock then return {'unknown'} end
+  -- A new name for what is there: to every instance it is a later sale, which excuses what is lost. That
+  -- may be everything: then there is no sale any more, and nobody misses it.
+  if not stock and not doubt then return {'unknown'} end
   sale = begins('accepted')
   redis.call('MSET', SALE, sale, FENCE, token)
+  redis.call('UNLINK', DOUBT)
   return {'ok', sale, token}
 end
 
+if doubt then return refused(doubt) end
 local lost, is_later = lacks(fence, sale, stock or hidden(STOCK, stock))
 if lost then return rolled_back(lost) end
 local asks_for_order = ARGV[3] ~= '' and not is_later

@@ -11,6 +11,7 @@ struct Server {
     /// Another one after each start.
     run_id: String,
     is_replica: bool,
+    is_cluster: bool,
 }
 
 /// The server that answered last: another one, or another role, is worth a line in the log. Whether
@@ -23,7 +24,7 @@ impl LastServer {
     ///
     /// # Errors
     /// When there is no answer, or the server is a replica: it takes no orders, and what it shows may
-    /// be old. A server that keeps this to itself is believed to be the right one.
+    /// be old; or a node of a cluster: the keys of the default item are on several of them. A server that keeps this to itself is believed to be the right one.
     pub(super) async fn meet(
         &self,
         connection: &mut MultiplexedConnection,
@@ -32,6 +33,12 @@ impl LastServer {
         questions.cmd("INFO").arg("server").cmd("INFO").arg("replication");
         let answers = connection.send_packed_commands(&questions, 0, 2).await?;
         let Some(server) = parse(answers) else { return Ok(()) };
+        if server.is_cluster {
+            let kind = ErrorKind::InvalidClientConfig;
+            let what =
+                "this Redis is a node of a Redis Cluster, which is not supported: use one primary";
+            return Err((kind, what).into());
+        }
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = last.as_ref().filter(|last| last.run_id != server.run_id) {
             tracing::warn!(
@@ -67,5 +74,6 @@ fn parse(answers: Vec<Value>) -> Option<Server> {
     };
     let run_id = field(&server, "run_id")?;
     let is_replica = field(&replication, "role")? == "slave";
-    Some(Server { run_id, is_replica })
+    let is_cluster = field(&server, "redis_mode").is_some_and(|mode| mode == "cluster");
+    Some(Server { run_id, is_replica, is_cluster })
 }

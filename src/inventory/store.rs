@@ -1,6 +1,7 @@
 //! The inventory: what may be done to the stock.
 
 use std::borrow::Borrow;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use redis::{Cmd, Value};
@@ -16,19 +17,23 @@ use crate::defence::Defence;
 use crate::fault::{self, Point};
 use crate::lock::Token;
 
+/// How many connections the writes share that wait for replicas.
+const WRITERS: usize = 8;
+
 /// The stock of all items in one Redis (version 7 or later, or Valkey). Clones share one connection,
 /// which comes back by itself after a failure, and one memory of what the store acknowledged.
 ///
-/// Each command takes at most one `connect_timeout`, one `response_timeout`, and half a second when the
+/// Each command takes at most one `response_timeout`; when it must connect first, also one
+/// `connect_timeout`, two `response_timeout` for handshake and role, and half a second when the
 /// connection broke more than once lately; a write also the time to wait for [`Replicas`]. A call is one
 /// command, or two when Redis has forgotten the script; [`durability`](Self::durability) is five, and
 /// [`check`](Self::check) one for each item, all at once.
 #[derive(Clone, Debug)]
 pub struct Inventory {
     pub(super) connection: Connection,
-    /// For writes that wait for replicas. Redis serves nothing else on a connection that waits, and
-    /// reads need not wait behind it.
-    writer: Option<(Connection, Replicas)>,
+    /// For writes that wait for replicas. Redis serves nothing else on a connection that waits: neither
+    /// reads nor most other items need wait behind it. Each is opened when it is first used.
+    writers: Option<(Arc<[Connection; WRITERS]>, Replicas)>,
     pub(super) memory: Arc<Memory>,
 }
 
@@ -46,14 +51,15 @@ impl Inventory {
     /// [`InventoryError::InvalidUrl`].
     pub fn new(url: &str, options: InventoryOptions) -> Result<Self, InventoryError> {
         let connection = Connection::new(url, options)?;
-        Ok(Self { connection, writer: None, memory: Arc::default() })
+        Ok(Self { connection, writers: None, memory: Arc::default() })
     }
 
     /// The same, with every write acknowledged only when so many replicas have it; 0 is none.
     #[must_use]
     pub fn with_replicas(mut self, replicas: Replicas) -> Self {
-        let writer = || (self.connection.patient_by(replicas.timeout), replicas);
-        self.writer = (replicas.count > 0).then(writer);
+        let writer = |_| self.connection.patient_by(replicas.timeout);
+        let writers = || (Arc::new(std::array::from_fn(writer)), replicas);
+        self.writers = (replicas.count > 0).then(writers);
         self
     }
 
@@ -64,7 +70,7 @@ impl Inventory {
 
     /// The replicas that a write waits for, if any.
     pub fn replicas(&self) -> Option<Replicas> {
-        self.writer.as_ref().map(|(_, replicas)| *replicas)
+        self.writers.as_ref().map(|(_, replicas)| *replicas)
     }
 
     /// Connects to the Redis at `url`: `redis://[[user]:password@]host[:port][/database]` or
@@ -122,7 +128,7 @@ impl Inventory {
             return unfenced::reduce(self, item, token, &instance, orders).await;
         }
         let arguments = |command: &mut Cmd| {
-            let writes_always = if self.writer.is_some() { "1" } else { "" };
+            let writes_always = if self.writers.is_some() { "1" } else { "" };
             command.arg("reduce").arg(&token_text).arg(writes_always).arg(&instance);
             for order in orders.iter().map(Borrow::borrow) {
                 command.arg(order.id.as_str()).arg(order.quantity.get()).arg(order.user.as_str());
@@ -180,10 +186,10 @@ impl Inventory {
 
     /// Accepts what the store has of `item` now, after it was rolled back: to every inventory this is a
     /// sale that was started later, with the orders that are there. What else the store had acknowledged
-    /// is given up. For an operator, who alone can know that the orders are nowhere else.
+    /// is given up. Where all of it is gone, there is no sale any more. For an operator, who alone can know that the orders are nowhere else.
     ///
     /// # Errors
-    /// See [`InventoryError`]; [`InventoryError::UnknownItem`] if there is nothing to accept.
+    /// See [`InventoryError`]; [`InventoryError::UnknownItem`] if there is no stock and nobody misses it.
     pub async fn accept(&self, item: &Item, token: Token) -> Result<(), InventoryError> {
         let token_text = token_text(Some(token))?;
         let arguments = |command: &mut Cmd| {
@@ -238,8 +244,8 @@ impl Inventory {
         arguments: impl Fn(&mut Cmd),
     ) -> Result<Done, InventoryError> {
         let keys = Keys::of(item);
-        let (connection, replicas) = match &self.writer {
-            Some((writer, replicas)) => (writer, Some(*replicas)),
+        let (connection, replicas) = match &self.writers {
+            Some((writers, replicas)) => (&writers[writer_of(item)], Some(*replicas)),
             None => (&self.connection, None),
         };
         let place = Place { connection, effect: Effect::Write, replicas };
@@ -257,6 +263,14 @@ impl Inventory {
             Answer::Damaged(what) => Err(InventoryError::Damaged { what }),
         }
     }
+}
+
+/// Which connection the writes of `item` take: always the same one.
+fn writer_of(item: &Item) -> usize {
+    let mut hasher = DefaultHasher::new();
+    item.hash(&mut hasher);
+    // the remainder is below 8
+    usize::try_from(hasher.finish() % WRITERS as u64).unwrap_or(0)
 }
 
 fn outcome(order: &Order, answer: Value) -> Result<Outcome, InventoryError> {

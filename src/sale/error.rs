@@ -44,6 +44,14 @@ pub enum SaleError {
         #[source]
         source: BoxError,
     },
+    /// The store refuses, and waiting mends nothing: a wrong password, a missing permission, a Redis
+    /// Cluster. Nothing was taken.
+    #[error("the store refuses this instance")]
+    StoreMisconfigured {
+        /// What it said.
+        #[source]
+        source: BoxError,
+    },
     /// The store lacks what it once acknowledged to this instance: it lost its last writes, or an older
     /// copy of its data was brought back. Nothing is sold until the right data are back, the sale is
     /// started afresh, or an operator [accepts](crate::inventory::Inventory::accept) the loss.
@@ -121,6 +129,7 @@ impl SaleError {
             Self::ForeignFence { .. }
                 | Self::UnknownItem { .. }
                 | Self::Damaged { .. }
+                | Self::StoreMisconfigured { .. }
                 | Self::StoreRolledBack { .. }
                 | Self::StartUnknown { .. }
         )
@@ -160,6 +169,9 @@ pub(super) fn from_read(error: impl Into<Arc<InventoryError>>, item: &Item) -> S
         InventoryError::StaleToken { .. } => SaleError::StaleToken,
         InventoryError::ForeignFence { fence, token } => {
             SaleError::ForeignFence { item, ours: token.cluster(), theirs: fence.cluster }
+        }
+        error_of if error_of.is_wrong_server() => {
+            SaleError::StoreMisconfigured { source: error.into() }
         }
         InventoryError::Refused { .. } => SaleError::StoreRefused { source: error.into() },
         _ => SaleError::StoreUnavailable { source: error.into() },

@@ -108,6 +108,7 @@ endings! {
     LockUnavailable "lock-unavailable";
     StoreUnavailable "store-unavailable";
     StoreRefused "store-refused";
+    StoreMisconfigured "store-misconfigured";
     Unknown "unknown";
     StoreRolledBack "store-rolled-back";
     StaleToken "stale-token";
@@ -130,6 +131,7 @@ impl Ending {
                 SaleError::LockUnavailable { .. } => Self::LockUnavailable,
                 SaleError::StoreUnavailable { .. } => Self::StoreUnavailable,
                 SaleError::StoreRefused { .. } => Self::StoreRefused,
+                SaleError::StoreMisconfigured { .. } => Self::StoreMisconfigured,
                 SaleError::OutcomeUnknown { .. } | SaleError::StartUnknown { .. } => Self::Unknown,
                 SaleError::StoreRolledBack { .. } => Self::StoreRolledBack,
                 SaleError::StaleToken => Self::StaleToken,

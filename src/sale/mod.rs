@@ -298,7 +298,7 @@ impl Sale {
     }
 
     /// Whether this instance can sell now: it is not stopping, the store answers and was not rolled
-    /// back, and the lock service answers.
+    /// back in all items that are known here, and the lock service answers.
     ///
     /// # Errors
     /// What is missing.
@@ -336,6 +336,11 @@ impl Sale {
             SaleGuard::Distributed { sessions, .. } => sessions.losses(),
             SaleGuard::Local(_) | SaleGuard::Peer(_) | SaleGuard::Nothing => 0,
         }
+    }
+
+    /// How many items are not sold since the store lacks something of them, as far as calls told.
+    pub fn rolled_back_items(&self) -> u64 {
+        u64::try_from(self.0.inventory.rolled_back_items()).unwrap_or(u64::MAX)
     }
 
     /// The name of this instance.

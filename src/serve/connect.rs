@@ -10,7 +10,7 @@ use super::ServeError;
 use crate::config::{Config, Servers};
 #[cfg(feature = "chaos")]
 use crate::defence::Defence;
-use crate::inventory::{Inventory, InventoryError};
+use crate::inventory::Inventory;
 use crate::lock::{EtcdBackend, SessionKeeper, SessionOptions};
 use crate::sale::{LockMode, Peer, Sale};
 
@@ -60,7 +60,7 @@ async fn store(servers: &Servers) -> Result<Inventory, ServeError> {
     let inventory = servers.inventory().map_err(refused)?;
     match inventory.ping().await {
         Ok(()) => {}
-        Err(error) if is_final(&error) => return Err(refused(error)),
+        Err(error) if error.is_wrong_server() => return Err(refused(error)),
         Err(error) => {
             let cause: &dyn Error = &error;
             tracing::warn!(error = cause, "the store does not answer yet: not ready until it does");
@@ -71,18 +71,6 @@ async fn store(servers: &Servers) -> Result<Inventory, ServeError> {
         inventory.load_scripts().await.map_err(refused)?;
     }
     Ok(inventory)
-}
-
-/// Whether waiting does not mend it: the store is there and does not let this program in.
-fn is_final(error: &InventoryError) -> bool {
-    match error {
-        InventoryError::Refused { .. } => !error.is_retryable(),
-        // the connection logs in before anything is asked
-        InventoryError::Unreachable { source } => {
-            matches!(source.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"))
-        }
-        _ => false,
-    }
 }
 
 async fn lock_service(config: &Config, instance: &str) -> Result<SessionKeeper, ServeError> {

@@ -90,6 +90,23 @@ async fn a_lost_answer_is_an_unknown_outcome() {
     assert_eq!((&stock["lucky"], &stock["orders"]), (&json!(1), &json!(1)));
 }
 
+/// A permission that is missing does not come by waiting: nobody is told to ask again.
+#[tokio::test]
+async fn a_missing_permission_is_no_passing_failure() {
+    let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let shop = Shop::at(shared_endpoint().await, redis.url(), ShopOptions::default());
+    shop.start(5).await;
+    shop.order("a-1").await.json(200);
+    shop.raw().await.run::<()>("ACL SETUSER default resetkeys ~stock*").await;
+    for line in ["POST /stock/reduce", "GET /stock", "GET /orders/a-1"] {
+        let reply = shop.call(line).await;
+        reply.problem(503, "store-misconfigured");
+        assert!(!reply.headers.contains_key("retry-after"), "{line}");
+    }
+    shop.raw().await.run::<()>("ACL SETUSER default allkeys").await;
+    shop.order("a-2").await.json(200);
+}
+
 /// Once the sale is closed, orders are refused as by an instance that stops.
 #[tokio::test]
 async fn a_closed_sale_takes_no_orders() {

@@ -13,8 +13,8 @@ use tokio::process::Command;
 use super::shop::{Shop, ShopOptions};
 use crate::support::copies::{DataCopy, restart_with};
 use crate::support::etcd::shared_endpoint;
-use crate::support::eventually;
 use crate::support::store::{Raw, connect};
+use crate::support::{eventually, within};
 
 async fn redis() -> PrivateRedis {
     PrivateRedis::start(RedisOptions::default()).await.unwrap()
@@ -113,12 +113,45 @@ async fn an_operator_accepts_the_loss() {
     assert_eq!(raw.dump().await, before);
     assert_stopped(&shop).await;
 
+    let metrics = shop.call("GET /metrics").await.text;
+    assert!(metrics.contains("\nflash_sale_rolled_back_items 1\n"), "{metrics}");
     let (status, text) = adopt("store", &shop, &["--yes"]).await;
     assert_eq!(status, Some(0), "{text}");
     assert_eq!(shop.call("GET /readyz").await.status, 200);
     assert_eq!(shop.order("a-3").await.json(200)["remaining"], 3);
     let ledger = shop.call("GET /orders").await.text;
     assert!(ledger.contains("a-1") && !ledger.contains("a-2"), "{ledger}");
+}
+
+/// An item's keys are gone on purpose: the operator says so, and that there is no sale is the end of it.
+/// Nobody need read what the command says.
+#[tokio::test]
+async fn an_operator_ends_a_sale_that_is_gone() {
+    let redis = redis().await;
+    let shop = Shop::at(shared_endpoint().await, redis.url(), patient());
+    shop.start(5).await;
+    shop.order("a-1").await.json(200);
+    Raw::connect(&redis.url()).await.run::<()>("FLUSHDB").await;
+    assert_stopped(&shop).await;
+    let (status, text) = adopt("store", &shop, &[]).await;
+    assert_eq!(status, Some(3), "{text}");
+    for words in ["stock    none", "missed   its sale is gone", "no sale of this item any more"] {
+        assert!(text.contains(words), "{words:?} is not in {text}");
+    }
+    let mut child = Command::new(env!("CARGO_BIN_EXE_flash-sale"))
+        .args(["adopt", "store", "--yes", "--etcd", &shop.etcd, "--redis", &shop.redis])
+        .args(["--lock-name", &shop.lock_name])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    assert_eq!(within("it ends", child.wait()).await.unwrap().code(), Some(0));
+    assert_eq!(shop.call("GET /readyz").await.status, 200);
+    shop.order("a-2").await.problem(404, "unknown-item");
+    shop.start(5).await;
+    shop.order("a-2").await.json(200);
 }
 
 /// etcd was set up anew: nothing is sold until its cluster is adopted. A lock that somebody holds is

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use flash_sale::demo::{PrivateRedis, RedisOptions};
+use flash_sale::demo::{PrivateRedis, Proxy, RedisOptions, ports};
 use flash_sale::inventory::{Inventory, InventoryError, InventoryOptions, Item};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -24,6 +24,52 @@ async fn start() -> (PrivateRedis, Inventory) {
     let inventory = Inventory::connect(&redis.url(), IMPATIENT).await.unwrap();
     inventory.start(&Item::DEFAULT, Some(token(1)), 10).await.unwrap();
     (redis, inventory)
+}
+
+/// To connect takes several round trips: each has its time, not all of them together.
+#[tokio::test]
+async fn a_slow_network_can_be_connected_over() {
+    let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let proxy = Proxy::to(redis.port()).await.unwrap();
+    proxy.delay(Duration::from_millis(700));
+    let url = format!("redis://127.0.0.1:{}", proxy.port());
+    let options = InventoryOptions {
+        connect_timeout: Duration::from_secs(1),
+        response_timeout: Duration::from_secs(10),
+    };
+    let inventory = Inventory::connect(&url, options).await.unwrap();
+    inventory.ping().await.unwrap();
+}
+
+/// The keys of an item that is not named are on several nodes of a cluster: it is refused at once, and
+/// with the reason.
+#[tokio::test]
+async fn a_cluster_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let [port] = ports::free_ports().unwrap();
+    let names = ["redis-server", "valkey-server"];
+    let _server = names
+        .into_iter()
+        .find_map(|name| {
+            tokio::process::Command::new(name)
+                .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+                .args(["--cluster-enabled", "yes", "--dir"])
+                .arg(dir.path())
+                .stdout(std::process::Stdio::null())
+                .kill_on_drop(true)
+                .spawn()
+                .ok()
+        })
+        .unwrap();
+    let inventory = Inventory::new(&format!("redis://127.0.0.1:{port}"), IMPATIENT).unwrap();
+    let mut told = String::new();
+    eventually("it is refused for good", async || {
+        let error = inventory.ping().await.unwrap_err();
+        told = error.source().map(ToString::to_string).unwrap_or_default();
+        error.is_wrong_server()
+    })
+    .await;
+    assert!(told.contains("Redis Cluster, which is not supported"), "{told}");
 }
 
 /// A server that forgot the scripts gets them again, in the same call.

@@ -166,6 +166,8 @@ async fn a_replica_is_left_alone_until_it_is_promoted() {
     let inventory = pair.client().await;
     inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
     let mut replica = connect_to_replica(&pair).await;
+    eventually("the replica has the sale", async || replica.run::<u64>("EXISTS sale").await == 1)
+        .await;
     replica.run::<()>("CONFIG SET replica-read-only no").await;
     pair.proxy.lead_to(pair.replica.port());
     pair.proxy.cut();
@@ -199,6 +201,61 @@ async fn a_primary_that_became_a_replica_is_left() {
     let error = sell(&inventory, "a").await.unwrap_err();
     assert!(matches!(error, InventoryError::Refused { .. }), "{error}");
     assert_eq!(sell(&inventory, "a").await.unwrap(), 1);
+}
+
+/// What a demoted primary shows may be old: a question is refused as an order is, also while no order is
+/// sent, and the next call asks who is at the address.
+#[tokio::test]
+async fn a_primary_that_became_a_replica_tells_nothing() {
+    let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let inventory = connect(&redis.url()).await;
+    inventory.start(&ITEM, Some(token(1)), 0).await.unwrap();
+    let mut raw = Raw::connect(&redis.url()).await;
+    let id = order("a", 1).id;
+    for question in ["look", "stock", "ledger", "check"] {
+        let ask = async || match question {
+            "look" => inventory.look(&ITEM, &id).await.map(drop),
+            "stock" => inventory.stock(&ITEM).await.map(drop),
+            "ledger" => inventory.ledger(&ITEM, 0, 9).await.map(drop),
+            _ => inventory.check().await.map_err(|(_, error)| error),
+        };
+        ask().await.unwrap();
+        raw.run::<()>("REPLICAOF 127.0.0.1 1").await;
+        for _ in 0..2 {
+            let error = ask().await.expect_err(question);
+            assert!(matches!(error, InventoryError::Refused { .. }), "{question}: {error}");
+            assert!(error.is_retryable() && error.to_string().contains("READONLY"), "{error}");
+        }
+        raw.run::<()>("REPLICAOF NO ONE").await;
+        ask().await.unwrap();
+    }
+}
+
+/// Redis serves nothing else on a connection that waits for replicas: not all items wait for one.
+#[tokio::test]
+async fn items_do_not_wait_for_each_other() {
+    let mut pair = Pair::start().await;
+    let inventory = pair.client().await.with_replicas(PATIENT);
+    pair.replica.child().pause().unwrap();
+    let items = (0..12).map(|number| format!("item-{number}").parse::<Item>().unwrap());
+    let starts = items.map(|item| {
+        let inventory = inventory.clone();
+        tokio::spawn(async move { inventory.start(&item, Some(token(1)), 1).await })
+    });
+    let starts: Vec<_> = starts.collect();
+    let mut primary = Raw::connect(&pair.primary.url()).await;
+    eventually("several connections wait", async || {
+        let info: String = primary.run("INFO clients").await;
+        let blocked = info.lines().find_map(|line| line.strip_prefix("blocked_clients:")).unwrap();
+        blocked.parse::<u32>().unwrap() > 2
+    })
+    .await;
+    pair.replica.child().resume().unwrap();
+    for start in starts {
+        start.await.unwrap().unwrap();
+    }
+    let clients = primary.run::<String>("CLIENT LIST").await;
+    assert!(clients.lines().count() <= 8 + 3, "a fixed number of them: {clients}");
 }
 
 /// The operator is told when there are fewer replicas than each order waits for.

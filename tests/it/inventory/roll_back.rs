@@ -3,7 +3,7 @@
 //! the same address with an older copy of its data, or with none.
 
 use flash_sale::demo::{PrivateRedis, RedisOptions};
-use flash_sale::inventory::{Inventory, InventoryError, Item, Outcome};
+use flash_sale::inventory::{Inventory, InventoryError, Item, Order, Outcome};
 use flash_sale::lock::{ClusterId, Token};
 
 use crate::support::copies::{DataCopy, restart_with};
@@ -34,10 +34,16 @@ fn assert_rolled_back<T: std::fmt::Debug>(result: Result<T, InventoryError>, lac
     assert!(what.contains(lacks), "{lacks:?} is not in {what:?}");
 }
 
-/// Every call but a fresh start is refused, and nothing is written.
+/// All keys but the one that says what is missed.
+async fn data(redis: &PrivateRedis) -> Vec<(String, Vec<u8>)> {
+    let mut dump = Raw::connect(&redis.url()).await.dump().await;
+    dump.retain(|(key, _)| key != "doubt");
+    dump
+}
+
+/// Every call but a fresh start is refused, and nothing is written but why.
 async fn assert_stopped(inventory: &Inventory, redis: &PrivateRedis, highest: i64, lacks: &str) {
-    let mut raw = Raw::connect(&redis.url()).await;
-    let before = raw.dump().await;
+    let before = data(redis).await;
     assert_rolled_back(sell(inventory, Some(token(highest)), "new").await, lacks);
     assert_rolled_back(sell(inventory, Some(token(highest + 1)), "new").await, lacks);
     assert_rolled_back(inventory.look(&ITEM, &order("new", 1).id).await, lacks);
@@ -47,7 +53,7 @@ async fn assert_stopped(inventory: &Inventory, redis: &PrivateRedis, highest: i6
     let (item, error) = inventory.check().await.unwrap_err();
     assert_eq!(item, ITEM);
     assert_rolled_back(Err::<(), _>(error), lacks);
-    assert_eq!(raw.dump().await, before);
+    assert_eq!(data(redis).await, before);
 }
 
 /// An older copy in which the fence is lower; then the right data again, and the sale goes on.
@@ -82,11 +88,15 @@ async fn an_older_copy_is_noticed_by_its_ledger() {
     restart_with(&mut redis, Some(&older)).await;
     assert_stopped(&inventory, &redis, 1, "order b is not in its ledger").await;
 
+    restart_with(&mut redis, Some(&older)).await;
     let forgetful = connect(&redis.url()).await;
     sell(&forgetful, Some(token(1)), "x").await.unwrap();
     sell(&forgetful, Some(token(1)), "y").await.unwrap();
     assert_stopped(&inventory, &redis, 1, "order b is not in its ledger").await;
     // the same buyer asked there again: the order stands, but at another place
+    restart_with(&mut redis, Some(&older)).await;
+    let forgetful = connect(&redis.url()).await;
+    sell(&forgetful, Some(token(1)), "x").await.unwrap();
     sell(&forgetful, Some(token(1)), "b").await.unwrap();
     assert_stopped(&inventory, &redis, 1, "order b is not the one").await;
 }
@@ -101,8 +111,11 @@ async fn an_empty_store_is_noticed() {
     restart_with(&mut redis, None).await;
     assert_stopped(&inventory, &redis, 1, "its sale is gone").await;
 
+    restart_with(&mut redis, None).await;
     Raw::connect(&redis.url()).await.run::<()>("SET stock 10").await;
     assert_stopped(&inventory, &redis, 1, "its sale is gone").await;
+    restart_with(&mut redis, None).await;
+    Raw::connect(&redis.url()).await.run::<()>("SET stock 10").await;
     // one who remembers nothing sells from it, which does not make it a fresh start
     let forgetful = connect(&redis.url()).await;
     sell(&forgetful, Some(token(2)), "a").await.unwrap();
@@ -189,6 +202,7 @@ async fn a_stock_set_by_hand_is_remembered() {
     Raw::connect(&redis.url()).await.run::<()>("SET stock 10").await;
     let older = DataCopy::of(&redis);
     for guard in [Some(token(4)), None] {
+        restart_with(&mut redis, Some(&older)).await;
         let inventory = connect(&redis.url()).await;
         sell(&inventory, guard, "a").await.unwrap();
         Raw::connect(&redis.url()).await.run::<()>("SET stock 300").await;
@@ -196,6 +210,7 @@ async fn a_stock_set_by_hand_is_remembered() {
         restart_with(&mut redis, Some(&older)).await;
         assert_stopped(&inventory, &redis, 4, "its sale is gone").await;
     }
+    restart_with(&mut redis, Some(&older)).await;
     // nothing was acknowledged to this one
     sell(&inventory, Some(token(1)), "a").await.unwrap();
 }
@@ -246,4 +261,95 @@ async fn an_adopted_fence_keeps_the_memory() {
     restart_with(&mut redis, Some(&older)).await;
     operator.adopt(&ITEM, other(7).unwrap()).await.unwrap();
     assert_rolled_back(sell(&inventory, other(7), "c").await, "order b is not in its ledger");
+}
+
+/// Who has sold nothing of what is lost cannot miss it; but as soon as one misses something, by an order
+/// or by a question, nobody sells or says that nothing is left. The right data make an end of that.
+#[tokio::test]
+async fn one_who_misses_something_stops_all() {
+    let mut redis = redis().await;
+    let (one, other) = (connect(&redis.url()).await, connect(&redis.url()).await);
+    one.start(&ITEM, Some(token(1)), 10).await.unwrap();
+    sell(&one, Some(token(1)), "a").await.unwrap();
+    let older = DataCopy::of(&redis);
+    sell(&other, Some(token(1)), "b").await.unwrap();
+    let right = DataCopy::of(&redis);
+    let lacks = "order b is not in its ledger";
+    for notices in ["order", "look", "stock", "ledger", "check"] {
+        restart_with(&mut redis, Some(&older)).await;
+        one.check().await.unwrap();
+        match notices {
+            "order" => assert_rolled_back(sell(&other, Some(token(1)), "c").await, lacks),
+            "look" => assert_rolled_back(other.look(&ITEM, &order("c", 1).id).await, lacks),
+            "stock" => assert_rolled_back(other.stock(&ITEM).await, lacks),
+            "ledger" => assert_rolled_back(other.ledger(&ITEM, 0, 9).await, lacks),
+            _ => assert_rolled_back(other.check().await.map_err(|(_, error)| error), lacks),
+        }
+        assert_eq!(Raw::connect(&redis.url()).await.run::<u64>("EXISTS doubt").await, 1);
+        assert_stopped(&one, &redis, 1, lacks).await;
+        let newcomer = connect(&redis.url()).await;
+        assert_rolled_back(sell(&newcomer, None, "d").await, lacks);
+        assert_rolled_back(newcomer.look(&ITEM, &order("a", 1).id).await, lacks);
+        assert_eq!((one.rolled_back_items(), newcomer.rolled_back_items()), (1, 1));
+        // who remembers nothing misses nothing: other items can be sold there
+        newcomer.check().await.unwrap();
+    }
+    restart_with(&mut redis, Some(&right)).await;
+    assert_eq!(accepted(&sell(&one, Some(token(1)), "c").await.unwrap()).position, 3);
+    sell(&other, Some(token(1)), "d").await.unwrap();
+    assert_eq!((one.rolled_back_items(), other.rolled_back_items()), (0, 0));
+}
+
+/// An answer that is told again is an acknowledgement like the first.
+#[tokio::test]
+async fn an_answer_that_was_told_again_is_remembered() {
+    let mut redis = redis().await;
+    let one = connect(&redis.url()).await;
+    one.start(&ITEM, Some(token(1)), 1).await.unwrap();
+    let older = DataCopy::of(&redis);
+    sell(&one, Some(token(1)), "a").await.unwrap();
+    let other = connect(&redis.url()).await;
+    assert_eq!(other.look(&ITEM, &order("b", 1).id).await.unwrap(), (0, None));
+    assert!(other.look(&ITEM, &order("a", 1).id).await.unwrap().1.is_some());
+    restart_with(&mut redis, Some(&older)).await;
+    assert_rolled_back(sell(&other, Some(token(1)), "b").await, "order a is not in its ledger");
+}
+
+/// The keys of one item that are gone keep no other item from being sold. An operator can say that there
+/// is no sale of it any more.
+#[tokio::test]
+async fn one_item_that_is_gone_is_no_trouble_for_others() {
+    let redis = redis().await;
+    let inventory = connect(&redis.url()).await;
+    let tea: Item = "tea".parse().unwrap();
+    for item in [&ITEM, &tea] {
+        inventory.start(item, Some(token(1)), 10).await.unwrap();
+    }
+    let mut raw = Raw::connect(&redis.url()).await;
+    raw.run::<()>("DEL stock lucky initial orders ledger fence sale").await;
+    inventory.check().await.unwrap();
+    assert_eq!(inventory.rolled_back_items(), 1);
+    let one = Order { item: tea.clone(), ..order("a", 1) };
+    accepted(&inventory.reduce(&tea, Some(token(1)), "8080", &[one]).await.unwrap()[0]);
+    raw.run::<()>("DEL orders:{tea} ledger:{tea}").await;
+    assert_rolled_back(inventory.check().await.map_err(|(_, error)| error), "");
+    assert_eq!(inventory.rolled_back_items(), 2);
+
+    let operator = connect(&redis.url()).await;
+    let found = operator.found(&ITEM).await.unwrap();
+    assert_eq!((found.stock, found.latest), (None, None));
+    assert_eq!(found.doubt.as_deref(), Some("its sale is gone"));
+    operator.accept(&ITEM, token(2)).await.unwrap();
+    inventory.check().await.unwrap();
+    assert_eq!(inventory.rolled_back_items(), 1);
+    for result in [
+        sell(&inventory, Some(token(3)), "a").await.map(drop),
+        inventory.stock(&ITEM).await.map(drop),
+    ] {
+        assert!(matches!(result, Err(InventoryError::UnknownItem)), "{result:?}");
+    }
+    let error = operator.accept(&ITEM, token(3)).await.unwrap_err();
+    assert!(matches!(error, InventoryError::UnknownItem), "{error}");
+    inventory.start(&ITEM, Some(token(4)), 1).await.unwrap();
+    sell(&inventory, Some(token(4)), "a").await.unwrap();
 }
