@@ -88,7 +88,7 @@ async fn without_script_reload_a_flush_ends_the_sale() {
     program.sell(10).await;
     assert_eq!(program.order("a").await.status, 200);
     let () = Raw::connect(&redis.url()).await.run("SCRIPT FLUSH").await;
-    program.order("b").await.assert_problem(503, "store-unavailable");
+    program.order("b").await.assert_problem(503, "store-misconfigured");
 }
 
 #[tokio::test]
