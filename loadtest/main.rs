@@ -58,9 +58,6 @@ use serde::Serialize;
 use crate::cli::{Cli, Command};
 use crate::report::Report;
 
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// One thread: it shares the machine with what it measures, and hundreds of connections that one
 /// thread looks after cost less than the same ones on several.
 #[tokio::main(flavor = "current_thread")]

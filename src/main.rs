@@ -39,9 +39,6 @@ enum Command {
     Health(HealthOptions),
 }
 
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let mut runtime = runtime::Builder::new_multi_thread();

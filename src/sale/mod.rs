@@ -154,13 +154,19 @@ impl Sale {
         self.check_open()?;
         #[cfg(feature = "chaos")]
         if !Defence::BatchOwnership.is_on() {
-            return self.reduce_in_the_request(order).await;
+            return Box::pin(self.reduce_in_the_request(order)).await;
         }
         // one for the whole order, since a demo may choose another meanwhile
         let guard = self.0.guards.current();
         if let SaleGuard::Distributed { combiner: Some(combiner), .. } = guard {
             return self.reduce_combined(combiner, order).await;
         }
+        // the largest steps are boxed: thousands of orders wait at once, and each keeps room for them
+        Box::pin(self.reduce_one(guard, order)).await
+    }
+
+    /// Without a queue that is shared.
+    async fn reduce_one(&self, guard: &SaleGuard, order: Order) -> Result<Outcome, SaleError> {
         let is_one_call = matches!(guard, SaleGuard::Peer(peer) if peer.is_one_call());
         if !is_one_call && let Look::Answer(outcome) = self.look(&order).await? {
             return Ok(outcome);
@@ -214,7 +220,7 @@ impl Sale {
         let known = combiner.known(&order.item);
         let queue = match known.filter(|queue| queue.was_seen_with(order.quantity.get())) {
             Some(queue) => queue,
-            None => match self.look(&order).await? {
+            None => match Box::pin(self.look(&order)).await? {
                 Look::Answer(outcome) => return Ok(outcome),
                 Look::Available(units) => {
                     let queue = combiner.queue_of(&order.item);
