@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::chain::Chain;
 use crate::config::{SecretFileError, Servers, duration, item_name};
-use crate::inventory::{Inventory, InventoryError, Item};
+use crate::inventory::{Fence, Inventory, InventoryError, Item};
 use crate::lock::{EtcdBackend, LockError, Session, SessionOptions, Token};
 use crate::sale::lock_name;
 
@@ -198,9 +198,7 @@ async fn adopt_cluster(
         return Ok(Done::NothingToDo);
     };
     if fence.cluster == token.cluster() {
-        if fence.revision > token.revision() {
-            return Err(AdoptError::Restored { fence: fence.revision, token: token.revision() });
-        }
+        check_is_later(token, fence)?;
         say("\nThe fence is of this cluster already. Nothing is to do.\n");
         return Ok(Done::NothingToDo);
     }
@@ -230,9 +228,7 @@ async fn adopt_store(
             let (theirs, ours) = (fence.cluster.to_string(), token.cluster().to_string());
             return Err(AdoptError::ForeignFence { theirs, ours });
         }
-        if fence.revision > token.revision() {
-            return Err(AdoptError::Restored { fence: fence.revision, token: token.revision() });
-        }
+        check_is_later(token, fence)?;
     }
     say(&report::store_given_up(&found));
     if !options.yes {
@@ -241,6 +237,14 @@ async fn adopt_store(
     inventory.accept(item, token).await?;
     say(&report::store_accepted(&found, token));
     Ok(Done::Adopted)
+}
+
+/// An etcd that was restored with smaller revisions gives tokens that no store may take.
+fn check_is_later(token: Token, fence: Fence) -> Result<(), AdoptError> {
+    if fence.revision > token.revision() {
+        return Err(AdoptError::Restored { fence: fence.revision, token: token.revision() });
+    }
+    Ok(())
 }
 
 /// Tells the operator. Whether anybody reads it changes nothing of what is done.

@@ -63,13 +63,5 @@ pub async fn take(
         }
         Err(error) => return Err(error),
     }
-    Ok(Outcome::Reserved(Accepted {
-        position: 0,
-        order: order.id.clone(),
-        quantity: order.quantity,
-        user: order.user.clone(),
-        remaining,
-        instance: instance.to_owned(),
-        token: None,
-    }))
+    Ok(Outcome::Reserved(Accepted::without_place(order, remaining, instance, None)))
 }

@@ -121,6 +121,31 @@ pub struct Accepted {
     pub token: Option<Token>,
 }
 
+impl Accepted {
+    /// An order that was accepted in single steps, and has no place in a ledger yet.
+    pub(super) fn without_place(
+        order: &Order,
+        remaining: u64,
+        instance: &str,
+        token: Option<Token>,
+    ) -> Self {
+        Self {
+            position: 0,
+            order: order.id.clone(),
+            quantity: order.quantity,
+            user: order.user.clone(),
+            remaining,
+            instance: instance.to_owned(),
+            token,
+        }
+    }
+
+    /// Whether `order`, which has the same id, is this one asked for again. If not, it is a conflict.
+    pub(crate) fn is_repeated_by(&self, order: &Order) -> bool {
+        self.quantity == order.quantity && self.user == order.user
+    }
+}
+
 /// What became of an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {

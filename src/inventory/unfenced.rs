@@ -41,9 +41,7 @@ pub(super) async fn reduce(
             repeated.push((outcomes.len(), first));
         }
         outcomes.push(match known {
-            Some(first) if first.quantity == order.quantity && first.user == order.user => {
-                Outcome::Reserved(first)
-            }
+            Some(first) if first.is_repeated_by(order) => Outcome::Reserved(first),
             Some(_) => Outcome::Conflict,
             None if repeated.last().is_some_and(|(place, _)| *place == outcomes.len()) => {
                 Outcome::Conflict
@@ -52,7 +50,7 @@ pub(super) async fn reduce(
             None => {
                 stock -= units;
                 sold += units;
-                Outcome::Reserved(accepted(order, stock, instance, token))
+                Outcome::Reserved(Accepted::without_place(order, stock, instance, Some(token)))
             }
         });
     }
@@ -73,9 +71,7 @@ pub(super) async fn reduce(
     fault::at(Point::AfterAnswer).await;
     for (place, first) in repeated {
         let (order, first) = (orders[place].borrow(), outcomes[first].clone());
-        let is_same =
-            |first: &Accepted| first.quantity == order.quantity && first.user == order.user;
-        if matches!(&first, Outcome::Reserved(accepted) if is_same(accepted)) {
+        if matches!(&first, Outcome::Reserved(accepted) if accepted.is_repeated_by(order)) {
             outcomes[place] = first;
         }
     }
@@ -111,19 +107,6 @@ async fn known(
         parse_record(id.as_str(), &record).map(Some).ok_or_else(damaged)
     };
     ids.iter().zip(records).map(parse).collect()
-}
-
-fn accepted(order: &Order, remaining: u64, instance: &str, token: Token) -> Accepted {
-    Accepted {
-        // until it has one
-        position: 0,
-        order: order.id.clone(),
-        quantity: order.quantity,
-        user: order.user.clone(),
-        remaining,
-        instance: instance.to_owned(),
-        token: Some(token),
-    }
 }
 
 /// Writes everything but the stock.

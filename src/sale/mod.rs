@@ -203,9 +203,7 @@ impl Sale {
             return Ok(Look::Available(available));
         }
         Ok(Look::Answer(match first {
-            Some(first) if first.quantity == order.quantity && first.user == order.user => {
-                Outcome::Reserved(first)
-            }
+            Some(first) if first.is_repeated_by(order) => Outcome::Reserved(first),
             Some(_) => Outcome::Conflict,
             None => Outcome::SoldOut { remaining: u64::try_from(available).unwrap_or(0) },
         }))

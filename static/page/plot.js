@@ -1,4 +1,4 @@
-// A small line chart over the last minute, as both charts of the page use it.
+// A small line chart over the last minute, and what both charts of the page have in common.
 
 import { count } from "./format.js";
 import { Surface, roundStep } from "./canvas.js";
@@ -7,7 +7,7 @@ const SPAN_MS = 60_000;
 const [LEFT, RIGHT, TOP, BOTTOM] = [8, 10, 10, 22];
 
 /** Draws lines of points; which ones, the caller says. */
-export class Plot {
+class Plot {
   #surface;
 
   constructor(canvas) {
@@ -98,5 +98,32 @@ export class Plot {
     if (isStep) pen.lineTo(x(clock), y(before[1]));
     pen.stroke();
     pen.setLineDash([]);
+  }
+}
+
+/** A chart that is drawn once for each message; its lines come from `compose`. */
+export class Chart {
+  #plot;
+  #drawn = null;
+
+  constructor(canvas) {
+    this.#plot = new Plot(canvas);
+  }
+
+  get isStale() {
+    return this.#plot.surface.isStale;
+  }
+
+  set onStale(request) {
+    this.#plot.surface.onStale = request;
+  }
+
+  /** Draws it. It moves too little for more than once for each message, and nothing of it moves without news. */
+  draw(state) {
+    if (this.#drawn === state.now && !this.isStale) return false;
+    this.#drawn = state.now;
+    const { lines, ...scale } = this.compose(state);
+    this.#plot.draw(state.clock(), lines, scale);
+    return false;
   }
 }

@@ -3,29 +3,20 @@
 import { byId, children, make, setText } from "../page/dom.js";
 import { count } from "../page/format.js";
 import { colour, makeTag, place, setTag } from "../page/instances.js";
-import { Plot } from "../page/plot.js";
+import { Chart } from "../page/plot.js";
 import { roster } from "../page/roster.js";
 
 /** Lines that lie upon each other stay visible. */
 const DASHES = [[], [6, 3], [2, 3], [9, 3, 2, 3]];
 
-export class RateChart {
-  #plot = new Plot(byId("rate-chart"));
-  #drawn = null;
-
-  get isStale() {
-    return this.#plot.surface.isStale;
+export class RateChart extends Chart {
+  constructor() {
+    super(byId("rate-chart"));
   }
 
-  set onStale(request) {
-    this.#plot.surface.onStale = request;
-  }
-
-  /** Draws it, once for each message. Nothing of it moves without news. */
-  draw(state) {
+  /** The lines, the largest value, and what is marked; writes the key as well. */
+  compose(state) {
     const { now, points } = state;
-    if (this.#drawn === now && !this.isStale) return false;
-    this.#drawn = now;
     const names = roster(now);
     const entries = children(byId("rate-key"), names.length, makeEntry);
     // a sale without a ledger does not say which instance sold
@@ -38,8 +29,7 @@ export class RateChart {
       return { colour: colour(at), dash: DASHES[at], values };
     });
     const most = Math.max(10, ...lines.flatMap((line) => line.values.map(([, value]) => value)));
-    this.#plot.draw(state.clock(), lines, { most });
-    return false;
+    return { lines, most };
   }
 }
 

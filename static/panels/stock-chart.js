@@ -2,30 +2,21 @@
 
 import { byId, children, make, setData, setText } from "../page/dom.js";
 import { count } from "../page/format.js";
-import { Plot } from "../page/plot.js";
+import { Chart } from "../page/plot.js";
 
 const LINES = [
   { key: "stock", text: "left", colour: "--ink" },
   { key: "sold", text: "sold", colour: "--accent", dash: [6, 3] },
 ];
 
-export class StockChart {
-  #plot = new Plot(byId("stock-chart"));
-  #drawn = null;
-
-  get isStale() {
-    return this.#plot.surface.isStale;
+export class StockChart extends Chart {
+  constructor() {
+    super(byId("stock-chart"));
   }
 
-  set onStale(request) {
-    this.#plot.surface.onStale = request;
-  }
-
-  /** Draws it, once for each message: it moves too little for more. Nothing of it moves without news. */
-  draw(state) {
+  /** The lines, the largest value, and what is marked; writes the key as well. */
+  compose(state) {
     const { now, points } = state;
-    if (this.#drawn === now && !this.isStale) return false;
-    this.#drawn = now;
     const stock = now?.stock ?? null;
     const entries = children(byId("stock-key"), LINES.length, () => make("span", "key-entry"));
     LINES.forEach(({ key, text }, index) => {
@@ -41,7 +32,6 @@ export class StockChart {
     }));
     const most = Math.max(0, ...lines.flatMap((line) => line.values.map(([, value]) => value)));
     const mark = stock ? { value: stock.initial, text: "initial" } : undefined;
-    this.#plot.draw(state.clock(), lines, { mark, most });
-    return false;
+    return { lines, mark, most };
   }
 }

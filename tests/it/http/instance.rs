@@ -77,6 +77,16 @@ async fn claims(session: &Session, name: &str) -> usize {
     session.mutex(name).unwrap().queue().await.unwrap().len()
 }
 
+/// Starts a sale of 5 units, over the connection that is returned.
+async fn start_sale_of_five(instance: &Instance) -> Connection {
+    let mut buyer = Connection::open(instance.address).await;
+    buyer
+        .send("PUT /stock HTTP/1.1\r\nHost: test\r\nContent-Length: 11\r\n\r\n{\"stock\":5}")
+        .await;
+    assert_eq!(buyer.answer().await.status, 200);
+    buyer
+}
+
 /// SIGTERM while an order waits for the lock: nobody new is let in, the order gets its unit and its
 /// answer, the claim and the lease are given up, and the exit code is 0.
 #[tokio::test]
@@ -85,11 +95,7 @@ async fn sigterm_finishes_the_order_in_flight() {
     let redis = fresh_database().await;
     let mut instance = Instance::start(&etcd.endpoint(), &redis, "lock").await;
     instance.until_ready().await;
-    let mut buyer = Connection::open(instance.address).await;
-    buyer
-        .send("PUT /stock HTTP/1.1\r\nHost: test\r\nContent-Length: 11\r\n\r\n{\"stock\":5}")
-        .await;
-    assert_eq!(buyer.answer().await.status, 200);
+    let mut buyer = start_sale_of_five(&instance).await;
 
     let session = session(&etcd.endpoint(), "test").await;
     let guard = session.mutex("lock").unwrap().lock().await.unwrap();
@@ -119,11 +125,7 @@ async fn a_second_signal_ends_it_at_once() {
     let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
     let mut instance = Instance::start(&etcd.endpoint(), &fresh_database().await, "lock").await;
     instance.until_ready().await;
-    let mut buyer = Connection::open(instance.address).await;
-    buyer
-        .send("PUT /stock HTTP/1.1\r\nHost: test\r\nContent-Length: 11\r\n\r\n{\"stock\":5}")
-        .await;
-    assert_eq!(buyer.answer().await.status, 200);
+    let mut buyer = start_sale_of_five(&instance).await;
     let session = session(&etcd.endpoint(), "test").await;
     let _guard = session.mutex("lock").unwrap().lock().await.unwrap();
     buyer.send_get("/stock/reduce").await;
@@ -162,11 +164,7 @@ async fn a_roll_back_is_logged_once() {
     let mut instance =
         Instance::start(&shared_endpoint().await, &redis.url(), &fresh_lock_name()).await;
     instance.until_ready().await;
-    let mut buyer = Connection::open(instance.address).await;
-    buyer
-        .send("PUT /stock HTTP/1.1\r\nHost: test\r\nContent-Length: 11\r\n\r\n{\"stock\":5}")
-        .await;
-    assert_eq!(buyer.answer().await.status, 200);
+    let _buyer = start_sale_of_five(&instance).await;
     restart_with(&mut redis, None).await;
     for _ in 0..20 {
         assert_eq!(instance.status("/stock/reduce").await, Some(503));
