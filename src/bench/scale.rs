@@ -57,7 +57,7 @@ impl Scale {
             sweep_connections: vec![2, 10, 50, 500, 2000, 10_000],
             sweep_instances: vec![1, 2, 4, 8],
             sweep_items: vec![1, 4, 16, 64],
-            requests_of_a_sweep: 50_000,
+            requests_of_a_sweep: 200_000,
             requests_of_a_connection: 2000,
             waiting: 10_000,
         }

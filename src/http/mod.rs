@@ -25,6 +25,7 @@ mod limits;
 mod lock;
 mod metrics;
 mod orders;
+mod own_head;
 mod page;
 mod params;
 mod probes;

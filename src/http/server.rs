@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
@@ -21,6 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::limits::{MAX_HEADER_BYTES, MAX_URI_BYTES};
+use super::own_head::own_head;
 use crate::defence::Defence;
 use crate::throttle::Throttle;
 
@@ -106,7 +108,11 @@ pub async fn serve(
         let (stream, permit) = accepted;
         // answers are small and complete: waiting for more to send would only delay them
         let _ = stream.set_nodelay(true);
-        let service = TowerToHyperService::new(router.clone());
+        let router = TowerToHyperService::new(router.clone());
+        let service = service_fn(move |mut request| {
+            own_head(&mut request);
+            router.call(request)
+        });
         let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
         connections.spawn(async move {
             // a connection that breaks is the client's affair, and it has no one to be told
