@@ -92,9 +92,10 @@ impl Sale {
         let line = |label, text| Line { label, text };
         let (holder, queue) = self.lock();
         let Here { waiting, sold_out, refused } = self.here;
-        let latency = self.latency_ms.as_ref().map(|Latency { p50, p99 }| {
-            format!("half of the orders within {p50:.1} ms, 99 % within {p99:.1} ms")
-        });
+        let latency = self
+            .latency_ms
+            .as_ref()
+            .map(|Latency { p50, p99 }| format!("p50 {p50:.1} ms, p99 {p99:.1} ms"));
         let here = format!(
             "{}: {waiting} waiting, {sold_out} told sold out, {refused} refused",
             plain(&self.instance)

@@ -40,7 +40,9 @@ impl Screen {
         // a dumb terminal takes no commands
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
         let surface = if io::stdout().is_terminal() && !is_dumb {
-            Surface::Terminal(Box::new(Terminal::new(format!("{item}, nothing is told of it yet"))))
+            Surface::Terminal(Box::new(Terminal::new(format!(
+                "{item}: nothing is known of it yet"
+            ))))
         } else {
             Surface::Lines(Lines {
                 last: String::new(),
@@ -76,7 +78,7 @@ impl Screen {
         }
         match &mut self.surface {
             Surface::Terminal(terminal) => {
-                let title = format!("{}, as {authority} tells it", self.item);
+                let title = format!("{} at {authority}", self.item);
                 terminal.show(title, sale, notes)
             }
             Surface::Lines(lines) => lines.show(authority, &sale, is_first, &notes),

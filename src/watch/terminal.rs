@@ -149,22 +149,22 @@ impl Terminal {
             self.width = columns;
             self.heights.clear();
         }
-        let mut picture = Vec::new();
-        for (number, line) in self.lines().iter().enumerate() {
-            let mut lines = wrap(line.label, &line.text, columns);
+        let blocks = self.lines().into_iter().enumerate().map(|(number, line)| {
+            let mut block = wrap(line.label, &line.text, columns);
             let is_wrong = [LOST, WRONG].contains(&line.label);
             if is_wrong && self.colour {
-                lines[0] = lines[0].replacen(line.label, &format!("{RED}{}{PLAIN}", line.label), 1);
+                block[0] = block[0].replacen(line.label, &format!("{RED}{}{PLAIN}", line.label), 1);
             } else if !is_wrong {
                 // what is wrong comes last, and goes again
                 if self.heights.len() <= number {
                     self.heights.push(0);
                 }
-                self.heights[number] = self.heights[number].max(lines.len());
-                lines.resize(self.heights[number], String::new());
+                self.heights[number] = self.heights[number].max(block.len());
+                block.resize(self.heights[number], String::new());
             }
-            picture.append(&mut lines);
-        }
+            (is_wrong, block)
+        });
+        let mut picture = fit(blocks.collect(), rows);
         picture.push(String::new());
         let room = rows.saturating_sub(picture.len());
         let now_ms = self.now_ms();
@@ -196,6 +196,24 @@ fn write(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes())?;
     stdout.flush()
+}
+
+/// The rows of all blocks, if they fit; else without those that are empty, and then without the last
+/// blocks that tell nothing that is wrong.
+fn fit(mut blocks: Vec<(bool, Vec<String>)>, rows: usize) -> Vec<String> {
+    let height = |blocks: &[(bool, Vec<String>)]| -> usize {
+        blocks.iter().map(|(_, block)| block.len()).sum()
+    };
+    if height(&blocks) > rows {
+        for (_, block) in &mut blocks {
+            block.retain(|row| !row.is_empty());
+        }
+    }
+    while height(&blocks) > rows {
+        let Some(last) = blocks.iter().rposition(|(is_wrong, _)| !is_wrong) else { break };
+        blocks.remove(last);
+    }
+    blocks.into_iter().flat_map(|(_, block)| block).collect()
 }
 
 /// How long ago that was, in seven characters.
@@ -252,6 +270,20 @@ mod tests {
         }
         assert_eq!(wrap("lock", text, 100), [format!("lock     {text}")]);
         assert_eq!(wrap("lock", text, 50)[1], "         lease 694d9aa1f2c3b4d5");
+    }
+
+    /// Goal: where there is little room, what is wrong is seen all the same.
+    #[test]
+    fn what_is_wrong_is_not_cut() {
+        let block = |is_wrong, rows: &[&str]| {
+            (is_wrong, rows.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        let blocks =
+            || vec![block(false, &["stock", ""]), block(false, &["lock"]), block(true, &["WRONG"])];
+        assert_eq!(fit(blocks(), 4), ["stock", "", "lock", "WRONG"]);
+        assert_eq!(fit(blocks(), 3), ["stock", "lock", "WRONG"]);
+        assert_eq!(fit(blocks(), 2), ["stock", "WRONG"]);
+        assert_eq!(fit(blocks(), 0), ["WRONG"]);
     }
 
     #[test]
