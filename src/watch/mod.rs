@@ -1,6 +1,7 @@
 //! The `watch` command: a sale in the terminal, as `GET /events` of one instance tells it.
 
 mod feed;
+mod layout;
 mod sale;
 mod screen;
 mod signals;
