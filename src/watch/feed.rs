@@ -3,41 +3,64 @@
 use std::io;
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Empty};
+use http_body_util::{BodyExt as _, Collected, Empty, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
-use hyper::{Request, StatusCode, Uri, header};
+use hyper::{Request, Response, StatusCode, Uri, header};
 use hyper_util::rt::TokioIo;
+use serde::Deserialize;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-/// How long an instance may take to answer, and may say nothing: it says something every ten seconds.
+use super::sale::plain;
+use super::source::authority;
+
+/// How long an instance may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long it may say nothing: it says something twice a second.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The longest message that is read, in bytes.
 const MESSAGE_LIMIT: usize = 16 * 1024 * 1024;
+
+/// The longest refusal that is read, in bytes.
+const REFUSAL_LIMIT: usize = 64 * 1024;
 
 /// Why there is nothing to show.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FeedError {
     #[error("cannot reach {authority}")]
     Unreachable { authority: String, source: io::Error },
-    #[error("{authority} cannot be watched: it answered {status}")]
-    Refused { authority: String, status: StatusCode },
-    #[error("{authority} cannot be watched now: it answered {status}")]
-    Busy { authority: String, status: StatusCode },
-    #[error("the stream broke")]
-    Broke(#[source] io::Error),
-    #[error("the stream ended")]
-    Ended,
-    #[error("the stream says what is not understood")]
-    NotUnderstood,
+    #[error("{authority} cannot be watched: it answered {status}{detail}")]
+    Refused { authority: String, status: StatusCode, detail: String },
+    #[error("{authority} tells of no sale: is it an instance of flash-sale?")]
+    NoEvents { authority: String },
+    #[error("{authority} cannot be watched now: it answered {status}{detail}")]
+    Busy { authority: String, status: StatusCode, detail: String },
+    #[error("the connection to {authority} broke")]
+    Broke { authority: String, source: io::Error },
+    #[error("{authority} has said nothing for {SILENCE_TIMEOUT:?}")]
+    Silent { authority: String },
+    #[error("{authority} has ended the connection")]
+    Ended { authority: String },
+    #[error("a message of {authority} has more than {MESSAGE_LIMIT} bytes")]
+    TooLong { authority: String },
+    #[error("what {authority} tells is not understood: is it of another version?")]
+    NotUnderstood { authority: String, source: serde_json::Error },
+}
+
+impl FeedError {
+    /// Whether to ask again is of no use.
+    pub(super) fn is_final(&self) -> bool {
+        matches!(self, Self::Refused { .. } | Self::NoEvents { .. } | Self::NotUnderstood { .. })
+    }
 }
 
 /// A stream of messages.
 pub(super) struct Feed {
+    authority: String,
     body: Incoming,
     buffer: Vec<u8>,
     _connection: AbortOnDropHandle<()>,
@@ -45,22 +68,38 @@ pub(super) struct Feed {
 
 impl Feed {
     pub(super) async fn open(url: &Uri, item: &str) -> Result<Self, FeedError> {
-        let authority = url.authority().map_or("", |authority| authority.as_str());
-        let unreachable =
-            |source| FeedError::Unreachable { authority: authority.to_owned(), source };
+        let authority = authority(url);
         let opened = timeout(ANSWER_TIMEOUT, open(url, item)).await;
         let opened = opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-        let (status, body, connection) = opened.map_err(unreachable)?;
-        let authority = authority.to_owned();
+        let (answer, connection) = match opened {
+            Ok(opened) => opened,
+            Err(source) => return Err(FeedError::Unreachable { authority, source }),
+        };
+        let status = answer.status();
+        let kind = answer.headers().get(header::CONTENT_TYPE);
+        let has_events = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
         match status {
-            StatusCode::OK => Ok(Self { body, buffer: Vec::new(), _connection: connection }),
-            status if status.is_server_error() => Err(FeedError::Busy { authority, status }),
-            status => Err(FeedError::Refused { authority, status }),
+            StatusCode::OK if has_events => Ok(Self {
+                authority,
+                body: answer.into_body(),
+                buffer: Vec::new(),
+                _connection: connection,
+            }),
+            StatusCode::OK | StatusCode::NOT_FOUND => Err(FeedError::NoEvents { authority }),
+            status => {
+                let detail = detail(answer.into_body()).await;
+                Err(if status.is_server_error() {
+                    FeedError::Busy { authority, status, detail }
+                } else {
+                    FeedError::Refused { authority, status, detail }
+                })
+            }
         }
     }
 
     /// The data of the next message.
     pub(super) async fn next(&mut self) -> Result<String, FeedError> {
+        let authority = || self.authority.clone();
         loop {
             if let Some(end) = self.buffer.windows(2).position(|two| two == b"\n\n") {
                 let message: Vec<u8> = self.buffer.drain(..end + 2).collect();
@@ -70,17 +109,32 @@ impl Feed {
                 continue;
             }
             let frame = timeout(SILENCE_TIMEOUT, self.body.frame()).await;
-            let frame = frame.map_err(|_| FeedError::Broke(io::ErrorKind::TimedOut.into()))?;
-            let frame = frame.ok_or(FeedError::Ended)?;
-            let frame = frame.map_err(|error| FeedError::Broke(io::Error::other(error)))?;
+            let frame = frame.map_err(|_| FeedError::Silent { authority: authority() })?;
+            let frame = frame.ok_or_else(|| FeedError::Ended { authority: authority() })?;
+            let frame = frame.map_err(|error| FeedError::Broke {
+                authority: authority(),
+                source: io::Error::other(error),
+            })?;
             if let Ok(data) = frame.into_data() {
                 self.buffer.extend_from_slice(&data);
             }
             if self.buffer.len() > MESSAGE_LIMIT {
-                return Err(FeedError::NotUnderstood);
+                return Err(FeedError::TooLong { authority: authority() });
             }
         }
     }
+}
+
+/// What an instance says of its refusal; nothing if it says nothing that is understood in time.
+async fn detail(body: Incoming) -> String {
+    #[derive(Deserialize)]
+    struct Problem {
+        detail: String,
+    }
+    let body = timeout(ANSWER_TIMEOUT, Limited::new(body, REFUSAL_LIMIT).collect()).await;
+    let body = body.ok().and_then(Result::ok).map(Collected::to_bytes).unwrap_or_default();
+    let problem: Option<Problem> = serde_json::from_slice(&body).ok();
+    problem.map_or_else(String::new, |problem| format!(" ({})", plain(&problem.detail)))
 }
 
 /// The data of a message; nothing in a comment.
@@ -90,7 +144,7 @@ fn data_of(message: &[u8]) -> Option<String> {
     (!data.is_empty()).then(|| data.join("\n"))
 }
 
-async fn open(url: &Uri, item: &str) -> io::Result<(StatusCode, Incoming, AbortOnDropHandle<()>)> {
+async fn open(url: &Uri, item: &str) -> io::Result<(Response<Incoming>, AbortOnDropHandle<()>)> {
     let authority = url.authority().ok_or(io::ErrorKind::InvalidInput)?;
     let port = authority.port_u16().unwrap_or(80);
     let host = authority.host().trim_start_matches('[').trim_end_matches(']');
@@ -108,7 +162,7 @@ async fn open(url: &Uri, item: &str) -> io::Result<(StatusCode, Incoming, AbortO
         .body(Empty::<Bytes>::new())
         .map_err(io::Error::other)?;
     let answer = sender.send_request(request).await.map_err(io::Error::other)?;
-    Ok((answer.status(), answer.into_body(), connection))
+    Ok((answer, connection))
 }
 
 #[cfg(test)]

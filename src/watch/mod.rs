@@ -1,28 +1,38 @@
 //! The `watch` command: a sale in the terminal, as `GET /events` of one instance tells it.
 
 mod feed;
+mod layout;
 mod sale;
 mod screen;
+mod signals;
+mod source;
+mod terminal;
 
+use std::io;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use futures_util::StreamExt as _;
 use hyper::Uri;
-use tokio::time::sleep;
+use tokio::time::interval;
 
-use self::feed::{Feed, FeedError};
-use self::sale::Sale;
+use self::feed::FeedError;
 use self::screen::Screen;
+use self::signals::{Order, Signals};
+use self::source::Told;
 use crate::chain::Chain;
 
-/// How long to wait before the next instance is asked.
-const PAUSE: Duration = Duration::from_secs(1);
+/// How often what is on a terminal is drawn at least: it tells how old things are.
+const DRAW_EVERY: Duration = Duration::from_secs(1);
 
 /// Shows stock, holder, queue and rates of a sale, in place, until Ctrl-C.
 ///
-/// Where standard output is no terminal, it writes a line whenever something has changed, at most one a
-/// second.
+/// Where standard output is no terminal, or a dumb one, it writes a line whenever something has changed, at
+/// most one a second.
+///
+/// Exits with 0 when it is ended, and 1 if what answers cannot be watched.
 #[derive(Args, Clone, Debug)]
 pub struct WatchOptions {
     /// The instances to ask: the first that answers; if it goes away, the next
@@ -37,51 +47,72 @@ pub struct WatchOptions {
 fn address(text: &str) -> Result<Uri, &'static str> {
     let uri: Option<Uri> = text.parse().ok();
     let plain = uri.filter(|uri| {
+        let is_host = |authority: &str| !authority.is_empty() && !authority.contains('@');
         uri.scheme_str() == Some("http")
-            && uri.authority().is_some()
-            && matches!(uri.path(), "" | "/")
+            && uri.authority().is_some_and(|authority| is_host(authority.as_str()))
+            && uri.path_and_query().is_none_or(|rest| matches!(rest.as_str(), "" | "/"))
     });
-    plain.ok_or("an instance's address looks like http://127.0.0.1:8080")
+    plain.ok_or("an instance's address looks like http://127.0.0.1:8080, without a path")
 }
 
-/// Watches until Ctrl-C, or until nobody reads what it writes. The exit code is 0 then, and 1 if the
-/// instance says that it cannot be watched.
+/// Why watching has ended before somebody ended it.
+#[derive(Debug, thiserror::Error)]
+enum WatchError {
+    #[error(transparent)]
+    Feed(#[from] FeedError),
+    #[error("cannot listen to signals")]
+    Signals(#[source] io::Error),
+    #[error("cannot write")]
+    Output(#[from] io::Error),
+}
+
+/// Watches until Ctrl-C, SIGTERM or SIGHUP, or until nobody reads what it writes. The exit code is 0 then,
+/// and 1 if what answers cannot be watched, or nothing can be written.
 pub async fn run(options: WatchOptions) -> ExitCode {
-    tokio::select! {
-        code = watch(&options) => code,
-        // an error means that signals cannot be listened to: then the default ends the process
-        Ok(()) = tokio::signal::ctrl_c() => ExitCode::SUCCESS,
-    }
-}
-
-async fn watch(options: &WatchOptions) -> ExitCode {
-    let mut screen = Screen::new();
-    for url in options.urls.iter().cycle() {
-        let error = match follow(url, &options.item, &mut screen).await {
-            Ok(()) => return ExitCode::SUCCESS,
-            Err(error) => error,
-        };
-        if let FeedError::Refused { .. } = &error {
+    match watch(options).await {
+        Ok(()) => ExitCode::SUCCESS,
+        // who reads no more has seen enough
+        Err(WatchError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
             eprintln!("flash-sale watch: {}", Chain(&error));
-            return ExitCode::FAILURE;
+            ExitCode::FAILURE
         }
-        let said = screen.say(&format!("{}: trying again", Chain(&error)));
-        if said.is_err() {
-            return ExitCode::SUCCESS;
-        }
-        sleep(PAUSE).await;
     }
-    ExitCode::SUCCESS
 }
 
-/// Shows what one instance tells, until it tells no more; `Ok` if nobody reads what is shown.
-async fn follow(url: &Uri, item: &str, screen: &mut Screen) -> Result<(), FeedError> {
-    let mut feed = Feed::open(url, item).await?;
+async fn watch(options: WatchOptions) -> Result<(), WatchError> {
+    let mut signals = Signals::listen().map_err(WatchError::Signals)?;
+    let mut screen = Screen::new(&options.item);
+    let mut told = pin!(source::listen(options.urls, options.item));
+    let mut ticks = interval(DRAW_EVERY);
+    ticks.tick().await;
     loop {
-        let told = feed.next().await?;
-        let Some(sale) = Sale::parse(&told) else { return Err(FeedError::NotUnderstood) };
-        if screen.show(&sale).is_err() {
-            return Ok(());
+        tokio::select! {
+            biased;
+            order = signals.next() => match order {
+                Order::End => return Ok(screen.end()?),
+                Order::Suspend => {
+                    screen.leave()?;
+                    signals::suspend()?;
+                    screen.draw()?;
+                }
+                Order::Draw => screen.draw()?,
+            },
+            Some(told) = told.next() => match told {
+                Told::Sale { authority, is_first, sale } => {
+                    screen.show(&authority, *sale, is_first)?;
+                }
+                Told::Lost { error, .. } if error.is_final() => {
+                    screen.end()?;
+                    return Err(error.into());
+                }
+                Told::Lost { authority, error } => {
+                    screen.lost(&authority, Chain(&error).to_string())?;
+                }
+            },
+            _ = ticks.tick() => screen.draw()?,
         }
     }
 }

@@ -8,7 +8,8 @@ use serde::Deserialize;
 /// A sale at one moment.
 #[derive(Deserialize)]
 pub(super) struct Sale {
-    now_ms: f64,
+    /// Milliseconds since 1970.
+    pub(super) now_ms: f64,
     instance: String,
     guard: String,
     stock: Option<Stock>,
@@ -70,39 +71,75 @@ struct Trouble {
 #[derive(Deserialize)]
 pub(super) struct Note {
     pub(super) id: u64,
+    /// Milliseconds since 1970.
+    pub(super) at_ms: f64,
+    pub(super) text: String,
+}
+
+/// A line behind its label.
+pub(super) struct Line {
+    pub(super) label: &'static str,
     pub(super) text: String,
 }
 
 impl Sale {
-    pub(super) fn parse(message: &str) -> Option<Self> {
-        serde_json::from_str(message).ok()
+    pub(super) fn parse(message: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(message)
     }
 
-    /// All of it, in some lines.
-    pub(super) fn lines(&self) -> Vec<String> {
-        let mut lines =
-            vec![format!("stock   {}", self.stock()), format!("lock    {}", self.lock(true))];
-        lines.push(format!("rate    {}", self.rates()));
+    /// All of it, in lines of which there are always the same.
+    pub(super) fn lines(&self) -> Vec<Line> {
+        let line = |label, text| Line { label, text };
+        let (holder, queue) = self.lock();
         let Here { waiting, sold_out, refused } = self.here;
-        let mut here = format!("{waiting} waiting, {sold_out} told sold out, {refused} refused");
-        if let Some(Latency { p50, p99 }) = self.latency_ms {
-            let _ = write!(here, ", half within {p50} ms, 99 % within {p99} ms");
-        }
-        lines.push(format!("{:<7} {here}", plain(&self.instance)));
-        lines.extend(
-            self.troubles.iter().map(|trouble| format!("WRONG   {}", plain(&trouble.text))),
+        let latency = self
+            .latency_ms
+            .as_ref()
+            .map(|Latency { p50, p99 }| format!("p50 {p50:.1} ms, p99 {p99:.1} ms"));
+        let here = format!(
+            "{}: {waiting} waiting, {sold_out} told sold out, {refused} refused",
+            plain(&self.instance)
         );
-        lines
+        vec![
+            line("stock", self.stock()),
+            line("lock", holder),
+            line("queue", queue.unwrap_or_else(|| "-".to_owned())),
+            line("rate", self.rates()),
+            line("here", here),
+            line("latency", latency.unwrap_or_else(|| "-".to_owned())),
+        ]
+    }
+
+    /// What is wrong now, in sentences.
+    pub(super) fn troubles(&self) -> impl Iterator<Item = String> {
+        self.troubles.iter().map(|trouble| plain(&trouble.text))
     }
 
     /// All of it, in one line that stays the same while nothing happens.
     pub(super) fn line(&self) -> String {
-        let mut line =
-            format!("stock {}; lock {}; {}", self.stock(), self.lock(false), self.rates());
-        for trouble in &self.troubles {
-            let _ = write!(line, "; WRONG: {}", plain(&trouble.text));
+        let holder = self
+            .holder()
+            .map(|holder| format!("{} holds it, token {}", holder.name(), holder.token));
+        let (state, queue) = self.lock();
+        let mut line = format!("stock {}; lock {}", self.stock(), holder.unwrap_or(state));
+        if let Some(queue) = queue {
+            let _ = write!(line, "; behind it {queue}");
+        }
+        let _ = write!(line, "; {}", self.rates());
+        for trouble in self.troubles() {
+            let _ = write!(line, "; WRONG: {trouble}");
         }
         line
+    }
+
+    /// Whether something is not known that may be so in a moment.
+    pub(super) fn is_incomplete(&self) -> bool {
+        self.troubles.is_empty()
+            && (self.stock.is_none() || self.lock.as_ref().is_some_and(|lock| !lock.known))
+    }
+
+    fn holder(&self) -> Option<&Claim> {
+        self.lock.as_ref().filter(|lock| lock.known)?.queue.first()
     }
 
     fn stock(&self) -> String {
@@ -117,22 +154,22 @@ impl Sale {
         text
     }
 
-    fn lock(&self, with_ages: bool) -> String {
-        let Some(lock) = &self.lock else { return format!("none ({})", plain(&self.guard)) };
+    /// Who holds the lock, and who waits for it.
+    fn lock(&self) -> (String, Option<String>) {
+        let Some(lock) = &self.lock else {
+            return (format!("none ({})", plain(&self.guard)), None);
+        };
         if !lock.known {
-            return "not known".to_owned();
+            return ("not known".to_owned(), None);
         }
-        let Some((holder, waiting)) = lock.queue.split_first() else { return "free".to_owned() };
-        let mut text = format!("{} holds it, token {}", holder.name(), holder.token);
-        if with_ages {
-            let age = (self.now_ms - holder.since_ms).max(0.0) / 1000.0;
-            let _ = write!(text, ", lease {}, for {age:.1} s", plain(&holder.lease));
-        }
-        if !waiting.is_empty() {
-            let names: Vec<_> = waiting.iter().map(Claim::name).collect();
-            let _ = write!(text, "; behind it {}", names.join(", "));
-        }
-        text
+        let Some((holder, waiting)) = lock.queue.split_first() else {
+            return ("free".to_owned(), None);
+        };
+        let age = (self.now_ms - holder.since_ms).max(0.0) / 1000.0;
+        let (name, token, lease) = (holder.name(), holder.token, plain(&holder.lease));
+        let held = format!("{name} holds it for {age:.1} s, token {token}, lease {lease}");
+        let names: Vec<_> = waiting.iter().map(Claim::name).collect();
+        (held, (!names.is_empty()).then(|| names.join(", ")))
     }
 
     fn rates(&self) -> String {
@@ -180,15 +217,24 @@ mod tests {
 
     #[test]
     fn a_sale_is_told_in_words() {
-        let lines = sale(120, 180).lines().join("\n");
-        for words in [
-            "120 + lucky 180 = initial 300",
-            "8080 holds it, token 7, lease 1f, for 1.5 s; behind it 80?90",
-            "15 orders/s (8080 15)",
-            "3 waiting, 2 told sold out, 1 refused",
+        let lines = sale(120, 180).lines();
+        for (label, words) in [
+            ("stock", "120 + lucky 180 = initial 300"),
+            ("lock", "8080 holds it for 1.5 s, token 7, lease 1f"),
+            ("queue", "80?90"),
+            ("rate", "15 orders/s (8080 15)"),
+            ("here", "8080: 3 waiting, 2 told sold out, 1 refused"),
+            ("latency", "-"),
         ] {
-            assert!(lines.contains(words), "{words}: {lines}");
+            let line = lines.iter().find(|line| line.label == label).expect("it is always there");
+            assert_eq!(line.text, words);
         }
+        let line = sale(120, 180).line();
+        assert_eq!(
+            line,
+            "stock 120 + lucky 180 = initial 300; lock 8080 holds it, token 7; behind it 80?90; \
+             15 orders/s (8080 15)"
+        );
     }
 
     #[test]

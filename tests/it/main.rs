@@ -15,3 +15,4 @@ mod page;
 mod sale;
 mod servers;
 mod support;
+mod watch;

@@ -1,5 +1,7 @@
 //! The sale, run from the page.
 
+use flash_sale::demo::probe;
+use hyper::Method;
 use serde_json::Value;
 
 use super::browser::{DESKTOP, Tab};
@@ -155,6 +157,43 @@ async fn a_killed_instance_is_seen_to_go() {
     page.until_reads("#verdict-title", "Correct").await;
     page.screenshot("an-instance-killed").await;
     page.assert_no_complaints().await;
+}
+
+/// Goal: an instance that was killed by hand is started again, is seen to be back, and sells; and so is the one
+/// that serves the page, which goes on by itself.
+#[tokio::test]
+async fn a_killed_instance_is_seen_to_come_back() {
+    let demo = Demo::start().await;
+    let page = Tab::open(&demo.url(), DESKTOP).await;
+    page.until_reads("#link-text", "live").await;
+    page.run("document.querySelector('.by-hand').open = true").await;
+    let other = demo.port + 10;
+    page.until_reads("#kills button:nth-child(2)", &format!("Kill {other}")).await;
+    page.click("#kills button:nth-child(2)").await;
+    page.until_reads("#kills button:nth-child(2)", "(is down)").await;
+    assert_eq!(
+        page.run("return document.querySelector('#kills button:nth-child(2)').ariaDisabled").await,
+        "true"
+    );
+    page.until_reads("#notes", &format!("{other} answers again.")).await;
+    assert_eq!(page.text("#kills button:nth-child(2)").await, format!("Kill {other}"));
+    assert!(page.is_shown("#kills button:nth-child(2)[aria-disabled=false]").await);
+
+    page.click("#start").await;
+    page.until_reads("#proof-text", "nothing sold yet").await;
+    let answer = probe::http(Method::POST, other, "/stock/reduce", "").await.unwrap();
+    assert_eq!(answer.0, 200, "{}", answer.1);
+    page.until_reads("#orders tr:first-child", &other.to_string()).await;
+    page.assert_shows_the_stock().await;
+    page.assert_no_complaints().await;
+
+    page.until_reads("#kills button:first-child", "(serves this page)").await;
+    page.click("#kills button:first-child").await;
+    page.until_reads("#link-text", "does not answer").await;
+    page.until_reads("#link-text", "live").await;
+    page.until_reads("#kills button:first-child", "(serves this page)").await;
+    page.assert_shows_the_stock().await;
+    assert_eq!(page.number("#sold").await, Some(1), "the sale is as it was");
 }
 
 /// Goal: what a demo may do is not offered anywhere else. Method: an instance that was started without it.

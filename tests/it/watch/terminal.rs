@@ -1,0 +1,159 @@
+//! Watching on a terminal.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+
+use hyper::Method;
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
+use tokio::process::Child;
+
+use super::{Shop, pid, program};
+use crate::support::{eventually, within};
+
+/// The alternate screen without a cursor, and back.
+const ENTER: &str = "\x1b[?1049h\x1b[?25l";
+const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
+
+/// A pseudo-terminal with the program on it, and all that the program has written there.
+struct Terminal {
+    child: Child,
+    /// Our end, and that of the program.
+    ours: OwnedFd,
+    theirs: OwnedFd,
+    written: Arc<Mutex<String>>,
+    before: Termios,
+}
+
+impl Terminal {
+    fn start(kind: &str, (columns, rows): (u16, u16), url: &str) -> Self {
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&ours).unwrap();
+        unlockpt(&ours).unwrap();
+        let name = ptsname(&ours, Vec::new()).unwrap();
+        let theirs = rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
+        tcsetwinsize(&ours, size(columns, rows)).unwrap();
+        let before = tcgetattr(&theirs).unwrap();
+        let end = || theirs.try_clone().unwrap();
+        let mut command = program("watch");
+        command.arg(url).env("TERM", kind).stdin(end()).stdout(end()).stderr(end());
+        let child = command.spawn().unwrap();
+        let written = Arc::new(Mutex::new(String::new()));
+        let (copy, mut reader) = (Arc::clone(&written), File::from(ours.try_clone().unwrap()));
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            // an error is the end: nobody has the other end open
+            while let Ok(length @ 1..) = reader.read(&mut bytes) {
+                // all that is written is ASCII
+                copy.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..length]));
+            }
+        });
+        Self { child, ours, theirs, written, before }
+    }
+
+    /// With line ends as they are usual: the terminal puts a return before each line feed.
+    fn written(&self) -> String {
+        self.written.lock().unwrap().replace("\r\r\n", "\r\n")
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(pid(&self.child), signal).unwrap();
+    }
+
+    /// The rows of the last picture that was drawn to its end.
+    fn picture(&self) -> Vec<String> {
+        let written = self.written();
+        let Some((drawn, _)) = written.rsplit_once("\x1b[J") else { return Vec::new() };
+        let picture = drawn.rsplit_once("\x1b[H").map_or("", |(_, picture)| picture);
+        // each row erases what was longer there before
+        let rows = picture.strip_suffix("\x1b[K").expect("each row ends so").split("\x1b[K\r\n");
+        rows.map(str::to_owned).collect()
+    }
+
+    async fn until_it_shows(&self, words: &str) -> Vec<String> {
+        let mut picture = Vec::new();
+        let is_shown = async || {
+            picture = self.picture();
+            picture.iter().any(|row| row.contains(words))
+        };
+        eventually(&format!("{words:?} is shown"), is_shown).await;
+        picture
+    }
+}
+
+fn size(columns: u16, rows: u16) -> Winsize {
+    Winsize { ws_col: columns, ws_row: rows, ws_xpixel: 0, ws_ypixel: 0 }
+}
+
+fn assert_fits(picture: &[String], columns: usize, rows: usize) {
+    assert!(picture.len() <= rows, "{picture:#?}");
+    // a full row would take the cursor to the next one
+    assert!(picture.iter().all(|row| row.len() < columns), "{picture:#?}");
+    assert!(picture.iter().all(|row| !row.contains('\x1b')), "{picture:#?}");
+}
+
+/// Goal: the sale is drawn in place, also when the terminal becomes another size, and the terminal is left
+/// as it was, with what was seen last.
+#[tokio::test]
+async fn a_terminal_is_drawn_on_in_place() {
+    let shop = Shop::selling(r#"{"stock":5}"#).await;
+    let mut terminal = Terminal::start("xterm", (80, 24), &shop.url());
+    let picture = terminal.until_it_shows("stock    5 + lucky 0 = initial 5").await;
+    assert_fits(&picture, 80, 24);
+    assert!(terminal.written().starts_with(ENTER), "{:?}", terminal.written());
+    terminal.until_it_shows("lock     free").await;
+
+    tcsetwinsize(&terminal.ours, size(30, 7)).unwrap();
+    terminal.signal(Signal::WINCH);
+    let is_narrow = async || terminal.picture().iter().all(|row| row.len() < 30);
+    eventually("it is as narrow as the terminal", is_narrow).await;
+    assert_fits(&terminal.picture(), 30, 7);
+
+    tcsetwinsize(&terminal.ours, size(80, 24)).unwrap();
+    shop.ask(Method::POST, "/stock/reduce", "").await;
+    terminal.until_it_shows("stock    4 + lucky 1 = initial 5").await;
+    terminal.signal(Signal::INT);
+    assert_eq!(within("it ends", terminal.child.wait()).await.unwrap().code(), Some(0));
+    eventually("the end is read", async || terminal.written().ends_with("\r\n")).await;
+    let written = terminal.written();
+    let (drawn, last) = written.split_once(LEAVE).expect("it gives the terminal back");
+    assert_eq!(drawn.matches(ENTER).count(), 1);
+    assert!(last.contains("\nstock    4 + lucky 1 = initial 5\r\n"), "{last:?}");
+    assert!(!last.contains('\x1b'), "{last:?}");
+    let after = tcgetattr(&terminal.theirs).unwrap();
+    assert_eq!(format!("{after:?}"), format!("{:?}", terminal.before));
+}
+
+/// Goal: a terminal shows how old its numbers are while the instance is away, and new ones when it is back.
+/// Method: an instance that is killed and started again; and SIGTERM gives the terminal back as Ctrl-C does.
+#[tokio::test]
+async fn a_terminal_says_that_its_numbers_are_old() {
+    let mut shop = Shop::selling(r#"{"stock":5}"#).await;
+    let mut terminal = Terminal::start("xterm", (80, 24), &shop.url());
+    terminal.until_it_shows("stock    5 + lucky 0").await;
+    shop.kill().await;
+    terminal.until_it_shows("LOST").await;
+    let picture = terminal.until_it_shows("s old").await;
+    assert!(picture.iter().any(|row| row.starts_with("stock    5 + lucky 0")), "{picture:#?}");
+    shop.start().await;
+    shop.ask(Method::POST, "/stock/reduce", "").await;
+    let picture = terminal.until_it_shows("stock    4 + lucky 1").await;
+    assert!(!picture.iter().any(|row| row.contains("LOST")), "{picture:#?}");
+    terminal.signal(Signal::TERM);
+    assert_eq!(within("it ends", terminal.child.wait()).await.unwrap().code(), Some(0));
+    eventually("the end is read", async || terminal.written().contains(LEAVE)).await;
+}
+
+/// Goal: a terminal that takes no commands gets none, but lines.
+#[tokio::test]
+async fn a_dumb_terminal_gets_lines() {
+    let shop = Shop::selling(r#"{"stock":5}"#).await;
+    let terminal = Terminal::start("dumb", (80, 24), &shop.url());
+    let is_told = async || terminal.written().contains(" stock 5 + lucky 0 = initial 5;");
+    eventually("it is told", is_told).await;
+    assert!(!terminal.written().contains('\x1b'), "{:?}", terminal.written());
+}
