@@ -11,7 +11,7 @@ use crate::support::eventually;
 async fn a_phone_needs_no_sideways_scrolling() {
     let shop = Shop::empty(&["--demo"]).await;
     let page = Tab::open(&shop.url(), PHONE).await;
-    page.until_reads("#troubles", "sale").await;
+    page.until_reads("#sum-words", "No sale was started").await;
     assert_fits(&page).await;
     page.screenshot("phone-empty").await;
 

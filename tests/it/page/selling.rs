@@ -163,7 +163,7 @@ async fn without_the_demo_there_are_no_controls() {
     let shop = Shop::empty(&[]).await;
     let page = Tab::open(&shop.url(), DESKTOP).await;
     page.until_reads("#link-text", "live").await;
-    page.until_reads("#troubles", "sale").await;
+    page.until_reads("#sum-words", "No sale was started").await;
     assert!(!page.is_shown("#try").await);
     assert!(!page.is_shown("#verdict").await);
     assert!(page.is_shown("#equation").await);
