@@ -66,16 +66,15 @@ class Plot {
 
   /** The numbers of the scale, over the lines, so that none is struck through. */
   #drawScale(pen, { ceiling, step, y }) {
-    pen.strokeStyle = this.#surface.style("--surface");
     pen.fillStyle = this.#surface.style("--ink-soft");
     pen.font = this.#surface.font(11);
-    pen.lineWidth = 4;
     pen.textAlign = "left";
     pen.textBaseline = "bottom";
     for (let value = 0; value <= ceiling; value += step) {
       const at = Math.round(y(value)) - 1;
-      pen.strokeText(count(value), LEFT + 1, at);
-      pen.fillText(count(value), LEFT + 1, at);
+      const text = count(value);
+      pen.clearRect(LEFT, at - 13, pen.measureText(text).width + 3, 13);
+      pen.fillText(text, LEFT + 1, at);
     }
   }
 

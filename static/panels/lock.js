@@ -11,7 +11,7 @@ const WITHOUT = {
   unguarded: "There is no lock: the store's script is one step by itself.",
   "etcd-rpc": "Each order takes etcd's own lock for itself. Who holds it is not watched.",
 };
-const RULE = "The claims in etcd are a queue: the first one holds the lock. Each grant has a larger number than the one before, its token.";
+const RULE = "The claims in etcd form a queue, and the first one holds the lock. Each grant has a larger number than all before: its token.";
 
 export function showLock(state) {
   const { now } = state;
@@ -33,7 +33,7 @@ function showHolder(lock, guard, names, clock) {
   const card = byId("holder");
   const holder = lock?.holder ?? null;
   const title = byId("holder-name");
-  setData(card, "state", holder ? "held" : lock && !lock.known ? "unknown" : "none");
+  setData(card, "state", holder ? "held" : !lock ? "without" : lock.known ? "none" : "unknown");
   if (holder) {
     if (!title.firstElementChild) title.replaceChildren(makeTag());
     setTag(title.firstElementChild, names, holder.instance ?? "somebody else");

@@ -38,7 +38,7 @@ export class RateChart extends Chart {
   }
 
   #together({ now, points }) {
-    const words = "Without a ledger it is not known which instance sold.";
+    const words = "No ledger says which one sold.";
     setText(byId("rate-all-key"), `all instances ${count(now.rates.total)}`);
     setData(byId("rate-all-key"), "line", "all");
     setText(byId("rate-all-words"), words);
