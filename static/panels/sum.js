@@ -12,7 +12,7 @@ const GUARDS = {
   unguarded: "guarded by the store's script alone",
 };
 
-const RULE = "Each unit is either left or sold, and sold once: the two must always add up to what was put on sale.";
+const RULE = "Each unit is left or sold, and sold once: the two must always add up to the initial.";
 
 export function showSum({ now }) {
   if (!now) return;

@@ -42,9 +42,12 @@ function reading(run) {
     const { pass, text } = run.verdict;
     return { tone: pass ? "pass" : "fail", title: pass ? "Correct" : "Wrong", text };
   }
-  const titles = { preparing: "Getting ready", firing: "The buyers are coming", checking: "Counting" };
+  if (run.state === "preparing") return { tone: "busy", title: "Getting ready", text: "The units are put on sale." };
+  if (run.state === "checking") {
+    return { tone: "busy", title: "Counting", text: "What the buyers were told is compared with the stock and the orders." };
+  }
   const text = MEANWHILE[run.fault]?.(run.victim ?? "the holder") ?? "All of them at the same moment, at all instances.";
-  return { tone: "busy", title: titles[run.state] ?? run.state, text };
+  return { tone: "busy", title: "The buyers are coming", text };
 }
 
 /** A run without a verdict: somebody stopped it, or it could not be carried out. */

@@ -50,7 +50,7 @@ pub(super) fn of_lock(health: Option<LockHealth>) -> Option<Trouble> {
         LockHealth::NoSession => (
             "lock-lost",
             "etcd does not answer, or did not for longer than a lease: this instance has lost its place in \
-             the queue, and sells on as soon as it has another one.",
+             the queue. It sells on once it has a new one.",
         ),
     };
     Some(Trouble { kind, text: text.to_owned() })
