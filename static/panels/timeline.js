@@ -161,7 +161,8 @@ export class Timeline {
       pen.moveTo(at, 0);
       pen.lineTo(at, plot.bottom + 4);
       pen.textAlign = back === 0 ? "right" : "center";
-      if (at < plot.left + 12) continue;
+      // no room beside the lane's name, or beside the last label
+      if (at < plot.left + 12 || (back > 0 && at > plot.right - 96)) continue;
       pen.fillText(back === 0 ? (view.isQuiet ? "last change" : "newest") : `−${shortTime(back)}`, at, plot.bottom + 18);
     }
     pen.stroke();
