@@ -38,6 +38,7 @@ files! {
     "page/dom.js"
     "page/format.js"
     "page/instances.js"
+    "page/ledger.js"
     "page/main.js"
     "page/plot.js"
     "page/renderer.js"

@@ -12,6 +12,20 @@ pub(super) fn item_name(item: &Item) -> &str {
     item.name().unwrap_or("default")
 }
 
+/// A number as people read it: 1234567 as `1,234,567`.
+pub(super) fn grouped(number: impl Into<i128>) -> String {
+    let number: i128 = number.into();
+    let digits = number.unsigned_abs().to_string();
+    let mut text = if number < 0 { "-".to_owned() } else { String::new() };
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// `body` as JSON with status 200.
 pub(super) fn json(body: &impl Serialize) -> Response {
     json_as("application/json", StatusCode::OK, body)
@@ -42,4 +56,15 @@ fn answer(media_type: &'static str, status: StatusCode, body: Vec<u8>) -> Respon
     // answer in our place
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_set_apart() {
+        let texts = [0_i64, 7, 999, 1000, 12_345, 1_000_000, -1, -123_456].map(grouped);
+        assert_eq!(texts, ["0", "7", "999", "1,000", "12,345", "1,000,000", "-1", "-123,456"]);
+    }
 }

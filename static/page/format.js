@@ -22,8 +22,3 @@ export function duration(ms) {
 export function counted(number, noun) {
   return `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 }
-
-/** `a`, `a and b`, `a, b and c`. */
-export function listed(words) {
-  return words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`;
-}

@@ -37,7 +37,7 @@ const connection = new Connection(`events${location.search}`, {
     renderer.news();
   },
   status: (status) => {
-    state.link = status;
+    state.setLink(status);
     renderer.news();
   },
 });

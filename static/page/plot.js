@@ -39,6 +39,7 @@ class Plot {
     pen.clip();
     for (const line of lines) this.#drawLine(pen, line, x, y, clock);
     pen.restore();
+    this.#drawScale(pen, { ceiling, step, y });
   }
 
   #drawGrid(pen, { width, height, ceiling, step, x, y, clock }) {
@@ -48,13 +49,10 @@ class Plot {
     pen.font = surface.font(11);
     pen.lineWidth = 1;
     pen.beginPath();
-    pen.textAlign = "left";
-    pen.textBaseline = "bottom";
     for (let value = 0; value <= ceiling; value += step) {
       const at = Math.round(y(value)) + 0.5;
       pen.moveTo(LEFT, at);
       pen.lineTo(width - RIGHT, at);
-      pen.fillText(count(value), LEFT + 1, at - 1);
     }
     pen.stroke();
     pen.textBaseline = "alphabetic";
@@ -64,6 +62,20 @@ class Plot {
     pen.fillText("−30 s", x(clock - SPAN_MS / 2), height - 6);
     pen.textAlign = "right";
     pen.fillText("now", width - RIGHT, height - 6);
+  }
+
+  /** The numbers of the scale, over the lines, so that none is struck through. */
+  #drawScale(pen, { ceiling, step, y }) {
+    pen.fillStyle = this.#surface.style("--ink-soft");
+    pen.font = this.#surface.font(11);
+    pen.textAlign = "left";
+    pen.textBaseline = "bottom";
+    for (let value = 0; value <= ceiling; value += step) {
+      const at = Math.round(y(value)) - 1;
+      const text = count(value);
+      pen.clearRect(LEFT, at - 13, pen.measureText(text).width + 3, 13);
+      pen.fillText(text, LEFT + 1, at);
+    }
   }
 
   #drawMark(pen, { value, text }, width, y) {

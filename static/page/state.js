@@ -2,6 +2,8 @@
 
 const MOST = { tenures: 1000, points: 600, orders: 50, notes: 20 };
 const POINTS_MS = 60_000;
+/** A holder that nobody waits for keeps the lock for seconds after its last order. It serves for so long of that. */
+const SERVING_MS = 800;
 
 export class State {
   /** The newest message, or null before the first one. */
@@ -13,7 +15,9 @@ export class State {
   points = [];
   orders = [];
   notes = [];
-  /** When the queue last moved, by the server's clock. */
+  /** What this page alone can tell: that it heard nothing for a while. */
+  #ownNotes = [];
+  /** When the lock last went to somebody, or served somebody, by the server's clock. */
   movedAt = 0;
   #offset = 0;
 
@@ -21,6 +25,28 @@ export class State {
   clock() {
     if (this.link.state === "lost") return this.now?.now_ms ?? 0;
     return Date.now() + this.#offset;
+  }
+
+  /** All notes, oldest first. */
+  get allNotes() {
+    return [...this.notes, ...this.#ownNotes].sort((one, other) => one.at_ms - other.at_ms);
+  }
+
+  /** Takes in whether this page hears from its instance. */
+  setLink(link) {
+    const was = this.link.state;
+    const at_ms = Date.now() + this.#offset;
+    this.link = link;
+    const name = this.now?.instance;
+    if (was === "live" && link.state === "lost") {
+      this.#note({ at_ms, kind: "link-lost", text: `This page lost its connection to ${name}.` });
+    } else if (was === "lost" && link.state === "live" && this.now) {
+      this.#note({ at_ms, kind: "link-back", text: `This page hears from ${name} again.` });
+    }
+  }
+
+  #note(note) {
+    this.#ownNotes = appended(this.#ownNotes, [note], MOST.notes);
   }
 
   /** Takes in a message. A snapshot replaces everything, a change adds to it. */
@@ -55,14 +81,19 @@ export class State {
     if (news.length === 0) return;
     const byToken = new Map(this.tenures.map((tenure) => [tenure.token, tenure]));
     for (const tenure of news) {
-      const known = byToken.get(tenure.token);
-      const grew = known && known.end_ms === null && known.orders !== tenure.orders;
-      this.movedAt = Math.max(this.movedAt, tenure.end_ms ?? (grew ? now : tenure.start_ms));
+      const grew = byToken.has(tenure.token) && byToken.get(tenure.token).orders !== tenure.orders;
+      this.movedAt = Math.max(this.movedAt, movedIn(tenure, grew ? now : tenure.start_ms));
       byToken.set(tenure.token, tenure);
     }
     const sorted = [...byToken.values()].sort((one, other) => one.start_ms - other.start_ms);
     this.tenures = sorted.slice(-MOST.tenures);
   }
+}
+
+/** Until when this tenure served, as far as can be told; `seen` is when it was last seen to. */
+function movedIn({ start_ms: start, end_ms: end, orders }, seen) {
+  if (end === null) return seen;
+  return orders > 0 ? Math.min(end, Math.max(seen, start + SERVING_MS)) : start;
 }
 
 function appended(list, news, most) {

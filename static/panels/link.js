@@ -8,6 +8,7 @@ export function showLink(state) {
   setData(byId("link"), "state", link.state);
   setText(byId("link-text"), words(link.state, instance, now !== null));
   setData(document.body, "link", link.state);
+  setData(document.body, "known", now !== null);
   for (const name of document.querySelectorAll(".here")) setText(name, instance);
 }
 

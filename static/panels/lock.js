@@ -9,15 +9,21 @@ const WITHOUT = {
   none: "There is no lock: every instance reads and writes as it likes.",
   local: "Each process has a lock of its own. They do not know of each other.",
   unguarded: "There is no lock: the store's script is one step by itself.",
+  "etcd-rpc": "Each order takes etcd's own lock for itself. Who holds it is not watched.",
 };
+const RULE = "The claims in etcd form a queue, and the first one holds the lock. Each grant has a larger number than all before: its token.";
 
 export function showLock(state) {
   const { now } = state;
   if (!now) return;
   const names = roster(now);
-  const { lock } = now;
-  setText(byId("lock-words"), now.troubles.find(({ kind }) => kind === "holder-silent")?.text ?? "");
-  setText(byId("lock-name"), lock ? `${lock.name}, lease ${duration(lock.ttl_ms)}` : "");
+  // etcd's own lock call leaves no claims that could be followed
+  const lock = now.guard === "etcd-rpc" ? null : now.lock;
+  const wrong = now.troubles.find(({ kind }) => kind === "holder-silent");
+  setData(byId("lock-words"), "tone", wrong && "bad");
+  setText(byId("lock-words"), wrong?.text ?? (lock ? RULE : "Nobody queues in etcd, so nobody can be seen to hold a lock or to wait for it."));
+  const lease = lock?.ttl_ms ? `, lease ${duration(lock.ttl_ms)}` : "";
+  setText(byId("lock-name"), lock ? lock.name + lease : "");
   showHolder(lock, now.guard, names, state.clock());
   showQueue(lock, names, state.clock());
   showFence(now);
@@ -27,7 +33,7 @@ function showHolder(lock, guard, names, clock) {
   const card = byId("holder");
   const holder = lock?.holder ?? null;
   const title = byId("holder-name");
-  setData(card, "state", holder ? "held" : lock && !lock.known ? "unknown" : "none");
+  setData(card, "state", holder ? "held" : !lock ? "without" : lock.known ? "none" : "unknown");
   if (holder) {
     if (!title.firstElementChild) title.replaceChildren(makeTag());
     setTag(title.firstElementChild, names, holder.instance ?? "somebody else");
@@ -48,7 +54,9 @@ function showQueue(lock, names, clock) {
     setText(token, `token ${count(claim.token)}`);
     setText(age, duration(Math.max(0, clock - claim.since_ms)));
   });
-  setShown(byId("queue-none"), waiters.length === 0);
+  const none = byId("queue-none");
+  setShown(none, waiters.length === 0);
+  setText(none, !lock ? "–" : lock.known ? "nobody" : "not known either");
 }
 
 function makeRow() {
@@ -63,9 +71,9 @@ function showFence({ stock, fence_on: isOn, guard, here, instance }) {
   setText(byId("fence-token"), isUsed ? (isOn ? count(stock?.fence?.token) : "off") : "–");
   const refused = here.stale_batches > 0 ? ` It has refused ${count(here.stale_batches)} of ${instance}.` : "";
   const words = !isUsed
-    ? "Without the lock there are no tokens to compare."
+    ? "As it is guarded now, there are no tokens to compare."
     : isOn
-      ? `The store refuses a smaller token.${refused}`
+      ? `The largest token that the store has seen. It refuses a smaller one.${refused}`
       : "The store takes whatever comes, from a holder that lost the lock as well.";
   setText(byId("fence-note"), words);
 }

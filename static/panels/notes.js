@@ -3,12 +3,12 @@
 import { byId, children, make, setData, setShown, setText } from "../page/dom.js";
 
 const SHOWN = 8;
-const QUIET = new Set(["sale-started", "guard", "store-back", "etcd-back", "instance-back"]);
+const QUIET = new Set(["sale-started", "guard", "store-back", "etcd-back", "instance-back", "link-back"]);
 const time = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
-export function showNotes({ now, notes }) {
+export function showNotes({ now, allNotes }) {
   if (!now) return;
-  const newest = notes.slice(-SHOWN).reverse();
+  const newest = allNotes.slice(-SHOWN).reverse();
   const rows = children(byId("notes"), newest.length, makeRow);
   newest.forEach((note, index) => {
     const [when, text] = rows[index].children;

@@ -3,6 +3,7 @@
 import { byId, children, make, setShown, setText } from "../page/dom.js";
 import { count } from "../page/format.js";
 import { makeTag, setTag } from "../page/instances.js";
+import { keepsLedger } from "../page/ledger.js";
 import { roster } from "../page/roster.js";
 
 const SHOWN = 10;
@@ -25,9 +26,9 @@ export function showOrders({ now, orders }) {
   setShown(byId("orders").parentElement, newest.length > 0);
   const none = byId("orders-none");
   setShown(none, newest.length === 0);
-  setText(none, now.guard === "none" || now.guard === "local"
-    ? "Sold without the etcd lock: nobody writes down the orders."
-    : "No order yet.");
+  setText(none, keepsLedger(now)
+    ? "No order yet."
+    : "As it is guarded now, the sale keeps no ledger: units are counted, but nobody writes down who got one.");
 }
 
 /** Ids of one client often begin alike: their ends tell them apart. The whole is in the title. */

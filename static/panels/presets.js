@@ -30,7 +30,7 @@ export const PRESETS = [
   {
     id: "pause-no-fence",
     title: "Pause it, without the fence",
-    text: "The same, and nobody refuses.",
+    text: "The same, but its late write is taken.",
     run: { ...USUAL, fault: "pause", fence: false },
   },
   {

@@ -1,8 +1,9 @@
-// Orders a second over the last minute, one line for each instance.
+// Orders a second over the last minute: one line for each instance, or one for all where no ledger tells them apart.
 
-import { byId, children, make, setText } from "../page/dom.js";
+import { byId, children, make, setData, setShown, setText } from "../page/dom.js";
 import { count } from "../page/format.js";
 import { colour, makeTag, place, setTag } from "../page/instances.js";
+import { keepsLedger } from "../page/ledger.js";
 import { Chart } from "../page/plot.js";
 import { roster } from "../page/roster.js";
 
@@ -16,20 +17,32 @@ export class RateChart extends Chart {
 
   /** The lines, the largest value, and what is marked; writes the key as well. */
   compose(state) {
-    const { now, points } = state;
+    const isSplit = keepsLedger(state.now);
+    setShown(byId("rate-key"), isSplit);
+    setShown(byId("rate-all"), !isSplit);
+    const lines = isSplit ? this.#split(state) : this.#together(state);
+    const most = Math.max(10, ...lines.flatMap((line) => line.values.map(([, value]) => value)));
+    return { lines, most };
+  }
+
+  #split({ now, points }) {
     const names = roster(now);
     const entries = children(byId("rate-key"), names.length, makeEntry);
-    // a sale without a ledger does not say which instance sold
-    const isSplit = now?.guard !== "none" && now?.guard !== "local";
-    const lines = names.map(({ name }, index) => {
+    return names.map(({ name }, index) => {
       const at = place(names, name);
       setTag(entries[index].firstElementChild, names, name);
-      setText(entries[index].lastElementChild, count(isSplit ? (now.rates.by_instance[name] ?? 0) : undefined));
+      setText(entries[index].lastElementChild, count(now?.rates.by_instance[name] ?? 0));
       const values = points.map((point) => [point.at_ms, point.rates?.[name] ?? 0]);
       return { colour: colour(at), dash: DASHES[at], values };
     });
-    const most = Math.max(10, ...lines.flatMap((line) => line.values.map(([, value]) => value)));
-    return { lines, most };
+  }
+
+  #together({ now, points }) {
+    const words = "No ledger says which one sold.";
+    setText(byId("rate-all-key"), `all instances ${count(now.rates.total)}`);
+    setData(byId("rate-all-key"), "line", "all");
+    setText(byId("rate-all-words"), words);
+    return [{ colour: "--ink", values: points.map((point) => [point.at_ms, point.total ?? 0]) }];
   }
 }
 

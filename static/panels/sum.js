@@ -12,6 +12,8 @@ const GUARDS = {
   unguarded: "guarded by the store's script alone",
 };
 
+const RULE = "Each unit is left or sold, and sold once: the two must always add up to the initial.";
+
 export function showSum({ now }) {
   if (!now) return;
   const { stock } = now;
@@ -28,7 +30,7 @@ export function showSum({ now }) {
   setText(byId("proof-sign"), stock === null ? "" : isOdd ? "✕" : "✓");
   setText(byId("proof-text"), proof(now));
   showBar(now);
-  setText(byId("sum-words"), now.troubles.find(({ kind }) => kind === "unbalanced")?.text ?? "");
+  showWords(now);
   const fence = now.guard === "etcd" ? (now.fence_on ? ", with the fence" : ", without the fence") : "";
   setData(byId("guarded"), "tone", now.troubles.some(({ kind }) => kind === "no-lock" || kind === "fence-off") && "warn");
   setText(byId("guarded"), (GUARDS[now.guard] ?? `guard: ${now.guard}`) + fence);
@@ -38,6 +40,15 @@ export function showSum({ now }) {
   setText(byId("waiting"), count(now.here.waiting));
   setText(byId("sold-out"), count(now.here.sold_out));
   setText(byId("refused"), count(now.here.refused));
+}
+
+function showWords({ troubles, stock, demo }) {
+  const wrong = troubles.find(({ kind }) => kind === "unbalanced");
+  const missing = troubles.find(({ kind }) => kind === "no-sale");
+  const isFirst = stock === null && missing;
+  const start = demo ? " Choose something to try, and there is." : " PUT /stock starts a sale.";
+  setData(byId("sum-words"), "tone", wrong && "bad");
+  setText(byId("sum-words"), wrong?.text ?? (isFirst ? missing.text + start : RULE));
 }
 
 function proof({ stock, sold, oversold }) {

@@ -93,11 +93,13 @@ export class Timeline {
   #view(state) {
     if (this.#frozen?.tenures) return this.#rezoomed(this.#frozen);
     const clock = state.clock();
-    const isQuiet = clock - state.movedAt > QUIET_MS;
+    // while somebody waits, a holder that does nothing is just what there is to see
+    const isQuiet = clock - state.movedAt > QUIET_MS && !isContended(state.now);
     const span = this.#zoom ?? this.#autoSpan(state, isQuiet);
     const end = isQuiet && state.movedAt > 0 ? state.movedAt + span * 0.04 : clock - DELAY_MS;
     const isUnguarded = isWithoutLock(state.now?.guard);
-    const view = { end, clock, isQuiet, isUnguarded, all: state.tenures };
+    const isUnseen = state.now?.guard === "etcd-rpc" || state.now?.guard === "unguarded";
+    const view = { end, clock, isQuiet, isUnguarded, isUnseen, all: state.tenures };
     if (this.#frozen !== null) this.#frozen = view;
     return this.#rezoomed(view, span);
   }
@@ -159,7 +161,8 @@ export class Timeline {
       pen.moveTo(at, 0);
       pen.lineTo(at, plot.bottom + 4);
       pen.textAlign = back === 0 ? "right" : "center";
-      if (at < plot.left + 12) continue;
+      // no room beside the lane's name, or beside the last label
+      if (at < plot.left + 12 || (back > 0 && at > plot.right - 96)) continue;
       pen.fillText(back === 0 ? (view.isQuiet ? "last change" : "newest") : `−${shortTime(back)}`, at, plot.bottom + 18);
     }
     pen.stroke();
@@ -195,6 +198,8 @@ export class Timeline {
     let text = NOTE;
     if (view.isUnguarded) {
       text = "Nobody takes the lock in etcd now, so there are no tenures: all instances sell at once.";
+    } else if (view.isUnseen) {
+      text = "As it is guarded now, nobody holds the lock for a while, so there are no tenures to be seen.";
     } else if (state.tenures.length === 0) {
       text = `${NOTE} Nobody has held the lock yet.`;
     } else if (this.#frozen !== null) {
@@ -202,8 +207,13 @@ export class Timeline {
     } else if (view.isQuiet) {
       text = `${NOTE} Nothing moves now; shown is when it last did.`;
     }
+    if (view.tenures.some((tenure) => !tenure.exact && tenure.orders > 0)) text += " ~ marks an estimate.";
     setText(this.#note, text);
   }
+}
+
+function isContended(now) {
+  return (now?.lock?.queue.length ?? 0) > 1;
 }
 
 function isWithoutLock(guard) {

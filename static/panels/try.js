@@ -48,9 +48,17 @@ export class TryIt {
     setShown(byId("try"), this.#demo !== null);
     setData(document.body, "demo", this.#demo !== null);
     if (!this.#demo) return;
+    this.#showPresets();
     this.#showGuards();
     this.#showInstances();
     this.#showBusy();
+  }
+
+  /** A sale that is guarded in another way to begin with cannot be guarded by the lock. */
+  #showPresets() {
+    for (const { id, run } of PRESETS) {
+      setData(byId(`preset-${id}`), "off", !this.#demo.guards.includes(run.guard));
+    }
   }
 
   #showGuards() {
@@ -157,6 +165,10 @@ export class TryIt {
     button.id = `preset-${preset.id}`;
     button.append(make("b", "preset-title", preset.title), make("span", "preset-text", preset.text));
     button.addEventListener("click", () => {
+      if (button.dataset.off !== undefined) {
+        this.#complain("This demo was started with another guard than the lock.");
+        return;
+      }
       if (this.#isLive && !this.#isCalling && !this.#isRunning()) this.#fill(preset.run);
       this.#do(() => call("POST", "demo/run", preset.run));
     });

@@ -10,7 +10,9 @@ const MEANWHILE = {
   pause: (victim) => `${victim} stops in the middle of its turn. Its lease runs out, and the next one gets the lock. Then ${victim} wakes up.`,
   kill: (victim) => `${victim} is killed in the middle of its turn. Nobody can sell until its lease has run out.`,
 };
-const SIGNS = { pass: "✓", fail: "✕", busy: "…", quiet: "" };
+const SIGNS = { pass: "✓", fail: "✕", busy: "", quiet: "" };
+/** The server's word for a run that somebody has stopped. */
+const STOPPED = "The run was stopped.";
 
 export function showVerdict({ now }) {
   const panel = byId("verdict");
@@ -31,18 +33,33 @@ function reading(run) {
   if (!run) {
     return {
       tone: "quiet",
-      title: "Nothing was tried yet",
+      title: "Nothing was tried from this page yet",
       text: "Choose something to try. All buyers come at the same moment, and the result is checked to the last unit.",
     };
   }
-  if (run.state === "failed") return { tone: "fail", title: "The run did not end", text: run.error ?? "" };
+  if (run.state === "failed") return failure(run);
   if (run.state === "done" && run.verdict) {
     const { pass, text } = run.verdict;
     return { tone: pass ? "pass" : "fail", title: pass ? "Correct" : "Wrong", text };
   }
-  const titles = { preparing: "Getting ready", firing: "The buyers are coming", checking: "Counting" };
+  if (run.state === "preparing") return { tone: "busy", title: "Getting ready", text: "The units are put on sale." };
+  if (run.state === "checking") {
+    return { tone: "busy", title: "Counting", text: "What the buyers were told is compared with the stock and the orders." };
+  }
   const text = MEANWHILE[run.fault]?.(run.victim ?? "the holder") ?? "All of them at the same moment, at all instances.";
-  return { tone: "busy", title: titles[run.state] ?? run.state, text };
+  return { tone: "busy", title: "The buyers are coming", text };
+}
+
+/** A run without a verdict: somebody stopped it, or it could not be carried out. */
+function failure({ error, answered }) {
+  const text = sentence(error ?? "It is not known why.");
+  if (text === STOPPED) return { tone: "quiet", title: "Stopped", text: "It was stopped before its end, so there is no verdict." };
+  return { tone: "fail", title: answered > 0 ? "The run did not get to its end" : "The run could not begin", text };
+}
+
+/** With a capital at its start and a full stop at its end. */
+function sentence(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
 }
 
 /** What was tried, and what came of it, in numbers. */
@@ -50,7 +67,7 @@ function about(run) {
   const guard = run.guard === "etcd" && !run.fence ? "the etcd lock without the fence" : (GUARDS[run.guard] ?? run.guard);
   const fault = run.fault && run.victim ? `; instance ${run.victim} ${FAULTS[run.fault] ?? run.fault}` : "";
   const tried = `${counted(run.stock, "unit")}, ${counted(run.requests, "buyer")}, ${guard}${fault}.`;
-  if (run.state === "preparing") return tried;
+  if (run.state === "preparing" || (run.state === "failed" && run.answered === 0)) return tried;
   const failed = run.failed > 0 ? `, ${count(run.failed)} without an answer` : "";
   const refused = run.verdict?.stale_batches ? ` Stale batches refused: ${count(run.verdict.stale_batches)}.` : "";
   return `${tried} ${count(run.answered)} answered in ${duration(run.elapsed_ms)}: `

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use super::fire::order_id;
 use super::record::{Fault, Run, Verdict};
+use crate::http::reply::grouped;
 use crate::inventory::{Inventory, Item, Stock};
 use crate::sale::{Sale, SaleError};
 
@@ -62,27 +63,31 @@ pub(super) fn judge(run: &Run, now: &Stock, lost: u64, stale_batches: u64) -> Ve
 }
 
 fn sentence(run: &Run, verdict: &Verdict, left: u64) -> String {
-    let Verdict { sold, sold_out, unanswered, oversold, lost, .. } = *verdict;
-    let stock = run.stock;
+    let [sold, sold_out, stock] = [verdict.sold, verdict.sold_out, run.stock].map(grouped);
+    let Verdict { unanswered, oversold, lost, .. } = *verdict;
     let mut text = if oversold > 0 {
+        let oversold = grouped(oversold);
         format!("Sold {sold} of {stock}: {oversold} too many. {}", cause(run))
     } else if lost > 0 {
+        let lost = grouped(lost);
         format!(
             "{lost} buyers were told that they got one and are not in the ledger. {}",
             cause(run)
         )
     } else if !verdict.balanced {
-        let Verdict { stock: now, lucky, .. } = *verdict;
+        let [now, lucky] = [verdict.stock, verdict.lucky].map(grouped);
         format!(
             "{now} in stock and {lucky} sold are not the {stock} that there were. {}",
             cause(run)
         )
     } else if left > 0 {
+        let left = grouped(left);
         format!("{left} units were left although buyers were told that nothing was. {}", cause(run))
     } else {
         format!("{sold} of {stock} sold, {sold_out} told sold out: every unit went to one buyer.")
     };
     if unanswered > 0 {
+        let unanswered = grouped(unanswered);
         let _ = write!(text, " {unanswered} buyers got no answer.");
     }
     // writing to a text cannot fail

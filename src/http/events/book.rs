@@ -141,7 +141,8 @@ impl Book {
         if is_other {
             self.forget_sale();
             if !is_rolled_back {
-                let text = format!("A sale of {} units was started.", now.initial);
+                let units = reply::grouped(now.initial);
+                let text = format!("A sale of {units} units was started.");
                 self.diary.note(&self.clock, "sale-started", text);
             }
         }

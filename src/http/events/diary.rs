@@ -65,7 +65,8 @@ impl Diary {
         }
         if now.lost_sessions > then.lost_sessions {
             let text = format!(
-                "{name} lost its session with etcd, and its place in the queue: it opens another one."
+                "{name} was without etcd for longer than its lease: it lost its place in the queue, and takes \
+                 another one."
             );
             self.note(clock, "session-lost", text);
         }

@@ -77,6 +77,7 @@ impl Flow {
                 at_ms: clock.ms(now),
                 stock: stock.map(|stock| stock.stock),
                 sold: stock.map_or(0, |stock| stock.lucky),
+                total: self.rates.total,
                 rates: self.rates.by_instance.clone(),
             });
             self.new_points += 1;

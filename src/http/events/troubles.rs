@@ -5,6 +5,7 @@ use tokio::time::Instant;
 use super::diary::STUCK;
 use super::view::{ClaimView, Trouble};
 use crate::defence::Defence;
+use crate::http::reply::grouped;
 use crate::inventory::{InventoryError, Stock};
 use crate::lock::Sighting;
 use crate::sale::{LockHealth, LockMode, Sale};
@@ -48,8 +49,8 @@ pub(super) fn of_lock(health: Option<LockHealth>) -> Option<Trouble> {
         }
         LockHealth::NoSession => (
             "lock-lost",
-            "This instance has no session with etcd: the last one was lost, or etcd is away. It opens \
-             another one as soon as etcd answers.",
+            "etcd does not answer, or did not for longer than a lease: this instance has lost its place in \
+             the queue. It sells on once it has a new one.",
         ),
     };
     Some(Trouble { kind, text: text.to_owned() })
@@ -60,12 +61,12 @@ pub(super) fn of_stock(stock: &Stock) -> Vec<Trouble> {
     let mut troubles = Vec::new();
     let excess = stock.lucky.saturating_sub(stock.initial);
     if excess > 0 {
-        let (lucky, initial) = (stock.lucky, stock.initial);
+        let [lucky, initial, excess] = [stock.lucky, stock.initial, excess].map(grouped);
         let text = format!("{lucky} of {initial} units are sold: {excess} too many.");
         troubles.push(Trouble { kind: "oversold", text });
     }
     if !stock.is_balanced() {
-        let Stock { stock, lucky, initial, .. } = *stock;
+        let [stock, lucky, initial] = [stock.stock, stock.lucky, stock.initial].map(grouped);
         let text = format!(
             "{stock} in stock and {lucky} sold are not the {initial} that there were: updates were lost."
         );
@@ -109,8 +110,8 @@ pub(super) fn of_holder(sighting: &Sighting, holder: Option<&ClaimView>) -> Opti
     }
     let name = holder.and_then(|holder| holder.instance.as_deref()).unwrap_or("Somebody");
     let text = format!(
-        "{name} holds the lock and does not give it back while others wait: it is paused or cut off, or \
-         has died. The lock goes on to the next in the queue when its lease has ended."
+        "{name} holds the lock and does not give it back: it is paused or cut off, or has died. The next in \
+         the queue gets it when its lease has ended."
     );
     Some(Trouble { kind: "holder-silent", text })
 }

@@ -106,6 +106,7 @@ pub(super) struct Point {
     pub(super) at_ms: f64,
     pub(super) stock: Option<i64>,
     pub(super) sold: i64,
+    pub(super) total: f64,
     pub(super) rates: BTreeMap<Arc<str>, f64>,
 }
 

@@ -103,7 +103,7 @@ async fn assert_is_seen_well(page: &Tab) {
 async fn an_empty_page_is_accessible() {
     let shop = Shop::empty(&["--demo"]).await;
     let page = Tab::open(&shop.url(), DESKTOP).await;
-    page.until_reads("#troubles", "sale").await;
+    page.until_reads("#sum-words", "No sale was started").await;
     assert_is_told_well(&page).await;
     assert_is_seen_well(&page).await;
 }

@@ -11,7 +11,7 @@ use crate::support::eventually;
 async fn a_phone_needs_no_sideways_scrolling() {
     let shop = Shop::empty(&["--demo"]).await;
     let page = Tab::open(&shop.url(), PHONE).await;
-    page.until_reads("#troubles", "sale").await;
+    page.until_reads("#sum-words", "No sale was started").await;
     assert_fits(&page).await;
     page.screenshot("phone-empty").await;
 
@@ -233,4 +233,25 @@ async fn reduced_motion_is_respected() {
         return style.transitionDuration !== '0s' || style.animationName !== 'none';
     }).length";
     assert_eq!(page.run(slides).await, 0);
+}
+
+/// Goal: when the last sale is over and its holder keeps the lock for nothing, the timeline stays with the sale. Method:
+/// the page's own module, given what an instance would tell.
+#[tokio::test]
+async fn a_lock_kept_for_nothing_moves_nothing() {
+    let shop = Shop::empty(&[]).await;
+    let page = Tab::open(&shop.url(), DESKTOP).await;
+    let script = "
+        const { State } = await import('/static/page/state.js');
+        const [news, state] = [{ points: [], orders: [], notes: [] }, new State()];
+        const tell = (now_ms, orders, end_ms) => {
+            const tenure = { token: 7, instance: '8080', start_ms: 1000, end_ms, orders, exact: true };
+            state.merge({ ...news, now_ms, tenures: [tenure] }, false);
+            return state.movedAt;
+        };
+        return [tell(1100, 2, null), tell(1300, 5, null), tell(6300, 5, 6300)];";
+    let [first, served, ended]: [f64; 3] =
+        serde_json::from_value(page.run_async(script).await).unwrap();
+    assert!(first < served, "an order moves it");
+    assert!(ended - served < 1000.0, "{served} {ended}");
 }

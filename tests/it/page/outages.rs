@@ -1,7 +1,7 @@
 //! What goes away, and what the page says of it until it comes back.
 
 use super::browser::{DESKTOP, Tab};
-use super::scene::Shop;
+use super::scene::{Demo, Shop};
 
 /// Goal: the page notices that its instance is gone, says so, and catches up by itself.
 #[tokio::test]
@@ -22,6 +22,9 @@ async fn the_instance_goes_away_and_comes_back() {
     shop.start_instance(&["--demo"]).await;
     page.until_reads("#link-text", "live").await;
     assert!(!page.text("#troubles").await.contains("lost its connection"));
+    // the instance knows nothing of it, but the page does
+    page.until_reads("#notes", "lost its connection").await;
+    page.until_reads("#notes", "hears from").await;
     shop.sell(41).await;
     page.until_reads("#stock", "41").await;
 }
@@ -33,10 +36,14 @@ async fn etcd_goes_away_and_comes_back() {
     let page = Tab::open(&shop.url(), DESKTOP).await;
     page.until_reads("#stock", "40").await;
     assert!(!page.is_shown("[data-kind=etcd-away]").await);
+    let place = "return document.querySelector('#sum-title').getBoundingClientRect().top";
+    let before = page.run(place).await;
 
     shop.etcd.kill().await.unwrap();
     page.until_reads("#troubles [data-kind=etcd-away]", "etcd").await;
+    assert_eq!(page.run(place).await, before, "what is wrong pushes nothing away");
     page.until_reads("#holder-name", "etcd does not answer").await;
+    page.until_reads("#queue-none", "not known").await;
     page.screenshot("etcd-away").await;
 
     shop.etcd.restart().await.unwrap();
@@ -55,8 +62,25 @@ async fn redis_goes_away_and_comes_back() {
     page.until_reads("#troubles [data-kind=redis-away]", "Redis").await;
     assert_eq!(page.number("#stock").await, Some(40));
     page.screenshot("redis-away").await;
+    page.click("#preset-lock").await;
+    page.until_reads("#verdict-title", "could not begin").await;
 
     shop.redis.restart().await.unwrap();
     let is_back = async || !page.is_shown("#troubles [data-kind=redis-away]").await;
     crate::support::eventually("Redis is back on the page", is_back).await;
+}
+
+/// Goal: whoever loses the instance that serves the page is shown the way to another one.
+#[tokio::test]
+async fn a_page_without_its_instance_links_to_another() {
+    let demo = Demo::start().await;
+    let page = Tab::open(&demo.url(), DESKTOP).await;
+    page.until_reads("#link-text", "live").await;
+    page.run("document.querySelector('.by-hand').open = true").await;
+    page.until_reads("#kills button", "(serves this page)").await;
+    page.click("#kills button").await;
+    let other = format!("http://127.0.0.1:{}", demo.port + 10);
+    page.until_reads("#troubles a", &other).await;
+    page.go(&other).await;
+    page.until_reads("#link-text", &format!("live from instance {}", demo.port + 10)).await;
 }

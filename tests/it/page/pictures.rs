@@ -21,7 +21,7 @@ async fn pictures_of_the_readme() {
     eventually("a third is sold", is_under_way).await;
     page.picture("readme-sale", WIDTH, 1090).await;
     page.click("#stop").await;
-    page.until_reads("#verdict-title", "did not end").await;
+    page.until_reads("#verdict-title", "Stopped").await;
 
     page.become_device(Device { width: WIDTH, dark: true, ..DESKTOP }).await;
     page.click("#preset-none").await;

@@ -86,6 +86,10 @@ async fn without_a_lock_the_page_says_how_many_were_sold_too_many() {
         assert!(sold > 300, "{sold}");
         let excess = format!("{} units sold too many", sold - 300);
         assert_eq!(page.text("#proof-text").await, excess);
+        // what cannot be shown without a ledger is not left empty
+        page.until_reads("#orders-none", "no ledger").await;
+        page.until_reads("#rate-all", "all instances").await;
+        assert!(!page.is_shown("#rate-key").await);
     }
     page.screenshot("without-a-lock").await;
 
@@ -93,6 +97,28 @@ async fn without_a_lock_the_page_says_how_many_were_sold_too_many() {
     page.click("#preset-lock").await;
     page.until_reads("#verdict-title", "Correct").await;
     page.until_reads("#proof-text", "adds up").await;
+    page.until_reads("#rate-key", &demo.port.to_string()).await;
+    assert!(!page.is_shown("#rate-all").await);
+    page.assert_no_complaints().await;
+}
+
+/// Goal: a sale whose lock leaves no claims to be seen and no ledger says so, and does not say that etcd is away.
+#[tokio::test]
+async fn what_a_sale_keeps_no_record_of_is_said() {
+    let shop = Shop::empty(&["--demo", "--lock", "etcd-rpc"]).await;
+    shop.sell(5).await;
+    let page = Tab::open(&shop.url(), DESKTOP).await;
+    page.until_reads("#stock", "5").await;
+    page.run_async("await fetch('stock/reduce', { method: 'POST' })").await;
+    page.until_reads("#lucky", "1").await;
+    page.until_reads("#orders-none", "no ledger").await;
+    page.until_reads("#rate-all", "all instances").await;
+    page.until_reads("#holder-name", "etcd's own lock").await;
+    page.until_reads("#timeline-note", "no tenures").await;
+    // what needs the lock is not offered
+    page.click("#preset-pause").await;
+    page.until_reads("#form-error", "another guard").await;
+    page.screenshot("without-a-ledger").await;
     page.assert_no_complaints().await;
 }
 
@@ -119,6 +145,15 @@ async fn a_sale_of_ones_own() {
     page.assert_shows_the_stock().await;
     assert_eq!(page.text("#form-error").await, "");
     assert_eq!(page.number("#lucky").await, Some(7));
+
+    // one that is stopped before its end has no verdict, and that is no fault
+    page.fill("#units", "100000").await;
+    page.fill("#buyers", "200000").await;
+    page.click("#run").await;
+    page.until_reads("#verdict-title", "buyers are coming").await;
+    page.click("#stop").await;
+    page.until_reads("#verdict-title", "Stopped").await;
+    assert_eq!(page.run("return document.querySelector('#verdict').dataset.tone").await, "quiet");
     page.assert_no_complaints().await;
 }
 
@@ -129,10 +164,26 @@ async fn a_paused_holder_meets_the_fence_or_does_not() {
     let demo = Demo::start().await;
     let page = Tab::open(&demo.url(), DESKTOP).await;
     page.until_reads("#link-text", "live").await;
+    page.run(
+        "window.seen = [];
+         const look = () => {
+             const waits = document.querySelector('#queue').children.length > 0;
+             const note = document.querySelector('#timeline-note').textContent;
+             if (waits && window.seen.at(-1) !== note) window.seen.push(note);
+             requestAnimationFrame(look);
+         };
+         look();",
+    )
+    .await;
     page.click("#preset-pause").await;
     page.until_reads("#verdict-run", "was paused").await;
     page.until_reads("#verdict-title", "Correct").await;
     page.until_reads("#verdict-run", "Stale batches refused").await;
+    // while somebody waited for the one that slept, its block went on growing
+    let seen = page.run("return window.seen").await;
+    let seen: Vec<_> = seen.as_array().unwrap().iter().filter_map(|note| note.as_str()).collect();
+    assert!(!seen.is_empty(), "nobody waited");
+    assert!(!seen.iter().any(|note| note.contains("Nothing moves")), "{seen:?}");
     page.screenshot("paused-with-the-fence").await;
 
     page.click("#preset-pause-no-fence").await;
@@ -202,7 +253,7 @@ async fn without_the_demo_there_are_no_controls() {
     let shop = Shop::empty(&[]).await;
     let page = Tab::open(&shop.url(), DESKTOP).await;
     page.until_reads("#link-text", "live").await;
-    page.until_reads("#troubles", "sale").await;
+    page.until_reads("#sum-words", "No sale was started").await;
     assert!(!page.is_shown("#try").await);
     assert!(!page.is_shown("#verdict").await);
     assert!(page.is_shown("#equation").await);

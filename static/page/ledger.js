@@ -1,0 +1,8 @@
+// Whether the orders are written down. Without the etcd lock they are not: the numbers are all that is known then.
+
+const WITHOUT = new Set(["none", "local", "etcd-rpc"]);
+
+/** Whether this sale, as it is guarded now, has a ledger. */
+export function keepsLedger(now) {
+  return !WITHOUT.has(now?.guard);
+}
