@@ -19,7 +19,7 @@ async fn pictures_of_the_readme() {
     // a picture of a sale that has been going on for a while
     let is_under_way = async || page.number("#sold").await.is_some_and(|sold| sold > 30_000);
     eventually("a third is sold", is_under_way).await;
-    page.picture("readme-sale", WIDTH, 1090).await;
+    page.picture("readme-sale", WIDTH, 1240).await;
     page.click("#stop").await;
     page.until_reads("#verdict-title", "Stopped").await;
 
