@@ -94,8 +94,8 @@ pub struct Config {
     )]
     pub demo: bool,
 
-    /// Addresses of all instances of a demo, this one included, separated by commas: its page controls
-    /// them together; needs --demo
+    /// Addresses of all instances of a demo, this one included, separated by commas, each with a port of its
+    /// own: its page controls them together; needs --demo
     #[arg(long, env = "FLASH_SALE_INSTANCES", value_name = "URL", value_delimiter = ',', value_parser = demo_address)]
     pub instances: Vec<Uri>,
 

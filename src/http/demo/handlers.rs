@@ -99,7 +99,7 @@ impl Call {
             Problem::new(ProblemType::NotFound, "this instance was started without --demo")
         })?;
         let (head, content) = request.into_parts();
-        same_site::check(&head.method, &head.headers)?;
+        same_site::check(&head.method, &head.headers, |host| demo.instances.has(host))?;
         let [only] = params::parse(head.uri.query(), ["only"])?;
         let body = body::read(content).await?;
         Ok(Self { demo: Arc::clone(demo), only_here: only.as_deref() == Some("here"), body })

@@ -92,6 +92,11 @@ impl Instances {
         self.others().list.clone()
     }
 
+    /// Whether one of them is called at this address.
+    pub(super) fn has(&self, authority: &str) -> bool {
+        self.others().list.iter().any(|known| known.authority.eq_ignore_ascii_case(authority))
+    }
+
     pub(super) fn named(&self, name: &str) -> Result<Instance, Problem> {
         self.others().list.iter().find(|instance| *instance.name == *name).cloned().ok_or_else(
             || Problem::new(ProblemType::UnknownInstance, "the demo has no instance of this name"),

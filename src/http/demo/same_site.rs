@@ -10,18 +10,23 @@ use crate::http::problem::{Problem, ProblemType};
 /// - What changes anything must say that its body is JSON: a page of another site may do so only after
 ///   asking, and is not answered.
 /// - An `Origin` must be the address that was called.
-/// - That address is an IP or `localhost`: a name of another site can be made to point here.
+/// - That address is an IP, `localhost`, or one of the demo's, for which whoever started it vouches: any other
+///   name may be another site's that was made to point here.
 ///
 /// # Errors
 /// `json-required`, `cross-site`.
-pub(super) fn check(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
+pub(super) fn check(
+    method: &Method,
+    headers: &HeaderMap,
+    is_of_the_demo: impl FnOnce(&str) -> bool,
+) -> Result<(), Problem> {
     let cross_site = || {
         let detail = "the demo can be controlled from its own page, or by a program that calls it by IP \
-                      address or as localhost";
+                      address, as localhost, or as --instances names it";
         Problem::new(ProblemType::CrossSite, detail)
     };
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-    let host = host.filter(|host| is_local(host)).ok_or_else(cross_site)?;
+    let host = host.filter(|host| is_local(host) || is_of_the_demo(host)).ok_or_else(cross_site)?;
     let origin = headers.get(header::ORIGIN);
     if origin.is_some_and(|origin| origin.to_str().ok() != Some(&format!("http://{host}"))) {
         return Err(cross_site());
@@ -54,14 +59,14 @@ mod tests {
         for (name, value) in headers {
             map.insert(*name, value.parse().expect("a header value"));
         }
-        check(method, &map).err().map(|problem| problem.kind())
+        check(method, &map, |host| host == "shop-1:8080").err().map(|problem| problem.kind())
     }
 
     const JSON: (&str, &str) = ("content-type", "application/json; charset=utf-8");
 
     #[test]
     fn the_own_page_and_programs_are_let_in() {
-        for host in ["127.0.0.1:8080", "[::1]:8080", "localhost:8080", "localhost"] {
+        for host in ["127.0.0.1:8080", "[::1]:8080", "localhost:8080", "localhost", "shop-1:8080"] {
             let origin = format!("http://{host}");
             assert_eq!(refused(&Method::GET, &[("host", host)]), None, "{host}");
             assert_eq!(refused(&Method::PUT, &[("host", host), JSON]), None, "{host}");
@@ -79,8 +84,10 @@ mod tests {
             let headers = [host, ("origin", origin), JSON];
             assert_eq!(refused(&Method::POST, &headers), Some(ProblemType::CrossSite), "{origin}");
         }
-        let named = [("host", "example.com:8080"), JSON];
-        assert_eq!(refused(&Method::PUT, &named), Some(ProblemType::CrossSite));
+        for named in ["example.com:8080", "shop-1:9090", "shop-1"] {
+            let headers = [("host", named), JSON];
+            assert_eq!(refused(&Method::PUT, &headers), Some(ProblemType::CrossSite), "{named}");
+        }
         assert_eq!(refused(&Method::GET, &[]), Some(ProblemType::CrossSite));
         for plain in ["text/plain", "application/x-www-form-urlencoded"] {
             let headers = [host, ("content-type", plain)];
