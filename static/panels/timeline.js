@@ -24,6 +24,13 @@ const LANE = 44;
 const AXIS = 26;
 const GUTTER = 76;
 
+/** Without tenures that could be followed. */
+const UNSEEN = {
+  "etcd-rpc": "Each order takes etcd's own lock for itself. Nobody watches that, so there are no tenures to be seen.",
+  "etcd-recipe": "Each order queues in etcd for itself. Nobody watches that queue, so there are no tenures to be seen.",
+  unguarded: "As it is guarded now, nobody holds a lock, so there are no tenures to be seen.",
+};
+
 const NOTE = "Each block is one tenure: as wide as it lasted, with the number of orders that it served.";
 
 export class Timeline {
@@ -98,8 +105,8 @@ export class Timeline {
     const span = this.#zoom ?? this.#autoSpan(state, isQuiet);
     const end = isQuiet && state.movedAt > 0 ? state.movedAt + span * 0.04 : clock - DELAY_MS;
     const isUnguarded = isWithoutLock(state.now?.guard);
-    const isUnseen = state.now?.guard === "etcd-rpc" || state.now?.guard === "unguarded";
-    const view = { end, clock, isQuiet, isUnguarded, isUnseen, all: state.tenures };
+    const unseen = UNSEEN[state.now?.guard];
+    const view = { end, clock, isQuiet, isUnguarded, unseen, all: state.tenures };
     if (this.#frozen !== null) this.#frozen = view;
     return this.#rezoomed(view, span);
   }
@@ -198,8 +205,8 @@ export class Timeline {
     let text = NOTE;
     if (view.isUnguarded) {
       text = "Nobody takes the lock in etcd now, so there are no tenures: all instances sell at once.";
-    } else if (view.isUnseen) {
-      text = "As it is guarded now, nobody holds the lock for a while, so there are no tenures to be seen.";
+    } else if (view.unseen) {
+      text = view.unseen;
     } else if (state.tenures.length === 0) {
       text = `${NOTE} Nobody has held the lock yet.`;
     } else if (this.#frozen !== null) {

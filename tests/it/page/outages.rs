@@ -42,7 +42,8 @@ async fn etcd_goes_away_and_comes_back() {
     shop.etcd.kill().await.unwrap();
     page.until_reads("#troubles [data-kind=etcd-away]", "etcd").await;
     assert_eq!(page.run(place).await, before, "what is wrong pushes nothing away");
-    page.until_reads("#holder-name", "etcd does not answer").await;
+    // it does not answer, or the session has ended by now
+    page.until_reads("#holder-name", "not known: ").await;
     page.until_reads("#queue-none", "not known").await;
     page.screenshot("etcd-away").await;
 
