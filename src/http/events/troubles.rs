@@ -49,8 +49,8 @@ pub(super) fn of_lock(health: Option<LockHealth>) -> Option<Trouble> {
         }
         LockHealth::NoSession => (
             "lock-lost",
-            "etcd does not answer, or did not for longer than a lease: this instance has lost its place in \
-             the queue. It sells on once it has a new one.",
+            "This instance did not renew its lease in time: it slept, was cut off from etcd, or etcd is away. \
+             It has lost its place in the queue, and sells on once it has a new one.",
         ),
     };
     Some(Trouble { kind, text: text.to_owned() })
