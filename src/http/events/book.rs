@@ -168,8 +168,8 @@ impl Book {
             self.lanes.unread_before(first);
         }
         self.lanes.sold(orders, step);
-        if now.orders == 0 {
-            // a sale without a ledger
+        if new == 0 {
+            // what is sold without a ledger, maybe since the guard was switched during the sale
             let before = self.stock.map_or(now.lucky, |before| before.lucky);
             let sold = now.lucky.saturating_sub(before);
             self.flow.add(u64::try_from(sold).unwrap_or(0), &[], step);
