@@ -207,7 +207,7 @@ export class Timeline {
       text = "Nobody takes the lock in etcd now, so there are no tenures: all instances sell at once.";
     } else if (view.unseen) {
       text = view.unseen;
-    } else if (state.tenures.length === 0) {
+    } else if (state.now && state.tenures.length === 0) {
       text = `${NOTE} Nobody has held the lock yet.`;
     } else if (this.#frozen !== null) {
       text = `${NOTE} Held still.`;

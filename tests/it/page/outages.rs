@@ -1,6 +1,6 @@
 //! What goes away, and what the page says of it until it comes back.
 
-use super::browser::{DESKTOP, Tab};
+use super::browser::{DESKTOP, PHONE, Tab};
 use super::scene::{Demo, Shop};
 
 /// Goal: the page notices that its instance is gone, says so, and catches up by itself.
@@ -27,6 +27,27 @@ async fn the_instance_goes_away_and_comes_back() {
     page.until_reads("#notes", "hears from").await;
     shop.sell(41).await;
     page.until_reads("#stock", "41").await;
+}
+
+/// Goal: a page that is told nothing shows what it has to say without news, and why there are none. Method: an
+/// instance that lets nobody watch; and a page whose scripts do not come.
+#[tokio::test]
+async fn a_page_without_any_news_is_not_blank() {
+    let shop = Shop::empty(&["--max-watchers", "0"]).await;
+    let page = Tab::open(&shop.url(), PHONE).await;
+    page.until_reads("#troubles", "too many watch it already").await;
+    page.until_reads("#link-text", "no answer yet").await;
+    page.until_reads("#words-title", "why a lock").await;
+    assert_eq!(page.text("#proof-text").await, "not known yet");
+    page.screenshot("no-news-phone").await;
+    page.become_device(DESKTOP).await;
+    page.screenshot("no-news-wide").await;
+
+    // as it is until a script has said otherwise
+    page.run("window.requestAnimationFrame = () => 0; delete document.body.dataset.link").await;
+    let animation = "return getComputedStyle(document.querySelector('.stage')).animationName";
+    assert_eq!(page.run(animation).await, "await-news");
+    page.until_reads("#words-title", "why a lock").await;
 }
 
 /// Goal: the page says that etcd is away, and takes it back.
