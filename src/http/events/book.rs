@@ -94,7 +94,7 @@ impl Book {
                 None
             }
             Err(error) => {
-                let trouble = troubles::of_store(error.as_ref());
+                let trouble = troubles::of_store(error.as_ref(), self.stock.is_some());
                 if trouble.kind == "no-sale" && self.stock.take().is_some() {
                     self.forget_sale();
                     is_new_sale = true;

@@ -11,9 +11,13 @@ use crate::support::eventually;
 async fn a_phone_needs_no_sideways_scrolling() {
     let shop = Shop::empty(&["--demo"]).await;
     let page = Tab::open(&shop.url(), PHONE).await;
-    page.until_reads("#sum-words", "No sale was started").await;
+    page.until_reads("#sum-words", "Choose something to try").await;
+    assert_eq!(page.text("#proof-text").await, "no sale yet");
     assert_fits(&page).await;
     page.screenshot("phone-empty").await;
+    page.go(&format!("{}?item=tea", shop.url())).await;
+    page.until_reads("#sum-words", "PUT /stock?item=tea starts a sale").await;
+    page.go(&shop.url()).await;
 
     shop.sell(1_000_000_000).await;
     page.until_reads("#stock", "1,000,000,000").await;

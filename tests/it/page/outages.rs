@@ -81,7 +81,7 @@ async fn redis_goes_away_and_comes_back() {
     page.until_reads("#stock", "40").await;
 
     shop.redis.kill().await.unwrap();
-    page.until_reads("#troubles [data-kind=redis-away]", "Redis").await;
+    page.until_reads("#troubles [data-kind=redis-away]", "the last known ones").await;
     assert_eq!(page.number("#stock").await, Some(40));
     page.screenshot("redis-away").await;
     page.click("#preset-lock").await;
@@ -90,6 +90,17 @@ async fn redis_goes_away_and_comes_back() {
     shop.redis.restart().await.unwrap();
     let is_back = async || !page.is_shown("#troubles [data-kind=redis-away]").await;
     crate::support::eventually("Redis is back on the page", is_back).await;
+}
+
+/// Goal: what cannot be known is not told. Method: a page that is opened while Redis is away.
+#[tokio::test]
+async fn a_page_opened_without_redis_knows_of_no_sale() {
+    let mut shop = Shop::selling(40).await;
+    shop.redis.kill().await.unwrap();
+    let page = Tab::open(&shop.url(), DESKTOP).await;
+    page.until_reads("#troubles [data-kind=redis-away]", "Redis").await;
+    assert_eq!(page.text("#proof-text").await, "not known");
+    assert!(!page.text("#troubles").await.contains("last known"));
 }
 
 /// Goal: whoever loses the instance that serves the page is shown the way to another one.
