@@ -7,6 +7,11 @@ const ELSEWHERE = new Set(["no-sale", "oversold", "unbalanced", "no-lock", "fenc
 const MOST_LINKS = 3;
 const NO_ANSWER = "This page gets no answer from its instance, or too many watch it already; it keeps trying.";
 
+new ResizeObserver(([{ target }]) => {
+  document.documentElement.style.setProperty("--troubles-height", `${target.offsetHeight}px`);
+  setData(target, "scrolls", target.scrollHeight > target.clientHeight);
+}).observe(byId("troubles"));
+
 export function showTroubles(state) {
   const told = state.link.state === "live" ? state.now.troubles.filter(({ kind }) => !ELSEWHERE.has(kind)) : [];
   const troubles = [...connectionTrouble(state), ...told];

@@ -1,6 +1,8 @@
 //! What goes away, and what the page says of it until it comes back.
 
-use super::browser::{DESKTOP, PHONE, Tab};
+use serde_json::json;
+
+use super::browser::{DESKTOP, Device, PHONE, Tab};
 use super::scene::{Demo, Shop};
 
 /// Goal: the page notices that its instance is gone, says so, and catches up by itself.
@@ -18,6 +20,22 @@ async fn the_instance_goes_away_and_comes_back() {
     page.click("#preset-lock").await;
     page.until_reads("#form-error", "lost its connection").await;
     page.screenshot("connection-lost").await;
+    // what gets the focus is not covered by what is wrong, at the page's end neither
+    for width in [390, 1440] {
+        page.become_device(Device { width, ..DESKTOP }).await;
+        for selector in ["#run", "footer a:last-of-type"] {
+            let focused = "const one = document.querySelector(SELECTOR);
+                scrollTo(0, 0);
+                one.focus();
+                const top = document.querySelector('#troubles .trouble').getBoundingClientRect().top;
+                return [top > 0, one.getBoundingClientRect().bottom <= top];";
+            let focused = focused.replace("SELECTOR", &format!("'{selector}'"));
+            let is_free = async || page.run(&focused).await == json!([true, true]);
+            crate::support::eventually(&format!("{selector} at {width}"), is_free).await;
+        }
+        page.view(&format!("troubles-{width}")).await;
+    }
+    page.become_device(DESKTOP).await;
 
     shop.start_instance(&["--demo"]).await;
     page.until_reads("#link-text", "live").await;
