@@ -20,6 +20,8 @@ const [AUTO_MIN_MS, AUTO_MAX_MS] = [20, 10_000];
 const DELAY_MS = 250;
 /** When nothing has moved for this long, the view stays where something did. */
 const QUIET_MS = 800;
+/** One who waits for so long is watched at a slower pace: somebody may wait for hours. */
+const [LONG_MS, SLOW_MS] = [10_000, 100];
 const LANE = 44;
 const AXIS = 26;
 const GUTTER = 76;
@@ -75,7 +77,7 @@ export class Timeline {
     return this.#surface.onStale;
   }
 
-  /** Draws it; true if the next frame would look different without any news. */
+  /** Draws it; tells in how many milliseconds it would look different without any news, if ever. */
   draw(state) {
     const names = roster(state.now);
     const lanes = Math.max(names.length, 2);
@@ -85,7 +87,7 @@ export class Timeline {
     const height = (lanes + (strangers ? 1 : 0)) * LANE + AXIS;
     if (this.#box.clientHeight !== height) this.#box.style.height = `${height}px`;
     const frame = this.#surface.begin();
-    if (!frame) return false;
+    if (!frame) return Infinity;
     const { pen, width } = frame;
     const plot = { left: GUTTER, right: width - 8, bottom: height - AXIS };
     const x = (ms) => plot.left + ((ms - view.start) / (view.end - view.start)) * (plot.right - plot.left);
@@ -93,7 +95,9 @@ export class Timeline {
     this.#drawAxis(pen, plot, view, x);
     for (const tenure of view.tenures) this.#drawTenure(pen, plot, tenure, names, lanes, view, x);
     this.#say(state, view);
-    return !view.isQuiet && this.#frozen === null && state.link.state === "live";
+    const isStill = view.isQuiet || this.#frozen !== null || state.link.state !== "live";
+    if (isStill) return Infinity;
+    return view.clock - state.movedAt > LONG_MS ? SLOW_MS : 0;
   }
 
   /** The part of time that is shown, and its tenures. */

@@ -271,3 +271,21 @@ async fn a_lock_kept_for_nothing_moves_nothing() {
     assert!(first < served, "an order moves it");
     assert!(ended - served < 1000.0, "{served} {ended}");
 }
+
+/// Goal: a holder that others wait for is watched in each frame, but not for hours. Method: as above.
+#[tokio::test]
+async fn a_long_wait_is_drawn_at_a_slower_pace() {
+    let shop = Shop::empty(&[]).await;
+    let page = Tab::open(&shop.url(), DESKTOP).await;
+    page.until_reads("#link-text", "live").await;
+    let script = "
+        const { Timeline } = await import('/static/panels/timeline.js');
+        const timeline = new Timeline();
+        const tenures = [{ token: 7, instance: '8080', start_ms: 1000, end_ms: null, orders: 0, exact: true }];
+        const after = (ms, waiting) => timeline.draw({
+            now: { guard: 'etcd', lock: { queue: Array(waiting + 1).fill({}) } },
+            link: { state: 'live' }, movedAt: 1000, tenures, clock: () => 1000 + ms,
+        });
+        return [after(5000, 1), after(15000, 1), after(5000, 0) === Infinity];";
+    assert_eq!(page.run_async(script).await, json!([0, 100, true]));
+}
