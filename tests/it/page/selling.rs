@@ -125,7 +125,7 @@ async fn what_a_sale_keeps_no_record_of_is_said() {
 /// Goal: a sale whose queue is not watched says so, and neither that etcd is away nor that nobody held the lock.
 #[tokio::test]
 async fn a_queue_that_is_not_watched_is_not_taken_for_an_outage() {
-    let shop = Shop::empty(&["--lock", "etcd-recipe"]).await;
+    let shop = Shop::empty(&["--demo", "--lock", "etcd-recipe"]).await;
     shop.sell(5).await;
     let page = Tab::open(&shop.url(), DESKTOP).await;
     page.until_reads("#stock", "5").await;
