@@ -132,10 +132,10 @@ export class Chart {
 
   /** Draws it. It moves too little for more than once for each message, and nothing of it moves without news. */
   draw(state) {
-    if (this.#drawn === state.now && !this.isStale) return false;
+    if (this.#drawn === state.now && !this.isStale) return Infinity;
     this.#drawn = state.now;
     const { lines, ...scale } = this.compose(state);
     this.#plot.draw(state.clock(), lines, scale);
-    return false;
+    return Infinity;
   }
 }

@@ -11,6 +11,7 @@ export class Renderer {
   #onFrame;
   #hasNews = false;
   #frame = null;
+  #timer = null;
   #lastDrawn = -Infinity;
 
   constructor(state, { onNews, onFrame }) {
@@ -38,14 +39,17 @@ export class Renderer {
       for (const show of this.#onNews) guarded(() => show(this.#state));
     }
     const isDue = !calm.matches || time - this.#lastDrawn >= CALM_STEP_MS;
-    let isMoving = false;
+    let next = Infinity;
     for (const chart of this.#onFrame) {
       guarded(() => {
-        if (isDue || chart.isStale) isMoving = chart.draw(this.#state) || isMoving;
+        if (isDue || chart.isStale) next = Math.min(next, chart.draw(this.#state));
       });
     }
     if (isDue) this.#lastDrawn = time;
-    if (isMoving && !calm.matches) this.#request();
+    clearTimeout(this.#timer);
+    if (calm.matches || next === Infinity) return;
+    if (next === 0) this.#request();
+    else this.#timer = setTimeout(() => this.#request(), next);
   }
 }
 

@@ -10,26 +10,31 @@ const WITHOUT = {
   local: "Each process has a lock of its own. They do not know of each other.",
   unguarded: "There is no lock: the store's script is one step by itself.",
   "etcd-rpc": "Each order takes etcd's own lock for itself. Who holds it is not watched.",
+  "etcd-recipe": "Each order queues in etcd for itself. Who holds the lock is not watched here.",
 };
+/** These queue in etcd, but with claims that this instance does not follow. */
+const UNWATCHED = new Set(["etcd-rpc", "etcd-recipe"]);
+const NOT_WATCHED = "Each order takes the lock for itself, and gives it back at once. That queue is not watched here.";
+const NO_QUEUE = "Nobody queues in etcd, so nobody can be seen to hold a lock or to wait for it.";
 const RULE = "The claims in etcd form a queue, and the first one holds the lock. Each grant has a larger number than all before: its token.";
 
 export function showLock(state) {
   const { now } = state;
   if (!now) return;
   const names = roster(now);
-  // etcd's own lock call leaves no claims that could be followed
-  const lock = now.guard === "etcd-rpc" ? null : now.lock;
+  const isUnwatched = UNWATCHED.has(now.guard);
+  const lock = isUnwatched ? null : now.lock;
   const wrong = now.troubles.find(({ kind }) => kind === "holder-silent");
   setData(byId("lock-words"), "tone", wrong && "bad");
-  setText(byId("lock-words"), wrong?.text ?? (lock ? RULE : "Nobody queues in etcd, so nobody can be seen to hold a lock or to wait for it."));
+  setText(byId("lock-words"), wrong?.text ?? (lock ? RULE : isUnwatched ? NOT_WATCHED : NO_QUEUE));
   const lease = lock?.ttl_ms ? `, lease ${duration(lock.ttl_ms)}` : "";
   setText(byId("lock-name"), lock ? lock.name + lease : "");
-  showHolder(lock, now.guard, names, state.clock());
+  showHolder(lock, now, names, state.clock());
   showQueue(lock, names, state.clock());
   showFence(now);
 }
 
-function showHolder(lock, guard, names, clock) {
+function showHolder(lock, { guard, troubles }, names, clock) {
   const card = byId("holder");
   const holder = lock?.holder ?? null;
   const title = byId("holder-name");
@@ -38,11 +43,18 @@ function showHolder(lock, guard, names, clock) {
     if (!title.firstElementChild) title.replaceChildren(makeTag());
     setTag(title.firstElementChild, names, holder.instance ?? "somebody else");
   } else {
-    setText(title, !lock ? (WITHOUT[guard] ?? "There is no lock in etcd.") : lock.known ? "nobody" : "not known: etcd does not answer");
+    setText(title, !lock ? (WITHOUT[guard] ?? "There is no lock in etcd.") : lock.known ? "nobody" : unknown(troubles));
   }
   setText(byId("holder-token"), count(holder?.token));
   setText(byId("holder-lease"), holder?.lease ?? "–");
   setText(byId("holder-age"), holder ? duration(Math.max(0, clock - holder.since_ms)) : "–");
+}
+
+/** Why nobody knows who holds the lock. */
+function unknown(troubles) {
+  const has = (wanted) => troubles.some(({ kind }) => kind === wanted);
+  if (has("etcd-away")) return "not known: etcd does not answer";
+  return has("lock-lost") ? "not known: this instance has no session with etcd" : "not known yet";
 }
 
 function showQueue(lock, names, clock) {
@@ -56,7 +68,7 @@ function showQueue(lock, names, clock) {
   });
   const none = byId("queue-none");
   setShown(none, waiters.length === 0);
-  setText(none, !lock ? "–" : lock.known ? "nobody" : "not known either");
+  setText(none, !lock ? "–" : lock.known ? "nobody" : "not known");
 }
 
 function makeRow() {
@@ -66,7 +78,7 @@ function makeRow() {
 }
 
 function showFence({ stock, fence_on: isOn, guard, here, instance }) {
-  const isUsed = guard === "etcd";
+  const isUsed = guard === "etcd" || guard === "etcd-recipe";
   setData(byId("fence-card"), "state", !isUsed ? "none" : isOn ? "on" : "off");
   setText(byId("fence-token"), isUsed ? (isOn ? count(stock?.fence?.token) : "off") : "–");
   const refused = here.stale_batches > 0 ? ` It has refused ${count(here.stale_batches)} of ${instance}.` : "";

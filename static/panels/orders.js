@@ -8,6 +8,7 @@ import { roster } from "../page/roster.js";
 
 const SHOWN = 10;
 const LONGEST = 20;
+const NO_LEDGER = "As it is guarded now, the sale keeps no ledger: units are counted, but nobody writes down who got one.";
 
 export function showOrders({ now, orders }) {
   if (!now) return;
@@ -24,11 +25,10 @@ export function showOrders({ now, orders }) {
     setText(left, count(order.remaining));
   });
   setShown(byId("orders").parentElement, newest.length > 0);
-  const none = byId("orders-none");
-  setShown(none, newest.length === 0);
-  setText(none, keepsLedger(now)
-    ? "No order yet."
-    : "As it is guarded now, the sale keeps no ledger: units are counted, but nobody writes down who got one.");
+  const hasLedger = keepsLedger(now);
+  const before = newest.length > 0 ? " These are from before." : "";
+  setShown(byId("orders-none"), newest.length === 0 || !hasLedger);
+  setText(byId("orders-none"), hasLedger ? "No order yet." : NO_LEDGER + before);
 }
 
 /** Ids of one client often begin alike: their ends tell them apart. The whole is in the title. */

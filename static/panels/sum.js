@@ -42,17 +42,24 @@ export function showSum({ now }) {
   setText(byId("refused"), count(now.here.refused));
 }
 
-function showWords({ troubles, stock, demo }) {
+function showWords({ troubles, stock, demo, item }) {
   const wrong = troubles.find(({ kind }) => kind === "unbalanced");
-  const missing = troubles.find(({ kind }) => kind === "no-sale");
+  const missing = noSale(troubles);
   const isFirst = stock === null && missing;
-  const start = demo ? " Choose something to try, and there is." : " PUT /stock starts a sale.";
+  // a run sells the default item, whichever is watched
+  const isDefault = item === "default";
+  const put = isDefault ? "PUT /stock" : `PUT /stock?item=${item}`;
+  const start = demo && isDefault ? " Choose something to try, and there is." : ` ${put} starts a sale.`;
   setData(byId("sum-words"), "tone", wrong && "bad");
   setText(byId("sum-words"), wrong?.text ?? (isFirst ? missing.text + start : RULE));
 }
 
-function proof({ stock, sold, oversold }) {
-  if (stock === null) return "no sale yet";
+function noSale(troubles) {
+  return troubles.find(({ kind }) => kind === "no-sale");
+}
+
+function proof({ stock, sold, oversold, troubles }) {
+  if (stock === null) return noSale(troubles) ? "no sale yet" : "not known";
   if (oversold > 0) return `${counted(oversold, "unit")} sold too many`;
   if (!stock.balanced) {
     const gap = stock.initial - stock.stock - stock.lucky;

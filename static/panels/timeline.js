@@ -20,9 +20,18 @@ const [AUTO_MIN_MS, AUTO_MAX_MS] = [20, 10_000];
 const DELAY_MS = 250;
 /** When nothing has moved for this long, the view stays where something did. */
 const QUIET_MS = 800;
+/** One who waits for so long is watched at a slower pace: somebody may wait for hours. */
+const [LONG_MS, SLOW_MS] = [10_000, 100];
 const LANE = 44;
 const AXIS = 26;
 const GUTTER = 76;
+
+/** Without tenures that could be followed. */
+const UNSEEN = {
+  "etcd-rpc": "Each order takes etcd's own lock for itself. Nobody watches that, so there are no tenures to be seen.",
+  "etcd-recipe": "Each order queues in etcd for itself. Nobody watches that queue, so there are no tenures to be seen.",
+  unguarded: "As it is guarded now, nobody holds a lock, so there are no tenures to be seen.",
+};
 
 const NOTE = "Each block is one tenure: as wide as it lasted, with the number of orders that it served.";
 
@@ -68,7 +77,7 @@ export class Timeline {
     return this.#surface.onStale;
   }
 
-  /** Draws it; true if the next frame would look different without any news. */
+  /** Draws it; tells in how many milliseconds it would look different without any news, if ever. */
   draw(state) {
     const names = roster(state.now);
     const lanes = Math.max(names.length, 2);
@@ -78,7 +87,7 @@ export class Timeline {
     const height = (lanes + (strangers ? 1 : 0)) * LANE + AXIS;
     if (this.#box.clientHeight !== height) this.#box.style.height = `${height}px`;
     const frame = this.#surface.begin();
-    if (!frame) return false;
+    if (!frame) return Infinity;
     const { pen, width } = frame;
     const plot = { left: GUTTER, right: width - 8, bottom: height - AXIS };
     const x = (ms) => plot.left + ((ms - view.start) / (view.end - view.start)) * (plot.right - plot.left);
@@ -86,7 +95,9 @@ export class Timeline {
     this.#drawAxis(pen, plot, view, x);
     for (const tenure of view.tenures) this.#drawTenure(pen, plot, tenure, names, lanes, view, x);
     this.#say(state, view);
-    return !view.isQuiet && this.#frozen === null && state.link.state === "live";
+    const isStill = view.isQuiet || this.#frozen !== null || state.link.state !== "live";
+    if (isStill) return Infinity;
+    return view.clock - state.movedAt > LONG_MS ? SLOW_MS : 0;
   }
 
   /** The part of time that is shown, and its tenures. */
@@ -98,8 +109,8 @@ export class Timeline {
     const span = this.#zoom ?? this.#autoSpan(state, isQuiet);
     const end = isQuiet && state.movedAt > 0 ? state.movedAt + span * 0.04 : clock - DELAY_MS;
     const isUnguarded = isWithoutLock(state.now?.guard);
-    const isUnseen = state.now?.guard === "etcd-rpc" || state.now?.guard === "unguarded";
-    const view = { end, clock, isQuiet, isUnguarded, isUnseen, all: state.tenures };
+    const unseen = UNSEEN[state.now?.guard];
+    const view = { end, clock, isQuiet, isUnguarded, unseen, all: state.tenures };
     if (this.#frozen !== null) this.#frozen = view;
     return this.#rezoomed(view, span);
   }
@@ -198,9 +209,9 @@ export class Timeline {
     let text = NOTE;
     if (view.isUnguarded) {
       text = "Nobody takes the lock in etcd now, so there are no tenures: all instances sell at once.";
-    } else if (view.isUnseen) {
-      text = "As it is guarded now, nobody holds the lock for a while, so there are no tenures to be seen.";
-    } else if (state.tenures.length === 0) {
+    } else if (view.unseen) {
+      text = view.unseen;
+    } else if (state.now && state.tenures.length === 0) {
       text = `${NOTE} Nobody has held the lock yet.`;
     } else if (this.#frozen !== null) {
       text = `${NOTE} Held still.`;

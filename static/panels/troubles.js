@@ -5,6 +5,12 @@ import { byId, children, make, setData, setText } from "../page/dom.js";
 /** What other panels say where it belongs. */
 const ELSEWHERE = new Set(["no-sale", "oversold", "unbalanced", "no-lock", "fence-off", "holder-silent"]);
 const MOST_LINKS = 3;
+const NO_ANSWER = "This page gets no answer from its instance, or too many watch it already; it keeps trying.";
+
+new ResizeObserver(([{ target }]) => {
+  document.documentElement.style.setProperty("--troubles-height", `${target.offsetHeight}px`);
+  setData(target, "scrolls", target.scrollHeight > target.clientHeight);
+}).observe(byId("troubles"));
 
 export function showTroubles(state) {
   const told = state.link.state === "live" ? state.now.troubles.filter(({ kind }) => !ELSEWHERE.has(kind)) : [];
@@ -20,11 +26,12 @@ export function showTroubles(state) {
 
 function connectionTrouble({ link, now }) {
   if (link.state !== "lost") return [];
-  const others = now?.demo?.instances.filter((one) => !one.here && one.up) ?? [];
+  if (!now) return [{ kind: "connection", text: NO_ANSWER }];
+  const others = now.demo?.instances.filter((one) => !one.here && one.up) ?? [];
   const links = others.slice(0, MOST_LINKS).map((one) => one.url);
   const elsewhere = links.length > 0 ? " The sale goes on at " : "";
-  const since = now ? " What you see is how it was when the connection broke." : "";
-  const text = `This page has lost its connection and keeps trying.${since}${elsewhere}`;
+  const since = "What you see is how it was when the connection broke.";
+  const text = `This page has lost its connection and keeps trying. ${since}${elsewhere}`;
   return [{ kind: "connection", text, links }];
 }
 

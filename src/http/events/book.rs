@@ -94,7 +94,7 @@ impl Book {
                 None
             }
             Err(error) => {
-                let trouble = troubles::of_store(error.as_ref());
+                let trouble = troubles::of_store(error.as_ref(), self.stock.is_some());
                 if trouble.kind == "no-sale" && self.stock.take().is_some() {
                     self.forget_sale();
                     is_new_sale = true;
@@ -168,8 +168,8 @@ impl Book {
             self.lanes.unread_before(first);
         }
         self.lanes.sold(orders, step);
-        if now.orders == 0 {
-            // a sale without a ledger
+        if new == 0 {
+            // what is sold without a ledger, maybe since the guard was switched during the sale
             let before = self.stock.map_or(now.lucky, |before| before.lucky);
             let sold = now.lucky.saturating_sub(before);
             self.flow.add(u64::try_from(sold).unwrap_or(0), &[], step);
@@ -221,10 +221,17 @@ impl Book {
 
     fn tell_change(&mut self, what: &str, before: Option<&Trouble>, now: Option<&Trouble>) {
         let is_away = |trouble: Option<&Trouble>| trouble.is_some_and(|t| t.kind != "no-sale");
+        let is_lost = |trouble: &Trouble| trouble.kind == "lock-lost";
         let (kind, text) = match (is_away(before), is_away(now), what) {
             (false, true, "store") => ("store-away", now.map(|t| t.text.clone())),
             (true, false, "store") => ("store-back", Some("Redis answers again.".to_owned())),
+            // the diary tells of a lost session by itself
+            (false, true, _) if now.is_some_and(is_lost) => return,
             (false, true, _) => ("etcd-away", now.map(|t| t.text.clone())),
+            (true, false, _) if before.is_some_and(is_lost) => {
+                let name = self.sale.instance();
+                ("etcd-back", Some(format!("{name} has a session with etcd again.")))
+            }
             (true, false, _) => ("etcd-back", Some("etcd answers again.".to_owned())),
             _ => return,
         };

@@ -65,8 +65,8 @@ impl Diary {
         }
         if now.lost_sessions > then.lost_sessions {
             let text = format!(
-                "{name} was without etcd for longer than its lease: it lost its place in the queue, and takes \
-                 another one."
+                "{name} did not renew its lease in time: it slept, was cut off from etcd, or etcd was away. \
+                 It lost its place in the queue, and takes another one."
             );
             self.note(clock, "session-lost", text);
         }

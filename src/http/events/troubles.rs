@@ -10,8 +10,8 @@ use crate::inventory::{InventoryError, Stock};
 use crate::lock::Sighting;
 use crate::sale::{LockHealth, LockMode, Sale};
 
-/// What a failed look at the store means.
-pub(super) fn of_store(error: Option<&InventoryError>) -> Trouble {
+/// What a failed look at the store means; `has_numbers` if an earlier one has told some.
+pub(super) fn of_store(error: Option<&InventoryError>, has_numbers: bool) -> Trouble {
     let (kind, text) = match error {
         Some(InventoryError::UnknownItem) => {
             ("no-sale", "No sale was started: there is no stock.".to_owned())
@@ -30,12 +30,11 @@ pub(super) fn of_store(error: Option<&InventoryError>) -> Trouble {
             "What is in Redis under this item's keys is not what the service writes there."
                 .to_owned(),
         ),
-        _ => (
-            "redis-away",
-            "Redis does not answer: nothing can be sold until it does, and the numbers are the last \
-             known ones."
-                .to_owned(),
-        ),
+        _ => {
+            let numbers = if has_numbers { ", and the numbers are the last known ones" } else { "" };
+            let text = format!("Redis does not answer: nothing can be sold until it does{numbers}.");
+            ("redis-away", text)
+        }
     };
     Trouble { kind, text }
 }
@@ -49,8 +48,8 @@ pub(super) fn of_lock(health: Option<LockHealth>) -> Option<Trouble> {
         }
         LockHealth::NoSession => (
             "lock-lost",
-            "etcd does not answer, or did not for longer than a lease: this instance has lost its place in \
-             the queue. It sells on once it has a new one.",
+            "This instance did not renew its lease in time: it slept, was cut off from etcd, or etcd is away. \
+             It has lost its place in the queue, and sells on once it has a new one.",
         ),
     };
     Some(Trouble { kind, text: text.to_owned() })

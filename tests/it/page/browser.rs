@@ -170,6 +170,11 @@ impl Tab {
         self.capture(json!({ "captureBeyondViewport": true }), name).await;
     }
 
+    /// The same of what is in view.
+    pub(super) async fn view(&self, name: &str) {
+        self.capture(json!({}), name).await;
+    }
+
     /// The same of the top of the page, as far as this rectangle goes.
     pub(super) async fn picture(&self, name: &str, width: u32, height: u32) {
         let clip = json!({ "x": 0, "y": 0, "width": width, "height": height, "scale": 1 });

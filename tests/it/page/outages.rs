@@ -1,6 +1,8 @@
 //! What goes away, and what the page says of it until it comes back.
 
-use super::browser::{DESKTOP, Tab};
+use serde_json::json;
+
+use super::browser::{DESKTOP, Device, PHONE, Tab};
 use super::scene::{Demo, Shop};
 
 /// Goal: the page notices that its instance is gone, says so, and catches up by itself.
@@ -18,6 +20,22 @@ async fn the_instance_goes_away_and_comes_back() {
     page.click("#preset-lock").await;
     page.until_reads("#form-error", "lost its connection").await;
     page.screenshot("connection-lost").await;
+    // what gets the focus is not covered by what is wrong, at the page's end neither
+    for width in [390, 1440] {
+        page.become_device(Device { width, ..DESKTOP }).await;
+        for selector in ["#run", "footer a:last-of-type"] {
+            let focused = "const one = document.querySelector(SELECTOR);
+                scrollTo(0, 0);
+                one.focus();
+                const top = document.querySelector('#troubles .trouble').getBoundingClientRect().top;
+                return [top > 0, one.getBoundingClientRect().bottom <= top];";
+            let focused = focused.replace("SELECTOR", &format!("'{selector}'"));
+            let is_free = async || page.run(&focused).await == json!([true, true]);
+            crate::support::eventually(&format!("{selector} at {width}"), is_free).await;
+        }
+        page.view(&format!("troubles-{width}")).await;
+    }
+    page.become_device(DESKTOP).await;
 
     shop.start_instance(&["--demo"]).await;
     page.until_reads("#link-text", "live").await;
@@ -27,6 +45,27 @@ async fn the_instance_goes_away_and_comes_back() {
     page.until_reads("#notes", "hears from").await;
     shop.sell(41).await;
     page.until_reads("#stock", "41").await;
+}
+
+/// Goal: a page that is told nothing shows what it has to say without news, and why there are none. Method: an
+/// instance that lets nobody watch; and a page whose scripts do not come.
+#[tokio::test]
+async fn a_page_without_any_news_is_not_blank() {
+    let shop = Shop::empty(&["--max-watchers", "0"]).await;
+    let page = Tab::open(&shop.url(), PHONE).await;
+    page.until_reads("#troubles", "too many watch it already").await;
+    page.until_reads("#link-text", "no answer yet").await;
+    page.until_reads("#words-title", "why a lock").await;
+    assert_eq!(page.text("#proof-text").await, "not known yet");
+    page.screenshot("no-news-phone").await;
+    page.become_device(DESKTOP).await;
+    page.screenshot("no-news-wide").await;
+
+    // as it is until a script has said otherwise
+    page.run("window.requestAnimationFrame = () => 0; delete document.body.dataset.link").await;
+    let animation = "return getComputedStyle(document.querySelector('.stage')).animationName";
+    assert_eq!(page.run(animation).await, "await-news");
+    page.until_reads("#words-title", "why a lock").await;
 }
 
 /// Goal: the page says that etcd is away, and takes it back.
@@ -42,7 +81,8 @@ async fn etcd_goes_away_and_comes_back() {
     shop.etcd.kill().await.unwrap();
     page.until_reads("#troubles [data-kind=etcd-away]", "etcd").await;
     assert_eq!(page.run(place).await, before, "what is wrong pushes nothing away");
-    page.until_reads("#holder-name", "etcd does not answer").await;
+    // it does not answer, or the session has ended by now
+    page.until_reads("#holder-name", "not known: ").await;
     page.until_reads("#queue-none", "not known").await;
     page.screenshot("etcd-away").await;
 
@@ -59,7 +99,7 @@ async fn redis_goes_away_and_comes_back() {
     page.until_reads("#stock", "40").await;
 
     shop.redis.kill().await.unwrap();
-    page.until_reads("#troubles [data-kind=redis-away]", "Redis").await;
+    page.until_reads("#troubles [data-kind=redis-away]", "the last known ones").await;
     assert_eq!(page.number("#stock").await, Some(40));
     page.screenshot("redis-away").await;
     page.click("#preset-lock").await;
@@ -68,6 +108,17 @@ async fn redis_goes_away_and_comes_back() {
     shop.redis.restart().await.unwrap();
     let is_back = async || !page.is_shown("#troubles [data-kind=redis-away]").await;
     crate::support::eventually("Redis is back on the page", is_back).await;
+}
+
+/// Goal: what cannot be known is not told. Method: a page that is opened while Redis is away.
+#[tokio::test]
+async fn a_page_opened_without_redis_knows_of_no_sale() {
+    let mut shop = Shop::selling(40).await;
+    shop.redis.kill().await.unwrap();
+    let page = Tab::open(&shop.url(), DESKTOP).await;
+    page.until_reads("#troubles [data-kind=redis-away]", "Redis").await;
+    assert_eq!(page.text("#proof-text").await, "not known");
+    assert!(!page.text("#troubles").await.contains("last known"));
 }
 
 /// Goal: whoever loses the instance that serves the page is shown the way to another one.

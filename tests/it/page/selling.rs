@@ -122,6 +122,25 @@ async fn what_a_sale_keeps_no_record_of_is_said() {
     page.assert_no_complaints().await;
 }
 
+/// Goal: a sale whose queue is not watched says so, and neither that etcd is away nor that nobody held the lock.
+#[tokio::test]
+async fn a_queue_that_is_not_watched_is_not_taken_for_an_outage() {
+    let shop = Shop::empty(&["--demo", "--lock", "etcd-recipe"]).await;
+    shop.sell(5).await;
+    let page = Tab::open(&shop.url(), DESKTOP).await;
+    page.until_reads("#stock", "5").await;
+    page.run_async("await fetch('stock/reduce', { method: 'POST' })").await;
+    page.until_reads("#lucky", "1").await;
+    page.until_reads("#holder-name", "queues in etcd for itself").await;
+    page.until_reads("#lock-words", "not watched here").await;
+    page.until_reads("#timeline-note", "no tenures").await;
+    let shown = page.text("main").await;
+    for untrue in ["does not answer", "Nobody has held", "Nobody queues"] {
+        assert!(!shown.contains(untrue), "{untrue}: {shown}");
+    }
+    page.assert_no_complaints().await;
+}
+
 /// Goal: a sale of the visitor's own size; a size that cannot be is answered with a sentence and sends nothing.
 #[tokio::test]
 async fn a_sale_of_ones_own() {
