@@ -2,6 +2,7 @@
 
 mod feed;
 mod layout;
+mod lines;
 mod sale;
 mod screen;
 mod signals;

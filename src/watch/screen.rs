@@ -1,18 +1,10 @@
 //! Where a sale is shown: in place on a terminal, else line by line.
 
-use std::collections::BTreeMap;
-use std::io::{self, IsTerminal as _, Write as _};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::io::{self, IsTerminal as _};
 
-use humantime::format_rfc3339_seconds;
-use tokio::time::Instant;
-
-use super::sale::{Note, Sale, plain};
+use super::lines::{self, Lines};
+use super::sale::{Sale, plain};
 use super::terminal::Terminal;
-
-/// How often a line is written where there is no terminal; and for how long one that would say that
-/// something is not known waits for another that knows.
-const LINE_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) struct Screen {
     surface: Surface,
@@ -26,14 +18,6 @@ enum Surface {
     Lines(Lines),
 }
 
-struct Lines {
-    last: String,
-    written_at: Option<Instant>,
-    connected_at: Instant,
-    /// Of each address, why it was lost, as it was said since the last sale.
-    said: BTreeMap<String, String>,
-}
-
 impl Screen {
     pub(super) fn new(item: &str) -> Self {
         let item = plain(item);
@@ -44,12 +28,7 @@ impl Screen {
                 "{item}: nothing is known of it yet"
             ))))
         } else {
-            Surface::Lines(Lines {
-                last: String::new(),
-                written_at: None,
-                connected_at: Instant::now(),
-                said: BTreeMap::new(),
-            })
+            Surface::Lines(Lines::new())
         };
         Self { surface, item, last_note: 0, last_note_ms: f64::NEG_INFINITY }
     }
@@ -81,7 +60,7 @@ impl Screen {
                 let title = format!("{} at {authority}", self.item);
                 terminal.show(title, sale, notes)
             }
-            Surface::Lines(lines) => lines.show(authority, &sale, is_first, &notes),
+            Surface::Lines(lines) => lines::write(&lines.show(authority, &sale, is_first, &notes)),
         }
     }
 
@@ -92,7 +71,7 @@ impl Screen {
     pub(super) fn lost(&mut self, authority: &str, why: String) -> io::Result<()> {
         match &mut self.surface {
             Surface::Terminal(terminal) => terminal.lost(why),
-            Surface::Lines(lines) => lines.lost(authority, why),
+            Surface::Lines(lines) => lines::write(lines.lost(authority, why).as_slice()),
         }
     }
 
@@ -128,50 +107,4 @@ impl Screen {
             Surface::Lines(_) => Ok(()),
         }
     }
-}
-
-impl Lines {
-    fn show(
-        &mut self,
-        authority: &str,
-        sale: &Sale,
-        is_first: bool,
-        notes: &[Note],
-    ) -> io::Result<()> {
-        if is_first {
-            self.connected_at = Instant::now();
-            self.last.clear();
-            if !self.said.is_empty() {
-                self.said.clear();
-                write(SystemTime::now(), &format!("{authority} answers"))?;
-            }
-        }
-        for note in notes {
-            let at = Duration::try_from_secs_f64(note.at_ms / 1000.0).unwrap_or_default();
-            write(UNIX_EPOCH.checked_add(at).unwrap_or(UNIX_EPOCH), &plain(&note.text))?;
-        }
-        let is_due = self.written_at.is_none_or(|at| at.elapsed() >= LINE_EVERY);
-        let may_wait = sale.is_incomplete() && self.connected_at.elapsed() < LINE_EVERY;
-        let line = sale.line();
-        if is_due && !may_wait && line != self.last {
-            self.written_at = Some(Instant::now());
-            write(SystemTime::now(), &line)?;
-            self.last = line;
-        }
-        Ok(())
-    }
-
-    fn lost(&mut self, authority: &str, why: String) -> io::Result<()> {
-        if self.said.get(authority) == Some(&why) {
-            return Ok(());
-        }
-        write(SystemTime::now(), &format!("{why}; asking again"))?;
-        self.said.insert(authority.to_owned(), why);
-        Ok(())
-    }
-}
-
-fn write(at: SystemTime, line: &str) -> io::Result<()> {
-    let at = format_rfc3339_seconds(at);
-    writeln!(io::stdout(), "{at} {line}")
 }

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use futures_util::stream::{self, Stream};
 use hyper::Uri;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::feed::{Feed, FeedError};
 use super::sale::Sale;
 
-/// How long to wait once all instances were asked in vain, before they are asked again.
+/// How long to wait once all instances were asked in vain, before they are asked again. Who hangs up sooner
+/// than that was asked in vain.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// What is told.
@@ -26,14 +27,15 @@ struct Source {
     /// Which of the addresses is asked.
     at: usize,
     feed: Option<Feed>,
-    is_first: bool,
-    /// How often an instance was asked since the last one answered.
+    /// When it told its first sale.
+    answered_at: Option<Instant>,
+    /// How often an instance was asked since one answered for longer than the pause, or since the pause.
     asked: usize,
 }
 
 /// Asks the instances in turn, for ever.
 pub(super) fn listen(urls: Vec<Uri>, item: String) -> impl Stream<Item = Told> {
-    let source = Source { urls, item, at: 0, feed: None, is_first: true, asked: 0 };
+    let source = Source { urls, item, at: 0, feed: None, answered_at: None, asked: 0 };
     stream::unfold(source, |mut source| async {
         let told = source.next().await?;
         Some((told, source))
@@ -46,13 +48,16 @@ impl Source {
         let authority = authority(self.urls.get(self.at)?);
         let error = match self.sale().await {
             Ok(sale) => {
-                self.asked = 0;
-                let is_first = std::mem::take(&mut self.is_first);
+                let is_first = self.answered_at.is_none();
+                self.answered_at.get_or_insert_with(Instant::now);
                 return Some(Told::Sale { authority, is_first, sale: Box::new(sale) });
             }
             Err(error) => error,
         };
         self.feed = None;
+        if self.answered_at.take().is_some_and(|at| at.elapsed() > PAUSE) {
+            self.asked = 0;
+        }
         self.at = (self.at + 1) % self.urls.len();
         Some(Told::Lost { authority, error })
     }
@@ -62,13 +67,12 @@ impl Source {
         let feed = if let Some(feed) = &mut self.feed {
             feed
         } else {
-            // one that has just gone away is followed by the next at once
+            // one that goes away after a while is followed by the next at once
             if self.asked >= self.urls.len() {
                 sleep(PAUSE).await;
                 self.asked = 0;
             }
             self.asked += 1;
-            self.is_first = true;
             self.feed.insert(Feed::open(url, &self.item).await?)
         };
         let told = feed.next().await?;
@@ -80,4 +84,51 @@ impl Source {
 /// Host and port.
 pub(super) fn authority(url: &Uri) -> String {
     url.authority().map_or_else(String::new, ToString::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures_util::StreamExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio_util::task::AbortOnDropHandle;
+
+    use super::super::sale::tests::message;
+    use super::*;
+
+    /// Answers each caller with the next of these texts, and again with the last, and hangs up.
+    async fn answering(answers: Vec<String>) -> (Uri, AbortOnDropHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let url = format!("http://{}", listener.local_addr().expect("it listens"));
+        let answering = tokio::spawn(async move {
+            for number in 0.. {
+                let (mut caller, _) = listener.accept().await.expect("somebody calls");
+                let mut request = [0; 1024];
+                caller.read(&mut request).await.expect("the caller asks");
+                let answer = &answers[answers.len().min(number + 1) - 1];
+                caller.write_all(answer.as_bytes()).await.expect("the caller listens");
+            }
+        });
+        (url.parse().expect("it is an address"), AbortOnDropHandle::new(answering))
+    }
+
+    fn one_sale() -> String {
+        let data = message(5, 0);
+        format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {data}\n\n")
+    }
+
+    /// Goal: who tells one sale and hangs up, each time, is not asked without a pause.
+    #[tokio::test]
+    async fn who_hangs_up_at_once_is_asked_after_a_pause() {
+        let (url, _answering) = answering(vec![one_sale()]).await;
+        let mut told = pin!(listen(vec![url], "default".to_owned()));
+        let started = Instant::now();
+        for _ in 0..2 {
+            assert!(matches!(told.next().await, Some(Told::Sale { is_first: true, .. })));
+            assert!(matches!(told.next().await, Some(Told::Lost { .. })));
+        }
+        assert!(started.elapsed() >= PAUSE);
+    }
 }
