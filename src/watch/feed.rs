@@ -52,9 +52,14 @@ pub(super) enum FeedError {
 }
 
 impl FeedError {
-    /// Whether to ask again is of no use.
-    pub(super) fn is_final(&self) -> bool {
-        matches!(self, Self::Refused { .. } | Self::NoEvents { .. } | Self::NotUnderstood { .. })
+    /// Whether to ask the same address again is of no use. `has_told`: whether there was a sale before, so
+    /// that the address is right and something else answers there for a while.
+    pub(super) fn is_final(&self, has_told: bool) -> bool {
+        match self {
+            Self::Refused { .. } | Self::NotUnderstood { .. } => true,
+            Self::NoEvents { .. } => !has_told,
+            _ => false,
+        }
     }
 }
 
@@ -88,7 +93,7 @@ impl Feed {
             StatusCode::OK | StatusCode::NOT_FOUND => Err(FeedError::NoEvents { authority }),
             status => {
                 let detail = detail(answer.into_body()).await;
-                Err(if status.is_server_error() {
+                Err(if passes(status) {
                     FeedError::Busy { authority, status, detail }
                 } else {
                     FeedError::Refused { authority, status, detail }
@@ -123,6 +128,13 @@ impl Feed {
             }
         }
     }
+}
+
+/// Whether another try may get another answer.
+fn passes(status: StatusCode) -> bool {
+    let for_now =
+        [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS];
+    status.is_server_error() || for_now.contains(&status)
 }
 
 /// What an instance says of its refusal; nothing if it says nothing that is understood in time.

@@ -33,7 +33,7 @@ const DRAW_EVERY: Duration = Duration::from_secs(1);
 /// Where standard output is no terminal, or a dumb one, it writes a line whenever something has changed, at
 /// most one a second.
 ///
-/// Exits with 0 when it is ended, and 1 if what answers cannot be watched.
+/// Exits with 0 when it is ended, and 1 if none of the addresses can be watched.
 #[derive(Args, Clone, Debug)]
 pub struct WatchOptions {
     /// The instances to ask: the first that answers; if it goes away, the next
@@ -68,7 +68,7 @@ enum WatchError {
 }
 
 /// Watches until Ctrl-C, SIGTERM or SIGHUP, or until nobody reads what it writes. The exit code is 0 then,
-/// and 1 if what answers cannot be watched, or nothing can be written.
+/// and 1 if none of the addresses can be watched, or nothing can be written.
 pub async fn run(options: WatchOptions) -> ExitCode {
     match watch(options).await {
         Ok(()) => ExitCode::SUCCESS,
@@ -105,11 +105,11 @@ async fn watch(options: WatchOptions) -> Result<(), WatchError> {
                 Told::Sale { authority, is_first, sale } => {
                     screen.show(&authority, *sale, is_first)?;
                 }
-                Told::Lost { error, .. } if error.is_final() => {
+                Told::Lost { error, is_final: true, .. } => {
                     screen.end()?;
                     return Err(error.into());
                 }
-                Told::Lost { authority, error } => {
+                Told::Lost { authority, error, .. } => {
                     screen.lost(&authority, Chain(&error).to_string())?;
                 }
             },

@@ -1,5 +1,6 @@
 //! What the instances tell, whichever of them answers.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::stream::{self, Stream};
@@ -17,8 +18,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) enum Told {
     /// The sale at one moment; `is_first` on this connection, so that its notes are history.
     Sale { authority: String, is_first: bool, sale: Box<Sale> },
-    /// Nothing, until there is another sale. An error that [is final](FeedError::is_final) will not pass.
-    Lost { authority: String, error: FeedError },
+    /// Nothing, until there is another sale; and there will be none if `is_final`.
+    Lost { authority: String, error: FeedError, is_final: bool },
 }
 
 struct Source {
@@ -31,11 +32,23 @@ struct Source {
     answered_at: Option<Instant>,
     /// How often an instance was asked since one answered for longer than the pause, or since the pause.
     asked: usize,
+    has_told: bool,
+    /// Which of the addresses gave an error that [is final](FeedError::is_final) when they were asked last.
+    refused: BTreeSet<usize>,
 }
 
 /// Asks the instances in turn, for ever.
 pub(super) fn listen(urls: Vec<Uri>, item: String) -> impl Stream<Item = Told> {
-    let source = Source { urls, item, at: 0, feed: None, answered_at: None, asked: 0 };
+    let source = Source {
+        urls,
+        item,
+        at: 0,
+        feed: None,
+        answered_at: None,
+        asked: 0,
+        has_told: false,
+        refused: BTreeSet::new(),
+    };
     stream::unfold(source, |mut source| async {
         let told = source.next().await?;
         Some((told, source))
@@ -48,6 +61,8 @@ impl Source {
         let authority = authority(self.urls.get(self.at)?);
         let error = match self.sale().await {
             Ok(sale) => {
+                self.has_told = true;
+                self.refused.clear();
                 let is_first = self.answered_at.is_none();
                 self.answered_at.get_or_insert_with(Instant::now);
                 return Some(Told::Sale { authority, is_first, sale: Box::new(sale) });
@@ -58,8 +73,15 @@ impl Source {
         if self.answered_at.take().is_some_and(|at| at.elapsed() > PAUSE) {
             self.asked = 0;
         }
+        if error.is_final(self.has_told) {
+            self.refused.insert(self.at);
+        } else {
+            self.refused.remove(&self.at);
+        }
+        // another one may still tell
+        let is_final = self.refused.len() == self.urls.len();
         self.at = (self.at + 1) % self.urls.len();
-        Some(Told::Lost { authority, error })
+        Some(Told::Lost { authority, error, is_final })
     }
 
     async fn sale(&mut self) -> Result<Sale, FeedError> {
@@ -130,5 +152,42 @@ mod tests {
             assert!(matches!(told.next().await, Some(Told::Lost { .. })));
         }
         assert!(started.elapsed() >= PAUSE);
+    }
+
+    fn answer(status: &str) -> String {
+        format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n")
+    }
+
+    /// Of each loss until the end, or until there are this many, whether it is final.
+    async fn losses(urls: Vec<Uri>, most: usize) -> Vec<bool> {
+        let mut told = pin!(listen(urls, "default".to_owned()));
+        let mut losses = Vec::new();
+        while losses.len() < most && losses.last() != Some(&true) {
+            if let Some(Told::Lost { is_final, .. }) = told.next().await {
+                losses.push(is_final);
+            }
+        }
+        losses
+    }
+
+    /// Goal: one address that cannot be watched does not hide another that may be; all of them are the end.
+    #[tokio::test]
+    async fn all_addresses_have_to_refuse() {
+        let (refusing, _refusing) = answering(vec![answer("400 Bad Request")]).await;
+        let (starting, _starting) =
+            answering(vec![answer("503 Service Unavailable"), answer("404 Not Found")]).await;
+        assert_eq!(losses(vec![refusing.clone()], 4).await, [true]);
+        assert_eq!(losses(vec![refusing, starting], 9).await, [false, false, false, true]);
+    }
+
+    /// Goal: what passes is waited for, and so is who has told of the sale before and is not found now.
+    #[tokio::test]
+    async fn what_passes_is_no_end() {
+        let (busy, _busy) =
+            answering(vec![answer("429 Too Many Requests"), answer("400 Bad Request")]).await;
+        assert_eq!(losses(vec![busy], 4).await, [false, true]);
+        let answers = vec![one_sale(), answer("404 Not Found"), answer("400 Bad Request")];
+        let (hidden, _hidden) = answering(answers).await;
+        assert_eq!(losses(vec![hidden], 4).await, [false, false, true]);
     }
 }
