@@ -3,14 +3,19 @@
 use std::io::{self, IsTerminal as _};
 
 use super::lines::{self, Lines};
-use super::sale::{Sale, plain};
+use super::sale::{Note, Sale, plain};
 use super::terminal::Terminal;
 
 pub(super) struct Screen {
     surface: Surface,
     item: String,
-    last_note: u64,
-    last_note_ms: f64,
+    shown: Shown,
+}
+
+/// Which notes were shown.
+struct Shown {
+    last_id: u64,
+    last_ms: f64,
 }
 
 enum Surface {
@@ -30,7 +35,7 @@ impl Screen {
         } else {
             Surface::Lines(Lines::new())
         };
-        Self { surface, item, last_note: 0, last_note_ms: f64::NEG_INFINITY }
+        Self { surface, item, shown: Shown::NOTHING }
     }
 
     /// Shows the sale as it is now, and what has happened. The notes of the first message on a connection
@@ -44,17 +49,7 @@ impl Screen {
         mut sale: Sale,
         is_first: bool,
     ) -> io::Result<()> {
-        let mut notes = std::mem::take(&mut sale.notes);
-        let (last, last_ms) = (self.last_note, self.last_note_ms);
-        // another instance, or the same started again, counts its notes anew
-        notes.retain(|note| if is_first { note.at_ms > last_ms } else { note.id > last });
-        if is_first {
-            self.last_note = 0;
-        }
-        for note in &notes {
-            self.last_note = self.last_note.max(note.id);
-            self.last_note_ms = self.last_note_ms.max(note.at_ms);
-        }
+        let notes = self.shown.new_of(std::mem::take(&mut sale.notes), is_first);
         match &mut self.surface {
             Surface::Terminal(terminal) => {
                 let title = format!("{} at {authority}", self.item);
@@ -106,5 +101,54 @@ impl Screen {
             Surface::Terminal(terminal) => terminal.end(),
             Surface::Lines(_) => Ok(()),
         }
+    }
+}
+
+impl Shown {
+    const NOTHING: Self = Self { last_id: 0, last_ms: f64::NEG_INFINITY };
+
+    /// The notes that were not shown yet, and have been now.
+    fn new_of(&mut self, mut notes: Vec<Note>, is_first: bool) -> Vec<Note> {
+        let Self { last_id, last_ms } = *self;
+        if is_first {
+            // another instance, or the same started again, counts its notes anew
+            self.last_id = 0;
+        }
+        for note in &notes {
+            self.last_id = self.last_id.max(note.id);
+            self.last_ms = self.last_ms.max(note.at_ms);
+        }
+        notes.retain(|note| if is_first { note.at_ms > last_ms } else { note.id > last_id });
+        notes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notes(ids: std::ops::RangeInclusive<u32>) -> Vec<Note> {
+        let note = |id: u32| Note {
+            id: id.into(),
+            at_ms: f64::from(id) * 10.0,
+            text: format!("note {id}"),
+        };
+        ids.map(note).collect()
+    }
+
+    /// Goal: each note is shown once, also when the instance was asked again and tells its history again.
+    #[test]
+    fn each_note_is_shown_once() {
+        let mut shown = Shown::NOTHING;
+        let mut new_of = |ids, is_first| -> Vec<u64> {
+            shown.new_of(notes(ids), is_first).iter().map(|note| note.id).collect()
+        };
+        assert_eq!(new_of(1..=3, true), [1, 2, 3]);
+        assert_eq!(new_of(1..=4, false), [4]);
+        assert_eq!(new_of(1..=4, true), [0; 0]);
+        assert_eq!(new_of(1..=4, false), [0; 0]);
+        assert_eq!(new_of(1..=5, false), [5]);
+        assert_eq!(new_of(1..=6, true), [6]);
+        assert_eq!(new_of(1..=6, false), [0; 0]);
     }
 }
