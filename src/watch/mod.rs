@@ -17,7 +17,7 @@ use std::time::Duration;
 use clap::Args;
 use futures_util::StreamExt as _;
 use hyper::Uri;
-use tokio::time::interval;
+use tokio::time::{MissedTickBehavior, interval};
 
 use self::feed::FeedError;
 use self::screen::Screen;
@@ -88,6 +88,8 @@ async fn watch(options: WatchOptions) -> Result<(), WatchError> {
     let mut screen = Screen::new(&options.item);
     let mut told = pin!(source::listen(options.urls, options.item));
     let mut ticks = interval(DRAW_EVERY);
+    // after a stop once, not once for each second of it
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.tick().await;
     loop {
         tokio::select! {
@@ -96,7 +98,7 @@ async fn watch(options: WatchOptions) -> Result<(), WatchError> {
                 Order::End => return Ok(screen.end()?),
                 Order::Suspend => {
                     screen.leave()?;
-                    signals::suspend()?;
+                    signals::suspend().await?;
                     screen.draw()?;
                 }
                 Order::Draw => screen.draw()?,

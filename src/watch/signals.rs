@@ -1,9 +1,14 @@
 //! What the terminal, or whoever started the program, tells it.
 
 use std::io;
+use std::time::Duration;
 
 use rustix::process::{Signal as Number, getpid, kill_process};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::sleep;
+
+/// Longer than the kernel takes to stop all threads of this process.
+const STOPPING: Duration = Duration::from_millis(50);
 
 /// What to do.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +52,11 @@ impl Signals {
     }
 }
 
-/// Stops this process until somebody has it go on.
-pub(super) fn suspend() -> io::Result<()> {
-    Ok(kill_process(getpid(), Number::STOP)?)
+/// Stops this process until somebody has it go on, if there is a shell to do so: else it goes on by itself.
+pub(super) async fn suspend() -> io::Result<()> {
+    // nothing here catches it, and unlike SIGSTOP it does not stop who has no shell to continue it
+    kill_process(getpid(), Number::TTOU)?;
+    // another thread may have been given the signal, so this one must not draw yet
+    sleep(STOPPING).await;
+    Ok(())
 }

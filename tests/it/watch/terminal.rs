@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use hyper::Method;
 use rustix::fs::{Mode, OFlags};
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
 use tokio::process::Child;
@@ -40,6 +40,8 @@ impl Terminal {
         let before = tcgetattr(&theirs).unwrap();
         let end = || theirs.try_clone().unwrap();
         let mut command = program("watch");
+        // a job of its own, as a shell starts it
+        command.process_group(0);
         command.arg(url).env("TERM", kind).stdin(end()).stdout(end()).stderr(end());
         let child = command.spawn().unwrap();
         let written = Arc::new(Mutex::new(String::new()));
@@ -146,6 +148,24 @@ async fn a_terminal_says_that_its_numbers_are_old() {
     terminal.signal(Signal::TERM);
     assert_eq!(within("it ends", terminal.child.wait()).await.unwrap().code(), Some(0));
     eventually("the end is read", async || terminal.written().contains(LEAVE)).await;
+}
+
+/// Goal: Ctrl-Z gives the terminal back and stops the program, which draws anew when it is continued.
+#[tokio::test]
+async fn a_terminal_is_given_back_while_the_program_is_stopped() {
+    let shop = Shop::selling(r#"{"stock":5}"#).await;
+    let terminal = Terminal::start("xterm", (80, 24), &shop.url());
+    terminal.until_it_shows("stock    5 + lucky 0").await;
+    terminal.signal(Signal::TSTP);
+    let is_stopped = async || {
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        waitid(WaitId::Pid(pid(&terminal.child)), options).unwrap().is_some()
+    };
+    eventually("it is stopped", is_stopped).await;
+    eventually("the end is read", async || terminal.written().ends_with(LEAVE)).await;
+    terminal.signal(Signal::CONT);
+    let is_back = async || terminal.written().matches(ENTER).count() == 2;
+    eventually("it draws again", is_back).await;
 }
 
 /// Goal: a terminal that takes no commands gets none, but lines.
