@@ -9,7 +9,7 @@ mod signals;
 mod source;
 mod terminal;
 
-use std::io;
+use std::io::{self, IsTerminal as _, Write as _};
 use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -17,6 +17,7 @@ use std::time::Duration;
 use clap::Args;
 use futures_util::StreamExt as _;
 use hyper::Uri;
+use rustix::io::Errno;
 use tokio::time::{MissedTickBehavior, interval};
 
 use self::feed::FeedError;
@@ -67,20 +68,28 @@ enum WatchError {
     Output(#[from] io::Error),
 }
 
-/// Watches until Ctrl-C, SIGTERM or SIGHUP, or until nobody reads what it writes. The exit code is 0 then,
-/// and 1 if none of the addresses can be watched, or nothing can be written.
+/// Watches until Ctrl-C, Ctrl-\\, SIGTERM or SIGHUP, or until nobody reads what it writes. The exit code is 0
+/// then, and 1 if none of the addresses can be watched, or nothing can be written.
 pub async fn run(options: WatchOptions) -> ExitCode {
+    // one that has gone away is none any more
+    let on_terminal = io::stdout().is_terminal();
     match watch(options).await {
         Ok(()) => ExitCode::SUCCESS,
         // who reads no more has seen enough
-        Err(WatchError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-            ExitCode::SUCCESS
-        }
+        Err(WatchError::Output(error)) if is_unread(&error, on_terminal) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("flash-sale watch: {}", Chain(&error));
+            // the exit code tells of it also where this cannot be written
+            let _ = writeln!(io::stderr(), "flash-sale watch: {}", Chain(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Whether nobody is there to read: the pipe is closed, or the terminal has gone away, which may be noticed
+/// before its signal comes.
+fn is_unread(error: &io::Error, on_terminal: bool) -> bool {
+    error.kind() == io::ErrorKind::BrokenPipe
+        || (on_terminal && Errno::from_io_error(error) == Some(Errno::IO))
 }
 
 async fn watch(options: WatchOptions) -> Result<(), WatchError> {
@@ -96,6 +105,11 @@ async fn watch(options: WatchOptions) -> Result<(), WatchError> {
             biased;
             order = signals.next() => match order {
                 Order::End => return Ok(screen.end()?),
+                Order::Hangup => {
+                    // a terminal that has gone away takes nothing; one that has not is given back
+                    drop(screen.end());
+                    return Ok(());
+                }
                 Order::Suspend => {
                     screen.leave()?;
                     signals::suspend().await?;

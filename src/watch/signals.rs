@@ -14,6 +14,8 @@ const STOPPING: Duration = Duration::from_millis(50);
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Order {
     End,
+    /// The terminal has gone away.
+    Hangup,
     /// Ctrl-Z.
     Suspend,
     /// The terminal has another size.
@@ -22,6 +24,7 @@ pub(super) enum Order {
 
 pub(super) struct Signals {
     interrupt: Signal,
+    quit: Signal,
     terminate: Signal,
     hangup: Signal,
     suspend: Signal,
@@ -32,6 +35,7 @@ impl Signals {
     pub(super) fn listen() -> io::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
             terminate: signal(SignalKind::terminate())?,
             hangup: signal(SignalKind::hangup())?,
             suspend: signal(SignalKind::from_raw(Number::TSTP.as_raw()))?,
@@ -44,8 +48,9 @@ impl Signals {
     pub(super) async fn next(&mut self) -> Order {
         tokio::select! {
             _ = self.interrupt.recv() => Order::End,
+            _ = self.quit.recv() => Order::End,
             _ = self.terminate.recv() => Order::End,
-            _ = self.hangup.recv() => Order::End,
+            _ = self.hangup.recv() => Order::Hangup,
             _ = self.suspend.recv() => Order::Suspend,
             _ = self.resize.recv() => Order::Draw,
         }
