@@ -52,9 +52,14 @@ pub(super) enum FeedError {
 }
 
 impl FeedError {
-    /// Whether to ask again is of no use.
-    pub(super) fn is_final(&self) -> bool {
-        matches!(self, Self::Refused { .. } | Self::NoEvents { .. } | Self::NotUnderstood { .. })
+    /// Whether to ask the same address again is of no use. `has_told`: whether there was a sale before, so
+    /// that the address is right and something else answers there for a while.
+    pub(super) fn is_final(&self, has_told: bool) -> bool {
+        match self {
+            Self::Refused { .. } | Self::NotUnderstood { .. } => true,
+            Self::NoEvents { .. } => !has_told,
+            _ => false,
+        }
     }
 }
 
@@ -62,7 +67,7 @@ impl FeedError {
 pub(super) struct Feed {
     authority: String,
     body: Incoming,
-    buffer: Vec<u8>,
+    messages: Messages,
     _connection: AbortOnDropHandle<()>,
 }
 
@@ -82,13 +87,13 @@ impl Feed {
             StatusCode::OK if has_events => Ok(Self {
                 authority,
                 body: answer.into_body(),
-                buffer: Vec::new(),
+                messages: Messages::default(),
                 _connection: connection,
             }),
             StatusCode::OK | StatusCode::NOT_FOUND => Err(FeedError::NoEvents { authority }),
             status => {
                 let detail = detail(answer.into_body()).await;
-                Err(if status.is_server_error() {
+                Err(if passes(status) {
                     FeedError::Busy { authority, status, detail }
                 } else {
                     FeedError::Refused { authority, status, detail }
@@ -101,12 +106,10 @@ impl Feed {
     pub(super) async fn next(&mut self) -> Result<String, FeedError> {
         let authority = || self.authority.clone();
         loop {
-            if let Some(end) = self.buffer.windows(2).position(|two| two == b"\n\n") {
-                let message: Vec<u8> = self.buffer.drain(..end + 2).collect();
+            while let Some(message) = self.messages.next() {
                 if let Some(data) = data_of(&message) {
                     return Ok(data);
                 }
-                continue;
             }
             let frame = timeout(SILENCE_TIMEOUT, self.body.frame()).await;
             let frame = frame.map_err(|_| FeedError::Silent { authority: authority() })?;
@@ -116,13 +119,52 @@ impl Feed {
                 source: io::Error::other(error),
             })?;
             if let Ok(data) = frame.into_data() {
-                self.buffer.extend_from_slice(&data);
+                self.messages.push(&data);
             }
-            if self.buffer.len() > MESSAGE_LIMIT {
+            if self.messages.begun() > MESSAGE_LIMIT {
                 return Err(FeedError::TooLong { authority: authority() });
             }
         }
     }
+}
+
+/// What was received, cut into messages.
+#[derive(Default)]
+struct Messages {
+    buffer: Vec<u8>,
+    /// So many of its bytes are known to be before the end of the first message.
+    searched: usize,
+}
+
+impl Messages {
+    fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next one that is whole.
+    fn next(&mut self) -> Option<Vec<u8>> {
+        let unsearched = &self.buffer[self.searched..];
+        let Some(end) = unsearched.windows(2).position(|two| two == b"\n\n") else {
+            // the last byte may be half of an end
+            self.searched = self.buffer.len().saturating_sub(1);
+            return None;
+        };
+        let end = self.searched + end + 2;
+        self.searched = 0;
+        Some(self.buffer.drain(..end).collect())
+    }
+
+    /// How many bytes there are that are not taken yet.
+    fn begun(&self) -> usize {
+        self.buffer.len()
+    }
+}
+
+/// Whether another try may get another answer.
+fn passes(status: StatusCode) -> bool {
+    let for_now =
+        [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS];
+    status.is_server_error() || for_now.contains(&status)
 }
 
 /// What an instance says of its refusal; nothing if it says nothing that is understood in time.
@@ -168,6 +210,32 @@ async fn open(url: &Uri, item: &str) -> io::Result<(Response<Incoming>, AbortOnD
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: however the bytes come, the messages are the same.
+    #[test]
+    fn messages_are_cut_at_empty_lines() {
+        let sent = b"a\nb\n\nc\n\n\nd\n\n";
+        for size in 1..=sent.len() {
+            let (mut messages, mut received) = (Messages::default(), Vec::new());
+            for bytes in sent.chunks(size) {
+                messages.push(bytes);
+                received.extend(std::iter::from_fn(|| messages.next()));
+            }
+            assert_eq!(received, [&b"a\nb\n\n"[..], b"c\n\n", b"\nd\n\n"], "{size}");
+            assert_eq!(messages.begun(), 0);
+        }
+    }
+
+    /// Goal: a message that comes byte by byte is not searched from its start each time.
+    #[test]
+    fn a_long_message_is_searched_once() {
+        let mut messages = Messages::default();
+        for _ in 0..1000 {
+            messages.push(b"a");
+            assert_eq!(messages.next(), None);
+            assert_eq!(messages.searched, messages.begun() - 1);
+        }
+    }
 
     #[test]
     fn only_messages_have_data() {

@@ -2,13 +2,14 @@
 
 mod feed;
 mod layout;
+mod lines;
 mod sale;
 mod screen;
 mod signals;
 mod source;
 mod terminal;
 
-use std::io;
+use std::io::{self, IsTerminal as _, Write as _};
 use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,7 +17,8 @@ use std::time::Duration;
 use clap::Args;
 use futures_util::StreamExt as _;
 use hyper::Uri;
-use tokio::time::interval;
+use rustix::io::Errno;
+use tokio::time::{MissedTickBehavior, interval};
 
 use self::feed::FeedError;
 use self::screen::Screen;
@@ -32,7 +34,7 @@ const DRAW_EVERY: Duration = Duration::from_secs(1);
 /// Where standard output is no terminal, or a dumb one, it writes a line whenever something has changed, at
 /// most one a second.
 ///
-/// Exits with 0 when it is ended, and 1 if what answers cannot be watched.
+/// Exits with 0 when it is ended, and 1 if none of the addresses can be watched.
 #[derive(Args, Clone, Debug)]
 pub struct WatchOptions {
     /// The instances to ask: the first that answers; if it goes away, the next
@@ -66,20 +68,28 @@ enum WatchError {
     Output(#[from] io::Error),
 }
 
-/// Watches until Ctrl-C, SIGTERM or SIGHUP, or until nobody reads what it writes. The exit code is 0 then,
-/// and 1 if what answers cannot be watched, or nothing can be written.
+/// Watches until Ctrl-C, Ctrl-\\, SIGTERM or SIGHUP, or until nobody reads what it writes. The exit code is 0
+/// then, and 1 if none of the addresses can be watched, or nothing can be written.
 pub async fn run(options: WatchOptions) -> ExitCode {
+    // one that has gone away is none any more
+    let on_terminal = io::stdout().is_terminal();
     match watch(options).await {
         Ok(()) => ExitCode::SUCCESS,
         // who reads no more has seen enough
-        Err(WatchError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-            ExitCode::SUCCESS
-        }
+        Err(WatchError::Output(error)) if is_unread(&error, on_terminal) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("flash-sale watch: {}", Chain(&error));
+            // the exit code tells of it also where this cannot be written
+            let _ = writeln!(io::stderr(), "flash-sale watch: {}", Chain(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Whether nobody is there to read: the pipe is closed, or the terminal has gone away, which may be noticed
+/// before its signal comes.
+fn is_unread(error: &io::Error, on_terminal: bool) -> bool {
+    error.kind() == io::ErrorKind::BrokenPipe
+        || (on_terminal && Errno::from_io_error(error) == Some(Errno::IO))
 }
 
 async fn watch(options: WatchOptions) -> Result<(), WatchError> {
@@ -87,15 +97,22 @@ async fn watch(options: WatchOptions) -> Result<(), WatchError> {
     let mut screen = Screen::new(&options.item);
     let mut told = pin!(source::listen(options.urls, options.item));
     let mut ticks = interval(DRAW_EVERY);
+    // after a stop once, not once for each second of it
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.tick().await;
     loop {
         tokio::select! {
             biased;
             order = signals.next() => match order {
                 Order::End => return Ok(screen.end()?),
+                Order::Hangup => {
+                    // a terminal that has gone away takes nothing; one that has not is given back
+                    drop(screen.end());
+                    return Ok(());
+                }
                 Order::Suspend => {
                     screen.leave()?;
-                    signals::suspend()?;
+                    signals::suspend().await?;
                     screen.draw()?;
                 }
                 Order::Draw => screen.draw()?,
@@ -104,11 +121,11 @@ async fn watch(options: WatchOptions) -> Result<(), WatchError> {
                 Told::Sale { authority, is_first, sale } => {
                     screen.show(&authority, *sale, is_first)?;
                 }
-                Told::Lost { error, .. } if error.is_final() => {
+                Told::Lost { error, is_final: true, .. } => {
                     screen.end()?;
                     return Err(error.into());
                 }
-                Told::Lost { authority, error } => {
+                Told::Lost { authority, error, .. } => {
                     screen.lost(&authority, Chain(&error).to_string())?;
                 }
             },

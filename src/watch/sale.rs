@@ -97,7 +97,7 @@ impl Sale {
             .as_ref()
             .map(|Latency { p50, p99 }| format!("p50 {p50:.1} ms, p99 {p99:.1} ms"));
         let here = format!(
-            "{}: {waiting} waiting, {sold_out} told sold out, {refused} refused",
+            "{}: {waiting} waiting, {sold_out} told sold out and {refused} refused since its start",
             plain(&self.instance)
         );
         vec![
@@ -197,14 +197,14 @@ pub(super) fn plain(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use serde_json::json;
 
     use super::*;
 
-    fn sale(stock: i64, lucky: i64) -> Sale {
+    pub(in super::super) fn message(stock: i64, lucky: i64) -> String {
         let claim = |token: i64, name: &str| json!({"token": token, "lease": "1f", "instance": name, "since_ms": 500.0});
-        let sale = json!({
+        let message = json!({
             "now_ms": 2000.0, "instance": "8080", "guard": "etcd",
             "stock": {"stock": stock, "lucky": lucky, "initial": 300, "balanced": stock + lucky == 300},
             "here": {"waiting": 3, "sold_out": 2, "refused": 1},
@@ -212,7 +212,11 @@ mod tests {
             "rates": {"total": 15.4, "by_instance": {"8080": 15.4, "8090": 0.0}},
             "latency_ms": null, "troubles": [], "notes": [],
         });
-        Sale::parse(&sale.to_string()).expect("it has all that is shown")
+        message.to_string()
+    }
+
+    pub(in super::super) fn sale(stock: i64, lucky: i64) -> Sale {
+        Sale::parse(&message(stock, lucky)).expect("it has all that is shown")
     }
 
     #[test]
@@ -223,7 +227,7 @@ mod tests {
             ("lock", "8080 holds it for 1.5 s, token 7, lease 1f"),
             ("queue", "80?90"),
             ("rate", "15 orders/s (8080 15)"),
-            ("here", "8080: 3 waiting, 2 told sold out, 1 refused"),
+            ("here", "8080: 3 waiting, 2 told sold out and 1 refused since its start"),
             ("latency", "-"),
         ] {
             let line = lines.iter().find(|line| line.label == label).expect("it is always there");

@@ -1,37 +1,26 @@
 //! Where a sale is shown: in place on a terminal, else line by line.
 
-use std::collections::BTreeMap;
-use std::io::{self, IsTerminal as _, Write as _};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::io::{self, IsTerminal as _};
 
-use humantime::format_rfc3339_seconds;
-use tokio::time::Instant;
-
+use super::lines::{self, Lines};
 use super::sale::{Note, Sale, plain};
 use super::terminal::Terminal;
-
-/// How often a line is written where there is no terminal; and for how long one that would say that
-/// something is not known waits for another that knows.
-const LINE_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) struct Screen {
     surface: Surface,
     item: String,
-    last_note: u64,
-    last_note_ms: f64,
+    shown: Shown,
+}
+
+/// Which notes were shown.
+struct Shown {
+    last_id: u64,
+    last_ms: f64,
 }
 
 enum Surface {
     Terminal(Box<Terminal>),
     Lines(Lines),
-}
-
-struct Lines {
-    last: String,
-    written_at: Option<Instant>,
-    connected_at: Instant,
-    /// Of each address, why it was lost, as it was said since the last sale.
-    said: BTreeMap<String, String>,
 }
 
 impl Screen {
@@ -44,14 +33,9 @@ impl Screen {
                 "{item}: nothing is known of it yet"
             ))))
         } else {
-            Surface::Lines(Lines {
-                last: String::new(),
-                written_at: None,
-                connected_at: Instant::now(),
-                said: BTreeMap::new(),
-            })
+            Surface::Lines(Lines::new())
         };
-        Self { surface, item, last_note: 0, last_note_ms: f64::NEG_INFINITY }
+        Self { surface, item, shown: Shown::NOTHING }
     }
 
     /// Shows the sale as it is now, and what has happened. The notes of the first message on a connection
@@ -65,23 +49,13 @@ impl Screen {
         mut sale: Sale,
         is_first: bool,
     ) -> io::Result<()> {
-        let mut notes = std::mem::take(&mut sale.notes);
-        let (last, last_ms) = (self.last_note, self.last_note_ms);
-        // another instance, or the same started again, counts its notes anew
-        notes.retain(|note| if is_first { note.at_ms > last_ms } else { note.id > last });
-        if is_first {
-            self.last_note = 0;
-        }
-        for note in &notes {
-            self.last_note = self.last_note.max(note.id);
-            self.last_note_ms = self.last_note_ms.max(note.at_ms);
-        }
+        let notes = self.shown.new_of(std::mem::take(&mut sale.notes), is_first);
         match &mut self.surface {
             Surface::Terminal(terminal) => {
                 let title = format!("{} at {authority}", self.item);
                 terminal.show(title, sale, notes)
             }
-            Surface::Lines(lines) => lines.show(authority, &sale, is_first, &notes),
+            Surface::Lines(lines) => lines::write(&lines.show(authority, &sale, is_first, &notes)),
         }
     }
 
@@ -92,7 +66,7 @@ impl Screen {
     pub(super) fn lost(&mut self, authority: &str, why: String) -> io::Result<()> {
         match &mut self.surface {
             Surface::Terminal(terminal) => terminal.lost(why),
-            Surface::Lines(lines) => lines.lost(authority, why),
+            Surface::Lines(lines) => lines::write(lines.lost(authority, why).as_slice()),
         }
     }
 
@@ -130,48 +104,51 @@ impl Screen {
     }
 }
 
-impl Lines {
-    fn show(
-        &mut self,
-        authority: &str,
-        sale: &Sale,
-        is_first: bool,
-        notes: &[Note],
-    ) -> io::Result<()> {
-        if is_first {
-            self.connected_at = Instant::now();
-            self.last.clear();
-            if !self.said.is_empty() {
-                self.said.clear();
-                write(SystemTime::now(), &format!("{authority} answers"))?;
-            }
-        }
-        for note in notes {
-            let at = Duration::try_from_secs_f64(note.at_ms / 1000.0).unwrap_or_default();
-            write(UNIX_EPOCH.checked_add(at).unwrap_or(UNIX_EPOCH), &plain(&note.text))?;
-        }
-        let is_due = self.written_at.is_none_or(|at| at.elapsed() >= LINE_EVERY);
-        let may_wait = sale.is_incomplete() && self.connected_at.elapsed() < LINE_EVERY;
-        let line = sale.line();
-        if is_due && !may_wait && line != self.last {
-            self.written_at = Some(Instant::now());
-            write(SystemTime::now(), &line)?;
-            self.last = line;
-        }
-        Ok(())
-    }
+impl Shown {
+    const NOTHING: Self = Self { last_id: 0, last_ms: f64::NEG_INFINITY };
 
-    fn lost(&mut self, authority: &str, why: String) -> io::Result<()> {
-        if self.said.get(authority) == Some(&why) {
-            return Ok(());
+    /// The notes that were not shown yet, and have been now.
+    fn new_of(&mut self, mut notes: Vec<Note>, is_first: bool) -> Vec<Note> {
+        let Self { last_id, last_ms } = *self;
+        if is_first {
+            // another instance, or the same started again, counts its notes anew
+            self.last_id = 0;
         }
-        write(SystemTime::now(), &format!("{why}; asking again"))?;
-        self.said.insert(authority.to_owned(), why);
-        Ok(())
+        for note in &notes {
+            self.last_id = self.last_id.max(note.id);
+            self.last_ms = self.last_ms.max(note.at_ms);
+        }
+        notes.retain(|note| if is_first { note.at_ms > last_ms } else { note.id > last_id });
+        notes
     }
 }
 
-fn write(at: SystemTime, line: &str) -> io::Result<()> {
-    let at = format_rfc3339_seconds(at);
-    writeln!(io::stdout(), "{at} {line}")
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notes(ids: std::ops::RangeInclusive<u32>) -> Vec<Note> {
+        let note = |id: u32| Note {
+            id: id.into(),
+            at_ms: f64::from(id) * 10.0,
+            text: format!("note {id}"),
+        };
+        ids.map(note).collect()
+    }
+
+    /// Goal: each note is shown once, also when the instance was asked again and tells its history again.
+    #[test]
+    fn each_note_is_shown_once() {
+        let mut shown = Shown::NOTHING;
+        let mut new_of = |ids, is_first| -> Vec<u64> {
+            shown.new_of(notes(ids), is_first).iter().map(|note| note.id).collect()
+        };
+        assert_eq!(new_of(1..=3, true), [1, 2, 3]);
+        assert_eq!(new_of(1..=4, false), [4]);
+        assert_eq!(new_of(1..=4, true), [0; 0]);
+        assert_eq!(new_of(1..=4, false), [0; 0]);
+        assert_eq!(new_of(1..=5, false), [5]);
+        assert_eq!(new_of(1..=6, true), [6]);
+        assert_eq!(new_of(1..=6, false), [0; 0]);
+    }
 }

@@ -1,23 +1,25 @@
 //! What the instances tell, whichever of them answers.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::stream::{self, Stream};
 use hyper::Uri;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::feed::{Feed, FeedError};
 use super::sale::Sale;
 
-/// How long to wait once all instances were asked in vain, before they are asked again.
+/// How long to wait once all instances were asked in vain, before they are asked again. Who hangs up sooner
+/// than that was asked in vain.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// What is told.
 pub(super) enum Told {
     /// The sale at one moment; `is_first` on this connection, so that its notes are history.
     Sale { authority: String, is_first: bool, sale: Box<Sale> },
-    /// Nothing, until there is another sale. An error that [is final](FeedError::is_final) will not pass.
-    Lost { authority: String, error: FeedError },
+    /// Nothing, until there is another sale; and there will be none if `is_final`.
+    Lost { authority: String, error: FeedError, is_final: bool },
 }
 
 struct Source {
@@ -26,14 +28,27 @@ struct Source {
     /// Which of the addresses is asked.
     at: usize,
     feed: Option<Feed>,
-    is_first: bool,
-    /// How often an instance was asked since the last one answered.
+    /// When it told its first sale.
+    answered_at: Option<Instant>,
+    /// How often an instance was asked since one answered for longer than the pause, or since the pause.
     asked: usize,
+    has_told: bool,
+    /// Which of the addresses gave an error that [is final](FeedError::is_final) when they were asked last.
+    refused: BTreeSet<usize>,
 }
 
 /// Asks the instances in turn, for ever.
 pub(super) fn listen(urls: Vec<Uri>, item: String) -> impl Stream<Item = Told> {
-    let source = Source { urls, item, at: 0, feed: None, is_first: true, asked: 0 };
+    let source = Source {
+        urls,
+        item,
+        at: 0,
+        feed: None,
+        answered_at: None,
+        asked: 0,
+        has_told: false,
+        refused: BTreeSet::new(),
+    };
     stream::unfold(source, |mut source| async {
         let told = source.next().await?;
         Some((told, source))
@@ -46,15 +61,27 @@ impl Source {
         let authority = authority(self.urls.get(self.at)?);
         let error = match self.sale().await {
             Ok(sale) => {
-                self.asked = 0;
-                let is_first = std::mem::take(&mut self.is_first);
+                self.has_told = true;
+                self.refused.clear();
+                let is_first = self.answered_at.is_none();
+                self.answered_at.get_or_insert_with(Instant::now);
                 return Some(Told::Sale { authority, is_first, sale: Box::new(sale) });
             }
             Err(error) => error,
         };
         self.feed = None;
+        if self.answered_at.take().is_some_and(|at| at.elapsed() > PAUSE) {
+            self.asked = 0;
+        }
+        if error.is_final(self.has_told) {
+            self.refused.insert(self.at);
+        } else {
+            self.refused.remove(&self.at);
+        }
+        // another one may still tell
+        let is_final = self.refused.len() == self.urls.len();
         self.at = (self.at + 1) % self.urls.len();
-        Some(Told::Lost { authority, error })
+        Some(Told::Lost { authority, error, is_final })
     }
 
     async fn sale(&mut self) -> Result<Sale, FeedError> {
@@ -62,13 +89,12 @@ impl Source {
         let feed = if let Some(feed) = &mut self.feed {
             feed
         } else {
-            // one that has just gone away is followed by the next at once
+            // one that goes away after a while is followed by the next at once
             if self.asked >= self.urls.len() {
                 sleep(PAUSE).await;
                 self.asked = 0;
             }
             self.asked += 1;
-            self.is_first = true;
             self.feed.insert(Feed::open(url, &self.item).await?)
         };
         let told = feed.next().await?;
@@ -80,4 +106,88 @@ impl Source {
 /// Host and port.
 pub(super) fn authority(url: &Uri) -> String {
     url.authority().map_or_else(String::new, ToString::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures_util::StreamExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio_util::task::AbortOnDropHandle;
+
+    use super::super::sale::tests::message;
+    use super::*;
+
+    /// Answers each caller with the next of these texts, and again with the last, and hangs up.
+    async fn answering(answers: Vec<String>) -> (Uri, AbortOnDropHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let url = format!("http://{}", listener.local_addr().expect("it listens"));
+        let answering = tokio::spawn(async move {
+            for number in 0.. {
+                let (mut caller, _) = listener.accept().await.expect("somebody calls");
+                let mut request = [0; 1024];
+                caller.read(&mut request).await.expect("the caller asks");
+                let answer = &answers[answers.len().min(number + 1) - 1];
+                caller.write_all(answer.as_bytes()).await.expect("the caller listens");
+            }
+        });
+        (url.parse().expect("it is an address"), AbortOnDropHandle::new(answering))
+    }
+
+    fn one_sale() -> String {
+        let data = message(5, 0);
+        format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {data}\n\n")
+    }
+
+    /// Goal: who tells one sale and hangs up, each time, is not asked without a pause.
+    #[tokio::test]
+    async fn who_hangs_up_at_once_is_asked_after_a_pause() {
+        let (url, _answering) = answering(vec![one_sale()]).await;
+        let mut told = pin!(listen(vec![url], "default".to_owned()));
+        let started = Instant::now();
+        for _ in 0..2 {
+            assert!(matches!(told.next().await, Some(Told::Sale { is_first: true, .. })));
+            assert!(matches!(told.next().await, Some(Told::Lost { .. })));
+        }
+        assert!(started.elapsed() >= PAUSE);
+    }
+
+    fn answer(status: &str) -> String {
+        format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n")
+    }
+
+    /// Of each loss until the end, or until there are this many, whether it is final.
+    async fn losses(urls: Vec<Uri>, most: usize) -> Vec<bool> {
+        let mut told = pin!(listen(urls, "default".to_owned()));
+        let mut losses = Vec::new();
+        while losses.len() < most && losses.last() != Some(&true) {
+            if let Some(Told::Lost { is_final, .. }) = told.next().await {
+                losses.push(is_final);
+            }
+        }
+        losses
+    }
+
+    /// Goal: one address that cannot be watched does not hide another that may be; all of them are the end.
+    #[tokio::test]
+    async fn all_addresses_have_to_refuse() {
+        let (refusing, _refusing) = answering(vec![answer("400 Bad Request")]).await;
+        let (starting, _starting) =
+            answering(vec![answer("503 Service Unavailable"), answer("404 Not Found")]).await;
+        assert_eq!(losses(vec![refusing.clone()], 4).await, [true]);
+        assert_eq!(losses(vec![refusing, starting], 9).await, [false, false, false, true]);
+    }
+
+    /// Goal: what passes is waited for, and so is who has told of the sale before and is not found now.
+    #[tokio::test]
+    async fn what_passes_is_no_end() {
+        let (busy, _busy) =
+            answering(vec![answer("429 Too Many Requests"), answer("400 Bad Request")]).await;
+        assert_eq!(losses(vec![busy], 4).await, [false, true]);
+        let answers = vec![one_sale(), answer("404 Not Found"), answer("400 Bad Request")];
+        let (hidden, _hidden) = answering(answers).await;
+        assert_eq!(losses(vec![hidden], 4).await, [false, false, true]);
+    }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use hyper::Method;
 use rustix::fs::{Mode, OFlags};
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
 use tokio::process::Child;
@@ -31,17 +31,10 @@ struct Terminal {
 
 impl Terminal {
     fn start(kind: &str, (columns, rows): (u16, u16), url: &str) -> Self {
-        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&ours).unwrap();
-        unlockpt(&ours).unwrap();
-        let name = ptsname(&ours, Vec::new()).unwrap();
-        let theirs = rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
+        let (ours, theirs) = ends();
         tcsetwinsize(&ours, size(columns, rows)).unwrap();
         let before = tcgetattr(&theirs).unwrap();
-        let end = || theirs.try_clone().unwrap();
-        let mut command = program("watch");
-        command.arg(url).env("TERM", kind).stdin(end()).stdout(end()).stderr(end());
-        let child = command.spawn().unwrap();
+        let child = start(kind, &theirs, url);
         let written = Arc::new(Mutex::new(String::new()));
         let (copy, mut reader) = (Arc::clone(&written), File::from(ours.try_clone().unwrap()));
         std::thread::spawn(move || {
@@ -83,6 +76,30 @@ impl Terminal {
         eventually(&format!("{words:?} is shown"), is_shown).await;
         picture
     }
+}
+
+/// Our end of a new pseudo-terminal, and that of the program.
+fn ends() -> (OwnedFd, OwnedFd) {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
+    // no program that is started meanwhile keeps the terminal from going away
+    #[cfg(target_os = "linux")]
+    let flags = flags | OpenptFlags::CLOEXEC;
+    let ours = openpt(flags).unwrap();
+    grantpt(&ours).unwrap();
+    unlockpt(&ours).unwrap();
+    let name = ptsname(&ours, Vec::new()).unwrap();
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let theirs = rustix::fs::open(name, flags, Mode::empty()).unwrap();
+    (ours, theirs)
+}
+
+fn start(kind: &str, theirs: &OwnedFd, url: &str) -> Child {
+    let end = || theirs.try_clone().unwrap();
+    let mut command = program("watch");
+    // a job of its own, as a shell starts it
+    command.process_group(0);
+    command.arg(url).env("TERM", kind).stdin(end()).stdout(end()).stderr(end());
+    command.spawn().unwrap()
 }
 
 fn size(columns: u16, rows: u16) -> Winsize {
@@ -146,6 +163,55 @@ async fn a_terminal_says_that_its_numbers_are_old() {
     terminal.signal(Signal::TERM);
     assert_eq!(within("it ends", terminal.child.wait()).await.unwrap().code(), Some(0));
     eventually("the end is read", async || terminal.written().contains(LEAVE)).await;
+}
+
+/// Goal: a terminal that goes away is a normal end, whether the signal tells of it first or a picture that
+/// cannot be drawn; and Ctrl-\ gives the terminal back.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_terminal_goes_away() {
+    let shop = Shop::selling(r#"{"stock":5}"#).await;
+    for signal in [None, Some(Signal::HUP)] {
+        let (ours, theirs) = ends();
+        let mut child = start("xterm", &theirs, &shop.url());
+        let reading = tokio::task::spawn_blocking(move || {
+            let (mut file, mut written) = (File::from(ours), String::new());
+            let mut bytes = [0; 4096];
+            while !written.contains("lucky 0") {
+                let length = file.read(&mut bytes).unwrap();
+                written.push_str(&String::from_utf8_lossy(&bytes[..length]));
+            }
+        });
+        within("it is shown", reading).await.unwrap();
+        if let Some(signal) = signal {
+            kill_process(pid(&child), signal).unwrap();
+        }
+        assert_eq!(within("it ends", child.wait()).await.unwrap().code(), Some(0), "{signal:?}");
+    }
+
+    let mut terminal = Terminal::start("xterm", (80, 24), &shop.url());
+    terminal.until_it_shows("stock    5 + lucky 0").await;
+    terminal.signal(Signal::QUIT);
+    assert_eq!(within("it ends", terminal.child.wait()).await.unwrap().code(), Some(0));
+    eventually("the end is read", async || terminal.written().contains(LEAVE)).await;
+}
+
+/// Goal: Ctrl-Z gives the terminal back and stops the program, which draws anew when it is continued.
+#[tokio::test]
+async fn a_terminal_is_given_back_while_the_program_is_stopped() {
+    let shop = Shop::selling(r#"{"stock":5}"#).await;
+    let terminal = Terminal::start("xterm", (80, 24), &shop.url());
+    terminal.until_it_shows("stock    5 + lucky 0").await;
+    terminal.signal(Signal::TSTP);
+    let is_stopped = async || {
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        waitid(WaitId::Pid(pid(&terminal.child)), options).unwrap().is_some()
+    };
+    eventually("it is stopped", is_stopped).await;
+    eventually("the end is read", async || terminal.written().ends_with(LEAVE)).await;
+    terminal.signal(Signal::CONT);
+    let is_back = async || terminal.written().matches(ENTER).count() == 2;
+    eventually("it draws again", is_back).await;
 }
 
 /// Goal: a terminal that takes no commands gets none, but lines.
