@@ -46,7 +46,15 @@ fn main() -> ExitCode {
         config.workers.map(|workers| runtime.worker_threads(workers));
     }
     match runtime.enable_all().build() {
-        Ok(runtime) => runtime.block_on(run(arguments)),
+        Ok(runtime) => {
+            let is_watching = matches!(arguments.command, Command::Watch(_));
+            let code = runtime.block_on(run(arguments));
+            if is_watching {
+                // else a name that is being looked up would be waited for
+                runtime.shutdown_background();
+            }
+            code
+        }
         Err(error) => fail(&error),
     }
 }

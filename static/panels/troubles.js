@@ -28,12 +28,15 @@ function connectionTrouble({ link, now }) {
   if (link.state !== "lost") return [];
   if (!now) return [{ kind: "connection", text: NO_ANSWER }];
   const others = now.demo?.instances.filter((one) => !one.here && one.up) ?? [];
-  const links = others.slice(0, MOST_LINKS).map((one) => one.url);
+  const links = others.slice(0, MOST_LINKS).map((one) => (isReachable(one.url) ? one.url : one.instance));
   const elsewhere = links.length > 0 ? " The sale goes on at " : "";
   const since = "What you see is how it was when the connection broke.";
   const text = `This page has lost its connection and keeps trying. ${since}${elsewhere}`;
   return [{ kind: "connection", text, links }];
 }
+
+/** Instances may know each other by names that mean nothing to this browser, such as those of containers. */
+const isReachable = (url) => URL.canParse(url) && new URL(url).hostname === location.hostname;
 
 /** Links to these pages; what is no address of a page stays text. */
 function setLinks(box, urls) {
