@@ -46,14 +46,16 @@ async fn a_slow_network_can_be_connected_over() {
 #[tokio::test]
 async fn a_cluster_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let [port] = ports::free_ports().unwrap();
+    // the second one is for the other nodes: by itself it is a port of the system's for outgoing connections
+    let [port, cluster_port] = ports::free_ports().unwrap();
     let names = ["redis-server", "valkey-server"];
     let _server = names
         .into_iter()
         .find_map(|name| {
             tokio::process::Command::new(name)
                 .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
-                .args(["--cluster-enabled", "yes", "--dir"])
+                .args(["--cluster-enabled", "yes", "--cluster-port", &cluster_port.to_string()])
+                .arg("--dir")
                 .arg(dir.path())
                 .stdout(std::process::Stdio::null())
                 .kill_on_drop(true)
