@@ -9,7 +9,7 @@ use clap::Args;
 use super::{SecretFileError, count, duration, limit, read_secret};
 use crate::defence::Defence;
 use crate::inventory::{Inventory, InventoryError, InventoryOptions, Replicas};
-use crate::lock::EtcdOptions;
+use crate::lock::{EtcdOptions, EtcdUser};
 use crate::secret::Secret;
 
 /// Where the servers are, and how they let one in.
@@ -101,7 +101,7 @@ impl Servers {
         options.request_timeout = limit(Defence::Deadlines, options.request_timeout);
         options.user = self.etcd_user.clone().map(|user| {
             let password = self.etcd_password.as_ref().map_or("", |password| password.expose());
-            (user, password.to_owned())
+            EtcdUser::new(user, password)
         });
         options
     }

@@ -1,21 +1,68 @@
 //! How to reach etcd.
 
+use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::ConnectOptions;
+use tokio::task::spawn_blocking;
 
 use crate::lock::{BackendError, BackendErrorKind};
 
-/// How to reach etcd.
+/// Reads a password.
+type ReadPassword = dyn Fn() -> Result<String, Box<dyn Error + Send + Sync>> + Send + Sync;
+
+/// A user of etcd's.
 #[derive(Clone)]
+pub struct EtcdUser {
+    name: String,
+    password: Arc<ReadPassword>,
+}
+
+impl EtcdUser {
+    /// A user with this password.
+    pub fn new(name: impl Into<String>, password: impl Into<String>) -> Self {
+        let password = password.into();
+        Self::with_password_from(name, move || Ok(password.clone()))
+    }
+
+    /// A user whose password is read anew at each authentication, so that it can change while a
+    /// session lives. `read` may block.
+    pub fn with_password_from(
+        name: impl Into<String>,
+        read: impl Fn() -> Result<String, Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
+    ) -> Self {
+        Self { name: name.into(), password: Arc::new(read) }
+    }
+
+    /// The name, and the password as it is now.
+    pub(super) async fn credentials(&self) -> Result<(String, String), BackendError> {
+        let read = Arc::clone(&self.password);
+        let password =
+            spawn_blocking(move || read()).await.unwrap_or_else(|error| Err(error.into()));
+        let password =
+            password.map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
+        Ok((self.name.clone(), password))
+    }
+}
+
+impl fmt::Debug for EtcdUser {
+    /// Without the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EtcdUser").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// How to reach etcd.
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EtcdOptions {
     /// The members' client URLs, such as `http://127.0.0.1:2379`. With several, a request that one does
     /// not answer goes to the next.
     pub endpoints: Vec<String>,
-    /// User and password, if etcd asks for them.
-    pub user: Option<(String, String)>,
+    /// The user, if etcd asks for one.
+    pub user: Option<EtcdUser>,
     /// The longest that one member may take to answer. After that the next one is asked; and what
     /// nobody answered is asked again where that is of use.
     pub request_timeout: Duration,
@@ -47,7 +94,7 @@ impl EtcdOptions {
     }
 
     pub(crate) fn connect_options(&self) -> ConnectOptions {
-        let options = ConnectOptions::new()
+        ConnectOptions::new()
             .with_connect_timeout(self.request_timeout)
             // a connection that died without a word is noticed; etcd refuses pings that come more
             // often than every five seconds (`--grpc-keepalive-min-time`)
@@ -55,21 +102,5 @@ impl EtcdOptions {
             .with_keep_alive_while_idle(true)
             // a member that is cut off from its cluster ends its streams instead of staying silent
             .with_require_leader(true)
-            .with_auto_token_refresh(true);
-        match &self.user {
-            Some((name, password)) => options.with_user(name, password),
-            None => options,
-        }
-    }
-}
-
-impl fmt::Debug for EtcdOptions {
-    /// Without the password.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EtcdOptions")
-            .field("endpoints", &self.endpoints)
-            .field("user", &self.user.as_ref().map(|(name, _)| name))
-            .field("request_timeout", &self.request_timeout)
-            .finish()
     }
 }
