@@ -10,7 +10,7 @@ use clap::Args;
 use super::{FileError, count, duration, limit, read_secret};
 use crate::defence::Defence;
 use crate::inventory::{Inventory, InventoryError, InventoryOptions, RedisAccess, Replicas};
-use crate::lock::EtcdOptions;
+use crate::lock::{EtcdOptions, EtcdUser};
 use crate::secret::{Secret, SecretSource};
 
 /// Where the servers are, and how they let one in.
@@ -141,8 +141,12 @@ impl Servers {
         let mut options = EtcdOptions::new(self.etcd.iter().cloned());
         options.request_timeout = limit(Defence::Deadlines, options.request_timeout);
         options.user = self.etcd_user.clone().map(|user| {
-            let password = self.etcd_password.as_ref().map_or("", |password| password.expose());
-            (user, password.to_owned())
+            let password = match (&self.etcd_password, &self.etcd_password_file) {
+                (Some(password), _) => SecretSource::Text(password.clone()),
+                (None, Some(file)) => SecretSource::File(file.clone()),
+                (None, None) => SecretSource::Text(Secret::new("")),
+            };
+            EtcdUser::with_password_from(user, move || Ok(password.read()?.expose().to_owned()))
         });
         let ca = self.etcd_ca.as_deref();
         options.ca = ca.map(|path| read_pem("--etcd-ca", path, "CERTIFICATE")).transpose()?;

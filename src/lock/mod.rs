@@ -95,7 +95,7 @@ mod validity;
 pub use backend::{Backend, BackendFuture};
 pub use claim::{Claim, ClaimStatus, Lease, Place, QueueEntry};
 pub use error::{BackendError, BackendErrorKind, LockError, LostReason};
-pub use etcd::{EtcdBackend, EtcdOptions};
+pub use etcd::{EtcdBackend, EtcdOptions, EtcdUser};
 pub use guard::Guard;
 pub use keeper::SessionKeeper;
 pub use memory::MemoryBackend;

@@ -5,17 +5,20 @@
 //! requests go to one member for as long as it answers, and to the next one when it does not. Every
 //! request of this backend may be repeated, so it is repeated there.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use etcd_client::{Client, Error, GetOptions, GetResponse, Txn, TxnResponse};
 use tokio::runtime::Handle;
-use tokio::sync::OnceCell;
-use tokio::time::timeout;
+use tokio::sync::{Mutex, OnceCell};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::EtcdOptions;
-use super::failure::backend_error;
+use super::failure::{asks_to_authenticate, backend_error, says_auth_is_off};
 use crate::lock::{BackendError, BackendErrorKind};
+
+/// How often a client authenticates at the most. etcd makes each authentication cost time on purpose.
+const AUTHENTICATE_EVERY: Duration = Duration::from_millis(250);
 
 /// The members, and the one that answered last.
 pub(super) struct Endpoints {
@@ -29,12 +32,28 @@ struct Member {
     url: String,
     /// Made when first needed: with a user, that takes an answer from the member.
     client: OnceCell<Client>,
+    /// How often the client has authenticated, or tried to.
+    authentications: AtomicU64,
+    latest_authentication: Mutex<Option<(Instant, Result<(), BackendError>)>>,
+}
+
+/// What a request was sent with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    /// The member that it went to.
+    pub(super) member: usize,
+    authentications: u64,
 }
 
 impl Endpoints {
     /// The connections' tasks will live on `runtime`.
     pub(super) fn new(options: EtcdOptions, runtime: Handle) -> Self {
-        let member = |url: &String| Member { url: url.clone(), client: OnceCell::new() };
+        let member = |url: &String| Member {
+            url: url.clone(),
+            client: OnceCell::new(),
+            authentications: AtomicU64::new(0),
+            latest_authentication: Mutex::new(None),
+        };
         let members = options.endpoints.iter().map(member).collect();
         Self { members, preferred: AtomicUsize::new(0), options, runtime }
     }
@@ -72,11 +91,12 @@ impl Endpoints {
         self.ask(request).await
     }
 
-    /// As [`ask`](Self::ask), each at most for `limit`; the request is told which member it goes to.
+    /// As [`ask`](Self::ask), each at most for `limit`; the request is told what it is sent with. One that
+    /// is refused for its token is repeated once, after authenticating anew.
     pub(super) async fn ask_within<T, F: Future<Output = Result<T, Error>>>(
         &self,
         limit: Duration,
-        mut request: impl FnMut(usize, Client) -> F,
+        mut request: impl FnMut(Sent, Client) -> F,
     ) -> Result<T, BackendError> {
         let first = self.preferred.load(Ordering::Relaxed);
         let mut latest = None;
@@ -84,7 +104,16 @@ impl Endpoints {
             let index = (first + attempt) % self.members.len();
             let answer = timeout(limit, async {
                 let client = self.client(&self.members[index]).await?;
-                request(index, client).await.map_err(backend_error)
+                let sent = self.sent_to(index);
+                match request(sent, client.clone()).await {
+                    Err(error) if self.options.user.is_some() && asks_to_authenticate(&error) => {
+                        // boxed, as it is rare
+                        Box::pin(self.reauthenticate(sent)).await?;
+                        Box::pin(request(self.sent_to(index), client.clone())).await
+                    }
+                    answer => answer,
+                }
+                .map_err(backend_error)
             });
             let answer = answer.await.unwrap_or_else(|elapsed| {
                 Err(BackendError::new(BackendErrorKind::Transient, elapsed))
@@ -109,18 +138,61 @@ impl Endpoints {
         Err(latest.unwrap_or_else(|| BackendError::new(BackendErrorKind::Permanent, "no endpoint")))
     }
 
-    /// A client of one member. It is made on the backend's own runtime, where its connection's tasks
-    /// then live.
-    async fn client(&self, member: &Member) -> Result<Client, BackendError> {
-        let client = member.client.get_or_try_init(|| async {
-            let (url, options) = (member.url.clone(), self.options.connect_options());
-            let connecting =
-                self.runtime.spawn(async move { Client::connect([url], Some(options)).await });
-            match connecting.await {
-                Ok(connected) => connected.map_err(backend_error),
-                Err(ended) => Err(BackendError::new(BackendErrorKind::Permanent, ended)),
+    fn sent_to(&self, index: usize) -> Sent {
+        let authentications = self.members[index].authentications.load(Ordering::Acquire);
+        Sent { member: index, authentications }
+    }
+
+    /// Authenticates anew at the member that refused what was `sent`, unless that has happened since.
+    /// All whom it refuses at the same time share one attempt and its outcome.
+    pub(super) async fn reauthenticate(&self, sent: Sent) -> Result<(), BackendError> {
+        let member = &self.members[sent.member];
+        let client = self.client(member).await?.clone();
+        let mut latest = member.latest_authentication.lock().await;
+        if let Some((_, outcome)) = &*latest
+            && member.authentications.load(Ordering::Acquire) != sent.authentications
+        {
+            return outcome.clone();
+        }
+        if let Some((ended_at, _)) = &*latest {
+            sleep_until(*ended_at + AUTHENTICATE_EVERY).await;
+        }
+        let outcome = self.authenticate(client).await;
+        *latest = Some((Instant::now(), outcome.clone()));
+        member.authentications.fetch_add(1, Ordering::Release);
+        outcome
+    }
+
+    /// Gets a token for all requests of this client.
+    async fn authenticate(&self, mut client: Client) -> Result<(), BackendError> {
+        let Some(user) = &self.options.user else { return Ok(()) };
+        let credentials = user.credentials().await?;
+        let updated = match client.update_user(Some(credentials)).await {
+            Err(error) if says_auth_is_off(&error) => {
+                tracing::warn!("etcd asks nobody who they are: its authentication is switched off");
+                client.update_user(None).await
             }
-        });
-        client.await.cloned()
+            updated => updated,
+        };
+        updated.map_err(backend_error)
+    }
+
+    /// A client of one member.
+    async fn client<'a>(&self, member: &'a Member) -> Result<&'a Client, BackendError> {
+        // boxed, as it is needed once
+        member.client.get_or_try_init(|| Box::pin(self.connect(&member.url))).await
+    }
+
+    /// Makes a client on the backend's own runtime, where its connection's tasks then live.
+    async fn connect(&self, url: &str) -> Result<Client, BackendError> {
+        let (url, options) = (url.to_owned(), self.options.connect_options());
+        let connecting =
+            self.runtime.spawn(async move { Client::connect([url], Some(options)).await });
+        let client = match connecting.await {
+            Ok(connected) => connected.map_err(backend_error)?,
+            Err(ended) => return Err(BackendError::new(BackendErrorKind::Permanent, ended)),
+        };
+        self.authenticate(client.clone()).await?;
+        Ok(client)
     }
 }

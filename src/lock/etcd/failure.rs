@@ -16,6 +16,9 @@ mod code {
     pub(super) const UNAUTHENTICATED: i32 = 16;
 }
 
+const OLD_REVISION: &str = "revision of auth store is old";
+const AUTH_IS_OFF: &str = "authentication is not enabled";
+
 pub(super) fn backend_error(error: Error) -> BackendError {
     let kind = match &error {
         Error::GRpcStatus(status) => kind_of(status.code() as i32, status.message()),
@@ -29,6 +32,25 @@ pub(super) fn backend_error(error: Error) -> BackendError {
     BackendError::new(kind, error)
 }
 
+/// Whether the request was refused for the token that it came with, or for want of one: the token has
+/// expired or etcd has forgotten it, users or roles were changed, or authentication was switched on.
+pub(super) fn asks_to_authenticate(error: &Error) -> bool {
+    let Error::GRpcStatus(status) = error else { return false };
+    match status.code() as i32 {
+        code::UNAUTHENTICATED => true,
+        code::INVALID_ARGUMENT => {
+            let message = status.message();
+            message.contains(OLD_REVISION) || message.contains("user name is empty")
+        }
+        _ => false,
+    }
+}
+
+/// Whether the answer to an authentication says that etcd asks nobody who they are.
+pub(super) fn says_auth_is_off(error: &Error) -> bool {
+    matches!(error, Error::GRpcStatus(status) if status.message().contains(AUTH_IS_OFF))
+}
+
 fn kind_of(code: i32, message: &str) -> BackendErrorKind {
     match code {
         // the only thing that a request here can miss is its lease
@@ -39,22 +61,16 @@ fn kind_of(code: i32, message: &str) -> BackendErrorKind {
         }
         // out of space
         code::RESOURCE_EXHAUSTED => BackendErrorKind::Refused,
-        // users were changed since the client authenticated, which it does anew
-        code::INVALID_ARGUMENT if message.contains("revision of auth store is old") => {
-            BackendErrorKind::Transient
-        }
+        // again, although the client has just authenticated anew: it does so the next time
+        code::INVALID_ARGUMENT if message.contains(OLD_REVISION) => BackendErrorKind::Transient,
         // this code also tells that a member is not the leader, which passes
-        code::FAILED_PRECONDITION if !message.contains("authentication is not enabled") => {
-            BackendErrorKind::Transient
-        }
-        // wrong credentials or no permission; an auth token that expired is renewed by the client
-        // and not seen here
+        code::FAILED_PRECONDITION if !message.contains(AUTH_IS_OFF) => BackendErrorKind::Transient,
+        // wrong credentials or no permission
         code::INVALID_ARGUMENT
         | code::PERMISSION_DENIED
         | code::FAILED_PRECONDITION
         | code::OUT_OF_RANGE
-        | code::UNIMPLEMENTED
-        | code::UNAUTHENTICATED => BackendErrorKind::Permanent,
+        | code::UNIMPLEMENTED => BackendErrorKind::Permanent,
         _ => BackendErrorKind::Transient,
     }
 }

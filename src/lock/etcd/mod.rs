@@ -29,7 +29,7 @@ use etcd_client::ResponseHeader;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
-pub use options::EtcdOptions;
+pub use options::{EtcdOptions, EtcdUser};
 
 use self::endpoints::Endpoints;
 use self::failure::malformed;

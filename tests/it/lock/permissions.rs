@@ -6,7 +6,7 @@ use std::time::Duration;
 use etcd_client::{Client, Permission};
 use flash_sale::demo::{EtcdOptions as ServerOptions, PrivateEtcd};
 use flash_sale::lock::{
-    BackendErrorKind, EtcdBackend, EtcdOptions, LockError, Session, SessionOptions,
+    BackendErrorKind, EtcdBackend, EtcdOptions, EtcdUser, LockError, Session, SessionOptions,
 };
 
 use super::lab::queue_length;
@@ -14,7 +14,7 @@ use crate::support::{eventually, within};
 
 async fn session_of(user: &str, etcd: &PrivateEtcd) -> Session {
     let mut options = EtcdOptions::new([etcd.endpoint()]);
-    options.user = Some((user.to_owned(), "secret".to_owned()));
+    options.user = Some(EtcdUser::new(user, "secret"));
     let backend = Arc::new(EtcdBackend::new(options).unwrap());
     Session::open(backend, SessionOptions::new(Duration::from_secs(20))).await.unwrap()
 }
