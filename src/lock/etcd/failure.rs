@@ -27,9 +27,11 @@ pub(super) fn backend_error(error: Error) -> BackendError {
         // made here, for want of an answer, whatever its code: etcd's own has no source
         Error::GRpcStatus(status) if status.source().is_some() => BackendErrorKind::Transient,
         Error::GRpcStatus(status) => kind_of(status.code() as i32, status.message()),
-        Error::InvalidArgs(_) | Error::InvalidUri(_) | Error::InvalidMetadataValue(_) => {
-            BackendErrorKind::Permanent
-        }
+        // of these, the third tells that the certificates cannot be used: no connection ends in it
+        Error::InvalidArgs(_)
+        | Error::InvalidUri(_)
+        | Error::TransportError(_)
+        | Error::InvalidMetadataValue(_) => BackendErrorKind::Permanent,
         _ => BackendErrorKind::Transient,
     };
     BackendError::new(kind, error)
