@@ -74,7 +74,8 @@ impl Guard {
         self.hold.lost().await;
     }
 
-    /// Runs `future` as long as the lock is held.
+    /// Runs `future` as long as the lock is held. It is run where the caller is, and needs a runtime
+    /// there only for what it does itself.
     ///
     /// # Cancel safety
     /// When the hold is lost, `future` is dropped at the point where it waits. What it has started

@@ -11,7 +11,9 @@ use super::{Guard, LockError, Owner, QueueEntry, Session, Sighting};
 /// The most bytes that a lock's name may have.
 pub const MAX_NAME_LENGTH_BYTES: usize = 256;
 
-/// A lock, known to all processes by its name. Waiters are served in the order in which they queued,
+/// A lock, known to all processes by its name, which is 1 to [`MAX_NAME_LENGTH_BYTES`] bytes without
+/// control characters. Names are told apart as they are written: `a`, `a/` and `/a` are three locks, as
+/// they are to etcd's own tools. Waiters are served in the order in which they queued,
 /// across all processes.
 ///
 /// The methods without an owner make one for the call: they wait for any other holder, also if the

@@ -5,6 +5,10 @@
 //! Go's `concurrency.NewMutex` and the server's `Lock` RPC queue in the same way, so they and this
 //! library exclude each other.
 //!
+//! The promises are for etcd from 3.4.31, 3.5.13 and 3.6 on. In earlier ones a leader that was deposed and
+//! does not know it yet answers renewals of leases that its successor may end (etcd#15247): a holder can
+//! then learn of its loss too late. The token guards against that too.
+//!
 //! What it costs: an uncontended lock one round trip, a release one, and a hand-over one for both. A
 //! waiter makes no request of its own: one watch stream for all queues tells when it is granted.
 

@@ -201,18 +201,15 @@ async fn many_aborted_reads_leave_the_connection_alone() {
     let session = session_at(&[proxy.url()], 10 * TTL).await;
     let guard = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
     let connections = proxy.connections();
-    proxy.delay(Duration::from_millis(5));
-    for round in 0..50 {
-        let reads: Vec<_> = (0..100)
-            .map(|n| {
-                let mutex = session.mutex(&format!("aborted-{round}-{n}")).unwrap();
-                tokio::spawn(async move { mutex.queue().await })
-            })
-            .collect();
-        // long enough for some to be under way
-        sleep(Duration::from_millis(10)).await;
-        reads.iter().for_each(JoinHandle::abort);
-    }
+    proxy.hold(Way::Back);
+    let read = |n| {
+        let mutex = session.mutex(&format!("aborted-{n}")).unwrap();
+        tokio::spawn(async move { mutex.queue().await })
+    };
+    let reads: Vec<_> = (0..5000).map(read).collect();
+    crate::support::eventually("answers are on the way", async || proxy.holds_something()).await;
+    reads.iter().for_each(JoinHandle::abort);
+    proxy.release();
     assert!(session.mutex(guard.name()).unwrap().queue().await.is_ok());
     assert_eq!(proxy.connections(), connections);
     assert!(!guard.is_lost());
