@@ -92,7 +92,7 @@ mod sighting;
 mod token;
 mod validity;
 
-pub use backend::{Backend, BackendFuture};
+pub use backend::{Backend, BackendFuture, Released};
 pub use claim::{Claim, ClaimStatus, Lease, Place, QueueEntry};
 pub use error::{BackendError, BackendErrorKind, LockError, LostReason};
 pub use etcd::{EtcdBackend, EtcdOptions, EtcdUser};

@@ -5,20 +5,27 @@
 //! requests go to one member for as long as it answers, and to the next one when it does not. Every
 //! request of this backend may be repeated, so it is repeated there.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use etcd_client::{Client, Error, GetOptions, GetResponse, Txn, TxnResponse};
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, OnceCell};
+use tokio::sync::{Mutex, OnceCell, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::EtcdOptions;
-use super::failure::{asks_to_authenticate, backend_error, says_auth_is_off};
+use super::failure::{asks_to_authenticate, backend_error, may_be_done, says_auth_is_off};
 use crate::lock::{BackendError, BackendErrorKind};
 
 /// How often a client authenticates at the most. etcd makes each authentication cost time on purpose.
 const AUTHENTICATE_EVERY: Duration = Duration::from_millis(250);
+
+/// How many requests may be under way at one member; further ones wait.
+const MOST_UNDER_WAY: usize = 256;
+
+/// How long a request stays under way at the most, whether or not its answer is waited for.
+const LONGEST_UNDER_WAY: Duration = Duration::from_secs(30);
 
 /// The members, and the one that answered last.
 pub(super) struct Endpoints {
@@ -35,6 +42,15 @@ struct Member {
     /// How often the client has authenticated, or tried to.
     authentications: AtomicU64,
     latest_authentication: Mutex<Option<(Instant, Result<(), BackendError>)>>,
+    /// A place for each request.
+    under_way: Arc<Semaphore>,
+}
+
+/// What a member answered.
+pub(super) struct Answer<T> {
+    pub(super) value: T,
+    /// Whether another member may have carried the request out before.
+    pub(super) may_be_second: bool,
 }
 
 /// What a request was sent with.
@@ -53,6 +69,7 @@ impl Endpoints {
             client: OnceCell::new(),
             authentications: AtomicU64::new(0),
             latest_authentication: Mutex::new(None),
+            under_way: Arc::new(Semaphore::new(MOST_UNDER_WAY)),
         };
         let members = options.endpoints.iter().map(member).collect();
         Self { members, preferred: AtomicUsize::new(0), options, runtime }
@@ -64,14 +81,36 @@ impl Endpoints {
 
     /// Asks the members, one after the other, until one answers; each at most for the request
     /// timeout.
-    pub(super) async fn ask<T, F: Future<Output = Result<T, Error>>>(
+    pub(super) async fn ask<T: Send + 'static, F>(
         &self,
         mut request: impl FnMut(Client) -> F,
-    ) -> Result<T, BackendError> {
-        self.ask_within(self.options.request_timeout, |_, client| request(client)).await
+    ) -> Result<Answer<T>, BackendError>
+    where
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let see_through = |sent: Sent, client| self.see_through(sent.member, request(client));
+        self.ask_within(self.options.request_timeout, see_through).await
     }
 
-    pub(super) async fn txn(&self, txn: &Txn) -> Result<TxnResponse, BackendError> {
+    /// Sees a request to its end, also when its answer is not waited for any more. Dropping it would
+    /// reset its stream, and HTTP/2 ends a connection, which is everybody's, after a thousand answers
+    /// to streams that were reset.
+    async fn see_through<T: Send + 'static>(
+        &self,
+        member: usize,
+        request: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        // nobody closes the semaphore
+        let place = Arc::clone(&self.members[member].under_way).acquire_owned().await.ok();
+        let request = self.runtime.spawn(async move {
+            let answer = timeout(LONGEST_UNDER_WAY, request).await;
+            drop(place);
+            answer.unwrap_or_else(|elapsed| Err(Error::Internal(elapsed.to_string())))
+        });
+        request.await.unwrap_or_else(|ended| Err(Error::Internal(ended.to_string())))
+    }
+
+    pub(super) async fn txn(&self, txn: &Txn) -> Result<Answer<TxnResponse>, BackendError> {
         let request = |mut client: Client| {
             let txn = txn.clone();
             async move { client.txn(txn).await }
@@ -88,38 +127,48 @@ impl Endpoints {
             let (key, options) = (key.to_owned(), options.clone());
             async move { client.get(key, Some(options)).await }
         };
-        self.ask(request).await
+        self.ask(request).await.map(|answer| answer.value)
     }
 
-    /// As [`ask`](Self::ask), each at most for `limit`; the request is told what it is sent with. One that
-    /// is refused for its token is repeated once, after authenticating anew.
+    /// As [`ask`](Self::ask), each at most for `limit`; the request is told what it is sent with, and
+    /// ends when it is not waited for any more. One that is refused for its token is repeated once,
+    /// after authenticating anew.
+    ///
+    /// An error that leaves open whether any member has carried it out is `Transient`.
     pub(super) async fn ask_within<T, F: Future<Output = Result<T, Error>>>(
         &self,
         limit: Duration,
         mut request: impl FnMut(Sent, Client) -> F,
-    ) -> Result<T, BackendError> {
+    ) -> Result<Answer<T>, BackendError> {
         let first = self.preferred.load(Ordering::Relaxed);
         let mut latest = None;
+        let mut may_be_second = false;
         for attempt in 0..self.members.len() {
             let index = (first + attempt) % self.members.len();
+            let mut is_open = false;
             let answer = timeout(limit, async {
                 let client = self.client(&self.members[index]).await?;
                 let sent = self.sent_to(index);
-                match request(sent, client.clone()).await {
+                is_open = true;
+                let answer = match request(sent, client.clone()).await {
                     Err(error) if self.options.user.is_some() && asks_to_authenticate(&error) => {
                         // boxed, as it is rare
                         Box::pin(self.reauthenticate(sent)).await?;
                         Box::pin(request(self.sent_to(index), client.clone())).await
                     }
                     answer => answer,
-                }
-                .map_err(backend_error)
+                };
+                answer.map_err(|error| {
+                    is_open = may_be_done(&error);
+                    backend_error(error)
+                })
             });
             let answer = answer.await.unwrap_or_else(|elapsed| {
                 Err(BackendError::new(BackendErrorKind::Transient, elapsed))
             });
             match answer {
                 Err(error) if error.kind == BackendErrorKind::Transient => {
+                    may_be_second |= is_open;
                     latest = Some(error);
                     // at once, since the caller may give up before the next one has answered
                     let next = (index + 1) % self.members.len();
@@ -127,9 +176,13 @@ impl Endpoints {
                     // fails if another request has moved on already
                     let _ = self.preferred.compare_exchange(index, next, relaxed, relaxed);
                 }
+                Err(refused) if may_be_second && refused.kind != BackendErrorKind::LeaseGone => {
+                    self.preferred.store(index, Ordering::Relaxed);
+                    return Err(BackendError::new(BackendErrorKind::Transient, refused));
+                }
                 answer => {
                     self.preferred.store(index, Ordering::Relaxed);
-                    return answer;
+                    return answer.map(|value| Answer { value, may_be_second });
                 }
             }
         }

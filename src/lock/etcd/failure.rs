@@ -1,5 +1,8 @@
 //! What etcd's failures mean.
 
+use std::error::Error as _;
+use std::io;
+
 use etcd_client::Error;
 
 use crate::lock::{BackendError, BackendErrorKind};
@@ -21,6 +24,8 @@ const AUTH_IS_OFF: &str = "authentication is not enabled";
 
 pub(super) fn backend_error(error: Error) -> BackendError {
     let kind = match &error {
+        // made here, for want of an answer, whatever its code: etcd's own has no source
+        Error::GRpcStatus(status) if status.source().is_some() => BackendErrorKind::Transient,
         Error::GRpcStatus(status) => kind_of(status.code() as i32, status.message()),
         // of these, the third tells that the certificates cannot be used: no connection ends in it
         Error::InvalidArgs(_)
@@ -30,6 +35,16 @@ pub(super) fn backend_error(error: Error) -> BackendError {
         _ => BackendErrorKind::Transient,
     };
     BackendError::new(kind, error)
+}
+
+/// Whether the request may have been carried out, although it failed: not if nobody listened.
+pub(super) fn may_be_done(error: &Error) -> bool {
+    let Error::GRpcStatus(status) = error else { return true };
+    let mut causes = std::iter::successors(status.source(), |cause| (*cause).source());
+    !causes.any(|cause| {
+        let io = cause.downcast_ref::<io::Error>();
+        io.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    })
 }
 
 /// Whether the request was refused for the token that it came with, or for want of one: the token has

@@ -34,7 +34,7 @@ impl KeepAlives {
         let limit = if endpoints.are_several() { lease.ttl / 8 } else { lease.ttl / 4 };
         let exchange = |sent: Sent, client| self.exchange(sent.member, client, lease.id);
         let renewed = endpoints.ask_within(limit, exchange).await;
-        match u64::try_from(renewed?) {
+        match u64::try_from(renewed?.value) {
             // to etcd, a lease that is gone is no error
             Ok(0) | Err(_) => Err(lease_gone()),
             Ok(ttl_seconds) => Ok(Duration::from_secs(ttl_seconds)),

@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use etcd_client::{Client, Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
 
+use super::endpoints::Answer;
 use super::failure::{claim_gone, malformed};
 use super::ranges::{Ranges, first_of, list_options, member};
 use super::{EtcdBackend, keys, token};
 use crate::lock::{
     BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, Place, QueueEntry,
+    Released,
 };
 
 impl EtcdBackend {
@@ -18,7 +20,7 @@ impl EtcdBackend {
         let seconds = i64::try_from(seconds.max(1))
             .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
         let grant = |mut client: Client| async move { client.lease_grant(seconds, None).await };
-        let granted = self.endpoints.ask(grant).await?;
+        let granted = self.endpoints.ask(grant).await?.value;
         let ttl = u64::try_from(granted.ttl()).map_err(|_| malformed("a lease without a TTL"))?;
         let header = granted.header().ok_or_else(|| malformed("an answer without a header"))?;
         self.queues.add_lease(granted.id());
@@ -65,7 +67,7 @@ impl EtcdBackend {
         // what was there already, from a request whose answer got lost; or nothing, if the claim that
         // was to be handed over is gone
         let txn = Txn::new().when(conditions).and_then(changes).or_else(reads);
-        let response = self.endpoints.txn(&txn).await?;
+        let response = self.endpoints.txn(&txn).await?.value;
         let answers = Ranges::of(&response);
         let own = answers.find(&key).map(KeyValue::create_revision);
         let revision = own.ok_or_else(claim_gone)?;
@@ -83,7 +85,7 @@ impl EtcdBackend {
         held: &Claim,
         next: &Claim,
     ) -> Result<Place, BackendError> {
-        if !self.delete_claim(held).await? {
+        if self.delete_claim(held).await? == Released::Gone {
             return Err(claim_gone());
         }
         self.put_claim(next, None).await
@@ -103,7 +105,7 @@ impl EtcdBackend {
             .and_then([put(claim, &key), TxnOp::get(key.as_str(), None)])
             .or_else([TxnOp::get(prefix.as_str(), Some(whole))]);
         let status = self.expect(claim, &key);
-        let response = self.endpoints.txn(&txn).await?;
+        let response = self.endpoints.txn(&txn).await?.value;
         let answers = Ranges::of(&response);
         match answers.find(&key) {
             Some(own) => {
@@ -120,7 +122,9 @@ impl EtcdBackend {
                 let place = self.put_claim(claim, None).await?;
                 let waits = *place.status.borrow() == ClaimStatus::Waiting;
                 if waits {
-                    self.delete_claim(claim).await?;
+                    // whatever it is, the claim may still be there
+                    let left = |error| BackendError::new(BackendErrorKind::Transient, error);
+                    self.delete_claim(claim).await.map_err(left)?;
                 }
                 Ok((!waits).then_some(place))
             }
@@ -170,9 +174,9 @@ impl EtcdBackend {
         !self.queues.with(name, |queue| queue.is_current()).unwrap_or(false)
     }
 
-    /// Deletes the claim, and returns whether it was there. While the watch is not up, the same
+    /// Deletes the claim. While the watch is not up, the same
     /// transaction reads who is first then, since that may be another claim of ours.
-    pub(super) async fn delete_claim(&self, claim: &Claim) -> Result<bool, BackendError> {
+    pub(super) async fn delete_claim(&self, claim: &Claim) -> Result<Released, BackendError> {
         let key = claim.key();
         let asks_first = self.must_ask_first(&claim.name);
         let first = asks_first.then(|| first_of(&claim.name));
@@ -180,7 +184,7 @@ impl EtcdBackend {
         changes.extend(first.clone());
         let otherwise: Vec<_> = first.into_iter().collect();
         let txn = Txn::new().when([self.is_held(claim)]).and_then(changes).or_else(otherwise);
-        let response = self.endpoints.txn(&txn).await?;
+        let Answer { value: response, may_be_second } = self.endpoints.txn(&txn).await?;
         let first = Ranges::of(&response).last().filter(|_| asks_first).and_then(member);
         self.queues.with(&claim.name, |queue| {
             queue.released(&key);
@@ -188,7 +192,11 @@ impl EtcdBackend {
                 queue.is_first(&first, revision);
             }
         });
-        Ok(response.succeeded())
+        Ok(match response.succeeded() {
+            true => Released::Done,
+            false if may_be_second => Released::Unknown,
+            false => Released::Gone,
+        })
     }
 
     pub(super) async fn read_queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {

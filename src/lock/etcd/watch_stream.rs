@@ -49,7 +49,7 @@ impl WatchedStream {
             let prefix = keys::prefix(first);
             async move { client.watch_client().watch(prefix, Some(watch_options(1, from))).await }
         };
-        let (sender, responses) = endpoints.ask(open).await?.split();
+        let (sender, responses) = endpoints.ask(open).await?.value.split();
         let watchers = HashMap::from([(1, Watcher::asked(Arc::clone(first)))]);
         Ok(Self { sender, responses, watchers, next_watch_id: 2 })
     }

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use etcd_client::PutOptions;
 use flash_sale::demo::{EtcdOptions as ServerOptions, PrivateEtcd};
-use flash_sale::lock::{Claim, Guard, LockError, LostReason, Mutex, Session, SessionOptions};
+use flash_sale::lock::{
+    Claim, Guard, LockError, LostReason, Mutex, Released, Session, SessionOptions,
+};
 use tokio::task::JoinHandle;
 
 use super::lab::{EtcdLab, Lab, TTL, queue_length};
@@ -219,8 +221,8 @@ async fn a_claim_of_unknown_revision_is_withdrawn() {
     let claim = Claim { name: lab.name().into(), lease: session.lease().id, number: 99, label };
     lab.backend().enqueue(&claim).await.unwrap();
     let another = lab.backend();
-    assert!(another.release(&claim).await.unwrap());
-    assert!(!another.release(&claim).await.unwrap());
+    assert_eq!(another.release(&claim).await.unwrap(), Released::Done);
+    assert_eq!(another.release(&claim).await.unwrap(), Released::Gone);
 }
 
 /// Goal: a lease lives no shorter than was asked for, though etcd counts in seconds.

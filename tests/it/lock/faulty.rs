@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use flash_sale::lock::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Lease, MemoryBackend, Place,
-    QueueEntry,
+    QueueEntry, Released,
 };
 use tokio::time::sleep;
 
@@ -136,7 +136,7 @@ impl Backend for FaultyBackend {
         Box::pin(self.enqueue.meet(self.service.enqueue(claim)))
     }
 
-    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, bool> {
+    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
         Box::pin(self.release.meet(self.service.release(claim)))
     }
 
