@@ -120,11 +120,11 @@ impl Endpoints {
 
     pub(super) async fn get(
         &self,
-        key: &str,
+        key: &[u8],
         options: &GetOptions,
     ) -> Result<GetResponse, BackendError> {
         let request = |mut client: Client| {
-            let (key, options) = (key.to_owned(), options.clone());
+            let (key, options) = (key.to_vec(), options.clone());
             async move { client.get(key, Some(options)).await }
         };
         self.ask(request).await.map(|answer| answer.value)

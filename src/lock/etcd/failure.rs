@@ -9,15 +9,15 @@ use crate::lock::chaos::Defence;
 use crate::lock::{BackendError, BackendErrorKind};
 
 /// gRPC status codes (`google.golang.org/grpc/codes`), as far as they are told apart here.
-mod code {
-    pub(super) const INVALID_ARGUMENT: i32 = 3;
-    pub(super) const NOT_FOUND: i32 = 5;
-    pub(super) const PERMISSION_DENIED: i32 = 7;
-    pub(super) const RESOURCE_EXHAUSTED: i32 = 8;
-    pub(super) const FAILED_PRECONDITION: i32 = 9;
-    pub(super) const OUT_OF_RANGE: i32 = 11;
-    pub(super) const UNIMPLEMENTED: i32 = 12;
-    pub(super) const UNAUTHENTICATED: i32 = 16;
+pub(super) mod code {
+    pub(in super::super) const INVALID_ARGUMENT: i32 = 3;
+    pub(in super::super) const NOT_FOUND: i32 = 5;
+    pub(in super::super) const PERMISSION_DENIED: i32 = 7;
+    pub(in super::super) const RESOURCE_EXHAUSTED: i32 = 8;
+    pub(in super::super) const FAILED_PRECONDITION: i32 = 9;
+    pub(in super::super) const OUT_OF_RANGE: i32 = 11;
+    pub(in super::super) const UNIMPLEMENTED: i32 = 12;
+    pub(in super::super) const UNAUTHENTICATED: i32 = 16;
 }
 
 const OLD_REVISION: &str = "revision of auth store is old";

@@ -17,6 +17,16 @@ pub(super) fn prefix(name: &str) -> String {
     format!("{name}/")
 }
 
+/// The first key behind those of the lock and of longer names.
+pub(super) fn end(name: &str) -> Vec<u8> {
+    let mut end = prefix(name).into_bytes();
+    // never the largest byte, which is in no text
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end
+}
+
 /// Whether `key` is a claim on the lock whose keys begin with `prefix`: the keys of `a/b` begin with
 /// `a/` too, but claim another lock.
 pub(super) fn is_claim(key: &[u8], prefix: &str) -> bool {

@@ -1,6 +1,8 @@
 //! The queue of one lock, kept in memory from what the watch says. No I/O here.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -16,10 +18,34 @@ use crate::lock::{ClaimStatus, SeenClaim, Sighting};
 /// then is not watched anew each time.
 const LINGER: Duration = Duration::from_secs(30);
 
+/// How often a queue in use is read again in case its watcher has stopped telling; and so much less
+/// often for each claim in it.
+const REREAD_EVERY: Duration = Duration::from_secs(1);
+const REREAD_LATER: Duration = Duration::from_millis(1);
+
+/// How many events may wait for a list. It takes a slow list and a fast queue to have more.
+const MAX_EARLY: usize = 16_384;
+
+/// A key as etcd has it: other clients' keys need not be text.
+pub(super) type Key = Arc<[u8]>;
+
+/// Who tells of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Watcher {
+    /// Nobody yet.
+    None,
+    /// One that etcd has been asked for.
+    Asked(i64),
+    /// One that etcd has made. From then on it misses nothing.
+    Created(i64),
+    /// Nobody: etcd refused to make one on the stream of this number.
+    Refused(i64),
+}
+
 /// A change of one key.
 #[derive(Clone, Debug)]
 pub(super) struct KeyEvent {
-    pub(super) key: String,
+    pub(super) key: Key,
     pub(super) mod_revision: i64,
     /// The revision at which the key was created; `None` if the event is its deletion.
     pub(super) created: Option<i64>,
@@ -35,14 +61,6 @@ struct Own {
     contended: watch::Sender<bool>,
 }
 
-/// A claim in the queue.
-#[derive(Debug)]
-struct Member {
-    key: String,
-    /// When it was first seen.
-    since: Instant,
-}
-
 /// All claims on one name, by their `create_revision`.
 ///
 /// What makes it sound to decide from memory: creations only ever get larger revisions. So if the
@@ -51,35 +69,52 @@ struct Member {
 #[derive(Debug)]
 pub(super) struct NameQueue {
     prefix: String,
-    members: BTreeMap<i64, Member>,
-    revisions: HashMap<String, i64>,
+    watcher: Watcher,
+    /// When each claim was first seen. The key is there for foreign claims that were made in one
+    /// transaction, at one revision.
+    members: BTreeMap<(i64, Key), Instant>,
+    revisions: HashMap<Key, i64>,
     /// `members` is complete as of this revision; 0: nothing is known.
     known_revision: i64,
     /// Events that came before the list that they belong on top of; `None` once there is a list.
     early: Option<Vec<KeyEvent>>,
-    own: HashMap<String, Own>,
+    /// Early events up to this revision were dropped, so an older list is of no use.
+    dropped: i64,
+    own: HashMap<Key, Own>,
     history: History,
     last_used: Instant,
+    last_read: Instant,
 }
 
 impl NameQueue {
     pub(super) fn new(name: &str) -> Self {
         Self {
             prefix: keys::prefix(name),
+            watcher: Watcher::None,
             members: BTreeMap::new(),
             revisions: HashMap::new(),
             known_revision: 0,
             early: Some(Vec::new()),
+            dropped: 0,
             own: HashMap::new(),
             history: History::default(),
             last_used: Instant::now(),
+            last_read: Instant::now(),
         }
     }
 
+    pub(super) fn watcher(&self) -> Watcher {
+        self.watcher
+    }
+
+    pub(super) fn set_watcher(&mut self, watcher: Watcher) {
+        self.watcher = watcher;
+    }
+
     /// Makes a claim known before its request is sent, so that no event about it is missed.
-    pub(super) fn expect(&mut self, key: String) -> watch::Receiver<ClaimStatus> {
+    pub(super) fn expect(&mut self, key: &str) -> watch::Receiver<ClaimStatus> {
         self.last_used = Instant::now();
-        let own = self.own.entry(key).or_insert_with(|| Own {
+        let own = self.own.entry(key.as_bytes().into()).or_insert_with(|| Own {
             revision: None,
             status: watch::Sender::new(ClaimStatus::Waiting),
             contended: watch::Sender::new(true),
@@ -89,25 +124,30 @@ impl NameQueue {
 
     /// Notes that the claim was created at `revision`, and whether it was the first one then.
     pub(super) fn enqueued(&mut self, key: &str, revision: i64, is_first: bool) {
-        if let Some(own) = self.own.get_mut(key) {
+        if let Some(own) = self.own.get_mut(key.as_bytes()) {
             own.revision = Some(revision);
             if is_first {
                 advance(&own.status, ClaimStatus::Granted);
             }
         }
-        self.settle(key);
+        self.settle(key.as_bytes());
     }
 
     /// The revision at which one of this process's claims was created, if known.
     pub(super) fn revision_of(&self, key: &str) -> Option<i64> {
-        self.own.get(key).and_then(|own| own.revision)
+        self.own.get(key.as_bytes()).and_then(|own| own.revision)
     }
 
     /// Notes that the claim is not in the queue any more.
     pub(super) fn released(&mut self, key: &str) {
+        self.forget(key.as_bytes());
+    }
+
+    fn forget(&mut self, key: &[u8]) {
         self.last_used = Instant::now();
         if let Some(own) = self.own.remove(key) {
             advance(&own.status, ClaimStatus::Gone);
+            shrink(&mut self.own);
         }
         let waiter = self.first_waiter();
         self.remove(key);
@@ -115,7 +155,7 @@ impl NameQueue {
     }
 
     /// Notes that a transaction found this key, created at `revision`, to be the first.
-    pub(super) fn is_first(&self, key: &str, revision: i64) {
+    pub(super) fn is_first(&self, key: &[u8], revision: i64) {
         match self.own.get(key) {
             Some(own) if own.revision == Some(revision) => {
                 advance(&own.status, ClaimStatus::Granted);
@@ -131,10 +171,10 @@ impl NameQueue {
 
     /// Forgets the claims on this lease, which have ended with it or will.
     pub(super) fn remove_lease(&mut self, lease: &str) {
-        let begins = format!("{}{lease}-", self.prefix);
+        let begins = format!("{}{lease}-", self.prefix).into_bytes();
         let ended: Vec<_> = self.own.keys().filter(|k| k.starts_with(&begins)).cloned().collect();
         for key in ended {
-            self.released(&key);
+            self.forget(&key);
         }
     }
 
@@ -147,25 +187,29 @@ impl NameQueue {
 
     /// Tells whether a claim stands behind `key` once that is the first; `true` while not known.
     pub(super) fn contended(&self, key: &str) -> Option<watch::Receiver<bool>> {
-        self.own.get(key).map(|own| own.contended.subscribe())
+        self.own.get(key.as_bytes()).map(|own| own.contended.subscribe())
     }
 
     /// Applies what the watch said, one answer at a time: all events of one revision come together.
     pub(super) fn apply(&mut self, events: Vec<KeyEvent>) {
         if let Some(early) = &mut self.early {
             early.extend(events);
+            if early.len() > MAX_EARLY {
+                let dropped = std::mem::take(early);
+                self.dropped = dropped.iter().map(|e| e.mod_revision).fold(self.dropped, i64::max);
+            }
             return;
         }
         let known = self.known_revision;
         let mut touched = Vec::new();
         for event in events {
-            if event.mod_revision <= known || !keys::is_claim(event.key.as_bytes(), &self.prefix) {
+            if event.mod_revision <= known || !keys::is_claim(&event.key, &self.prefix) {
                 continue;
             }
             self.known_revision = self.known_revision.max(event.mod_revision);
             let waiter = self.first_waiter();
             match event.created {
-                Some(created) => self.insert(event.key.clone(), created, Instant::now()),
+                Some(created) => self.insert(&event.key, created, Instant::now()),
                 None => self.remove(&event.key),
             }
             self.note_first(waiter);
@@ -178,8 +222,12 @@ impl NameQueue {
     }
 
     /// Takes a list of all keys under the prefix, complete as of `revision`, that was asked for when
-    /// [`latest_revision`](Self::latest_revision) was `latest`.
-    pub(super) fn load(&mut self, keys: Vec<(String, i64)>, revision: i64, latest: i64) {
+    /// [`latest_revision`](Self::latest_revision) was `latest`. `false` if another one is needed.
+    #[must_use]
+    pub(super) fn load(&mut self, keys: &[(Key, i64)], revision: i64, latest: i64) -> bool {
+        if self.early.is_some() && revision < self.dropped {
+            return false;
+        }
         if revision < latest {
             // the store was put back to an earlier state: what it granted since counts no more
             tracing::error!(prefix = self.prefix, revision, latest, "the revisions went back");
@@ -188,31 +236,45 @@ impl NameQueue {
             }
         } else if self.early.is_none() && revision < self.known_revision {
             // what the watch said since is newer, and complete as well
-            return;
+            return true;
         }
         let waiter = self.first_waiter();
         let before = std::mem::take(&mut self.members);
         self.revisions.clear();
         for (key, created) in keys {
-            if keys::is_claim(key.as_bytes(), &self.prefix) {
-                let since = before.get(&created).map_or_else(Instant::now, |known| known.since);
-                self.insert(key, created, since);
+            if keys::is_claim(key, &self.prefix) {
+                let known = before.get(&(*created, Arc::clone(key)));
+                let since = known.copied().unwrap_or_else(Instant::now);
+                self.insert(key, *created, since);
             }
         }
+        shrink(&mut self.revisions);
         self.note_first(waiter);
         self.known_revision = revision;
         let early = self.early.take().unwrap_or_default();
         self.apply(early);
-        let own: Vec<String> = self.own.keys().cloned().collect();
-        for key in own {
-            self.settle(&key);
+        for key in self.own.keys() {
+            self.settle(key);
         }
         self.settle_first();
+        true
+    }
+
+    /// Notes that etcd denied a look at this queue, which was asked for when
+    /// [`latest_revision`](Self::latest_revision) was `latest`. Claims that wait would wait for ever,
+    /// unless there is a watcher from better times.
+    pub(super) fn denied(&mut self, latest: i64) {
+        let is_left_alone =
+            |own: &&Own| own.revision.is_some_and(|r| r <= latest) && own.is_waiting();
+        for own in self.own.values().filter(is_left_alone).filter(|_| self.early.is_some()) {
+            advance(&own.status, ClaimStatus::Gone);
+        }
     }
 
     /// Notes that the watch broke: from now on events are missing, until the next list.
     pub(super) fn unwatched(&mut self) {
         self.early = Some(Vec::new());
+        self.dropped = 0;
         for own in self.own.values() {
             set(&own.contended, true);
         }
@@ -232,15 +294,14 @@ impl NameQueue {
         }
     }
 
-    /// Keys that this process made (their lease is one of `leases`) but does not know: requests that
-    /// were given up and carried out all the same. They would block the lock for as long as the
-    /// session lives.
-    pub(super) fn orphans(&self, is_own_lease: impl Fn(&str) -> bool) -> Vec<String> {
-        let is_orphan = |key: &&String| {
-            let Some((lease, _)) = key[self.prefix.len()..].split_once('-') else { return false };
-            is_own_lease(lease) && !self.own.contains_key(*key)
-        };
-        self.members.values().map(|member| &member.key).filter(is_orphan).cloned().collect()
+    /// Whether it is the key of a claim that this process made (its lease is one of ours) but does not
+    /// know: a request that was given up and carried out all the same. It would block the lock for as
+    /// long as the session lives.
+    pub(super) fn is_orphan(&self, key: &[u8], is_own_lease: impl Fn(&str) -> bool) -> bool {
+        let lease = key.get(self.prefix.len()..).and_then(|rest| rest.split(|b| *b == b'-').next());
+        let is_own =
+            lease.and_then(|lease| std::str::from_utf8(lease).ok()).is_some_and(is_own_lease);
+        is_own && !self.own.contains_key(key) && self.revisions.contains_key(key)
     }
 
     /// How many of this process's claims are known.
@@ -253,21 +314,46 @@ impl NameQueue {
         !self.own.is_empty()
     }
 
+    /// Whether any of this process's claims wait.
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.own.values().any(Own::is_waiting)
+    }
+
+    /// Since when it should be read again, if it is time: in case its watcher has stopped telling, or
+    /// there is none.
+    pub(super) fn due_since(&self) -> Option<Instant> {
+        let claims = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
+        let due = self.last_read + REREAD_EVERY + REREAD_LATER.saturating_mul(claims);
+        let is_wanted = self.is_used() || !self.is_current();
+        (is_wanted && self.is_readable() && due <= Instant::now()).then_some(due)
+    }
+
+    /// Whether a list is of use now.
+    pub(super) fn is_readable(&self) -> bool {
+        matches!(self.watcher, Watcher::Created(_) | Watcher::Refused(_))
+    }
+
+    /// Notes that it is being read.
+    pub(super) fn reading(&mut self) {
+        self.last_read = Instant::now();
+    }
+
     /// Whether it need not be watched any more.
     pub(super) fn is_idle(&self) -> bool {
-        self.own.is_empty() && self.last_used.elapsed() >= LINGER
+        let is_asked = matches!(self.watcher, Watcher::Asked(_));
+        self.own.is_empty() && !is_asked && self.last_used.elapsed() >= LINGER
     }
 
     /// What the watch has told, for somebody who only looks. The queue is watched for a while from now.
     pub(super) fn sighting(&mut self) -> Sighting {
         self.last_used = Instant::now();
         let holder = self.history.holder();
-        let claim = |(revision, member): (&i64, &Member)| SeenClaim {
+        let claim = |((revision, key), since): (&(i64, Key), &Instant)| SeenClaim {
             revision: *revision,
-            lease: lease_of(&member.key, &self.prefix),
+            lease: lease_of(key, &self.prefix),
             since: holder
                 .filter(|holder| holder.revision == *revision)
-                .map_or(member.since, |holder| holder.since),
+                .map_or(*since, |holder| holder.since),
         };
         Sighting {
             is_current: self.is_current(),
@@ -278,31 +364,32 @@ impl NameQueue {
 
     /// Since when somebody waits behind the first claim.
     fn first_waiter(&self) -> Option<Instant> {
-        self.members.values().nth(1).map(|member| member.since)
+        self.members.values().nth(1).copied()
     }
 
     /// Tells the history who is first now; `waiter` waited before the change.
     fn note_first(&mut self, waiter: Option<Instant>) {
         let first = self.members.first_key_value();
-        let first = first.map(|(revision, m)| (*revision, lease_of(&m.key, &self.prefix)));
+        let first = first.map(|((revision, key), _)| (*revision, lease_of(key, &self.prefix)));
         self.history.first_is(first, waiter);
     }
 
-    fn insert(&mut self, key: String, created: i64, since: Instant) {
-        if let Some(earlier) = self.revisions.insert(key.clone(), created) {
-            self.members.remove(&earlier);
+    fn insert(&mut self, key: &Key, created: i64, since: Instant) {
+        if let Some(earlier) = self.revisions.insert(Arc::clone(key), created) {
+            self.members.remove(&(earlier, Arc::clone(key)));
         }
-        self.members.insert(created, Member { key, since });
+        self.members.insert((created, Arc::clone(key)), since);
     }
 
-    fn remove(&mut self, key: &str) {
-        if let Some(created) = self.revisions.remove(key) {
-            self.members.remove(&created);
+    fn remove(&mut self, key: &[u8]) {
+        if let Some((key, created)) = self.revisions.remove_entry(key) {
+            self.members.remove(&(created, key));
+            shrink(&mut self.revisions);
         }
     }
 
     /// Tells one of this process's claims if it is gone or granted.
-    fn settle(&self, key: &str) {
+    fn settle(&self, key: &[u8]) {
         let Some(Own { revision: Some(revision), status, .. }) = self.own.get(key) else { return };
         // while events may be missing, nothing is concluded: the gap may be a whole new cluster, whose
         // revisions begin anew
@@ -310,15 +397,15 @@ impl NameQueue {
             return;
         }
         match self.members.first_key_value() {
-            _ if !self.members.contains_key(revision) => advance(status, ClaimStatus::Gone),
-            Some((first, _)) if first == revision => advance(status, ClaimStatus::Granted),
+            _ if self.revisions.get(key) != Some(revision) => advance(status, ClaimStatus::Gone),
+            Some(((_, first), _)) if **first == *key => advance(status, ClaimStatus::Granted),
             _ => {}
         }
     }
 
     /// Whoever is first now may be one of ours.
     fn settle_first(&self) {
-        if let Some((_, Member { key, .. })) = self.members.first_key_value() {
+        if let Some(((_, key), _)) = self.members.first_key_value() {
             self.settle(key);
             if let Some(own) = self.own.get(key).filter(|_| self.early.is_none()) {
                 set(&own.contended, self.members.len() > 1);
@@ -327,11 +414,24 @@ impl NameQueue {
     }
 }
 
+impl Own {
+    fn is_waiting(&self) -> bool {
+        *self.status.borrow() == ClaimStatus::Waiting
+    }
+}
+
+/// Gives memory back that a map does not need any more.
+pub(super) fn shrink<K: Eq + Hash, V>(map: &mut HashMap<K, V>) {
+    if map.len() < map.capacity() / 4 {
+        map.shrink_to(map.len() * 2);
+    }
+}
+
 /// The lease that a claim hangs on, which its key begins with; 0 if it does not.
-fn lease_of(key: &str, prefix: &str) -> i64 {
-    let rest = key.get(prefix.len()..).unwrap_or_default();
-    let lease = rest.split('-').next().unwrap_or_default();
-    i64::from_str_radix(lease, 16).unwrap_or(0)
+fn lease_of(key: &[u8], prefix: &str) -> i64 {
+    let lease = key.get(prefix.len()..).and_then(|rest| rest.split(|b| *b == b'-').next());
+    let lease = lease.and_then(|lease| std::str::from_utf8(lease).ok());
+    lease.and_then(|lease| i64::from_str_radix(lease, 16).ok()).unwrap_or(0)
 }
 
 fn set(flag: &watch::Sender<bool>, to: bool) {
@@ -352,11 +452,16 @@ mod tests {
     use super::*;
 
     fn put(key: &str, revision: i64) -> KeyEvent {
-        KeyEvent { key: key.into(), mod_revision: revision, created: Some(revision) }
+        KeyEvent { key: key.as_bytes().into(), mod_revision: revision, created: Some(revision) }
     }
 
     fn delete(key: &str, revision: i64) -> KeyEvent {
-        KeyEvent { key: key.into(), mod_revision: revision, created: None }
+        KeyEvent { key: key.as_bytes().into(), mod_revision: revision, created: None }
+    }
+
+    fn load(queue: &mut NameQueue, keys: &[(&str, i64)], revision: i64, latest: i64) -> bool {
+        let keys: Vec<_> = keys.iter().map(|(key, at)| (key.as_bytes().into(), *at)).collect();
+        queue.load(&keys, revision, latest)
     }
 
     fn is_contended(queue: &NameQueue) -> bool {
@@ -366,8 +471,8 @@ mod tests {
     /// A queue with a foreign holder at 5 and an own claim at 7, synced at 7.
     fn waiting() -> (NameQueue, watch::Receiver<ClaimStatus>) {
         let mut queue = NameQueue::new("a");
-        let status = queue.expect("a/1-1".into());
-        queue.load(vec![("a/9-1".into(), 5)], 6, 0);
+        let status = queue.expect("a/1-1");
+        assert!(load(&mut queue, &[("a/9-1", 5)], 6, 0));
         queue.enqueued("a/1-1", 7, false);
         queue.apply(vec![put("a/1-1", 7)]);
         (queue, status)
@@ -394,12 +499,12 @@ mod tests {
     #[tokio::test]
     async fn events_before_the_list_are_kept() {
         let mut queue = NameQueue::new("a");
-        let status = queue.expect("a/1-1".into());
+        let status = queue.expect("a/1-1");
         queue.enqueued("a/1-1", 7, false);
         queue.apply(vec![put("a/1-1", 7)]);
         queue.apply(vec![delete("a/9-1", 8)]);
         assert_eq!(*status.borrow(), ClaimStatus::Waiting, "nobody knows yet who else is there");
-        queue.load(vec![("a/9-1".into(), 5), ("a/1-1".into(), 7)], 7, 7);
+        assert!(load(&mut queue, &[("a/9-1", 5), ("a/1-1", 7)], 7, 7));
         assert_eq!(*status.borrow(), ClaimStatus::Granted);
     }
 
@@ -408,7 +513,7 @@ mod tests {
     async fn an_old_list_is_ignored() {
         let (mut queue, status) = waiting();
         queue.apply(vec![delete("a/9-1", 8)]);
-        queue.load(vec![("a/9-1".into(), 5)], 6, 6);
+        assert!(load(&mut queue, &[("a/9-1", 5)], 6, 6));
         assert_eq!(*status.borrow(), ClaimStatus::Granted);
         assert!(!is_contended(&queue));
     }
@@ -417,9 +522,9 @@ mod tests {
     #[tokio::test]
     async fn keys_of_longer_names_are_ignored() {
         let mut queue = NameQueue::new("a");
-        let status = queue.expect("a/1-1".into());
+        let status = queue.expect("a/1-1");
         queue.enqueued("a/1-1", 7, false);
-        queue.load(vec![("a/b/9-1".into(), 5), ("a/1-1".into(), 7), ("a/b/9-2".into(), 8)], 8, 7);
+        assert!(load(&mut queue, &[("a/b/9-1", 5), ("a/1-1", 7), ("a/b/9-2", 8)], 8, 7));
         assert_eq!(*status.borrow(), ClaimStatus::Granted);
         assert!(!is_contended(&queue));
     }
@@ -446,7 +551,7 @@ mod tests {
         queue.unwatched();
         queue.apply(vec![delete("a/9-1", 12)]);
         assert_eq!(*status.borrow(), ClaimStatus::Waiting);
-        queue.load(vec![("a/1-1".into(), 7)], 12, 7);
+        assert!(load(&mut queue, &[("a/1-1", 7)], 12, 7));
         assert_eq!(*status.borrow(), ClaimStatus::Granted);
     }
 
@@ -455,7 +560,8 @@ mod tests {
     async fn orphans_are_found() {
         let (mut queue, _status) = waiting();
         queue.apply(vec![put("a/1-2", 9), put("a/2-1", 10), put("a/1", 11)]);
-        assert_eq!(queue.orphans(|lease| lease == "1"), ["a/1-2"]);
+        let is_orphan = |key: &str| queue.is_orphan(key.as_bytes(), |lease| lease == "1");
+        assert_eq!(["a/1-1", "a/1-2", "a/2-1"].map(is_orphan), [false, true, false]);
     }
 
     /// Goal: when a release makes room for another claim of ours, no event is waited for; but only what
@@ -464,13 +570,13 @@ mod tests {
     async fn a_release_grants_what_it_found_first() {
         let (mut queue, first) = waiting();
         queue.apply(vec![delete("a/9-1", 8)]);
-        let second = queue.expect("a/1-2".into());
+        let second = queue.expect("a/1-2");
         queue.enqueued("a/1-2", 9, false);
         queue.apply(vec![put("a/1-2", 9)]);
         queue.released("a/1-1");
         assert_eq!(*first.borrow(), ClaimStatus::Gone);
         assert_eq!(*second.borrow(), ClaimStatus::Waiting);
-        queue.is_first("a/1-2", 9);
+        queue.is_first(b"a/1-2", 9);
         assert_eq!(*second.borrow(), ClaimStatus::Granted);
         queue.apply(vec![delete("a/1-1", 10)]);
         assert_eq!(*second.borrow(), ClaimStatus::Granted);
@@ -485,7 +591,7 @@ mod tests {
         assert_eq!(*status.borrow(), ClaimStatus::Granted);
         let latest = queue.latest_revision();
         queue.unwatched();
-        queue.load(vec![("a/2-1".into(), 3)], 4, latest);
+        assert!(load(&mut queue, &[("a/2-1", 3)], 4, latest));
         assert_eq!(*status.borrow(), ClaimStatus::Gone);
     }
 
@@ -503,7 +609,7 @@ mod tests {
     async fn a_break_hides_what_was_known() {
         let (mut queue, _status) = waiting();
         queue.unwatched();
-        let later = queue.expect("a/1-2".into());
+        let later = queue.expect("a/1-2");
         queue.enqueued("a/1-2", 6, false);
         assert_eq!(*later.borrow(), ClaimStatus::Waiting);
     }
@@ -512,7 +618,7 @@ mod tests {
     #[tokio::test]
     async fn an_old_event_is_ignored() {
         let (mut queue, _status) = waiting();
-        queue.load(vec![("a/1-1".into(), 7)], 10, 7);
+        assert!(load(&mut queue, &[("a/1-1", 7)], 10, 7));
         queue.apply(vec![put("a/9-2", 9)]);
         assert!(!is_contended(&queue));
     }
@@ -523,7 +629,7 @@ mod tests {
         let (mut queue, status) = waiting();
         queue.apply(vec![delete("a/1-1", 8)]);
         assert_eq!(*status.borrow(), ClaimStatus::Gone);
-        queue.is_first("a/1-1", 7);
+        queue.is_first(b"a/1-1", 7);
         assert_eq!(*status.borrow(), ClaimStatus::Gone);
         queue.enqueued("a/1-1", 7, true);
         assert_eq!(*status.borrow(), ClaimStatus::Gone);

@@ -1,9 +1,11 @@
 //! All queues of one backend, shared by its requests and its watch.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::queue::NameQueue;
+use tokio::time::Instant;
+
+use super::queue::{Key, NameQueue, Watcher, shrink};
 
 /// The queues that are watched, and the leases whose keys are ours.
 #[derive(Debug, Default)]
@@ -19,6 +21,10 @@ struct State {
 }
 
 impl Queues {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Works with the queue of `name`, making it if there is none; the second part of the answer
     /// tells whether it is new, and so has to be watched from now on.
     pub(super) fn with_or_new<T>(
@@ -26,7 +32,7 @@ impl Queues {
         name: &Arc<str>,
         work: impl FnOnce(&mut NameQueue) -> T,
     ) -> (T, bool) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         let mut is_new = false;
         let queue = state.by_name.entry(Arc::clone(name)).or_insert_with(|| {
             is_new = true;
@@ -37,36 +43,54 @@ impl Queues {
 
     /// Works with the queue of `name` if there is one.
     pub(super) fn with<T>(&self, name: &str, work: impl FnOnce(&mut NameQueue) -> T) -> Option<T> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.by_name.get_mut(name).map(work)
-    }
-
-    pub(super) fn names(&self) -> Vec<Arc<str>> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.by_name.keys().cloned().collect()
+        self.state().by_name.get_mut(name).map(work)
     }
 
     /// How many claims of this process are known.
     pub(super) fn count_own(&self) -> usize {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.by_name.values().map(NameQueue::count_own).sum()
+        self.state().by_name.values().map(NameQueue::count_own).sum()
     }
 
-    /// Removes the queue if nobody needs it; `true` if it did.
-    pub(super) fn remove_if_idle(&self, name: &str) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_idle = state.by_name.get(name).is_some_and(NameQueue::is_idle);
-        is_idle && state.by_name.remove(name).is_some()
+    /// Removes at most `limit` queues that nobody needs any more, and tells who watched them.
+    pub(super) fn remove_idle(&self, limit: usize) -> Vec<Watcher> {
+        let mut state = self.state();
+        let idle = state.by_name.iter().filter(|(_, queue)| queue.is_idle()).take(limit);
+        let idle: Vec<_> = idle.map(|(name, queue)| (Arc::clone(name), queue.watcher())).collect();
+        for (name, _) in &idle {
+            state.by_name.remove(name);
+        }
+        shrink(&mut state.by_name);
+        idle.into_iter().map(|(_, watcher)| watcher).collect()
+    }
+
+    /// At most `limit` queues to read again. Half of them are those that have waited longest for it,
+    /// and half are chosen so among those in which a claim of ours waits.
+    pub(super) fn due(&self, limit: usize) -> Vec<Arc<str>> {
+        let mut state = self.state();
+        let mut due: Vec<(bool, Instant, Arc<str>)> = Vec::new();
+        for (name, queue) in &state.by_name {
+            if let Some(since) = queue.due_since() {
+                due.push((!queue.is_waited_for(), since, Arc::clone(name)));
+            }
+        }
+        due.sort_unstable();
+        let mut chosen: Vec<_> = due.drain(..due.len().min(limit / 2)).collect();
+        due.sort_unstable_by_key(|(_, since, _)| *since);
+        chosen.extend(due.into_iter().take(limit - chosen.len()));
+        let chosen: Vec<_> = chosen.into_iter().map(|(.., name)| name).collect();
+        for name in &chosen {
+            state.by_name.get_mut(name).map(NameQueue::reading);
+        }
+        chosen
     }
 
     pub(super) fn add_lease(&self, id: i64) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.leases.insert(format!("{id:x}"));
+        self.state().leases.insert(format!("{id:x}"));
     }
 
     /// Forgets a lease and all claims on it, which are gone or will be.
     pub(super) fn remove_lease(&self, id: i64) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         let lease = format!("{id:x}");
         state.leases.remove(&lease);
         for queue in state.by_name.values_mut() {
@@ -74,10 +98,12 @@ impl Queues {
         }
     }
 
-    /// Keys of ours in the queue of `name` that nobody knows of: see [`NameQueue::orphans`].
-    pub(super) fn orphans(&self, name: &str) -> Vec<String> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Those of `keys` in the queue of `name` that are ours and that nobody knows of: see
+    /// [`NameQueue::is_orphan`].
+    pub(super) fn orphans(&self, name: &str, mut keys: Vec<Key>) -> Vec<Key> {
+        let state = self.state();
         let Some(queue) = state.by_name.get(name) else { return Vec::new() };
-        queue.orphans(|lease| state.leases.contains(lease))
+        keys.retain(|key| queue.is_orphan(key, |lease| state.leases.contains(lease)));
+        keys
     }
 }

@@ -6,12 +6,16 @@ use etcd_client::{Client, Compare, CompareOp, GetOptions, KeyValue, PutOptions, 
 
 use super::endpoints::Answer;
 use super::failure::{claim_gone, malformed};
-use super::ranges::{Ranges, first_of, list_options, member};
+use super::queue::Key;
+use super::ranges::{Ranges, first_of, list, member};
 use super::{EtcdBackend, keys, token};
 use crate::lock::{
     BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, Place, QueueEntry,
     Released,
 };
+
+/// How many keys a try looks at if the queue is not empty: any claim among them decides.
+const SOME: i64 = 16;
 
 impl EtcdBackend {
     pub(super) async fn grant_lease(&self, ttl: Duration) -> Result<Lease, BackendError> {
@@ -99,42 +103,47 @@ impl EtcdBackend {
         let key = claim.key();
         let prefix = keys::prefix(&claim.name);
         let is_empty = Compare::create_revision(prefix.as_str(), CompareOp::Equal, 0).with_prefix();
-        let whole = GetOptions::new().with_prefix().with_keys_only();
+        let some = GetOptions::new().with_prefix().with_keys_only().with_limit(SOME);
         let txn = Txn::new()
             .when([is_empty])
             .and_then([put(claim, &key), TxnOp::get(key.as_str(), None)])
-            .or_else([TxnOp::get(prefix.as_str(), Some(whole))]);
+            .or_else([TxnOp::get(prefix.as_str(), Some(some))]);
         let status = self.expect(claim, &key);
         let response = self.endpoints.txn(&txn).await?.value;
         let answers = Ranges::of(&response);
-        match answers.find(&key) {
-            Some(own) => {
-                let revision = own.create_revision();
-                self.queues.with(&claim.name, |queue| queue.enqueued(&key, revision, true));
-                Ok(Some(Place { token: token(response.header(), revision)?, status }))
-            }
-            None if answers.all().any(|kv| keys::is_claim(kv.key(), &prefix)) => {
-                self.queues.with(&claim.name, |queue| queue.released(&key));
-                Ok(None)
-            }
-            // only keys of locks with longer names are there
-            None => {
-                let place = self.put_claim(claim, None).await?;
-                let waits = *place.status.borrow() == ClaimStatus::Waiting;
-                if waits {
-                    // whatever it is, the claim may still be there
-                    let left = |error| BackendError::new(BackendErrorKind::Transient, error);
-                    self.delete_claim(claim).await.map_err(left)?;
+        if let Some(own) = answers.find(&key) {
+            let revision = own.create_revision();
+            self.queues.with(&claim.name, |queue| queue.enqueued(&key, revision, true));
+            return Ok(Some(Place { token: token(response.header(), revision)?, status }));
+        }
+        let is_claimed = answers.all().any(|kv| keys::is_claim(kv.key(), &prefix))
+            || answers.are_more() && self.first_claim(&claim.name).await?.is_some();
+        if is_claimed {
+            self.queues.with(&claim.name, |queue| queue.released(&key));
+            return Ok(None);
+        }
+        // only keys of locks with longer names were there
+        let place = self.put_claim(claim, None).await?;
+        // etcd is asked, since the watch may not have told of the claim yet
+        if *place.status.borrow() == ClaimStatus::Waiting {
+            // whatever it is, the claim may still be there
+            let left = |error| BackendError::new(BackendErrorKind::Transient, error);
+            match self.first_claim(&claim.name).await.map_err(left)? {
+                Some((first, revision)) if *first == *key.as_bytes() => {
+                    self.queues.with(&claim.name, |queue| queue.is_first(&first, revision));
                 }
-                Ok((!waits).then_some(place))
+                _ => {
+                    self.delete_claim(claim).await.map_err(left)?;
+                    return Ok(None);
+                }
             }
         }
+        Ok(Some(place))
     }
 
     /// Makes the claim known before its request is sent, and has its queue watched.
     fn expect(&self, claim: &Claim, key: &str) -> tokio::sync::watch::Receiver<ClaimStatus> {
-        let (status, is_new_name) =
-            self.queues.with_or_new(&claim.name, |queue| queue.expect(key.to_owned()));
+        let (status, is_new_name) = self.queues.with_or_new(&claim.name, |queue| queue.expect(key));
         if is_new_name {
             // an error means that the backend's thread has ended, which the request will tell
             drop(self.new_names.send(claim.name.clone()));
@@ -160,11 +169,19 @@ impl EtcdBackend {
             // a key of a lock with a longer name stands first: only the whole queue can tell. If it
             // cannot be read now, the watch will.
             Some(_) => {
-                let queue = self.read_queue(&claim.name).await.unwrap_or_default();
-                queue.first().is_some_and(|first| first.key == key)
+                let first = self.first_claim(&claim.name).await.unwrap_or_default();
+                first.is_some_and(|(first, _)| *first == *key.as_bytes())
             }
             None => false,
         }
+    }
+
+    /// The first claim in the queue, and the revision at which it was made.
+    async fn first_claim(&self, name: &str) -> Result<Option<(Key, i64)>, BackendError> {
+        let (_, kvs) = list(&self.endpoints, name, &GetOptions::new().with_keys_only()).await?;
+        let prefix = keys::prefix(name);
+        let claims = kvs.iter().filter(|kv| keys::is_claim(kv.key(), &prefix));
+        Ok(claims.min_by_key(|kv| kv.create_revision()).map(member))
     }
 
     /// Whether a transaction has to read who is first. Not where the watch tells, which comes as soon as
@@ -185,7 +202,7 @@ impl EtcdBackend {
         let otherwise: Vec<_> = first.into_iter().collect();
         let txn = Txn::new().when([self.is_held(claim)]).and_then(changes).or_else(otherwise);
         let Answer { value: response, may_be_second } = self.endpoints.txn(&txn).await?;
-        let first = Ranges::of(&response).last().filter(|_| asks_first).and_then(member);
+        let first = Ranges::of(&response).last().filter(|_| asks_first).map(member);
         self.queues.with(&claim.name, |queue| {
             queue.released(&key);
             if let Some((first, revision)) = first {
@@ -200,13 +217,14 @@ impl EtcdBackend {
     }
 
     pub(super) async fn read_queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
+        let (header, mut kvs) = list(&self.endpoints, name, &GetOptions::new()).await?;
+        kvs.sort_by_key(KeyValue::create_revision);
         let prefix = keys::prefix(name);
-        let response = self.endpoints.get(&prefix, &list_options()).await?;
-        let claims = response.kvs().iter().filter(|kv| keys::is_claim(kv.key(), &prefix));
+        let claims = kvs.iter().filter(|kv| keys::is_claim(kv.key(), &prefix));
         let entry = |kv: &KeyValue| {
             let (label, age) = keys::parse_value(kv.value()).unzip();
             Ok(QueueEntry {
-                token: token(response.header(), kv.create_revision())?,
+                token: token(Some(&header), kv.create_revision())?,
                 lease: kv.lease(),
                 key: String::from_utf8_lossy(kv.key()).into_owned(),
                 label,

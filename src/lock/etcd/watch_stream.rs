@@ -1,118 +1,124 @@
 //! One watch stream with several watchers on it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use etcd_client::{
-    Client, Error, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream,
-};
-use tokio::time::Instant;
+use etcd_client::{Client, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream};
+use futures_util::Stream as _;
+use tokio::time::{Instant, timeout};
 
 use super::endpoints::Endpoints;
-use super::failure::backend_error;
+use super::failure::{backend_error, malformed};
 use super::keys;
 use crate::lock::BackendError;
 
 /// How long etcd may take to make a watcher.
 const CREATED_WITHIN: Duration = Duration::from_secs(5);
 
-/// One stream, and a watcher on it for each lock's queue.
+/// How many watchers etcd is asked for at a time: the requests must not fill what lies between, or both
+/// sides would wait for the other one to read.
+const MAX_ASKED: usize = 64;
+
+/// One stream, and a watcher on it for each of some locks' queues.
 pub(super) struct WatchedStream {
+    /// The id of its first watcher, which tells it from other streams.
+    pub(super) number: i64,
+    /// Whether new watchers are refused: its token has expired, or etcd has forgotten it. Those that
+    /// are there go on.
+    pub(super) is_stale: bool,
+    pub(super) is_broken: bool,
     sender: WatchRequestSender,
     responses: WatchResponseStream,
-    watchers: HashMap<i64, Watcher>,
-    next_watch_id: i64,
-}
-
-struct Watcher {
-    name: Arc<str>,
-    /// Whether etcd has said that it exists. From then on it misses nothing.
-    is_created: bool,
-    asked_at: Instant,
-}
-
-impl Watcher {
-    fn asked(name: Arc<str>) -> Self {
-        Self { name, is_created: false, asked_at: Instant::now() }
-    }
+    names: HashMap<i64, Arc<str>>,
+    /// The watchers that etcd has not answered for yet. It does so in their order, and a refusal does
+    /// not name the watcher.
+    asked: VecDeque<(i64, Instant)>,
 }
 
 impl WatchedStream {
-    /// Opens a stream, which begins with its first watcher; see [`watch`](Self::watch) for `from`.
+    /// Opens a stream, which begins with its first watcher; see [`watch`](Self::watch).
     pub(super) async fn open(
         endpoints: &Endpoints,
-        first: &Arc<str>,
+        id: i64,
+        name: Arc<str>,
         from: Option<i64>,
     ) -> Result<Self, BackendError> {
         let open = |client: Client| {
-            let prefix = keys::prefix(first);
-            async move { client.watch_client().watch(prefix, Some(watch_options(1, from))).await }
+            let prefix = keys::prefix(&name);
+            async move { client.watch_client().watch(prefix, Some(watch_options(id, from))).await }
         };
         let (sender, responses) = endpoints.ask(open).await?.value.split();
-        let watchers = HashMap::from([(1, Watcher::asked(Arc::clone(first)))]);
-        Ok(Self { sender, responses, watchers, next_watch_id: 2 })
+        let asked = VecDeque::from([(id, Instant::now())]);
+        let names = HashMap::from([(id, name)]);
+        Ok(Self { number: id, is_stale: false, is_broken: false, sender, responses, names, asked })
     }
 
     /// The next answer of any watcher.
-    pub(super) async fn next(&mut self) -> Result<Option<WatchResponse>, Error> {
-        self.responses.message().await
-    }
-
-    /// Adds a watcher, unless there is one for this name. It begins now, or at the revision `from`.
-    pub(super) async fn watch(
+    pub(super) fn poll_next(
         &mut self,
-        name: Arc<str>,
-        from: Option<i64>,
-    ) -> Result<(), BackendError> {
-        if self.watchers.values().any(|watcher| watcher.name == name) {
-            return Ok(());
+        context: &mut Context<'_>,
+    ) -> Poll<Result<WatchResponse, BackendError>> {
+        let next = Pin::new(&mut self.responses).poll_next(context);
+        next.map(|next| match next {
+            Some(response) => response.map_err(backend_error),
+            None => Err(malformed("the watch stream ended")),
+        })
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.asked.len() < MAX_ASKED
+    }
+
+    /// Asks for a watcher of this id. It begins now, or at the revision `from`.
+    pub(super) async fn watch(&mut self, id: i64, name: Arc<str>, from: Option<i64>) {
+        let prefix = keys::prefix(&name);
+        self.asked.push_back((id, Instant::now()));
+        self.names.insert(id, name);
+        let sent = self.sender.watch(prefix, Some(watch_options(id, from)));
+        self.is_broken |= !matches!(timeout(CREATED_WITHIN, sent).await, Ok(Ok(())));
+    }
+
+    /// The watcher for which the next answer to a request is.
+    pub(super) fn answered(&mut self) -> Option<(i64, Arc<str>)> {
+        let (id, _) = self.asked.pop_front()?;
+        Some((id, self.name_of(id)?))
+    }
+
+    pub(super) async fn cancel(&mut self, id: i64) {
+        if self.forget(id).is_some() {
+            let sent = self.sender.cancel(id);
+            self.is_broken |= !matches!(timeout(CREATED_WITHIN, sent).await, Ok(Ok(())));
         }
-        let watch_id = self.next_watch_id;
-        self.next_watch_id += 1;
-        let options = Some(watch_options(watch_id, from));
-        self.sender.watch(keys::prefix(&name), options).await.map_err(backend_error)?;
-        self.watchers.insert(watch_id, Watcher::asked(name));
-        Ok(())
     }
 
-    pub(super) async fn cancel(&mut self, watch_id: i64) -> Result<(), BackendError> {
-        self.forget(watch_id);
-        self.sender.cancel(watch_id).await.map_err(backend_error)
+    /// Notes that the watcher has ended.
+    pub(super) fn forget(&mut self, id: i64) -> Option<Arc<str>> {
+        let name = self.names.remove(&id);
+        super::queue::shrink(&mut self.names);
+        name
     }
 
-    /// Notes that etcd has ended the watcher.
-    pub(super) fn forget(&mut self, watch_id: i64) {
-        self.watchers.remove(&watch_id);
+    pub(super) fn name_of(&self, id: i64) -> Option<Arc<str>> {
+        self.names.get(&id).cloned()
     }
 
-    pub(super) fn set_created(&mut self, watch_id: i64) {
-        if let Some(watcher) = self.watchers.get_mut(&watch_id) {
-            watcher.is_created = true;
-        }
+    /// All watchers: their ids and the locks' names.
+    pub(super) fn watchers(&self) -> impl Iterator<Item = (i64, &Arc<str>)> {
+        self.names.iter().map(|(id, name)| (*id, name))
     }
 
-    /// Whether etcd has been asked for the watcher a while ago and has not made it: the stream does not
-    /// get through, or the credentials that it was opened with count no more.
-    pub(super) fn is_overdue(&self, watch_id: i64) -> bool {
-        let watcher = self.watchers.get(&watch_id);
-        watcher.is_some_and(|w| !w.is_created && w.asked_at.elapsed() >= CREATED_WITHIN)
-    }
-
-    pub(super) fn name_of(&self, watch_id: i64) -> Option<Arc<str>> {
-        self.watchers.get(&watch_id).map(|watcher| Arc::clone(&watcher.name))
-    }
-
-    /// All watchers: their ids, the locks' names, and whether etcd has said that they exist.
-    pub(super) fn watchers(&self) -> Vec<(i64, Arc<str>, bool)> {
-        let watchers = self.watchers.iter();
-        watchers.map(|(id, watcher)| (*id, Arc::clone(&watcher.name), watcher.is_created)).collect()
+    /// Whether etcd has not answered for a watcher for a while: the stream does not get through.
+    pub(super) fn is_overdue(&self) -> bool {
+        self.asked.front().is_some_and(|(_, asked_at)| asked_at.elapsed() >= CREATED_WITHIN)
     }
 }
 
 /// Usually no start revision: see `standing_watch`. The id is ours, so that answers can be told apart before
 /// the first one has come.
-fn watch_options(watch_id: i64, from: Option<i64>) -> WatchOptions {
-    let options = WatchOptions::new().with_prefix().with_watch_id(watch_id);
+fn watch_options(id: i64, from: Option<i64>) -> WatchOptions {
+    let options = WatchOptions::new().with_prefix().with_watch_id(id);
     from.map_or(options.clone(), |from| options.with_start_revision(from))
 }

@@ -113,7 +113,7 @@ async fn renewals_find_the_member_that_answers() {
 }
 
 /// Goal: what a session does not hear of, it does not make up. Method: the watch is on a member that
-/// is frozen; a release through the other one must neither grant the lock to a waiter whose lease is
+/// is frozen; a release that only the other one is asked for must neither grant the lock to a waiter whose lease is
 /// gone nor pass for a release when the claim was gone.
 #[tokio::test]
 async fn nothing_is_concluded_from_a_watch_that_is_silent() {
@@ -128,6 +128,7 @@ async fn nothing_is_concluded_from_a_watch_that_is_silent() {
     let guard = mutex.lock().await.unwrap();
     let waiter = waiter(&mutex, &direct.mutex(&name).unwrap(), 2).await;
     proxy.freeze();
+    assert_eq!(queue_of(&mutex).await.len(), 2, "by the member that answers, as all that follows");
 
     lab.delete(&queue_of(&direct.mutex(&other).unwrap()).await.remove(0)).await;
     let error = deleted.unlock().await.unwrap_err();
