@@ -265,6 +265,14 @@ impl PrivateEtcd {
         flags.chain([text(&keys.password_file)]).collect()
     }
 
+    /// How a person's `etcdctl` gets in.
+    pub(super) fn tool_flags(&self) -> String {
+        let endpoint = format!("--endpoints {}", self.endpoint());
+        let Some(Keys { certificates, password_file, .. }) = &self.keys else { return endpoint };
+        let password = password_file.display();
+        format!("{endpoint} {certificates} --user \"{USER}:$(cat {password})\"")
+    }
+
     /// Gives [`USER`] another password: to the file first, so that whoever authenticates after the
     /// change finds it there.
     ///

@@ -200,6 +200,7 @@ async fn ask_everything(access: RedisAccess) -> Result<(), Box<dyn Error>> {
 /// refused.
 #[tokio::test]
 async fn an_instance_needs_each_of_its_rights_and_no_more() {
+    assert!(include_str!("../../docs/operations.md").contains(RIGHTS.trim()));
     let redis = secured_redis().await;
     let rights: Vec<_> = RIGHTS.split_whitespace().collect();
     let without = |right: &str| {
