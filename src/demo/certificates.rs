@@ -73,8 +73,8 @@ impl Certificates {
 impl std::fmt::Display for Certificates {
     /// The flags by which `etcdctl` and `redis-cli` get them.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (certificate, key) = self.client();
-        let [ca, certificate, key] = [&self.ca(), &certificate, &key].map(|path| path.display());
+        let (ca, (certificate, key)) = (self.ca(), self.client());
+        let (ca, certificate, key) = (ca.display(), certificate.display(), key.display());
         write!(f, "--cacert {ca} --cert {certificate} --key {key}")
     }
 }

@@ -223,7 +223,7 @@ impl PrivateEtcd {
             member.until_ready().await?;
         }
         if options.secured.is_some() {
-            all[0].add_users().await.map_err(|error| system(io::Error::other(error)))?;
+            Box::pin(all[0].add_users()).await.map_err(|error| system(io::Error::other(error)))?;
             all.iter_mut()
                 .flat_map(|member| &mut member.keys)
                 .for_each(|keys| keys.has_users = true);
@@ -351,7 +351,7 @@ impl PrivateEtcd {
                 // nobody else has a certificate of this authority
                 let root = root(&endpoint, keys).await;
                 return match root {
-                    Ok(mut root) => root.get("ready", None).await.is_ok(),
+                    Ok(mut root) => Box::pin(root.get("ready", None)).await.is_ok(),
                     Err(_) => false,
                 };
             }
@@ -387,5 +387,6 @@ async fn root(endpoint: &str, keys: Option<&Keys>) -> Result<Client, etcd_client
             options = options.with_user("root", &keys.root_password);
         }
     }
-    Client::connect([endpoint], Some(options)).await
+    // boxed, as what it asks later: it is large, and seldom needed
+    Box::pin(Client::connect([endpoint], Some(options))).await
 }

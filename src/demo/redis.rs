@@ -273,7 +273,7 @@ impl PrivateRedis {
         until_ready("Redis", &mut self.child, START_TIMEOUT, async || {
             if keys.is_some() {
                 // nobody else has a certificate of this authority
-                return run::<String>(&url, keys, "PING").await.is_ok();
+                return Box::pin(run::<String>(&url, keys, "PING")).await.is_ok();
             }
             // an answer to PING is an error while the data are being loaded
             let pong = probe::redis(port, "PING").await;
