@@ -21,6 +21,7 @@ pub(super) mod code {
 }
 
 const OLD_REVISION: &str = "revision of auth store is old";
+const NO_USER: &str = "user name is empty";
 const AUTH_IS_OFF: &str = "authentication is not enabled";
 
 pub(super) fn backend_error(error: Error) -> BackendError {
@@ -56,10 +57,15 @@ pub(super) fn asks_to_authenticate(error: &Error) -> bool {
         code::UNAUTHENTICATED => true,
         code::INVALID_ARGUMENT if Defence::Reauthentication.is_on() => {
             let message = status.message();
-            message.contains(OLD_REVISION) || message.contains("user name is empty")
+            message.contains(OLD_REVISION) || message.contains(NO_USER)
         }
         _ => false,
     }
+}
+
+/// Whether etcd refused for want of a user.
+pub(super) fn names_no_user(error: &BackendError) -> bool {
+    error.source().is_some_and(|source| source.to_string().contains(NO_USER))
 }
 
 /// Whether the answer to an authentication says that etcd asks nobody who they are.

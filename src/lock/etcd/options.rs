@@ -36,6 +36,10 @@ impl EtcdUser {
         Self { name: name.into(), password: Arc::new(read) }
     }
 
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The name, and the password as it is now.
     pub(crate) async fn credentials(&self) -> Result<(String, String), BackendError> {
         let read = Arc::clone(&self.password);

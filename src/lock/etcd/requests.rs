@@ -5,7 +5,7 @@ use std::time::Duration;
 use etcd_client::{Client, Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
 
 use super::endpoints::Answer;
-use super::failure::{claim_gone, malformed};
+use super::failure::{claim_gone, malformed, names_no_user};
 use super::queue::Key;
 use super::ranges::{Ranges, first_of, list, member};
 use super::{EtcdBackend, keys, token};
@@ -18,7 +18,39 @@ use crate::lock::{
 const SOME: i64 = 16;
 
 impl EtcdBackend {
+    /// Tells early what every claim would be told: that etcd asks for a user and there is none, or that
+    /// the user may do nothing.
+    async fn check_user(&self) -> Result<(), BackendError> {
+        let Some(user) = &self.options.user else {
+            let any = GetOptions::new().with_keys_only().with_limit(1);
+            return match self.endpoints.get(b"/", &any).await {
+                Err(error) if names_no_user(&error) => {
+                    let what = "etcd's authentication is switched on, and no user was given";
+                    Err(BackendError::new(BackendErrorKind::Permanent, what))
+                }
+                Err(error) if error.kind == BackendErrorKind::Transient => Err(error),
+                // a refusal of this key tells nothing of others
+                _ => Ok(()),
+            };
+        };
+        let name = user.name().to_owned();
+        let ask = |mut client: Client| {
+            let name = name.clone();
+            async move { client.user_get(name).await }
+        };
+        match self.endpoints.ask(ask).await {
+            Ok(answer) if answer.value.roles().is_empty() => tracing::warn!(
+                user = name,
+                "etcd will refuse every lock: its user has no role; `etcdctl user grant-role` gives one"
+            ),
+            Err(error) if error.kind == BackendErrorKind::Transient => return Err(error),
+            _ => {}
+        }
+        Ok(())
+    }
+
     pub(super) async fn grant_lease(&self, ttl: Duration) -> Result<Lease, BackendError> {
+        self.check_user().await?;
         // whole seconds, rounded up: a lease that is shorter than asked for would surprise
         let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
         let seconds = i64::try_from(seconds.max(1))

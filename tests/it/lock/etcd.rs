@@ -6,7 +6,7 @@ use std::time::Duration;
 use etcd_client::PutOptions;
 use flash_sale::demo::{EtcdOptions as ServerOptions, PrivateEtcd};
 use flash_sale::lock::{
-    Claim, Guard, LockError, LostReason, Mutex, Released, Session, SessionOptions,
+    Claim, Guard, LockError, LostReason, Mutex, Released, Session, SessionKeeper, SessionOptions,
 };
 use tokio::task::JoinHandle;
 
@@ -223,6 +223,47 @@ async fn a_claim_of_unknown_revision_is_withdrawn() {
     let another = lab.backend();
     assert_eq!(another.release(&claim).await.unwrap(), Released::Done);
     assert_eq!(another.release(&claim).await.unwrap(), Released::Gone);
+}
+
+/// Goal: a program without a runtime can use the lock: etcd's requests and clocks have one of their own.
+#[test]
+fn no_runtime_is_needed() {
+    let servers = tokio::runtime::Runtime::new().unwrap();
+    let lab = servers.block_on(EtcdLab::shared());
+    park_on(async {
+        let session = lab.session().await;
+        let mutex = session.mutex(&lab.name()).unwrap();
+        let guard = mutex.lock_timeout(TTL).await.unwrap();
+        assert_eq!(guard.run(mutex.queue()).await.unwrap().unwrap().len(), 1);
+        let second = mutex.lock_timeout(Duration::from_millis(50)).await;
+        assert!(matches!(second, Err(LockError::Timeout { .. })), "{second:?}");
+        guard.hand_over().await.unwrap().unlock().await.unwrap();
+        let guard = mutex.try_lock().await.unwrap().expect("it is free");
+        servers.block_on(lab.revoke(session.lease().id));
+        guard.lost().await;
+        let keeper = SessionKeeper::start(lab.backend(), SessionOptions::new(TTL));
+        drop(keeper.session().await.unwrap().mutex(mutex.name()).unwrap().lock().await.unwrap());
+        keeper.close().await;
+    });
+}
+
+/// Runs a future on this thread, without a runtime.
+fn park_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let mut context = std::task::Context::from_waker(&waker);
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            std::task::Poll::Ready(output) => return output,
+            std::task::Poll::Pending => std::thread::park(),
+        }
+    }
 }
 
 /// Goal: a lease lives no shorter than was asked for, though etcd counts in seconds.
