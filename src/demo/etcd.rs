@@ -156,7 +156,9 @@ impl PrivateEtcd {
             })?;
         let mut attempt = 1;
         loop {
-            match Self::start_on_free_ports(&program, &create_dir, members, options).await {
+            // boxed, as it is large
+            let start = Self::start_on_free_ports(&program, &create_dir, members, options);
+            match Box::pin(start).await {
                 Err(error) if error.is_port_taken() && attempt < PORT_ATTEMPTS => attempt += 1,
                 result => return result,
             }
@@ -223,7 +225,7 @@ impl PrivateEtcd {
             member.until_ready().await?;
         }
         if options.secured.is_some() {
-            Box::pin(all[0].add_users()).await.map_err(|error| system(io::Error::other(error)))?;
+            all[0].add_users().await.map_err(|error| system(io::Error::other(error)))?;
             all.iter_mut()
                 .flat_map(|member| &mut member.keys)
                 .for_each(|keys| keys.has_users = true);
@@ -387,6 +389,6 @@ async fn root(endpoint: &str, keys: Option<&Keys>) -> Result<Client, etcd_client
             options = options.with_user("root", &keys.root_password);
         }
     }
-    // boxed, as what it asks later: it is large, and seldom needed
+    // boxed, as it is large
     Box::pin(Client::connect([endpoint], Some(options))).await
 }

@@ -129,7 +129,7 @@ impl PrivateRedis {
         let mut attempt = 1;
         loop {
             let dir = create_dir().map_err(ServerError::system("Redis"))?;
-            match Self::start_on_free_port(program.clone(), dir, options).await {
+            match Box::pin(Self::start_on_free_port(program.clone(), dir, options)).await {
                 Err(error) if error.is_port_taken() && attempt < PORT_ATTEMPTS => attempt += 1,
                 result => return result,
             }
@@ -273,7 +273,7 @@ impl PrivateRedis {
         until_ready("Redis", &mut self.child, START_TIMEOUT, async || {
             if keys.is_some() {
                 // nobody else has a certificate of this authority
-                return Box::pin(run::<String>(&url, keys, "PING")).await.is_ok();
+                return run::<String>(&url, keys, "PING").await.is_ok();
             }
             // an answer to PING is an error while the data are being loaded
             let pong = probe::redis(port, "PING").await;
