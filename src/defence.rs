@@ -76,6 +76,9 @@ defences! {
     OwnerByClaim "owner-by-claim";
     /// The queue of a lock is all keys that begin with its name, those of longer names too.
     ExactPrefix "exact-prefix";
+    /// The lock authenticates anew where etcd does not know its token any more, and not where the token
+    /// is older than a change of users or roles.
+    Reauthentication "reauthentication";
     /// Nothing bounds the size of a request, the time that it takes to arrive, and the connections.
     Limits "limits";
 }
@@ -120,6 +123,7 @@ impl Defence {
             Self::OwnThread => Lock::OwnThread,
             Self::OwnerByClaim => Lock::OwnerByClaim,
             Self::ExactPrefix => Lock::ExactPrefix,
+            Self::Reauthentication => Lock::Reauthentication,
             Self::Fence
             | Self::OrderIds
             | Self::AtomicLedger

@@ -24,7 +24,7 @@ const NO_RESULTS: u8 = 2;
 /// The exit code is 0 if every load was answered and accounted for, 1 if not, 2 if there are no
 /// results.
 pub async fn run(options: BenchOptions) -> ExitCode {
-    match bench(&options).await {
+    match Box::pin(bench(&options)).await {
         Ok(results) if results.faults.is_empty() => ExitCode::SUCCESS,
         Ok(_) => FAULTS.into(),
         Err(error) => {

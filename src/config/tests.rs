@@ -1,4 +1,5 @@
-use clap::{CommandFactory, Parser};
+use clap::builder::Resettable;
+use clap::{CommandFactory, FromArgMatches, Parser};
 
 use super::*;
 
@@ -8,11 +9,12 @@ struct Program {
     config: Config,
 }
 
+/// Without the variables: for the tests' own servers, two of them name programs.
 fn parse(flags: &[&str]) -> Result<Config, String> {
     let arguments = std::iter::once("serve").chain(flags.iter().copied());
-    Program::try_parse_from(arguments)
-        .map(|program| program.config)
-        .map_err(|error| error.to_string())
+    let command = Program::command().mut_args(|argument| argument.env(Resettable::Reset));
+    let matches = command.try_get_matches_from(arguments).map_err(|error| error.to_string())?;
+    Ok(Program::from_arg_matches(&matches).expect("they match").config)
 }
 
 /// The defaults are those that the documentation names.
@@ -48,6 +50,8 @@ fn wrong_values_get_a_sentence() {
         ("--etcd", "127.0.0.1:2379", "an etcd address looks like"),
         ("--etcd", "http://a:1,ftp://b", "an etcd address looks like"),
         ("--etcd", "http://root:pw@a:1", "flags of their own"),
+        ("--etcd-cert", "a.pem", "--etcd-key"),
+        ("--redis-key", "a.pem", "--redis-cert"),
         ("--lock-ttl", "30", "a time from 2s to 10m is allowed"),
         ("--lock-ttl", "1s", "a time from 2s to 10m is allowed"),
         ("--queue-length", "0", "a whole number from 1 to 1000000 is allowed"),
@@ -97,6 +101,9 @@ fn secrets_can_come_from_files() {
     std::fs::write(&file, "\n").expect("it can be written");
     let error = parse(&[&flag]).expect("valid").read_files().expect_err("empty");
     assert!(error.to_string().contains("--admin-token-file"), "{error}");
+    let token_for_key = format!("--etcd-ca={}", file.display());
+    let error = parse(&[&token_for_key]).expect("valid").read_files().expect_err("no certificate");
+    assert!(error.to_string().contains("--etcd-ca"), "{error}");
     let missing = format!("--redis-file={}", dir.path().join("none").display());
     let error = parse(&[&missing]).expect("valid").read_files().expect_err("missing");
     assert!(error.to_string().contains("--redis-file"), "{error}");

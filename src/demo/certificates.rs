@@ -70,6 +70,15 @@ impl Certificates {
     }
 }
 
+impl std::fmt::Display for Certificates {
+    /// The flags by which `etcdctl` and `redis-cli` get them.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (ca, (certificate, key)) = (self.ca(), self.client());
+        let (ca, certificate, key) = (ca.display(), certificate.display(), key.display());
+        write!(f, "--cacert {ca} --cert {certificate} --key {key}")
+    }
+}
+
 /// As an argument; the paths are our own, and plain.
 pub(super) fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()

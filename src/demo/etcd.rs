@@ -156,7 +156,9 @@ impl PrivateEtcd {
             })?;
         let mut attempt = 1;
         loop {
-            match Self::start_on_free_ports(&program, &create_dir, members, options).await {
+            // boxed, as it is large
+            let start = Self::start_on_free_ports(&program, &create_dir, members, options);
+            match Box::pin(start).await {
                 Err(error) if error.is_port_taken() && attempt < PORT_ATTEMPTS => attempt += 1,
                 result => return result,
             }
@@ -265,6 +267,14 @@ impl PrivateEtcd {
         flags.chain([text(&keys.password_file)]).collect()
     }
 
+    /// How a person's `etcdctl` gets in.
+    pub(super) fn tool_flags(&self) -> String {
+        let endpoint = format!("--endpoints {}", self.endpoint());
+        let Some(Keys { certificates, password_file, .. }) = &self.keys else { return endpoint };
+        let password = password_file.display();
+        format!("{endpoint} {certificates} --user \"{USER}:$(cat {password})\"")
+    }
+
     /// Gives [`USER`] another password: to the file first, so that whoever authenticates after the
     /// change finds it there.
     ///
@@ -343,7 +353,7 @@ impl PrivateEtcd {
                 // nobody else has a certificate of this authority
                 let root = root(&endpoint, keys).await;
                 return match root {
-                    Ok(mut root) => root.get("ready", None).await.is_ok(),
+                    Ok(mut root) => Box::pin(root.get("ready", None)).await.is_ok(),
                     Err(_) => false,
                 };
             }
@@ -379,5 +389,6 @@ async fn root(endpoint: &str, keys: Option<&Keys>) -> Result<Client, etcd_client
             options = options.with_user("root", &keys.root_password);
         }
     }
-    Client::connect([endpoint], Some(options)).await
+    // boxed, as it is large
+    Box::pin(Client::connect([endpoint], Some(options))).await
 }

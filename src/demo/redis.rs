@@ -69,7 +69,8 @@ impl Keys {
         let users = [
             "user default off".to_owned(),
             format!("user root on >{} ~* &* +@all", keys.root_password),
-            format!("user {USER} on >{password} {}", RIGHTS.trim()),
+            // who sells without a guard needs one right more
+            format!("user {USER} on >{password} {} +incrby", RIGHTS.trim()),
         ];
         write_secret(&dir.join("users.acl"), &users.join("\n"))?;
         Ok(keys)
@@ -128,7 +129,7 @@ impl PrivateRedis {
         let mut attempt = 1;
         loop {
             let dir = create_dir().map_err(ServerError::system("Redis"))?;
-            match Self::start_on_free_port(program.clone(), dir, options).await {
+            match Box::pin(Self::start_on_free_port(program.clone(), dir, options)).await {
                 Err(error) if error.is_port_taken() && attempt < PORT_ATTEMPTS => attempt += 1,
                 result => return result,
             }
@@ -186,6 +187,16 @@ impl PrivateRedis {
         let Some(keys) = &self.keys else { return vec!["--redis".to_owned(), self.url()] };
         let file = ["--redis-file".to_owned(), text(&keys.address_file)];
         file.into_iter().chain(keys.certificates.flags("redis")).collect()
+    }
+
+    /// How a person's `redis-cli` gets in.
+    pub(super) fn tool_flags(&self) -> String {
+        match &self.keys {
+            None => format!("-p {}", self.port),
+            Some(Keys { certificates, address_file, .. }) => {
+                format!("-u \"$(cat {})\" {certificates}", address_file.display())
+            }
+        }
     }
 
     /// Runs `line`, split at spaces, as a user who may do everything.

@@ -210,11 +210,11 @@ impl Show<'_> {
             format!("       -d '{{\"stock\":{stock}}}' 'http://127.0.0.1:{first}/stock'"),
         ];
         if let Some(redis) = &stage.redis {
-            lines.push(format!("  redis-cli -p {} get stock", redis.port()));
+            lines.push(format!("  redis-cli {} get stock", redis.tool_flags()));
         }
         if let (true, Some(etcd)) = (has_queue(self.options.lock), &stage.etcd) {
             lines.push(format!("  curl 'http://127.0.0.1:{first}/lock'"));
-            lines.push(format!("  etcdctl --endpoints {} lock {LOCK_NAME}", etcd.endpoint()));
+            lines.push(format!("  etcdctl {} lock {LOCK_NAME}", etcd.tool_flags()));
             lines.push(
                 "    (holds the lock: nobody can buy until you end it with Ctrl-C)".to_owned(),
             );

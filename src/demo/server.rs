@@ -89,11 +89,11 @@ impl ServerError {
 }
 
 /// The program that `variable` names by its path, or the first of `names` on the `PATH`.
-pub(super) fn find_program(variable: &str, names: &[&str]) -> Option<PathBuf> {
+pub fn find_program(variable: &str, names: &[&str]) -> Option<PathBuf> {
     // for an instance the same variable holds an address
-    let named = std::env::var_os(variable).map(PathBuf::from).filter(|named| named.is_absolute());
-    if named.is_some() {
-        return named;
+    let given = std::env::var_os(variable).map(PathBuf::from).filter(|given| given.is_absolute());
+    if given.is_some() {
+        return given;
     }
     let path = std::env::var_os("PATH")?;
     let dirs: Vec<_> = std::env::split_paths(&path).filter(|dir| dir.is_absolute()).collect();

@@ -56,8 +56,15 @@ mod tests {
     use super::*;
 
     fn explained(lock: LockMode, pass: bool, sold: u64, refused: u64) -> String {
-        let options =
-            DemoOptions { once: true, requests: 500, stock: 300, instances: 2, port: 8080, lock };
+        let options = DemoOptions {
+            once: true,
+            secure: false,
+            requests: 500,
+            stock: 300,
+            instances: 2,
+            port: 8080,
+            lock,
+        };
         let verdict = "FAIL: lost: 1 acknowledged order is not in the ledger".to_owned();
         let unknown = 500 - sold.min(500) - refused;
         let report = Report { pass, verdict, acknowledged_units: sold, sold_out: refused, unknown };

@@ -74,6 +74,8 @@ fn parse(answers: Vec<Value>) -> Option<Server> {
     };
     let run_id = field(&server, "run_id")?;
     let is_replica = field(&replication, "role")? == "slave";
-    let is_cluster = field(&server, "redis_mode").is_some_and(|mode| mode == "cluster");
+    // Valkey calls it by the second name
+    let mode = field(&server, "redis_mode").or_else(|| field(&server, "server_mode"));
+    let is_cluster = mode.is_some_and(|mode| mode == "cluster");
     Some(Server { run_id, is_replica, is_cluster })
 }

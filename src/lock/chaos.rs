@@ -26,6 +26,8 @@ pub enum Defence {
     OwnerByClaim,
     /// A queue is the claims on one name exactly.
     ExactPrefix,
+    /// A token that is older than a change of users or roles is replaced.
+    Reauthentication,
 }
 
 /// The bit of each defence that is off, in this whole process.

@@ -1,22 +1,25 @@
 //! From the configuration to a sale.
 
 use std::error::Error;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
 use super::{Distrust, ServeError};
+use crate::chain::Chain;
 use crate::config::{Config, Servers};
 #[cfg(feature = "chaos")]
 use crate::defence::Defence;
 use crate::inventory::Inventory;
-use crate::lock::{EtcdBackend, SessionKeeper, SessionOptions};
+use crate::lock::{EtcdBackend, LockError, SessionKeeper, SessionOptions};
 use crate::sale::{LockMode, Peer, Sale};
 
 /// How long the start waits for the lock service, to tell at once what waiting does not mend.
 const FIRST_SESSION_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How often the start looks why there is no session yet.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The sale as `config` describes it, for an instance that listens on `port`. It need not be able to
 /// sell yet: as long as the store or the lock service does not answer, the instance is not ready.
@@ -81,7 +84,15 @@ async fn lock_service(config: &Config, instance: &str) -> Result<SessionKeeper, 
     let etcd = EtcdBackend::new(config.servers.etcd_options()?).map_err(refused)?;
     let session_options = SessionOptions::new(config.lock_ttl).label(instance);
     let sessions = SessionKeeper::start(Arc::new(etcd), session_options);
-    match timeout(FIRST_SESSION_TIMEOUT, sessions.session()).await {
+    let opened = async {
+        tokio::select! {
+            opened = sessions.session() => opened.map_err(refused),
+            (what, error) = until_distrust(&sessions) => {
+                Err(ServeError::Distrust { server: "etcd", what, source: error.into() })
+            }
+        }
+    };
+    match timeout(FIRST_SESSION_TIMEOUT, opened).await {
         Ok(Ok(session)) => {
             let ttl = session.lease().ttl;
             if ttl != config.lock_ttl {
@@ -89,13 +100,8 @@ async fn lock_service(config: &Config, instance: &str) -> Result<SessionKeeper, 
                 tracing::warn!("etcd gave the lock a TTL of {ttl}s, not {asked:?}");
             }
         }
-        Ok(Err(error)) => return Err(refused(error)),
-        Err(_) => match sessions.latest_error() {
-            Some(error) if let Some(what) = distrust(&error) => {
-                return Err(ServeError::Distrust { server: "etcd", what, source: error.into() });
-            }
-            _ => tracing::warn!("etcd does not answer yet: not ready until it does"),
-        },
+        Ok(Err(error)) => return Err(error),
+        Err(_) => tracing::warn!("etcd does not answer yet: not ready until it does"),
     }
     Ok(sessions)
 }
@@ -120,31 +126,31 @@ async fn warn_of_weak_settings(inventory: Inventory) {
     }
 }
 
-/// What is wrong if it is that we do not trust the server, or it does not trust us.
+/// What is wrong if it is that we do not trust the server, or it does not trust us. Both clients keep the
+/// errors of TLS as text alone.
 fn distrust(error: &(dyn Error + 'static)) -> Option<Distrust> {
-    use rustls::CertificateError::{
-        Expired, ExpiredContext, NotValidForName, NotValidForNameContext,
-    };
-    let causes = std::iter::successors(Some(error), |error| cause(*error));
-    causes.filter_map(|error| error.downcast_ref()).find_map(|error| match error {
-        rustls::Error::InvalidCertificate(Expired | ExpiredContext { .. }) => {
-            Some(Distrust::Expired)
-        }
-        rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. }) => {
-            Some(Distrust::OtherName)
-        }
-        rustls::Error::InvalidCertificate(_) => Some(Distrust::Unknown),
-        rustls::Error::AlertReceived(_) => Some(Distrust::OfUs),
-        _ => None,
+    let text = Chain(error).to_string();
+    if text.contains("received fatal alert") {
+        return Some(Distrust::OfUs);
+    }
+    let (_, what) = text.split_once("invalid peer certificate: ")?;
+    Some(match what {
+        _ if what.starts_with("certificate expired") => Distrust::Expired,
+        _ if what.starts_with("certificate not valid for name") => Distrust::OtherName,
+        _ => Distrust::Unknown,
     })
 }
 
-/// The cause of an error; two of them keep it to themselves.
-fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
-    match (error.downcast_ref::<io::Error>(), error.downcast_ref::<etcd_client::Error>()) {
-        (Some(error), _) => error.get_ref().map(|inner| inner as &(dyn Error + 'static)),
-        (_, Some(etcd_client::Error::GRpcStatus(status))) => status.source(),
-        _ => error.source(),
+/// Waits until an attempt to open a session has failed for want of trust. The answer of a server that
+/// refuses us may be lost with its connection: then the next attempt shows it.
+async fn until_distrust(sessions: &SessionKeeper) -> (Distrust, LockError) {
+    loop {
+        if let Some(error) = sessions.latest_error()
+            && let Some(what) = distrust(&error)
+        {
+            return (what, error);
+        }
+        sleep(POLL_INTERVAL).await;
     }
 }
 

@@ -366,6 +366,28 @@ async fn port_that_is_taken_meanwhile_is_no_failure() {
     assert!(plays > 1, "the port was taken");
 }
 
+/// Goal: a whole sale over mutual TLS with users, judged as any other, also without a fence and a lock,
+/// which need more of the store.
+#[tokio::test]
+async fn secured_sale() {
+    for (lock, code) in [("etcd", 0), ("etcd-recipe", 0), ("none", 1)] {
+        on_free_ports(async || {
+            let mut demo = Demo::start(&["--secure", "--once", "--lock", lock]);
+            assert_eq!(
+                demo.end().await?.code(),
+                Some(code),
+                "{lock}: {}{}",
+                demo.said,
+                demo.stderr()
+            );
+            assert!(demo.said.contains("mutual TLS and users"), "{}", demo.said);
+            demo.assert_everything_is_gone();
+            Ok(())
+        })
+        .await;
+    }
+}
+
 /// Goal: no two tests of this run get the same ports, though none listens on them yet.
 #[test]
 fn reserved_ports_differ() {

@@ -13,6 +13,7 @@ mod inventory;
 mod lock;
 mod page;
 mod sale;
+mod secured;
 mod servers;
 mod support;
 mod watch;

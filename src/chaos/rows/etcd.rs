@@ -25,7 +25,7 @@ const BREAK: Duration = Duration::from_millis(700);
 /// How soon an order must be answered while etcd takes no writes, on a machine with much to do.
 const PROMPT: Duration = Duration::from_millis(1500);
 
-fn leader_lost() -> Row {
+pub(super) fn leader_lost() -> Row {
     let setup = Setup { etcd_members: 3, ..Setup::USUAL };
     let trial = Trial {
         setup,
@@ -49,7 +49,7 @@ fn leader_lost() -> Row {
     }
 }
 
-fn restarted() -> Row {
+pub(super) fn restarted() -> Row {
     let setup = Setup::USUAL;
     let trial = Trial {
         setup,

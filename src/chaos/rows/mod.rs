@@ -6,6 +6,7 @@ mod etcd;
 mod network;
 mod processes;
 mod redis;
+mod secured;
 
 use super::row::Row;
 
@@ -22,6 +23,7 @@ pub(super) fn all() -> Vec<Row> {
         clients::rows(),
         redis::rows(),
         etcd::rows(),
+        secured::rows(),
         configuration::rows(),
     ]
     .concat()

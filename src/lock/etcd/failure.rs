@@ -5,6 +5,7 @@ use std::io;
 
 use etcd_client::Error;
 
+use crate::lock::chaos::Defence;
 use crate::lock::{BackendError, BackendErrorKind};
 
 /// gRPC status codes (`google.golang.org/grpc/codes`), as far as they are told apart here.
@@ -54,7 +55,7 @@ pub(super) fn asks_to_authenticate(error: &Error) -> bool {
     let Error::GRpcStatus(status) = error else { return false };
     match status.code() as i32 {
         code::UNAUTHENTICATED => true,
-        code::INVALID_ARGUMENT => {
+        code::INVALID_ARGUMENT if Defence::Reauthentication.is_on() => {
             let message = status.message();
             message.contains(OLD_REVISION) || message.contains(NO_USER)
         }

@@ -13,7 +13,7 @@ use tokio::process::Command;
 use tokio::time::Instant;
 
 use super::shop::{Shop, ShopOptions};
-use crate::support::etcd::shared_endpoint;
+use crate::support::etcd::{etcdctl, shared_endpoint};
 
 /// With one place to wait, the second order is turned away at once; the first one gets its unit.
 #[tokio::test]
@@ -55,7 +55,7 @@ async fn waiting_too_long_is_given_up() {
     let options =
         ShopOptions { wait_timeout: Duration::from_millis(200), ..ShopOptions::default() };
     let shop = Shop::selling(5, options).await;
-    let mut etcdctl = Command::new("etcdctl")
+    let mut etcdctl = Command::new(etcdctl())
         .env("ETCDCTL_API", "3")
         .args(["--endpoints", &shop.etcd, "lock", &shop.lock_name])
         .stdout(Stdio::piped())

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::time::Duration;
 
+use flash_sale::demo::server::find_program;
 use flash_sale::demo::{PrivateRedis, Proxy, RedisOptions, ports};
 use flash_sale::inventory::{Inventory, InventoryError, InventoryOptions, Item};
 use tokio::time::{Instant, sleep, timeout};
@@ -48,20 +49,15 @@ async fn a_cluster_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     // the second one is for the other nodes: by itself it is a port of the system's for outgoing connections
     let [port, cluster_port] = ports::free_ports().unwrap();
-    let names = ["redis-server", "valkey-server"];
-    let _server = names
-        .into_iter()
-        .find_map(|name| {
-            tokio::process::Command::new(name)
-                .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
-                .args(["--cluster-enabled", "yes", "--cluster-port", &cluster_port.to_string()])
-                .arg("--dir")
-                .arg(dir.path())
-                .stdout(std::process::Stdio::null())
-                .kill_on_drop(true)
-                .spawn()
-                .ok()
-        })
+    let program = find_program("FLASH_SALE_REDIS", &["redis-server", "valkey-server"]);
+    let _server = tokio::process::Command::new(program.unwrap())
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+        .args(["--cluster-enabled", "yes", "--cluster-port", &cluster_port.to_string()])
+        .arg("--dir")
+        .arg(dir.path())
+        .stdout(std::process::Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
         .unwrap();
     let inventory = Inventory::new(&format!("redis://127.0.0.1:{port}"), IMPATIENT).unwrap();
     let mut told = String::new();

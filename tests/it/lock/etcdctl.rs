@@ -6,6 +6,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
 use super::lab::{EtcdLab, Lab, queue_length};
+use crate::support::etcd::etcdctl;
 use crate::support::within;
 
 /// An `etcdctl lock NAME`: it prints its key when it is granted, and holds until it is told to end.
@@ -16,7 +17,7 @@ struct Etcdctl {
 
 impl Etcdctl {
     fn lock(lab: &EtcdLab, name: &str) -> Self {
-        let mut process = Command::new("etcdctl")
+        let mut process = Command::new(etcdctl())
             .args(["--endpoints", lab.endpoint(), "lock", name])
             .env("ETCDCTL_API", "3")
             .stdin(Stdio::null())

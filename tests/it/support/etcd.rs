@@ -1,9 +1,11 @@
 //! An etcd that many tests share, and lock names in it that they do not.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use flash_sale::demo::server::find_program;
 use flash_sale::demo::{EtcdOptions, PrivateEtcd};
 use flash_sale::lock::{self, EtcdBackend, Session, SessionKeeper, SessionOptions};
 use tokio::sync::OnceCell;
@@ -15,6 +17,12 @@ static SHARED: OnceCell<PrivateEtcd> = OnceCell::const_new();
 pub(crate) async fn shared_endpoint() -> String {
     let start = async || PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
     SHARED.get_or_init(start).await.endpoint()
+}
+
+/// The program `etcdctl` that belongs to the etcd of the tests.
+pub(crate) fn etcdctl() -> PathBuf {
+    let etcd = find_program("FLASH_SALE_ETCD", &["etcd"]);
+    etcd.expect("etcd is installed by `make setup`").with_file_name("etcdctl")
 }
 
 /// A lock name that no other test uses.

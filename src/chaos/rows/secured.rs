@@ -1,0 +1,115 @@
+//! Servers that ask for certificates and users, and change their minds.
+
+use std::time::Duration;
+
+use etcd_client::Permission;
+use futures_util::FutureExt as _;
+use tokio::time::{Instant, sleep};
+
+use super::etcd::{leader_lost, restarted};
+use crate::chaos::error::ChaosError;
+use crate::chaos::row::{Control, Play, Row, Setup, Trial};
+use crate::chaos::scene::Scene;
+use crate::demo::{AuthTokens, etcd, redis};
+
+/// Tokens that do not end during a run.
+const LASTING: u64 = 300;
+
+/// How long those tokens live that do.
+const SHORT: u64 = 2;
+
+pub(super) fn rows() -> Vec<Row> {
+    vec![
+        Row { name: "secured-etcd-killed", ..secured(restarted()) },
+        Row { name: "secured-leader-lost", rounds: 2, ..secured(leader_lost()) },
+        Row {
+            name: "token-expired-simple",
+            fault: "nobody uses a token of etcd's for longer than it lives",
+            ..row(AuthTokens::Simple(SHORT), |scene| outlive(scene).boxed_local(), OUTLIVED)
+        },
+        Row {
+            name: "token-expired-jwt",
+            fault: "the signed tokens of etcd's live for 2 s",
+            ..row(AuthTokens::Jwt(SHORT), |scene| outlive(scene).boxed_local(), OUTLIVED)
+        },
+        role_changed(),
+        Row {
+            name: "password-rotated",
+            fault: "etcd's and Redis' passwords change, and old tokens and connections end",
+            ..row(AuthTokens::Simple(LASTING), |scene| rotate(scene).boxed_local(), ROTATED)
+        },
+    ]
+}
+
+const OUTLIVED: &str = "tokens outlived";
+const CHANGED: &str = "roles changed";
+const ROTATED: &str = "passwords rotated";
+
+/// A row over secured servers; what its controls show, it shows without.
+fn secured(mut row: Row) -> Row {
+    row.trial.setup.secured = Some(AuthTokens::Simple(LASTING));
+    row.controls.clear();
+    row
+}
+
+fn row(tokens: AuthTokens, play: Play, proof: &'static str) -> Row {
+    let trial = Trial {
+        setup: Setup { secured: Some(tokens), ..Setup::USUAL },
+        play,
+        round: Duration::from_secs(4),
+        goes_on_within: Duration::from_secs(2),
+        tolerates: &[],
+        proof,
+    };
+    Row { name: "", fault: "", trial, controls: vec![], rounds: 3, alone: false }
+}
+
+fn role_changed() -> Row {
+    let play: Play = |scene| change_role(scene).boxed_local();
+    let row = row(AuthTokens::Jwt(LASTING), play, CHANGED);
+    let setup = Setup { flags: &["--without", "reauthentication"], ..row.trial.setup };
+    Row {
+        name: "role-changed",
+        fault: "what a user of etcd's may do changes, which makes signed tokens old",
+        controls: vec![Control {
+            without: "reauthentication",
+            trial: Trial { setup, ..row.trial.clone() },
+            breaks: &["I5"],
+        }],
+        ..row
+    }
+}
+
+/// As long as the store stands still, nobody has anything to ask etcd.
+async fn outlive(scene: &mut Scene) -> Result<(), ChaosError> {
+    while scene.next_round().await {
+        let began = Instant::now();
+        let failed = ChaosError::system("Redis cannot be stopped and resumed");
+        scene.redis.child().pause().map_err(&failed)?;
+        sleep(Duration::from_secs(SHORT + 1)).await;
+        scene.redis.child().resume().map_err(&failed)?;
+        scene.evidence.outage(began.elapsed());
+        scene.evidence.saw(OUTLIVED, 1);
+    }
+    Ok(())
+}
+
+async fn change_role(scene: &mut Scene) -> Result<(), ChaosError> {
+    while scene.next_round().await {
+        let mut root = scene.member().root().await?;
+        let more = Permission::read(format!("chaos/{}", scene.evidence.times));
+        root.role_grant_permission(etcd::USER, more).await?;
+        scene.evidence.saw(CHANGED, 1);
+    }
+    Ok(())
+}
+
+async fn rotate(scene: &mut Scene) -> Result<(), ChaosError> {
+    while scene.next_round().await {
+        scene.member().rotate_password().await?;
+        scene.redis.rotate_password().await?;
+        scene.redis.run::<i64>(&format!("CLIENT KILL USER {}", redis::USER)).await?;
+        scene.evidence.saw(ROTATED, 1);
+    }
+    Ok(())
+}

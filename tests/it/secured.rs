@@ -1,0 +1,266 @@
+//! Servers that ask for certificates and users.
+
+use std::error::Error;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser;
+use flash_sale::config::Servers;
+use flash_sale::demo::redis::{RIGHTS, USER};
+use flash_sale::demo::{
+    AuthTokens, Certificates, EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions,
+};
+use flash_sale::inventory::{
+    Inventory, InventoryError, InventoryOptions, Item, Order, OrderId, RedisAccess, Replicas,
+    Warning,
+};
+use flash_sale::lock::{ClusterId, EtcdBackend, Session, SessionOptions, Token};
+use flash_sale::secret::{Secret, SecretSource};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::Command;
+
+use crate::support::store::order;
+use crate::support::{eventually, within};
+
+/// The lock that the user of a secured etcd may use.
+const LOCK: &str = "stock-lock";
+
+#[derive(Parser)]
+struct Flags {
+    #[command(flatten)]
+    servers: Servers,
+}
+
+fn servers(flags: impl IntoIterator<Item = String>) -> Servers {
+    Flags::parse_from(std::iter::once("flash-sale".to_owned()).chain(flags)).servers
+}
+
+async fn secured_etcd(tokens: AuthTokens) -> PrivateEtcd {
+    let options = EtcdOptions { secured: Some(tokens), ..EtcdOptions::default() };
+    PrivateEtcd::start(options).await.unwrap()
+}
+
+async fn secured_redis() -> PrivateRedis {
+    let options = RedisOptions { secured: true, ..RedisOptions::default() };
+    PrivateRedis::start(options).await.unwrap()
+}
+
+fn flags_of(etcd: &PrivateEtcd) -> Vec<String> {
+    [vec!["--etcd".to_owned(), etcd.endpoint()], etcd.flags()].concat()
+}
+
+async fn session(etcd: &PrivateEtcd) -> Session {
+    let options = servers(flags_of(etcd)).etcd_options().unwrap();
+    let backend = Arc::new(EtcdBackend::new(options).unwrap());
+    Session::open(backend, SessionOptions::new(Duration::from_secs(10))).await.unwrap()
+}
+
+/// Goal: the lock is what it is over mutual TLS, with both kinds of token, and after a restart that lost
+/// them and a password that was changed; a name beyond the role is refused.
+#[tokio::test]
+async fn the_lock_over_mutual_tls() {
+    for tokens in [AuthTokens::Simple(300), AuthTokens::Jwt(300)] {
+        let mut etcd = secured_etcd(tokens).await;
+        let (one, other) = (session(&etcd).await, session(&etcd).await);
+        let first = one.mutex(LOCK).unwrap().lock().await.unwrap();
+        let mutex = other.mutex(LOCK).unwrap();
+        let waiter = tokio::spawn(async move { mutex.lock().await });
+        etcd.rotate_password().await.unwrap();
+        etcd.restart().await.unwrap();
+        first.unlock().await.unwrap();
+        let second = within("the waiter is granted", waiter).await.unwrap().unwrap();
+        second.unlock().await.unwrap();
+        let item = one.mutex(&format!("{LOCK}:tea")).unwrap().lock().await.unwrap();
+        item.unlock().await.unwrap();
+        one.mutex("beyond").unwrap().try_lock().await.unwrap_err();
+    }
+}
+
+/// How `serve` ends with these flags, and what it says. Where the server refuses, its answer may be lost
+/// with the connection, so that the start takes it for one that is away: then it is started again.
+async fn refusal(flags: &[String]) -> String {
+    let mut serve = Command::new(env!("CARGO_BIN_EXE_flash-sale"));
+    serve.args(["serve", "--listen", "127.0.0.1:0"]).args(flags);
+    serve.stdin(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    let told = async {
+        loop {
+            let mut started = serve.spawn().unwrap();
+            let mut lines = BufReader::new(started.stderr.take().unwrap()).lines();
+            while let Some(line) = lines.next_line().await.unwrap() {
+                if line.starts_with("flash-sale: ") {
+                    assert_eq!(started.wait().await.unwrap().code(), Some(1));
+                    return line;
+                }
+                if line.contains("listening on") {
+                    break;
+                }
+            }
+        }
+    };
+    within("it ends", told).await
+}
+
+/// These flags without some, each with its value, and with others.
+fn with(flags: &[String], without: &[&str], others: &[(&str, &Path)]) -> Vec<String> {
+    let pairs = flags.chunks(2).filter(|pair| !without.contains(&pair[0].as_str()));
+    let mut all: Vec<_> = pairs.flatten().cloned().collect();
+    for (flag, path) in others {
+        all.extend([(*flag).to_owned(), path.display().to_string()]);
+    }
+    all
+}
+
+/// Goal: whoever comes with the wrong certificate, without one, to a server of another authority, or
+/// with a wrong password, is told so at the start, in words that name the flag.
+#[tokio::test]
+async fn a_start_without_trust_says_what_to_do() {
+    let (etcd, redis) = (secured_etcd(AuthTokens::Simple(300)).await, secured_redis().await);
+    let right = [flags_of(&etcd), redis.flags()].concat();
+    let dir = tempfile::tempdir().unwrap();
+    let foreign = Certificates::create_in(dir.path()).unwrap();
+    let (certificate, key) = foreign.client();
+    let (file, nonsense) = (dir.path().join("password"), dir.path().join("nonsense"));
+    std::fs::write(&file, "wrong\n").unwrap();
+    std::fs::write(&nonsense, "-----BEGIN CERTIFICATE-----\n?\n-----END CERTIFICATE-----\n")
+        .unwrap();
+    let address = dir.path().join("address");
+    std::fs::write(&address, format!("rediss://{USER}:wrong@127.0.0.1:{}", redis.port())).unwrap();
+    for server in ["etcd", "redis"] {
+        let [ca, cert, key_flag] = ["ca", "cert", "key"].map(|part| format!("--{server}-{part}"));
+        let (ca, cert, key_flag) = (ca.as_str(), cert.as_str(), key_flag.as_str());
+        let ours = format!("--{server}: ");
+        for (without, others, sentence) in [
+            (vec![ca], vec![(ca, foreign.ca())], "signed by an authority that is trusted here"),
+            (vec![ca], vec![], "signed by an authority that is trusted here"),
+            (vec![cert, key_flag], vec![], "asks for one"),
+            (
+                vec![cert, key_flag],
+                vec![(cert, certificate.clone()), (key_flag, key.clone())],
+                "refuses our certificate",
+            ),
+        ] {
+            let others: Vec<_> =
+                others.iter().map(|(flag, path)| (*flag, path.as_path())).collect();
+            let said = refusal(&with(&right, &without, &others)).await;
+            assert!(said.contains(&ours) && said.contains(sentence), "{without:?}: {said}");
+        }
+        let said = refusal(&with(&right, &[cert], &[(cert, &certificate)])).await;
+        assert!(said.contains("cannot connect"), "a key of another certificate: {said}");
+        let said = refusal(&with(&right, &[ca], &[(ca, &file)])).await;
+        assert!(said.contains(ca), "no certificate: {said}");
+    }
+    for (without, others, sentence) in [
+        (vec!["--etcd-password-file"], vec![("--etcd-password-file", &file)], "password"),
+        (vec!["--etcd-password-file"], vec![], "password"),
+        (vec!["--redis-file"], vec![("--redis-file", &address)], "WRONGPASS"),
+    ] {
+        let others: Vec<_> = others.iter().map(|(flag, path)| (*flag, path.as_path())).collect();
+        let said = refusal(&with(&right, &without, &others)).await;
+        assert!(said.contains(sentence), "{without:?}: {said}");
+    }
+}
+
+/// All that an instance asks of its store, where nobody else does anything.
+async fn ask_everything(access: RedisAccess) -> Result<(), Box<dyn Error>> {
+    let inventory = Inventory::new(access, InventoryOptions::default())?;
+    inventory.ping().await?;
+    let token = |revision| Some(Token::new(ClusterId(7), revision));
+    let replicas = Replicas { count: 1, timeout: Duration::from_millis(1) };
+    let patient = inventory.clone().with_replicas(replicas);
+    let warnings = patient.durability().await?;
+    if warnings != [Warning::TooFewReplicas { connected: 0, wanted: 1 }] {
+        return Err(format!("{warnings:?}").into());
+    }
+    for item in [Item::DEFAULT, "tea".parse()?] {
+        let order = |id| Order { item: item.clone(), ..order(id, 1) };
+        inventory.start(&item, token(1), 5).await?;
+        inventory.reduce(&item, token(2), "8080", &[order("a"), order("b")]).await?;
+        inventory.available(&item).await?;
+        inventory.stock(&item).await?;
+        inventory.look(&item, &OrderId::new("a")?).await?;
+        inventory.ledger(&item, 0, 10).await?;
+        inventory.glance(&item, None, 10).await?;
+        inventory.found(&item).await?;
+        inventory.check().await.map_err(|(_, error)| error)?;
+        inventory.adopt(&item, Token::new(ClusterId(8), 1)).await?;
+        inventory.accept(&item, Token::new(ClusterId(8), 2)).await?;
+        let later = Some(Token::new(ClusterId(8), 3));
+        match patient.reduce(&item, later, "8080", &[order("c")]).await {
+            // there is no replica, which only one who may ask is told
+            Err(InventoryError::NotReplicated { count: 0, .. }) => {}
+            other => drop(other?),
+        }
+    }
+    Ok(())
+}
+
+/// Goal: the rights that the documentation lists are enough, and without any one of them something is
+/// refused.
+#[tokio::test]
+async fn an_instance_needs_each_of_its_rights_and_no_more() {
+    assert!(include_str!("../../docs/operations.md").contains(RIGHTS.trim()));
+    let redis = secured_redis().await;
+    let rights: Vec<_> = RIGHTS.split_whitespace().collect();
+    let without = |right: &str| {
+        let rest = rights.iter().filter(|other| **other != right).copied().collect::<Vec<_>>();
+        rest.join(" ")
+    };
+    let access = |password: &str| {
+        let address = format!("rediss://{USER}:{password}@127.0.0.1:{}", redis.port());
+        RedisAccess { address: SecretSource::Text(Secret::new(&address)), ..access_of(&redis) }
+    };
+    let mut enough = Vec::new();
+    for missing in std::iter::once("").chain(rights.iter().copied()) {
+        redis.run::<()>("FLUSHALL").await.unwrap();
+        redis.run::<()>("SCRIPT FLUSH").await.unwrap();
+        let user = format!("ACL SETUSER {USER} reset on >word {}", without(missing));
+        redis.run::<()>(&user).await.unwrap();
+        if ask_everything(access("word")).await.is_ok() {
+            enough.push(missing);
+        }
+    }
+    assert_eq!(enough, [""], "without these it works as well");
+}
+
+/// Goal: a password that is changed while a sale runs stops nobody who has it in a file: what is open
+/// stays open, and a new connection reads the file. Whoever has the old one is refused by then.
+#[tokio::test]
+async fn a_password_of_redis_can_be_changed() {
+    let redis = secured_redis().await;
+    let access = access_of(&redis);
+    let old = SecretSource::Text(access.address.read().unwrap());
+    let inventory = Inventory::new(access.clone(), InventoryOptions::default()).unwrap();
+    inventory.start(&Item::DEFAULT, None, 5).await.unwrap();
+    redis.rotate_password().await.unwrap();
+    inventory.reduce(&Item::DEFAULT, None, "8080", &[order("a", 1)]).await.unwrap();
+    redis.run::<i64>(&format!("CLIENT KILL USER {USER}")).await.unwrap();
+    eventually("it is connected anew", async || inventory.ping().await.is_ok()).await;
+    inventory.reduce(&Item::DEFAULT, None, "8080", &[order("b", 1)]).await.unwrap();
+
+    let access = RedisAccess { address: old, ..access };
+    let error = Inventory::connect(access, InventoryOptions::default()).await.unwrap_err();
+    assert!(error.is_wrong_server(), "{error:?}");
+}
+
+/// Certificates without an address that asks for TLS are a mistake, and so is half of a pair.
+#[tokio::test]
+async fn certificates_need_an_address_with_tls() {
+    let (etcd, redis) = (secured_etcd(AuthTokens::Simple(300)).await, secured_redis().await);
+    let plain =
+        ["--etcd", "http://127.0.0.1:1", "--redis", "redis://127.0.0.1:1"].map(str::to_owned);
+    let right = [etcd.flags(), redis.flags()].concat();
+    let said = refusal(&[with(&right, &["--redis-file"], &[]), plain.to_vec()].concat()).await;
+    assert!(said.contains("rediss://"), "{said}");
+    let right = with(&right, &["--redis-file", "--redis-ca", "--redis-cert", "--redis-key"], &[]);
+    let said = refusal(&[right, plain.to_vec()].concat()).await;
+    assert!(said.contains("https://"), "{said}");
+}
+
+fn access_of(redis: &PrivateRedis) -> RedisAccess {
+    let servers = servers(redis.flags());
+    let identity = servers.redis_cert.zip(servers.redis_key);
+    let address = SecretSource::File(servers.redis_file.unwrap());
+    RedisAccess { address, ca: servers.redis_ca, identity }
+}
