@@ -18,6 +18,8 @@ use super::server::{
 pub struct EtcdOptions {
     /// The size in bytes beyond which it refuses to write; etcd's own default if `None`.
     pub quota_backend_bytes: Option<u64>,
+    /// More flags.
+    pub flags: Vec<String>,
 }
 
 /// A member of etcd, the only one if not said otherwise, on a free port of 127.0.0.1, with data in a directory of its own.
@@ -134,6 +136,7 @@ impl PrivateEtcd {
             if let Some(bytes) = options.quota_backend_bytes {
                 args.extend(["--quota-backend-bytes".to_owned(), bytes.to_string()]);
             }
+            args.extend_from_slice(&options.flags);
             let child = spawn(program, &args, &dir)?;
             all.push(Self { child, dir, program: program.to_owned(), args, name, port });
         }

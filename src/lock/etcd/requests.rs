@@ -124,12 +124,14 @@ impl EtcdBackend {
         let place = self.put_claim(claim, None).await?;
         // etcd is asked, since the watch may not have told of the claim yet
         if *place.status.borrow() == ClaimStatus::Waiting {
-            match self.first_claim(&claim.name).await? {
+            // whatever fails now, the claim may still be there
+            let left = |error| BackendError::new(BackendErrorKind::Transient, error);
+            match self.first_claim(&claim.name).await.map_err(left)? {
                 Some((first, revision)) if *first == *key.as_bytes() => {
                     self.queues.with(&claim.name, |queue| queue.is_first(&first, revision));
                 }
                 _ => {
-                    self.delete_claim(claim).await?;
+                    self.delete_claim(claim).await.map_err(left)?;
                     return Ok(None);
                 }
             }
