@@ -16,7 +16,7 @@ use clap::{Args, ValueEnum};
 use tokio::time::{sleep, timeout};
 
 use crate::chain::Chain;
-use crate::config::{SecretFileError, Servers, duration, item_name};
+use crate::config::{FileError, Servers, duration, item_name};
 use crate::inventory::{Fence, Inventory, InventoryError, Item};
 use crate::lock::{EtcdBackend, LockError, Session, SessionOptions, Token};
 use crate::sale::lock_name;
@@ -71,7 +71,7 @@ pub enum What {
 #[derive(Debug, thiserror::Error)]
 enum AdoptError {
     #[error(transparent)]
-    SecretFile(#[from] SecretFileError),
+    File(#[from] FileError),
     #[error("etcd does not answer within {}", humantime::format_duration(*.0))]
     Silent(Duration),
     #[error("the lock {name} cannot be had{}", held_by(.holder.as_deref()))]
@@ -128,13 +128,13 @@ pub async fn run(mut options: AdoptOptions) -> ExitCode {
 }
 
 async fn adopt(options: &mut AdoptOptions) -> Result<Done, AdoptError> {
-    options.servers.read_secret_files()?;
+    options.servers.check_files()?;
     let item = options.item.clone().unwrap_or_default();
     let inventory = options.servers.inventory()?;
     reach(&inventory).await?;
     let name = lock_name(&options.servers.lock_name, &item);
     let lock_error = |source| AdoptError::Lock { name: name.clone(), holder: None, source };
-    let etcd = EtcdBackend::new(options.servers.etcd_options())
+    let etcd = EtcdBackend::new(options.servers.etcd_options()?)
         .map_err(|error| lock_error(error.into()))?;
     let session = SessionOptions::new(LOCK_TTL).label("flash-sale adopt");
     let session = timeout(options.wait_timeout, Session::open(Arc::new(etcd), session)).await;

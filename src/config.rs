@@ -7,6 +7,7 @@ mod servers;
 
 pub use servers::Servers;
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,7 +22,7 @@ use crate::http::server::ServerOptions;
 use crate::http::{DemoAccess, StartAccess};
 use crate::inventory::{InvalidItem, Inventory, Item};
 use crate::sale::{HoldMode, LockMode, SaleOptions};
-use crate::secret::Secret;
+use crate::secret::{Secret, SecretSource};
 
 /// The flags of `serve`: one instance of the service.
 #[derive(Args, Clone, Debug)]
@@ -155,38 +156,25 @@ pub enum NotInEarnest {
     Instances,
 }
 
-/// A file of a secret that cannot be used.
+/// A file that cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum SecretFileError {
-    /// It cannot be read.
-    #[error("cannot read the file {path} that {flag} names", path = .path.display())]
-    Unreadable {
-        /// The flag that names it.
-        flag: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// Its first line is empty.
-    #[error("the file {path} that {flag} names begins with an empty line: it must hold the secret", path = .path.display())]
-    Empty {
-        /// The flag that names it.
-        flag: &'static str,
-        /// The file.
-        path: PathBuf,
-    },
+#[error("cannot use the file {path} that {flag} names", path = .path.display())]
+pub struct FileError {
+    /// The flag that names it.
+    pub flag: &'static str,
+    /// The file.
+    pub path: PathBuf,
+    /// Why.
+    pub source: io::Error,
 }
 
 impl Config {
-    /// Reads the files that hold secrets, and puts what they hold in the place of the flags that
-    /// can hold it as well.
+    /// Reads the file with the admin token, and sees that the others can be read.
     ///
     /// # Errors
-    /// [`SecretFileError`] names the flag and the file.
-    pub fn read_secret_files(&mut self) -> Result<(), SecretFileError> {
-        self.servers.read_secret_files()?;
+    /// [`FileError`] names the flag and the file.
+    pub fn read_files(&mut self) -> Result<(), FileError> {
+        self.servers.check_files()?;
         if let Some(path) = self.admin_token_file.take() {
             self.admin_token = Some(read_secret("--admin-token-file", &path)?);
         }
@@ -258,17 +246,10 @@ pub(crate) fn limit(defence: Defence, time: Duration) -> Duration {
     if defence.is_on() { time } else { FOR_EVER }
 }
 
-/// The first line of the file: editors put a line end behind it.
-fn read_secret(flag: &'static str, path: &Path) -> Result<Secret, SecretFileError> {
-    let text = std::fs::read_to_string(path).map_err(|source| SecretFileError::Unreadable {
-        flag,
-        path: path.to_owned(),
-        source,
-    })?;
-    match text.lines().next().map(str::trim) {
-        None | Some("") => Err(SecretFileError::Empty { flag, path: path.to_owned() }),
-        Some(secret) => Ok(Secret::new(secret)),
-    }
+/// The secret in the file that a flag names.
+fn read_secret(flag: &'static str, path: &Path) -> Result<Secret, FileError> {
+    let read = SecretSource::File(path.to_owned()).read();
+    read.map_err(|source| FileError { flag, path: path.to_owned(), source })
 }
 
 fn address(text: &str) -> Result<SocketAddr, &'static str> {

@@ -1,8 +1,9 @@
 //! Texts that must not be shown.
 
 use std::convert::Infallible;
-use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
+use std::{fmt, io};
 
 /// A password, a token or an address that may hold one. `Debug` does not show it, and there is no
 /// `Display`, so that it cannot get into a log by accident.
@@ -44,6 +45,37 @@ impl FromStr for Secret {
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
         Ok(Self::new(text))
+    }
+}
+
+/// Where a secret is. What stands in a file is read each time that it is needed, so that it can be
+/// changed while the program runs.
+#[derive(Clone, Debug)]
+pub enum SecretSource {
+    /// Here.
+    Text(Secret),
+    /// In the first line of a file; editors put a line end behind it.
+    File(PathBuf),
+}
+
+impl SecretSource {
+    /// The secret as it is now.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or with [`io::ErrorKind::InvalidData`] when its first line is empty.
+    pub fn read(&self) -> io::Result<Secret> {
+        let path = match self {
+            Self::Text(secret) => return Ok(secret.clone()),
+            Self::File(path) => path,
+        };
+        let text = std::fs::read_to_string(path)?;
+        match text.lines().next().map(str::trim) {
+            None | Some("") => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{} begins with an empty line: it must hold the secret", path.display()),
+            )),
+            Some(secret) => Ok(Secret::new(secret)),
+        }
     }
 }
 

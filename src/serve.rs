@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use crate::config::{Config, NotInEarnest, SecretFileError};
+use crate::config::{Config, FileError, NotInEarnest};
 use crate::defence::Defence;
 use crate::fault;
 use crate::http::server::{self, Stopped};
@@ -29,7 +29,7 @@ const MIN_CLOSE_TIME: Duration = Duration::from_secs(2);
 pub enum ServeError {
     /// A file that a flag names cannot be used.
     #[error(transparent)]
-    SecretFile(#[from] SecretFileError),
+    File(#[from] FileError),
     /// A flag that is for a demo or a test.
     #[error(transparent)]
     NotInEarnest(#[from] NotInEarnest),
@@ -49,12 +49,44 @@ pub enum ServeError {
         #[source]
         source: BoxError,
     },
+    /// A TLS connection did not come about for want of trust, and waiting mends nothing.
+    #[error("cannot connect to the server of --{server}: {what}")]
+    Distrust {
+        /// `etcd` or `redis`, as in the flags.
+        server: &'static str,
+        /// Who does not trust whom.
+        what: Distrust,
+        /// In the words of TLS.
+        #[source]
+        source: BoxError,
+    },
     /// The system does not let this process wait for signals.
     #[error("cannot wait for signals")]
     Signals(#[source] io::Error),
     /// A second signal came before the instance had stopped.
     #[error("a second signal ended the instance before it had finished")]
     Interrupted,
+}
+
+/// Why one side does not trust the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Distrust {
+    /// Nobody trusted has signed the server's certificate.
+    #[error(
+        "its certificate is not signed by an authority that is trusted here; the flag that ends in -ca names one"
+    )]
+    Unknown,
+    /// The certificate is for another host.
+    #[error("its certificate is not for the host in the address")]
+    OtherName,
+    /// The certificate has expired.
+    #[error("its certificate has expired")]
+    Expired,
+    /// The server refuses us.
+    #[error(
+        "it refuses our certificate, or asks for one; the flags that end in -cert and -key name it"
+    )]
+    OfUs,
 }
 
 fn advice(error: &io::Error) -> &'static str {
@@ -99,7 +131,7 @@ fn take_away(config: &Config) {
 /// See [`ServeError`].
 pub async fn serve(mut config: Config) -> Result<(), ServeError> {
     config.check()?;
-    config.read_secret_files()?;
+    config.read_files()?;
     take_away(&config);
     let mut options = config.server_options();
     if Defence::Limits.is_on() {

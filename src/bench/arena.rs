@@ -67,14 +67,14 @@ impl Arena {
         contender: Contender,
         instances: usize,
     ) -> Result<Instance, BenchError> {
-        let (etcd, redis) = (self.etcd.endpoint(), self.redis.url());
+        let servers = ["--etcd", &self.etcd.endpoint(), "--redis", &self.redis.url()];
+        let servers = servers.map(str::to_owned);
         let mut flags = vec!["--wait-timeout", WAIT_TIMEOUT, "--queue-length", "20000"];
         flags.extend(contender.flags());
         let shared = Shared {
             program: &self.program,
             dir: &self.dir,
-            etcd: &etcd,
-            redis: &redis,
+            servers: &servers,
             lock: contender.lock(),
             lock_name: LOCK_NAME,
             instances,

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use etcd_client::{
-    AlarmAction, AlarmOptions, AlarmType, Client, CompactionOptions, ConnectOptions, GetOptions,
-    SortOrder, SortTarget,
+    AlarmAction, AlarmOptions, AlarmType, CompactionOptions, GetOptions, SortOrder, SortTarget,
 };
 use tokio::time::{sleep, timeout};
 
 use super::error::ChaosError;
+use crate::demo::PrivateEtcd;
 
 /// How long one question may take: a member that is away must not hold up the suite.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -26,18 +26,13 @@ pub(super) struct Holder {
     pub(super) token: i64,
 }
 
-async fn client(endpoint: &str) -> Result<Client, ChaosError> {
-    let options = ConnectOptions::new().with_timeout(TIMEOUT).with_connect_timeout(TIMEOUT);
-    Ok(Client::connect([endpoint], Some(options)).await?)
-}
-
 /// Who holds the lock `name`, as this member sees it.
-pub(super) async fn holder(endpoint: &str, name: &str) -> Result<Option<Holder>, ChaosError> {
+pub(super) async fn holder(etcd: &PrivateEtcd, name: &str) -> Result<Option<Holder>, ChaosError> {
     let options = GetOptions::new()
         .with_prefix()
         .with_sort(SortTarget::Create, SortOrder::Ascend)
         .with_limit(1);
-    let queue = client(endpoint).await?.get(format!("{name}/"), Some(options)).await?;
+    let queue = etcd.root().await?.get(format!("{name}/"), Some(options)).await?;
     Ok(queue.kvs().first().map(|first| {
         let label = String::from_utf8_lossy(first.value());
         // the time of the claim stands before the name of the instance
@@ -48,12 +43,12 @@ pub(super) async fn holder(endpoint: &str, name: &str) -> Result<Option<Holder>,
 
 /// The lease on which a claim of this instance on the lock hangs.
 pub(super) async fn lease_of(
-    endpoint: &str,
+    etcd: &PrivateEtcd,
     name: &str,
     instance: &str,
 ) -> Result<Option<i64>, ChaosError> {
     let options = GetOptions::new().with_prefix().with_limit(100);
-    let queue = client(endpoint).await?.get(format!("{name}/"), Some(options)).await?;
+    let queue = etcd.root().await?.get(format!("{name}/"), Some(options)).await?;
     let of_instance = |label: &[u8]| label.strip_suffix(instance.as_bytes()).is_some();
     Ok(queue
         .kvs()
@@ -63,14 +58,14 @@ pub(super) async fn lease_of(
 }
 
 /// Whether this lease has expired or was revoked.
-pub(super) async fn is_lease_gone(endpoint: &str, lease: i64) -> Result<bool, ChaosError> {
-    Ok(client(endpoint).await?.lease_time_to_live(lease, None).await?.ttl() < 0)
+pub(super) async fn is_lease_gone(etcd: &PrivateEtcd, lease: i64) -> Result<bool, ChaosError> {
+    Ok(etcd.root().await?.lease_time_to_live(lease, None).await?.ttl() < 0)
 }
 
 /// The ids of this member and of the one that it takes for the leader; none if it does not answer.
-pub(super) async fn member_and_leader(endpoint: &str) -> Option<(u64, u64)> {
+pub(super) async fn member_and_leader(etcd: &PrivateEtcd) -> Option<(u64, u64)> {
     let ask = async {
-        let status = client(endpoint).await?.status().await?;
+        let status = etcd.root().await?.status().await?;
         let member = status.header().map_or(0, etcd_client::ResponseHeader::member_id);
         Ok::<_, ChaosError>((member, status.leader()))
     };
@@ -78,8 +73,8 @@ pub(super) async fn member_and_leader(endpoint: &str) -> Option<(u64, u64)> {
 }
 
 /// Forgets everything but the latest state; returns the revision up to which it did.
-pub(super) async fn compact(endpoint: &str) -> Result<i64, ChaosError> {
-    let mut client = client(endpoint).await?;
+pub(super) async fn compact(etcd: &PrivateEtcd) -> Result<i64, ChaosError> {
+    let mut client = etcd.root().await?;
     let put = client.put("chaos/compaction", "", None).await?;
     let revision = put.header().map_or(0, etcd_client::ResponseHeader::revision);
     client.compact(revision, Some(CompactionOptions::new())).await?;
@@ -87,10 +82,10 @@ pub(super) async fn compact(endpoint: &str) -> Result<i64, ChaosError> {
 }
 
 /// Writes until etcd says that it has no space.
-pub(super) async fn fill(endpoint: &str) -> Result<(), ChaosError> {
+pub(super) async fn fill(etcd: &PrivateEtcd) -> Result<(), ChaosError> {
     const PIECE: usize = 1 << 20;
     const PIECES: usize = 256;
-    let mut client = client(endpoint).await?;
+    let mut client = etcd.root().await?;
     for _ in 0..PIECES {
         match client.put("chaos/filling", vec![0; PIECE], None).await {
             Ok(_) => {}
@@ -106,8 +101,8 @@ fn is_space(error: &etcd_client::Error) -> bool {
 }
 
 /// Makes room, and ends the alarm.
-pub(super) async fn make_room(endpoint: &str) -> Result<(), ChaosError> {
-    let mut client = client(endpoint).await?;
+pub(super) async fn make_room(etcd: &PrivateEtcd) -> Result<(), ChaosError> {
+    let mut client = etcd.root().await?;
     let status = client.status().await?;
     let revision = status.header().map_or(0, etcd_client::ResponseHeader::revision);
     let options = CompactionOptions::new().with_physical();

@@ -39,8 +39,8 @@ pub enum ChaosError {
     #[error("a lock beside the sale's could not be held")]
     Lock(#[source] LockError),
     /// Redis refused something that the fault needs.
-    #[error("Redis did not do what the fault needs: {0}")]
-    Redis(String),
+    #[error("Redis did not do what the fault needs")]
+    Redis(#[from] redis::RedisError),
     /// The system refused something.
     #[error("{what}")]
     System {

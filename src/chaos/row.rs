@@ -6,6 +6,7 @@ use futures_util::future::LocalBoxFuture;
 
 use super::error::ChaosError;
 use super::scene::Scene;
+use crate::demo::AuthTokens;
 
 /// How long the lock outlives its holder in all rows. The least that etcd grants.
 pub(super) const TTL: Duration = Duration::from_secs(2);
@@ -75,6 +76,8 @@ pub(super) struct Setup {
     pub(super) one_name: bool,
     pub(super) etcd_members: usize,
     pub(super) etcd_quota_bytes: Option<u64>,
+    /// Mutual TLS and users at etcd, with tokens of this kind, and at Redis.
+    pub(super) secured: Option<AuthTokens>,
     /// The instances know only one of the members: the leader.
     pub(super) one_endpoint: bool,
     pub(super) redis_maxmemory_bytes: Option<u64>,
@@ -128,6 +131,7 @@ impl Setup {
         one_name: false,
         etcd_members: 1,
         etcd_quota_bytes: None,
+        secured: None,
         one_endpoint: false,
         redis_maxmemory_bytes: None,
         redis_volatile: false,

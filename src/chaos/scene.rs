@@ -72,11 +72,15 @@ impl Scene {
         let Trial { setup, round, .. } = *trial;
         let dir = OwnedDir::create_in(&stage.dir)
             .map_err(ChaosError::system("no temporary directory could be made"))?;
-        let etcd_options =
-            EtcdOptions { quota_backend_bytes: setup.etcd_quota_bytes, ..Default::default() };
+        let etcd_options = EtcdOptions {
+            quota_backend_bytes: setup.etcd_quota_bytes,
+            secured: setup.secured,
+            ..Default::default()
+        };
         let redis_options = RedisOptions {
             maxmemory_bytes: setup.redis_maxmemory_bytes,
             volatile: setup.redis_volatile,
+            secured: setup.secured.is_some(),
             ..RedisOptions::default()
         };
         let (etcd, redis) = tokio::try_join!(
@@ -159,10 +163,12 @@ impl Scene {
         } else {
             etcd_proxies.iter().map(Proxy::url).collect()
         };
-        let redis = redis_proxy.map_or_else(
-            || self.redis.url(),
-            |proxy| format!("redis://127.0.0.1:{}", proxy.port()),
-        );
+        let mut servers = vec!["--etcd".to_owned(), etcd.join(",")];
+        servers.extend(self.etcd[0].flags());
+        servers.extend(redis_proxy.map_or_else(
+            || self.redis.flags(),
+            |proxy| vec!["--redis".to_owned(), format!("redis://127.0.0.1:{}", proxy.port())],
+        ));
         let mut all = vec!["--lock-ttl", TTL_FLAG];
         let points = self
             .setup
@@ -181,8 +187,7 @@ impl Scene {
         let shared = Shared {
             program: &self.stage.program,
             dir: &self.dir,
-            etcd: &etcd.join(","),
-            redis: &redis,
+            servers: &servers,
             lock: LockMode::Etcd,
             lock_name: LOCK_NAME,
             instances: self.setup.instances,

@@ -1,16 +1,17 @@
 //! The flags that say where etcd and Redis are: `serve` and `adopt` share them.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use axum::http::Uri;
 use clap::Args;
 
-use super::{SecretFileError, count, duration, limit, read_secret};
+use super::{FileError, count, duration, limit, read_secret};
 use crate::defence::Defence;
-use crate::inventory::{Inventory, InventoryError, InventoryOptions, Replicas};
-use crate::lock::EtcdOptions;
-use crate::secret::Secret;
+use crate::inventory::{Inventory, InventoryError, InventoryOptions, RedisAccess, Replicas};
+use crate::lock::{EtcdOptions, EtcdUser};
+use crate::secret::{Secret, SecretSource};
 
 /// Where the servers are, and how they let one in.
 #[derive(Args, Clone, Debug)]
@@ -41,7 +42,7 @@ pub struct Servers {
     )]
     pub etcd_password: Option<Secret>,
 
-    /// File with the password for etcd
+    /// File with the password for etcd; it is read anew at each login
     #[arg(
         long,
         env = "FLASH_SALE_ETCD_PASSWORD_FILE",
@@ -50,7 +51,20 @@ pub struct Servers {
     )]
     pub etcd_password_file: Option<PathBuf>,
 
-    /// Address of Redis; a user, a password and a database can stand in it, as in
+    /// File with the certificate of the authority that signed etcd's [default: those that this system
+    /// trusts]
+    #[arg(long, env = "FLASH_SALE_ETCD_CA", value_name = "FILE")]
+    pub etcd_ca: Option<PathBuf>,
+
+    /// File with the certificate to show to etcd, if it asks for one
+    #[arg(long, env = "FLASH_SALE_ETCD_CERT", value_name = "FILE", requires = "etcd_key")]
+    pub etcd_cert: Option<PathBuf>,
+
+    /// File with the key of that certificate
+    #[arg(long, env = "FLASH_SALE_ETCD_KEY", value_name = "FILE", requires = "etcd_cert")]
+    pub etcd_key: Option<PathBuf>,
+
+    /// Address of Redis, `rediss` with TLS; a user, a password and a database can stand in it, as in
     /// `redis://user:password@host:6379/0`
     #[arg(
         long,
@@ -62,9 +76,22 @@ pub struct Servers {
     )]
     pub redis: Secret,
 
-    /// File with the address of Redis, which may hold a password
+    /// File with the address of Redis, which may hold a password; it is read anew at each connection
     #[arg(long, env = "FLASH_SALE_REDIS_FILE", value_name = "FILE")]
     pub redis_file: Option<PathBuf>,
+
+    /// File with the certificate of the authority that signed that of Redis [default: those that this
+    /// system trusts]
+    #[arg(long, env = "FLASH_SALE_REDIS_CA", value_name = "FILE")]
+    pub redis_ca: Option<PathBuf>,
+
+    /// File with the certificate to show to Redis, if it asks for one
+    #[arg(long, env = "FLASH_SALE_REDIS_CERT", value_name = "FILE", requires = "redis_key")]
+    pub redis_cert: Option<PathBuf>,
+
+    /// File with the key of that certificate
+    #[arg(long, env = "FLASH_SALE_REDIS_KEY", value_name = "FILE", requires = "redis_cert")]
+    pub redis_key: Option<PathBuf>,
 
     /// How many replicas of Redis must have an order before it is acknowledged
     #[arg(long, env = "FLASH_SALE_REDIS_REPLICAS", value_name = "N", default_value = "0", value_parser = count(0, 100))]
@@ -80,49 +107,89 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Reads the files that hold secrets, and puts what they hold in the place of the flags that can
-    /// hold it as well.
+    /// Sees that each file can be read and holds what it should, to say so before anything is asked.
     ///
     /// # Errors
-    /// [`SecretFileError`] names the flag and the file.
-    pub fn read_secret_files(&mut self) -> Result<(), SecretFileError> {
-        if let Some(path) = self.redis_file.take() {
-            self.redis = read_secret("--redis-file", &path)?;
+    /// [`FileError`] names the flag and the file.
+    pub fn check_files(&self) -> Result<(), FileError> {
+        let secrets = [
+            ("--redis-file", &self.redis_file),
+            ("--etcd-password-file", &self.etcd_password_file),
+        ];
+        for (flag, path) in secrets {
+            path.as_deref().map(|path| read_secret(flag, path)).transpose()?;
         }
-        if let Some(path) = self.etcd_password_file.take() {
-            self.etcd_password = Some(read_secret("--etcd-password-file", &path)?);
+        let pem = [
+            ("--etcd-ca", &self.etcd_ca, "CERTIFICATE"),
+            ("--etcd-cert", &self.etcd_cert, "CERTIFICATE"),
+            ("--etcd-key", &self.etcd_key, "PRIVATE KEY"),
+            ("--redis-ca", &self.redis_ca, "CERTIFICATE"),
+            ("--redis-cert", &self.redis_cert, "CERTIFICATE"),
+            ("--redis-key", &self.redis_key, "PRIVATE KEY"),
+        ];
+        for (flag, path, what) in pem {
+            path.as_deref().map(|path| read_pem(flag, path, what)).transpose()?;
         }
         Ok(())
     }
 
     /// How to reach etcd.
-    pub fn etcd_options(&self) -> EtcdOptions {
+    ///
+    /// # Errors
+    /// [`FileError`] names the flag and the file with a certificate that cannot be used.
+    pub fn etcd_options(&self) -> Result<EtcdOptions, FileError> {
         let mut options = EtcdOptions::new(self.etcd.iter().cloned());
         options.request_timeout = limit(Defence::Deadlines, options.request_timeout);
         options.user = self.etcd_user.clone().map(|user| {
-            let password = self.etcd_password.as_ref().map_or("", |password| password.expose());
-            (user, password.to_owned())
+            let password = match (&self.etcd_password, &self.etcd_password_file) {
+                (Some(password), _) => SecretSource::Text(password.clone()),
+                (None, Some(file)) => SecretSource::File(file.clone()),
+                (None, None) => SecretSource::Text(Secret::new("")),
+            };
+            EtcdUser::with_password_from(user, move || Ok(password.read()?.expose().to_owned()))
         });
-        options
+        let ca = self.etcd_ca.as_deref();
+        options.ca = ca.map(|path| read_pem("--etcd-ca", path, "CERTIFICATE")).transpose()?;
+        if let (Some(certificate), Some(key)) = (&self.etcd_cert, &self.etcd_key) {
+            let certificate = read_pem("--etcd-cert", certificate, "CERTIFICATE")?;
+            options.identity = Some((certificate, read_pem("--etcd-key", key, "PRIVATE KEY")?));
+        }
+        Ok(options)
     }
 
     /// The stock in Redis, which nothing is asked yet.
     ///
     /// # Errors
-    /// [`InventoryError::InvalidUrl`].
+    /// [`InventoryError::InvalidUrl`] or [`InventoryError::InvalidCertificates`].
     pub fn inventory(&self) -> Result<Inventory, InventoryError> {
         let mut options = InventoryOptions::default();
         options.response_timeout = limit(Defence::Deadlines, options.response_timeout);
-        let inventory = Inventory::new(self.redis.expose(), options)?;
+        let address = match &self.redis_file {
+            Some(file) => SecretSource::File(file.clone()),
+            None => SecretSource::Text(self.redis.clone()),
+        };
+        let identity = self.redis_cert.clone().zip(self.redis_key.clone());
+        let access = RedisAccess { address, ca: self.redis_ca.clone(), identity };
+        let inventory = Inventory::new(access, options)?;
         let count = u32::try_from(self.redis_replicas).unwrap_or(u32::MAX);
         Ok(inventory.with_replicas(Replicas { count, timeout: self.redis_replica_timeout }))
     }
 }
 
+/// The file that a flag names, which must hold `what`.
+fn read_pem(flag: &'static str, path: &Path, what: &str) -> Result<Vec<u8>, FileError> {
+    let found = std::fs::read_to_string(path).and_then(|text| {
+        let missing =
+            || io::Error::new(io::ErrorKind::InvalidData, format!("no {what} in PEM in it"));
+        text.contains(&format!("{what}-----")).then(|| text.into_bytes()).ok_or_else(missing)
+    });
+    found.map_err(|source| FileError { flag, path: path.to_owned(), source })
+}
+
 fn etcd_address(text: &str) -> Result<String, &'static str> {
     let uri: Option<Uri> = text.parse().ok();
     let plain = uri.filter(|uri| {
-        uri.scheme_str() == Some("http")
+        matches!(uri.scheme_str(), Some("http" | "https"))
             && uri.host().is_some_and(|host| !host.is_empty())
             && matches!(uri.path(), "" | "/")
             && uri.query().is_none()
@@ -130,7 +197,8 @@ fn etcd_address(text: &str) -> Result<String, &'static str> {
     // the client would show a password in an address wherever it shows the address
     let plain = plain.filter(|uri| uri.authority().is_some_and(|a| !a.as_str().contains('@')));
     plain.map(|_| text.to_owned()).ok_or(
-        "an etcd address looks like http://127.0.0.1:2379; user and password have flags of their own",
+        "an etcd address looks like http://127.0.0.1:2379, with https for TLS; user and password have flags of \
+         their own",
     )
 }
 

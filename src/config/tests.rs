@@ -90,15 +90,15 @@ fn secrets_can_come_from_files() {
     std::fs::write(&file, "s3cret\n").expect("it can be written");
     let flag = format!("--admin-token-file={}", file.display());
     let mut config = parse(&[&flag]).expect("valid");
-    config.read_secret_files().expect("it can be read");
+    config.read_files().expect("it can be read");
     assert_eq!(config.admin_token.as_ref().map(Secret::expose), Some("s3cret"));
     assert!(matches!(config.start_access(), StartAccess::Token(_)));
 
     std::fs::write(&file, "\n").expect("it can be written");
-    let error = parse(&[&flag]).expect("valid").read_secret_files().expect_err("empty");
+    let error = parse(&[&flag]).expect("valid").read_files().expect_err("empty");
     assert!(error.to_string().contains("--admin-token-file"), "{error}");
     let missing = format!("--redis-file={}", dir.path().join("none").display());
-    let error = parse(&[&missing]).expect("valid").read_secret_files().expect_err("missing");
+    let error = parse(&[&missing]).expect("valid").read_files().expect_err("missing");
     assert!(error.to_string().contains("--redis-file"), "{error}");
 }
 

@@ -1,12 +1,16 @@
 //! A private etcd.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use etcd_client::{Certificate, Client, ConnectOptions, Identity, Permission, TlsOptions};
 use hyper::Method;
 
+use super::certificates::{Certificates, password, text, write_secret};
 use super::child::Child;
 use super::dir::OwnedDir;
+use super::instance::LOCK_NAME;
 use super::ports::free_ports;
 use super::probe;
 use super::server::{
@@ -20,6 +24,71 @@ pub struct EtcdOptions {
     pub quota_backend_bytes: Option<u64>,
     /// More flags.
     pub flags: Vec<String>,
+    /// Mutual TLS, and users with tokens of this kind: `root`, and [`USER`] for an instance's locks.
+    pub secured: Option<AuthTokens>,
+}
+
+/// What a secured etcd gives a user who has authenticated.
+#[derive(Clone, Copy, Debug)]
+pub enum AuthTokens {
+    /// A word in each member's memory that ends when it is not used for so many seconds.
+    Simple(u64),
+    /// A signed text that ends after so many seconds.
+    Jwt(u64),
+}
+
+/// The user of a secured etcd who may use the lock [`LOCK_NAME`] and those of its items, and no more.
+pub const USER: &str = "flash-sale";
+
+/// The longest that etcd takes to answer us.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What one needs to get into a secured cluster.
+#[derive(Clone, Debug)]
+struct Keys {
+    certificates: Certificates,
+    root_password: String,
+    /// The file with the password of [`USER`].
+    password_file: PathBuf,
+    /// Whether it has its users yet.
+    has_users: bool,
+}
+
+impl Keys {
+    fn create_in(dir: &Path) -> io::Result<Self> {
+        let password_file = dir.join("password");
+        write_secret(&password_file, &password())?;
+        let certificates = Certificates::create_in(dir)?;
+        write_secret(&dir.join("token-key"), &password())?;
+        Ok(Self { certificates, root_password: password(), password_file, has_users: false })
+    }
+
+    /// The flags of a member.
+    fn member_flags(&self, tokens: AuthTokens) -> [String; 11] {
+        let (certificate, key) = self.certificates.server();
+        let (kind, seconds) = match tokens {
+            AuthTokens::Simple(seconds) => ("simple".to_owned(), seconds),
+            AuthTokens::Jwt(seconds) => {
+                let key = self.password_file.with_file_name("token-key");
+                let jwt = format!("jwt,sign-method=HS256,priv-key={},ttl={seconds}s", text(&key));
+                (jwt, seconds)
+            }
+        };
+        [
+            "--client-cert-auth".to_owned(),
+            "--trusted-ca-file".to_owned(),
+            text(&self.certificates.ca()),
+            "--cert-file".to_owned(),
+            text(&certificate),
+            "--key-file".to_owned(),
+            text(&key),
+            "--auth-token".to_owned(),
+            kind,
+            format!("--auth-token-ttl={seconds}"),
+            // the least: it is for passwords that can be guessed
+            "--bcrypt-cost=4".to_owned(),
+        ]
+    }
 }
 
 /// A member of etcd, the only one if not said otherwise, on a free port of 127.0.0.1, with data in a directory of its own.
@@ -35,6 +104,7 @@ pub struct PrivateEtcd {
     args: Vec<String>,
     name: String,
     port: u16,
+    keys: Option<Keys>,
 }
 
 impl PrivateEtcd {
@@ -79,12 +149,13 @@ impl PrivateEtcd {
         members: usize,
         options: &EtcdOptions,
     ) -> Result<Vec<Self>, ServerError> {
-        let program = find_program(&["etcd"]).ok_or(ServerError::NotInstalled {
-            program: "etcd",
-            apt: "etcd-server etcd-client",
-            dnf: "etcd",
-            brew: "etcd",
-        })?;
+        let program =
+            find_program("FLASH_SALE_ETCD", &["etcd"]).ok_or(ServerError::NotInstalled {
+                program: "etcd",
+                apt: "etcd-server etcd-client",
+                dnf: "etcd",
+                brew: "etcd",
+            })?;
         let mut attempt = 1;
         loop {
             match Self::start_on_free_ports(&program, &create_dir, members, options).await {
@@ -112,10 +183,17 @@ impl PrivateEtcd {
             seats.iter().map(|(name, _, peer_url)| format!("{name}={peer_url}")).collect();
         // etcd derives the cluster's id from it
         let token = seats.first().map(|(name, ..)| name.clone()).unwrap_or_default();
-        let mut all = Vec::with_capacity(members);
+        let mut all: Vec<Self> = Vec::with_capacity(members);
+        let scheme = if options.secured.is_some() { "https" } else { "http" };
         for (name, port, peer_url) in seats {
             let dir = create_dir().map_err(&system)?;
-            let client_url = format!("http://127.0.0.1:{port}");
+            let client_url = format!("{scheme}://127.0.0.1:{port}");
+            // all members have those of the first one
+            let keys = match (all.first(), options.secured) {
+                (Some(first), _) => first.keys.clone(),
+                (None, Some(_)) => Some(Keys::create_in(dir.path()).map_err(&system)?),
+                (None, None) => None,
+            };
             let mut args: Vec<String> = [
                 ("--name", name.as_str()),
                 ("--data-dir", &dir.path().join("data").to_string_lossy()),
@@ -137,14 +215,74 @@ impl PrivateEtcd {
                 args.extend(["--quota-backend-bytes".to_owned(), bytes.to_string()]);
             }
             args.extend_from_slice(&options.flags);
+            if let (Some(keys), Some(tokens)) = (&keys, options.secured) {
+                args.extend(keys.member_flags(tokens));
+            }
             let child = spawn(program, &args, &dir)?;
-            all.push(Self { child, dir, program: program.to_owned(), args, name, port });
+            all.push(Self { child, dir, program: program.to_owned(), args, name, port, keys });
         }
         // none of several answers before most of them run
         for member in &mut all {
             member.until_ready().await?;
         }
+        if options.secured.is_some() {
+            all[0].add_users().await.map_err(|error| system(io::Error::other(error)))?;
+            all.iter_mut()
+                .flat_map(|member| &mut member.keys)
+                .for_each(|keys| keys.has_users = true);
+        }
         Ok(all)
+    }
+
+    /// `root`, and the one who may use the locks of a sale.
+    async fn add_users(&self) -> Result<(), etcd_client::Error> {
+        let Some(keys) = &self.keys else { return Ok(()) };
+        let mut client = self.root().await?;
+        let password = std::fs::read_to_string(&keys.password_file)?;
+        for (user, password) in [("root", &keys.root_password), (USER, &password)] {
+            client.user_add(user, password, None).await?;
+            client.role_add(user).await?;
+            client.user_grant_role(user, user).await?;
+        }
+        for claims in [format!("{LOCK_NAME}/"), format!("{LOCK_NAME}:")] {
+            let claims = Permission::read_write(claims).with_prefix();
+            client.role_grant_permission(USER, claims).await?;
+        }
+        client.auth_enable().await?;
+        Ok(())
+    }
+
+    /// A client that may do everything.
+    ///
+    /// # Errors
+    /// When etcd does not answer.
+    pub async fn root(&self) -> Result<Client, etcd_client::Error> {
+        root(&self.endpoint(), self.keys.as_ref()).await
+    }
+
+    /// The flags by which an instance gets in, besides the address; none if it is not secured.
+    pub fn flags(&self) -> Vec<String> {
+        let Some(keys) = &self.keys else { return Vec::new() };
+        let user = ["--etcd-user", USER, "--etcd-password-file"].map(str::to_owned);
+        let flags = keys.certificates.flags("etcd").chain(user);
+        flags.chain([text(&keys.password_file)]).collect()
+    }
+
+    /// Gives [`USER`] another password: to the file first, so that whoever authenticates after the
+    /// change finds it there.
+    ///
+    /// # Errors
+    /// When etcd does not answer.
+    pub async fn rotate_password(&self) -> Result<(), etcd_client::Error> {
+        let Some(keys) = &self.keys else { return Ok(()) };
+        let password = password();
+        write_secret(&keys.password_file, &password)?;
+        self.root().await?.user_change_password(USER, password).await.map(drop)
+    }
+
+    /// What a client of a secured one has; none if it is not secured.
+    pub fn certificates(&self) -> Option<&Certificates> {
+        self.keys.as_ref().map(|keys| &keys.certificates)
     }
 
     /// The port for clients, on 127.0.0.1.
@@ -154,7 +292,8 @@ impl PrivateEtcd {
 
     /// The address for clients, as etcd's tools want it.
     pub fn endpoint(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        let scheme = if self.keys.is_some() { "https" } else { "http" };
+        format!("{scheme}://127.0.0.1:{}", self.port)
     }
 
     /// The process: its id, its log, pause and resume.
@@ -201,7 +340,16 @@ impl PrivateEtcd {
 
     async fn until_ready(&mut self) -> Result<(), ServerError> {
         let (port, name) = (self.port, self.name.as_str());
+        let (endpoint, keys) = (self.endpoint(), self.keys.as_ref());
         until_ready("etcd", &mut self.child, START_TIMEOUT, async || {
+            if keys.is_some() {
+                // nobody else has a certificate of this authority
+                let root = root(&endpoint, keys).await;
+                return match root {
+                    Ok(mut root) => root.get("ready", None).await.is_ok(),
+                    Err(_) => false,
+                };
+            }
             let health = probe::http(Method::GET, port, "/health", "").await;
             let members = probe::http(Method::POST, port, "/v3/cluster/member/list", "{}").await;
             health.is_ok_and(|(status, _)| status.is_success())
@@ -217,4 +365,22 @@ fn spawn(program: &std::path::Path, args: &[String], dir: &OwnedDir) -> Result<C
     // on some machines it refuses to run without being told there that they are fine
     let foreign = |name: &str| name.starts_with("ETCD_") && name != "ETCD_UNSUPPORTED_ARCH";
     Child::start(program, args, dir, &log, STOP_GRACE, foreign).map_err(ServerError::system("etcd"))
+}
+
+/// A client of this member that may do everything.
+async fn root(endpoint: &str, keys: Option<&Keys>) -> Result<Client, etcd_client::Error> {
+    let mut options = ConnectOptions::new()
+        .with_timeout(TIMEOUT)
+        .with_connect_timeout(TIMEOUT)
+        .with_auto_token_refresh(true);
+    if let Some(keys) = keys {
+        let (certificate, key) = keys.certificates.client();
+        let ca = Certificate::from_pem(std::fs::read(keys.certificates.ca())?);
+        let ours = Identity::from_pem(std::fs::read(certificate)?, std::fs::read(key)?);
+        options = options.with_tls(TlsOptions::new().ca_certificate(ca).identity(ours));
+        if keys.has_users {
+            options = options.with_user("root", &keys.root_password);
+        }
+    }
+    Client::connect([endpoint], Some(options)).await
 }

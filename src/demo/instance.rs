@@ -37,8 +37,8 @@ pub(crate) struct Instance {
 pub(crate) struct Shared<'a> {
     pub(crate) program: &'a Path,
     pub(crate) dir: &'a OwnedDir,
-    pub(crate) etcd: &'a str,
-    pub(crate) redis: &'a str,
+    /// The flags that lead to etcd and Redis.
+    pub(crate) servers: &'a [String],
     pub(crate) lock: LockMode,
     pub(crate) lock_name: &'a str,
     /// How many instances share this machine's cores.
@@ -67,10 +67,6 @@ impl Instance {
             "--demo",
             "--listen",
             &format!("127.0.0.1:{port}"),
-            "--etcd",
-            shared.etcd,
-            "--redis",
-            shared.redis,
             "--instance",
             instance,
             "--workers",
@@ -82,8 +78,8 @@ impl Instance {
             "--lock",
             lock.as_ref().map_or("etcd", |lock| lock.get_name()),
         ];
-        let args: Vec<String> =
-            args.iter().chain(shared.flags).map(|arg| (*arg).to_owned()).collect();
+        let args = args.iter().chain(shared.flags).map(|arg| (*arg).to_owned());
+        let args: Vec<String> = args.chain(shared.servers.iter().cloned()).collect();
         let child = spawn(port, shared.program, &args, shared.dir)?;
         Ok(Self { port, child, program: shared.program.to_owned(), args })
     }

@@ -27,6 +27,10 @@ pub struct DemoOptions {
     #[arg(long, env = "FLASH_SALE_DEMO_ONCE")]
     pub once: bool,
 
+    /// With mutual TLS and users in etcd and Redis, as a secured cluster has them.
+    #[arg(long, env = "FLASH_SALE_DEMO_SECURE")]
+    pub secure: bool,
+
     /// How many buyers send one order each, all at once: 1 to 1000000.
     #[arg(long, env = "FLASH_SALE_DEMO_REQUESTS", default_value = "500", value_name = "N",
           allow_negative_numbers = true,

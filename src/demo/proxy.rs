@@ -53,6 +53,7 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Counts {
+    connections: AtomicU64,
     /// Whether something came while it was held up.
     holds: AtomicBool,
     /// Chunks that were held up and went on later.
@@ -100,6 +101,7 @@ impl Proxy {
                 };
                 let State { port, cuts, refuses, .. } = *states.borrow();
                 if !refuses {
+                    line.counts.connections.fetch_add(1, Ordering::Relaxed);
                     tokio::spawn(line.clone().forward(client, port, cuts, states.clone()));
                 }
             }
@@ -125,6 +127,11 @@ impl Proxy {
     /// How many chunks were held up and went on later.
     pub fn late_chunks(&self) -> u64 {
         self.counts.late.load(Ordering::Relaxed)
+    }
+
+    /// How many connections were made.
+    pub fn connections(&self) -> u64 {
+        self.counts.connections.load(Ordering::Relaxed)
     }
 
     /// How many answers were swallowed.

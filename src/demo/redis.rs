@@ -3,6 +3,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use redis::{Client, ClientTlsConfig, Cmd, FromRedisValue, RedisResult, TlsCertificates};
+
+use super::certificates::{Certificates, password, text, write_secret};
 use super::child::Child;
 use super::dir::OwnedDir;
 use super::ports::free_ports;
@@ -20,6 +23,24 @@ pub struct RedisOptions {
     pub maxmemory_bytes: Option<u64>,
     /// Whether it keeps its data in memory alone, so that they go with the process.
     pub volatile: bool,
+    /// Mutual TLS, and two users: `root`, and [`USER`] with the rights of an instance.
+    pub secured: bool,
+}
+
+/// The user of a secured Redis who has the rights that an instance needs, and no more.
+pub const USER: &str = "flash-sale";
+
+/// What an instance needs to do, as `ACL SETUSER` takes it: the keys of all items, and the commands of
+/// the service and of its scripts.
+pub const RIGHTS: &str = include_str!("redis.acl");
+
+/// What one needs to get into a secured Redis.
+#[derive(Clone, Debug)]
+struct Keys {
+    certificates: Certificates,
+    root_password: String,
+    /// The file with the address, [`USER`] and its password in it.
+    address_file: PathBuf,
 }
 
 /// A Redis on a free port of 127.0.0.1, with data in a directory of its own.
@@ -35,6 +56,44 @@ pub struct PrivateRedis {
     program: PathBuf,
     args: Vec<String>,
     port: u16,
+    keys: Option<Keys>,
+}
+
+impl Keys {
+    fn create_in(dir: &Path, port: u16) -> io::Result<Self> {
+        let certificates = Certificates::create_in(dir)?;
+        let (root_password, address_file) = (password(), dir.join("address"));
+        let keys = Self { certificates, root_password, address_file };
+        let password = password();
+        keys.write_address(port, &password)?;
+        let users = [
+            "user default off".to_owned(),
+            format!("user root on >{} ~* &* +@all", keys.root_password),
+            format!("user {USER} on >{password} {}", RIGHTS.trim()),
+        ];
+        write_secret(&dir.join("users.acl"), &users.join("\n"))?;
+        Ok(keys)
+    }
+
+    fn write_address(&self, port: u16, password: &str) -> io::Result<()> {
+        write_secret(&self.address_file, &format!("rediss://{USER}:{password}@127.0.0.1:{port}"))
+    }
+
+    fn server_flags(&self) -> Vec<String> {
+        let (certificate, key) = self.certificates.server();
+        let users = self.address_file.with_file_name("users.acl");
+        [
+            ("--port", "0".to_owned()),
+            ("--tls-cert-file", text(&certificate)),
+            ("--tls-key-file", text(&key)),
+            ("--tls-ca-cert-file", text(&self.certificates.ca())),
+            ("--tls-auth-clients", "yes".to_owned()),
+            ("--aclfile", text(&users)),
+        ]
+        .into_iter()
+        .flat_map(|(flag, value)| [flag.to_owned(), value])
+        .collect()
+    }
 }
 
 impl PrivateRedis {
@@ -58,13 +117,14 @@ impl PrivateRedis {
         create_dir: impl Fn() -> io::Result<OwnedDir>,
         options: &RedisOptions,
     ) -> Result<Self, ServerError> {
-        let program =
-            find_program(&["redis-server", "valkey-server"]).ok_or(ServerError::NotInstalled {
+        let program = find_program("FLASH_SALE_REDIS", &["redis-server", "valkey-server"]).ok_or(
+            ServerError::NotInstalled {
                 program: "redis-server",
                 apt: "redis-server",
                 dnf: "redis (or valkey)",
                 brew: "redis",
-            })?;
+            },
+        )?;
         let mut attempt = 1;
         loop {
             let dir = create_dir().map_err(ServerError::system("Redis"))?;
@@ -82,7 +142,7 @@ impl PrivateRedis {
     ) -> Result<Self, ServerError> {
         let [port] = free_ports().map_err(ServerError::system("Redis"))?;
         let mut args: Vec<String> = [
-            ("--port", port.to_string().as_str()),
+            (if options.secured { "--tls-port" } else { "--port" }, port.to_string().as_str()),
             ("--bind", "127.0.0.1"),
             ("--daemonize", "no"),
             ("--dir", &dir.path().to_string_lossy()),
@@ -101,8 +161,11 @@ impl PrivateRedis {
         if let Some(bytes) = options.maxmemory_bytes {
             args.extend(["--maxmemory".to_owned(), bytes.to_string()]);
         }
+        let keys = options.secured.then(|| Keys::create_in(dir.path(), port)).transpose();
+        let keys = keys.map_err(ServerError::system("Redis"))?;
+        args.extend(keys.iter().flat_map(Keys::server_flags));
         let child = spawn(&program, &args, &dir)?;
-        let mut redis = Self { child, dir, program, args, port };
+        let mut redis = Self { child, dir, program, args, port, keys };
         redis.until_ready().await?;
         Ok(redis)
     }
@@ -112,9 +175,42 @@ impl PrivateRedis {
         self.port
     }
 
-    /// The address, as Redis clients want it.
+    /// The address, as Redis clients want it; of a secured one, with neither user nor password.
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        let scheme = if self.keys.is_some() { "rediss" } else { "redis" };
+        format!("{scheme}://127.0.0.1:{}", self.port)
+    }
+
+    /// The flags by which an instance gets in.
+    pub fn flags(&self) -> Vec<String> {
+        let Some(keys) = &self.keys else { return vec!["--redis".to_owned(), self.url()] };
+        let file = ["--redis-file".to_owned(), text(&keys.address_file)];
+        file.into_iter().chain(keys.certificates.flags("redis")).collect()
+    }
+
+    /// Runs `line`, split at spaces, as a user who may do everything.
+    ///
+    /// # Errors
+    /// When there is no answer, or Redis refuses.
+    pub async fn run<T: FromRedisValue>(&self, line: &str) -> RedisResult<T> {
+        run(&self.url(), self.keys.as_ref(), line).await
+    }
+
+    /// Gives [`USER`] another password. Both count until the file has the new one.
+    ///
+    /// # Errors
+    /// When Redis refuses.
+    pub async fn rotate_password(&self) -> RedisResult<()> {
+        let Some(keys) = &self.keys else { return Ok(()) };
+        let new = password();
+        self.run::<()>(&format!("ACL SETUSER {USER} >{new}")).await?;
+        keys.write_address(self.port, &new)?;
+        self.run::<()>(&format!("ACL SETUSER {USER} resetpass >{new}")).await
+    }
+
+    /// What a client of a secured one has; none if it is not secured.
+    pub fn certificates(&self) -> Option<&Certificates> {
+        self.keys.as_ref().map(|keys| &keys.certificates)
     }
 
     /// The process: its id, its log, pause and resume.
@@ -160,10 +256,14 @@ impl PrivateRedis {
     }
 
     async fn until_ready(&mut self) -> Result<(), ServerError> {
-        let port = self.port;
+        let (port, url, keys) = (self.port, self.url(), self.keys.as_ref());
         // the process id tells ours from one of somebody else that took the port before us
         let ours = format!("process_id:{}\r\n", self.pid());
         until_ready("Redis", &mut self.child, START_TIMEOUT, async || {
+            if keys.is_some() {
+                // nobody else has a certificate of this authority
+                return run::<String>(&url, keys, "PING").await.is_ok();
+            }
             // an answer to PING is an error while the data are being loaded
             let pong = probe::redis(port, "PING").await;
             let info = probe::redis(port, "INFO server").await;
@@ -172,6 +272,28 @@ impl PrivateRedis {
         })
         .await
     }
+}
+
+/// Runs a command, split at spaces, as a user who may do everything.
+async fn run<T: FromRedisValue>(url: &str, keys: Option<&Keys>, line: &str) -> RedisResult<T> {
+    let client = match keys {
+        None => Client::open(url)?,
+        Some(keys) => {
+            let (certificate, key) = keys.certificates.client();
+            let client_tls = ClientTlsConfig {
+                client_cert: std::fs::read(certificate)?,
+                client_key: std::fs::read(key)?,
+            };
+            let root_cert = Some(std::fs::read(keys.certificates.ca())?);
+            let url = url.replace("://", &format!("://root:{}@", keys.root_password));
+            let tls = TlsCertificates { client_tls: Some(client_tls), root_cert };
+            Client::build_with_tls(url, tls)?
+        }
+    };
+    let mut connection = client.get_multiplexed_async_connection().await?;
+    let mut command = Cmd::new();
+    command.arg(line.split(' ').collect::<Vec<_>>());
+    command.query_async(&mut connection).await
 }
 
 fn spawn(program: &Path, args: &[String], dir: &OwnedDir) -> Result<Child, ServerError> {

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::process::ExitCode;
 
 use super::error::DemoError;
-use super::etcd::{EtcdOptions, PrivateEtcd};
+use super::etcd::{AuthTokens, EtcdOptions, PrivateEtcd};
 use super::instance::{self, Instance, LOCK_NAME, Shared, check_ports};
 use super::load::{self, Load};
 use super::options::DemoOptions;
@@ -18,6 +18,9 @@ use crate::sale::LockMode;
 
 /// Short, so that whoever pauses or kills a holder sees soon what comes of it.
 const LOCK_TTL: &str = "3s";
+
+/// How long a token of a secured etcd lives that is not used: etcd's default.
+const TOKEN_SECONDS: u64 = 300;
 
 const PASS: u8 = 0;
 const FAIL: u8 = 1;
@@ -136,12 +139,18 @@ impl Show<'_> {
     async fn start(&self, stage: &mut Stage) -> Result<(), DemoError> {
         let options = self.options;
         say("starting etcd, Redis and the instances");
+        let secured = options.secure.then_some(AuthTokens::Simple(TOKEN_SECONDS));
         let (etcd, redis) = tokio::try_join!(
-            PrivateEtcd::start_in(&stage.dir, EtcdOptions::default()),
-            PrivateRedis::start_in(&stage.dir, RedisOptions::default()),
+            PrivateEtcd::start_in(&stage.dir, EtcdOptions { secured, ..EtcdOptions::default() }),
+            PrivateRedis::start_in(
+                &stage.dir,
+                RedisOptions { secured: options.secure, ..RedisOptions::default() }
+            ),
         )?;
-        say(&format!("etcd answers on 127.0.0.1:{} (private, gone at the end)", etcd.port()));
-        say(&format!("Redis answers on 127.0.0.1:{} (private, gone at the end)", redis.port()));
+        let how = if options.secure { "mutual TLS and users, " } else { "" };
+        for (name, port) in [("etcd", etcd.port()), ("Redis", redis.port())] {
+            say(&format!("{name} answers on 127.0.0.1:{port} ({how}private, gone at the end)"));
+        }
         let (etcd, redis) = (stage.etcd.insert(etcd), stage.redis.insert(redis));
         let urls: Vec<_> = self.ports.iter().map(|&port| instance::url(port)).collect();
         let urls = urls.join(",");
@@ -152,8 +161,8 @@ impl Show<'_> {
         let shared = Shared {
             program: &self.own_program,
             dir: &stage.dir,
-            etcd: &etcd.endpoint(),
-            redis: &redis.url(),
+            servers: &[vec!["--etcd".to_owned(), etcd.endpoint()], etcd.flags(), redis.flags()]
+                .concat(),
             lock: options.lock,
             lock_name: LOCK_NAME,
             instances: options.instances.into(),

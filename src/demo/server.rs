@@ -88,8 +88,13 @@ impl ServerError {
     }
 }
 
-/// The first of `names` on the path.
-pub(super) fn find_program(names: &[&str]) -> Option<PathBuf> {
+/// The program that `variable` names by its path, or the first of `names` on the `PATH`.
+pub(super) fn find_program(variable: &str, names: &[&str]) -> Option<PathBuf> {
+    // for an instance the same variable holds an address
+    let named = std::env::var_os(variable).map(PathBuf::from).filter(|named| named.is_absolute());
+    if named.is_some() {
+        return named;
+    }
     let path = std::env::var_os("PATH")?;
     let dirs: Vec<_> = std::env::split_paths(&path).filter(|dir| dir.is_absolute()).collect();
     let mut candidates = names.iter().flat_map(|name| dirs.iter().map(move |dir| dir.join(name)));

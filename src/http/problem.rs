@@ -33,6 +33,7 @@
 //! | `damaged` | 500 | the item's data in the store is not what the service wrote |
 //! | `wait-too-long` | 503 | the lock was not granted in time; ask again |
 //! | `lock-unavailable` | 503 | the lock service does not answer; ask again |
+//! | `lock-refused` | 503 | the lock service refuses this item's lock; an operator must look |
 //! | `store-unavailable` | 503 | the store does not answer, or refuses; ask again |
 //! | `store-misconfigured` | 503 | the store refuses this instance; an operator must look |
 //! | `store-rolled-back` | 503 | the store lacks what it acknowledged; an operator must look |
@@ -121,6 +122,7 @@ problem_types! {
     Damaged "damaged" INTERNAL_SERVER_ERROR "The stored data is damaged";
     WaitTooLong "wait-too-long" SERVICE_UNAVAILABLE "The lock was not granted in time";
     LockUnavailable "lock-unavailable" SERVICE_UNAVAILABLE "The lock service does not answer";
+    LockRefused "lock-refused" SERVICE_UNAVAILABLE "The lock service refuses this lock";
     StoreUnavailable "store-unavailable" SERVICE_UNAVAILABLE "The store does not answer";
     StoreMisconfigured "store-misconfigured" SERVICE_UNAVAILABLE "The store refuses this instance";
     StoreRolledBack "store-rolled-back" SERVICE_UNAVAILABLE "The store lacks what it acknowledged";

@@ -27,7 +27,12 @@ impl From<SaleError> for Problem {
             }
             SaleError::LockUnavailable { .. } => Self::new(
                 ProblemType::LockUnavailable,
-                "the lock service does not answer: nothing was taken, ask again later",
+                "the lock service does not answer, or has no room: nothing was taken, ask again later",
+            ),
+            SaleError::LockRefused { .. } => Self::new(
+                ProblemType::LockRefused,
+                "the lock service refuses this item's lock: nothing was taken, and nothing is until an \
+                 operator has looked; the log of this instance says why",
             ),
             SaleError::StoreUnavailable { .. } => Self::new(
                 ProblemType::StoreUnavailable,
@@ -105,6 +110,7 @@ fn log(error: &SaleError) {
         | SaleError::OutcomeUnknown { .. }
         | SaleError::StartUnknown { .. } => (&STORE, false),
         SaleError::ForeignFence { .. }
+        | SaleError::LockRefused { .. }
         | SaleError::StoreMisconfigured { .. }
         | SaleError::Damaged { .. } => (&DATA, true),
         // the inventory has told the log of a roll-back, once
@@ -142,6 +148,7 @@ mod tests {
             (SaleError::QueueFull { item: item.clone(), limit: 3 }, "queue-full", 429),
             (SaleError::WaitTooLong { waited: Duration::from_secs(10) }, "wait-too-long", 503),
             (SaleError::LockUnavailable { source: cause() }, "lock-unavailable", 503),
+            (SaleError::LockRefused { source: cause() }, "lock-refused", 503),
             (SaleError::StoreUnavailable { source: cause() }, "store-unavailable", 503),
             (SaleError::OutcomeUnknown { order, source: cause() }, "outcome-unknown", 504),
             (SaleError::StoreRefused { source: cause() }, "store-unavailable", 503),

@@ -14,16 +14,15 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, IntoConnectionInfo,
-    ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, ServerErrorKind, Value,
+    AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError,
+    RedisResult, ServerErrorKind, Value,
 };
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::InventoryError;
 use super::script::RedisAnswer;
 use super::server::LastServer;
+use super::{InventoryError, RedisAccess};
 
 /// How long the pause before a second attempt to connect is at first, and at the most. The first
 /// attempt is made at once.
@@ -58,7 +57,9 @@ impl Default for InventoryOptions {
 pub(super) struct Connection(Arc<Link>);
 
 struct Link {
-    client: Client,
+    access: RedisAccess,
+    /// Where it led to when it was first read, without the password.
+    address: String,
     options: InventoryOptions,
     /// The attempt under way, or the connection that it led to. Callers share one attempt, so that
     /// none waits longer than one attempt takes, however many there are.
@@ -110,26 +111,24 @@ pub(super) enum Effect {
 
 impl Connection {
     /// Connects nothing yet.
-    pub(super) fn new(url: &str, options: InventoryOptions) -> Result<Self, InventoryError> {
-        let invalid = |source| InventoryError::InvalidUrl { source };
-        let info = url.into_connection_info().map_err(invalid)?;
-        // With RESP3 the client tells when the connection breaks, not only when it is next used.
-        let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        // A small command must not wait for the acknowledgement of the one before.
-        let tcp = TcpSettings::default().set_nodelay(true);
-        let info = info.set_redis_settings(redis).set_tcp_settings(tcp);
-        let client = Client::open(info).map_err(invalid)?;
+    pub(super) fn new(
+        access: RedisAccess,
+        options: InventoryOptions,
+    ) -> Result<Self, InventoryError> {
+        // also to say at once what is wrong with it
+        let address = access.client()?.get_connection_info().addr().to_string();
         let last_server = Arc::default();
-        Ok(Self(Arc::new(Link { client, options, slot: Mutex::default(), last_server })))
+        Ok(Self(Arc::new(Link { access, address, options, slot: Mutex::default(), last_server })))
     }
 
     /// A connection of its own to the same server, which waits longer for answers.
     pub(super) fn patient_by(&self, longer: Duration) -> Self {
-        let Link { client, options, last_server, .. } = &*self.0;
-        let (client, last_server) = (client.clone(), Arc::clone(last_server));
+        let Link { access, address, options, last_server, .. } = &*self.0;
+        let (access, address) = (access.clone(), address.clone());
+        let last_server = Arc::clone(last_server);
         let response_timeout = options.response_timeout + longer;
         let options = InventoryOptions { response_timeout, ..*options };
-        Self(Arc::new(Link { client, options, slot: Mutex::default(), last_server }))
+        Self(Arc::new(Link { access, address, options, slot: Mutex::default(), last_server }))
     }
 
     /// Connects, unless connected.
@@ -237,10 +236,11 @@ impl Connection {
                 }
                 Ok::<_, redis::aio::SendError>(())
             });
-        let (client, last_server) = (self.0.client.clone(), Arc::clone(&self.0.last_server));
+        let (access, last_server) = (self.0.access.clone(), Arc::clone(&self.0.last_server));
         // A task of its own: an attempt whose first caller gave up goes on for the others.
         let task = tokio::spawn(async move {
             sleep_until(begins_at).await;
+            let client = access.client().map_err(std::io::Error::other)?;
             let late = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
             let connect = client.get_multiplexed_async_connection_with_config(&config);
             let mut connection = timeout(within, connect).await.map_err(late)??;
@@ -269,7 +269,7 @@ impl Connection {
 
     /// Where the server is, without the password.
     pub(super) fn address(&self) -> String {
-        self.0.client.get_connection_info().addr().to_string()
+        self.0.address.clone()
     }
 
     fn slot(&self) -> MutexGuard<'_, Slot> {

@@ -17,10 +17,18 @@ pub enum InventoryError {
     /// The URL does not name a Redis server. The message never shows the URL, which may hold a
     /// password.
     #[error(
-        "the Redis URL is not valid: write redis://[[user]:password@]host[:port][/database] or unix:///path"
+        "the Redis URL is not valid: write redis://[[user]:password@]host[:port][/database], \
+         with rediss for TLS, or unix:///path"
     )]
     InvalidUrl {
         /// What is wrong with it.
+        #[source]
+        source: RedisError,
+    },
+    /// The files for a TLS connection cannot be used.
+    #[error("the certificates for Redis cannot be used")]
+    InvalidCertificates {
+        /// What is wrong with them.
         #[source]
         source: RedisError,
     },

@@ -7,6 +7,7 @@
 //! A store that lost what it acknowledged is noticed before it sells anything more
 //! ([`InventoryError::RolledBack`]).
 
+mod access;
 mod acknowledged;
 #[cfg(feature = "chaos")]
 mod chaos;
@@ -27,6 +28,7 @@ mod stock;
 mod store;
 mod unfenced;
 
+pub use access::RedisAccess;
 pub use connection::InventoryOptions;
 pub use durability::Warning;
 pub use error::InventoryError;

@@ -11,7 +11,8 @@ use super::connection::{Connection, Effect};
 use super::record::{instance_text, parse_fence, parse_record, token_text};
 use super::script::{self, Answer, Done, Place};
 use super::{
-    Fence, InventoryError, InventoryOptions, Item, Keys, Order, Outcome, Replicas, Stock, unfenced,
+    Fence, InventoryError, InventoryOptions, Item, Keys, Order, Outcome, RedisAccess, Replicas,
+    Stock, unfenced,
 };
 use crate::defence::Defence;
 use crate::fault::{self, Point};
@@ -44,13 +45,16 @@ impl Inventory {
     /// The most units that a sale may start with.
     pub const MAX_UNITS: u64 = 1_000_000_000_000;
 
-    /// The inventory in the Redis at `url`, which is connected to when it is first used, so that a
+    /// The inventory in the Redis that `access` leads to, a URL for example, which is connected to when it is first used, so that a
     /// Redis that is not there yet is no error. Otherwise as [`connect`](Self::connect).
     ///
     /// # Errors
-    /// [`InventoryError::InvalidUrl`].
-    pub fn new(url: &str, options: InventoryOptions) -> Result<Self, InventoryError> {
-        let connection = Connection::new(url, options)?;
+    /// [`InventoryError::InvalidUrl`] or [`InventoryError::InvalidCertificates`].
+    pub fn new(
+        access: impl Into<RedisAccess>,
+        options: InventoryOptions,
+    ) -> Result<Self, InventoryError> {
+        let connection = Connection::new(access.into(), options)?;
         Ok(Self { connection, writers: None, memory: Arc::default() })
     }
 
@@ -73,17 +77,20 @@ impl Inventory {
         self.writers.as_ref().map(|(_, replicas)| *replicas)
     }
 
-    /// Connects to the Redis at `url`: `redis://[[user]:password@]host[:port][/database]` or
+    /// Connects to the Redis that `access` leads to, a URL for example: `redis://[[user]:password@]host[:port][/database]` or
     /// `unix:///path`. The password appears in no error, no log and no `Debug`.
     ///
     /// # Errors
-    /// [`InventoryError::InvalidUrl`], or [`InventoryError::Unreachable`] if the first attempt to
+    /// As [`new`](Self::new), or [`InventoryError::Unreachable`] if the first attempt to
     /// connect fails.
     ///
     /// # Panics
     /// Outside a Tokio runtime.
-    pub async fn connect(url: &str, options: InventoryOptions) -> Result<Self, InventoryError> {
-        let inventory = Self::new(url, options)?;
+    pub async fn connect(
+        access: impl Into<RedisAccess>,
+        options: InventoryOptions,
+    ) -> Result<Self, InventoryError> {
+        let inventory = Self::new(access, options)?;
         inventory.connection.open().await?;
         Ok(inventory)
     }

@@ -44,16 +44,19 @@ pub(super) async fn acquire(
         return Err(error);
     }
     let (reply, answer) = oneshot::channel();
-    let attempt =
-        Attempt { session: session.clone(), claim: core.new_claim(name), owner, turn, reply };
+    let claim = core.new_claim(name);
+    let session = session.clone();
+    let attempt = Attempt { session, claim, may_exist: false, owner, turn, reply };
     core.tasks.spawn_on(attempt.run(), &core.runtime);
     // only a runtime that shuts down drops the task without an answer
-    answer.await.unwrap_or(Err(LockError::SessionLost { reason: LostReason::Closed }))
+    answer.await.unwrap_or(Err(closed()))
 }
 
 struct Attempt {
     session: Session,
     claim: Claim,
+    /// Whether the claim may be in the queue.
+    may_exist: bool,
     owner: OwnerId,
     turn: Turn,
     reply: oneshot::Sender<Result<Option<Guard>, LockError>>,
@@ -65,7 +68,9 @@ impl Attempt {
         // a try that found somebody there has put nothing into the queue
         let is_left = !Defence::ClaimCleanup.is_on() && self.reply.is_closed();
         if granted.is_err() && !is_left {
-            self.core().spawn_release(self.claim.clone());
+            if self.may_exist {
+                self.core().spawn_release(self.claim.clone());
+            }
             if let Turn::After(held) = &self.turn {
                 self.core().spawn_release(held.clone());
             }
@@ -104,14 +109,17 @@ impl Attempt {
     }
 
     /// Asks once: a try does not wait, for an answer neither.
-    async fn try_enqueue(&self) -> Result<Option<Place>, LockError> {
-        let core = self.core();
+    async fn try_enqueue(&mut self) -> Result<Option<Place>, LockError> {
+        let core = Arc::clone(self.core());
+        self.may_exist = true;
         let tried = tokio::select! {
-            tried = core.backend.try_enqueue(&self.claim) => tried,
+            tried = core.ask(async { core.backend.try_enqueue(&self.claim).await }) => tried,
             reason = core.validity.lost() => return Err(LockError::SessionLost { reason }),
         };
-        core.note_answer(&tried);
-        tried.map_err(|error| self.meaning_of(error))
+        tried.map_err(|error| {
+            self.may_exist = error.kind == BackendErrorKind::Transient;
+            self.meaning_of(error)
+        })
     }
 
     /// Puts the claim into the queue, asking again while that is of use to anybody.
@@ -119,21 +127,24 @@ impl Attempt {
         let core = Arc::clone(self.core());
         let mut pause = Duration::from_millis(20);
         loop {
-            let request = match &self.turn {
-                Turn::After(held) => core.backend.hand_over(held, &self.claim),
-                Turn::Wait | Turn::Try => core.backend.enqueue(&self.claim),
-            };
+            let may_have_existed = std::mem::replace(&mut self.may_exist, true);
+            let request = core.ask(async {
+                match &self.turn {
+                    Turn::After(held) => core.backend.hand_over(held, &self.claim).await,
+                    Turn::Wait | Turn::Try => core.backend.enqueue(&self.claim).await,
+                }
+            });
             // nothing but the loss of the lease may drop the request: see `Backend::enqueue`
             let error = tokio::select! {
-                result = request => {
-                    core.note_answer(&result);
-                    match result {
-                        Ok(place) => return Ok(place),
-                        Err(error) => error,
-                    }
-                }
+                result = request => match result {
+                    Ok(place) => return Ok(place),
+                    Err(error) => error,
+                },
                 reason = core.validity.lost() => return Err(LockError::SessionLost { reason }),
             };
+            if error.kind != BackendErrorKind::Transient {
+                self.may_exist = may_have_existed;
+            }
             let is_waited_out =
                 error.kind == BackendErrorKind::Refused && !Defence::Refusals.is_on();
             if error.kind != BackendErrorKind::Transient && !is_waited_out {

@@ -16,6 +16,17 @@ use super::{
 /// its type.
 pub type BackendFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, BackendError>> + Send + 'a>>;
 
+/// What became of a claim that was to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// It was in its queue, and this request took it out.
+    Done,
+    /// It was not there any more.
+    Gone,
+    /// It is not there, and may have been until this request: an earlier attempt was not answered.
+    Unknown,
+}
+
 /// A lock service: a queue of claims for each name, in an order that all its clients agree on, and
 /// leases that remove the claims of a dead client.
 ///
@@ -34,7 +45,7 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
-    /// Grants a lease of at least `ttl`.
+    /// Grants a lease of at least `ttl`. No two have the same id.
     fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease>;
 
     /// Renews the lease and returns how long it lives from now on.
@@ -44,24 +55,26 @@ pub trait Backend: Send + Sync + 'static {
     fn close(&self, lease: Lease) -> BackendFuture<'_, ()>;
 
     /// Puts the claim at the end of its name's queue. An error of the kind `Transient` leaves open
-    /// whether it is there.
+    /// whether it is there; after any other this request has not put it there.
     fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Place>;
 
-    /// Puts the claim into its name's queue only if nobody is there; nothing if somebody is. An error
-    /// leaves open whether the claim is in the queue.
+    /// Puts the claim into its name's queue only if nobody is there; nothing if somebody is. Errors mean
+    /// the same as those of [`enqueue`](Self::enqueue).
     fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Place>> {
         Box::pin(async move {
             let place = self.enqueue(claim).await?;
             if *place.status.borrow() == ClaimStatus::Waiting {
-                self.release(claim).await?;
+                // whatever it is, the claim may still be there
+                let left = |error| BackendError::new(BackendErrorKind::Transient, error);
+                self.release(claim).await.map_err(left)?;
                 return Ok(None);
             }
             Ok(Some(place))
         })
     }
 
-    /// Takes the claim out of its queue, wherever it stands. Returns whether it was there.
-    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, bool>;
+    /// Takes the claim out of its queue, wherever it stands.
+    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released>;
 
     /// Whether somebody waits behind the claim, as far as is known here; `true` while unknown. No
     /// request is made.
@@ -74,10 +87,11 @@ pub trait Backend: Send + Sync + 'static {
     /// [`ClaimGone`](super::BackendErrorKind::ClaimGone) if `held` is not there.
     fn hand_over<'a>(&'a self, held: &'a Claim, next: &'a Claim) -> BackendFuture<'a, Place> {
         Box::pin(async move {
-            if self.release(held).await? {
-                return self.enqueue(next).await;
+            if self.release(held).await? == Released::Gone {
+                let gone = "the claim to hand over is gone";
+                return Err(BackendError::new(BackendErrorKind::ClaimGone, gone));
             }
-            Err(BackendError::new(BackendErrorKind::ClaimGone, "the claim to hand over is gone"))
+            self.enqueue(next).await
         })
     }
 

@@ -1,19 +1,27 @@
 //! What all handles of one session share.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::runtime::Handle;
-use tokio::sync::OnceCell;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::sync::{OnceCell, Semaphore};
+use tokio::time::{Instant, Timeout, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::hold::Hold;
 use super::validity::Validity;
-use super::{Backend, BackendError, BackendErrorKind, Claim, Lease, LockError, LostReason};
+use super::{
+    Backend, BackendError, BackendErrorKind, Claim, Lease, LockError, LostReason, QueueEntry,
+    Released,
+};
+
+/// How many queues a session reads at the same time; further reads wait.
+const MOST_READS: usize = 32;
 
 /// What all handles of one session share.
 pub(super) struct Core {
@@ -33,20 +41,23 @@ pub(super) struct Core {
     closed: OnceCell<Result<(), BackendError>>,
     /// The newest hold of each name, for re-entry.
     holds: StdMutex<HashMap<Arc<str>, Arc<Hold>>>,
+    /// A place for each queue that is being read.
+    reads: Arc<Semaphore>,
+    _use_of_lease: UseOfLease,
 }
 
 impl Core {
-    /// # Panics
-    /// Outside of a tokio runtime, with a backend that has none of its own.
     pub(super) fn new(
         backend: Arc<dyn Backend>,
+        runtime: Handle,
         lease: Lease,
         believed_until: Instant,
         label: String,
-    ) -> Self {
-        Self {
-            runtime: backend.runtime().unwrap_or_else(Handle::current),
-            validity: Validity::until(believed_until),
+    ) -> Result<Self, BackendError> {
+        Ok(Self {
+            _use_of_lease: UseOfLease::begin(&backend, lease)?,
+            validity: Validity::until(believed_until, runtime.clone()),
+            runtime,
             backend,
             lease,
             label: label.into(),
@@ -56,7 +67,8 @@ impl Core {
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
             closed: OnceCell::new(),
-        }
+            reads: Arc::new(Semaphore::new(MOST_READS)),
+        })
     }
 
     /// Whether the backend answered the latest request.
@@ -73,10 +85,39 @@ impl Core {
         }
     }
 
-    /// Notes whether a request was answered; an answer may be a refusal.
-    pub(super) fn note_answer<T>(&self, result: &Result<T, BackendError>) {
-        let unanswered = matches!(result, Err(e) if e.kind == BackendErrorKind::Transient);
+    /// The queue of `name`, read by a task of the session.
+    pub(super) async fn queue(&self, name: &Arc<str>) -> Result<Vec<QueueEntry>, BackendError> {
+        // nobody closes the semaphore
+        let place = Arc::clone(&self.reads).acquire_owned().await.ok();
+        let (backend, name) = (Arc::clone(&self.backend), Arc::clone(name));
+        let read = self.runtime.spawn(async move {
+            let queue = backend.queue(&name).await;
+            drop(place);
+            queue
+        });
+        read.await
+            .unwrap_or_else(|ended| Err(BackendError::new(BackendErrorKind::Transient, ended)))
+    }
+
+    /// `future` for at most `limit`, also where there is no runtime.
+    pub(super) fn timeout<F: Future>(&self, limit: Duration, future: F) -> Timeout<F> {
+        let _entered = self.runtime.enter();
+        timeout(limit, future)
+    }
+
+    /// Waits for a request, and notes whether it was answered; an answer may be a refusal. A backend
+    /// that panics has not answered.
+    pub(super) async fn ask<T>(
+        &self,
+        request: impl Future<Output = Result<T, BackendError>>,
+    ) -> Result<T, BackendError> {
+        let result = AssertUnwindSafe(request).catch_unwind().await;
+        let result = result.unwrap_or_else(|_| {
+            Err(BackendError::new(BackendErrorKind::Transient, "the backend panicked"))
+        });
+        let unanswered = matches!(&result, Err(e) if e.kind == BackendErrorKind::Transient);
         self.is_answered.store(!unanswered, Ordering::Relaxed);
+        result
     }
 
     /// Fails if the session cannot grant anything any more.
@@ -125,29 +166,37 @@ impl Core {
         self.tasks.spawn_on(release, &self.runtime);
     }
 
-    /// Withdraws the claim, trying again until it is done or the session is lost. If a TTL does not
-    /// suffice, it gives up the session, so that the claim ends with the lease and blocks nobody.
-    /// [`LockError::Lost`] if the claim was certainly gone before.
-    pub(super) async fn release(&self, claim: &Claim) -> Result<(), LockError> {
+    /// Withdraws the claim, trying again for a TTL unless the session is lost. What is not answered
+    /// then gives up the session, so that the claim ends with the lease and blocks nobody. What is
+    /// refused is no reason to end the other holds: it is tried again now and then.
+    pub(super) async fn release(self: &Arc<Self>, claim: &Claim) -> Result<Released, LockError> {
         let began_at = Instant::now();
-        let mut was_sent = false;
+        let mut may_be_done = false;
         let mut pause = Duration::from_millis(20);
         loop {
             // sent also when the lease seems lost: a key that is still there should go now
-            let released = self.backend.release(claim).await;
-            self.note_answer(&released);
+            let released = self.ask(async { self.backend.release(claim).await }).await;
             let error = match released {
-                Ok(true) => return Ok(()),
-                // if an earlier attempt was not answered, it may have been the one
-                Ok(false) if was_sent => return Ok(()),
-                Ok(false) => return Err(LockError::Lost),
+                Ok(Released::Gone) if may_be_done => return Ok(Released::Unknown),
+                Ok(released) => return Ok(released),
                 Err(error) => error,
             };
-            was_sent = true;
+            let is_refused = error.kind != BackendErrorKind::Transient;
+            may_be_done |= !is_refused;
             if let Some(reason) = self.validity.lost_reason() {
                 return Err(LockError::SessionLost { reason });
             }
-            if began_at.elapsed() + pause >= self.lease.ttl {
+            let is_over = began_at.elapsed() + pause >= self.lease.ttl;
+            if is_over && is_refused {
+                tracing::warn!(
+                    %claim, ?error,
+                    "may not withdraw a claim: until its session ends, it blocks all that wait behind it"
+                );
+                let (core, claim) = (Arc::clone(self), claim.clone());
+                self.tasks.spawn_on(async move { core.release_late(&claim).await }, &self.runtime);
+                return Err(error.into());
+            }
+            if is_over {
                 tracing::warn!(%claim, %error, "could not withdraw a claim: giving up the session");
                 self.validity.lose(LostReason::ReleaseFailed);
                 return Err(error.into());
@@ -155,6 +204,20 @@ impl Core {
             tracing::debug!(%claim, %error, "could not withdraw a claim: trying again");
             sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(1));
+        }
+    }
+
+    /// Withdraws a claim that may not be withdrawn, for as long as the session lives.
+    async fn release_late(&self, claim: &Claim) {
+        loop {
+            tokio::select! {
+                () = sleep(self.lease.ttl) => {}
+                _ = self.validity.lost() => return,
+                () = self.closing.cancelled() => return,
+            }
+            if self.ask(async { self.backend.release(claim).await }).await.is_ok() {
+                return tracing::info!(%claim, "withdrew a claim that could not be withdrawn before");
+            }
         }
     }
 
@@ -183,5 +246,28 @@ impl Core {
             sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(1));
         }
+    }
+}
+
+/// The leases that this process has sessions on, with the address of their backend.
+static USED_LEASES: StdMutex<BTreeSet<(usize, i64)>> = StdMutex::new(BTreeSet::new());
+
+/// A session's use of its lease. Two sessions on one would make the same claims, and both hold.
+struct UseOfLease((usize, i64));
+
+impl UseOfLease {
+    fn begin(backend: &Arc<dyn Backend>, lease: Lease) -> Result<Self, BackendError> {
+        let key = (Arc::as_ptr(backend).cast::<()>().addr(), lease.id);
+        if USED_LEASES.lock().unwrap_or_else(PoisonError::into_inner).insert(key) {
+            return Ok(Self(key));
+        }
+        let what = format!("the backend granted lease {:x} twice", lease.id);
+        Err(BackendError::new(BackendErrorKind::Permanent, what))
+    }
+}
+
+impl Drop for UseOfLease {
+    fn drop(&mut self) {
+        USED_LEASES.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
     }
 }

@@ -33,7 +33,7 @@ pub enum LockError {
     TooManyEntries,
     /// The name cannot be a lock's.
     #[error(
-        "a lock name is 1 to {} bytes, does not begin or end with / and has no control characters",
+        "a lock name is 1 to {} bytes and has no control characters",
         super::MAX_NAME_LENGTH_BYTES
     )]
     InvalidName,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::acquire::{Turn, acquire};
 use super::hold::Hold;
-use super::{LockError, Session, Token};
+use super::{LockError, Released, Session, Token};
 
 /// Proof that its owner holds a lock; the lock is released when the owner's last guard is dropped.
 ///
@@ -116,8 +116,8 @@ impl Guard {
     /// [`LockError::Lost`] if the hold was lost before: what it protected may have been touched by
     /// somebody else. [`LockError::NotHeld`] if the entry was given back already, through
     /// [`Mutex::unlock_as`](super::Mutex::unlock_as). [`LockError::Backend`] or
-    /// [`LockError::SessionLost`] if the release did not succeed; the claim then ends with its
-    /// lease.
+    /// [`LockError::SessionLost`] if the release did not succeed within a TTL; the claim then ends with
+    /// its lease, or as soon as a backend that refused does not any more.
     pub async fn unlock(mut self) -> Result<(), LockError> {
         self.armed = false;
         leave_and_release(&self.hold).await
@@ -163,7 +163,10 @@ pub(super) async fn leave_and_release(hold: &Arc<Hold>) -> Result<(), LockError>
         // a task that did not end was dropped with its runtime, and the lease ends by itself
         let released = release.await.unwrap_or(Err(LockError::Lost));
         if !was_lost {
-            return released;
+            return match released? {
+                Released::Done | Released::Unknown => Ok(()),
+                Released::Gone => Err(LockError::Lost),
+            };
         }
     }
     if was_lost { Err(LockError::Lost) } else { Ok(()) }

@@ -145,7 +145,9 @@ async fn keep_open(
                         break;
                     }
                     reason = session.lost() => {
-                        losses.fetch_add(1, Ordering::Relaxed);
+                        if reason != LostReason::Closed {
+                            losses.fetch_add(1, Ordering::Relaxed);
+                        }
                         tracing::warn!(%reason, "lost the lock session: opening another one");
                         publish.send_replace(State::Opening { failed: None });
                     }

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClaimStatus, ClusterId, Lease,
-    Place, QueueEntry, Token,
+    Place, QueueEntry, Released, Token,
 };
 
 /// A lock service in this process, for tests of services that use the lock: it follows tokio's
@@ -197,10 +197,11 @@ impl Backend for MemoryBackend {
         })
     }
 
-    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, bool> {
+    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
         Box::pin(async move {
             self.answering().await;
-            Ok(self.state().remove_where(|member| member.claim == *claim))
+            let was_there = self.state().remove_where(|member| member.claim == *claim);
+            Ok(if was_there { Released::Done } else { Released::Gone })
         })
     }
 

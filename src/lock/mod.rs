@@ -92,10 +92,10 @@ mod sighting;
 mod token;
 mod validity;
 
-pub use backend::{Backend, BackendFuture};
+pub use backend::{Backend, BackendFuture, Released};
 pub use claim::{Claim, ClaimStatus, Lease, Place, QueueEntry};
 pub use error::{BackendError, BackendErrorKind, LockError, LostReason};
-pub use etcd::{EtcdBackend, EtcdOptions};
+pub use etcd::{EtcdBackend, EtcdOptions, EtcdUser};
 pub use guard::Guard;
 pub use keeper::SessionKeeper;
 pub use memory::MemoryBackend;

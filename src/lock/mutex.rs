@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::timeout;
-
 use super::acquire::{Turn, acquire};
 use super::guard::leave_and_release;
 use super::owner::OwnerId;
@@ -28,8 +26,6 @@ pub struct Mutex {
 impl Mutex {
     pub(super) fn new(session: Session, name: &str) -> Result<Self, LockError> {
         let valid = (1..=MAX_NAME_LENGTH_BYTES).contains(&name.len())
-            && !name.starts_with('/')
-            && !name.ends_with('/')
             && !name.chars().any(char::is_control);
         if !valid {
             return Err(LockError::InvalidName);
@@ -99,7 +95,7 @@ impl Mutex {
     /// # Errors
     /// [`LockError::Timeout`], and as [`lock`](Self::lock).
     pub async fn lock_timeout(&self, limit: Duration) -> Result<Guard, LockError> {
-        let locked = timeout(limit, self.lock()).await;
+        let locked = self.session.core.timeout(limit, self.lock()).await;
         locked.unwrap_or(Err(LockError::Timeout { waited: limit }))
     }
 
@@ -115,7 +111,7 @@ impl Mutex {
         owner: &mut Owner,
         limit: Duration,
     ) -> Result<Guard, LockError> {
-        let locked = timeout(limit, self.lock_as(owner)).await;
+        let locked = self.session.core.timeout(limit, self.lock_as(owner)).await;
         locked.unwrap_or(Err(LockError::Timeout { waited: limit }))
     }
 
@@ -141,7 +137,7 @@ impl Mutex {
     /// # Errors
     /// [`LockError::Backend`].
     pub async fn queue(&self) -> Result<Vec<QueueEntry>, LockError> {
-        Ok(self.session.core.backend.queue(&self.name).await?)
+        Ok(self.session.core.queue(&self.name).await?)
     }
 
     /// What this process sees of the queue without asking anybody: the claims, and the last tenures.

@@ -8,12 +8,13 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::core::Core;
 use super::{BackendError, BackendErrorKind, LostReason};
 
-/// Renews the session's lease three times before its deadline until the session is lost or closed. A renewal that
-/// fails or hangs is repeated until the deadline; then the session is lost, by the local clock,
+/// Renews the session's lease, asked for at `asked_at`, three times before its deadline until the
+/// session is lost or closed. A renewal that fails or hangs is repeated until the deadline; then the session is lost, by the local clock,
 /// whatever the backend says later.
-pub(super) async fn renew_until_lost(core: Arc<Core>, margin: Duration) {
+pub(super) async fn renew_until_lost(core: Arc<Core>, margin: Duration, asked_at: Instant) {
     let lifetime = core.lease.ttl.saturating_sub(margin);
-    let mut next = Instant::now() + lifetime / 3;
+    // if the lease was long in coming, that is now
+    let mut next = asked_at + lifetime / 3;
     loop {
         tokio::select! {
             // the lease is needed until close has drained the releases, and close declares the loss
@@ -32,15 +33,17 @@ pub(super) async fn renew_until_lost(core: Arc<Core>, margin: Duration) {
         // counted from when it was sent: the backend cannot have renewed it before that
         let sent_at = Instant::now();
         let attempt_ends = deadline.min(sent_at + lifetime / 4);
+        let renewal = core.ask(async {
+            let renewed = timeout_at(attempt_ends, core.backend.renew(core.lease)).await;
+            let silence = |elapsed| Err(BackendError::new(BackendErrorKind::Transient, elapsed));
+            renewed.unwrap_or_else(silence)
+        });
         let renewed = tokio::select! {
             biased;
             // not even a renewal under way outlives the session: nothing of it would be forgotten
             _ = core.validity.lost() => return,
-            renewed = timeout_at(attempt_ends, core.backend.renew(core.lease)) => renewed,
+            renewed = renewal => renewed,
         };
-        let renewed = renewed
-            .unwrap_or_else(|elapsed| Err(BackendError::new(BackendErrorKind::Transient, elapsed)));
-        core.note_answer(&renewed);
         match renewed {
             Ok(lives_for) => {
                 core.validity.extend(sent_at + lives_for.saturating_sub(margin));

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::core::Core;
 use super::renewal::renew_until_lost;
-use super::{Backend, Lease, LockError, LostReason, Mutex};
+use super::{Backend, BackendError, BackendErrorKind, Lease, LockError, LostReason, Mutex};
 
 /// Longer TTLs are cut to this one: whoever waits behind a dead process waits so long.
 const MAX_TTL: Duration = Duration::from_hours(24);
@@ -73,13 +74,17 @@ impl Session {
         backend: Arc<dyn Backend>,
         options: SessionOptions,
     ) -> Result<Self, LockError> {
+        let runtime = backend.runtime().unwrap_or_else(Handle::current);
         let asked_at = Instant::now();
-        let lease = backend.open(options.ttl.min(MAX_TTL)).await?;
+        let (opening, ttl) = (Arc::clone(&backend), options.ttl.min(MAX_TTL));
+        let opened = runtime.spawn(async move { opening.open(ttl).await }).await;
+        let lease = opened
+            .unwrap_or_else(|ended| Err(BackendError::new(BackendErrorKind::Transient, ended)))?;
         // a larger one would leave no time to renew
         let margin = options.margin.min(lease.ttl / 2);
         let believed_until = asked_at + lease.ttl.saturating_sub(margin);
-        let core = Arc::new(Core::new(backend, lease, believed_until, options.label));
-        core.runtime.spawn(renew_until_lost(Arc::clone(&core), margin));
+        let core = Arc::new(Core::new(backend, runtime, lease, believed_until, options.label)?);
+        core.runtime.spawn(renew_until_lost(Arc::clone(&core), margin, asked_at));
         let closer = Arc::new(CloseOnDrop { core: Arc::clone(&core) });
         let session = Self { core, _closer: closer };
         // a service that took its time to answer may have used up the lease

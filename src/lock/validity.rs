@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -20,11 +21,13 @@ const FOR_EVER: Duration = Duration::from_hours(24 * 365);
 pub(super) struct Validity {
     deadline: Mutex<Instant>,
     lost: watch::Sender<Option<LostReason>>,
+    /// Where the time of waiting is kept, so that the caller needs no runtime.
+    clock: Handle,
 }
 
 impl Validity {
-    pub(super) fn until(deadline: Instant) -> Self {
-        Self { deadline: Mutex::new(deadline), lost: watch::Sender::new(None) }
+    pub(super) fn until(deadline: Instant, clock: Handle) -> Self {
+        Self { deadline: Mutex::new(deadline), lost: watch::Sender::new(None), clock }
     }
 
     pub(super) fn deadline(&self) -> Instant {
@@ -68,10 +71,14 @@ impl Validity {
                 return reason;
             }
             // the clock is looked at here as well: the session's own task may not get to run
+            let expiry = {
+                let _entered = self.clock.enter();
+                sleep_until(self.deadline())
+            };
             tokio::select! {
                 // `self` keeps the sender, so this cannot fail
                 _ = lost.changed() => {}
-                () = sleep_until(self.deadline()) => {}
+                () = expiry => {}
             }
         }
     }
@@ -86,7 +93,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn valid_for_two_seconds() -> Validity {
-        Validity::until(Instant::now() + 2 * SECOND)
+        Validity::until(Instant::now() + 2 * SECOND, Handle::current())
     }
 
     /// Goal: the loss is known by the clock alone, to who asks and to who waits, though no task

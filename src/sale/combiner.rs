@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 use super::error::{from_read, from_store};
 use super::metrics::Metrics;
 use super::order_queue::{Answer, NotQueued, OrderQueue, WaitingOrder};
-use super::tenure::{is_closed, is_gone, lock_name, unavailable};
+use super::tenure::{is_gone, is_refused, lock_name, unavailable};
 use super::{SaleError, SaleOptions};
 use crate::fault::{self, Point};
 use crate::inventory::{Inventory, InventoryError, Item, Order, Outcome};
@@ -32,6 +32,9 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long to wait before the lock is asked for again after a failure of the lock service.
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
+/// And after it has refused the lock, until an operator mends that.
+const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long to leave the lock to others after the store has failed.
 const STORE_PAUSE: Duration = Duration::from_millis(200);
@@ -142,9 +145,10 @@ impl Combiner {
             let pause = match locked {
                 Some(Ok(guard)) => self.hold(queue, guard, asked_at).await,
                 Some(Err(error)) => {
+                    let pause = if is_refused(&error) { REFUSED_PAUSE } else { LOCK_PAUSE };
                     let error = Arc::new(error);
                     queue.fail_all(|waiting| without_lock(waiting, Arc::clone(&error)));
-                    Some(LOCK_PAUSE)
+                    Some(pause)
                 }
                 // everybody has given up
                 None => None,
@@ -379,8 +383,7 @@ impl Drop for Served {
 fn without_lock(waiting: &WaitingOrder, error: Arc<LockError>) -> SaleError {
     match &waiting.silence {
         Some(silence) => from_store(Arc::clone(silence), &waiting.order),
-        None if is_closed(&error) => SaleError::Stopping,
-        None => SaleError::LockUnavailable { source: error.into() },
+        None => unavailable(error),
     }
 }
 

@@ -30,6 +30,14 @@ pub enum SaleError {
         #[source]
         source: BoxError,
     },
+    /// The lock service refuses this item's lock, and waiting mends nothing: a missing permission, a
+    /// wrong password. Nothing was taken.
+    #[error("the lock service refuses this lock")]
+    LockRefused {
+        /// What it said.
+        #[source]
+        source: BoxError,
+    },
     /// The store does not answer; nothing was taken.
     #[error("the store does not answer")]
     StoreUnavailable {
@@ -129,6 +137,7 @@ impl SaleError {
             Self::ForeignFence { .. }
                 | Self::UnknownItem { .. }
                 | Self::Damaged { .. }
+                | Self::LockRefused { .. }
                 | Self::StoreMisconfigured { .. }
                 | Self::StoreRolledBack { .. }
                 | Self::StartUnknown { .. }

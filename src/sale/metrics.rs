@@ -106,6 +106,7 @@ endings! {
     QueueFull "queue-full";
     WaitTooLong "wait-too-long";
     LockUnavailable "lock-unavailable";
+    LockRefused "lock-refused";
     StoreUnavailable "store-unavailable";
     StoreRefused "store-refused";
     StoreMisconfigured "store-misconfigured";
@@ -129,6 +130,7 @@ impl Ending {
                 SaleError::QueueFull { .. } => Self::QueueFull,
                 SaleError::WaitTooLong { .. } => Self::WaitTooLong,
                 SaleError::LockUnavailable { .. } => Self::LockUnavailable,
+                SaleError::LockRefused { .. } => Self::LockRefused,
                 SaleError::StoreUnavailable { .. } => Self::StoreUnavailable,
                 SaleError::StoreRefused { .. } => Self::StoreRefused,
                 SaleError::StoreMisconfigured { .. } => Self::StoreMisconfigured,

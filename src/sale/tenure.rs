@@ -1,12 +1,13 @@
 //! Taking the lock of an item.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
 use super::SaleError;
 use crate::inventory::Item;
-use crate::lock::{self, LockError, LostReason, Owner, SessionKeeper};
+use crate::lock::{self, BackendErrorKind, LockError, LostReason, Owner, SessionKeeper};
 
 /// A tenure of the distributed lock.
 pub(super) struct Tenure {
@@ -77,10 +78,17 @@ pub(super) fn is_closed(error: &LockError) -> bool {
     matches!(error, LockError::SessionLost { reason: LostReason::Closed })
 }
 
+/// Whether the lock service refuses, and waiting mends nothing.
+pub(super) fn is_refused(error: &LockError) -> bool {
+    matches!(error, LockError::Backend(error) if error.kind == BackendErrorKind::Permanent)
+}
+
 /// What an order is told when the lock cannot be had.
-pub(super) fn unavailable(error: LockError) -> SaleError {
-    if is_closed(&error) {
-        return SaleError::Stopping;
+pub(super) fn unavailable(error: impl Into<Arc<LockError>>) -> SaleError {
+    let source = error.into();
+    match &*source {
+        error if is_closed(error) => SaleError::Stopping,
+        error if is_refused(error) => SaleError::LockRefused { source: source.into() },
+        _ => SaleError::LockUnavailable { source: source.into() },
     }
-    SaleError::LockUnavailable { source: error.into() }
 }

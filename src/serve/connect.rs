@@ -1,12 +1,13 @@
 //! From the configuration to a sale.
 
 use std::error::Error;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::ServeError;
+use super::{Distrust, ServeError};
 use crate::config::{Config, Servers};
 #[cfg(feature = "chaos")]
 use crate::defence::Defence;
@@ -43,13 +44,13 @@ pub(super) async fn connect(config: &Config, port: u16) -> Result<Sale, ServeErr
         }
         LockMode::EtcdRecipe => {
             let peer =
-                Peer::recipe(config.servers.etcd_options(), config.lock_ttl).map_err(refused)?;
+                Peer::recipe(config.servers.etcd_options()?, config.lock_ttl).map_err(refused)?;
             Sale::with_peer(inventory, peer, options)
         }
         LockMode::EtcdRpc => {
             tracing::warn!("the lock has no token and the sale no ledger: a retry buys again");
             let peer =
-                Peer::rpc(config.servers.etcd_options(), config.lock_ttl).map_err(refused)?;
+                Peer::rpc(config.servers.etcd_options()?, config.lock_ttl).map_err(refused)?;
             Sale::with_peer(inventory, peer, options)
         }
         LockMode::Unguarded => Sale::with_peer(inventory, Peer::unguarded(), options),
@@ -61,6 +62,9 @@ async fn store(servers: &Servers) -> Result<Inventory, ServeError> {
     match inventory.ping().await {
         Ok(()) => {}
         Err(error) if error.is_wrong_server() => return Err(refused(error)),
+        Err(error) if let Some(what) = distrust(&error) => {
+            return Err(ServeError::Distrust { server: "redis", what, source: error.into() });
+        }
         Err(error) => {
             let cause: &dyn Error = &error;
             tracing::warn!(error = cause, "the store does not answer yet: not ready until it does");
@@ -74,7 +78,7 @@ async fn store(servers: &Servers) -> Result<Inventory, ServeError> {
 }
 
 async fn lock_service(config: &Config, instance: &str) -> Result<SessionKeeper, ServeError> {
-    let etcd = EtcdBackend::new(config.servers.etcd_options()).map_err(refused)?;
+    let etcd = EtcdBackend::new(config.servers.etcd_options()?).map_err(refused)?;
     let session_options = SessionOptions::new(config.lock_ttl).label(instance);
     let sessions = SessionKeeper::start(Arc::new(etcd), session_options);
     match timeout(FIRST_SESSION_TIMEOUT, sessions.session()).await {
@@ -86,7 +90,12 @@ async fn lock_service(config: &Config, instance: &str) -> Result<SessionKeeper, 
             }
         }
         Ok(Err(error)) => return Err(refused(error)),
-        Err(_) => tracing::warn!("etcd does not answer yet: not ready until it does"),
+        Err(_) => match sessions.latest_error() {
+            Some(error) if let Some(what) = distrust(&error) => {
+                return Err(ServeError::Distrust { server: "etcd", what, source: error.into() });
+            }
+            _ => tracing::warn!("etcd does not answer yet: not ready until it does"),
+        },
     }
     Ok(sessions)
 }
@@ -108,6 +117,34 @@ async fn warn_of_weak_settings(inventory: Inventory) {
                 return;
             }
         }
+    }
+}
+
+/// What is wrong if it is that we do not trust the server, or it does not trust us.
+fn distrust(error: &(dyn Error + 'static)) -> Option<Distrust> {
+    use rustls::CertificateError::{
+        Expired, ExpiredContext, NotValidForName, NotValidForNameContext,
+    };
+    let causes = std::iter::successors(Some(error), |error| cause(*error));
+    causes.filter_map(|error| error.downcast_ref()).find_map(|error| match error {
+        rustls::Error::InvalidCertificate(Expired | ExpiredContext { .. }) => {
+            Some(Distrust::Expired)
+        }
+        rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. }) => {
+            Some(Distrust::OtherName)
+        }
+        rustls::Error::InvalidCertificate(_) => Some(Distrust::Unknown),
+        rustls::Error::AlertReceived(_) => Some(Distrust::OfUs),
+        _ => None,
+    })
+}
+
+/// The cause of an error; two of them keep it to themselves.
+fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+    match (error.downcast_ref::<io::Error>(), error.downcast_ref::<etcd_client::Error>()) {
+        (Some(error), _) => error.get_ref().map(|inner| inner as &(dyn Error + 'static)),
+        (_, Some(etcd_client::Error::GRpcStatus(status))) => status.source(),
+        _ => error.source(),
     }
 }
 

@@ -90,7 +90,7 @@ async fn look_on(scene: &mut Scene) -> Result<(), ChaosError> {
 
 /// One after the other.
 async fn hold_others(scene: &mut Scene) -> Result<(), ChaosError> {
-    let session = session(&scene.endpoint()).await;
+    let session = session(&scene.member().endpoint()).await;
     let session = session.map_err(ChaosError::Lock)?;
     while scene.next_round().await {
         for name in ["a-b", "a/y"] {

@@ -185,7 +185,7 @@ async fn compact(scene: &mut Scene) -> Result<(), ChaosError> {
         let mut revision = 0;
         let mut is_cut = true;
         while began.elapsed() < BREAK * 2 {
-            let compacted = cluster::compact(&scene.endpoint()).await?;
+            let compacted = cluster::compact(scene.member()).await?;
             if compacted > revision {
                 scene.evidence.saw("compactions", 1);
             }
@@ -206,8 +206,8 @@ async fn compact(scene: &mut Scene) -> Result<(), ChaosError> {
 async fn fill(scene: &mut Scene) -> Result<(), ChaosError> {
     while scene.next_round().await {
         let began = Instant::now();
-        let endpoint = scene.endpoint();
-        cluster::fill(&endpoint).await?;
+
+        cluster::fill(scene.member()).await?;
         scene.evidence.saw("etcd out of space", 1);
         let full = Instant::now();
         while full.elapsed() < TTL {
@@ -234,7 +234,7 @@ async fn fill(scene: &mut Scene) -> Result<(), ChaosError> {
             }
             sleep(Duration::from_millis(100)).await;
         }
-        cluster::make_room(&endpoint).await?;
+        cluster::make_room(scene.member()).await?;
         scene.evidence.outage(began.elapsed());
     }
     Ok(())

@@ -114,7 +114,7 @@ async fn cut_off_holder(scene: &mut Scene) -> Result<(), ChaosError> {
         let name = scene.sites[other].name.clone();
         let alone = scene
             .until("the lease of a sleeping instance is gone", async |scene| {
-                let lease = cluster::lease_of(&scene.endpoint(), LOCK_NAME, &name).await?;
+                let lease = cluster::lease_of(scene.member(), LOCK_NAME, &name).await?;
                 Ok(lease.is_none().then_some(()))
             })
             .await;
@@ -128,7 +128,7 @@ async fn cut_off_holder(scene: &mut Scene) -> Result<(), ChaosError> {
         let lease = held?.lease;
         sleep(CUT_OFF).await;
         // where only answers are held up, the lease may live on for as long as it is renewed
-        if cluster::is_lease_gone(&scene.endpoint(), lease).await? {
+        if cluster::is_lease_gone(scene.member(), lease).await? {
             scene.evidence.saw("leases gone", 1);
         }
         scene.evidence.saw("instances cut off", 1);

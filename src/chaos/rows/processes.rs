@@ -188,7 +188,7 @@ async fn kill_holder(scene: &mut Scene) -> Result<(), ChaosError> {
         // between two claims it has none to see
         let lease = scene
             .until("the instance that is to die queues for the lock", async |scene| {
-                cluster::lease_of(&scene.endpoint(), LOCK_NAME, &name).await
+                cluster::lease_of(scene.member(), LOCK_NAME, &name).await
             })
             .await?;
         scene.meet(index, point, "").await?;
@@ -219,7 +219,7 @@ async fn waiters_leave(scene: &mut Scene) -> Result<(), ChaosError> {
         let name = scene.sites[waiter].name.clone();
         scene
             .until("an instance without buyers gives up the lock", async |scene| {
-                let lease = cluster::lease_of(&scene.endpoint(), LOCK_NAME, &name).await?;
+                let lease = cluster::lease_of(scene.member(), LOCK_NAME, &name).await?;
                 Ok(lease.is_none().then_some(()))
             })
             .await?;
@@ -228,7 +228,7 @@ async fn waiters_leave(scene: &mut Scene) -> Result<(), ChaosError> {
         let buyers = buyers.map_err(ChaosError::system("buyers cannot send orders"))?;
         let queued = scene
             .until("an instance waits for the lock", async |scene| {
-                cluster::lease_of(&scene.endpoint(), LOCK_NAME, &name).await
+                cluster::lease_of(scene.member(), LOCK_NAME, &name).await
             })
             .await?;
         if scene.evidence.times.is_multiple_of(2) {
@@ -256,7 +256,7 @@ async fn starve(scene: &mut Scene) -> Result<(), ChaosError> {
         sleep(length + Duration::from_millis(300)).await;
         scene.evidence.saw("instances starved", 1);
         scene.evidence.outage(length);
-        if cluster::is_lease_gone(&scene.endpoint(), holder.lease).await? {
+        if cluster::is_lease_gone(scene.member(), holder.lease).await? {
             scene.evidence.complain("lease", "an instance that was busy lost its lease");
         }
     }

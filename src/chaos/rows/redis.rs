@@ -220,7 +220,7 @@ async fn stop(scene: &mut Scene) -> Result<(), ChaosError> {
 
 async fn flush(scene: &mut Scene) -> Result<(), ChaosError> {
     while scene.next_round().await {
-        command(scene, "SCRIPT FLUSH").await?;
+        scene.redis.run::<()>("SCRIPT FLUSH").await?;
         scene.evidence.saw("script caches flushed", 1);
     }
     Ok(())
@@ -230,12 +230,12 @@ async fn flush(scene: &mut Scene) -> Result<(), ChaosError> {
 async fn fill(scene: &mut Scene) -> Result<(), ChaosError> {
     while scene.next_round().await {
         let began = Instant::now();
-        command(scene, "CONFIG SET maxmemory 1").await?;
+        scene.redis.run::<()>("CONFIG SET maxmemory 1").await?;
         let port = scene.sites[scene.random.clone().below(scene.sites.len())].instance.port;
         let asked = Instant::now();
         let answer = probe::http(Method::POST, port, "/stock/reduce", "").await;
         let took = asked.elapsed();
-        command(scene, "CONFIG SET maxmemory 0").await?;
+        scene.redis.run::<()>("CONFIG SET maxmemory 0").await?;
         scene.evidence.outage(began.elapsed());
         match answer {
             Ok((status, text)) if status == 503 && text.contains("store-unavailable") => {
@@ -253,10 +253,4 @@ async fn fill(scene: &mut Scene) -> Result<(), ChaosError> {
         }
     }
     Ok(())
-}
-
-async fn command(scene: &Scene, command: &str) -> Result<(), ChaosError> {
-    let answer = probe::redis(scene.redis.port(), command).await;
-    let answer = answer.map_err(ChaosError::system("Redis does not answer"))?;
-    if answer.starts_with("+OK") { Ok(()) } else { Err(ChaosError::Redis(answer)) }
 }

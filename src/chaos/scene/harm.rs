@@ -7,7 +7,6 @@ use tokio::time::{sleep_until, timeout};
 use super::{PATIENCE, Scene};
 use crate::chaos::error::ChaosError;
 use crate::chaos::row::LAST_CALM;
-use crate::demo::probe;
 
 impl Scene {
     /// The file whose presence asks the instance for a fault. The fault removes it when it happens.
@@ -40,8 +39,7 @@ impl Scene {
             self.start_again(index).await?;
         }
         // what those before missed would keep these from showing what is left; they miss nothing
-        let told = probe::redis(self.redis.port(), "DEL doubt").await;
-        told.map(drop).map_err(ChaosError::system("Redis does not answer"))
+        Ok(self.redis.run("DEL doubt").await?)
     }
 
     /// Ends an instance with SIGKILL, and notes it.

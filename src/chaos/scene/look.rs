@@ -10,7 +10,7 @@ use crate::chaos::cluster::{self, Holder};
 use crate::chaos::error::ChaosError;
 use crate::chaos::row::LAST_CALM;
 use crate::demo::instance::LOCK_NAME;
-use crate::demo::probe;
+use crate::demo::{PrivateEtcd, probe};
 
 /// How often something is asked for that must come about.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -40,11 +40,10 @@ impl Scene {
         }
     }
 
-    /// Where etcd answers: the first member that the row has not taken away.
-    pub(in crate::chaos) fn endpoint(&self) -> String {
-        let mut members = self.etcd.iter().enumerate();
-        let there = members.find(|(n, _)| Some(*n) != self.member_away);
-        there.map(|(_, member)| member.endpoint()).unwrap_or_default()
+    /// The member of etcd to ask: the first one that the row has not taken away.
+    pub(in crate::chaos) fn member(&self) -> &PrivateEtcd {
+        let there = usize::from(self.member_away == Some(0));
+        &self.etcd[there]
     }
 
     /// The member of etcd that leads, as a member that is there sees it.
@@ -54,7 +53,7 @@ impl Scene {
                 if Some(n) == scene.member_away {
                     continue;
                 }
-                let ids = cluster::member_and_leader(&member.endpoint()).await;
+                let ids = cluster::member_and_leader(member).await;
                 if ids.is_some_and(|(member, leader)| member == leader) {
                     return Ok(Some(n));
                 }
@@ -67,7 +66,7 @@ impl Scene {
     /// Who holds the lock now, waiting for somebody to.
     pub(in crate::chaos) async fn holder(&self) -> Result<(usize, Holder), ChaosError> {
         self.until("an instance holds the lock", async |scene| {
-            let holder = cluster::holder(&scene.endpoint(), LOCK_NAME).await?;
+            let holder = cluster::holder(scene.member(), LOCK_NAME).await?;
             Ok(holder.and_then(|holder| Some((scene.index_of(&holder.instance)?, holder))))
         })
         .await
@@ -79,7 +78,7 @@ impl Scene {
         index: usize,
     ) -> Result<Holder, ChaosError> {
         self.until("another instance holds the lock", async |scene| {
-            let holder = cluster::holder(&scene.endpoint(), LOCK_NAME).await?;
+            let holder = cluster::holder(scene.member(), LOCK_NAME).await?;
             let index_now = holder.as_ref().and_then(|holder| scene.index_of(&holder.instance));
             Ok(holder.filter(|_| index_now.is_some_and(|now| now != index)))
         })
@@ -89,7 +88,7 @@ impl Scene {
     /// Notes that this lease is gone, waiting for it.
     pub(in crate::chaos) async fn note_lease_gone(&mut self, lease: i64) -> Result<(), ChaosError> {
         self.until("the lease is gone", async |scene| {
-            Ok(cluster::is_lease_gone(&scene.endpoint(), lease).await?.then_some(()))
+            Ok(cluster::is_lease_gone(scene.member(), lease).await?.then_some(()))
         })
         .await?;
         self.evidence.saw("leases gone", 1);

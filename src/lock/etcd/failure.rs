@@ -1,5 +1,8 @@
 //! What etcd's failures mean.
 
+use std::error::Error as _;
+use std::io;
+
 use etcd_client::Error;
 
 use crate::lock::{BackendError, BackendErrorKind};
@@ -16,15 +19,57 @@ pub(super) mod code {
     pub(in super::super) const UNAUTHENTICATED: i32 = 16;
 }
 
+const OLD_REVISION: &str = "revision of auth store is old";
+const NO_USER: &str = "user name is empty";
+const AUTH_IS_OFF: &str = "authentication is not enabled";
+
 pub(super) fn backend_error(error: Error) -> BackendError {
     let kind = match &error {
+        // made here, for want of an answer, whatever its code: etcd's own has no source
+        Error::GRpcStatus(status) if status.source().is_some() => BackendErrorKind::Transient,
         Error::GRpcStatus(status) => kind_of(status.code() as i32, status.message()),
-        Error::InvalidArgs(_) | Error::InvalidUri(_) | Error::InvalidMetadataValue(_) => {
-            BackendErrorKind::Permanent
-        }
+        // of these, the third tells that the certificates cannot be used: no connection ends in it
+        Error::InvalidArgs(_)
+        | Error::InvalidUri(_)
+        | Error::TransportError(_)
+        | Error::InvalidMetadataValue(_) => BackendErrorKind::Permanent,
         _ => BackendErrorKind::Transient,
     };
     BackendError::new(kind, error)
+}
+
+/// Whether the request may have been carried out, although it failed: not if nobody listened.
+pub(super) fn may_be_done(error: &Error) -> bool {
+    let Error::GRpcStatus(status) = error else { return true };
+    let mut causes = std::iter::successors(status.source(), |cause| (*cause).source());
+    !causes.any(|cause| {
+        let io = cause.downcast_ref::<io::Error>();
+        io.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    })
+}
+
+/// Whether the request was refused for the token that it came with, or for want of one: the token has
+/// expired or etcd has forgotten it, users or roles were changed, or authentication was switched on.
+pub(super) fn asks_to_authenticate(error: &Error) -> bool {
+    let Error::GRpcStatus(status) = error else { return false };
+    match status.code() as i32 {
+        code::UNAUTHENTICATED => true,
+        code::INVALID_ARGUMENT => {
+            let message = status.message();
+            message.contains(OLD_REVISION) || message.contains(NO_USER)
+        }
+        _ => false,
+    }
+}
+
+/// Whether etcd refused for want of a user.
+pub(super) fn names_no_user(error: &BackendError) -> bool {
+    error.source().is_some_and(|source| source.to_string().contains(NO_USER))
+}
+
+/// Whether the answer to an authentication says that etcd asks nobody who they are.
+pub(super) fn says_auth_is_off(error: &Error) -> bool {
+    matches!(error, Error::GRpcStatus(status) if status.message().contains(AUTH_IS_OFF))
 }
 
 fn kind_of(code: i32, message: &str) -> BackendErrorKind {
@@ -37,22 +82,16 @@ fn kind_of(code: i32, message: &str) -> BackendErrorKind {
         }
         // out of space
         code::RESOURCE_EXHAUSTED => BackendErrorKind::Refused,
-        // users were changed since the client authenticated, which it does anew
-        code::INVALID_ARGUMENT if message.contains("revision of auth store is old") => {
-            BackendErrorKind::Transient
-        }
+        // again, although the client has just authenticated anew: it does so the next time
+        code::INVALID_ARGUMENT if message.contains(OLD_REVISION) => BackendErrorKind::Transient,
         // this code also tells that a member is not the leader, which passes
-        code::FAILED_PRECONDITION if !message.contains("authentication is not enabled") => {
-            BackendErrorKind::Transient
-        }
-        // wrong credentials or no permission; an auth token that expired is renewed by the client
-        // and not seen here
+        code::FAILED_PRECONDITION if !message.contains(AUTH_IS_OFF) => BackendErrorKind::Transient,
+        // wrong credentials or no permission
         code::INVALID_ARGUMENT
         | code::PERMISSION_DENIED
         | code::FAILED_PRECONDITION
         | code::OUT_OF_RANGE
-        | code::UNIMPLEMENTED
-        | code::UNAUTHENTICATED => BackendErrorKind::Permanent,
+        | code::UNIMPLEMENTED => BackendErrorKind::Permanent,
         _ => BackendErrorKind::Transient,
     }
 }

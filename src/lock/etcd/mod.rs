@@ -29,7 +29,7 @@ use etcd_client::ResponseHeader;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
-pub use options::EtcdOptions;
+pub use options::{EtcdOptions, EtcdUser};
 
 use self::endpoints::Endpoints;
 use self::failure::malformed;
@@ -41,7 +41,7 @@ use self::thread::LockThread;
 use super::chaos::Defence;
 use super::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClusterId, Lease, Place,
-    QueueEntry, Sighting, Token,
+    QueueEntry, Released, Sighting, Token,
 };
 
 /// etcd as a lock service. It may serve several sessions, which then share a connection, a watch
@@ -117,7 +117,7 @@ impl Backend for EtcdBackend {
         Box::pin(self.put_claim_if_free(claim))
     }
 
-    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, bool> {
+    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
         Box::pin(self.delete_claim(claim))
     }
 

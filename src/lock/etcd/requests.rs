@@ -4,25 +4,59 @@ use std::time::Duration;
 
 use etcd_client::{Client, Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
 
-use super::failure::{claim_gone, malformed};
+use super::endpoints::Answer;
+use super::failure::{claim_gone, malformed, names_no_user};
 use super::queue::Key;
 use super::ranges::{Ranges, first_of, list, member};
 use super::{EtcdBackend, keys, token};
 use crate::lock::{
     BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, Place, QueueEntry,
+    Released,
 };
 
 /// How many keys a try looks at if the queue is not empty: any claim among them decides.
 const SOME: i64 = 16;
 
 impl EtcdBackend {
+    /// Tells early what every claim would be told: that etcd asks for a user and there is none, or that
+    /// the user may do nothing.
+    async fn check_user(&self) -> Result<(), BackendError> {
+        let Some(user) = &self.options.user else {
+            let any = GetOptions::new().with_keys_only().with_limit(1);
+            return match self.endpoints.get(b"/", &any).await {
+                Err(error) if names_no_user(&error) => {
+                    let what = "etcd's authentication is switched on, and no user was given";
+                    Err(BackendError::new(BackendErrorKind::Permanent, what))
+                }
+                Err(error) if error.kind == BackendErrorKind::Transient => Err(error),
+                // a refusal of this key tells nothing of others
+                _ => Ok(()),
+            };
+        };
+        let name = user.name().to_owned();
+        let ask = |mut client: Client| {
+            let name = name.clone();
+            async move { client.user_get(name).await }
+        };
+        match self.endpoints.ask(ask).await {
+            Ok(answer) if answer.value.roles().is_empty() => tracing::warn!(
+                user = name,
+                "etcd will refuse every lock: its user has no role; `etcdctl user grant-role` gives one"
+            ),
+            Err(error) if error.kind == BackendErrorKind::Transient => return Err(error),
+            _ => {}
+        }
+        Ok(())
+    }
+
     pub(super) async fn grant_lease(&self, ttl: Duration) -> Result<Lease, BackendError> {
+        self.check_user().await?;
         // whole seconds, rounded up: a lease that is shorter than asked for would surprise
         let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
         let seconds = i64::try_from(seconds.max(1))
             .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
         let grant = |mut client: Client| async move { client.lease_grant(seconds, None).await };
-        let granted = self.endpoints.ask(grant).await?;
+        let granted = self.endpoints.ask(grant).await?.value;
         let ttl = u64::try_from(granted.ttl()).map_err(|_| malformed("a lease without a TTL"))?;
         let header = granted.header().ok_or_else(|| malformed("an answer without a header"))?;
         self.queues.add_lease(granted.id());
@@ -69,7 +103,7 @@ impl EtcdBackend {
         // what was there already, from a request whose answer got lost; or nothing, if the claim that
         // was to be handed over is gone
         let txn = Txn::new().when(conditions).and_then(changes).or_else(reads);
-        let response = self.endpoints.txn(&txn).await?;
+        let response = self.endpoints.txn(&txn).await?.value;
         let answers = Ranges::of(&response);
         let own = answers.find(&key).map(KeyValue::create_revision);
         let revision = own.ok_or_else(claim_gone)?;
@@ -87,7 +121,7 @@ impl EtcdBackend {
         held: &Claim,
         next: &Claim,
     ) -> Result<Place, BackendError> {
-        if !self.delete_claim(held).await? {
+        if self.delete_claim(held).await? == Released::Gone {
             return Err(claim_gone());
         }
         self.put_claim(next, None).await
@@ -107,7 +141,7 @@ impl EtcdBackend {
             .and_then([put(claim, &key), TxnOp::get(key.as_str(), None)])
             .or_else([TxnOp::get(prefix.as_str(), Some(some))]);
         let status = self.expect(claim, &key);
-        let response = self.endpoints.txn(&txn).await?;
+        let response = self.endpoints.txn(&txn).await?.value;
         let answers = Ranges::of(&response);
         if let Some(own) = answers.find(&key) {
             let revision = own.create_revision();
@@ -124,7 +158,7 @@ impl EtcdBackend {
         let place = self.put_claim(claim, None).await?;
         // etcd is asked, since the watch may not have told of the claim yet
         if *place.status.borrow() == ClaimStatus::Waiting {
-            // whatever fails now, the claim may still be there
+            // whatever it is, the claim may still be there
             let left = |error| BackendError::new(BackendErrorKind::Transient, error);
             match self.first_claim(&claim.name).await.map_err(left)? {
                 Some((first, revision)) if *first == *key.as_bytes() => {
@@ -189,9 +223,9 @@ impl EtcdBackend {
         !self.queues.with(name, |queue| queue.is_current()).unwrap_or(false)
     }
 
-    /// Deletes the claim, and returns whether it was there. While the watch is not up, the same
+    /// Deletes the claim. While the watch is not up, the same
     /// transaction reads who is first then, since that may be another claim of ours.
-    pub(super) async fn delete_claim(&self, claim: &Claim) -> Result<bool, BackendError> {
+    pub(super) async fn delete_claim(&self, claim: &Claim) -> Result<Released, BackendError> {
         let key = claim.key();
         let asks_first = self.must_ask_first(&claim.name);
         let first = asks_first.then(|| first_of(&claim.name));
@@ -199,7 +233,7 @@ impl EtcdBackend {
         changes.extend(first.clone());
         let otherwise: Vec<_> = first.into_iter().collect();
         let txn = Txn::new().when([self.is_held(claim)]).and_then(changes).or_else(otherwise);
-        let response = self.endpoints.txn(&txn).await?;
+        let Answer { value: response, may_be_second } = self.endpoints.txn(&txn).await?;
         let first = Ranges::of(&response).last().filter(|_| asks_first).map(member);
         self.queues.with(&claim.name, |queue| {
             queue.released(&key);
@@ -207,7 +241,11 @@ impl EtcdBackend {
                 queue.is_first(&first, revision);
             }
         });
-        Ok(response.succeeded())
+        Ok(match response.succeeded() {
+            true => Released::Done,
+            false if may_be_second => Released::Unknown,
+            false => Released::Gone,
+        })
     }
 
     pub(super) async fn read_queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {

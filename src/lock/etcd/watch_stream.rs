@@ -50,7 +50,7 @@ impl WatchedStream {
             let prefix = keys::prefix(&name);
             async move { client.watch_client().watch(prefix, Some(watch_options(id, from))).await }
         };
-        let (sender, responses) = endpoints.ask(open).await?.split();
+        let (sender, responses) = endpoints.ask(open).await?.value.split();
         let asked = VecDeque::from([(id, Instant::now())]);
         let names = HashMap::from([(id, name)]);
         Ok(Self { number: id, is_stale: false, is_broken: false, sender, responses, names, asked })

@@ -22,8 +22,15 @@ impl Connection {
     }
 
     pub(super) async fn client(&self) -> Result<Client, Error> {
-        let connect =
-            || Client::connect(&self.options.endpoints, Some(self.options.connect_options()));
+        let connect = async || {
+            let mut options = self.options.connect_options();
+            if let Some(user) = &self.options.user {
+                let unread = |error| Error::InvalidArgs(format!("{error}"));
+                let (name, password) = user.credentials().await.map_err(unread)?;
+                options = options.with_user(name, password).with_auto_token_refresh(true);
+            }
+            Client::connect(&self.options.endpoints, Some(options)).await
+        };
         self.client.get_or_try_init(connect).await.cloned()
     }
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use etcd_client::PutOptions;
 use flash_sale::demo::{EtcdOptions as ServerOptions, PrivateEtcd};
-use flash_sale::lock::{Claim, Guard, LockError, LostReason, Mutex, Session, SessionOptions};
+use flash_sale::lock::{
+    Claim, Guard, LockError, LostReason, Mutex, Released, Session, SessionKeeper, SessionOptions,
+};
 use tokio::task::JoinHandle;
 
 use super::lab::{EtcdLab, Lab, TTL, queue_length};
@@ -240,8 +242,49 @@ async fn a_claim_of_unknown_revision_is_withdrawn() {
     let claim = Claim { name: lab.name().into(), lease: session.lease().id, number: 99, label };
     lab.backend().enqueue(&claim).await.unwrap();
     let another = lab.backend();
-    assert!(another.release(&claim).await.unwrap());
-    assert!(!another.release(&claim).await.unwrap());
+    assert_eq!(another.release(&claim).await.unwrap(), Released::Done);
+    assert_eq!(another.release(&claim).await.unwrap(), Released::Gone);
+}
+
+/// Goal: a program without a runtime can use the lock: etcd's requests and clocks have one of their own.
+#[test]
+fn no_runtime_is_needed() {
+    let servers = tokio::runtime::Runtime::new().unwrap();
+    let lab = servers.block_on(EtcdLab::shared());
+    park_on(async {
+        let session = lab.session().await;
+        let mutex = session.mutex(&lab.name()).unwrap();
+        let guard = mutex.lock_timeout(TTL).await.unwrap();
+        assert_eq!(guard.run(mutex.queue()).await.unwrap().unwrap().len(), 1);
+        let second = mutex.lock_timeout(Duration::from_millis(50)).await;
+        assert!(matches!(second, Err(LockError::Timeout { .. })), "{second:?}");
+        guard.hand_over().await.unwrap().unlock().await.unwrap();
+        let guard = mutex.try_lock().await.unwrap().expect("it is free");
+        servers.block_on(lab.revoke(session.lease().id));
+        guard.lost().await;
+        let keeper = SessionKeeper::start(lab.backend(), SessionOptions::new(TTL));
+        drop(keeper.session().await.unwrap().mutex(mutex.name()).unwrap().lock().await.unwrap());
+        keeper.close().await;
+    });
+}
+
+/// Runs a future on this thread, without a runtime.
+fn park_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let mut context = std::task::Context::from_waker(&waker);
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            std::task::Poll::Ready(output) => return output,
+            std::task::Poll::Pending => std::thread::park(),
+        }
+    }
 }
 
 /// Goal: a lease lives no shorter than was asked for, though etcd counts in seconds.

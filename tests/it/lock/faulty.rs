@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use flash_sale::lock::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Lease, MemoryBackend, Place,
-    QueueEntry,
+    QueueEntry, Released,
 };
 use tokio::time::sleep;
 
@@ -24,6 +24,8 @@ pub(crate) enum Fault {
     Slow(Duration),
     /// It is never answered, nor carried out.
     Hangs,
+    /// It is carried out, and then the backend panics.
+    Panics,
 }
 
 /// The faults of one kind of request: those of the next requests, and then that of all others.
@@ -45,6 +47,11 @@ impl Faults {
 
     pub(crate) fn always(&self, fault: Fault) {
         *self.always.lock().unwrap() = Some(fault);
+    }
+
+    /// Ends what `always` began.
+    pub(crate) fn mend(&self) {
+        *self.always.lock().unwrap() = None;
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -80,6 +87,10 @@ impl Faults {
                 request.await
             }
             Some(Fault::Hangs) => std::future::pending().await,
+            Some(Fault::Panics) => {
+                request.await?;
+                panic!("as the test wants it")
+            }
         }
     }
 }
@@ -110,6 +121,8 @@ pub(crate) struct FaultyBackend {
     pub(crate) release: Faults,
     /// What is granted instead of the TTL that was asked for.
     pub(crate) grants_ttl: Option<Duration>,
+    /// What is granted whenever a lease is asked for.
+    pub(crate) grants_id: Option<i64>,
 }
 
 impl FaultyBackend {
@@ -121,7 +134,10 @@ impl FaultyBackend {
 impl Backend for FaultyBackend {
     fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
         let ttl = self.grants_ttl.unwrap_or(ttl);
-        Box::pin(self.open.meet(self.service.open(ttl)))
+        Box::pin(async move {
+            let lease = self.open.meet(self.service.open(ttl)).await?;
+            Ok(Lease { id: self.grants_id.unwrap_or(lease.id), ..lease })
+        })
     }
 
     fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
@@ -136,7 +152,7 @@ impl Backend for FaultyBackend {
         Box::pin(self.enqueue.meet(self.service.enqueue(claim)))
     }
 
-    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, bool> {
+    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
         Box::pin(self.release.meet(self.service.release(claim)))
     }
 

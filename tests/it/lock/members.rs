@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::lab::{EtcdLab, Lab, TTL, queue_length, queue_of};
 use crate::support::ports::reserve;
 use crate::support::within;
-use flash_sale::demo::Proxy;
+use flash_sale::demo::{Proxy, Way};
 
 /// A session at these endpoints that waits for a member for 300 ms only.
 async fn session_at(endpoints: &[String], ttl: Duration) -> Session {
@@ -113,7 +113,7 @@ async fn renewals_find_the_member_that_answers() {
 }
 
 /// Goal: what a session does not hear of, it does not make up. Method: the watch is on a member that
-/// is frozen; a release through the other one must neither grant the lock to a waiter whose lease is
+/// is frozen; a release that only the other one is asked for must neither grant the lock to a waiter whose lease is
 /// gone nor pass for a release when the claim was gone.
 #[tokio::test]
 async fn nothing_is_concluded_from_a_watch_that_is_silent() {
@@ -128,6 +128,7 @@ async fn nothing_is_concluded_from_a_watch_that_is_silent() {
     let guard = mutex.lock().await.unwrap();
     let waiter = waiter(&mutex, &direct.mutex(&name).unwrap(), 2).await;
     proxy.freeze();
+    assert_eq!(queue_of(&mutex).await.len(), 2, "by the member that answers, as all that follows");
 
     lab.delete(&queue_of(&direct.mutex(&other).unwrap()).await.remove(0)).await;
     let error = deleted.unlock().await.unwrap_err();
@@ -183,4 +184,79 @@ async fn a_try_does_not_depend_on_the_watch() {
     assert!(lab.mutex(mutex.name()).await.try_lock().await.unwrap().is_none());
     guard.unlock().await.unwrap();
     drop(longer);
+}
+
+/// Goal: `unlock` does not call a lock lost that it released itself. Method: the member that is asked
+/// first carries the release out, its answer gets lost, and the other one finds the claim gone.
+#[tokio::test]
+async fn a_release_that_another_member_did_is_a_release() {
+    let lab = EtcdLab::shared().await;
+    for _ in 0..3 {
+        let proxy = proxy(&lab).await;
+        let session = session_at(&[proxy.url(), lab.endpoint().to_owned()], 10 * TTL).await;
+        let mutex = session.mutex(&lab.name()).unwrap();
+        let guard = mutex.lock().await.unwrap();
+        proxy.hold(Way::Back);
+        guard.unlock().await.unwrap();
+        assert!(queue_of(&mutex).await.is_empty());
+
+        let proxy = self::proxy(&lab).await;
+        let session = session_at(&[proxy.url(), lab.endpoint().to_owned()], 10 * TTL).await;
+        let mutex = session.mutex(mutex.name()).unwrap();
+        let guard = mutex.lock().await.unwrap();
+        proxy.hold(Way::Back);
+        let guard = guard.hand_over().await.unwrap();
+        assert_eq!(queue_of(&mutex).await.len(), 1);
+        guard.unlock().await.unwrap();
+    }
+}
+
+/// Goal: callers that go away do not break the connection that all share: more than a thousand streams
+/// that are reset while their answers are on the way would.
+#[tokio::test]
+async fn many_aborted_reads_leave_the_connection_alone() {
+    let lab = EtcdLab::shared().await;
+    let proxy = proxy(&lab).await;
+    let session = session_at(&[proxy.url()], 10 * TTL).await;
+    let guard = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
+    let connections = proxy.connections();
+    proxy.delay(Duration::from_millis(5));
+    for round in 0..50 {
+        let reads: Vec<_> = (0..100)
+            .map(|n| {
+                let mutex = session.mutex(&format!("aborted-{round}-{n}")).unwrap();
+                tokio::spawn(async move { mutex.queue().await })
+            })
+            .collect();
+        // long enough for some to be under way
+        sleep(Duration::from_millis(10)).await;
+        reads.iter().for_each(JoinHandle::abort);
+    }
+    assert!(session.mutex(guard.name()).unwrap().queue().await.is_ok());
+    assert_eq!(proxy.connections(), connections);
+    assert!(!guard.is_lost());
+}
+
+/// Goal: an etcd that stands still for a while costs nobody more than that while, however many wait.
+#[tokio::test]
+async fn a_pause_under_many_locks_costs_only_the_pause() {
+    let lab = EtcdLab::shared().await;
+    let proxy = proxy(&lab).await;
+    let session = session_at(&[proxy.url()], 10 * TTL).await;
+    let held = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
+    let connections = proxy.connections();
+    proxy.hold(Way::Back);
+    let mut locks = Vec::new();
+    for n in 0..2000 {
+        let mutex = session.mutex(&format!("paused-{n}")).unwrap();
+        locks.push(tokio::spawn(async move { mutex.lock().await?.unlock().await }));
+    }
+    // several times the time that a request waits for its answer
+    sleep(Duration::from_secs(3)).await;
+    proxy.release();
+    for lock in locks {
+        within("it is granted", lock).await.unwrap().unwrap();
+    }
+    assert_eq!(proxy.connections(), connections);
+    assert!(!held.is_lost());
 }

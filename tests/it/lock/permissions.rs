@@ -1,22 +1,28 @@
 //! An etcd that asks who is there.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Client, Permission};
-use flash_sale::demo::{EtcdOptions as ServerOptions, PrivateEtcd};
+use etcd_client::{Client, ConnectOptions, Permission};
+use flash_sale::demo::{AuthTokens, EtcdOptions as ServerOptions, PrivateEtcd};
 use flash_sale::lock::{
-    BackendErrorKind, EtcdBackend, EtcdOptions, LockError, Session, SessionOptions,
+    BackendError, BackendErrorKind, EtcdBackend, EtcdOptions, EtcdUser, Guard, LockError, Session,
+    SessionOptions,
 };
 
-use super::lab::{metric, queue_length};
+use super::lab::{metric, queue_length, queue_of};
 use crate::support::{eventually, within};
+
+async fn open(options: EtcdOptions) -> Result<Session, LockError> {
+    let backend = Arc::new(EtcdBackend::new(options).unwrap());
+    Session::open(backend, SessionOptions::new(Duration::from_secs(20))).await
+}
 
 pub(super) async fn session_of(user: &str, etcd: &PrivateEtcd) -> Session {
     let mut options = EtcdOptions::new([etcd.endpoint()]);
-    options.user = Some((user.to_owned(), "secret".to_owned()));
-    let backend = Arc::new(EtcdBackend::new(options).unwrap());
-    Session::open(backend, SessionOptions::new(Duration::from_secs(20))).await.unwrap()
+    options.user = Some(EtcdUser::new(user, "secret"));
+    open(options).await.unwrap()
 }
 
 pub(super) async fn allow(root: &mut Client, lock: &str) {
@@ -24,7 +30,19 @@ pub(super) async fn allow(root: &mut Client, lock: &str) {
     root.role_grant_permission("app", keys).await.unwrap();
 }
 
-/// Has etcd ask for users: `root`, and `app`, who may use the lock `allowed`. The client is root's.
+async fn forbid(root: &mut Client, lock: &str) {
+    let keys = etcd_client::RoleRevokePermissionOptions::new().with_prefix();
+    root.role_revoke_permission("app", format!("{lock}/"), Some(keys)).await.unwrap();
+}
+
+/// An etcd with the users `root` and `app`, and a client of `root`.
+async fn etcd_with_users() -> (PrivateEtcd, Client) {
+    let etcd = PrivateEtcd::start(ServerOptions::default()).await.unwrap();
+    let root = with_users(&etcd).await;
+    (etcd, root)
+}
+
+/// Has it ask for the users `root` and `app`.
 pub(super) async fn with_users(etcd: &PrivateEtcd) -> Client {
     let mut client = Client::connect([etcd.endpoint()], None).await.unwrap();
     for name in ["root", "app"] {
@@ -32,26 +50,31 @@ pub(super) async fn with_users(etcd: &PrivateEtcd) -> Client {
         client.role_add(name).await.unwrap();
         client.user_grant_role(name, name).await.unwrap();
     }
-    allow(&mut client, "allowed").await;
     client.auth_enable().await.unwrap();
-    let as_root = etcd_client::ConnectOptions::new().with_user("root", "secret");
+    root_of(etcd).await
+}
+
+pub(super) async fn root_of(etcd: &PrivateEtcd) -> Client {
+    let as_root = ConnectOptions::new().with_user("root", "secret");
     Client::connect([etcd.endpoint()], Some(as_root)).await.unwrap()
+}
+
+fn is_refused(result: &Result<Guard, LockError>) -> bool {
+    matches!(result, Err(LockError::Backend(e)) if e.kind == BackendErrorKind::Permanent)
 }
 
 /// Goal: a lock that was refused for want of permission is an error at once, and no obstacle once the
 /// permission is there: its queue is watched anew, though the first watcher was refused.
 #[tokio::test]
 async fn a_permission_that_comes_later_counts() {
-    let etcd = PrivateEtcd::start(ServerOptions::default()).await.unwrap();
-    let mut client = with_users(&etcd).await;
+    let (etcd, mut client) = etcd_with_users().await;
+    allow(&mut client, "allowed").await;
     let (app, root) = (session_of("app", &etcd).await, session_of("root", &etcd).await);
     let allowed = app.mutex("allowed").unwrap().lock().await.unwrap();
     eventually("the watch runs", async || !allowed.is_contended()).await;
     let mutex = app.mutex("refused").unwrap();
-    let error = within("the refusal", mutex.lock()).await.unwrap_err();
-    let is_permanent =
-        matches!(&error, LockError::Backend(e) if e.kind == BackendErrorKind::Permanent);
-    assert!(is_permanent, "{error:?}");
+    let refused = within("the refusal", mutex.lock()).await;
+    assert!(is_refused(&refused), "{refused:?}");
 
     allow(&mut client, "refused").await;
     let theirs = root.mutex("refused").unwrap();
@@ -62,11 +85,150 @@ async fn a_permission_that_comes_later_counts() {
     drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
 }
 
+/// Goal: a name that is refused, at whatever moment, is no loss to the other names. Method: one role
+/// for one name; another name is tried, and the role is taken away and given back under a holder.
+#[tokio::test]
+async fn a_refused_name_is_no_loss_to_the_others() {
+    let (etcd, mut client) = etcd_with_users().await;
+    for name in ["kept", "passing"] {
+        allow(&mut client, name).await;
+    }
+    let app = session_of("app", &etcd).await;
+    let kept = app.mutex("kept").unwrap().lock().await.unwrap();
+    let never = app.mutex("never").unwrap();
+    for _ in 0..3 {
+        let refused = within("the refusal", never.lock()).await;
+        assert!(is_refused(&refused), "{refused:?}");
+        assert!(within("the refusal", never.try_lock()).await.is_err());
+    }
+
+    let mutex = app.mutex("passing").unwrap();
+    let passing = mutex.lock().await.unwrap();
+    forbid(&mut client, "passing").await;
+    let unlocking = tokio::spawn(passing.unlock());
+    let refused = within("the refusal", mutex.lock()).await;
+    assert!(is_refused(&refused), "{refused:?}");
+    allow(&mut client, "passing").await;
+    within("it is released", unlocking).await.unwrap().unwrap();
+    drop(mutex.lock().await.unwrap());
+    assert!(!kept.is_lost());
+    kept.unlock().await.unwrap();
+}
+
+/// Goal: a restart of etcd, which forgets all tokens, is no matter to a session, nor to what it holds
+/// and waits for.
+#[tokio::test]
+async fn a_forgotten_token_is_no_matter() {
+    let (mut etcd, mut client) = etcd_with_users().await;
+    allow(&mut client, "a").await;
+    allow(&mut client, "b").await;
+    let app = session_of("app", &etcd).await;
+    let (held, mutex) = (app.mutex("a").unwrap().lock().await.unwrap(), app.mutex("b").unwrap());
+    let theirs = session_of("root", &etcd).await.mutex("b").unwrap();
+    let guard = theirs.lock().await.unwrap();
+    let waiting = mutex.clone();
+    let waiter = tokio::spawn(async move { waiting.lock().await });
+    queue_length(&theirs, 2).await;
+    etcd.restart().await.unwrap();
+    guard.unlock().await.unwrap();
+    let next = within("the waiter is granted", waiter).await.unwrap().unwrap();
+    next.unlock().await.unwrap();
+    held.hand_over().await.unwrap().unlock().await.unwrap();
+    assert!(mutex.try_lock().await.unwrap().is_some());
+}
+
+/// Goal: many requests that are refused for their token at once make etcd authenticate them once, not
+/// each: it makes that cost time on purpose. Method: a password that is counted as it is read.
+#[tokio::test]
+async fn all_share_one_authentication() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    let (mut etcd, _client) = etcd_with_users().await;
+    let reads = Arc::new(AtomicUsize::new(0));
+    let (counted, mut options) = (Arc::clone(&reads), EtcdOptions::new([etcd.endpoint()]));
+    options.user = Some(EtcdUser::with_password_from("root", move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Ok("secret".to_owned())
+    }));
+    let session = open(options).await.unwrap();
+    // a write behind the authentication, or that is repeated from etcd's log
+    session.mutex("a").unwrap().lock().await.unwrap().unlock().await.unwrap();
+    etcd.restart().await.unwrap();
+    let before = reads.load(Ordering::Relaxed);
+    let names: Vec<_> = (0..100).map(|n| session.mutex(&format!("name-{n}")).unwrap()).collect();
+    let locks = names.into_iter().map(|m| tokio::spawn(async move { m.lock().await }));
+    for lock in locks.collect::<Vec<_>>() {
+        drop(within("it is granted", lock).await.unwrap().unwrap());
+    }
+    let authentications = reads.load(Ordering::Relaxed) - before;
+    assert!((1..5).contains(&authentications), "{authentications} authentications");
+}
+
+/// Goal: authentication may be switched off and on again under a session.
+#[tokio::test]
+async fn authentication_may_be_switched_off_and_on() {
+    let (etcd, mut client) = etcd_with_users().await;
+    let session = session_of("root", &etcd).await;
+    let mutex = session.mutex("a").unwrap();
+    let held = session.mutex("b").unwrap().lock().await.unwrap();
+    for _ in 0..2 {
+        client.auth_disable().await.unwrap();
+        mutex.lock().await.unwrap().hand_over().await.unwrap().unlock().await.unwrap();
+        let later = session_of("root", &etcd).await.mutex("a").unwrap();
+        later.lock().await.unwrap().unlock().await.unwrap();
+        let mut plain = Client::connect([etcd.endpoint()], None).await.unwrap();
+        plain.auth_enable().await.unwrap();
+        client = root_of(&etcd).await;
+        mutex.lock().await.unwrap().hand_over().await.unwrap().unlock().await.unwrap();
+    }
+    assert!(!held.is_lost());
+    held.unlock().await.unwrap();
+}
+
+/// Goal: an etcd that asks for a user, where none was given, says so as a session is opened.
+#[tokio::test]
+async fn no_user_is_told_at_once() {
+    let (etcd, _client) = etcd_with_users().await;
+    let error = open(EtcdOptions::new([etcd.endpoint()])).await.unwrap_err();
+    let LockError::Backend(BackendError { kind: BackendErrorKind::Permanent, .. }) = &error else {
+        panic!("{error:?}")
+    };
+    assert!(format!("{error:?}").contains("no user was given"), "{error:?}");
+}
+
+/// Goal: with tokens that tell of the roles at the time they were made, a role that changes is no
+/// matter to a holder, nor to an order that comes next.
+#[tokio::test]
+async fn a_changed_role_is_no_matter_to_a_signed_token() {
+    let secured = Some(AuthTokens::Jwt(300));
+    let server = ServerOptions { secured, ..ServerOptions::default() };
+    let etcd = PrivateEtcd::start(server).await.unwrap();
+    let flags = etcd.flags();
+    let file = |name: &str| Path::new(&flags[flags.iter().position(|f| f == name).unwrap() + 1]);
+    let read = |name: &str| std::fs::read(file(name)).unwrap();
+    let mut options = EtcdOptions::new([etcd.endpoint()]);
+    options.ca = Some(read("--etcd-ca"));
+    options.identity = Some((read("--etcd-cert"), read("--etcd-key")));
+    let password = String::from_utf8(read("--etcd-password-file")).unwrap();
+    options.user = Some(EtcdUser::new("flash-sale", password));
+    let session = open(options).await.unwrap();
+    let mutex = session.mutex("stock-lock").unwrap();
+    let mut root = etcd.root().await.unwrap();
+    for change in 0..3 {
+        let guard = mutex.lock().await.unwrap();
+        let keys = Permission::read(format!("elsewhere-{change}"));
+        root.role_grant_permission("flash-sale", keys).await.unwrap();
+        guard.hand_over().await.unwrap().unlock().await.unwrap();
+        let keys = Permission::write(format!("elsewhere-{change}"));
+        root.role_grant_permission("flash-sale", keys).await.unwrap();
+        mutex.try_lock().await.unwrap().expect("nobody has it").unlock().await.unwrap();
+    }
+    assert_eq!(queue_of(&mutex).await.len(), 0);
+}
+
 /// Goal: a queue that is only looked at is seen as soon as that is allowed.
 #[tokio::test]
 async fn a_look_that_is_allowed_later_counts() {
-    let etcd = PrivateEtcd::start(ServerOptions::default()).await.unwrap();
-    let mut root = with_users(&etcd).await;
+    let (etcd, mut root) = etcd_with_users().await;
     let app = session_of("app", &etcd).await;
     let mutex = app.mutex("refused").unwrap();
     assert!(mutex.lock().await.is_err());
@@ -78,8 +240,8 @@ async fn a_look_that_is_allowed_later_counts() {
 /// Goal: names that a user may not use end no watch of those that it may.
 #[tokio::test]
 async fn denied_names_hinder_no_other() {
-    let etcd = PrivateEtcd::start(ServerOptions::default()).await.unwrap();
-    let _root = with_users(&etcd).await;
+    let (etcd, mut root) = etcd_with_users().await;
+    allow(&mut root, "allowed").await;
     let app = session_of("app", &etcd).await;
     let allowed = app.mutex("allowed").unwrap();
     let guard = allowed.lock().await.unwrap();
@@ -100,16 +262,15 @@ async fn denied_names_hinder_no_other() {
 /// Goal: a waiter at whose queue it may not look any more fails, and does not wait for ever.
 #[tokio::test]
 async fn a_waiter_that_may_not_look_is_told() {
-    let mut etcd = PrivateEtcd::start(ServerOptions::default()).await.unwrap();
-    let mut root = with_users(&etcd).await;
+    let (mut etcd, mut root) = etcd_with_users().await;
+    allow(&mut root, "allowed").await;
     root.put("allowed/first", "", None).await.unwrap();
     let app = session_of("app", &etcd).await;
     let mutex = app.mutex("allowed").unwrap();
     let waiting = mutex.clone();
     let waiter = tokio::spawn(async move { waiting.lock().await });
     queue_length(&mutex, 2).await;
-    let keys = etcd_client::RoleRevokePermissionOptions::new().with_prefix();
-    root.role_revoke_permission("app", "allowed/", Some(keys)).await.unwrap();
+    forbid(&mut root, "allowed").await;
     etcd.kill().await.unwrap();
     etcd.restart().await.unwrap();
     assert!(within("the waiter is told", waiter).await.unwrap().is_err());

@@ -6,7 +6,6 @@ use etcd_client::{DeleteOptions, Txn, TxnOp};
 use flash_sale::demo::{EtcdOptions as ServerOptions, PrivateEtcd};
 use flash_sale::lock::{Guard, LockError, Session, SessionOptions};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use tokio::time::sleep;
 
 use super::lab::{EtcdLab, Lab, metric, queue_length};
 use crate::support::{eventually, within};
@@ -40,25 +39,6 @@ async fn held_names_cost_no_reads() {
     let reads = metric(&etcd, "started", "Range").await - reads;
     assert!(reads < 1000, "{reads} reads for names at which nothing happened");
     assert!(guards.iter().all(|guard| !guard.is_lost() && !guard.is_contended()));
-}
-
-/// Goal: an etcd that stands still for a while costs those who hold many locks, or want some, no more
-/// than the pause.
-#[tokio::test]
-async fn a_pause_of_etcd_fails_nobody() {
-    let mut etcd = PrivateEtcd::start(ServerOptions::default()).await.unwrap();
-    let lab = EtcdLab::of(&etcd);
-    let session = session(&lab).await;
-    let guards = hold(&session, "held", 1000).await.unwrap();
-    etcd.child().pause().unwrap();
-    let resume = async {
-        sleep(Duration::from_secs(5)).await;
-        etcd.child().resume().unwrap();
-    };
-    let (taken, ()) = tokio::join!(hold(&session, "wanted", 200), resume);
-    assert_eq!(taken.unwrap().len(), 200);
-    assert!(guards.iter().all(|guard| !guard.is_lost()));
-    eventually("all are watched", async || !guards.iter().any(Guard::is_contended)).await;
 }
 
 /// Goal: a queue that is larger than a message may be, of keys or of values, can be seen, tried and

@@ -41,6 +41,130 @@ async fn an_endless_ttl_is_a_day() {
     session.close().await.unwrap();
 }
 
+/// Goal: a lease that was long in coming, and has little left to live, is renewed in time.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_long_in_coming_is_renewed() {
+    let backend = FaultyBackend::new();
+    backend.open.always(Fault::Late(8 * SECOND));
+    let session = session(&backend).await;
+    sleep(10 * TTL).await;
+    assert_eq!(session.lost_reason(), None);
+}
+
+/// Goal: two sessions on one lease would hold under one token, so the second one is refused; a lease
+/// that nobody uses any more is no obstacle.
+#[tokio::test(start_paused = true)]
+async fn one_lease_makes_one_session() {
+    let grants_id = Some(1);
+    let backend = Arc::new(FaultyBackend { grants_id, ..FaultyBackend::default() });
+    let first = session(&backend).await;
+    let second = Session::open(Arc::clone(&backend) as _, SessionOptions::new(TTL)).await;
+    let error = second.unwrap_err();
+    let is_permanent =
+        matches!(&error, LockError::Backend(e) if e.kind == BackendErrorKind::Permanent);
+    assert!(is_permanent, "{error:?}");
+    assert_eq!(first.lost_reason(), None);
+    drop(first.mutex("a").unwrap().lock().await.unwrap());
+    drop(first);
+    let reopened = || Session::open(Arc::clone(&backend) as _, SessionOptions::new(TTL));
+    eventually("the lease is free again", async || reopened().await.is_ok()).await;
+}
+
+/// Goal: what was refused has put nothing into the queue, so nothing is withdrawn.
+#[tokio::test(start_paused = true)]
+async fn a_refused_claim_is_not_withdrawn() {
+    let backend = FaultyBackend::new();
+    let session = session(&backend).await;
+    for kind in [BackendErrorKind::Permanent, BackendErrorKind::Refused] {
+        backend.enqueue.next(Some(Fault::Fails(kind))).next(Some(Fault::Fails(kind)));
+        let error = session.mutex("a").unwrap().lock().await.unwrap_err();
+        assert!(matches!(&error, LockError::Backend(e) if e.kind == kind), "{error:?}");
+        let error = session.mutex("a").unwrap().try_lock().await.unwrap_err();
+        assert!(matches!(&error, LockError::Backend(e) if e.kind == kind), "{error:?}");
+    }
+    sleep(4 * TTL).await;
+    assert_eq!(backend.release.count(), 0);
+    assert_eq!(session.lost_reason(), None);
+}
+
+/// Goal: a claim is withdrawn if an attempt before the refusal may have made it.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_may_exist_is_withdrawn() {
+    let backend = FaultyBackend::new();
+    let session = session(&backend).await;
+    let refusal = Fault::Fails(BackendErrorKind::Permanent);
+    backend.enqueue.next(Some(Fault::AnswerLost)).next(Some(refusal));
+    let mutex = session.mutex("a").unwrap();
+    mutex.lock().await.unwrap_err();
+    eventually("it is withdrawn", async || queue_of(&mutex).await.is_empty()).await;
+}
+
+/// Goal: a release that is refused ends no session; the claim goes when it may.
+#[tokio::test(start_paused = true)]
+async fn a_refused_release_ends_no_session() {
+    let backend = FaultyBackend::new();
+    let session = session(&backend).await;
+    let (mutex, other) = (session.mutex("a").unwrap(), session.mutex("b").unwrap());
+    let held = other.lock().await.unwrap();
+    let guard = mutex.lock().await.unwrap();
+    backend.release.always(Fault::Fails(BackendErrorKind::Permanent));
+    let error = guard.unlock().await.unwrap_err();
+    assert!(matches!(error, LockError::Backend(_)), "{error}");
+    sleep(10 * TTL).await;
+    assert_eq!(session.lost_reason(), None);
+    assert!(!held.is_lost());
+    assert_eq!(queue_of(&mutex).await.len(), 1);
+    assert!(backend.release.count() < 50, "{} requests", backend.release.count());
+    backend.release.mend();
+    eventually("it goes at last", async || queue_of(&mutex).await.is_empty()).await;
+}
+
+/// Goal: a session with a claim that may not be withdrawn closes without waiting for that.
+#[tokio::test(start_paused = true)]
+async fn closing_does_not_wait_for_refused_releases() {
+    let backend = FaultyBackend::new();
+    let session = session(&backend).await;
+    let guard = session.mutex("a").unwrap().lock().await.unwrap();
+    backend.release.always(Fault::Fails(BackendErrorKind::Permanent));
+    guard.unlock().await.unwrap_err();
+    let began_at = Instant::now();
+    session.close().await.unwrap();
+    assert!(began_at.elapsed() < SECOND);
+}
+
+/// Goal: `unlock` says `Lost` only if the claim was certainly gone before. Method: a release whose
+/// answer gets lost, and is repeated.
+#[tokio::test(start_paused = true)]
+async fn a_release_whose_answer_got_lost_is_a_release() {
+    let backend = FaultyBackend::new();
+    let session = session(&backend).await;
+    let mutex = session.mutex("a").unwrap();
+    let guard = mutex.lock().await.unwrap();
+    backend.release.next(Some(Fault::AnswerLost));
+    guard.unlock().await.unwrap();
+    let guard = mutex.lock().await.unwrap();
+    backend.release.next(Some(Fault::Fails(BackendErrorKind::Refused)));
+    backend.service.delete(&queue_of(&mutex).await.remove(0));
+    let error = guard.unlock().await.unwrap_err();
+    assert!(matches!(error, LockError::Lost), "a refusal is not a release: {error}");
+}
+
+/// Goal: a backend that panics leaves no claim behind, and its session lives.
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_panics_leaves_no_claim() {
+    let backend = FaultyBackend::new();
+    let session = session(&backend).await;
+    let mutex = session.mutex("a").unwrap();
+    backend.enqueue.next(Some(Fault::Panics)).next(Some(Fault::Panics));
+    backend.release.next(Some(Fault::Panics));
+    backend.renew.next(Some(Fault::Panics));
+    assert!(mutex.try_lock().await.is_err());
+    eventually("it is withdrawn", async || queue_of(&mutex).await.is_empty()).await;
+    mutex.lock().await.unwrap().unlock().await.unwrap();
+    sleep(4 * TTL).await;
+    assert_eq!(session.lost_reason(), None);
+}
+
 /// Goal: a lease that had run out when it was granted makes no session.
 #[tokio::test(start_paused = true)]
 async fn a_session_born_lost_is_an_error() {

