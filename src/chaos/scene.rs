@@ -72,8 +72,11 @@ impl Scene {
         let Trial { setup, round, .. } = *trial;
         let dir = OwnedDir::create_in(&stage.dir)
             .map_err(ChaosError::system("no temporary directory could be made"))?;
-        let etcd_options =
-            EtcdOptions { quota_backend_bytes: setup.etcd_quota_bytes, secured: setup.secured };
+        let etcd_options = EtcdOptions {
+            quota_backend_bytes: setup.etcd_quota_bytes,
+            secured: setup.secured,
+            ..Default::default()
+        };
         let redis_options = RedisOptions {
             maxmemory_bytes: setup.redis_maxmemory_bytes,
             volatile: setup.redis_volatile,

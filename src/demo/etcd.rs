@@ -22,6 +22,8 @@ use super::server::{
 pub struct EtcdOptions {
     /// The size in bytes beyond which it refuses to write; etcd's own default if `None`.
     pub quota_backend_bytes: Option<u64>,
+    /// More flags.
+    pub flags: Vec<String>,
     /// Mutual TLS, and users with tokens of this kind: `root`, and [`USER`] for an instance's locks.
     pub secured: Option<AuthTokens>,
 }
@@ -214,6 +216,7 @@ impl PrivateEtcd {
             if let Some(bytes) = options.quota_backend_bytes {
                 args.extend(["--quota-backend-bytes".to_owned(), bytes.to_string()]);
             }
+            args.extend_from_slice(&options.flags);
             if let (Some(keys), Some(tokens)) = (&keys, options.secured) {
                 args.extend(keys.member_flags(tokens));
             }

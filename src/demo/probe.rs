@@ -15,12 +15,12 @@ use tokio::net::TcpStream;
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The longest answer that is read, in bytes.
-const ANSWER_LIMIT: usize = 64 * 1024;
+const ANSWER_LIMIT: usize = 256 * 1024;
 
 /// Sends one HTTP request to `127.0.0.1:port` and returns the status and the body.
 ///
 /// # Errors
-/// When there is no whole answer within 2 s, or one of more than 64 KiB.
+/// When there is no whole answer within 2 s, or one of more than 256 KiB.
 pub async fn http(
     method: Method,
     port: u16,
@@ -57,7 +57,7 @@ pub async fn http(
 /// Sends one inline command to the Redis at `127.0.0.1:port` and returns what it says.
 ///
 /// # Errors
-/// When there is no answer within 2 s, or one of more than 64 KiB.
+/// When there is no answer within 2 s, or one of more than 256 KiB.
 pub async fn redis(port: u16, command: &str) -> io::Result<String> {
     within_timeout(async {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;

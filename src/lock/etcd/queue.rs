@@ -623,6 +623,60 @@ mod tests {
         assert!(!is_contended(&queue));
     }
 
+    /// Goal: claims that another client made in one transaction, at one revision, are two.
+    #[tokio::test]
+    async fn claims_of_one_revision_are_told_apart() {
+        let (mut queue, status) = waiting();
+        assert!(load(&mut queue, &[("a/9-1", 5), ("a/9-2", 5), ("a/1-1", 7)], 7, 7));
+        queue.apply(vec![delete("a/9-1", 8)]);
+        assert_eq!(*status.borrow(), ClaimStatus::Waiting);
+        queue.apply(vec![delete("a/9-2", 9)]);
+        assert_eq!(*status.borrow(), ClaimStatus::Granted);
+    }
+
+    /// Goal: a key that is no text is a claim like any other.
+    #[tokio::test]
+    async fn a_claim_need_not_be_text() {
+        let mut queue = NameQueue::new("a");
+        let status = queue.expect("a/1-1");
+        let foreign: Key = Arc::from(&b"a/\xff\xfe"[..]);
+        assert!(queue.load(&[(Arc::clone(&foreign), 5)], 6, 0));
+        queue.enqueued("a/1-1", 7, false);
+        queue.apply(vec![put("a/1-1", 7)]);
+        assert_eq!(*status.borrow(), ClaimStatus::Waiting);
+        queue.apply(vec![KeyEvent { key: foreign, mod_revision: 8, created: None }]);
+        assert_eq!(*status.borrow(), ClaimStatus::Granted);
+    }
+
+    /// Goal: events that wait for a list do not pile up; a list that lacks those that were dropped is
+    /// asked for again.
+    #[tokio::test]
+    async fn early_events_are_bounded() {
+        let mut queue = NameQueue::new("a");
+        for revision in 1..=100_000 {
+            queue.apply(vec![put("a/9-1", revision)]);
+            assert!(queue.early.as_ref().is_some_and(|early| early.len() <= MAX_EARLY));
+        }
+        assert!(!load(&mut queue, &[], 50_000, 0));
+        assert!(!queue.is_current());
+        assert!(load(&mut queue, &[], 99_999, 0));
+        assert_eq!(queue.members.len(), 1, "the last event is on top of the list");
+    }
+
+    /// Goal: a waiter of a queue at which nobody may look any more does not wait for ever, one that a
+    /// watcher from before still serves does, and so does one that queued later.
+    #[tokio::test]
+    async fn a_denied_waiter_is_told() {
+        let (mut queue, status) = waiting();
+        queue.denied(7);
+        assert_eq!(*status.borrow(), ClaimStatus::Waiting);
+        queue.unwatched();
+        queue.denied(6);
+        assert_eq!(*status.borrow(), ClaimStatus::Waiting);
+        queue.denied(7);
+        assert_eq!(*status.borrow(), ClaimStatus::Gone);
+    }
+
     /// Goal: what is gone is not granted by an answer that comes later.
     #[tokio::test]
     async fn gone_stays_gone() {

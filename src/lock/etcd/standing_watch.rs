@@ -32,6 +32,9 @@ const TIDY_EVERY: Duration = Duration::from_secs(1);
 /// How many queues are read again each time, in case their watchers have stopped telling.
 const MAX_REREADS: usize = 4;
 
+/// How many queues that could not be read are asked for again each time.
+const MAX_RETRIES: usize = 256;
+
 /// How many queues that are not used any more are forgotten each time.
 const MAX_FORGOTTEN: usize = 1000;
 
@@ -328,7 +331,8 @@ impl StandingWatch {
         for stream in &mut self.streams {
             stream.is_broken |= stream.is_overdue();
         }
-        self.to_read.extend(self.to_read_later.drain(..));
+        let retried = self.to_read_later.len().min(MAX_RETRIES);
+        self.to_read.extend(self.to_read_later.drain(..retried));
         if self.to_read.is_empty() && Defence::Relist.is_on() {
             self.to_read.extend(self.queues.due(MAX_REREADS));
         }

@@ -154,6 +154,27 @@ async fn an_orphan_is_removed() {
     drop(within("the lock is free", mutex.lock()).await.unwrap());
 }
 
+/// Goal: a foreign key that is no text is a claim like any other: it is waited for, and shown.
+#[tokio::test]
+async fn a_key_need_not_be_text() {
+    let lab = EtcdLab::shared().await;
+    let session = lab.session().await;
+    let mutex = session.mutex(&lab.name()).unwrap();
+    let mut client = lab.client().await;
+    let foreign = [mutex.name().as_bytes(), b"/\xff\xfe"].concat();
+    for is_watched in [false, true] {
+        client.put(foreign.clone(), "", None).await.unwrap();
+        assert!(mutex.try_lock().await.unwrap().is_none());
+        let waiter = waiter(&mutex, 2).await;
+        let queue = mutex.queue().await.unwrap();
+        assert_eq!(queue[0].key, format!("{}/\u{fffd}\u{fffd}", mutex.name()), "{is_watched}");
+        assert!(!waiter.is_finished());
+        client.delete(foreign.clone(), None).await.unwrap();
+        let granted = within("the waiter is granted", waiter).await.unwrap().unwrap();
+        granted.unlock().await.unwrap();
+    }
+}
+
 /// Goal: a service that keeps all its threads busy does not lose its lease. Method: every worker
 /// thread of the runtime is blocked for longer than the TTL.
 #[test]

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use etcd_client::Client;
-use flash_sale::demo::PrivateEtcd;
+use flash_sale::demo::{PrivateEtcd, probe};
 use flash_sale::lock::{
     Backend, EtcdBackend, EtcdOptions, MemoryBackend, Mutex, Session, SessionOptions,
 };
+use hyper::Method;
 
 use crate::support::etcd::shared_endpoint;
 use crate::support::eventually;
@@ -58,6 +59,15 @@ pub(crate) async fn queue_of(mutex: &Mutex) -> Vec<String> {
 pub(crate) async fn queue_length(mutex: &Mutex, length: usize) {
     let what = format!("a queue of {length} for {}", mutex.name());
     eventually(&what, async || queue_of(mutex).await.len() == length).await;
+}
+
+/// How many calls of this gRPC method etcd has `started`, or `handled` to their end.
+pub(crate) async fn metric(etcd: &PrivateEtcd, what: &str, method: &str) -> u64 {
+    let (_, page) = probe::http(Method::GET, etcd.port(), "/metrics", "").await.unwrap();
+    let begin = format!("grpc_server_{what}_total{{");
+    let method = format!("grpc_method=\"{method}\"");
+    let lines = page.lines().filter(|line| line.starts_with(&begin) && line.contains(&method));
+    lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
 }
 
 #[derive(Default)]

@@ -167,6 +167,25 @@ async fn no_list_counts_before_its_watcher() {
     crate::support::eventually(what, async || !second.is_contended()).await;
 }
 
+/// Goal: a try takes a free lock also when the watch has not told of it yet, and keys of a longer name
+/// are there. Method: the watch is on a member that is frozen.
+#[tokio::test]
+async fn a_try_does_not_depend_on_the_watch() {
+    let lab = EtcdLab::shared().await;
+    let proxy = proxy(&lab).await;
+    let session = session_at(&[proxy.url(), lab.endpoint().to_owned()], 10 * TTL).await;
+    let mutex = session.mutex(&lab.name()).unwrap();
+    let longer = lab.mutex(&format!("{}/b", mutex.name())).await.lock().await.unwrap();
+    let guard = mutex.lock().await.unwrap();
+    crate::support::eventually("the watch runs", async || !guard.is_contended()).await;
+    guard.unlock().await.unwrap();
+    proxy.freeze();
+    let guard = mutex.try_lock().await.unwrap().expect("it is free");
+    assert!(lab.mutex(mutex.name()).await.try_lock().await.unwrap().is_none());
+    guard.unlock().await.unwrap();
+    drop(longer);
+}
+
 /// Goal: `unlock` does not call a lock lost that it released itself. Method: the member that is asked
 /// first carries the release out, its answer gets lost, and the other one finds the claim gone.
 #[tokio::test]

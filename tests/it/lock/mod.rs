@@ -10,7 +10,9 @@ mod lab;
 mod members;
 mod permissions;
 mod processes;
+mod scale;
 mod session;
+mod tokens;
 
 use contract::{basics, cancellation, loss, queueing, reentry};
 

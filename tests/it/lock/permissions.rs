@@ -11,7 +11,7 @@ use flash_sale::lock::{
     SessionOptions,
 };
 
-use super::lab::{queue_length, queue_of};
+use super::lab::{metric, queue_length, queue_of};
 use crate::support::{eventually, within};
 
 async fn open(options: EtcdOptions) -> Result<Session, LockError> {
@@ -19,13 +19,13 @@ async fn open(options: EtcdOptions) -> Result<Session, LockError> {
     Session::open(backend, SessionOptions::new(Duration::from_secs(20))).await
 }
 
-async fn session_of(user: &str, etcd: &PrivateEtcd) -> Session {
+pub(super) async fn session_of(user: &str, etcd: &PrivateEtcd) -> Session {
     let mut options = EtcdOptions::new([etcd.endpoint()]);
     options.user = Some(EtcdUser::new(user, "secret"));
     open(options).await.unwrap()
 }
 
-async fn allow(root: &mut Client, lock: &str) {
+pub(super) async fn allow(root: &mut Client, lock: &str) {
     let keys = Permission::read_write(format!("{lock}/")).with_prefix();
     root.role_grant_permission("app", keys).await.unwrap();
 }
@@ -38,6 +38,12 @@ async fn forbid(root: &mut Client, lock: &str) {
 /// An etcd with the users `root` and `app`, and a client of `root`.
 async fn etcd_with_users() -> (PrivateEtcd, Client) {
     let etcd = PrivateEtcd::start(ServerOptions::default()).await.unwrap();
+    let root = with_users(&etcd).await;
+    (etcd, root)
+}
+
+/// Has it ask for the users `root` and `app`.
+pub(super) async fn with_users(etcd: &PrivateEtcd) -> Client {
     let mut client = Client::connect([etcd.endpoint()], None).await.unwrap();
     for name in ["root", "app"] {
         client.user_add(name, "secret", None).await.unwrap();
@@ -45,11 +51,10 @@ async fn etcd_with_users() -> (PrivateEtcd, Client) {
         client.user_grant_role(name, name).await.unwrap();
     }
     client.auth_enable().await.unwrap();
-    let root = root_of(&etcd).await;
-    (etcd, root)
+    root_of(etcd).await
 }
 
-async fn root_of(etcd: &PrivateEtcd) -> Client {
+pub(super) async fn root_of(etcd: &PrivateEtcd) -> Client {
     let as_root = ConnectOptions::new().with_user("root", "secret");
     Client::connect([etcd.endpoint()], Some(as_root)).await.unwrap()
 }
@@ -218,4 +223,55 @@ async fn a_changed_role_is_no_matter_to_a_signed_token() {
         mutex.try_lock().await.unwrap().expect("nobody has it").unlock().await.unwrap();
     }
     assert_eq!(queue_of(&mutex).await.len(), 0);
+}
+
+/// Goal: a queue that is only looked at is seen as soon as that is allowed.
+#[tokio::test]
+async fn a_look_that_is_allowed_later_counts() {
+    let (etcd, mut root) = etcd_with_users().await;
+    let app = session_of("app", &etcd).await;
+    let mutex = app.mutex("refused").unwrap();
+    assert!(mutex.lock().await.is_err());
+    assert!(!mutex.sighting().unwrap().is_current);
+    allow(&mut root, "refused").await;
+    eventually("it is seen", async || mutex.sighting().unwrap().is_current).await;
+}
+
+/// Goal: names that a user may not use end no watch of those that it may.
+#[tokio::test]
+async fn denied_names_hinder_no_other() {
+    let (etcd, mut root) = etcd_with_users().await;
+    allow(&mut root, "allowed").await;
+    let app = session_of("app", &etcd).await;
+    let allowed = app.mutex("allowed").unwrap();
+    let guard = allowed.lock().await.unwrap();
+    eventually("the watch runs", async || !guard.is_contended()).await;
+    let watches = metric(&etcd, "handled", "Watch").await;
+    for number in 0..20 {
+        let denied = app.mutex(&format!("denied-{number}")).unwrap();
+        assert!(within("the refusal", denied.lock()).await.is_err());
+    }
+    let waiter = tokio::spawn(async move { allowed.lock().await });
+    eventually("it waits", async || guard.is_contended()).await;
+    guard.unlock().await.unwrap();
+    drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
+    // one goes when another one has been opened for a name that was refused; the allowed one's stays
+    assert_eq!(metric(&etcd, "handled", "Watch").await, watches);
+}
+
+/// Goal: a waiter at whose queue it may not look any more fails, and does not wait for ever.
+#[tokio::test]
+async fn a_waiter_that_may_not_look_is_told() {
+    let (mut etcd, mut root) = etcd_with_users().await;
+    allow(&mut root, "allowed").await;
+    root.put("allowed/first", "", None).await.unwrap();
+    let app = session_of("app", &etcd).await;
+    let mutex = app.mutex("allowed").unwrap();
+    let waiting = mutex.clone();
+    let waiter = tokio::spawn(async move { waiting.lock().await });
+    queue_length(&mutex, 2).await;
+    forbid(&mut root, "allowed").await;
+    etcd.kill().await.unwrap();
+    etcd.restart().await.unwrap();
+    assert!(within("the waiter is told", waiter).await.unwrap().is_err());
 }
