@@ -18,6 +18,7 @@
 mod accept;
 mod access;
 mod body;
+mod client_io;
 mod demo;
 mod events;
 mod idempotency;
@@ -36,6 +37,7 @@ mod sale_error;
 pub mod server;
 mod state;
 mod stock;
+mod well_formed;
 
 use std::any::Any;
 use std::sync::Arc;

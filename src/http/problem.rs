@@ -11,6 +11,7 @@
 //! | `bad-user` | 400 | a user is at most 128 bytes without control characters |
 //! | `bad-parameter` | 400 | a query parameter is unknown, repeated or has no valid value |
 //! | `bad-body` | 400 | the body is not what this call takes |
+//! | `bad-request` | 400 | the request's head is not what HTTP/1.1 asks for |
 //! | `token-required` | 401 | the call needs `Authorization: Bearer` and the admin token |
 //! | `not-allowed` | 403 | the instance was started without a way to allow this call |
 //! | `cross-site` | 403 | a demo is controlled from its own page or by a program, not by another site |
@@ -99,6 +100,7 @@ problem_types! {
     BadUser "bad-user" BAD_REQUEST "Not a user";
     BadParameter "bad-parameter" BAD_REQUEST "A query parameter is wrong";
     BadBody "bad-body" BAD_REQUEST "The body is wrong";
+    BadRequest "bad-request" BAD_REQUEST "Not a request of HTTP/1.1";
     TokenRequired "token-required" UNAUTHORIZED "The admin token is missing or wrong";
     NotAllowed "not-allowed" FORBIDDEN "Not allowed at this instance";
     CrossSite "cross-site" FORBIDDEN "Not from another site";
@@ -157,7 +159,11 @@ impl ProblemType {
     const fn closes_connection(self) -> bool {
         matches!(
             self,
-            Self::BodyTooLarge | Self::HeadersTooLarge | Self::RequestTimeout | Self::Stopping
+            Self::BadRequest
+                | Self::BodyTooLarge
+                | Self::HeadersTooLarge
+                | Self::RequestTimeout
+                | Self::Stopping
         )
     }
 }
