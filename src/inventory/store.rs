@@ -3,6 +3,7 @@
 use std::borrow::Borrow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::{Cmd, Value};
 
@@ -61,6 +62,13 @@ impl Inventory {
         let writers = || (Arc::new(std::array::from_fn(writer)), replicas);
         self.writers = (replicas.count > 0).then(writers);
         self
+    }
+
+    /// The same, with the same memory, over a connection of its own: for reads that shall not stand in the
+    /// way of others.
+    #[must_use]
+    pub fn over_another_connection(&self) -> Self {
+        Self { connection: self.connection.patient_by(Duration::ZERO), ..self.clone() }
     }
 
     /// Where Redis is, without the password.

@@ -76,6 +76,8 @@ pub struct Sale(Arc<Inner>);
 
 struct Inner {
     inventory: Inventory,
+    /// The same over a connection of its own, for those who watch: no order waits behind them.
+    watched: Inventory,
     guards: Guards,
     options: SaleOptions,
     waiting_room: WaitingRoom,
@@ -131,7 +133,17 @@ impl Sale {
     ) -> Self {
         let waiting_room = WaitingRoom::new(options.queue_length);
         let guards = Guards::new(guard);
-        Self(Arc::new(Inner { inventory, guards, options, waiting_room, metrics, stopping, tasks }))
+        let watched = inventory.over_another_connection();
+        Self(Arc::new(Inner {
+            inventory,
+            watched,
+            guards,
+            options,
+            waiting_room,
+            metrics,
+            stopping,
+            tasks,
+        }))
     }
 
     /// Takes the order's units if that many are left.
