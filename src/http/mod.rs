@@ -120,6 +120,5 @@ fn after_panic(payload: Box<dyn Any + Send>) -> Response {
         .or_else(|| payload.downcast_ref::<&str>().copied())
         .unwrap_or("(no message)");
     tracing::error!("a handler panicked: {message}");
-    Problem::new(ProblemType::Internal, "a fault of the service: its log has the cause")
-        .into_response()
+    Problem::panicked().into_response()
 }

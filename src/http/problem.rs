@@ -39,8 +39,8 @@
 //! | `store-rolled-back` | 503 | the store lacks what it acknowledged; an operator must look |
 //! | `stale-token` | 503 | the instance lost the lock without knowing; ask again |
 //! | `foreign-fence` | 503 | the stock was guarded by another etcd cluster; an operator must look |
-//! | `not-ready` | 503 | the readiness check took too long |
-//! | `too-many-watchers` | 503 | as many watch at this instance as may; ask again after `Retry-After` |
+//! | `not-ready` | 503 | the readiness check took too long, or the lock is held by a key that never ends |
+//! | `too-many-watchers` | 503 | as many watch at this instance as may, or look at queues; ask again after `Retry-After` |
 //! | `instance-unreachable` | 503 | another instance of the demo does not do as it was told |
 //! | `stopping` | 503 | the instance is stopping; ask another one |
 //! | `outcome-unknown` | 504 | the order may stand or not; ask again with the same order id |
@@ -193,6 +193,11 @@ impl Problem {
             parameter: None,
             allow: None,
         }
+    }
+
+    /// A panic: the log has its message.
+    pub(super) fn panicked() -> Self {
+        Self::new(ProblemType::Internal, "a fault of the service: its log has the cause")
     }
 
     /// What the client reads.

@@ -127,7 +127,7 @@ impl Ending {
             Ok(Outcome::Damaged { .. }) => Self::Damaged,
             Err(error) => match error {
                 SaleError::QueueFull { .. } => Self::QueueFull,
-                SaleError::WaitTooLong { .. } => Self::WaitTooLong,
+                SaleError::WaitTooLong { .. } | SaleError::LockBlocked { .. } => Self::WaitTooLong,
                 SaleError::LockUnavailable { .. } => Self::LockUnavailable,
                 SaleError::StoreUnavailable { .. } => Self::StoreUnavailable,
                 SaleError::StoreRefused { .. } => Self::StoreRefused,

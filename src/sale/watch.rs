@@ -86,7 +86,7 @@ impl Sale {
         self.session().map(|session| (session.lease().id, session.lease().ttl))
     }
 
-    fn session(&self) -> Option<Session> {
+    pub(super) fn session(&self) -> Option<Session> {
         let SaleGuard::Distributed { sessions, .. } = self.0.guards.main() else { return None };
         sessions.current()
     }

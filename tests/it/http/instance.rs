@@ -178,6 +178,31 @@ async fn a_roll_back_is_logged_once() {
     assert_eq!(log.matches("another Redis process answers").count(), 1, "{log}");
 }
 
+/// Goal: who reads the log of a sale that stands still learns which key is in front, once.
+#[tokio::test]
+async fn a_key_without_a_lease_is_named_in_the_log() {
+    let (etcd, lock_name) = (shared_endpoint().await, fresh_lock_name());
+    let mut instance = Instance::start(&etcd, &fresh_database().await, &lock_name).await;
+    instance.until_ready().await;
+    let mut buyer = start_sale_of_five(&instance).await;
+    let key = format!("{lock_name}/forgotten");
+    let mut client = etcd_client::Client::connect([etcd], None).await.unwrap();
+    client.put(key.as_str(), "", None).await.unwrap();
+    buyer.send_get("/stock/reduce").await;
+    let lines = async || {
+        let log = tokio::fs::read_to_string(instance.log.path()).await.unwrap();
+        log.lines().filter(|line| line.contains(&key)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    eventually("the log names it", async || !lines().await.is_empty()).await;
+    client.delete(key.as_str(), None).await.unwrap();
+    assert_eq!(buyer.answer().await.status, 200);
+    let lines = lines().await;
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("ERROR") && lines[0].contains("without a lease"), "{lines:?}");
+    instance.signal(Signal::TERM);
+    instance.exit().await;
+}
+
 /// What waiting does not mend ends the start with a sentence, and without the password.
 #[tokio::test]
 async fn a_wrong_configuration_fails_at_once() {
