@@ -163,12 +163,11 @@ impl Combiner {
             let mutex = session.mutex(name)?;
             let mut locked = pin!(mutex.lock());
             let is_long = session.lease().ttl.min(self.options.wait_timeout) / 2;
-            let locked = match timeout(is_long, &mut locked).await {
-                Ok(locked) => locked,
-                Err(_) => {
-                    tell_who_is_in_front(mutex.clone());
-                    locked.await
-                }
+            let locked = if let Ok(locked) = timeout(is_long, &mut locked).await {
+                locked
+            } else {
+                tell_who_is_in_front(mutex.clone());
+                locked.await
             };
             match locked {
                 // another session will be opened, or another claim made

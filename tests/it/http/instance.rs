@@ -149,6 +149,10 @@ async fn it_may_start_before_its_servers() {
     let mut instance = Instance::start(&etcd.endpoint(), &redis.url(), "lock").await;
     eventually("it lives", async || instance.status("/healthz").await == Some(200)).await;
     assert_eq!(instance.status("/readyz").await, Some(503));
+    // an outage is told of ever more rarely
+    let log = async || tokio::fs::read_to_string(instance.log.path()).await.unwrap();
+    eventually("etcd was asked again", async || log().await.contains("failures=4")).await;
+    assert_eq!(log().await.matches("could not open a lock session").count(), 3, "of four");
     redis.restart().await.unwrap();
     etcd.restart().await.unwrap();
     instance.until_ready().await;
