@@ -3,7 +3,7 @@
 //! HTTP/1.1 alone: load balancers speak it to what stands behind them, and HTTP/2 without TLS would
 //! have to be told apart by its first bytes, for which hyper-util's detection waits without a bound.
 //! `axum::serve` waits for a request's head without a bound too. hyper's own connection has one; that on
-//! writing is [`ClientIo`]'s.
+//! writing is `ClientIo`'s.
 
 use std::convert::Infallible;
 use std::io;
