@@ -6,10 +6,13 @@ use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use serde::Serialize;
 
-use super::problem::Problem;
+use super::problem::{Problem, ProblemType};
 use super::state::AppState;
 use super::{params, reply};
 use crate::sale::QueuedClaim;
+
+/// How many may look at queues at once: each look is a request to etcd, which the lock needs as well.
+pub(super) const MAX_LOOKS: usize = 16;
 
 #[derive(Serialize)]
 struct LockView<'a> {
@@ -24,8 +27,9 @@ struct LockView<'a> {
 #[derive(Serialize)]
 struct ClaimView {
     token: i64,
-    /// In hexadecimal, as `etcdctl lease list` prints it.
-    lease: String,
+    key: String,
+    /// In hexadecimal, as `etcdctl lease list` prints it; a key without one never ends by itself.
+    lease: Option<String>,
     instance: Option<String>,
     age_ms: Option<u64>,
 }
@@ -34,7 +38,8 @@ impl From<QueuedClaim> for ClaimView {
     fn from(claim: QueuedClaim) -> Self {
         Self {
             token: claim.token.revision(),
-            lease: format!("{:x}", claim.lease),
+            key: claim.key,
+            lease: (claim.lease != 0).then(|| format!("{:x}", claim.lease)),
             instance: claim.instance,
             age_ms: claim.age.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
         }
@@ -48,10 +53,18 @@ pub(super) async fn queue(
 ) -> Result<Response, Problem> {
     let [item] = params::parse(query.as_deref(), ["item"])?;
     let item = params::item(item.as_deref())?;
-    let queue: Vec<_> = app.sale.queue(&item).await?.into_iter().map(ClaimView::from).collect();
-    Ok(reply::json(&LockView {
-        name: app.sale.lock_name(&item),
-        holder: queue.first(),
-        queue: &queue,
-    }))
+    let place = Arc::clone(&app.queue_looks).try_acquire_owned().map_err(|_| {
+        let detail = format!("{MAX_LOOKS} look at queues already, and no more may at once");
+        Problem::new(ProblemType::TooManyWatchers, detail)
+    })?;
+    let (sale, name) = (app.sale.clone(), app.sale.lock_name(&item));
+    // to its end, also if the client goes away: requests that are cut short wear out the connection
+    let look = tokio::spawn(async move {
+        let queue = sale.queue(&item).await;
+        drop(place);
+        queue
+    });
+    let queue = look.await.map_err(|_| Problem::panicked())?;
+    let queue: Vec<_> = queue?.into_iter().map(ClaimView::from).collect();
+    Ok(reply::json(&LockView { name, holder: queue.first(), queue: &queue }))
 }

@@ -18,6 +18,7 @@
 mod accept;
 mod access;
 mod body;
+mod client_io;
 mod demo;
 mod events;
 mod idempotency;
@@ -36,6 +37,7 @@ mod sale_error;
 pub mod server;
 mod state;
 mod stock;
+mod well_formed;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -118,6 +120,5 @@ fn after_panic(payload: Box<dyn Any + Send>) -> Response {
         .or_else(|| payload.downcast_ref::<&str>().copied())
         .unwrap_or("(no message)");
     tracing::error!("a handler panicked: {message}");
-    Problem::new(ProblemType::Internal, "a fault of the service: its log has the cause")
-        .into_response()
+    Problem::panicked().into_response()
 }

@@ -1,20 +1,26 @@
 //! `GET /healthz`, `/readyz` and `/version`: for load balancers and operators.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Shared};
 use serde::Serialize;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::problem::{Problem, ProblemType};
 use super::reply;
 use super::state::AppState;
 use crate::defence::Defence;
+use crate::sale::Sale;
 
 /// How long the readiness check may take. Most probes wait for one to five seconds.
 const READY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The least time between two checks.
+const READY_GAP: Duration = Duration::from_millis(250);
 
 #[derive(Serialize)]
 struct Status {
@@ -36,20 +42,51 @@ pub(super) async fn healthz() -> Response {
     reply::json(&Status { status: "ok" })
 }
 
-/// Whether this instance can sell now.
+/// Whether this instance could take an order now.
 pub(super) async fn readyz(State(app): State<Arc<AppState>>) -> Result<Response, Problem> {
     if app.is_stopping() {
         return Err(Problem::new(ProblemType::Stopping, "this instance is stopping"));
     }
-    match timeout(READY_TIMEOUT, app.sale.ready()).await {
-        Ok(ready) => ready?,
-        Err(_elapsed) => {
-            let seconds = READY_TIMEOUT.as_secs();
-            let detail = format!("store and lock service did not answer within {seconds} seconds");
-            return Err(Problem::new(ProblemType::NotReady, detail));
-        }
-    }
+    app.readiness.next(&app.sale).await?;
     Ok(reply::json(&Status { status: "ready" }))
+}
+
+/// The latest check and when it begins, shared by all who ask before: everybody may ask, and each check is a
+/// request to Redis and one to etcd. So no answer is older than its question.
+#[derive(Default)]
+pub(super) struct Readiness(Mutex<Option<(Instant, Check)>>);
+
+type Check = Shared<BoxFuture<'static, Result<(), Problem>>>;
+
+impl Readiness {
+    fn next(&self, sale: &Sale) -> Check {
+        // nothing panics while it is held; and if it did, it would still be whole
+        let mut latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut begins_at = Instant::now();
+        if let Some((latest_at, check)) = &*latest {
+            if *latest_at > begins_at {
+                return check.clone();
+            }
+            begins_at = begins_at.max(*latest_at + READY_GAP);
+        }
+        let sale = sale.clone();
+        // a task of its own: it goes on for the others when the first who asked has gone
+        let check = tokio::spawn(async move {
+            sleep_until(begins_at).await;
+            match timeout(READY_TIMEOUT, sale.ready()).await {
+                Ok(ready) => Ok(ready?),
+                Err(_elapsed) => {
+                    let seconds = READY_TIMEOUT.as_secs();
+                    let detail =
+                        format!("store and lock service did not answer within {seconds} seconds");
+                    Err(Problem::new(ProblemType::NotReady, detail))
+                }
+            }
+        });
+        let check = check.map(|ended| ended.unwrap_or_else(|_| Err(Problem::panicked())));
+        let check = check.boxed().shared();
+        latest.insert((begins_at, check)).1.clone()
+    }
 }
 
 /// What runs here.

@@ -11,6 +11,7 @@
 //! | `bad-user` | 400 | a user is at most 128 bytes without control characters |
 //! | `bad-parameter` | 400 | a query parameter is unknown, repeated or has no valid value |
 //! | `bad-body` | 400 | the body is not what this call takes |
+//! | `bad-request` | 400 | the request's head is not what HTTP/1.1 asks for |
 //! | `token-required` | 401 | the call needs `Authorization: Bearer` and the admin token |
 //! | `not-allowed` | 403 | the instance was started without a way to allow this call |
 //! | `cross-site` | 403 | a demo is controlled from its own page or by a program, not by another site |
@@ -39,8 +40,8 @@
 //! | `store-rolled-back` | 503 | the store lacks what it acknowledged; an operator must look |
 //! | `stale-token` | 503 | the instance lost the lock without knowing; ask again |
 //! | `foreign-fence` | 503 | the stock was guarded by another etcd cluster; an operator must look |
-//! | `not-ready` | 503 | the readiness check took too long |
-//! | `too-many-watchers` | 503 | as many watch at this instance as may; ask again after `Retry-After` |
+//! | `not-ready` | 503 | the readiness check took too long, or the lock is held by a key that never ends |
+//! | `too-many-watchers` | 503 | as many watch at this instance as may, or look at queues; ask again after `Retry-After` |
 //! | `instance-unreachable` | 503 | another instance of the demo does not do as it was told |
 //! | `stopping` | 503 | the instance is stopping; ask another one |
 //! | `outcome-unknown` | 504 | the order may stand or not; ask again with the same order id |
@@ -100,6 +101,7 @@ problem_types! {
     BadUser "bad-user" BAD_REQUEST "Not a user";
     BadParameter "bad-parameter" BAD_REQUEST "A query parameter is wrong";
     BadBody "bad-body" BAD_REQUEST "The body is wrong";
+    BadRequest "bad-request" BAD_REQUEST "Not a request of HTTP/1.1";
     TokenRequired "token-required" UNAUTHORIZED "The admin token is missing or wrong";
     NotAllowed "not-allowed" FORBIDDEN "Not allowed at this instance";
     CrossSite "cross-site" FORBIDDEN "Not from another site";
@@ -159,7 +161,11 @@ impl ProblemType {
     const fn closes_connection(self) -> bool {
         matches!(
             self,
-            Self::BodyTooLarge | Self::HeadersTooLarge | Self::RequestTimeout | Self::Stopping
+            Self::BadRequest
+                | Self::BodyTooLarge
+                | Self::HeadersTooLarge
+                | Self::RequestTimeout
+                | Self::Stopping
         )
     }
 }
@@ -189,6 +195,11 @@ impl Problem {
             parameter: None,
             allow: None,
         }
+    }
+
+    /// A panic: the log has its message.
+    pub(super) fn panicked() -> Self {
+        Self::new(ProblemType::Internal, "a fault of the service: its log has the cause")
     }
 
     /// What the client reads.

@@ -34,6 +34,13 @@ impl From<SaleError> for Problem {
                 "the lock service refuses this item's lock: nothing was taken, and nothing is until an \
                  operator has looked; the log of this instance says why",
             ),
+            SaleError::LockBlocked { item, key } => {
+                let detail = format!(
+                    "the lock of {item} is held by the key {key}, which has no lease: nothing is sold until \
+                     an operator deletes it"
+                );
+                Self::new(ProblemType::NotReady, detail).with_item(item)
+            }
             SaleError::StoreUnavailable { .. } => Self::new(
                 ProblemType::StoreUnavailable,
                 "the store does not answer: nothing was taken, ask again later",
@@ -109,8 +116,9 @@ fn log(error: &SaleError) {
         | SaleError::StoreRefused { .. }
         | SaleError::OutcomeUnknown { .. }
         | SaleError::StartUnknown { .. } => (&STORE, false),
-        SaleError::ForeignFence { .. }
+        SaleError::LockBlocked { .. }
         | SaleError::LockRefused { .. }
+        | SaleError::ForeignFence { .. }
         | SaleError::StoreMisconfigured { .. }
         | SaleError::Damaged { .. } => (&DATA, true),
         // the inventory has told the log of a roll-back, once
@@ -149,6 +157,7 @@ mod tests {
             (SaleError::WaitTooLong { waited: Duration::from_secs(10) }, "wait-too-long", 503),
             (SaleError::LockUnavailable { source: cause() }, "lock-unavailable", 503),
             (SaleError::LockRefused { source: cause() }, "lock-refused", 503),
+            (SaleError::LockBlocked { item: item.clone(), key: "a/b".into() }, "not-ready", 503),
             (SaleError::StoreUnavailable { source: cause() }, "store-unavailable", 503),
             (SaleError::OutcomeUnknown { order, source: cause() }, "outcome-unknown", 504),
             (SaleError::StoreRefused { source: cause() }, "store-unavailable", 503),

@@ -2,8 +2,10 @@
 //!
 //! HTTP/1.1 alone: load balancers speak it to what stands behind them, and HTTP/2 without TLS would
 //! have to be told apart by its first bytes, for which hyper-util's detection waits without a bound.
-//! `axum::serve` waits for a request's head without a bound too. hyper's own connection has one.
+//! `axum::serve` waits for a request's head without a bound too. hyper's own connection has one; that on
+//! writing is `ClientIo`'s.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -11,6 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::{HeaderValue, Request, header};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::future::{Either, ready};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -21,13 +27,20 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use super::client_io::{ClientIo, Exchange};
 use super::limits::{MAX_HEADER_BYTES, MAX_URI_BYTES};
 use super::own_head::own_head;
+use super::well_formed;
 use crate::defence::Defence;
 use crate::throttle::Throttle;
 
 /// How many connections may wait to be accepted; the kernel may allow fewer.
 const BACKLOG: u32 = 4096;
+
+/// How much of what a client does not read, or has sent ahead, the system keeps of each connection: by
+/// itself it keeps megabytes. It may count twice, for its own needs.
+const SEND_BUFFER_BYTES: u32 = 128 * 1024;
+const RECEIVE_BUFFER_BYTES: u32 = 64 * 1024;
 
 /// The most bytes of a request's head that are kept in memory. Ours are the limits that a client meets, since they
 /// answer with a problem; hyper's answer is a bare 431, for heads far beyond them.
@@ -41,7 +54,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, Debug)]
 pub struct ServerOptions {
     /// How long a client may take to send a request's head, counted from when the connection is
-    /// free for it. So it also bounds how long a connection may be idle.
+    /// free for it, so also how long a connection may be idle; and how long a write may take without
+    /// any progress.
     pub header_timeout: Duration,
     /// How many connections may be open; more wait to be accepted.
     pub max_connections: usize,
@@ -72,6 +86,9 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     // a restarted instance gets its port back while old connections linger in TIME_WAIT
     socket.set_reuseaddr(true)?;
+    // the connections inherit them
+    socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
+    socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
@@ -95,8 +112,8 @@ pub async fn serve(
         .max_buf_size(if Defence::Limits.is_on() { MAX_HEAD_BUFFER } else { usize::MAX })
         // for answers this small, copying head and body together costs less than `writev`
         .writev(false);
-    // `half_close` stays off: a client that closes has gone, and hyper drops the handler, so that an
-    // order which nobody waits for any more leaves the queue
+    // `half_close` stays off: what hyper takes for an end is one, see `ClientIo`, and it drops the
+    // handler, so that an order which nobody waits for any more leaves the queue
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -108,12 +125,11 @@ pub async fn serve(
         let (stream, permit) = accepted;
         // answers are small and complete: waiting for more to send would only delay them
         let _ = stream.set_nodelay(true);
+        let exchange = Arc::<Exchange>::default();
+        let io = ClientIo::new(stream, Arc::clone(&exchange), options.header_timeout);
         let router = TowerToHyperService::new(router.clone());
-        let service = service_fn(move |mut request| {
-            own_head(&mut request);
-            router.call(request)
-        });
-        let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
+        let service = service_fn(move |request| answer(&router, &exchange, request));
+        let connection = graceful.watch(http.serve_connection(TokioIo::new(io), service));
         connections.spawn(async move {
             // a connection that breaks is the client's affair, and it has no one to be told
             if let Err(error) = connection.await {
@@ -131,6 +147,31 @@ pub async fn serve(
     let cut_off = connections.len();
     connections.shutdown().await;
     Stopped::CutOff { connections: cut_off }
+}
+
+fn answer(
+    router: &TowerToHyperService<Router>,
+    exchange: &Arc<Exchange>,
+    request: Request<Incoming>,
+) -> impl Future<Output = Result<Response, Infallible>> + use<> {
+    let is_chunked = well_formed::is_chunked(request.headers());
+    let answer = match well_formed::check(&request) {
+        Ok(()) => {
+            let mut request = exchange.begin(request);
+            own_head(&mut request);
+            Either::Left(router.call(request))
+        }
+        Err(problem) => Either::Right(ready(Ok(problem.into_response()))),
+    };
+    let exchange = Arc::clone(exchange);
+    async move {
+        let mut answer = answer.await;
+        exchange.end();
+        if let (true, Ok(answer)) = (is_chunked, &mut answer) {
+            answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        answer
+    }
 }
 
 /// The next connection, once there is room for one.

@@ -4,9 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use std::sync::Arc;
 
+use tokio::sync::Semaphore;
+
 use super::access::StartAccess;
 use super::demo::{Demo, DemoAccess};
 use super::events::{DEFAULT_WATCHERS, Events};
+use super::lock::MAX_LOOKS;
+use super::probes::Readiness;
 use crate::sale::Sale;
 
 /// What the handlers of one instance share.
@@ -15,6 +19,9 @@ pub struct AppState {
     pub(super) access: StartAccess,
     pub(super) events: Events,
     pub(super) demo: Option<Arc<Demo>>,
+    /// Places for looks at queues.
+    pub(super) queue_looks: Arc<Semaphore>,
+    pub(super) readiness: Readiness,
     stopping: AtomicBool,
 }
 
@@ -22,7 +29,15 @@ impl AppState {
     /// The state of an instance that sells with `sale` and lets those in `access` start a sale.
     pub fn new(sale: Sale, access: StartAccess) -> Self {
         let events = Events::new(DEFAULT_WATCHERS);
-        Self { sale, access, events, demo: None, stopping: AtomicBool::new(false) }
+        Self {
+            sale,
+            access,
+            events,
+            demo: None,
+            queue_looks: Arc::new(Semaphore::new(MAX_LOOKS)),
+            readiness: Readiness::default(),
+            stopping: AtomicBool::new(false),
+        }
     }
 
     /// The same, with at most so many who watch it.

@@ -118,32 +118,38 @@ impl Memory {
                      adopt store`"
                 );
             }
-            Ok(_) if self.set_missed(item, false) => {
+            // no sale, and none that is missed
+            Ok(_) | Err(InventoryError::UnknownItem) if self.set_missed(item, false) => {
                 tracing::warn!(%item, "the store has again what it acknowledged, or a later sale");
             }
+            Err(InventoryError::Damaged { .. }) => self.know(item),
             _ => {}
         }
     }
 
-    /// The items that something is remembered of, those first that the store lacks something of.
+    /// Has an item that is damaged be among those that are [looked at](Self::items).
+    pub(super) fn know(&self, item: &Item) {
+        self.entries().entry(item.clone()).or_default();
+    }
+
+    /// Up to `most` of the items that something is remembered of: those first that the store lacks something
+    /// of, and one at least that it does not.
     pub(super) fn items(&self, most: usize) -> Vec<Item> {
         let entries = self.entries();
         let (missed, others): (Vec<_>, Vec<_>) =
             entries.iter().partition(|(_, entry)| entry.is_missed);
-        missed.into_iter().chain(others).take(most).map(|(item, _)| item.clone()).collect()
+        missed
+            .into_iter()
+            .take(most - 1)
+            .chain(others)
+            .take(most)
+            .map(|(item, _)| item.clone())
+            .collect()
     }
 
     /// How many items the store lacks something of.
     pub(super) fn missed(&self) -> usize {
         self.entries().values().filter(|entry| entry.is_missed).count()
-    }
-
-    /// Whether the store lacks something of every item of which something is remembered.
-    pub(super) fn misses_all(&self) -> bool {
-        let entries = self.entries();
-        let mut remembered =
-            entries.values().filter(|entry| !entry.acknowledged.sale().is_empty()).peekable();
-        remembered.peek().is_some() && remembered.all(|entry| entry.is_missed)
     }
 
     /// `true` if that is news.

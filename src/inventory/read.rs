@@ -9,8 +9,9 @@ use super::connection::Effect;
 use super::record::{parse_fence, parse_number, parse_record};
 use super::script::{Place, Script};
 use super::{Accepted, Inventory, InventoryError, Item, Keys, OrderId, Stock};
+use crate::lock::Token;
 
-/// How many items are looked at to tell whether the store was rolled back.
+/// How many items are looked at to tell whether orders can be taken.
 const MAX_CHECKED: usize = 64;
 
 /// A script that reads: what the store must have, the check, and what to read.
@@ -214,7 +215,8 @@ impl Inventory {
         let answer = self.read_with(item, &asked, &LOOK, id_argument).await?;
         let (stock, record, sale, fence): (Option<Text>, Option<Text>, Option<Text>, Option<Text>) =
             redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
-        let stock = number(&keys.stock, stock)?.ok_or(InventoryError::UnknownItem)?;
+        let stock = number(&keys.stock, stock).inspect_err(|_| self.memory.know(item))?;
+        let stock = stock.ok_or(InventoryError::UnknownItem)?;
         let first = record.map(|record| accepted(&keys, id.as_str().as_bytes(), Some(&record)));
         let first = first.transpose()?;
         // an order that may not have reached the replicas is not acknowledged by showing it
@@ -228,34 +230,35 @@ impl Inventory {
         Ok((stock, first))
     }
 
-    /// Looks whether the store still has what it acknowledged to this inventory, of up to 64 items: those
-    /// first that it lacked something of. One item's trouble is no other's: as long as all is there of
-    /// some item, so it is.
+    /// Looks whether orders could be carried out, of up to 64 items that this inventory has dealt with, or
+    /// else of the default one: whether the store answers, has room and lets this user write; and has
+    /// what it acknowledged, undamaged and fenced by the cluster of `token`. One item's trouble is no
+    /// other's: as long as some item can be sold, all is well. An item without a sale is no trouble.
     ///
     /// # Errors
-    /// An item that it lacks something of, and [`InventoryError::RolledBack`], if that is so of all items
-    /// of which something is remembered; or no answer.
-    pub async fn check(&self) -> Result<(), (Item, InventoryError)> {
-        let items = self.memory.items(MAX_CHECKED);
-        let answers = items.iter().map(|item| {
-            self.read(item, &LOOK, |command| {
-                command.arg("");
-            })
-        });
-        let answers = futures_util::future::join_all(answers).await;
-        let mut lost = None;
-        for (item, answer) in items.into_iter().zip(answers) {
-            match answer {
-                Err(error @ InventoryError::RolledBack { .. }) => {
-                    lost.get_or_insert((item, error));
-                }
-                // a store that is away, or a replica
+    /// What is wrong with an item, if something is with each; or no answer, or a refusal that passes.
+    pub async fn check(&self, token: Option<Token>) -> Result<(), (Item, InventoryError)> {
+        let items = self.known_items(MAX_CHECKED);
+        let probes =
+            futures_util::future::join_all(items.iter().map(|i| self.probe(i, token))).await;
+        let (mut trouble, mut is_some_fine) = (None, false);
+        for (item, probed) in items.into_iter().zip(probes) {
+            match probed {
+                Ok(()) | Err(InventoryError::UnknownItem) => is_some_fine = true,
+                // a store that is away, a replica, one without room
                 Err(error) if error.is_retryable() => return Err((item, error)),
-                // anything else is that item's own trouble
-                Ok(_) | Err(_) => {}
+                Err(error) => {
+                    trouble.get_or_insert((item, error));
+                }
             }
         }
-        lost.filter(|_| self.memory.misses_all()).map_or(Ok(()), Err)
+        trouble.filter(|_| !is_some_fine).map_or(Ok(()), Err)
+    }
+
+    /// Up to `most` of the items that this inventory has dealt with; the default one if there is none.
+    pub fn known_items(&self, most: usize) -> Vec<Item> {
+        let items = self.memory.items(most);
+        if items.is_empty() { vec![Item::DEFAULT] } else { items }
     }
 
     /// How many items are not sold here since the store lacks something of them, as far as calls told.

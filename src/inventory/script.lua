@@ -7,10 +7,10 @@
 --
 -- KEYS  stock, lucky, initial, orders, ledger, fence, sale, doubt
 -- ARGV  1 to 4 what the store must still have (see above; of no matter but to reduce)
---       5 operation: reduce, start, adopt, accept
+--       5 operation: reduce, probe (whether a reduce could be done: writes nothing), start, adopt, accept
 --       6 token as "<cluster> <revision>"; empty: nothing guards this call, and no fence is checked
 --       start:  7 units
---       reduce: 7 whether to write something in any case, so that a WAIT behind it waits for all that
+--       reduce, and probe with an empty id: 7 whether to write something in any case, so that a WAIT behind it waits for all that
 --       this call read; 8 instance, then for each order its id, quantity and user
 --
 -- Keys:   stock, lucky, initial are whole numbers; ledger is the list of accepted order ids;
@@ -38,6 +38,21 @@ end
 
 local function damaged(key, what)
   return {'damaged', key .. ' ' .. what}
+end
+
+-- Redis looks whether the user may run a command only when it is run: one that is not allowed would leave
+-- half of the writes done.
+local needed = {
+  {'MSET', STOCK, '', LUCKY, '', INITIAL, '', SALE, '', FENCE, ''},
+  {'HSET', ORDERS, '', ''}, {'RPUSH', LEDGER, ''}, {'SET', DOUBT, ''},
+}
+if operation == 'start' or operation == 'accept' then
+  needed[5] = {'UNLINK', STOCK, LUCKY, INITIAL, ORDERS, LEDGER, DOUBT}
+end
+for _, command in ipairs(needed) do
+  if not redis.acl_check_cmd(unpack(command)) then
+    return redis.error_reply('NOPERM this user may not run ' .. command[1])
+  end
 end
 
 local values = redis.call('MGET', STOCK, LUCKY, INITIAL, FENCE, SALE, DOUBT)
@@ -141,6 +156,8 @@ if asks_for_order then
 else
   known = redis.call('HMGET', ORDERS, unpack(ids))
 end
+
+if operation == 'probe' then return {'ok', sale, fence} end
 
 -- Whether somebody set the stock by hand and this is the first batch since.
 local writes = {}

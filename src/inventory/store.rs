@@ -3,6 +3,7 @@
 use std::borrow::Borrow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::{Cmd, Value};
 
@@ -65,6 +66,13 @@ impl Inventory {
         let writers = || (Arc::new(std::array::from_fn(writer)), replicas);
         self.writers = (replicas.count > 0).then(writers);
         self
+    }
+
+    /// The same, with the same memory, over a connection of its own: for reads that shall not stand in the
+    /// way of others.
+    #[must_use]
+    pub fn over_another_connection(&self) -> Self {
+        Self { connection: self.connection.patient_by(Duration::ZERO), ..self.clone() }
     }
 
     /// Where Redis is, without the password.
@@ -256,19 +264,42 @@ impl Inventory {
             None => (&self.connection, None),
         };
         let place = Place { connection, effect: Effect::Write, replicas };
-        match script::WRITE.run(place, &keys.all(), acknowledged, arguments).await? {
-            Answer::Done(done) => Ok(done),
-            Answer::Stale(fence) => {
-                let token = token.ok_or_else(script::not_understood)?;
-                Err(InventoryError::StaleToken { token, fence })
-            }
-            Answer::Foreign(fence) => {
-                let token = token.ok_or_else(script::not_understood)?;
-                Err(InventoryError::ForeignFence { fence, token })
-            }
-            Answer::Unknown => Err(InventoryError::UnknownItem),
-            Answer::Damaged(what) => Err(InventoryError::Damaged { what }),
+        done(script::WRITE.run(place, &keys.all(), acknowledged, arguments).await?, token)
+    }
+
+    /// Whether a batch of `item` under `token` could be carried out; writes nothing.
+    pub(super) async fn probe(
+        &self,
+        item: &Item,
+        token: Option<Token>,
+    ) -> Result<(), InventoryError> {
+        let (keys, acknowledged, token_text) =
+            (Keys::of(item), self.memory.of(item), token_text(token)?);
+        let place = Place { connection: &self.connection, effect: Effect::Read, replicas: None };
+        let arguments = |command: &mut Cmd| {
+            command.arg("probe").arg(&token_text).arg(&[""; 5]);
+        };
+        let answer = script::WRITE.run(place, &keys.all(), &acknowledged, arguments).await;
+        let probed = answer.and_then(|answer| done(answer, token));
+        self.memory.note(item, &probed);
+        probed.map(drop)
+    }
+}
+
+/// What an answer to a call under `token` means.
+fn done(answer: Answer, token: Option<Token>) -> Result<Done, InventoryError> {
+    match answer {
+        Answer::Done(done) => Ok(done),
+        Answer::Stale(fence) => {
+            let token = token.ok_or_else(script::not_understood)?;
+            Err(InventoryError::StaleToken { token, fence })
         }
+        Answer::Foreign(fence) => {
+            let token = token.ok_or_else(script::not_understood)?;
+            Err(InventoryError::ForeignFence { fence, token })
+        }
+        Answer::Unknown => Err(InventoryError::UnknownItem),
+        Answer::Damaged(what) => Err(InventoryError::Damaged { what }),
     }
 }
 

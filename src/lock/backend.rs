@@ -98,6 +98,12 @@ pub trait Backend: Send + Sync + 'static {
     /// The queue of `name` as it stands now, the holder first.
     fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>>;
 
+    /// The first of the queue of `name`. It fails where a claim would be refused; a backend that cannot tell
+    /// that without a claim only looks.
+    fn probe<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<QueueEntry>> {
+        Box::pin(async move { Ok(self.queue(name).await?.into_iter().next()) })
+    }
+
     /// What is seen of the queue of `name` without a request; from the first call on it is watched, for
     /// as long as somebody looks. `None` for a backend that watches nothing.
     fn sighting(&self, name: &Arc<str>) -> Option<Sighting> {

@@ -127,6 +127,7 @@ async fn keep_open(
     };
     tokio::pin!(ended);
     let mut pause = SHORTEST_PAUSE;
+    let mut failures: u64 = 0;
     loop {
         let opening = Session::open(Arc::clone(&backend), options.clone());
         let opened = tokio::select! {
@@ -135,6 +136,7 @@ async fn keep_open(
         };
         match opened {
             Ok(session) => {
+                failures = 0;
                 let opened_at = Instant::now();
                 publish.send_replace(State::Open(session.clone()));
                 tokio::select! {
@@ -159,7 +161,8 @@ async fn keep_open(
                 }
             }
             Err(error) => {
-                warn_of(&error);
+                failures += 1;
+                warn_of(&error, failures);
                 publish.send_replace(State::Opening { failed: Some(error) });
             }
         }
@@ -177,6 +180,9 @@ fn passes(error: &LockError) -> bool {
     error.is_retryable() || matches!(error, LockError::SessionLost { .. })
 }
 
-fn warn_of(error: &(dyn std::error::Error + 'static)) {
-    tracing::warn!(error, "could not open a lock session: trying again");
+/// Warns of the first failure in a row, the second, the fourth and so on: an outage may last for hours.
+fn warn_of(error: &(dyn std::error::Error + 'static), failures: u64) {
+    if failures.is_power_of_two() {
+        tracing::warn!(error, failures, "could not open a lock session: trying again");
+    }
 }

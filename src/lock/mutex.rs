@@ -142,6 +142,18 @@ impl Mutex {
         Ok(self.session.core.queue(&self.name).await?)
     }
 
+    /// The holder, or the first who will be, of all processes. As far as the backend can tell without a
+    /// claim, it fails where a claim would: for want of permission, or of room.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    ///
+    /// # Errors
+    /// [`LockError::Backend`].
+    pub async fn probe(&self) -> Result<Option<QueueEntry>, LockError> {
+        Ok(self.session.core.backend.probe(&self.name).await?)
+    }
+
     /// What this process sees of the queue without asking anybody: the claims, and the last tenures.
     /// From the first call on the queue is watched, until some time after the last. `None` if the
     /// backend watches nothing.

@@ -11,17 +11,20 @@
 //! claim are then one transaction; a turn in which nobody ordered ends with the release alone.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::error::{from_read, from_store};
 use super::metrics::Metrics;
 use super::order_queue::{Answer, NotQueued, OrderQueue, WaitingOrder};
-use super::tenure::{is_gone, is_refused, lock_name, unavailable};
+use super::tenure::{
+    is_closed, is_gone, is_refused, lock_name, tell_who_is_in_front, unavailable,
+};
 use super::{SaleError, SaleOptions};
 use crate::fault::{self, Point};
 use crate::inventory::{Inventory, InventoryError, Item, Order, Outcome};
@@ -163,7 +166,16 @@ impl Combiner {
     async fn lock(&self, name: &str) -> Result<Guard, LockError> {
         loop {
             let session = self.sessions.session().await?;
-            match session.mutex(name)?.lock().await {
+            let mutex = session.mutex(name)?;
+            let mut locked = pin!(mutex.lock());
+            let is_long = session.lease().ttl.min(self.options.wait_timeout) / 2;
+            let locked = if let Ok(locked) = timeout(is_long, &mut locked).await {
+                locked
+            } else {
+                tell_who_is_in_front(mutex.clone());
+                locked.await
+            };
+            match locked {
                 // another session will be opened, or another claim made
                 Err(error) if is_gone(&error) => sleep(LOCK_PAUSE).await,
                 locked => return locked,

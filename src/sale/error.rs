@@ -38,6 +38,16 @@ pub enum SaleError {
         #[source]
         source: BoxError,
     },
+    /// A key that hangs on no lease is in front of everybody who waits for the lock: it never ends by itself.
+    #[error(
+        "the lock of {item} is held by the key {key:?}, which has no lease: it stays until it is deleted"
+    )]
+    LockBlocked {
+        /// Whose lock.
+        item: Item,
+        /// The key.
+        key: String,
+    },
     /// The store does not answer; nothing was taken.
     #[error("the store does not answer")]
     StoreUnavailable {

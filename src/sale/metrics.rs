@@ -128,7 +128,7 @@ impl Ending {
             Ok(Outcome::Damaged { .. }) => Self::Damaged,
             Err(error) => match error {
                 SaleError::QueueFull { .. } => Self::QueueFull,
-                SaleError::WaitTooLong { .. } => Self::WaitTooLong,
+                SaleError::WaitTooLong { .. } | SaleError::LockBlocked { .. } => Self::WaitTooLong,
                 SaleError::LockUnavailable { .. } => Self::LockUnavailable,
                 SaleError::LockRefused { .. } => Self::LockRefused,
                 SaleError::StoreUnavailable { .. } => Self::StoreUnavailable,

@@ -33,7 +33,7 @@ pub use watch::LockHealth;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -49,6 +49,9 @@ use crate::lock::{LockError, SessionKeeper, Token};
 /// How long a question about the lock may take: it is asked by people and by health checks.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How many locks are looked at to tell whether one can be had.
+const MAX_CHECKED_LOCKS: usize = 8;
+
 /// What a look at the stock tells an order.
 enum Look {
     /// Its answer.
@@ -62,7 +65,9 @@ enum Look {
 pub struct QueuedClaim {
     /// The claim's place: its token, once granted.
     pub token: Token,
-    /// The lease that it hangs on.
+    /// Its key.
+    pub key: String,
+    /// The lease that it hangs on; 0: none, so that it never ends by itself.
     pub lease: i64,
     /// The instance that made it, if one of ours did.
     pub instance: Option<String>,
@@ -76,6 +81,8 @@ pub struct Sale(Arc<Inner>);
 
 struct Inner {
     inventory: Inventory,
+    /// The same over a connection of its own, for those who watch: no order waits behind them.
+    watched: Inventory,
     guards: Guards,
     options: SaleOptions,
     waiting_room: WaitingRoom,
@@ -131,7 +138,17 @@ impl Sale {
     ) -> Self {
         let waiting_room = WaitingRoom::new(options.queue_length);
         let guards = Guards::new(guard);
-        Self(Arc::new(Inner { inventory, guards, options, waiting_room, metrics, stopping, tasks }))
+        let watched = inventory.over_another_connection();
+        Self(Arc::new(Inner {
+            inventory,
+            watched,
+            guards,
+            options,
+            waiting_room,
+            metrics,
+            stopping,
+            tasks,
+        }))
     }
 
     /// Takes the order's units if that many are left.
@@ -285,6 +302,7 @@ impl Sale {
         let entries = entries.map_err(tenure::unavailable)?;
         let claim = |entry: crate::lock::QueueEntry| QueuedClaim {
             token: entry.token,
+            key: entry.key,
             lease: entry.lease,
             instance: entry.label,
             age: entry.age,
@@ -301,22 +319,44 @@ impl Sale {
         }
     }
 
-    /// Whether this instance can sell now: it is not stopping, the store answers and was not rolled
-    /// back in all items that are known here, and the lock service answers.
+    /// Whether this instance could take an order of some item that it has dealt with, or else of the
+    /// default one: it is not stopping, the store would carry out a batch, and the lock could be had in
+    /// time. That nothing is left to sell, or no sale was started, is no trouble. Nothing is written.
     ///
     /// # Errors
-    /// What is missing.
+    /// What is in the way.
     pub async fn ready(&self) -> Result<(), SaleError> {
         self.check_open()?;
-        let ping = self.0.inventory.ping().await;
-        ping.map_err(|error| SaleError::StoreUnavailable { source: error.into() })?;
-        let check = self.0.inventory.check().await;
+        // no fence is larger, so that only another cluster's refuses it
+        let token = self.session().map(|session| Token::new(session.lease().cluster, i64::MAX));
+        let token = token.filter(|_| Defence::Fence.is_on());
+        let check = self.0.inventory.check(token).await;
         check.map_err(|(item, error)| from_read(error, &item))?;
-        // reading a queue needs the session, and an answer that a majority of etcd agrees on
-        match timeout(QUESTION_TIMEOUT, self.queue(&Item::DEFAULT)).await {
-            Ok(answer) => answer.map(drop),
-            Err(_) => Err(tenure::unavailable(LockError::Timeout { waited: QUESTION_TIMEOUT })),
+        let deadline = Instant::now() + QUESTION_TIMEOUT;
+        let checked = timeout_at(deadline, self.check_lock(deadline)).await;
+        let silence = LockError::Timeout { waited: QUESTION_TIMEOUT };
+        checked.unwrap_or_else(|_| Err(tenure::unavailable(silence)))
+    }
+
+    /// Whether nothing is in the way of some item's lock.
+    async fn check_lock(&self, deadline: Instant) -> Result<(), SaleError> {
+        let SaleGuard::Distributed { sessions, lock_name: base, .. } = self.0.guards.current()
+        else {
+            return self.queue(&Item::DEFAULT).await.map(drop);
+        };
+        let mut trouble = None;
+        for item in self.0.inventory.known_items(MAX_CHECKED_LOCKS) {
+            let mutex = tenure::mutex_of(sessions, &lock_name(base, &item), deadline).await?;
+            let error = match mutex.probe().await.map_err(tenure::unavailable) {
+                Ok(Some(front)) if front.lease == 0 => {
+                    SaleError::LockBlocked { item, key: front.key }
+                }
+                Ok(_) => return Ok(()),
+                Err(error) => error,
+            };
+            trouble.get_or_insert(error);
         }
+        trouble.map_or(Ok(()), Err)
     }
 
     /// What was counted since the start.

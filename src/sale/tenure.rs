@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
-use super::SaleError;
+use super::{QUESTION_TIMEOUT, SaleError};
 use crate::inventory::Item;
 use crate::lock::{self, BackendErrorKind, LockError, LostReason, Owner, SessionKeeper};
+use crate::throttle::Throttle;
 
 /// A tenure of the distributed lock.
 pub(super) struct Tenure {
@@ -56,12 +57,45 @@ pub(super) async fn take(
             Ok(Err(error)) => return Err(unavailable(error)),
             Err(_) => match sessions.current() {
                 Some(session) if session.is_answered() => {
+                    tell_who_is_in_front(mutex);
                     return Err(SaleError::WaitTooLong { waited });
                 }
                 _ => return Err(unavailable(LockError::Timeout { waited })),
             },
         }
     }
+}
+
+/// Tells the log who is in front of a claim that has waited for long.
+pub(super) fn tell_who_is_in_front(mutex: lock::Mutex) {
+    static THROTTLE: Throttle = Throttle::new(Duration::from_secs(10));
+    let Some(suppressed) = THROTTLE.pass() else { return };
+    tokio::spawn(async move {
+        let front = timeout(QUESTION_TIMEOUT, mutex.probe()).await;
+        let Ok(Ok(Some(front))) = front else { return };
+        let (lock, key, instance) = (mutex.name(), front.key, front.label);
+        let age = front.age.map(tracing::field::debug);
+        if front.lease == 0 {
+            tracing::error!(
+                lock,
+                key,
+                suppressed,
+                "the lock is held by a key without a lease, which never ends by itself: nothing is sold \
+                 until an operator deletes it"
+            );
+        } else {
+            let lease = format!("{:x}", front.lease);
+            tracing::warn!(
+                lock,
+                key,
+                lease,
+                instance,
+                age,
+                suppressed,
+                "the lock is held for long"
+            );
+        }
+    });
 }
 
 /// Whether another claim, in another session perhaps, may be granted.

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::error::from_read;
 use super::guard::SaleGuard;
-use super::{LockMode, Sale};
+use super::{LockMode, Sale, SaleError};
 use crate::inventory::{Followed, Glance, InventoryError, Item};
 use crate::lock::{Session, Sighting};
 
@@ -47,7 +48,20 @@ impl Sale {
         followed: Option<&Followed>,
         most: u32,
     ) -> Result<Glance, InventoryError> {
-        self.0.inventory.glance(item, followed, most).await
+        self.0.watched.glance(item, followed, most).await
+    }
+
+    /// Whether there is a sale of `item`, in whatever state it is.
+    ///
+    /// # Errors
+    /// See [`SaleError`].
+    pub async fn check_known(&self, item: &Item) -> Result<(), SaleError> {
+        match self.0.watched.glance(item, None, 0).await {
+            Ok(_) | Err(InventoryError::Damaged { .. } | InventoryError::RolledBack { .. }) => {
+                Ok(())
+            }
+            Err(error) => Err(from_read(error, item)),
+        }
     }
 
     /// What this instance sees of the queue for the lock of `item`, without a request; `None` where
@@ -72,7 +86,7 @@ impl Sale {
         self.session().map(|session| (session.lease().id, session.lease().ttl))
     }
 
-    fn session(&self) -> Option<Session> {
+    pub(super) fn session(&self) -> Option<Session> {
         let SaleGuard::Distributed { sessions, .. } = self.0.guards.main() else { return None };
         sessions.current()
     }

@@ -11,6 +11,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::book::Book;
+use super::pace::Pace;
 use super::reader::Reader;
 use super::view::View;
 use crate::http::demo::Demo;
@@ -63,6 +64,7 @@ impl Feed {
         sale: &Sale,
         demo: Option<Arc<Demo>>,
         over: CancellationToken,
+        pace: Arc<Pace>,
     ) -> Arc<Self> {
         let book = Book::new(item.clone(), sale.clone(), demo.clone());
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a date")]
@@ -80,9 +82,15 @@ impl Feed {
             item: item.clone(),
             sale: sale.clone(),
             demo,
+            pace,
         };
         tokio::spawn(looker.look_on());
         feed
+    }
+
+    /// Whether nobody watches it.
+    pub(super) fn is_alone(&self) -> bool {
+        self.latest.receiver_count() == 0
     }
 
     pub(super) fn subscribe(&self) -> watch::Receiver<Change> {
@@ -117,6 +125,7 @@ struct Looker {
     item: Item,
     sale: Sale,
     demo: Option<Arc<Demo>>,
+    pace: Arc<Pace>,
 }
 
 impl Looker {
@@ -125,7 +134,7 @@ impl Looker {
         // however this ends, those who watch are told by the end of their streams
         let _over = feed.over.clone().drop_guard();
         let _watching = sale.metrics().latency.watch();
-        let mut reader = Reader::new(self.item.clone(), sale.clone());
+        let mut reader = Reader::new(self.item.clone(), sale.clone(), Arc::clone(&self.pace));
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut watched_at = Instant::now();
@@ -135,7 +144,7 @@ impl Looker {
                 () = feed.over.cancelled() => return self.leave(),
                 _ = ticks.tick() => {}
             }
-            if feed.latest.receiver_count() > 0 {
+            if !feed.is_alone() {
                 watched_at = Instant::now();
             } else if watched_at.elapsed() >= LINGER && self.leave_if_alone() {
                 return;
@@ -149,15 +158,20 @@ impl Looker {
     }
 
     fn leave(&self) {
-        open(&self.feeds).remove(&self.item);
+        // one that had to make room was removed before, and another may have its place
+        let mut feeds = open(&self.feeds);
+        if feeds.get(&self.item).is_some_and(|feed| Arc::ptr_eq(feed, &self.feed)) {
+            feeds.remove(&self.item);
+        }
     }
 
     /// Whoever comes subscribes while the map is locked, so none of them is left with a feed that has
     /// ended.
     fn leave_if_alone(&self) -> bool {
         let mut feeds = open(&self.feeds);
-        let is_alone = self.feed.latest.receiver_count() == 0;
-        if is_alone {
+        let is_alone = self.feed.is_alone();
+        // one that was cancelled meanwhile is not there any more
+        if is_alone && !self.feed.over.is_cancelled() {
             feeds.remove(&self.item);
         }
         is_alone

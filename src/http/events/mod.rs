@@ -1,7 +1,8 @@
 //! `GET /events`: the sale as it goes, as server-sent events.
 //!
 //! One task looks at the sale for all who watch it at this instance, and only while somebody does
-//! (`feed`): at the store with one bounded command a tick (`reader`), at the queue by the watch that the
+//! (`feed`): at the store with one bounded command a tick (`reader`), over a connection that the sale does
+//! not use and at a rate that no number of items raises (`pace`); at the queue by the watch that the
 //! lock has anyway. What it knows is in the `book`; each message is written once for all. Who watches
 //! (`client`) takes the latest message when it can: one that was too slow for a change takes a snapshot,
 //! so nothing is kept for it.
@@ -13,11 +14,13 @@ mod diary;
 mod feed;
 mod flow;
 mod lanes;
+mod pace;
 mod percentiles;
 mod reader;
 mod troubles;
 mod view;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -31,6 +34,7 @@ pub(super) use book::mode_name;
 pub(super) use diary::stale_batch;
 
 use self::feed::{Change, Feed, Feeds};
+use self::pace::Pace;
 use super::demo::Demo;
 use super::params;
 use super::problem::{Problem, ProblemType};
@@ -47,6 +51,7 @@ pub(super) struct Events {
     places: Arc<Semaphore>,
     most: usize,
     stop: CancellationToken,
+    pace: Arc<Pace>,
 }
 
 impl Events {
@@ -57,6 +62,7 @@ impl Events {
             places: Arc::new(Semaphore::new(most)),
             most,
             stop: CancellationToken::new(),
+            pace: Arc::new(Pace::new()),
         }
     }
 
@@ -65,26 +71,42 @@ impl Events {
         self.stop.cancel();
     }
 
-    fn subscribe(
-        &self,
-        item: &Item,
-        sale: &Sale,
-        demo: Option<&Arc<Demo>>,
-    ) -> (Arc<Feed>, watch::Receiver<Change>) {
-        // there are as many as there are places, and those that linger
+    /// Joins the feed of `item`, if there is one.
+    fn join(&self, item: &Item) -> Option<Subscription> {
+        join(&feed::open(&self.feeds), item)
+    }
+
+    /// Joins the feed of `item`, starting it if need be. The caller has a place.
+    fn subscribe(&self, item: &Item, sale: &Sale, demo: Option<&Arc<Demo>>) -> Subscription {
         let mut feeds = feed::open(&self.feeds);
-        if let Some(feed) = feeds.get(item).filter(|feed| !feed.over.is_cancelled()) {
-            return (Arc::clone(feed), feed.subscribe());
+        if let Some(joined) = join(&feeds, item) {
+            return joined;
+        }
+        // there are no more feeds than places: one that nobody watches makes room
+        let alone = feeds.iter().find(|(_, feed)| feed.is_alone()).map(|(item, _)| item.clone());
+        if let Some(alone) = alone.filter(|_| feeds.len() >= self.most)
+            && let Some(feed) = feeds.remove(&alone)
+        {
+            feed.over.cancel();
         }
         let over = self.stop.child_token();
-        let feed = Feed::start(&self.feeds, item, sale, demo.cloned(), over);
+        let pace = Arc::clone(&self.pace);
+        let feed = Feed::start(&self.feeds, item, sale, demo.cloned(), over, pace);
         feeds.insert(item.clone(), Arc::clone(&feed));
         let latest = feed.subscribe();
         (feed, latest)
     }
 }
 
-/// The stream of an item.
+/// A feed, and its latest change.
+type Subscription = (Arc<Feed>, watch::Receiver<Change>);
+
+fn join(feeds: &HashMap<Item, Arc<Feed>>, item: &Item) -> Option<Subscription> {
+    let feed = feeds.get(item).filter(|feed| !feed.over.is_cancelled())?;
+    Some((Arc::clone(feed), feed.subscribe()))
+}
+
+/// The stream of an item: of the default one always, so that its page can wait for the sale to begin.
 pub(super) async fn events(
     State(app): State<Arc<AppState>>,
     RawQuery(query): RawQuery,
@@ -99,6 +121,10 @@ pub(super) async fn events(
         let detail = format!("{} watch at this instance already, and no more may", events.most);
         Problem::new(ProblemType::TooManyWatchers, detail)
     })?;
+    if item != Item::DEFAULT && events.join(&item).is_none() {
+        events.pace.turn().await;
+        app.sale.check_known(&item).await?;
+    }
     let (feed, latest) = events.subscribe(&item, &app.sale, app.demo.as_ref());
     let stream = client::stream(feed, latest, place);
     let mut response = Response::new(Body::from_stream(stream));

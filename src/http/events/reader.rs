@@ -1,10 +1,12 @@
 //! One look at store and queue, at a bounded cost.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
 use super::book::Book;
+use super::pace::Pace;
 use crate::inventory::{Followed, Glance, InventoryError, Item};
 use crate::lock::Sighting;
 use crate::sale::Sale;
@@ -41,15 +43,17 @@ pub(super) struct Reader {
     budget: f64,
     looked_at: Instant,
     asked_at: Option<Instant>,
+    pace: Arc<Pace>,
 }
 
 impl Reader {
-    pub(super) fn new(item: Item, sale: Sale) -> Self {
-        Self { item, sale, budget: BURST, looked_at: Instant::now(), asked_at: None }
+    pub(super) fn new(item: Item, sale: Sale, pace: Arc<Pace>) -> Self {
+        Self { item, sale, budget: BURST, looked_at: Instant::now(), asked_at: None, pace }
     }
 
     /// Looks once. `book` is locked for a moment.
     pub(super) async fn look(&mut self, book: &std::sync::Mutex<Book>) -> Reading {
+        self.pace.turn().await;
         let followed = super::feed::open(book).followed();
         let now = Instant::now();
         let since = (now - std::mem::replace(&mut self.looked_at, now)).as_secs_f64();
@@ -82,6 +86,7 @@ impl Reader {
         if !is_due || !super::feed::open(book).has_strangers(sighting) {
             return Vec::new();
         }
+        self.pace.turn().await;
         self.asked_at = Some(Instant::now());
         let queue = timeout(TIMEOUT, self.sale.queue(&self.item)).await;
         let claims = queue.ok().and_then(Result::ok).unwrap_or_default();

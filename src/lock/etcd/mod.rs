@@ -149,6 +149,10 @@ impl Backend for EtcdBackend {
     fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
         Box::pin(self.read_queue(name))
     }
+
+    fn probe<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<QueueEntry>> {
+        Box::pin(self.probe_queue(name))
+    }
 }
 
 impl std::fmt::Debug for EtcdBackend {

@@ -63,14 +63,19 @@ pub(super) fn is_refused_with(error: &BackendError, code: i32) -> bool {
     matches!(cause, Some(Error::GRpcStatus(status)) if status.code() as i32 == code)
 }
 
-/// The first key of the queue.
+/// The first key of the queue, without its value.
 pub(super) fn first_of(name: &str) -> TxnOp {
-    let first = GetOptions::new()
-        .with_prefix()
-        .with_sort(SortTarget::Create, SortOrder::Ascend)
-        .with_limit(1)
-        .with_keys_only();
-    TxnOp::get(keys::prefix(name), Some(first))
+    TxnOp::get(keys::prefix(name), Some(first().with_keys_only()))
+}
+
+/// The first key of the queue, with its value.
+pub(super) fn whole_first_of(name: &str) -> TxnOp {
+    TxnOp::get(keys::prefix(name), Some(first()))
+}
+
+fn first() -> GetOptions {
+    let options = GetOptions::new().with_prefix().with_limit(1);
+    options.with_sort(SortTarget::Create, SortOrder::Ascend)
 }
 
 /// A key and the revision at which it was created.

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use etcd_client::{Client, Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
+use etcd_client::{
+    Client, Compare, CompareOp, GetOptions, KeyValue, PutOptions, ResponseHeader, Txn, TxnOp,
+};
 
 use super::endpoints::Answer;
 use super::failure::{claim_gone, malformed, names_no_user};
 use super::queue::Key;
-use super::ranges::{Ranges, first_of, list, member};
+use super::ranges::{Ranges, first_of, list, member, whole_first_of};
 use super::{EtcdBackend, keys, token};
 use crate::lock::{
     BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, Place, QueueEntry,
@@ -253,20 +255,38 @@ impl EtcdBackend {
         kvs.sort_by_key(KeyValue::create_revision);
         let prefix = keys::prefix(name);
         let claims = kvs.iter().filter(|kv| keys::is_claim(kv.key(), &prefix));
-        let entry = |kv: &KeyValue| {
-            let (label, age) = keys::parse_value(kv.value()).unzip();
-            Ok(QueueEntry {
-                token: token(Some(&header), kv.create_revision())?,
-                lease: kv.lease(),
-                key: String::from_utf8_lossy(kv.key()).into_owned(),
-                label,
-                age,
-            })
-        };
-        claims.map(entry).collect()
+        claims.map(|kv| entry(&header, kv)).collect()
+    }
+
+    /// Reads the first key of the queue, in a transaction that would put one if a condition held that never
+    /// does: etcd refuses it where it would refuse a claim, for want of permission or of space.
+    pub(super) async fn probe_queue(&self, name: &str) -> Result<Option<QueueEntry>, BackendError> {
+        let prefix = keys::prefix(name);
+        let never = Compare::create_revision(prefix.as_str(), CompareOp::Less, 0);
+        let put = TxnOp::put(prefix.as_str(), "", None);
+        let txn = Txn::new().when([never]).and_then([put]).or_else([whole_first_of(name)]);
+        let response = self.endpoints.txn(&txn).await?.value;
+        let header = response.header().ok_or_else(|| malformed("an answer without a header"))?;
+        match Ranges::of(&response).last() {
+            Some(kv) if keys::is_claim(kv.key(), &prefix) => entry(header, kv).map(Some),
+            // a key of a longer name: its lock is another one
+            Some(_) => Ok(self.read_queue(name).await?.into_iter().next()),
+            None => Ok(None),
+        }
     }
 }
 
 fn put(claim: &Claim, key: &str) -> TxnOp {
     TxnOp::put(key, keys::value(claim), Some(PutOptions::new().with_lease(claim.lease)))
+}
+
+fn entry(header: &ResponseHeader, kv: &KeyValue) -> Result<QueueEntry, BackendError> {
+    let (label, age) = keys::parse_value(kv.value()).unzip();
+    Ok(QueueEntry {
+        token: token(Some(header), kv.create_revision())?,
+        lease: kv.lease(),
+        key: String::from_utf8_lossy(kv.key()).into_owned(),
+        label,
+        age,
+    })
 }

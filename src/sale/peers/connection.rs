@@ -65,7 +65,8 @@ impl Connection {
         let is_claim = |kv: &&KeyValue| !kv.key()[prefix.len()..].contains(&b'/');
         let claim = |kv: &KeyValue| {
             let token = token(found.header(), kv.create_revision())?;
-            Ok(QueuedClaim { token, lease: kv.lease(), instance: None, age: None })
+            let key = String::from_utf8_lossy(kv.key()).into_owned();
+            Ok(QueuedClaim { token, key, lease: kv.lease(), instance: None, age: None })
         };
         found.kvs().iter().filter(is_claim).map(claim).collect()
     }

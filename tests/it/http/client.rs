@@ -46,6 +46,11 @@ impl Connection {
         timeout(DEADLINE, self.try_answer()).await.expect("an answer in time").expect("an answer")
     }
 
+    /// Sends nothing more, and can still read.
+    pub(crate) async fn stop_sending(&mut self) {
+        self.0.get_mut().shutdown().await.unwrap();
+    }
+
     /// Whether the server closes the connection without another byte.
     pub(crate) async fn is_closed(&mut self) -> bool {
         let mut byte = [0];

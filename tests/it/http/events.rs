@@ -14,6 +14,8 @@ use tokio::time::Instant;
 use super::client::Connection;
 use super::shop::{Shop, ShopOptions};
 use super::watching::Watcher;
+use crate::support::etcd::shared_endpoint;
+use crate::support::store::Raw;
 use crate::support::within;
 
 fn has_trouble(view: &Value, kind: &str) -> bool {
@@ -124,6 +126,44 @@ async fn the_number_of_watchers_is_bounded() {
     assert_eq!(second.next().await.event, "snapshot");
 }
 
+/// Goal: visitors who come and go, each for another item, cost the store no more than so many looks a second, and
+/// leave no more behind than may watch. Method: they come in numbers; Redis counts the looks, and etcd the names.
+#[tokio::test]
+async fn visitors_of_many_items_are_bounded() {
+    const ITEMS: u64 = 40;
+    let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let options = ShopOptions { watchers: 2, ..ShopOptions::default() };
+    let shop = Shop::at(shared_endpoint().await, redis.url(), options);
+    shop.start(1).await;
+    let mut raw = shop.raw().await;
+    for number in 0..ITEMS {
+        raw.run::<()>(&format!("SET stock:{{real-{number}}} 1")).await;
+    }
+    let looks = async |raw: &mut Raw| {
+        let stats = raw.run::<String>("INFO commandstats").await;
+        let calls = |name: &str| {
+            let line =
+                stats.lines().find(|line| line.starts_with(&format!("cmdstat_{name}:calls=")));
+            line.map_or(0, |line| {
+                line[line.find('=').unwrap() + 1..line.find(',').unwrap()].parse().unwrap()
+            })
+        };
+        calls("evalsha") + calls("eval")
+    };
+    let (before, began_at) = (looks(&mut raw).await, Instant::now());
+    for number in 0..ITEMS {
+        let mut watcher = Watcher::open(&shop.router, &format!("/events?item=real-{number}")).await;
+        assert_eq!(watcher.next().await.event, "snapshot");
+        let made_up = format!("GET /events?item=made-up-{number}");
+        shop.call(&made_up).await.problem(404, "unknown-item");
+    }
+    // each visitor has the item looked for, and its feed looks at once; two feeds are left, for ten seconds
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let ticks = u64::try_from(began_at.elapsed().as_millis() / 125).unwrap() + 1;
+    let looks = looks(&mut raw).await - before;
+    assert!(looks <= 4 * ITEMS + 2 * ticks, "{looks} looks in {ticks} ticks");
+}
+
 /// Streams end when the instance stops, so that nobody waits for them.
 #[tokio::test]
 async fn streams_end_at_shutdown() {
@@ -194,19 +234,30 @@ async fn all_instances_tell_the_whole_sale() {
     there.sale.close().await;
 }
 
-/// A named item has a stream of its own, and one that was never on sale says so.
+/// A named item has a stream of its own once there is a sale of it; the default one says that there is none.
 #[tokio::test]
 async fn items_are_told_apart() {
-    let shop = Shop::selling(7, ShopOptions::default()).await;
-    let mut other = Watcher::open(&shop.router, "/events?item=tea").await;
-    other.next().await;
-    assert_eq!(other.view["stock"], Value::Null);
-    assert!(has_trouble(&other.view, "no-sale"), "{}", other.view);
+    let shop = Shop::empty(ShopOptions::default()).await;
+    let mut default = Watcher::open(&shop.router, "/events").await;
+    default.next().await;
+    assert_eq!(default.view["stock"], Value::Null);
+    assert!(has_trouble(&default.view, "no-sale"), "{}", default.view);
+    shop.start(7).await;
+    default.until("its sale is told", |view| view["stock"]["stock"] == 7).await;
+    assert!(!has_trouble(&default.view, "no-sale"), "{}", default.view);
+
+    let problem = shop.call("GET /events?item=tea").await.problem(404, "unknown-item");
+    assert_eq!(problem["item"], "tea");
     let body = r#"{"stock":3}"#;
     shop.call_with("PUT /stock?item=tea", &[], body).await.json(200);
+    let mut other = Watcher::open(&shop.router, "/events?item=tea").await;
     other.until("its sale is told", |view| view["stock"]["stock"] == 3).await;
-    assert!(!has_trouble(&other.view, "no-sale"), "{}", other.view);
     assert_eq!(other.view["item"], "tea");
+    shop.raw().await.run::<()>("SET stock:{tea} many").await;
+    other.until("it is damaged", |view| has_trouble(view, "damaged")).await;
+    let mut damaged = Watcher::open(&shop.beside("8090").router, "/events?item=tea").await;
+    damaged.next().await;
+    damaged.until("what is damaged is told", |view| has_trouble(view, "damaged")).await;
     shop.call("GET /events?item=T").await.problem(400, "bad-item");
     shop.call("GET /events?items=t").await.problem(400, "bad-parameter");
 }

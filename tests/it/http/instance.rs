@@ -149,6 +149,10 @@ async fn it_may_start_before_its_servers() {
     let mut instance = Instance::start(&etcd.endpoint(), &redis.url(), "lock").await;
     eventually("it lives", async || instance.status("/healthz").await == Some(200)).await;
     assert_eq!(instance.status("/readyz").await, Some(503));
+    // an outage is told of ever more rarely
+    let log = async || tokio::fs::read_to_string(instance.log.path()).await.unwrap();
+    eventually("etcd was asked again", async || log().await.contains("failures=4")).await;
+    assert_eq!(log().await.matches("could not open a lock session").count(), 3, "of four");
     redis.restart().await.unwrap();
     etcd.restart().await.unwrap();
     instance.until_ready().await;
@@ -176,6 +180,31 @@ async fn a_roll_back_is_logged_once() {
     assert_eq!(lines.len(), 1, "{log}");
     assert!(lines[0].contains("ERROR"), "{log}");
     assert_eq!(log.matches("another Redis process answers").count(), 1, "{log}");
+}
+
+/// Goal: who reads the log of a sale that stands still learns which key is in front, once.
+#[tokio::test]
+async fn a_key_without_a_lease_is_named_in_the_log() {
+    let (etcd, lock_name) = (shared_endpoint().await, fresh_lock_name());
+    let mut instance = Instance::start(&etcd, &fresh_database().await, &lock_name).await;
+    instance.until_ready().await;
+    let mut buyer = start_sale_of_five(&instance).await;
+    let key = format!("{lock_name}/forgotten");
+    let mut client = etcd_client::Client::connect([etcd], None).await.unwrap();
+    client.put(key.as_str(), "", None).await.unwrap();
+    buyer.send_get("/stock/reduce").await;
+    let lines = async || {
+        let log = tokio::fs::read_to_string(instance.log.path()).await.unwrap();
+        log.lines().filter(|line| line.contains(&key)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    eventually("the log names it", async || !lines().await.is_empty()).await;
+    client.delete(key.as_str(), None).await.unwrap();
+    assert_eq!(buyer.answer().await.status, 200);
+    let lines = lines().await;
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("ERROR") && lines[0].contains("without a lease"), "{lines:?}");
+    instance.signal(Signal::TERM);
+    instance.exit().await;
 }
 
 /// What waiting does not mend ends the start with a sentence, and without the password.

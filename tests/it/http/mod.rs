@@ -8,6 +8,7 @@ mod metrics;
 mod outages;
 mod overload;
 mod page;
+mod readiness;
 mod refusals;
 mod roll_back;
 mod routes;

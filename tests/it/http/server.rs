@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::routing::get;
+use axum::routing::{get, post};
 use flash_sale::http::guard;
 use flash_sale::http::server::{self, ServerOptions, Stopped};
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
@@ -207,6 +207,90 @@ async fn a_client_that_goes_away_ends_its_request() {
     timeout(DEADLINE, arrived.notified()).await.expect("the request arrives");
     drop(connection);
     timeout(DEADLINE, dropped.notified()).await.expect("the handler ends");
+}
+
+/// Goal: who asks and does not read keeps no place from the others, nor a stop waiting. Method: room for one
+/// connection, which asks ahead for far more than the system keeps for it.
+#[tokio::test]
+async fn a_client_that_reads_nothing_is_cut_off() {
+    let options = ServerOptions {
+        header_timeout: Duration::from_millis(200),
+        max_connections: 1,
+        shutdown_grace: Duration::from_hours(1),
+    };
+    let large = async || vec![b'x'; 1 << 20];
+    let Running { address, stop, ended } =
+        Running::start(hello().route("/large", get(large)), options);
+    let ask_ahead = async || {
+        let mut greedy = Connection::open(address).await;
+        greedy.send("GET /large HTTP/1.1\r\nHost: test\r\n\r\n".repeat(100)).await;
+        greedy
+    };
+    let greedy = ask_ahead().await;
+    assert_eq!(Connection::open(address).await.get("/").await.status, 200);
+    let greedier = ask_ahead().await;
+    stop.send(()).unwrap();
+    assert_eq!(Running::end(ended).await, Stopped::Drained);
+    drop((greedy, greedier));
+}
+
+/// Goal: a client that sends nothing more after its request is answered, however long that takes and whatever
+/// its request was; then its connection ends. One of HTTP/1.1 may get interim answers before.
+#[tokio::test]
+async fn a_client_that_stops_sending_is_answered() {
+    let (router, mut arrivals, gate) = gated();
+    let large = async |body: String| body.repeat(1 << 20);
+    let server = Running::start(router.route("/large", post(large)), OPTIONS);
+    for version in ["1.0", "1.1"] {
+        let mut connection = server.connect().await;
+        let request = format!("GET /gate HTTP/{version}\r\nHost: test\r\n\r\n");
+        connection.send(request).await;
+        connection.stop_sending().await;
+        arrivals.recv().await.unwrap();
+        if version == "1.1" {
+            assert_eq!(connection.answer().await.status, 100);
+        }
+        gate.add_permits(1);
+        let answer = connection.answer().await;
+        assert_eq!((answer.status, answer.body.as_str()), (200, "passed"), "{version}");
+        assert!(connection.is_closed().await);
+    }
+    let mut connection = server.connect().await;
+    let head = "POST /large HTTP/1.1\r\nHost: test\r\nContent-Length: 8\r\n\r\n";
+    connection.send(format!("{head}12345678")).await;
+    connection.stop_sending().await;
+    assert_eq!(connection.answer().await.body.len(), 8 << 20);
+    assert!(connection.is_closed().await);
+}
+
+/// Goal: a proxy in front cannot be made to see other requests in the same bytes (RFC 9112, sections 3.2
+/// and 6.1).
+#[tokio::test]
+async fn what_http_forbids_is_refused() {
+    let server = Running::start(hello().route("/", post(async |body: String| body)), OPTIONS);
+    let chunked = "1\r\nx\r\n0\r\n\r\n";
+    for (headers, body) in [
+        ("", ""),
+        ("Host: a\r\nHost: b\r\n", ""),
+        ("Host: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", chunked),
+        ("Host: a\r\nTransfer-Encoding: chunked, chunked\r\n", chunked),
+        ("Host: a\r\nTransfer-Encoding: gzip, chunked\r\n", chunked),
+    ] {
+        let mut connection = server.connect().await;
+        connection.send(format!("POST / HTTP/1.1\r\n{headers}\r\n{body}")).await;
+        connection.answer().await.assert_problem(400, "bad-request");
+        assert!(connection.is_closed().await, "{headers}");
+    }
+    let mut old = server.connect().await;
+    old.send("GET / HTTP/1.0\r\n\r\n").await;
+    assert_eq!(old.answer().await.status, 200);
+    // a length beside the chunks counts for nothing, and no request follows
+    let mut both = server.connect().await;
+    let headers = "Host: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked";
+    both.send(format!("POST / HTTP/1.1\r\n{headers}\r\n\r\n{chunked}")).await;
+    let answer = both.answer().await;
+    assert_eq!((answer.status, answer.body.as_str()), (200, "x"));
+    assert!(both.is_closed().await);
 }
 
 /// A panic costs one request, not the connection.

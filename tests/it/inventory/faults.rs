@@ -27,6 +27,34 @@ async fn start() -> (PrivateRedis, Inventory) {
     (redis, inventory)
 }
 
+/// Goal: a user who lacks any command or key that a call writes with writes nothing at all. Method: they are
+/// taken away one by one, and the dump of the store is compared.
+#[tokio::test]
+async fn a_missing_permission_leaves_nothing_half_written() {
+    let (redis, inventory) = start().await;
+    let mut raw = Raw::connect(&redis.url()).await;
+    let orders = [order("a", 1)];
+    let all = "~stock ~lucky ~initial ~orders ~ledger ~fence ~sale ~doubt";
+    let keys =
+        all.split(' ').map(|key| format!("resetkeys {}", all.replace(key, &format!("%R{key}"))));
+    let commands = ["-mset", "-hset", "-rpush"].map(str::to_owned);
+    for lack in commands.into_iter().chain(keys) {
+        let before = raw.dump().await;
+        raw.run::<()>(&format!("ACL SETUSER default {lack}")).await;
+        let error = inventory.reduce(&Item::DEFAULT, Some(token(2)), "8080", &orders).await;
+        let error = error.expect_err(&lack);
+        raw.run::<()>("ACL SETUSER default +@all allkeys").await;
+        assert!(error.is_wrong_server() && error.nothing_written(), "{lack}: {error:?}");
+        assert_eq!(raw.dump().await, before, "{lack}");
+    }
+    raw.run::<()>("ACL SETUSER default -unlink").await;
+    let before = raw.dump().await;
+    let error = inventory.start(&Item::DEFAULT, Some(token(2)), 5).await.unwrap_err();
+    assert!(error.is_wrong_server(), "{error:?}");
+    assert_eq!(raw.dump().await, before);
+    inventory.reduce(&Item::DEFAULT, Some(token(2)), "8080", &orders).await.unwrap();
+}
+
 /// To connect takes several round trips: each has its time, not all of them together.
 #[tokio::test]
 async fn a_slow_network_can_be_connected_over() {

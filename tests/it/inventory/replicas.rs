@@ -217,7 +217,7 @@ async fn a_primary_that_became_a_replica_tells_nothing() {
             "look" => inventory.look(&ITEM, &id).await.map(drop),
             "stock" => inventory.stock(&ITEM).await.map(drop),
             "ledger" => inventory.ledger(&ITEM, 0, 9).await.map(drop),
-            _ => inventory.check().await.map_err(|(_, error)| error),
+            _ => inventory.check(None).await.map_err(|(_, error)| error),
         };
         ask().await.unwrap();
         raw.run::<()>("REPLICAOF 127.0.0.1 1").await;

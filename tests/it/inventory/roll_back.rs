@@ -50,7 +50,7 @@ async fn assert_stopped(inventory: &Inventory, redis: &PrivateRedis, highest: i6
     assert_rolled_back(inventory.order(&ITEM, &order("new", 1).id).await, lacks);
     assert_rolled_back(inventory.stock(&ITEM).await, lacks);
     assert_rolled_back(inventory.ledger(&ITEM, 0, 10).await, lacks);
-    let (item, error) = inventory.check().await.unwrap_err();
+    let (item, error) = inventory.check(None).await.unwrap_err();
     assert_eq!(item, ITEM);
     assert_rolled_back(Err::<(), _>(error), lacks);
     assert_eq!(data(redis).await, before);
@@ -71,7 +71,7 @@ async fn an_older_copy_is_noticed_by_its_fence() {
     assert_stopped(&inventory, &redis, 10, "its fence is 2, and was 10").await;
 
     restart_with(&mut redis, Some(&right)).await;
-    inventory.check().await.unwrap();
+    inventory.check(None).await.unwrap();
     assert_eq!(accepted(&sell(&inventory, Some(token(10)), "d").await.unwrap()).position, 4);
 }
 
@@ -122,7 +122,7 @@ async fn an_empty_store_is_noticed() {
     assert_stopped(&inventory, &redis, 2, "its sale is not the latest").await;
 
     inventory.start(&ITEM, Some(token(3)), 5).await.unwrap();
-    inventory.check().await.unwrap();
+    inventory.check(None).await.unwrap();
     assert_eq!(accepted(&sell(&inventory, Some(token(3)), "a").await.unwrap()).remaining, 4);
 }
 
@@ -176,7 +176,7 @@ async fn a_fresh_start_elsewhere_is_no_roll_back() {
             }
             there.start(&ITEM, guard(first + 1), 10).await.unwrap();
             here.stock(&ITEM).await.unwrap();
-            here.check().await.unwrap();
+            here.check(None).await.unwrap();
             let again = sell(&here, guard(first + 2), "a").await.unwrap();
             assert_eq!(accepted(&again).remaining, 9);
             sell(&there, guard(first + 2), "b").await.unwrap();
@@ -184,7 +184,7 @@ async fn a_fresh_start_elsewhere_is_no_roll_back() {
             restart_with(&mut redis, None).await;
             assert_rolled_back(sell(&here, guard(first + 2), "c").await, "its sale is gone");
             there.start(&ITEM, guard(first + 3), 10).await.unwrap();
-            here.check().await.unwrap();
+            here.check(None).await.unwrap();
             assert_eq!(accepted(&sell(&here, guard(first + 4), "c").await.unwrap()).remaining, 9);
         }
         restart_with(&mut redis, None).await;
@@ -235,7 +235,7 @@ async fn an_accepted_roll_back_is_over() {
     assert!(matches!(error, InventoryError::ForeignFence { .. }), "{error}");
     operator.accept(&ITEM, token(5)).await.unwrap();
     for (inventory, id) in [(&one, "d"), (&two, "e")] {
-        inventory.check().await.unwrap();
+        inventory.check(None).await.unwrap();
         sell(inventory, Some(token(6)), id).await.unwrap();
     }
     let ids: Vec<_> = one.ledger(&ITEM, 0, 9).await.unwrap();
@@ -255,7 +255,7 @@ async fn an_adopted_fence_keeps_the_memory() {
     sell(&inventory, Some(token(100)), "a").await.unwrap();
     let other = |revision| Some(Token::new(ClusterId(0xbeef), revision));
     operator.adopt(&ITEM, other(3).unwrap()).await.unwrap();
-    inventory.check().await.unwrap();
+    inventory.check(None).await.unwrap();
     sell(&inventory, other(3), "b").await.unwrap();
 
     restart_with(&mut redis, Some(&older)).await;
@@ -277,13 +277,13 @@ async fn one_who_misses_something_stops_all() {
     let lacks = "order b is not in its ledger";
     for notices in ["order", "look", "stock", "ledger", "check"] {
         restart_with(&mut redis, Some(&older)).await;
-        one.check().await.unwrap();
+        one.check(None).await.unwrap();
         match notices {
             "order" => assert_rolled_back(sell(&other, Some(token(1)), "c").await, lacks),
             "look" => assert_rolled_back(other.look(&ITEM, &order("c", 1).id).await, lacks),
             "stock" => assert_rolled_back(other.stock(&ITEM).await, lacks),
             "ledger" => assert_rolled_back(other.ledger(&ITEM, 0, 9).await, lacks),
-            _ => assert_rolled_back(other.check().await.map_err(|(_, error)| error), lacks),
+            _ => assert_rolled_back(other.check(None).await.map_err(|(_, error)| error), lacks),
         }
         assert_eq!(Raw::connect(&redis.url()).await.run::<u64>("EXISTS doubt").await, 1);
         assert_stopped(&one, &redis, 1, lacks).await;
@@ -291,8 +291,8 @@ async fn one_who_misses_something_stops_all() {
         assert_rolled_back(sell(&newcomer, None, "d").await, lacks);
         assert_rolled_back(newcomer.look(&ITEM, &order("a", 1).id).await, lacks);
         assert_eq!((one.rolled_back_items(), newcomer.rolled_back_items()), (1, 1));
-        // who remembers nothing misses nothing: other items can be sold there
-        newcomer.check().await.unwrap();
+        // who remembers nothing misses nothing, and can sell nothing of it either
+        assert_rolled_back(newcomer.check(None).await.map_err(|(_, error)| error), lacks);
     }
     restart_with(&mut redis, Some(&right)).await;
     assert_eq!(accepted(&sell(&one, Some(token(1)), "c").await.unwrap()).position, 3);
@@ -327,12 +327,12 @@ async fn one_item_that_is_gone_is_no_trouble_for_others() {
     }
     let mut raw = Raw::connect(&redis.url()).await;
     raw.run::<()>("DEL stock lucky initial orders ledger fence sale").await;
-    inventory.check().await.unwrap();
+    inventory.check(None).await.unwrap();
     assert_eq!(inventory.rolled_back_items(), 1);
     let one = Order { item: tea.clone(), ..order("a", 1) };
     accepted(&inventory.reduce(&tea, Some(token(1)), "8080", &[one]).await.unwrap()[0]);
     raw.run::<()>("DEL orders:{tea} ledger:{tea}").await;
-    assert_rolled_back(inventory.check().await.map_err(|(_, error)| error), "");
+    assert_rolled_back(inventory.check(None).await.map_err(|(_, error)| error), "");
     assert_eq!(inventory.rolled_back_items(), 2);
 
     let operator = connect(&redis.url()).await;
@@ -340,7 +340,7 @@ async fn one_item_that_is_gone_is_no_trouble_for_others() {
     assert_eq!((found.stock, found.latest), (None, None));
     assert_eq!(found.doubt.as_deref(), Some("its sale is gone"));
     operator.accept(&ITEM, token(2)).await.unwrap();
-    inventory.check().await.unwrap();
+    inventory.check(None).await.unwrap();
     assert_eq!(inventory.rolled_back_items(), 1);
     for result in [
         sell(&inventory, Some(token(3)), "a").await.map(drop),

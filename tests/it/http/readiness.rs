@@ -1,0 +1,158 @@
+//! Goal: an instance that can take no order says so, with the reason, and is ready again when it can; one
+//! that can is ready, whatever else is wrong. Method: servers of the test's own where something is done to
+//! them; `GET /readyz` is asked.
+
+use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client};
+use flash_sale::demo::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
+use flash_sale::inventory::{Inventory, InventoryOptions, Item};
+use flash_sale::lock::{ClusterId, Token};
+use serde_json::{Value, json};
+
+use super::shop::{Shop, ShopOptions};
+use crate::support::etcd::shared_endpoint;
+use crate::support::eventually;
+use crate::support::store::fresh_database;
+
+async fn until_ready(shop: &Shop) {
+    eventually("it is ready", async || shop.call("GET /readyz").await.status == 200).await;
+}
+
+/// Waits until the instance is not ready for this reason.
+async fn until_unready(shop: &Shop, status: u16, word: &str) {
+    let has_reason = async || shop.call("GET /readyz").await.text.contains(word);
+    eventually(word, has_reason).await;
+    shop.call("GET /readyz").await.problem(status, word);
+}
+
+async fn start(shop: &Shop, item: &str) {
+    shop.call_with(&format!("PUT /stock?item={item}"), &[], r#"{"stock":3}"#).await.json(200);
+}
+
+#[tokio::test]
+async fn a_store_that_takes_no_order_is_not_ready() {
+    let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let shop = Shop::at(shared_endpoint().await, redis.url(), ShopOptions::default());
+    until_ready(&shop).await;
+    shop.start(5).await;
+    let mut raw = shop.raw().await;
+    for (spoil, mend, word) in [
+        ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", "store-unavailable"),
+        ("ACL SETUSER default -rpush", "ACL SETUSER default +rpush", "store-misconfigured"),
+        ("ACL SETUSER default -evalsha", "ACL SETUSER default +evalsha", "store-misconfigured"),
+        (
+            "ACL SETUSER default resetkeys ~stock ~lucky ~initial ~orders ~ledger ~sale ~doubt",
+            "ACL SETUSER default allkeys",
+            "store-misconfigured",
+        ),
+        (
+            "ACL SETUSER default resetkeys %R~ledger ~stock ~lucky ~initial ~orders ~fence ~sale ~doubt",
+            "ACL SETUSER default resetkeys allkeys",
+            "store-misconfigured",
+        ),
+    ] {
+        until_ready(&shop).await;
+        raw.run::<()>(spoil).await;
+        shop.order("a-1").await.problem(503, word);
+        until_unready(&shop, 503, word).await;
+        raw.run::<()>(mend).await;
+    }
+    until_ready(&shop).await;
+    assert_eq!(shop.stock().await["orders"], 0);
+}
+
+/// One item's trouble is no other's; nothing left to sell is no trouble at all.
+#[tokio::test]
+async fn what_is_wrong_with_all_items_is_in_the_way() {
+    let shop = Shop::selling(1, ShopOptions::default()).await;
+    shop.order("the-last").await.json(200);
+    until_ready(&shop).await;
+    let mut raw = shop.raw().await;
+    raw.run::<()>("SET stock many").await;
+    until_unready(&shop, 500, "damaged").await;
+    start(&shop, "tea").await;
+    until_ready(&shop).await;
+    raw.run::<()>("SET stock:{tea} many").await;
+    until_unready(&shop, 500, "damaged").await;
+    raw.run::<()>("SET stock 0").await;
+    until_ready(&shop).await;
+}
+
+/// An instance that has sold nothing yet learns of the damage by the first order.
+#[tokio::test]
+async fn damage_is_noticed_by_who_has_not_sold_yet() {
+    let shop = Shop::empty(ShopOptions::default()).await;
+    shop.raw().await.run::<()>("SET stock:{tea} many").await;
+    until_ready(&shop).await;
+    shop.call("POST /stock/reduce?item=tea").await.problem(500, "damaged");
+    until_unready(&shop, 500, "damaged").await;
+}
+
+#[tokio::test]
+async fn a_foreign_fence_is_in_the_way() {
+    let shop = Shop::empty(ShopOptions::default()).await;
+    until_ready(&shop).await;
+    let inventory = Inventory::connect(&shop.redis, InventoryOptions::default()).await.unwrap();
+    let foreign = Token::new(ClusterId(0xabc), 7);
+    inventory.start(&Item::DEFAULT, Some(foreign), 5).await.unwrap();
+    until_unready(&shop, 503, "foreign-fence").await;
+}
+
+/// It never ends by itself, so whoever looks is told which key it is; another item's lock is another one.
+#[tokio::test]
+async fn a_key_without_a_lease_in_front_is_named() {
+    let shop = Shop::selling(5, ShopOptions::default()).await;
+    until_ready(&shop).await;
+    let mut etcd = Client::connect([&shop.etcd], None).await.unwrap();
+    let longer = format!("{}/of/another", shop.lock_name);
+    etcd.put(longer, "", None).await.unwrap();
+    let key = format!("{}/forgotten", shop.lock_name);
+    etcd.put(key.as_str(), "", None).await.unwrap();
+    until_unready(&shop, 503, "not-ready").await;
+    let problem = shop.call("GET /readyz").await.problem(503, "not-ready");
+    assert!(problem["detail"].as_str().unwrap().contains(&key), "{problem}");
+    let holder = shop.call("GET /lock").await.json(200)["holder"].clone();
+    assert_eq!((&holder["key"], &holder["lease"]), (&json!(key), &Value::Null));
+    start(&shop, "tea").await;
+    until_ready(&shop).await;
+    etcd.put(format!("{}:tea/forgotten", shop.lock_name), "", None).await.unwrap();
+    until_unready(&shop, 503, "not-ready").await;
+    etcd.delete(key, None).await.unwrap();
+    until_ready(&shop).await;
+}
+
+#[tokio::test]
+async fn an_etcd_without_space_is_in_the_way() {
+    let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
+    let shop = Shop::at(etcd.endpoint(), fresh_database().await, ShopOptions::default());
+    until_ready(&shop).await;
+    let mut client = Client::connect([etcd.endpoint()], None).await.unwrap();
+    let member = client.status().await.unwrap().header().unwrap().member_id();
+    let mut alarm = async |action| {
+        let mut options = AlarmOptions::new();
+        options.with_member(member);
+        client.alarm(action, AlarmType::Nospace, Some(options)).await.unwrap();
+    };
+    alarm(AlarmAction::Activate).await;
+    until_unready(&shop, 503, "lock-unavailable").await;
+    alarm(AlarmAction::Deactivate).await;
+    until_ready(&shop).await;
+}
+
+/// Goal: looks at queues are bounded, also where those who asked have gone. Method: an etcd that stands still.
+#[tokio::test]
+async fn looks_at_queues_are_bounded() {
+    let mut etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
+    let shop = Shop::at(etcd.endpoint(), fresh_database().await, ShopOptions::default());
+    until_ready(&shop).await;
+    etcd.child().pause().unwrap();
+    for _ in 0..16 {
+        let looking = shop.call("GET /lock?item=tea");
+        tokio::pin!(looking);
+        assert!(futures_util::poll!(&mut looking).is_pending(), "it waits for etcd");
+    }
+    let refused = shop.call("GET /lock?item=tea").await;
+    refused.problem(503, "too-many-watchers");
+    assert_eq!(refused.headers["retry-after"], "1");
+    etcd.child().resume().unwrap();
+    eventually("there is room again", async || shop.call("GET /lock").await.status == 200).await;
+}
