@@ -15,6 +15,9 @@ use super::{Backend, LockError, LostReason, Session, SessionOptions};
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
+/// How often it is said that none can be opened.
+const WARN_EVERY: Duration = Duration::from_secs(10);
+
 /// Opens a session, and the next one whenever it is lost, for the life of a service.
 ///
 /// What was held in a lost session stays lost: those who held it find out through their guards, and
@@ -127,6 +130,7 @@ async fn keep_open(
     };
     tokio::pin!(ended);
     let mut pause = SHORTEST_PAUSE;
+    let mut warned_at: Option<Instant> = None;
     loop {
         let opening = Session::open(Arc::clone(&backend), options.clone());
         let opened = tokio::select! {
@@ -136,6 +140,7 @@ async fn keep_open(
         match opened {
             Ok(session) => {
                 let opened_at = Instant::now();
+                warned_at = None;
                 publish.send_replace(State::Open(session.clone()));
                 tokio::select! {
                     () = &mut ended => {
@@ -157,7 +162,10 @@ async fn keep_open(
                 }
             }
             Err(error) => {
-                warn_of(&error);
+                if warned_at.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
+                    warned_at = Some(Instant::now());
+                    warn_of(&error);
+                }
                 publish.send_replace(State::Opening { failed: Some(error) });
             }
         }
@@ -175,6 +183,8 @@ fn passes(error: &LockError) -> bool {
     error.is_retryable() || matches!(error, LockError::SessionLost { .. })
 }
 
+/// The innermost cause says it best.
 fn warn_of(error: &(dyn std::error::Error + 'static)) {
-    tracing::warn!(error, "could not open a lock session: trying again");
+    let cause = std::iter::successors(Some(error), |error| error.source()).last().unwrap_or(error);
+    tracing::warn!(%cause, "could not open a lock session: trying again");
 }
