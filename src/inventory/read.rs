@@ -332,7 +332,8 @@ fn parse_state(keys: &Keys, state: State) -> Result<Option<Stock>, InventoryErro
 }
 
 fn number(key: &str, value: Option<Text>) -> Result<Option<i64>, InventoryError> {
-    let damaged = || InventoryError::Damaged { what: format!("{key} is not a whole number") };
+    let damaged =
+        || InventoryError::Damaged { what: format!("{key} is not a whole number from 0") };
     value
         .map(|text| std::str::from_utf8(&text).ok().and_then(parse_number).ok_or_else(damaged))
         .transpose()

@@ -20,7 +20,7 @@ impl From<Token> for Fence {
 /// The state of one item, read at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stock {
-    /// Units not yet sold. Signed, since a sale without a lock can leave anything here.
+    /// Units not yet sold.
     pub stock: i64,
     /// Units sold.
     pub lucky: i64,
