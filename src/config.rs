@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use axum::http::Uri;
 use clap::Args;
-use clap::builder::BoolishValueParser;
 
 use crate::defence::Defence;
 use crate::fault::Rule;
@@ -89,7 +88,7 @@ pub struct Config {
     #[arg(
         long,
         env = "FLASH_SALE_DEMO",
-        value_parser = BoolishValueParser::new(),
+        value_parser = switch,
         conflicts_with_all = ["admin_token", "admin_token_file"]
     )]
     pub demo: bool,
@@ -100,7 +99,7 @@ pub struct Config {
     pub instances: Vec<Uri>,
 
     /// Tells the page of a demo that somebody starts an instance again that was killed
-    #[arg(long, env = "FLASH_SALE_RESTARTED", value_parser = BoolishValueParser::new(), hide = true)]
+    #[arg(long, env = "FLASH_SALE_RESTARTED", value_parser = switch, hide = true)]
     pub restarted: bool,
 
     /// How many may watch at GET /events
@@ -284,6 +283,15 @@ fn demo_address(text: &str) -> Result<Uri, &'static str> {
             && uri.query().is_none()
     });
     plain.ok_or("an instance's address looks like http://127.0.0.1:8080")
+}
+
+/// A variable that is set to nothing switches nothing on.
+pub(crate) fn switch(text: &str) -> Result<bool, &'static str> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "1" => Ok(true),
+        "false" | "no" | "off" | "0" | "" => Ok(false),
+        _ => Err("true and false are allowed"),
+    }
 }
 
 /// A variable that is set to nothing must not become a token that everybody knows.

@@ -40,6 +40,16 @@ fn every_flag_has_its_variable() {
     }
 }
 
+/// Goal: a variable that is set to nothing is as one that is not set. Method: the parser that it goes through.
+#[test]
+fn an_empty_switch_is_off() {
+    for (text, is_on) in
+        [("", Some(false)), ("false", Some(false)), ("TRUE", Some(true)), ("x", None)]
+    {
+        assert_eq!(switch(text).ok(), is_on, "{text:?}");
+    }
+}
+
 /// A wrong value is answered with what is allowed.
 #[test]
 fn wrong_values_get_a_sentence() {
