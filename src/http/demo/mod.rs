@@ -16,6 +16,7 @@ mod verdict;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use axum::http::request::Parts;
 use axum::http::{Method, Uri};
 use clap::ValueEnum as _;
 use futures_util::future::join_all;
@@ -64,6 +65,11 @@ impl Demo {
     pub(super) fn new(sale: Sale, access: &DemoAccess) -> Arc<Self> {
         let instances = Instances::new(sale.instance(), access.port, &access.instances);
         Arc::new(Self { sale, instances, restarts: access.restarts, run: Mutex::default() })
+    }
+
+    /// Refuses what another site's page sends; see [`same_site::check`].
+    pub(super) fn check_site(&self, head: &Parts) -> Result<(), Problem> {
+        same_site::check(&head.method, &head.headers, |host| self.instances.has(host))
     }
 
     /// Asks the others how they are, if it is time for that.
