@@ -69,7 +69,7 @@ function about(run) {
   const tried = `${counted(run.stock, "unit")}, ${counted(run.requests, "buyer")}, ${guard}${fault}.`;
   if (run.state === "preparing" || (run.state === "failed" && run.answered === 0)) return tried;
   const failed = run.failed > 0 ? `, ${count(run.failed)} without an answer` : "";
-  const refused = run.verdict?.stale_batches ? ` Stale batches refused: ${count(run.verdict.stale_batches)}.` : "";
+  const refused = run.verdict?.stale_batches ? ` Batches that the fence refused: ${count(run.verdict.stale_batches)}.` : "";
   return `${tried} ${count(run.answered)} answered in ${duration(run.elapsed_ms)}: `
     + `${count(run.sold)} reserved, ${count(run.sold_out)} told sold out${failed}.${refused}`;
 }
