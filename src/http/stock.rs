@@ -19,6 +19,7 @@ struct StockView<'a> {
     initial: i64,
     fence: Option<FenceView>,
     orders: u64,
+    sale: Option<u64>,
     balanced: bool,
 }
 
@@ -86,6 +87,7 @@ fn view(item: &Item, stock: &Stock) -> Response {
         initial: stock.initial,
         fence: stock.fence.map(FenceView::from),
         orders: stock.orders,
+        sale: stock.sale,
         balanced: stock.is_balanced(),
     })
 }

@@ -21,6 +21,7 @@ mod order;
 mod read;
 mod record;
 mod replicas;
+mod run;
 mod script;
 mod server;
 mod stock;

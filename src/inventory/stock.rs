@@ -30,6 +30,9 @@ pub struct Stock {
     pub fence: Option<Fence>,
     /// Orders in the ledger.
     pub orders: u64,
+    /// Which sale of the item this is: when it began, in microseconds since 1970, and no two began at the
+    /// same one. None for a stock set by hand that nobody has ordered from.
+    pub sale: Option<u64>,
 }
 
 impl Stock {

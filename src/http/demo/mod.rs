@@ -203,15 +203,6 @@ impl Demo {
             }
             None => None,
         };
-        let is_running = || {
-            let detail = "wait for its verdict, or stop it with DELETE /demo/run";
-            Problem::new(ProblemType::RunInProgress, detail)
-        };
-        let others = self.instances.all().into_iter();
-        let mut others = others.filter(|i| i.is_up).filter_map(|instance| instance.status?.run);
-        if others.any(|run| !run.is_over()) {
-            return Err(is_running());
-        }
         let at_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         let at_ms = u64::try_from(at_ms).unwrap_or(u64::MAX);
         let by = Arc::clone(self.instances.own());
@@ -234,16 +225,21 @@ impl Demo {
             verdict: None,
             error: None,
         };
+        // the store decides which instance's it is; one that does not answer cannot start a sale either
+        let held = self.sale.hold_run(&run.id, run::HELD_FOR).await;
         {
             let mut slot = self.run();
-            if slot.as_ref().is_some_and(|begun| !begun.run.is_over()) {
-                return Err(is_running());
+            let is_busy = slot.as_ref().is_some_and(|begun| !begun.run.is_over());
+            if is_busy || matches!(held, Ok(false)) {
+                let detail =
+                    "wait for its verdict, or stop it with DELETE /demo/run where it was started";
+                return Err(Problem::new(ProblemType::RunInProgress, detail));
             }
             let (count, began_at) = (Arc::default(), Instant::now());
             let stop = CancellationToken::new();
             *slot = Some(Begun { run: run.clone(), count, began_at, stop });
         }
-        tokio::spawn(Arc::clone(self).carry_out(guard, victim));
+        tokio::spawn(Arc::clone(self).carry_out(guard, victim, held.map(drop)));
         Ok(run)
     }
 
