@@ -136,14 +136,13 @@ async fn show(State(app): App, request: Request) -> Result<Response, Problem> {
 
 async fn show_run(State(app): App, request: Request) -> Result<Response, Problem> {
     let call = Call::check(&app, request).await?;
-    let run = call.demo.current_run();
-    let run = run.ok_or_else(|| {
-        Problem::new(
-            ProblemType::NoRun,
-            "no run was started at this instance: POST /demo/run starts one",
-        )
-    })?;
+    let run = call.demo.current_run().ok_or_else(no_run)?;
     Ok(reply::json(&run))
+}
+
+fn no_run() -> Problem {
+    let detail = "no run was started at this instance: POST /demo/run starts one";
+    Problem::new(ProblemType::NoRun, detail)
 }
 
 async fn start_run(State(app): App, request: Request) -> Result<Response, Problem> {
@@ -168,10 +167,7 @@ async fn start_run(State(app): App, request: Request) -> Result<Response, Proble
 async fn stop_run(State(app): App, request: Request) -> Result<Response, Problem> {
     let call = Call::check(&app, request).await?;
     let stop = call.demo.stop_of_run();
-    let stop = stop.ok_or_else(|| {
-        Problem::new(ProblemType::NotFound, "no run was started at this instance")
-    })?;
-    stop.cancel();
+    stop.ok_or_else(no_run)?.cancel();
     Ok(reply::json_as("application/json", StatusCode::ACCEPTED, &call.demo.current_run()))
 }
 

@@ -232,7 +232,10 @@ async fn another_sale_in_the_middle_of_a_run_is_no_fault() {
 #[tokio::test]
 async fn one_run_at_a_time() {
     let pair = Pair::start().await;
-    pair.call(0, "GET /demo/run", &json!({})).await.assert_problem(404, "no-run");
+    for method in ["GET", "DELETE"] {
+        let line = format!("{method} /demo/run");
+        pair.call(0, &line, &json!({})).await.assert_problem(404, "no-run");
+    }
     let long = json!({"stock": 1_000_000, "requests": 500_000, "guard": "etcd"});
     assert_eq!(pair.call(0, "POST /demo/run", &long).await.status, 202);
     for at in [0, 1] {

@@ -73,6 +73,7 @@ async fn an_instance_that_stands_still_is_noticed() {
     page.until_reads("#link-age", "figures").await;
     assert_eq!(page.run("return window.closesWhenLost").await, 0);
     page.until_reads("#troubles", "hears nothing from").await;
+    assert_eq!(page.text("#rate").await, "–");
     page.screenshot("stands-still").await;
     page.become_device(PHONE).await;
     page.screenshot("stands-still-phone").await;
