@@ -85,12 +85,7 @@ pub struct Config {
     pub admin_token_file: Option<PathBuf>,
 
     /// Let everybody start a sale: for trying things out on a machine of your own
-    #[arg(
-        long,
-        env = "FLASH_SALE_DEMO",
-        value_parser = switch,
-        conflicts_with_all = ["admin_token", "admin_token_file"]
-    )]
+    #[arg(long, env = "FLASH_SALE_DEMO", value_parser = switch)]
     pub demo: bool,
 
     /// Addresses of all instances of a demo, this one included, separated by commas, each with a port of its
@@ -134,7 +129,7 @@ pub struct Config {
     pub starve_file: Option<PathBuf>,
 }
 
-/// A flag for trying things out, in a service that may be meant in earnest.
+/// A flag for trying things out, in a service that may be meant in earnest, or the other way round.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotInEarnest {
     /// The fence.
@@ -149,6 +144,9 @@ pub enum NotInEarnest {
     /// A fault.
     #[error("--fault-at needs --demo: it stops or kills this instance in the middle of its work")]
     FaultAt,
+    /// An admin token, although everybody may.
+    #[error("an admin token cannot be used with --demo, which lets everybody start a sale")]
+    Token,
     /// The instances of a demo.
     #[error("--instances needs --demo: it is for the page that controls them together")]
     Instances,
@@ -208,6 +206,9 @@ impl Config {
         }
         if !self.demo && !self.instances.is_empty() {
             return Err(NotInEarnest::Instances);
+        }
+        if self.demo && (self.admin_token.is_some() || self.admin_token_file.is_some()) {
+            return Err(NotInEarnest::Token);
         }
         Ok(())
     }

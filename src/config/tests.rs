@@ -114,7 +114,10 @@ fn secrets_can_come_from_files() {
 
 #[test]
 fn flags_that_contradict_each_other_are_refused() {
-    parse(&["--demo", "--admin-token", "x"]).expect_err("everybody, and those with the token");
+    for token in ["--admin-token=x", "--admin-token-file=x"] {
+        let both = parse(&["--demo", token]).expect("it can be read");
+        assert_eq!(both.check(), Err(NotInEarnest::Token), "{token}");
+    }
     parse(&["--redis", "redis://a", "--redis-file", "b"]).expect_err("two addresses");
     parse(&["--etcd-password", "x"]).expect_err("a password without a user");
 }
