@@ -9,6 +9,9 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 # A build script that calls make shall not get this make's flags.
 CARGO := env -u MAKEFLAGS cargo
 
+# Cargo knows where it built the program, wherever that is (CARGO_TARGET_DIR), and becomes it.
+RUN := $(CARGO) run --quiet --release --locked --bin flash-sale
+
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test bench chaos screenshots clean
 
@@ -34,7 +37,7 @@ endif
 
 # The recipe ends in `exec`, so that a signal sent to make reaches the demo and not a shell around it.
 demo: build ## start everything on this machine, sell out under load, say how it went
-	+@exec target/release/flash-sale demo $(ARGS)
+	+@exec $(RUN) -- demo $(ARGS)
 
 # What needs a browser; left out where .ci/setup knows of none.
 PAGE_TESTS := accessibility looks outages selling
@@ -57,7 +60,7 @@ test: ## check format, lints and docs, then run every test (they start their own
 	@echo "== all passed: format, lints, docs, tests, doctests"
 
 bench: build ## measure the sale beside others in rounds; tables, and plots in target/bench (some minutes)
-	+@exec target/release/flash-sale bench $(ARGS)
+	+@exec $(RUN) -- bench $(ARGS)
 
 screenshots: ## make the pictures of the page for the README (needs pngquant, and ports 8080 and 8090)
 	@.ci/setup --test
@@ -73,7 +76,7 @@ screenshots: ## make the pictures of the page for the README (needs pngquant, an
 # the one that is shipped. CHAOS_SECONDS and CHAOS_SEED are read from the environment, or after `make`.
 chaos: setup ## break everything under load, and show that nothing is lost (some minutes)
 	+@$(CARGO) build --release --locked --bins --features chaos --target-dir target/with-chaos
-	+@exec target/with-chaos/release/flash-sale chaos $(ARGS)
+	+@exec $(RUN) --features chaos --target-dir target/with-chaos -- chaos $(ARGS)
 
 clean: ## remove everything that was built
 	@$(CARGO) clean

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use axum::http::Uri;
 use clap::Args;
-use clap::builder::BoolishValueParser;
 
 use crate::defence::Defence;
 use crate::fault::Rule;
@@ -87,12 +86,7 @@ pub struct Config {
     pub admin_token_file: Option<PathBuf>,
 
     /// Let everybody start a sale: for trying things out on a machine of your own
-    #[arg(
-        long,
-        env = "FLASH_SALE_DEMO",
-        value_parser = BoolishValueParser::new(),
-        conflicts_with_all = ["admin_token", "admin_token_file"]
-    )]
+    #[arg(long, env = "FLASH_SALE_DEMO", value_parser = switch)]
     pub demo: bool,
 
     /// Addresses of all instances of a demo, this one included, separated by commas, each with a port of its
@@ -101,7 +95,7 @@ pub struct Config {
     pub instances: Vec<Uri>,
 
     /// Tells the page of a demo that somebody starts an instance again that was killed
-    #[arg(long, env = "FLASH_SALE_RESTARTED", value_parser = BoolishValueParser::new(), hide = true)]
+    #[arg(long, env = "FLASH_SALE_RESTARTED", value_parser = switch, hide = true)]
     pub restarted: bool,
 
     /// How many may watch at GET /events
@@ -136,7 +130,7 @@ pub struct Config {
     pub starve_file: Option<PathBuf>,
 }
 
-/// A flag for trying things out, in a service that may be meant in earnest.
+/// A flag for trying things out, in a service that may be meant in earnest, or the other way round.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotInEarnest {
     /// The fence.
@@ -151,6 +145,9 @@ pub enum NotInEarnest {
     /// A fault.
     #[error("--fault-at needs --demo: it stops or kills this instance in the middle of its work")]
     FaultAt,
+    /// An admin token, although everybody may.
+    #[error("an admin token cannot be used with --demo, which lets everybody start a sale")]
+    Token,
     /// The instances of a demo.
     #[error("--instances needs --demo: it is for the page that controls them together")]
     Instances,
@@ -197,6 +194,9 @@ impl Config {
         }
         if !self.demo && !self.instances.is_empty() {
             return Err(NotInEarnest::Instances);
+        }
+        if self.demo && (self.admin_token.is_some() || self.admin_token_file.is_some()) {
+            return Err(NotInEarnest::Token);
         }
         Ok(())
     }
@@ -265,6 +265,15 @@ fn demo_address(text: &str) -> Result<Uri, &'static str> {
             && uri.query().is_none()
     });
     plain.ok_or("an instance's address looks like http://127.0.0.1:8080")
+}
+
+/// A variable that is set to nothing switches nothing on.
+pub(crate) fn switch(text: &str) -> Result<bool, &'static str> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "1" => Ok(true),
+        "false" | "no" | "off" | "0" | "" => Ok(false),
+        _ => Err("true and false are allowed"),
+    }
 }
 
 /// A variable that is set to nothing must not become a token that everybody knows.

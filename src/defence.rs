@@ -42,9 +42,8 @@ macro_rules! defences {
 }
 
 defences! {
-    /// The step under the lock is GET, SET and INCRBY in single commands, with the order's record and
-    /// its place in the ledger, and no token is compared: what somebody writes who trusts the lock
-    /// alone. A holder that is paused between reading and writing undoes what the next one sold.
+    /// The step under the lock is to read, to decide, and to write what was decided, and no token is
+    /// compared: what somebody writes who trusts the lock alone. A holder that is paused between reading and writing undoes what the next one sold.
     Fence "fence";
     /// An order id that is known already is taken again.
     OrderIds "order-ids";

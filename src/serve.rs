@@ -63,8 +63,8 @@ pub enum ServeError {
     /// The system does not let this process wait for signals.
     #[error("cannot wait for signals")]
     Signals(#[source] io::Error),
-    /// A second signal came before the instance had stopped.
-    #[error("a second signal ended the instance before it had finished")]
+    /// SIGINT came once more before the instance had stopped.
+    #[error("a second Ctrl-C ended the instance before it had finished")]
     Interrupted,
 }
 
@@ -123,9 +123,10 @@ fn take_away(config: &Config) {
     }
 }
 
-/// Runs one instance until the process is told to stop by SIGTERM or SIGINT, and then stops it: it
+/// Runs one instance until the process is told to stop by SIGTERM, SIGINT or SIGHUP, and then stops it: it
 /// is no longer ready and accepts no more connections, answers the requests in flight, gives up the
-/// lock and revokes its lease. A second signal ends it at once.
+/// lock and revokes its lease. Further signals change nothing, except that a SIGINT which comes more than
+/// a second later ends it at once. Where SIGHUP is ignored from the start, as under `nohup`, it stays so.
 ///
 /// # Errors
 /// See [`ServeError`].
@@ -186,8 +187,8 @@ pub async fn serve(mut config: Config) -> Result<(), ServeError> {
             tracing::info!("stopped");
             Ok(())
         }
-        signal = signals.next() => {
-            tracing::warn!("{signal}: ending at once");
+        () = signals.hurry() => {
+            tracing::warn!("SIGINT once more: ending at once");
             Err(ServeError::Interrupted)
         }
     }

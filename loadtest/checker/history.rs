@@ -9,7 +9,7 @@ use super::order::{Order, Told};
 /// The state of the item, as `GET /stock` tells it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StockState {
-    /// Units not yet sold. Signed, since a sale without a lock can leave anything here.
+    /// Units not yet sold.
     pub(crate) stock: i64,
     /// Units sold.
     pub(crate) lucky: i64,
@@ -17,6 +17,9 @@ pub(crate) struct StockState {
     pub(crate) initial: i64,
     /// Orders in the ledger.
     pub(crate) orders: u64,
+    /// Which sale of the item it is, if the service tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sale: Option<u64>,
 }
 
 /// An accepted order, as `GET /orders` tells it.

@@ -10,7 +10,7 @@ use super::*;
 const RUN: &str = "run";
 
 fn state(stock: i64, lucky: i64, orders: u64) -> StockState {
-    StockState { stock, lucky, initial: 300, orders }
+    StockState { stock, lucky, initial: 300, orders, sale: Some(1) }
 }
 
 fn acknowledged(remaining: i64, token: Option<i64>) -> Told {
@@ -290,8 +290,14 @@ fn answer_that_contradicts_the_ledger() {
 #[test]
 fn sale_started_afresh_meanwhile() {
     let mut history = good();
-    set_after(&mut history, &StockState { stock: 50, lucky: 0, initial: 50, orders: 0 });
+    set_after(&mut history, &StockState { initial: 50, sale: None, ..state(50, 0, 0) });
     assert_eq!(kinds(&history)[0], "restarted");
+
+    // with the same units, and as much sold since
+    let mut history = good();
+    let (_, after) = history.after[0].clone();
+    set_after(&mut history, &StockState { sale: Some(2), ..after });
+    assert_eq!(kinds(&history), ["restarted"]);
 }
 
 /// Goal: orders without an answer do not fail a run, stand or not, and the reader is told.

@@ -150,7 +150,8 @@ fn state(history: &History, tally: &Tally, audit: &Audit, no_ledger: bool) -> Ve
     let Some((url, after)) = history.after.first() else { return Vec::new() };
     let before = &history.before;
     let mut reasons = Vec::new();
-    if after.initial != before.initial || after.orders < before.orders {
+    let is_other = after.sale.zip(before.sale).is_some_and(|(after, before)| after != before);
+    if is_other || after.initial != before.initial || after.orders < before.orders {
         reasons.push(Reason::Restarted);
     }
     if after.stock.checked_add(after.lucky) != Some(after.initial) {

@@ -8,7 +8,7 @@
 //! | `run` | first | `version` (1), `run` (what all order ids begin with), `started` (wall clock), `requests` and `seconds` (the bounds; null is none in time), `connections`, `rate` (or null), `abandon`, `seed`, `quantity`, `alone` (whether nobody else buys), `tokens` (whether each order must have one), `instances` (the URLs), `items` |
 //! | `attempt` | one each, as they end | see below |
 //! | `order` | one each | the ledger: `item`, `position`, `order`, `quantity`, `remaining`, `instance`, `token` |
-//! | `state` | one for an item and instance that answers | `item`, `instance` (an index into `instances`), `state`: `stock`, `lucky`, `initial`, `orders`; null if there is no such sale any more |
+//! | `state` | one for an item and instance that answers | `item`, `instance` (an index into `instances`), `state`: `stock`, `lucky`, `initial`, `orders`, `sale` if it is known; null if there is no such sale any more |
 //! | `end` | last | `attempts`, `ledger`: how many lines of each there must be; `orders`: how many orders the run had, by item |
 //!
 //! `items` has, for each item: `name` (null is the default item), `run` (what its order ids begin

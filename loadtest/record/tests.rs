@@ -9,7 +9,7 @@ use crate::checker::{
 };
 
 fn state(stock: i64, lucky: i64, orders: u64) -> StockState {
-    StockState { stock, lucky, initial: 2, orders }
+    StockState { stock, lucky, initial: 2, orders, sale: Some(1) }
 }
 
 fn run_line() -> RunLine {

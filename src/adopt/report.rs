@@ -13,7 +13,7 @@ pub(super) fn state(item: &Item, inventory: &Inventory, found: &Found, token: To
     let _ = writeln!(text, "store    {}", inventory.address());
     match &found.stock {
         None => text.push_str("stock    none\n"),
-        Some(Stock { stock, lucky, initial, fence, orders }) => {
+        Some(Stock { stock, lucky, initial, fence, orders, .. }) => {
             let _ = writeln!(text, "stock    {stock} left and {lucky} sold, of {initial}");
             let _ = match &found.latest {
                 Some(latest) => writeln!(

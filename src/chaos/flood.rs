@@ -97,7 +97,7 @@ pub(super) async fn body(port: u16) -> Option<String> {
     let sent = timeout(TIMEOUT, async {
         let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
         let head = format!(
-            "PUT /stock?item=flood HTTP/1.1\r\nhost: flood\r\ncontent-type: application/json\r\n\
+            "PUT /stock?item=flood HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n\
              content-length: {BODY_BYTES}\r\n\r\n"
         );
         connection.write_all(head.as_bytes()).await?;

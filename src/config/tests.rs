@@ -42,6 +42,16 @@ fn every_flag_has_its_variable() {
     }
 }
 
+/// Goal: a variable that is set to nothing is as one that is not set. Method: the parser that it goes through.
+#[test]
+fn an_empty_switch_is_off() {
+    for (text, is_on) in
+        [("", Some(false)), ("false", Some(false)), ("TRUE", Some(true)), ("x", None)]
+    {
+        assert_eq!(switch(text).ok(), is_on, "{text:?}");
+    }
+}
+
 /// A wrong value is answered with what is allowed.
 #[test]
 fn wrong_values_get_a_sentence() {
@@ -111,7 +121,10 @@ fn secrets_can_come_from_files() {
 
 #[test]
 fn flags_that_contradict_each_other_are_refused() {
-    parse(&["--demo", "--admin-token", "x"]).expect_err("everybody, and those with the token");
+    for token in ["--admin-token=x", "--admin-token-file=x"] {
+        let both = parse(&["--demo", token]).expect("it can be read");
+        assert_eq!(both.check(), Err(NotInEarnest::Token), "{token}");
+    }
     parse(&["--redis", "redis://a", "--redis-file", "b"]).expect_err("two addresses");
     parse(&["--etcd-password", "x"]).expect_err("a password without a user");
 }

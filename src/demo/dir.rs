@@ -1,6 +1,8 @@
 //! A temporary directory that is gone when its users are, SIGKILL included.
 
+use std::fs::Permissions;
 use std::io::{self, PipeWriter};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -42,7 +44,7 @@ impl OwnedDir {
     /// # Errors
     /// When the directory, the pipe or the process cannot be made.
     pub fn create() -> io::Result<Self> {
-        Self::guard(tempfile::Builder::new().prefix("flash-sale-").tempdir()?, Stdio::null())
+        Self::guard(builder().tempdir()?, Stdio::null())
     }
 
     /// Creates it in another one, which then stays for as long as this one does.
@@ -50,8 +52,7 @@ impl OwnedDir {
     /// # Errors
     /// As [`create`](Self::create).
     pub fn create_in(parent: &Self) -> io::Result<Self> {
-        let dir = tempfile::Builder::new().prefix("flash-sale-").tempdir_in(&parent.path)?;
-        Self::guard(dir, parent.hold()?.into())
+        Self::guard(builder().tempdir_in(&parent.path)?, parent.hold()?.into())
     }
 
     fn guard(dir: tempfile::TempDir, hold_on_parent: Stdio) -> io::Result<Self> {
@@ -93,4 +94,11 @@ impl OwnedDir {
         }
         Err(io::Error::other(format!("{} could not be removed", path.display())))
     }
+}
+
+/// Its data and logs are for nobody else on this machine.
+fn builder() -> tempfile::Builder<'static, 'static> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("flash-sale-").permissions(Permissions::from_mode(0o700));
+    builder
 }

@@ -24,7 +24,7 @@ const INSTANCES: RangeInclusive<u64> = 1..=32;
 #[derive(Clone, Debug, Args)]
 pub struct DemoOptions {
     /// End after the verdict instead of serving until Ctrl-C.
-    #[arg(long, env = "FLASH_SALE_DEMO_ONCE")]
+    #[arg(long, env = "FLASH_SALE_DEMO_ONCE", value_parser = crate::config::switch)]
     pub once: bool,
 
     /// With mutual TLS and users in etcd and Redis, as a secured cluster has them.

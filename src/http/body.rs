@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use http_body_util::BodyExt;
+use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::problem::{Problem, ProblemType};
@@ -33,6 +34,12 @@ pub(super) async fn read(body: Body) -> Result<Bytes, Problem> {
         let detail = format!("the body did not arrive within {seconds} seconds");
         Err(Problem::new(ProblemType::RequestTimeout, detail))
     })
+}
+
+/// The value of the JSON object in a body, if it is one; serde alone would take an array for a struct too.
+pub(super) fn object<T: DeserializeOwned>(body: &[u8]) -> Option<T> {
+    let is_object = body.trim_ascii_start().starts_with(b"{");
+    is_object.then(|| serde_json::from_slice(body).ok()).flatten()
 }
 
 /// Refuses a body in a call that takes none: what stands in it would be ignored.

@@ -19,6 +19,7 @@
 //! | `unknown-item` | 404 | no sale of this item was started |
 //! | `unknown-order` | 404 | no order of this id was accepted |
 //! | `unknown-instance` | 404 | the demo has no instance of this name |
+//! | `no-run` | 404 | no run of the demo was started at this instance |
 //! | `method-not-allowed` | 405 | the path does not have this method; `Allow` lists those it has |
 //! | `request-timeout` | 408 | the body did not arrive in time |
 //! | `sold-out` | 409 | fewer units are left than the order asks for |
@@ -109,6 +110,7 @@ problem_types! {
     UnknownItem "unknown-item" NOT_FOUND "No sale of this item";
     UnknownOrder "unknown-order" NOT_FOUND "No accepted order of this id";
     UnknownInstance "unknown-instance" NOT_FOUND "No instance of this name";
+    NoRun "no-run" NOT_FOUND "No run yet";
     MethodNotAllowed "method-not-allowed" METHOD_NOT_ALLOWED "The path does not have this method";
     RequestTimeout "request-timeout" REQUEST_TIMEOUT "The body did not arrive in time";
     SoldOut "sold-out" CONFLICT "Sold out";

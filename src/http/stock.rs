@@ -19,6 +19,7 @@ struct StockView<'a> {
     initial: i64,
     fence: Option<FenceView>,
     orders: u64,
+    sale: Option<u64>,
     balanced: bool,
 }
 
@@ -58,20 +59,22 @@ pub(super) async fn start(
 ) -> Result<Response, Problem> {
     let (head, content) = request.into_parts();
     app.access.check(&head.headers)?;
+    if let Some(demo) = &app.demo {
+        demo.check_site(&head)?;
+    }
     let [item] = params::parse(head.uri.query(), ["item"])?;
     let item = params::item(item.as_deref())?;
     let content = body::read(content).await?;
-    let sale = serde_json::from_slice(&content)
-        .ok()
+    let sale = body::object(&content)
         .filter(|sale: &NewSale| sale.stock <= Inventory::MAX_UNITS)
         .ok_or_else(|| {
-            let detail = format!(
-                "the body is a JSON object such as {{\"stock\":300}}, with a whole number from 0 to \
+        let detail = format!(
+            "the body is a JSON object such as {{\"stock\":300}}, with a whole number from 0 to \
                  {}",
-                Inventory::MAX_UNITS
-            );
-            Problem::new(ProblemType::BadBody, detail)
-        })?;
+            Inventory::MAX_UNITS
+        );
+        Problem::new(ProblemType::BadBody, detail)
+    })?;
     let stock = app.sale.start(&item, sale.stock).await?;
     Ok(view(&item, &stock))
 }
@@ -84,6 +87,7 @@ fn view(item: &Item, stock: &Stock) -> Response {
         initial: stock.initial,
         fence: stock.fence.map(FenceView::from),
         orders: stock.orders,
+        sale: stock.sale,
         balanced: stock.is_balanced(),
     })
 }

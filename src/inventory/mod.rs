@@ -22,6 +22,7 @@ mod order;
 mod read;
 mod record;
 mod replicas;
+mod run;
 mod script;
 mod server;
 mod stock;

@@ -34,8 +34,9 @@ macro_rules! reader {
 
 /// All of an item's state at one moment. As a script rather than a transaction: one command, and a
 /// key of another type is an error instead of a nil.
-pub(super) static STOCK: LazyLock<Script> =
-    reader!("return lost or {stock, get(LUCKY), get(INITIAL), fence, redis.call('LLEN', LEDGER)}");
+pub(super) static STOCK: LazyLock<Script> = reader!(
+    "return lost or {stock, get(LUCKY), get(INITIAL), fence, redis.call('LLEN', LEDGER), sale}"
+);
 
 /// One page of the ledger, ids and records in turn, at one moment: a fresh start cannot come between.
 pub(super) static LEDGER: LazyLock<Script> = reader!(
@@ -57,10 +58,11 @@ pub(super) static FOUND: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         "#!lua flags=allow-oom
         local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE, DOUBT = unpack(KEYS)
-        local found = redis.call('MGET', STOCK, LUCKY, INITIAL, FENCE, DOUBT)
+        local found = redis.call('MGET', STOCK, LUCKY, INITIAL, FENCE, DOUBT, SALE)
         local id = redis.call('LINDEX', LEDGER, -1)
         local record = id and redis.call('HGET', ORDERS, id)
-        return {{found[1], found[2], found[3], found[4], redis.call('LLEN', LEDGER)}, found[5], id, record}",
+        local length = redis.call('LLEN', LEDGER)
+        return {{found[1], found[2], found[3], found[4], length, found[6]}, found[5], id, record}",
     )
 });
 
@@ -99,7 +101,7 @@ pub(super) static GLANCE: LazyLock<Script> = reader!(
       end
       found = redis.call('HMGET', ORDERS, unpack(ids))
     end
-    return {{stock, get(LUCKY), get(INITIAL), fence, length}, known and 1 or 0, step, ids, found}"
+    return {{stock, get(LUCKY), get(INITIAL), fence, length, sale}, known and 1 or 0, step, ids, found}"
 );
 
 impl Inventory {
@@ -301,8 +303,8 @@ impl Inventory {
 /// Whatever bytes somebody may have put there: only what parses is shown.
 pub(super) type Text = Vec<u8>;
 
-/// Stock, lucky, initial, fence and the length of the ledger, as they are read.
-pub(super) type State = (Option<Text>, Option<Text>, Option<Text>, Option<Text>, u64);
+/// Stock, lucky, initial, fence, the length of the ledger and the name of the sale, as they are read.
+pub(super) type State = (Option<Text>, Option<Text>, Option<Text>, Option<Text>, u64, Option<Text>);
 
 /// Reads what the scripts tell of an item that there is.
 pub(super) fn parse_stock(keys: &Keys, state: State) -> Result<Stock, InventoryError> {
@@ -316,7 +318,7 @@ fn state(keys: &Keys, answer: Value) -> Result<Option<Stock>, InventoryError> {
 }
 
 fn parse_state(keys: &Keys, state: State) -> Result<Option<Stock>, InventoryError> {
-    let (stock, lucky, initial, fence, orders) = state;
+    let (stock, lucky, initial, fence, orders, sale) = state;
     let Some(stock) = number(&keys.stock, stock)? else { return Ok(None) };
     let lucky = number(&keys.lucky, lucky)?.unwrap_or(0);
     let initial = match number(&keys.initial, initial)? {
@@ -331,11 +333,18 @@ fn parse_state(keys: &Keys, state: State) -> Result<Option<Stock>, InventoryErro
     let fence = fence
         .map(|text| std::str::from_utf8(&text).ok().and_then(parse_fence).ok_or_else(damaged))
         .transpose()?;
-    Ok(Some(Stock { stock, lucky, initial, fence, orders }))
+    let sale = sale.as_deref().and_then(|name| began(std::str::from_utf8(name).ok()?));
+    Ok(Some(Stock { stock, lucky, initial, fence, orders, sale }))
+}
+
+/// When the sale of this name began.
+pub(super) fn began(name: &str) -> Option<u64> {
+    name.split(' ').nth(1)?.parse().ok()
 }
 
 fn number(key: &str, value: Option<Text>) -> Result<Option<i64>, InventoryError> {
-    let damaged = || InventoryError::Damaged { what: format!("{key} is not a whole number") };
+    let damaged =
+        || InventoryError::Damaged { what: format!("{key} is not a whole number from 0") };
     value
         .map(|text| std::str::from_utf8(&text).ok().and_then(parse_number).ok_or_else(damaged))
         .transpose()

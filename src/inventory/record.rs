@@ -56,10 +56,9 @@ pub(super) fn instance_text(instance: &str) -> String {
     instance.replace(char::is_control, "?")
 }
 
-/// A whole number as Redis writes it, and nothing that merely parses as one.
+/// A whole number from 0 as Redis writes it, and nothing that merely parses as one.
 pub(super) fn parse_number(text: &str) -> Option<i64> {
-    let digits = text.strip_prefix('-').unwrap_or(text);
-    digits.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
 #[cfg(test)]
@@ -82,8 +81,7 @@ mod tests {
     #[test]
     fn only_what_redis_writes_is_a_number() {
         assert_eq!(parse_number("300"), Some(300));
-        assert_eq!(parse_number("-3"), Some(-3));
-        for text in ["", "-", "+3", " 3", "3.0", "1e3", "99999999999999999999"] {
+        for text in ["", "-", "-3", "+3", " 3", "3.0", "1e3", "99999999999999999999"] {
             assert_eq!(parse_number(text), None, "{text}");
         }
     }

@@ -20,7 +20,7 @@ impl From<Token> for Fence {
 /// The state of one item, read at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stock {
-    /// Units not yet sold. Signed, since a sale without a lock can leave anything here.
+    /// Units not yet sold.
     pub stock: i64,
     /// Units sold.
     pub lucky: i64,
@@ -30,6 +30,9 @@ pub struct Stock {
     pub fence: Option<Fence>,
     /// Orders in the ledger.
     pub orders: u64,
+    /// Which sale of the item this is: when it began, in microseconds since 1970, and no two began at the
+    /// same one. None for a stock set by hand that nobody has ordered from.
+    pub sale: Option<u64>,
 }
 
 impl Stock {

@@ -13,7 +13,7 @@ use super::record::{instance_text, parse_fence, parse_record, token_text};
 use super::script::{self, Answer, Done, Place};
 use super::{
     Fence, InventoryError, InventoryOptions, Item, Keys, Order, Outcome, RedisAccess, Replicas,
-    Stock, unfenced,
+    Stock, read, unfenced,
 };
 use crate::defence::Defence;
 use crate::fault::{self, Point};
@@ -195,8 +195,9 @@ impl Inventory {
         let arguments = |command: &mut Cmd| {
             command.arg("start").arg(&token_text).arg(units);
         };
-        let Done { fence, .. } = self.begin(item, token, arguments).await?;
-        Ok(Stock { stock: initial, lucky: 0, initial, fence, orders: 0 })
+        let Done { fence, sale, .. } = self.begin(item, token, arguments).await?;
+        let sale = sale.as_deref().and_then(read::began);
+        Ok(Stock { stock: initial, lucky: 0, initial, fence, orders: 0, sale })
     }
 
     /// Accepts what the store has of `item` now, after it was rolled back: to every inventory this is a

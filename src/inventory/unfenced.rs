@@ -1,12 +1,10 @@
-//! What somebody writes who trusts the lock alone: look, decide, write, in single commands, and no token
-//! is compared.
+//! What somebody writes who trusts the lock alone: look, decide, write, and no token is compared. All is
+//! written at one moment, so that no reader sees the half of it: what is missing here is the fence alone.
 //!
 //! It is right as long as no holder is paused for longer than its lease. One that was goes on with what
 //! it saw before, and undoes what the next one sold. [`Defence::Fence`] switches it on, to show that.
 
 use std::borrow::Borrow;
-
-use redis::Cmd;
 
 use super::connection::Effect;
 use super::record::{parse_record, token_text};
@@ -14,6 +12,22 @@ use super::{Accepted, Inventory, InventoryError, Item, Keys, Order, OrderId, Out
 use crate::defence::Defence;
 use crate::fault::{self, Point};
 use crate::lock::Token;
+
+/// Writes what was decided before, whatever was sold meanwhile; returns the length of the ledger.
+///
+/// KEYS: stock, lucky, orders, ledger. ARGV: the stock, the units sold, then for each order its id and its
+/// record from the quantity on.
+const WRITE: &str = "#!lua
+local STOCK, LUCKY, ORDERS, LEDGER = unpack(KEYS)
+redis.call('SET', STOCK, ARGV[1])
+redis.call('INCRBY', LUCKY, ARGV[2])
+local position = redis.call('LLEN', LEDGER)
+for i = 3, #ARGV, 2 do
+  position = position + 1
+  redis.call('HSET', ORDERS, ARGV[i], string.format('%.0f', position) .. '\\t' .. ARGV[i + 1])
+  redis.call('RPUSH', LEDGER, ARGV[i])
+end
+return position";
 
 /// As [`Inventory::reduce`], with nothing but the lock to keep its steps together.
 pub(super) async fn reduce(
@@ -55,18 +69,7 @@ pub(super) async fn reduce(
         });
     }
     if sold > 0 {
-        let mut set = redis::cmd("SET");
-        let set = write(inventory, set.arg(&keys.stock).arg(stock));
-        let _: () = fault::once_sent(set).await?;
-        fault::at(Point::BetweenWrites).await;
-        // the stock is written: from here on nobody can say that nothing was
-        let rest = finish(inventory, &keys, &mut outcomes, sold).await;
-        rest.map_err(|error| match error {
-            InventoryError::Unreachable { source } | InventoryError::Refused { source } => {
-                InventoryError::Unanswered { source }
-            }
-            error => error,
-        })?;
+        fault::once_sent(write(inventory, &keys, stock, sold, &mut outcomes)).await?;
     }
     fault::at(Point::AfterAnswer).await;
     for (place, first) in repeated {
@@ -109,15 +112,14 @@ async fn known(
     ids.iter().zip(records).map(parse).collect()
 }
 
-/// Writes everything but the stock.
-async fn finish(
+/// Writes what was decided, and gives the new orders their places.
+async fn write(
     inventory: &Inventory,
     keys: &Keys,
-    outcomes: &mut [Outcome],
+    stock: u64,
     sold: u64,
+    outcomes: &mut [Outcome],
 ) -> Result<(), InventoryError> {
-    let mut add = redis::cmd("INCRBY");
-    let _: i64 = write(inventory, add.arg(&keys.lucky).arg(sold)).await?;
     let mut new: Vec<&mut Accepted> = outcomes
         .iter_mut()
         .filter_map(|outcome| match outcome {
@@ -125,31 +127,20 @@ async fn finish(
             _ => None,
         })
         .collect();
-    let mut push = redis::cmd("RPUSH");
-    push.arg(&keys.ledger);
-    for accepted in &new {
-        push.arg(accepted.order.as_str());
+    let mut write = redis::cmd("EVAL");
+    write.arg(WRITE).arg(4).arg(&[&keys.stock, &keys.lucky, &keys.orders, &keys.ledger]);
+    write.arg(stock).arg(sold);
+    for Accepted { order, quantity, remaining, token, instance, user, .. } in
+        new.iter().map(|a| &**a)
+    {
+        let (token, quantity, user) = (token_text(*token)?, quantity.get(), user.as_str());
+        let record = format!("{quantity}\t{remaining}\t{token}\t{instance}\t{user}");
+        write.arg(order.as_str()).arg(record);
     }
-    let length: u64 = write(inventory, &push).await?;
-    let mut record = redis::cmd("HSET");
-    record.arg(&keys.orders);
+    let length: u64 = inventory.connection.query(&write, Effect::Write).await?;
     let first = length.saturating_sub(u64::try_from(new.len()).unwrap_or(0));
     for (position, accepted) in (first + 1..).zip(&mut new) {
         accepted.position = position;
-        let Accepted { quantity, remaining, instance, user, .. } = &**accepted;
-        let token = token_text(accepted.token)?;
-        let (quantity, user) = (quantity.get(), user.as_str());
-        record
-            .arg(accepted.order.as_str())
-            .arg(format!("{position}\t{quantity}\t{remaining}\t{token}\t{instance}\t{user}"));
     }
-    let _: i64 = write(inventory, &record).await?;
     Ok(())
-}
-
-async fn write<T: redis::FromRedisValue>(
-    inventory: &Inventory,
-    command: &Cmd,
-) -> Result<T, InventoryError> {
-    inventory.connection.query(command, Effect::Write).await
 }

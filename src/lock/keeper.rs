@@ -15,6 +15,8 @@ use super::{Backend, LockError, LostReason, Session, SessionOptions};
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
+/// How often it is said that none can be opened.
+
 /// Opens a session, and the next one whenever it is lost, for the life of a service.
 ///
 /// What was held in a lost session stays lost: those who held it find out through their guards, and
@@ -180,9 +182,12 @@ fn passes(error: &LockError) -> bool {
     error.is_retryable() || matches!(error, LockError::SessionLost { .. })
 }
 
-/// Warns of the first failure in a row, the second, the fourth and so on: an outage may last for hours.
+/// Warns of the first failure in a row, the second, the fourth and so on: an outage may last for hours. The
+/// innermost cause says it best.
 fn warn_of(error: &(dyn std::error::Error + 'static), failures: u64) {
     if failures.is_power_of_two() {
-        tracing::warn!(error, failures, "could not open a lock session: trying again");
+        let cause =
+            std::iter::successors(Some(error), |error| error.source()).last().unwrap_or(error);
+        tracing::warn!(%cause, failures, "could not open a lock session: trying again");
     }
 }

@@ -261,6 +261,15 @@ impl Sale {
         self.0.inventory.stock(item).await.map_err(|error| from_read(error, item))
     }
 
+    /// See [`Inventory::hold_run`].
+    ///
+    /// # Errors
+    /// See [`SaleError`].
+    pub async fn hold_run(&self, run: &str, time: Duration) -> Result<bool, SaleError> {
+        let held = self.0.inventory.hold_run(run, time).await;
+        held.map_err(|error| from_read(error, &Item::DEFAULT))
+    }
+
     /// Up to `limit` orders of the ledger behind position `after` (0: from the first).
     ///
     /// # Errors

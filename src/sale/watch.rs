@@ -77,6 +77,9 @@ impl Sale {
         Some(match sessions.current() {
             Some(session) if session.is_answered() => LockHealth::Answers,
             Some(_) => LockHealth::Silent,
+            None if sessions.latest_error().is_some_and(|error| error.is_retryable()) => {
+                LockHealth::Silent
+            }
             None => LockHealth::NoSession,
         })
     }

@@ -1,21 +1,31 @@
 //! The signals that ask a process to stop.
 
 use std::io;
+use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::Instant;
 
-/// SIGTERM and SIGINT, from the moment of [`Signals::new`] on.
+/// A SIGINT this soon after the signal to stop may be that signal's echo: Ctrl-C reaches all programs of a
+/// terminal, and some pass it on.
+const ECHO: Duration = Duration::from_secs(1);
+
+/// SIGTERM, SIGINT and SIGHUP, from the moment of [`Signals::new`] on.
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    /// None where it is ignored, as under `nohup`: the process shall outlive its terminal then.
+    hang_up: Option<Signal>,
 }
 
 impl Signals {
-    /// Takes over both signals: they no longer end the process by themselves.
+    /// Takes over the signals: they no longer end the process by themselves.
     pub(super) fn new() -> io::Result<Self> {
+        let hang_up = (!ignores_hang_up()).then(|| signal(SignalKind::hangup()));
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            hang_up: hang_up.transpose()?,
         })
     }
 
@@ -24,9 +34,36 @@ impl Signals {
     /// # Cancel safety
     /// A signal that comes while nobody waits is kept for the next call.
     pub(super) async fn next(&mut self) -> &'static str {
+        let hang_up = async {
+            match &mut self.hang_up {
+                Some(hang_up) => hang_up.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
+            _ = hang_up => "SIGHUP",
         }
     }
+
+    /// Waits until somebody at the terminal does not want to wait: for a SIGINT later than a second from now.
+    pub(super) async fn hurry(&mut self) {
+        let echo_ends = Instant::now() + ECHO;
+        loop {
+            let signal = self.next().await;
+            if signal == "SIGINT" && Instant::now() >= echo_ends {
+                return;
+            }
+            tracing::info!("{signal}: stopping already");
+        }
+    }
+}
+
+/// Whether the process was started with SIGHUP ignored. Looks at `/proc`, and says no where there is none.
+fn ignores_hang_up() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    // the lowest bit is that of the first signal, which is SIGHUP
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|m| m & 1 == 1)
 }

@@ -19,8 +19,8 @@ use super::source::authority;
 /// How long an instance may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long it may say nothing: it says something twice a second.
-const SILENCE_TIMEOUT: Duration = Duration::from_secs(8);
+/// How long it may say nothing: it says something twice a second, and what is shown for longer is old.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The longest message that is read, in bytes.
 const MESSAGE_LIMIT: usize = 16 * 1024 * 1024;

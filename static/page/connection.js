@@ -1,6 +1,8 @@
 // The stream of events, and what to do when it breaks: say so, try again, catch up.
 
-/** The server sends two messages a second at least, so silence of this length means that the line is dead. */
+/** The server sends two messages a second, so after this much silence what is shown is old. */
+const LATE_MS = 1500;
+/** After this much the line is taken for dead, and another one is tried. */
 const SILENCE_MS = 8000;
 /** How long to wait before trying again, the first time and at most. */
 const RETRY_MS = 500;
@@ -10,7 +12,8 @@ export class Connection {
   #url;
   #on;
   #source = null;
-  #silence = null;
+  #timers = [];
+  #heardAt = null;
   #retry = RETRY_MS;
   #lostAt = null;
 
@@ -25,13 +28,14 @@ export class Connection {
     this.#source = source;
     this.#listen();
     const receive = (isSnapshot) => (event) => {
+      this.#heardAt = Date.now();
       this.#listen();
       this.#receive(event.data, isSnapshot);
     };
     source.addEventListener("snapshot", receive(true));
     source.addEventListener("change", receive(false));
     // EventSource tries again by itself only after some errors; doing it here is the same after all of them
-    source.onerror = () => this.#lost();
+    source.onerror = () => this.#broke();
   }
 
   #receive(text, isSnapshot) {
@@ -39,7 +43,7 @@ export class Connection {
     try {
       message = JSON.parse(text);
     } catch {
-      this.#lost();
+      this.#broke();
       return;
     }
     if (this.#lostAt !== null || isSnapshot) {
@@ -51,16 +55,22 @@ export class Connection {
   }
 
   #listen() {
-    clearTimeout(this.#silence);
-    this.#silence = setTimeout(() => this.#lost(), SILENCE_MS);
+    this.#timers.forEach(clearTimeout);
+    this.#timers = [setTimeout(() => this.#broke(), SILENCE_MS)];
+    if (this.#heardAt !== null) this.#timers.push(setTimeout(() => this.#lost(), LATE_MS));
   }
 
+  /** Says so; what comes all the same is taken. */
   #lost() {
-    clearTimeout(this.#silence);
+    this.#lostAt ??= this.#heardAt ?? Date.now();
+    this.#on.status({ state: "lost", since: this.#lostAt });
+  }
+
+  #broke() {
+    this.#timers.forEach(clearTimeout);
     this.#source.onerror = null;
     this.#source.close();
-    this.#lostAt ??= Date.now();
-    this.#on.status({ state: "lost", since: this.#lostAt });
+    this.#lost();
     setTimeout(() => this.open(), this.#retry);
     this.#retry = Math.min(this.#retry * 1.6, RETRY_MAX_MS);
   }

@@ -41,5 +41,7 @@ const connection = new Connection(`events${location.search}`, {
     renderer.news();
   },
 });
+// what is shown grows older without news, too
+setInterval(() => state.link.state === "lost" && renderer.news(), 1000);
 renderer.news();
 connection.open();

@@ -39,7 +39,7 @@ export class State {
     this.link = link;
     const name = this.now?.instance;
     if (was === "live" && link.state === "lost") {
-      this.#note({ at_ms, kind: "link-lost", text: `This page lost its connection to ${name}.` });
+      this.#note({ at_ms, kind: "link-lost", text: `This page hears nothing from ${name}.` });
     } else if (was === "lost" && link.state === "live" && this.now) {
       this.#note({ at_ms, kind: "link-back", text: `This page hears from ${name} again.` });
     }

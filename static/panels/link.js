@@ -1,12 +1,15 @@
 // Whether this page hears from its instance, and which one that is.
 
 import { byId, setData, setText } from "../page/dom.js";
+import { duration } from "../page/format.js";
 
 export function showLink(state) {
   const { link, now } = state;
   const instance = now?.instance ?? "this one";
   setData(byId("link"), "state", link.state);
   setText(byId("link-text"), words(link.state, instance, now !== null));
+  const isOld = link.state === "lost" && now !== null;
+  setText(byId("link-age"), isOld ? `, figures ${duration(Date.now() - link.since)} old` : "");
   setData(document.body, "link", link.state);
   setData(document.body, "known", now !== null);
   for (const name of document.querySelectorAll(".here")) setText(name, instance);
@@ -15,5 +18,5 @@ export function showLink(state) {
 function words(state, instance, wasLive) {
   if (state === "live") return `live from instance ${instance}`;
   if (state === "connecting") return "connecting";
-  return wasLive ? `instance ${instance} does not answer, trying again` : "no answer yet, trying again";
+  return wasLive ? `${instance} does not answer` : "no answer yet, trying again";
 }

@@ -14,7 +14,7 @@ const GUARDS = {
 
 const RULE = "Each unit is left or sold, and sold once: the two must always add up to the initial.";
 
-export function showSum({ now }) {
+export function showSum({ now, link }) {
   if (!now) return;
   const { stock } = now;
   const isOverdrawn = now.oversold > 0;
@@ -36,7 +36,8 @@ export function showSum({ now }) {
   setText(byId("guarded"), (GUARDS[now.guard] ?? `guard: ${now.guard}`) + fence);
 
   setText(byId("sold"), count(now.sold));
-  setText(byId("rate"), count(now.rates.total));
+  // a rate is of now, and nothing is known of that while the instance says nothing
+  setText(byId("rate"), link.state === "lost" ? "–" : count(now.rates.total));
   setText(byId("waiting"), count(now.here.waiting));
   setText(byId("sold-out"), count(now.here.sold_out));
   setText(byId("refused"), count(now.here.refused));

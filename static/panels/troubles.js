@@ -30,8 +30,8 @@ function connectionTrouble({ link, now }) {
   const others = now.demo?.instances.filter((one) => !one.here && one.up) ?? [];
   const links = others.slice(0, MOST_LINKS).map((one) => (isReachable(one.url) ? one.url : one.instance));
   const elsewhere = links.length > 0 ? " The sale goes on at " : "";
-  const since = "What you see is how it was when the connection broke.";
-  const text = `This page has lost its connection and keeps trying. ${since}${elsewhere}`;
+  const since = "What you see is how it was when it last did.";
+  const text = `This page hears nothing from its instance and keeps trying. ${since}${elsewhere}`;
   return [{ kind: "connection", text, links }];
 }
 

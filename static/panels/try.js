@@ -192,7 +192,7 @@ export class TryIt {
   async #do(action, { whileRunning = false } = {}) {
     if (this.#isCalling || (!whileRunning && this.#isRunning())) return;
     if (!this.#isLive) {
-      this.#complain("This page has lost its connection: nothing can be changed from here until it is back.");
+      this.#complain("This page hears nothing from its instance: nothing can be changed from here until it does.");
       return;
     }
     this.#isCalling = true;

@@ -11,8 +11,14 @@ const MEANWHILE = {
   kill: (victim) => `${victim} is killed in the middle of its turn. Nobody can sell until its lease has run out.`,
 };
 const SIGNS = { pass: "✓", fail: "✕", busy: "", quiet: "" };
-/** The server's word for a run that somebody has stopped. */
-const STOPPED = "The run was stopped.";
+/** The server's words for a run that has no verdict, and is no fault. */
+const WITHOUT_VERDICT = {
+  "The run was stopped.": { title: "Stopped", text: "It was stopped before its end, so there is no verdict." },
+  "Another sale was started meanwhile.": {
+    title: "No verdict",
+    text: "Another sale was started meanwhile, so what the buyers were told cannot be compared with what was sold.",
+  },
+};
 
 export function showVerdict({ now }) {
   const panel = byId("verdict");
@@ -53,7 +59,7 @@ function reading(run) {
 /** A run without a verdict: somebody stopped it, or it could not be carried out. */
 function failure({ error, answered }) {
   const text = sentence(error ?? "It is not known why.");
-  if (text === STOPPED) return { tone: "quiet", title: "Stopped", text: "It was stopped before its end, so there is no verdict." };
+  if (WITHOUT_VERDICT[text]) return { tone: "quiet", ...WITHOUT_VERDICT[text] };
   return { tone: "fail", title: answered > 0 ? "The run did not get to its end" : "The run could not begin", text };
 }
 
@@ -69,7 +75,7 @@ function about(run) {
   const tried = `${counted(run.stock, "unit")}, ${counted(run.requests, "buyer")}, ${guard}${fault}.`;
   if (run.state === "preparing" || (run.state === "failed" && run.answered === 0)) return tried;
   const failed = run.failed > 0 ? `, ${count(run.failed)} without an answer` : "";
-  const refused = run.verdict?.stale_batches ? ` Stale batches refused: ${count(run.verdict.stale_batches)}.` : "";
+  const refused = run.verdict?.stale_batches ? ` Batches that the fence refused: ${count(run.verdict.stale_batches)}.` : "";
   return `${tried} ${count(run.answered)} answered in ${duration(run.elapsed_ms)}: `
     + `${count(run.sold)} reserved, ${count(run.sold_out)} told sold out${failed}.${refused}`;
 }

@@ -1,5 +1,6 @@
 //! The private servers: they answer, they survive a kill and a restart, and nothing is left of them.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -121,6 +122,17 @@ async fn pause_and_resume() {
     assert!(probe::redis(redis.port(), "PING").await.unwrap().starts_with("+PONG"));
     redis.child().pause().unwrap();
     redis.stop().await.unwrap();
+}
+
+/// Goal: nobody else on this machine reads what the servers keep, and their logs.
+#[tokio::test]
+async fn directories_are_private() {
+    let outer = OwnedDir::create().unwrap();
+    let inner = OwnedDir::create_in(&outer).unwrap();
+    for dir in [&outer, &inner] {
+        let mode = std::fs::metadata(dir.path()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
 }
 
 /// Goal: a child that ends by itself is reported with its own status, and its output is in the log.

@@ -103,9 +103,9 @@ fn sale(random: &mut Random) -> History {
             order.told = told;
         }
     }
-    let before = StockState { stock: initial, lucky: 0, initial, orders: 0 };
+    let before = StockState { stock: initial, lucky: 0, initial, orders: 0, sale: None };
     let lucky = initial - stock;
-    let state = StockState { stock, lucky, initial, orders: u64_from(ledger.len()) };
+    let state = StockState { stock, lucky, initial, orders: u64_from(ledger.len()), sale: None };
     let after = vec![("a".to_owned(), state)];
     History {
         run: RUN.to_owned(),

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::instances::{Instance, call};
 use super::record::Fault;
-use super::{Demo, MAX_REQUESTS, MAX_STOCK, ask_for, mode, same_site, switch_fence};
+use super::{Demo, MAX_REQUESTS, MAX_STOCK, ask_for, mode, switch_fence};
 use crate::fault;
 use crate::http::problem::{Problem, ProblemType};
 use crate::http::state::AppState;
@@ -99,14 +99,14 @@ impl Call {
             Problem::new(ProblemType::NotFound, "this instance was started without --demo")
         })?;
         let (head, content) = request.into_parts();
-        same_site::check(&head.method, &head.headers, |host| demo.instances.has(host))?;
+        demo.check_site(&head)?;
         let [only] = params::parse(head.uri.query(), ["only"])?;
         let body = body::read(content).await?;
         Ok(Self { demo: Arc::clone(demo), only_here: only.as_deref() == Some("here"), body })
     }
 
     fn parse<T: DeserializeOwned>(&self, form: &str) -> Result<T, Problem> {
-        serde_json::from_slice(&self.body).map_err(|_| {
+        body::object(&self.body).ok_or_else(|| {
             let detail = format!("the body is a JSON object such as {form}");
             Problem::new(ProblemType::BadBody, detail)
         })
@@ -136,11 +136,13 @@ async fn show(State(app): App, request: Request) -> Result<Response, Problem> {
 
 async fn show_run(State(app): App, request: Request) -> Result<Response, Problem> {
     let call = Call::check(&app, request).await?;
-    let run = call.demo.current_run();
-    let run = run.ok_or_else(|| {
-        Problem::new(ProblemType::NotFound, "no run was started at this instance")
-    })?;
+    let run = call.demo.current_run().ok_or_else(no_run)?;
     Ok(reply::json(&run))
+}
+
+fn no_run() -> Problem {
+    let detail = "no run was started at this instance: POST /demo/run starts one";
+    Problem::new(ProblemType::NoRun, detail)
 }
 
 async fn start_run(State(app): App, request: Request) -> Result<Response, Problem> {
@@ -165,10 +167,7 @@ async fn start_run(State(app): App, request: Request) -> Result<Response, Proble
 async fn stop_run(State(app): App, request: Request) -> Result<Response, Problem> {
     let call = Call::check(&app, request).await?;
     let stop = call.demo.stop_of_run();
-    let stop = stop.ok_or_else(|| {
-        Problem::new(ProblemType::NotFound, "no run was started at this instance")
-    })?;
-    stop.cancel();
+    stop.ok_or_else(no_run)?.cancel();
     Ok(reply::json_as("application/json", StatusCode::ACCEPTED, &call.demo.current_run()))
 }
 

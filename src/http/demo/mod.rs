@@ -16,6 +16,7 @@ mod verdict;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use axum::http::request::Parts;
 use axum::http::{Method, Uri};
 use clap::ValueEnum as _;
 use futures_util::future::join_all;
@@ -64,6 +65,11 @@ impl Demo {
     pub(super) fn new(sale: Sale, access: &DemoAccess) -> Arc<Self> {
         let instances = Instances::new(sale.instance(), access.port, &access.instances);
         Arc::new(Self { sale, instances, restarts: access.restarts, run: Mutex::default() })
+    }
+
+    /// Refuses what another site's page sends; see [`same_site::check`].
+    pub(super) fn check_site(&self, head: &Parts) -> Result<(), Problem> {
+        same_site::check(&head.method, &head.headers, |host| self.instances.has(host))
     }
 
     /// Asks the others how they are, if it is time for that.
@@ -197,15 +203,6 @@ impl Demo {
             }
             None => None,
         };
-        let is_running = || {
-            let detail = "wait for its verdict, or stop it with DELETE /demo/run";
-            Problem::new(ProblemType::RunInProgress, detail)
-        };
-        let others = self.instances.all().into_iter();
-        let mut others = others.filter(|i| i.is_up).filter_map(|instance| instance.status?.run);
-        if others.any(|run| !run.is_over()) {
-            return Err(is_running());
-        }
         let at_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         let at_ms = u64::try_from(at_ms).unwrap_or(u64::MAX);
         let by = Arc::clone(self.instances.own());
@@ -228,16 +225,21 @@ impl Demo {
             verdict: None,
             error: None,
         };
+        // the store decides which instance's it is; one that does not answer cannot start a sale either
+        let held = self.sale.hold_run(&run.id, run::HELD_FOR).await;
         {
             let mut slot = self.run();
-            if slot.as_ref().is_some_and(|begun| !begun.run.is_over()) {
-                return Err(is_running());
+            let is_busy = slot.as_ref().is_some_and(|begun| !begun.run.is_over());
+            if is_busy || matches!(held, Ok(false)) {
+                let detail =
+                    "wait for its verdict, or stop it with DELETE /demo/run where it was started";
+                return Err(Problem::new(ProblemType::RunInProgress, detail));
             }
             let (count, began_at) = (Arc::default(), Instant::now());
             let stop = CancellationToken::new();
             *slot = Some(Begun { run: run.clone(), count, began_at, stop });
         }
-        tokio::spawn(Arc::clone(self).carry_out(guard, victim));
+        tokio::spawn(Arc::clone(self).carry_out(guard, victim, held.map(drop)));
         Ok(run)
     }
 

@@ -13,17 +13,26 @@ use tokio_util::sync::CancellationToken;
 use super::Demo;
 use super::fire::{Count, Salvo, fire};
 use super::instances::{Instance, call};
-use super::record::{Fault, Run, State};
+use super::record::{Fault, Run, State, Verdict};
 use super::verdict::{count_lost, judge};
 use crate::http::problem::Problem;
-use crate::inventory::Item;
-use crate::sale::LockMode;
+use crate::inventory::{Item, Stock};
+use crate::sale::{LockMode, SaleError};
 
 /// How long the victim's first order may take to reach the fault before the others are let go.
 const FAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a stopped or restarted instance may take to answer again, before its numbers are left out.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How long a run is kept from others without a word of its instance, which may have died.
+pub(super) const HELD_FOR: Duration = Duration::from_secs(4);
+
+/// How often it is looked whether the sale is still the one that the run has started.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What is said of a run then: what its buyers were told cannot be compared with the other sale.
+const ANOTHER_SALE: &str = "Another sale was started meanwhile.";
 
 /// A run that was begun.
 pub(super) struct Begun {
@@ -49,34 +58,60 @@ impl Begun {
 }
 
 impl Demo {
-    /// Carries the run out; what goes wrong is told in it.
-    pub(super) async fn carry_out(self: Arc<Self>, guard: LockMode, victim: Option<Instance>) {
-        let done = self.try_carry_out(guard, victim.as_ref()).await;
+    /// Carries the run out, unless it was not `held`; what goes wrong is told in it.
+    pub(super) async fn carry_out(
+        self: Arc<Self>,
+        guard: LockMode,
+        victim: Option<Instance>,
+        held: Result<(), SaleError>,
+    ) {
+        let Some(run) = self.current_run() else { return };
+        let judged = async {
+            held.map_err(|error| error.to_string())?;
+            self.try_carry_out(&run, guard, victim.as_ref()).await
+        };
+        let judged = tokio::select! {
+            judged = judged => judged,
+            () = self.until_taken_over(&run.id) => Err("another run was started meanwhile".to_owned()),
+        };
         if let Some(victim) = victim {
             // what was not reached must not hit a later sale
             let nothing = json!({"fault": null});
             drop(call(&victim, Method::POST, "/demo/fault?only=here", Some(nothing)).await);
         }
-        if let Err(error) = done {
-            self.change_run(|begun| {
+        // it ends by itself otherwise
+        drop(self.sale.hold_run(&run.id, Duration::ZERO).await);
+        self.change_run(|begun| match judged {
+            Ok(verdict) => {
+                begun.run = Run { state: State::Done, verdict: Some(verdict), ..begun.now() };
+            }
+            Err(error) => {
                 begun.run.state = State::Failed;
                 begun.run.error = Some(error);
-            });
+            }
+        });
+    }
+
+    /// Keeps the run, until the store says that it is another's; one that does not answer is asked again.
+    async fn until_taken_over(&self, run: &str) {
+        while !matches!(self.sale.hold_run(run, HELD_FOR).await, Ok(false)) {
+            sleep(HELD_FOR / 4).await;
         }
     }
 
     async fn try_carry_out(
         &self,
+        run: &Run,
         guard: LockMode,
         victim: Option<&Instance>,
-    ) -> Result<(), String> {
-        let run = self.current_run().ok_or("the run is gone")?;
+    ) -> Result<Verdict, String> {
         let told = |problem: Problem| problem.detail().to_owned();
         self.set_guard(guard).await.map_err(told)?;
         self.set_fence(run.fence).await.map_err(told)?;
         self.instances.ask().await;
         let stale_before = self.stale_batches();
-        self.sale.start(&Item::DEFAULT, run.stock).await.map_err(|error| error.to_string())?;
+        let failed = |error: SaleError| error.to_string();
+        let started = self.sale.start(&Item::DEFAULT, run.stock).await.map_err(failed)?;
         if let (Some(victim), Some(fault)) = (victim, run.fault) {
             let body = json!({"fault": fault, "ms": self.pause_ms()});
             call(victim, Method::POST, "/demo/fault?only=here", Some(body)).await.map_err(told)?;
@@ -99,7 +134,12 @@ impl Demo {
             begun.run.state = State::Firing;
             begun.began_at = Instant::now();
         });
-        let (sold, ()) = tokio::join!(fire(salvo, count), self.let_go(victim, run.fault, release));
+        let fired =
+            async { tokio::join!(fire(salvo, count), self.let_go(victim, run.fault, release)).0 };
+        let sold = tokio::select! {
+            sold = fired => sold,
+            () = self.until_another_sale(&started) => return Err(ANOTHER_SALE.to_owned()),
+        };
         let now = self.current_run().ok_or("the run is gone")?;
         self.change_run(|begun| {
             begun.run.elapsed_ms = now.elapsed_ms;
@@ -114,7 +154,6 @@ impl Demo {
         }
         self.instances.ask().await;
         let stale = self.stale_batches().saturating_sub(stale_before);
-        let failed = |error: crate::sale::SaleError| error.to_string();
         let lost = match guard {
             LockMode::Etcd | LockMode::EtcdRecipe | LockMode::Unguarded => {
                 count_lost(&self.sale, &id, &sold).await.map_err(failed)?
@@ -123,12 +162,21 @@ impl Demo {
             LockMode::Local | LockMode::None | LockMode::EtcdRpc => 0,
         };
         let stock = self.sale.stock(&Item::DEFAULT).await.map_err(failed)?;
-        self.change_run(|begun| {
-            let run = begun.now();
-            let verdict = judge(&run, &stock, lost, stale);
-            begun.run = Run { state: State::Done, verdict: Some(verdict), ..run };
-        });
-        Ok(())
+        if stock.sale != started.sale {
+            return Err(ANOTHER_SALE.to_owned());
+        }
+        Ok(judge(&now, &stock, lost, stale))
+    }
+
+    /// Until there is another sale than the one that was `started`.
+    async fn until_another_sale(&self, started: &Stock) {
+        loop {
+            sleep(LOOK_EVERY).await;
+            let now = self.sale.stock(&Item::DEFAULT).await;
+            if now.is_ok_and(|now| now.sale != started.sale) {
+                return;
+            }
+        }
     }
 
     /// Lets the other orders go once the victim has reached its fault: so that somebody is there to

@@ -7,8 +7,8 @@ use crate::http::problem::{Problem, ProblemType};
 
 /// Checks a request to the demo.
 ///
-/// - What changes anything must say that its body is JSON: a page of another site may do so only after
-///   asking, and is not answered.
+/// - A `POST` must say that its body is JSON: a page of another site may send that only after asking, as it
+///   must for any other method that changes something, and is not answered.
 /// - An `Origin` must be the address that was called.
 /// - That address is an IP, `localhost`, or one of the demo's, for which whoever started it vouches: any other
 ///   name may be another site's that was made to point here.
@@ -31,7 +31,7 @@ pub(super) fn check(
     if origin.is_some_and(|origin| origin.to_str().ok() != Some(&format!("http://{host}"))) {
         return Err(cross_site());
     }
-    if *method == Method::GET || *method == Method::HEAD {
+    if *method != Method::POST {
         return Ok(());
     }
     let media_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
@@ -70,6 +70,7 @@ mod tests {
             let origin = format!("http://{host}");
             assert_eq!(refused(&Method::GET, &[("host", host)]), None, "{host}");
             assert_eq!(refused(&Method::PUT, &[("host", host), JSON]), None, "{host}");
+            assert_eq!(refused(&Method::DELETE, &[("host", host)]), None, "{host}");
             let own = [("host", host), ("origin", origin.as_str()), JSON];
             assert_eq!(refused(&Method::POST, &own), None, "{host}");
         }

@@ -153,7 +153,7 @@ mod tests {
     }
 
     fn stock(stock: i64, lucky: i64) -> Stock {
-        Stock { stock, lucky, initial: 300, fence: None, orders: 300 }
+        Stock { stock, lucky, initial: 300, fence: None, orders: 300, sale: Some(1) }
     }
 
     #[test]

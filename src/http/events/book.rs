@@ -104,7 +104,7 @@ impl Book {
         };
         let trouble = std::mem::replace(&mut self.store_trouble, trouble);
         self.tell_change("store", trouble.as_ref(), self.store_trouble.clone().as_ref());
-        let trouble = troubles::of_lock(self.sale.lock_health());
+        let trouble = troubles::of_lock(self.sale.lock_health(), self.lock_trouble.as_ref());
         let trouble = std::mem::replace(&mut self.lock_trouble, trouble);
         self.tell_change("etcd", trouble.as_ref(), self.lock_trouble.clone().as_ref());
         for (lease, instance) in labels {

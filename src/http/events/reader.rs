@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 use super::book::Book;
 use super::pace::Pace;
@@ -11,7 +11,8 @@ use crate::inventory::{Followed, Glance, InventoryError, Item};
 use crate::lock::Sighting;
 use crate::sale::Sale;
 
-/// How long a look may take: what comes later is of no use.
+/// How long a look may take, with all that it asks: what comes later is of no use, and whoever watches takes a
+/// longer silence for an instance that stands still.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How many orders are read at once.
@@ -61,7 +62,8 @@ impl Reader {
         let most = self.budget.min(AT_ONCE);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to 500")]
         let most = most.max(1.0) as u32;
-        let glance = timeout(TIMEOUT, self.sale.glance(&self.item, followed.as_ref(), most)).await;
+        let by = now + TIMEOUT;
+        let glance = timeout_at(by, self.sale.glance(&self.item, followed.as_ref(), most)).await;
         let glance = glance.map_or(Err(None), |glance| glance.map_err(Some));
         if let Ok(glance) = &glance {
             let read = u32::try_from(glance.orders.len()).unwrap_or(u32::MAX);
@@ -70,7 +72,7 @@ impl Reader {
         // after the ledger, so that the tenures of its orders have been seen
         let sighting = self.sale.sighting(&self.item);
         let labels = match &sighting {
-            Some(sighting) => self.ask(book, sighting).await,
+            Some(sighting) => self.ask(book, sighting, by).await,
             None => Vec::new(),
         };
         Reading { followed, glance, sighting, labels }
@@ -81,6 +83,7 @@ impl Reader {
         &mut self,
         book: &std::sync::Mutex<Book>,
         sighting: &Sighting,
+        by: Instant,
     ) -> Vec<(i64, String)> {
         let is_due = self.asked_at.is_none_or(|asked_at| asked_at.elapsed() >= ASK_EVERY);
         if !is_due || !super::feed::open(book).has_strangers(sighting) {
@@ -88,7 +91,7 @@ impl Reader {
         }
         self.pace.turn().await;
         self.asked_at = Some(Instant::now());
-        let queue = timeout(TIMEOUT, self.sale.queue(&self.item)).await;
+        let queue = timeout_at(by, self.sale.queue(&self.item)).await;
         let claims = queue.ok().and_then(Result::ok).unwrap_or_default();
         claims.into_iter().filter_map(|claim| Some((claim.lease, claim.instance?))).collect()
     }

@@ -39,18 +39,21 @@ pub(super) fn of_store(error: Option<&InventoryError>, has_numbers: bool) -> Tro
     Trouble { kind, text }
 }
 
-/// What the lock service's state means.
-pub(super) fn of_lock(health: Option<LockHealth>) -> Option<Trouble> {
+/// What the lock service's state means, after what it was `before`.
+pub(super) fn of_lock(health: Option<LockHealth>, before: Option<&Trouble>) -> Option<Trouble> {
+    const AWAY: &str = "etcd-away";
+    let was_away = before.is_some_and(|before| before.kind == AWAY);
     let (kind, text) = match health? {
         LockHealth::Answers => return None,
-        LockHealth::Silent => {
-            ("etcd-away", "etcd does not answer: nobody is granted the lock until it does.")
-        }
-        LockHealth::NoSession => (
+        // a session that ends while etcd is away ends for that reason
+        LockHealth::NoSession if !was_away => (
             "lock-lost",
             "This instance did not renew its lease in time: it slept, was cut off from etcd, or etcd is away. \
              It has lost its place in the queue, and sells on once it has a new one.",
         ),
+        LockHealth::Silent | LockHealth::NoSession => {
+            (AWAY, "etcd does not answer: nobody is granted the lock until it does.")
+        }
     };
     Some(Trouble { kind, text: text.to_owned() })
 }

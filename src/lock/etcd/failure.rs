@@ -36,7 +36,7 @@ pub(super) fn backend_error(error: Error) -> BackendError {
         | Error::InvalidMetadataValue(_) => BackendErrorKind::Permanent,
         _ => BackendErrorKind::Transient,
     };
-    BackendError::new(kind, error)
+    BackendError::new(kind, Plain(error))
 }
 
 /// Whether the request may have been carried out, although it failed: not if nobody listened.
@@ -108,4 +108,26 @@ pub(super) fn claim_gone() -> BackendError {
 /// An answer that etcd does not give; a proxy in between, perhaps.
 pub(super) fn malformed(what: &'static str) -> BackendError {
     BackendError::new(BackendErrorKind::Transient, what)
+}
+
+/// As the client tells it, with the causes of a status in their places: it would write them into its own text.
+#[derive(Debug)]
+struct Plain(Error);
+
+impl std::fmt::Display for Plain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.0 {
+            Error::GRpcStatus(status) => f.write_str(status.message()),
+            error => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Plain {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.0 {
+            Error::GRpcStatus(status) => status.source(),
+            error => error.source(),
+        }
+    }
 }

@@ -97,3 +97,31 @@ async fn in_earnest_it_keeps_the_fence() {
     let log = String::from_utf8(ended.stderr).unwrap();
     assert!(log.contains("--without fence needs --demo"), "{log}");
 }
+
+/// Goal: whoever looks while it sells without the fence sees a sale that adds up, and no order without its
+/// record. Method: batches of one order follow each other, and somebody looks all the time.
+#[tokio::test]
+async fn without_the_fence_no_half_of_a_write_is_seen() {
+    let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
+    let flags = ["--without", "fence", "--batch-size", "1"];
+    let program = Program::start(&etcd, &redis, &fresh_lock_name(), &flags).await;
+    program.sell(2000).await;
+    let sell = async |buyer: u32| {
+        for number in 0..300 {
+            assert_eq!(program.order(&format!("{buyer}-{number}")).await.status, 200);
+        }
+    };
+    let look = async || {
+        loop {
+            let stock = program.json("/stock").await;
+            assert_eq!(stock["balanced"], json!(true), "{stock}");
+            let orders = program.get("/orders?after=1").await;
+            assert_eq!(orders.status, 200, "{orders:?}");
+        }
+    };
+    tokio::select! {
+        _ = futures_util::future::join3(sell(1), sell(2), sell(3)) => {}
+        never = look() => never,
+    }
+    assert_eq!(program.json("/stock").await["orders"], json!(900));
+}

@@ -64,7 +64,8 @@ impl Program {
         let body = format!("{{\"stock\":{stock}}}");
         let mut connection = Connection::open(self.address).await;
         let length = body.len();
-        let head = format!("PUT /stock HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\n");
+        let head =
+            format!("PUT /stock HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
         connection.send(head + &body).await;
         assert_eq!(connection.answer().await.status, 200);
     }

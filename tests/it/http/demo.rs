@@ -71,14 +71,27 @@ impl Pair {
     async fn run(&self, wanted: Value) -> Value {
         let answer = self.call(0, "POST /demo/run", &wanted).await;
         assert_eq!(answer.status, 202, "{answer:?}");
+        let run = self.over(0).await;
+        assert_eq!(run["state"], "done", "{run}");
+        run
+    }
+
+    /// The run of this instance, once it is over.
+    async fn over(&self, at: usize) -> Value {
         let mut run = Value::Null;
         eventually("the run is over", async || {
-            run = self.json(0, "GET /demo/run", &json!({})).await;
+            run = self.json(at, "GET /demo/run", &json!({})).await;
             run["state"] == "done" || run["state"] == "failed"
         })
         .await;
-        assert_eq!(run["state"], "done", "{run}");
         run
+    }
+
+    /// Sends these bytes to the first.
+    async fn send(&self, bytes: &str) -> Answer {
+        let mut connection = Connection::open(([127, 0, 0, 1], self.ports[0]).into()).await;
+        connection.send(bytes).await;
+        connection.answer().await
     }
 }
 
@@ -179,17 +192,59 @@ async fn switches_reach_all_instances() {
     .await;
 }
 
+/// Goal: of two runs that are started at two instances at once, one is refused, and the other is judged by its
+/// own orders.
+#[tokio::test]
+async fn of_two_runs_at_once_one_is_refused() {
+    let pair = Pair::start().await;
+    let sale = json!({"stock": 20, "requests": 40, "guard": "etcd"});
+    for _ in 0..20 {
+        let begin = |at| pair.call(at, "POST /demo/run", &sale);
+        let answers = <[Answer; 2]>::from(tokio::join!(begin(0), begin(1)));
+        let winner = answers.iter().position(|answer| answer.status == 202).expect("one is begun");
+        answers[1 - winner].assert_problem(409, "run-in-progress");
+        let run = pair.over(winner).await;
+        assert_eq!(run["verdict"]["pass"], true, "{run}");
+    }
+}
+
+/// Goal: a sale that is started in the middle of a run takes its verdict away, and is no fault of the service.
+#[tokio::test]
+async fn another_sale_in_the_middle_of_a_run_is_no_fault() {
+    let pair = Pair::start().await;
+    let long = json!({"stock": 1_000_000, "requests": 500_000, "guard": "etcd"});
+    assert_eq!(pair.call(0, "POST /demo/run", &long).await.status, 202);
+    eventually("orders were answered", async || {
+        pair.json(0, "GET /demo/run", &json!({})).await["answered"].as_u64().unwrap() > 0
+    })
+    .await;
+    let other = pair.call(1, "PUT /stock", &json!({"stock": 1})).await;
+    assert_eq!(other.status, 200, "{other:?}");
+    let run = pair.over(0).await;
+    assert_eq!(
+        (&run["state"], &run["error"], &run["verdict"]),
+        (&"failed".into(), &"Another sale was started meanwhile.".into(), &Value::Null),
+        "{run}"
+    );
+}
+
 /// One run at a time, and one that is stopped ends without a verdict.
 #[tokio::test]
 async fn one_run_at_a_time() {
     let pair = Pair::start().await;
+    for method in ["GET", "DELETE"] {
+        let line = format!("{method} /demo/run");
+        pair.call(0, &line, &json!({})).await.assert_problem(404, "no-run");
+    }
     let long = json!({"stock": 1_000_000, "requests": 500_000, "guard": "etcd"});
     assert_eq!(pair.call(0, "POST /demo/run", &long).await.status, 202);
     for at in [0, 1] {
         let short = json!({"stock": 1, "requests": 1});
         pair.call(at, "POST /demo/run", &short).await.assert_problem(409, "run-in-progress");
     }
-    assert_eq!(pair.call(0, "DELETE /demo/run", &json!({})).await.status, 202);
+    // as curl sends it
+    let stopped = pair.send("DELETE /demo/run HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+    assert_eq!(stopped.status, 202, "{stopped:?}");
     eventually("the run is over", async || {
         let run = pair.json(0, "GET /demo/run", &json!({})).await;
         run["state"] == "failed" && run["error"] == "The run was stopped."
@@ -201,7 +256,6 @@ async fn one_run_at_a_time() {
 #[tokio::test]
 async fn other_sites_are_kept_out() {
     let pair = Pair::start().await;
-    let port = pair.ports[0];
     for (headers, status, word) in [
         ("Host: 127.0.0.1\r\nContent-Type: text/plain", 415, "json-required"),
         ("Host: evil.example\r\nContent-Type: application/json", 403, "cross-site"),
@@ -211,11 +265,16 @@ async fn other_sites_are_kept_out() {
             "cross-site",
         ),
     ] {
-        let mut connection = Connection::open(([127, 0, 0, 1], port).into()).await;
-        connection
-            .send(format!("POST /demo/kill HTTP/1.1\r\n{headers}\r\nContent-Length: 2\r\n\r\n{{}}"))
-            .await;
-        connection.answer().await.assert_problem(status, word);
+        let request =
+            format!("POST /demo/kill HTTP/1.1\r\n{headers}\r\nContent-Length: 2\r\n\r\n{{}}");
+        pair.send(&request).await.assert_problem(status, word);
+    }
+    // nor start a sale afresh, which a page may not ask for, but for one whose name was made to point here
+    for headers in ["Host: evil.example", "Host: localhost\r\nOrigin: http://evil.example"] {
+        let request = format!(
+            "PUT /stock HTTP/1.1\r\n{headers}\r\nContent-Length: 11\r\n\r\n{{\"stock\":5}}"
+        );
+        pair.send(&request).await.assert_problem(403, "cross-site");
     }
     let demo = pair.json(1, "GET /demo", &json!({})).await;
     assert!(demo["instances"].as_array().unwrap().iter().all(|i| i["up"] == true), "{demo}");

@@ -21,6 +21,8 @@ use crate::support::ports::address_in;
 use crate::support::store::fresh_database;
 use crate::support::{DEADLINE, eventually};
 
+const PROGRAM: &str = env!("CARGO_BIN_EXE_flash-sale");
+
 /// A running program.
 struct Instance {
     child: Child,
@@ -38,9 +40,14 @@ impl Instance {
 
     /// Starts it on any port, which is not waited for: its address is none yet.
     fn spawn(etcd: &str, redis: &str, lock_name: &str) -> Self {
+        Self::spawn_by(Command::new(PROGRAM), etcd, redis, lock_name)
+    }
+
+    /// The same, by a command that takes the program's arguments.
+    fn spawn_by(mut command: Command, etcd: &str, redis: &str, lock_name: &str) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let log = NamedTempFile::new().unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_flash-sale"))
+        let child = command
             .args(["serve", "--demo", "--listen", &address.to_string()])
             .args(["--etcd", etcd, "--redis", redis, "--lock-name", lock_name, "--lock-ttl", "5s"])
             .stderr(log.reopen().unwrap())
@@ -68,7 +75,11 @@ impl Instance {
 
     async fn exit(&mut self) -> (ExitStatus, String) {
         let status = timeout(DEADLINE, self.child.wait()).await.expect("it exits in time").unwrap();
-        (status, std::fs::read_to_string(self.log.path()).unwrap())
+        (status, self.log())
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.log.path()).unwrap()
     }
 }
 
@@ -81,7 +92,7 @@ async fn claims(session: &Session, name: &str) -> usize {
 async fn start_sale_of_five(instance: &Instance) -> Connection {
     let mut buyer = Connection::open(instance.address).await;
     buyer
-        .send("PUT /stock HTTP/1.1\r\nHost: test\r\nContent-Length: 11\r\n\r\n{\"stock\":5}")
+        .send("PUT /stock HTTP/1.1\r\nHost: localhost\r\nContent-Length: 11\r\n\r\n{\"stock\":5}")
         .await;
     assert_eq!(buyer.answer().await.status, 200);
     buyer
@@ -119,9 +130,9 @@ async fn sigterm_finishes_the_order_in_flight() {
     assert_eq!(leases, [session.lease().id], "only the test's own lease is left");
 }
 
-/// A second signal does not wait for the order in flight.
+/// Goal: whoever presses Ctrl-C once more does not wait for the order in flight.
 #[tokio::test]
-async fn a_second_signal_ends_it_at_once() {
+async fn a_later_interrupt_ends_it_at_once() {
     let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
     let mut instance = Instance::start(&etcd.endpoint(), &fresh_database().await, "lock").await;
     instance.until_ready().await;
@@ -133,10 +144,76 @@ async fn a_second_signal_ends_it_at_once() {
 
     instance.signal(Signal::INT);
     eventually("nobody new is let in", async || instance.status("/readyz").await.is_none()).await;
-    instance.signal(Signal::INT);
+    // the first ones may still be an echo
+    eventually("it ends", async || {
+        instance.signal(Signal::INT);
+        instance.child.try_wait().unwrap().is_some()
+    })
+    .await;
     let (status, log) = instance.exit().await;
     assert_eq!(status.code(), Some(1), "{log}");
-    assert!(log.contains("a second signal"), "{log}");
+    assert!(log.contains("a second Ctrl-C"), "{log}");
+}
+
+/// Goal: signals that follow each other at once stop it as one does: all orders that wait are answered, and
+/// the lock is given up. A terminal that goes away is such a signal.
+#[tokio::test]
+async fn signals_in_a_row_drop_no_order() {
+    let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
+    let session = session(&etcd.endpoint(), "test").await;
+    for signals in [
+        [Signal::TERM, Signal::TERM],
+        [Signal::HUP, Signal::HUP],
+        [Signal::INT, Signal::INT],
+        [Signal::INT, Signal::TERM],
+    ] {
+        let redis = fresh_database().await;
+        let mut instance = Instance::start(&etcd.endpoint(), &redis, "lock").await;
+        instance.until_ready().await;
+        let mut buyers = vec![start_sale_of_five(&instance).await];
+        for _ in 0..4 {
+            buyers.push(Connection::open(instance.address).await);
+        }
+        let guard = session.mutex("lock").unwrap().lock().await.unwrap();
+        for buyer in &mut buyers {
+            buyer.send_get("/stock/reduce").await;
+        }
+        let all_wait = async || {
+            let metrics = probe::http(Method::GET, instance.address.port(), "/metrics", "").await;
+            metrics.unwrap().1.contains("\nflash_sale_orders_waiting 5\n")
+        };
+        eventually("the orders wait", all_wait).await;
+
+        instance.signal(signals[0]);
+        eventually("nobody new is let in", async || instance.status("/readyz").await.is_none())
+            .await;
+        instance.signal(signals[1]);
+        eventually("it is noticed", async || instance.log().contains("stopping already")).await;
+        guard.unlock().await.unwrap();
+        for buyer in &mut buyers {
+            assert_eq!(buyer.answer().await.status, 200, "{signals:?}");
+        }
+        let (status, log) = instance.exit().await;
+        assert_eq!(status.code(), Some(0), "{signals:?}: {log}");
+        assert_eq!(claims(&session, "lock").await, 0, "{signals:?}");
+    }
+}
+
+/// Goal: a service that was told to outlive its terminal does.
+#[tokio::test]
+async fn under_nohup_it_outlives_its_terminal() {
+    let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
+    let mut command = Command::new("nohup");
+    command.arg(PROGRAM);
+    let mut instance = Instance::spawn_by(command, &etcd, &redis, &fresh_lock_name());
+    instance.address = address_in(instance.log.path()).await;
+    instance.until_ready().await;
+    instance.signal(Signal::HUP);
+    assert_eq!(instance.status("/readyz").await, Some(200));
+    instance.signal(Signal::TERM);
+    let (status, log) = instance.exit().await;
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(log.contains("SIGTERM: stopping") && !log.contains("SIGHUP"), "{log}");
 }
 
 /// The instance is up before its servers are: it lives, is not ready, and is ready once they are.
@@ -207,6 +284,26 @@ async fn a_key_without_a_lease_is_named_in_the_log() {
     instance.exit().await;
 }
 
+/// Goal: an etcd that is away is one plain line now and then, not two nested ones a second. Method: an address
+/// that hangs up counts the attempts.
+#[tokio::test]
+async fn an_etcd_that_is_away_is_told_plainly_and_seldom() {
+    let away = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let etcd = format!("http://{}", away.local_addr().unwrap());
+    let mut instance = Instance::start(&etcd, &fresh_database().await, "lock").await;
+    for _ in 0..9 {
+        let (attempt, _) = timeout(DEADLINE, away.accept()).await.unwrap().unwrap();
+        drop(attempt);
+    }
+    instance.signal(Signal::TERM);
+    let (_, log) = instance.exit().await;
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("lock session")).collect();
+    assert!((1..=4).contains(&lines.len()), "{log}");
+    for nested in ["sources", "transport::Error", "status"] {
+        assert!(!log.contains(nested), "{log}");
+    }
+}
+
 /// What waiting does not mend ends the start with a sentence, and without the password.
 #[tokio::test]
 async fn a_wrong_configuration_fails_at_once() {
@@ -224,7 +321,7 @@ async fn a_wrong_configuration_fails_at_once() {
 
     let mut first = Instance::start(&etcd, &redis, "lock").await;
     first.until_ready().await;
-    let mut second = Command::new(env!("CARGO_BIN_EXE_flash-sale"))
+    let mut second = Command::new(PROGRAM)
         .args(["serve", "--listen", &first.address.to_string()])
         .stderr(Stdio::piped())
         .kill_on_drop(true)

@@ -50,6 +50,7 @@ async fn wrong_bodies_change_nothing() {
         "300",
         "{}",
         "[]",
+        "[300]",
         r#"{"stock":-1}"#,
         r#"{"stock":1.5}"#,
         r#"{"stock":"3"}"#,

@@ -42,9 +42,10 @@ async fn a_sale_from_start_to_end() {
         stock,
         json!({
             "item": "default", "stock": 0, "lucky": 4, "initial": 4, "fence": fence,
-            "orders": 2, "balanced": true,
+            "orders": 2, "sale": started["sale"], "balanced": true,
         })
     );
+    assert!(started["sale"].is_u64(), "{started}");
 
     let first_page = shop.call("GET /orders?limit=1").await.json(200);
     assert_eq!(

@@ -1,5 +1,6 @@
 //! What goes away, and what the page says of it until it comes back.
 
+use rustix::process::Signal;
 use serde_json::json;
 
 use super::browser::{DESKTOP, Device, PHONE, Tab};
@@ -14,11 +15,11 @@ async fn the_instance_goes_away_and_comes_back() {
 
     shop.kill_instance().await;
     page.until_reads("#link-text", "does not answer").await;
-    page.until_reads("#troubles", "lost its connection").await;
+    page.until_reads("#troubles", "hears nothing from").await;
     // what was known stays to be read
     assert_eq!(page.number("#stock").await, Some(40));
     page.click("#preset-lock").await;
-    page.until_reads("#form-error", "lost its connection").await;
+    page.until_reads("#form-error", "hears nothing from").await;
     page.screenshot("connection-lost").await;
     // what gets the focus is not covered by what is wrong, at the page's end neither
     for width in [390, 1440] {
@@ -39,12 +40,48 @@ async fn the_instance_goes_away_and_comes_back() {
 
     shop.start_instance(&["--demo"]).await;
     page.until_reads("#link-text", "live").await;
-    assert!(!page.text("#troubles").await.contains("lost its connection"));
+    assert!(!page.text("#troubles").await.contains("hears nothing from"));
     // the instance knows nothing of it, but the page does
-    page.until_reads("#notes", "lost its connection").await;
+    page.until_reads("#notes", "hears nothing from").await;
     page.until_reads("#notes", "hears from").await;
     shop.sell(41).await;
     page.until_reads("#stock", "41").await;
+}
+
+/// Goal: an instance that stands still is not shown as live, and its figures with their age, although the line to
+/// it is whole; it is taken back when it goes on. Method: the page itself notes whether it had given up the line
+/// when it said so.
+#[tokio::test]
+async fn an_instance_that_stands_still_is_noticed() {
+    let shop = Shop::selling(40).await;
+    let page = Tab::open(&shop.url(), DESKTOP).await;
+    page.until_reads("#link-text", "live").await;
+    page.until_reads("#stock", "40").await;
+    assert_eq!(page.text("#link-age").await, "");
+    page.run(
+        "window.closes = 0;
+         const { close } = EventSource.prototype;
+         EventSource.prototype.close = function () { window.closes += 1; close.call(this); };
+         const link = document.querySelector('#link');
+         new MutationObserver(() => {
+             if (link.dataset.state === 'lost') window.closesWhenLost ??= window.closes;
+         }).observe(link, { attributes: true });",
+    )
+    .await;
+
+    shop.signal_instance(Signal::STOP);
+    page.until_reads("#link-age", "figures").await;
+    assert_eq!(page.run("return window.closesWhenLost").await, 0);
+    page.until_reads("#troubles", "hears nothing from").await;
+    assert_eq!(page.text("#rate").await, "–");
+    page.screenshot("stands-still").await;
+    page.become_device(PHONE).await;
+    page.screenshot("stands-still-phone").await;
+    page.become_device(DESKTOP).await;
+    shop.signal_instance(Signal::CONT);
+    page.until_reads("#link-text", "live").await;
+    assert_eq!(page.text("#link-age").await, "");
+    assert_eq!(page.number("#stock").await, Some(40));
 }
 
 /// Goal: a page that is told nothing shows what it has to say without news, and why there are none. Method: an
@@ -85,6 +122,10 @@ async fn etcd_goes_away_and_comes_back() {
     page.until_reads("#holder-name", "not known: ").await;
     page.until_reads("#queue-none", "not known").await;
     page.screenshot("etcd-away").await;
+    // it stays the reason when the lease has ended as well
+    page.until_reads("#notes", "did not renew its lease").await;
+    assert!(page.text("#troubles [data-kind=etcd-away]").await.contains("etcd does not answer"));
+    assert!(!page.is_shown("#troubles [data-kind=lock-lost]").await);
 
     shop.etcd.restart().await.unwrap();
     let is_back = async || !page.is_shown("#troubles [data-kind=etcd-away]").await;

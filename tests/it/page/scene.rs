@@ -4,6 +4,7 @@ use std::process::Stdio;
 
 use flash_sale::demo::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions, ports, probe};
 use hyper::Method;
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
@@ -92,6 +93,16 @@ impl Shop {
             answer.is_ok_and(|(status, _)| status == 200)
         };
         eventually("the instance is ready", is_ready).await;
+    }
+
+    /// Sends the instance a signal.
+    pub(super) fn signal_instance(&self, signal: Signal) {
+        let pid = self
+            .instance
+            .as_ref()
+            .and_then(Child::id)
+            .and_then(|id| Pid::from_raw(id.try_into().ok()?));
+        kill_process(pid.expect("it runs"), signal).unwrap();
     }
 
     /// Ends the instance at once.

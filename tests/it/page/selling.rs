@@ -197,7 +197,7 @@ async fn a_paused_holder_meets_the_fence_or_does_not() {
     page.click("#preset-pause").await;
     page.until_reads("#verdict-run", "was paused").await;
     page.until_reads("#verdict-title", "Correct").await;
-    page.until_reads("#verdict-run", "Stale batches refused").await;
+    page.until_reads("#verdict-run", "Batches that the fence refused: ").await;
     // while somebody waited for the one that slept, its block went on growing
     let seen = page.run("return window.seen").await;
     let seen: Vec<_> = seen.as_array().unwrap().iter().filter_map(|note| note.as_str()).collect();
