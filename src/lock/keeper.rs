@@ -15,8 +15,6 @@ use super::{Backend, LockError, LostReason, Session, SessionOptions};
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// How often it is said that none can be opened.
-
 /// Opens a session, and the next one whenever it is lost, for the life of a service.
 ///
 /// What was held in a lost session stays lost: those who held it find out through their guards, and

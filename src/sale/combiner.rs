@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 use super::error::{from_read, from_store};
 use super::metrics::Metrics;
 use super::order_queue::{Answer, NotQueued, OrderQueue, WaitingOrder};
-use super::tenure::{is_closed, is_gone, is_refused, lock_name, tell_who_is_in_front, unavailable};
+use super::tenure::{is_gone, is_refused, lock_name, tell_who_is_in_front, unavailable};
 use super::{SaleError, SaleOptions};
 use crate::fault::{self, Point};
 use crate::inventory::{Inventory, InventoryError, Item, Order, Outcome};

@@ -108,7 +108,7 @@ pub(super) fn is_gone(error: &LockError) -> bool {
 }
 
 /// Whether it failed because the instance stops.
-pub(super) fn is_closed(error: &LockError) -> bool {
+fn is_closed(error: &LockError) -> bool {
     matches!(error, LockError::SessionLost { reason: LostReason::Closed })
 }
 

@@ -105,6 +105,12 @@ pub(super) fn claim_gone() -> BackendError {
     BackendError::new(BackendErrorKind::ClaimGone, "the claim to hand over is gone")
 }
 
+/// Whether etcd answered with this gRPC status.
+pub(super) fn is_refused_with(error: &BackendError, code: i32) -> bool {
+    let cause = error.source().and_then(|source| source.downcast_ref());
+    matches!(cause, Some(Plain(Error::GRpcStatus(status))) if status.code() as i32 == code)
+}
+
 /// An answer that etcd does not give; a proxy in between, perhaps.
 pub(super) fn malformed(what: &'static str) -> BackendError {
     BackendError::new(BackendErrorKind::Transient, what)

@@ -1,14 +1,12 @@
 //! Reading queues: what to ask for, and what the answers hold.
 
-use std::error::Error as _;
-
 use etcd_client::{
-    Error, GetOptions, GetResponse, KeyValue, ResponseHeader, SortOrder, SortTarget, TxnOp,
-    TxnOpResponse, TxnResponse,
+    GetOptions, GetResponse, KeyValue, ResponseHeader, SortOrder, SortTarget, TxnOp, TxnOpResponse,
+    TxnResponse,
 };
 
 use super::endpoints::Endpoints;
-use super::failure::{code, malformed};
+use super::failure::{code, is_refused_with, malformed};
 use super::keys;
 use super::queue::Key;
 use crate::lock::BackendError;
@@ -55,12 +53,6 @@ async fn list_by(
         options = options.with_revision(header.revision());
         from = [last.key(), &[0]].concat();
     }
-}
-
-/// Whether etcd answered with this gRPC status.
-pub(super) fn is_refused_with(error: &BackendError, code: i32) -> bool {
-    let cause = error.source().and_then(|source| source.downcast_ref());
-    matches!(cause, Some(Error::GRpcStatus(status)) if status.code() as i32 == code)
 }
 
 /// The first key of the queue, without its value.

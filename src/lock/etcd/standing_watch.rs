@@ -18,10 +18,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
 use super::endpoints::Endpoints;
-use super::failure::code;
+use super::failure::{code, is_refused_with};
 use super::queue::{Key, KeyEvent, NameQueue, Watcher};
 use super::queues::Queues;
-use super::ranges::{is_refused_with, list, member};
+use super::ranges::{list, member};
 use super::watch_stream::WatchedStream;
 use crate::lock::BackendError;
 use crate::lock::chaos::Defence;
@@ -74,7 +74,7 @@ pub(super) struct StandingWatch {
 
 /// What a task has done.
 enum Done {
-    Opened(Arc<str>, Result<WatchedStream, BackendError>),
+    Opened(Arc<str>, Result<Box<WatchedStream>, BackendError>),
     Read(Read),
 }
 
@@ -127,7 +127,7 @@ impl StandingWatch {
             let (needs_stream, may_open_at) = (self.needs_stream(), self.may_open_at());
             tokio::select! {
                 (index, response) = next(&mut self.streams) => match response {
-                    Ok(response) => self.heard(index, &response).await,
+                    Ok(response) => self.heard(index, &response),
                     Err(error) => {
                         let cause = std::error::Error::source(&error).map(ToString::to_string);
                         tracing::debug!(cause, "the watch broke");
@@ -184,7 +184,7 @@ impl StandingWatch {
         let endpoints = Arc::clone(&self.endpoints);
         self.tasks.spawn(async move {
             let opened = WatchedStream::open(&endpoints, id, Arc::clone(&name), from).await;
-            Done::Opened(name, opened)
+            Done::Opened(name, opened.map(Box::new))
         });
     }
 
@@ -210,7 +210,7 @@ impl StandingWatch {
             Done::Read(read) => self.take(read),
             Done::Opened(_, Ok(stream)) => {
                 self.is_opening = false;
-                self.streams.push(stream);
+                self.streams.push(*stream);
                 self.streams
                     .retain(|stream| !stream.is_stale || stream.watchers().next().is_some());
                 if self.streams.len() > MAX_STREAMS {
@@ -242,7 +242,7 @@ impl StandingWatch {
         self.to_watch.push_back(name);
     }
 
-    async fn heard(&mut self, index: usize, response: &WatchResponse) {
+    fn heard(&mut self, index: usize, response: &WatchResponse) {
         let stream = &mut self.streams[index];
         if response.created() {
             let Some((id, name)) = stream.answered() else { return };
