@@ -37,7 +37,7 @@ pub enum AuthTokens {
     Jwt(u64),
 }
 
-/// The user of a secured etcd who may use the lock [`LOCK_NAME`] and those of its items, and no more.
+/// The user of a secured etcd who may use the lock `stock-lock` and those of its items, and no more.
 pub const USER: &str = "flash-sale";
 
 /// The longest that etcd takes to answer us.

@@ -6,7 +6,8 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::builder::Resettable;
+use clap::{CommandFactory, FromArgMatches, Parser};
 use flash_sale::config::Servers;
 use flash_sale::demo::redis::{RIGHTS, USER};
 use flash_sale::demo::{
@@ -33,8 +34,11 @@ struct Flags {
     servers: Servers,
 }
 
+/// Without the variables: for the tests' own servers, two of them name programs.
 fn servers(flags: impl IntoIterator<Item = String>) -> Servers {
-    Flags::parse_from(std::iter::once("flash-sale".to_owned()).chain(flags)).servers
+    let command = Flags::command().mut_args(|argument| argument.env(Resettable::Reset));
+    let words = std::iter::once("flash-sale".to_owned()).chain(flags);
+    Flags::from_arg_matches(&command.get_matches_from(words)).unwrap().servers
 }
 
 async fn secured_etcd(tokens: AuthTokens) -> PrivateEtcd {
@@ -83,6 +87,7 @@ async fn the_lock_over_mutual_tls() {
 async fn refusal(flags: &[String]) -> String {
     let mut serve = Command::new(env!("CARGO_BIN_EXE_flash-sale"));
     serve.args(["serve", "--listen", "127.0.0.1:0"]).args(flags);
+    serve.env_remove("FLASH_SALE_ETCD").env_remove("FLASH_SALE_REDIS");
     serve.stdin(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
     let told = async {
         loop {
