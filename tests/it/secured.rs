@@ -188,7 +188,7 @@ async fn ask_everything(access: RedisAccess) -> Result<(), Box<dyn Error>> {
         inventory.ledger(&item, 0, 10).await?;
         inventory.glance(&item, None, 10).await?;
         inventory.found(&item).await?;
-        inventory.check().await.map_err(|(_, error)| error)?;
+        inventory.check(None).await.map_err(|(_, error)| error)?;
         inventory.adopt(&item, Token::new(ClusterId(8), 1)).await?;
         inventory.accept(&item, Token::new(ClusterId(8), 2)).await?;
         let later = Some(Token::new(ClusterId(8), 3));
