@@ -10,6 +10,7 @@ use crate::lock::{BackendError, BackendErrorKind};
 
 /// gRPC status codes (`google.golang.org/grpc/codes`), as far as they are told apart here.
 pub(super) mod code {
+    pub(in super::super) const UNKNOWN: i32 = 2;
     pub(in super::super) const INVALID_ARGUMENT: i32 = 3;
     pub(in super::super) const NOT_FOUND: i32 = 5;
     pub(in super::super) const PERMISSION_DENIED: i32 = 7;
@@ -55,6 +56,10 @@ pub(super) fn asks_to_authenticate(error: &Error) -> bool {
     let Error::GRpcStatus(status) = error else { return false };
     match status.code() as i32 {
         code::UNAUTHENTICATED => true,
+        // as 3.5.1 says "revision of auth store is old"
+        code::UNKNOWN if Defence::Reauthentication.is_on() => {
+            status.message().contains("revision in header is old")
+        }
         code::INVALID_ARGUMENT if Defence::Reauthentication.is_on() => {
             let message = status.message();
             message.contains(OLD_REVISION) || message.contains(NO_USER)
