@@ -298,10 +298,11 @@ impl NameQueue {
     /// know: a request that was given up and carried out all the same. It would block the lock for as
     /// long as the session lives.
     pub(super) fn is_orphan(&self, key: &[u8], is_own_lease: impl Fn(&str) -> bool) -> bool {
-        let lease = key.get(self.prefix.len()..).and_then(|rest| rest.split(|b| *b == b'-').next());
-        let is_own =
-            lease.and_then(|lease| std::str::from_utf8(lease).ok()).is_some_and(is_own_lease);
-        is_own && !self.own.contains_key(key) && self.revisions.contains_key(key)
+        let rest = key.get(self.prefix.len()..).and_then(|rest| std::str::from_utf8(rest).ok());
+        let lease = rest.and_then(|rest| rest.split_once('-')).map(|(lease, _)| lease);
+        lease.is_some_and(is_own_lease)
+            && !self.own.contains_key(key)
+            && self.revisions.contains_key(key)
     }
 
     /// How many of this process's claims are known.
