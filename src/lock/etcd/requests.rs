@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use etcd_client::{
     Client, Compare, CompareOp, GetOptions, KeyValue, PutOptions, ResponseHeader, Txn, TxnOp,
+    TxnResponse,
 };
 
 use super::endpoints::Answer;
@@ -96,19 +97,18 @@ impl EtcdBackend {
             changes.push(TxnOp::delete(held.key(), None));
         }
         changes.push(put(claim, &key));
-        let mut reads = vec![TxnOp::get(key.as_str(), None)];
-        let asks_first = self.must_ask_first(&claim.name);
-        if asks_first {
-            reads.push(first_of(&claim.name));
-        }
-        changes.extend(reads.clone());
         // what was there already, from a request whose answer got lost; or nothing, if the claim that
         // was to be handed over is gone
-        let txn = Txn::new().when(conditions).and_then(changes).or_else(reads);
+        let mut otherwise = vec![TxnOp::get(key.as_str(), None)];
+        let asks_first = self.must_ask_first(&claim.name);
+        if asks_first {
+            changes.push(first_of(&claim.name));
+            otherwise.push(first_of(&claim.name));
+        }
+        let txn = Txn::new().when(conditions).and_then(changes).or_else(otherwise);
         let response = self.endpoints.txn(&txn).await?.value;
         let answers = Ranges::of(&response);
-        let own = answers.find(&key).map(KeyValue::create_revision);
-        let revision = own.ok_or_else(claim_gone)?;
+        let revision = created_at(&response, &answers, &key).ok_or_else(claim_gone)?;
         if let Some(held) = held {
             self.queues.with(&held.name, |queue| queue.released(&held.key()));
         }
@@ -140,13 +140,12 @@ impl EtcdBackend {
         let some = GetOptions::new().with_prefix().with_keys_only().with_limit(SOME);
         let txn = Txn::new()
             .when([is_empty])
-            .and_then([put(claim, &key), TxnOp::get(key.as_str(), None)])
+            .and_then([put(claim, &key)])
             .or_else([TxnOp::get(prefix.as_str(), Some(some))]);
         let status = self.expect(claim, &key);
         let response = self.endpoints.txn(&txn).await?.value;
         let answers = Ranges::of(&response);
-        if let Some(own) = answers.find(&key) {
-            let revision = own.create_revision();
+        if let Some(revision) = created_at(&response, &answers, &key) {
             self.queues.with(&claim.name, |queue| queue.enqueued(&key, revision, true));
             return Ok(Some(Place { token: token(response.header(), revision)?, status }));
         }
@@ -278,6 +277,14 @@ impl EtcdBackend {
 
 fn put(claim: &Claim, key: &str) -> TxnOp {
     TxnOp::put(key, keys::value(claim), Some(PutOptions::new().with_lease(claim.lease)))
+}
+
+/// The revision at which a transaction put the key, or at which it found that it was put.
+fn created_at(response: &TxnResponse, answers: &Ranges, key: &str) -> Option<i64> {
+    if response.succeeded() {
+        return response.header().map(ResponseHeader::revision);
+    }
+    answers.find(key).map(KeyValue::create_revision)
 }
 
 fn entry(header: &ResponseHeader, kv: &KeyValue) -> Result<QueueEntry, BackendError> {
