@@ -4,19 +4,22 @@ use std::error::Error;
 use std::fmt;
 
 /// Shows an error and then its sources, outermost first: for the log and the terminal, never for a
-/// client.
+/// client. Some errors repeat their source in their own text: it is shown once.
 #[derive(Clone, Copy, Debug)]
 pub struct Chain<'a>(pub &'a (dyn Error + 'static));
 
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
+        let mut shown = self.0.to_string();
         let mut source = self.0.source();
         while let Some(error) = source {
-            write!(f, ": {error}")?;
+            let text = error.to_string();
+            if !shown.contains(&text) {
+                shown = format!("{shown}: {text}");
+            }
             source = error.source();
         }
-        Ok(())
+        f.write_str(&shown)
     }
 }
 
@@ -29,6 +32,13 @@ mod tests {
     fn every_source_is_shown() {
         let source = Box::new(std::io::Error::other("connection refused"));
         let error = SaleError::StoreUnavailable { source };
+        assert_eq!(Chain(&error).to_string(), "the store does not answer: connection refused");
+    }
+
+    #[test]
+    fn what_is_repeated_is_shown_once() {
+        let source = std::io::Error::other("connection refused");
+        let error = std::io::Error::other(SaleError::StoreUnavailable { source: Box::new(source) });
         assert_eq!(Chain(&error).to_string(), "the store does not answer: connection refused");
     }
 }

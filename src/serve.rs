@@ -79,9 +79,9 @@ pub enum Distrust {
     /// The certificate is for another host.
     #[error("its certificate is not for the host in the address")]
     OtherName,
-    /// The certificate has expired.
-    #[error("its certificate has expired")]
-    Expired,
+    /// The certificate is not valid at this time.
+    #[error("its certificate has expired, or is not valid yet")]
+    Outdated,
     /// The server refuses us.
     #[error(
         "it refuses our certificate, or asks for one; the flags that end in -cert and -key name it"

@@ -28,7 +28,7 @@ pub struct DemoOptions {
     pub once: bool,
 
     /// With mutual TLS and users in etcd and Redis, as a secured cluster has them.
-    #[arg(long, env = "FLASH_SALE_DEMO_SECURE")]
+    #[arg(long, env = "FLASH_SALE_DEMO_SECURE", value_parser = crate::config::switch)]
     pub secure: bool,
 
     /// How many buyers send one order each, all at once: 1 to 1000000.

@@ -3,7 +3,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use redis::{Client, ClientTlsConfig, Cmd, FromRedisValue, RedisResult, TlsCertificates};
+use redis::{
+    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, FromRedisValue, RedisResult,
+    TlsCertificates,
+};
 
 use super::certificates::{Certificates, password, text, write_secret};
 use super::child::Child;
@@ -301,7 +304,11 @@ async fn run<T: FromRedisValue>(url: &str, keys: Option<&Keys>, line: &str) -> R
             Client::build_with_tls(url, tls)?
         }
     };
-    let mut connection = client.get_multiplexed_async_connection().await?;
+    // half a second, the default, is too short for a busy machine that has to write to its disk
+    let patient = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(START_TIMEOUT))
+        .set_response_timeout(Some(START_TIMEOUT));
+    let mut connection = client.get_multiplexed_async_connection_with_config(&patient).await?;
     let mut command = Cmd::new();
     command.arg(line.split(' ').collect::<Vec<_>>());
     command.query_async(&mut connection).await

@@ -135,7 +135,8 @@ fn distrust(error: &(dyn Error + 'static)) -> Option<Distrust> {
     }
     let (_, what) = text.split_once("invalid peer certificate: ")?;
     Some(match what {
-        _ if what.starts_with("certificate expired") => Distrust::Expired,
+        _ if what.starts_with("certificate expired") => Distrust::Outdated,
+        _ if what.starts_with("certificate not valid yet") => Distrust::Outdated,
         _ if what.starts_with("certificate not valid for name") => Distrust::OtherName,
         _ => Distrust::Unknown,
     })
@@ -156,4 +157,23 @@ async fn until_distrust(sessions: &SessionKeeper) -> (Distrust, LockError) {
 
 fn refused(error: impl Error + Send + Sync + 'static) -> ServeError {
     ServeError::Connect { source: error.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_tls_says_of_a_certificate_is_told_apart() {
+        for (text, what) in [
+            ("certificate expired: since 1", Some(Distrust::Outdated)),
+            ("certificate not valid yet: until 1", Some(Distrust::Outdated)),
+            ("certificate not valid for name \"a\"", Some(Distrust::OtherName)),
+            ("UnknownIssuer", Some(Distrust::Unknown)),
+        ] {
+            let error = std::io::Error::other(format!("invalid peer certificate: {text}"));
+            assert_eq!(distrust(&error), what, "{text}");
+        }
+        assert_eq!(distrust(&std::io::Error::other("connection refused")), None);
+    }
 }

@@ -25,21 +25,21 @@ export class RateChart extends Chart {
     return { lines, most };
   }
 
-  #split({ now, points }) {
+  #split({ now, points, link }) {
     const names = roster(now);
     const entries = children(byId("rate-key"), names.length, makeEntry);
     return names.map(({ name }, index) => {
       const at = place(names, name);
       setTag(entries[index].firstElementChild, names, name);
-      setText(entries[index].lastElementChild, count(now?.rates.by_instance[name] ?? 0));
+      setText(entries[index].lastElementChild, link.state === "lost" ? "–" : count(now?.rates.by_instance[name] ?? 0));
       const values = points.map((point) => [point.at_ms, point.rates?.[name] ?? 0]);
       return { colour: colour(at), dash: DASHES[at], values };
     });
   }
 
-  #together({ now, points }) {
+  #together({ now, points, link }) {
     const words = "No ledger says which one sold.";
-    setText(byId("rate-all-key"), `all instances ${count(now.rates.total)}`);
+    setText(byId("rate-all-key"), `all instances ${link.state === "lost" ? "–" : count(now.rates.total)}`);
     setData(byId("rate-all-key"), "line", "all");
     setText(byId("rate-all-words"), words);
     return [{ colour: "--ink", values: points.map((point) => [point.at_ms, point.total ?? 0]) }];

@@ -20,22 +20,31 @@ const SHORT: u64 = 2;
 
 pub(super) fn rows() -> Vec<Row> {
     vec![
-        Row { name: "secured-etcd-killed", ..secured(restarted()) },
-        Row { name: "secured-leader-lost", rounds: 2, ..secured(leader_lost()) },
+        Row {
+            name: "secured-etcd-killed",
+            fault: "the only etcd, with TLS and users, is killed and started again",
+            ..secured(restarted())
+        },
+        Row {
+            name: "secured-leader-lost",
+            fault: "the leader of three etcd members with TLS and users is killed, or stands still",
+            rounds: 2,
+            ..secured(leader_lost())
+        },
         Row {
             name: "token-expired-simple",
-            fault: "nobody uses a token of etcd's for longer than it lives",
+            fault: "etcd's simple tokens expire after 2 s without use",
             ..row(AuthTokens::Simple(SHORT), |scene| outlive(scene).boxed_local(), OUTLIVED)
         },
         Row {
             name: "token-expired-jwt",
-            fault: "the signed tokens of etcd's live for 2 s",
+            fault: "etcd's JWTs expire after 2 s",
             ..row(AuthTokens::Jwt(SHORT), |scene| outlive(scene).boxed_local(), OUTLIVED)
         },
         role_changed(),
         Row {
             name: "password-rotated",
-            fault: "etcd's and Redis' passwords change, and old tokens and connections end",
+            fault: "the passwords for etcd and Redis change, and old tokens and connections end",
             ..row(AuthTokens::Simple(LASTING), |scene| rotate(scene).boxed_local(), ROTATED)
         },
     ]
@@ -70,7 +79,7 @@ fn role_changed() -> Row {
     let setup = Setup { flags: &["--without", "reauthentication"], ..row.trial.setup };
     Row {
         name: "role-changed",
-        fault: "what a user of etcd's may do changes, which makes signed tokens old",
+        fault: "the roles of etcd's user change, which makes its JWT stale",
         controls: vec![Control {
             without: "reauthentication",
             trial: Trial { setup, ..row.trial.clone() },

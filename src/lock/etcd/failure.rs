@@ -121,7 +121,8 @@ pub(super) fn malformed(what: &'static str) -> BackendError {
     BackendError::new(BackendErrorKind::Transient, what)
 }
 
-/// As the client tells it, with the causes of a status in their places: it would write them into its own text.
+/// As the client tells it, with the causes in their places: it would write those of a status into its own text, and
+/// leave out the others.
 #[derive(Debug)]
 struct Plain(Error);
 
@@ -129,6 +130,7 @@ impl std::fmt::Display for Plain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.0 {
             Error::GRpcStatus(status) => f.write_str(status.message()),
+            Error::TransportError(error) => error.fmt(f),
             error => error.fmt(f),
         }
     }
@@ -138,6 +140,7 @@ impl std::error::Error for Plain {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.0 {
             Error::GRpcStatus(status) => status.source(),
+            Error::TransportError(error) => error.source(),
             error => error.source(),
         }
     }
