@@ -152,12 +152,12 @@ pub async fn serve(
 fn answer(
     router: &TowerToHyperService<Router>,
     exchange: &Arc<Exchange>,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response, Infallible>> + use<> {
+    exchange.begin(request.version());
     let is_chunked = well_formed::is_chunked(request.headers());
     let answer = match well_formed::check(&request) {
         Ok(()) => {
-            let mut request = exchange.begin(request);
             own_head(&mut request);
             Either::Left(router.call(request))
         }
