@@ -211,7 +211,7 @@ mod tests {
                     client.read_exact(&mut vec![0; step]).await.expect("there is more");
                 }
             });
-            let written = io.write_all(&[b'x'; 10 * LEAST_BYTES]).await;
+            let written = io.write_all(&vec![b'x'; 10 * LEAST_BYTES]).await;
             assert_eq!(written.is_ok(), is_enough, "{step} bytes at once");
             reading.await.expect("all was read");
         }
