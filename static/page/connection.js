@@ -70,7 +70,7 @@ export class Connection {
 
   /** EventSource does not tell why it was refused: an item has a stream once a sale of it was started. */
   async #askWhy() {
-    const answer = await fetch(this.#url.replace("events", "stock")).catch(() => null);
+    const answer = await fetch(this.#url, { method: "HEAD" }).catch(() => null);
     this.#isUnsold = answer?.status === 404;
     if (this.#lostAt !== null) this.#lost();
   }
