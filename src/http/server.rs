@@ -54,8 +54,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, Debug)]
 pub struct ServerOptions {
     /// How long a client may take to send a request's head, counted from when the connection is
-    /// free for it, so also how long a connection may be idle; and how long a write may take without
-    /// any progress.
+    /// free for it, so also how long a connection may be idle; and how long a client may take to
+    /// read 16 KiB of its answers, or all that is left of them.
     pub header_timeout: Duration,
     /// How many connections may be open; more wait to be accepted.
     pub max_connections: usize,
