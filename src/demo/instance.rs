@@ -84,17 +84,26 @@ impl Instance {
         Ok(Self { port, child, program: shared.program.to_owned(), args })
     }
 
-    /// Starts it again, once it has ended, and waits until it can sell.
+    /// Starts it again, once it has ended, and waits until it answers.
     pub(crate) async fn start_again(&mut self, dir: &OwnedDir) -> Result<(), DemoError> {
         self.child = spawn(self.port, &self.program, &self.args, dir)?;
-        self.until_ready().await
+        self.until_live().await
     }
 
     /// Waits until it can sell.
     pub(crate) async fn until_ready(&mut self) -> Result<(), DemoError> {
+        self.until_ok("/readyz").await
+    }
+
+    /// Waits until it answers: there may be nothing that it can sell.
+    pub(crate) async fn until_live(&mut self) -> Result<(), DemoError> {
+        self.until_ok("/healthz").await
+    }
+
+    async fn until_ok(&mut self, path: &str) -> Result<(), DemoError> {
         let port = self.port;
         let is_ready = async || {
-            let answer = probe::http(Method::GET, port, "/readyz", "").await;
+            let answer = probe::http(Method::GET, port, path, "").await;
             answer.is_ok_and(|(status, _)| status == StatusCode::OK)
         };
         Ok(until_ready(&name(port), &mut self.child, START_TIMEOUT, is_ready).await?)

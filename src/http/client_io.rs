@@ -5,12 +5,10 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, HttpBody};
-use axum::http::{Request, Version};
-use hyper::body::{Frame, Incoming, SizeHint};
+use axum::http::Version;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
@@ -22,30 +20,28 @@ const FIRST_PROBE: Duration = Duration::from_millis(250);
 /// answers it with a reset, and the next one fails.
 const PROBE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
+/// How much of an answer a client has to take within the timeout, or else all that is left of it.
+const LEAST_BYTES: usize = 16 * 1024;
+
 /// What the connection's request has come to: shared by the socket and the service behind it.
 #[derive(Debug, Default)]
 pub(super) struct Exchange(AtomicU8);
 
 impl Exchange {
-    /// No whole request waits for an answer.
+    /// No request waits for an answer.
     const IDLE: u8 = 0;
     /// One does, of HTTP/1.0, which has no interim answers.
     const WAITS: u8 = 1;
     /// One does.
     const WAITS_AND_CAN_BE_PROBED: u8 = 2;
 
-    /// Follows `request` until its body was read: from then on an answer is owed.
-    pub(super) fn begin(self: &Arc<Self>, request: Request<Incoming>) -> Request<Body> {
-        let owed = match request.version() {
+    /// A request of this version has come, at least its head: an answer is owed.
+    pub(super) fn begin(&self, version: Version) {
+        let waits = match version {
             Version::HTTP_10 => Self::WAITS,
             _ => Self::WAITS_AND_CAN_BE_PROBED,
         };
-        if request.body().is_end_stream() {
-            self.0.store(owed, Ordering::Relaxed);
-            return request.map(Body::new);
-        }
-        let exchange = Arc::clone(self);
-        request.map(|incoming| Body::new(RequestBody { incoming, exchange, owed }))
+        self.0.store(waits, Ordering::Relaxed);
     }
 
     /// The answer is the connection's from now on.
@@ -58,40 +54,9 @@ impl Exchange {
     }
 }
 
-/// A body that tells its end.
-struct RequestBody {
-    incoming: Incoming,
-    exchange: Arc<Exchange>,
-    owed: u8,
-}
-
-impl HttpBody for RequestBody {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
-        if frame.is_none() {
-            self.exchange.0.store(self.owed, Ordering::Relaxed);
-        }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
-    }
-}
-
-/// The socket of one client.
+/// The socket of one client, read and written by one task.
 ///
-/// A write that makes no progress for the timeout fails, which ends the connection.
+/// A write fails, which ends the connection, if the client takes too little for the timeout.
 ///
 /// The end of what a client sends is kept from hyper while an answer is owed: hyper would take it for a
 /// client that has gone. TCP tells the two apart only when something is sent, hence [`PROBE`].
@@ -100,59 +65,48 @@ pub(super) struct ClientIo<S> {
     socket: S,
     exchange: Arc<Exchange>,
     write_timeout: Duration,
-    /// Ends when a write has waited for too long.
+    /// Ends when a client that does not take all has taken too little.
     stall: Option<Pin<Box<Sleep>>>,
+    /// How much it took since.
+    taken: usize,
     /// Whether hyper has begun to write and not flushed.
     is_writing: bool,
-    half_closed: Option<HalfClosed>,
-}
-
-/// The client sends nothing more, and waits for an answer.
-#[derive(Debug)]
-struct HalfClosed {
-    /// Who reads, and is told once the answer is written.
-    reader: Waker,
-    next_probe: Pin<Box<Sleep>>,
-    pause: Duration,
+    /// The client sends nothing more: the next probe, and the pause before it.
+    half_closed: Option<(Pin<Box<Sleep>>, Duration)>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ClientIo<S> {
     pub(super) fn new(socket: S, exchange: Arc<Exchange>, write_timeout: Duration) -> Self {
         let (stall, half_closed) = (None, None);
-        Self { socket, exchange, write_timeout, stall, is_writing: false, half_closed }
+        Self { socket, exchange, write_timeout, stall, taken: 0, is_writing: false, half_closed }
     }
 
     fn owes_answer(&self) -> bool {
         self.is_writing || !self.exchange.is(Exchange::IDLE)
     }
 
-    /// Fails in the place of a write that has made no progress for too long.
+    /// Fails in the place of a write that waits for a client which takes too little.
     fn bound<T>(
         &mut self,
         cx: &mut Context<'_>,
         progress: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        if progress.is_ready() {
-            self.stall = None;
-            return progress;
+        if progress.is_pending() {
+            let stall = self.stall.get_or_insert_with(|| Box::pin(sleep(self.write_timeout)));
+            ready!(stall.as_mut().poll(cx));
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
-        let stall = self.stall.get_or_insert_with(|| Box::pin(sleep(self.write_timeout)));
-        ready!(stall.as_mut().poll(cx));
-        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+        progress
     }
 
     /// Waits until the answer is written; fails if the client has gone.
     fn poll_half_closed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let half_closed = self.half_closed.get_or_insert_with(|| HalfClosed {
-            reader: cx.waker().clone(),
-            next_probe: Box::pin(sleep(FIRST_PROBE)),
-            pause: FIRST_PROBE,
-        });
-        half_closed.reader.clone_from(cx.waker());
+        let (next_probe, pause) =
+            self.half_closed.get_or_insert_with(|| (Box::pin(sleep(FIRST_PROBE)), FIRST_PROBE));
         loop {
-            ready!(half_closed.next_probe.as_mut().poll(cx));
-            half_closed.pause *= 2;
-            half_closed.next_probe.as_mut().reset(Instant::now() + half_closed.pause);
+            ready!(next_probe.as_mut().poll(cx));
+            *pause *= 2;
+            next_probe.as_mut().reset(Instant::now() + *pause);
             if self.is_writing || !self.exchange.is(Exchange::WAITS_AND_CAN_BE_PROBED) {
                 continue;
             }
@@ -193,18 +147,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientIo<S> {
     ) -> Poll<io::Result<usize>> {
         self.is_writing = true;
         let written = Pin::new(&mut self.socket).poll_write(cx, bytes);
-        self.bound(cx, written)
+        let written = ready!(self.bound(cx, written))?;
+        self.taken += written;
+        if self.taken >= LEAST_BYTES {
+            (self.stall, self.taken) = (None, 0);
+        }
+        Poll::Ready(Ok(written))
     }
 
     /// hyper flushes when it has written all that it had.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.socket).poll_flush(cx);
         ready!(self.bound(cx, flushed))?;
-        self.is_writing = false;
-        if !self.owes_answer()
-            && let Some(half_closed) = &self.half_closed
-        {
-            half_closed.reader.wake_by_ref();
+        (self.stall, self.taken, self.is_writing) = (None, 0, false);
+        if self.half_closed.is_some() && !self.owes_answer() {
+            // the same task reads, and is told of the end now
+            cx.waker().wake_by_ref();
         }
         Poll::Ready(Ok(()))
     }
@@ -242,17 +200,21 @@ mod tests {
         assert_eq!(began_at.elapsed(), TIMEOUT);
     }
 
+    /// Slowly, and not byte by byte.
     #[tokio::test(start_paused = true)]
     async fn a_client_that_reads_slowly_is_served() {
-        let (mut io, mut client) = pipe(Exchange::IDLE);
-        let reading = tokio::spawn(async move {
-            for _ in 0..640 {
-                sleep(TIMEOUT / 2).await;
-                client.read_u8().await.expect("the server writes on");
-            }
-        });
-        io.write_all(&[b'x'; 640]).await.expect("it is read, byte by byte");
-        reading.await.expect("all was read");
+        for (step, is_enough) in [(LEAST_BYTES, true), (1, false)] {
+            let (mut io, mut client) = pipe(Exchange::IDLE);
+            let reading = tokio::spawn(async move {
+                for _ in 0..10 {
+                    sleep(TIMEOUT * 9 / 10).await;
+                    client.read_exact(&mut vec![0; step]).await.expect("there is more");
+                }
+            });
+            let written = io.write_all(&vec![b'x'; 10 * LEAST_BYTES]).await;
+            assert_eq!(written.is_ok(), is_enough, "{step} bytes at once");
+            reading.await.expect("all was read");
+        }
     }
 
     /// The end is told when the answer is written, and not before.

@@ -54,8 +54,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, Debug)]
 pub struct ServerOptions {
     /// How long a client may take to send a request's head, counted from when the connection is
-    /// free for it, so also how long a connection may be idle; and how long a write may take without
-    /// any progress.
+    /// free for it, so also how long a connection may be idle; and how long a client may take to
+    /// read 16 KiB of its answers, or all that is left of them.
     pub header_timeout: Duration,
     /// How many connections may be open; more wait to be accepted.
     pub max_connections: usize,
@@ -152,12 +152,12 @@ pub async fn serve(
 fn answer(
     router: &TowerToHyperService<Router>,
     exchange: &Arc<Exchange>,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response, Infallible>> + use<> {
+    exchange.begin(request.version());
     let is_chunked = well_formed::is_chunked(request.headers());
     let answer = match well_formed::check(&request) {
         Ok(()) => {
-            let mut request = exchange.begin(request);
             own_head(&mut request);
             Either::Left(router.call(request))
         }

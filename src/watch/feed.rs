@@ -90,11 +90,13 @@ impl Feed {
                 messages: Messages::default(),
                 _connection: connection,
             }),
-            StatusCode::OK | StatusCode::NOT_FOUND => Err(FeedError::NoEvents { authority }),
+            StatusCode::OK => Err(FeedError::NoEvents { authority }),
             status => {
-                let detail = detail(answer.into_body()).await;
-                Err(if passes(status) {
+                let Problem { kind, detail } = problem(answer.into_body()).await;
+                Err(if passes(status) || kind == "unknown-item" {
                     FeedError::Busy { authority, status, detail }
+                } else if status == StatusCode::NOT_FOUND {
+                    FeedError::NoEvents { authority }
                 } else {
                     FeedError::Refused { authority, status, detail }
                 })
@@ -167,16 +169,23 @@ fn passes(status: StatusCode) -> bool {
     status.is_server_error() || for_now.contains(&status)
 }
 
-/// What an instance says of its refusal; nothing if it says nothing that is understood in time.
-async fn detail(body: Incoming) -> String {
-    #[derive(Deserialize)]
-    struct Problem {
-        detail: String,
-    }
+/// What an instance says of its refusal.
+#[derive(Default, Deserialize)]
+struct Problem {
+    #[serde(rename = "type")]
+    kind: String,
+    detail: String,
+}
+
+/// Nothing if it says nothing that is understood in time.
+async fn problem(body: Incoming) -> Problem {
     let body = timeout(ANSWER_TIMEOUT, Limited::new(body, REFUSAL_LIMIT).collect()).await;
     let body = body.ok().and_then(Result::ok).map(Collected::to_bytes).unwrap_or_default();
-    let problem: Option<Problem> = serde_json::from_slice(&body).ok();
-    problem.map_or_else(String::new, |problem| format!(" ({})", plain(&problem.detail)))
+    let mut problem: Problem = serde_json::from_slice(&body).unwrap_or_default();
+    if !problem.detail.is_empty() {
+        problem.detail = format!(" ({})", plain(&problem.detail));
+    }
+    problem
 }
 
 /// The data of a message; nothing in a comment.

@@ -16,6 +16,7 @@ export class Connection {
   #heardAt = null;
   #retry = RETRY_MS;
   #lostAt = null;
+  #isUnsold = false;
 
   /** Calls `on.message(message, isSnapshot)` for each message, and `on.status(status)` when the line changes. */
   constructor(url, on) {
@@ -48,6 +49,7 @@ export class Connection {
     }
     if (this.#lostAt !== null || isSnapshot) {
       this.#lostAt = null;
+      this.#isUnsold = false;
       this.#retry = RETRY_MS;
       this.#on.status({ state: "live" });
     }
@@ -63,7 +65,14 @@ export class Connection {
   /** Says so; what comes all the same is taken. */
   #lost() {
     this.#lostAt ??= this.#heardAt ?? Date.now();
-    this.#on.status({ state: "lost", since: this.#lostAt });
+    this.#on.status({ state: "lost", since: this.#lostAt, isUnsold: this.#isUnsold });
+  }
+
+  /** EventSource does not tell why it was refused: an item has a stream once a sale of it was started. */
+  async #askWhy() {
+    const answer = await fetch(this.#url, { method: "HEAD" }).catch(() => null);
+    this.#isUnsold = answer?.status === 404;
+    if (this.#lostAt !== null) this.#lost();
   }
 
   #broke() {
@@ -71,6 +80,7 @@ export class Connection {
     this.#source.onerror = null;
     this.#source.close();
     this.#lost();
+    this.#askWhy();
     setTimeout(() => this.open(), this.#retry);
     this.#retry = Math.min(this.#retry * 1.6, RETRY_MAX_MS);
   }

@@ -7,7 +7,7 @@ export function showLink(state) {
   const { link, now } = state;
   const instance = now?.instance ?? "this one";
   setData(byId("link"), "state", link.state);
-  setText(byId("link-text"), words(link.state, instance, now !== null));
+  setText(byId("link-text"), words(link, instance, now !== null));
   const isOld = link.state === "lost" && now !== null;
   setText(byId("link-age"), isOld ? `, figures ${duration(Date.now() - link.since)} old` : "");
   setData(document.body, "link", link.state);
@@ -15,8 +15,9 @@ export function showLink(state) {
   for (const name of document.querySelectorAll(".here")) setText(name, instance);
 }
 
-function words(state, instance, wasLive) {
+function words({ state, isUnsold }, instance, wasLive) {
   if (state === "live") return `live from instance ${instance}`;
   if (state === "connecting") return "connecting";
+  if (isUnsold) return "no sale of this item";
   return wasLive ? `${instance} does not answer` : "no answer yet, trying again";
 }

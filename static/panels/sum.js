@@ -15,6 +15,10 @@ const GUARDS = {
 const RULE = "Each unit is left or sold, and sold once: the two must always add up to the initial.";
 
 export function showSum({ now, link }) {
+  if (link.isUnsold) {
+    const item = new URLSearchParams(location.search).get("item");
+    setText(byId("sum-words"), `No sale was started.${startOf(item)}`);
+  }
   if (!now) return;
   const { stock } = now;
   const isOverdrawn = now.oversold > 0;
@@ -49,10 +53,13 @@ function showWords({ troubles, stock, demo, item }) {
   const isFirst = stock === null && missing;
   // a run sells the default item, whichever is watched
   const isDefault = item === "default";
-  const put = isDefault ? "PUT /stock" : `PUT /stock?item=${item}`;
-  const start = demo && isDefault ? " Choose something to try, and there is." : ` ${put} starts a sale.`;
+  const start = demo && isDefault ? " Choose something to try, and there is." : startOf(item);
   setData(byId("sum-words"), "tone", wrong && "bad");
   setText(byId("sum-words"), wrong?.text ?? (isFirst ? missing.text + start : RULE));
+}
+
+function startOf(item) {
+  return ` PUT /stock${item === "default" ? "" : `?item=${item}`} starts a sale.`;
 }
 
 function noSale(troubles) {

@@ -25,7 +25,7 @@ export function showTroubles(state) {
 }
 
 function connectionTrouble({ link, now }) {
-  if (link.state !== "lost") return [];
+  if (link.state !== "lost" || link.isUnsold) return [];
   if (!now) return [{ kind: "connection", text: NO_ANSWER }];
   const others = now.demo?.instances.filter((one) => !one.here && one.up) ?? [];
   const links = others.slice(0, MOST_LINKS).map((one) => (isReachable(one.url) ? one.url : one.instance));

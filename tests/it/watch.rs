@@ -268,6 +268,16 @@ async fn who_cannot_be_watched_is_not_asked_again() {
     assert!(error.contains("400 Bad Request (") && error.contains("item"), "{error}");
 }
 
+/// Goal: an item that is not sold yet is waited for, and followed once it is.
+#[tokio::test]
+async fn an_item_without_a_sale_is_waited_for() {
+    let shop = Shop::selling(r#"{"stock":5}"#).await;
+    let mut watch = Watch::start(&[&shop.url(), "--item", "tea"]);
+    watch.until(&["404 Not Found (", "tea"]).await;
+    shop.ask(Method::PUT, "/stock?item=tea", r#"{"stock":7}"#).await;
+    watch.until(&["stock 7 + lucky 0 = initial 7;"]).await;
+}
+
 /// Goal: output that cannot be written is an error; a reader that has gone away is none.
 #[cfg(target_os = "linux")]
 #[tokio::test]

@@ -50,13 +50,14 @@ impl Scene {
         Ok(())
     }
 
-    /// Starts an instance again that has ended, on its port.
+    /// Starts an instance again that has ended, on its port. What the fault has done to the store may keep it
+    /// from selling.
     pub(in crate::chaos) async fn start_again(&mut self, index: usize) -> Result<(), ChaosError> {
         let site = &self.sites[index];
         let port = site.instance.port;
         let (etcd, redis) = (site.etcd_proxies.as_slice(), site.redis_proxy.as_ref());
         let mut instance = self.start(&site.name, port, etcd, redis)?;
-        instance.until_ready().await?;
+        instance.until_live().await?;
         self.sites[index].instance = instance;
         Ok(())
     }

@@ -17,6 +17,10 @@ async fn a_phone_needs_no_sideways_scrolling() {
     page.screenshot("phone-empty").await;
     page.go(&format!("{}?item=tea", shop.url())).await;
     page.until_reads("#sum-words", "PUT /stock?item=tea starts a sale").await;
+    let sell_tea =
+        "await fetch('stock?item=tea', { method: 'PUT', body: JSON.stringify({ stock: 7 }) })";
+    page.run_async(sell_tea).await;
+    page.until_reads("#stock", "7").await;
     page.go(&shop.url()).await;
 
     shop.sell(1_000_000_000).await;
