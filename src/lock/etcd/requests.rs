@@ -3,18 +3,24 @@
 use std::time::Duration;
 
 use etcd_client::{
-    Client, Compare, CompareOp, GetOptions, KeyValue, PutOptions, ResponseHeader, Txn, TxnOp,
+    Client, Compare, CompareOp, GetOptions, KeyValue, LeaseGrantResponse, PutOptions,
+    ResponseHeader, Txn, TxnOp,
 };
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use super::endpoints::Answer;
-use super::failure::{claim_gone, malformed, names_no_user};
+use super::failure::{claim_gone, code, is_refused_with, malformed, names_no_user};
 use super::queue::Key;
+use super::queues::KeptBy;
 use super::ranges::{Ranges, first_of, list, member, whole_first_of};
 use super::{EtcdBackend, keys, token};
 use crate::lock::{
     BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, Place, QueueEntry,
     Released,
 };
+
+/// How many claims go over to another lease at a time.
+const MOST_MOVES: usize = 64;
 
 /// How many keys a try looks at if the queue is not empty: any claim among them decides.
 const SOME: i64 = 16;
@@ -53,6 +59,16 @@ impl EtcdBackend {
 
     pub(super) async fn grant_lease(&self, ttl: Duration) -> Result<Lease, BackendError> {
         self.check_user().await?;
+        let (granted, ttl) = self.ask_for_lease(ttl).await?;
+        let header = granted.header().ok_or_else(|| malformed("an answer without a header"))?;
+        self.queues.add_lease(granted.id());
+        Ok(Lease { id: granted.id(), ttl, cluster: ClusterId(header.cluster_id()) })
+    }
+
+    async fn ask_for_lease(
+        &self,
+        ttl: Duration,
+    ) -> Result<(LeaseGrantResponse, Duration), BackendError> {
         // whole seconds, rounded up: a lease that is shorter than asked for would surprise
         let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
         let seconds = i64::try_from(seconds.max(1))
@@ -60,19 +76,53 @@ impl EtcdBackend {
         let grant = |mut client: Client| async move { client.lease_grant(seconds, None).await };
         let granted = self.endpoints.ask(grant).await?.value;
         let ttl = u64::try_from(granted.ttl()).map_err(|_| malformed("a lease without a TTL"))?;
-        let header = granted.header().ok_or_else(|| malformed("an answer without a header"))?;
-        self.queues.add_lease(granted.id());
-        Ok(Lease {
-            id: granted.id(),
-            ttl: Duration::from_secs(ttl),
-            cluster: ClusterId(header.cluster_id()),
-        })
+        Ok((granted, Duration::from_secs(ttl)))
+    }
+
+    /// Renews the lease on which the session's claims hang. From 3.5.30 on etcd refuses that, and new keys on the
+    /// lease, for the sake of one key on it that the user may not write any more: then those that
+    /// it may go over to another lease, and the one that it may not ends with the old lease.
+    pub(super) async fn renew_lease(&self, lease: Lease) -> Result<Duration, BackendError> {
+        let mut kept_by = self.queues.kept_by(lease.id);
+        let renewed = Lease { id: kept_by.lease, ..lease };
+        let lives_for = match self.keep_alives.renew(&self.endpoints, renewed).await {
+            Err(error) if is_refused_with(&error, code::PERMISSION_DENIED) => {
+                tracing::warn!(lease = lease.id, "may not renew a lease: taking another one");
+                let (granted, ttl) = self.ask_for_lease(lease.ttl).await?;
+                kept_by = KeptBy { lease: granted.id(), has_all: false };
+                self.queues.set_kept_by(lease.id, kept_by);
+                ttl
+            }
+            renewed => renewed?,
+        };
+        if !kept_by.has_all {
+            let moves = self.queues.own_of(lease.id).into_iter();
+            let moves = moves.map(async |(name, key)| self.keep(&name, &key, kept_by.lease).await);
+            stream::iter(moves).buffer_unordered(MOST_MOVES).try_collect::<()>().await?;
+            self.queues.set_kept_by(lease.id, KeptBy { has_all: true, ..kept_by });
+        }
+        Ok(lives_for)
+    }
+
+    /// Has a claim hang on this lease, if it is there. One that the user may not write is given up.
+    async fn keep(&self, name: &str, key: &Key, lease: i64) -> Result<(), BackendError> {
+        let exists = Compare::create_revision(&**key, CompareOp::Greater, 0);
+        let options = PutOptions::new().with_lease(lease).with_ignore_value();
+        let txn = Txn::new().when([exists]).and_then([TxnOp::put(&**key, "", Some(options))]);
+        match self.endpoints.txn(&txn).await {
+            Err(error) if is_refused_with(&error, code::PERMISSION_DENIED) => {
+                self.queues.with(name, |queue| queue.forget(key));
+                Ok(())
+            }
+            kept => kept.map(drop),
+        }
     }
 
     pub(super) async fn revoke_lease(&self, lease: Lease) -> Result<(), BackendError> {
-        self.keep_alives.forget(lease.id);
+        let id = self.queues.kept_by(lease.id).lease;
+        self.keep_alives.forget(id);
         self.queues.remove_lease(lease.id);
-        let revoke = |mut client: Client| async move { client.lease_revoke(lease.id).await };
+        let revoke = |mut client: Client| async move { client.lease_revoke(id).await };
         match self.endpoints.ask(revoke).await {
             Err(error) if error.kind != BackendErrorKind::LeaseGone => Err(error),
             _ => Ok(()),
@@ -95,7 +145,7 @@ impl EtcdBackend {
             conditions.push(self.is_held(held));
             changes.push(TxnOp::delete(held.key(), None));
         }
-        changes.push(put(claim, &key));
+        changes.push(self.put(claim, &key));
         let mut reads = vec![TxnOp::get(key.as_str(), None)];
         let asks_first = self.must_ask_first(&claim.name);
         if asks_first {
@@ -107,8 +157,9 @@ impl EtcdBackend {
         let txn = Txn::new().when(conditions).and_then(changes).or_else(reads);
         let response = self.endpoints.txn(&txn).await?.value;
         let answers = Ranges::of(&response);
-        let own = answers.find(&key).map(KeyValue::create_revision);
-        let revision = own.ok_or_else(claim_gone)?;
+        let own = answers.find(&key).ok_or_else(claim_gone)?;
+        let revision = own.create_revision();
+        self.keep_on_lease(claim, own).await?;
         if let Some(held) = held {
             self.queues.with(&held.name, |queue| queue.released(&held.key()));
         }
@@ -140,13 +191,14 @@ impl EtcdBackend {
         let some = GetOptions::new().with_prefix().with_keys_only().with_limit(SOME);
         let txn = Txn::new()
             .when([is_empty])
-            .and_then([put(claim, &key), TxnOp::get(key.as_str(), None)])
+            .and_then([self.put(claim, &key), TxnOp::get(key.as_str(), None)])
             .or_else([TxnOp::get(prefix.as_str(), Some(some))]);
         let status = self.expect(claim, &key);
         let response = self.endpoints.txn(&txn).await?.value;
         let answers = Ranges::of(&response);
         if let Some(own) = answers.find(&key) {
             let revision = own.create_revision();
+            self.keep_on_lease(claim, own).await?;
             self.queues.with(&claim.name, |queue| queue.enqueued(&key, revision, true));
             return Ok(Some(Place { token: token(response.header(), revision)?, status }));
         }
@@ -173,6 +225,21 @@ impl EtcdBackend {
             }
         }
         Ok(Some(place))
+    }
+
+    fn put(&self, claim: &Claim, key: &str) -> TxnOp {
+        let lease = self.queues.kept_by(claim.lease).lease;
+        TxnOp::put(key, keys::value(claim), Some(PutOptions::new().with_lease(lease)))
+    }
+
+    /// Has a claim that was found to be there hang on the session's lease: another one may have taken its
+    /// place since the request was sent.
+    async fn keep_on_lease(&self, claim: &Claim, found: &KeyValue) -> Result<(), BackendError> {
+        let lease = self.queues.kept_by(claim.lease).lease;
+        if found.lease() == lease {
+            return Ok(());
+        }
+        self.keep(&claim.name, &found.key().into(), lease).await
     }
 
     /// Makes the claim known before its request is sent, and has its queue watched.
@@ -274,10 +341,6 @@ impl EtcdBackend {
             None => Ok(None),
         }
     }
-}
-
-fn put(claim: &Claim, key: &str) -> TxnOp {
-    TxnOp::put(key, keys::value(claim), Some(PutOptions::new().with_lease(claim.lease)))
 }
 
 fn entry(header: &ResponseHeader, kv: &KeyValue) -> Result<QueueEntry, BackendError> {
