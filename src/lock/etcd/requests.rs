@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use etcd_client::{
     Client, Compare, CompareOp, GetOptions, KeyValue, LeaseGrantResponse, PutOptions,
-    ResponseHeader, Txn, TxnOp,
+    ResponseHeader, Txn, TxnOp, TxnResponse,
 };
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 
@@ -155,9 +155,12 @@ impl EtcdBackend {
         // what was there already, from a request whose answer got lost; or nothing, if the claim that
         // was to be handed over is gone
         let txn = Txn::new().when(conditions).and_then(changes).or_else(reads);
-        let response = self.endpoints.txn(&txn).await?.value;
+        let response = self.ask_for_place(claim, &key, &txn).await?;
         let answers = Ranges::of(&response);
-        let own = answers.find(&key).ok_or_else(claim_gone)?;
+        let Some(own) = answers.find(&key) else {
+            self.queues.with(&claim.name, |queue| queue.released(&key));
+            return Err(claim_gone());
+        };
         let revision = own.create_revision();
         self.keep_on_lease(claim, own).await?;
         if let Some(held) = held {
@@ -194,7 +197,7 @@ impl EtcdBackend {
             .and_then([self.put(claim, &key), TxnOp::get(key.as_str(), None)])
             .or_else([TxnOp::get(prefix.as_str(), Some(some))]);
         let status = self.expect(claim, &key);
-        let response = self.endpoints.txn(&txn).await?.value;
+        let response = self.ask_for_place(claim, &key, &txn).await?;
         let answers = Ranges::of(&response);
         if let Some(own) = answers.find(&key) {
             let revision = own.create_revision();
@@ -225,6 +228,20 @@ impl EtcdBackend {
             }
         }
         Ok(Some(place))
+    }
+
+    /// Sends a transaction that puts a claim, which is forgotten if etcd refuses that.
+    async fn ask_for_place(
+        &self,
+        claim: &Claim,
+        key: &str,
+        txn: &Txn,
+    ) -> Result<TxnResponse, BackendError> {
+        let answer = self.endpoints.txn(txn).await;
+        if answer.as_ref().is_err_and(|error| error.kind != BackendErrorKind::Transient) {
+            self.queues.with(&claim.name, |queue| queue.released(key));
+        }
+        answer.map(|answer| answer.value)
     }
 
     fn put(&self, claim: &Claim, key: &str) -> TxnOp {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions, Permission};
+use etcd_client::{Client, ConnectOptions, GetOptions, Permission};
 use flash_sale::demo::{AuthTokens, EtcdOptions as ServerOptions, PrivateEtcd};
 use flash_sale::lock::{
     Backend, BackendError, BackendErrorKind, EtcdBackend, EtcdOptions, EtcdUser, Guard, LockError,
@@ -341,4 +341,27 @@ async fn a_wrong_password_is_no_storm() {
     }
     let authentications = metric(&etcd, "started", "Authenticate").await - before;
     assert!((1..5).contains(&authentications), "{authentications} authentications");
+}
+
+/// Goal: what a session holds is there, also when its user may do nothing any more: where etcd renews no
+/// lease then, the holder is told.
+#[tokio::test]
+async fn a_holder_that_may_do_nothing_is_told_if_its_lease_ends() {
+    let (etcd, mut root) = etcd_with_users().await;
+    allow(&mut root, "held").await;
+    let ttl = Duration::from_secs(4);
+    let mut options = EtcdOptions::new([etcd.endpoint()]);
+    options.user = Some(EtcdUser::new("app", "secret"));
+    let backend = Arc::new(EtcdBackend::new(options).unwrap());
+    let app = Session::open(Arc::clone(&backend) as Arc<dyn Backend>, SessionOptions::new(ttl));
+    let app = app.await.unwrap();
+    let held = app.mutex("held").unwrap().lock().await.unwrap();
+    assert!(is_refused(&app.mutex("other").unwrap().lock().await));
+    assert!(format!("{backend:?}").contains("claims: 1"), "nothing is kept of what was refused");
+
+    root.user_revoke_role("app", "app").await.unwrap();
+    tokio::time::sleep(2 * ttl).await;
+    let prefix = GetOptions::new().with_prefix();
+    let is_there = root.get("held/", Some(prefix)).await.unwrap().count() == 1;
+    assert_eq!(held.is_lost(), !is_there);
 }
