@@ -187,7 +187,8 @@ impl Core {
                 return Err(LockError::SessionLost { reason });
             }
             let is_over = began_at.elapsed() + pause >= self.lease.ttl;
-            if is_over && is_refused {
+            // a session that closes gives its lease back, or lets it end
+            if is_refused && (is_over || self.closing.is_cancelled()) {
                 tracing::warn!(
                     %claim, ?error,
                     "may not withdraw a claim: until its session ends, it blocks all that wait behind it"
@@ -239,8 +240,9 @@ impl Core {
         let mut pause = Duration::from_millis(20);
         loop {
             let Err(error) = self.backend.close(self.lease).await else { return Ok(()) };
-            // by then the lease has ended by itself
-            if began_at.elapsed() + pause >= self.lease.ttl {
+            // by then the lease has ended by itself; it also ends where nobody may revoke it
+            let is_over = began_at.elapsed() + pause >= self.lease.ttl;
+            if is_over || error.kind == BackendErrorKind::Permanent {
                 return Err(error);
             }
             sleep(pause).await;

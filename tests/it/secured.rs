@@ -72,6 +72,8 @@ async fn the_lock_over_mutual_tls() {
         let mutex = other.mutex(LOCK).unwrap();
         let waiter = tokio::spawn(async move { mutex.lock().await });
         etcd.rotate_password().await.unwrap();
+        // one that is asked to stop waits for its streams, and some for longer than a lease lives
+        etcd.kill().await.unwrap();
         etcd.restart().await.unwrap();
         first.unlock().await.unwrap();
         let second = within("the waiter is granted", waiter).await.unwrap().unwrap();

@@ -233,19 +233,27 @@ impl Endpoints {
     /// A client of one member.
     async fn client<'a>(&self, member: &'a Member) -> Result<&'a Client, BackendError> {
         // boxed, as it is needed once
-        member.client.get_or_try_init(|| Box::pin(self.connect(&member.url))).await
+        member.client.get_or_try_init(|| Box::pin(self.connect(member))).await
     }
 
     /// Makes a client on the backend's own runtime, where its connection's tasks then live.
-    async fn connect(&self, url: &str) -> Result<Client, BackendError> {
-        let (url, options) = (url.to_owned(), self.options.connect_options());
+    async fn connect(&self, member: &Member) -> Result<Client, BackendError> {
+        let mut latest = member.latest_authentication.lock().await;
+        // those who wait share the outcome of the attempt that they waited for
+        if let Some((ended_at, Err(error))) = &*latest
+            && ended_at.elapsed() < AUTHENTICATE_EVERY
+        {
+            return Err(error.clone());
+        }
+        let (url, options) = (member.url.clone(), self.options.connect_options());
         let connecting =
             self.runtime.spawn(async move { Client::connect([url], Some(options)).await });
         let client = match connecting.await {
             Ok(connected) => connected.map_err(backend_error)?,
             Err(ended) => return Err(BackendError::new(BackendErrorKind::Permanent, ended)),
         };
-        self.authenticate(client.clone()).await?;
-        Ok(client)
+        let outcome = self.authenticate(client.clone()).await;
+        *latest = Some((Instant::now(), outcome.clone()));
+        outcome.map(|()| client)
     }
 }

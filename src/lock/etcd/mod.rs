@@ -109,7 +109,7 @@ impl Backend for EtcdBackend {
     }
 
     fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
-        Box::pin(self.keep_alives.renew(&self.endpoints, lease))
+        Box::pin(self.renew_lease(lease))
     }
 
     fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {

@@ -143,7 +143,8 @@ impl NameQueue {
         self.forget(key.as_bytes());
     }
 
-    fn forget(&mut self, key: &[u8]) {
+    /// As [`released`](Self::released), by the key as etcd has it.
+    pub(super) fn forget(&mut self, key: &[u8]) {
         self.last_used = Instant::now();
         if let Some(own) = self.own.remove(key) {
             advance(&own.status, ClaimStatus::Gone);
@@ -171,11 +172,15 @@ impl NameQueue {
 
     /// Forgets the claims on this lease, which have ended with it or will.
     pub(super) fn remove_lease(&mut self, lease: &str) {
-        let begins = format!("{}{lease}-", self.prefix).into_bytes();
-        let ended: Vec<_> = self.own.keys().filter(|k| k.starts_with(&begins)).cloned().collect();
-        for key in ended {
+        for key in self.own_of(lease) {
             self.forget(&key);
         }
+    }
+
+    /// This process's claims on this lease.
+    pub(super) fn own_of(&self, lease: &str) -> Vec<Key> {
+        let begins = format!("{}{lease}-", self.prefix).into_bytes();
+        self.own.keys().filter(|key| key.starts_with(&begins)).cloned().collect()
     }
 
     /// The latest revision that this process knows to exist. No list that is asked for from now on

@@ -1,6 +1,6 @@
 //! All queues of one backend, shared by its requests and its watch.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
@@ -16,8 +16,16 @@ pub(super) struct Queues {
 #[derive(Debug, Default)]
 struct State {
     by_name: HashMap<Arc<str>, NameQueue>,
-    /// In hexadecimal, as in the keys.
-    leases: HashSet<String>,
+    /// Their ids in hexadecimal, as in the keys.
+    leases: HashMap<String, KeptBy>,
+}
+
+/// The lease on which the claims of a session hang: its own, or one that took its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct KeptBy {
+    pub(super) lease: i64,
+    /// Whether all claims of the session hang on it by now.
+    pub(super) has_all: bool,
 }
 
 impl Queues {
@@ -85,7 +93,27 @@ impl Queues {
     }
 
     pub(super) fn add_lease(&self, id: i64) {
-        self.state().leases.insert(format!("{id:x}"));
+        self.set_kept_by(id, KeptBy { lease: id, has_all: true });
+    }
+
+    pub(super) fn set_kept_by(&self, id: i64, kept_by: KeptBy) {
+        self.state().leases.insert(format!("{id:x}"), kept_by);
+    }
+
+    /// On which lease the claims of the lease `id` hang.
+    pub(super) fn kept_by(&self, id: i64) -> KeptBy {
+        let known = self.state().leases.get(&format!("{id:x}")).copied();
+        known.unwrap_or(KeptBy { lease: id, has_all: true })
+    }
+
+    /// This process's claims of the lease `id`: their locks' names and their keys.
+    pub(super) fn own_of(&self, id: i64) -> Vec<(Arc<str>, Key)> {
+        let (state, lease) = (self.state(), format!("{id:x}"));
+        let of_queue = |(name, queue): (&Arc<str>, &NameQueue)| {
+            let own = queue.own_of(&lease).into_iter();
+            own.map(|key| (Arc::clone(name), key)).collect::<Vec<_>>()
+        };
+        state.by_name.iter().flat_map(of_queue).collect()
     }
 
     /// Forgets a lease and all claims on it, which are gone or will be.
@@ -103,7 +131,7 @@ impl Queues {
     pub(super) fn orphans(&self, name: &str, mut keys: Vec<Key>) -> Vec<Key> {
         let state = self.state();
         let Some(queue) = state.by_name.get(name) else { return Vec::new() };
-        keys.retain(|key| queue.is_orphan(key, |lease| state.leases.contains(lease)));
+        keys.retain(|key| queue.is_orphan(key, |lease| state.leases.contains_key(lease)));
         keys
     }
 }

@@ -3,19 +3,24 @@
 use std::time::Duration;
 
 use etcd_client::{
-    Client, Compare, CompareOp, GetOptions, KeyValue, PutOptions, ResponseHeader, Txn, TxnOp,
-    TxnResponse,
+    Client, Compare, CompareOp, GetOptions, KeyValue, LeaseGrantResponse, PutOptions,
+    ResponseHeader, Txn, TxnOp, TxnResponse,
 };
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use super::endpoints::Answer;
-use super::failure::{claim_gone, malformed, names_no_user};
+use super::failure::{claim_gone, code, is_refused_with, malformed, names_no_user};
 use super::queue::Key;
+use super::queues::KeptBy;
 use super::ranges::{Ranges, first_of, list, member, whole_first_of};
 use super::{EtcdBackend, keys, token};
 use crate::lock::{
     BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, Place, QueueEntry,
     Released,
 };
+
+/// How many claims go over to another lease at a time.
+const MOST_MOVES: usize = 64;
 
 /// How many keys a try looks at if the queue is not empty: any claim among them decides.
 const SOME: i64 = 16;
@@ -54,6 +59,16 @@ impl EtcdBackend {
 
     pub(super) async fn grant_lease(&self, ttl: Duration) -> Result<Lease, BackendError> {
         self.check_user().await?;
+        let (granted, ttl) = self.ask_for_lease(ttl).await?;
+        let header = granted.header().ok_or_else(|| malformed("an answer without a header"))?;
+        self.queues.add_lease(granted.id());
+        Ok(Lease { id: granted.id(), ttl, cluster: ClusterId(header.cluster_id()) })
+    }
+
+    async fn ask_for_lease(
+        &self,
+        ttl: Duration,
+    ) -> Result<(LeaseGrantResponse, Duration), BackendError> {
         // whole seconds, rounded up: a lease that is shorter than asked for would surprise
         let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
         let seconds = i64::try_from(seconds.max(1))
@@ -61,19 +76,53 @@ impl EtcdBackend {
         let grant = |mut client: Client| async move { client.lease_grant(seconds, None).await };
         let granted = self.endpoints.ask(grant).await?.value;
         let ttl = u64::try_from(granted.ttl()).map_err(|_| malformed("a lease without a TTL"))?;
-        let header = granted.header().ok_or_else(|| malformed("an answer without a header"))?;
-        self.queues.add_lease(granted.id());
-        Ok(Lease {
-            id: granted.id(),
-            ttl: Duration::from_secs(ttl),
-            cluster: ClusterId(header.cluster_id()),
-        })
+        Ok((granted, Duration::from_secs(ttl)))
+    }
+
+    /// Renews the lease on which the session's claims hang. From 3.5.30 on etcd refuses that, and new keys on the
+    /// lease, for the sake of one key on it that the user may not write any more: then those that
+    /// it may go over to another lease, and the one that it may not ends with the old lease.
+    pub(super) async fn renew_lease(&self, lease: Lease) -> Result<Duration, BackendError> {
+        let mut kept_by = self.queues.kept_by(lease.id);
+        let renewed = Lease { id: kept_by.lease, ..lease };
+        let lives_for = match self.keep_alives.renew(&self.endpoints, renewed).await {
+            Err(error) if is_refused_with(&error, code::PERMISSION_DENIED) => {
+                tracing::warn!(lease = lease.id, "may not renew a lease: taking another one");
+                let (granted, ttl) = self.ask_for_lease(lease.ttl).await?;
+                kept_by = KeptBy { lease: granted.id(), has_all: false };
+                self.queues.set_kept_by(lease.id, kept_by);
+                ttl
+            }
+            renewed => renewed?,
+        };
+        if !kept_by.has_all {
+            let moves = self.queues.own_of(lease.id).into_iter();
+            let moves = moves.map(async |(name, key)| self.keep(&name, &key, kept_by.lease).await);
+            stream::iter(moves).buffer_unordered(MOST_MOVES).try_collect::<()>().await?;
+            self.queues.set_kept_by(lease.id, KeptBy { has_all: true, ..kept_by });
+        }
+        Ok(lives_for)
+    }
+
+    /// Has a claim hang on this lease, if it is there. One that the user may not write is given up.
+    async fn keep(&self, name: &str, key: &Key, lease: i64) -> Result<(), BackendError> {
+        let exists = Compare::create_revision(&**key, CompareOp::Greater, 0);
+        let options = PutOptions::new().with_lease(lease).with_ignore_value();
+        let txn = Txn::new().when([exists]).and_then([TxnOp::put(&**key, "", Some(options))]);
+        match self.endpoints.txn(&txn).await {
+            Err(error) if is_refused_with(&error, code::PERMISSION_DENIED) => {
+                self.queues.with(name, |queue| queue.forget(key));
+                Ok(())
+            }
+            kept => kept.map(drop),
+        }
     }
 
     pub(super) async fn revoke_lease(&self, lease: Lease) -> Result<(), BackendError> {
-        self.keep_alives.forget(lease.id);
+        let id = self.queues.kept_by(lease.id).lease;
+        self.keep_alives.forget(id);
         self.queues.remove_lease(lease.id);
-        let revoke = |mut client: Client| async move { client.lease_revoke(lease.id).await };
+        let revoke = |mut client: Client| async move { client.lease_revoke(id).await };
         match self.endpoints.ask(revoke).await {
             Err(error) if error.kind != BackendErrorKind::LeaseGone => Err(error),
             _ => Ok(()),
@@ -96,7 +145,8 @@ impl EtcdBackend {
             conditions.push(self.is_held(held));
             changes.push(TxnOp::delete(held.key(), None));
         }
-        changes.push(put(claim, &key));
+        let lease = self.queues.kept_by(claim.lease).lease;
+        changes.push(put(claim, &key, lease));
         // what was there already, from a request whose answer got lost; or nothing, if the claim that
         // was to be handed over is gone
         let mut otherwise = vec![TxnOp::get(key.as_str(), None)];
@@ -106,9 +156,13 @@ impl EtcdBackend {
             otherwise.push(first_of(&claim.name));
         }
         let txn = Txn::new().when(conditions).and_then(changes).or_else(otherwise);
-        let response = self.endpoints.txn(&txn).await?.value;
+        let response = self.ask_for_place(claim, &key, &txn).await?;
         let answers = Ranges::of(&response);
-        let revision = created_at(&response, &answers, &key).ok_or_else(claim_gone)?;
+        let Some((revision, lease)) = created_at(&response, &answers, &key, lease) else {
+            self.queues.with(&claim.name, |queue| queue.released(&key));
+            return Err(claim_gone());
+        };
+        self.keep_on_lease(claim, &key, lease).await?;
         if let Some(held) = held {
             self.queues.with(&held.name, |queue| queue.released(&held.key()));
         }
@@ -138,14 +192,16 @@ impl EtcdBackend {
         let prefix = keys::prefix(&claim.name);
         let is_empty = Compare::create_revision(prefix.as_str(), CompareOp::Equal, 0).with_prefix();
         let some = GetOptions::new().with_prefix().with_keys_only().with_limit(SOME);
+        let lease = self.queues.kept_by(claim.lease).lease;
         let txn = Txn::new()
             .when([is_empty])
-            .and_then([put(claim, &key)])
+            .and_then([put(claim, &key, lease)])
             .or_else([TxnOp::get(prefix.as_str(), Some(some))]);
         let status = self.expect(claim, &key);
-        let response = self.endpoints.txn(&txn).await?.value;
+        let response = self.ask_for_place(claim, &key, &txn).await?;
         let answers = Ranges::of(&response);
-        if let Some(revision) = created_at(&response, &answers, &key) {
+        if let Some((revision, lease)) = created_at(&response, &answers, &key, lease) {
+            self.keep_on_lease(claim, &key, lease).await?;
             self.queues.with(&claim.name, |queue| queue.enqueued(&key, revision, true));
             return Ok(Some(Place { token: token(response.header(), revision)?, status }));
         }
@@ -172,6 +228,35 @@ impl EtcdBackend {
             }
         }
         Ok(Some(place))
+    }
+
+    /// Sends a transaction that puts a claim, which is forgotten if etcd refuses that.
+    async fn ask_for_place(
+        &self,
+        claim: &Claim,
+        key: &str,
+        txn: &Txn,
+    ) -> Result<TxnResponse, BackendError> {
+        let answer = self.endpoints.txn(txn).await;
+        if answer.as_ref().is_err_and(|error| error.kind != BackendErrorKind::Transient) {
+            self.queues.with(&claim.name, |queue| queue.released(key));
+        }
+        answer.map(|answer| answer.value)
+    }
+
+    /// Has a claim that hangs on `lease` hang on that of its session: another one may have taken its place
+    /// since the request was sent.
+    async fn keep_on_lease(
+        &self,
+        claim: &Claim,
+        key: &str,
+        lease: i64,
+    ) -> Result<(), BackendError> {
+        let current = self.queues.kept_by(claim.lease).lease;
+        if lease == current {
+            return Ok(());
+        }
+        self.keep(&claim.name, &key.as_bytes().into(), current).await
     }
 
     /// Makes the claim known before its request is sent, and has its queue watched.
@@ -275,16 +360,22 @@ impl EtcdBackend {
     }
 }
 
-fn put(claim: &Claim, key: &str) -> TxnOp {
-    TxnOp::put(key, keys::value(claim), Some(PutOptions::new().with_lease(claim.lease)))
+fn put(claim: &Claim, key: &str, lease: i64) -> TxnOp {
+    TxnOp::put(key, keys::value(claim), Some(PutOptions::new().with_lease(lease)))
 }
 
-/// The revision at which a transaction put the key, or at which it found that it was put.
-fn created_at(response: &TxnResponse, answers: &Ranges, key: &str) -> Option<i64> {
+/// The revision at which a transaction put the key on this lease; or at which it found that it was put,
+/// and on which lease.
+fn created_at(
+    response: &TxnResponse,
+    answers: &Ranges,
+    key: &str,
+    lease: i64,
+) -> Option<(i64, i64)> {
     if response.succeeded() {
-        return response.header().map(ResponseHeader::revision);
+        return response.header().map(|header| (header.revision(), lease));
     }
-    answers.find(key).map(KeyValue::create_revision)
+    answers.find(key).map(|own| (own.create_revision(), own.lease()))
 }
 
 fn entry(header: &ResponseHeader, kv: &KeyValue) -> Result<QueueEntry, BackendError> {

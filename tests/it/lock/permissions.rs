@@ -4,11 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions, Permission};
+use etcd_client::{Client, ConnectOptions, GetOptions, Permission};
 use flash_sale::demo::{AuthTokens, EtcdOptions as ServerOptions, PrivateEtcd};
 use flash_sale::lock::{
-    BackendError, BackendErrorKind, EtcdBackend, EtcdOptions, EtcdUser, Guard, LockError, Session,
-    SessionOptions,
+    Backend, BackendError, BackendErrorKind, EtcdBackend, EtcdOptions, EtcdUser, Guard, LockError,
+    Session, SessionOptions,
 };
 
 use super::lab::{metric, queue_length, queue_of};
@@ -30,7 +30,7 @@ pub(super) async fn allow(root: &mut Client, lock: &str) {
     root.role_grant_permission("app", keys).await.unwrap();
 }
 
-async fn forbid(root: &mut Client, lock: &str) {
+pub(super) async fn forbid(root: &mut Client, lock: &str) {
     let keys = etcd_client::RoleRevokePermissionOptions::new().with_prefix();
     root.role_revoke_permission("app", format!("{lock}/"), Some(keys)).await.unwrap();
 }
@@ -274,4 +274,94 @@ async fn a_waiter_that_may_not_look_is_told() {
     etcd.kill().await.unwrap();
     etcd.restart().await.unwrap();
     assert!(within("the waiter is told", waiter).await.unwrap().is_err());
+}
+
+/// Goal: a name whose permission goes while it is held and waited for costs its session no other name, and
+/// comes back with its permission. From 3.5.30 on, etcd renews no lease with a key that the user may not
+/// write, and puts no key on it.
+#[tokio::test]
+async fn a_name_that_is_taken_away_costs_no_other() {
+    let (etcd, mut root) = etcd_with_users().await;
+    for name in ["kept", "new", "taken"] {
+        allow(&mut root, name).await;
+    }
+    let ttl = Duration::from_secs(4);
+    let mut options = EtcdOptions::new([etcd.endpoint()]);
+    options.user = Some(EtcdUser::new("app", "secret"));
+    let backend = Arc::new(EtcdBackend::new(options).unwrap());
+    let app = Session::open(backend, SessionOptions::new(ttl)).await.unwrap();
+    let kept = app.mutex("kept").unwrap().lock().await.unwrap();
+    let taken = app.mutex("taken").unwrap().lock().await.unwrap();
+    let mutex = session_of("app", &etcd).await.mutex("taken").unwrap();
+    let waiting = mutex.clone();
+    let waiter = tokio::spawn(async move { waiting.lock().await });
+    queue_length(&mutex, 2).await;
+
+    forbid(&mut root, "taken").await;
+    let unlocking = tokio::spawn(taken.unlock());
+    tokio::time::sleep(2 * ttl).await;
+    assert_eq!(app.lost_reason(), None, "its lease is renewed");
+    within("a new name", app.mutex("new").unwrap().lock()).await.unwrap().unlock().await.unwrap();
+
+    allow(&mut root, "taken").await;
+    drop(within("the release ends", unlocking).await.unwrap());
+    drop(within("the waiter is granted, or told", waiter).await.unwrap());
+    drop(within("it is granted again", mutex.lock()).await.unwrap());
+    assert!(!kept.is_lost());
+    kept.unlock().await.unwrap();
+}
+
+/// Goal: a claim that may not be withdrawn does not hold up the end of its session.
+#[tokio::test]
+async fn a_session_closes_with_a_claim_that_it_may_not_withdraw() {
+    let (etcd, mut root) = etcd_with_users().await;
+    allow(&mut root, "taken").await;
+    let app = session_of("app", &etcd).await;
+    let taken = app.mutex("taken").unwrap().lock().await.unwrap();
+    forbid(&mut root, "taken").await;
+    drop(taken);
+    // twice its TTL would be longer
+    assert!(within("it closes", app.close()).await.is_err(), "its lease may not be revoked");
+}
+
+/// Goal: a password that is wrong is tried now and then, however many requests need it.
+#[tokio::test]
+async fn a_wrong_password_is_no_storm() {
+    let (etcd, _root) = etcd_with_users().await;
+    let before = metric(&etcd, "started", "Authenticate").await;
+    let mut options = EtcdOptions::new([etcd.endpoint()]);
+    options.user = Some(EtcdUser::new("app", "wrong"));
+    let backend = Arc::new(EtcdBackend::new(options).unwrap());
+    let open = |_| {
+        let options = SessionOptions::new(Duration::from_secs(20));
+        tokio::spawn(Session::open(Arc::clone(&backend) as Arc<dyn Backend>, options))
+    };
+    for opened in (0..50).map(open).collect::<Vec<_>>() {
+        assert!(within("it is refused", opened).await.unwrap().is_err());
+    }
+    let authentications = metric(&etcd, "started", "Authenticate").await - before;
+    assert!((1..5).contains(&authentications), "{authentications} authentications");
+}
+
+/// Goal: what a session holds is there, also when its user may do nothing any more: where etcd renews no
+/// lease then, the holder is told.
+#[tokio::test]
+async fn a_holder_that_may_do_nothing_is_told_if_its_lease_ends() {
+    let (etcd, mut root) = etcd_with_users().await;
+    allow(&mut root, "held").await;
+    let ttl = Duration::from_secs(4);
+    let mut options = EtcdOptions::new([etcd.endpoint()]);
+    options.user = Some(EtcdUser::new("app", "secret"));
+    let backend = Arc::new(EtcdBackend::new(options).unwrap());
+    let app = Session::open(Arc::clone(&backend) as Arc<dyn Backend>, SessionOptions::new(ttl));
+    let app = app.await.unwrap();
+    let held = app.mutex("held").unwrap().lock().await.unwrap();
+    assert!(is_refused(&app.mutex("other").unwrap().lock().await));
+    assert!(format!("{backend:?}").contains("claims: 1"), "nothing is kept of what was refused");
+
+    root.user_revoke_role("app", "app").await.unwrap();
+    tokio::time::sleep(2 * ttl).await;
+    let prefix = GetOptions::new().with_prefix();
+    let is_there = root.get("held/", Some(prefix)).await.unwrap().count() == 1;
+    assert_eq!(held.is_lost(), !is_there);
 }
