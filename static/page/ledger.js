@@ -1,4 +1,4 @@
-// Whether the orders are written down. Without the etcd lock they are not: the numbers are all that is known then.
+// Whether the orders are written down. Under these guards they are not: the numbers are all that is known then.
 
 const WITHOUT = new Set(["none", "local", "etcd-rpc"]);
 

@@ -23,10 +23,17 @@ struct Pair {
 
 impl Pair {
     async fn start() -> Self {
+        Self::start_beside(&[]).await
+    }
+
+    /// Two that are told of these instances as well.
+    async fn start_beside(others: &[&str]) -> Self {
         let ports: [u16; 2] = ports::free_ports().unwrap();
         let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
         let lock_name = fresh_lock_name();
-        let urls = ports.map(|port| format!("http://127.0.0.1:{port}")).join(",");
+        let own = ports.map(|port| format!("http://127.0.0.1:{port}"));
+        let urls = own.iter().map(String::as_str).chain(others.iter().copied());
+        let urls = urls.collect::<Vec<_>>().join(",");
         let start = |port: u16| {
             Command::new(env!("CARGO_BIN_EXE_flash-sale"))
                 .args(["serve", "--demo", "--listen", &format!("127.0.0.1:{port}")])
@@ -278,6 +285,19 @@ async fn other_sites_are_kept_out() {
     }
     let demo = pair.json(1, "GET /demo", &json!({})).await;
     assert!(demo["instances"].as_array().unwrap().iter().all(|i| i["up"] == true), "{demo}");
+}
+
+/// Instances that know each other by names, as in containers, may call each other; under any other name it is
+/// another site.
+#[tokio::test]
+async fn instances_are_called_by_the_names_they_were_given() {
+    let pair = Pair::start_beside(&["http://shop-3.invalid:9"]).await;
+    for (host, status) in [("shop-3.invalid:9", 200), ("shop-4.invalid:9", 403)] {
+        let mut connection = Connection::open(([127, 0, 0, 1], pair.ports[0]).into()).await;
+        let line = "GET /demo?only=here HTTP/1.1";
+        connection.send(format!("{line}\r\nHost: {host}\r\n\r\n")).await;
+        assert_eq!(connection.answer().await.status, status, "{host}");
+    }
 }
 
 /// Without `--demo` there are no controls.

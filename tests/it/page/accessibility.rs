@@ -112,8 +112,7 @@ async fn an_empty_page_is_accessible() {
 #[tokio::test]
 async fn a_full_page_is_accessible() {
     let demo = Demo::start().await;
-    let page = Tab::open(&demo.url(), DESKTOP).await;
-    page.until_reads("#link-text", "live").await;
+    let page = demo.live_page().await;
     page.click("#preset-lock").await;
     page.until_reads("#verdict-title", "Correct").await;
     assert_is_told_well(&page).await;

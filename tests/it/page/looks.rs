@@ -182,8 +182,7 @@ const FOLLOW_PLACES: &str = "
 #[tokio::test]
 async fn the_keyboard_is_enough() {
     let demo = Demo::start().await;
-    let page = Tab::open(&demo.url(), DESKTOP).await;
-    page.until_reads("#link-text", "live").await;
+    let page = demo.live_page().await;
     let (tab, enter, space) = ("\u{e004}", "\u{e007}", " ");
     let mut reached = Vec::new();
     for _ in 0..60 {

@@ -166,8 +166,7 @@ async fn a_page_opened_without_redis_knows_of_no_sale() {
 #[tokio::test]
 async fn a_page_without_its_instance_links_to_another() {
     let demo = Demo::start().await;
-    let page = Tab::open(&demo.url(), DESKTOP).await;
-    page.until_reads("#link-text", "live").await;
+    let page = demo.live_page().await;
     page.run("document.querySelector('.by-hand').open = true").await;
     page.until_reads("#kills button", "(serves this page)").await;
     page.click("#kills button").await;

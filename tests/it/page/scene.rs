@@ -8,6 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
+use super::browser::{DESKTOP, Tab};
 use crate::support::{eventually, within};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_flash-sale");
@@ -47,6 +48,13 @@ impl Demo {
 
     pub(super) fn url(&self) -> String {
         url(self.port)
+    }
+
+    /// Its page, once it shows the sale as it goes.
+    pub(super) async fn live_page(&self) -> Tab {
+        let page = Tab::open(&self.url(), DESKTOP).await;
+        page.until_reads("#link-text", "live").await;
+        page
     }
 }
 

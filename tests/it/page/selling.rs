@@ -37,8 +37,7 @@ impl Tab {
 #[tokio::test]
 async fn with_the_lock_the_sale_is_right() {
     let demo = Demo::start().await;
-    let page = Tab::open(&demo.url(), DESKTOP).await;
-    page.until_reads("#link-text", "live").await;
+    let page = demo.live_page().await;
     page.click("#preset-lock").await;
     page.until_reads("#verdict-title", "Correct").await;
     page.until_reads("#verdict-run", "300 units, 500 buyers, the etcd lock").await;
@@ -68,8 +67,7 @@ async fn with_the_lock_the_sale_is_right() {
 #[tokio::test]
 async fn without_a_lock_the_page_says_how_many_were_sold_too_many() {
     let demo = Demo::start().await;
-    let page = Tab::open(&demo.url(), DESKTOP).await;
-    page.until_reads("#link-text", "live").await;
+    let page = demo.live_page().await;
     for guard in ["none", "local"] {
         page.click(&format!("#preset-{guard}")).await;
         page.until_reads(
@@ -102,15 +100,21 @@ async fn without_a_lock_the_page_says_how_many_were_sold_too_many() {
     page.assert_no_complaints().await;
 }
 
-/// Goal: a sale whose lock leaves no claims to be seen and no ledger says so, and does not say that etcd is away.
-#[tokio::test]
-async fn what_a_sale_keeps_no_record_of_is_said() {
-    let shop = Shop::empty(&["--demo", "--lock", "etcd-rpc"]).await;
+/// A page that shows a sale that began under this lock, and its first order.
+async fn one_sold_under(lock: &str) -> (Shop, Tab) {
+    let shop = Shop::empty(&["--demo", "--lock", lock]).await;
     shop.sell(5).await;
     let page = Tab::open(&shop.url(), DESKTOP).await;
     page.until_reads("#stock", "5").await;
     page.run_async("await fetch('stock/reduce', { method: 'POST' })").await;
     page.until_reads("#lucky", "1").await;
+    (shop, page)
+}
+
+/// Goal: a sale whose lock leaves no claims to be seen and no ledger says so, and does not say that etcd is away.
+#[tokio::test]
+async fn what_a_sale_keeps_no_record_of_is_said() {
+    let (_shop, page) = one_sold_under("etcd-rpc").await;
     page.until_reads("#orders-none", "no ledger").await;
     page.until_reads("#rate-all", "all instances").await;
     page.until_reads("#holder-name", "etcd's own lock").await;
@@ -125,12 +129,7 @@ async fn what_a_sale_keeps_no_record_of_is_said() {
 /// Goal: a sale whose queue is not watched says so, and neither that etcd is away nor that nobody held the lock.
 #[tokio::test]
 async fn a_queue_that_is_not_watched_is_not_taken_for_an_outage() {
-    let shop = Shop::empty(&["--demo", "--lock", "etcd-recipe"]).await;
-    shop.sell(5).await;
-    let page = Tab::open(&shop.url(), DESKTOP).await;
-    page.until_reads("#stock", "5").await;
-    page.run_async("await fetch('stock/reduce', { method: 'POST' })").await;
-    page.until_reads("#lucky", "1").await;
+    let (_shop, page) = one_sold_under("etcd-recipe").await;
     page.until_reads("#holder-name", "queues in etcd for itself").await;
     page.until_reads("#lock-words", "not watched here").await;
     page.until_reads("#timeline-note", "no tenures").await;
@@ -145,8 +144,7 @@ async fn a_queue_that_is_not_watched_is_not_taken_for_an_outage() {
 #[tokio::test]
 async fn a_sale_of_ones_own() {
     let demo = Demo::start().await;
-    let page = Tab::open(&demo.url(), DESKTOP).await;
-    page.until_reads("#link-text", "live").await;
+    let page = demo.live_page().await;
     let before = page.stock().await;
     for (units, buyers) in [("-1", "20"), ("1.5", "20"), ("7", "0"), ("7", "")] {
         page.fill("#units", units).await;
@@ -181,8 +179,7 @@ async fn a_sale_of_ones_own() {
 #[tokio::test]
 async fn a_paused_holder_meets_the_fence_or_does_not() {
     let demo = Demo::start().await;
-    let page = Tab::open(&demo.url(), DESKTOP).await;
-    page.until_reads("#link-text", "live").await;
+    let page = demo.live_page().await;
     page.run(
         "window.seen = [];
          const look = () => {
@@ -217,8 +214,7 @@ async fn a_paused_holder_meets_the_fence_or_does_not() {
 #[tokio::test]
 async fn a_killed_instance_is_seen_to_go() {
     let demo = Demo::start().await;
-    let page = Tab::open(&demo.url(), DESKTOP).await;
-    page.until_reads("#link-text", "live").await;
+    let page = demo.live_page().await;
     page.click("#preset-kill").await;
     page.until_reads("#verdict-run", "was killed").await;
     page.run("document.querySelector('.by-hand').open = true").await;
@@ -234,8 +230,7 @@ async fn a_killed_instance_is_seen_to_go() {
 #[tokio::test]
 async fn a_killed_instance_is_seen_to_come_back() {
     let demo = Demo::start().await;
-    let page = Tab::open(&demo.url(), DESKTOP).await;
-    page.until_reads("#link-text", "live").await;
+    let page = demo.live_page().await;
     page.run("document.querySelector('.by-hand').open = true").await;
     let other = demo.port + 10;
     page.until_reads("#kills button:nth-child(2)", &format!("Kill {other}")).await;
