@@ -67,6 +67,23 @@ pub(super) async fn silent(port: u16, count: usize) -> Silent {
     Silent { opened: u64::try_from(count).unwrap_or(u64::MAX), harm }
 }
 
+/// Asks for a large file again and again, reads no answer, and expects to be cut off.
+pub(super) async fn deaf(port: u16, count: usize) -> Option<String> {
+    let requests = b"GET /static/style/panels.css HTTP/1.1\r\nhost: flood\r\n\r\n".repeat(100);
+    let reads_nothing = async |_| {
+        let Ok(mut connection) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await else {
+            return;
+        };
+        // stands still once the instance reads no more, and fails once it has closed
+        while connection.write_all(&requests).await.is_ok() {}
+    };
+    let cut_off = (0..count).map(reads_nothing);
+    let cut_off = timeout(CLOSED_WITHIN, futures_util::future::join_all(cut_off)).await;
+    cut_off.err().map(|_| {
+        format!("of {count} clients that read nothing, some were connected after {CLOSED_WITHIN:?}")
+    })
+}
+
 /// Sends a head of 1 MB, and expects it to be refused.
 pub(super) async fn headers(port: u16) -> Option<String> {
     let mut head = b"GET /stock HTTP/1.1\r\nhost: flood\r\nx-large: ".to_vec();

@@ -91,7 +91,7 @@ fn flooded() -> Row {
     };
     Row {
         name: "clients-flood",
-        fault: "10,000 connections that send nothing; 1 MB headers; 1 GB bodies",
+        fault: "10,000 connections that send nothing, 50 that read nothing; 1 MB headers; 1 GB bodies",
         controls: vec![Control {
             without: "limits",
             trial: Trial {
@@ -150,12 +150,17 @@ async fn cut_clients(scene: &mut Scene) -> Result<(), ChaosError> {
 /// All at once against one instance; the others' orders go to it as well.
 async fn flood_instances(scene: &mut Scene) -> Result<(), ChaosError> {
     const SILENT: usize = 10_000;
+    const DEAF: usize = 50;
     while scene.next_round().await {
         let port = scene.sites[scene.random.clone().below(scene.sites.len())].instance.port;
-        let (silent, headers, body) =
-            tokio::join!(flood::silent(port, SILENT), flood::headers(port), flood::body(port));
+        let (silent, deaf, headers, body) = tokio::join!(
+            flood::silent(port, SILENT),
+            flood::deaf(port, DEAF),
+            flood::headers(port),
+            flood::body(port)
+        );
         scene.evidence.saw("silent connections", silent.opened);
-        for sentence in silent.harm.into_iter().chain(headers).chain(body) {
+        for sentence in silent.harm.into_iter().chain(deaf).chain(headers).chain(body) {
             scene.evidence.complain("limits", sentence);
         }
     }
