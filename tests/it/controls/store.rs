@@ -4,13 +4,13 @@
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
-use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client};
+use etcd_client::AlarmAction;
 use flash_sale::demo::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 use serde_json::json;
 use tokio::time::timeout;
 
 use super::program::Program;
-use crate::support::etcd::{fresh_lock_name, session, shared_endpoint};
+use crate::support::etcd::{fresh_lock_name, no_space, session, shared_endpoint};
 use crate::support::eventually;
 use crate::support::store::{Raw, fresh_database};
 use flash_sale::demo::Proxy;
@@ -112,19 +112,11 @@ async fn while_etcd_is_full(flags: &[&str]) -> u16 {
     let redis = fresh_database().await;
     let program = Program::start(&etcd.endpoint(), &redis, "lock", flags).await;
     let () = Raw::connect(&redis).await.run("SET stock 10").await;
-    let mut client = Client::connect([etcd.endpoint()], None).await.unwrap();
-    let member = client.status().await.unwrap().header().unwrap().member_id();
-    // etcd raises it itself when its quota is used up; an operator may raise it as well
-    let mut alarm = async |action| {
-        let mut options = AlarmOptions::new();
-        options.with_member(member);
-        client.alarm(action, AlarmType::Nospace, Some(options)).await.unwrap();
-    };
-    alarm(AlarmAction::Activate).await;
+    no_space(&etcd.endpoint(), AlarmAction::Activate).await;
     let mut order = program.send_order("a").await;
     // far longer than a refusal takes
     let early = timeout(Duration::from_secs(2), order.answer()).await;
-    alarm(AlarmAction::Deactivate).await;
+    no_space(&etcd.endpoint(), AlarmAction::Deactivate).await;
     match early {
         Ok(answer) => answer.status,
         Err(_) => order.answer().await.status,

@@ -2,14 +2,14 @@
 //! that can is ready, whatever else is wrong. Method: servers of the test's own where something is done to
 //! them; `GET /readyz` is asked.
 
-use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client};
+use etcd_client::{AlarmAction, Client};
 use flash_sale::demo::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 use flash_sale::inventory::{Inventory, InventoryOptions, Item};
 use flash_sale::lock::{ClusterId, Token};
 use serde_json::{Value, json};
 
 use super::shop::{Shop, ShopOptions};
-use crate::support::etcd::shared_endpoint;
+use crate::support::etcd::{no_space, shared_endpoint};
 use crate::support::eventually;
 use crate::support::store::fresh_database;
 
@@ -125,16 +125,9 @@ async fn an_etcd_without_space_is_in_the_way() {
     let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
     let shop = Shop::at(etcd.endpoint(), fresh_database().await, ShopOptions::default());
     until_ready(&shop).await;
-    let mut client = Client::connect([etcd.endpoint()], None).await.unwrap();
-    let member = client.status().await.unwrap().header().unwrap().member_id();
-    let mut alarm = async |action| {
-        let mut options = AlarmOptions::new();
-        options.with_member(member);
-        client.alarm(action, AlarmType::Nospace, Some(options)).await.unwrap();
-    };
-    alarm(AlarmAction::Activate).await;
+    no_space(&etcd.endpoint(), AlarmAction::Activate).await;
     until_unready(&shop, 503, "lock-unavailable").await;
-    alarm(AlarmAction::Deactivate).await;
+    no_space(&etcd.endpoint(), AlarmAction::Deactivate).await;
     until_ready(&shop).await;
 }
 

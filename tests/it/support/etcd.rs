@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client};
 use flash_sale::demo::server::find_program;
 use flash_sale::demo::{EtcdOptions, PrivateEtcd};
 use flash_sale::lock::{self, EtcdBackend, Session, SessionKeeper, SessionOptions};
@@ -23,6 +24,15 @@ pub(crate) async fn shared_endpoint() -> String {
 pub(crate) fn etcdctl() -> PathBuf {
     let etcd = find_program("FLASH_SALE_ETCD", &["etcd"]);
     etcd.expect("etcd is installed by `make setup`").with_file_name("etcdctl")
+}
+
+/// Has etcd be out of space, or no more. It raises the alarm itself when its quota is used up; an operator
+/// may raise it as well.
+pub(crate) async fn no_space(endpoint: &str, action: AlarmAction) {
+    let mut client = Client::connect([endpoint], None).await.unwrap();
+    let mut options = AlarmOptions::new();
+    options.with_member(client.status().await.unwrap().header().unwrap().member_id());
+    client.alarm(action, AlarmType::Nospace, Some(options)).await.unwrap();
 }
 
 /// A lock name that no other test uses.
