@@ -13,7 +13,7 @@
 //! waiter makes no request of its own: one watch stream for all queues tells when it is granted. In memory,
 //! a name that is held takes about 5 KiB (10,000 of them: 48 MiB), and a waiter 16 to 18 KiB, its caller's task
 //! included. Four queues a second are read again, however many there are. The allocator keeps much of what
-//! was used at the most, for later use.
+//! was used at the most.
 
 mod endpoints;
 mod failure;
