@@ -52,17 +52,15 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
 use serde::Serialize;
 
-use crate::cli::{Cli, Command};
+pub use crate::cli::Cli;
+use crate::cli::Command;
 use crate::report::Report;
 
-/// One thread: it shares the machine with what it measures, and hundreds of connections that one
-/// thread looks after cost less than the same ones on several.
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> ExitCode {
-    let Cli { command, args } = Cli::parse();
+/// Does what `cli` says, prints the report, and gives the exit code.
+pub async fn run(cli: Cli) -> ExitCode {
+    let Cli { command, args } = cli;
     if let Some(Command::Check(args)) = command {
         return tell(check::check(&args), args.json);
     }

@@ -21,7 +21,7 @@ use crate::endpoint::BaseUrl;
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true
 )]
-pub(crate) struct Cli {
+pub struct Cli {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 
