@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use futures_util::future::join_all;
+use testkit::LOCK_NAME;
+use testkit::{EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, RedisOptions, ports};
 
 use super::contender::Contender;
 use super::error::BenchError;
 use super::load;
-use crate::demo::instance::{Instance, LOCK_NAME, Shared};
-use crate::demo::{
-    DemoError, EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, RedisOptions, ports,
-};
+use crate::demo::DemoError;
+use crate::demo::instance::{Instance, Shared};
 
 /// With hundreds of waiting orders, the slow contenders need more than the default to answer all.
 const WAIT_TIMEOUT: &str = "5m";

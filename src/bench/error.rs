@@ -2,7 +2,9 @@
 
 use std::io;
 
-use crate::demo::{DemoError, ServerError};
+use testkit::ServerError;
+
+use crate::demo::DemoError;
 use crate::lock::LockError;
 
 /// Why the bench could not be run to its end. Each one says what to do or what is wrong.

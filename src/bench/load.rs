@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use testkit::Child;
 
 use super::arena::{Arena, Team};
 use super::error::BenchError;
 use super::etcd_cost;
+use crate::demo::DemoError;
 use crate::demo::instance::is_setting;
-use crate::demo::{Child, DemoError};
 
 /// The load test bounds each order; this is for what it did not think of.
 const TIMEOUT: Duration = Duration::from_hours(1);

@@ -4,10 +4,10 @@ use std::time::SystemTime;
 
 use hyper::Method;
 use serde::Serialize;
+use testkit::probe;
 
 use super::arena::Arena;
 use super::proc;
-use crate::demo::probe;
 
 /// What the figures were measured on.
 #[derive(Clone, Debug, Serialize)]

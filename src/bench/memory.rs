@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
+use testkit::LOCK_NAME;
 use tokio::time::{Instant, sleep};
 
 use super::arena::Arena;
@@ -12,7 +13,6 @@ use super::error::BenchError;
 use super::load::{ENDLESS_STOCK, Load, Orders};
 use super::proc;
 use super::scale::Scale;
-use crate::demo::instance::LOCK_NAME;
 use crate::lock::{BackendError, EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
 
 /// How often the instance is looked at.

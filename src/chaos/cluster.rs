@@ -5,10 +5,10 @@ use std::time::Duration;
 use etcd_client::{
     AlarmAction, AlarmOptions, AlarmType, CompactionOptions, GetOptions, SortOrder, SortTarget,
 };
+use testkit::PrivateEtcd;
 use tokio::time::{sleep, timeout};
 
 use super::error::ChaosError;
-use crate::demo::PrivateEtcd;
 
 /// How long one question may take: a member that is away must not hold up the suite.
 const TIMEOUT: Duration = Duration::from_secs(2);

@@ -2,7 +2,9 @@
 
 use std::io;
 
-use crate::demo::{DemoError, ServerError};
+use testkit::ServerError;
+
+use crate::demo::DemoError;
 use crate::lock::LockError;
 
 /// Why there is nothing to judge. Each one says what to do or what is wrong.

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use testkit::Child;
 use tokio::time::timeout;
 
 use super::error::ChaosError;
 use super::evidence::Finding;
 use super::scene::Scene;
-use crate::demo::Child;
 use crate::demo::instance::is_setting;
 
 /// How long one order may take, asking again included; an attempt may take half of it,

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
+use testkit::AuthTokens;
 
 use super::error::ChaosError;
 use super::scene::Scene;
-use crate::demo::AuthTokens;
 
 /// How long the lock outlives its holder in all rows. The least that etcd grants.
 pub(super) const TTL: Duration = Duration::from_secs(2);

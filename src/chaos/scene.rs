@@ -7,16 +7,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use testkit::LOCK_NAME;
+use testkit::{EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, Proxy, RedisOptions, ports};
 use tokio::time::{Instant, sleep};
 
 use super::error::ChaosError;
 use super::evidence::Evidence;
 use super::random::Random;
 use super::row::{FIRST_CALM, LAST_CALM, LONGEST_CALM, Setup, TTL_FLAG, Trial};
-use crate::demo::instance::{Instance, LOCK_NAME, Shared};
-use crate::demo::{
-    DemoError, EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, Proxy, RedisOptions, ports,
-};
+use crate::demo::DemoError;
+use crate::demo::instance::{Instance, Shared};
 use crate::sale::LockMode;
 
 /// How many times an instance is started if somebody took its port meanwhile.

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use testkit::OwnedDir;
 
 use super::error::ChaosError;
 use super::options::ChaosOptions;
@@ -16,7 +17,6 @@ use super::scene::Stage;
 use super::schedule::run_all;
 use super::table;
 use crate::chain::Chain;
-use crate::demo::OwnedDir;
 use crate::demo::load::find;
 use crate::demo::signals::{Ending, Signals};
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
+use testkit::PrivateEtcd;
 use tokio::time::Instant;
 
 use super::error::ChaosError;
@@ -15,7 +16,6 @@ use super::load::{self, Counts, Load};
 use super::random::Random;
 use super::row::Trial;
 use super::scene::{Scene, Stage};
-use crate::demo::PrivateEtcd;
 
 /// The invariant of a fault that did not happen.
 pub(super) const NO_FAULT: &str = "fault";

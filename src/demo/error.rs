@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::server::ServerError;
+use testkit::server::ServerError;
 
 /// Why the demo could not be run to its verdict. Each one says what to do.
 #[derive(Debug, thiserror::Error)]

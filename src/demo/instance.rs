@@ -6,12 +6,10 @@ use std::time::Duration;
 
 use clap::ValueEnum as _;
 use hyper::{Method, StatusCode};
+use testkit::server::{START_TIMEOUT, ServerError, until_ready};
+use testkit::{Child, OwnedDir, probe};
 
-use super::child::Child;
-use super::dir::OwnedDir;
 use super::error::DemoError;
-use super::probe;
-use super::server::{START_TIMEOUT, ServerError, until_ready};
 use crate::sale::LockMode;
 
 /// How long requests in flight may take when an instance is asked to end.
@@ -19,9 +17,6 @@ const SHUTDOWN_GRACE: &str = "5s";
 
 /// How long it may take to end after that: it gives up its claims as well.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-
-/// The name of the lock; `etcdctl lock` takes the same one.
-pub(crate) const LOCK_NAME: &str = "stock-lock";
 
 /// A running instance.
 #[derive(Debug)]

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Deserialize;
+use testkit::child::Child;
+use testkit::dir::OwnedDir;
+use testkit::server::tail;
 
-use super::child::Child;
-use super::dir::OwnedDir;
 use super::error::DemoError;
 use super::instance::is_setting;
 use super::options::DemoOptions;
-use super::server::tail;
 
 /// The load test bounds each order; this is for what it did not think of.
 const TIMEOUT: Duration = Duration::from_hours(1);

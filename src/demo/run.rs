@@ -4,12 +4,14 @@ use std::io::{self, Write as _};
 use std::pin::pin;
 use std::process::ExitCode;
 
+use testkit::LOCK_NAME;
+use testkit::etcd::{AuthTokens, EtcdOptions, PrivateEtcd};
+use testkit::redis::{PrivateRedis, RedisOptions};
+
 use super::error::DemoError;
-use super::etcd::{AuthTokens, EtcdOptions, PrivateEtcd};
-use super::instance::{self, Instance, LOCK_NAME, Shared, check_ports};
+use super::instance::{self, Instance, Shared, check_ports};
 use super::load::{self, Load};
 use super::options::DemoOptions;
-use super::redis::{PrivateRedis, RedisOptions};
 use super::screen::{Screen, Tone, say};
 use super::signals::{Ending, Signals};
 use super::stage::{End, RESTART_PAUSE, Stage};

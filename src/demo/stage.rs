@@ -7,13 +7,13 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use testkit::child::Child;
+use testkit::dir::OwnedDir;
+use testkit::etcd::PrivateEtcd;
+use testkit::redis::PrivateRedis;
 use tokio::time::sleep;
 
-use super::child::Child;
-use super::dir::OwnedDir;
-use super::etcd::PrivateEtcd;
 use super::instance::{self, Instance};
-use super::redis::PrivateRedis;
 
 /// How long an instance that was killed stays away: longer than its lease lives, so that one sees its
 /// claim go and the next one be served.

@@ -4,9 +4,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 
-use flash_sale::demo::ports;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+use testkit::ports;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
@@ -291,12 +291,8 @@ async fn dead_instance_is_reported() {
         assert_eq!(found.len(), 1, "{found:?}");
         kill_process(Pid::from_raw(found[0].0).unwrap(), Signal::KILL).unwrap();
         demo.until_it_says(&format!("instance {} has ended", demo.port)).await?;
-        let answer = flash_sale::demo::probe::http(
-            axum::http::Method::GET,
-            demo.port + SECOND,
-            "/readyz",
-            "",
-        );
+        let answer =
+            testkit::probe::http(axum::http::Method::GET, demo.port + SECOND, "/readyz", "");
         assert_eq!(answer.await.unwrap().0, 200);
         demo.signal(Signal::INT);
         assert_eq!(demo.end().await?.code(), Some(0));

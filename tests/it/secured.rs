@@ -9,16 +9,14 @@ use std::time::Duration;
 use clap::builder::Resettable;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use flash_sale::config::Servers;
-use flash_sale::demo::redis::{RIGHTS, USER};
-use flash_sale::demo::{
-    AuthTokens, Certificates, EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions,
-};
 use flash_sale::inventory::{
     Inventory, InventoryError, InventoryOptions, Item, Order, OrderId, RedisAccess, Replicas,
     Warning,
 };
 use flash_sale::lock::{ClusterId, EtcdBackend, Session, SessionOptions, Token};
 use flash_sale::secret::{Secret, SecretSource};
+use testkit::redis::{RIGHTS, USER};
+use testkit::{AuthTokens, Certificates, EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 

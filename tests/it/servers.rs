@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use flash_sale::demo::{Child, EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, RedisOptions};
-use flash_sale::demo::{ports, probe};
+use testkit::{Child, EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, RedisOptions};
+use testkit::{ports, probe};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use crate::support::{eventually, process_exists};

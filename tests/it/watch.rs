@@ -5,10 +5,10 @@ mod terminal;
 
 use std::process::{ExitStatus, Stdio};
 
-use flash_sale::demo::probe;
 use hyper::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use testkit::probe;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, ChildStdout, Command};

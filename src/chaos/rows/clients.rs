@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use testkit::Proxy;
 use tokio::time::sleep;
 
 use crate::chaos::error::ChaosError;
 use crate::chaos::flood;
 use crate::chaos::row::{Control, LoadPlan, Row, Setup, Trial};
 use crate::chaos::scene::Scene;
-use crate::demo::Proxy;
 
 pub(super) fn rows() -> Vec<Row> {
     vec![answer_swallowed(), client_gone(), flooded()]

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use testkit::LOCK_NAME;
 use tokio::time::sleep;
 
 use crate::chaos::error::ChaosError;
 use crate::chaos::row::{Control, LoadPlan, Row, Setup, Trial};
 use crate::chaos::scene::Scene;
-use crate::demo::instance::LOCK_NAME;
 use crate::lock::{EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
 
 /// For longer than the sale may pause.

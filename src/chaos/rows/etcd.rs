@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use hyper::Method;
+use testkit::{Proxy, probe};
 use tokio::time::{Instant, sleep};
 
 use crate::chaos::cluster;
 use crate::chaos::error::ChaosError;
 use crate::chaos::row::{Control, LoadPlan, Row, Setup, TTL, Trial};
 use crate::chaos::scene::Scene;
-use crate::demo::{Proxy, probe};
 
 pub(super) fn rows() -> Vec<Row> {
     vec![leader_lost(), restarted(), compacted(), out_of_space()]

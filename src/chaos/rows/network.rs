@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use testkit::LOCK_NAME;
+use testkit::{Proxy, Way};
 use tokio::time::sleep;
 
 use crate::chaos::cluster;
 use crate::chaos::error::ChaosError;
 use crate::chaos::row::{Control, LoadPlan, Row, Setup, TTL, Trial};
 use crate::chaos::scene::Scene;
-use crate::demo::instance::LOCK_NAME;
-use crate::demo::{Proxy, Way};
 
 /// Long enough to hold up what comes then, and too short for anybody to notice.
 const ABOUT_TO_WRITE: &str = "before-write:pause=200ms";

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use testkit::LOCK_NAME;
+use testkit::Proxy;
 use tokio::time::{Instant, sleep};
 
 use crate::chaos::cluster;
@@ -12,8 +14,6 @@ use crate::chaos::flood;
 use crate::chaos::row::{Control, LoadPlan, Row, Setup, TTL, Trial};
 use crate::chaos::scene::Scene;
 use crate::chaos::trial::NO_FAULT;
-use crate::demo::Proxy;
-use crate::demo::instance::LOCK_NAME;
 
 /// Long enough for others to come and go, and shorter than the lease.
 const SITS: &str = "before-write:pause=1500ms";

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use hyper::Method;
+use testkit::probe;
 use tokio::time::{Instant, sleep};
 
 use crate::chaos::error::ChaosError;
 use crate::chaos::row::{Control, LoadPlan, Row, Setup, Trial};
 use crate::chaos::scene::Scene;
-use crate::demo::probe;
 
 /// What a roll-back loses: more than any instance has sold in a turn.
 const LOST_BYTES: usize = 256 << 10;

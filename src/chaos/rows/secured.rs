@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use etcd_client::Permission;
 use futures_util::FutureExt as _;
+use testkit::{AuthTokens, etcd, redis};
 use tokio::time::{Instant, sleep};
 
 use super::etcd::{leader_lost, restarted};
 use crate::chaos::error::ChaosError;
 use crate::chaos::row::{Control, Play, Row, Setup, Trial};
 use crate::chaos::scene::Scene;
-use crate::demo::{AuthTokens, etcd, redis};
 
 /// Tokens that do not end during a run.
 const LASTING: u64 = 300;

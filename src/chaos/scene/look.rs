@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use hyper::Method;
+use testkit::LOCK_NAME;
+use testkit::{PrivateEtcd, probe};
 use tokio::time::{Instant, sleep};
 
 use super::{PATIENCE, Scene};
 use crate::chaos::cluster::{self, Holder};
 use crate::chaos::error::ChaosError;
 use crate::chaos::row::LAST_CALM;
-use crate::demo::instance::LOCK_NAME;
-use crate::demo::{PrivateEtcd, probe};
 
 /// How often something is asked for that must come about.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);

@@ -1,14 +1,14 @@
 //! Goal: each defence of the lock is gone when it was taken away. Method: the fault that it is there
 //! for, once; where that is soon done, with the defence as well.
 
-use flash_sale::demo::{EtcdOptions, PrivateEtcd};
 use flash_sale::lock::Session;
+use testkit::Proxy;
+use testkit::{EtcdOptions, PrivateEtcd};
 
 use super::program::Program;
 use crate::support::etcd::{fresh_lock_name, session, shared_endpoint};
 use crate::support::eventually;
 use crate::support::store::fresh_database;
-use flash_sale::demo::Proxy;
 
 /// How many claims are in the queue for the lock `name`.
 async fn claims(session: &Session, name: &str) -> usize {

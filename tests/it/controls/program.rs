@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
-use flash_sale::demo::probe;
 use hyper::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
+use testkit::probe;
 use tokio::process::{Child, Command};
 
 use crate::http::client::{Answer, Connection};

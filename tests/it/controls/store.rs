@@ -5,15 +5,15 @@ use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use etcd_client::AlarmAction;
-use flash_sale::demo::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 use serde_json::json;
+use testkit::Proxy;
+use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 use tokio::time::timeout;
 
 use super::program::Program;
 use crate::support::etcd::{fresh_lock_name, no_space, session, shared_endpoint};
 use crate::support::eventually;
 use crate::support::store::{Raw, fresh_database};
-use flash_sale::demo::Proxy;
 
 async fn without(flags: &[&str]) -> (Program, Raw) {
     let redis = fresh_database().await;

@@ -3,9 +3,9 @@
 
 use std::process::Stdio;
 
-use flash_sale::demo::{ports, probe};
 use hyper::Method;
 use serde_json::{Value, json};
+use testkit::{ports, probe};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flash_sale::demo::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 use flash_sale::http::server::{self, ServerOptions, Stopped};
 use flash_sale::sale::LockMode;
 use serde_json::Value;
+use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 

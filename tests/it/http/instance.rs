@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use flash_sale::demo::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions, probe};
 use flash_sale::lock::Session;
 use hyper::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::NamedTempFile;
+use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions, probe};
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;

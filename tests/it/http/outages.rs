@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use flash_sale::demo::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 use serde_json::json;
+use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 
 use super::shop::{Shop, ShopOptions};
 use crate::support::etcd::shared_endpoint;

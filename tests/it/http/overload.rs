@@ -4,10 +4,10 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use flash_sale::demo::{PrivateRedis, RedisOptions};
 use flash_sale::inventory::{Inventory, InventoryOptions, Item};
 use flash_sale::lock::Token;
 use serde_json::json;
+use testkit::{PrivateRedis, RedisOptions};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio::time::Instant;

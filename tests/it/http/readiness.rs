@@ -3,10 +3,10 @@
 //! them; `GET /readyz` is asked.
 
 use etcd_client::{AlarmAction, Client};
-use flash_sale::demo::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 use flash_sale::inventory::{Inventory, InventoryOptions, Item};
 use flash_sale::lock::{ClusterId, Token};
 use serde_json::{Value, json};
+use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 
 use super::shop::{Shop, ShopOptions};
 use crate::support::etcd::{no_space, shared_endpoint};

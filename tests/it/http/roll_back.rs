@@ -5,9 +5,9 @@
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use flash_sale::demo::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 use flash_sale::inventory::{Item, Replicas};
 use flash_sale::sale::HoldMode;
+use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 use tokio::process::Command;
 
 use super::shop::{Shop, ShopOptions};

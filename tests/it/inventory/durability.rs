@@ -1,7 +1,7 @@
 //! What the store's settings can lose is told.
 
-use flash_sale::demo::{PrivateRedis, RedisOptions};
 use flash_sale::inventory::Warning;
+use testkit::{PrivateRedis, RedisOptions};
 
 use super::{Raw, connect};
 

@@ -4,13 +4,12 @@
 
 use std::time::Duration;
 
-use flash_sale::demo::{PrivateRedis, RedisOptions};
 use flash_sale::inventory::{Inventory, InventoryError, Item, Replicas, Warning};
-
-use crate::support::eventually;
-use flash_sale::demo::Proxy;
+use testkit::Proxy;
+use testkit::{PrivateRedis, RedisOptions};
 
 use super::{Raw, accepted, connect, order, token};
+use crate::support::eventually;
 
 const ITEM: Item = Item::DEFAULT;
 /// For a replica that answers, however busy the machine is.

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::PutOptions;
-use flash_sale::demo::{EtcdOptions as ServerOptions, PrivateEtcd};
 use flash_sale::lock::{
     Claim, Guard, LockError, LostReason, Mutex, Released, Session, SessionKeeper, SessionOptions,
 };
+use testkit::Proxy;
+use testkit::{EtcdOptions as ServerOptions, PrivateEtcd};
 use tokio::task::JoinHandle;
 
 use super::lab::{EtcdLab, Lab, TTL, queue_length};
 use crate::support::{eventually, within};
-use flash_sale::demo::Proxy;
 
 /// A waiter in a task, seen in the queue.
 async fn waiter(mutex: &Mutex, length: usize) -> JoinHandle<Result<Guard, LockError>> {

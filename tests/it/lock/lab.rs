@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use etcd_client::Client;
-use flash_sale::demo::{PrivateEtcd, probe};
 use flash_sale::lock::{
     Backend, EtcdBackend, EtcdOptions, MemoryBackend, Mutex, Session, SessionOptions,
 };
 use hyper::Method;
+use testkit::{PrivateEtcd, probe};
 
 use crate::support::etcd::shared_endpoint;
 use crate::support::eventually;

@@ -6,13 +6,13 @@ use std::time::Duration;
 use flash_sale::lock::{
     EtcdBackend, EtcdOptions, Guard, LockError, Mutex, Session, SessionOptions,
 };
+use testkit::{Proxy, Way};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::lab::{EtcdLab, Lab, TTL, queue_length, queue_of};
 use crate::support::ports::reserve;
 use crate::support::within;
-use flash_sale::demo::{Proxy, Way};
 
 /// A session at these endpoints that waits for a member for 300 ms only.
 async fn session_at(endpoints: &[String], ttl: Duration) -> Session {

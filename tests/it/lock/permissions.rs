@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions, GetOptions, Permission};
-use flash_sale::demo::{AuthTokens, EtcdOptions as ServerOptions, PrivateEtcd};
 use flash_sale::lock::{
     Backend, BackendError, BackendErrorKind, EtcdBackend, EtcdOptions, EtcdUser, Guard, LockError,
     Session, SessionOptions,
 };
+use testkit::{AuthTokens, EtcdOptions as ServerOptions, PrivateEtcd};
 
 use super::lab::{metric, queue_length, queue_of};
 use crate::support::{eventually, within};

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use etcd_client::{DeleteOptions, Txn, TxnOp};
-use flash_sale::demo::{EtcdOptions as ServerOptions, PrivateEtcd};
 use flash_sale::lock::{Guard, LockError, Session, SessionOptions};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use testkit::{EtcdOptions as ServerOptions, PrivateEtcd};
 
 use super::lab::{EtcdLab, Lab, metric, queue_length};
 use crate::support::{eventually, within};

@@ -1,8 +1,8 @@
 //! An etcd whose tokens end.
 
 use etcd_client::{Client, ConnectOptions};
-use flash_sale::demo::{EtcdOptions as ServerOptions, OwnedDir, PrivateEtcd};
 use flash_sale::lock::{Guard, LockError, Mutex, Session};
+use testkit::{EtcdOptions as ServerOptions, OwnedDir, PrivateEtcd};
 use tokio::task::JoinHandle;
 
 use super::lab::{metric, queue_length, queue_of};

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use flash_sale::demo::{Child, OwnedDir, ports, probe};
 use hyper::Method;
 use serde_json::{Value, json};
+use testkit::{Child, OwnedDir, ports, probe};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 use super::webdriver::Session;

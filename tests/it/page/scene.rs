@@ -2,9 +2,9 @@
 
 use std::process::Stdio;
 
-use flash_sale::demo::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions, ports, probe};
 use hyper::Method;
 use rustix::process::{Pid, Signal, kill_process};
+use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions, ports, probe};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 

@@ -1,8 +1,8 @@
 //! The sale, run from the page.
 
-use flash_sale::demo::probe;
 use hyper::Method;
 use serde_json::Value;
+use testkit::probe;
 
 use super::browser::{DESKTOP, Tab};
 use super::scene::{Demo, Shop};

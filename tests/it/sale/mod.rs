@@ -8,11 +8,11 @@ use std::time::Duration;
 use flash_sale::inventory::{Accepted, Inventory, InventoryOptions, Item, Order, OrderId, Outcome};
 use flash_sale::lock::SessionKeeper;
 use flash_sale::sale::{HoldMode, Sale, SaleOptions};
+use testkit::Proxy;
 
 use crate::support::etcd::{fresh_lock_name, sessions, shared_endpoint};
 use crate::support::eventually;
 use crate::support::store::{fresh_database, order};
-use flash_sale::demo::Proxy;
 
 /// A stock of one's own, and the lock that guards it.
 struct Market {

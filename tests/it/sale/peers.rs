@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use etcd_client::{Client, GetOptions, LeaseStatus};
-use flash_sale::demo::{EtcdOptions as ServerOptions, PrivateEtcd};
 use flash_sale::inventory::{Item, Outcome};
 use flash_sale::lock::{EtcdOptions, Token};
 use flash_sale::sale::{HoldMode, Peer, Sale, SaleError, SaleOptions};
+use testkit::{EtcdOptions as ServerOptions, PrivateEtcd};
 use tokio::task::JoinSet;
 
 use crate::support::store::{Raw, connect, fresh_database, order};

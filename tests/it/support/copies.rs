@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use flash_sale::demo::PrivateRedis;
 use tempfile::TempDir;
+use testkit::PrivateRedis;
 
 /// What a Redis had on its disk at one moment.
 pub(crate) struct DataCopy(TempDir);

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client};
-use flash_sale::demo::server::find_program;
-use flash_sale::demo::{EtcdOptions, PrivateEtcd};
 use flash_sale::lock::{self, EtcdBackend, Session, SessionKeeper, SessionOptions};
+use testkit::server::find_program;
+use testkit::{EtcdOptions, PrivateEtcd};
 use tokio::sync::OnceCell;
 
 /// Never dropped, as statics are not; it ends with the process, by its guardian.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use flash_sale::demo::ports::is_free;
+use testkit::ports::is_free;
 
 use super::eventually;
 

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use flash_sale::demo::{PrivateRedis, RedisOptions};
 use flash_sale::inventory::{Inventory, InventoryOptions, Item, Order, OrderId, Quantity, User};
 use redis::FromRedisValue;
+use testkit::{PrivateRedis, RedisOptions};
 use tokio::sync::OnceCell;
 
 /// Never dropped, as statics are not; it ends with the process, by its guardian.

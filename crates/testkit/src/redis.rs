@@ -193,7 +193,7 @@ impl PrivateRedis {
     }
 
     /// How a person's `redis-cli` gets in.
-    pub(super) fn tool_flags(&self) -> String {
+    pub fn tool_flags(&self) -> String {
         match &self.keys {
             None => format!("-p {}", self.port),
             Some(Keys { certificates, address_file, .. }) => {

@@ -10,12 +10,12 @@ use hyper::Method;
 use super::certificates::{Certificates, password, text, write_secret};
 use super::child::Child;
 use super::dir::OwnedDir;
-use super::instance::LOCK_NAME;
 use super::ports::free_ports;
 use super::probe;
 use super::server::{
     PORT_ATTEMPTS, START_TIMEOUT, STOP_GRACE, ServerError, find_program, until_ready,
 };
+use crate::LOCK_NAME;
 
 /// How a private etcd differs from the usual one.
 #[derive(Clone, Debug, Default)]
@@ -271,7 +271,7 @@ impl PrivateEtcd {
     }
 
     /// How a person's `etcdctl` gets in.
-    pub(super) fn tool_flags(&self) -> String {
+    pub fn tool_flags(&self) -> String {
         let endpoint = format!("--endpoints {}", self.endpoint());
         let Some(Keys { certificates, password_file, .. }) = &self.keys else { return endpoint };
         let password = password_file.display();

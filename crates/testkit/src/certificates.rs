@@ -48,7 +48,7 @@ impl Certificates {
     }
 
     /// The server's certificate and key.
-    pub(super) fn server(&self) -> (PathBuf, PathBuf) {
+    pub(crate) fn server(&self) -> (PathBuf, PathBuf) {
         self.pair("server")
     }
 
@@ -62,7 +62,7 @@ impl Certificates {
     }
 
     /// The flags by which a client of the server `etcd` or `redis` gets them.
-    pub(super) fn flags(&self, server: &str) -> impl Iterator<Item = String> + use<> {
+    pub(crate) fn flags(&self, server: &str) -> impl Iterator<Item = String> + use<> {
         let (certificate, key) = self.client();
         let flags = [("ca", self.ca()), ("cert", certificate), ("key", key)];
         let flags = flags.map(|(flag, path)| [format!("--{server}-{flag}"), text(&path)]);
@@ -80,12 +80,12 @@ impl std::fmt::Display for Certificates {
 }
 
 /// As an argument; the paths are our own, and plain.
-pub(super) fn text(path: &Path) -> String {
+pub(crate) fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
 /// Writes a file that only we may read; a reader sees all of it or what was there before.
-pub(super) fn write_secret(path: &Path, text: &str) -> io::Result<()> {
+pub(crate) fn write_secret(path: &Path, text: &str) -> io::Result<()> {
     let half = path.with_extension("half");
     let mut file =
         File::options().write(true).create(true).truncate(true).mode(0o600).open(&half)?;
@@ -94,6 +94,6 @@ pub(super) fn write_secret(path: &Path, text: &str) -> io::Result<()> {
 }
 
 /// A password that nobody guesses.
-pub(super) fn password() -> String {
+pub(crate) fn password() -> String {
     uuid::Uuid::new_v4().simple().to_string()
 }

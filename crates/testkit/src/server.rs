@@ -14,10 +14,10 @@ use super::child::Child;
 pub const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long a server may take to end when asked to.
-pub(super) const STOP_GRACE: Duration = Duration::from_secs(10);
+pub(crate) const STOP_GRACE: Duration = Duration::from_secs(10);
 
 /// How many times a server is started on other ports if somebody took the first ones meanwhile.
-pub(super) const PORT_ATTEMPTS: usize = 5;
+pub(crate) const PORT_ATTEMPTS: usize = 5;
 
 /// How often a starting server is asked whether it is there.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -78,12 +78,13 @@ pub enum ServerError {
 }
 
 impl ServerError {
-    pub(super) fn system(name: &str) -> impl Fn(io::Error) -> Self {
+    /// An error of the system, about the server of this name.
+    pub fn system(name: &str) -> impl Fn(io::Error) -> Self {
         move |source| Self::System { name: name.to_owned(), source }
     }
 
     /// Whether it ended because somebody else listens on its port.
-    pub(crate) fn is_port_taken(&self) -> bool {
+    pub fn is_port_taken(&self) -> bool {
         matches!(self, Self::Ended { tail, .. } if tail.to_lowercase().contains("address already in use"))
     }
 }
@@ -101,8 +102,11 @@ pub fn find_program(variable: &str, names: &[&str]) -> Option<PathBuf> {
     candidates.find(|candidate| candidate.is_file())
 }
 
-/// Asks until the answer is yes; an error if `child` ends before that or takes too long.
-pub(super) async fn until_ready(
+/// Asks until the answer is yes.
+///
+/// # Errors
+/// When `child` ends before that, or takes longer than `within`.
+pub async fn until_ready(
     name: &str,
     child: &mut Child,
     within: Duration,
@@ -126,7 +130,7 @@ pub(super) async fn until_ready(
 }
 
 /// The last lines of a log, indented; best effort, for people.
-pub(super) fn tail(log: &Path) -> String {
+pub fn tail(log: &Path) -> String {
     let read = || -> io::Result<Vec<u8>> {
         let mut file = File::open(log)?;
         let length = file.metadata()?.len();

@@ -20,7 +20,7 @@ rm -rf -- "$1" || { sleep 1; rm -rf -- "$1"; }
 "#;
 
 /// Where the guardians find `rm` and `sleep`, whatever our own path is.
-pub(super) const GUARDIAN_PATH: &str = "/usr/bin:/bin";
+pub(crate) const GUARDIAN_PATH: &str = "/usr/bin:/bin";
 
 /// How long the removal may take once nobody uses the directory.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -77,7 +77,7 @@ impl OwnedDir {
     }
 
     /// Another writing end of the pipe: the directory stays for as long as that one is open.
-    pub(super) fn hold(&self) -> io::Result<PipeWriter> {
+    pub(crate) fn hold(&self) -> io::Result<PipeWriter> {
         self.lifeline.try_clone()
     }
 
