@@ -13,12 +13,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use fenced_lock::{EtcdBackend, LockError, Session, SessionOptions, Token};
 use tokio::time::{sleep, timeout};
 
 use crate::chain::Chain;
 use crate::config::{FileError, Servers, duration, item_name};
 use crate::inventory::{Fence, Inventory, InventoryError, Item};
-use crate::lock::{EtcdBackend, LockError, Session, SessionOptions, Token};
 use crate::sale::lock_name;
 
 /// The exit status when there is something to do and nobody said `--yes`.

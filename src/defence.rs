@@ -111,8 +111,8 @@ impl Defence {
 
     /// The lock's own name for it: the lock uses nothing else of this crate.
     #[cfg(feature = "chaos")]
-    fn of_the_lock(self) -> Option<crate::lock::chaos::Defence> {
-        use crate::lock::chaos::Defence as Lock;
+    fn of_the_lock(self) -> Option<fenced_lock::chaos::Defence> {
+        use fenced_lock::chaos::Defence as Lock;
         Some(match self {
             Self::ClaimCleanup => Lock::ClaimCleanup,
             Self::LocalExpiry => Lock::LocalExpiry,

@@ -7,9 +7,9 @@
 //!
 //! # Layout
 //!
-//! Imports go one way: `chaos` uses `bench` and `demo`, `bench` uses `demo`; `serve`, `demo` and `http` use `sale`, `sale` uses `lock` and `inventory`.
+//! Imports go one way: `chaos` uses `bench` and `demo`, `bench` uses `demo`; `serve`, `demo` and `http` use `sale`, `sale` uses `fenced-lock` and `inventory`.
 //!
-//! - [`lock`]: the reusable part, a reentrant distributed lock. It uses nothing else of this crate.
+//! - [`fenced_lock`]: a package of its own, the reentrant distributed lock. It uses nothing else of the workspace.
 //! - [`inventory`]: the stock in Redis. Of the lock it knows the token alone.
 //! - [`sale`]: where lock meets stock.
 //! - [`http`]: the interface of one instance.
@@ -39,7 +39,7 @@
 //!
 //! ```no_run
 //! use std::{sync::Arc, time::Duration};
-//! use flash_sale::lock::{EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
+//! use fenced_lock::{EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), LockError> {
@@ -66,7 +66,6 @@ pub mod fault;
 pub mod health;
 pub mod http;
 pub mod inventory;
-pub mod lock;
 pub mod logging;
 pub mod sale;
 pub mod secret;

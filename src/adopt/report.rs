@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use fenced_lock::Token;
+
 use crate::inventory::{Fence, Found, Inventory, Item, Stock};
-use crate::lock::Token;
 
 /// What was found.
 pub(super) fn state(item: &Item, inventory: &Inventory, found: &Found, token: Token) -> String {

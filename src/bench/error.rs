@@ -2,10 +2,10 @@
 
 use std::io;
 
+use fenced_lock::LockError;
 use testkit::ServerError;
 
 use crate::demo::DemoError;
-use crate::lock::LockError;
 
 /// Why the bench could not be run to its end. Each one says what to do or what is wrong.
 #[derive(Debug, thiserror::Error)]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fenced_lock::{BackendError, EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
 use serde::Serialize;
 use testkit::LOCK_NAME;
 use tokio::time::{Instant, sleep};
@@ -13,7 +14,6 @@ use super::error::BenchError;
 use super::load::{ENDLESS_STOCK, Load, Orders};
 use super::proc;
 use super::scale::Scale;
-use crate::lock::{BackendError, EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
 
 /// How often the instance is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);

@@ -4,6 +4,8 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
+use clap::ValueEnum as _;
+
 use super::arena::Arena;
 use super::contender::Contender;
 use super::contest::{self, Round};
@@ -14,7 +16,6 @@ use super::results::Results;
 use super::scale::Scale;
 use super::{memory, plots, ratios, sweep, table};
 use crate::chain::Chain;
-use clap::ValueEnum as _;
 
 const FAULTS: u8 = 1;
 const NO_RESULTS: u8 = 2;

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use axum::http::Uri;
 use clap::Args;
+use fenced_lock::{EtcdOptions, EtcdUser};
 
 use super::{FileError, count, duration, limit, read_secret};
 use crate::defence::Defence;
 use crate::inventory::{Inventory, InventoryError, InventoryOptions, RedisAccess, Replicas};
-use crate::lock::{EtcdOptions, EtcdUser};
 use crate::secret::{Secret, SecretSource};
 
 /// Where the servers are, and how they let one in.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
+use fenced_lock::Token;
 use serde::Serialize;
 
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
 use super::{params, reply};
 use crate::inventory::{Accepted, Inventory, OrderId};
-use crate::lock::Token;
 
 /// How many orders a page has if the client does not say.
 const DEFAULT_LIMIT: u64 = 100;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
+use fenced_lock::Token;
 use serde::Serialize;
 
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
 use super::{accept, body, idempotency, params, reply};
 use crate::inventory::{Accepted, Item, Order, OrderId, Outcome};
-use crate::lock::Token;
 use crate::sale::SaleError;
 
 #[derive(Serialize)]

@@ -139,8 +139,8 @@ fn log(error: &SaleError) {
 mod tests {
     use super::*;
     use crate::inventory::{Item, OrderId};
-    use crate::lock::ClusterId;
     use crate::sale::BoxError;
+    use fenced_lock::ClusterId;
 
     fn cause() -> BoxError {
         "redis://:pw@10.0.0.1 refused".into()

@@ -1,8 +1,7 @@
 //! What the handlers share.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Semaphore;
 

@@ -174,7 +174,7 @@ impl Memory {
 mod tests {
     use super::*;
     use crate::inventory::{OrderId, Quantity, User};
-    use crate::lock::ClusterId;
+    use fenced_lock::ClusterId;
 
     fn accepted(position: u64) -> Accepted {
         Accepted {

@@ -1,9 +1,9 @@
 //! Why the store did not do what was asked.
 
+use fenced_lock::Token;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use super::Fence;
-use crate::lock::Token;
 
 /// Why the store did not do what was asked.
 ///

@@ -1,7 +1,8 @@
 //! One buyer's attempt, and what became of it.
 
+use fenced_lock::Token;
+
 use super::Item;
-use crate::lock::Token;
 
 /// The name of an order, chosen by the buyer (or made by the service), that makes asking again safe:
 /// 1 to 128 visible ASCII characters.

@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use fenced_lock::Token;
 use redis::{Cmd, Value};
 
 use super::acknowledged::{Acknowledged, Told};
@@ -9,7 +10,6 @@ use super::connection::Effect;
 use super::record::{parse_fence, parse_number, parse_record};
 use super::script::{Place, Script};
 use super::{Accepted, Inventory, InventoryError, Item, Keys, OrderId, Stock};
-use crate::lock::Token;
 
 /// How many items are looked at to tell whether orders can be taken.
 const MAX_CHECKED: usize = 64;

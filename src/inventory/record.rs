@@ -1,7 +1,8 @@
 //! How the store writes an accepted order and a token.
 
+use fenced_lock::{ClusterId, Token};
+
 use super::{Accepted, Fence, InventoryError, OrderId, Quantity, User};
-use crate::lock::{ClusterId, Token};
 
 /// A token as the script takes it and the fence has it: the cluster in hexadecimal, a space, the
 /// revision in decimal.

@@ -1,6 +1,6 @@
 //! The state of one item.
 
-use crate::lock::{ClusterId, Token};
+use fenced_lock::{ClusterId, Token};
 
 /// The largest token that the store has accepted for an item; it refuses anything smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

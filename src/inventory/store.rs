@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fenced_lock::Token;
 use redis::{Cmd, Value};
 
 use super::acknowledged::{Acknowledged, Memory, Told};
@@ -17,7 +18,6 @@ use super::{
 };
 use crate::defence::Defence;
 use crate::fault::{self, Point};
-use crate::lock::Token;
 
 /// How many connections the writes share that wait for replicas.
 const WRITERS: usize = 8;

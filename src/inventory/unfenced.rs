@@ -6,12 +6,13 @@
 
 use std::borrow::Borrow;
 
+use fenced_lock::Token;
+
 use super::connection::Effect;
 use super::record::{parse_record, token_text};
 use super::{Accepted, Inventory, InventoryError, Item, Keys, Order, OrderId, Outcome};
 use crate::defence::Defence;
 use crate::fault::{self, Point};
-use crate::lock::Token;
 
 /// Writes what was decided before, whatever was sold meanwhile; returns the length of the ledger.
 ///

@@ -15,6 +15,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use fenced_lock::{Guard, LockError, SessionKeeper};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -26,7 +27,6 @@ use super::tenure::{is_gone, is_refused, lock_name, tell_who_is_in_front, unavai
 use super::{SaleError, SaleOptions};
 use crate::fault::{self, Point};
 use crate::inventory::{Inventory, InventoryError, Item, Order, Outcome};
-use crate::lock::{Guard, LockError, SessionKeeper};
 
 /// How long an item's task and its hold outlive the last order.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);

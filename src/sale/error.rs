@@ -113,9 +113,9 @@ pub enum SaleError {
         /// What was ordered.
         item: Item,
         /// The cluster that this instance's lock comes from.
-        ours: crate::lock::ClusterId,
+        ours: fenced_lock::ClusterId,
         /// The cluster that the fence comes from.
-        theirs: crate::lock::ClusterId,
+        theirs: fenced_lock::ClusterId,
     },
     /// Nobody has set a stock for this item.
     #[error("there is no sale of {item}")]

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 
+use fenced_lock::SessionKeeper;
+
 use super::LockMode;
 use super::combiner::Combiner;
 use super::peers::Peer;
 use crate::inventory::Item;
-use crate::lock::SessionKeeper;
 
 /// What guards a sale.
 pub(super) enum SaleGuard {

@@ -44,7 +44,7 @@ use self::metrics::Metrics;
 use self::waiting_room::WaitingRoom;
 use crate::defence::Defence;
 use crate::inventory::{Accepted, Inventory, Item, Order, OrderId, Outcome, Stock, naive};
-use crate::lock::{LockError, SessionKeeper, Token};
+use fenced_lock::{LockError, SessionKeeper, Token};
 
 /// How long a question about the lock may take: it is asked by people and by health checks.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
@@ -309,7 +309,7 @@ impl Sale {
         let entries = timeout_at(deadline, mutex.queue()).await;
         let entries = entries.unwrap_or(Err(LockError::Timeout { waited: QUESTION_TIMEOUT }));
         let entries = entries.map_err(tenure::unavailable)?;
-        let claim = |entry: crate::lock::QueueEntry| QueuedClaim {
+        let claim = |entry: fenced_lock::QueueEntry| QueuedClaim {
             token: entry.token,
             key: entry.key,
             lease: entry.lease,

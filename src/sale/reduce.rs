@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fenced_lock::{LockError, SessionKeeper};
 use tokio::time::{Instant, sleep};
 
 use super::error::from_store;
@@ -11,7 +12,6 @@ use super::tenure::{self, Tenure, unavailable};
 use super::{Inner, SaleError};
 use crate::fault::{self, Point};
 use crate::inventory::{Inventory, InventoryError, Order, Outcome};
-use crate::lock::{LockError, SessionKeeper};
 
 /// Takes the lock for one order, reduces the stock, and releases the lock.
 pub(super) async fn under_own_lock(

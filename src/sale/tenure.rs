@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fenced_lock::{BackendErrorKind, Guard, LockError, LostReason, Mutex, Owner, SessionKeeper};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{QUESTION_TIMEOUT, SaleError};
 use crate::inventory::Item;
-use crate::lock::{self, BackendErrorKind, LockError, LostReason, Owner, SessionKeeper};
 use crate::throttle::Throttle;
 
 /// A tenure of the distributed lock.
 pub(super) struct Tenure {
-    pub(super) mutex: lock::Mutex,
+    pub(super) mutex: Mutex,
     pub(super) owner: Owner,
-    pub(super) guard: lock::Guard,
+    pub(super) guard: Guard,
 }
 
 /// The name of an item's lock. It has a `:` and no `/`, since other etcd clients that wait for the
@@ -31,7 +31,7 @@ pub(super) async fn mutex_of(
     sessions: &SessionKeeper,
     lock_name: &str,
     deadline: Instant,
-) -> Result<lock::Mutex, SaleError> {
+) -> Result<Mutex, SaleError> {
     let began_at = Instant::now();
     let session = timeout_at(deadline, sessions.session()).await.unwrap_or_else(|_| {
         let waited = began_at.elapsed();
@@ -67,7 +67,7 @@ pub(super) async fn take(
 }
 
 /// Tells the log who is in front of a claim that has waited for long.
-pub(super) fn tell_who_is_in_front(mutex: lock::Mutex) {
+pub(super) fn tell_who_is_in_front(mutex: Mutex) {
     static THROTTLE: Throttle = Throttle::new(Duration::from_secs(10));
     let Some(suppressed) = THROTTLE.pass() else { return };
     tokio::spawn(async move {

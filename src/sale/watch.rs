@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use fenced_lock::{Session, Sighting};
+
 use super::error::from_read;
 use super::guard::SaleGuard;
 use super::{LockMode, Sale, SaleError};
 use crate::inventory::{Followed, Glance, InventoryError, Item};
-use crate::lock::{Session, Sighting};
 
 /// How the lock service is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

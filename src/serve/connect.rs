@@ -4,6 +4,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fenced_lock::{EtcdBackend, LockError, SessionKeeper, SessionOptions};
 use tokio::time::{sleep, timeout};
 
 use super::{Distrust, ServeError};
@@ -12,7 +13,6 @@ use crate::config::{Config, Servers};
 #[cfg(feature = "chaos")]
 use crate::defence::Defence;
 use crate::inventory::Inventory;
-use crate::lock::{EtcdBackend, LockError, SessionKeeper, SessionOptions};
 use crate::sale::{LockMode, Peer, Sale};
 
 /// How long the start waits for the lock service, to tell at once what waiting does not mend.

@@ -5,10 +5,9 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
+use testkit::processes::processes;
 use tokio::process::Command;
 use tokio::time::timeout;
-
-use crate::support::processes;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_flash-sale");
 

@@ -5,10 +5,10 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use testkit::processes::processes;
+use testkit::wait::eventually;
 use tokio::process::Command;
 use tokio::time::timeout;
-
-use crate::support::{eventually, processes};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_flash-sale");
 

@@ -7,12 +7,14 @@ use std::process::{ExitStatus, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use testkit::ports;
+use testkit::ports::{PortTaken, on_free_ports, reserve};
+use testkit::{
+    processes::processes,
+    wait::{DEADLINE, eventually},
+};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
-
-use crate::support::ports::{PortTaken, on_free_ports, reserve};
-use crate::support::{DEADLINE, eventually, processes};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_flash-sale");
 

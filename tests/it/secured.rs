@@ -8,20 +8,20 @@ use std::time::Duration;
 
 use clap::builder::Resettable;
 use clap::{CommandFactory, FromArgMatches, Parser};
+use fenced_lock::{ClusterId, EtcdBackend, Session, SessionOptions, Token};
 use flash_sale::config::Servers;
 use flash_sale::inventory::{
     Inventory, InventoryError, InventoryOptions, Item, Order, OrderId, RedisAccess, Replicas,
     Warning,
 };
-use flash_sale::lock::{ClusterId, EtcdBackend, Session, SessionOptions, Token};
 use flash_sale::secret::{Secret, SecretSource};
 use testkit::redis::{RIGHTS, USER};
+use testkit::wait::{eventually, within};
 use testkit::{AuthTokens, Certificates, EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
 use crate::support::store::order;
-use crate::support::{eventually, within};
 
 /// The lock that the user of a secured etcd may use.
 const LOCK: &str = "stock-lock";

@@ -8,15 +8,16 @@ use std::process::{ExitStatus, Stdio};
 use hyper::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use testkit::ports::reserve;
 use testkit::probe;
+use testkit::shared::fresh_database;
+use testkit::shared::{fresh_lock_name, shared_endpoint};
+use testkit::wait::{eventually, within};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, ChildStdout, Command};
 
-use crate::support::etcd::{fresh_lock_name, session, shared_endpoint};
-use crate::support::ports::reserve;
-use crate::support::store::fresh_database;
-use crate::support::{eventually, within};
+use crate::support::etcd::session;
 
 /// An instance that can be started again at the same address, and what it sells from.
 struct Shop {

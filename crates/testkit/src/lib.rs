@@ -7,16 +7,25 @@
 //! - [`dir`]: a directory that goes when we end
 //! - [`ports`], [`probe`]: finding a port, asking whether a server answers there
 //! - [`proxy`]: what networks do
+//!
+//! For tests, which panic where something is not as they expect:
+//! - [`shared`]: servers that many tests use, with a namespace for each
+//! - [`copies`]: a Redis that comes back with older data
+//! - [`wait`], [`processes`]: what comes about, and what is left
 
 pub mod certificates;
 pub mod child;
+pub mod copies;
 pub mod dir;
 pub mod etcd;
 pub mod ports;
 pub mod probe;
+pub mod processes;
 pub mod proxy;
 pub mod redis;
 pub mod server;
+pub mod shared;
+pub mod wait;
 
 pub use certificates::Certificates;
 pub use child::Child;

@@ -1,11 +1,22 @@
 //! Ports on the loopback interface.
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    reason = "a test that cannot go on has failed"
+)]
 
+use std::collections::BTreeSet;
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use crate::wait::eventually;
 
 /// Below the range from which Linux and macOS number outgoing connections, so that none of those
 /// takes the port while a server that was killed on it is being started again.
-const RANGE: std::ops::Range<u16> = 15_000..30_000;
+const RANGE: Range<u16> = 15_000..30_000;
 
 /// How many ports are tried for each one that is wanted.
 const ATTEMPTS: usize = 200;
@@ -35,4 +46,68 @@ pub fn free_ports<const N: usize>() -> io::Result<[u16; N]> {
 fn random_port() -> u16 {
     let bytes = uuid::Uuid::new_v4().into_bytes();
     RANGE.start + u16::from_be_bytes([bytes[0], bytes[1]]) % (RANGE.end - RANGE.start)
+}
+
+/// Below [`RANGE`], so that a server on a random port gets none of these.
+const RESERVABLE: Range<u16> = 10_000..15_000;
+
+/// How often a test is played again if another program took its port.
+const PLAYS: u32 = 5;
+
+/// Who was given a port by [`reserve`] keeps it for as long as this process lives.
+static RESERVED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+
+/// A port `p` so that nothing listens on `p + offset` for each of these, and no other test gets them.
+///
+/// Another run of the tests may take one before it is used: see [`on_free_ports`].
+///
+/// # Panics
+/// When thousands of ports are taken.
+pub fn reserve(offsets: &[u16]) -> u16 {
+    let mut reserved = RESERVED.lock().unwrap_or_else(PoisonError::into_inner);
+    let bytes = uuid::Uuid::new_v4().into_bytes();
+    // runs side by side look at different places first
+    let start = usize::from(u16::from_be_bytes([bytes[0], bytes[1]])) % RESERVABLE.len();
+    let mut ports = RESERVABLE.cycle().skip(start).take(RESERVABLE.len());
+    let all = |port| offsets.iter().map(move |offset| port + offset);
+    let port = ports.find(|port| all(*port).all(|port| !reserved.contains(&port) && is_free(port)));
+    let port = port.expect("thousands of ports are not all taken");
+    reserved.extend(all(port));
+    port
+}
+
+/// Another program took the port between the look at it and its use.
+#[derive(Debug)]
+pub struct PortTaken;
+
+/// Plays a test again from its beginning, which reserves other ports, as long as another program took
+/// its port.
+///
+/// # Panics
+/// When that happens again and again.
+pub async fn on_free_ports<T>(mut play: impl AsyncFnMut() -> Result<T, PortTaken>) -> T {
+    for _ in 0..PLAYS {
+        if let Ok(played) = play().await {
+            return played;
+        }
+    }
+    panic!("other programs took the port {PLAYS} times in a row");
+}
+
+/// Where an instance listens that was told to choose a port (`--listen 127.0.0.1:0`), once its log says
+/// so.
+///
+/// # Panics
+/// When it does not say so in time.
+pub async fn address_in(log: &Path) -> SocketAddr {
+    let mut address = None;
+    eventually("the log says where it listens", async || {
+        let text = std::fs::read_to_string(log).unwrap();
+        let rest = text.split_once("listening on http://").map(|(_, rest)| rest);
+        let line = rest.and_then(|rest| rest.split_once(char::is_whitespace));
+        address = line.map(|(word, _)| word.parse().unwrap());
+        address.is_some()
+    })
+    .await;
+    address.expect("it was just found")
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fenced_lock::{EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
 use futures_util::FutureExt as _;
 use testkit::LOCK_NAME;
 use tokio::time::sleep;
@@ -10,7 +11,6 @@ use tokio::time::sleep;
 use crate::chaos::error::ChaosError;
 use crate::chaos::row::{Control, LoadPlan, Row, Setup, Trial};
 use crate::chaos::scene::Scene;
-use crate::lock::{EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
 
 /// For longer than the sale may pause.
 const HELD: Duration = Duration::from_secs(3);

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use fenced_lock::{Sighting, Token};
+
 use super::clock::Clock;
 use super::diary::Diary;
 use super::flow::Flow;
@@ -17,7 +19,6 @@ use crate::defence::Defence;
 use crate::http::demo::Demo;
 use crate::http::reply;
 use crate::inventory::{Accepted, Fence, Followed, Item, Stock};
-use crate::lock::{Sighting, Token};
 use crate::sale::metrics::Ending;
 use crate::sale::{LockMode, Sale};
 
@@ -204,7 +205,7 @@ impl Book {
         self.lanes.settle();
         self.lanes.prune();
         let (lanes, clock) = (&self.lanes, &self.clock);
-        let view = |claim: &crate::lock::SeenClaim| ClaimView {
+        let view = |claim: &fenced_lock::SeenClaim| ClaimView {
             token: claim.revision,
             lease: format!("{:x}", claim.lease),
             instance: lanes.instance_of(claim.lease),

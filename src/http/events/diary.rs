@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fenced_lock::SeenTenure;
 use tokio::time::Instant;
 
 use super::clock::Clock;
 use super::view::Note;
-use crate::lock::SeenTenure;
 use crate::sale::Sale;
 
 /// How many notes are kept.

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fenced_lock::Sighting;
 use tokio::time::Instant;
 
 use super::clock::Clock;
 use super::view::TenureView;
 use crate::inventory::Accepted;
-use crate::lock::Sighting;
 
 /// For how long a tenure is told after its end.
 const WINDOW: Duration = Duration::from_secs(10);
@@ -76,7 +76,7 @@ impl Lanes {
     /// Takes orders of the ledger, each of which stands for `step`.
     pub(super) fn sold(&mut self, orders: &[Accepted], step: u64) {
         for order in orders {
-            let Some(token) = order.token.map(crate::lock::Token::revision) else { continue };
+            let Some(token) = order.token.map(fenced_lock::Token::revision) else { continue };
             let tenure = self.by_token.entry(token).or_default();
             tenure.orders += step;
             tenure.is_estimate |= step > 1;
@@ -89,7 +89,7 @@ impl Lanes {
 
     /// Notes that orders before this one were not read.
     pub(super) fn unread_before(&mut self, order: &Accepted) {
-        self.unsure_to = order.token.map_or(0, crate::lock::Token::revision);
+        self.unsure_to = order.token.map_or(0, fenced_lock::Token::revision);
     }
 
     /// Puts the names of the instances to the leases that are known by now.

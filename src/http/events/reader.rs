@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fenced_lock::Sighting;
 use tokio::time::{Instant, timeout_at};
 
 use super::book::Book;
 use super::pace::Pace;
 use crate::inventory::{Followed, Glance, InventoryError, Item};
-use crate::lock::Sighting;
 use crate::sale::Sale;
 
 /// How long a look may take, with all that it asks: what comes later is of no use, and whoever watches takes a

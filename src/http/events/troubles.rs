@@ -1,5 +1,6 @@
 //! What is wrong now, in words.
 
+use fenced_lock::Sighting;
 use tokio::time::Instant;
 
 use super::diary::STUCK;
@@ -7,7 +8,6 @@ use super::view::{ClaimView, Trouble};
 use crate::defence::Defence;
 use crate::http::reply::grouped;
 use crate::inventory::{InventoryError, Stock};
-use crate::lock::Sighting;
 use crate::sale::{LockHealth, LockMode, Sale};
 
 /// What a failed look at the store means; `has_numbers` if an earlier one has told some.

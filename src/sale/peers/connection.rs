@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use etcd_client::{Client, Error, GetOptions, KeyValue, ResponseHeader, SortOrder, SortTarget};
+use fenced_lock::{ClusterId, EtcdOptions, Token};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
-use crate::lock::{ClusterId, EtcdOptions, Token};
 use crate::sale::{QueuedClaim, SaleError};
 
 /// One client of the whole cluster: one connection to each member.
@@ -22,16 +22,7 @@ impl Connection {
     }
 
     pub(super) async fn client(&self) -> Result<Client, Error> {
-        let connect = async || {
-            let mut options = self.options.connect_options();
-            if let Some(user) = &self.options.user {
-                let unread = |error| Error::InvalidArgs(format!("{error}"));
-                let (name, password) = user.credentials().await.map_err(unread)?;
-                options = options.with_user(name, password).with_auto_token_refresh(true);
-            }
-            Client::connect(&self.options.endpoints, Some(options)).await
-        };
-        self.client.get_or_try_init(connect).await.cloned()
+        self.client.get_or_try_init(async || self.options.connect().await).await.cloned()
     }
 
     /// How long a request may take.

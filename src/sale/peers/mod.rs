@@ -23,13 +23,14 @@ mod watchers;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fenced_lock::{BackendError, EtcdBackend, EtcdOptions, Token};
+
 use self::limit::Limit;
 use self::recipe::Recipe;
 use self::rpc::Rpc;
 use super::tenure::lock_name;
 use super::{LockMode, QueuedClaim, SaleError};
 use crate::inventory::Item;
-use crate::lock::{BackendError, EtcdOptions, Token};
 
 /// Another way to guard the sale. Clones share everything.
 #[derive(Clone)]
@@ -58,7 +59,7 @@ impl Peer {
     /// # Panics
     /// Outside a Tokio runtime.
     pub fn recipe(etcd: EtcdOptions, ttl: Duration) -> Result<Self, BackendError> {
-        etcd.check()?;
+        EtcdBackend::new(etcd.clone())?;
         Ok(Self(Kind::Recipe(Arc::new(Recipe::new(etcd, ttl)))))
     }
 
@@ -69,7 +70,7 @@ impl Peer {
     /// # Errors
     /// An endpoint is no URL.
     pub fn rpc(etcd: EtcdOptions, ttl: Duration) -> Result<Self, BackendError> {
-        etcd.check()?;
+        EtcdBackend::new(etcd.clone())?;
         Ok(Self(Kind::Rpc(Arc::new(Rpc::new(etcd, ttl)))))
     }
 

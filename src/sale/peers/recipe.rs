@@ -22,6 +22,7 @@ use etcd_client::{
     Client, Compare, CompareOp, GetOptions, GetResponse, PutOptions, SortOrder, SortTarget, Txn,
     TxnOp, TxnOpResponse,
 };
+use fenced_lock::{EtcdOptions, LockError, Token};
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 
@@ -29,7 +30,6 @@ use super::connection::{Connection, prefix, token, unavailable};
 use super::lease::KeptLease;
 use super::limit::Limit;
 use super::watchers::Watchers;
-use crate::lock::{EtcdOptions, LockError, Token};
 use crate::sale::SaleError;
 
 /// How long to wait before the queue is read again after a watcher has failed.

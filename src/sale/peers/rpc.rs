@@ -18,11 +18,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Client, LockOptions};
+use fenced_lock::EtcdOptions;
 
 use super::connection::{Connection, unavailable};
 use super::lease::KeptLease;
 use super::limit::Limit;
-use crate::lock::EtcdOptions;
 use crate::sale::SaleError;
 
 /// The classic flow, for one process.

@@ -1,11 +1,11 @@
 //! One order's turn under a peer's lock.
 
+use fenced_lock::Token;
 use tokio::sync::oneshot;
 
 use super::limit::Limit;
 use super::{Hold, Kind, Peer};
 use crate::inventory::{Inventory, Item, Order, Outcome, Stock, naive};
-use crate::lock::Token;
 use crate::sale::error::{from_start, from_store};
 use crate::sale::waiting_room::WaitingPlace;
 use crate::sale::{Inner, Sale, SaleError};

@@ -3,10 +3,12 @@
 
 use std::os::unix::process::ExitStatusExt;
 
+use testkit::shared::{Raw, fresh_database};
+use testkit::shared::{fresh_lock_name, shared_endpoint};
+use testkit::wait::{eventually, within};
+
 use super::program::Program;
-use crate::support::etcd::{fresh_lock_name, session, shared_endpoint};
-use crate::support::store::{Raw, fresh_database};
-use crate::support::{eventually, within};
+use crate::support::etcd::session;
 
 /// Has the program killed at `point` by its first order. Returns the connection to what it left.
 async fn killed_at(point: &str) -> Raw {

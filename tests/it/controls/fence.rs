@@ -6,11 +6,11 @@ use std::process::Stdio;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use testkit::shared::fresh_database;
+use testkit::shared::{fresh_lock_name, shared_endpoint};
 use tokio::process::Command;
 
 use super::program::Program;
-use crate::support::etcd::{fresh_lock_name, shared_endpoint};
-use crate::support::store::fresh_database;
 
 /// The paused program, once it has gone on and all were answered, and the stock.
 async fn paused_before_writing(flags: &[&str]) -> (Program, Value) {
@@ -92,7 +92,7 @@ async fn in_earnest_it_keeps_the_fence() {
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .output();
-    let ended = crate::support::within("it ends", ended).await.unwrap();
+    let ended = testkit::wait::within("it ends", ended).await.unwrap();
     assert_eq!(ended.status.code(), Some(1));
     let log = String::from_utf8(ended.stderr).unwrap();
     assert!(log.contains("--without fence needs --demo"), "{log}");

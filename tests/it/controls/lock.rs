@@ -1,14 +1,15 @@
 //! Goal: each defence of the lock is gone when it was taken away. Method: the fault that it is there
 //! for, once; where that is soon done, with the defence as well.
 
-use flash_sale::lock::Session;
+use fenced_lock::Session;
 use testkit::Proxy;
+use testkit::shared::fresh_database;
+use testkit::shared::{fresh_lock_name, shared_endpoint};
+use testkit::wait::eventually;
 use testkit::{EtcdOptions, PrivateEtcd};
 
 use super::program::Program;
-use crate::support::etcd::{fresh_lock_name, session, shared_endpoint};
-use crate::support::eventually;
-use crate::support::store::fresh_database;
+use crate::support::etcd::session;
 
 /// How many claims are in the queue for the lock `name`.
 async fn claims(session: &Session, name: &str) -> usize {
@@ -174,7 +175,7 @@ async fn beside_a_longer_name(flags: &[&str]) -> u16 {
     let (etcd, redis, lock) = (shared_endpoint().await, fresh_database().await, fresh_lock_name());
     let flags = [&["--wait-timeout", "1s"], flags].concat();
     let program = Program::start(&etcd, &redis, &lock, &flags).await;
-    let mut raw = crate::support::store::Raw::connect(&redis).await;
+    let mut raw = testkit::shared::Raw::connect(&redis).await;
     let () = raw.run("SET stock:{a} 10").await;
     let other = session(&etcd, "other").await;
     let _guard = other.mutex(&format!("{lock}:a-b")).unwrap().lock().await.unwrap();

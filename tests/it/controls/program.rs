@@ -8,12 +8,12 @@ use hyper::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
+use testkit::ports::address_in;
 use testkit::probe;
+use testkit::wait::{eventually, within};
 use tokio::process::{Child, Command};
 
 use crate::http::client::{Answer, Connection};
-use crate::support::ports::address_in;
-use crate::support::{eventually, within};
 
 /// A running program. It is killed when this is dropped.
 pub(super) struct Program {

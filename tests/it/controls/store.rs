@@ -7,13 +7,14 @@ use std::time::Duration;
 use etcd_client::AlarmAction;
 use serde_json::json;
 use testkit::Proxy;
+use testkit::shared::{Raw, fresh_database};
+use testkit::shared::{fresh_lock_name, no_space, shared_endpoint};
+use testkit::wait::eventually;
 use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 use tokio::time::timeout;
 
 use super::program::Program;
-use crate::support::etcd::{fresh_lock_name, no_space, session, shared_endpoint};
-use crate::support::eventually;
-use crate::support::store::{Raw, fresh_database};
+use crate::support::etcd::session;
 
 async fn without(flags: &[&str]) -> (Program, Raw) {
     let redis = fresh_database().await;

@@ -3,11 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use testkit::wait::DEADLINE;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-
-use crate::support::DEADLINE;
 
 /// One connection.
 pub(crate) struct Connection(BufReader<TcpStream>);

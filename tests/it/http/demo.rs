@@ -5,15 +5,15 @@ use std::process::Stdio;
 
 use hyper::Method;
 use serde_json::{Value, json};
+use testkit::shared::fresh_database;
+use testkit::shared::{fresh_lock_name, shared_endpoint};
+use testkit::wait::{DEADLINE, eventually};
 use testkit::{ports, probe};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::client::{Answer, Connection};
 use super::shop::{Shop, ShopOptions};
-use crate::support::etcd::{fresh_lock_name, shared_endpoint};
-use crate::support::store::fresh_database;
-use crate::support::{DEADLINE, eventually};
 
 /// Two instances of a demo.
 struct Pair {

@@ -7,6 +7,9 @@ use std::time::Duration;
 use flash_sale::http::server::{self, ServerOptions, Stopped};
 use flash_sale::sale::LockMode;
 use serde_json::Value;
+use testkit::shared::Raw;
+use testkit::shared::shared_endpoint;
+use testkit::wait::within;
 use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -14,9 +17,6 @@ use tokio::time::Instant;
 use super::client::Connection;
 use super::shop::{Shop, ShopOptions};
 use super::watching::Watcher;
-use crate::support::etcd::shared_endpoint;
-use crate::support::store::Raw;
-use crate::support::within;
 
 fn has_trouble(view: &Value, kind: &str) -> bool {
     view["troubles"].as_array().unwrap().iter().any(|trouble| trouble["kind"] == kind)

@@ -5,21 +5,22 @@ use std::net::SocketAddr;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use flash_sale::lock::Session;
+use fenced_lock::Session;
 use hyper::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::NamedTempFile;
+use testkit::copies::restart_with;
+use testkit::ports::address_in;
+use testkit::shared::fresh_database;
+use testkit::shared::{fresh_lock_name, shared_endpoint};
+use testkit::wait::{DEADLINE, eventually};
 use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions, probe};
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::client::Connection;
-use crate::support::copies::restart_with;
-use crate::support::etcd::{fresh_lock_name, session, shared_endpoint};
-use crate::support::ports::address_in;
-use crate::support::store::fresh_database;
-use crate::support::{DEADLINE, eventually};
+use crate::support::etcd::session;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_flash-sale");
 

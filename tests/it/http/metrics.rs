@@ -82,13 +82,13 @@ async fn who_goes_away_is_counted() {
         let mut order = std::pin::pin!(shop.order("a"));
         tokio::select! {
             _ = &mut order => unreachable!("somebody holds the lock"),
-            () = crate::support::eventually("the order waits", async || {
+            () = testkit::wait::eventually("the order waits", async || {
                 metric("flash_sale_orders_waiting").await > 0.0
             }) => {}
         }
     }
     assert!(metric("flash_sale_orders_total{outcome=\"abandoned\"}").await > 0.0);
-    crate::support::eventually("it has left the queue", async || {
+    testkit::wait::eventually("it has left the queue", async || {
         metric("flash_sale_orders_waiting").await < 1.0
     })
     .await;

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use axum::body::Body;
 use serde_json::json;
+use testkit::shared::fresh_database;
+use testkit::shared::shared_endpoint;
+use testkit::wait::eventually;
 use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 
 use super::shop::{Shop, ShopOptions};
-use crate::support::etcd::shared_endpoint;
-use crate::support::eventually;
-use crate::support::store::fresh_database;
 
 fn impatient() -> ShopOptions {
     ShopOptions { wait_timeout: Duration::from_millis(500), ..ShopOptions::default() }

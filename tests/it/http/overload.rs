@@ -4,16 +4,16 @@
 use std::process::Stdio;
 use std::time::Duration;
 
+use fenced_lock::Token;
 use flash_sale::inventory::{Inventory, InventoryOptions, Item};
-use flash_sale::lock::Token;
 use serde_json::json;
+use testkit::shared::{etcdctl, shared_endpoint};
 use testkit::{PrivateRedis, RedisOptions};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio::time::Instant;
 
 use super::shop::{Shop, ShopOptions};
-use crate::support::etcd::{etcdctl, shared_endpoint};
 
 /// With one place to wait, the second order is turned away at once; the first one gets its unit.
 #[tokio::test]

@@ -3,15 +3,15 @@
 //! them; `GET /readyz` is asked.
 
 use etcd_client::{AlarmAction, Client};
+use fenced_lock::{ClusterId, Token};
 use flash_sale::inventory::{Inventory, InventoryOptions, Item};
-use flash_sale::lock::{ClusterId, Token};
 use serde_json::{Value, json};
+use testkit::shared::fresh_database;
+use testkit::shared::{no_space, shared_endpoint};
+use testkit::wait::eventually;
 use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 
 use super::shop::{Shop, ShopOptions};
-use crate::support::etcd::{no_space, shared_endpoint};
-use crate::support::eventually;
-use crate::support::store::fresh_database;
 
 async fn until_ready(shop: &Shop) {
     eventually("it is ready", async || shop.call("GET /readyz").await.status == 200).await;

@@ -2,8 +2,8 @@
 //! process, over a real etcd and a real Redis.
 
 use axum::body::Body;
+use fenced_lock::{ClusterId, Token};
 use flash_sale::inventory::{Inventory, InventoryOptions, Item};
-use flash_sale::lock::{ClusterId, Token};
 
 use super::shop::{Shop, ShopOptions};
 

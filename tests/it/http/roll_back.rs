@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use flash_sale::inventory::{Item, Replicas};
 use flash_sale::sale::HoldMode;
+use testkit::copies::{DataCopy, restart_with};
+use testkit::shared::Raw;
+use testkit::shared::shared_endpoint;
+use testkit::wait::{eventually, within};
 use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 use tokio::process::Command;
 
 use super::shop::{Shop, ShopOptions};
-use crate::support::copies::{DataCopy, restart_with};
-use crate::support::etcd::shared_endpoint;
-use crate::support::store::{Raw, connect};
-use crate::support::{eventually, within};
+use crate::support::store::connect;
 
 async fn redis() -> PrivateRedis {
     PrivateRedis::start(RedisOptions::default()).await.unwrap()

@@ -6,17 +6,18 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
+use fenced_lock::{Guard, Session};
 use flash_sale::http::{AppState, StartAccess, router};
 use flash_sale::inventory::{Inventory, InventoryOptions, Replicas};
-use flash_sale::lock::{Guard, Session};
 use flash_sale::sale::{HoldMode, Sale, SaleOptions};
 use http_body_util::BodyExt;
 use serde_json::Value;
+use testkit::shared::{Raw, fresh_database};
+use testkit::shared::{fresh_lock_name, shared_endpoint};
+use testkit::wait::eventually;
 use tower::ServiceExt;
 
-use crate::support::etcd::{fresh_lock_name, session, sessions, shared_endpoint};
-use crate::support::eventually;
-use crate::support::store::{Raw, fresh_database};
+use crate::support::etcd::{session, sessions};
 
 /// One instance.
 pub(super) struct Shop {

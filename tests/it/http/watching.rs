@@ -5,10 +5,9 @@ use axum::body::Body;
 use axum::http::Request;
 use http_body_util::BodyExt as _;
 use serde_json::Value;
+use testkit::wait::within;
 use tokio::time::timeout;
 use tower::ServiceExt as _;
-
-use crate::support::within;
 
 /// A stream of `GET /events`, and what is known from it.
 pub(super) struct Watcher {
@@ -61,7 +60,7 @@ impl Watcher {
             }
         };
         // the view is shown as it was at the end
-        let in_time = timeout(crate::support::DEADLINE, reading).await.is_ok();
+        let in_time = timeout(testkit::wait::DEADLINE, reading).await.is_ok();
         assert!(in_time, "not in time: {what}, but {}", self.view);
     }
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use flash_sale::inventory::{Inventory, InventoryError, InventoryOptions, Item};
 use testkit::server::find_program;
+use testkit::wait::eventually;
 use testkit::{PrivateRedis, Proxy, RedisOptions, ports};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{Raw, accepted, connect, fresh_database, order, token};
-use crate::support::eventually;
 
 /// Longer than any call may take, by far: only a hang exceeds it.
 const HANG: Duration = Duration::from_secs(20);

@@ -1,7 +1,7 @@
 //! The fence: whoever was overtaken writes nothing.
 
+use fenced_lock::{ClusterId, Token};
 use flash_sale::inventory::{Fence, InventoryError, Item};
-use flash_sale::lock::{ClusterId, Token};
 
 use super::{Raw, accepted, connect, fresh_database, order, token};
 

@@ -10,10 +10,11 @@ mod replicas;
 mod roll_back;
 mod sale;
 
+use fenced_lock::{ClusterId, Token};
 use flash_sale::inventory::{Accepted, Outcome};
-use flash_sale::lock::{ClusterId, Token};
+use testkit::shared::{Raw, fresh_database};
 
-use crate::support::store::{Raw, connect, fresh_database, order};
+use crate::support::store::{connect, order};
 
 fn token(revision: i64) -> Token {
     Token::new(ClusterId(0xcafe), revision)

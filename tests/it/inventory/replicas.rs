@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use flash_sale::inventory::{Inventory, InventoryError, Item, Replicas, Warning};
 use testkit::Proxy;
+use testkit::wait::eventually;
 use testkit::{PrivateRedis, RedisOptions};
 
 use super::{Raw, accepted, connect, order, token};
-use crate::support::eventually;
 
 const ITEM: Item = Item::DEFAULT;
 /// For a replica that answers, however busy the machine is.

@@ -2,12 +2,12 @@
 //! fresh start is taken for that. Method: a Redis of the test's own that is killed and started again at
 //! the same address with an older copy of its data, or with none.
 
+use fenced_lock::{ClusterId, Token};
 use flash_sale::inventory::{Inventory, InventoryError, Item, Order, Outcome};
-use flash_sale::lock::{ClusterId, Token};
+use testkit::copies::{DataCopy, restart_with};
 use testkit::{PrivateRedis, RedisOptions};
 
 use super::{Raw, accepted, connect, order, token};
-use crate::support::copies::{DataCopy, restart_with};
 
 const ITEM: Item = Item::DEFAULT;
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use hyper::Method;
 use serde_json::{Value, json};
+use testkit::wait::eventually;
 use testkit::{Child, OwnedDir, ports, probe};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 use super::webdriver::Session;
-use crate::support::eventually;
 
 /// Never dropped, as statics are not; it ends with the process, by its guardian, and the browser with it.
 static BROWSER: OnceCell<Chromium> = OnceCell::const_new();

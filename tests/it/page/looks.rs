@@ -1,10 +1,10 @@
 //! The page on devices that differ: narrow, dark, without a mouse, without motion.
 
 use serde_json::{Value, json};
+use testkit::wait::eventually;
 
 use super::browser::{DESKTOP, Device, PHONE, Tab};
 use super::scene::{Demo, Shop};
-use crate::support::eventually;
 
 /// Goal: on a phone nothing has to be scrolled sideways, not even with numbers as long as they get.
 #[tokio::test]

@@ -32,7 +32,7 @@ async fn the_instance_goes_away_and_comes_back() {
                 return [top > 0, one.getBoundingClientRect().bottom <= top];";
             let focused = focused.replace("SELECTOR", &format!("'{selector}'"));
             let is_free = async || page.run(&focused).await == json!([true, true]);
-            crate::support::eventually(&format!("{selector} at {width}"), is_free).await;
+            testkit::wait::eventually(&format!("{selector} at {width}"), is_free).await;
         }
         page.view(&format!("troubles-{width}")).await;
     }
@@ -129,7 +129,7 @@ async fn etcd_goes_away_and_comes_back() {
 
     shop.etcd.restart().await.unwrap();
     let is_back = async || !page.is_shown("#troubles [data-kind=etcd-away]").await;
-    crate::support::eventually("etcd is back on the page", is_back).await;
+    testkit::wait::eventually("etcd is back on the page", is_back).await;
 }
 
 /// Goal: the same for Redis; the last known numbers stay.
@@ -148,7 +148,7 @@ async fn redis_goes_away_and_comes_back() {
 
     shop.redis.restart().await.unwrap();
     let is_back = async || !page.is_shown("#troubles [data-kind=redis-away]").await;
-    crate::support::eventually("Redis is back on the page", is_back).await;
+    testkit::wait::eventually("Redis is back on the page", is_back).await;
 }
 
 /// Goal: what cannot be known is not told. Method: a page that is opened while Redis is away.

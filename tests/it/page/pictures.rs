@@ -1,8 +1,9 @@
 //! The pictures of the README. Not a test: `make screenshots` runs it.
 
+use testkit::wait::eventually;
+
 use super::browser::{DESKTOP, Device, Tab};
 use super::scene::Demo;
-use crate::support::eventually;
 
 const WIDTH: u32 = 1440;
 

@@ -4,12 +4,12 @@ use std::process::Stdio;
 
 use hyper::Method;
 use rustix::process::{Pid, Signal, kill_process};
+use testkit::wait::{eventually, within};
 use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions, ports, probe};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
 use super::browser::{DESKTOP, Tab};
-use crate::support::{eventually, within};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_flash-sale");
 

@@ -21,7 +21,7 @@ impl Tab {
             assert!(expected.is_some(), "{stock}");
             let selector = format!("#{name}");
             // the page hears of the last order a moment after the verdict at most
-            crate::support::eventually(&format!("{selector} is {expected:?}"), async || {
+            testkit::wait::eventually(&format!("{selector} is {expected:?}"), async || {
                 self.number(&selector).await == expected
             })
             .await;

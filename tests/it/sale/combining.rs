@@ -4,14 +4,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use fenced_lock::Token;
 use flash_sale::inventory::{Item, Outcome};
-use flash_sale::lock::Token;
+use testkit::wait::{eventually, within};
 use tokio::task::JoinSet;
 
 use super::{Market, accepted, order_of_one};
 use crate::support::etcd::session;
 use crate::support::store::order;
-use crate::support::{eventually, within};
 
 /// Goal: two instances sell exactly what there is, each order once, in the order of their tokens.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

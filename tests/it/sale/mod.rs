@@ -5,14 +5,16 @@ mod peers;
 
 use std::time::Duration;
 
+use fenced_lock::SessionKeeper;
 use flash_sale::inventory::{Accepted, Inventory, InventoryOptions, Item, Order, OrderId, Outcome};
-use flash_sale::lock::SessionKeeper;
 use flash_sale::sale::{HoldMode, Sale, SaleOptions};
 use testkit::Proxy;
+use testkit::shared::fresh_database;
+use testkit::shared::{fresh_lock_name, shared_endpoint};
+use testkit::wait::eventually;
 
-use crate::support::etcd::{fresh_lock_name, sessions, shared_endpoint};
-use crate::support::eventually;
-use crate::support::store::{fresh_database, order};
+use crate::support::etcd::sessions;
+use crate::support::store::order;
 
 /// A stock of one's own, and the lock that guards it.
 struct Market {

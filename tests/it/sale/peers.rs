@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use etcd_client::{Client, GetOptions, LeaseStatus};
+use fenced_lock::{EtcdOptions, Token};
 use flash_sale::inventory::{Item, Outcome};
-use flash_sale::lock::{EtcdOptions, Token};
 use flash_sale::sale::{HoldMode, Peer, Sale, SaleError, SaleOptions};
+use testkit::shared::{Raw, fresh_database};
+use testkit::wait::{eventually, within};
 use testkit::{EtcdOptions as ServerOptions, PrivateEtcd};
 use tokio::task::JoinSet;
 
-use crate::support::store::{Raw, connect, fresh_database, order};
-use crate::support::{eventually, within};
+use crate::support::store::{connect, order};
 
 const LOCK: &str = "lock";
 const TTL: Duration = Duration::from_secs(10);

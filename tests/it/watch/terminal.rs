@@ -10,10 +10,10 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::{Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
+use testkit::wait::{eventually, within};
 use tokio::process::Child;
 
 use super::{Shop, pid, program};
-use crate::support::{eventually, within};
 
 /// The alternate screen without a cursor, and back.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";

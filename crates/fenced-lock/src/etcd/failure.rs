@@ -1,0 +1,147 @@
+//! What etcd's failures mean.
+
+use std::error::Error as _;
+use std::io;
+
+use etcd_client::Error;
+
+use crate::chaos::Defence;
+use crate::{BackendError, BackendErrorKind};
+
+/// gRPC status codes (`google.golang.org/grpc/codes`), as far as they are told apart here.
+pub(super) mod code {
+    pub(in super::super) const UNKNOWN: i32 = 2;
+    pub(in super::super) const INVALID_ARGUMENT: i32 = 3;
+    pub(in super::super) const NOT_FOUND: i32 = 5;
+    pub(in super::super) const PERMISSION_DENIED: i32 = 7;
+    pub(in super::super) const RESOURCE_EXHAUSTED: i32 = 8;
+    pub(in super::super) const FAILED_PRECONDITION: i32 = 9;
+    pub(in super::super) const OUT_OF_RANGE: i32 = 11;
+    pub(in super::super) const UNIMPLEMENTED: i32 = 12;
+    pub(in super::super) const UNAUTHENTICATED: i32 = 16;
+}
+
+const OLD_REVISION: &str = "revision of auth store is old";
+const NO_USER: &str = "user name is empty";
+const AUTH_IS_OFF: &str = "authentication is not enabled";
+
+pub(super) fn backend_error(error: Error) -> BackendError {
+    let kind = match &error {
+        // made here, for want of an answer, whatever its code: etcd's own has no source
+        Error::GRpcStatus(status) if status.source().is_some() => BackendErrorKind::Transient,
+        Error::GRpcStatus(status) => kind_of(status.code() as i32, status.message()),
+        // of these, the third tells that the certificates cannot be used: no connection ends in it
+        Error::InvalidArgs(_)
+        | Error::InvalidUri(_)
+        | Error::TransportError(_)
+        | Error::InvalidMetadataValue(_) => BackendErrorKind::Permanent,
+        _ => BackendErrorKind::Transient,
+    };
+    BackendError::new(kind, Plain(error))
+}
+
+/// Whether the request may have been carried out, although it failed: not if nobody listened.
+pub(super) fn may_be_done(error: &Error) -> bool {
+    let Error::GRpcStatus(status) = error else { return true };
+    let mut causes = std::iter::successors(status.source(), |cause| (*cause).source());
+    !causes.any(|cause| {
+        let io = cause.downcast_ref::<io::Error>();
+        io.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    })
+}
+
+/// Whether the request was refused for the token that it came with, or for want of one: the token has
+/// expired or etcd has forgotten it, users or roles were changed, or authentication was switched on.
+pub(super) fn asks_to_authenticate(error: &Error) -> bool {
+    let Error::GRpcStatus(status) = error else { return false };
+    match status.code() as i32 {
+        code::UNAUTHENTICATED => true,
+        // as 3.5.1 says "revision of auth store is old"
+        code::UNKNOWN if Defence::Reauthentication.is_on() => {
+            status.message().contains("revision in header is old")
+        }
+        code::INVALID_ARGUMENT if Defence::Reauthentication.is_on() => {
+            let message = status.message();
+            message.contains(OLD_REVISION) || message.contains(NO_USER)
+        }
+        _ => false,
+    }
+}
+
+/// Whether etcd refused for want of a user.
+pub(super) fn names_no_user(error: &BackendError) -> bool {
+    error.source().is_some_and(|source| source.to_string().contains(NO_USER))
+}
+
+/// Whether the answer to an authentication says that etcd asks nobody who they are.
+pub(super) fn says_auth_is_off(error: &Error) -> bool {
+    matches!(error, Error::GRpcStatus(status) if status.message().contains(AUTH_IS_OFF))
+}
+
+fn kind_of(code: i32, message: &str) -> BackendErrorKind {
+    match code {
+        // the only thing that a request here can miss is its lease
+        code::NOT_FOUND => BackendErrorKind::LeaseGone,
+        // a hiccup
+        code::RESOURCE_EXHAUSTED if message.contains("too many requests") => {
+            BackendErrorKind::Transient
+        }
+        // out of space
+        code::RESOURCE_EXHAUSTED => BackendErrorKind::Refused,
+        // again, although the client has just authenticated anew: it does so the next time
+        code::INVALID_ARGUMENT if message.contains(OLD_REVISION) => BackendErrorKind::Transient,
+        // this code also tells that a member is not the leader, which passes
+        code::FAILED_PRECONDITION if !message.contains(AUTH_IS_OFF) => BackendErrorKind::Transient,
+        // wrong credentials or no permission
+        code::INVALID_ARGUMENT
+        | code::PERMISSION_DENIED
+        | code::FAILED_PRECONDITION
+        | code::OUT_OF_RANGE
+        | code::UNIMPLEMENTED => BackendErrorKind::Permanent,
+        _ => BackendErrorKind::Transient,
+    }
+}
+
+pub(super) fn lease_gone() -> BackendError {
+    BackendError::new(BackendErrorKind::LeaseGone, "the lease has expired or was revoked")
+}
+
+pub(super) fn claim_gone() -> BackendError {
+    BackendError::new(BackendErrorKind::ClaimGone, "the claim to hand over is gone")
+}
+
+/// Whether etcd answered with this gRPC status.
+pub(super) fn is_refused_with(error: &BackendError, code: i32) -> bool {
+    let cause = error.source().and_then(|source| source.downcast_ref());
+    matches!(cause, Some(Plain(Error::GRpcStatus(status))) if status.code() as i32 == code)
+}
+
+/// An answer that etcd does not give; a proxy in between, perhaps.
+pub(super) fn malformed(what: &'static str) -> BackendError {
+    BackendError::new(BackendErrorKind::Transient, what)
+}
+
+/// As the client tells it, with the causes in their places: it would write those of a status into its own text, and
+/// leave out the others.
+#[derive(Debug)]
+struct Plain(Error);
+
+impl std::fmt::Display for Plain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.0 {
+            Error::GRpcStatus(status) => f.write_str(status.message()),
+            Error::TransportError(error) => error.fmt(f),
+            error => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Plain {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.0 {
+            Error::GRpcStatus(status) => status.source(),
+            Error::TransportError(error) => error.source(),
+            error => error.source(),
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! How claims are written as etcd keys.
+//!
+//! A lock `NAME` is queued for under `NAME/`, as Go's `concurrency.NewMutex(session, NAME)`,
+//! `etcdctl lock NAME` and the server's `Lock` RPC do with their keys `NAME/<lease in hex>`, so that
+//! they and this library exclude each other.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::Claim;
+use crate::chaos::Defence;
+
+/// What all keys of a lock begin with. It ends in `/`, so `item-1` never meets `item-10`.
+pub(super) fn prefix(name: &str) -> String {
+    if !Defence::ExactPrefix.is_on() {
+        return name.to_owned();
+    }
+    format!("{name}/")
+}
+
+/// The first key behind those of the lock and of longer names.
+pub(super) fn end(name: &str) -> Vec<u8> {
+    let mut end = prefix(name).into_bytes();
+    // never the largest byte, which is in no text
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end
+}
+
+/// Whether `key` is a claim on the lock whose keys begin with `prefix`: the keys of `a/b` begin with
+/// `a/` too, but claim another lock.
+pub(super) fn is_claim(key: &[u8], prefix: &str) -> bool {
+    let rest = key.strip_prefix(prefix.as_bytes());
+    rest.is_some_and(|rest| !rest.contains(&b'/') || !Defence::ExactPrefix.is_on())
+}
+
+/// The value of a claim's key: when it was made, in milliseconds since 1970, and by whom. Nothing
+/// but the queue view reads it.
+pub(super) fn value(claim: &Claim) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    format!("{} {}", now.as_millis(), claim.label)
+}
+
+/// Who made the claim with this value, and how long ago; nothing for a claim of another library.
+pub(super) fn parse_value(value: &[u8]) -> Option<(String, Duration)> {
+    let (made_at_ms, label) = std::str::from_utf8(value).ok()?.split_once(' ')?;
+    let made_at = UNIX_EPOCH.checked_add(Duration::from_millis(made_at_ms.parse().ok()?))?;
+    // a clock that runs ahead of ours is no reason for an error
+    let age = SystemTime::now().duration_since(made_at).unwrap_or_default();
+    Some((label.to_owned(), age))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a lock's queue has its own keys only, not those of a lock whose name is longer.
+    #[test]
+    fn keys_of_other_locks_are_told_apart() {
+        let prefix = prefix("a");
+        assert!(is_claim(b"a/7587-1", &prefix));
+        assert!(is_claim(b"a/7587", &prefix), "etcdctl's keys have no number");
+        assert!(!is_claim(b"a/b/7587-1", &prefix));
+        assert!(!is_claim(b"ab/7587-1", &prefix));
+    }
+
+    /// Goal: what one process writes, another one reads, and a foreign value is not an error.
+    #[test]
+    fn values_are_read_back() {
+        let claim = Claim { name: "n".into(), lease: 1, number: 1, label: "app 1".into() };
+        let (label, age) = parse_value(value(&claim).as_bytes()).expect("it was just written");
+        assert_eq!(label, "app 1");
+        assert!(age < Duration::from_mins(1));
+        assert_eq!(parse_value(b""), None);
+        assert_eq!(parse_value(b"foreign text"), None);
+        assert_eq!(parse_value(b"99999999999999999999999 x"), None);
+    }
+}

@@ -1,0 +1,163 @@
+//! How to reach etcd.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
+use tokio::task::spawn_blocking;
+
+use crate::{BackendError, BackendErrorKind};
+
+/// Reads a password.
+type ReadPassword = dyn Fn() -> Result<String, Box<dyn Error + Send + Sync>> + Send + Sync;
+
+/// A user of etcd's.
+#[derive(Clone)]
+pub struct EtcdUser {
+    name: String,
+    password: Arc<ReadPassword>,
+}
+
+impl EtcdUser {
+    /// A user with this password.
+    pub fn new(name: impl Into<String>, password: impl Into<String>) -> Self {
+        let password = password.into();
+        Self::with_password_from(name, move || Ok(password.clone()))
+    }
+
+    /// A user whose password is read anew at each authentication, so that it can change while a
+    /// session lives. `read` may block.
+    pub fn with_password_from(
+        name: impl Into<String>,
+        read: impl Fn() -> Result<String, Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
+    ) -> Self {
+        Self { name: name.into(), password: Arc::new(read) }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The name, and the password as it is now.
+    pub(crate) async fn credentials(&self) -> Result<(String, String), BackendError> {
+        let read = Arc::clone(&self.password);
+        let password =
+            spawn_blocking(move || read()).await.unwrap_or_else(|error| Err(error.into()));
+        let password =
+            password.map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
+        Ok((self.name.clone(), password))
+    }
+}
+
+impl fmt::Debug for EtcdUser {
+    /// Without the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EtcdUser").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// How to reach etcd.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct EtcdOptions {
+    /// The members' client URLs, such as `http://127.0.0.1:2379`, or all of them with `https`. With
+    /// several, a request that one does not answer goes to the next.
+    pub endpoints: Vec<String>,
+    /// The user, if etcd asks for one.
+    pub user: Option<EtcdUser>,
+    /// With `https`: the certificates, in PEM, of the authorities of which one signed etcd's; those that
+    /// this system trusts if `None`.
+    pub ca: Option<Vec<u8>>,
+    /// With `https`: our certificate and its key, in PEM, if etcd asks for one.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// The longest that one member may take to answer. After that the next one is asked; and what
+    /// nobody answered is asked again where that is of use.
+    pub request_timeout: Duration,
+}
+
+impl EtcdOptions {
+    /// These endpoints, no user and no certificates, and two seconds for a request.
+    pub fn new(endpoints: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            endpoints: endpoints.into_iter().map(Into::into).collect(),
+            user: None,
+            ca: None,
+            identity: None,
+            request_timeout: Duration::from_secs(2),
+        }
+    }
+
+    /// A client of its own with these options, for transactions of yours beside the lock's.
+    ///
+    /// # Errors
+    /// An endpoint is no URL, the password cannot be read, or with a user: etcd does not let it in.
+    pub async fn connect(&self) -> Result<Client, etcd_client::Error> {
+        let unusable = |error| etcd_client::Error::InvalidArgs(format!("{error:?}"));
+        self.check().map_err(unusable)?;
+        let mut options = self.connect_options();
+        if let Some(user) = &self.user {
+            let (name, password) = user.credentials().await.map_err(unusable)?;
+            options = options.with_user(name, password).with_auto_token_refresh(true);
+        }
+        Client::connect(&self.endpoints, Some(options)).await
+    }
+
+    pub(crate) fn check(&self) -> Result<(), BackendError> {
+        let scheme = if self.is_tls() { "https://" } else { "http://" };
+        let is_url = |endpoint: &String| {
+            let address = endpoint
+                .strip_prefix(scheme)
+                .and_then(|rest| rest.strip_suffix('/').unwrap_or(rest).rsplit_once(':'));
+            address.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        };
+        let has_certificates = self.ca.is_some() || self.identity.is_some();
+        let what = if self.endpoints.is_empty() || !self.endpoints.iter().all(is_url) {
+            format!("an etcd endpoint is written {scheme}HOST:PORT, not {:?}", self.endpoints)
+        } else if has_certificates && !self.is_tls() {
+            "etcd's certificates are for endpoints with https://".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(BackendError::new(BackendErrorKind::Permanent, what))
+    }
+
+    /// One endpoint decides for all.
+    fn is_tls(&self) -> bool {
+        self.endpoints.iter().any(|endpoint| endpoint.starts_with("https://"))
+    }
+
+    pub(crate) fn connect_options(&self) -> ConnectOptions {
+        let options = ConnectOptions::new()
+            .with_connect_timeout(self.request_timeout)
+            // a connection that died without a word is noticed; etcd refuses pings that come more
+            // often than every five seconds (`--grpc-keepalive-min-time`)
+            .with_keep_alive(Duration::from_secs(6), Duration::from_secs(3))
+            .with_keep_alive_while_idle(true)
+            // a member that is cut off from its cluster ends its streams instead of staying silent
+            .with_require_leader(true);
+        if !self.is_tls() {
+            return options;
+        }
+        let tls = match &self.ca {
+            Some(ca) => TlsOptions::new().ca_certificate(Certificate::from_pem(ca)),
+            None => TlsOptions::new().with_native_roots(),
+        };
+        options.with_tls(match &self.identity {
+            Some((certificate, key)) => tls.identity(Identity::from_pem(certificate, key)),
+            None => tls,
+        })
+    }
+}
+
+impl fmt::Debug for EtcdOptions {
+    /// Without the certificates and the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EtcdOptions")
+            .field("endpoints", &self.endpoints)
+            .field("user", &self.user)
+            .field("request_timeout", &self.request_timeout)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,709 @@
+//! The queue of one lock, kept in memory from what the watch says. No I/O here.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::history::History;
+use super::keys;
+use crate::chaos::Defence;
+use crate::{ClaimStatus, SeenClaim, Sighting};
+
+/// How long a queue is watched after its last claim. Long enough that a key which appears late, from
+/// a request that was given up, is still seen and removed; and that a lock which is used now and
+/// then is not watched anew each time.
+const LINGER: Duration = Duration::from_secs(30);
+
+/// How often a queue in use is read again in case its watcher has stopped telling; and so much less
+/// often for each claim in it.
+const REREAD_EVERY: Duration = Duration::from_secs(1);
+const REREAD_LATER: Duration = Duration::from_millis(1);
+
+/// How many events may wait for a list. It takes a slow list and a fast queue to have more.
+const MAX_EARLY: usize = 16_384;
+
+/// A key as etcd has it: other clients' keys need not be text.
+pub(super) type Key = Arc<[u8]>;
+
+/// Who tells of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Watcher {
+    /// Nobody yet.
+    None,
+    /// One that etcd has been asked for.
+    Asked(i64),
+    /// One that etcd has made. From then on it misses nothing.
+    Created(i64),
+    /// Nobody: etcd refused to make one on the stream of this number.
+    Refused(i64),
+}
+
+/// A change of one key.
+#[derive(Clone, Debug)]
+pub(super) struct KeyEvent {
+    pub(super) key: Key,
+    pub(super) mod_revision: i64,
+    /// The revision at which the key was created; `None` if the event is its deletion.
+    pub(super) created: Option<i64>,
+}
+
+/// One of this process's claims.
+#[derive(Debug)]
+struct Own {
+    /// Its `create_revision`, once known.
+    revision: Option<i64>,
+    status: watch::Sender<ClaimStatus>,
+    /// Whether others wait behind it, while it is the first.
+    contended: watch::Sender<bool>,
+}
+
+/// All claims on one name, by their `create_revision`.
+///
+/// What makes it sound to decide from memory: creations only ever get larger revisions. So if the
+/// queue is complete as of a revision at or past that of a claim, nobody can come before that claim
+/// any more, and it stays first once it is first.
+#[derive(Debug)]
+pub(super) struct NameQueue {
+    prefix: String,
+    watcher: Watcher,
+    /// When each claim was first seen. The key is there for foreign claims that were made in one
+    /// transaction, at one revision.
+    members: BTreeMap<(i64, Key), Instant>,
+    revisions: HashMap<Key, i64>,
+    /// `members` is complete as of this revision; 0: nothing is known.
+    known_revision: i64,
+    /// Events that came before the list that they belong on top of; `None` once there is a list.
+    early: Option<Vec<KeyEvent>>,
+    /// Early events up to this revision were dropped, so an older list is of no use.
+    dropped: i64,
+    own: HashMap<Key, Own>,
+    history: History,
+    last_used: Instant,
+    last_read: Instant,
+}
+
+impl NameQueue {
+    pub(super) fn new(name: &str) -> Self {
+        Self {
+            prefix: keys::prefix(name),
+            watcher: Watcher::None,
+            members: BTreeMap::new(),
+            revisions: HashMap::new(),
+            known_revision: 0,
+            early: Some(Vec::new()),
+            dropped: 0,
+            own: HashMap::new(),
+            history: History::default(),
+            last_used: Instant::now(),
+            last_read: Instant::now(),
+        }
+    }
+
+    pub(super) fn watcher(&self) -> Watcher {
+        self.watcher
+    }
+
+    pub(super) fn set_watcher(&mut self, watcher: Watcher) {
+        self.watcher = watcher;
+    }
+
+    /// Makes a claim known before its request is sent, so that no event about it is missed.
+    pub(super) fn expect(&mut self, key: &str) -> watch::Receiver<ClaimStatus> {
+        self.last_used = Instant::now();
+        let own = self.own.entry(key.as_bytes().into()).or_insert_with(|| Own {
+            revision: None,
+            status: watch::Sender::new(ClaimStatus::Waiting),
+            contended: watch::Sender::new(true),
+        });
+        own.status.subscribe()
+    }
+
+    /// Notes that the claim was created at `revision`, and whether it was the first one then.
+    pub(super) fn enqueued(&mut self, key: &str, revision: i64, is_first: bool) {
+        if let Some(own) = self.own.get_mut(key.as_bytes()) {
+            own.revision = Some(revision);
+            if is_first {
+                advance(&own.status, ClaimStatus::Granted);
+            }
+        }
+        self.settle(key.as_bytes());
+    }
+
+    /// The revision at which one of this process's claims was created, if known.
+    pub(super) fn revision_of(&self, key: &str) -> Option<i64> {
+        self.own.get(key.as_bytes()).and_then(|own| own.revision)
+    }
+
+    /// Notes that the claim is not in the queue any more.
+    pub(super) fn released(&mut self, key: &str) {
+        self.forget(key.as_bytes());
+    }
+
+    /// As [`released`](Self::released), by the key as etcd has it.
+    pub(super) fn forget(&mut self, key: &[u8]) {
+        self.last_used = Instant::now();
+        if let Some(own) = self.own.remove(key) {
+            advance(&own.status, ClaimStatus::Gone);
+            shrink(&mut self.own);
+        }
+        let waiter = self.first_waiter();
+        self.remove(key);
+        self.note_first(waiter);
+    }
+
+    /// Notes that a transaction found this key, created at `revision`, to be the first.
+    pub(super) fn is_first(&self, key: &[u8], revision: i64) {
+        match self.own.get(key) {
+            Some(own) if own.revision == Some(revision) => {
+                advance(&own.status, ClaimStatus::Granted);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the watch will tell all that comes, so that a request need not ask who is first.
+    pub(super) fn is_current(&self) -> bool {
+        self.early.is_none()
+    }
+
+    /// Forgets the claims on this lease, which have ended with it or will.
+    pub(super) fn remove_lease(&mut self, lease: &str) {
+        for key in self.own_of(lease) {
+            self.forget(&key);
+        }
+    }
+
+    /// This process's claims on this lease.
+    pub(super) fn own_of(&self, lease: &str) -> Vec<Key> {
+        let begins = format!("{}{lease}-", self.prefix).into_bytes();
+        self.own.keys().filter(|key| key.starts_with(&begins)).cloned().collect()
+    }
+
+    /// The latest revision that this process knows to exist. No list that is asked for from now on
+    /// can be older, unless the store was put back to an earlier state.
+    pub(super) fn latest_revision(&self) -> i64 {
+        let own = self.own.values().filter_map(|own| own.revision).max();
+        own.unwrap_or(0).max(self.known_revision)
+    }
+
+    /// Tells whether a claim stands behind `key` once that is the first; `true` while not known.
+    pub(super) fn contended(&self, key: &str) -> Option<watch::Receiver<bool>> {
+        self.own.get(key.as_bytes()).map(|own| own.contended.subscribe())
+    }
+
+    /// Applies what the watch said, one answer at a time: all events of one revision come together.
+    pub(super) fn apply(&mut self, events: Vec<KeyEvent>) {
+        if let Some(early) = &mut self.early {
+            early.extend(events);
+            if early.len() > MAX_EARLY {
+                let dropped = std::mem::take(early);
+                self.dropped = dropped.iter().map(|e| e.mod_revision).fold(self.dropped, i64::max);
+            }
+            return;
+        }
+        let known = self.known_revision;
+        let mut touched = Vec::new();
+        for event in events {
+            if event.mod_revision <= known || !keys::is_claim(&event.key, &self.prefix) {
+                continue;
+            }
+            self.known_revision = self.known_revision.max(event.mod_revision);
+            let waiter = self.first_waiter();
+            match event.created {
+                Some(created) => self.insert(&event.key, created, Instant::now()),
+                None => self.remove(&event.key),
+            }
+            self.note_first(waiter);
+            touched.push(event.key);
+        }
+        for key in touched {
+            self.settle(&key);
+        }
+        self.settle_first();
+    }
+
+    /// Takes a list of all keys under the prefix, complete as of `revision`, that was asked for when
+    /// [`latest_revision`](Self::latest_revision) was `latest`. `false` if another one is needed.
+    #[must_use]
+    pub(super) fn load(&mut self, keys: &[(Key, i64)], revision: i64, latest: i64) -> bool {
+        if self.early.is_some() && revision < self.dropped {
+            return false;
+        }
+        if revision < latest {
+            // the store was put back to an earlier state: what it granted since counts no more
+            tracing::error!(prefix = self.prefix, revision, latest, "the revisions went back");
+            for own in self.own.values().filter(|own| own.revision.is_some()) {
+                advance(&own.status, ClaimStatus::Gone);
+            }
+        } else if self.early.is_none() && revision < self.known_revision {
+            // what the watch said since is newer, and complete as well
+            return true;
+        }
+        let waiter = self.first_waiter();
+        let before = std::mem::take(&mut self.members);
+        self.revisions.clear();
+        for (key, created) in keys {
+            if keys::is_claim(key, &self.prefix) {
+                let known = before.get(&(*created, Arc::clone(key)));
+                let since = known.copied().unwrap_or_else(Instant::now);
+                self.insert(key, *created, since);
+            }
+        }
+        shrink(&mut self.revisions);
+        self.note_first(waiter);
+        self.known_revision = revision;
+        let early = self.early.take().unwrap_or_default();
+        self.apply(early);
+        for key in self.own.keys() {
+            self.settle(key);
+        }
+        self.settle_first();
+        true
+    }
+
+    /// Notes that etcd denied a look at this queue, which was asked for when
+    /// [`latest_revision`](Self::latest_revision) was `latest`. Claims that wait would wait for ever,
+    /// unless there is a watcher from better times.
+    pub(super) fn denied(&mut self, latest: i64) {
+        let is_left_alone =
+            |own: &&Own| own.revision.is_some_and(|r| r <= latest) && own.is_waiting();
+        for own in self.own.values().filter(is_left_alone).filter(|_| self.early.is_some()) {
+            advance(&own.status, ClaimStatus::Gone);
+        }
+    }
+
+    /// Notes that the watch broke: from now on events are missing, until the next list.
+    pub(super) fn unwatched(&mut self) {
+        self.early = Some(Vec::new());
+        self.dropped = 0;
+        for own in self.own.values() {
+            set(&own.contended, true);
+        }
+    }
+
+    /// Where a watch that broke goes on if nothing is to be listed: behind the last event. `None` in
+    /// earnest, since what happened in between may have been compacted.
+    pub(super) fn resumes_from(&self) -> Option<i64> {
+        let is_resumed = !Defence::Relist.is_on() && self.is_current();
+        is_resumed.then_some(self.known_revision + 1)
+    }
+
+    /// Goes on behind what was compacted, if nothing is to be listed.
+    pub(super) fn compacted(&mut self, revision: i64) {
+        if !Defence::Relist.is_on() && revision > self.known_revision {
+            self.known_revision = revision - 1;
+        }
+    }
+
+    /// Whether it is the key of a claim that this process made (its lease is one of ours) but does not
+    /// know: a request that was given up and carried out all the same. It would block the lock for as
+    /// long as the session lives.
+    pub(super) fn is_orphan(&self, key: &[u8], is_own_lease: impl Fn(&str) -> bool) -> bool {
+        let rest = key.get(self.prefix.len()..).and_then(|rest| std::str::from_utf8(rest).ok());
+        let lease = rest.and_then(|rest| rest.split_once('-')).map(|(lease, _)| lease);
+        lease.is_some_and(is_own_lease)
+            && !self.own.contains_key(key)
+            && self.revisions.contains_key(key)
+    }
+
+    /// How many of this process's claims are known.
+    pub(super) fn count_own(&self) -> usize {
+        self.own.len()
+    }
+
+    /// Whether any of this process's claims are in it.
+    pub(super) fn is_used(&self) -> bool {
+        !self.own.is_empty()
+    }
+
+    /// Whether any of this process's claims wait.
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.own.values().any(Own::is_waiting)
+    }
+
+    /// Since when it should be read again, if it is time: in case its watcher has stopped telling, or
+    /// there is none.
+    pub(super) fn due_since(&self) -> Option<Instant> {
+        let claims = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
+        let due = self.last_read + REREAD_EVERY + REREAD_LATER.saturating_mul(claims);
+        let is_wanted = self.is_used() || !self.is_current();
+        (is_wanted && self.is_readable() && due <= Instant::now()).then_some(due)
+    }
+
+    /// Whether a list is of use now.
+    pub(super) fn is_readable(&self) -> bool {
+        matches!(self.watcher, Watcher::Created(_) | Watcher::Refused(_))
+    }
+
+    /// Notes that it is being read.
+    pub(super) fn reading(&mut self) {
+        self.last_read = Instant::now();
+    }
+
+    /// Whether it need not be watched any more.
+    pub(super) fn is_idle(&self) -> bool {
+        let is_asked = matches!(self.watcher, Watcher::Asked(_));
+        self.own.is_empty() && !is_asked && self.last_used.elapsed() >= LINGER
+    }
+
+    /// What the watch has told, for somebody who only looks. The queue is watched for a while from now.
+    pub(super) fn sighting(&mut self) -> Sighting {
+        self.last_used = Instant::now();
+        let holder = self.history.holder();
+        let claim = |((revision, key), since): (&(i64, Key), &Instant)| SeenClaim {
+            revision: *revision,
+            lease: lease_of(key, &self.prefix),
+            since: holder
+                .filter(|holder| holder.revision == *revision)
+                .map_or(*since, |holder| holder.since),
+        };
+        Sighting {
+            is_current: self.is_current(),
+            queue: self.members.iter().map(claim).collect(),
+            tenures: self.history.past(),
+        }
+    }
+
+    /// Since when somebody waits behind the first claim.
+    fn first_waiter(&self) -> Option<Instant> {
+        self.members.values().nth(1).copied()
+    }
+
+    /// Tells the history who is first now; `waiter` waited before the change.
+    fn note_first(&mut self, waiter: Option<Instant>) {
+        let first = self.members.first_key_value();
+        let first = first.map(|((revision, key), _)| (*revision, lease_of(key, &self.prefix)));
+        self.history.first_is(first, waiter);
+    }
+
+    fn insert(&mut self, key: &Key, created: i64, since: Instant) {
+        if let Some(earlier) = self.revisions.insert(Arc::clone(key), created) {
+            self.members.remove(&(earlier, Arc::clone(key)));
+        }
+        self.members.insert((created, Arc::clone(key)), since);
+    }
+
+    fn remove(&mut self, key: &[u8]) {
+        if let Some((key, created)) = self.revisions.remove_entry(key) {
+            self.members.remove(&(created, key));
+            shrink(&mut self.revisions);
+        }
+    }
+
+    /// Tells one of this process's claims if it is gone or granted.
+    fn settle(&self, key: &[u8]) {
+        let Some(Own { revision: Some(revision), status, .. }) = self.own.get(key) else { return };
+        // while events may be missing, nothing is concluded: the gap may be a whole new cluster, whose
+        // revisions begin anew
+        if self.early.is_some() || self.known_revision < *revision {
+            return;
+        }
+        match self.members.first_key_value() {
+            _ if self.revisions.get(key) != Some(revision) => advance(status, ClaimStatus::Gone),
+            Some(((_, first), _)) if **first == *key => advance(status, ClaimStatus::Granted),
+            _ => {}
+        }
+    }
+
+    /// Whoever is first now may be one of ours.
+    fn settle_first(&self) {
+        if let Some(((_, key), _)) = self.members.first_key_value() {
+            self.settle(key);
+            if let Some(own) = self.own.get(key).filter(|_| self.early.is_none()) {
+                set(&own.contended, self.members.len() > 1);
+            }
+        }
+    }
+}
+
+impl Own {
+    fn is_waiting(&self) -> bool {
+        *self.status.borrow() == ClaimStatus::Waiting
+    }
+}
+
+/// Gives memory back that a map does not need any more.
+pub(super) fn shrink<K: Eq + Hash, V>(map: &mut HashMap<K, V>) {
+    if map.len() < map.capacity() / 4 {
+        map.shrink_to(map.len() * 2);
+    }
+}
+
+/// The lease that a claim hangs on, which its key begins with; 0 if it does not.
+fn lease_of(key: &[u8], prefix: &str) -> i64 {
+    let lease = key.get(prefix.len()..).and_then(|rest| rest.split(|b| *b == b'-').next());
+    let lease = lease.and_then(|lease| std::str::from_utf8(lease).ok());
+    lease.and_then(|lease| i64::from_str_radix(lease, 16).ok()).unwrap_or(0)
+}
+
+fn set(flag: &watch::Sender<bool>, to: bool) {
+    flag.send_if_modified(|flag| std::mem::replace(flag, to) != to);
+}
+
+/// Moves a status on, never back.
+fn advance(status: &watch::Sender<ClaimStatus>, to: ClaimStatus) {
+    status.send_if_modified(|status| {
+        let moves = to > *status;
+        *status = to.max(*status);
+        moves
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(key: &str, revision: i64) -> KeyEvent {
+        KeyEvent { key: key.as_bytes().into(), mod_revision: revision, created: Some(revision) }
+    }
+
+    fn delete(key: &str, revision: i64) -> KeyEvent {
+        KeyEvent { key: key.as_bytes().into(), mod_revision: revision, created: None }
+    }
+
+    fn load(queue: &mut NameQueue, keys: &[(&str, i64)], revision: i64, latest: i64) -> bool {
+        let keys: Vec<_> = keys.iter().map(|(key, at)| (key.as_bytes().into(), *at)).collect();
+        queue.load(&keys, revision, latest)
+    }
+
+    fn is_contended(queue: &NameQueue) -> bool {
+        *queue.contended("a/1-1").expect("it is in the queue").borrow()
+    }
+
+    /// A queue with a foreign holder at 5 and an own claim at 7, synced at 7.
+    fn waiting() -> (NameQueue, watch::Receiver<ClaimStatus>) {
+        let mut queue = NameQueue::new("a");
+        let status = queue.expect("a/1-1");
+        assert!(load(&mut queue, &[("a/9-1", 5)], 6, 0));
+        queue.enqueued("a/1-1", 7, false);
+        queue.apply(vec![put("a/1-1", 7)]);
+        (queue, status)
+    }
+
+    #[tokio::test]
+    async fn granted_when_the_holder_goes() {
+        let (mut queue, status) = waiting();
+        assert_eq!(*status.borrow(), ClaimStatus::Waiting);
+        queue.apply(vec![delete("a/9-1", 8)]);
+        assert_eq!(*status.borrow(), ClaimStatus::Granted);
+    }
+
+    /// Goal: a waiter whose own key went first never believes that it was granted (etcd#11456).
+    #[tokio::test]
+    async fn gone_before_granted() {
+        let (mut queue, status) = waiting();
+        queue.apply(vec![delete("a/1-1", 8), delete("a/9-1", 8)]);
+        assert_eq!(*status.borrow(), ClaimStatus::Gone);
+    }
+
+    /// Goal: what the watch says before the list arrives is applied on top of it, and only that part
+    /// which the list does not have.
+    #[tokio::test]
+    async fn events_before_the_list_are_kept() {
+        let mut queue = NameQueue::new("a");
+        let status = queue.expect("a/1-1");
+        queue.enqueued("a/1-1", 7, false);
+        queue.apply(vec![put("a/1-1", 7)]);
+        queue.apply(vec![delete("a/9-1", 8)]);
+        assert_eq!(*status.borrow(), ClaimStatus::Waiting, "nobody knows yet who else is there");
+        assert!(load(&mut queue, &[("a/9-1", 5), ("a/1-1", 7)], 7, 7));
+        assert_eq!(*status.borrow(), ClaimStatus::Granted);
+    }
+
+    /// Goal: a list that was read before the latest event does not undo it.
+    #[tokio::test]
+    async fn an_old_list_is_ignored() {
+        let (mut queue, status) = waiting();
+        queue.apply(vec![delete("a/9-1", 8)]);
+        assert!(load(&mut queue, &[("a/9-1", 5)], 6, 6));
+        assert_eq!(*status.borrow(), ClaimStatus::Granted);
+        assert!(!is_contended(&queue));
+    }
+
+    /// Goal: keys of a lock `a/b` neither block nor count in `a`.
+    #[tokio::test]
+    async fn keys_of_longer_names_are_ignored() {
+        let mut queue = NameQueue::new("a");
+        let status = queue.expect("a/1-1");
+        queue.enqueued("a/1-1", 7, false);
+        assert!(load(&mut queue, &[("a/b/9-1", 5), ("a/1-1", 7), ("a/b/9-2", 8)], 8, 7));
+        assert_eq!(*status.borrow(), ClaimStatus::Granted);
+        assert!(!is_contended(&queue));
+    }
+
+    /// Goal: contention is assumed where it is not known: without a list, and after a break.
+    #[tokio::test]
+    async fn unknown_means_contended() {
+        let (mut queue, _status) = waiting();
+        assert!(is_contended(&queue));
+        queue.apply(vec![delete("a/9-1", 8)]);
+        assert!(!is_contended(&queue));
+        queue.apply(vec![put("a/9-2", 9)]);
+        assert!(is_contended(&queue));
+        queue.apply(vec![delete("a/9-2", 10)]);
+        assert!(!is_contended(&queue));
+        queue.unwatched();
+        assert!(is_contended(&queue));
+    }
+
+    /// Goal: after a break nothing is concluded from events until a list has filled the gap.
+    #[tokio::test]
+    async fn a_break_hides_events_until_the_next_list() {
+        let (mut queue, status) = waiting();
+        queue.unwatched();
+        queue.apply(vec![delete("a/9-1", 12)]);
+        assert_eq!(*status.borrow(), ClaimStatus::Waiting);
+        assert!(load(&mut queue, &[("a/1-1", 7)], 12, 7));
+        assert_eq!(*status.borrow(), ClaimStatus::Granted);
+    }
+
+    /// Goal: a key from a request that was given up is found; others' keys are left alone.
+    #[tokio::test]
+    async fn orphans_are_found() {
+        let (mut queue, _status) = waiting();
+        queue.apply(vec![put("a/1-2", 9), put("a/2-1", 10), put("a/1", 11)]);
+        let is_orphan = |key: &str| queue.is_orphan(key.as_bytes(), |lease| lease == "1");
+        assert_eq!(["a/1-1", "a/1-2", "a/2-1"].map(is_orphan), [false, true, false]);
+    }
+
+    /// Goal: when a release makes room for another claim of ours, no event is waited for; but only what
+    /// etcd says counts, not what was known before.
+    #[tokio::test]
+    async fn a_release_grants_what_it_found_first() {
+        let (mut queue, first) = waiting();
+        queue.apply(vec![delete("a/9-1", 8)]);
+        let second = queue.expect("a/1-2");
+        queue.enqueued("a/1-2", 9, false);
+        queue.apply(vec![put("a/1-2", 9)]);
+        queue.released("a/1-1");
+        assert_eq!(*first.borrow(), ClaimStatus::Gone);
+        assert_eq!(*second.borrow(), ClaimStatus::Waiting);
+        queue.is_first(b"a/1-2", 9);
+        assert_eq!(*second.borrow(), ClaimStatus::Granted);
+        queue.apply(vec![delete("a/1-1", 10)]);
+        assert_eq!(*second.borrow(), ClaimStatus::Granted);
+    }
+
+    /// Goal: a store that was put back to an earlier state, in which our lease still lives, takes back
+    /// what it granted since.
+    #[tokio::test]
+    async fn revisions_that_go_back_take_grants_back() {
+        let (mut queue, status) = waiting();
+        queue.apply(vec![delete("a/9-1", 8)]);
+        assert_eq!(*status.borrow(), ClaimStatus::Granted);
+        let latest = queue.latest_revision();
+        queue.unwatched();
+        assert!(load(&mut queue, &[("a/2-1", 3)], 4, latest));
+        assert_eq!(*status.borrow(), ClaimStatus::Gone);
+    }
+
+    /// Goal: nothing is kept of a lease that has ended.
+    #[tokio::test]
+    async fn claims_go_with_their_lease() {
+        let (mut queue, status) = waiting();
+        queue.remove_lease("1");
+        assert_eq!(*status.borrow(), ClaimStatus::Gone);
+        assert!(!queue.is_used());
+    }
+    /// Goal: while events may be missing, nothing is concluded from what was known before: after the
+    /// gap there may be another cluster, whose revisions begin anew.
+    #[tokio::test]
+    async fn a_break_hides_what_was_known() {
+        let (mut queue, _status) = waiting();
+        queue.unwatched();
+        let later = queue.expect("a/1-2");
+        queue.enqueued("a/1-2", 6, false);
+        assert_eq!(*later.borrow(), ClaimStatus::Waiting);
+    }
+
+    /// Goal: an event that the list has already taken into account is not applied again.
+    #[tokio::test]
+    async fn an_old_event_is_ignored() {
+        let (mut queue, _status) = waiting();
+        assert!(load(&mut queue, &[("a/1-1", 7)], 10, 7));
+        queue.apply(vec![put("a/9-2", 9)]);
+        assert!(!is_contended(&queue));
+    }
+
+    /// Goal: claims that another client made in one transaction, at one revision, are two.
+    #[tokio::test]
+    async fn claims_of_one_revision_are_told_apart() {
+        let (mut queue, status) = waiting();
+        assert!(load(&mut queue, &[("a/9-1", 5), ("a/9-2", 5), ("a/1-1", 7)], 7, 7));
+        queue.apply(vec![delete("a/9-1", 8)]);
+        assert_eq!(*status.borrow(), ClaimStatus::Waiting);
+        queue.apply(vec![delete("a/9-2", 9)]);
+        assert_eq!(*status.borrow(), ClaimStatus::Granted);
+    }
+
+    /// Goal: a key that is no text is a claim like any other.
+    #[tokio::test]
+    async fn a_claim_need_not_be_text() {
+        let mut queue = NameQueue::new("a");
+        let status = queue.expect("a/1-1");
+        let foreign: Key = Arc::from(&b"a/\xff\xfe"[..]);
+        assert!(queue.load(&[(Arc::clone(&foreign), 5)], 6, 0));
+        queue.enqueued("a/1-1", 7, false);
+        queue.apply(vec![put("a/1-1", 7)]);
+        assert_eq!(*status.borrow(), ClaimStatus::Waiting);
+        queue.apply(vec![KeyEvent { key: foreign, mod_revision: 8, created: None }]);
+        assert_eq!(*status.borrow(), ClaimStatus::Granted);
+    }
+
+    /// Goal: events that wait for a list do not pile up; a list that lacks those that were dropped is
+    /// asked for again.
+    #[tokio::test]
+    async fn early_events_are_bounded() {
+        let mut queue = NameQueue::new("a");
+        for revision in 1..=100_000 {
+            queue.apply(vec![put("a/9-1", revision)]);
+            assert!(queue.early.as_ref().is_some_and(|early| early.len() <= MAX_EARLY));
+        }
+        assert!(!load(&mut queue, &[], 50_000, 0));
+        assert!(!queue.is_current());
+        assert!(load(&mut queue, &[], 99_999, 0));
+        assert_eq!(queue.members.len(), 1, "the last event is on top of the list");
+    }
+
+    /// Goal: a waiter of a queue at which nobody may look any more does not wait for ever, one that a
+    /// watcher from before still serves does, and so does one that queued later.
+    #[tokio::test]
+    async fn a_denied_waiter_is_told() {
+        let (mut queue, status) = waiting();
+        queue.denied(7);
+        assert_eq!(*status.borrow(), ClaimStatus::Waiting);
+        queue.unwatched();
+        queue.denied(6);
+        assert_eq!(*status.borrow(), ClaimStatus::Waiting);
+        queue.denied(7);
+        assert_eq!(*status.borrow(), ClaimStatus::Gone);
+    }
+
+    /// Goal: what is gone is not granted by an answer that comes later.
+    #[tokio::test]
+    async fn gone_stays_gone() {
+        let (mut queue, status) = waiting();
+        queue.apply(vec![delete("a/1-1", 8)]);
+        assert_eq!(*status.borrow(), ClaimStatus::Gone);
+        queue.is_first(b"a/1-1", 7);
+        assert_eq!(*status.borrow(), ClaimStatus::Gone);
+        queue.enqueued("a/1-1", 7, true);
+        assert_eq!(*status.borrow(), ClaimStatus::Gone);
+    }
+
+    /// Goal: a queue is watched for a while after its last claim, and not for ever.
+    #[tokio::test(start_paused = true)]
+    async fn a_queue_becomes_idle() {
+        let (mut queue, _status) = waiting();
+        tokio::time::advance(2 * LINGER).await;
+        assert!(!queue.is_idle(), "it has a claim");
+        queue.released("a/1-1");
+        assert!(!queue.is_idle(), "a key may appear late");
+        tokio::time::advance(LINGER).await;
+        assert!(queue.is_idle());
+    }
+}

@@ -1,0 +1,124 @@
+//! One watch stream with several watchers on it.
+
+use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use etcd_client::{Client, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream};
+use futures_util::Stream as _;
+use tokio::time::{Instant, timeout};
+
+use super::endpoints::Endpoints;
+use super::failure::{backend_error, malformed};
+use super::keys;
+use crate::BackendError;
+
+/// How long etcd may take to make a watcher.
+const CREATED_WITHIN: Duration = Duration::from_secs(5);
+
+/// How many watchers etcd is asked for at a time: the requests must not fill what lies between, or both
+/// sides would wait for the other one to read.
+const MAX_ASKED: usize = 64;
+
+/// One stream, and a watcher on it for each of some locks' queues.
+pub(super) struct WatchedStream {
+    /// The id of its first watcher, which tells it from other streams.
+    pub(super) number: i64,
+    /// Whether new watchers are refused: its token has expired, or etcd has forgotten it. Those that
+    /// are there go on.
+    pub(super) is_stale: bool,
+    pub(super) is_broken: bool,
+    sender: WatchRequestSender,
+    responses: WatchResponseStream,
+    names: HashMap<i64, Arc<str>>,
+    /// The watchers that etcd has not answered for yet. It does so in their order, and a refusal does
+    /// not name the watcher.
+    asked: VecDeque<(i64, Instant)>,
+}
+
+impl WatchedStream {
+    /// Opens a stream, which begins with its first watcher; see [`watch`](Self::watch).
+    pub(super) async fn open(
+        endpoints: &Endpoints,
+        id: i64,
+        name: Arc<str>,
+        from: Option<i64>,
+    ) -> Result<Self, BackendError> {
+        let open = |client: Client| {
+            let prefix = keys::prefix(&name);
+            async move { client.watch_client().watch(prefix, Some(watch_options(id, from))).await }
+        };
+        let (sender, responses) = endpoints.ask(open).await?.value.split();
+        let asked = VecDeque::from([(id, Instant::now())]);
+        let names = HashMap::from([(id, name)]);
+        Ok(Self { number: id, is_stale: false, is_broken: false, sender, responses, names, asked })
+    }
+
+    /// The next answer of any watcher.
+    pub(super) fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<WatchResponse, BackendError>> {
+        let next = Pin::new(&mut self.responses).poll_next(context);
+        next.map(|next| match next {
+            Some(response) => response.map_err(backend_error),
+            None => Err(malformed("the watch stream ended")),
+        })
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.asked.len() < MAX_ASKED
+    }
+
+    /// Asks for a watcher of this id. It begins now, or at the revision `from`.
+    pub(super) async fn watch(&mut self, id: i64, name: Arc<str>, from: Option<i64>) {
+        let prefix = keys::prefix(&name);
+        self.asked.push_back((id, Instant::now()));
+        self.names.insert(id, name);
+        let sent = self.sender.watch(prefix, Some(watch_options(id, from)));
+        self.is_broken |= !matches!(timeout(CREATED_WITHIN, sent).await, Ok(Ok(())));
+    }
+
+    /// The watcher for which the next answer to a request is.
+    pub(super) fn answered(&mut self) -> Option<(i64, Arc<str>)> {
+        let (id, _) = self.asked.pop_front()?;
+        Some((id, self.name_of(id)?))
+    }
+
+    pub(super) async fn cancel(&mut self, id: i64) {
+        if self.forget(id).is_some() {
+            let sent = self.sender.cancel(id);
+            self.is_broken |= !matches!(timeout(CREATED_WITHIN, sent).await, Ok(Ok(())));
+        }
+    }
+
+    /// Notes that the watcher has ended.
+    pub(super) fn forget(&mut self, id: i64) -> Option<Arc<str>> {
+        let name = self.names.remove(&id);
+        super::queue::shrink(&mut self.names);
+        name
+    }
+
+    pub(super) fn name_of(&self, id: i64) -> Option<Arc<str>> {
+        self.names.get(&id).cloned()
+    }
+
+    /// All watchers: their ids and the locks' names.
+    pub(super) fn watchers(&self) -> impl Iterator<Item = (i64, &Arc<str>)> {
+        self.names.iter().map(|(id, name)| (*id, name))
+    }
+
+    /// Whether etcd has not answered for a watcher for a while: the stream does not get through.
+    pub(super) fn is_overdue(&self) -> bool {
+        self.asked.front().is_some_and(|(_, asked_at)| asked_at.elapsed() >= CREATED_WITHIN)
+    }
+}
+
+/// Usually no start revision: see `standing_watch`. The id is ours, so that answers can be told apart before
+/// the first one has come.
+fn watch_options(id: i64, from: Option<i64>) -> WatchOptions {
+    let options = WatchOptions::new().with_prefix().with_watch_id(id);
+    from.map_or(options.clone(), |from| options.with_start_revision(from))
+}

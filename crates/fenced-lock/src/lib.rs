@@ -1,0 +1,108 @@
+//! A reentrant distributed lock with fencing tokens.
+//!
+//! A [`Session`] is one lease, kept alive for the life of a process. Its [`Mutex`]es are locks that
+//! all processes know by name; a [`Guard`] is proof of holding one, and dropping it releases it.
+//!
+//! ```
+//! use std::{sync::Arc, time::Duration};
+//! use fenced_lock::{LockError, MemoryBackend, Mutex, Owner, Session, SessionOptions};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), LockError> {
+//! // `EtcdBackend` in earnest; `MemoryBackend` in tests
+//! let backend = Arc::new(MemoryBackend::new());
+//! let session = Session::open(backend, SessionOptions::new(Duration::from_secs(30))).await?;
+//! let mutex = session.mutex("stock-lock")?;
+//!
+//! // re-entry: whoever has the owner is let in again, and no request is sent
+//! async fn inner(mutex: &Mutex, owner: &mut Owner) -> Result<(), LockError> {
+//!     let _guard = mutex.lock_as(owner).await?;
+//!     Ok(())
+//! }
+//! let mut owner = Owner::new();
+//! let guard = mutex.lock_as(&mut owner).await?;
+//! inner(&mutex, &mut owner).await?;
+//!
+//! // stops waiting for the work as soon as the lock is lost
+//! let token = guard.token();
+//! guard.run(async move { /* write, and send the token along */ _ = token; }).await?;
+//! guard.unlock().await?;
+//! session.close().await
+//! # }
+//! ```
+//!
+//! # What it promises
+//!
+//! - **Turns in order.** Claims are served by the order in which the service put them into the
+//!   queue, across all processes.
+//! - **One holder at a time**, as long as the holder's lease lives.
+//! - **A holder that dies is succeeded** when its lease has ended: within the TTL and the little that
+//!   the service takes to notice (etcd: up to a second and a half).
+//! - **Re-entry without a request**, counted, by an explicit [`Owner`].
+//! - **A fencing token** with every grant, larger than that of any earlier grant.
+//! - **A signal when a hold is lost**: [`Guard::lost`], [`Guard::run`], [`Guard::is_lost`]. It comes
+//!   by the local monotonic clock, before the lease can have ended, also when the service says
+//!   nothing. (On Linux that clock stands still while the machine is suspended.)
+//! - **No claim left behind** by a future that was dropped, whenever that was: the claim is withdrawn
+//!   in the background.
+//!
+//! # What it cannot promise
+//!
+//! No lock with a lease can promise that its holder knows when it has lost it. A process can be
+//! paused (by the scheduler, a virtual machine's migration, a laptop's lid) between looking at the
+//! clock and writing, for longer than the TTL; when it goes on, somebody else holds the lock. So
+//! what the lock protects must check the [`Token`] with every write, and refuse one that is smaller
+//! than the largest it has seen: Kleppmann, "How to do distributed locking" (2016). What cannot
+//! check a token is protected only as long as nobody is paused.
+//!
+//! That this is so, and that the token is enough, is checked on a model of the lock and of a store that
+//! it protects, in every order in which pauses, expiries, crashes and late or repeated writes can
+//! happen: see `model`, which is part of the tests.
+//!
+//! # Layout
+//!
+//! `session` is the handle to what `core` holds; `renewal` keeps the lease alive and `validity` says until
+//! when that can be believed; `mutex` is the front, `acquire` the way from a call to a grant, `hold`
+//! one tenure with its entries, `guard` the handle to it; `keeper` opens a session anew when one was
+//! lost. Below the [`Backend`] trait, `etcd` is the real service and `memory` a double for paused
+//! time. `chaos` is for tests that show what each part is there for.
+
+mod acquire;
+mod backend;
+#[cfg(feature = "chaos")]
+pub mod chaos;
+#[cfg(not(feature = "chaos"))]
+#[allow(unreachable_pub, reason = "it is public with the feature")]
+mod chaos;
+mod claim;
+mod core;
+mod error;
+#[cfg(feature = "etcd")]
+mod etcd;
+mod guard;
+mod hold;
+mod keeper;
+mod memory;
+#[cfg(test)]
+mod model;
+mod mutex;
+mod owner;
+mod renewal;
+mod session;
+mod sighting;
+mod token;
+mod validity;
+
+pub use backend::{Backend, BackendFuture, Released};
+pub use claim::{Claim, ClaimStatus, Lease, Place, QueueEntry};
+pub use error::{BackendError, BackendErrorKind, LockError, LostReason};
+#[cfg(feature = "etcd")]
+pub use etcd::{EtcdBackend, EtcdOptions, EtcdUser};
+pub use guard::Guard;
+pub use keeper::SessionKeeper;
+pub use memory::MemoryBackend;
+pub use mutex::{MAX_NAME_LENGTH_BYTES, Mutex};
+pub use owner::Owner;
+pub use session::{Session, SessionOptions};
+pub use sighting::{SeenClaim, SeenTenure, Sighting};
+pub use token::{ClusterId, Token};

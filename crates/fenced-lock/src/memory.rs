@@ -1,0 +1,247 @@
+//! A lock service in this process.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::{
+    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClaimStatus, ClusterId, Lease,
+    Place, QueueEntry, Released, Token,
+};
+
+/// A lock service in this process, for tests of services that use the lock: it follows tokio's
+/// clock, so leases expire in paused time, and its faults come when they are asked for.
+///
+/// Clones are the same service; sessions on it exclude each other as processes do. It does not
+/// survive the process and locks nothing outside of it.
+///
+/// ```
+/// use std::{sync::Arc, time::Duration};
+/// use fenced_lock::{MemoryBackend, Session, SessionOptions};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), fenced_lock::LockError> {
+/// let service = MemoryBackend::new();
+/// let options = SessionOptions::new(Duration::from_secs(10));
+/// let session = Session::open(Arc::new(service.clone()), options).await?;
+/// let guard = session.mutex("stock-lock")?.lock().await?;
+///
+/// service.set_silent(true); // renewals are not answered any more
+/// guard.lost().await; // and the holder knows in time, by its own clock
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct MemoryBackend {
+    state: Arc<Mutex<State>>,
+    silent: Arc<watch::Sender<bool>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    revision: i64,
+    last_lease: i64,
+    /// When each lease ends, and its TTL.
+    leases: HashMap<i64, (Instant, Duration)>,
+    queues: HashMap<Arc<str>, BTreeMap<i64, Member>>,
+}
+
+#[derive(Debug)]
+struct Member {
+    claim: Claim,
+    made_at: Instant,
+    status: watch::Sender<ClaimStatus>,
+    contended: watch::Sender<bool>,
+}
+
+impl MemoryBackend {
+    /// A service with nothing in it.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Stops answering, or answers again. Requests that come meanwhile wait.
+    pub fn set_silent(&self, silent: bool) {
+        self.silent.send_replace(silent);
+    }
+
+    /// Ends a lease at once, with its claims, as an operator or its expiry would.
+    pub fn revoke(&self, lease: i64) {
+        self.state().end_lease(lease);
+    }
+
+    /// Deletes a claim behind its owner's back.
+    pub fn delete(&self, key: &str) {
+        let mut state = self.state();
+        state.remove_where(|member| member.claim.key() == key);
+    }
+
+    async fn answering(&self) {
+        let mut silent = self.silent.subscribe();
+        // `self` keeps the sender
+        drop(silent.wait_for(|silent| !silent).await);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn token(&self) -> Token {
+        Token::new(ClusterId(0), self.revision)
+    }
+
+    fn end_lease(&mut self, lease: i64) {
+        self.leases.remove(&lease);
+        self.remove_where(|member| member.claim.lease == lease);
+    }
+
+    /// Returns whether there were any.
+    fn remove_where(&mut self, goes: impl Fn(&Member) -> bool) -> bool {
+        let mut removed = false;
+        for queue in self.queues.values_mut() {
+            // those who go are told first, so that none of them is granted in passing
+            queue.retain(|_, member| {
+                let stays = !goes(member);
+                if !stays {
+                    removed = true;
+                    member.status.send_replace(ClaimStatus::Gone);
+                }
+                stays
+            });
+            grant_first(queue);
+        }
+        self.queues.retain(|_, queue| !queue.is_empty());
+        removed
+    }
+
+    fn put(&mut self, claim: &Claim) -> Result<Place, BackendError> {
+        if !self.leases.contains_key(&claim.lease) {
+            return Err(BackendError::new(BackendErrorKind::LeaseGone, "the lease does not exist"));
+        }
+        let queue = self.queues.entry(Arc::clone(&claim.name)).or_default();
+        let known = queue.iter().find(|(_, member)| member.claim == *claim);
+        let revision = if let Some((revision, _)) = known {
+            *revision
+        } else {
+            self.revision += 1;
+            let status = watch::Sender::new(ClaimStatus::Waiting);
+            let contended = watch::Sender::new(false);
+            let member =
+                Member { claim: claim.clone(), made_at: Instant::now(), status, contended };
+            queue.insert(self.revision, member);
+            self.revision
+        };
+        grant_first(queue);
+        let status = queue[&revision].status.subscribe();
+        Ok(Place { token: Token::new(ClusterId(0), revision), status })
+    }
+}
+
+fn grant_first(queue: &BTreeMap<i64, Member>) {
+    if let Some((_, first)) = queue.first_key_value() {
+        first.status.send_if_modified(|status| {
+            let waited = *status == ClaimStatus::Waiting;
+            *status = ClaimStatus::Granted;
+            waited
+        });
+        let contended = queue.len() > 1;
+        first.contended.send_if_modified(|flag| std::mem::replace(flag, contended) != contended);
+    }
+}
+
+impl Backend for MemoryBackend {
+    fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
+        Box::pin(async move {
+            self.answering().await;
+            let mut state = self.state();
+            state.last_lease += 1;
+            let id = state.last_lease;
+            state.leases.insert(id, (Instant::now() + ttl, ttl));
+            tokio::spawn(expire(Arc::downgrade(&self.state), id));
+            Ok(Lease { id, ttl, cluster: state.token().cluster() })
+        })
+    }
+
+    fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
+        Box::pin(async move {
+            self.answering().await;
+            let mut state = self.state();
+            let Some((ends_at, ttl)) = state.leases.get_mut(&lease.id) else {
+                return Err(BackendError::new(
+                    BackendErrorKind::LeaseGone,
+                    "the lease does not exist",
+                ));
+            };
+            *ends_at = Instant::now() + *ttl;
+            Ok(*ttl)
+        })
+    }
+
+    fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
+        Box::pin(async move {
+            self.answering().await;
+            self.state().end_lease(lease.id);
+            Ok(())
+        })
+    }
+
+    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Place> {
+        Box::pin(async move {
+            self.answering().await;
+            self.state().put(claim)
+        })
+    }
+
+    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
+        Box::pin(async move {
+            self.answering().await;
+            let was_there = self.state().remove_where(|member| member.claim == *claim);
+            Ok(if was_there { Released::Done } else { Released::Gone })
+        })
+    }
+
+    fn contended(&self, claim: &Claim) -> watch::Receiver<bool> {
+        let state = self.state();
+        let mut members = state.queues.get(&claim.name).into_iter().flat_map(BTreeMap::values);
+        let own = members.find(|member| member.claim == *claim);
+        own.map_or_else(|| watch::channel(true).1, |own| own.contended.subscribe())
+    }
+
+    fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
+        Box::pin(async move {
+            self.answering().await;
+            let state = self.state();
+            let members = state.queues.get(name).into_iter().flatten();
+            let entry = |(revision, member): (&i64, &Member)| QueueEntry {
+                token: Token::new(ClusterId(0), *revision),
+                lease: member.claim.lease,
+                key: member.claim.key(),
+                label: Some(member.claim.label.to_string()),
+                age: Some(member.made_at.elapsed()),
+            };
+            Ok(members.map(entry).collect())
+        })
+    }
+}
+
+/// Ends the lease when it was not renewed in time.
+async fn expire(state: std::sync::Weak<Mutex<State>>, lease: i64) {
+    loop {
+        let ends_at = {
+            let Some(state) = state.upgrade() else { return };
+            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some((ends_at, _)) = state.leases.get(&lease).copied() else { return };
+            if Instant::now() >= ends_at {
+                state.end_lease(lease);
+                return;
+            }
+            ends_at
+        };
+        sleep_until(ends_at).await;
+    }
+}

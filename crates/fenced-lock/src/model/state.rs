@@ -1,0 +1,285 @@
+//! The state of the model and its steps.
+
+use std::collections::BTreeSet;
+use std::mem::take;
+
+use Action::*;
+use Instance::{A, B};
+use stateright::{Model, Property};
+
+use super::{Sale, properties};
+
+pub(super) const ORDERS: usize = 3;
+pub(super) const STOCK: usize = 2;
+pub(super) const CLAIMS: Token = 3;
+pub(super) const BATCHES: [Batch; 9] =
+    [&[0], &[1], &[2], &[0, 1], &[0, 2], &[1, 0], &[1, 2], &[2, 0], &[2, 1]];
+
+pub(super) type Order = usize;
+pub(super) type Token = usize;
+pub(super) type Batch = &'static [Order];
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Instance {
+    A,
+    B,
+}
+
+/// One step of an instance, but for `Expire` (etcd's) and `ReduceLate` (the network's).
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Action {
+    Enqueue(Instance),
+    Grant(Instance),
+    /// Takes a batch and sends it. Redis sees it in `Reduce`, or in `Look` and `Take`.
+    Run(Instance, Batch),
+    Reduce(Instance, Reply),
+    ReduceLate(Token, Batch),
+    Look(Instance),
+    Take(Instance, Reply),
+    HandOver(Instance),
+    Release(Instance),
+    Expire(Token),
+    Lost(Instance),
+    Crash(Instance),
+}
+
+/// Whether an answer from Redis reaches the instance.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Reply {
+    Heard,
+    NotHeard,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct State {
+    // etcd: the latest revision, and the claims whose lease lives, the holder first
+    pub(super) revision: Token,
+    pub(super) queue: Vec<Token>,
+    // what each instance believes
+    pub(super) claims: [Option<Claim>; 2],
+    // copies of batches that nobody waits for any more, and that may still arrive
+    pub(super) sent: BTreeSet<(Token, Batch)>,
+    // Redis
+    pub(super) stock: usize,
+    pub(super) fence: Token,
+    pub(super) ledger: Vec<(Order, Token)>,
+    // the buyers: how many have asked, and what they were told first
+    pub(super) asked: usize,
+    pub(super) answers: [Option<Answer>; ORDERS],
+    // what was special about the latest step
+    pub(super) event: Option<Event>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Claim {
+    pub(super) token: Token,
+    pub(super) is_granted: bool,
+    /// The instance does not know it.
+    pub(super) has_expired: bool,
+    /// What was sent and not answered yet.
+    pub(super) batch: Batch,
+    /// In two steps: the stock that was read.
+    pub(super) seen: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Answer {
+    Reserved { position: usize },
+    SoldOut,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Event {
+    StaleRefused,
+    AnsweredAgain,
+    Contradicted,
+}
+
+/// What Redis says to a token below the fence.
+struct Stale;
+
+/// Redis.
+impl Sale {
+    fn pass_fence(self, state: &mut State, token: Token) -> Result<(), Stale> {
+        if self.fence {
+            if token < state.fence {
+                return Err(Stale);
+            }
+            state.fence = token;
+        }
+        Ok(())
+    }
+
+    fn reduce(self, state: &mut State, claim: &Claim) -> Result<Vec<Answer>, Stale> {
+        self.pass_fence(state, claim.token)?;
+        let mut stock = claim.seen.unwrap_or(state.stock);
+        let answer = |order: &Order| {
+            let known = state.ledger.iter().position(|(known, _)| known == order);
+            match known.filter(|_| self.order_ids) {
+                Some(position) => Answer::Reserved { position },
+                None if stock == 0 => Answer::SoldOut,
+                None => {
+                    stock -= 1;
+                    state.stock = stock;
+                    state.ledger.push((*order, claim.token));
+                    Answer::Reserved { position: state.ledger.len() - 1 }
+                }
+            }
+        };
+        Ok(claim.batch.iter().map(answer).collect())
+    }
+
+    /// Whether a copy that arrives late would change anything. In two steps there are no copies: a
+    /// pause before the second step stands for a write that is late.
+    fn can_matter(self, state: &State, token: Token, batch: Batch) -> bool {
+        if !self.script || batch.is_empty() {
+            return false;
+        }
+        let mut after = state.clone();
+        drop(self.reduce(&mut after, &Claim { token, batch, ..Claim::default() }));
+        after != *state
+    }
+}
+
+/// The instances, etcd and the buyers.
+impl State {
+    /// How many orders have been asked for with this batch. They are numbered in the order in which
+    /// they were asked for first: `None` if this batch leaves one out.
+    fn ask(&self, batch: Batch) -> Option<usize> {
+        batch
+            .iter()
+            .try_fold(self.asked, |asked, order| (*order <= asked).then_some(asked.max(order + 1)))
+    }
+
+    fn enqueue(&mut self, instance: Instance) {
+        self.revision += 1;
+        self.queue.push(self.revision);
+        let claim = Claim { token: self.revision, ..Claim::default() };
+        self.claims[instance as usize] = Some(claim);
+    }
+
+    /// Ends what the instance believes to hold. Its batch waits again, and a copy may be under way.
+    fn put_back(&mut self, instance: Instance) -> Option<Token> {
+        let claim = self.claims[instance as usize].take()?;
+        self.sent.insert((claim.token, claim.batch));
+        Some(claim.token)
+    }
+
+    /// By revision, not by name: who was queued since stays.
+    fn release(&mut self, instance: Instance) -> Option<()> {
+        let token = self.put_back(instance)?;
+        self.queue.retain(|claim| *claim != token);
+        Some(())
+    }
+
+    fn hear(&mut self, instance: Instance, answers: Result<Vec<Answer>, Stale>) -> Option<()> {
+        let Ok(answers) = answers else {
+            self.event = Some(Event::StaleRefused);
+            return self.release(instance);
+        };
+        let claim = self.claims[instance as usize].as_mut()?;
+        let batch = take(&mut claim.batch);
+        self.sent.insert((claim.token, batch));
+        for (&order, answer) in batch.iter().zip(answers) {
+            if let Some(earlier) = self.answers[order].replace(answer) {
+                let is_same = earlier == answer;
+                let event = if is_same { Event::AnsweredAgain } else { Event::Contradicted };
+                // the worse one is kept
+                self.event = self.event.max(Some(event));
+            }
+        }
+        Some(())
+    }
+}
+
+impl Model for Sale {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State { stock: STOCK, ..State::default() }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        actions.extend(state.queue.iter().map(|token| Expire(*token)));
+        actions.extend(state.sent.iter().map(|(token, batch)| ReduceLate(*token, batch)));
+        let may_enqueue = state.revision < CLAIMS;
+        for (instance, claim) in [A, B].into_iter().zip(&state.claims) {
+            let Some(claim) = claim else {
+                if may_enqueue && (instance == A || state.claims[0].is_some()) {
+                    actions.push(Enqueue(instance));
+                }
+                continue;
+            };
+            actions.extend([Lost(instance), Crash(instance)]);
+            let replies = [Reply::Heard, Reply::NotHeard].into_iter();
+            let is_idle = claim.batch.is_empty();
+            if is_idle {
+                actions.push(Release(instance));
+            }
+            if !claim.is_granted {
+                let is_first = state.queue.first() == Some(&claim.token);
+                actions.extend(is_first.then_some(Grant(instance)));
+            } else if is_idle {
+                let batches = BATCHES.into_iter().filter(|batch| state.ask(batch).is_some());
+                actions.extend(batches.map(|batch| Run(instance, batch)));
+                let may = may_enqueue && state.queue.contains(&claim.token);
+                actions.extend(may.then_some(HandOver(instance)));
+            } else if self.script {
+                actions.extend(replies.map(|reply| Reduce(instance, reply)));
+            } else if claim.seen.is_none() {
+                actions.push(Look(instance));
+            } else {
+                actions.extend(replies.map(|reply| Take(instance, reply)));
+            }
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = State { event: None, ..last.clone() };
+        match action {
+            Enqueue(instance) => state.enqueue(instance),
+            Grant(instance) => state.claims[instance as usize].as_mut()?.is_granted = true,
+            Run(instance, batch) => {
+                state.claims[instance as usize].as_mut()?.batch = batch;
+                state.asked = last.ask(batch)?;
+            }
+            Look(instance) => {
+                let claim = state.claims[instance as usize].clone()?;
+                match self.pass_fence(&mut state, claim.token) {
+                    Ok(()) => state.claims[instance as usize].as_mut()?.seen = Some(last.stock),
+                    Err(refused) => state.hear(instance, Err(refused))?,
+                }
+            }
+            Reduce(instance, reply) | Take(instance, reply) => {
+                let claim = state.claims[instance as usize].clone()?;
+                let answers = self.reduce(&mut state, &claim);
+                state.claims[instance as usize].as_mut()?.seen = None;
+                if reply == Reply::Heard {
+                    state.hear(instance, answers)?;
+                }
+            }
+            ReduceLate(token, batch) => {
+                drop(self.reduce(&mut state, &Claim { token, batch, ..Claim::default() }));
+            }
+            HandOver(instance) => {
+                state.release(instance)?;
+                state.enqueue(instance);
+            }
+            Release(instance) => state.release(instance)?,
+            Expire(token) => {
+                state.queue.retain(|claim| *claim != token);
+                let claims = state.claims.iter_mut().flatten();
+                claims.filter(|claim| claim.token == token).for_each(|c| c.has_expired = true);
+            }
+            Lost(instance) | Crash(instance) => drop(state.put_back(instance)),
+        }
+        let mut sent = take(&mut state.sent);
+        sent.retain(|(token, batch)| self.can_matter(&state, *token, batch));
+        Some(State { sent, ..state })
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        properties()
+    }
+}

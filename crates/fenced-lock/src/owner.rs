@@ -1,0 +1,52 @@
+//! Who holds a lock.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Who holds a lock, for re-entry: whoever has the `Owner` may enter again what it holds.
+///
+/// An owner is explicit, never the thread or the task: two branches of one task would both be let
+/// in. Methods take it as `&mut`, so nested calls pass it on, and two futures that run at the same
+/// time cannot both use it:
+///
+/// ```compile_fail,E0499
+/// # async fn example(mutex: fenced_lock::Mutex) {
+/// let mut owner = fenced_lock::Owner::new();
+/// let (a, b) = tokio::join!(mutex.lock_as(&mut owner), mutex.lock_as(&mut owner));
+/// # }
+/// ```
+///
+/// An owner is not `Clone` for the same reason. It belongs to no session, but holds are counted in
+/// the session that granted them: through another session the same owner waits like anybody else,
+/// for itself too.
+#[derive(Debug)]
+pub struct Owner {
+    id: OwnerId,
+}
+
+impl Owner {
+    /// A new owner, different from all others in this process.
+    pub fn new() -> Self {
+        Self { id: OwnerId::next() }
+    }
+
+    pub(super) fn id(&self) -> OwnerId {
+        self.id
+    }
+}
+
+impl Default for Owner {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What tells owners apart. Never reused: a process would need centuries to run out of 64 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct OwnerId(u64);
+
+impl OwnerId {
+    pub(super) fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}

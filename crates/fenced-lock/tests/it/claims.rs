@@ -1,0 +1,131 @@
+//! Claims and holds on a service that goes wrong, in paused time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fenced_lock::{BackendErrorKind, LockError, LostReason, Owner, Session, SessionOptions};
+use testkit::wait::{eventually, within};
+
+use super::faulty::{Fault, FaultyBackend};
+use super::lab::queue_of;
+
+const TTL: Duration = Duration::from_secs(10);
+const SECOND: Duration = Duration::from_secs(1);
+
+async fn session(backend: &Arc<FaultyBackend>) -> Session {
+    Session::open(Arc::clone(backend) as _, SessionOptions::new(TTL)).await.unwrap()
+}
+
+/// Goal: a release whose answer got lost has succeeded; one that finds the claim gone has not.
+#[tokio::test(start_paused = true)]
+async fn a_release_says_whether_the_claim_was_there() {
+    let backend = FaultyBackend::new();
+    let mutex = session(&backend).await.mutex("a").unwrap();
+    let guard = mutex.lock().await.unwrap();
+    backend.release.next(Some(Fault::AnswerLost));
+    guard.unlock().await.unwrap();
+    assert_eq!(backend.release.count(), 2);
+
+    let guard = mutex.lock().await.unwrap();
+    let key = queue_of(&mutex).await.remove(0);
+    backend.release.next(Some(Fault::Slow(SECOND)));
+    let unlocking = tokio::spawn(guard.unlock());
+    eventually("the release is under way", async || backend.release.under_way() == 1).await;
+    backend.service.delete(&key);
+    let error = unlocking.await.unwrap().unwrap_err();
+    assert!(matches!(error, LockError::Lost), "{error}");
+}
+
+/// Goal: while the last entry is being given back, nobody can enter any more.
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_is_being_released_cannot_be_entered() {
+    let backend = FaultyBackend::new();
+    let mutex = session(&backend).await.mutex("a").unwrap();
+    let mut owner = Owner::new();
+    let stale = mutex.lock_as(&mut owner).await.unwrap();
+    backend.release.next(Some(Fault::Slow(SECOND)));
+    let unlocking = tokio::spawn(async move { mutex.unlock_as(&mut owner).await });
+    eventually("the release is under way", async || backend.release.under_way() == 1).await;
+    let error = stale.reenter().unwrap_err();
+    assert!(matches!(error, LockError::NotHeld), "{error}");
+    unlocking.await.unwrap().unwrap();
+}
+
+/// Goal: a hand-over that is refused leaves neither claim behind.
+#[tokio::test(start_paused = true)]
+async fn a_refused_hand_over_releases_the_lock() {
+    let backend = FaultyBackend::new();
+    let mutex = session(&backend).await.mutex("a").unwrap();
+    let guard = mutex.lock().await.unwrap();
+    backend.release.next(Some(Fault::Fails(BackendErrorKind::Permanent)));
+    assert!(guard.hand_over().await.is_err());
+    eventually("nothing is left", async || queue_of(&mutex).await.is_empty()).await;
+}
+
+/// Goal: a claim that cannot be withdrawn does not block the lock for as long as the process lives:
+/// the session is given up, and says why.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_never_succeeds_gives_up_the_session() {
+    let backend = FaultyBackend::new();
+    let session = session(&backend).await;
+    let guard = session.mutex("a").unwrap().lock().await.unwrap();
+    backend.release.always(Fault::Fails(BackendErrorKind::Transient));
+    drop(guard);
+    let reason = within("the session is given up", session.lost()).await;
+    assert_eq!(reason, LostReason::ReleaseFailed);
+    assert!(backend.renew.count() > 1, "its lease was renewed meanwhile");
+}
+
+/// Goal: a lease that is found gone by a request takes the session along at once.
+#[tokio::test(start_paused = true)]
+async fn queueing_on_a_lease_that_is_gone_loses_the_session() {
+    let backend = FaultyBackend::new();
+    for tries in [false, true] {
+        let session = session(&backend).await;
+        let mutex = session.mutex("a").unwrap();
+        backend.service.revoke(session.lease().id);
+        let error = if tries {
+            mutex.try_lock().await.unwrap_err()
+        } else {
+            mutex.lock().await.unwrap_err()
+        };
+        assert!(matches!(error, LockError::SessionLost { reason: LostReason::Revoked }), "{error}");
+        assert_eq!(session.lost_reason(), Some(LostReason::Revoked));
+    }
+}
+
+/// Goal: a claim that was put into the queue by a request whose answer got lost is found again.
+#[tokio::test(start_paused = true)]
+async fn an_enqueue_whose_answer_got_lost_is_repeated() {
+    let backend = FaultyBackend::new();
+    let mutex = session(&backend).await.mutex("a").unwrap();
+    backend.enqueue.next(Some(Fault::AnswerLost));
+    let guard = mutex.lock().await.unwrap();
+    assert_eq!(queue_of(&mutex).await.len(), 1);
+    guard.unlock().await.unwrap();
+}
+
+/// Goal: a grant that comes when the session is lost already is none.
+#[tokio::test(start_paused = true)]
+async fn a_grant_after_the_loss_is_none() {
+    let backend = FaultyBackend::new();
+    let session = session(&backend).await;
+    backend.renew.always(Fault::Hangs);
+    backend.enqueue.next(Some(Fault::Late(2 * TTL)));
+    let error = session.mutex("a").unwrap().lock().await.unwrap_err();
+    assert!(matches!(error, LockError::SessionLost { reason: LostReason::Expired }), "{error}");
+}
+
+/// Goal: nor one that comes when the session is being closed.
+#[tokio::test(start_paused = true)]
+async fn a_grant_while_closing_is_none() {
+    let backend = FaultyBackend::new();
+    let session = session(&backend).await;
+    let mutex = session.mutex("a").unwrap();
+    backend.enqueue.next(Some(Fault::Late(SECOND)));
+    let waiter = tokio::spawn(async move { mutex.lock().await });
+    eventually("the claim is being queued", async || backend.enqueue.under_way() == 1).await;
+    session.close().await.unwrap();
+    let error = waiter.await.unwrap().unwrap_err();
+    assert!(matches!(error, LockError::SessionLost { reason: LostReason::Closed }), "{error}");
+}

@@ -1,0 +1,163 @@
+//! Taking and releasing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use fenced_lock::{LockError, LostReason};
+use testkit::wait::eventually;
+
+use crate::lab::{Lab, queue_length, queue_of};
+
+/// Goal: a free lock is granted; dropping the guard and unlocking both release it.
+pub(crate) async fn a_lock_is_granted_and_released(lab: &impl Lab) {
+    let name = lab.name();
+    let (mutex, other) = (lab.mutex(&name).await, lab.mutex(&name).await);
+    let guard = mutex.lock().await.unwrap();
+    assert_eq!(guard.name(), name);
+    assert!(!guard.is_lost());
+    guard.unlock().await.unwrap();
+    assert!(queue_of(&mutex).await.is_empty(), "unlock waits for the release");
+    drop(mutex.lock().await.unwrap());
+    other.lock().await.unwrap().unlock().await.unwrap();
+}
+
+/// Goal: tokens grow from grant to grant, whoever is granted: the store's fence depends on it.
+pub(crate) async fn a_later_grant_has_a_larger_token(lab: &impl Lab) {
+    let name = lab.name();
+    let (a, b) = (lab.mutex(&name).await, lab.mutex(&name).await);
+    let mut latest = None;
+    for mutex in [&a, &b, &a, &a, &b] {
+        let guard = mutex.lock().await.unwrap();
+        assert!(latest.is_none_or(|latest| guard.token() > latest));
+        latest = Some(guard.token());
+        guard.unlock().await.unwrap();
+    }
+}
+
+/// Goal: a name that would mix up queues is refused before anything is sent.
+pub(crate) async fn names_are_checked(lab: &impl Lab) {
+    let session = lab.session().await;
+    for name in ["", "a\nb", &"x".repeat(257)] {
+        let refused = session.mutex(name).unwrap_err();
+        assert!(matches!(refused, LockError::InvalidName), "{name:?}: {refused}");
+    }
+    session.mutex(&"ü/x".repeat(64)).unwrap();
+}
+
+/// Goal: never two holders. Method: 100 waiters in three sessions each read a number, let the others
+/// run, and write it back plus one; without exclusion some additions get lost.
+pub(crate) async fn one_holder_at_a_time(lab: &impl Lab) {
+    let name = lab.name();
+    let sum = Arc::new(AtomicU32::new(0));
+    let mut waiters = tokio::task::JoinSet::new();
+    let sessions = [lab.session().await, lab.session().await, lab.session().await];
+    for session in sessions.iter().cycle().take(100) {
+        let (mutex, sum) = (session.mutex(&name).unwrap(), Arc::clone(&sum));
+        waiters.spawn(async move {
+            let guard = mutex.lock().await.unwrap();
+            let seen = sum.load(Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            sum.store(seen + 1, Ordering::SeqCst);
+            guard.unlock().await.unwrap();
+        });
+    }
+    while let Some(ended) = waiters.join_next().await {
+        ended.unwrap();
+    }
+    assert_eq!(sum.load(Ordering::SeqCst), 100);
+}
+
+/// Goal: a try takes the lock if nobody has it, says so otherwise, and leaves no claim that would
+/// stand in somebody's way.
+pub(crate) async fn try_takes_a_free_lock_only(lab: &impl Lab) {
+    let name = lab.name();
+    let (mutex, other) = (lab.mutex(&name).await, lab.mutex(&name).await);
+    let guard = mutex.try_lock().await.unwrap().expect("nobody has it");
+    assert!(other.try_lock().await.unwrap().is_none());
+    assert!(mutex.try_lock().await.unwrap().is_none(), "not for another owner either");
+    queue_length(&mutex, 1).await;
+    guard.unlock().await.unwrap();
+    drop(other.try_lock().await.unwrap().expect("it was released"));
+}
+
+/// Goal: a try that has just failed is no reason for the next one to fail.
+pub(crate) async fn a_try_does_not_stand_in_the_way(lab: &impl Lab) {
+    let name = lab.name();
+    let (mutex, other) = (lab.mutex(&name).await, lab.mutex(&name).await);
+    for _ in 0..20 {
+        let guard = mutex.lock().await.unwrap();
+        assert!(other.try_lock().await.unwrap().is_none());
+        guard.unlock().await.unwrap();
+        let guard = other.try_lock().await.unwrap().expect("nobody has it");
+        guard.unlock().await.unwrap();
+    }
+}
+
+/// Goal: a wait that took too long ends with an error that says so, and its claim is withdrawn.
+pub(crate) async fn a_timeout_leaves_no_claim(lab: &impl Lab) {
+    let name = lab.name();
+    let (mutex, other) = (lab.mutex(&name).await, lab.mutex(&name).await);
+    let guard = mutex.lock().await.unwrap();
+    let limit = Duration::from_millis(200);
+    let error = other.lock_timeout(limit).await.unwrap_err();
+    assert!(matches!(error, LockError::Timeout { waited } if waited == limit), "{error}");
+    assert!(error.is_retryable());
+    queue_length(&mutex, 1).await;
+    guard.unlock().await.unwrap();
+    drop(other.lock_timeout(Duration::from_secs(20)).await.unwrap());
+}
+
+/// Goal: closing ends the wait of waiters, releases what is held and leaves the service empty;
+/// closing twice is harmless; nothing can be locked afterwards.
+pub(crate) async fn closing_releases_everything(lab: &impl Lab) {
+    let (name, other) = (lab.name(), lab.session().await);
+    let session = lab.session().await;
+    let mutex = session.mutex(&name).unwrap();
+    let guard = mutex.lock().await.unwrap();
+    let waiter = tokio::spawn({
+        let mutex = mutex.clone();
+        async move { mutex.lock().await }
+    });
+    queue_length(&mutex, 2).await;
+    session.close().await.unwrap();
+    session.close().await.unwrap();
+    let ended = waiter.await.unwrap().unwrap_err();
+    assert!(matches!(ended, LockError::SessionLost { reason: LostReason::Closed }), "{ended}");
+    assert!(guard.is_lost());
+    assert_eq!(session.lost().await, LostReason::Closed);
+    assert!(mutex.lock().await.is_err());
+    assert!(queue_of(&other.mutex(&name).unwrap()).await.is_empty());
+}
+
+/// Goal: a session that nobody uses any more does not hold on to its lease; but a guard uses it.
+pub(crate) async fn an_unused_session_closes_by_itself(lab: &impl Lab) {
+    let name = lab.name();
+    let watching = lab.mutex(&name).await;
+    let guard = lab.session().await.mutex(&name).unwrap().lock().await.unwrap();
+    let key = queue_of(&watching).await;
+    tokio::time::sleep(crate::lab::TTL * 2).await;
+    assert_eq!(queue_of(&watching).await, key, "the guard keeps the session alive");
+    assert!(!guard.is_lost());
+    guard.forget();
+    let what = "the forgotten claim goes with its session";
+    eventually(what, async || queue_of(&watching).await.is_empty()).await;
+}
+
+/// Goal: `a` and `a/b` are two locks, though the keys of one begin like those of the other; in
+/// whichever order they are taken.
+pub(crate) async fn names_that_contain_each_other_are_different_locks(lab: &impl Lab) {
+    let name = lab.name();
+    let inner = lab.mutex(&format!("{name}/b")).await;
+    let outer = lab.mutex(&name).await;
+    for mutexes in [[&inner, &outer], [&outer, &inner]] {
+        let first = mutexes[0].lock().await.unwrap();
+        let second = mutexes[1].try_lock().await.unwrap().expect("the other lock is free");
+        assert_eq!(queue_of(mutexes[0]).await.len(), 1);
+        // and each still excludes its own
+        assert!(mutexes[0].try_lock().await.unwrap().is_none());
+        assert!(mutexes[1].try_lock().await.unwrap().is_none());
+        first.unlock().await.unwrap();
+        second.unlock().await.unwrap();
+    }
+}

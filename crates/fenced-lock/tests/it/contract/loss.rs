@@ -1,0 +1,152 @@
+//! Holds and sessions that are lost.
+
+use fenced_lock::{LockError, LostReason, Owner, SessionKeeper, SessionOptions};
+use testkit::wait::within;
+
+use crate::lab::{Lab, TTL, queue_length, queue_of};
+
+/// Goal: when a lease is revoked, its holder and its waiters are told, and others are served.
+pub(crate) async fn a_revoked_lease_is_told_to_holder_and_waiters(lab: &impl Lab) {
+    let (name, other) = (lab.name(), lab.name());
+    let session = lab.session().await;
+    let bystander = lab.session().await;
+    let guard = session.mutex(&name).unwrap().lock().await.unwrap();
+    let others = bystander.mutex(&other).unwrap().lock().await.unwrap();
+    let waiting = session.mutex(&other).unwrap();
+    let waiter = tokio::spawn(async move { waiting.lock().await });
+    queue_length(&bystander.mutex(&other).unwrap(), 2).await;
+    let next = bystander.mutex(&name).unwrap();
+    let next = tokio::spawn(async move { next.lock().await });
+    queue_length(&bystander.mutex(&name).unwrap(), 2).await;
+
+    lab.revoke(session.lease().id).await;
+
+    within("the holder is told", guard.lost()).await;
+    assert!(guard.is_lost());
+    let ended = within("the waiter is told", waiter).await.unwrap().unwrap_err();
+    assert!(matches!(ended, LockError::Lost | LockError::SessionLost { .. }), "{ended}");
+    drop(within("the next is served", next).await.unwrap().unwrap());
+    let reason = within("the session is lost", session.lost()).await;
+    assert!(matches!(reason, LostReason::Revoked | LostReason::Expired), "{reason}");
+    assert!(!others.is_lost());
+}
+
+/// Goal: an operator who deletes the holder's key takes the lock away, and the holder is told though
+/// its session lives.
+pub(crate) async fn a_deleted_claim_is_told_to_its_holder(lab: &impl Lab) {
+    let name = lab.name();
+    let (mutex, other) = (lab.mutex(&name).await, lab.mutex(&name).await);
+    let guard = mutex.lock().await.unwrap();
+    let key = queue_of(&mutex).await.remove(0);
+    lab.delete(&key).await;
+    within("the holder is told", guard.lost()).await;
+    let taken = other.lock().await.unwrap();
+    let error = guard.unlock().await.unwrap_err();
+    assert!(matches!(error, LockError::Lost), "{error}");
+    assert!(!taken.is_lost(), "a late unlock removes nobody else's claim");
+    assert_eq!(queue_of(&other).await.len(), 1);
+}
+
+/// Goal: an unlock that comes right behind the deletion, before anybody was told, says that the lock
+/// was lost.
+pub(crate) async fn an_unlock_after_the_deletion_says_that_it_was_lost(lab: &impl Lab) {
+    let mutex = lab.mutex(&lab.name()).await;
+    for _ in 0..5 {
+        let guard = mutex.lock().await.unwrap();
+        lab.delete(&queue_of(&mutex).await.remove(0)).await;
+        let error = guard.unlock().await.unwrap_err();
+        assert!(matches!(error, LockError::Lost), "{error}");
+    }
+}
+
+/// Goal: an unlock right behind the end of the lease grants nothing to a waiter of the same lease,
+/// whose claim went with it.
+pub(crate) async fn a_revoked_lease_grants_nothing_while_unlocking(lab: &impl Lab) {
+    for _ in 0..5 {
+        let session = lab.session().await;
+        let mutex = session.mutex(&lab.name()).unwrap();
+        let guard = mutex.lock().await.unwrap();
+        let waiting = mutex.clone();
+        let waiter = tokio::spawn(async move { waiting.lock().await });
+        queue_length(&mutex, 2).await;
+        lab.revoke(session.lease().id).await;
+        assert!(guard.unlock().await.is_err());
+        let ended = within("the waiter is told", waiter).await.unwrap().unwrap_err();
+        assert!(matches!(ended, LockError::Lost | LockError::SessionLost { .. }), "{ended}");
+    }
+}
+
+/// Goal: a request that finds its lease gone takes the session along at once.
+pub(crate) async fn queueing_on_a_revoked_lease_loses_the_session(lab: &impl Lab) {
+    let session = lab.session().await;
+    lab.revoke(session.lease().id).await;
+    let error = session.mutex(&lab.name()).unwrap().lock().await.unwrap_err();
+    assert!(matches!(error, LockError::SessionLost { .. }), "{error}");
+    assert_eq!(session.lost_reason(), Some(LostReason::Revoked));
+}
+
+/// Goal: a waiter whose key is deleted ends with an error and is never granted; those behind it move
+/// up.
+pub(crate) async fn a_deleted_waiter_is_told_and_the_others_go_on(lab: &impl Lab) {
+    let name = lab.name();
+    let (mutex, other) = (lab.mutex(&name).await, lab.mutex(&name).await);
+    let guard = mutex.lock().await.unwrap();
+    let waiting = other.clone();
+    let waiter = tokio::spawn(async move { waiting.lock().await });
+    queue_length(&mutex, 2).await;
+    let behind = mutex.clone();
+    let behind = tokio::spawn(async move { behind.lock().await });
+    queue_length(&mutex, 3).await;
+    let key = queue_of(&mutex).await.remove(1);
+    lab.delete(&key).await;
+    let ended = within("the waiter is told", waiter).await.unwrap().unwrap_err();
+    assert!(matches!(ended, LockError::Lost), "{ended}");
+    guard.unlock().await.unwrap();
+    drop(within("the next is served", behind).await.unwrap().unwrap());
+}
+
+/// Goal: a lost hold cannot be entered again, and unlocking it says that it was lost.
+pub(crate) async fn a_lost_hold_cannot_be_entered_or_unlocked(lab: &impl Lab) {
+    let session = lab.session().await;
+    let mutex = session.mutex(&lab.name()).unwrap();
+    let mut owner = Owner::new();
+    let guard = mutex.lock_as(&mut owner).await.unwrap();
+    let inner = guard.reenter().unwrap();
+    lab.revoke(session.lease().id).await;
+    within("the holder is told", guard.lost()).await;
+    assert!(matches!(guard.reenter().unwrap_err(), LockError::Lost));
+    assert!(mutex.lock_as(&mut owner).await.is_err());
+    assert!(matches!(inner.unlock().await.unwrap_err(), LockError::Lost), "an inner entry too");
+    assert!(matches!(guard.unlock().await.unwrap_err(), LockError::Lost));
+}
+
+/// Goal: what runs under a guard is stopped when the hold is lost, and does not begin after that.
+pub(crate) async fn run_ends_with_the_hold(lab: &impl Lab) {
+    let session = lab.session().await;
+    let guard = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
+    assert_eq!(guard.run(async { 7 }).await.unwrap(), 7);
+    let revoke = async {
+        lab.revoke(session.lease().id).await;
+        std::future::pending::<()>().await;
+    };
+    let ended = within("the run ends", guard.run(revoke)).await.unwrap_err();
+    assert!(matches!(ended, LockError::Lost));
+    let late = guard.run(async { unreachable!("the hold is lost") }).await;
+    assert!(matches!(late, Err(LockError::Lost)));
+}
+
+/// Goal: a keeper has a live session again after one was lost, and none after it was closed.
+pub(crate) async fn a_keeper_opens_the_next_session(lab: &impl Lab) {
+    let keeper = SessionKeeper::start(lab.backend(), SessionOptions::new(TTL));
+    let first = within("a session", keeper.session()).await.unwrap();
+    lab.revoke(first.lease().id).await;
+    within("the loss is told", first.lost()).await;
+    let second = within("another session", keeper.session()).await.unwrap();
+    assert_ne!(first.lease().id, second.lease().id);
+    let mutex = second.mutex(&lab.name()).unwrap();
+    let guard = mutex.lock().await.unwrap();
+    keeper.close().await;
+    assert!(guard.is_lost());
+    let error = keeper.session().await.unwrap_err();
+    assert!(matches!(error, LockError::SessionLost { reason: LostReason::Closed }), "{error}");
+}

@@ -1,0 +1,100 @@
+//! The order of turns.
+
+use std::sync::{Arc, Mutex as StdMutex};
+use std::time::Duration;
+
+use fenced_lock::Owner;
+use testkit::wait::eventually;
+
+use crate::lab::{Lab, queue_length, queue_of};
+
+/// Goal: first come, first served, across sessions. Method: waiters queue one after the other, each
+/// seen in the queue before the next comes, and note their turns.
+pub(crate) async fn waiters_are_served_in_the_order_of_their_claims(lab: &impl Lab) {
+    let name = lab.name();
+    let mutexes = [lab.mutex(&name).await, lab.mutex(&name).await, lab.mutex(&name).await];
+    let holder = mutexes[0].lock().await.unwrap();
+    let turns = Arc::new(StdMutex::new(Vec::new()));
+    let mut waiters = tokio::task::JoinSet::new();
+    for number in 0..9 {
+        let (mutex, turns) = (mutexes[number % 3].clone(), Arc::clone(&turns));
+        waiters.spawn(async move {
+            let guard = mutex.lock().await.unwrap();
+            turns.lock().unwrap().push(number);
+            guard.unlock().await.unwrap();
+        });
+        queue_length(&mutexes[0], number + 2).await;
+    }
+    holder.unlock().await.unwrap();
+    waiters.join_all().await;
+    assert_eq!(*turns.lock().unwrap(), (0..9).collect::<Vec<_>>());
+}
+
+/// Goal: the queue shows who holds and who waits, in order, with what a human needs to know.
+pub(crate) async fn the_queue_can_be_seen(lab: &impl Lab) {
+    let name = lab.name();
+    let (first, second) = (lab.session_called("app 1").await, lab.session_called("app-2").await);
+    let mutex = first.mutex(&name).unwrap();
+    let guard = mutex.lock().await.unwrap();
+    let waiting = second.mutex(&name).unwrap();
+    let waiter = tokio::spawn(async move { waiting.lock().await.unwrap().token() });
+    queue_length(&mutex, 2).await;
+    let queue = mutex.queue().await.unwrap();
+    assert_eq!(queue[0].token, guard.token());
+    assert_eq!(queue[0].lease, first.lease().id);
+    assert_eq!(queue[0].label.as_deref(), Some("app 1"));
+    assert_eq!(queue[1].lease, second.lease().id);
+    assert_eq!(queue[1].label.as_deref(), Some("app-2"));
+    assert!(queue[1].age.unwrap() < Duration::from_mins(1));
+    assert!(queue[0].key.starts_with(&format!("{name}/{:x}-", first.lease().id)));
+    guard.unlock().await.unwrap();
+    assert_eq!(waiter.await.unwrap(), queue[1].token, "the place in the queue is the token");
+}
+
+/// Goal: a hand-over lets the next in the queue have its turn, and gets the lock back behind it, as a
+/// new tenure.
+pub(crate) async fn a_hand_over_goes_to_the_next_and_comes_back(lab: &impl Lab) {
+    let name = lab.name();
+    let (mutex, other) = (lab.mutex(&name).await, lab.mutex(&name).await);
+    let guard = mutex.lock().await.unwrap();
+    let first = guard.token();
+    let waiter = tokio::spawn(async move { other.lock().await.unwrap() });
+    queue_length(&mutex, 2).await;
+    let handing_over = tokio::spawn(guard.hand_over());
+    let others = waiter.await.unwrap();
+    assert!(!handing_over.is_finished());
+    let second = others.token();
+    others.unlock().await.unwrap();
+    let again = handing_over.await.unwrap().unwrap();
+    assert!(first < second && second < again.token());
+    assert_eq!(queue_of(&mutex).await.len(), 1);
+    // with nobody waiting it comes back at once
+    let again = again.hand_over().await.unwrap();
+    again.unlock().await.unwrap();
+    assert!(queue_of(&mutex).await.is_empty());
+}
+
+/// Goal: an owner that has entered twice cannot give the lock away from under its outer entry.
+pub(crate) async fn a_hand_over_with_entries_left_keeps_the_lock(lab: &impl Lab) {
+    let mutex = lab.mutex(&lab.name()).await;
+    let mut owner = Owner::new();
+    let outer = mutex.lock_as(&mut owner).await.unwrap();
+    let inner = mutex.lock_as(&mut owner).await.unwrap();
+    let token = inner.token();
+    let inner = inner.hand_over().await.unwrap();
+    assert_eq!(inner.token(), token);
+    drop(inner);
+    outer.unlock().await.unwrap();
+}
+
+/// Goal: the holder learns without asking when somebody begins and ceases to wait.
+pub(crate) async fn contention_is_known_to_the_holder(lab: &impl Lab) {
+    let name = lab.name();
+    let (mutex, other) = (lab.mutex(&name).await, lab.mutex(&name).await);
+    let guard = mutex.lock().await.unwrap();
+    eventually("alone in the queue", async || !guard.is_contended()).await;
+    let waiter = tokio::spawn(async move { other.lock().await });
+    eventually("somebody waits", async || guard.is_contended()).await;
+    waiter.abort();
+    eventually("alone again", async || !guard.is_contended()).await;
+}

@@ -1,0 +1,162 @@
+//! A lock service whose requests go wrong as a test wants it.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex as StdMutex};
+use std::time::Duration;
+
+use fenced_lock::{
+    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Lease, MemoryBackend, Place,
+    QueueEntry, Released,
+};
+use tokio::time::sleep;
+
+/// What happens to one request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fault {
+    /// It is not carried out, and fails with this kind.
+    Fails(BackendErrorKind),
+    /// It is carried out, but its answer gets lost.
+    AnswerLost,
+    /// It is carried out at once and answered so much later.
+    Late(Duration),
+    /// It is carried out so much later.
+    Slow(Duration),
+    /// It is never answered, nor carried out.
+    Hangs,
+    /// It is carried out, and then the backend panics.
+    Panics,
+}
+
+/// The faults of one kind of request: those of the next requests, and then that of all others.
+#[derive(Default)]
+pub(crate) struct Faults {
+    next: StdMutex<VecDeque<Option<Fault>>>,
+    always: StdMutex<Option<Fault>>,
+    /// How many requests came.
+    count: AtomicUsize,
+    /// How many are under way.
+    under_way: AtomicUsize,
+}
+
+impl Faults {
+    pub(crate) fn next(&self, fault: Option<Fault>) -> &Self {
+        self.next.lock().unwrap().push_back(fault);
+        self
+    }
+
+    pub(crate) fn always(&self, fault: Fault) {
+        *self.always.lock().unwrap() = Some(fault);
+    }
+
+    /// Ends what `always` began.
+    pub(crate) fn mend(&self) {
+        *self.always.lock().unwrap() = None;
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn under_way(&self) -> usize {
+        self.under_way.load(Ordering::SeqCst)
+    }
+
+    async fn meet<T>(
+        &self,
+        request: impl Future<Output = Result<T, BackendError>>,
+    ) -> Result<T, BackendError> {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        let _under_way = UnderWay::begin(&self.under_way);
+        let next = self.next.lock().unwrap().pop_front();
+        let fault = next.unwrap_or(*self.always.lock().unwrap());
+        match fault {
+            None => request.await,
+            Some(Fault::Fails(kind)) => Err(BackendError::new(kind, "as the test wants it")),
+            Some(Fault::AnswerLost) => {
+                request.await?;
+                Err(BackendError::new(BackendErrorKind::Transient, "the answer got lost"))
+            }
+            Some(Fault::Late(by)) => {
+                let answer = request.await;
+                sleep(by).await;
+                answer
+            }
+            Some(Fault::Slow(by)) => {
+                sleep(by).await;
+                request.await
+            }
+            Some(Fault::Hangs) => std::future::pending().await,
+            Some(Fault::Panics) => {
+                request.await?;
+                panic!("as the test wants it")
+            }
+        }
+    }
+}
+
+struct UnderWay<'a>(&'a AtomicUsize);
+
+impl<'a> UnderWay<'a> {
+    fn begin(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A service in memory with faults.
+#[derive(Default)]
+pub(crate) struct FaultyBackend {
+    pub(crate) service: MemoryBackend,
+    pub(crate) open: Faults,
+    pub(crate) renew: Faults,
+    pub(crate) close: Faults,
+    pub(crate) enqueue: Faults,
+    pub(crate) release: Faults,
+    /// What is granted instead of the TTL that was asked for.
+    pub(crate) grants_ttl: Option<Duration>,
+    /// What is granted whenever a lease is asked for.
+    pub(crate) grants_id: Option<i64>,
+}
+
+impl FaultyBackend {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::default()
+    }
+}
+
+impl Backend for FaultyBackend {
+    fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
+        let ttl = self.grants_ttl.unwrap_or(ttl);
+        Box::pin(async move {
+            let lease = self.open.meet(self.service.open(ttl)).await?;
+            Ok(Lease { id: self.grants_id.unwrap_or(lease.id), ..lease })
+        })
+    }
+
+    fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
+        Box::pin(self.renew.meet(self.service.renew(lease)))
+    }
+
+    fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
+        Box::pin(self.close.meet(self.service.close(lease)))
+    }
+
+    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Place> {
+        Box::pin(self.enqueue.meet(self.service.enqueue(claim)))
+    }
+
+    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
+        Box::pin(self.release.meet(self.service.release(claim)))
+    }
+
+    fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
+        self.service.queue(name)
+    }
+}

@@ -1,0 +1,91 @@
+//! A keeper of sessions on a service that goes wrong, in paused time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fenced_lock::{BackendErrorKind, LockError, SessionKeeper, SessionOptions};
+use testkit::wait::{eventually, within};
+use tokio::time::sleep;
+
+use super::faulty::{Fault, FaultyBackend};
+
+const TTL: Duration = Duration::from_secs(10);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A keeper, and how often it has opened a session after a minute.
+async fn opened_in_a_minute(backend: &Arc<FaultyBackend>) -> usize {
+    // a flood must not keep the time from passing
+    for _ in 0..1000 {
+        backend.open.next(None);
+    }
+    backend.open.always(Fault::Hangs);
+    let keeper = SessionKeeper::start(Arc::clone(backend) as _, SessionOptions::new(TTL));
+    sleep(60 * SECOND).await;
+    keeper.close().await;
+    backend.open.count()
+}
+
+/// Goal: sessions that are lost as soon as they are opened do not follow each other without pause.
+#[tokio::test(start_paused = true)]
+async fn a_keeper_does_not_flood() {
+    let grants_ttl = Some(Duration::from_millis(1));
+    let lost_at_once = Arc::new(FaultyBackend { grants_ttl, ..FaultyBackend::default() });
+    lost_at_once.renew.always(Fault::Fails(BackendErrorKind::LeaseGone));
+    let opened = opened_in_a_minute(&lost_at_once).await;
+    assert!((10..=130).contains(&opened), "{opened} sessions that are lost at once");
+
+    let grants_ttl = Some(Duration::ZERO);
+    let born_lost = Arc::new(FaultyBackend { grants_ttl, ..FaultyBackend::default() });
+    let opened = opened_in_a_minute(&born_lost).await;
+    assert!((10..=130).contains(&opened), "{opened} sessions that are born lost");
+}
+
+/// Goal: a session that was born lost is not the keeper's last word: the next one is waited for.
+#[tokio::test(start_paused = true)]
+async fn a_keeper_tries_again_after_a_session_born_lost() {
+    let backend = FaultyBackend::new();
+    backend.open.next(Some(Fault::Late(2 * TTL)));
+    let keeper = SessionKeeper::start(Arc::clone(&backend) as _, SessionOptions::new(TTL));
+    eventually("the first is lost", async || keeper.latest_error().is_some()).await;
+    let session = within("the next is opened", keeper.session()).await.unwrap();
+    assert!(!session.is_lost());
+}
+
+/// Goal: what waiting does not mend is told to who waits for a session.
+#[tokio::test(start_paused = true)]
+async fn a_keeper_tells_what_does_not_pass() {
+    let backend = FaultyBackend::new();
+    backend.open.always(Fault::Fails(BackendErrorKind::Permanent));
+    let keeper = SessionKeeper::start(Arc::clone(&backend) as _, SessionOptions::new(TTL));
+    let error = within("the refusal is told", keeper.session()).await.unwrap_err();
+    assert!(matches!(error, LockError::Backend(_)), "{error}");
+}
+
+/// Goal: a keeper that is being closed gives out no session, though the one that drains lives.
+#[tokio::test(start_paused = true)]
+async fn a_closing_keeper_gives_out_nothing() {
+    let backend = FaultyBackend::new();
+    let keeper = SessionKeeper::start(Arc::clone(&backend) as _, SessionOptions::new(TTL));
+    let guard = keeper.session().await.unwrap().mutex("a").unwrap().lock().await.unwrap();
+    backend.release.next(Some(Fault::Late(3 * SECOND)));
+    drop(guard);
+    let closing = tokio::spawn({
+        let keeper = keeper.clone();
+        async move { keeper.close().await }
+    });
+    sleep(SECOND).await;
+    assert!(!closing.is_finished());
+    assert!(keeper.session().await.is_err());
+    closing.await.unwrap();
+}
+
+/// Goal: a session that was closed by hand is followed by another one, and is no loss.
+#[tokio::test(start_paused = true)]
+async fn a_closed_session_is_no_loss() {
+    let keeper = SessionKeeper::start(FaultyBackend::new(), SessionOptions::new(TTL));
+    let first = keeper.session().await.unwrap();
+    first.close().await.unwrap();
+    let second = within("the next is opened", keeper.session()).await.unwrap();
+    assert_ne!(first.lease(), second.lease());
+    assert_eq!(keeper.losses(), 0);
+}

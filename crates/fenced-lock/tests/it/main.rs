@@ -1,0 +1,86 @@
+//! The lock: one contract for every backend, and what is particular to etcd, against real servers.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::large_futures, reason = "the stack of a test has room for them")]
+
+mod claims;
+mod contract;
+mod etcd;
+mod etcdctl;
+mod faulty;
+mod keeper;
+mod lab;
+mod members;
+mod permissions;
+mod processes;
+mod scale;
+mod session;
+mod tokens;
+
+use contract::{basics, cancellation, loss, queueing, reentry};
+
+/// Runs each test of the contract against each backend.
+macro_rules! contract {
+    ($($area:ident: $($test:ident)*;)*) => {
+        mod on_memory {
+            use super::*;
+            $($(
+                #[tokio::test(start_paused = true)]
+                async fn $test() {
+                    $area::$test(&lab::MemoryLab::default()).await;
+                }
+            )*)*
+        }
+        mod on_etcd {
+            use super::*;
+            $($(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $test() {
+                    $area::$test(&lab::EtcdLab::shared().await).await;
+                }
+            )*)*
+        }
+    };
+}
+
+contract! {
+    basics:
+        a_lock_is_granted_and_released
+        a_later_grant_has_a_larger_token
+        names_are_checked
+        one_holder_at_a_time
+        try_takes_a_free_lock_only
+        a_try_does_not_stand_in_the_way
+        a_timeout_leaves_no_claim
+        closing_releases_everything
+        an_unused_session_closes_by_itself
+        names_that_contain_each_other_are_different_locks;
+    queueing:
+        waiters_are_served_in_the_order_of_their_claims
+        the_queue_can_be_seen
+        a_hand_over_goes_to_the_next_and_comes_back
+        a_hand_over_with_entries_left_keeps_the_lock
+        contention_is_known_to_the_holder;
+    reentry:
+        an_owner_enters_again
+        a_thousand_entries_cost_no_request
+        another_owner_waits
+        an_unlock_too_many_is_an_error
+        an_unlock_by_a_stranger_is_an_error
+        a_forgotten_guard_is_unlocked_by_its_owner
+        a_guard_without_an_entry_releases_nothing;
+    cancellation:
+        a_waiter_that_is_aborted_leaves_no_claim
+        a_holder_that_is_aborted_leaves_no_claim
+        many_aborted_at_any_moment_leave_no_claim
+        a_dropped_hand_over_leaves_no_claim;
+    loss:
+        a_revoked_lease_is_told_to_holder_and_waiters
+        a_deleted_claim_is_told_to_its_holder
+        an_unlock_after_the_deletion_says_that_it_was_lost
+        a_revoked_lease_grants_nothing_while_unlocking
+        queueing_on_a_revoked_lease_loses_the_session
+        a_deleted_waiter_is_told_and_the_others_go_on
+        a_lost_hold_cannot_be_entered_or_unlocked
+        run_ends_with_the_hold
+        a_keeper_opens_the_next_session;
+}

@@ -1,0 +1,257 @@
+//! Several endpoints, of which some are away or silent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fenced_lock::{EtcdBackend, EtcdOptions, Guard, LockError, Mutex, Session, SessionOptions};
+use testkit::ports::reserve;
+use testkit::wait::within;
+use testkit::{Proxy, Way};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+use super::lab::{EtcdLab, Lab, TTL, queue_length, queue_of};
+
+/// A session at these endpoints that waits for a member for 300 ms only.
+async fn session_at(endpoints: &[String], ttl: Duration) -> Session {
+    let mut options = EtcdOptions::new(endpoints);
+    options.request_timeout = Duration::from_millis(300);
+    let backend = Arc::new(EtcdBackend::new(options).unwrap());
+    Session::open(backend, SessionOptions::new(ttl)).await.unwrap()
+}
+
+/// A proxy in front of the shared etcd.
+async fn proxy(lab: &EtcdLab) -> Proxy {
+    Proxy::to(lab.endpoint().rsplit_once(':').unwrap().1.parse().unwrap()).await.unwrap()
+}
+
+/// A waiter in a task, seen in the queue by `other`.
+async fn waiter(
+    mutex: &Mutex,
+    other: &Mutex,
+    length: usize,
+) -> JoinHandle<Result<Guard, LockError>> {
+    let waiting = mutex.clone();
+    let waiter = tokio::spawn(async move { waiting.lock().await });
+    queue_length(other, length).await;
+    waiter
+}
+
+/// Everything that can be asked of a session.
+async fn everything_works(lab: &EtcdLab, session: Session) {
+    let name = lab.name();
+    let (mutex, direct) = (session.mutex(&name).unwrap(), lab.mutex(&name).await);
+    for _ in 0..3 {
+        let guard = mutex.lock().await.unwrap();
+        assert_eq!(queue_of(&mutex).await.len(), 1);
+        assert!(mutex.try_lock().await.unwrap().is_none());
+        let guard = guard.hand_over().await.unwrap();
+        guard.unlock().await.unwrap();
+        mutex.try_lock().await.unwrap().expect("it is free").unlock().await.unwrap();
+    }
+    let theirs = direct.lock().await.unwrap();
+    let waiter = waiter(&mutex, &direct, 2).await;
+    theirs.unlock().await.unwrap();
+    let guard = within("the waiter is granted", waiter).await.unwrap().unwrap();
+    sleep(session.lease().ttl * 2).await;
+    assert!(!guard.is_lost(), "the lease is renewed");
+    guard.unlock().await.unwrap();
+    session.close().await.unwrap();
+}
+
+/// Goal: with one endpoint of two dead, whichever it is, no call fails.
+#[tokio::test]
+async fn a_dead_endpoint_is_no_matter() {
+    let lab = EtcdLab::shared().await;
+    let port = reserve(&[0]);
+    let dead = format!("http://127.0.0.1:{port}");
+    let alive = lab.endpoint().to_owned();
+    let sessions = [
+        session_at(&[dead.clone(), alive.clone()], TTL).await,
+        session_at(&[alive, dead], TTL).await,
+    ];
+    let [first, second] = sessions.map(|session| everything_works(&lab, session));
+    tokio::join!(first, second);
+}
+
+/// Goal: nor with one that accepts connections and says nothing, from the start or from some moment
+/// on.
+#[tokio::test]
+async fn a_frozen_endpoint_is_no_matter() {
+    let lab = EtcdLab::shared().await;
+    let endpoints = |proxy: &Proxy| [proxy.url(), lab.endpoint().to_owned()];
+    let (before, later) = (proxy(&lab).await, proxy(&lab).await);
+    before.freeze();
+    let sessions =
+        [session_at(&endpoints(&before), TTL).await, session_at(&endpoints(&later), TTL).await];
+    later.freeze();
+    let [first, second] = sessions.map(|session| everything_works(&lab, session));
+    tokio::join!(first, second);
+}
+
+/// Goal: the lease is renewed also when two members in a row freeze, and no other request is there
+/// to find out; and with the largest margin.
+#[tokio::test]
+async fn renewals_find_the_member_that_answers() {
+    let lab = EtcdLab::shared().await;
+    let proxies = [proxy(&lab).await, proxy(&lab).await];
+    let endpoints = [proxies[0].url(), proxies[1].url(), lab.endpoint().to_owned()];
+    let idle = session_at(&endpoints, 2 * TTL).await;
+    let options = EtcdOptions::new([proxies[0].url(), lab.endpoint().to_owned()]);
+    let mut with_margin = SessionOptions::new(2 * TTL);
+    with_margin.margin = Duration::MAX;
+    let careful = Session::open(Arc::new(EtcdBackend::new(options).unwrap()), with_margin);
+    let careful = careful.await.unwrap();
+    for proxy in &proxies {
+        proxy.freeze();
+    }
+    sleep(5 * TTL).await;
+    assert_eq!(idle.lost_reason(), None);
+    assert_eq!(careful.lost_reason(), None);
+}
+
+/// Goal: what a session does not hear of, it does not make up. Method: the watch is on a member that
+/// is frozen; a release that only the other one is asked for must neither grant the lock to a waiter whose lease is
+/// gone nor pass for a release when the claim was gone.
+#[tokio::test]
+async fn nothing_is_concluded_from_a_watch_that_is_silent() {
+    let lab = EtcdLab::shared().await;
+    let proxy = proxy(&lab).await;
+    let session = session_at(&[proxy.url(), lab.endpoint().to_owned()], 10 * TTL).await;
+    let (name, other) = (lab.name(), lab.name());
+    let direct = lab.session().await;
+    let deleted = session.mutex(&other).unwrap().lock().await.unwrap();
+    let handed_over = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
+    let mutex = session.mutex(&name).unwrap();
+    let guard = mutex.lock().await.unwrap();
+    let waiter = waiter(&mutex, &direct.mutex(&name).unwrap(), 2).await;
+    proxy.freeze();
+    assert_eq!(queue_of(&mutex).await.len(), 2, "by the member that answers, as all that follows");
+
+    lab.delete(&queue_of(&direct.mutex(&other).unwrap()).await.remove(0)).await;
+    let error = deleted.unlock().await.unwrap_err();
+    assert!(matches!(error, LockError::Lost), "{error}");
+
+    let its_name = direct.mutex(handed_over.name()).unwrap();
+    lab.delete(&queue_of(&its_name).await.remove(0)).await;
+    let error = handed_over.hand_over().await.unwrap_err();
+    assert!(matches!(error, LockError::Lost), "{error}");
+
+    lab.revoke(session.lease().id).await;
+    assert!(guard.unlock().await.is_err());
+    let ended = within("the waiter is told", waiter).await.unwrap();
+    assert!(ended.is_err(), "its claim went with the lease");
+}
+
+/// Goal: a queue that was read before its watcher existed is not believed in: what came in between
+/// would be missed. Method: the stream is on a frozen member, so the watcher of the second lock is
+/// not made, while everything else goes through the other member; that nobody waits is not known.
+#[tokio::test]
+async fn no_list_counts_before_its_watcher() {
+    let lab = EtcdLab::shared().await;
+    let proxy = proxy(&lab).await;
+    let session = session_at(&[proxy.url(), lab.endpoint().to_owned()], 10 * TTL).await;
+    let first = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
+    testkit::wait::eventually("the watch runs", async || !first.is_contended()).await;
+    proxy.freeze();
+    let frozen_at = Instant::now();
+    let second = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
+    // until the client may notice that the stream is dead and opens another one
+    while frozen_at.elapsed() < Duration::from_millis(2800) {
+        assert!(second.is_contended(), "it cannot be known");
+        sleep(Duration::from_millis(20)).await;
+    }
+    let what = "another stream tells, and in time";
+    testkit::wait::eventually(what, async || !second.is_contended()).await;
+}
+
+/// Goal: a try takes a free lock also when the watch has not told of it yet, and keys of a longer name
+/// are there. Method: the watch is on a member that is frozen.
+#[tokio::test]
+async fn a_try_does_not_depend_on_the_watch() {
+    let lab = EtcdLab::shared().await;
+    let proxy = proxy(&lab).await;
+    let session = session_at(&[proxy.url(), lab.endpoint().to_owned()], 10 * TTL).await;
+    let mutex = session.mutex(&lab.name()).unwrap();
+    let longer = lab.mutex(&format!("{}/b", mutex.name())).await.lock().await.unwrap();
+    let guard = mutex.lock().await.unwrap();
+    testkit::wait::eventually("the watch runs", async || !guard.is_contended()).await;
+    guard.unlock().await.unwrap();
+    proxy.freeze();
+    let guard = mutex.try_lock().await.unwrap().expect("it is free");
+    assert!(lab.mutex(mutex.name()).await.try_lock().await.unwrap().is_none());
+    guard.unlock().await.unwrap();
+    drop(longer);
+}
+
+/// Goal: `unlock` does not call a lock lost that it released itself. Method: the member that is asked
+/// first carries the release out, its answer gets lost, and the other one finds the claim gone.
+#[tokio::test]
+async fn a_release_that_another_member_did_is_a_release() {
+    let lab = EtcdLab::shared().await;
+    for _ in 0..3 {
+        let proxy = proxy(&lab).await;
+        let session = session_at(&[proxy.url(), lab.endpoint().to_owned()], 10 * TTL).await;
+        let mutex = session.mutex(&lab.name()).unwrap();
+        let guard = mutex.lock().await.unwrap();
+        proxy.hold(Way::Back);
+        guard.unlock().await.unwrap();
+        assert!(queue_of(&mutex).await.is_empty());
+
+        let proxy = self::proxy(&lab).await;
+        let session = session_at(&[proxy.url(), lab.endpoint().to_owned()], 10 * TTL).await;
+        let mutex = session.mutex(mutex.name()).unwrap();
+        let guard = mutex.lock().await.unwrap();
+        proxy.hold(Way::Back);
+        let guard = guard.hand_over().await.unwrap();
+        assert_eq!(queue_of(&mutex).await.len(), 1);
+        guard.unlock().await.unwrap();
+    }
+}
+
+/// Goal: callers that go away do not break the connection that all share: more than a thousand streams
+/// that are reset while their answers are on the way would.
+#[tokio::test]
+async fn many_aborted_reads_leave_the_connection_alone() {
+    let lab = EtcdLab::shared().await;
+    let proxy = proxy(&lab).await;
+    let session = session_at(&[proxy.url()], 10 * TTL).await;
+    let guard = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
+    let connections = proxy.connections();
+    proxy.hold(Way::Back);
+    let read = |n| {
+        let mutex = session.mutex(&format!("aborted-{n}")).unwrap();
+        tokio::spawn(async move { mutex.queue().await })
+    };
+    let reads: Vec<_> = (0..5000).map(read).collect();
+    testkit::wait::eventually("answers are on the way", async || proxy.holds_something()).await;
+    reads.iter().for_each(JoinHandle::abort);
+    proxy.release();
+    assert!(session.mutex(guard.name()).unwrap().queue().await.is_ok());
+    assert_eq!(proxy.connections(), connections);
+    assert!(!guard.is_lost());
+}
+
+/// Goal: an etcd that stands still for a while costs nobody more than that while, however many wait.
+#[tokio::test]
+async fn a_pause_under_many_locks_costs_only_the_pause() {
+    let lab = EtcdLab::shared().await;
+    let proxy = proxy(&lab).await;
+    let session = session_at(&[proxy.url()], 10 * TTL).await;
+    let held = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
+    let connections = proxy.connections();
+    proxy.hold(Way::Back);
+    let mut locks = Vec::new();
+    for n in 0..2000 {
+        let mutex = session.mutex(&format!("paused-{n}")).unwrap();
+        locks.push(tokio::spawn(async move { mutex.lock().await?.unlock().await }));
+    }
+    // several times the time that a request waits for its answer
+    sleep(Duration::from_secs(3)).await;
+    proxy.release();
+    for lock in locks {
+        within("it is granted", lock).await.unwrap().unwrap();
+    }
+    assert_eq!(proxy.connections(), connections);
+    assert!(!held.is_lost());
+}

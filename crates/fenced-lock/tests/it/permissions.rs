@@ -1,0 +1,366 @@
+//! An etcd that asks who is there.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::{Client, ConnectOptions, GetOptions, Permission};
+use fenced_lock::{
+    Backend, BackendError, BackendErrorKind, EtcdBackend, EtcdOptions, EtcdUser, Guard, LockError,
+    Session, SessionOptions,
+};
+use testkit::wait::{eventually, within};
+use testkit::{AuthTokens, EtcdOptions as ServerOptions, PrivateEtcd};
+
+use super::lab::{metric, queue_length, queue_of};
+
+async fn open(options: EtcdOptions) -> Result<Session, LockError> {
+    let backend = Arc::new(EtcdBackend::new(options).unwrap());
+    Session::open(backend, SessionOptions::new(Duration::from_secs(20))).await
+}
+
+pub(super) async fn session_of(user: &str, etcd: &PrivateEtcd) -> Session {
+    let mut options = EtcdOptions::new([etcd.endpoint()]);
+    options.user = Some(EtcdUser::new(user, "secret"));
+    open(options).await.unwrap()
+}
+
+pub(super) async fn allow(root: &mut Client, lock: &str) {
+    let keys = Permission::read_write(format!("{lock}/")).with_prefix();
+    root.role_grant_permission("app", keys).await.unwrap();
+}
+
+pub(super) async fn forbid(root: &mut Client, lock: &str) {
+    let keys = etcd_client::RoleRevokePermissionOptions::new().with_prefix();
+    root.role_revoke_permission("app", format!("{lock}/"), Some(keys)).await.unwrap();
+}
+
+/// An etcd with the users `root` and `app`, and a client of `root`.
+async fn etcd_with_users() -> (PrivateEtcd, Client) {
+    let etcd = PrivateEtcd::start(ServerOptions::default()).await.unwrap();
+    let root = with_users(&etcd).await;
+    (etcd, root)
+}
+
+/// Has it ask for the users `root` and `app`.
+pub(super) async fn with_users(etcd: &PrivateEtcd) -> Client {
+    let mut client = Client::connect([etcd.endpoint()], None).await.unwrap();
+    for name in ["root", "app"] {
+        client.user_add(name, "secret", None).await.unwrap();
+        client.role_add(name).await.unwrap();
+        client.user_grant_role(name, name).await.unwrap();
+    }
+    client.auth_enable().await.unwrap();
+    root_of(etcd).await
+}
+
+pub(super) async fn root_of(etcd: &PrivateEtcd) -> Client {
+    let as_root = ConnectOptions::new().with_user("root", "secret");
+    Client::connect([etcd.endpoint()], Some(as_root)).await.unwrap()
+}
+
+fn is_refused(result: &Result<Guard, LockError>) -> bool {
+    matches!(result, Err(LockError::Backend(e)) if e.kind == BackendErrorKind::Permanent)
+}
+
+/// Goal: a lock that was refused for want of permission is an error at once, and no obstacle once the
+/// permission is there: its queue is watched anew, though the first watcher was refused.
+#[tokio::test]
+async fn a_permission_that_comes_later_counts() {
+    let (etcd, mut client) = etcd_with_users().await;
+    allow(&mut client, "allowed").await;
+    let (app, root) = (session_of("app", &etcd).await, session_of("root", &etcd).await);
+    let allowed = app.mutex("allowed").unwrap().lock().await.unwrap();
+    eventually("the watch runs", async || !allowed.is_contended()).await;
+    let mutex = app.mutex("refused").unwrap();
+    let refused = within("the refusal", mutex.lock()).await;
+    assert!(is_refused(&refused), "{refused:?}");
+
+    allow(&mut client, "refused").await;
+    let theirs = root.mutex("refused").unwrap();
+    let guard = theirs.lock().await.unwrap();
+    let waiter = tokio::spawn(async move { mutex.lock().await });
+    queue_length(&theirs, 2).await;
+    guard.unlock().await.unwrap();
+    drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
+}
+
+/// Goal: a name that is refused, at whatever moment, is no loss to the other names. Method: one role
+/// for one name; another name is tried, and the role is taken away and given back under a holder.
+#[tokio::test]
+async fn a_refused_name_is_no_loss_to_the_others() {
+    let (etcd, mut client) = etcd_with_users().await;
+    for name in ["kept", "passing"] {
+        allow(&mut client, name).await;
+    }
+    let app = session_of("app", &etcd).await;
+    let kept = app.mutex("kept").unwrap().lock().await.unwrap();
+    let never = app.mutex("never").unwrap();
+    for _ in 0..3 {
+        let refused = within("the refusal", never.lock()).await;
+        assert!(is_refused(&refused), "{refused:?}");
+        assert!(within("the refusal", never.try_lock()).await.is_err());
+    }
+
+    let mutex = app.mutex("passing").unwrap();
+    let passing = mutex.lock().await.unwrap();
+    forbid(&mut client, "passing").await;
+    let unlocking = tokio::spawn(passing.unlock());
+    let refused = within("the refusal", mutex.lock()).await;
+    assert!(is_refused(&refused), "{refused:?}");
+    allow(&mut client, "passing").await;
+    within("it is released", unlocking).await.unwrap().unwrap();
+    drop(mutex.lock().await.unwrap());
+    assert!(!kept.is_lost());
+    kept.unlock().await.unwrap();
+}
+
+/// Goal: a restart of etcd, which forgets all tokens, is no matter to a session, nor to what it holds
+/// and waits for.
+#[tokio::test]
+async fn a_forgotten_token_is_no_matter() {
+    let (mut etcd, mut client) = etcd_with_users().await;
+    allow(&mut client, "a").await;
+    allow(&mut client, "b").await;
+    let app = session_of("app", &etcd).await;
+    let (held, mutex) = (app.mutex("a").unwrap().lock().await.unwrap(), app.mutex("b").unwrap());
+    let theirs = session_of("root", &etcd).await.mutex("b").unwrap();
+    let guard = theirs.lock().await.unwrap();
+    let waiting = mutex.clone();
+    let waiter = tokio::spawn(async move { waiting.lock().await });
+    queue_length(&theirs, 2).await;
+    etcd.restart().await.unwrap();
+    guard.unlock().await.unwrap();
+    let next = within("the waiter is granted", waiter).await.unwrap().unwrap();
+    next.unlock().await.unwrap();
+    held.hand_over().await.unwrap().unlock().await.unwrap();
+    assert!(mutex.try_lock().await.unwrap().is_some());
+}
+
+/// Goal: many requests that are refused for their token at once make etcd authenticate them once, not
+/// each: it makes that cost time on purpose. Method: a password that is counted as it is read.
+#[tokio::test]
+async fn all_share_one_authentication() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    let (etcd, mut client) = etcd_with_users().await;
+    let reads = Arc::new(AtomicUsize::new(0));
+    let (counted, mut options) = (Arc::clone(&reads), EtcdOptions::new([etcd.endpoint()]));
+    options.user = Some(EtcdUser::with_password_from("root", move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Ok("secret".to_owned())
+    }));
+    let session = open(options).await.unwrap();
+    // etcd forgets the tokens of a user whose password is set, while a restart may bring them back from its log
+    client.user_change_password("root", "secret").await.unwrap();
+    let before = reads.load(Ordering::Relaxed);
+    let names: Vec<_> = (0..100).map(|n| session.mutex(&format!("name-{n}")).unwrap()).collect();
+    let locks = names.into_iter().map(|m| tokio::spawn(async move { m.lock().await }));
+    for lock in locks.collect::<Vec<_>>() {
+        drop(within("it is granted", lock).await.unwrap().unwrap());
+    }
+    let authentications = reads.load(Ordering::Relaxed) - before;
+    assert!((1..5).contains(&authentications), "{authentications} authentications");
+}
+
+/// Goal: authentication may be switched off and on again under a session.
+#[tokio::test]
+async fn authentication_may_be_switched_off_and_on() {
+    let (etcd, mut client) = etcd_with_users().await;
+    let session = session_of("root", &etcd).await;
+    let mutex = session.mutex("a").unwrap();
+    let held = session.mutex("b").unwrap().lock().await.unwrap();
+    for _ in 0..2 {
+        client.auth_disable().await.unwrap();
+        mutex.lock().await.unwrap().hand_over().await.unwrap().unlock().await.unwrap();
+        let later = session_of("root", &etcd).await.mutex("a").unwrap();
+        later.lock().await.unwrap().unlock().await.unwrap();
+        let mut plain = Client::connect([etcd.endpoint()], None).await.unwrap();
+        plain.auth_enable().await.unwrap();
+        client = root_of(&etcd).await;
+        mutex.lock().await.unwrap().hand_over().await.unwrap().unlock().await.unwrap();
+    }
+    assert!(!held.is_lost());
+    held.unlock().await.unwrap();
+}
+
+/// Goal: an etcd that asks for a user, where none was given, says so as a session is opened.
+#[tokio::test]
+async fn no_user_is_told_at_once() {
+    let (etcd, _client) = etcd_with_users().await;
+    let error = open(EtcdOptions::new([etcd.endpoint()])).await.unwrap_err();
+    let LockError::Backend(BackendError { kind: BackendErrorKind::Permanent, .. }) = &error else {
+        panic!("{error:?}")
+    };
+    assert!(format!("{error:?}").contains("no user was given"), "{error:?}");
+}
+
+/// Goal: with tokens that tell of the roles at the time they were made, a role that changes is no
+/// matter to a holder, nor to an order that comes next.
+#[tokio::test]
+async fn a_changed_role_is_no_matter_to_a_signed_token() {
+    let secured = Some(AuthTokens::Jwt(300));
+    let server = ServerOptions { secured, ..ServerOptions::default() };
+    let etcd = PrivateEtcd::start(server).await.unwrap();
+    let flags = etcd.flags();
+    let file = |name: &str| Path::new(&flags[flags.iter().position(|f| f == name).unwrap() + 1]);
+    let read = |name: &str| std::fs::read(file(name)).unwrap();
+    let mut options = EtcdOptions::new([etcd.endpoint()]);
+    options.ca = Some(read("--etcd-ca"));
+    options.identity = Some((read("--etcd-cert"), read("--etcd-key")));
+    let password = String::from_utf8(read("--etcd-password-file")).unwrap();
+    options.user = Some(EtcdUser::new("flash-sale", password));
+    let session = open(options).await.unwrap();
+    let mutex = session.mutex("stock-lock").unwrap();
+    let mut root = etcd.root().await.unwrap();
+    for change in 0..3 {
+        let guard = mutex.lock().await.unwrap();
+        let keys = Permission::read(format!("elsewhere-{change}"));
+        root.role_grant_permission("flash-sale", keys).await.unwrap();
+        guard.hand_over().await.unwrap().unlock().await.unwrap();
+        let keys = Permission::write(format!("elsewhere-{change}"));
+        root.role_grant_permission("flash-sale", keys).await.unwrap();
+        mutex.try_lock().await.unwrap().expect("nobody has it").unlock().await.unwrap();
+    }
+    assert_eq!(queue_of(&mutex).await.len(), 0);
+}
+
+/// Goal: a queue that is only looked at is seen as soon as that is allowed.
+#[tokio::test]
+async fn a_look_that_is_allowed_later_counts() {
+    let (etcd, mut root) = etcd_with_users().await;
+    let app = session_of("app", &etcd).await;
+    let mutex = app.mutex("refused").unwrap();
+    assert!(mutex.lock().await.is_err());
+    assert!(!mutex.sighting().unwrap().is_current);
+    allow(&mut root, "refused").await;
+    eventually("it is seen", async || mutex.sighting().unwrap().is_current).await;
+}
+
+/// Goal: names that a user may not use end no watch of those that it may.
+#[tokio::test]
+async fn denied_names_hinder_no_other() {
+    let (etcd, mut root) = etcd_with_users().await;
+    allow(&mut root, "allowed").await;
+    let app = session_of("app", &etcd).await;
+    let allowed = app.mutex("allowed").unwrap();
+    let guard = allowed.lock().await.unwrap();
+    eventually("the watch runs", async || !guard.is_contended()).await;
+    let watches = metric(&etcd, "handled", "Watch").await;
+    for number in 0..20 {
+        let denied = app.mutex(&format!("denied-{number}")).unwrap();
+        assert!(within("the refusal", denied.lock()).await.is_err());
+    }
+    let waiter = tokio::spawn(async move { allowed.lock().await });
+    eventually("it waits", async || guard.is_contended()).await;
+    guard.unlock().await.unwrap();
+    drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
+    // one goes when another one has been opened for a name that was refused; the allowed one's stays
+    assert_eq!(metric(&etcd, "handled", "Watch").await, watches);
+}
+
+/// Goal: a waiter at whose queue it may not look any more fails, and does not wait for ever.
+#[tokio::test]
+async fn a_waiter_that_may_not_look_is_told() {
+    let (mut etcd, mut root) = etcd_with_users().await;
+    allow(&mut root, "allowed").await;
+    root.put("allowed/first", "", None).await.unwrap();
+    let app = session_of("app", &etcd).await;
+    let mutex = app.mutex("allowed").unwrap();
+    let waiting = mutex.clone();
+    let waiter = tokio::spawn(async move { waiting.lock().await });
+    queue_length(&mutex, 2).await;
+    forbid(&mut root, "allowed").await;
+    etcd.kill().await.unwrap();
+    etcd.restart().await.unwrap();
+    assert!(within("the waiter is told", waiter).await.unwrap().is_err());
+}
+
+/// Goal: a name whose permission goes while it is held and waited for costs its session no other name, and
+/// comes back with its permission. From 3.5.30 on, etcd renews no lease with a key that the user may not
+/// write, and puts no key on it.
+#[tokio::test]
+async fn a_name_that_is_taken_away_costs_no_other() {
+    let (etcd, mut root) = etcd_with_users().await;
+    for name in ["kept", "new", "taken"] {
+        allow(&mut root, name).await;
+    }
+    let ttl = Duration::from_secs(4);
+    let mut options = EtcdOptions::new([etcd.endpoint()]);
+    options.user = Some(EtcdUser::new("app", "secret"));
+    let backend = Arc::new(EtcdBackend::new(options).unwrap());
+    let app = Session::open(backend, SessionOptions::new(ttl)).await.unwrap();
+    let kept = app.mutex("kept").unwrap().lock().await.unwrap();
+    let taken = app.mutex("taken").unwrap().lock().await.unwrap();
+    let mutex = session_of("app", &etcd).await.mutex("taken").unwrap();
+    let waiting = mutex.clone();
+    let waiter = tokio::spawn(async move { waiting.lock().await });
+    queue_length(&mutex, 2).await;
+
+    forbid(&mut root, "taken").await;
+    let unlocking = tokio::spawn(taken.unlock());
+    tokio::time::sleep(2 * ttl).await;
+    assert_eq!(app.lost_reason(), None, "its lease is renewed");
+    within("a new name", app.mutex("new").unwrap().lock()).await.unwrap().unlock().await.unwrap();
+
+    allow(&mut root, "taken").await;
+    drop(within("the release ends", unlocking).await.unwrap());
+    drop(within("the waiter is granted, or told", waiter).await.unwrap());
+    drop(within("it is granted again", mutex.lock()).await.unwrap());
+    assert!(!kept.is_lost());
+    kept.unlock().await.unwrap();
+}
+
+/// Goal: a claim that may not be withdrawn does not hold up the end of its session.
+#[tokio::test]
+async fn a_session_closes_with_a_claim_that_it_may_not_withdraw() {
+    let (etcd, mut root) = etcd_with_users().await;
+    allow(&mut root, "taken").await;
+    let app = session_of("app", &etcd).await;
+    let taken = app.mutex("taken").unwrap().lock().await.unwrap();
+    forbid(&mut root, "taken").await;
+    drop(taken);
+    // twice its TTL would be longer
+    assert!(within("it closes", app.close()).await.is_err(), "its lease may not be revoked");
+}
+
+/// Goal: a password that is wrong is tried now and then, however many requests need it.
+#[tokio::test]
+async fn a_wrong_password_is_no_storm() {
+    let (etcd, _root) = etcd_with_users().await;
+    let before = metric(&etcd, "started", "Authenticate").await;
+    let mut options = EtcdOptions::new([etcd.endpoint()]);
+    options.user = Some(EtcdUser::new("app", "wrong"));
+    let backend = Arc::new(EtcdBackend::new(options).unwrap());
+    let open = |_| {
+        let options = SessionOptions::new(Duration::from_secs(20));
+        tokio::spawn(Session::open(Arc::clone(&backend) as Arc<dyn Backend>, options))
+    };
+    for opened in (0..50).map(open).collect::<Vec<_>>() {
+        assert!(within("it is refused", opened).await.unwrap().is_err());
+    }
+    let authentications = metric(&etcd, "started", "Authenticate").await - before;
+    assert!((1..5).contains(&authentications), "{authentications} authentications");
+}
+
+/// Goal: what a session holds is there, also when its user may do nothing any more: where etcd renews no
+/// lease then, the holder is told.
+#[tokio::test]
+async fn a_holder_that_may_do_nothing_is_told_if_its_lease_ends() {
+    let (etcd, mut root) = etcd_with_users().await;
+    allow(&mut root, "held").await;
+    let ttl = Duration::from_secs(4);
+    let mut options = EtcdOptions::new([etcd.endpoint()]);
+    options.user = Some(EtcdUser::new("app", "secret"));
+    let backend = Arc::new(EtcdBackend::new(options).unwrap());
+    let app = Session::open(Arc::clone(&backend) as Arc<dyn Backend>, SessionOptions::new(ttl));
+    let app = app.await.unwrap();
+    let held = app.mutex("held").unwrap().lock().await.unwrap();
+    assert!(is_refused(&app.mutex("other").unwrap().lock().await));
+    assert!(format!("{backend:?}").contains("claims: 1"), "nothing is kept of what was refused");
+
+    root.user_revoke_role("app", "app").await.unwrap();
+    tokio::time::sleep(2 * ttl).await;
+    let prefix = GetOptions::new().with_prefix();
+    let is_there = root.get("held/", Some(prefix)).await.unwrap().count() == 1;
+    assert_eq!(held.is_lost(), !is_there);
+}

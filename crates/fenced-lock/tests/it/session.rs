@@ -1,0 +1,301 @@
+//! A session and what goes wrong below it, in paused time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fenced_lock::{
+    BackendErrorKind, LockError, LostReason, MemoryBackend, Owner, Session, SessionOptions,
+};
+use testkit::wait::eventually;
+use tokio::time::{Instant, sleep};
+
+use super::faulty::{Fault, FaultyBackend};
+use super::lab::queue_of;
+
+const TTL: Duration = Duration::from_secs(10);
+const SECOND: Duration = Duration::from_secs(1);
+
+async fn session(backend: &Arc<FaultyBackend>) -> Session {
+    Session::open(Arc::clone(backend) as _, SessionOptions::new(TTL)).await.unwrap()
+}
+
+/// Goal: a margin that would leave no time to renew does not end the session.
+#[tokio::test(start_paused = true)]
+async fn a_margin_larger_than_the_ttl_is_cut() {
+    let mut options = SessionOptions::new(TTL);
+    options.margin = Duration::MAX;
+    let session = Session::open(Arc::new(MemoryBackend::new()), options).await.unwrap();
+    sleep(10 * TTL).await;
+    assert_eq!(session.lost_reason(), None);
+    drop(session.mutex("a").unwrap().lock().await.unwrap());
+}
+
+/// Goal: a TTL for ever is one of a day, with any backend, and is renewed.
+#[tokio::test(start_paused = true)]
+async fn an_endless_ttl_is_a_day() {
+    let options = SessionOptions::new(Duration::MAX);
+    let session = Session::open(Arc::new(MemoryBackend::new()), options).await.unwrap();
+    assert_eq!(session.lease().ttl, Duration::from_hours(24));
+    sleep(Duration::from_hours(100)).await;
+    assert_eq!(session.lost_reason(), None);
+    session.close().await.unwrap();
+}
+
+/// Goal: a lease that was long in coming, and has little left to live, is renewed in time.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_long_in_coming_is_renewed() {
+    let backend = FaultyBackend::new();
+    backend.open.always(Fault::Late(8 * SECOND));
+    let session = session(&backend).await;
+    sleep(10 * TTL).await;
+    assert_eq!(session.lost_reason(), None);
+}
+
+/// Goal: two sessions on one lease would hold under one token, so the second one is refused; a lease
+/// that nobody uses any more is no obstacle.
+#[tokio::test(start_paused = true)]
+async fn one_lease_makes_one_session() {
+    let grants_id = Some(1);
+    let backend = Arc::new(FaultyBackend { grants_id, ..FaultyBackend::default() });
+    let first = session(&backend).await;
+    let second = Session::open(Arc::clone(&backend) as _, SessionOptions::new(TTL)).await;
+    let error = second.unwrap_err();
+    let is_permanent =
+        matches!(&error, LockError::Backend(e) if e.kind == BackendErrorKind::Permanent);
+    assert!(is_permanent, "{error:?}");
+    assert_eq!(first.lost_reason(), None);
+    drop(first.mutex("a").unwrap().lock().await.unwrap());
+    drop(first);
+    let reopened = || Session::open(Arc::clone(&backend) as _, SessionOptions::new(TTL));
+    eventually("the lease is free again", async || reopened().await.is_ok()).await;
+}
+
+/// Goal: what was refused has put nothing into the queue, so nothing is withdrawn.
+#[tokio::test(start_paused = true)]
+async fn a_refused_claim_is_not_withdrawn() {
+    let backend = FaultyBackend::new();
+    let session = session(&backend).await;
+    for kind in [BackendErrorKind::Permanent, BackendErrorKind::Refused] {
+        backend.enqueue.next(Some(Fault::Fails(kind))).next(Some(Fault::Fails(kind)));
+        let error = session.mutex("a").unwrap().lock().await.unwrap_err();
+        assert!(matches!(&error, LockError::Backend(e) if e.kind == kind), "{error:?}");
+        let error = session.mutex("a").unwrap().try_lock().await.unwrap_err();
+        assert!(matches!(&error, LockError::Backend(e) if e.kind == kind), "{error:?}");
+    }
+    sleep(4 * TTL).await;
+    assert_eq!(backend.release.count(), 0);
+    assert_eq!(session.lost_reason(), None);
+}
+
+/// Goal: a claim is withdrawn if an attempt before the refusal may have made it.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_may_exist_is_withdrawn() {
+    let backend = FaultyBackend::new();
+    let session = session(&backend).await;
+    let refusal = Fault::Fails(BackendErrorKind::Permanent);
+    backend.enqueue.next(Some(Fault::AnswerLost)).next(Some(refusal));
+    let mutex = session.mutex("a").unwrap();
+    mutex.lock().await.unwrap_err();
+    eventually("it is withdrawn", async || queue_of(&mutex).await.is_empty()).await;
+}
+
+/// Goal: a release that is refused ends no session; the claim goes when it may.
+#[tokio::test(start_paused = true)]
+async fn a_refused_release_ends_no_session() {
+    let backend = FaultyBackend::new();
+    let session = session(&backend).await;
+    let (mutex, other) = (session.mutex("a").unwrap(), session.mutex("b").unwrap());
+    let held = other.lock().await.unwrap();
+    let guard = mutex.lock().await.unwrap();
+    backend.release.always(Fault::Fails(BackendErrorKind::Permanent));
+    let error = guard.unlock().await.unwrap_err();
+    assert!(matches!(error, LockError::Backend(_)), "{error}");
+    sleep(10 * TTL).await;
+    assert_eq!(session.lost_reason(), None);
+    assert!(!held.is_lost());
+    assert_eq!(queue_of(&mutex).await.len(), 1);
+    assert!(backend.release.count() < 50, "{} requests", backend.release.count());
+    backend.release.mend();
+    eventually("it goes at last", async || queue_of(&mutex).await.is_empty()).await;
+}
+
+/// Goal: a session with a claim that may not be withdrawn closes without waiting for that.
+#[tokio::test(start_paused = true)]
+async fn closing_does_not_wait_for_refused_releases() {
+    let backend = FaultyBackend::new();
+    let session = session(&backend).await;
+    let guard = session.mutex("a").unwrap().lock().await.unwrap();
+    backend.release.always(Fault::Fails(BackendErrorKind::Permanent));
+    guard.unlock().await.unwrap_err();
+    let began_at = Instant::now();
+    session.close().await.unwrap();
+    assert!(began_at.elapsed() < SECOND);
+}
+
+/// Goal: `unlock` says `Lost` only if the claim was certainly gone before. Method: a release whose
+/// answer gets lost, and is repeated.
+#[tokio::test(start_paused = true)]
+async fn a_release_whose_answer_got_lost_is_a_release() {
+    let backend = FaultyBackend::new();
+    let session = session(&backend).await;
+    let mutex = session.mutex("a").unwrap();
+    let guard = mutex.lock().await.unwrap();
+    backend.release.next(Some(Fault::AnswerLost));
+    guard.unlock().await.unwrap();
+    let guard = mutex.lock().await.unwrap();
+    backend.release.next(Some(Fault::Fails(BackendErrorKind::Refused)));
+    backend.service.delete(&queue_of(&mutex).await.remove(0));
+    let error = guard.unlock().await.unwrap_err();
+    assert!(matches!(error, LockError::Lost), "a refusal is not a release: {error}");
+}
+
+/// Goal: a backend that panics leaves no claim behind, and its session lives.
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_panics_leaves_no_claim() {
+    let backend = FaultyBackend::new();
+    let session = session(&backend).await;
+    let mutex = session.mutex("a").unwrap();
+    backend.enqueue.next(Some(Fault::Panics)).next(Some(Fault::Panics));
+    backend.release.next(Some(Fault::Panics));
+    backend.renew.next(Some(Fault::Panics));
+    assert!(mutex.try_lock().await.is_err());
+    eventually("it is withdrawn", async || queue_of(&mutex).await.is_empty()).await;
+    mutex.lock().await.unwrap().unlock().await.unwrap();
+    sleep(4 * TTL).await;
+    assert_eq!(session.lost_reason(), None);
+}
+
+/// Goal: a lease that had run out when it was granted makes no session.
+#[tokio::test(start_paused = true)]
+async fn a_session_born_lost_is_an_error() {
+    let backend = FaultyBackend::new();
+    backend.open.always(Fault::Late(TTL));
+    let opened = Session::open(backend, SessionOptions::new(TTL)).await;
+    let error = opened.unwrap_err();
+    assert!(matches!(error, LockError::SessionLost { reason: LostReason::Expired }), "{error}");
+}
+
+/// Goal: the lease is believed in as counted from when its renewal was sent, not from when it was
+/// answered; and the loss comes by the clock when nothing is answered any more.
+#[tokio::test(start_paused = true)]
+async fn a_slow_renewal_counts_from_when_it_was_sent() {
+    let backend = FaultyBackend::new();
+    backend.renew.next(Some(Fault::Late(2 * SECOND))).always(Fault::Hangs);
+    let opened_at = Instant::now();
+    let session = session(&backend).await;
+    assert_eq!(session.lost().await, LostReason::Expired);
+    // sent after a third of the nine seconds that the margin leaves
+    assert_eq!(opened_at.elapsed().as_secs(), 3 + 9);
+}
+
+/// Goal: one failed renewal, or two, do not end the session.
+#[tokio::test(start_paused = true)]
+async fn failed_renewals_are_repeated() {
+    let backend = FaultyBackend::new();
+    for _ in 0..5 {
+        backend.renew.next(Some(Fault::Fails(BackendErrorKind::Transient)));
+        backend.renew.next(Some(Fault::Hangs)).next(None);
+    }
+    let session = session(&backend).await;
+    sleep(4 * TTL).await;
+    assert_eq!(session.lost_reason(), None);
+}
+
+/// Goal: a renewal that learns that the lease is gone ends the session at once.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_tells_that_the_lease_is_gone() {
+    let backend = FaultyBackend::new();
+    let session = session(&backend).await;
+    let opened_at = Instant::now();
+    backend.service.revoke(session.lease().id);
+    assert_eq!(session.lost().await, LostReason::Revoked);
+    assert_eq!(opened_at.elapsed().as_secs(), 3, "by the first renewal");
+}
+
+/// Goal: waiters end when the session is closed.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_ends_with_the_close() {
+    let backend = FaultyBackend::new();
+    let session = session(&backend).await;
+    let mutex = session.mutex("a").unwrap();
+    let _guard = mutex.lock().await.unwrap();
+    let waiting = mutex.clone();
+    let waiter = tokio::spawn(async move { waiting.lock().await });
+    eventually("it waits", async || queue_of(&mutex).await.len() == 2).await;
+    let began_at = Instant::now();
+    session.close().await.unwrap();
+    assert!(began_at.elapsed() < SECOND, "nothing is waited for");
+    assert!(waiter.await.unwrap().is_err());
+}
+
+/// Goal: releases that are under way when the session is closed are seen to their end before the
+/// lease is revoked, also if they have to be repeated.
+#[tokio::test(start_paused = true)]
+async fn closing_drains_the_releases() {
+    let backend = FaultyBackend::new();
+    let session = session(&backend).await;
+    let guard = session.mutex("a").unwrap().lock().await.unwrap();
+    for _ in 0..3 {
+        backend.release.next(Some(Fault::Fails(BackendErrorKind::Transient)));
+    }
+    backend.close.always(Fault::Fails(BackendErrorKind::Permanent));
+    drop(guard);
+    session.close().await.unwrap_err();
+    assert_eq!(backend.release.count(), 4);
+    let free = self::session(&backend).await.mutex("a").unwrap();
+    drop(free.try_lock().await.unwrap().expect("the claim was withdrawn, not left to its lease"));
+}
+
+/// Goal: closing tries for a TTL and not without pause; a second one, and one at the same time, asks
+/// no more and tells the same.
+#[tokio::test(start_paused = true)]
+async fn a_second_close_tells_the_same() {
+    let backend = FaultyBackend::new();
+    let session = session(&backend).await;
+    backend.close.always(Fault::Fails(BackendErrorKind::Transient));
+    let began_at = Instant::now();
+    let (first, second) = tokio::join!(session.close(), session.close());
+    assert!(began_at.elapsed() > TTL / 2 && began_at.elapsed() < 2 * TTL);
+    let asked = backend.close.count();
+    assert!((2..100).contains(&asked), "{asked} requests");
+    let third = session.close().await;
+    for result in [first, second, third] {
+        assert!(matches!(result, Err(LockError::Backend(_))), "{result:?}");
+    }
+    assert_eq!(backend.close.count(), asked);
+}
+
+/// Goal: closing once when it succeeds.
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_revoked_once() {
+    let backend = FaultyBackend::new();
+    let session = session(&backend).await;
+    session.close().await.unwrap();
+    session.close().await.unwrap();
+    drop(session);
+    sleep(TTL).await;
+    assert_eq!(backend.close.count(), 1);
+}
+
+/// Goal: no renewal outlives its session, so nothing is left of it in the backend.
+#[tokio::test(start_paused = true)]
+async fn closing_ends_a_renewal_under_way() {
+    let backend = FaultyBackend::new();
+    let session = session(&backend).await;
+    backend.renew.always(Fault::Hangs);
+    eventually("a renewal is under way", async || backend.renew.under_way() == 1).await;
+    session.close().await.unwrap();
+    assert_eq!(backend.renew.under_way(), 0);
+}
+
+/// Goal: a guard that was forgotten keeps neither the session nor its backend in memory.
+#[tokio::test(start_paused = true)]
+async fn a_forgotten_guard_leaks_nothing() {
+    let backend = FaultyBackend::new();
+    let left = Arc::downgrade(&backend);
+    let session = session(&backend).await;
+    drop(backend);
+    session.mutex("a").unwrap().lock_as(&mut Owner::new()).await.unwrap().forget();
+    drop(session);
+    eventually("the backend is dropped", async || left.upgrade().is_none()).await;
+}

@@ -1,0 +1,95 @@
+//! An etcd whose tokens end.
+
+use etcd_client::{Client, ConnectOptions};
+use fenced_lock::{Guard, LockError, Mutex, Session};
+use testkit::wait::{eventually, within};
+use testkit::{EtcdOptions as ServerOptions, OwnedDir, PrivateEtcd};
+use tokio::task::JoinHandle;
+
+use super::lab::{metric, queue_length, queue_of};
+use super::permissions::{self, root_of, session_of, with_users};
+
+/// An etcd whose tokens are signed texts that end after three seconds, used or not.
+async fn with_short_tokens() -> (OwnedDir, PrivateEtcd) {
+    let dir = OwnedDir::create().unwrap();
+    let key = dir.path().join("key");
+    std::fs::write(&key, "a secret of the cluster").unwrap();
+    let tokens = format!("jwt,sign-method=HS256,priv-key={},ttl=3s", key.display());
+    let flags = ["--auth-token", &tokens, "--bcrypt-cost", "4"].map(str::to_owned).to_vec();
+    let etcd = PrivateEtcd::start(ServerOptions { flags, ..Default::default() }).await.unwrap();
+    (dir, etcd)
+}
+
+/// Waits until a token that is given now has ended.
+async fn until_tokens_have_ended(etcd: &PrivateEtcd) {
+    let options = ConnectOptions::new().with_user("app", "secret");
+    let client = Client::connect([etcd.endpoint()], Some(options)).await.unwrap();
+    let has_ended = async || client.clone().get("allowed/", None).await.is_err();
+    eventually("a token ends", has_ended).await;
+}
+
+/// A waiter behind a key of another client.
+async fn waiter(
+    root: &mut Client,
+    session: &Session,
+    name: &str,
+) -> (Mutex, JoinHandle<Result<Guard, LockError>>) {
+    root.put(format!("{name}/first"), "", None).await.unwrap();
+    let mutex = session.mutex(name).unwrap();
+    let waiting = mutex.clone();
+    let waiter = tokio::spawn(async move { waiting.lock().await });
+    queue_length(&mutex, 2).await;
+    (mutex, waiter)
+}
+
+/// Goal: when etcd has forgotten its tokens in a restart, a waiter is granted and a holder is told of
+/// its loss all the same.
+#[tokio::test]
+async fn tokens_forgotten_in_a_restart_are_no_matter() {
+    let mut etcd = PrivateEtcd::start(ServerOptions::default()).await.unwrap();
+    let mut root = with_users(&etcd).await;
+    for name in ["held", "allowed"] {
+        permissions::allow(&mut root, name).await;
+    }
+    let app = session_of("app", &etcd).await;
+    let held = app.mutex("held").unwrap();
+    let guard = held.lock().await.unwrap();
+    let (_, waiter) = waiter(&mut root, &app, "allowed").await;
+    for _ in 0..2 {
+        etcd.kill().await.unwrap();
+        etcd.restart().await.unwrap();
+        eventually("the watch runs", async || !guard.is_contended()).await;
+    }
+    let mut root = root_of(&etcd).await;
+    root.delete("allowed/first", None).await.unwrap();
+    drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
+    root.delete(queue_of(&held).await.remove(0), None).await.unwrap();
+    within("the holder is told", guard.lost()).await;
+}
+
+/// Goal: a name that is new when the watch's token has ended is watched at once, and those that are
+/// watched go on. Method: no stream ends, although etcd refuses watchers on the older ones.
+#[tokio::test]
+async fn a_token_that_ended_stalls_no_new_name() {
+    let (_dir, etcd) = with_short_tokens().await;
+    let mut root = with_users(&etcd).await;
+    permissions::allow(&mut root, "allowed").await;
+    for number in 0..3 {
+        permissions::allow(&mut root, &format!("new-{number}")).await;
+    }
+    let app = session_of("app", &etcd).await;
+    let mut root = root_of(&etcd).await;
+    let (_, first) = waiter(&mut root, &app, "allowed").await;
+    for number in 0..3 {
+        until_tokens_have_ended(&etcd).await;
+        let name = format!("new-{number}");
+        let mut root = root_of(&etcd).await;
+        let (_, waiter) = waiter(&mut root, &app, &name).await;
+        root.delete(format!("{name}/first"), None).await.unwrap();
+        drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
+    }
+    root_of(&etcd).await.delete("allowed/first", None).await.unwrap();
+    drop(within("the first waiter is granted", first).await.unwrap().unwrap());
+    assert_eq!(metric(&etcd, "handled", "Watch").await, 0, "no stream was given up");
+    assert_eq!(metric(&etcd, "started", "Watch").await, 4, "one for each token");
+}

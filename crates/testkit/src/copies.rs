@@ -1,0 +1,46 @@
+//! Copies of a Redis' data, to start it again with older ones.
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    reason = "a test that cannot go on has failed"
+)]
+
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use crate::PrivateRedis;
+
+/// What a Redis had on its disk at one moment.
+pub struct DataCopy(TempDir);
+
+impl DataCopy {
+    /// Copies the data as they are. With each write synced before its answer, nothing acknowledged is
+    /// missing.
+    pub fn of(redis: &PrivateRedis) -> Self {
+        let copy = tempfile::tempdir().unwrap();
+        copy_files(&data_dir(redis), copy.path());
+        Self(copy)
+    }
+}
+
+/// Kills the Redis and starts it again, at the same address, with these data; with none, it is empty.
+pub async fn restart_with(redis: &mut PrivateRedis, copy: Option<&DataCopy>) {
+    redis.kill().await.unwrap();
+    std::fs::remove_dir_all(data_dir(redis)).unwrap();
+    if let Some(DataCopy(copy)) = copy {
+        copy_files(copy.path(), &data_dir(redis));
+    }
+    redis.restart().await.unwrap();
+}
+
+fn data_dir(redis: &PrivateRedis) -> PathBuf {
+    redis.dir().join("appendonlydir")
+}
+
+fn copy_files(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for file in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
+}

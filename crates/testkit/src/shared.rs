@@ -1,0 +1,96 @@
+//! An etcd and a Redis that many tests share, and names and databases in them that they do not.
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    reason = "a test that cannot go on has failed"
+)]
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ::redis::FromRedisValue;
+use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client};
+use tokio::sync::OnceCell;
+
+use crate::server::find_program;
+use crate::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
+
+/// Never dropped, as statics are not; it ends with the process, by its guardian.
+static ETCD: OnceCell<PrivateEtcd> = OnceCell::const_new();
+
+/// The address of an etcd that nobody stops.
+pub async fn shared_endpoint() -> String {
+    let start = async || PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
+    ETCD.get_or_init(start).await.endpoint()
+}
+
+/// The program `etcdctl` that belongs to the etcd of the tests.
+pub fn etcdctl() -> PathBuf {
+    let etcd = find_program("FLASH_SALE_ETCD", &["etcd"]);
+    etcd.expect("etcd is installed by `make setup`").with_file_name("etcdctl")
+}
+
+/// Has etcd be out of space, or no more. It raises the alarm itself when its quota is used up; an operator
+/// may raise it as well.
+pub async fn no_space(endpoint: &str, action: AlarmAction) {
+    let mut client = Client::connect([endpoint], None).await.unwrap();
+    let mut options = AlarmOptions::new();
+    options.with_member(client.status().await.unwrap().header().unwrap().member_id());
+    client.alarm(action, AlarmType::Nospace, Some(options)).await.unwrap();
+}
+
+/// A lock name that no other test uses.
+pub fn fresh_lock_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    format!("test-lock-{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+static REDIS: OnceCell<PrivateRedis> = OnceCell::const_new();
+static NEXT_DATABASE: AtomicU32 = AtomicU32::new(0);
+const DATABASES: u32 = 256;
+
+/// The URL of an empty database that no other test uses.
+pub async fn fresh_database() -> String {
+    let options = RedisOptions { databases: Some(DATABASES), ..RedisOptions::default() };
+    let redis = REDIS.get_or_init(async || PrivateRedis::start(options).await.unwrap()).await;
+    let database = NEXT_DATABASE.fetch_add(1, Ordering::Relaxed);
+    assert!(database < DATABASES, "as many tests as databases");
+    format!("{}/{database}", redis.url())
+}
+
+/// A connection to look and meddle with, past the inventory.
+pub struct Raw(::redis::aio::MultiplexedConnection);
+
+impl Raw {
+    /// To the database at this URL.
+    pub async fn connect(url: &str) -> Self {
+        let client = ::redis::Client::open(url).unwrap();
+        Self(client.get_multiplexed_async_connection().await.unwrap())
+    }
+
+    /// Runs `line`, split at spaces.
+    pub async fn run<T: FromRedisValue>(&mut self, line: &str) -> T {
+        let mut command = ::redis::Cmd::new();
+        command.arg(line.split(' ').collect::<Vec<_>>());
+        command.query_async(&mut self.0).await.unwrap()
+    }
+
+    /// [`run`](Self::run), with a last argument that may have spaces.
+    pub async fn run_with<T: FromRedisValue>(&mut self, line: &str, last: &str) -> T {
+        let mut command = ::redis::Cmd::new();
+        command.arg(line.split(' ').collect::<Vec<_>>()).arg(last);
+        command.query_async(&mut self.0).await.unwrap()
+    }
+
+    /// Everything in the database, as Redis serializes it: equal dumps, nothing was written.
+    pub async fn dump(&mut self) -> Vec<(String, Vec<u8>)> {
+        let mut keys: Vec<String> = self.run("KEYS *").await;
+        keys.sort();
+        let mut dump = Vec::new();
+        for key in keys {
+            let value: Vec<u8> = self.run(&format!("DUMP {key}")).await;
+            dump.push((key, value));
+        }
+        dump
+    }
+}
