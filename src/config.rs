@@ -267,8 +267,11 @@ fn demo_address(text: &str) -> Result<Uri, &'static str> {
     plain.ok_or("an instance's address looks like http://127.0.0.1:8080")
 }
 
-/// A variable that is set to nothing switches nothing on.
-pub(crate) fn switch(text: &str) -> Result<bool, &'static str> {
+/// Parses a flag that is on or off; a variable that is set to nothing switches nothing on.
+///
+/// # Errors
+/// It is another word.
+pub fn switch(text: &str) -> Result<bool, &'static str> {
     match text.to_ascii_lowercase().as_str() {
         "true" | "yes" | "on" | "1" => Ok(true),
         "false" | "no" | "off" | "0" | "" => Ok(false),

@@ -7,7 +7,7 @@
 //!
 //! # Layout
 //!
-//! Imports go one way: `chaos` uses `bench` and `demo`, `bench` uses `demo`; `serve`, `demo` and `http` use `sale`, `sale` uses `fenced-lock` and `inventory`.
+//! Imports go one way: `serve` and `http` use `sale`, `sale` uses `fenced-lock` and `inventory`.
 //!
 //! - [`fenced_lock`]: a package of its own, the reentrant distributed lock. It uses nothing else of the workspace.
 //! - [`inventory`]: the stock in Redis. Of the lock it knows the token alone.
@@ -15,17 +15,13 @@
 //! - [`http`]: the interface of one instance.
 //! - [`serve`]: the `serve` command: connect, run, stop. [`config`] has its flags.
 //! - [`adopt`]: the `adopt` command, for an operator after etcd or Redis was set up anew.
-//! - [`demo`]: the `demo` command: private servers, the instances, the run, the verdict. The
-//!   integration tests use its servers, too.
-//! - [`mod@bench`]: the `bench` command: the sale beside others, in rounds, on the demo's servers.
-//! - [`watch`]: the `watch` command, the terminal's counterpart of the page.
-//! - `chaos`: the `chaos` command: faults and what must hold all the same; with the feature of this name.
 //! - [`health`]: the `health` command, for containers.
 //! - [`defence`] and [`fault`]: how tests take a defence away, or have a fault at a given point. Used by
 //!   all but the lock, which has its own.
 //! - [`chain`], [`logging`], [`secret`]: small things that several of these need.
 //!
-//! The load test is a program of its own, in `loadtest/`; it speaks HTTP alone.
+//! Around it, in packages of their own: `loadtest`, which speaks HTTP alone, and `lab`, with the demo, the bench and the
+//! fault suite.
 //!
 //! # Cargo features
 //!
@@ -55,13 +51,9 @@
 //! ```
 
 pub mod adopt;
-pub mod bench;
 pub mod chain;
-#[cfg(feature = "chaos")]
-pub mod chaos;
 pub mod config;
 pub mod defence;
-pub mod demo;
 pub mod fault;
 pub mod health;
 pub mod http;
@@ -71,7 +63,6 @@ pub mod sale;
 pub mod secret;
 pub mod serve;
 mod throttle;
-pub mod watch;
 
 /// The README's example, compiled.
 #[cfg(doctest)]

@@ -5,14 +5,11 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use flash_sale::adopt::{self, AdoptOptions};
-use flash_sale::bench::{self, BenchOptions};
 use flash_sale::chain::Chain;
 use flash_sale::config::Config;
-use flash_sale::demo::{self, DemoOptions};
 use flash_sale::health::{self, HealthOptions};
 use flash_sale::logging::{self, LogOptions};
 use flash_sale::serve;
-use flash_sale::watch::{self, WatchOptions};
 use tokio::runtime;
 
 /// A flash sale that sells no unit twice
@@ -30,11 +27,6 @@ enum Command {
     /// Run one instance of the service until SIGTERM or Ctrl-C
     Serve(Box<Config>),
     Adopt(Box<AdoptOptions>),
-    Demo(DemoOptions),
-    Bench(BenchOptions),
-    Watch(WatchOptions),
-    #[cfg(feature = "chaos")]
-    Chaos(flash_sale::chaos::ChaosOptions),
     /// Ask an instance how it is: status 0 if it is well, 1 and a reason if not
     Health(HealthOptions),
 }
@@ -46,15 +38,7 @@ fn main() -> ExitCode {
         config.workers.map(|workers| runtime.worker_threads(workers));
     }
     match runtime.enable_all().build() {
-        Ok(runtime) => {
-            let is_watching = matches!(arguments.command, Command::Watch(_));
-            let code = runtime.block_on(run(arguments));
-            if is_watching {
-                // else a name that is being looked up would be waited for
-                runtime.shutdown_background();
-            }
-            code
-        }
+        Ok(runtime) => runtime.block_on(run(arguments)),
         Err(error) => fail(&error),
     }
 }
@@ -65,11 +49,6 @@ async fn run(arguments: Arguments) -> ExitCode {
         Err(error) => Err(error.into()),
         Ok(()) => match command {
             Command::Adopt(options) => return adopt::run(*options).await,
-            Command::Demo(options) => return demo::run(options).await,
-            Command::Bench(options) => return bench::run(options).await,
-            Command::Watch(options) => return watch::run(options).await,
-            #[cfg(feature = "chaos")]
-            Command::Chaos(options) => return flash_sale::chaos::run(options).await,
             Command::Serve(config) => serve::serve(*config).await.map_err(Into::into),
             Command::Health(options) => health::check(&options).await.map_err(Into::into),
         },

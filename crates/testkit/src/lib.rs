@@ -10,11 +10,13 @@
 //!
 //! For tests, which panic where something is not as they expect:
 //! - [`shared`]: servers that many tests use, with a namespace for each
+//! - [`client`]: HTTP, byte by byte
 //! - [`copies`]: a Redis that comes back with older data
 //! - [`wait`], [`processes`]: what comes about, and what is left
 
 pub mod certificates;
 pub mod child;
+pub mod client;
 pub mod copies;
 pub mod dir;
 pub mod etcd;

@@ -199,7 +199,7 @@ async fn parent_to_be_killed() {
 #[tokio::test]
 async fn sigkill_of_the_parent_leaves_nothing() {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "servers::parent_to_be_killed", "--ignored", "--nocapture"]);
+    command.args(["--exact", "parent_to_be_killed", "--ignored", "--nocapture"]);
     let mut parent = tokio::process::Command::from(command)
         .stdout(Stdio::piped())
         .kill_on_drop(true)

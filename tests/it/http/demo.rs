@@ -5,6 +5,7 @@ use std::process::Stdio;
 
 use hyper::Method;
 use serde_json::{Value, json};
+use testkit::client::{Answer, Connection};
 use testkit::shared::fresh_database;
 use testkit::shared::{fresh_lock_name, shared_endpoint};
 use testkit::wait::{DEADLINE, eventually};
@@ -12,7 +13,6 @@ use testkit::{ports, probe};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use super::client::{Answer, Connection};
 use super::shop::{Shop, ShopOptions};
 
 /// Two instances of a demo.

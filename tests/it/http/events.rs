@@ -7,6 +7,7 @@ use std::time::Duration;
 use flash_sale::http::server::{self, ServerOptions, Stopped};
 use flash_sale::sale::LockMode;
 use serde_json::Value;
+use testkit::client::Connection;
 use testkit::shared::Raw;
 use testkit::shared::shared_endpoint;
 use testkit::wait::within;
@@ -14,7 +15,6 @@ use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::client::Connection;
 use super::shop::{Shop, ShopOptions};
 use super::watching::Watcher;
 

@@ -9,6 +9,7 @@ use fenced_lock::Session;
 use hyper::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::NamedTempFile;
+use testkit::client::Connection;
 use testkit::copies::restart_with;
 use testkit::ports::address_in;
 use testkit::shared::fresh_database;
@@ -19,7 +20,6 @@ use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use super::client::Connection;
 use crate::support::etcd::session;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_flash-sale");

@@ -1,6 +1,5 @@
 //! The HTTP interface.
 
-pub(crate) mod client;
 mod demo;
 mod events;
 mod instance;

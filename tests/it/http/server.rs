@@ -9,12 +9,11 @@ use axum::Router;
 use axum::routing::{get, post};
 use flash_sale::http::guard;
 use flash_sale::http::server::{self, ServerOptions, Stopped};
+use testkit::client::Connection;
 use testkit::wait::{DEADLINE, eventually};
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-
-use super::client::Connection;
 
 const OPTIONS: ServerOptions = ServerOptions {
     header_timeout: Duration::from_mins(1),

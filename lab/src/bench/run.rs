@@ -1,0 +1,124 @@
+//! The bench from its beginning to its end.
+
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::ValueEnum as _;
+use flash_sale::chain::Chain;
+
+use super::arena::Arena;
+use super::contender::Contender;
+use super::contest::{self, Round};
+use super::error::BenchError;
+use super::machine::{Machine, load_average};
+use super::options::{BenchOptions, Measure};
+use super::results::Results;
+use super::scale::Scale;
+use super::{memory, plots, ratios, sweep, table};
+
+const FAULTS: u8 = 1;
+const NO_RESULTS: u8 = 2;
+
+/// Measures what the options ask for, prints it, and writes results.json and the plots.
+///
+/// The exit code is 0 if every load was answered and accounted for, 1 if not, 2 if there are no
+/// results.
+pub async fn run(options: BenchOptions) -> ExitCode {
+    match Box::pin(bench(&options)).await {
+        Ok(results) if results.faults.is_empty() => ExitCode::SUCCESS,
+        Ok(_) => FAULTS.into(),
+        Err(error) => {
+            note(&format!("lab bench: {}", Chain(&error)));
+            NO_RESULTS.into()
+        }
+    }
+}
+
+async fn bench(options: &BenchOptions) -> Result<Results, BenchError> {
+    let load_average = load_average();
+    let mut scale = if options.short { Scale::short() } else { Scale::full() };
+    if let Some(rounds) = options.rounds {
+        scale.rounds = rounds;
+        scale.sweep_rounds = scale.sweep_rounds.min(rounds);
+    }
+    let arena = Arena::open().await?;
+    let machine = Machine::look(&arena, load_average).await;
+    let mut results = Results {
+        machine,
+        scale,
+        findings: Vec::new(),
+        faults: Vec::new(),
+        left_out: Vec::new(),
+        rounds: Vec::new(),
+        sweeps: Vec::new(),
+        memory: None,
+    };
+    let all = Contender::value_variants().iter().copied();
+    let contenders: Vec<_> = all.filter(|one| options.wants_contender(*one)).collect();
+    measure(&arena, options, &contenders, &mut results).await?;
+    arena.close().await?;
+
+    results.faults = results
+        .loads()
+        .filter_map(|(what, load)| Some(format!("{what}: {}", load.fault()?)))
+        .collect();
+    results.findings = ratios::findings(&results);
+    let mut text = table::text(&results, &contenders);
+    if options.short {
+        text.push_str("A short run: that these figures are there is all they say.\n");
+    }
+    // if nobody reads it, the files remain
+    let _ = write!(io::stdout(), "{text}");
+    write(&options.out, &results, &contenders, &text)
+        .map_err(BenchError::system("the results could not be written"))?;
+    note(&format!("results.json, tables.md and plots are in {}", options.out.display()));
+    Ok(results)
+}
+
+async fn measure(
+    arena: &Arena,
+    options: &BenchOptions,
+    contenders: &[Contender],
+    results: &mut Results,
+) -> Result<(), BenchError> {
+    let compares = [Measure::Throughput, Measure::Burst, Measure::Handovers]
+        .into_iter()
+        .any(|measure| options.wants(measure));
+    let rounds = if compares { results.scale.rounds } else { 0 };
+    for number in 1..=rounds {
+        note(&format!("round {number} of {rounds}: the contenders in turn"));
+        let round: Round =
+            contest::round(arena, options, &results.scale, contenders, &results.rounds).await?;
+        results.rounds.push(round);
+    }
+    for measure in [Measure::Requests, Measure::Connections, Measure::Instances, Measure::Items] {
+        if options.wants(measure) {
+            note(&format!("{measure:?}: {:?}", sweep::values(&results.scale, measure)));
+            results.sweeps.push(sweep::run(arena, &results.scale, measure).await?);
+        }
+    }
+    if options.wants(Measure::Memory) {
+        note(&format!("memory: {} waiting orders", results.scale.waiting));
+        results.memory = memory::measure(arena, &results.scale).await?;
+        if results.memory.is_none() {
+            results.left_out.push("memory and CPU time, which need /proc".to_owned());
+        }
+    }
+    Ok(())
+}
+
+fn write(out: &Path, results: &Results, contenders: &[Contender], text: &str) -> io::Result<()> {
+    std::fs::create_dir_all(out)?;
+    std::fs::write(out.join("results.json"), serde_json::to_vec_pretty(results)?)?;
+    std::fs::write(out.join("tables.md"), text)?;
+    for (name, plot) in plots::plots(results, contenders) {
+        std::fs::write(out.join(name), plot)?;
+    }
+    Ok(())
+}
+
+/// Progress, for people: standard output has the results.
+fn note(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}

@@ -1,0 +1,186 @@
+//! The rows of a suite, some at a time, each before its controls.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flash_sale::chain::Chain;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::options::ChaosOptions;
+use super::random::Random;
+use super::results::{ControlResult, Results, RowResult};
+use super::row::{Control, Row};
+use super::scene::Stage;
+use super::suite::note;
+use super::table;
+use super::trial::{Outcome, Plan};
+
+/// How long each row of a short run sends orders.
+const SHORT_SECONDS: u64 = 8;
+
+/// A short run shares the machine with other tests: it sends fewer orders, and a pause may be longer.
+const SHORT_RATE: u32 = 700;
+const SHORT_GRACE: Duration = Duration::from_secs(2);
+
+/// How long a control sends orders, at most: it need not show that it never fails.
+const CONTROL_LASTS: Duration = Duration::from_secs(16);
+
+/// Whether a control loses is a matter of luck; it has this many chances.
+const CONTROL_ATTEMPTS: u32 = 4;
+
+/// How the runs of one suite are made.
+struct Suite<'a> {
+    options: &'a ChaosOptions,
+    stage: &'a Arc<Stage>,
+    seed: u64,
+    lasts: Duration,
+    /// One permit for each run that may go on beside others.
+    places: Semaphore,
+}
+
+/// Runs all of them.
+pub(super) async fn run_all(options: &ChaosOptions, rows: Vec<Row>, stage: &Arc<Stage>) -> Results {
+    let began = Instant::now();
+    let seed = options.seed.unwrap_or_else(|| {
+        // short enough to be typed again
+        Random::new(u64::from(std::process::id()), &uuid::Uuid::new_v4().to_string()).next()
+            % 1_000_000_000
+    });
+    let load_seconds = if options.short { SHORT_SECONDS } else { options.seconds };
+    note(&format!(
+        "seed {seed}: {} rows, each sends orders for {load_seconds} s, {} at a time",
+        rows.len(),
+        options.jobs
+    ));
+    let suite = Suite {
+        options,
+        stage,
+        seed,
+        lasts: Duration::from_secs(load_seconds),
+        places: Semaphore::new(options.jobs),
+    };
+    let order: Vec<_> = rows.iter().map(|row| row.name).collect();
+    let mut running: FuturesUnordered<_> = rows.iter().map(|row| suite.row(row)).collect();
+    let mut results = Vec::new();
+    while let Some(result) = running.next().await {
+        results.push(result);
+    }
+    results.sort_by_key(|result| order.iter().position(|name| *name == result.name));
+    Results {
+        seed,
+        build: if cfg!(debug_assertions) { "debug" } else { "release" },
+        load_seconds,
+        seconds: began.elapsed().as_secs_f64(),
+        rows: results,
+    }
+}
+
+impl Suite<'_> {
+    async fn row(&self, row: &Row) -> RowResult {
+        let run = self.trial(row, None, 0).await;
+        let mut controls = Vec::new();
+        for control in &row.controls {
+            controls.push(self.control(row, control).await);
+        }
+        RowResult { name: row.name, fault: row.fault, run, controls }
+    }
+
+    async fn control(&self, row: &Row, control: &Control) -> ControlResult {
+        let mut attempts = 0;
+        let run = loop {
+            attempts += 1;
+            let run = self.trial(row, Some(control), attempts).await;
+            let failed = run.as_ref().is_ok_and(|outcome| outcome.broke(control.breaks));
+            if failed || attempts == CONTROL_ATTEMPTS {
+                break run;
+            }
+        };
+        let breaks = control.breaks.to_vec();
+        ControlResult { without: control.without, breaks, run, attempts }
+    }
+
+    async fn trial(
+        &self,
+        row: &Row,
+        control: Option<&Control>,
+        attempt: u32,
+    ) -> Result<Outcome, String> {
+        let permits = if row.alone { self.options.jobs } else { 1 };
+        let permits = u32::try_from(permits).unwrap_or(1);
+        let _place = self.places.acquire_many(permits).await.map_err(|error| error.to_string())?;
+        let name = match control {
+            None => row.name.to_owned(),
+            Some(control) => {
+                format!("{} without {}", row.name, control.without.replace([' ', '/'], "-"))
+            }
+        };
+        let trial = control.map_or(&row.trial, |control| &control.trial);
+        let (wanted, rounds) = match control {
+            _ if self.options.short => (self.lasts, 1),
+            Some(_) => (self.lasts.min(CONTROL_LASTS), 2),
+            None => (self.lasts, row.rounds),
+        };
+        let mut trial = trial.clone();
+        if self.options.short {
+            trial.goes_on_within += SHORT_GRACE;
+            trial.setup.load.rate = SHORT_RATE;
+        }
+        let may_hang = control.is_some_and(|control| control.breaks.contains(&"I5"));
+        let plan = Plan {
+            name: &name,
+            trial: &trial,
+            lasts: if may_hang {
+                trial.lasts_hanging(wanted, rounds)
+            } else {
+                trial.lasts(wanted, rounds)
+            },
+            may_hang,
+            seed: self.seed.wrapping_add(u64::from(attempt) * 1_000_000_007),
+            out: &self.options.out.join(name.replace(' ', "-")),
+        };
+        let mut run = plan.run(self.stage).await.map_err(|error| Chain(&error).to_string());
+        let good = match (&run, control) {
+            (Ok(outcome), None) => outcome.findings.is_empty(),
+            (Ok(outcome), Some(control)) => outcome.broke(control.breaks),
+            (Err(_), _) => false,
+        };
+        if let Ok(outcome) = &mut run
+            && good
+            && !self.options.keep
+        {
+            plan.forget(outcome);
+        }
+        if let Ok(outcome) = &mut run {
+            // the row's own seed repeats the row and its controls
+            outcome.seed = self.seed;
+        }
+        note(&progress(&name, good, control.is_some(), &run));
+        run
+    }
+}
+
+fn progress(name: &str, good: bool, is_control: bool, run: &Result<Outcome, String>) -> String {
+    let outcome = match run {
+        Ok(outcome) => outcome,
+        Err(error) => return format!("{name}: could not be run: {error}"),
+    };
+    let verdict = match (good, is_control) {
+        (true, false) => "holds".to_owned(),
+        (false, false) => format!("BROKEN: {}", table::broken(outcome)),
+        (true, true) => format!("fails as it must: {}", table::broken(outcome)),
+        (false, true) => format!("does not fail as it must ({})", table::broken(outcome)),
+    };
+    let facts = outcome.facts.iter().map(|(what, times)| format!("{times} {what}"));
+    format!(
+        "{name}: {verdict}; {} times in {:.0} s ({}); {} of {} orders acknowledged, longest pause {:.1} of {:.1} s",
+        outcome.times,
+        outcome.seconds,
+        facts.collect::<Vec<_>>().join(", "),
+        outcome.counts.acknowledged,
+        outcome.counts.orders,
+        outcome.counts.longest_pause_seconds,
+        outcome.bound_seconds,
+    )
+}

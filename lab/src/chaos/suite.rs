@@ -1,0 +1,137 @@
+//! The suite from its beginning to its end.
+
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use flash_sale::chain::Chain;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use testkit::OwnedDir;
+
+use super::error::ChaosError;
+use super::options::ChaosOptions;
+use super::results::{Results, Verdict};
+use super::row::Row;
+use super::rows;
+use super::scene::Stage;
+use super::schedule::run_all;
+use super::table;
+use crate::demo::signals::{Ending, Signals};
+
+const FAULTS: u8 = 1;
+const NO_RESULTS: u8 = 2;
+
+/// Runs what the options ask for, prints the tables, and writes results.json.
+///
+/// The exit code is 0 if every row holds and every control fails, 1 if not, 2 if that could not be
+/// found out, 128 and the signal's number if a signal came before the end.
+pub async fn run(options: ChaosOptions) -> ExitCode {
+    match suite(&options).await {
+        Ok(code) => code,
+        Err(error) => {
+            note(&format!("lab chaos: {}", Chain(&error)));
+            NO_RESULTS.into()
+        }
+    }
+}
+
+async fn suite(options: &ChaosOptions) -> Result<ExitCode, ChaosError> {
+    let rows = choose(options)?;
+    if options.list {
+        let _ = write!(io::stdout(), "{}", list(&rows));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut signals =
+        Signals::listen().map_err(ChaosError::system("signals cannot be listened to"))?;
+    let program = std::env::current_exe()
+        .map_err(ChaosError::system("the path of this program is not known"))?;
+    raise_limit();
+    let dir =
+        OwnedDir::create().map_err(ChaosError::system("no temporary directory could be made"))?;
+    let stage = Arc::new(Stage { program, dir });
+    let ended = tokio::select! {
+        results = run_all(options, rows, &stage) => Ok(results),
+        ending = signals.next() => Err(ending),
+    };
+    // dropping the runs has told all processes to end; the directory goes when they are gone
+    let remove = async {
+        match Arc::into_inner(stage) {
+            Some(stage) => stage.dir.remove().await,
+            None => Ok(()),
+        }
+    };
+    tokio::select! {
+        removed = remove => removed.map_err(ChaosError::system("not everything is stopped"))?,
+        // enough: what is left goes by itself, a little later
+        _ = signals.next() => {}
+    }
+    let results = match ended {
+        Ok(results) => results,
+        Err(ending) => return Ok(interrupted(ending)),
+    };
+    let text = table::text(&results);
+    // if nobody reads it, the files remain
+    let _ = write!(io::stdout(), "{text}");
+    write(&options.out, &results, &text)
+        .map_err(ChaosError::system("the results could not be written"))?;
+    note(&format!("results.json and tables.md are in {}", options.out.display()));
+    Ok(match results.verdict() {
+        Verdict::Good => ExitCode::SUCCESS,
+        Verdict::Bad => FAULTS.into(),
+        Verdict::Unknown => NO_RESULTS.into(),
+    })
+}
+
+/// Ten thousand connections that send nothing are ours, too; some systems begin with 256.
+fn raise_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // with fewer, the row that needs them opens fewer
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
+fn interrupted(ending: Ending) -> ExitCode {
+    note("lab chaos: stopped; nothing is left of it");
+    ending.exit_code().into()
+}
+
+fn choose(options: &ChaosOptions) -> Result<Vec<Row>, ChaosError> {
+    let mut all = rows::all();
+    if let Some(name) =
+        options.only.iter().find(|name| all.iter().all(|row| row.name != name.as_str()))
+    {
+        return Err(ChaosError::NoSuchRow(name.clone()));
+    }
+    if options.only.is_empty() {
+        all.retain(|row| !options.short || rows::SHORT.contains(&row.name));
+    } else {
+        all.retain(|row| options.only.iter().any(|name| name == row.name));
+    }
+    if options.no_controls {
+        for row in &mut all {
+            row.controls.clear();
+        }
+    }
+    Ok(all)
+}
+
+fn list(rows: &[Row]) -> String {
+    let line = |row: &Row| {
+        let controls = row.controls.iter().map(|control| {
+            format!("    without {}: breaks {}\n", control.without, control.breaks.join(" or "))
+        });
+        format!("{}: {}\n{}", row.name, row.fault, controls.collect::<String>())
+    };
+    rows.iter().map(line).collect()
+}
+
+fn write(out: &Path, results: &Results, text: &str) -> io::Result<()> {
+    std::fs::create_dir_all(out)?;
+    std::fs::write(out.join("results.json"), serde_json::to_vec_pretty(results)?)?;
+    std::fs::write(out.join("tables.md"), text)
+}
+
+/// Progress, for people: standard output has the results.
+pub(super) fn note(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}

@@ -1,0 +1,131 @@
+//! What one can ask of the demo.
+
+use std::ops::RangeInclusive;
+
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
+use flash_sale::sale::LockMode;
+
+use super::error::DemoError;
+
+/// Each further instance listens this many ports higher.
+const PORT_STEP: u16 = 10;
+
+const REQUESTS: RangeInclusive<u64> = 1..=1_000_000;
+const STOCK: RangeInclusive<u64> = 0..=1_000_000_000;
+const INSTANCES: RangeInclusive<u64> = 1..=32;
+
+/// Starts private servers and instances on this machine, sells out under load and gives the verdict.
+///
+/// Then serves until Ctrl-C. Nothing is left behind, however it ends.
+///
+/// Exits with 0 if every unit was sold exactly once, 1 if not, 2 if that could not be found out, and
+/// 128 and the signal's number if a signal came before the verdict.
+#[derive(Clone, Debug, Args)]
+pub struct DemoOptions {
+    /// End after the verdict instead of serving until Ctrl-C.
+    #[arg(long, env = "FLASH_SALE_DEMO_ONCE", value_parser = flash_sale::config::switch)]
+    pub once: bool,
+
+    /// With mutual TLS and users in etcd and Redis, as a secured cluster has them.
+    #[arg(long, env = "FLASH_SALE_DEMO_SECURE", value_parser = flash_sale::config::switch)]
+    pub secure: bool,
+
+    /// How many buyers send one order each, all at once: 1 to 1000000.
+    #[arg(long, env = "FLASH_SALE_DEMO_REQUESTS", default_value = "500", value_name = "N",
+          allow_negative_numbers = true,
+          value_parser = RangedU64ValueParser::<u64>::new().range(REQUESTS))]
+    pub requests: u64,
+
+    /// How many units are for sale: 0 to 1000000000.
+    #[arg(long, env = "FLASH_SALE_DEMO_STOCK", default_value = "300", value_name = "UNITS",
+          allow_negative_numbers = true,
+          value_parser = RangedU64ValueParser::<u64>::new().range(STOCK))]
+    pub stock: u64,
+
+    /// How many instances sell them: 1 to 32.
+    #[arg(long, env = "FLASH_SALE_DEMO_INSTANCES", default_value = "2", value_name = "N",
+          allow_negative_numbers = true,
+          value_parser = RangedU64ValueParser::<u16>::new().range(INSTANCES))]
+    pub instances: u16,
+
+    /// Where the first instance listens, on 127.0.0.1; each further one 10 ports higher.
+    #[arg(long, env = "FLASH_SALE_DEMO_PORT", default_value = "8080", value_name = "PORT",
+          allow_negative_numbers = true,
+          value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: u16,
+
+    /// What guards the sale. `none` and `local` oversell: they show why the lock is there;
+    /// `etcd-recipe`, `etcd-rpc` and `unguarded` are to compare with.
+    #[arg(long, env = "FLASH_SALE_DEMO_LOCK", default_value = "etcd", value_name = "KIND")]
+    pub lock: LockMode,
+}
+
+impl DemoOptions {
+    /// The ports of the instances.
+    ///
+    /// # Errors
+    /// When the last ones would be beyond 65535.
+    pub(super) fn ports(&self) -> Result<Vec<u16>, DemoError> {
+        let port = |n: u16| self.port.checked_add(n.checked_mul(PORT_STEP)?);
+        (0..self.instances).map(port).collect::<Option<_>>().ok_or(DemoError::PortsTooHigh {
+            instances: self.instances,
+            highest: u16::MAX - (self.instances - 1) * PORT_STEP,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        demo: DemoOptions,
+    }
+
+    fn parse(args: &[&str]) -> Result<DemoOptions, String> {
+        let line = ["demo"].iter().chain(args);
+        Cli::try_parse_from(line).map(|cli| cli.demo).map_err(|error| error.to_string())
+    }
+
+    /// Goal: the defaults are as documented, and the ports follow from the first one.
+    #[test]
+    fn defaults() {
+        let options = parse(&[]).expect("no flag is needed");
+        assert_eq!((options.requests, options.stock, options.instances), (500, 300, 2));
+        assert_eq!((options.once, options.lock), (false, LockMode::Etcd));
+        assert_eq!(options.ports().expect("they exist"), [8080, 8090]);
+    }
+
+    /// Goal: a value out of its bounds is refused with a sentence that names them.
+    #[test]
+    fn wrong_values_get_a_sentence() {
+        for (flag, value, sentence) in [
+            ("--requests", "0", "1..=1000000"),
+            ("--requests", "1000001", "1..=1000000"),
+            ("--stock", "-1", "--stock"),
+            ("--stock", "1000000001", "0..=1000000000"),
+            ("--instances", "0", "1..=32"),
+            ("--instances", "33", "1..=32"),
+            ("--port", "0", "1..=65535"),
+            ("--lock", "zookeeper", "etcd, local, none"),
+        ] {
+            let error = parse(&[flag, value]).expect_err("out of bounds");
+            assert!(error.contains(sentence), "{flag} {value}: {error}");
+        }
+    }
+
+    /// Goal: ports beyond the last one are refused with the highest port that is possible.
+    #[test]
+    fn ports_end_at_the_last_one() {
+        let options = parse(&["--instances", "3", "--port", "65515"]).expect("in bounds");
+        assert_eq!(options.ports().expect("just so"), [65515, 65525, 65535]);
+        let options = parse(&["--instances", "3", "--port", "65516"]).expect("in bounds");
+        let sentence = options.ports().expect_err("too high").to_string();
+        assert!(sentence.contains("65515"), "{sentence}");
+    }
+}

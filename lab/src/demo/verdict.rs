@@ -1,0 +1,110 @@
+//! What the load test's report means, for somebody who sees it for the first time.
+
+use flash_sale::sale::LockMode;
+
+use super::load::Report;
+use super::options::DemoOptions;
+
+/// What is printed behind PASS or FAIL.
+pub(super) fn explain(options: &DemoOptions, report: &Report) -> String {
+    let DemoOptions { requests, stock, instances, lock, .. } = *options;
+    let (sold, refused) = (report.acknowledged_units, report.sold_out);
+    let sale = format!(
+        "{}, {}, {}",
+        count(stock, "unit"),
+        count(requests, "buyer"),
+        count(instances.into(), "instance")
+    );
+    if report.pass {
+        let unanswered = match report.unknown {
+            0 => String::new(),
+            n => format!("{n} left without an answer, "),
+        };
+        return format!(
+            "{sale}: {sold} sold, {refused} told sold out, {unanswered}nobody got a unit that was \
+             not there."
+        );
+    }
+    let excess = sold.saturating_sub(stock);
+    if excess == 0 {
+        return format!("{sale}: {}", without_label(&report.verdict));
+    }
+    let cause = match lock {
+        LockMode::None => "That is what happens without a lock.",
+        LockMode::Local => {
+            "That is what happens without a lock between the instances: each one guards the stock \
+             only against itself."
+        }
+        // it must not happen: whatever the load test can say helps to find out why it did
+        LockMode::Etcd | LockMode::EtcdRecipe | LockMode::EtcdRpc | LockMode::Unguarded => {
+            without_label(&report.verdict)
+        }
+    };
+    format!("{sale}: sold {sold} of {stock}: {excess} too many. {cause}")
+}
+
+/// The load test's sentence without the word that we print ourselves.
+fn without_label(sentence: &str) -> &str {
+    sentence.trim_start_matches("PASS: ").trim_start_matches("FAIL: ")
+}
+
+fn count(n: u64, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn explained(lock: LockMode, pass: bool, sold: u64, refused: u64) -> String {
+        let options = DemoOptions {
+            once: true,
+            secure: false,
+            requests: 500,
+            stock: 300,
+            instances: 2,
+            port: 8080,
+            lock,
+        };
+        let verdict = "FAIL: lost: 1 acknowledged order is not in the ledger".to_owned();
+        let unknown = 500 - sold.min(500) - refused;
+        let report = Report { pass, verdict, acknowledged_units: sold, sold_out: refused, unknown };
+        explain(&options, &report)
+    }
+
+    /// Goal: each outcome is told with its numbers and its cause.
+    #[test]
+    fn tells_numbers_and_cause() {
+        assert_eq!(
+            explained(LockMode::Etcd, true, 300, 200),
+            "300 units, 500 buyers, 2 instances: 300 sold, 200 told sold out, nobody got a unit \
+             that was not there."
+        );
+        assert_eq!(
+            explained(LockMode::None, false, 500, 0),
+            "300 units, 500 buyers, 2 instances: sold 500 of 300: 200 too many. That is what \
+             happens without a lock."
+        );
+        assert!(explained(LockMode::Local, false, 400, 100).contains(
+            "sold 400 of 300: 100 too many. That is what happens without a lock between the \
+             instances"
+        ));
+    }
+
+    /// Goal: a run in which buyers gave up does not look like one in which all were served.
+    #[test]
+    fn tells_of_buyers_without_an_answer() {
+        let told = explained(LockMode::Etcd, true, 100, 0);
+        assert!(told.contains("100 sold, 0 told sold out, 400 left without an answer, nobody"));
+    }
+
+    /// Goal: a fault with another cause is told in the load test's words.
+    #[test]
+    fn tells_other_faults() {
+        let told = explained(LockMode::Etcd, false, 300, 200);
+        assert!(
+            told.ends_with("instances: lost: 1 acknowledged order is not in the ledger"),
+            "{told}"
+        );
+    }
+}

@@ -1,0 +1,17 @@
+//! The laboratory around the flash sale: it shows what the lock is worth, breaks it, and measures it.
+//!
+//! - [`demo`]: private servers, the instances, the run, the verdict
+//! - [`mod@bench`]: the sale beside others, in rounds
+//! - [`watch`]: a sale in the terminal, the counterpart of the page
+//! - `chaos`: faults and what must hold all the same; with the feature of this name
+//!
+//! `chaos` uses `bench` and `demo`, `bench` uses `demo`.
+
+pub mod bench;
+#[cfg(feature = "chaos")]
+pub mod chaos;
+pub mod demo;
+pub mod watch;
+
+/// The command by which the laboratory runs the load test: as a process of its own.
+pub const LOADTEST: &str = "loadtest";

@@ -1,0 +1,88 @@
+//! The program `lab`: parses the flags and calls the library.
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use flash_sale::chain::Chain;
+use flash_sale::config::Config;
+use flash_sale::logging::{self, LogOptions};
+use flash_sale::serve;
+use lab::bench::{self, BenchOptions};
+#[cfg(feature = "chaos")]
+use lab::chaos::{self, ChaosOptions};
+use lab::demo::{self, DemoOptions};
+use lab::watch::{self, WatchOptions};
+use tokio::runtime;
+
+/// Shows what a distributed lock is worth: demo, bench, faults
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(flatten)]
+    log: LogOptions,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Demo(DemoOptions),
+    Bench(BenchOptions),
+    Watch(WatchOptions),
+    #[cfg(feature = "chaos")]
+    Chaos(ChaosOptions),
+    /// Run one instance of the service, with the baselines and the page's controls
+    Serve(Box<Config>),
+    /// Send orders and judge what became of them
+    Loadtest(Box<loadtest::Cli>),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let mut runtime = match &arguments.command {
+        // one thread: see the program of its own
+        Command::Loadtest(_) => runtime::Builder::new_current_thread(),
+        _ => runtime::Builder::new_multi_thread(),
+    };
+    if let Command::Serve(config) = &arguments.command {
+        config.workers.map(|workers| runtime.worker_threads(workers));
+    }
+    match runtime.enable_all().build() {
+        Ok(runtime) => {
+            let is_watching = matches!(arguments.command, Command::Watch(_));
+            let code = runtime.block_on(run(arguments));
+            if is_watching {
+                // else a name that is being looked up would be waited for
+                runtime.shutdown_background();
+            }
+            code
+        }
+        Err(error) => fail(&error),
+    }
+}
+
+async fn run(arguments: Arguments) -> ExitCode {
+    let Arguments { log, command } = arguments;
+    let done: Result<(), Box<dyn Error>> = match logging::init(&log) {
+        Err(error) => Err(error.into()),
+        Ok(()) => match command {
+            Command::Demo(options) => return demo::run(options).await,
+            Command::Bench(options) => return bench::run(options).await,
+            Command::Watch(options) => return watch::run(options).await,
+            #[cfg(feature = "chaos")]
+            Command::Chaos(options) => return chaos::run(options).await,
+            Command::Loadtest(cli) => return loadtest::run(*cli).await,
+            Command::Serve(config) => serve::serve(*config).await.map_err(Into::into),
+        },
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&*error),
+    }
+}
+
+fn fail(error: &(dyn Error + 'static)) -> ExitCode {
+    eprintln!("lab: {}", Chain(error));
+    ExitCode::FAILURE
+}

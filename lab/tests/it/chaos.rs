@@ -1,0 +1,89 @@
+//! The fault suite, as its users run it: a few rows and their controls.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use testkit::processes::processes;
+use testkit::wait::eventually;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_lab");
+
+/// A short run takes about a minute; many tests beside it may double that and more.
+const PATIENCE: Duration = Duration::from_mins(8);
+
+fn suite(temp: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.arg("chaos").args(args).arg("--out").arg(temp.join("out"));
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        if name.starts_with("FLASH_SALE_") || name.starts_with("CHAOS_") {
+            command.env_remove(&*name);
+        }
+    }
+    command.env("TMPDIR", temp).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    command
+}
+
+/// Goal: under the faults of a short run nothing is lost, and without each defence something is.
+#[tokio::test]
+async fn rows_hold_and_controls_fail() {
+    let temp = tempfile::tempdir().unwrap();
+    let output = timeout(PATIENCE, suite(temp.path(), &["--short", "--seed", "1"]).output()).await;
+    let output = output.expect("it ends").unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+
+    let results = std::fs::read(temp.path().join("out/results.json")).unwrap();
+    let results: serde_json::Value = serde_json::from_slice(&results).unwrap();
+    let rows = results["rows"].as_array().unwrap();
+    assert!(rows.len() >= 4, "{said}");
+    for row in rows {
+        let run = &row["run"]["Ok"];
+        assert!(run["times"].as_u64().unwrap() > 0, "{row}");
+        assert!(run["counts"]["acknowledged"].as_u64().unwrap() > 1000, "{row}");
+        assert_eq!(run["findings"].as_array().unwrap().len(), 0, "{row}");
+        let controls = row["controls"].as_array().unwrap();
+        assert!(!controls.is_empty(), "{row}");
+        for control in controls {
+            let breaks = control["breaks"].as_array().unwrap();
+            let found = control["run"]["Ok"]["findings"].as_array().unwrap();
+            assert!(found.iter().any(|found| breaks.contains(&found["invariant"])), "{control}");
+        }
+    }
+    let kept = std::fs::read_dir(temp.path().join("out")).unwrap().count();
+    assert_eq!(kept, 2, "results.json and tables.md: histories of good runs are not kept");
+}
+
+/// Goal: a signal in the middle of it leaves nothing.
+#[tokio::test]
+async fn interrupt_leaves_nothing() {
+    let temp = tempfile::tempdir().unwrap();
+    let suite = suite(temp.path(), &["--only", "holder-killed,answer-swallowed"]).spawn().unwrap();
+    let path = temp.path().to_string_lossy().into_owned();
+    eventually("orders are sent", async || {
+        processes(&path).iter().any(|(_, command)| command.contains("--history"))
+    })
+    .await;
+    let pid = Pid::from_raw(suite.id().unwrap().try_into().unwrap()).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    let output = timeout(PATIENCE, suite.wait_with_output()).await.expect("it ends").unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
+    let left = processes(&path);
+    assert!(left.is_empty(), "{left:?}");
+    let files: Vec<_> = std::fs::read_dir(temp.path()).unwrap().flatten().collect();
+    assert!(files.iter().all(|file| file.file_name() == "out"), "{files:?}");
+}
+
+/// Goal: a row that does not exist is a sentence, before anything is started.
+#[tokio::test]
+async fn unknown_row_gets_a_sentence() {
+    let temp = tempfile::tempdir().unwrap();
+    let output = suite(temp.path(), &["--only", "meteor"]).output().await.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("there is no row \"meteor\""), "{said}");
+}

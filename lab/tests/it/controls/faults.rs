@@ -1,0 +1,52 @@
+//! Goal: each point of a tenure is where its name says. Method: the program is killed there, and Redis
+//! tells what was written.
+
+use std::os::unix::process::ExitStatusExt;
+
+use testkit::shared::{Raw, fresh_database};
+use testkit::shared::{fresh_lock_name, shared_endpoint};
+use testkit::wait::{eventually, within};
+
+use super::program::Program;
+use crate::support::session;
+
+/// Has the program killed at `point` by its first order. Returns the connection to what it left.
+async fn killed_at(point: &str) -> Raw {
+    let (etcd, redis, lock) = (shared_endpoint().await, fresh_database().await, fresh_lock_name());
+    let fault = format!("{point}:kill:file=DIR/now");
+    let flags = ["--lock-ttl", "2s", "--fault-at", &fault];
+    let mut program = Program::start(&etcd, &redis, &lock, &flags).await;
+    program.sell(10).await;
+    let file = program.ask_for("now");
+    let _order = program.send_order("a").await;
+    if point == "before-release" {
+        // somebody else has to want the lock
+        let other = session(&etcd, "other").await;
+        let mutex = other.mutex(&lock).unwrap();
+        within("the dead holder is succeeded", mutex.lock()).await.unwrap().unlock().await.unwrap();
+    }
+    assert_eq!(program.exit().await.signal(), Some(9), "{point}");
+    assert!(!file.exists(), "{point}");
+    Raw::connect(&redis).await
+}
+
+#[tokio::test]
+async fn nothing_is_written_before_the_batch_is_sent() {
+    for point in ["after-grant", "before-write"] {
+        let mut redis = killed_at(point).await;
+        assert_eq!(redis.run::<u32>("LLEN ledger").await, 0, "{point}");
+    }
+}
+
+#[tokio::test]
+async fn all_is_written_after_it_was_sent() {
+    for point in ["after-send", "after-answer", "before-release"] {
+        let mut redis = killed_at(point).await;
+        // what was sent may come after the end of who sent it
+        eventually("the order is in the ledger", async || {
+            redis.run::<u32>("LLEN ledger").await == 1
+        })
+        .await;
+        assert_eq!(redis.run::<u32>("GET stock").await, 9, "{point}");
+    }
+}

@@ -1,0 +1,12 @@
+//! The laboratory, as its users run it, and what needs a fault or a control, against real servers.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::large_futures, reason = "the stack of a test has room for them")]
+
+mod bench;
+#[cfg(feature = "chaos")]
+mod chaos;
+mod controls;
+mod demo;
+mod page;
+mod support;
+mod watch;

@@ -1,0 +1,19 @@
+//! Sessions of the lock in an etcd of the tests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fenced_lock::{EtcdBackend, EtcdOptions, Session, SessionOptions};
+
+/// One session at `endpoint` under this label.
+pub(crate) async fn session(endpoint: &str, label: &str) -> Session {
+    Session::open(backend(endpoint), session_options(label)).await.unwrap()
+}
+
+fn backend(endpoint: &str) -> Arc<EtcdBackend> {
+    Arc::new(EtcdBackend::new(EtcdOptions::new([endpoint])).unwrap())
+}
+
+fn session_options(label: &str) -> SessionOptions {
+    SessionOptions::new(Duration::from_secs(5)).label(label)
+}
