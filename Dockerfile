@@ -1,24 +1,28 @@
-# Both programs, built here and run on Debian by a user without rights. docker-compose.yml uses it.
+# The three programs, built here and run on Debian by a user without rights. docker-compose.yml uses it.
 FROM rust:1.95-slim-bookworm AS builder
 RUN apt-get update \
     && apt-get install -y --no-install-recommends protobuf-compiler libprotobuf-dev \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /build
 
-# The dependencies first, with empty programs, so that a change to the source does not build them again.
+# The dependencies first, with empty packages, so that a change to the source does not build them again.
 COPY Cargo.toml Cargo.lock ./
-RUN mkdir src loadtest \
-    && echo 'fn main() {}' | tee src/main.rs > loadtest/main.rs \
-    && touch src/lib.rs \
-    && cargo build --release --locked \
-    && rm -r src loadtest
+COPY crates/fenced-lock/Cargo.toml crates/fenced-lock/
+COPY crates/testkit/Cargo.toml crates/testkit/
+COPY lab/Cargo.toml lab/
+COPY loadtest/Cargo.toml loadtest/
+RUN for package in . crates/fenced-lock crates/testkit lab loadtest; do mkdir -p $package/src; touch $package/src/lib.rs; done \
+    && mkdir -p crates/fenced-lock/tests/it && touch crates/fenced-lock/tests/it/main.rs \
+    && echo 'fn main() {}' | tee src/main.rs lab/src/main.rs > loadtest/src/main.rs \
+    && cargo build --release --locked --workspace --bins
 
-# The empty programs are younger than the source: without the clean, cargo would take them for up to date.
+# The empty packages are younger than the source: without the clean, cargo would take them for up to date.
 COPY . .
-RUN cargo clean --release --package flash-sale && cargo build --release --locked --bins
+RUN cargo clean --release --workspace && cargo build --release --locked --workspace --bins
 
 FROM debian:bookworm-slim
-COPY --from=builder /build/target/release/flash-sale /build/target/release/loadtest /usr/local/bin/
+COPY --from=builder /build/target/release/flash-sale /build/target/release/loadtest \
+    /build/target/release/lab /usr/local/bin/
 # a number, so that an orchestrator can see that it is not root
 USER 65532:65532
 # inside a container the loopback address would be reachable by nobody

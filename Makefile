@@ -10,7 +10,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 CARGO := env -u MAKEFLAGS cargo
 
 # Cargo knows where it built the program, wherever that is (CARGO_TARGET_DIR), and becomes it.
-RUN := $(CARGO) run --quiet --release --locked --bin flash-sale
+RUN := $(CARGO) run --quiet --release --locked --package lab
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test bench chaos screenshots clean
@@ -25,8 +25,8 @@ help: ## list the targets
 setup: ## install what the build, the demo and the tests need and this machine lacks
 	+@.ci/setup
 
-build: setup ## build both programs, optimised
-	+@$(CARGO) build --release --locked --bins
+build: setup ## build the three programs, optimised: flash-sale, loadtest, lab
+	+@$(CARGO) build --release --locked --workspace --bins
 
 # The status of the demo and of chaos says how it went: 0 as it should, 1 it did not, 2 it could not be tried. make
 # answers 2 for whatever fails below it, except in question mode (-q), in which a status of 1 is passed on.
@@ -46,17 +46,17 @@ test: ## check format, lints and docs, then run every test (they start their own
 	@.ci/setup --test
 	@echo "== format"
 	@$(CARGO) fmt --all --check
-	@echo "== lints, as it is shipped and as it is tested"
-	@$(CARGO) clippy --locked --all-targets -- -D warnings
-	@$(CARGO) clippy --locked --all-targets --all-features -- -D warnings
+	@echo "== lints, as it is shipped and with every way to take a defence away"
+	@$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	@$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	@echo "== docs"
-	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps
-	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --all-features
-	@echo "== what only the shipped program refuses"
-	@$(CARGO) test --locked --lib -- defence:: config::
-	@echo "== tests, with every way to take a defence away; doctests last"
+	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --all-features
+	@echo "== lock, service and load test, as they are shipped"
+	@$(CARGO) test --locked --no-fail-fast --workspace --exclude lab
+	@echo "== the laboratory, with every way to take a defence away"
+	@$(CARGO) test --locked --features chaos --lib -- chaos:: config:: defence::
 	@command -v chromedriver >/dev/null || left_out="-- $(PAGE_TESTS:%=--skip page::%)"; \
-	  $(CARGO) test --locked --no-fail-fast --all-features $$left_out
+	  $(CARGO) test --locked --no-fail-fast --package lab --all-features $$left_out
 	@echo "== all passed: format, lints, docs, tests, doctests"
 
 bench: build ## measure the sale beside others in rounds; tables, and plots in target/bench (some minutes)
@@ -65,7 +65,7 @@ bench: build ## measure the sale beside others in rounds; tables, and plots in t
 screenshots: ## make the pictures of the page for the README (needs pngquant, and ports 8080 and 8090)
 	@.ci/setup --test
 	@command -v pngquant >/dev/null || { echo "pngquant is missing: apt-get install pngquant" >&2; exit 2; }
-	@$(CARGO) test --release --locked --test it -- --ignored --exact page::pictures::pictures_of_the_readme
+	@$(CARGO) test --release --locked --package lab --test it -- --ignored --exact page::pictures::pictures_of_the_readme
 	@mkdir -p docs/page
 	@for name in sale oversold; do \
 	  pngquant --force --strip --speed 1 --output docs/page/$$name.png target/screenshots/readme-$$name.png; \
@@ -75,7 +75,7 @@ screenshots: ## make the pictures of the page for the README (needs pngquant, an
 # A directory of its own: its program can be told to sell what it does not have, and must not be taken for
 # the one that is shipped. CHAOS_SECONDS and CHAOS_SEED are read from the environment, or after `make`.
 chaos: setup ## break everything under load, and show that nothing is lost (some minutes)
-	+@$(CARGO) build --release --locked --bins --features chaos --target-dir target/with-chaos
+	+@$(CARGO) build --release --locked --package lab --features chaos --target-dir target/with-chaos
 	+@exec $(RUN) --features chaos --target-dir target/with-chaos -- chaos $(ARGS)
 
 clean: ## remove everything that was built

@@ -106,3 +106,8 @@ pub use owner::Owner;
 pub use session::{Session, SessionOptions};
 pub use sighting::{SeenClaim, SeenTenure, Sighting};
 pub use token::{ClusterId, Token};
+
+/// The README's example, compiled.
+#[cfg(all(doctest, feature = "etcd"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -6,6 +6,7 @@ mod claims;
 mod contract;
 mod etcd;
 mod etcdctl;
+mod examples;
 mod faulty;
 mod keeper;
 mod lab;

@@ -184,7 +184,7 @@ impl Tab {
     async fn capture(&self, params: Value, name: &str) {
         let image = self.0.devtools("Page.captureScreenshot", params).await;
         let image = base64(image["data"].as_str().unwrap());
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/screenshots");
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/screenshots");
         std::fs::create_dir_all(&dir).unwrap();
         std::fs::write(dir.join(format!("{name}.png")), image).unwrap();
     }
