@@ -521,7 +521,8 @@ mod tests {
         queue.apply(vec![delete("a/9-1", 8)]);
         assert!(load(&mut queue, &[("a/9-1", 5)], 6, 6));
         assert_eq!(*status.borrow(), ClaimStatus::Granted);
-        assert!(!is_contended(&queue));
+        queue.apply(vec![put("a/9-2", 9)]);
+        assert!(is_contended(&queue), "the claim is still the first");
     }
 
     /// Goal: keys of a lock `a/b` neither block nor count in `a`.
@@ -609,6 +610,7 @@ mod tests {
         assert_eq!(*status.borrow(), ClaimStatus::Gone);
         assert!(!queue.is_used());
     }
+
     /// Goal: while events may be missing, nothing is concluded from what was known before: after the
     /// gap there may be another cluster, whose revisions begin anew.
     #[tokio::test]
