@@ -12,7 +12,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use etcd_client::{Compare, CompareOp, Event, EventType, GetOptions, Txn, TxnOp, WatchResponse};
+use etcd_client::{
+    Compare, CompareOp, Event, EventType, GetOptions, KeyValue, Txn, TxnOp, WatchResponse,
+};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
@@ -85,8 +87,8 @@ struct Read {
     watcher: Watcher,
     /// What was known to exist then.
     latest_revision: i64,
-    /// The keys, and the revision as of which they are complete.
-    result: Result<(Vec<(Key, i64)>, i64), BackendError>,
+    /// The keys with their creations and leases, and the revision as of which they are complete.
+    result: Result<(Vec<(Key, i64, i64)>, i64), BackendError>,
 }
 
 impl StandingWatch {
@@ -199,8 +201,9 @@ impl StandingWatch {
         let endpoints = Arc::clone(&self.endpoints);
         self.tasks.spawn(async move {
             let listed = list(&endpoints, &name, &GetOptions::new().with_keys_only()).await;
+            let claim = |kv: &KeyValue| (kv.key().into(), kv.create_revision(), kv.lease());
             let result =
-                listed.map(|(header, kvs)| (kvs.iter().map(member).collect(), header.revision()));
+                listed.map(|(header, kvs)| (kvs.iter().map(claim).collect(), header.revision()));
             Done::Read(Read { name, watcher, latest_revision, result })
         });
     }
@@ -305,7 +308,7 @@ impl StandingWatch {
                     self.to_read.push_back(name);
                     return;
                 }
-                self.remove_orphans(&name, keys.into_iter().map(|(key, _)| key).collect());
+                self.remove_orphans(&name, keys.into_iter().map(|(key, ..)| key).collect());
             }
             // asked for again at the pace of what is read in case of need
             (Err(error), _) if is_refused_with(&error, code::PERMISSION_DENIED) => {
@@ -404,5 +407,5 @@ fn key_event(event: &Event) -> Option<KeyEvent> {
         EventType::Put => Some(create_revision),
         EventType::Delete => None,
     };
-    Some(KeyEvent { key, mod_revision: kv.mod_revision(), created })
+    Some(KeyEvent { key, mod_revision: kv.mod_revision(), created, lease: kv.lease() })
 }

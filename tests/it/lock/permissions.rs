@@ -213,10 +213,12 @@ async fn a_changed_role_is_no_matter_to_a_signed_token() {
     let mutex = session.mutex("stock-lock").unwrap();
     let mut root = etcd.root().await.unwrap();
     for change in 0..3 {
-        let guard = mutex.lock().await.unwrap();
+        // the token would end by itself at last
+        let guard = within("it is granted", mutex.lock()).await.unwrap();
         let keys = Permission::read(format!("elsewhere-{change}"));
         root.role_grant_permission("flash-sale", keys).await.unwrap();
-        guard.hand_over().await.unwrap().unlock().await.unwrap();
+        let guard = within("it is handed over", guard.hand_over()).await.unwrap();
+        within("it is released", guard.unlock()).await.unwrap();
         let keys = Permission::write(format!("elsewhere-{change}"));
         root.role_grant_permission("flash-sale", keys).await.unwrap();
         mutex.try_lock().await.unwrap().expect("nobody has it").unlock().await.unwrap();
@@ -300,6 +302,13 @@ async fn a_name_that_is_taken_away_costs_no_other() {
     let unlocking = tokio::spawn(taken.unlock());
     tokio::time::sleep(2 * ttl).await;
     assert_eq!(app.lost_reason(), None, "its lease is renewed");
+    let seen_as_it_is = async || {
+        let sighting = app.mutex("kept").unwrap().sighting().unwrap();
+        let seen = sighting.queue.iter().map(|claim| claim.lease).collect::<Vec<_>>();
+        let is = app.mutex("kept").unwrap().queue().await.unwrap();
+        seen == is.iter().map(|entry| entry.lease).collect::<Vec<_>>()
+    };
+    eventually("the lease is seen that is there", seen_as_it_is).await;
     within("a new name", app.mutex("new").unwrap().lock()).await.unwrap().unlock().await.unwrap();
 
     allow(&mut root, "taken").await;
