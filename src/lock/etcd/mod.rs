@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use etcd_client::ResponseHeader;
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 
 pub use options::{EtcdOptions, EtcdUser};
 
@@ -73,6 +73,8 @@ pub struct EtcdBackend {
     endpoints: Arc<Endpoints>,
     queues: Arc<Queues>,
     keep_alives: KeepAlives,
+    /// Held while a lease is replaced.
+    replacing: Mutex<()>,
     /// Queues to watch. Its drop ends the standing watch.
     new_names: mpsc::UnboundedSender<Arc<str>>,
     // last: its drop ends the runtime
@@ -95,7 +97,8 @@ impl EtcdBackend {
         let watch = StandingWatch::new(Arc::clone(&endpoints), Arc::clone(&queues), names);
         thread.handle().spawn(watch.run());
         let keep_alives = KeepAlives::default();
-        Ok(Self { options, endpoints, queues, keep_alives, new_names, thread })
+        let replacing = Mutex::default();
+        Ok(Self { options, endpoints, queues, keep_alives, replacing, new_names, thread })
     }
 }
 
@@ -117,11 +120,11 @@ impl Backend for EtcdBackend {
     }
 
     fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Place> {
-        Box::pin(self.put_claim(claim, None))
+        Box::pin(self.on_some_lease(claim, || self.put_claim(claim, None)))
     }
 
     fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Place>> {
-        Box::pin(self.put_claim_if_free(claim))
+        Box::pin(self.on_some_lease(claim, || self.put_claim_if_free(claim)))
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
@@ -137,7 +140,7 @@ impl Backend for EtcdBackend {
         if !Defence::OwnerByClaim.is_on() {
             return Box::pin(self.release_and_queue(held, next));
         }
-        Box::pin(self.put_claim(next, Some(held)))
+        Box::pin(self.on_some_lease(next, || self.put_claim(next, Some(held))))
     }
 
     fn sighting(&self, name: &Arc<str>) -> Option<Sighting> {

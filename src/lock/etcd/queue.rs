@@ -29,6 +29,9 @@ const MAX_EARLY: usize = 16_384;
 /// A key as etcd has it: other clients' keys need not be text.
 pub(super) type Key = Arc<[u8]>;
 
+/// A key, the revision at which it was created, and the lease that it hangs on.
+pub(super) type Listed = (Key, i64, i64);
+
 /// Who tells of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Watcher {
@@ -238,10 +241,10 @@ impl NameQueue {
         self.settle_first();
     }
 
-    /// Takes a list of all keys under the prefix, with their creations and leases, complete as of `revision`, that was asked for when
+    /// Takes a list of all keys under the prefix, complete as of `revision`, that was asked for when
     /// [`latest_revision`](Self::latest_revision) was `latest`. `false` if another one is needed.
     #[must_use]
-    pub(super) fn load(&mut self, keys: &[(Key, i64, i64)], revision: i64, latest: i64) -> bool {
+    pub(super) fn load(&mut self, keys: &[Listed], revision: i64, latest: i64) -> bool {
         if self.early.is_some() && revision < self.dropped {
             return false;
         }
@@ -362,7 +365,7 @@ impl NameQueue {
         self.own.is_empty() && !is_asked && self.last_used.elapsed() >= LINGER
     }
 
-    /// What the watch has told, for somebody who only looks. The queue is watched for a while from now.
+    /// What the watch has told, for a caller that only looks. The queue is watched for a while from now.
     pub(super) fn sighting(&mut self) -> Sighting {
         self.last_used = Instant::now();
         let holder = self.history.holder();
@@ -380,7 +383,7 @@ impl NameQueue {
         }
     }
 
-    /// Since when somebody waits behind the first claim.
+    /// Since when a claim waits behind the first one.
     fn first_waiter(&self) -> Option<Instant> {
         self.members.values().nth(1).map(|member| member.since)
     }
@@ -425,7 +428,7 @@ impl NameQueue {
         }
     }
 
-    /// Whoever is first now may be one of ours.
+    /// The first claim may now be one of ours.
     fn settle_first(&self) {
         if let Some(((_, key), _)) = self.members.first_key_value() {
             self.settle(key);

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -24,6 +25,7 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KeptBy {
     pub(super) lease: i64,
+    pub(super) ttl: Duration,
     /// Whether all claims of the session hang on it by now.
     pub(super) has_all: bool,
 }
@@ -92,8 +94,8 @@ impl Queues {
         chosen
     }
 
-    pub(super) fn add_lease(&self, id: i64) {
-        self.set_kept_by(id, KeptBy { lease: id, has_all: true });
+    pub(super) fn add_lease(&self, id: i64, ttl: Duration) {
+        self.set_kept_by(id, KeptBy { lease: id, ttl, has_all: true });
     }
 
     pub(super) fn set_kept_by(&self, id: i64, kept_by: KeptBy) {
@@ -103,7 +105,7 @@ impl Queues {
     /// On which lease the claims of the lease `id` hang.
     pub(super) fn kept_by(&self, id: i64) -> KeptBy {
         let known = self.state().leases.get(&format!("{id:x}")).copied();
-        known.unwrap_or(KeptBy { lease: id, has_all: true })
+        known.unwrap_or(KeptBy { lease: id, ttl: Duration::ZERO, has_all: true })
     }
 
     /// This process's claims of the lease `id`: their locks' names and their keys.

@@ -21,7 +21,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
 use super::endpoints::Endpoints;
 use super::failure::{code, is_refused_with};
-use super::queue::{Key, KeyEvent, NameQueue, Watcher};
+use super::queue::{Key, KeyEvent, Listed, NameQueue, Watcher};
 use super::queues::Queues;
 use super::ranges::{list, member};
 use super::watch_stream::WatchedStream;
@@ -87,8 +87,8 @@ struct Read {
     watcher: Watcher,
     /// What was known to exist then.
     latest_revision: i64,
-    /// The keys with their creations and leases, and the revision as of which they are complete.
-    result: Result<(Vec<(Key, i64, i64)>, i64), BackendError>,
+    /// The keys, and the revision as of which they are complete.
+    result: Result<(Vec<Listed>, i64), BackendError>,
 }
 
 impl StandingWatch {
@@ -200,7 +200,8 @@ impl StandingWatch {
         let Some((watcher, latest_revision)) = asked.flatten() else { return };
         let endpoints = Arc::clone(&self.endpoints);
         self.tasks.spawn(async move {
-            let listed = list(&endpoints, &name, &GetOptions::new().with_keys_only()).await;
+            // with the values: 3.7 leaves out the leases as well
+            let listed = list(&endpoints, &name, &GetOptions::new()).await;
             let claim = |kv: &KeyValue| (kv.key().into(), kv.create_revision(), kv.lease());
             let result =
                 listed.map(|(header, kvs)| (kvs.iter().map(claim).collect(), header.revision()));

@@ -319,6 +319,32 @@ async fn a_name_that_is_taken_away_costs_no_other() {
     kept.unlock().await.unwrap();
 }
 
+/// Goal: a name is locked and handed over at once, right after another one's permission has gone. From 3.5.30 on,
+/// etcd puts no key on a lease with a key that the user may not write.
+#[tokio::test]
+async fn a_name_that_was_just_taken_away_refuses_no_other() {
+    let (etcd, mut root) = etcd_with_users().await;
+    for name in ["handed-over", "new", "taken", "tried"] {
+        allow(&mut root, name).await;
+    }
+    for first in 0..3 {
+        let app = session_of("app", &etcd).await;
+        let taken = app.mutex("taken").unwrap().lock().await.unwrap();
+        let held = app.mutex("handed-over").unwrap().lock().await.unwrap();
+        let [new, tried] = ["new", "tried"].map(|name| app.mutex(name).unwrap());
+        forbid(&mut root, "taken").await;
+        let held = if first == 0 { held.hand_over().await.unwrap() } else { held };
+        if first == 1 {
+            new.lock().await.unwrap().unlock().await.unwrap();
+        }
+        tried.try_lock().await.unwrap().expect("it is free").unlock().await.unwrap();
+        held.unlock().await.unwrap();
+        allow(&mut root, "taken").await;
+        drop(taken.unlock().await);
+        app.close().await.unwrap();
+    }
+}
+
 /// Goal: a claim that may not be withdrawn does not hold up the end of its session.
 #[tokio::test]
 async fn a_session_closes_with_a_claim_that_it_may_not_withdraw() {
