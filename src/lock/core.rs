@@ -17,8 +17,7 @@ use tokio_util::task::TaskTracker;
 use super::hold::Hold;
 use super::validity::Validity;
 use super::{
-    Backend, BackendError, BackendErrorKind, Claim, Lease, LockError, LostReason, QueueEntry,
-    Released,
+    Backend, BackendError, BackendErrorKind, Claim, Lease, LockError, LostReason, Released,
 };
 
 /// What all handles of one session share.
@@ -80,9 +79,9 @@ impl Core {
         }
     }
 
-    /// The queue of `name`, also where there is no runtime.
-    pub(super) async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
-        TokioContext::new(self.backend.queue(name), self.runtime.clone()).await
+    /// `future`, also where there is no runtime.
+    pub(super) fn entered<F: Future>(&self, future: F) -> TokioContext<F> {
+        TokioContext::new(future, self.runtime.clone())
     }
 
     /// `future` for at most `limit`, also where there is no runtime.
