@@ -43,7 +43,7 @@ macro_rules! defences {
 
 defences! {
     /// The step under the lock is to read, to decide, and to write what was decided, and no token is
-    /// compared: what somebody writes who trusts the lock alone. A holder that is paused between reading and writing undoes what the next one sold.
+    /// compared: the write of a program that trusts the lock alone. A holder that is paused between reading and writing undoes what the next one sold.
     Fence "fence";
     /// An order id that is known already is taken again.
     OrderIds "order-ids";
@@ -93,7 +93,7 @@ impl Defence {
     }
 
     /// Takes it away, in this whole process; nothing if this program was built without the way to.
-    /// Whoever calls this answers for what is then sold twice.
+    /// Units may be sold twice from then on.
     pub fn switch_off(self) {
         if self.can_be_off() {
             OFF.fetch_or(self.bit(), Ordering::Relaxed);

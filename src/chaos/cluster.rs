@@ -111,7 +111,7 @@ pub(super) async fn make_room(etcd: &PrivateEtcd) -> Result<(), ChaosError> {
         _ => {}
     }
     client.defragment().await?;
-    // somebody who was refused just before may raise the alarm once more
+    // a request that was refused just before may raise the alarm once more
     for _ in 0..ALARM_ATTEMPTS {
         let mut options = AlarmOptions::new();
         options.with_member(status.header().map_or(0, etcd_client::ResponseHeader::member_id));

@@ -17,7 +17,7 @@ pub fn is_free(port: u16) -> bool {
 
 /// `N` different ports of 127.0.0.1 that were free a moment ago.
 ///
-/// Somebody else may take one before it is used: whoever starts a server on it tries again then.
+/// Another program may take one before it is used: the start is then tried again.
 ///
 /// # Errors
 /// When hardly any port is free.

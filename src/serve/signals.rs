@@ -47,7 +47,7 @@ impl Signals {
         }
     }
 
-    /// Waits until somebody at the terminal does not want to wait: for a SIGINT later than a second from now.
+    /// Waits for a SIGINT later than a second from now: the user at the terminal does not want to wait.
     pub(super) async fn hurry(&mut self) {
         let echo_ends = Instant::now() + ECHO;
         loop {

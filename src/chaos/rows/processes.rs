@@ -145,7 +145,7 @@ fn runtime_starved() -> Row {
     }
 }
 
-/// It stops itself where it is about to write; somebody else sells; then it goes on.
+/// It stops itself where it is about to write; another instance sells; then it goes on.
 async fn pause_holder(scene: &mut Scene) -> Result<(), ChaosError> {
     while scene.next_round().await {
         let index = scene.random.below(scene.sites.len());

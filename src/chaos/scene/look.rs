@@ -63,7 +63,7 @@ impl Scene {
         .await
     }
 
-    /// Who holds the lock now, waiting for somebody to.
+    /// Who holds the lock; waits until it is held.
     pub(in crate::chaos) async fn holder(&self) -> Result<(usize, Holder), ChaosError> {
         self.until("an instance holds the lock", async |scene| {
             let holder = cluster::holder(scene.member(), LOCK_NAME).await?;

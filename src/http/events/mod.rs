@@ -1,6 +1,6 @@
 //! `GET /events`: the sale as it goes, as server-sent events.
 //!
-//! One task looks at the sale for all who watch it at this instance, and only while somebody does
+//! One task looks at the sale for all watchers at this instance, and only while there are any
 //! (`feed`): at the store with one bounded command a tick (`reader`), over a connection that the sale does
 //! not use and at a rate that no number of items raises (`pace`); at the queue by the watch that the
 //! lock has anyway. What it knows is in the `book`; each message is written once for all. Who watches
@@ -45,7 +45,7 @@ use crate::sale::Sale;
 /// How many may watch at one instance, unless told otherwise.
 pub const DEFAULT_WATCHERS: usize = 64;
 
-/// The feeds of the items that somebody watches.
+/// The feeds of the items that are watched.
 pub(super) struct Events {
     feeds: Feeds,
     places: Arc<Semaphore>,
