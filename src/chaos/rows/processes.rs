@@ -249,14 +249,8 @@ async fn waiters_leave(scene: &mut Scene) -> Result<(), ChaosError> {
         let waiter = scene.random.below(scene.sites.len());
         let holder = (waiter + 1) % scene.sites.len();
         // the waiter is left alone, so that its next claim is for those buyers and nobody else
-        scene.sites[waiter].client_proxy.iter().for_each(Proxy::refuse);
+        leave_alone(scene, waiter).await?;
         let name = scene.sites[waiter].name.clone();
-        scene
-            .until("an instance without buyers gives up the lock", async |scene| {
-                let lease = cluster::lease_of(scene.member(), LOCK_NAME, &name).await?;
-                Ok(lease.is_none().then_some(()))
-            })
-            .await?;
         scene.meet(holder, SITS, "").await?;
         let buyers = flood::buyers(scene.sites[waiter].instance.port, 5).await;
         let buyers = buyers.map_err(ChaosError::system("buyers cannot send orders"))?;
@@ -279,6 +273,18 @@ async fn waiters_leave(scene: &mut Scene) -> Result<(), ChaosError> {
         scene.sites[waiter].client_proxy.iter().for_each(Proxy::admit);
     }
     Ok(())
+}
+
+/// Keeps the load away from an instance, and waits until it wants the lock no more.
+async fn leave_alone(scene: &Scene, index: usize) -> Result<(), ChaosError> {
+    scene.sites[index].client_proxy.iter().for_each(Proxy::refuse);
+    let name = &scene.sites[index].name;
+    scene
+        .until("an instance without buyers gives up the lock", async |scene| {
+            let lease = cluster::lease_of(scene.member(), LOCK_NAME, name).await?;
+            Ok(lease.is_none().then_some(()))
+        })
+        .await
 }
 
 /// The lease of the holder must outlast 1.5 TTL in which its workers do nothing else.
@@ -304,8 +310,8 @@ async fn tell_to_stop(scene: &mut Scene) -> Result<(), ChaosError> {
         let index = scene.random.below(scene.sites.len());
         let is_hang_up = scene.evidence.times.is_multiple_of(2);
         let signals: &[_] = if is_hang_up { &[Signal::HUP] } else { &[Signal::TERM; 2] };
-        // it is left alone with these buyers, so that it is known how many wait
-        scene.sites[index].client_proxy.iter().for_each(Proxy::refuse);
+        // so that it is known how many wait
+        leave_alone(scene, index).await?;
         let port = scene.sites[index].instance.port;
         let (first, met) = tokio::join!(flood::buyers(port, 1), scene.meet(index, SITS, ""));
         met?;
