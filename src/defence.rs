@@ -78,8 +78,14 @@ defences! {
     /// The lock authenticates anew where etcd does not know its token any more, and not where the token
     /// is older than a change of users or roles.
     Reauthentication "reauthentication";
-    /// Nothing bounds the size of a request, the time that it takes to arrive, and the connections.
+    /// Nothing bounds the size of a request, the time that it takes to arrive, the connections, and the feeds
+    /// of events, which any name has.
     Limits "limits";
+    /// What is asked of etcd is dropped with the request that it is for, and nothing bounds how many look
+    /// at queues.
+    SeeThrough "see-through";
+    /// SIGHUP, and a second signal of any kind, end the instance at once.
+    Drain "drain";
 }
 
 impl Defence {
@@ -123,13 +129,15 @@ impl Defence {
             Self::OwnerByClaim => Lock::OwnerByClaim,
             Self::ExactPrefix => Lock::ExactPrefix,
             Self::Reauthentication => Lock::Reauthentication,
+            Self::SeeThrough => Lock::SeeThrough,
             Self::Fence
             | Self::OrderIds
             | Self::AtomicLedger
             | Self::BatchOwnership
             | Self::CarefulRetry
             | Self::ScriptReload
-            | Self::Limits => return None,
+            | Self::Limits
+            | Self::Drain => return None,
         })
     }
 

@@ -28,6 +28,8 @@ pub enum Defence {
     ExactPrefix,
     /// A token that is older than a change of users or roles is replaced.
     Reauthentication,
+    /// A request runs to its end, also when its answer is not waited for any more.
+    SeeThrough,
 }
 
 /// The bit of each defence that is off, in this whole process.

@@ -14,6 +14,7 @@ use tokio_util::context::TokioContext;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::chaos::Defence;
 use super::hold::Hold;
 use super::validity::Validity;
 use super::{

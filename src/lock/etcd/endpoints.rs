@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::EtcdOptions;
 use super::failure::{asks_to_authenticate, backend_error, may_be_done, says_auth_is_off};
+use crate::lock::chaos::Defence;
 use crate::lock::{BackendError, BackendErrorKind};
 
 /// How often a client authenticates at the most. etcd makes each authentication cost time on purpose.
@@ -100,6 +101,9 @@ impl Endpoints {
         member: usize,
         request: impl Future<Output = Result<T, Error>> + Send + 'static,
     ) -> Result<T, Error> {
+        if !Defence::SeeThrough.is_on() {
+            return request.await;
+        }
         // nobody closes the semaphore
         let place = Arc::clone(&self.members[member].under_way).acquire_owned().await.ok();
         let request = self.runtime.spawn(async move {
