@@ -13,6 +13,7 @@ use tokio::time::{Instant, Timeout, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::chaos::Defence;
 use super::hold::Hold;
 use super::validity::Validity;
 use super::{
@@ -181,7 +182,7 @@ impl Core {
                 Ok(released) => return Ok(released),
                 Err(error) => error,
             };
-            let is_refused = error.kind != BackendErrorKind::Transient;
+            let is_refused = error.kind != BackendErrorKind::Transient && Defence::Denials.is_on();
             may_be_done |= !is_refused;
             if let Some(reason) = self.validity.lost_reason() {
                 return Err(LockError::SessionLost { reason });
