@@ -76,8 +76,13 @@ defences! {
     /// The queue of a lock is all keys that begin with its name, those of longer names too.
     ExactPrefix "exact-prefix";
     /// The lock authenticates anew where etcd does not know its token any more, and not where the token
-    /// is older than a change of users or roles.
+    /// is older than a change of users or roles, or a watcher is refused.
     Reauthentication "reauthentication";
+    /// A claim that etcd denied is withdrawn as if it might be there, and a session that may not
+    /// withdraw a claim is given up.
+    Denials "denials";
+    /// A claim that is gone was lost, also where another member may have carried out its release.
+    UnknownRelease "unknown-release";
     /// Nothing bounds the size of a request, the time that it takes to arrive, the connections, and the feeds
     /// of events, which any name has.
     Limits "limits";
@@ -129,6 +134,8 @@ impl Defence {
             Self::OwnerByClaim => Lock::OwnerByClaim,
             Self::ExactPrefix => Lock::ExactPrefix,
             Self::Reauthentication => Lock::Reauthentication,
+            Self::Denials => Lock::Denials,
+            Self::UnknownRelease => Lock::UnknownRelease,
             Self::SeeThrough => Lock::SeeThrough,
             Self::Fence
             | Self::OrderIds

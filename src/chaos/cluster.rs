@@ -1,5 +1,6 @@
 //! Looking at etcd, and meddling with it, past the service.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{
@@ -9,6 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use super::error::ChaosError;
 use crate::demo::PrivateEtcd;
+use crate::lock::{EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
 
 /// How long one question may take: a member that is away must not hold up the suite.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -98,6 +100,13 @@ pub(super) async fn fill(etcd: &PrivateEtcd) -> Result<(), ChaosError> {
 
 fn is_space(error: &etcd_client::Error) -> bool {
     error.to_string().contains("database space exceeded")
+}
+
+/// A session of the suite itself.
+pub(super) async fn session(endpoints: &[String]) -> Result<Session, ChaosError> {
+    let etcd = EtcdBackend::new(EtcdOptions::new(endpoints)).map_err(LockError::from)?;
+    let options = SessionOptions::new(Duration::from_secs(10)).label("chaos");
+    Ok(Session::open(Arc::new(etcd), options).await?)
 }
 
 /// Makes room, and ends the alarm.

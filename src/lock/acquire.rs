@@ -142,7 +142,7 @@ impl Attempt {
                 },
                 reason = core.validity.lost() => return Err(LockError::SessionLost { reason }),
             };
-            if error.kind != BackendErrorKind::Transient {
+            if error.kind != BackendErrorKind::Transient && Defence::Denials.is_on() {
                 self.may_exist = may_have_existed;
             }
             let is_waited_out =

@@ -167,7 +167,7 @@ impl Core {
                 Ok(released) => return Ok(released),
                 Err(error) => error,
             };
-            let is_refused = error.kind != BackendErrorKind::Transient;
+            let is_refused = error.kind != BackendErrorKind::Transient && Defence::Denials.is_on();
             may_be_done |= !is_refused;
             if let Some(reason) = self.validity.lost_reason() {
                 return Err(LockError::SessionLost { reason });

@@ -14,6 +14,7 @@ use super::queue::Key;
 use super::queues::KeptBy;
 use super::ranges::{Ranges, first_of, list, member, whole_first_of};
 use super::{EtcdBackend, keys, token};
+use crate::lock::chaos::Defence;
 use crate::lock::{
     BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, Place, QueueEntry,
     Released,
@@ -360,7 +361,7 @@ impl EtcdBackend {
         });
         Ok(match response.succeeded() {
             true => Released::Done,
-            false if may_be_second => Released::Unknown,
+            false if may_be_second && Defence::UnknownRelease.is_on() => Released::Unknown,
             false => Released::Gone,
         })
     }

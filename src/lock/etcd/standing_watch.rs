@@ -299,7 +299,8 @@ impl StandingWatch {
         match (result, watcher) {
             (Ok(_), Watcher::Refused(refused_on)) => {
                 if let Some(newest) = self.streams.last_mut() {
-                    newest.is_stale |= newest.number == refused_on;
+                    let is_refused = newest.number == refused_on;
+                    newest.is_stale |= is_refused && Defence::Reauthentication.is_on();
                 }
                 self.set_unwatched(name);
             }
