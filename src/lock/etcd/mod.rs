@@ -10,10 +10,13 @@
 //! then learn of its loss too late. The token guards against that too.
 //!
 //! What it costs: an uncontended lock one round trip, a release one, and a hand-over one for both. A
-//! waiter makes no request of its own: one watch stream for all queues tells when it is granted. In memory,
-//! a name that is held takes about 5 KiB (10,000 of them: 48 MiB), and a waiter 16 to 18 KiB, its caller's task
-//! included. Four queues a second are read again, however many there are. The allocator keeps much of what
-//! was used at the most.
+//! waiter makes no request of its own: one watch stream for all queues tells when it is granted. Four queues
+//! a second are read again, however many there are.
+//!
+//! In memory, a name that is held takes 2.4 KiB, and a waiter 2.8 KiB, its caller's task included. All of it
+//! is given back, at the latest half a minute after a name was last used. A request under way takes more, so the process grows
+//! by 4 KiB for each of 3,000 names that are taken one hundred at a time, and by 13 KiB for each of 4,000 waiters
+//! that come at once; of this the allocator keeps most for what comes next.
 
 mod endpoints;
 mod failure;

@@ -183,16 +183,21 @@ impl NameQueue {
     }
 
     /// Forgets the claims on this lease, which have ended with it or will.
-    pub(super) fn remove_lease(&mut self, lease: &str) {
+    pub(super) fn remove_lease(&mut self, lease: i64) {
         for key in self.own_of(lease) {
             self.forget(&key);
         }
     }
 
     /// This process's claims on this lease.
-    pub(super) fn own_of(&self, lease: &str) -> Vec<Key> {
-        let begins = format!("{}{lease}-", self.prefix).into_bytes();
+    pub(super) fn own_of(&self, lease: i64) -> Vec<Key> {
+        let begins = self.begin_of(lease);
         self.own.keys().filter(|key| key.starts_with(&begins)).cloned().collect()
+    }
+
+    /// What the keys of claims on this lease begin with, if this library made them.
+    fn begin_of(&self, lease: i64) -> Vec<u8> {
+        format!("{}{lease:x}-", self.prefix).into_bytes()
     }
 
     /// The latest revision that this process knows to exist. No list that is asked for from now on
@@ -317,10 +322,12 @@ impl NameQueue {
     /// Whether it is the key of a claim that this process made (its lease is one of ours) but does not
     /// know: a request that was given up and carried out all the same. It would block the lock for as
     /// long as the session lives.
-    pub(super) fn is_orphan(&self, key: &[u8], is_own_lease: impl Fn(&str) -> bool) -> bool {
-        let rest = key.get(self.prefix.len()..).and_then(|rest| std::str::from_utf8(rest).ok());
-        let lease = rest.and_then(|rest| rest.split_once('-')).map(|(lease, _)| lease);
-        lease.is_some_and(is_own_lease)
+    pub(super) fn is_orphan(&self, key: &[u8], is_own_lease: impl Fn(i64) -> bool) -> bool {
+        let lease = key.get(self.prefix.len()..).and_then(|rest| rest.split(|b| *b == b'-').next());
+        let lease = lease.and_then(|lease| std::str::from_utf8(lease).ok());
+        let lease = lease.and_then(|lease| i64::from_str_radix(lease, 16).ok());
+        // strictly as this library writes it
+        lease.is_some_and(|lease| is_own_lease(lease) && key.starts_with(&self.begin_of(lease)))
             && !self.own.contains_key(key)
             && self.revisions.contains_key(key)
     }
@@ -580,9 +587,12 @@ mod tests {
     #[tokio::test]
     async fn orphans_are_found() {
         let (mut queue, _status) = waiting();
-        queue.apply(vec![put("a/1-2", 9), put("a/2-1", 10), put("a/1", 11)]);
-        let is_orphan = |key: &str| queue.is_orphan(key.as_bytes(), |lease| lease == "1");
-        assert_eq!(["a/1-1", "a/1-2", "a/2-1"].map(is_orphan), [false, true, false]);
+        let others = ["a/2-1", "a/1", "a/01-3", "a/+1-3"];
+        queue.apply(others.map(|key| put(key, 9)).into());
+        queue.apply(vec![put("a/1-2", 10)]);
+        let is_orphan = |key: &str| queue.is_orphan(key.as_bytes(), |lease| lease == 1);
+        assert_eq!(["a/1-1", "a/1-2"].map(is_orphan), [false, true]);
+        assert_eq!(others.map(is_orphan), [false; 4]);
     }
 
     /// Goal: when a release makes room for another claim of ours, no event is waited for; but only what
@@ -632,7 +642,7 @@ mod tests {
     #[tokio::test]
     async fn claims_go_with_their_lease() {
         let (mut queue, status) = waiting();
-        queue.remove_lease("1");
+        queue.remove_lease(1);
         assert_eq!(*status.borrow(), ClaimStatus::Gone);
         assert!(!queue.is_used());
     }
