@@ -1,6 +1,6 @@
 //! The `adopt` command: an operator decides what nobody else can know.
 //!
-//! Two things stop a sale until somebody has looked. The fence comes from another etcd cluster, so no
+//! Two things stop a sale until an operator has looked. The fence comes from another etcd cluster, so no
 //! token can be compared with it: `adopt cluster`. Or the store lacks what it acknowledged: `adopt
 //! store`. Either way the command takes the item's lock, shows what is there and what would be given
 //! up, and does nothing without `--yes`.
@@ -218,7 +218,7 @@ async fn adopt_store(
     token: Token,
 ) -> Result<Done, AdoptError> {
     let found = inventory.found(item).await?;
-    // an item whose keys were deleted has nothing but what somebody misses
+    // an item whose keys were deleted has nothing but what an instance misses
     if found.stock.is_none() && found.doubt.is_none() {
         return Err(AdoptError::NoSale(item.clone()));
     }

@@ -94,7 +94,7 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_INSTANCES", value_name = "URL", value_delimiter = ',', value_parser = demo_address)]
     pub instances: Vec<Uri>,
 
-    /// Tells the page of a demo that somebody starts an instance again that was killed
+    /// Tells the page of a demo that an instance that was killed is started again
     #[arg(long, env = "FLASH_SALE_RESTARTED", value_parser = switch, hide = true)]
     pub restarted: bool,
 

@@ -43,7 +43,7 @@ macro_rules! defences {
 
 defences! {
     /// The step under the lock is to read, to decide, and to write what was decided, and no token is
-    /// compared: what somebody writes who trusts the lock alone. A holder that is paused between reading and writing undoes what the next one sold.
+    /// compared: the write of a program that trusts the lock alone. A holder that is paused between reading and writing undoes what the next one sold.
     Fence "fence";
     /// An order id that is known already is taken again.
     OrderIds "order-ids";
@@ -76,10 +76,21 @@ defences! {
     /// The queue of a lock is all keys that begin with its name, those of longer names too.
     ExactPrefix "exact-prefix";
     /// The lock authenticates anew where etcd does not know its token any more, and not where the token
-    /// is older than a change of users or roles.
+    /// is older than a change of users or roles, or a watcher is refused.
     Reauthentication "reauthentication";
-    /// Nothing bounds the size of a request, the time that it takes to arrive, and the connections.
+    /// A claim that etcd denied is withdrawn as if it might be there, and a session that may not
+    /// withdraw a claim is given up.
+    Denials "denials";
+    /// A claim that is gone was lost, also where another member may have carried out its release.
+    UnknownRelease "unknown-release";
+    /// Nothing bounds the size of a request, the time that it takes to arrive, the connections, and the feeds
+    /// of events, which any name has.
     Limits "limits";
+    /// What is asked of etcd is dropped with the request that it is for, and nothing bounds how many look
+    /// at queues.
+    SeeThrough "see-through";
+    /// SIGHUP, and a second signal of any kind, end the instance at once.
+    Drain "drain";
 }
 
 impl Defence {
@@ -93,7 +104,7 @@ impl Defence {
     }
 
     /// Takes it away, in this whole process; nothing if this program was built without the way to.
-    /// Whoever calls this answers for what is then sold twice.
+    /// Units may be sold twice from then on.
     pub fn switch_off(self) {
         if self.can_be_off() {
             OFF.fetch_or(self.bit(), Ordering::Relaxed);
@@ -123,13 +134,17 @@ impl Defence {
             Self::OwnerByClaim => Lock::OwnerByClaim,
             Self::ExactPrefix => Lock::ExactPrefix,
             Self::Reauthentication => Lock::Reauthentication,
+            Self::Denials => Lock::Denials,
+            Self::UnknownRelease => Lock::UnknownRelease,
+            Self::SeeThrough => Lock::SeeThrough,
             Self::Fence
             | Self::OrderIds
             | Self::AtomicLedger
             | Self::BatchOwnership
             | Self::CarefulRetry
             | Self::ScriptReload
-            | Self::Limits => return None,
+            | Self::Limits
+            | Self::Drain => return None,
         })
     }
 

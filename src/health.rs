@@ -120,7 +120,7 @@ async fn ask(url: &Uri) -> Result<StatusCode, HealthError> {
     })?;
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(exchange)?;
-    // the connection moves only while somebody polls it; it shall end with this check
+    // the connection moves only while it is polled; it shall end with this check
     let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
     let response = sender.send_request(request).await.map_err(exchange)?;
     Ok(response.status())

@@ -28,27 +28,6 @@
 //! - `chaos` (off by default): `flash-sale serve --without DEFENCE` can take away every [`defence`], and
 //!   not the fence alone, so that a fault suite can show that the faults would do harm. **Never build a
 //!   service for a real sale with it.** Without it each defence is a constant.
-//!
-//! # Quick start
-//!
-//! The lock alone, without the sale:
-//!
-//! ```no_run
-//! use std::{sync::Arc, time::Duration};
-//! use fenced_lock::{EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
-//!
-//! #[tokio::main]
-//! async fn main() -> Result<(), LockError> {
-//!     let etcd = EtcdBackend::new(EtcdOptions::new(["http://127.0.0.1:2379"]))?;
-//!     let options = SessionOptions::new(Duration::from_secs(30)).label("worker-1");
-//!     let session = Session::open(Arc::new(etcd), options).await?;
-//!
-//!     let guard = session.mutex("nightly-report")?.lock().await?;
-//!     println!("mine, under token {}", guard.token());
-//!     guard.unlock().await?;
-//!     session.close().await
-//! }
-//! ```
 
 pub mod adopt;
 pub mod chain;
@@ -63,8 +42,3 @@ pub mod sale;
 pub mod secret;
 pub mod serve;
 mod throttle;
-
-/// The README's example, compiled.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

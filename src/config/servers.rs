@@ -157,6 +157,14 @@ impl Servers {
         Ok(options)
     }
 
+    /// The address of Redis.
+    pub fn redis_address(&self) -> SecretSource {
+        match &self.redis_file {
+            Some(file) => SecretSource::File(file.clone()),
+            None => SecretSource::Text(self.redis.clone()),
+        }
+    }
+
     /// The stock in Redis, which nothing is asked yet.
     ///
     /// # Errors
@@ -164,10 +172,7 @@ impl Servers {
     pub fn inventory(&self) -> Result<Inventory, InventoryError> {
         let mut options = InventoryOptions::default();
         options.response_timeout = limit(Defence::Deadlines, options.response_timeout);
-        let address = match &self.redis_file {
-            Some(file) => SecretSource::File(file.clone()),
-            None => SecretSource::Text(self.redis.clone()),
-        };
+        let address = self.redis_address();
         let identity = self.redis_cert.clone().zip(self.redis_key.clone());
         let access = RedisAccess { address, ca: self.redis_ca.clone(), identity };
         let inventory = Inventory::new(access, options)?;
@@ -203,11 +208,6 @@ fn etcd_address(text: &str) -> Result<String, &'static str> {
 }
 
 fn lock_name(text: &str) -> Result<String, &'static str> {
-    let valid = (1..=128).contains(&text.len())
-        && text.bytes().all(|b| b.is_ascii_graphic())
-        && !text.starts_with('/')
-        && !text.ends_with('/');
-    valid
-        .then(|| text.to_owned())
-        .ok_or("a lock name is 1 to 128 visible ASCII characters, with no / at either end")
+    let valid = (1..=128).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic());
+    valid.then(|| text.to_owned()).ok_or("a lock name is 1 to 128 visible ASCII characters")
 }

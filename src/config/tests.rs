@@ -52,6 +52,14 @@ fn an_empty_switch_is_off() {
     }
 }
 
+/// The names that Go's `NewMutex` takes are allowed.
+#[test]
+fn a_lock_name_may_begin_and_end_with_a_slash() {
+    for name in ["/my-lock", "/my-lock/", "my-lock/"] {
+        assert_eq!(parse(&["--lock-name", name]).expect(name).servers.lock_name, name);
+    }
+}
+
 /// A wrong value is answered with what is allowed.
 #[test]
 fn wrong_values_get_a_sentence() {
@@ -66,7 +74,7 @@ fn wrong_values_get_a_sentence() {
         ("--lock-ttl", "1s", "a time from 2s to 10m is allowed"),
         ("--queue-length", "0", "a whole number from 1 to 1000000 is allowed"),
         ("--instance", "a b", "an instance name is"),
-        ("--lock-name", "a/", "a lock name is"),
+        ("--lock-name", "a b", "a lock name is"),
         ("--redis-replicas", "101", "a whole number from 0 to 100 is allowed"),
         ("--redis-replica-timeout", "0s", "a time from 1ms to 1m is allowed"),
         ("--lock", "redis", "etcd, local, none"),

@@ -23,7 +23,7 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(10);
 /// What happens at a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The whole process stops (SIGSTOP) until somebody has it go on (SIGCONT).
+    /// The whole process stops (SIGSTOP) until it is told to go on (SIGCONT).
     Stop,
     /// The whole process stops, and goes on after this time, in whole seconds.
     StopFor(Duration),
@@ -40,7 +40,7 @@ pub enum When {
     Pass(u64),
     /// On each that is a multiple of this.
     Every(u64),
-    /// On the next one after somebody has made this file, which is removed before anything happens: that
+    /// On the next one after this file was made, which is removed before anything happens: that
     /// it is gone tells that the point was reached. It can be made any number of times.
     File(PathBuf),
 }

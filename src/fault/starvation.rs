@@ -15,7 +15,7 @@ const DEFAULT_TIME: Duration = Duration::from_secs(5);
 /// Longer than any test needs.
 const LONGEST_TIME: Duration = Duration::from_mins(1);
 
-/// Waits, on a thread of its own, until somebody makes the file at `path`, and then keeps each worker of
+/// Waits, on a thread of its own, until there is a file at `path`, and then keeps each worker of
 /// the current runtime busy for as long as it says (`3s`); again whenever the file is made anew. The file
 /// is removed when it begins.
 ///

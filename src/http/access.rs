@@ -10,7 +10,7 @@ use crate::secret::Secret;
 pub enum StartAccess {
     /// Nobody: nothing was configured.
     Nobody,
-    /// Whoever sends this token as `Authorization: Bearer`.
+    /// Those who send this token as `Authorization: Bearer`.
     Token(Secret),
     /// Everybody: for a demo on one's own machine.
     Everybody,

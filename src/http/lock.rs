@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
 use super::{params, reply};
+use crate::defence::Defence;
 use crate::sale::QueuedClaim;
 
 /// How many may look at queues at once: each look is a request to etcd, which the lock needs as well.
@@ -53,6 +54,9 @@ pub(super) async fn queue(
 ) -> Result<Response, Problem> {
     let [item] = params::parse(query.as_deref(), ["item"])?;
     let item = params::item(item.as_deref())?;
+    if !Defence::SeeThrough.is_on() {
+        return Ok(view(app.sale.lock_name(&item), app.sale.queue(&item).await?));
+    }
     let place = Arc::clone(&app.queue_looks).try_acquire_owned().map_err(|_| {
         let detail = format!("{MAX_LOOKS} look at queues already, and no more may at once");
         Problem::new(ProblemType::TooManyWatchers, detail)
@@ -65,6 +69,10 @@ pub(super) async fn queue(
         queue
     });
     let queue = look.await.map_err(|_| Problem::panicked())?;
-    let queue: Vec<_> = queue?.into_iter().map(ClaimView::from).collect();
-    Ok(reply::json(&LockView { name, holder: queue.first(), queue: &queue }))
+    Ok(view(name, queue?))
+}
+
+fn view(name: Option<String>, queue: Vec<QueuedClaim>) -> Response {
+    let queue: Vec<_> = queue.into_iter().map(ClaimView::from).collect();
+    reply::json(&LockView { name, holder: queue.first(), queue: &queue })
 }

@@ -1,14 +1,14 @@
 //! What the store acknowledged, so that an older copy of its data is noticed.
 //!
 //! A Redis that lost its last writes (it was started again without them, a replica that lagged was
-//! promoted, a backup was restored) is in good order all the same: only somebody who remembers can
+//! promoted, a backup was restored) is in good order all the same: only an instance that remembers can
 //! tell. So every call sends along what this instance was last told of the item, and the script
 //! compares before it writes or answers anything: the fence, which never goes down; the sale; and the
 //! latest order of it that was acknowledged here, whose record never changes. That costs one more
 //! field in a command that is sent anyway.
 //!
-//! Whoever misses something first has the script note it in the store (`doubt`), which refuses everybody
-//! from then on. Until somebody has asked who remembers, the others go on.
+//! The first instance that misses something has the script note it in the store (`doubt`), which refuses everybody
+//! from then on. Until one that remembers has asked, the others go on.
 //!
 //! Only what was acknowledged is remembered, never what was merely read: with replicas to wait for,
 //! what was read may be lost without anybody having been promised it. Another instance may have been

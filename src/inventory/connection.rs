@@ -259,7 +259,7 @@ impl Connection {
         self.slot().begun_at.is_some_and(|begun_at| Instant::now() >= begun_at + GOOD_AFTER)
     }
 
-    /// Has the next caller connect anew, unless somebody did so already.
+    /// Has the next caller connect anew, unless that was done already.
     fn forget(&self, attempt: &Attempt) {
         let mut slot = self.slot();
         if slot.attempt.as_ref().is_some_and(|now| Arc::ptr_eq(&now.broken, &attempt.broken)) {

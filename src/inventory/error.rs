@@ -7,7 +7,7 @@ use super::Fence;
 
 /// Why the store did not do what was asked.
 ///
-/// Two questions matter to whoever gets one: was anything written
+/// Two questions matter to a caller that gets one: was anything written
 /// ([`nothing_written`](Self::nothing_written)), and can the same call succeed later
 /// ([`is_retryable`](Self::is_retryable))? Repeating a batch of orders with the same ids is safe after
 /// any of these errors: an order is never taken twice.
@@ -35,7 +35,7 @@ pub enum InventoryError {
     /// The call itself makes no sense; nothing was sent.
     #[error("{0}")]
     InvalidArgument(&'static str),
-    /// The store has accepted a later token: whoever holds this one was overtaken.
+    /// The store has accepted a later token: the holder of this one was overtaken.
     #[error("token {token} is stale: the store has accepted {}", fence.revision)]
     StaleToken {
         /// The token that was refused.

@@ -1,9 +1,9 @@
-//! Following a sale at a bounded cost, for somebody who watches.
+//! Following a sale at a bounded cost, for those who watch.
 
 use super::read::{GLANCE, State, Text, accepted, parse_stock};
 use super::{Accepted, Inventory, InventoryError, Item, Keys, OrderId, Stock};
 
-/// How far somebody has followed the ledger: a position, and the order there.
+/// How far the ledger was followed: a position, and the order there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Followed {
     /// The position.

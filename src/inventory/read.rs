@@ -136,7 +136,7 @@ impl Inventory {
     }
 
     /// The units of `item` not yet sold: the cheapest read there is. If it shows less than an order
-    /// asks for, that order is sold out at this moment, whoever holds the lock; unless the store was
+    /// asks for, that order is sold out at this moment, no matter who holds the lock; unless the store was
     /// rolled back, which this read alone does not look for.
     ///
     /// # Errors
@@ -300,7 +300,7 @@ impl Inventory {
     }
 }
 
-/// Whatever bytes somebody may have put there: only what parses is shown.
+/// Any bytes may be there: only what parses is shown.
 pub(super) type Text = Vec<u8>;
 
 /// Stock, lucky, initial, fence, the length of the ledger and the name of the sale, as they are read.

@@ -1,4 +1,4 @@
-//! What somebody writes who trusts the lock alone: look, decide, write, and no token is compared. All is
+//! The write of a program that trusts the lock alone: look, decide, write, and no token is compared. All is
 //! written at one moment, so that no reader sees the half of it: what is missing here is the fence alone.
 //!
 //! It is right as long as no holder is paused for longer than its lease. One that was goes on with what

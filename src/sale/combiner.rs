@@ -73,7 +73,7 @@ impl Combiner {
         self.queues().values().map(|queue| queue.len()).sum()
     }
 
-    /// The queue of an item that somebody ordered lately.
+    /// The queue of an item that was ordered lately.
     pub(super) fn known(&self, item: &Item) -> Option<Arc<OrderQueue>> {
         self.queues().get(item).map(Arc::clone)
     }

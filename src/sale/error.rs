@@ -155,7 +155,7 @@ impl SaleError {
     }
 }
 
-/// What the store's failure to take `order` means for whoever ordered.
+/// What the store's failure to take `order` means for the one who ordered.
 pub(super) fn from_store(error: Arc<InventoryError>, order: &Order) -> SaleError {
     match &*error {
         InventoryError::Unanswered { .. } | InventoryError::NotReplicated { .. } => {

@@ -1,4 +1,4 @@
-//! How long orders take, while somebody watches.
+//! How long orders take, while the sale is watched.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -40,7 +40,7 @@ impl Latency {
         Histogram::new_with_bounds(1, LONGEST_US, DIGITS).expect("the bounds are in order")
     }
 
-    /// When an order has come, if somebody watches.
+    /// When an order has come, if the sale is watched.
     pub(super) fn begin(&self) -> Option<Instant> {
         (self.watchers.load(Ordering::Relaxed) > 0).then(Instant::now)
     }
@@ -53,7 +53,7 @@ impl Latency {
     }
 }
 
-/// Somebody who watches; ends with its drop.
+/// A watcher; ends with its drop.
 #[derive(Debug)]
 pub struct Watching<'a>(&'a Latency);
 
@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// Goal: nothing is measured unless somebody watches, and each time is told once.
+    /// Goal: nothing is measured unless the sale is watched, and each time is told once.
     #[tokio::test(start_paused = true)]
     async fn times_are_taken_while_somebody_watches() {
         let latency = Latency::default();

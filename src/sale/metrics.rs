@@ -168,7 +168,7 @@ pub struct Metrics {
     pub lock_wait: Histogram,
     /// How long each tenure lasted, once it has ended.
     pub tenure_time: Histogram,
-    /// How long orders take, while somebody watches.
+    /// How long orders take, while the sale is watched.
     pub latency: Latency,
 }
 

@@ -409,7 +409,7 @@ impl Sale {
         self.0.tasks.wait().await;
         if let SaleGuard::Distributed { sessions, .. } = self.0.guards.main() {
             sessions.close().await;
-            // somebody who waited may have been granted the lock in between
+            // a waiter may have been granted the lock in between
             self.0.tasks.wait().await;
         }
         if let SaleGuard::Peer(peer) = self.0.guards.main() {

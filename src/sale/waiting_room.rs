@@ -13,7 +13,7 @@ use crate::inventory::Item;
 #[derive(Debug)]
 pub(super) struct WaitingRoom {
     places: usize,
-    /// One entry for each item that somebody waits for; entries nobody uses are swept when an item
+    /// One entry for each item that is waited for; entries nobody uses are swept when an item
     /// comes in that is not known yet.
     items: Mutex<HashMap<Item, Arc<Semaphore>>>,
 }

@@ -1,4 +1,4 @@
-//! What somebody sees who watches the sale, and what a demo may switch.
+//! What a watcher of the sale sees, and what a demo may switch.
 
 use std::time::Duration;
 

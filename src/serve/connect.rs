@@ -4,7 +4,9 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{EtcdBackend, LockError, SessionKeeper, SessionOptions};
+use fenced_lock::{
+    BackendErrorKind, EtcdBackend, LockError, Session, SessionKeeper, SessionOptions,
+};
 use tokio::time::{sleep, timeout};
 
 use super::{Distrust, ServeError};
@@ -70,7 +72,14 @@ async fn store(servers: &Servers) -> Result<Inventory, ServeError> {
         }
         Err(error) => {
             let cause: &dyn Error = &error;
-            tracing::warn!(error = cause, "the store does not answer yet: not ready until it does");
+            let address = servers.redis_address().read();
+            let is_plain = address.is_ok_and(|address| address.expose().starts_with("redis://"));
+            let hint =
+                if is_plain && hung_up(cause) { "; it may speak TLS: try rediss://" } else { "" };
+            tracing::warn!(
+                error = cause,
+                "the store does not answer yet: not ready until it does{hint}"
+            );
         }
     }
     #[cfg(feature = "chaos")]
@@ -99,11 +108,33 @@ async fn lock_service(config: &Config, instance: &str) -> Result<SessionKeeper, 
                 let (ttl, asked) = (ttl.as_secs(), config.lock_ttl);
                 tracing::warn!("etcd gave the lock a TTL of {ttl}s, not {asked:?}");
             }
+            warn_of_refusal(&session, &config.servers.lock_name).await;
         }
         Ok(Err(error)) => return Err(error),
-        Err(_) => tracing::warn!("etcd does not answer yet: not ready until it does"),
+        Err(_) => {
+            let is_plain = config.servers.etcd.iter().any(|address| address.starts_with("http://"));
+            let has_hung_up = sessions.latest_error().is_some_and(|error| hung_up(&error));
+            let hint =
+                if is_plain && has_hung_up { "; it may speak TLS: try https://" } else { "" };
+            tracing::warn!("etcd does not answer yet: not ready until it does{hint}");
+        }
     }
     Ok(sessions)
+}
+
+/// Looks whether the lock could be taken.
+async fn warn_of_refusal(session: &Session, lock: &str) {
+    let Ok(mutex) = session.mutex(lock) else { return };
+    if let Ok(Err(LockError::Backend(error))) = timeout(FIRST_SESSION_TIMEOUT, mutex.probe()).await
+        && error.kind == BackendErrorKind::Permanent
+    {
+        let cause: &dyn Error = &error;
+        tracing::warn!(
+            lock,
+            error = cause,
+            "etcd refuses this lock: its user needs a role that may read and write the lock's keys"
+        );
+    }
 }
 
 /// Looks at the store's settings as soon as it answers.
@@ -140,6 +171,14 @@ fn distrust(error: &(dyn Error + 'static)) -> Option<Distrust> {
         _ if what.starts_with("certificate not valid for name") => Distrust::OtherName,
         _ => Distrust::Unknown,
     })
+}
+
+/// Whether the server hung up instead of answering, as one does that expects TLS and gets plain text.
+fn hung_up(error: &(dyn Error + 'static)) -> bool {
+    let text = Chain(error).to_string();
+    ["broken pipe", "Broken pipe", "reset by peer", "unexpected end of file"]
+        .iter()
+        .any(|how| text.contains(how))
 }
 
 /// Waits until an attempt to open a session has failed for want of trust. The answer of a server that

@@ -6,6 +6,8 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 
+use crate::defence::Defence;
+
 /// A SIGINT this soon after the signal to stop may be that signal's echo: Ctrl-C reaches all programs of a
 /// terminal, and some pass it on.
 const ECHO: Duration = Duration::from_secs(1);
@@ -21,7 +23,8 @@ pub(super) struct Signals {
 impl Signals {
     /// Takes over the signals: they no longer end the process by themselves.
     pub(super) fn new() -> io::Result<Self> {
-        let hang_up = (!ignores_hang_up()).then(|| signal(SignalKind::hangup()));
+        let hang_up =
+            (!ignores_hang_up() && Defence::Drain.is_on()).then(|| signal(SignalKind::hangup()));
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -47,12 +50,13 @@ impl Signals {
         }
     }
 
-    /// Waits until somebody at the terminal does not want to wait: for a SIGINT later than a second from now.
+    /// Waits for a SIGINT later than a second from now: the user at the terminal does not want to wait.
     pub(super) async fn hurry(&mut self) {
         let echo_ends = Instant::now() + ECHO;
         loop {
             let signal = self.next().await;
-            if signal == "SIGINT" && Instant::now() >= echo_ends {
+            let is_late = Instant::now() >= echo_ends;
+            if signal == "SIGINT" && is_late || !Defence::Drain.is_on() {
                 return;
             }
             tracing::info!("{signal}: stopping already");

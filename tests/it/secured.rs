@@ -82,13 +82,30 @@ async fn the_lock_over_mutual_tls() {
     }
 }
 
-/// How `serve` ends with these flags, and what it says. Where the server refuses, its answer may be lost
-/// with the connection, so that the start takes it for one that is away: then it is started again.
-async fn refusal(flags: &[String]) -> String {
+fn serve(flags: &[String]) -> Command {
     let mut serve = Command::new(env!("CARGO_BIN_EXE_flash-sale"));
     serve.args(["serve", "--listen", "127.0.0.1:0"]).args(flags);
     serve.env_remove("FLASH_SALE_ETCD").env_remove("FLASH_SALE_REDIS");
     serve.stdin(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    serve
+}
+
+/// What `serve` says with these flags until it listens.
+async fn warnings(flags: &[String]) -> String {
+    let mut started = serve(flags).spawn().unwrap();
+    let mut lines = BufReader::new(started.stderr.take().unwrap()).lines();
+    let mut said = String::new();
+    while !said.contains("listening on") {
+        let line = within("it listens", lines.next_line()).await.unwrap();
+        said += &(line.expect("it listens first") + "\n");
+    }
+    said
+}
+
+/// How `serve` ends with these flags, and what it says. Where the server refuses, its answer may be lost
+/// with the connection, so that the start takes it for one that is away: then it is started again.
+async fn refusal(flags: &[String]) -> String {
+    let mut serve = serve(flags);
     let told = async {
         loop {
             let mut started = serve.spawn().unwrap();
@@ -165,6 +182,37 @@ async fn a_start_without_trust_says_what_to_do() {
         let said = refusal(&with(&right, &without, &others)).await;
         assert!(said.contains(sentence), "{without:?}: {said}");
     }
+}
+
+/// Goal: where a server hangs up on plain text, the start says that it may speak TLS; where nobody listens,
+/// it does not.
+#[tokio::test]
+async fn a_start_without_tls_says_so() {
+    let (etcd, redis) = (secured_etcd(AuthTokens::Simple(300)).await, secured_redis().await);
+    for (etcd, redis, hint, no_hint) in
+        [(etcd.port(), 1, "https://", "rediss://"), (1, redis.port(), "rediss://", "https://")]
+    {
+        let (etcd, redis) =
+            (format!("http://127.0.0.1:{etcd}"), format!("redis://127.0.0.1:{redis}"));
+        let said = warnings(&["--etcd".into(), etcd, "--redis".into(), redis]).await;
+        assert!(said.contains(hint) && !said.contains(no_hint), "{said}");
+    }
+}
+
+/// Goal: the start says that a user of etcd may do nothing, or may not use this lock.
+#[tokio::test]
+async fn a_start_without_rights_says_so() {
+    let (etcd, redis) = (secured_etcd(AuthTokens::Simple(300)).await, secured_redis().await);
+    let flags = [flags_of(&etcd), redis.flags()].concat();
+    let refused = "etcd refuses this lock";
+    assert!(!warnings(&flags).await.contains(refused));
+    let other = ["--lock-name".to_owned(), "other".to_owned()];
+    let said = warnings(&[flags.as_slice(), &other].concat()).await;
+    assert!(said.contains(refused), "{said}");
+    let user = testkit::etcd::USER;
+    etcd.root().await.unwrap().user_revoke_role(user, user).await.unwrap();
+    let said = warnings(&flags).await;
+    assert!(said.contains("its user has no role"), "{said}");
 }
 
 /// All that an instance asks of its store, where nobody else does anything.

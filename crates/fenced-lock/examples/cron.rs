@@ -18,14 +18,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     match session.mutex("nightly-report")?.try_lock().await? {
         Some(guard) => {
             // `run` stops waiting for the job as soon as the lock is lost
-            guard.run(write_report()).await?;
+            guard.run(async { println!("the report is written") }).await?;
             guard.unlock().await?;
         }
         None => println!("another machine writes the report"),
     }
     Ok(session.close().await?)
-}
-
-async fn write_report() {
-    println!("the report is written");
 }

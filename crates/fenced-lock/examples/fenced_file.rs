@@ -35,7 +35,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 /// Whether it was written.
 fn write(path: &Path, token: Token, text: &str) -> io::Result<bool> {
-    let mut file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+    let mut file =
+        File::options().read(true).write(true).create(true).truncate(false).open(path)?;
     file.lock()?;
     let mut content = String::new();
     file.read_to_string(&mut content)?;

@@ -15,7 +15,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let terms = std::env::var("TERMS").ok().and_then(|terms| terms.parse().ok()).unwrap_or(1);
     let etcd = EtcdBackend::new(EtcdOptions::new([endpoint]))?;
     // a keeper opens the next session when one is lost
-    let sessions = SessionKeeper::start(Arc::new(etcd), SessionOptions::new(Duration::from_secs(5)));
+    let sessions =
+        SessionKeeper::start(Arc::new(etcd), SessionOptions::new(Duration::from_secs(5)));
 
     for _ in 0..terms {
         let guard = sessions.session().await?.mutex("leader")?.lock().await?;

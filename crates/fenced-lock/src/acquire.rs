@@ -64,15 +64,21 @@ struct Attempt {
 
 impl Attempt {
     async fn run(mut self) {
-        let granted = self.granted().await;
+        let core = Arc::clone(self.core());
+        // nothing but the loss of the lease may drop a request: see `Backend::enqueue`
+        let granted = tokio::select! {
+            biased;
+            granted = self.granted() => granted,
+            reason = core.validity.lost() => Err(LockError::SessionLost { reason }),
+        };
         // a try that found somebody there has put nothing into the queue
         let is_left = !Defence::ClaimCleanup.is_on() && self.reply.is_closed();
         if granted.is_err() && !is_left {
             if self.may_exist {
-                self.core().spawn_release(self.claim.clone());
+                core.spawn_release(self.claim.clone());
             }
             if let Turn::After(held) = &self.turn {
-                self.core().spawn_release(held.clone());
+                core.spawn_release(held.clone());
             }
         }
         // a guard that finds nobody waiting comes back, and releases the lock as it is dropped
@@ -96,7 +102,6 @@ impl Attempt {
                 // an error means that the backend forgot the claim: it is not in the queue any more
                 reached.map_or(ClaimStatus::Gone, |status| *status)
             }
-            reason = core.validity.lost() => return Err(LockError::SessionLost { reason }),
             () = core.closing.cancelled() => return Err(closed()),
             () = self.reply.closed() => return Err(closed()),
         };
@@ -112,10 +117,7 @@ impl Attempt {
     async fn try_enqueue(&mut self) -> Result<Option<Place>, LockError> {
         let core = Arc::clone(self.core());
         self.may_exist = true;
-        let tried = tokio::select! {
-            tried = core.ask(async { core.backend.try_enqueue(&self.claim).await }) => tried,
-            reason = core.validity.lost() => return Err(LockError::SessionLost { reason }),
-        };
+        let tried = core.ask(async { core.backend.try_enqueue(&self.claim).await }).await;
         tried.map_err(|error| {
             self.may_exist = error.kind == BackendErrorKind::Transient;
             self.meaning_of(error)
@@ -134,15 +136,11 @@ impl Attempt {
                     Turn::Wait | Turn::Try => core.backend.enqueue(&self.claim).await,
                 }
             });
-            // nothing but the loss of the lease may drop the request: see `Backend::enqueue`
-            let error = tokio::select! {
-                result = request => match result {
-                    Ok(place) => return Ok(place),
-                    Err(error) => error,
-                },
-                reason = core.validity.lost() => return Err(LockError::SessionLost { reason }),
+            let error = match request.await {
+                Ok(place) => return Ok(place),
+                Err(error) => error,
             };
-            if error.kind != BackendErrorKind::Transient {
+            if error.kind != BackendErrorKind::Transient && Defence::Denials.is_on() {
                 self.may_exist = may_have_existed;
             }
             let is_waited_out =
@@ -153,7 +151,6 @@ impl Attempt {
             tracing::debug!(claim = %self.claim, %error, "could not queue: trying again");
             tokio::select! {
                 () = sleep(pause) => {}
-                reason = core.validity.lost() => return Err(LockError::SessionLost { reason }),
                 () = core.closing.cancelled() => return Err(closed()),
                 () = self.reply.closed() => return Err(closed()),
             }

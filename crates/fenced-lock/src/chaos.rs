@@ -26,8 +26,14 @@ pub enum Defence {
     OwnerByClaim,
     /// A queue is the claims on one name exactly.
     ExactPrefix,
-    /// A token that is older than a change of users or roles is replaced.
+    /// A token is replaced that is older than a change of users or roles, or gets no watcher.
     Reauthentication,
+    /// A claim that was denied is not withdrawn, and one that may not be withdrawn ends no session.
+    Denials,
+    /// Whether a release was done is not known where another member may have done it before.
+    UnknownRelease,
+    /// A request runs to its end, also when its answer is not waited for any more.
+    SeeThrough,
 }
 
 /// The bit of each defence that is off, in this whole process.

@@ -8,20 +8,18 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use tokio::runtime::Handle;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::OnceCell;
 use tokio::time::{Instant, Timeout, sleep, timeout};
+use tokio_util::context::TokioContext;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::chaos::Defence;
 use super::hold::Hold;
 use super::validity::Validity;
 use super::{
-    Backend, BackendError, BackendErrorKind, Claim, Lease, LockError, LostReason, QueueEntry,
-    Released,
+    Backend, BackendError, BackendErrorKind, Claim, Lease, LockError, LostReason, Released,
 };
-
-/// How many queues a session reads at the same time; further reads wait.
-const MOST_READS: usize = 32;
 
 /// What all handles of one session share.
 pub(super) struct Core {
@@ -41,8 +39,6 @@ pub(super) struct Core {
     closed: OnceCell<Result<(), BackendError>>,
     /// The newest hold of each name, for re-entry.
     holds: StdMutex<HashMap<Arc<str>, Arc<Hold>>>,
-    /// A place for each queue that is being read.
-    reads: Arc<Semaphore>,
     _use_of_lease: UseOfLease,
 }
 
@@ -67,7 +63,6 @@ impl Core {
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
             closed: OnceCell::new(),
-            reads: Arc::new(Semaphore::new(MOST_READS)),
         })
     }
 
@@ -85,18 +80,9 @@ impl Core {
         }
     }
 
-    /// The queue of `name`, read by a task of the session.
-    pub(super) async fn queue(&self, name: &Arc<str>) -> Result<Vec<QueueEntry>, BackendError> {
-        // nobody closes the semaphore
-        let place = Arc::clone(&self.reads).acquire_owned().await.ok();
-        let (backend, name) = (Arc::clone(&self.backend), Arc::clone(name));
-        let read = self.runtime.spawn(async move {
-            let queue = backend.queue(&name).await;
-            drop(place);
-            queue
-        });
-        read.await
-            .unwrap_or_else(|ended| Err(BackendError::new(BackendErrorKind::Transient, ended)))
+    /// `future`, also where there is no runtime.
+    pub(super) fn entered<F: Future>(&self, future: F) -> TokioContext<F> {
+        TokioContext::new(future, self.runtime.clone())
     }
 
     /// `future` for at most `limit`, also where there is no runtime.
@@ -181,7 +167,7 @@ impl Core {
                 Ok(released) => return Ok(released),
                 Err(error) => error,
             };
-            let is_refused = error.kind != BackendErrorKind::Transient;
+            let is_refused = error.kind != BackendErrorKind::Transient && Defence::Denials.is_on();
             may_be_done |= !is_refused;
             if let Some(reason) = self.validity.lost_reason() {
                 return Err(LockError::SessionLost { reason });

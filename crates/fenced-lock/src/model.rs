@@ -1,6 +1,6 @@
 //! A model of lock, fence, batch and retry, checked in every order in which things can happen.
 //!
-//! Two instances sell a stock of two to the buyers of three orders. Each step of somebody is an action
+//! Two instances sell a stock of two to the buyers of three orders. Each step is an action
 //! with the name of the code that takes it (in `state`); the checker tries every sequence of actions,
 //! and looks at the properties below in every state that it reaches: some 275,000, and 440,000 in two
 //! steps.

@@ -139,7 +139,8 @@ impl Mutex {
     /// # Errors
     /// [`LockError::Backend`].
     pub async fn queue(&self) -> Result<Vec<QueueEntry>, LockError> {
-        Ok(self.session.core.queue(&self.name).await?)
+        let core = &self.session.core;
+        Ok(core.entered(core.backend.queue(&self.name)).await?)
     }
 
     /// The holder, or the first who will be, of all processes. As far as the backend can tell without a
@@ -151,7 +152,8 @@ impl Mutex {
     /// # Errors
     /// [`LockError::Backend`].
     pub async fn probe(&self) -> Result<Option<QueueEntry>, LockError> {
-        Ok(self.session.core.backend.probe(&self.name).await?)
+        let core = &self.session.core;
+        Ok(core.entered(core.backend.probe(&self.name)).await?)
     }
 
     /// What this process sees of the queue without asking anybody: the claims, and the last tenures.

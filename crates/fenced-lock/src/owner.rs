@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Who holds a lock, for re-entry: whoever has the `Owner` may enter again what it holds.
+/// Who holds a lock, for re-entry: who has the `Owner` may enter again what it holds.
 ///
 /// An owner is explicit, never the thread or the task: two branches of one task would both be let
 /// in. Methods take it as `&mut`, so nested calls pass it on, and two futures that run at the same

@@ -10,7 +10,7 @@ use super::core::Core;
 use super::renewal::renew_until_lost;
 use super::{Backend, BackendError, BackendErrorKind, Lease, LockError, LostReason, Mutex};
 
-/// Longer TTLs are cut to this one: whoever waits behind a dead process waits so long.
+/// Longer TTLs are cut to this one: those behind a dead process wait so long.
 const MAX_TTL: Duration = Duration::from_hours(24);
 
 /// How a session behaves.

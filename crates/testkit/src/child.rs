@@ -216,7 +216,11 @@ impl Child {
             .is_ok_and(|line| line.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
     }
 
-    fn signal(&self, signal: Signal) -> io::Result<()> {
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
         // no id once it was waited for: the number may be somebody else's by then
         let pid = self.process.id().and_then(|pid| Pid::from_raw(pid.try_into().ok()?));
         let pid = pid.ok_or_else(|| io::Error::other("the process has ended"))?;

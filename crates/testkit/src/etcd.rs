@@ -177,7 +177,7 @@ impl PrivateEtcd {
         let mut seats = Vec::with_capacity(members);
         for _ in 0..members {
             let [port, peer_port] = free_ports().map_err(&system)?;
-            // also tells our member from one of somebody else that took the port before us
+            // also tells our member from a foreign one that took the port before us
             let name = format!("flash-sale-{}", uuid::Uuid::new_v4().simple());
             seats.push((name, port, format!("http://127.0.0.1:{peer_port}")));
         }
@@ -278,7 +278,7 @@ impl PrivateEtcd {
         format!("{endpoint} {certificates} --user \"{USER}:$(cat {password})\"")
     }
 
-    /// Gives [`USER`] another password: to the file first, so that whoever authenticates after the
+    /// Gives [`USER`] another password: to the file first, so that those who authenticate after the
     /// change finds it there.
     ///
     /// # Errors

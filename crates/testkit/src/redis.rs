@@ -271,7 +271,7 @@ impl PrivateRedis {
 
     async fn until_ready(&mut self) -> Result<(), ServerError> {
         let (port, url, keys) = (self.port, self.url(), self.keys.as_ref());
-        // the process id tells ours from one of somebody else that took the port before us
+        // the process id tells ours from a foreign one that took the port before us
         let ours = format!("process_id:{}\r\n", self.pid());
         until_ready("Redis", &mut self.child, START_TIMEOUT, async || {
             if keys.is_some() {

@@ -16,7 +16,7 @@ pub const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a server may take to end when asked to.
 pub(crate) const STOP_GRACE: Duration = Duration::from_secs(10);
 
-/// How many times a server is started on other ports if somebody took the first ones meanwhile.
+/// How many times a server is started on other ports if the first ones were taken meanwhile.
 pub(crate) const PORT_ATTEMPTS: usize = 5;
 
 /// How often a starting server is asked whether it is there.
@@ -83,7 +83,7 @@ impl ServerError {
         move |source| Self::System { name: name.to_owned(), source }
     }
 
-    /// Whether it ended because somebody else listens on its port.
+    /// Whether it ended because another program listens on its port.
     pub fn is_port_taken(&self) -> bool {
         matches!(self, Self::Ended { tail, .. } if tail.to_lowercase().contains("address already in use"))
     }

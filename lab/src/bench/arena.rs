@@ -14,7 +14,7 @@ use crate::demo::instance::{Instance, Shared};
 /// With hundreds of waiting orders, the slow contenders need more than the default to answer all.
 const WAIT_TIMEOUT: &str = "5m";
 
-/// How many times an instance is started if somebody took its port meanwhile.
+/// How many times an instance is started if its port was taken meanwhile.
 const PORT_ATTEMPTS: usize = 5;
 
 /// etcd and Redis, the same ones for everybody.

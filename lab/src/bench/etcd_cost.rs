@@ -19,7 +19,7 @@ pub(super) struct EtcdCost {
     pub(super) commit_and_notification: Spread,
 }
 
-/// Lets etcd forget what was deleted, as every etcd that somebody looks after does now and then.
+/// Lets etcd forget what was deleted, as every etcd that is looked after does now and then.
 /// Until then it walks over all claims that were ever made on a lock whenever it lists the queue: the
 /// later a load, the slower it would be.
 pub(super) async fn compact(endpoint: &str) -> Result<(), BenchError> {

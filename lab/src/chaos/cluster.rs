@@ -1,10 +1,12 @@
 //! Looking at etcd, and meddling with it, past the service.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{
     AlarmAction, AlarmOptions, AlarmType, CompactionOptions, GetOptions, SortOrder, SortTarget,
 };
+use fenced_lock::{EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
 use testkit::PrivateEtcd;
 use tokio::time::{sleep, timeout};
 
@@ -100,6 +102,13 @@ fn is_space(error: &etcd_client::Error) -> bool {
     error.to_string().contains("database space exceeded")
 }
 
+/// A session of the suite itself.
+pub(super) async fn session(endpoints: &[String]) -> Result<Session, ChaosError> {
+    let etcd = EtcdBackend::new(EtcdOptions::new(endpoints)).map_err(LockError::from)?;
+    let options = SessionOptions::new(Duration::from_secs(10)).label("chaos");
+    Ok(Session::open(Arc::new(etcd), options).await?)
+}
+
 /// Makes room, and ends the alarm.
 pub(super) async fn make_room(etcd: &PrivateEtcd) -> Result<(), ChaosError> {
     let mut client = etcd.root().await?;
@@ -111,7 +120,7 @@ pub(super) async fn make_room(etcd: &PrivateEtcd) -> Result<(), ChaosError> {
         _ => {}
     }
     client.defragment().await?;
-    // somebody who was refused just before may raise the alarm once more
+    // a request that was refused just before may raise the alarm once more
     for _ in 0..ALARM_ATTEMPTS {
         let mut options = AlarmOptions::new();
         options.with_member(status.header().map_or(0, etcd_client::ResponseHeader::member_id));

@@ -39,7 +39,7 @@ pub enum ChaosError {
     Etcd(#[source] Box<etcd_client::Error>),
     /// The lock could not be held.
     #[error("a lock beside the sale's could not be held")]
-    Lock(#[source] LockError),
+    Lock(#[from] LockError),
     /// Redis refused something that the fault needs.
     #[error("Redis did not do what the fault needs")]
     Redis(#[from] redis::RedisError),

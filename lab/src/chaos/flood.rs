@@ -2,12 +2,14 @@
 
 use std::io;
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt as _};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
+use uuid::Uuid;
 
 /// By then a silent connection must have been closed, on a machine with much to do: the instances are
 /// told to wait 2 s for a head.
@@ -43,6 +45,56 @@ pub(super) async fn buyers(port: u16, count: usize) -> io::Result<Vec<TcpStream>
         buyers.push(buyer);
     }
     Ok(buyers)
+}
+
+/// How many of them get no answer.
+pub(super) async fn unanswered(buyers: Vec<TcpStream>) -> usize {
+    let is_unanswered = async |mut buyer: TcpStream| {
+        let answer = timeout(TIMEOUT, buyer.read_exact(&mut [0; 12])).await;
+        !matches!(answer, Ok(Ok(_)))
+    };
+    let unanswered = buyers.into_iter().map(is_unanswered);
+    let unanswered = futures_util::future::join_all(unanswered).await;
+    unanswered.into_iter().filter(|unanswered| *unanswered).count()
+}
+
+/// Asks for this, and returns the connection on which the answer comes.
+async fn get(port: u16, path: &str) -> io::Result<TcpStream> {
+    let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nhost: flood\r\n\r\n");
+    connection.write_all(request.as_bytes()).await?;
+    Ok(connection)
+}
+
+/// Asks for the feed of an item that there is not, reads the beginning and leaves, so many at a time, again and
+/// again. Tells how often.
+pub(super) async fn feeds(port: u16, at_a_time: usize, lasts: Duration) -> u64 {
+    let opened = AtomicU64::new(0);
+    let comes_and_goes = async |_| loop {
+        // nobody has heard of it
+        if let Ok(mut feed) = get(port, &format!("/events?item={}", Uuid::new_v4())).await {
+            let _ = feed.read_exact(&mut [0; 200]).await;
+            opened.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let visitors = futures_util::future::join_all((0..at_a_time).map(comes_and_goes));
+    // they do not end by themselves
+    let _ = timeout(lasts, visitors).await;
+    opened.into_inner()
+}
+
+/// Asks for the queues of items that there are not, and resets each connection before the answer has come.
+/// Tells how many.
+pub(super) async fn aborted(port: u16, count: usize) -> u64 {
+    let asks_and_leaves = async |_| {
+        let connection = get(port, &format!("/lock?item={}", Uuid::new_v4())).await?;
+        // what is reset before it was read is no request
+        sleep(Duration::from_millis(20)).await;
+        connection.set_zero_linger()
+    };
+    let aborted = stream::iter(0..count).map(asks_and_leaves).buffer_unordered(AT_A_TIME);
+    let aborted = aborted.filter(|aborted| std::future::ready(aborted.is_ok())).count().await;
+    u64::try_from(aborted).unwrap_or(u64::MAX)
 }
 
 /// Opens connections, sends nothing, and expects all of them to be closed.

@@ -19,7 +19,7 @@ use super::row::{FIRST_CALM, LAST_CALM, LONGEST_CALM, Setup, TTL_FLAG, Trial};
 use crate::demo::DemoError;
 use crate::demo::instance::{Instance, Shared};
 
-/// How many times an instance is started if somebody took its port meanwhile.
+/// How many times an instance is started if its port was taken meanwhile.
 const PORT_ATTEMPTS: usize = 5;
 
 /// How long something may take that must come about, or the row cannot go on.

@@ -16,7 +16,7 @@ pub enum DemoError {
         /// The highest first port with which all of them have one.
         highest: u16,
     },
-    /// Somebody listens where an instance should.
+    /// Another program listens where an instance should.
     #[error("port {0} is taken: stop what listens there or choose another with --port")]
     PortTaken(u16),
     /// The system does not let us listen there.

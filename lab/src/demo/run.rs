@@ -18,7 +18,7 @@ use super::signals::{Ending, Signals};
 use super::stage::{End, RESTART_PAUSE, Stage};
 use super::verdict::explain;
 
-/// Short, so that whoever pauses or kills a holder sees soon what comes of it.
+/// Short, so that a viewer who pauses or kills a holder sees soon what comes of it.
 const LOCK_TTL: &str = "3s";
 
 /// How long a token of a secured etcd lives that is not used: etcd's default.

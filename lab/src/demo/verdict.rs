@@ -1,4 +1,4 @@
-//! What the load test's report means, for somebody who sees it for the first time.
+//! What the load test's report means, for a reader who sees it for the first time.
 
 use flash_sale::sale::LockMode;
 

@@ -57,7 +57,7 @@ fn address(text: &str) -> Result<Uri, &'static str> {
     plain.ok_or("an instance's address looks like http://127.0.0.1:8080, without a path")
 }
 
-/// Why watching has ended before somebody ended it.
+/// Why watching has ended by itself.
 #[derive(Debug, thiserror::Error)]
 enum WatchError {
     #[error(transparent)]

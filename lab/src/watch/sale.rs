@@ -96,8 +96,9 @@ impl Sale {
             .latency_ms
             .as_ref()
             .map(|Latency { p50, p99 }| format!("p50 {p50:.1} ms, p99 {p99:.1} ms"));
+        let errors = if refused == 1 { "error" } else { "errors" };
         let here = format!(
-            "{}: {waiting} waiting, {sold_out} told sold out and {refused} errors since its start",
+            "{}: {waiting} waiting, {sold_out} told sold out and {refused} {errors} since its start",
             plain(&self.instance)
         );
         vec![
@@ -227,7 +228,7 @@ pub(super) mod tests {
             ("lock", "8080 holds it for 1.5 s, token 7, lease 1f"),
             ("queue", "80?90"),
             ("rate", "15 orders/s (8080 15)"),
-            ("here", "8080: 3 waiting, 2 told sold out and 1 errors since its start"),
+            ("here", "8080: 3 waiting, 2 told sold out and 1 error since its start"),
             ("latency", "-"),
         ] {
             let line = lines.iter().find(|line| line.label == label).expect("it is always there");

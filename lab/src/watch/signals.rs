@@ -1,4 +1,4 @@
-//! What the terminal, or whoever started the program, tells it.
+//! Signals from the terminal, or from the process that started the program.
 
 use std::io;
 use std::time::Duration;
@@ -57,7 +57,7 @@ impl Signals {
     }
 }
 
-/// Stops this process until somebody has it go on, if there is a shell to do so: else it goes on by itself.
+/// Stops this process until it is told to go on, if there is a shell to do so: else it goes on by itself.
 pub(super) async fn suspend() -> io::Result<()> {
     // nothing here catches it, and unlike SIGSTOP it does not stop who has no shell to continue it
     kill_process(getpid(), Number::TTOU)?;

@@ -293,8 +293,7 @@ async fn dead_instance_is_reported() {
         assert_eq!(found.len(), 1, "{found:?}");
         kill_process(Pid::from_raw(found[0].0).unwrap(), Signal::KILL).unwrap();
         demo.until_it_says(&format!("instance {} has ended", demo.port)).await?;
-        let answer =
-            testkit::probe::http(hyper::Method::GET, demo.port + SECOND, "/readyz", "");
+        let answer = testkit::probe::http(hyper::Method::GET, demo.port + SECOND, "/readyz", "");
         assert_eq!(answer.await.unwrap().0, 200);
         demo.signal(Signal::INT);
         assert_eq!(demo.end().await?.code(), Some(0));

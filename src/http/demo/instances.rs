@@ -14,7 +14,7 @@ use super::caller::{Answer, Caller};
 use super::record::Status;
 use crate::http::problem::{Problem, ProblemType};
 
-/// How often the others are asked how they are, while somebody watches.
+/// How often the others are asked how they are, while the page is watched.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// How long an instance may take to answer another one.
@@ -103,7 +103,7 @@ impl Instances {
         )
     }
 
-    /// Whether it is time to ask them again; whoever is told so asks.
+    /// Whether it is time to ask them again; the caller then asks.
     pub(super) fn is_due(&self) -> bool {
         let mut others = self.others();
         let is_due = !others.is_asking

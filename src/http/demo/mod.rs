@@ -49,7 +49,7 @@ pub struct DemoAccess {
     pub port: u16,
     /// The addresses of all instances.
     pub instances: Vec<Uri>,
-    /// Whether somebody starts an instance again that was killed.
+    /// Whether an instance that was killed is started again.
     pub restarts: bool,
 }
 

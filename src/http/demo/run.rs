@@ -179,7 +179,7 @@ impl Demo {
         }
     }
 
-    /// Lets the other orders go once the victim has reached its fault: so that somebody is there to
+    /// Lets the other orders go once the victim has reached its fault: so that an instance is there to
     /// overtake it.
     async fn let_go(
         &self,

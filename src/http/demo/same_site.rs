@@ -10,7 +10,7 @@ use crate::http::problem::{Problem, ProblemType};
 /// - A `POST` must say that its body is JSON: a page of another site may send that only after asking, as it
 ///   must for any other method that changes something, and is not answered.
 /// - An `Origin` must be the address that was called.
-/// - That address is an IP, `localhost`, or one of the demo's, for which whoever started it vouches: any other
+/// - That address is an IP, `localhost`, or one of the demo's, for which the one who started it vouches: any other
 ///   name may be another site's that was made to point here.
 ///
 /// # Errors

@@ -41,7 +41,7 @@ pub(super) async fn count_lost(
 pub(super) fn judge(run: &Run, now: &Stock, lost: u64, stale_batches: u64) -> Verdict {
     let oversold = run.sold.saturating_sub(run.stock);
     let balanced = now.is_balanced();
-    // units that nobody got though somebody asked, and was told that there were none
+    // units that stayed unsold although an order was answered "sold out"
     let left =
         if run.failed == 0 { run.stock.min(run.requests).saturating_sub(run.sold) } else { 0 };
     let pass = oversold == 0 && lost == 0 && balanced && left == 0;

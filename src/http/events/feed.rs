@@ -21,21 +21,21 @@ use crate::sale::Sale;
 /// How often it looks: messages are at most ten a second.
 const TICK: Duration = Duration::from_millis(125);
 
-/// For how long it looks on when nobody watches any more: whoever comes back finds the history.
+/// For how long it looks on after the last watcher has gone: one that comes back finds the history.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// What all who watch one sale share.
 pub(super) struct Feed {
     book: Mutex<Book>,
     latest: watch::Sender<Change>,
-    /// The version and the text of the last snapshot that somebody asked for.
+    /// The version and the text of the last snapshot that was asked for.
     snapshot: Mutex<(u64, Bytes)>,
     started_ms: u64,
     /// Cancelled when nobody looks any more.
     pub(super) over: CancellationToken,
 }
 
-/// The feeds of the items that somebody watches.
+/// The feeds of the items that are watched.
 pub(super) type Feeds = Arc<Mutex<HashMap<Item, Arc<Feed>>>>;
 
 /// The latest change, written once for all. Version 0 is none yet.
@@ -165,7 +165,7 @@ impl Looker {
         }
     }
 
-    /// Whoever comes subscribes while the map is locked, so none of them is left with a feed that has
+    /// A watcher subscribes while the map is locked, so none of them is left with a feed that has
     /// ended.
     fn leave_if_alone(&self) -> bool {
         let mut feeds = open(&self.feeds);

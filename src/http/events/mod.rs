@@ -1,6 +1,6 @@
 //! `GET /events`: the sale as it goes, as server-sent events.
 //!
-//! One task looks at the sale for all who watch it at this instance, and only while somebody does
+//! One task looks at the sale for all watchers at this instance, and only while there are any
 //! (`feed`): at the store with one bounded command a tick (`reader`), over a connection that the sale does
 //! not use and at a rate that no number of items raises (`pace`); at the queue by the watch that the
 //! lock has anyway. What it knows is in the `book`; each message is written once for all. Who watches
@@ -39,13 +39,14 @@ use super::demo::Demo;
 use super::params;
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
+use crate::defence::Defence;
 use crate::inventory::Item;
 use crate::sale::Sale;
 
 /// How many may watch at one instance, unless told otherwise.
 pub const DEFAULT_WATCHERS: usize = 64;
 
-/// The feeds of the items that somebody watches.
+/// The feeds of the items that are watched.
 pub(super) struct Events {
     feeds: Feeds,
     places: Arc<Semaphore>,
@@ -84,7 +85,7 @@ impl Events {
         }
         // there are no more feeds than places: one that nobody watches makes room
         let alone = feeds.iter().find(|(_, feed)| feed.is_alone()).map(|(item, _)| item.clone());
-        if let Some(alone) = alone.filter(|_| feeds.len() >= self.most)
+        if let Some(alone) = alone.filter(|_| feeds.len() >= self.most && Defence::Limits.is_on())
             && let Some(feed) = feeds.remove(&alone)
         {
             feed.over.cancel();
@@ -121,7 +122,7 @@ pub(super) async fn events(
         let detail = format!("{} watch at this instance already, and no more may", events.most);
         Problem::new(ProblemType::TooManyWatchers, detail)
     })?;
-    if item != Item::DEFAULT && events.join(&item).is_none() {
+    if item != Item::DEFAULT && Defence::Limits.is_on() && events.join(&item).is_none() {
         events.pace.turn().await;
         app.sale.check_known(&item).await?;
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::feed::open;
+use crate::defence::Defence;
 
 /// The time between two looks: 500 a second, enough for the feeds of sixty items.
 const GAP: Duration = Duration::from_millis(2);
@@ -21,6 +22,9 @@ impl Pace {
 
     /// Waits for its turn. At most as many wait as there are feeds and watchers.
     pub(super) async fn turn(&self) {
+        if !Defence::Limits.is_on() {
+            return;
+        }
         let turn = {
             let mut next = open(&self.0);
             let turn = Instant::now().max(*next);

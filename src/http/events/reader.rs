@@ -11,7 +11,7 @@ use super::pace::Pace;
 use crate::inventory::{Followed, Glance, InventoryError, Item};
 use crate::sale::Sale;
 
-/// How long a look may take, with all that it asks: what comes later is of no use, and whoever watches takes a
+/// How long a look may take, with all that it asks: what comes later is of no use, and the watcher takes a
 /// longer silence for an instance that stands still.
 const TIMEOUT: Duration = Duration::from_secs(1);
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 /// Everything but the lists that grow.
 #[derive(Serialize)]
 pub(super) struct View<'a> {
-    /// Counts the sales seen since somebody watches.
+    /// Counts the sales seen since the first watcher came.
     pub(super) sale: u64,
     pub(super) instance: &'a str,
     pub(super) item: &'a str,

@@ -5,8 +5,10 @@
 //! requests go to one member for as long as it answers, and to the next one when it does not. Every
 //! request of this backend may be repeated, so it is repeated there.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use etcd_client::{Client, Error, GetOptions, GetResponse, Txn, TxnResponse};
@@ -16,6 +18,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::EtcdOptions;
 use super::failure::{asks_to_authenticate, backend_error, may_be_done, says_auth_is_off};
+use crate::chaos::Defence;
 use crate::{BackendError, BackendErrorKind};
 
 /// How often a client authenticates at the most. etcd makes each authentication cost time on purpose.
@@ -24,7 +27,7 @@ const AUTHENTICATE_EVERY: Duration = Duration::from_millis(250);
 /// How many requests may be under way at one member; further ones wait.
 const MOST_UNDER_WAY: usize = 256;
 
-/// How long a request stays under way at the most, whether or not its answer is waited for.
+/// How long a request stays under way at the most after its answer was not waited for any more.
 const LONGEST_UNDER_WAY: Duration = Duration::from_secs(30);
 
 /// The members, and the one that answered last.
@@ -51,6 +54,31 @@ pub(super) struct Answer<T> {
     pub(super) value: T,
     /// Whether another member may have carried the request out before.
     pub(super) may_be_second: bool,
+}
+
+/// A request that goes on in a task of `runtime` when it is dropped before its end.
+struct SeenThrough<'a, F: Future<Output: Send> + Send + 'static> {
+    request: Option<Pin<Box<F>>>,
+    runtime: &'a Handle,
+}
+
+impl<F: Future<Output: Send> + Send + 'static> Future for SeenThrough<'_, F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let request = self.request.as_mut().expect("it is not polled after its end");
+        let answer = ready!(request.as_mut().poll(context));
+        self.request = None;
+        Poll::Ready(answer)
+    }
+}
+
+impl<F: Future<Output: Send> + Send + 'static> Drop for SeenThrough<'_, F> {
+    fn drop(&mut self) {
+        if let Some(request) = self.request.take() {
+            self.runtime.spawn(async move { timeout(LONGEST_UNDER_WAY, request).await });
+        }
+    }
 }
 
 /// What a request was sent with.
@@ -83,31 +111,38 @@ impl Endpoints {
     /// timeout.
     pub(super) async fn ask<T: Send + 'static, F>(
         &self,
-        mut request: impl FnMut(Client) -> F,
+        request: impl Fn(Client) -> F,
     ) -> Result<Answer<T>, BackendError>
     where
         F: Future<Output = Result<T, Error>> + Send + 'static,
     {
-        let see_through = |sent: Sent, client| self.see_through(sent.member, request(client));
+        let request = &request;
+        let see_through =
+            |sent: Sent, client| self.see_through(sent.member, move || request(client));
         self.ask_within(self.options.request_timeout, see_through).await
     }
 
     /// Sees a request to its end, also when its answer is not waited for any more. Dropping it would
     /// reset its stream, and HTTP/2 ends a connection, which is everybody's, after a thousand answers
     /// to streams that were reset.
-    async fn see_through<T: Send + 'static>(
-        &self,
-        member: usize,
-        request: impl Future<Output = Result<T, Error>> + Send + 'static,
-    ) -> Result<T, Error> {
+    ///
+    /// A request is large, so it is made when there is a place for it.
+    async fn see_through<F>(&self, member: usize, request: impl FnOnce() -> F) -> F::Output
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        if !Defence::SeeThrough.is_on() {
+            return request().await;
+        }
         // nobody closes the semaphore
         let place = Arc::clone(&self.members[member].under_way).acquire_owned().await.ok();
-        let request = self.runtime.spawn(async move {
-            let answer = timeout(LONGEST_UNDER_WAY, request).await;
+        let request = request();
+        let request = Box::pin(async move {
+            let answer = request.await;
             drop(place);
-            answer.unwrap_or_else(|elapsed| Err(Error::Internal(elapsed.to_string())))
+            answer
         });
-        request.await.unwrap_or_else(|ended| Err(Error::Internal(ended.to_string())))
+        SeenThrough { request: Some(request), runtime: &self.runtime }.await
     }
 
     pub(super) async fn txn(&self, txn: &Txn) -> Result<Answer<TxnResponse>, BackendError> {

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::{SeenClaim, SeenTenure};
 
-/// How many tenures are kept: whoever looks a few times a second misses none.
+/// How many tenures are kept: a reader that looks a few times a second misses none.
 const KEPT: usize = 256;
 
 /// The last tenures of one lock.

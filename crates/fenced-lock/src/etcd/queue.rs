@@ -29,6 +29,9 @@ const MAX_EARLY: usize = 16_384;
 /// A key as etcd has it: other clients' keys need not be text.
 pub(super) type Key = Arc<[u8]>;
 
+/// A key, the revision at which it was created, and the lease that it hangs on.
+pub(super) type Listed = (Key, i64, i64);
+
 /// Who tells of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Watcher {
@@ -49,6 +52,16 @@ pub(super) struct KeyEvent {
     pub(super) mod_revision: i64,
     /// The revision at which the key was created; `None` if the event is its deletion.
     pub(super) created: Option<i64>,
+    /// The lease that the key hangs on.
+    pub(super) lease: i64,
+}
+
+/// A claim in the queue.
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    /// When it was first seen.
+    since: Instant,
+    lease: i64,
 }
 
 /// One of this process's claims.
@@ -70,9 +83,8 @@ struct Own {
 pub(super) struct NameQueue {
     prefix: String,
     watcher: Watcher,
-    /// When each claim was first seen. The key is there for foreign claims that were made in one
-    /// transaction, at one revision.
-    members: BTreeMap<(i64, Key), Instant>,
+    /// The key is there for foreign claims that were made in one transaction, at one revision.
+    members: BTreeMap<(i64, Key), Member>,
     revisions: HashMap<Key, i64>,
     /// `members` is complete as of this revision; 0: nothing is known.
     known_revision: i64,
@@ -171,16 +183,21 @@ impl NameQueue {
     }
 
     /// Forgets the claims on this lease, which have ended with it or will.
-    pub(super) fn remove_lease(&mut self, lease: &str) {
+    pub(super) fn remove_lease(&mut self, lease: i64) {
         for key in self.own_of(lease) {
             self.forget(&key);
         }
     }
 
     /// This process's claims on this lease.
-    pub(super) fn own_of(&self, lease: &str) -> Vec<Key> {
-        let begins = format!("{}{lease}-", self.prefix).into_bytes();
+    pub(super) fn own_of(&self, lease: i64) -> Vec<Key> {
+        let begins = self.begin_of(lease);
         self.own.keys().filter(|key| key.starts_with(&begins)).cloned().collect()
+    }
+
+    /// What the keys of claims on this lease begin with, if this library made them.
+    fn begin_of(&self, lease: i64) -> Vec<u8> {
+        format!("{}{lease:x}-", self.prefix).into_bytes()
     }
 
     /// The latest revision that this process knows to exist. No list that is asked for from now on
@@ -214,7 +231,10 @@ impl NameQueue {
             self.known_revision = self.known_revision.max(event.mod_revision);
             let waiter = self.first_waiter();
             match event.created {
-                Some(created) => self.insert(&event.key, created, Instant::now()),
+                Some(created) => {
+                    let member = Member { since: Instant::now(), lease: event.lease };
+                    self.insert(&event.key, created, member);
+                }
                 None => self.remove(&event.key),
             }
             self.note_first(waiter);
@@ -229,7 +249,7 @@ impl NameQueue {
     /// Takes a list of all keys under the prefix, complete as of `revision`, that was asked for when
     /// [`latest_revision`](Self::latest_revision) was `latest`. `false` if another one is needed.
     #[must_use]
-    pub(super) fn load(&mut self, keys: &[(Key, i64)], revision: i64, latest: i64) -> bool {
+    pub(super) fn load(&mut self, keys: &[Listed], revision: i64, latest: i64) -> bool {
         if self.early.is_some() && revision < self.dropped {
             return false;
         }
@@ -246,11 +266,11 @@ impl NameQueue {
         let waiter = self.first_waiter();
         let before = std::mem::take(&mut self.members);
         self.revisions.clear();
-        for (key, created) in keys {
+        for (key, created, lease) in keys {
             if keys::is_claim(key, &self.prefix) {
                 let known = before.get(&(*created, Arc::clone(key)));
-                let since = known.copied().unwrap_or_else(Instant::now);
-                self.insert(key, *created, since);
+                let since = known.map_or_else(Instant::now, |member| member.since);
+                self.insert(key, *created, Member { since, lease: *lease });
             }
         }
         shrink(&mut self.revisions);
@@ -302,10 +322,12 @@ impl NameQueue {
     /// Whether it is the key of a claim that this process made (its lease is one of ours) but does not
     /// know: a request that was given up and carried out all the same. It would block the lock for as
     /// long as the session lives.
-    pub(super) fn is_orphan(&self, key: &[u8], is_own_lease: impl Fn(&str) -> bool) -> bool {
-        let rest = key.get(self.prefix.len()..).and_then(|rest| std::str::from_utf8(rest).ok());
-        let lease = rest.and_then(|rest| rest.split_once('-')).map(|(lease, _)| lease);
-        lease.is_some_and(is_own_lease)
+    pub(super) fn is_orphan(&self, key: &[u8], is_own_lease: impl Fn(i64) -> bool) -> bool {
+        let lease = key.get(self.prefix.len()..).and_then(|rest| rest.split(|b| *b == b'-').next());
+        let lease = lease.and_then(|lease| std::str::from_utf8(lease).ok());
+        let lease = lease.and_then(|lease| i64::from_str_radix(lease, 16).ok());
+        // strictly as this library writes it
+        lease.is_some_and(|lease| is_own_lease(lease) && key.starts_with(&self.begin_of(lease)))
             && !self.own.contains_key(key)
             && self.revisions.contains_key(key)
     }
@@ -350,16 +372,16 @@ impl NameQueue {
         self.own.is_empty() && !is_asked && self.last_used.elapsed() >= LINGER
     }
 
-    /// What the watch has told, for somebody who only looks. The queue is watched for a while from now.
+    /// What the watch has told, for a caller that only looks. The queue is watched for a while from now.
     pub(super) fn sighting(&mut self) -> Sighting {
         self.last_used = Instant::now();
         let holder = self.history.holder();
-        let claim = |((revision, key), since): (&(i64, Key), &Instant)| SeenClaim {
+        let claim = |((revision, _), member): (&(i64, Key), &Member)| SeenClaim {
             revision: *revision,
-            lease: lease_of(key, &self.prefix),
+            lease: member.lease,
             since: holder
                 .filter(|holder| holder.revision == *revision)
-                .map_or(*since, |holder| holder.since),
+                .map_or(member.since, |holder| holder.since),
         };
         Sighting {
             is_current: self.is_current(),
@@ -368,23 +390,27 @@ impl NameQueue {
         }
     }
 
-    /// Since when somebody waits behind the first claim.
+    /// Since when a claim waits behind the first one.
     fn first_waiter(&self) -> Option<Instant> {
-        self.members.values().nth(1).copied()
+        self.members.values().nth(1).map(|member| member.since)
     }
 
     /// Tells the history who is first now; `waiter` waited before the change.
     fn note_first(&mut self, waiter: Option<Instant>) {
         let first = self.members.first_key_value();
-        let first = first.map(|((revision, key), _)| (*revision, lease_of(key, &self.prefix)));
+        let first = first.map(|((revision, _), member)| (*revision, member.lease));
         self.history.first_is(first, waiter);
     }
 
-    fn insert(&mut self, key: &Key, created: i64, since: Instant) {
+    fn insert(&mut self, key: &Key, created: i64, mut member: Member) {
         if let Some(earlier) = self.revisions.insert(Arc::clone(key), created) {
-            self.members.remove(&(earlier, Arc::clone(key)));
+            let known = self.members.remove(&(earlier, Arc::clone(key)));
+            // one that was only put on another lease waits as long as before
+            if let Some(known) = known.filter(|_| earlier == created) {
+                member.since = known.since;
+            }
         }
-        self.members.insert((created, Arc::clone(key)), since);
+        self.members.insert((created, Arc::clone(key)), member);
     }
 
     fn remove(&mut self, key: &[u8]) {
@@ -409,7 +435,7 @@ impl NameQueue {
         }
     }
 
-    /// Whoever is first now may be one of ours.
+    /// The first claim may now be one of ours.
     fn settle_first(&self) {
         if let Some(((_, key), _)) = self.members.first_key_value() {
             self.settle(key);
@@ -433,13 +459,6 @@ pub(super) fn shrink<K: Eq + Hash, V>(map: &mut HashMap<K, V>) {
     }
 }
 
-/// The lease that a claim hangs on, which its key begins with; 0 if it does not.
-fn lease_of(key: &[u8], prefix: &str) -> i64 {
-    let lease = key.get(prefix.len()..).and_then(|rest| rest.split(|b| *b == b'-').next());
-    let lease = lease.and_then(|lease| std::str::from_utf8(lease).ok());
-    lease.and_then(|lease| i64::from_str_radix(lease, 16).ok()).unwrap_or(0)
-}
-
 fn set(flag: &watch::Sender<bool>, to: bool) {
     flag.send_if_modified(|flag| std::mem::replace(flag, to) != to);
 }
@@ -458,15 +477,17 @@ mod tests {
     use super::*;
 
     fn put(key: &str, revision: i64) -> KeyEvent {
-        KeyEvent { key: key.as_bytes().into(), mod_revision: revision, created: Some(revision) }
+        let key = key.as_bytes().into();
+        KeyEvent { key, mod_revision: revision, created: Some(revision), lease: 1 }
     }
 
     fn delete(key: &str, revision: i64) -> KeyEvent {
-        KeyEvent { key: key.as_bytes().into(), mod_revision: revision, created: None }
+        let key = key.as_bytes().into();
+        KeyEvent { key, mod_revision: revision, created: None, lease: 0 }
     }
 
     fn load(queue: &mut NameQueue, keys: &[(&str, i64)], revision: i64, latest: i64) -> bool {
-        let keys: Vec<_> = keys.iter().map(|(key, at)| (key.as_bytes().into(), *at)).collect();
+        let keys: Vec<_> = keys.iter().map(|(key, at)| (key.as_bytes().into(), *at, 1)).collect();
         queue.load(&keys, revision, latest)
     }
 
@@ -521,7 +542,8 @@ mod tests {
         queue.apply(vec![delete("a/9-1", 8)]);
         assert!(load(&mut queue, &[("a/9-1", 5)], 6, 6));
         assert_eq!(*status.borrow(), ClaimStatus::Granted);
-        assert!(!is_contended(&queue));
+        queue.apply(vec![put("a/9-2", 9)]);
+        assert!(is_contended(&queue), "the claim is still the first");
     }
 
     /// Goal: keys of a lock `a/b` neither block nor count in `a`.
@@ -565,9 +587,12 @@ mod tests {
     #[tokio::test]
     async fn orphans_are_found() {
         let (mut queue, _status) = waiting();
-        queue.apply(vec![put("a/1-2", 9), put("a/2-1", 10), put("a/1", 11)]);
-        let is_orphan = |key: &str| queue.is_orphan(key.as_bytes(), |lease| lease == "1");
-        assert_eq!(["a/1-1", "a/1-2", "a/2-1"].map(is_orphan), [false, true, false]);
+        let others = ["a/2-1", "a/1", "a/01-3", "a/+1-3"];
+        queue.apply(others.map(|key| put(key, 9)).into());
+        queue.apply(vec![put("a/1-2", 10)]);
+        let is_orphan = |key: &str| queue.is_orphan(key.as_bytes(), |lease| lease == 1);
+        assert_eq!(["a/1-1", "a/1-2"].map(is_orphan), [false, true]);
+        assert_eq!(others.map(is_orphan), [false; 4]);
     }
 
     /// Goal: when a release makes room for another claim of ours, no event is waited for; but only what
@@ -601,14 +626,27 @@ mod tests {
         assert_eq!(*status.borrow(), ClaimStatus::Gone);
     }
 
+    /// Goal: a claim that goes over to another lease is seen on that one, and waits as long as before.
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_is_seen_on_the_lease_that_it_hangs_on() {
+        let (mut queue, _status) = waiting();
+        let before = queue.sighting().queue[1];
+        tokio::time::advance(LINGER).await;
+        queue.apply(vec![KeyEvent { created: Some(7), lease: 2, ..put("a/1-1", 9) }]);
+        assert_eq!(queue.sighting().queue[1], SeenClaim { lease: 2, ..before });
+        assert!(queue.load(&[(Arc::from(&b"a/1-1"[..]), 7, 3)], 10, 7));
+        assert_eq!(queue.sighting().queue[0].lease, 3);
+    }
+
     /// Goal: nothing is kept of a lease that has ended.
     #[tokio::test]
     async fn claims_go_with_their_lease() {
         let (mut queue, status) = waiting();
-        queue.remove_lease("1");
+        queue.remove_lease(1);
         assert_eq!(*status.borrow(), ClaimStatus::Gone);
         assert!(!queue.is_used());
     }
+
     /// Goal: while events may be missing, nothing is concluded from what was known before: after the
     /// gap there may be another cluster, whose revisions begin anew.
     #[tokio::test]
@@ -646,11 +684,11 @@ mod tests {
         let mut queue = NameQueue::new("a");
         let status = queue.expect("a/1-1");
         let foreign: Key = Arc::from(&b"a/\xff\xfe"[..]);
-        assert!(queue.load(&[(Arc::clone(&foreign), 5)], 6, 0));
+        assert!(queue.load(&[(Arc::clone(&foreign), 5, 0)], 6, 0));
         queue.enqueued("a/1-1", 7, false);
         queue.apply(vec![put("a/1-1", 7)]);
         assert_eq!(*status.borrow(), ClaimStatus::Waiting);
-        queue.apply(vec![KeyEvent { key: foreign, mod_revision: 8, created: None }]);
+        queue.apply(vec![KeyEvent { key: foreign, mod_revision: 8, created: None, lease: 0 }]);
         assert_eq!(*status.borrow(), ClaimStatus::Granted);
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -16,14 +17,14 @@ pub(super) struct Queues {
 #[derive(Debug, Default)]
 struct State {
     by_name: HashMap<Arc<str>, NameQueue>,
-    /// Their ids in hexadecimal, as in the keys.
-    leases: HashMap<String, KeptBy>,
+    leases: HashMap<i64, KeptBy>,
 }
 
 /// The lease on which the claims of a session hang: its own, or one that took its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KeptBy {
     pub(super) lease: i64,
+    pub(super) ttl: Duration,
     /// Whether all claims of the session hang on it by now.
     pub(super) has_all: bool,
 }
@@ -92,25 +93,25 @@ impl Queues {
         chosen
     }
 
-    pub(super) fn add_lease(&self, id: i64) {
-        self.set_kept_by(id, KeptBy { lease: id, has_all: true });
+    pub(super) fn add_lease(&self, id: i64, ttl: Duration) {
+        self.set_kept_by(id, KeptBy { lease: id, ttl, has_all: true });
     }
 
     pub(super) fn set_kept_by(&self, id: i64, kept_by: KeptBy) {
-        self.state().leases.insert(format!("{id:x}"), kept_by);
+        self.state().leases.insert(id, kept_by);
     }
 
     /// On which lease the claims of the lease `id` hang.
     pub(super) fn kept_by(&self, id: i64) -> KeptBy {
-        let known = self.state().leases.get(&format!("{id:x}")).copied();
-        known.unwrap_or(KeptBy { lease: id, has_all: true })
+        let known = self.state().leases.get(&id).copied();
+        known.unwrap_or(KeptBy { lease: id, ttl: Duration::ZERO, has_all: true })
     }
 
     /// This process's claims of the lease `id`: their locks' names and their keys.
     pub(super) fn own_of(&self, id: i64) -> Vec<(Arc<str>, Key)> {
-        let (state, lease) = (self.state(), format!("{id:x}"));
+        let state = self.state();
         let of_queue = |(name, queue): (&Arc<str>, &NameQueue)| {
-            let own = queue.own_of(&lease).into_iter();
+            let own = queue.own_of(id).into_iter();
             own.map(|key| (Arc::clone(name), key)).collect::<Vec<_>>()
         };
         state.by_name.iter().flat_map(of_queue).collect()
@@ -119,10 +120,9 @@ impl Queues {
     /// Forgets a lease and all claims on it, which are gone or will be.
     pub(super) fn remove_lease(&self, id: i64) {
         let mut state = self.state();
-        let lease = format!("{id:x}");
-        state.leases.remove(&lease);
+        state.leases.remove(&id);
         for queue in state.by_name.values_mut() {
-            queue.remove_lease(&lease);
+            queue.remove_lease(id);
         }
     }
 
@@ -131,7 +131,7 @@ impl Queues {
     pub(super) fn orphans(&self, name: &str, mut keys: Vec<Key>) -> Vec<Key> {
         let state = self.state();
         let Some(queue) = state.by_name.get(name) else { return Vec::new() };
-        keys.retain(|key| queue.is_orphan(key, |lease| state.leases.contains_key(lease)));
+        keys.retain(|key| queue.is_orphan(key, |lease| state.leases.contains_key(&lease)));
         keys
     }
 }

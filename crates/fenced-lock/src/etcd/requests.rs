@@ -14,6 +14,7 @@ use super::queue::Key;
 use super::queues::KeptBy;
 use super::ranges::{Ranges, first_of, list, member, whole_first_of};
 use super::{EtcdBackend, keys, token};
+use crate::chaos::Defence;
 use crate::{
     BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, Place, QueueEntry,
     Released,
@@ -61,7 +62,7 @@ impl EtcdBackend {
         self.check_user().await?;
         let (granted, ttl) = self.ask_for_lease(ttl).await?;
         let header = granted.header().ok_or_else(|| malformed("an answer without a header"))?;
-        self.queues.add_lease(granted.id());
+        self.queues.add_lease(granted.id(), ttl);
         Ok(Lease { id: granted.id(), ttl, cluster: ClusterId(header.cluster_id()) })
     }
 
@@ -88,10 +89,8 @@ impl EtcdBackend {
         let lives_for = match self.keep_alives.renew(&self.endpoints, renewed).await {
             Err(error) if is_refused_with(&error, code::PERMISSION_DENIED) => {
                 tracing::warn!(lease = lease.id, "may not renew a lease: taking another one");
-                let (granted, ttl) = self.ask_for_lease(lease.ttl).await?;
-                kept_by = KeptBy { lease: granted.id(), has_all: false };
-                self.queues.set_kept_by(lease.id, kept_by);
-                ttl
+                kept_by = self.replace_lease(lease.id, kept_by).await?;
+                kept_by.ttl
             }
             renewed => renewed?,
         };
@@ -102,6 +101,39 @@ impl EtcdBackend {
             self.queues.set_kept_by(lease.id, KeptBy { has_all: true, ..kept_by });
         }
         Ok(lives_for)
+    }
+
+    /// Has another lease keep the claims of the session with the lease `id` instead of `old`.
+    async fn replace_lease(&self, id: i64, old: KeptBy) -> Result<KeptBy, BackendError> {
+        let _turn = self.replacing.lock().await;
+        if self.queues.kept_by(id).lease != old.lease {
+            let what = "another lease has taken the place of this one";
+            return Err(BackendError::new(BackendErrorKind::Transient, what));
+        }
+        let (granted, ttl) = self.ask_for_lease(old.ttl).await?;
+        let kept_by = KeptBy { lease: granted.id(), ttl, has_all: false };
+        self.queues.set_kept_by(id, kept_by);
+        Ok(kept_by)
+    }
+
+    /// Asks for a claim; once more, on another lease, if etcd refused it for the sake of the lease alone: see
+    /// [`renew_lease`](Self::renew_lease), which then has the other claims follow.
+    pub(super) async fn on_some_lease<T, F: Future<Output = Result<T, BackendError>>>(
+        &self,
+        claim: &Claim,
+        ask: impl Fn() -> F,
+    ) -> Result<T, BackendError> {
+        let kept_by = self.queues.kept_by(claim.lease);
+        match ask().await {
+            Err(error) if is_refused_with(&error, code::PERMISSION_DENIED) => {
+                if self.endpoints.txn(&probe(&claim.name, &claim.key())).await.is_err() {
+                    return Err(error);
+                }
+                self.replace_lease(claim.lease, kept_by).await?;
+                ask().await
+            }
+            answer => answer,
+        }
     }
 
     /// Has a claim hang on this lease, if it is there. One that the user may not write is given up.
@@ -329,7 +361,7 @@ impl EtcdBackend {
         });
         Ok(match response.succeeded() {
             true => Released::Done,
-            false if may_be_second => Released::Unknown,
+            false if may_be_second && Defence::UnknownRelease.is_on() => Released::Unknown,
             false => Released::Gone,
         })
     }
@@ -342,14 +374,10 @@ impl EtcdBackend {
         claims.map(|kv| entry(&header, kv)).collect()
     }
 
-    /// Reads the first key of the queue, in a transaction that would put one if a condition held that never
-    /// does: etcd refuses it where it would refuse a claim, for want of permission or of space.
+    /// Reads the first key of the queue, where a claim would not be refused.
     pub(super) async fn probe_queue(&self, name: &str) -> Result<Option<QueueEntry>, BackendError> {
         let prefix = keys::prefix(name);
-        let never = Compare::create_revision(prefix.as_str(), CompareOp::Less, 0);
-        let put = TxnOp::put(prefix.as_str(), "", None);
-        let txn = Txn::new().when([never]).and_then([put]).or_else([whole_first_of(name)]);
-        let response = self.endpoints.txn(&txn).await?.value;
+        let response = self.endpoints.txn(&probe(name, &prefix)).await?.value;
         let header = response.header().ok_or_else(|| malformed("an answer without a header"))?;
         match Ranges::of(&response).last() {
             Some(kv) if keys::is_claim(kv.key(), &prefix) => entry(header, kv).map(Some),
@@ -358,6 +386,13 @@ impl EtcdBackend {
             None => Ok(None),
         }
     }
+}
+
+/// Reads the first key of the queue, in a transaction that would put `key` if a condition held that never
+/// does: etcd refuses it where it would refuse a claim, for want of permission or of space.
+fn probe(name: &str, key: &str) -> Txn {
+    let never = Compare::create_revision(key, CompareOp::Less, 0);
+    Txn::new().when([never]).and_then([TxnOp::put(key, "", None)]).or_else([whole_first_of(name)])
 }
 
 fn put(claim: &Claim, key: &str, lease: i64) -> TxnOp {

@@ -12,14 +12,16 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use etcd_client::{Compare, CompareOp, Event, EventType, GetOptions, Txn, TxnOp, WatchResponse};
+use etcd_client::{
+    Compare, CompareOp, Event, EventType, GetOptions, KeyValue, Txn, TxnOp, WatchResponse,
+};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
 use super::endpoints::Endpoints;
 use super::failure::{code, is_refused_with};
-use super::queue::{Key, KeyEvent, NameQueue, Watcher};
+use super::queue::{Key, KeyEvent, Listed, NameQueue, Watcher};
 use super::queues::Queues;
 use super::ranges::{list, member};
 use super::watch_stream::WatchedStream;
@@ -86,7 +88,7 @@ struct Read {
     /// What was known to exist then.
     latest_revision: i64,
     /// The keys, and the revision as of which they are complete.
-    result: Result<(Vec<(Key, i64)>, i64), BackendError>,
+    result: Result<(Vec<Listed>, i64), BackendError>,
 }
 
 impl StandingWatch {
@@ -198,9 +200,11 @@ impl StandingWatch {
         let Some((watcher, latest_revision)) = asked.flatten() else { return };
         let endpoints = Arc::clone(&self.endpoints);
         self.tasks.spawn(async move {
-            let listed = list(&endpoints, &name, &GetOptions::new().with_keys_only()).await;
+            // with the values: 3.7 leaves out the leases as well
+            let listed = list(&endpoints, &name, &GetOptions::new()).await;
+            let claim = |kv: &KeyValue| (kv.key().into(), kv.create_revision(), kv.lease());
             let result =
-                listed.map(|(header, kvs)| (kvs.iter().map(member).collect(), header.revision()));
+                listed.map(|(header, kvs)| (kvs.iter().map(claim).collect(), header.revision()));
             Done::Read(Read { name, watcher, latest_revision, result })
         });
     }
@@ -295,7 +299,8 @@ impl StandingWatch {
         match (result, watcher) {
             (Ok(_), Watcher::Refused(refused_on)) => {
                 if let Some(newest) = self.streams.last_mut() {
-                    newest.is_stale |= newest.number == refused_on;
+                    let is_refused = newest.number == refused_on;
+                    newest.is_stale |= is_refused && Defence::Reauthentication.is_on();
                 }
                 self.set_unwatched(name);
             }
@@ -305,7 +310,7 @@ impl StandingWatch {
                     self.to_read.push_back(name);
                     return;
                 }
-                self.remove_orphans(&name, keys.into_iter().map(|(key, _)| key).collect());
+                self.remove_orphans(&name, keys.into_iter().map(|(key, ..)| key).collect());
             }
             // asked for again at the pace of what is read in case of need
             (Err(error), _) if is_refused_with(&error, code::PERMISSION_DENIED) => {
@@ -404,5 +409,5 @@ fn key_event(event: &Event) -> Option<KeyEvent> {
         EventType::Put => Some(create_revision),
         EventType::Delete => None,
     };
-    Some(KeyEvent { key, mod_revision: kv.mod_revision(), created })
+    Some(KeyEvent { key, mod_revision: kv.mod_revision(), created, lease: kv.lease() })
 }

@@ -256,6 +256,7 @@ fn no_runtime_is_needed() {
         let mutex = session.mutex(&lab.name()).unwrap();
         let guard = mutex.lock_timeout(TTL).await.unwrap();
         assert_eq!(guard.run(mutex.queue()).await.unwrap().unwrap().len(), 1);
+        assert!(mutex.probe().await.unwrap().is_some());
         let second = mutex.lock_timeout(Duration::from_millis(50)).await;
         assert!(matches!(second, Err(LockError::Timeout { .. })), "{second:?}");
         guard.hand_over().await.unwrap().unlock().await.unwrap();

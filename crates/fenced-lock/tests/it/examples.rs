@@ -17,7 +17,11 @@ async fn output_of(example: &str) -> String {
     run.env("FILE", directory.path().join("file")).stdin(Stdio::null()).kill_on_drop(true);
     let output = within("the example ends", run.output()).await.unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{example}: {text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{example}: {text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     text
 }
 

@@ -8,11 +8,11 @@ use tokio::time::sleep;
 
 use crate::chaos::error::ChaosError;
 use crate::chaos::flood;
-use crate::chaos::row::{Control, LoadPlan, Row, Setup, Trial};
+use crate::chaos::row::{Control, LoadPlan, Play, Row, Setup, Trial};
 use crate::chaos::scene::Scene;
 
 pub(super) fn rows() -> Vec<Row> {
-    vec![answer_swallowed(), client_gone(), flooded()]
+    vec![answer_swallowed(), client_gone(), flooded(), feeds_opened(), requests_aborted()]
 }
 
 fn answer_swallowed() -> Row {
@@ -106,6 +106,39 @@ fn flooded() -> Row {
     }
 }
 
+fn feeds_opened() -> Row {
+    let play: Play = |scene| open_feeds(scene).boxed_local();
+    Row {
+        name: "feeds-opened",
+        fault: "16 clients open feeds of made-up items and close them",
+        ..harmless(play, &["--without", "limits"], Duration::from_secs(1), "feeds opened")
+    }
+}
+
+fn requests_aborted() -> Row {
+    let play: Play = |scene| abort_requests(scene).boxed_local();
+    Row {
+        name: "requests-aborted",
+        fault: "20,000 looks at queues of made-up items are aborted at once",
+        ..harmless(play, &["--without", "see-through"], Duration::from_secs(2), "requests aborted")
+    }
+}
+
+/// Clients from whom the sale must not suffer. Without the bounds, it does not go on in time.
+fn harmless(
+    play: Play,
+    without: &'static [&'static str; 2],
+    goes_on_within: Duration,
+    proof: &'static str,
+) -> Row {
+    let round = Duration::from_secs(6);
+    let trial = Trial { setup: Setup::USUAL, play, round, goes_on_within, tolerates: &[], proof };
+    let setup = Setup { flags: without, ..Setup::USUAL };
+    let control = Trial { setup, ..trial.clone() };
+    let controls = vec![Control { without: without[1], trial: control, breaks: &["I5", "lease"] }];
+    Row { name: "", fault: "", controls, trial, rounds: 3, alone: true }
+}
+
 /// Some answers at a time, of one instance or of all of them.
 async fn swallow_answers(scene: &mut Scene) -> Result<(), ChaosError> {
     while scene.next_round().await {
@@ -163,6 +196,30 @@ async fn flood_instances(scene: &mut Scene) -> Result<(), ChaosError> {
         for sentence in silent.harm.into_iter().chain(deaf).chain(headers).chain(body) {
             scene.evidence.complain("limits", sentence);
         }
+    }
+    Ok(())
+}
+
+/// At one instance, again and again.
+async fn open_feeds(scene: &mut Scene) -> Result<(), ChaosError> {
+    while scene.next_round().await {
+        let port = scene.sites[scene.random.below(scene.sites.len())].instance.port;
+        let opened = flood::feeds(port, 16, Duration::from_secs(5)).await;
+        scene.evidence.saw("feeds opened", opened);
+    }
+    Ok(())
+}
+
+/// At one instance. The lock of the sale and these looks share a connection to etcd.
+async fn abort_requests(scene: &mut Scene) -> Result<(), ChaosError> {
+    while scene.next_round().await {
+        let port = scene.sites[scene.random.below(scene.sites.len())].instance.port;
+        let aborted = flood::aborted(port, 20_000).await;
+        scene.evidence.saw("requests aborted", aborted);
+    }
+    let lost = scene.counter("flash_sale_lost_sessions_total").await;
+    if lost > 0 {
+        scene.evidence.complain("lease", format!("{lost} lock sessions were lost"));
     }
     Ok(())
 }

@@ -1,13 +1,12 @@
 //! Names that are the same, or begin with one another.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
 use futures_util::FutureExt as _;
 use testkit::LOCK_NAME;
 use tokio::time::sleep;
 
+use crate::chaos::cluster;
 use crate::chaos::error::ChaosError;
 use crate::chaos::row::{Control, LoadPlan, Row, Setup, Trial};
 use crate::chaos::scene::Scene;
@@ -90,22 +89,15 @@ async fn look_on(scene: &mut Scene) -> Result<(), ChaosError> {
 
 /// One after the other.
 async fn hold_others(scene: &mut Scene) -> Result<(), ChaosError> {
-    let session = session(&scene.member().endpoint()).await;
-    let session = session.map_err(ChaosError::Lock)?;
+    let session = cluster::session(&[scene.member().endpoint()]).await?;
     while scene.next_round().await {
         for name in ["a-b", "a/y"] {
-            let mutex = session.mutex(&format!("{LOCK_NAME}:{name}")).map_err(ChaosError::Lock)?;
-            let guard = mutex.lock().await.map_err(ChaosError::Lock)?;
+            let mutex = session.mutex(&format!("{LOCK_NAME}:{name}"))?;
+            let guard = mutex.lock().await?;
             sleep(HELD).await;
-            guard.unlock().await.map_err(ChaosError::Lock)?;
+            guard.unlock().await?;
             scene.evidence.saw("locks with longer names held", 1);
         }
     }
-    session.close().await.map_err(ChaosError::Lock)
-}
-
-async fn session(endpoint: &str) -> Result<Session, LockError> {
-    let etcd = EtcdBackend::new(EtcdOptions::new([endpoint]))?;
-    let options = SessionOptions::new(Duration::from_secs(10)).label("chaos");
-    Session::open(Arc::new(etcd), options).await
+    Ok(session.close().await?)
 }

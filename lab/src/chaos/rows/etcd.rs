@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use fenced_lock::chaos::Defence;
 use futures_util::FutureExt as _;
 use hyper::Method;
-use testkit::{Proxy, probe};
+use testkit::{LOCK_NAME, Proxy, Way, probe};
 use tokio::time::{Instant, sleep};
 
 use crate::chaos::cluster;
@@ -13,7 +14,7 @@ use crate::chaos::row::{Control, LoadPlan, Row, Setup, TTL, Trial};
 use crate::chaos::scene::Scene;
 
 pub(super) fn rows() -> Vec<Row> {
-    vec![leader_lost(), restarted(), compacted(), out_of_space()]
+    vec![leader_lost(), restarted(), compacted(), out_of_space(), release_unanswered()]
 }
 
 /// A member is away for longer than the sale may pause.
@@ -132,6 +133,34 @@ fn out_of_space() -> Row {
     }
 }
 
+fn release_unanswered() -> Row {
+    let setup = Setup { etcd_members: 3, etcd_proxies: true, ..Setup::USUAL };
+    let trial = Trial {
+        setup,
+        play: |scene| lose_answers(scene).boxed_local(),
+        round: Duration::from_secs(3),
+        // the fault stops nobody: what is left is a machine with much to do
+        goes_on_within: Duration::from_secs(1),
+        tolerates: &[],
+        proof: "releases without an answer",
+    };
+    Row {
+        name: "release-unanswered",
+        fault: "a member of etcd releases the lock, its answer is lost, and another one is asked",
+        controls: vec![Control {
+            without: "unknown-release",
+            trial: Trial {
+                setup: Setup { flags: &["--without", "unknown-release"], ..setup },
+                ..trial.clone()
+            },
+            breaks: &["false loss"],
+        }],
+        trial,
+        rounds: 3,
+        alone: false,
+    }
+}
+
 /// SIGKILL and SIGSTOP in turn.
 async fn lose_leader(scene: &mut Scene) -> Result<(), ChaosError> {
     let mut kills = scene.random.below(2) == 0;
@@ -199,6 +228,33 @@ async fn compact(scene: &mut Scene) -> Result<(), ChaosError> {
         }
         scene.evidence.outage(BREAK);
     }
+    Ok(())
+}
+
+/// The suite takes turns with the instances, which do not wait for the end of a release. Answers to them
+/// are lost as well.
+async fn lose_answers(scene: &mut Scene) -> Result<(), ChaosError> {
+    // also for the suite's own release; no other row has one whose answer is lost
+    Defence::UnknownRelease.set(!scene.setup.flags.contains(&"unknown-release"));
+    while scene.next_round().await {
+        let proxy = Proxy::to(scene.etcd[0].port()).await;
+        let proxy = proxy.map_err(ChaosError::system("a proxy has no port"))?;
+        let session = cluster::session(&[proxy.url(), scene.etcd[1].endpoint()]).await?;
+        let mutex = session.mutex(LOCK_NAME)?;
+        let guard = mutex.lock().await?;
+        proxy.hold(Way::Back);
+        let released = guard.unlock().await;
+        scene.evidence.saw("releases without an answer", 1);
+        if let Err(error) = released {
+            scene.evidence.complain("false loss", format!("after a release: {error}"));
+        }
+        session.close().await?;
+        let site = &scene.sites[scene.random.below(scene.sites.len())];
+        site.etcd_proxies.iter().for_each(|proxy| proxy.swallow(1));
+    }
+    let proxies = scene.sites.iter().flat_map(|site| &site.etcd_proxies);
+    let swallowed = proxies.map(Proxy::swallowed_answers).sum();
+    scene.evidence.saw("answers swallowed", swallowed);
     Ok(())
 }
 

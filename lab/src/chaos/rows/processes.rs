@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use rustix::process::Signal;
 use testkit::LOCK_NAME;
 use testkit::Proxy;
 use tokio::time::{Instant, sleep};
@@ -23,7 +24,7 @@ const SITS: &str = "before-write:pause=1500ms";
 const TAKEOVER: Duration = Duration::from_millis(3500);
 
 pub(super) fn rows() -> Vec<Row> {
-    vec![holder_paused(), holder_killed(), waiter_gone(), runtime_starved()]
+    vec![holder_paused(), holder_killed(), waiter_gone(), runtime_starved(), told_to_stop()]
 }
 
 fn holder_paused() -> Row {
@@ -145,7 +146,40 @@ fn runtime_starved() -> Row {
     }
 }
 
-/// It stops itself where it is about to write; somebody else sells; then it goes on.
+fn told_to_stop() -> Row {
+    let setup = Setup {
+        client_proxies: true,
+        fault_points: &[SITS],
+        load: LoadPlan::NOT_ALONE,
+        ..Setup::USUAL
+    };
+    let trial = Trial {
+        setup,
+        play: |scene| tell_to_stop(scene).boxed_local(),
+        round: Duration::from_secs(4),
+        // less than the TTL: it gives up the lock
+        goes_on_within: Duration::from_secs(1),
+        tolerates: &[],
+        proof: "instances drained",
+    };
+    Row {
+        name: "told-to-stop",
+        fault: "the holder gets SIGHUP, or SIGTERM twice within 20 ms",
+        controls: vec![Control {
+            without: "drain",
+            trial: Trial {
+                setup: Setup { flags: &["--without", "drain"], ..setup },
+                ..trial.clone()
+            },
+            breaks: &["drain", "I5"],
+        }],
+        trial,
+        rounds: 4,
+        alone: false,
+    }
+}
+
+/// It stops itself where it is about to write; another instance sells; then it goes on.
 async fn pause_holder(scene: &mut Scene) -> Result<(), ChaosError> {
     while scene.next_round().await {
         let index = scene.random.below(scene.sites.len());
@@ -215,14 +249,8 @@ async fn waiters_leave(scene: &mut Scene) -> Result<(), ChaosError> {
         let waiter = scene.random.below(scene.sites.len());
         let holder = (waiter + 1) % scene.sites.len();
         // the waiter is left alone, so that its next claim is for those buyers and nobody else
-        scene.sites[waiter].client_proxy.iter().for_each(Proxy::refuse);
+        leave_alone(scene, waiter).await?;
         let name = scene.sites[waiter].name.clone();
-        scene
-            .until("an instance without buyers gives up the lock", async |scene| {
-                let lease = cluster::lease_of(scene.member(), LOCK_NAME, &name).await?;
-                Ok(lease.is_none().then_some(()))
-            })
-            .await?;
         scene.meet(holder, SITS, "").await?;
         let buyers = flood::buyers(scene.sites[waiter].instance.port, 5).await;
         let buyers = buyers.map_err(ChaosError::system("buyers cannot send orders"))?;
@@ -247,6 +275,18 @@ async fn waiters_leave(scene: &mut Scene) -> Result<(), ChaosError> {
     Ok(())
 }
 
+/// Keeps the load away from an instance, and waits until it wants the lock no more.
+async fn leave_alone(scene: &Scene, index: usize) -> Result<(), ChaosError> {
+    scene.sites[index].client_proxy.iter().for_each(Proxy::refuse);
+    let name = &scene.sites[index].name;
+    scene
+        .until("an instance without buyers gives up the lock", async |scene| {
+            let lease = cluster::lease_of(scene.member(), LOCK_NAME, name).await?;
+            Ok(lease.is_none().then_some(()))
+        })
+        .await
+}
+
 /// The lease of the holder must outlast 1.5 TTL in which its workers do nothing else.
 async fn starve(scene: &mut Scene) -> Result<(), ChaosError> {
     let length = TTL + TTL / 2;
@@ -259,6 +299,49 @@ async fn starve(scene: &mut Scene) -> Result<(), ChaosError> {
         if cluster::is_lease_gone(scene.member(), holder.lease).await? {
             scene.evidence.complain("lease", "an instance that was busy lost its lease");
         }
+    }
+    Ok(())
+}
+
+/// While it sits on the lock and orders wait, an instance is told to stop. It answers them all, gives up the lock,
+/// and ends well.
+async fn tell_to_stop(scene: &mut Scene) -> Result<(), ChaosError> {
+    while scene.next_round().await {
+        let index = scene.random.below(scene.sites.len());
+        let is_hang_up = scene.evidence.times.is_multiple_of(2);
+        let signals: &[_] = if is_hang_up { &[Signal::HUP] } else { &[Signal::TERM; 2] };
+        // so that it is known how many wait
+        leave_alone(scene, index).await?;
+        let port = scene.sites[index].instance.port;
+        let (first, met) = tokio::join!(flood::buyers(port, 1), scene.meet(index, SITS, ""));
+        met?;
+        let buyers = async {
+            let mut buyers = first?;
+            buyers.extend(flood::buyers(port, 50).await?);
+            Ok(buyers)
+        };
+        let buyers = buyers.await.map_err(ChaosError::system("buyers cannot send orders"))?;
+        scene
+            .until("the orders wait", async |scene| {
+                let waiting = scene.counter_at(index, "flash_sale_orders_waiting").await;
+                Ok((waiting >= 50).then_some(()))
+            })
+            .await?;
+        for &signal in signals {
+            let told = scene.sites[index].instance.child.signal(signal);
+            told.map_err(ChaosError::system("an instance cannot be told to stop"))?;
+            sleep(Duration::from_millis(20)).await;
+        }
+        let unanswered = flood::unanswered(buyers).await;
+        let status = scene.has_died(index).await?;
+        if unanswered > 0 || !status.success() {
+            let sentence = format!("{unanswered} orders that waited were not answered ({status})");
+            scene.evidence.complain("drain", sentence);
+        }
+        scene.evidence.saw("instances drained", 1);
+        scene.evidence.outage(Duration::from_millis(1500));
+        scene.start_again(index).await?;
+        scene.sites[index].client_proxy.iter().for_each(Proxy::admit);
     }
     Ok(())
 }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use etcd_client::Permission;
+use etcd_client::{Permission, RoleRevokePermissionOptions};
 use futures_util::FutureExt as _;
-use testkit::{AuthTokens, etcd, redis};
+use hyper::Method;
+use testkit::{AuthTokens, LOCK_NAME, etcd, probe, redis};
 use tokio::time::{Instant, sleep};
 
 use super::etcd::{leader_lost, restarted};
@@ -23,7 +24,7 @@ pub(super) fn rows() -> Vec<Row> {
         Row {
             name: "secured-etcd-killed",
             fault: "the only etcd, with TLS and users, is killed and started again",
-            ..secured(restarted())
+            ..without_reauthentication(secured(restarted()))
         },
         Row {
             name: "secured-leader-lost",
@@ -41,7 +42,16 @@ pub(super) fn rows() -> Vec<Row> {
             fault: "etcd's JWTs expire after 2 s",
             ..row(AuthTokens::Jwt(SHORT), |scene| outlive(scene).boxed_local(), OUTLIVED)
         },
-        role_changed(),
+        Row {
+            name: "role-changed",
+            fault: "the roles of etcd's user change, which makes its JWT stale",
+            ..without_reauthentication(row(
+                AuthTokens::Jwt(LASTING),
+                |scene| change_role(scene).boxed_local(),
+                CHANGED,
+            ))
+        },
+        name_refused(),
         Row {
             name: "password-rotated",
             fault: "the passwords for etcd and Redis change, and old tokens and connections end",
@@ -53,6 +63,7 @@ pub(super) fn rows() -> Vec<Row> {
 const OUTLIVED: &str = "tokens outlived";
 const CHANGED: &str = "roles changed";
 const ROTATED: &str = "passwords rotated";
+const REFUSED: &str = "orders refused";
 
 /// A row over secured servers; what its controls show, it shows without.
 fn secured(mut row: Row) -> Row {
@@ -73,18 +84,35 @@ fn row(tokens: AuthTokens, play: Play, proof: &'static str) -> Row {
     Row { name: "", fault: "", trial, controls: vec![], rounds: 3, alone: false }
 }
 
-fn role_changed() -> Row {
-    let play: Play = |scene| change_role(scene).boxed_local();
-    let row = row(AuthTokens::Jwt(LASTING), play, CHANGED);
+/// The row with a control that shows what authenticating anew is for.
+fn without_reauthentication(row: Row) -> Row {
     let setup = Setup { flags: &["--without", "reauthentication"], ..row.trial.setup };
     Row {
-        name: "role-changed",
-        fault: "the roles of etcd's user change, which makes its JWT stale",
         controls: vec![Control {
             without: "reauthentication",
             trial: Trial { setup, ..row.trial.clone() },
             breaks: &["I5"],
         }],
+        ..row
+    }
+}
+
+fn name_refused() -> Row {
+    let play: Play = |scene| refuse_name(scene).boxed_local();
+    let row = row(AuthTokens::Simple(LASTING), play, REFUSED);
+    // the fault stops nobody: what is left is a machine with much to do
+    let trial =
+        Trial { round: Duration::ZERO, goes_on_within: Duration::from_secs(1), ..row.trial };
+    let setup = Setup { flags: &["--without", "denials"], ..trial.setup };
+    Row {
+        name: "name-refused",
+        fault: "of two items, etcd's user may use the lock of one; both are ordered",
+        controls: vec![Control {
+            without: "denials",
+            trial: Trial { setup, ..trial.clone() },
+            breaks: &["session"],
+        }],
+        trial,
         ..row
     }
 }
@@ -109,6 +137,34 @@ async fn change_role(scene: &mut Scene) -> Result<(), ChaosError> {
         let more = Permission::read(format!("chaos/{}", scene.evidence.times));
         root.role_grant_permission(etcd::USER, more).await?;
         scene.evidence.saw(CHANGED, 1);
+    }
+    Ok(())
+}
+
+/// The orders of the other item are told at once that its lock is refused.
+async fn refuse_name(scene: &mut Scene) -> Result<(), ChaosError> {
+    let port = scene.sites[0].instance.port;
+    let put = probe::http(Method::PUT, port, "/stock?item=refused", r#"{"stock":9}"#).await;
+    put.map_err(ChaosError::system("the other item has no stock"))?;
+    let (items, all) = (format!("{LOCK_NAME}:"), RoleRevokePermissionOptions::new().with_prefix());
+    // once the sale runs: it does not begin while a lock is refused
+    scene.next_round().await;
+    let mut root = scene.member().root().await?;
+    root.role_revoke_permission(etcd::USER, items, Some(all)).await?;
+    while scene.next_round().await {
+        for site in &scene.sites {
+            let path = "/stock/reduce?item=refused";
+            match probe::http(Method::POST, site.instance.port, path, "").await {
+                Ok((status, text)) if status == 503 && text.contains("lock-refused") => {
+                    scene.evidence.saw(REFUSED, 1);
+                }
+                told => scene.evidence.complain("refusal", format!("the order was told {told:?}")),
+            }
+        }
+    }
+    let lost = scene.counter("flash_sale_lost_sessions_total").await;
+    if lost > 0 {
+        scene.evidence.complain("session", format!("{lost} sessions were lost"));
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! What a fault can do to those who take part.
 
 use std::path::PathBuf;
+use std::process::ExitStatus;
 
 use tokio::time::{sleep_until, timeout};
 
@@ -62,8 +63,11 @@ impl Scene {
         Ok(())
     }
 
-    /// SIGKILL has come to an instance by its own doing, or comes now.
-    pub(in crate::chaos) async fn has_died(&mut self, index: usize) -> Result<(), ChaosError> {
+    /// An instance has ended by its own doing, or ends now.
+    pub(in crate::chaos) async fn has_died(
+        &mut self,
+        index: usize,
+    ) -> Result<ExitStatus, ChaosError> {
         let child = &mut self.sites[index].instance.child;
         let ended = timeout(PATIENCE, child.wait()).await;
         ended
@@ -71,9 +75,7 @@ impl Scene {
                 what: "the instance has ended",
                 seconds: PATIENCE.as_secs(),
             })?
-            .map_err(ChaosError::system("an instance cannot be waited for"))?;
-        self.evidence.saw("instances killed", 1);
-        Ok(())
+            .map_err(ChaosError::system("an instance cannot be waited for"))
     }
 
     /// SIGSTOP to an instance.

@@ -63,7 +63,7 @@ impl Scene {
         .await
     }
 
-    /// Who holds the lock now, waiting for somebody to.
+    /// Who holds the lock; waits until it is held.
     pub(in crate::chaos) async fn holder(&self) -> Result<(usize, Holder), ChaosError> {
         self.until("an instance holds the lock", async |scene| {
             let holder = cluster::holder(scene.member(), LOCK_NAME).await?;
@@ -102,13 +102,17 @@ impl Scene {
     /// What the counter of this name says, added up over all instances that answer.
     pub(in crate::chaos) async fn counter(&self, name: &str) -> u64 {
         let mut sum = 0;
-        for site in &self.sites {
-            let port = site.instance.port;
-            if let Ok((_, text)) = probe::http(Method::GET, port, "/metrics", "").await {
-                sum += read_counter(&text, name);
-            }
+        for index in 0..self.sites.len() {
+            sum += self.counter_at(index, name).await;
         }
         sum
+    }
+
+    /// What it says at one instance; 0 if that does not answer.
+    pub(in crate::chaos) async fn counter_at(&self, index: usize, name: &str) -> u64 {
+        let port = self.sites[index].instance.port;
+        let page = probe::http(Method::GET, port, "/metrics", "").await;
+        page.map_or(0, |(_, text)| read_counter(&text, name))
     }
 
     /// Waits until each instance has sold something within the last `stretch`.
@@ -128,10 +132,8 @@ impl Scene {
     /// Batches that the store has carried out, by instance.
     async fn batches(&self) -> Vec<u64> {
         let mut batches = Vec::new();
-        for site in &self.sites {
-            let page = probe::http(Method::GET, site.instance.port, "/metrics", "").await;
-            let page = page.map(|(_, text)| text).unwrap_or_default();
-            batches.push(read_counter(&page, "flash_sale_batches_total"));
+        for index in 0..self.sites.len() {
+            batches.push(self.counter_at(index, "flash_sale_batches_total").await);
         }
         batches
     }
