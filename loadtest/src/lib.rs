@@ -3,17 +3,17 @@
 //! the service's code.
 //!
 //! # Layout
-//! - [`cli`]: the flags and their environment variables.
-//! - [`endpoint`], [`connection`], [`api`]: one instance, one HTTP connection to it, and the calls
+//! - `cli`: the flags and their environment variables.
+//! - `endpoint`, `connection`, `api`: one instance, one HTTP connection to it, and the calls
 //!   that are not orders.
-//! - [`plan`], [`buyer`], [`answer`], [`chance`]: one buyer's order, asked until it is answered, or abandoned.
-//! - [`load`], [`pace`], [`progress`]: all of them at once, or at a rate.
-//! - [`checker`]: what was seen of a run, and what follows from it (pure functions).
-//! - [`record`]: a run in a file.
-//! - [`latency`], [`cpu`], [`report`], [`table`]: what is told about the run, as JSON and as text.
-//! - [`probe`]: what is told about requests that are no orders.
-//! - [`files`]: room for connections.
-//! - [`run`], [`end`], [`check`]: one run from beginning to end, and a recorded one.
+//! - `plan`, `buyer`, `answer`, `chance`: one buyer's order, asked until it is answered, or abandoned.
+//! - `load`, `pace`, `progress`: all of them at once, or at a rate.
+//! - `checker`: what was seen of a run, and what follows from it (pure functions).
+//! - `record`: a run in a file.
+//! - `latency`, `cpu`, `report`, `table`: what is told about the run, as JSON and as text.
+//! - `probe`: what is told about requests that are no orders.
+//! - `files`: room for connections.
+//! - `run`, `end`, `check`: one run from beginning to end, and a recorded one.
 //!
 //! With `--history` the run is recorded in a file that stands alone, and `loadtest check` judges it
 //! again.
