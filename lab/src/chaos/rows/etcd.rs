@@ -23,6 +23,9 @@ const AWAY: Duration = Duration::from_secs(10);
 /// How long a watch is broken.
 const BREAK: Duration = Duration::from_millis(700);
 
+/// The `Retry-After` of a refusal.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
 /// How soon an order must be answered while etcd takes no writes, on a machine with much to do.
 const PROMPT: Duration = Duration::from_millis(1500);
 
@@ -192,15 +195,28 @@ async fn lose_leader(scene: &mut Scene) -> Result<(), ChaosError> {
 
 async fn restart(scene: &mut Scene) -> Result<(), ChaosError> {
     while scene.next_round().await {
-        let began = Instant::now();
-        let away = scene.random.millis(0, 1500);
-        let Some(etcd) = scene.etcd.first_mut() else { break };
-        etcd.kill().await.map_err(ChaosError::system("etcd cannot be killed"))?;
-        sleep(away).await;
-        etcd.restart().await?;
-        scene.evidence.outage(began.elapsed());
-        scene.evidence.saw("etcd restarted", 1);
+        restart_etcd(scene).await?;
     }
+    Ok(())
+}
+
+/// Restarts etcd a single time: a second restart may end the session and so heal what the first one broke.
+pub(super) async fn restart_once(scene: &mut Scene) -> Result<(), ChaosError> {
+    if scene.next_round().await {
+        restart_etcd(scene).await?;
+    }
+    Ok(())
+}
+
+async fn restart_etcd(scene: &mut Scene) -> Result<(), ChaosError> {
+    let began = Instant::now();
+    let away = scene.random.millis(0, 1500);
+    let Some(etcd) = scene.etcd.first_mut() else { return Ok(()) };
+    etcd.kill().await.map_err(ChaosError::system("etcd cannot be killed"))?;
+    sleep(away).await;
+    etcd.restart().await?;
+    scene.evidence.outage(began.elapsed());
+    scene.evidence.saw("etcd restarted", 1);
     Ok(())
 }
 
@@ -292,6 +308,8 @@ async fn fill(scene: &mut Scene) -> Result<(), ChaosError> {
         }
         cluster::make_room(scene.member()).await?;
         scene.evidence.outage(began.elapsed());
+        // refused buyers wait so long before they ask again: a shorter calm would join two outages
+        sleep(RETRY_AFTER).await;
     }
     Ok(())
 }

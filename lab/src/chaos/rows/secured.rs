@@ -8,7 +8,7 @@ use hyper::Method;
 use testkit::{AuthTokens, LOCK_NAME, etcd, probe, redis};
 use tokio::time::{Instant, sleep};
 
-use super::etcd::{leader_lost, restarted};
+use super::etcd::{leader_lost, restart_once, restarted};
 use crate::chaos::error::ChaosError;
 use crate::chaos::row::{Control, Play, Row, Setup, Trial};
 use crate::chaos::scene::Scene;
@@ -24,7 +24,9 @@ pub(super) fn rows() -> Vec<Row> {
         Row {
             name: "secured-etcd-killed",
             fault: "the only etcd, with TLS and users, is killed and started again",
-            ..without_reauthentication(secured(restarted()))
+            ..without_reauthentication(secured(restarted()), |scene| {
+                restart_once(scene).boxed_local()
+            })
         },
         Row {
             name: "secured-leader-lost",
@@ -45,11 +47,10 @@ pub(super) fn rows() -> Vec<Row> {
         Row {
             name: "role-changed",
             fault: "the roles of etcd's user change, which makes its JWT stale",
-            ..without_reauthentication(row(
-                AuthTokens::Jwt(LASTING),
+            ..without_reauthentication(
+                row(AuthTokens::Jwt(LASTING), |scene| change_role(scene).boxed_local(), CHANGED),
                 |scene| change_role(scene).boxed_local(),
-                CHANGED,
-            ))
+            )
         },
         name_refused(),
         Row {
@@ -85,12 +86,12 @@ fn row(tokens: AuthTokens, play: Play, proof: &'static str) -> Row {
 }
 
 /// The row with a control that shows what authenticating anew is for.
-fn without_reauthentication(row: Row) -> Row {
+fn without_reauthentication(row: Row, play: Play) -> Row {
     let setup = Setup { flags: &["--without", "reauthentication"], ..row.trial.setup };
     Row {
         controls: vec![Control {
             without: "reauthentication",
-            trial: Trial { setup, ..row.trial.clone() },
+            trial: Trial { setup, play, ..row.trial.clone() },
             breaks: &["I5"],
         }],
         ..row
