@@ -10,14 +10,14 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::Demo;
+use super::Controls;
 use super::fire::{Count, Salvo, fire};
 use super::instances::{Instance, call};
 use super::record::{Fault, Run, State, Verdict};
 use super::verdict::{count_lost, judge};
-use crate::http::problem::Problem;
-use crate::inventory::{Item, Stock};
-use crate::sale::{LockMode, SaleError};
+use flash_sale::http::problem::Problem;
+use flash_sale::inventory::{Item, Stock};
+use flash_sale::sale::{LockMode, SaleError};
 
 /// How long the victim's first order may take to reach the fault before the others are let go.
 const FAULT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -57,7 +57,7 @@ impl Begun {
     }
 }
 
-impl Demo {
+impl Controls {
     /// Carries the run out, unless it was not `held`; what goes wrong is told in it.
     pub(super) async fn carry_out(
         self: Arc<Self>,
