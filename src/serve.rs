@@ -13,12 +13,11 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use crate::config::{Config, FileError, NotInEarnest};
+use crate::config::{Config, FileError};
 use crate::defence::Defence;
-use crate::fault;
 use crate::http::server::{self, Stopped};
-use crate::http::{AppState, router};
-use crate::sale::BoxError;
+use crate::http::{AppState, Extension, router};
+use crate::sale::{BoxError, Sale};
 use signals::Signals;
 
 /// How long giving up the lock may take when the requests in flight used up the time to stop.
@@ -30,9 +29,6 @@ pub enum ServeError {
     /// A file that a flag names cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A flag that is for a demo or a test.
-    #[error(transparent)]
-    NotInEarnest(#[from] NotInEarnest),
     /// The address cannot be listened on.
     #[error("cannot listen on {address}{}", advice(.source))]
     Listen {
@@ -102,27 +98,6 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// Switches off what this instance shall run without, and prepares the faults that are asked for.
-fn take_away(config: &Config) {
-    for defence in &config.without {
-        defence.switch_off();
-    }
-    for defence in Defence::all_off() {
-        tracing::error!(
-            "RUNNING WITHOUT {defence}: this instance can lose orders or sell units twice"
-        );
-    }
-    fault::follow(config.fault_at.clone());
-    for rule in &config.fault_at {
-        let when = rule.when();
-        tracing::error!(?when, "a FAULT is asked for: {} at {}", rule.action(), rule.point());
-    }
-    #[cfg(feature = "chaos")]
-    if let Some(path) = &config.starve_file {
-        fault::starvation::on_file(path.clone());
-    }
-}
-
 /// Runs one instance until the process is told to stop by SIGTERM, SIGINT or SIGHUP, and then stops it: it
 /// is no longer ready and accepts no more connections, answers the requests in flight, gives up the
 /// lock and revokes its lease. Further signals change nothing, except that a SIGINT which comes more than
@@ -130,10 +105,19 @@ fn take_away(config: &Config) {
 ///
 /// # Errors
 /// See [`ServeError`].
-pub async fn serve(mut config: Config) -> Result<(), ServeError> {
-    config.check()?;
+pub async fn serve(config: Config) -> Result<(), ServeError> {
+    serve_with(config, |_, _| None).await
+}
+
+/// As [`serve`], with the extension that `extend` makes for the sale and the port that it is sold on.
+///
+/// # Errors
+/// See [`ServeError`].
+pub async fn serve_with(
+    mut config: Config,
+    extend: impl FnOnce(&Sale, u16) -> Option<Arc<dyn Extension>>,
+) -> Result<(), ServeError> {
     config.read_files()?;
-    take_away(&config);
     let mut options = config.server_options();
     if Defence::Limits.is_on() {
         options.max_connections = files::room_for(options.max_connections);
@@ -146,8 +130,8 @@ pub async fn serve(mut config: Config) -> Result<(), ServeError> {
     let sale = connect::connect(&config, address.port()).await?;
     let mut state =
         AppState::new(sale.clone(), config.start_access()).with_watchers(config.max_watchers);
-    if let Some(demo) = config.demo_access(address.port()) {
-        state = state.with_demo(&demo);
+    if let Some(extension) = extend(&sale, address.port()) {
+        state = state.with_extension(extension);
     }
     let state = Arc::new(state);
     let instance = sale.instance();

@@ -5,13 +5,12 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use flash_sale::chain::Chain;
-use flash_sale::config::Config;
 use flash_sale::logging::{self, LogOptions};
-use flash_sale::serve;
 use lab::bench::{self, BenchOptions};
 #[cfg(feature = "chaos")]
 use lab::chaos::{self, ChaosOptions};
 use lab::demo::{self, DemoOptions};
+use lab::serve::{self, ServeOptions};
 use lab::watch::{self, WatchOptions};
 use tokio::runtime;
 
@@ -33,7 +32,7 @@ enum Command {
     #[cfg(feature = "chaos")]
     Chaos(ChaosOptions),
     /// Run one instance of the service, with the baselines and the page's controls
-    Serve(Box<Config>),
+    Serve(Box<ServeOptions>),
     /// Send orders and judge what became of them
     Loadtest(Box<loadtest::Cli>),
 }
@@ -45,8 +44,8 @@ fn main() -> ExitCode {
         Command::Loadtest(_) => runtime::Builder::new_current_thread(),
         _ => runtime::Builder::new_multi_thread(),
     };
-    if let Command::Serve(config) = &arguments.command {
-        config.workers.map(|workers| runtime.worker_threads(workers));
+    if let Command::Serve(options) = &arguments.command {
+        options.service.workers.map(|workers| runtime.worker_threads(workers));
     }
     match runtime.enable_all().build() {
         Ok(runtime) => {
@@ -73,7 +72,7 @@ async fn run(arguments: Arguments) -> ExitCode {
             #[cfg(feature = "chaos")]
             Command::Chaos(options) => return chaos::run(options).await,
             Command::Loadtest(cli) => return loadtest::run(*cli).await,
-            Command::Serve(config) => serve::serve(*config).await.map_err(Into::into),
+            Command::Serve(options) => serve::serve(*options).await.map_err(Into::into),
         },
     };
     match done {

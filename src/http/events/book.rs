@@ -16,7 +16,7 @@ use super::view::{
     ClaimView, FenceView, Here, Lists, LockView, OrderView, Percentiles, StockView, Trouble, View,
 };
 use crate::defence::Defence;
-use crate::http::demo::Demo;
+use crate::http::extension::Extension;
 use crate::http::reply;
 use crate::inventory::{Accepted, Fence, Followed, Item, Stock};
 use crate::sale::metrics::Ending;
@@ -35,7 +35,7 @@ const QUEUE: usize = 32;
 pub(super) struct Book {
     item: Item,
     sale: Sale,
-    demo: Option<Arc<Demo>>,
+    extension: Option<Arc<dyn Extension>>,
     pub(super) clock: Clock,
     number: u64,
     stock: Option<Stock>,
@@ -56,11 +56,11 @@ pub(super) struct Book {
 }
 
 impl Book {
-    pub(super) fn new(item: Item, sale: Sale, demo: Option<Arc<Demo>>) -> Self {
+    pub(super) fn new(item: Item, sale: Sale, extension: Option<Arc<dyn Extension>>) -> Self {
         Self {
             item,
             sale,
-            demo,
+            extension,
             clock: Clock::start(),
             number: 1,
             stock: None,
@@ -116,8 +116,8 @@ impl Book {
         self.percentiles = self.seconds.tick(&self.sale.metrics().latency);
         self.diary.count(&self.clock, &self.sale);
         self.tell_guard();
-        if let Some(demo) = &self.demo {
-            for (kind, text) in demo.take_notes() {
+        if let Some(extension) = &self.extension {
+            for (kind, text) in extension.take_notes() {
                 self.diary.note(&self.clock, kind, text);
             }
         }
@@ -328,7 +328,7 @@ impl Book {
             latency_ms: self.percentiles.clone(),
             skipped: self.skipped,
             troubles,
-            demo: self.demo.as_ref().map(|demo| demo.view()),
+            demo: self.extension.as_ref().map(|extension| extension.view()),
             lists,
         }
     }
@@ -338,8 +338,8 @@ impl Book {
         names.extend(self.queue.iter().filter_map(|claim| claim.instance.clone()));
         names.extend(self.lanes.instances());
         names.insert(self.sale.instance().into());
-        if let Some(demo) = &self.demo {
-            names.extend(demo.names());
+        if let Some(extension) = &self.extension {
+            names.extend(extension.instances());
         }
         names.into_iter().collect()
     }
@@ -358,7 +358,7 @@ impl Book {
 }
 
 /// The name of a mode as flags and messages have it.
-pub(in crate::http) fn mode_name(mode: LockMode) -> String {
+fn mode_name(mode: LockMode) -> String {
     use clap::ValueEnum as _;
     mode.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }

@@ -15,7 +15,7 @@ use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::shop::{Shop, ShopOptions};
+use super::shop::{ADMIN, Shop, ShopOptions};
 use super::watching::Watcher;
 
 fn has_trouble(view: &Value, kind: &str) -> bool {
@@ -249,7 +249,7 @@ async fn items_are_told_apart() {
     let problem = shop.call("GET /events?item=tea").await.problem(404, "unknown-item");
     assert_eq!(problem["item"], "tea");
     let body = r#"{"stock":3}"#;
-    shop.call_with("PUT /stock?item=tea", &[], body).await.json(200);
+    shop.call_with("PUT /stock?item=tea", &[ADMIN], body).await.json(200);
     let mut other = Watcher::open(&shop.router, "/events?item=tea").await;
     other.until("its sale is told", |view| view["stock"]["stock"] == 3).await;
     assert_eq!(other.view["item"], "tea");

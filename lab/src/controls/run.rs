@@ -10,14 +10,14 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::Demo;
+use super::Controls;
 use super::fire::{Count, Salvo, fire};
 use super::instances::{Instance, call};
 use super::record::{Fault, Run, State, Verdict};
 use super::verdict::{count_lost, judge};
-use crate::http::problem::Problem;
-use crate::inventory::{Item, Stock};
-use crate::sale::{LockMode, SaleError};
+use flash_sale::http::problem::Problem;
+use flash_sale::inventory::{Item, Stock};
+use flash_sale::sale::{LockMode, SaleError};
 
 /// How long the victim's first order may take to reach the fault before the others are let go.
 const FAULT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -57,7 +57,7 @@ impl Begun {
     }
 }
 
-impl Demo {
+impl Controls {
     /// Carries the run out, unless it was not `held`; what goes wrong is told in it.
     pub(super) async fn carry_out(
         self: Arc<Self>,
@@ -81,14 +81,12 @@ impl Demo {
         }
         // it ends by itself otherwise
         drop(self.sale.hold_run(&run.id, Duration::ZERO).await);
-        self.change_run(|begun| match judged {
-            Ok(verdict) => {
-                begun.run = Run { state: State::Done, verdict: Some(verdict), ..begun.now() };
-            }
-            Err(error) => {
-                begun.run.state = State::Failed;
-                begun.run.error = Some(error);
-            }
+        self.change_run(|begun| {
+            let now = begun.now();
+            begun.run = match judged {
+                Ok(verdict) => Run { state: State::Done, verdict: Some(verdict), ..now },
+                Err(error) => Run { state: State::Failed, error: Some(error), ..now },
+            };
         });
     }
 
@@ -126,7 +124,6 @@ impl Demo {
             authorities: up.map(|instance| instance.authority).collect(),
             first: victim.map(|victim| Arc::clone(&victim.authority)),
             held_back,
-            stop: stop.clone(),
         };
         let id = salvo.id.clone();
         let count = self.count_of_run().ok_or("the run is gone")?;
@@ -139,16 +136,13 @@ impl Demo {
         let sold = tokio::select! {
             sold = fired => sold,
             () = self.until_another_sale(&started) => return Err(ANOTHER_SALE.to_owned()),
+            () = stop.cancelled() => return Err("The run was stopped.".to_owned()),
         };
         let now = self.current_run().ok_or("the run is gone")?;
         self.change_run(|begun| {
             begun.run.elapsed_ms = now.elapsed_ms;
             begun.run.state = State::Checking;
         });
-        if stop.is_cancelled() {
-            return Err("The run was stopped.".to_owned());
-        }
-
         if let (Some(victim), Some(Fault::Pause)) = (victim, run.fault) {
             self.until_back(victim).await;
         }
