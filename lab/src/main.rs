@@ -15,7 +15,7 @@ use lab::demo::{self, DemoOptions};
 use lab::watch::{self, WatchOptions};
 use tokio::runtime;
 
-/// Shows what a distributed lock is worth: demo, bench, faults
+/// Demo, bench and fault suite of the flash sale
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
@@ -32,9 +32,9 @@ enum Command {
     Watch(WatchOptions),
     #[cfg(feature = "chaos")]
     Chaos(ChaosOptions),
-    /// Run one instance of the service, with the baselines and the page's controls
+    /// Run one instance with the baselines and the page's controls
     Serve(Box<Config>),
-    /// Send orders and judge what became of them
+    /// Send orders and judge the outcome
     Loadtest(Box<loadtest::Cli>),
 }
 
