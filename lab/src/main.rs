@@ -32,9 +32,9 @@ enum Command {
     Watch(WatchOptions),
     #[cfg(feature = "chaos")]
     Chaos(ChaosOptions),
-    /// Run one instance with the baselines and the page's controls
+    /// Run one instance of the service, with the baselines and the page's controls
     Serve(Box<Config>),
-    /// Send orders and judge the outcome
+    /// Send orders and judge what became of them
     Loadtest(Box<loadtest::Cli>),
 }
 
