@@ -20,7 +20,8 @@ fn http_api_lists_the_problems() {
     let (_, service) = service.split_once("\n## Problems").unwrap();
     let controls = rows(controls, "| `");
     let mut code = rows(&read("src/http/problem.rs"), "//! | `");
-    code.retain(|row| !controls.contains(row));
+    let word = |row: &String| row.split('`').next().map(str::to_owned);
+    code.retain(|row| !controls.iter().any(|other| word(other) == word(row)));
     assert_eq!(rows(service, "| `"), code);
 }
 
