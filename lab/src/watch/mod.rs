@@ -29,7 +29,7 @@ use self::source::Told;
 /// How often what is on a terminal is drawn at least: it tells how old things are.
 const DRAW_EVERY: Duration = Duration::from_secs(1);
 
-/// Shows stock, holder, queue and rates of a sale until Ctrl-C.
+/// Shows stock, holder, queue and rates of a sale, in place, until Ctrl-C.
 ///
 /// Writes a line for each change, at most one a second, where standard output is no terminal.
 ///
