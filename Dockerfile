@@ -1,4 +1,4 @@
-# The three programs, built here and run on Debian by a user without rights. docker-compose.yml uses it.
+# The three programs, built here and run on Debian by an unprivileged user. docker-compose.yml uses it.
 FROM rust:1.95-slim-bookworm AS builder
 RUN apt-get update \
     && apt-get install -y --no-install-recommends protobuf-compiler libprotobuf-dev \
@@ -25,7 +25,7 @@ COPY --from=builder /build/target/release/flash-sale /build/target/release/loadt
     /build/target/release/lab /usr/local/bin/
 # a number, so that an orchestrator can see that it is not root
 USER 65532:65532
-# inside a container the loopback address would be reachable by nobody
+# inside a container no client reaches the loopback address
 ENV FLASH_SALE_LISTEN=0.0.0.0:8080
 EXPOSE 8080
 ENTRYPOINT ["flash-sale"]

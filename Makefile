@@ -1,68 +1,72 @@
-# `make` alone lists what there is. The set-up runs first and installs only what is missing.
+# `make` alone lists the targets. `setup` runs first and installs only what is missing.
 
-# Read by the demo, the bench and the fault suite, for example: make demo ARGS='--once --requests 1000'
+# Flags for the demo, the bench and the fault suite, for example: make demo ARGS='--once --requests 1000'
 ARGS ?=
 
-# rustup puts cargo here; the shell that has just installed it may not look there yet.
+# rustup puts cargo here; a shell that has just installed it may not look there yet.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-# A build script that calls make shall not get this make's flags.
+# Build scripts that call make must not get the flags of this make.
 CARGO := env -u MAKEFLAGS cargo
 
-# Cargo knows where it built the program, wherever that is (CARGO_TARGET_DIR), and becomes it.
+# `cargo run` finds the program wherever it was built (CARGO_TARGET_DIR) and replaces itself by it.
 RUN := $(CARGO) run --quiet --release --locked --package lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test bench chaos screenshots clean
+.PHONY: help setup build demo test deny bench chaos screenshots clean
 
 help: ## list the targets
 	@echo "A flash sale that sells no unit twice."
 	@echo
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s  %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo "The demo, the bench and chaos take flags: make demo ARGS='--once --lock none' (all: ARGS=--help)"
+	@echo "Flags for demo, bench and chaos: make demo ARGS='--once --lock none' (ARGS=--help lists them)"
+	@echo "A target that fails ends with status 2. 'lab demo --once' itself ends with 0 (PASS), 1 (FAIL) or 2 (could not run)."
 
 setup: ## install what the build, the demo and the tests need and this machine lacks
-	+@.ci/setup
+	@.ci/setup
 
-build: setup ## build the three programs, optimised: flash-sale, loadtest, lab
-	+@$(CARGO) build --release --locked --workspace --bins
+build: setup ## build flash-sale, loadtest and lab, optimised, in target/release
+	@$(CARGO) build --release --locked --workspace --bins
 
-# The status of the demo and of chaos says how it went: 0 as it should, 1 it did not, 2 it could not be tried. make
-# answers 2 for whatever fails below it, except in question mode (-q), in which a status of 1 is passed on.
-# Question mode runs nothing but the lines that begin with a +, so all lines on the way have one.
-ifneq ($(filter $(MAKECMDGOALS),demo chaos),)
-MAKEFLAGS += -q
-endif
+# `exec`: a signal sent to make's child reaches the program and not a shell around it.
+demo: build ## start everything on this machine, sell out under load, print the verdict
+	@exec $(RUN) -- demo $(ARGS)
 
-# The recipe ends in `exec`, so that a signal sent to make reaches the demo and not a shell around it.
-demo: build ## start everything on this machine, sell out under load, say how it went
-	+@exec $(RUN) -- demo $(ARGS)
-
-# What needs a browser; left out where .ci/setup knows of none.
+# The tests that need a browser; left out where .ci/setup can install none.
 PAGE_TESTS := accessibility looks outages selling
 
-test: ## check format, lints and docs, then run every test (they start their own etcd and Redis)
+test: ## check format, lints, docs and licences, then run every test (they start their own etcd and Redis)
 	@.ci/setup --test
 	@echo "== format"
 	@$(CARGO) fmt --all --check
-	@echo "== lints, as it is shipped and with every way to take a defence away"
+	@echo "== lints, as shipped and with every way to remove a safeguard"
 	@$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	@$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	@echo "== docs"
 	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --all-features
-	@echo "== lock, service and load test, as they are shipped"
+	@$(MAKE) --no-print-directory deny
+	@echo "== lock, service and load test, as shipped"
 	@$(CARGO) test --locked --no-fail-fast --workspace --exclude lab
-	@echo "== the laboratory, with every way to take a defence away"
+	@echo "== lab, with every way to remove a safeguard"
 	@$(CARGO) test --locked --features chaos --lib -- chaos:: config:: defence::
 	@command -v chromedriver >/dev/null || left_out="-- $(PAGE_TESTS:%=--skip page::%)"; \
 	  $(CARGO) test --locked --no-fail-fast --package lab --all-features $$left_out
 	@echo "== all passed: format, lints, docs, tests, doctests"
 
-bench: build ## measure the sale beside others in rounds; tables, and plots in target/bench (some minutes)
-	+@exec $(RUN) -- bench $(ARGS)
+# Advisories need the network; licences, bans and sources do not.
+deny: ## check the licences and sources of all dependencies (needs cargo-deny)
+	@echo "== dependencies: licences, bans, sources"
+	@if command -v cargo-deny >/dev/null; then \
+	  $(CARGO) deny --locked check --allow duplicate licenses bans sources; \
+	else \
+	  echo "left out: cargo-deny is not installed (cargo install cargo-deny --locked)"; \
+	fi
 
-screenshots: ## make the pictures of the page for the README (needs pngquant, and ports 8080 and 8090)
+bench: build ## compare the sale with other ways to guard it; tables, and plots in target/bench (some minutes)
+	@exec $(RUN) -- bench $(ARGS)
+
+screenshots: ## take the pictures of the page for the README (needs pngquant, and ports 8080 and 8090)
 	@.ci/setup --test
 	@command -v pngquant >/dev/null || { echo "pngquant is missing: apt-get install pngquant" >&2; exit 2; }
 	@$(CARGO) test --release --locked --package lab --test it -- --ignored --exact page::pictures::pictures_of_the_readme
@@ -72,11 +76,11 @@ screenshots: ## make the pictures of the page for the README (needs pngquant, an
 	done
 	@ls -l docs/page
 
-# A directory of its own: its program can be told to sell what it does not have, and must not be taken for
-# the one that is shipped. CHAOS_SECONDS and CHAOS_SEED are read from the environment, or after `make`.
-chaos: setup ## break everything under load, and show that nothing is lost (some minutes)
-	+@$(CARGO) build --release --locked --package lab --features chaos --target-dir target/with-chaos
-	+@exec $(RUN) --features chaos --target-dir target/with-chaos -- chaos $(ARGS)
+# A target directory of its own: this program can sell without safeguards and must not be mistaken for the shipped one.
+# CHAOS_SECONDS and CHAOS_SEED are read from the environment.
+chaos: setup ## inject every fault under load and check that nothing is lost (some minutes)
+	@$(CARGO) build --release --locked --package lab --features chaos --target-dir target/with-chaos
+	@exec $(RUN) --features chaos --target-dir target/with-chaos -- chaos $(ARGS)
 
 clean: ## remove everything that was built
 	@$(CARGO) clean

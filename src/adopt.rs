@@ -1,9 +1,9 @@
-//! The `adopt` command: an operator decides what nobody else can know.
+//! The `adopt` command: an operator accepts a new etcd cluster or a loss of data.
 //!
-//! Two things stop a sale until an operator has looked. The fence comes from another etcd cluster, so no
-//! token can be compared with it: `adopt cluster`. Or the store lacks what it acknowledged: `adopt
-//! store`. Either way the command takes the item's lock, shows what is there and what would be given
-//! up, and does nothing without `--yes`.
+//! Two faults stop a sale until an operator acts. The fence comes from another etcd cluster, so no token can
+//! be compared with it: `adopt cluster`. Or the store lost acknowledged data: `adopt store`. In both cases
+//! the command takes the item's lock, prints the state and what would be given up, and changes nothing
+//! without `--yes`.
 
 mod report;
 
@@ -21,7 +21,7 @@ use crate::config::{FileError, Servers, duration, item_name};
 use crate::inventory::{Fence, Inventory, InventoryError, Item};
 use crate::sale::lock_name;
 
-/// The exit status when there is something to do and nobody said `--yes`.
+/// The exit status of a dry run that found something to do.
 const NOT_DONE: u8 = 3;
 
 /// How long the lock outlives this command, should it die.
@@ -31,21 +31,20 @@ const LOCK_TTL: Duration = Duration::from_secs(10);
 const PINGS: u32 = 4;
 const PING_PAUSE: Duration = Duration::from_millis(500);
 
-/// Go on after etcd or Redis was set up anew or restored: shows what is given up, and asks for --yes
+/// Resume a sale after etcd or Redis was replaced or restored: a dry run unless --yes is given
 ///
-/// Exits with 0 when it is done or nothing was to do, 3 when it was not done for want of --yes, and 1
-/// when it cannot be done.
+/// Exit status: 0 done, or nothing to do; 1 failed; 3 dry run, rerun with --yes.
 #[derive(Args, Clone, Debug)]
 pub struct AdoptOptions {
-    /// What to go on with
+    /// What to accept
     #[arg(value_enum)]
     pub what: What,
 
-    /// Item to go on with [default: the default item]
+    /// Item [default: the default item]
     #[arg(long, env = "FLASH_SALE_ADOPT_ITEM", value_parser = item_name)]
     pub item: Option<Item>,
 
-    /// Do it, and do not only show what it would do
+    /// Apply the change
     #[arg(long)]
     pub yes: bool,
 
@@ -58,12 +57,12 @@ pub struct AdoptOptions {
     pub servers: Servers,
 }
 
-/// What to go on with.
+/// What to accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum What {
-    /// This etcd cluster, though the stock was guarded by another one
+    /// This etcd cluster, in place of the one that guarded the stock
     Cluster,
-    /// What the store has now, though it lacks orders that it acknowledged
+    /// The data in the store, without the acknowledged orders that it lost
     Store,
 }
 
@@ -72,9 +71,9 @@ pub enum What {
 enum AdoptError {
     #[error(transparent)]
     File(#[from] FileError),
-    #[error("etcd does not answer within {}", humantime::format_duration(*.0))]
+    #[error("etcd did not answer within {}", humantime::format_duration(*.0))]
     Silent(Duration),
-    #[error("the lock {name} cannot be had{}", held_by(.holder.as_deref()))]
+    #[error("cannot take the lock {name}{}", held_by(.holder.as_deref()))]
     Lock {
         name: String,
         holder: Option<String>,
@@ -82,19 +81,18 @@ enum AdoptError {
         source: LockError,
     },
     #[error(
-        "the fence is token {fence} of this very etcd cluster, and its next token is {token}: the cluster \
-         was restored from a backup and counts again from an earlier number. Restore it with \
+        "the fence is token {fence} of this etcd cluster, but its next token is {token}: the cluster was \
+         restored from a backup and its revisions went back. Restore it with \
          `etcdutl snapshot restore --bump-revision 1000000000 --mark-compacted`"
     )]
     Restored { fence: i64, token: i64 },
     #[error(
-        "the fence is of etcd cluster {theirs}, and this is cluster {ours}: if that is right, run \
-         `flash-sale adopt cluster` first"
+        "the fence is of etcd cluster {theirs}, and this is cluster {ours}: if this is the right cluster, \
+         run `flash-sale adopt cluster` first"
     )]
     ForeignFence { theirs: String, ours: String },
     #[error(
-        "the store has no stock of {0}, and nobody has missed it, so there is nothing to accept: start a sale \
-         with PUT /stock"
+        "the store has no stock of {0}, and no instance reported a loss: start a sale with PUT /stock"
     )]
     NoSale(Item),
     #[error(transparent)]
@@ -117,7 +115,7 @@ pub async fn run(mut options: AdoptOptions) -> ExitCode {
     match adopt(&mut options).await {
         Ok(Done::Adopted | Done::NothingToDo) => ExitCode::SUCCESS,
         Ok(Done::OnlyShown) => {
-            say("\nNothing was done. With --yes it is.\n");
+            say("\nDry run. Rerun with --yes to apply.\n");
             ExitCode::from(NOT_DONE)
         }
         Err(error) => {
@@ -194,12 +192,12 @@ async fn adopt_cluster(
     let fence = found.stock.as_ref().ok_or_else(|| AdoptError::NoSale(item.clone()))?.fence;
     say(&report::state(item, inventory, &found, token));
     let Some(fence) = fence else {
-        say("\nThe item has no fence yet: any cluster may guard it. Nothing is to do.\n");
+        say("\nThe item has no fence yet: any cluster may guard it. Nothing to do.\n");
         return Ok(Done::NothingToDo);
     };
     if fence.cluster == token.cluster() {
         check_is_later(token, fence)?;
-        say("\nThe fence is of this cluster already. Nothing is to do.\n");
+        say("\nThe fence is of this cluster already. Nothing to do.\n");
         return Ok(Done::NothingToDo);
     }
     say(&report::cluster_given_up(fence));
@@ -207,7 +205,7 @@ async fn adopt_cluster(
         return Ok(Done::OnlyShown);
     }
     inventory.adopt(item, token).await?;
-    say(&format!("\nDone: the fence is token {token} of cluster {} now.\n", token.cluster()));
+    say(&format!("\nDone. The fence is token {token} of cluster {}.\n", token.cluster()));
     Ok(Done::Adopted)
 }
 

@@ -44,31 +44,31 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_LOCK_TTL", value_name = "TIME", default_value = "30s", value_parser = duration("2s", "10m"))]
     pub lock_ttl: Duration,
 
-    /// For how much the distributed lock is taken at once
+    /// What one hold of the lock covers
     #[arg(long, env = "FLASH_SALE_HOLD", default_value = "combined")]
     pub hold: HoldMode,
 
-    /// How many orders one batch may have
+    /// Most orders in a batch
     #[arg(long, env = "FLASH_SALE_BATCH_SIZE", value_name = "N", default_value = "500", value_parser = count(1, Inventory::MAX_BATCH))]
     pub batch_size: usize,
 
-    /// How long the lock is kept when another instance waits for it
+    /// Time to keep the lock while another instance waits for it
     #[arg(long, env = "FLASH_SALE_TENURE", value_name = "TIME", default_value = "5ms", value_parser = duration("0ms", "1m"))]
     pub tenure: Duration,
 
-    /// How many threads serve requests; as many as there are cores, unless told otherwise
+    /// Worker threads [default: one for each core]
     #[arg(long, env = "FLASH_SALE_WORKERS", value_name = "N", value_parser = count(1, 1024))]
     pub workers: Option<usize>,
 
-    /// How many orders of one item may wait at this instance
+    /// Most orders of one item that may wait at this instance
     #[arg(long, env = "FLASH_SALE_QUEUE_LENGTH", value_name = "N", default_value = "10000", value_parser = count(1, 1_000_000))]
     pub queue_length: usize,
 
-    /// How long an order may wait for the lock, and then for the store
+    /// Longest wait of an order for the lock, and then for the store
     #[arg(long, env = "FLASH_SALE_WAIT_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = duration("1ms", "10m"))]
     pub wait_timeout: Duration,
 
-    /// Token that `PUT /stock` asks for; other users of this machine can see a flag, so prefer the file
+    /// Admin token for `PUT /stock`; other users of this machine can see it, so prefer the file
     #[arg(
         long,
         env = "FLASH_SALE_ADMIN_TOKEN",
@@ -79,7 +79,7 @@ pub struct Config {
     )]
     pub admin_token: Option<Secret>,
 
-    /// File with the token that `PUT /stock` asks for
+    /// File with the admin token for `PUT /stock`
     #[arg(long, env = "FLASH_SALE_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub admin_token_file: Option<PathBuf>,
 
@@ -87,15 +87,15 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_MAX_WATCHERS", value_name = "N", default_value = "64", value_parser = count(0, 10_000))]
     pub max_watchers: usize,
 
-    /// How long requests in flight may take after a signal to stop
+    /// Time for requests in flight after a stop signal
     #[arg(long, env = "FLASH_SALE_SHUTDOWN_GRACE", value_name = "TIME", default_value = "30s", value_parser = duration("0s", "1h"))]
     pub shutdown_grace: Duration,
 
-    /// How long a client may take to send a request's head, and a connection may be idle
+    /// Time for a client to send the head of a request, and for a connection to stay idle
     #[arg(long, env = "FLASH_SALE_HEADER_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = duration("10ms", "1h"))]
     pub header_timeout: Duration,
 
-    /// How many connections may be open
+    /// Most open connections
     #[arg(long, env = "FLASH_SALE_MAX_CONNECTIONS", value_name = "N", default_value = "20000", value_parser = count(1, 1_000_000))]
     pub max_connections: usize,
 }

@@ -102,6 +102,7 @@ async fn carry_out(point: Point) {
     }
 }
 
+#[allow(clippy::disallowed_methods, reason = "nothing may run until the signal takes effect")]
 async fn act(action: Action) {
     match action {
         Action::Stop => stop(),
@@ -118,6 +119,7 @@ async fn act(action: Action) {
     }
 }
 
+#[allow(clippy::disallowed_methods, reason = "nothing may run until the signal takes effect")]
 fn stop() {
     signal_self(Signal::STOP);
     // the signal may have been given to another thread, so this one must not go on yet

@@ -22,11 +22,11 @@ pub const DEFAULT_TIMEOUT: &str = "3s";
 /// What the command `health` can be told.
 #[derive(Args, Clone, Debug)]
 pub struct HealthOptions {
-    /// What to ask: healthy is what answers 2xx
+    /// URL to request: healthy if it answers 2xx
     #[arg(env = "FLASH_SALE_HEALTH_URL", default_value = DEFAULT_URL)]
     pub url: Uri,
 
-    /// How long the whole check may take
+    /// Time limit of the check
     #[arg(long, env = "FLASH_SALE_HEALTH_TIMEOUT", value_name = "TIME", default_value = DEFAULT_TIMEOUT, value_parser = humantime::parse_duration)]
     pub timeout: Duration,
 }

@@ -17,11 +17,11 @@ pub enum LogFormat {
 /// The flags of the log.
 #[derive(Args, Clone, Debug)]
 pub struct LogOptions {
-    /// What to log: a level, or levels for parts of the program; `RUST_LOG` is read as well
+    /// What to log: a level, or levels for parts of the program [default: `RUST_LOG`, or info]
     #[arg(long, global = true, env = "FLASH_SALE_LOG", value_name = "FILTER", value_parser = filter)]
     pub log: Option<String>,
 
-    /// How to write the log
+    /// Format of the log
     #[arg(
         long,
         global = true,

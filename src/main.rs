@@ -27,7 +27,7 @@ enum Command {
     /// Run one instance of the service until SIGTERM or Ctrl-C
     Serve(Box<Config>),
     Adopt(Box<AdoptOptions>),
-    /// Ask an instance how it is: status 0 if it is well, 1 and a reason if not
+    /// Check an instance: exit status 0 if it is healthy, 1 with a reason if not
     Health(HealthOptions),
 }
 

@@ -14,7 +14,7 @@ use lab::serve::{self, ServeOptions};
 use lab::watch::{self, WatchOptions};
 use tokio::runtime;
 
-/// Shows what a distributed lock is worth: demo, bench, faults
+/// Demo, bench and fault suite of the flash sale
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {

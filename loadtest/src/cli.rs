@@ -10,10 +10,10 @@ use clap::{Parser, Subcommand};
 use crate::cpu::Process;
 use crate::endpoint::BaseUrl;
 
-/// Sends a burst of orders to the instances of a flash sale and judges what became of them.
+/// Sends a burst of orders to the instances of a flash sale and judges the outcome.
 ///
-/// All connections are opened first and released together. Exits with 0 for PASS, 1 for FAIL, and
-/// 2 if there was nothing to judge: a wrong flag, or a service that is away or not ready.
+/// Opens all connections first and releases them together. Exit status: 0 PASS, 1 FAIL, 2 could not
+/// run (a wrong flag, or a service that is unreachable or not ready).
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "loadtest",
@@ -32,7 +32,7 @@ pub struct Cli {
 /// What else there is to do.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Judge a run that was recorded with --history; exits like the run itself.
+    /// Judge a run recorded with --history; the exit status is that of the run.
     Check(CheckArgs),
 }
 
@@ -42,17 +42,17 @@ pub(crate) struct CheckArgs {
     /// The file that --history wrote.
     pub(crate) file: PathBuf,
 
-    /// The longest stretch in which orders may be tried and none answered yes or no, such as 3s;
-    /// without it, it is reported and not judged.
+    /// Fail if orders were tried for longer than this without a definite answer, such as 3s
+    /// [default: report only].
     #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     pub(crate) longest_pause: Option<Duration>,
 
-    /// The longest time that one order may take until it is settled, asking again included, such as
-    /// 10s; without it, it is reported and not judged.
+    /// Fail if one order took longer than this, retries included, such as 10s [default: report
+    /// only].
     #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     pub(crate) longest_order: Option<Duration>,
 
-    /// Print one JSON object on stdout, and the text for people on stderr.
+    /// Print one JSON object on stdout and the report on stderr.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -60,37 +60,36 @@ pub(crate) struct CheckArgs {
 /// The flags of a run.
 #[derive(Clone, Debug, Parser)]
 pub(crate) struct Args {
-    /// How many orders to send, 1 to 10000000 [default: 500, or with --duration as many as it
-    /// allows].
+    /// Number of orders, 1 to 10000000 [default: 500, or the maximum with --duration].
     #[arg(long, env = "FLASH_SALE_LOADTEST_REQUESTS", value_name = "N",
           value_parser = RangedU64ValueParser::<usize>::new().range(1..=MOST_REQUESTS))]
     requests: Option<usize>,
 
-    /// Send no new order after this time, such as 30s; of --requests and this, whatever comes first.
-    /// Buyers keep on through outages then: each order that gets no answer is given up, and the next
-    /// one is tried after a pause. Without it, a buyer stops after 3 in a row.
+    /// Send no new order after this time, such as 30s, or after --requests, whichever comes first.
+    /// Buyers outlast outages: an order without an answer is given up, and the next one follows
+    /// after a pause. Without --duration, a buyer stops after 3 such orders in a row.
     #[arg(long, env = "FLASH_SALE_LOADTEST_DURATION", value_name = "DURATION",
           value_parser = positive_duration)]
     pub(crate) duration: Option<Duration>,
 
-    /// Send this many orders a second over all connections, evenly paced, 0.001 to 1000000; without
-    /// it, each connection sends its next order after the answer. Orders that are late since all
-    /// connections wait are sent as soon as one is free.
+    /// Orders a second over all connections, evenly paced, 0.001 to 1000000 [default: each
+    /// connection sends its next order after the answer]. An order that is late because all
+    /// connections are busy is sent as soon as one is free.
     #[arg(long, env = "FLASH_SALE_LOADTEST_RATE", value_name = "ORDERS", value_parser = rate)]
     pub(crate) rate: Option<f64>,
 
-    /// Let the clients of this share of the orders, 0 to 1, close the connection after sending and
-    /// before the answer. Half of them ask again later with the same id, the others never do.
+    /// Share of the orders, 0 to 1, whose client closes the connection before the answer. Half of
+    /// them retry later with the same id, the others never do.
     #[arg(long, env = "FLASH_SALE_LOADTEST_ABANDON", default_value = "0", value_name = "SHARE",
           value_parser = share)]
     pub(crate) abandon: f64,
 
-    /// What decides which clients go away, and when; without it, any seed, which is reported.
+    /// Seed for --abandon [default: random, and reported].
     #[arg(long, env = "FLASH_SALE_LOADTEST_SEED", value_name = "N")]
     pub(crate) seed: Option<u64>,
 
-    /// Record each attempt as the client saw it, and at the end the ledger and the state, into this
-    /// file, for `loadtest check`. A file that is there is overwritten.
+    /// Record each attempt as the client saw it, and at the end the ledger and the state, for
+    /// `loadtest check`. Overwrites the file.
     #[arg(
         long,
         env = "FLASH_SALE_LOADTEST_HISTORY",
@@ -99,42 +98,39 @@ pub(crate) struct Args {
     )]
     pub(crate) history: Option<PathBuf>,
 
-    /// Nobody else buys: fail if the ledger gains an order that is not of this run.
+    /// Fail if the ledger gains an order of another client.
     #[arg(long, env = "FLASH_SALE_LOADTEST_ALONE", conflicts_with = "probe_path")]
     pub(crate) alone: bool,
 
-    /// Fail if an order was accepted without a token. This is judged anyway as soon as one answer
-    /// has a token.
+    /// Fail if an order was accepted without a token. Always judged once one answer has a token.
     #[arg(long, env = "FLASH_SALE_LOADTEST_TOKENS", conflicts_with = "probe_path")]
     pub(crate) tokens: bool,
 
-    /// Fail if orders are tried for longer than this, such as 3s, and none is answered yes or no.
+    /// Fail if orders are tried for longer than this without a definite answer, such as 3s.
     #[arg(long, env = "FLASH_SALE_LOADTEST_LONGEST_PAUSE", value_name = "DURATION",
           value_parser = positive_duration)]
     pub(crate) longest_pause: Option<Duration>,
 
-    /// Fail if one order is tried for longer than this, such as 10s, from its first sending until it is
-    /// settled or given up.
+    /// Fail if one order takes longer than this, retries included, such as 10s.
     #[arg(long, env = "FLASH_SALE_LOADTEST_LONGEST_ORDER", value_name = "DURATION",
           value_parser = positive_duration)]
     pub(crate) longest_order: Option<Duration>,
 
-    /// How many connections to send them over, all at once, 1 to 50000; never more than there are
-    /// orders.
+    /// Number of connections, 1 to 50000; at most one for each order.
     #[arg(long, env = "FLASH_SALE_LOADTEST_CONCURRENCY", default_value = "500", value_name = "N",
           value_parser = RangedU64ValueParser::<usize>::new().range(1..=50_000))]
     pub(crate) concurrency: usize,
 
-    /// Start the sale afresh with this many units; without it, the sale goes on as it is.
+    /// Start a new sale with this many units [default: continue the current one].
     #[arg(long, env = "FLASH_SALE_LOADTEST_STOCK", value_name = "UNITS",
           value_parser = RangedU64ValueParser::<u64>::new().range(0..=1_000_000_000_000))]
     pub(crate) stock: Option<u64>,
 
-    /// What to order, 1 to 64 characters of a-z, 0-9 and -; without it, the default item.
+    /// Item to order, 1 to 64 characters of a-z, 0-9 and - [default: the default item].
     #[arg(long, env = "FLASH_SALE_LOADTEST_ITEM", value_name = "NAME", value_parser = item_name)]
     pub(crate) item: Option<String>,
 
-    /// Spread the orders evenly over this many items, called item-1, item-2 and so on, 1 to 1000.
+    /// Spread the orders evenly over this many items (item-1, item-2, ...), 1 to 1000.
     #[arg(long, env = "FLASH_SALE_LOADTEST_ITEMS", value_name = "N", conflicts_with = "item",
           value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
     pub(crate) items: Option<usize>,
@@ -145,44 +141,42 @@ pub(crate) struct Args {
           conflicts_with_all = ["stock", "item", "items"], value_parser = probe_path)]
     pub(crate) probe_path: Option<String>,
 
-    /// Report the CPU time that this process of this machine spends during the load, such as
-    /// etcd=1234; can be repeated, and processes of one name are added up. Linux only.
+    /// Report the CPU time of this process during the load, such as etcd=1234. Repeatable;
+    /// processes of one name are added up. Linux only.
     #[arg(long = "process", env = "FLASH_SALE_LOADTEST_PROCESSES", value_name = "NAME=PID",
           value_delimiter = ',', value_parser = Process::from_str)]
     pub(crate) processes: Vec<Process>,
 
-    /// How many units each order takes, 1 to 1000000.
+    /// Units of each order, 1 to 1000000.
     #[arg(long, env = "FLASH_SALE_LOADTEST_QUANTITY", default_value = "1", value_name = "UNITS",
           value_parser = RangedU64ValueParser::<u64>::new().range(1..=1_000_000))]
     pub(crate) quantity: u64,
 
-    /// Print one JSON object on stdout, and the text for people on stderr.
+    /// Print one JSON object on stdout and the report on stderr.
     #[arg(long, env = "FLASH_SALE_LOADTEST_JSON")]
     pub(crate) json: bool,
 
-    /// A file with the admin token that starting a sale needs, unless the service runs as a demo.
+    /// File with the admin token, which starting a sale needs unless the service is a demo.
     #[arg(long, env = "FLASH_SALE_LOADTEST_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub(crate) admin_token_file: Option<PathBuf>,
 
-    /// How long one order may take, asking again included, such as 30s or 500ms.
+    /// Time limit of one order, retries included, such as 30s or 500ms.
     #[arg(long, env = "FLASH_SALE_LOADTEST_TIMEOUT", default_value = "30s", value_name = "DURATION",
           value_parser = positive_duration)]
     pub(crate) timeout: Duration,
 
-    /// How long a single attempt may take, connecting included, before the order is asked for again at
-    /// another instance [default: half of --timeout]. Where instances stand still, about as long
-    /// as one that works needs at most.
+    /// Time limit of one attempt, connecting included, before the order is retried at another
+    /// instance [default: half of --timeout].
     #[arg(long, env = "FLASH_SALE_LOADTEST_ATTEMPT_TIMEOUT", value_name = "DURATION",
           value_parser = positive_duration)]
     pub(crate) attempt_timeout: Option<Duration>,
 
-    /// How often an order is asked for again, with the same id, after a broken connection or a 429,
-    /// 502, 503 or 504.
+    /// Retries of one order, with the same id, after a broken connection or a 429, 502, 503 or 504.
     #[arg(long, env = "FLASH_SALE_LOADTEST_RETRIES", default_value = "20", value_name = "N",
           value_parser = RangedU64ValueParser::<u32>::new().range(0..=1000))]
     pub(crate) retries: u32,
 
-    /// The instances, such as `http://127.0.0.1:8080` (in the environment: separated by commas).
+    /// Instances, such as `http://127.0.0.1:8080` (in the environment: separated by commas).
     #[arg(env = "FLASH_SALE_LOADTEST_URLS", value_name = "URL", required = true,
           value_delimiter = ',', num_args = 1..=256)]
     pub(crate) urls: Vec<BaseUrl>,

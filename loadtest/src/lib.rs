@@ -21,6 +21,7 @@
 //! The exit code is 0 for PASS, 1 for FAIL (also where more than one order in a hundred got no answer,
 //! since the others prove little then), and 2 if there was no run to judge: a wrong flag, or a
 //! service that cannot be reached or is not ready.
+#![allow(rustdoc::private_intra_doc_links, reason = "the layout is for readers of the code")]
 
 mod answer;
 mod api;

@@ -33,7 +33,7 @@ pub(super) fn state(item: &Item, inventory: &Inventory, found: &Found, token: To
         }
     }
     if let Some(doubt) = &found.doubt {
-        let _ = writeln!(text, "missed   {doubt}");
+        let _ = writeln!(text, "missing  {doubt}");
     }
     let cluster = token.cluster();
     let _ = writeln!(text, "lock     taken, with token {token} of etcd cluster {cluster}");
@@ -43,9 +43,8 @@ pub(super) fn state(item: &Item, inventory: &Inventory, found: &Found, token: To
 /// What another cluster for the fence means.
 pub(super) fn cluster_given_up(fence: Fence) -> String {
     format!(
-        "\nThe fence would be of this cluster. Every token of cluster {} is refused from then on, \
-         also that of\na holder that is still alive. No order is lost. Make sure that no instance uses \
-         that cluster any more.\n",
+        "\nThe fence would become one of this cluster. The store would refuse every token of cluster {},\n\
+         including that of a live holder. No order is lost. Make sure that no instance uses that cluster.\n",
         fence.cluster
     )
 }
@@ -53,33 +52,31 @@ pub(super) fn cluster_given_up(fence: Fence) -> String {
 /// What accepting the store as it is means.
 pub(super) fn store_given_up(found: &Found) -> String {
     if found.stock.is_none() {
-        return "\nThere would be no sale of this item any more, until one is started. Every order of it \
-                that was\nacknowledged is given up. If there is a copy with all orders, bring that one \
-                back instead.\n"
+        return "\nThis would end the sale of the item and give up all its acknowledged orders. If a complete\n\
+                copy of the data exists, restore it instead.\n"
             .to_owned();
     }
     let behind = found.latest.as_ref().map_or_else(
-        || "in\nthis sale".to_owned(),
+        || "of\nthis sale".to_owned(),
         |latest| {
-            format!("behind\n{}, number {} of the ledger,", latest.order.as_str(), latest.position)
+            format!("after\n{} (number {} of the ledger)", latest.order.as_str(), latest.position)
         },
     );
     format!(
-        "\nThe sale would go on from here, at all instances. Every order that was acknowledged {behind} \
-         is given up: its buyer was told that it stands, and its units are sold again.\n\
-         The instances' logs name an order that is missing. If there is a copy with all orders, bring\n\
-         that one back instead. If etcd was restored from a backup as well, its tokens count from an\n\
-         earlier number: do this while no instance runs, and start them again afterwards.\n"
+        "\nAll instances would resume the sale from this state. Every acknowledged order {behind} \
+         would be given up:\nits buyer has a confirmation, and its units would be sold again. The instances' \
+         logs name a\nmissing order. If a complete copy of the data exists, restore it instead.\n\
+         If etcd was restored from a backup as well, stop all instances first: its tokens went back.\n"
     )
 }
 
 /// That it was done.
 pub(super) fn store_accepted(found: &Found, token: Token) -> String {
     if found.stock.is_none() {
-        return "\nDone: there is no sale of this item. PUT /stock starts one.\n".to_owned();
+        return "\nDone. The item has no sale. PUT /stock starts one.\n".to_owned();
     }
     format!(
-        "\nDone: all instances go on with what is there, under token {token} or later. If etcd was restored\n\
-         as well and instances ran meanwhile, stop them all, do this once more, and start them again.\n"
+        "\nDone. All instances resume with this state, under token {token} or later. If etcd was restored\n\
+         as well and instances were running, stop them, repeat this command, and start them again.\n"
     )
 }

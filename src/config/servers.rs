@@ -27,11 +27,11 @@ pub struct Servers {
     )]
     pub etcd: Vec<String>,
 
-    /// User name for etcd, if it asks for one
+    /// User name for etcd
     #[arg(long, env = "FLASH_SALE_ETCD_USER", value_name = "NAME")]
     pub etcd_user: Option<String>,
 
-    /// Password for etcd; other users of this machine can see a flag, so prefer the file
+    /// Password for etcd; other users of this machine can see it, so prefer the file
     #[arg(
         long,
         env = "FLASH_SALE_ETCD_PASSWORD",
@@ -42,7 +42,7 @@ pub struct Servers {
     )]
     pub etcd_password: Option<Secret>,
 
-    /// File with the password for etcd; it is read anew at each login
+    /// File with the password for etcd, read at each login
     #[arg(
         long,
         env = "FLASH_SALE_ETCD_PASSWORD_FILE",
@@ -51,20 +51,19 @@ pub struct Servers {
     )]
     pub etcd_password_file: Option<PathBuf>,
 
-    /// File with the certificate of the authority that signed etcd's [default: those that this system
-    /// trusts]
+    /// PEM file with the CA certificate of etcd [default: the system's CAs]
     #[arg(long, env = "FLASH_SALE_ETCD_CA", value_name = "FILE")]
     pub etcd_ca: Option<PathBuf>,
 
-    /// File with the certificate to show to etcd, if it asks for one
+    /// PEM file with the client certificate for etcd
     #[arg(long, env = "FLASH_SALE_ETCD_CERT", value_name = "FILE", requires = "etcd_key")]
     pub etcd_cert: Option<PathBuf>,
 
-    /// File with the key of that certificate
+    /// PEM file with the key of that certificate
     #[arg(long, env = "FLASH_SALE_ETCD_KEY", value_name = "FILE", requires = "etcd_cert")]
     pub etcd_key: Option<PathBuf>,
 
-    /// Address of Redis, `rediss` with TLS; a user, a password and a database can stand in it, as in
+    /// Address of Redis, `rediss` for TLS, with an optional user, password and database:
     /// `redis://user:password@host:6379/0`
     #[arg(
         long,
@@ -76,32 +75,31 @@ pub struct Servers {
     )]
     pub redis: Secret,
 
-    /// File with the address of Redis, which may hold a password; it is read anew at each connection
+    /// File with the address of Redis, read at each connection
     #[arg(long, env = "FLASH_SALE_REDIS_FILE", value_name = "FILE")]
     pub redis_file: Option<PathBuf>,
 
-    /// File with the certificate of the authority that signed that of Redis [default: those that this
-    /// system trusts]
+    /// PEM file with the CA certificate of Redis [default: the system's CAs]
     #[arg(long, env = "FLASH_SALE_REDIS_CA", value_name = "FILE")]
     pub redis_ca: Option<PathBuf>,
 
-    /// File with the certificate to show to Redis, if it asks for one
+    /// PEM file with the client certificate for Redis
     #[arg(long, env = "FLASH_SALE_REDIS_CERT", value_name = "FILE", requires = "redis_key")]
     pub redis_cert: Option<PathBuf>,
 
-    /// File with the key of that certificate
+    /// PEM file with the key of that certificate
     #[arg(long, env = "FLASH_SALE_REDIS_KEY", value_name = "FILE", requires = "redis_cert")]
     pub redis_key: Option<PathBuf>,
 
-    /// How many replicas of Redis must have an order before it is acknowledged
+    /// Redis replicas that must have an order before it is acknowledged
     #[arg(long, env = "FLASH_SALE_REDIS_REPLICAS", value_name = "N", default_value = "0", value_parser = count(0, 100))]
     pub redis_replicas: usize,
 
-    /// How long a batch waits for the replicas; without them in time, its outcome is unknown
+    /// Time for the replicas to confirm a batch; after it, the outcome is unknown
     #[arg(long, env = "FLASH_SALE_REDIS_REPLICA_TIMEOUT", value_name = "TIME", default_value = "500ms", value_parser = duration("1ms", "1m"))]
     pub redis_replica_timeout: Duration,
 
-    /// Name of the default item's lock; another item's lock is this name, `:` and the item's
+    /// Name of the default item's lock; the lock of item X is this name, `:` and X
     #[arg(long, env = "FLASH_SALE_LOCK_NAME", value_name = "NAME", default_value = "stock-lock", value_parser = lock_name)]
     pub lock_name: String,
 }

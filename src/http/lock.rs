@@ -58,7 +58,7 @@ pub(super) async fn queue(
         return Ok(view(app.sale.lock_name(&item), app.sale.queue(&item).await?));
     }
     let place = Arc::clone(&app.queue_looks).try_acquire_owned().map_err(|_| {
-        let detail = format!("{MAX_LOOKS} look at queues already, and no more may at once");
+        let detail = format!("{MAX_LOOKS} reads of queues are in progress, which is the limit");
         Problem::new(ProblemType::TooManyWatchers, detail)
     })?;
     let (sale, name) = (app.sale.clone(), app.sale.lock_name(&item));

@@ -29,17 +29,17 @@
 //! | `damaged` | 500 | the item's data in the store is not what the service wrote |
 //! | `wait-too-long` | 503 | the lock was not granted in time; ask again |
 //! | `lock-unavailable` | 503 | the lock service does not answer; ask again |
-//! | `lock-refused` | 503 | the lock service refuses this item's lock; an operator must look |
+//! | `lock-refused` | 503 | the lock service refuses this item's lock; an operator must act |
 //! | `store-unavailable` | 503 | the store does not answer, or refuses; ask again |
-//! | `store-misconfigured` | 503 | the store refuses this instance; an operator must look |
-//! | `store-rolled-back` | 503 | the store lacks what it acknowledged; an operator must look |
+//! | `store-misconfigured` | 503 | the store refuses this instance; an operator must act |
+//! | `store-rolled-back` | 503 | the store lost acknowledged data; an operator must act |
 //! | `stale-token` | 503 | the instance lost the lock without knowing; ask again |
-//! | `foreign-fence` | 503 | the stock was guarded by another etcd cluster; an operator must look |
+//! | `foreign-fence` | 503 | another etcd cluster guarded the stock; an operator must act |
 //! | `not-ready` | 503 | the readiness check took too long, or the lock is held by a key that never ends |
 //! | `too-many-watchers` | 503 | as many watch at this instance as may, or look at queues; ask again after `Retry-After` |
 //! | `stopping` | 503 | the instance is stopping; ask another one |
-//! | `outcome-unknown` | 504 | the order may stand or not; ask again with the same order id |
-//! | `start-unknown` | 504 | the sale may have been started afresh or not; look at the stock |
+//! | `outcome-unknown` | 504 | the order may have been accepted; ask again with the same order id |
+//! | `start-unknown` | 504 | the sale may have been started; read the stock |
 
 use std::borrow::Cow;
 
@@ -298,7 +298,7 @@ impl IntoResponse for Problem {
 mod tests {
     use super::*;
 
-    /// The table above, which the README copies, has a row for every type, in the same order.
+    /// The table above, which docs/http-api.md copies, has a row for every type, in the same order.
     #[test]
     fn the_table_lists_every_type() {
         let rows: Vec<&str> = include_str!("problem.rs")

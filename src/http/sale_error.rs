@@ -1,4 +1,4 @@
-//! What the client is told when the sale has no answer, and what the log is told.
+//! Errors of the sale, for the client and for the log.
 
 use std::time::Duration;
 
@@ -14,75 +14,73 @@ impl From<SaleError> for Problem {
         match error {
             SaleError::QueueFull { item, limit } => {
                 let detail = format!(
-                    "{limit} orders wait at this instance, and no more may: nothing was taken, ask again later"
+                    "the queue of this instance is full ({limit} orders): nothing was taken, retry later"
                 );
                 Self::new(ProblemType::QueueFull, detail).with_item(item)
             }
             SaleError::WaitTooLong { waited } => {
                 let waited = humantime::format_duration(waited);
                 let detail = format!(
-                    "the lock was not granted within {waited}: nothing was taken, ask again later"
+                    "the lock was not granted within {waited}: nothing was taken, retry later"
                 );
                 Self::new(ProblemType::WaitTooLong, detail)
             }
             SaleError::LockUnavailable { .. } => Self::new(
                 ProblemType::LockUnavailable,
-                "the lock service does not answer, or has no room: nothing was taken, ask again later",
+                "the lock service does not answer or is out of space: nothing was taken, retry later",
             ),
             SaleError::LockRefused { .. } => Self::new(
                 ProblemType::LockRefused,
-                "the lock service refuses this item's lock: nothing was taken, and nothing is until an \
-                 operator has looked; the log of this instance says why",
+                "the lock service refuses this item's lock: nothing was taken. An operator must act; the log \
+                 of this instance has the cause",
             ),
             SaleError::LockBlocked { item, key } => {
                 let detail = format!(
-                    "the lock of {item} is held by the key {key}, which has no lease: nothing is sold until \
-                     an operator deletes it"
+                    "the key {key}, which has no lease, holds the lock of {item}: nothing is sold until an \
+                     operator deletes it"
                 );
                 Self::new(ProblemType::NotReady, detail).with_item(item)
             }
             SaleError::StoreUnavailable { .. } => Self::new(
                 ProblemType::StoreUnavailable,
-                "the store does not answer: nothing was taken, ask again later",
+                "the store does not answer: nothing was taken, retry later",
             ),
             SaleError::StoreRolledBack { item, .. } => Self::new(
                 ProblemType::StoreRolledBack,
-                "the store lacks what it acknowledged to this instance, so it has lost data or runs on an \
-                 older copy: nothing is sold until an operator has brought the right data back, has \
-                 started the sale afresh, or has accepted the loss with `flash-sale adopt store`",
+                "the store lost data that it acknowledged to this instance, or runs on an older copy: \
+                 nothing is sold until an operator restores the data, starts a new sale, or accepts \
+                 the loss with `flash-sale adopt store`",
             )
             .with_item(item),
             SaleError::OutcomeUnknown { order, .. } => Self::new(
                 ProblemType::OutcomeUnknown,
-                "the store did not confirm the order in time, so the order may stand or not: ask again with \
-                 this order id as the Idempotency-Key, which takes nothing twice",
+                "the store did not confirm the order in time, so it may have been accepted: retry with this \
+                 order id as the Idempotency-Key, which takes nothing twice",
             )
             .with_order(order),
             SaleError::StoreRefused { .. } => Self::new(
                 ProblemType::StoreUnavailable,
-                "the store refuses to write, for want of memory or disk perhaps: nothing was taken, \
-                 ask again later",
+                "the store refuses to write, possibly out of memory or disk: nothing was taken, retry later",
             ),
             SaleError::StoreMisconfigured { .. } => Self::new(
                 ProblemType::StoreMisconfigured,
-                "the store refuses this instance: nothing was taken, and nothing is until an operator has \
-                 looked; the log of this instance says why",
+                "the store refuses this instance: nothing was taken. An operator must act; the log of this \
+                 instance has the cause",
             ),
             SaleError::StartUnknown { item, .. } => Self::new(
                 ProblemType::StartUnknown,
-                "the store did not answer in time, so the sale may have been started or not: look at \
-                 GET /stock",
+                "the store did not answer in time, so the sale may have been started: see GET /stock",
             )
             .with_item(item),
             SaleError::StaleToken => Self::new(
                 ProblemType::StaleToken,
-                "this instance lost the lock to a later holder: nothing was taken, ask again",
+                "this instance lost the lock to a later holder: nothing was taken, retry",
             ),
             SaleError::ForeignFence { item, ours, theirs } => {
                 let detail = format!(
-                    "the stock was guarded by etcd cluster {theirs}, and this instance uses cluster \
-                     {ours}: nothing is sold until an operator has made sure that no instance uses \
-                     the other cluster any more, and has run `flash-sale adopt cluster`"
+                    "etcd cluster {theirs} guarded the stock, and this instance uses cluster {ours}: nothing \
+                     is sold until an operator makes sure that no instance uses the other cluster, and \
+                     runs `flash-sale adopt cluster`"
                 );
                 Self::new(ProblemType::ForeignFence, detail).with_item(item)
             }
@@ -92,12 +90,12 @@ impl From<SaleError> for Problem {
             }
             SaleError::Damaged { item, .. } => Self::new(
                 ProblemType::Damaged,
-                "the item's data in the store is damaged: the log of this instance says how",
+                "the item's data in the store is damaged: the log of this instance has the cause",
             )
             .with_item(item),
             SaleError::Stopping => Self::new(
                 ProblemType::Stopping,
-                "this instance is stopping: nothing was taken, ask another one",
+                "this instance is stopping: nothing was taken, use another instance",
             ),
         }
     }

@@ -8,19 +8,19 @@ use serde::Serialize;
 
 use super::contender::Contender;
 
-/// Measures the guarded sale beside other ways to guard it and beside no guard, on this machine.
+/// Compares the guarded sale with other ways to guard it and with no guard, on this machine.
 ///
-/// Starts private servers and instances, prints tables, and writes results.json and plots. Nothing
-/// that was started is left behind, however it ends.
+/// Starts private servers and instances, prints tables, and writes results.json and plots. Leaves
+/// nothing behind.
 ///
-/// Exits with 0 if every load was answered and accounted for, 1 if not, 2 if it could not be run.
+/// Exit status: 0 every load was answered and accounted for, 1 not so, 2 could not run.
 #[derive(Clone, Debug, Args)]
 pub struct BenchOptions {
-    /// Everything once, with tiny numbers: shows that it works, and nothing else.
+    /// Everything once with tiny numbers: a smoke test.
     #[arg(long)]
     pub short: bool,
 
-    /// The directory for results.json and the plots; it is made if it is missing.
+    /// Directory for results.json and the plots; created if missing.
     #[arg(long, default_value = "target/bench", value_name = "DIR")]
     pub out: PathBuf,
 
@@ -32,7 +32,7 @@ pub struct BenchOptions {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub contenders: Vec<Contender>,
 
-    /// How many rounds, 1 to 100; sweeps have at most 3 [default: 5, or 1 with --short].
+    /// Rounds, 1 to 100; sweeps have at most 3 [default: 5, or 1 with --short].
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=100))]
     pub rounds: Option<usize>,
 }

@@ -5,23 +5,23 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::{BoolishValueParser, RangedU64ValueParser};
 
-/// Injects faults while orders are sent, and judges what the clients saw.
+/// Injects faults under load and judges the clients' record.
 ///
-/// Each row starts servers and instances of its own, injects one kind of fault again and again, proves
-/// that it happened, and has the clients' record checked. Then the same fault meets a service without
-/// the defence: it must lose, oversell or hang. Nothing that was started is left behind.
+/// Each row starts its own servers and instances, injects one kind of fault repeatedly, proves that
+/// it happened, and checks the clients' record. A control then repeats the fault without the
+/// defence against it: the sale must lose, oversell or hang. Leaves nothing behind.
 ///
-/// Exits with 0 if every row holds and every control fails, 1 if not, 2 if that could not be found
-/// out, and 128 and the signal's number if a signal came before the end.
+/// Exit status: 0 every row holds and every control fails, 1 not so, 2 could not run, 128 + N ended
+/// by signal N.
 #[derive(Clone, Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags, each a switch of its own")]
 pub struct ChaosOptions {
-    /// How long each row sends orders, in seconds: 5 to 3600.
+    /// Load of each row, in seconds: 5 to 3600.
     #[arg(long, env = "CHAOS_SECONDS", default_value = "24", value_name = "N",
           value_parser = RangedU64ValueParser::<u64>::new().range(5..=3600))]
     pub seconds: u64,
 
-    /// Decides when faults happen, and which ones; without it, a different one each time.
+    /// Seed for the times and kinds of faults [default: random].
     #[arg(long, env = "CHAOS_SEED", value_name = "N")]
     pub seed: Option<u64>,
 
@@ -29,28 +29,28 @@ pub struct ChaosOptions {
     #[arg(long, value_name = "ROW", value_delimiter = ',')]
     pub only: Vec<String>,
 
-    /// Print the rows and their controls, and run nothing.
+    /// List the rows and their controls, and exit.
     #[arg(long)]
     pub list: bool,
 
-    /// A few rows, for eight seconds each and with fewer orders: shows that the suite works.
+    /// A few rows of eight seconds with fewer orders: a smoke test.
     #[arg(long, value_parser = BoolishValueParser::new())]
     pub short: bool,
 
-    /// How many rows run side by side: 1 to 16.
+    /// Rows that run in parallel: 1 to 16.
     #[arg(long, env = "CHAOS_JOBS", default_value = "3", value_name = "N",
           value_parser = RangedU64ValueParser::<usize>::new().range(1..=16))]
     pub jobs: usize,
 
-    /// Without the controls.
+    /// Skip the controls.
     #[arg(long)]
     pub no_controls: bool,
 
-    /// Keep the history and the logs of each run, not only of those that failed.
+    /// Keep the history and the logs of every run, and not only of failed ones.
     #[arg(long)]
     pub keep: bool,
 
-    /// The directory for results.json, and for what is kept; it is made if it is missing.
+    /// Directory for results.json and the kept files; created if missing.
     #[arg(long, default_value = "target/chaos", value_name = "DIR")]
     pub out: PathBuf,
 }

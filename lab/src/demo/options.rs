@@ -15,41 +15,41 @@ const REQUESTS: RangeInclusive<u64> = 1..=1_000_000;
 const STOCK: RangeInclusive<u64> = 0..=1_000_000_000;
 const INSTANCES: RangeInclusive<u64> = 1..=32;
 
-/// Starts private servers and instances on this machine, sells out under load and gives the verdict.
+/// Starts private servers and instances on this machine, sells out under load and prints the
+/// verdict.
 ///
-/// Then serves until Ctrl-C. Nothing is left behind, however it ends.
+/// Then serves until Ctrl-C. Leaves nothing behind.
 ///
-/// Exits with 0 if every unit was sold exactly once, 1 if not, 2 if that could not be found out, and
-/// 128 and the signal's number if a signal came before the verdict.
+/// Exit status: 0 PASS, 1 FAIL, 2 could not run, 128 + N ended by signal N before the verdict.
 #[derive(Clone, Debug, Args)]
 pub struct DemoOptions {
-    /// End after the verdict instead of serving until Ctrl-C.
+    /// Exit after the verdict.
     #[arg(long, env = "FLASH_SALE_DEMO_ONCE", value_parser = flash_sale::config::switch)]
     pub once: bool,
 
-    /// With mutual TLS and users in etcd and Redis, as a secured cluster has them.
+    /// Use mutual TLS and users for etcd and Redis.
     #[arg(long, env = "FLASH_SALE_DEMO_SECURE", value_parser = flash_sale::config::switch)]
     pub secure: bool,
 
-    /// How many buyers send one order each, all at once: 1 to 1000000.
+    /// Buyers, who send one order each at the same time: 1 to 1000000.
     #[arg(long, env = "FLASH_SALE_DEMO_REQUESTS", default_value = "500", value_name = "N",
           allow_negative_numbers = true,
           value_parser = RangedU64ValueParser::<u64>::new().range(REQUESTS))]
     pub requests: u64,
 
-    /// How many units are for sale: 0 to 1000000000.
+    /// Units for sale: 0 to 1000000000.
     #[arg(long, env = "FLASH_SALE_DEMO_STOCK", default_value = "300", value_name = "UNITS",
           allow_negative_numbers = true,
           value_parser = RangedU64ValueParser::<u64>::new().range(STOCK))]
     pub stock: u64,
 
-    /// How many instances sell them: 1 to 32.
+    /// Instances: 1 to 32.
     #[arg(long, env = "FLASH_SALE_DEMO_INSTANCES", default_value = "2", value_name = "N",
           allow_negative_numbers = true,
           value_parser = RangedU64ValueParser::<u16>::new().range(INSTANCES))]
     pub instances: u16,
 
-    /// Where the first instance listens, on 127.0.0.1; each further one 10 ports higher.
+    /// Port of the first instance on 127.0.0.1; each further one is 10 higher.
     #[arg(long, env = "FLASH_SALE_DEMO_PORT", default_value = "8080", value_name = "PORT",
           allow_negative_numbers = true,
           value_parser = clap::value_parser!(u16).range(1..))]

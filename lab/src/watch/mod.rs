@@ -31,17 +31,16 @@ const DRAW_EVERY: Duration = Duration::from_secs(1);
 
 /// Shows stock, holder, queue and rates of a sale, in place, until Ctrl-C.
 ///
-/// Where standard output is no terminal, or a dumb one, it writes a line whenever something has changed, at
-/// most one a second.
+/// Writes a line for each change, at most one a second, where standard output is no terminal.
 ///
-/// Exits with 0 when it is ended, and 1 if none of the addresses can be watched.
+/// Exit status: 0 ended by the user, 1 no address can be watched.
 #[derive(Args, Clone, Debug)]
 pub struct WatchOptions {
-    /// The instances to ask: the first that answers; if it goes away, the next
+    /// Instances to ask; if one fails, the next is asked
     #[arg(value_name = "URL", default_value = "http://127.0.0.1:8080", value_parser = address)]
     pub urls: Vec<Uri>,
 
-    /// What is sold
+    /// Item
     #[arg(long, env = "FLASH_SALE_WATCH_ITEM", value_name = "NAME", default_value = "default")]
     pub item: String,
 }

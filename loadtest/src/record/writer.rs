@@ -112,6 +112,7 @@ impl Output {
         self.file.write_all(b"\n")
     }
 
+    #[allow(clippy::disallowed_methods, reason = "the writer has a thread of its own")]
     fn attempts(mut self, mut attempts: mpsc::Receiver<Attempt>) -> io::Result<Self> {
         let mut batch = Vec::with_capacity(BATCH);
         while attempts.blocking_recv_many(&mut batch, BATCH) > 0 {

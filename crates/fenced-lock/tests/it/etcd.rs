@@ -178,6 +178,7 @@ async fn a_key_need_not_be_text() {
 /// Goal: a service that keeps all its threads busy does not lose its lease. Method: every worker
 /// thread of the runtime is blocked for longer than the TTL.
 #[test]
+#[allow(clippy::disallowed_methods, reason = "blocks the workers on purpose")]
 fn a_busy_runtime_keeps_its_lease() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

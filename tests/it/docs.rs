@@ -1,0 +1,65 @@
+//! The documentation: what a program can check of it.
+
+use std::path::{Path, PathBuf};
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+fn read(path: impl AsRef<Path>) -> String {
+    std::fs::read_to_string(Path::new(ROOT).join(path)).unwrap()
+}
+
+/// Goal: the documentation of the HTTP interface has the same table of problems as the code. Method: the rows
+/// of both; those of the lab's controls stand in a table of their own, behind the heading of the controls.
+#[test]
+fn http_api_lists_the_problems() {
+    let rows = |text: &str, start: &str| -> Vec<String> {
+        text.lines().filter_map(|line| line.strip_prefix(start)).map(str::to_owned).collect()
+    };
+    let page = read("docs/http-api.md");
+    let (service, controls) = page.split_once("\n## Controls of the demo").unwrap();
+    let (_, service) = service.split_once("\n## Problems").unwrap();
+    let controls = rows(controls, "| `");
+    let mut code = rows(&read("src/http/problem.rs"), "//! | `");
+    let word = |row: &String| row.split('`').next().map(str::to_owned);
+    code.retain(|row| !controls.iter().any(|other| word(other) == word(row)));
+    assert_eq!(rows(service, "| `"), code);
+}
+
+/// Goal: no link between the pages of the documentation, or from there to a file, is broken.
+#[test]
+fn links_lead_somewhere() {
+    let mut pages = vec![PathBuf::from("README.md"), PathBuf::from("CONTRIBUTING.md")];
+    for entry in std::fs::read_dir(Path::new(ROOT).join("docs")).unwrap() {
+        let name = entry.unwrap().file_name();
+        if Path::new(&name).extension().is_some_and(|extension| extension == "md") {
+            pages.push(Path::new("docs").join(name));
+        }
+    }
+    let mut broken = Vec::new();
+    for page in &pages {
+        let text = read(page);
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            if file.contains("://") {
+                continue;
+            }
+            let target =
+                if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
+            let exists = Path::new(ROOT).join(&target).exists();
+            if !exists || !(anchor.is_empty() || anchors(&read(&target)).any(|a| a == anchor)) {
+                broken.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+/// The anchors of a page's headings, as GitHub makes them.
+fn anchors(text: &str) -> impl Iterator<Item = String> {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    headings.map(|line| {
+        let title = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = title.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    })
+}
