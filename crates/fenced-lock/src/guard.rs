@@ -4,6 +4,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::acquire::{Turn, acquire};
 use super::hold::Hold;
 use super::{LockError, Released, Session, Token};
@@ -19,7 +21,9 @@ use super::{LockError, Released, Session, Token};
 /// smaller ones.
 ///
 /// Dropping a guard never blocks: the release is done in the background, and is repeated until it
-/// succeeded or a TTL has passed. [`unlock`](Self::unlock) waits for it.
+/// succeeded or a TTL has passed. [`unlock`](Self::unlock) waits for it. So after a drop,
+/// [`try_lock`](super::Mutex::try_lock) may find the lock still taken; and a process that ends right after
+/// one leaves the claim until its lease ends, unless it closes the [`Session`] first.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard {
     hold: Arc<Hold>,
@@ -37,6 +41,17 @@ impl Guard {
     /// same name has a larger one.
     pub fn token(&self) -> Token {
         self.hold.token
+    }
+
+    /// The claim's key in the lock service. In etcd it exists, with the [token](Self::token)'s number as its
+    /// `create_revision`, exactly as long as the lock is held: see `EtcdOptions::connect`.
+    pub fn key(&self) -> String {
+        self.hold.claim.key()
+    }
+
+    /// Until when the lock is held if no further renewal of the lease succeeds; each one moves it.
+    pub fn valid_until(&self) -> Instant {
+        self.hold.core.validity.deadline()
     }
 
     /// The lock's name.

@@ -48,8 +48,8 @@ impl Mutex {
     ///
     /// # Errors
     /// [`LockError::SessionLost`] when the session is lost or closed, also while waiting;
-    /// [`LockError::Lost`] when somebody deleted the claim; [`LockError::Backend`] when the backend
-    /// refuses. A backend that is away for a while is asked again until it answers or the session
+    /// [`LockError::Lost`] when somebody deleted the claim, and then calling again is right;
+    /// [`LockError::Backend`] when the backend refuses. A backend that is away for a while is asked again until it answers or the session
     /// is lost.
     pub async fn lock(&self) -> Result<Guard, LockError> {
         self.enter(OwnerId::next(), Turn::Wait).await?.ok_or(LockError::Lost)
@@ -67,7 +67,8 @@ impl Mutex {
         self.enter(owner.id(), Turn::Wait).await?.ok_or(LockError::Lost)
     }
 
-    /// Takes the lock if nobody has it; `None` if somebody has, or waits for it.
+    /// Takes the lock if nobody has it; `None` if somebody has, or waits for it. A guard that was just
+    /// dropped may still have it; one that was [unlocked](Guard::unlock) has not.
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).

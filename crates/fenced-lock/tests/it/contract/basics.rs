@@ -15,7 +15,8 @@ pub(crate) async fn a_lock_is_granted_and_released(lab: &impl Lab) {
     let (mutex, other) = (lab.mutex(&name).await, lab.mutex(&name).await);
     let guard = mutex.lock().await.unwrap();
     assert_eq!(guard.name(), name);
-    assert!(!guard.is_lost());
+    assert_eq!(queue_of(&mutex).await, [guard.key()]);
+    assert!(!guard.is_lost() && guard.valid_until() > tokio::time::Instant::now());
     guard.unlock().await.unwrap();
     assert!(queue_of(&mutex).await.is_empty(), "unlock waits for the release");
     drop(mutex.lock().await.unwrap());
