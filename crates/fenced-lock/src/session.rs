@@ -35,6 +35,13 @@ impl SessionOptions {
         Self { ttl, margin: ttl / 10, label: String::new() }
     }
 
+    /// The same with this margin.
+    #[must_use]
+    pub fn margin(mut self, margin: Duration) -> Self {
+        self.margin = margin;
+        self
+    }
+
     /// The same with this label.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
@@ -46,7 +53,8 @@ impl SessionOptions {
 /// One lease, kept alive for the life of a process; all its claims hang on it.
 ///
 /// Clones are the same session. When the last one is gone, with all its mutexes and guards, the
-/// session closes in the background; [`close`](Self::close) waits for it.
+/// session closes in the background; [`close`](Self::close) waits for it. Close it before the process
+/// ends: what is released in the background then is cut off, and its claims stay until the lease ends.
 ///
 /// A session that is lost stays lost: open another one, or let a
 /// [`SessionKeeper`](super::SessionKeeper) do so.
