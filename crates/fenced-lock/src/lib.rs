@@ -55,10 +55,6 @@
 //! than the largest it has seen: Kleppmann, "How to do distributed locking" (2016). What cannot
 //! check a token is protected only as long as nobody is paused.
 //!
-//! That this is so, and that the token is enough, is checked on a model of the lock and of a store that
-//! it protects, in every order in which pauses, expiries, crashes and late or repeated writes can
-//! happen: see `model`, which is part of the tests.
-//!
 //! # Layout
 //!
 //! `session` is the handle to what `core` holds; `renewal` keeps the lease alive and `validity` says until
@@ -83,8 +79,6 @@ mod guard;
 mod hold;
 mod keeper;
 mod memory;
-#[cfg(test)]
-mod model;
 mod mutex;
 mod owner;
 mod renewal;
