@@ -134,13 +134,6 @@ impl Core {
         }
     }
 
-    pub(super) fn forget_holds(&self) {
-        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
-        let forgotten = std::mem::take(&mut *holds);
-        drop(holds);
-        drop(forgotten);
-    }
-
     /// Withdraws the claim in the background.
     pub(super) fn spawn_release(self: &Arc<Self>, claim: Claim) {
         let core = Arc::clone(self);

@@ -25,9 +25,6 @@ pub enum LockError {
         /// How it was lost.
         reason: LostReason,
     },
-    /// This owner does not hold this lock, or not any more: an unlock too many, or by a stranger.
-    #[error("this owner does not hold the lock")]
-    NotHeld,
     /// One owner entered the same lock more than [`u32::MAX`] times.
     #[error("one owner entered the same lock too often")]
     TooManyEntries,
@@ -52,9 +49,7 @@ impl LockError {
             Self::Backend(error) => {
                 matches!(error.kind, BackendErrorKind::Transient | BackendErrorKind::Refused)
             }
-            Self::SessionLost { .. } | Self::NotHeld | Self::TooManyEntries | Self::InvalidName => {
-                false
-            }
+            Self::SessionLost { .. } | Self::TooManyEntries | Self::InvalidName => false,
         }
     }
 }

@@ -15,7 +15,7 @@ pub(super) struct Hold {
     pub(super) claim: Claim,
     pub(super) token: Token,
     pub(super) granted_at: Instant,
-    owner: OwnerId,
+    pub(super) owner: OwnerId,
     entries: StdMutex<u32>,
     status: watch::Receiver<ClaimStatus>,
     contended: watch::Receiver<bool>,
@@ -44,37 +44,27 @@ impl Hold {
         hold
     }
 
-    pub(super) fn is_owned_by(&self, owner: OwnerId) -> bool {
-        self.owner == owner
-    }
-
-    pub(super) fn owner(&self) -> OwnerId {
-        self.owner
-    }
-
-    /// Counts one more entry of the same owner.
-    pub(super) fn enter(&self) -> Result<(), LockError> {
+    /// Counts one more entry of the same owner; `false` if the last one was given back.
+    pub(super) fn enter(&self) -> Result<bool, LockError> {
         if self.is_lost() {
             return Err(LockError::Lost);
         }
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        if *entries == 0 {
-            return Err(LockError::NotHeld);
+        if *entries > 0 {
+            *entries = entries.checked_add(1).ok_or(LockError::TooManyEntries)?;
         }
-        *entries = entries.checked_add(1).ok_or(LockError::TooManyEntries)?;
-        Ok(())
+        Ok(*entries > 0)
     }
 
     /// Counts one entry less; `true` if it was the last, and the claim is now the caller's to
     /// release.
-    pub(super) fn leave(self: &Arc<Self>) -> Result<bool, LockError> {
+    pub(super) fn leave(self: &Arc<Self>) -> bool {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        *entries = entries.checked_sub(1).ok_or(LockError::NotHeld)?;
-        let was_last = *entries == 0;
-        if was_last {
+        *entries -= 1;
+        if *entries == 0 {
             self.core.remove_hold(self);
         }
-        Ok(was_last)
+        *entries == 0
     }
 
     /// As [`leave`](Self::leave) if there is just one entry left; else changes nothing. `true` if
@@ -84,15 +74,12 @@ impl Hold {
             return Err(LockError::Lost);
         }
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        match *entries {
-            0 => Err(LockError::NotHeld),
-            1 => {
-                *entries = 0;
-                self.core.remove_hold(self);
-                Ok(true)
-            }
-            _ => Ok(false),
+        let is_last = *entries == 1;
+        if is_last {
+            *entries = 0;
+            self.core.remove_hold(self);
         }
+        Ok(is_last)
     }
 
     pub(super) fn is_lost(&self) -> bool {
@@ -136,7 +123,7 @@ mod tests {
         let hold = session.core.hold_of("a").expect("it was just granted");
         *hold.entries.lock().expect("nobody panicked") = u32::MAX;
         assert!(matches!(guard.reenter(), Err(LockError::TooManyEntries)));
-        assert!(!hold.leave().expect("there are entries"));
+        assert!(!hold.leave());
         drop(guard.reenter().expect("one entry was given back"));
     }
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::acquire::{Turn, acquire};
-use super::guard::leave_and_release;
 use super::owner::OwnerId;
 use super::{Guard, LockError, Owner, QueueEntry, Session, Sighting};
 
@@ -118,20 +117,6 @@ impl Mutex {
         locked.unwrap_or(Err(LockError::Timeout { waited: limit }))
     }
 
-    /// Gives back one entry of `owner` for which no guard lives, after [`Guard::forget`]; releases
-    /// the lock and waits for that if it was the last.
-    ///
-    /// # Cancel safety
-    /// When the future is dropped, the release goes on in the background.
-    ///
-    /// # Errors
-    /// [`LockError::NotHeld`] if `owner` does not hold the lock; otherwise as [`Guard::unlock`].
-    pub async fn unlock_as(&self, owner: &mut Owner) -> Result<(), LockError> {
-        let hold =
-            self.session.core.hold_of(&self.name).filter(|hold| hold.is_owned_by(owner.id()));
-        leave_and_release(&hold.ok_or(LockError::NotHeld)?).await
-    }
-
     /// The queue as it stands, the holder first, of all processes.
     ///
     /// # Cancel safety
@@ -166,13 +151,11 @@ impl Mutex {
 
     async fn enter(&self, owner: OwnerId, turn: Turn) -> Result<Option<Guard>, LockError> {
         let current = self.session.core.hold_of(&self.name);
-        if let Some(hold) = current.filter(|hold| hold.is_owned_by(owner)) {
-            match hold.enter() {
-                Ok(()) => return Ok(Some(Guard::new(hold, self.session.clone()))),
-                // its last guard has just been dropped somewhere else
-                Err(LockError::NotHeld) => {}
-                Err(error) => return Err(error),
-            }
+        // its last guard may just have been dropped somewhere else
+        if let Some(hold) = current.filter(|hold| hold.owner == owner)
+            && hold.enter()?
+        {
+            return Ok(Some(Guard::new(hold, self.session.clone())));
         }
         acquire(&self.session, &self.name, owner, turn).await
     }

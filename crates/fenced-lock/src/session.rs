@@ -174,9 +174,6 @@ struct CloseOnDrop {
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         let core = Arc::clone(&self.core);
-        // those of guards that were forgotten: nobody can give them back any more, and each of them
-        // keeps the core, and with it the backend
-        core.forget_holds();
         self.core.runtime.spawn(async move {
             if let Err(error) = core.close().await {
                 tracing::debug!(lease = core.lease.id, %error, "the lease is left to its TTL");

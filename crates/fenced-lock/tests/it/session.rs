@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{
-    BackendErrorKind, LockError, LostReason, MemoryBackend, Owner, Session, SessionOptions,
+    BackendErrorKind, LockError, LostReason, MemoryBackend, Session, SessionOptions,
 };
 use testkit::wait::eventually;
 use tokio::time::{Instant, sleep};
@@ -285,16 +285,4 @@ async fn closing_ends_a_renewal_under_way() {
     eventually("a renewal is under way", async || backend.renew.under_way() == 1).await;
     session.close().await.unwrap();
     assert_eq!(backend.renew.under_way(), 0);
-}
-
-/// Goal: a guard that was forgotten keeps neither the session nor its backend in memory.
-#[tokio::test(start_paused = true)]
-async fn a_forgotten_guard_leaks_nothing() {
-    let backend = FaultyBackend::new();
-    let left = Arc::downgrade(&backend);
-    let session = session(&backend).await;
-    drop(backend);
-    session.mutex("a").unwrap().lock_as(&mut Owner::new()).await.unwrap().forget();
-    drop(session);
-    eventually("the backend is dropped", async || left.upgrade().is_none()).await;
 }
