@@ -58,7 +58,7 @@ impl Guard {
 
     /// Until when the lock is held if no further renewal of the lease succeeds; each one moves it.
     pub fn valid_until(&self) -> Instant {
-        self.hold.core.validity.deadline()
+        self.hold.inner.validity.deadline()
     }
 
     /// The lock's name.
@@ -145,10 +145,10 @@ impl Guard {
         let was_lost = self.hold.is_lost();
         let mut released = Ok(Released::Done);
         if self.hold.leave() {
-            let (core, claim) = (Arc::clone(&self.hold.core), self.hold.claim.clone());
+            let (inner, claim) = (Arc::clone(&self.hold.inner), self.hold.claim.clone());
             // a task of the session, so that it goes on when the caller goes away
-            let release = async move { core.release(&claim).await };
-            let release = self.hold.core.tasks.spawn_on(release, &self.hold.core.runtime);
+            let release = async move { inner.release(&claim).await };
+            let release = self.hold.inner.tasks.spawn_on(release, &self.hold.inner.runtime);
             // a task that did not end was dropped with its runtime, and the lease ends by itself
             released = release.await.unwrap_or(Err(LockError::Lost));
         }
@@ -178,7 +178,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if self.armed && self.hold.leave() {
-            self.hold.core.spawn_release(self.hold.claim.clone());
+            self.hold.inner.spawn_release(self.hold.claim.clone());
         }
     }
 }

@@ -57,7 +57,7 @@
 //!
 //! # Layout
 //!
-//! `session` is the handle to what `core` holds; `renewal` keeps the lease alive and `validity` says until
+//! `session` is the handle to what `inner` holds; `renewal` keeps the lease alive and `validity` says until
 //! when that can be believed; `mutex` is the front, `acquire` the way from a call to a grant, `hold`
 //! one tenure with its entries, `guard` the handle to it; `keeper` opens a session anew when one was
 //! lost. Below the [`Backend`] trait, `etcd` is the real service and `memory` a double for paused
@@ -71,12 +71,12 @@ pub mod chaos;
 #[allow(unreachable_pub, reason = "it is public with the feature")]
 mod chaos;
 mod claim;
-mod core;
 mod error;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod guard;
 mod hold;
+mod inner;
 mod keeper;
 mod memory;
 mod mutex;

@@ -97,7 +97,7 @@ impl Mutex {
     /// # Errors
     /// [`LockError::Timeout`], and as [`lock`](Self::lock).
     pub async fn lock_timeout(&self, limit: Duration) -> Result<Guard, LockError> {
-        let locked = self.session.core.timeout(limit, self.lock()).await;
+        let locked = self.session.inner.timeout(limit, self.lock()).await;
         locked.unwrap_or(Err(LockError::Timeout { waited: limit }))
     }
 
@@ -113,7 +113,7 @@ impl Mutex {
         owner: &mut Owner,
         limit: Duration,
     ) -> Result<Guard, LockError> {
-        let locked = self.session.core.timeout(limit, self.lock_as(owner)).await;
+        let locked = self.session.inner.timeout(limit, self.lock_as(owner)).await;
         locked.unwrap_or(Err(LockError::Timeout { waited: limit }))
     }
 
@@ -125,8 +125,8 @@ impl Mutex {
     /// # Errors
     /// [`LockError::Backend`].
     pub async fn queue(&self) -> Result<Vec<QueueEntry>, LockError> {
-        let core = &self.session.core;
-        Ok(core.entered(core.backend.queue(&self.name)).await?)
+        let inner = &self.session.inner;
+        Ok(inner.entered(inner.backend.queue(&self.name)).await?)
     }
 
     /// The holder, or the first who will be, of all processes. As far as the backend can tell without a
@@ -138,19 +138,19 @@ impl Mutex {
     /// # Errors
     /// [`LockError::Backend`].
     pub async fn probe(&self) -> Result<Option<QueueEntry>, LockError> {
-        let core = &self.session.core;
-        Ok(core.entered(core.backend.probe(&self.name)).await?)
+        let inner = &self.session.inner;
+        Ok(inner.entered(inner.backend.probe(&self.name)).await?)
     }
 
     /// What this process sees of the queue without asking anybody: the claims, and the last tenures.
     /// From the first call on the queue is watched, until some time after the last. `None` if the
     /// backend watches nothing.
     pub fn sighting(&self) -> Option<Sighting> {
-        self.session.core.backend.sighting(&self.name)
+        self.session.inner.backend.sighting(&self.name)
     }
 
     async fn enter(&self, owner: OwnerId, turn: Turn) -> Result<Option<Guard>, LockError> {
-        let current = self.session.core.hold_of(&self.name);
+        let current = self.session.inner.hold_of(&self.name);
         // its last guard may just have been dropped somewhere else
         if let Some(hold) = current.filter(|hold| hold.owner == owner)
             && hold.enter()?
