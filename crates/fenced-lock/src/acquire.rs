@@ -11,8 +11,8 @@ use super::hold::Hold;
 use super::inner::SessionInner;
 use super::owner::OwnerId;
 use super::{
-    BackendError, BackendErrorKind, Claim, ClaimStatus, Guard, LockError, LostReason, Place,
-    Session,
+    BackendError, BackendErrorKind, Claim, ClaimStatus, Guard, LockError, LostReason, Session,
+    Ticket,
 };
 
 /// How to queue.
@@ -91,11 +91,11 @@ impl Attempt {
 
     async fn granted(&mut self) -> Result<Option<Guard>, LockError> {
         let inner = Arc::clone(self.inner());
-        let place = match self.turn {
+        let ticket = match self.turn {
             Turn::Try => self.try_enqueue().await?,
             Turn::Wait | Turn::After(_) => Some(self.enqueue().await?),
         };
-        let Some(Place { token, mut status }) = place else { return Ok(None) };
+        let Some(Ticket { token, mut status }) = ticket else { return Ok(None) };
         let reached = tokio::select! {
             biased;
             reached = status.wait_for(|status| *status != ClaimStatus::Waiting) => {
@@ -114,7 +114,7 @@ impl Attempt {
     }
 
     /// Asks once: a try does not wait, for an answer neither.
-    async fn try_enqueue(&mut self) -> Result<Option<Place>, LockError> {
+    async fn try_enqueue(&mut self) -> Result<Option<Ticket>, LockError> {
         let inner = Arc::clone(self.inner());
         self.may_exist = true;
         let tried = inner.ask(async { inner.backend.try_enqueue(&self.claim).await }).await;
@@ -125,7 +125,7 @@ impl Attempt {
     }
 
     /// Puts the claim into the queue, asking again while that is of use to anybody.
-    async fn enqueue(&mut self) -> Result<Place, LockError> {
+    async fn enqueue(&mut self) -> Result<Ticket, LockError> {
         let inner = Arc::clone(self.inner());
         let mut pause = Duration::from_millis(20);
         loop {
@@ -137,7 +137,7 @@ impl Attempt {
                 }
             });
             let error = match request.await {
-                Ok(place) => return Ok(place),
+                Ok(ticket) => return Ok(ticket),
                 Err(error) => error,
             };
             if error.kind != BackendErrorKind::Transient && Defence::Denials.is_on() {

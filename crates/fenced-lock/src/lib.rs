@@ -88,7 +88,7 @@ mod token;
 mod validity;
 
 pub use backend::{Backend, BackendFuture, Released};
-pub use claim::{Claim, ClaimStatus, Lease, Place, QueueEntry};
+pub use claim::{Claim, ClaimStatus, Lease, QueueEntry, Ticket};
 pub use error::{BackendError, BackendErrorKind, LockError, LostReason};
 #[cfg(feature = "etcd")]
 pub use etcd::{EtcdBackend, EtcdOptions, EtcdUser};

@@ -16,8 +16,8 @@ use super::ranges::{Ranges, first_of, list, whole_first_of};
 use super::{EtcdBackend, keys, token};
 use crate::chaos::Defence;
 use crate::{
-    BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, Place, QueueEntry,
-    Released,
+    BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, QueueEntry, Released,
+    Ticket,
 };
 
 /// How many claims go over to another lease at a time.
@@ -168,7 +168,7 @@ impl EtcdBackend {
         &self,
         claim: &Claim,
         held: Option<&Claim>,
-    ) -> Result<Place, BackendError> {
+    ) -> Result<Ticket, BackendError> {
         let key = claim.key();
         let status = self.expect(claim, &key);
         let mut conditions = vec![Compare::create_revision(key.as_str(), CompareOp::Equal, 0)];
@@ -190,7 +190,7 @@ impl EtcdBackend {
             otherwise.push(first_of(&claim.name));
         }
         let txn = Txn::new().when(conditions).and_then(changes).or_else(otherwise);
-        let response = self.ask_for_place(claim, &key, &txn).await?;
+        let response = self.ask_for_ticket(claim, &key, &txn).await?;
         let answers = Ranges::of(&response);
         let Some((revision, lease)) = created_at(&response, &answers, &key, lease) else {
             self.queues.with(&claim.name, |queue| queue.released(&key));
@@ -202,7 +202,7 @@ impl EtcdBackend {
         }
         let is_granted = !is_watched && self.is_first(claim, &key, &answers).await;
         self.queues.with(&claim.name, |queue| queue.enqueued(&key, revision, is_granted));
-        Ok(Place { token: token(response.header(), revision)?, status })
+        Ok(Ticket { token: token(response.header(), revision)?, status })
     }
 
     /// As [`put_claim`](Self::put_claim) with `held`, in two steps: for claims that share a key.
@@ -210,7 +210,7 @@ impl EtcdBackend {
         &self,
         held: &Claim,
         next: &Claim,
-    ) -> Result<Place, BackendError> {
+    ) -> Result<Ticket, BackendError> {
         if self.delete_claim(held).await? == Released::Gone {
             return Err(claim_gone());
         }
@@ -221,7 +221,7 @@ impl EtcdBackend {
     pub(super) async fn put_claim_if_free(
         &self,
         claim: &Claim,
-    ) -> Result<Option<Place>, BackendError> {
+    ) -> Result<Option<Ticket>, BackendError> {
         let key = claim.key();
         let prefix = keys::prefix(&claim.name);
         let is_empty = Compare::create_revision(prefix.as_str(), CompareOp::Equal, 0).with_prefix();
@@ -232,12 +232,12 @@ impl EtcdBackend {
             .and_then([put(claim, &key, lease)])
             .or_else([TxnOp::get(prefix.as_str(), Some(some))]);
         let status = self.expect(claim, &key);
-        let response = self.ask_for_place(claim, &key, &txn).await?;
+        let response = self.ask_for_ticket(claim, &key, &txn).await?;
         let answers = Ranges::of(&response);
         if let Some((revision, lease)) = created_at(&response, &answers, &key, lease) {
             self.keep_on_lease(claim, &key, lease).await?;
             self.queues.with(&claim.name, |queue| queue.enqueued(&key, revision, true));
-            return Ok(Some(Place { token: token(response.header(), revision)?, status }));
+            return Ok(Some(Ticket { token: token(response.header(), revision)?, status }));
         }
         let is_claimed = answers.all().any(|kv| keys::is_claim(kv.key(), &prefix))
             || answers.are_more() && self.first_claim(&claim.name).await?.is_some();
@@ -246,9 +246,9 @@ impl EtcdBackend {
             return Ok(None);
         }
         // only keys of locks with longer names were there
-        let place = self.put_claim(claim, None).await?;
+        let ticket = self.put_claim(claim, None).await?;
         // etcd is asked, since the watch may not have told of the claim yet
-        if *place.status.borrow() == ClaimStatus::Waiting {
+        if *ticket.status.borrow() == ClaimStatus::Waiting {
             // whatever it is, the claim may still be there
             let left = |error| BackendError::new(BackendErrorKind::Transient, error);
             let first = self.first_claim(&claim.name).await.map_err(left)?;
@@ -256,14 +256,14 @@ impl EtcdBackend {
                 self.delete_claim(claim).await.map_err(left)?;
                 return Ok(None);
             }
-            let revision = place.token.revision();
+            let revision = ticket.token.revision();
             self.queues.with(&claim.name, |queue| queue.enqueued(&key, revision, true));
         }
-        Ok(Some(place))
+        Ok(Some(ticket))
     }
 
     /// Sends a transaction that puts a claim, which is forgotten if etcd refuses that.
-    async fn ask_for_place(
+    async fn ask_for_ticket(
         &self,
         claim: &Claim,
         key: &str,
