@@ -164,7 +164,12 @@ async fn keep_open(
                 failures += 1;
                 // of the first failure in a row, the second, the fourth and so on: an outage may last for hours
                 if failures.is_power_of_two() {
-                    tracing::warn!(%error, failures, "could not open a lock session: trying again");
+                    let cause: &dyn std::error::Error = &error;
+                    tracing::warn!(
+                        error = cause,
+                        failures,
+                        "could not open a lock session: trying again"
+                    );
                 }
                 publish.send_replace(State::Opening { failed: Some(error) });
             }
