@@ -7,12 +7,12 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use super::chaos::Defence;
-use super::core::Core;
 use super::hold::Hold;
+use super::inner::SessionInner;
 use super::owner::OwnerId;
 use super::{
-    BackendError, BackendErrorKind, Claim, ClaimStatus, Guard, LockError, LostReason, Place,
-    Session,
+    BackendError, BackendErrorKind, Claim, ClaimStatus, Guard, LockError, LostReason, Session,
+    Ticket,
 };
 
 /// How to queue.
@@ -36,18 +36,18 @@ pub(super) async fn acquire(
     owner: OwnerId,
     turn: Turn,
 ) -> Result<Option<Guard>, LockError> {
-    let core = &session.core;
-    if let Err(error) = core.check() {
+    let inner = &session.inner;
+    if let Err(error) = inner.check() {
         if let Turn::After(held) = turn {
-            core.spawn_release(held);
+            inner.spawn_release(held);
         }
         return Err(error);
     }
     let (reply, answer) = oneshot::channel();
-    let claim = core.new_claim(name);
+    let claim = inner.new_claim(name);
     let session = session.clone();
     let attempt = Attempt { session, claim, may_exist: false, owner, turn, reply };
-    core.tasks.spawn_on(attempt.run(), &core.runtime);
+    inner.tasks.spawn_on(attempt.run(), &inner.runtime);
     // only a runtime that shuts down drops the task without an answer
     answer.await.unwrap_or(Err(closed()))
 }
@@ -64,60 +64,60 @@ struct Attempt {
 
 impl Attempt {
     async fn run(mut self) {
-        let core = Arc::clone(self.core());
+        let inner = Arc::clone(self.inner());
         // nothing but the loss of the lease may drop a request: see `Backend::enqueue`
         let granted = tokio::select! {
             biased;
             granted = self.granted() => granted,
-            reason = core.validity.lost() => Err(LockError::SessionLost { reason }),
+            reason = inner.validity.lost() => Err(LockError::SessionLost { reason }),
         };
         // a try that found somebody there has put nothing into the queue
         let is_left = !Defence::ClaimCleanup.is_on() && self.reply.is_closed();
         if granted.is_err() && !is_left {
             if self.may_exist {
-                core.spawn_release(self.claim.clone());
+                inner.spawn_release(self.claim.clone());
             }
             if let Turn::After(held) = &self.turn {
-                core.spawn_release(held.clone());
+                inner.spawn_release(held.clone());
             }
         }
         // a guard that finds nobody waiting comes back, and releases the lock as it is dropped
         drop(self.reply.send(granted));
     }
 
-    fn core(&self) -> &Arc<Core> {
-        &self.session.core
+    fn inner(&self) -> &Arc<SessionInner> {
+        &self.session.inner
     }
 
     async fn granted(&mut self) -> Result<Option<Guard>, LockError> {
-        let core = Arc::clone(self.core());
-        let place = match self.turn {
+        let inner = Arc::clone(self.inner());
+        let ticket = match self.turn {
             Turn::Try => self.try_enqueue().await?,
             Turn::Wait | Turn::After(_) => Some(self.enqueue().await?),
         };
-        let Some(Place { token, mut status }) = place else { return Ok(None) };
+        let Some(Ticket { token, mut status }) = ticket else { return Ok(None) };
         let reached = tokio::select! {
             biased;
             reached = status.wait_for(|status| *status != ClaimStatus::Waiting) => {
                 // an error means that the backend forgot the claim: it is not in the queue any more
                 reached.map_or(ClaimStatus::Gone, |status| *status)
             }
-            () = core.closing.cancelled() => return Err(closed()),
+            () = inner.closing.cancelled() => return Err(closed()),
             () = self.reply.closed() => return Err(closed()),
         };
-        core.check()?;
+        inner.check()?;
         if reached == ClaimStatus::Gone {
             return Err(LockError::Lost);
         }
-        let hold = Hold::begin(&core, self.claim.clone(), self.owner, token, status);
+        let hold = Hold::begin(&inner, self.claim.clone(), self.owner, token, status);
         Ok(Some(Guard::new(hold, self.session.clone())))
     }
 
     /// Asks once: a try does not wait, for an answer neither.
-    async fn try_enqueue(&mut self) -> Result<Option<Place>, LockError> {
-        let core = Arc::clone(self.core());
+    async fn try_enqueue(&mut self) -> Result<Option<Ticket>, LockError> {
+        let inner = Arc::clone(self.inner());
         self.may_exist = true;
-        let tried = core.ask(async { core.backend.try_enqueue(&self.claim).await }).await;
+        let tried = inner.ask(async { inner.backend.try_enqueue(&self.claim).await }).await;
         tried.map_err(|error| {
             self.may_exist = error.kind == BackendErrorKind::Transient;
             self.meaning_of(error)
@@ -125,19 +125,19 @@ impl Attempt {
     }
 
     /// Puts the claim into the queue, asking again while that is of use to anybody.
-    async fn enqueue(&mut self) -> Result<Place, LockError> {
-        let core = Arc::clone(self.core());
+    async fn enqueue(&mut self) -> Result<Ticket, LockError> {
+        let inner = Arc::clone(self.inner());
         let mut pause = Duration::from_millis(20);
         loop {
             let may_have_existed = std::mem::replace(&mut self.may_exist, true);
-            let request = core.ask(async {
+            let request = inner.ask(async {
                 match &self.turn {
-                    Turn::After(held) => core.backend.hand_over(held, &self.claim).await,
-                    Turn::Wait | Turn::Try => core.backend.enqueue(&self.claim).await,
+                    Turn::After(held) => inner.backend.hand_over(held, &self.claim).await,
+                    Turn::Wait | Turn::Try => inner.backend.enqueue(&self.claim).await,
                 }
             });
             let error = match request.await {
-                Ok(place) => return Ok(place),
+                Ok(ticket) => return Ok(ticket),
                 Err(error) => error,
             };
             if error.kind != BackendErrorKind::Transient && Defence::Denials.is_on() {
@@ -151,7 +151,7 @@ impl Attempt {
             tracing::debug!(claim = %self.claim, %error, "could not queue: trying again");
             tokio::select! {
                 () = sleep(pause) => {}
-                () = core.closing.cancelled() => return Err(closed()),
+                () = inner.closing.cancelled() => return Err(closed()),
                 () = self.reply.closed() => return Err(closed()),
             }
             pause = (pause * 2).min(Duration::from_secs(1));
@@ -162,7 +162,7 @@ impl Attempt {
     fn meaning_of(&self, error: BackendError) -> LockError {
         match error.kind {
             BackendErrorKind::LeaseGone => {
-                self.core().validity.lose(LostReason::Revoked);
+                self.inner().validity.lose(LostReason::Revoked);
                 LockError::SessionLost { reason: LostReason::Revoked }
             }
             BackendErrorKind::ClaimGone => LockError::Lost,

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::{
-    BackendError, BackendErrorKind, Claim, ClaimStatus, Lease, Place, QueueEntry, Sighting,
+    BackendError, BackendErrorKind, Claim, ClaimStatus, Lease, QueueEntry, Sighting, Ticket,
 };
 
 /// A future that a [`Backend`] returns; boxed, so that a session can use any backend without naming
@@ -32,7 +32,7 @@ pub enum Released {
 ///
 /// It is narrow on purpose. Owners, re-entry, guards, cancellation, retries and the local deadline
 /// are the [`Session`](super::Session)'s, once for every backend. Taking a lock is two steps,
-/// [`enqueue`](Self::enqueue) and then waiting for [`Place::status`], because they differ when the
+/// [`enqueue`](Self::enqueue) and then waiting for [`Ticket::status`], because they differ when the
 /// caller goes away: the wait can be dropped at any time, while an enqueue that was sent must be
 /// seen to its end, or a key could appear after it was withdrawn.
 ///
@@ -56,20 +56,20 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Puts the claim at the end of its name's queue. An error of the kind `Transient` leaves open
     /// whether it is there; after any other this request has not put it there.
-    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Place>;
+    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket>;
 
     /// Puts the claim into its name's queue only if nobody is there; nothing if somebody is. Errors mean
     /// the same as those of [`enqueue`](Self::enqueue).
-    fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Place>> {
+    fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Ticket>> {
         Box::pin(async move {
-            let place = self.enqueue(claim).await?;
-            if *place.status.borrow() == ClaimStatus::Waiting {
+            let ticket = self.enqueue(claim).await?;
+            if *ticket.status.borrow() == ClaimStatus::Waiting {
                 // whatever it is, the claim may still be there
                 let left = |error| BackendError::new(BackendErrorKind::Transient, error);
                 self.release(claim).await.map_err(left)?;
                 return Ok(None);
             }
-            Ok(Some(place))
+            Ok(Some(ticket))
         })
     }
 
@@ -85,7 +85,7 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Takes `held` out of the queue and puts `next` at its end, in one step if the backend can;
     /// [`ClaimGone`](super::BackendErrorKind::ClaimGone) if `held` is not there.
-    fn hand_over<'a>(&'a self, held: &'a Claim, next: &'a Claim) -> BackendFuture<'a, Place> {
+    fn hand_over<'a>(&'a self, held: &'a Claim, next: &'a Claim) -> BackendFuture<'a, Ticket> {
         Box::pin(async move {
             if self.release(held).await? == Released::Gone {
                 let gone = "the claim to hand over is gone";

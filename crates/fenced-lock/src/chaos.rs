@@ -1,10 +1,7 @@
-//! How a fault suite takes the lock's defences away.
+//! How a fault suite takes the lock's safeguards away.
 //!
-//! Without the cargo feature `chaos` nothing here can be switched: [`Defence::is_on`] is a constant. To
-//! lift the lock out without it, remove this file and each `Defence::...is_on()` that the compiler then
-//! names.
+//! Without the cargo feature `chaos` nothing here can be switched: [`Defence::is_on`] is a constant.
 
-#[cfg(feature = "chaos")]
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Something that the lock does so that it holds and goes on.
@@ -37,35 +34,22 @@ pub enum Defence {
 }
 
 /// The bit of each defence that is off, in this whole process.
-#[cfg(feature = "chaos")]
 static OFF: AtomicU32 = AtomicU32::new(0);
 
 impl Defence {
-    /// Whether it is there.
-    #[cfg(feature = "chaos")]
-    pub fn is_on(self) -> bool {
-        OFF.load(Ordering::Relaxed) & self.bit() == 0
-    }
-
     /// Whether it is there: always, in a program that was built without the feature `chaos`.
-    #[cfg(not(feature = "chaos"))]
-    #[allow(clippy::unused_self, reason = "with the feature it is used")]
-    pub(super) const fn is_on(self) -> bool {
-        true
+    pub fn is_on(self) -> bool {
+        !cfg!(feature = "chaos") || OFF.load(Ordering::Relaxed) & (1 << self as u32) == 0
     }
 
     /// Takes it away, or brings it back, in this whole process.
     #[cfg(feature = "chaos")]
     pub fn set(self, is_on: bool) {
+        let bit = 1 << self as u32;
         if is_on {
-            OFF.fetch_and(!self.bit(), Ordering::Relaxed);
+            OFF.fetch_and(!bit, Ordering::Relaxed);
         } else {
-            OFF.fetch_or(self.bit(), Ordering::Relaxed);
+            OFF.fetch_or(bit, Ordering::Relaxed);
         }
-    }
-
-    #[cfg(feature = "chaos")]
-    const fn bit(self) -> u32 {
-        1 << self as u32
     }
 }

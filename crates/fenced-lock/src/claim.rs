@@ -63,7 +63,7 @@ pub enum ClaimStatus {
 
 /// A claim's place in the queue.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct Ticket {
     /// The token that it has when granted; claims are granted in the order of their tokens.
     pub token: Token,
     /// Tells when it is granted, and when it is gone.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Why a lock was not granted, kept or released.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
     /// The lock was not granted in the time allowed. The claim is being withdrawn.
@@ -15,8 +15,8 @@ pub enum LockError {
         /// The time allowed.
         waited: Duration,
     },
-    /// The hold is gone: its lease ran out or was revoked, or its claim was deleted. Somebody else
-    /// may hold the lock by now.
+    /// The claim is gone, granted or not: its lease ran out or was revoked, or somebody deleted its key.
+    /// Another claim may hold the lock by now.
     #[error("the lock was lost")]
     Lost,
     /// The session is gone, and all its claims with it: open a new one.
@@ -25,9 +25,6 @@ pub enum LockError {
         /// How it was lost.
         reason: LostReason,
     },
-    /// This owner does not hold this lock, or not any more: an unlock too many, or by a stranger.
-    #[error("this owner does not hold the lock")]
-    NotHeld,
     /// One owner entered the same lock more than [`u32::MAX`] times.
     #[error("one owner entered the same lock too often")]
     TooManyEntries,
@@ -38,25 +35,21 @@ pub enum LockError {
     )]
     InvalidName,
     /// The backend failed.
-    #[error("the lock service failed")]
+    #[error(transparent)]
     Backend(#[from] BackendError),
 }
 
 impl LockError {
-    /// Whether the same call may succeed later in the same session. After [`Lost`](Self::Lost) and
-    /// [`SessionLost`](Self::SessionLost) it takes a new grant, or a new session. A call can always be
-    /// repeated safely: what a failed one put into the queue is being withdrawn.
+    /// Whether taking the lock again may succeed in the same session. After
+    /// [`SessionLost`](Self::SessionLost) it takes a new one. Calling [`lock`](super::Mutex::lock) again is
+    /// always safe: the claim of a failed call is being withdrawn.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Timeout { .. } => true,
+            Self::Timeout { .. } | Self::Lost => true,
             Self::Backend(error) => {
                 matches!(error.kind, BackendErrorKind::Transient | BackendErrorKind::Refused)
             }
-            Self::Lost
-            | Self::SessionLost { .. }
-            | Self::NotHeld
-            | Self::TooManyEntries
-            | Self::InvalidName => false,
+            Self::SessionLost { .. } | Self::TooManyEntries | Self::InvalidName => false,
         }
     }
 }
@@ -106,44 +99,74 @@ pub enum BackendErrorKind {
     Permanent,
 }
 
-/// A failure of a [`Backend`](super::Backend).
-#[derive(Clone)]
+/// A failure of a [`Backend`](super::Backend). Its text contains that of its cause; two are equal if kind
+/// and text are.
+#[derive(Clone, Debug)]
 pub struct BackendError {
     /// What it means.
     pub kind: BackendErrorKind,
-    source: Arc<dyn Error + Send + Sync>,
+    cause: Arc<dyn Error + Send + Sync>,
 }
 
 impl BackendError {
     /// A failure of this kind with its cause.
     pub fn new(kind: BackendErrorKind, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self { kind, source: Arc::from(source.into()) }
+        Self { kind, cause: Arc::from(source.into()) }
+    }
+
+    /// The cause, if it is of this type.
+    #[cfg(feature = "etcd")]
+    pub(crate) fn cause<T: Error + 'static>(&self) -> Option<&T> {
+        self.cause.downcast_ref()
     }
 }
 
-impl fmt::Debug for BackendError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BackendError")
-            .field("kind", &self.kind)
-            .field("source", &self.source)
-            .finish()
+impl PartialEq for BackendError {
+    fn eq(&self, other: &Self) -> bool {
+        self.kind == other.kind && self.cause.to_string() == other.cause.to_string()
     }
 }
 
 impl fmt::Display for BackendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.kind {
+        let what = match self.kind {
             BackendErrorKind::Transient => "the lock service did not answer as it should",
             BackendErrorKind::Refused => "the lock service cannot do it now",
             BackendErrorKind::LeaseGone => "the lease is gone",
             BackendErrorKind::ClaimGone => "the claim is gone",
             BackendErrorKind::Permanent => "the lock service refused",
-        })
+        };
+        write!(f, "{what}: {}", self.cause)
     }
 }
 
 impl Error for BackendError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&*self.source)
+        // the cause itself is in the text already
+        self.cause.source()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: an error says what failed, once, also to a program that prints the sources behind it.
+    #[test]
+    fn the_cause_is_told_once() {
+        let cause = std::io::Error::other("permission denied");
+        let error = LockError::from(BackendError::new(BackendErrorKind::Permanent, cause));
+        assert_eq!(error.to_string(), "the lock service refused: permission denied");
+        assert!(error.source().is_none());
+    }
+
+    /// Goal: errors of one kind with one text are equal.
+    #[test]
+    fn errors_can_be_compared() {
+        let error =
+            |text: &str| LockError::from(BackendError::new(BackendErrorKind::Refused, text));
+        assert_eq!(error("no space"), error("no space"));
+        assert_ne!(error("no space"), error("too many requests"));
+        assert_ne!(error("no space"), LockError::Lost);
     }
 }

@@ -4,6 +4,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::acquire::{Turn, acquire};
 use super::hold::Hold;
 use super::{LockError, Released, Session, Token};
@@ -11,7 +13,14 @@ use super::{LockError, Released, Session, Token};
 /// Proof that its owner holds a lock; the lock is released when the owner's last guard is dropped.
 ///
 /// Purposefully not `Clone`: each guard stands for one entry, and [`reenter`](Self::reenter) makes
-/// another one in plain sight.
+/// another one in plain sight. Only a guard can unlock, and only once:
+///
+/// ```compile_fail,E0382
+/// # async fn example(guard: fenced_lock::Guard) {
+/// guard.unlock().await;
+/// guard.unlock().await;
+/// # }
+/// ```
 ///
 /// Holding is a belief. When the session is lost (see [`lost`](Self::lost)), the guard goes on to
 /// exist while somebody else may hold the lock; a process that is paused cannot even notice. So pass
@@ -19,7 +28,9 @@ use super::{LockError, Released, Session, Token};
 /// smaller ones.
 ///
 /// Dropping a guard never blocks: the release is done in the background, and is repeated until it
-/// succeeded or a TTL has passed. [`unlock`](Self::unlock) waits for it.
+/// succeeded or a TTL has passed. [`unlock`](Self::unlock) waits for it. So after a drop,
+/// [`try_lock`](super::Mutex::try_lock) may find the lock still taken; and a process that ends right after
+/// one leaves the claim until its lease ends, unless it closes the [`Session`] first.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard {
     hold: Arc<Hold>,
@@ -39,6 +50,17 @@ impl Guard {
         self.hold.token
     }
 
+    /// The claim's key in the lock service. In etcd it exists, with the [token](Self::token)'s number as its
+    /// `create_revision`, exactly as long as the lock is held: see `EtcdOptions::connect`.
+    pub fn key(&self) -> String {
+        self.hold.claim.key()
+    }
+
+    /// Until when the lock is held if no further renewal of the lease succeeds; each one moves it.
+    pub fn valid_until(&self) -> Instant {
+        self.hold.inner.validity.deadline()
+    }
+
     /// The lock's name.
     pub fn name(&self) -> &str {
         &self.hold.claim.name
@@ -52,9 +74,9 @@ impl Guard {
     /// Another guard of the same tenure, without a word to the lock service.
     ///
     /// # Errors
-    /// [`LockError::Lost`], [`LockError::TooManyEntries`], and [`LockError::NotHeld`] if the entries
-    /// were given back through [`Mutex::unlock_as`](super::Mutex::unlock_as).
+    /// [`LockError::Lost`], [`LockError::TooManyEntries`].
     pub fn reenter(&self) -> Result<Guard, LockError> {
+        // this guard has an entry, so there is one to add to
         self.hold.enter()?;
         Ok(Self::new(Arc::clone(&self.hold), self.session.clone()))
     }
@@ -115,13 +137,22 @@ impl Guard {
     ///
     /// # Errors
     /// [`LockError::Lost`] if the hold was lost before: what it protected may have been touched by
-    /// somebody else. [`LockError::NotHeld`] if the entry was given back already, through
-    /// [`Mutex::unlock_as`](super::Mutex::unlock_as). [`LockError::Backend`] or
-    /// [`LockError::SessionLost`] if the release did not succeed within a TTL; the claim then ends with
-    /// its lease, or as soon as a backend that refused does not any more.
+    /// somebody else. [`LockError::Backend`] or [`LockError::SessionLost`] if the release did not succeed
+    /// within a TTL; the claim then ends with its lease, or as soon as a backend that refused does not any
+    /// more.
     pub async fn unlock(mut self) -> Result<(), LockError> {
         self.armed = false;
-        leave_and_release(&self.hold).await
+        let was_lost = self.hold.is_lost();
+        let mut released = Ok(Released::Done);
+        if self.hold.leave() {
+            let (inner, claim) = (Arc::clone(&self.hold.inner), self.hold.claim.clone());
+            // a task of the session, so that it goes on when the caller goes away
+            let release = async move { inner.release(&claim).await };
+            let release = self.hold.inner.tasks.spawn_on(release, &self.hold.inner.runtime);
+            // a task that did not end was dropped with its runtime, and the lease ends by itself
+            released = release.await.unwrap_or(Err(LockError::Lost));
+        }
+        if was_lost || released? == Released::Gone { Err(LockError::Lost) } else { Ok(()) }
     }
 
     /// Lets somebody else have a turn: releases the lock and queues for it again, in one step if the
@@ -138,52 +169,16 @@ impl Guard {
             return Ok(self);
         }
         self.armed = false;
-        let owner = self.hold.owner();
-        let name = &self.hold.claim.name;
+        let (owner, name) = (self.hold.owner, &self.hold.claim.name);
         let turn = Turn::After(self.hold.claim.clone());
         acquire(&self.session, name, owner, turn).await?.ok_or(LockError::Lost)
     }
-
-    /// Forgets the guard without giving its entry back: that is left to
-    /// [`Mutex::unlock_as`](super::Mutex::unlock_as), for code in which taking and releasing a lock
-    /// cannot share a scope.
-    pub fn forget(mut self) {
-        self.armed = false;
-    }
-}
-
-/// Gives one entry back; if it was the last, releases in a task of the session (so that it goes on
-/// when the caller goes away) and waits for it.
-pub(super) async fn leave_and_release(hold: &Arc<Hold>) -> Result<(), LockError> {
-    let was_lost = hold.is_lost();
-    if hold.leave()? {
-        let core = Arc::clone(&hold.core);
-        let claim = hold.claim.clone();
-        let release = async move { core.release(&claim).await };
-        let release = hold.core.tasks.spawn_on(release, &hold.core.runtime);
-        // a task that did not end was dropped with its runtime, and the lease ends by itself
-        let released = release.await.unwrap_or(Err(LockError::Lost));
-        if !was_lost {
-            return match released? {
-                Released::Done | Released::Unknown => Ok(()),
-                Released::Gone => Err(LockError::Lost),
-            };
-        }
-    }
-    if was_lost { Err(LockError::Lost) } else { Ok(()) }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if !self.armed {
-            return;
-        }
-        match self.hold.leave() {
-            Ok(true) => self.hold.core.spawn_release(self.hold.claim.clone()),
-            Ok(false) => {}
-            Err(error) => {
-                tracing::warn!(name = self.name(), %error, "a guard outlived its entry");
-            }
+        if self.armed && self.hold.leave() {
+            self.hold.inner.spawn_release(self.hold.claim.clone());
         }
     }
 }

@@ -5,17 +5,17 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::core::Core;
+use super::inner::SessionInner;
 use super::owner::OwnerId;
 use super::{Claim, ClaimStatus, LockError, Token};
 
 /// A granted claim. Guards count on it; the last one to go releases it.
 pub(super) struct Hold {
-    pub(super) core: Arc<Core>,
+    pub(super) inner: Arc<SessionInner>,
     pub(super) claim: Claim,
     pub(super) token: Token,
     pub(super) granted_at: Instant,
-    owner: OwnerId,
+    pub(super) owner: OwnerId,
     entries: StdMutex<u32>,
     status: watch::Receiver<ClaimStatus>,
     contended: watch::Receiver<bool>,
@@ -24,15 +24,15 @@ pub(super) struct Hold {
 impl Hold {
     /// A tenure with one entry, known to the session for re-entry.
     pub(super) fn begin(
-        core: &Arc<Core>,
+        inner: &Arc<SessionInner>,
         claim: Claim,
         owner: OwnerId,
         token: Token,
         status: watch::Receiver<ClaimStatus>,
     ) -> Arc<Self> {
         let hold = Arc::new(Self {
-            core: Arc::clone(core),
-            contended: core.backend.contended(&claim),
+            inner: Arc::clone(inner),
+            contended: inner.backend.contended(&claim),
             claim,
             token,
             granted_at: Instant::now(),
@@ -40,41 +40,31 @@ impl Hold {
             entries: StdMutex::new(1),
             status,
         });
-        core.add_hold(&hold);
+        inner.add_hold(&hold);
         hold
     }
 
-    pub(super) fn is_owned_by(&self, owner: OwnerId) -> bool {
-        self.owner == owner
-    }
-
-    pub(super) fn owner(&self) -> OwnerId {
-        self.owner
-    }
-
-    /// Counts one more entry of the same owner.
-    pub(super) fn enter(&self) -> Result<(), LockError> {
+    /// Counts one more entry of the same owner; `false` if the last one was given back.
+    pub(super) fn enter(&self) -> Result<bool, LockError> {
         if self.is_lost() {
             return Err(LockError::Lost);
         }
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        if *entries == 0 {
-            return Err(LockError::NotHeld);
+        if *entries > 0 {
+            *entries = entries.checked_add(1).ok_or(LockError::TooManyEntries)?;
         }
-        *entries = entries.checked_add(1).ok_or(LockError::TooManyEntries)?;
-        Ok(())
+        Ok(*entries > 0)
     }
 
     /// Counts one entry less; `true` if it was the last, and the claim is now the caller's to
     /// release.
-    pub(super) fn leave(self: &Arc<Self>) -> Result<bool, LockError> {
+    pub(super) fn leave(self: &Arc<Self>) -> bool {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        *entries = entries.checked_sub(1).ok_or(LockError::NotHeld)?;
-        let was_last = *entries == 0;
-        if was_last {
-            self.core.remove_hold(self);
+        *entries -= 1;
+        if *entries == 0 {
+            self.inner.remove_hold(self);
         }
-        Ok(was_last)
+        *entries == 0
     }
 
     /// As [`leave`](Self::leave) if there is just one entry left; else changes nothing. `true` if
@@ -84,19 +74,16 @@ impl Hold {
             return Err(LockError::Lost);
         }
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        match *entries {
-            0 => Err(LockError::NotHeld),
-            1 => {
-                *entries = 0;
-                self.core.remove_hold(self);
-                Ok(true)
-            }
-            _ => Ok(false),
+        let is_last = *entries == 1;
+        if is_last {
+            *entries = 0;
+            self.inner.remove_hold(self);
         }
+        Ok(is_last)
     }
 
     pub(super) fn is_lost(&self) -> bool {
-        *self.status.borrow() == ClaimStatus::Gone || self.core.validity.lost_reason().is_some()
+        *self.status.borrow() == ClaimStatus::Gone || self.inner.validity.lost_reason().is_some()
     }
 
     pub(super) fn is_contended(&self) -> bool {
@@ -111,7 +98,7 @@ impl Hold {
     pub(super) async fn lost(&self) {
         let mut status = self.status.clone();
         tokio::select! {
-            _ = self.core.validity.lost() => {}
+            _ = self.inner.validity.lost() => {}
             // an error means that the backend forgot the claim: it is not in the queue any more
             _ = status.wait_for(|status| *status == ClaimStatus::Gone) => {}
         }
@@ -133,10 +120,10 @@ mod tests {
         let session = session.expect("it is in memory");
         let mutex = session.mutex("a").expect("a valid name");
         let guard = mutex.lock().await.expect("nobody else is there");
-        let hold = session.core.hold_of("a").expect("it was just granted");
+        let hold = session.inner.hold_of("a").expect("it was just granted");
         *hold.entries.lock().expect("nobody panicked") = u32::MAX;
         assert!(matches!(guard.reenter(), Err(LockError::TooManyEntries)));
-        assert!(!hold.leave().expect("there are entries"));
+        assert!(!hold.leave());
         drop(guard.reenter().expect("one entry was given back"));
     }
 }

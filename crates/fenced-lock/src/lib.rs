@@ -55,13 +55,9 @@
 //! than the largest it has seen: Kleppmann, "How to do distributed locking" (2016). What cannot
 //! check a token is protected only as long as nobody is paused.
 //!
-//! That this is so, and that the token is enough, is checked on a model of the lock and of a store that
-//! it protects, in every order in which pauses, expiries, crashes and late or repeated writes can
-//! happen: see `model`, which is part of the tests.
-//!
 //! # Layout
 //!
-//! `session` is the handle to what `core` holds; `renewal` keeps the lease alive and `validity` says until
+//! `session` is the handle to what `inner` holds; `renewal` keeps the lease alive and `validity` says until
 //! when that can be believed; `mutex` is the front, `acquire` the way from a call to a grant, `hold`
 //! one tenure with its entries, `guard` the handle to it; `keeper` opens a session anew when one was
 //! lost. Below the [`Backend`] trait, `etcd` is the real service and `memory` a double for paused
@@ -75,16 +71,14 @@ pub mod chaos;
 #[allow(unreachable_pub, reason = "it is public with the feature")]
 mod chaos;
 mod claim;
-mod core;
 mod error;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod guard;
 mod hold;
+mod inner;
 mod keeper;
 mod memory;
-#[cfg(test)]
-mod model;
 mod mutex;
 mod owner;
 mod renewal;
@@ -94,7 +88,7 @@ mod token;
 mod validity;
 
 pub use backend::{Backend, BackendFuture, Released};
-pub use claim::{Claim, ClaimStatus, Lease, Place, QueueEntry};
+pub use claim::{Claim, ClaimStatus, Lease, QueueEntry, Ticket};
 pub use error::{BackendError, BackendErrorKind, LockError, LostReason};
 #[cfg(feature = "etcd")]
 pub use etcd::{EtcdBackend, EtcdOptions, EtcdUser};

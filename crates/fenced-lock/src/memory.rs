@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClaimStatus, ClusterId, Lease,
-    Place, QueueEntry, Released, Token,
+    QueueEntry, Released, Ticket, Token,
 };
 
 /// A lock service in this process, for tests of services that use the lock: it follows tokio's
@@ -119,7 +119,7 @@ impl State {
         removed
     }
 
-    fn put(&mut self, claim: &Claim) -> Result<Place, BackendError> {
+    fn put(&mut self, claim: &Claim) -> Result<Ticket, BackendError> {
         if !self.leases.contains_key(&claim.lease) {
             return Err(BackendError::new(BackendErrorKind::LeaseGone, "the lease does not exist"));
         }
@@ -138,7 +138,7 @@ impl State {
         };
         grant_first(queue);
         let status = queue[&revision].status.subscribe();
-        Ok(Place { token: Token::new(ClusterId(0), revision), status })
+        Ok(Ticket { token: Token::new(ClusterId(0), revision), status })
     }
 }
 
@@ -190,7 +190,7 @@ impl Backend for MemoryBackend {
         })
     }
 
-    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Place> {
+    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket> {
         Box::pin(async move {
             self.answering().await;
             self.state().put(claim)

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::acquire::{Turn, acquire};
-use super::guard::leave_and_release;
 use super::owner::OwnerId;
 use super::{Guard, LockError, Owner, QueueEntry, Session, Sighting};
 
@@ -48,8 +47,8 @@ impl Mutex {
     ///
     /// # Errors
     /// [`LockError::SessionLost`] when the session is lost or closed, also while waiting;
-    /// [`LockError::Lost`] when somebody deleted the claim; [`LockError::Backend`] when the backend
-    /// refuses. A backend that is away for a while is asked again until it answers or the session
+    /// [`LockError::Lost`] when somebody deleted the claim, and then calling again is right;
+    /// [`LockError::Backend`] when the backend refuses. A backend that is away for a while is asked again until it answers or the session
     /// is lost.
     pub async fn lock(&self) -> Result<Guard, LockError> {
         self.enter(OwnerId::next(), Turn::Wait).await?.ok_or(LockError::Lost)
@@ -67,7 +66,8 @@ impl Mutex {
         self.enter(owner.id(), Turn::Wait).await?.ok_or(LockError::Lost)
     }
 
-    /// Takes the lock if nobody has it; `None` if somebody has, or waits for it.
+    /// Takes the lock if nobody has it; `None` if somebody has, or waits for it. A guard that was just
+    /// dropped may still have it; one that was [unlocked](Guard::unlock) has not.
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).
@@ -97,7 +97,7 @@ impl Mutex {
     /// # Errors
     /// [`LockError::Timeout`], and as [`lock`](Self::lock).
     pub async fn lock_timeout(&self, limit: Duration) -> Result<Guard, LockError> {
-        let locked = self.session.core.timeout(limit, self.lock()).await;
+        let locked = self.session.inner.timeout(limit, self.lock()).await;
         locked.unwrap_or(Err(LockError::Timeout { waited: limit }))
     }
 
@@ -113,22 +113,8 @@ impl Mutex {
         owner: &mut Owner,
         limit: Duration,
     ) -> Result<Guard, LockError> {
-        let locked = self.session.core.timeout(limit, self.lock_as(owner)).await;
+        let locked = self.session.inner.timeout(limit, self.lock_as(owner)).await;
         locked.unwrap_or(Err(LockError::Timeout { waited: limit }))
-    }
-
-    /// Gives back one entry of `owner` for which no guard lives, after [`Guard::forget`]; releases
-    /// the lock and waits for that if it was the last.
-    ///
-    /// # Cancel safety
-    /// When the future is dropped, the release goes on in the background.
-    ///
-    /// # Errors
-    /// [`LockError::NotHeld`] if `owner` does not hold the lock; otherwise as [`Guard::unlock`].
-    pub async fn unlock_as(&self, owner: &mut Owner) -> Result<(), LockError> {
-        let hold =
-            self.session.core.hold_of(&self.name).filter(|hold| hold.is_owned_by(owner.id()));
-        leave_and_release(&hold.ok_or(LockError::NotHeld)?).await
     }
 
     /// The queue as it stands, the holder first, of all processes.
@@ -139,8 +125,8 @@ impl Mutex {
     /// # Errors
     /// [`LockError::Backend`].
     pub async fn queue(&self) -> Result<Vec<QueueEntry>, LockError> {
-        let core = &self.session.core;
-        Ok(core.entered(core.backend.queue(&self.name)).await?)
+        let inner = &self.session.inner;
+        Ok(inner.entered(inner.backend.queue(&self.name)).await?)
     }
 
     /// The holder, or the first who will be, of all processes. As far as the backend can tell without a
@@ -152,26 +138,24 @@ impl Mutex {
     /// # Errors
     /// [`LockError::Backend`].
     pub async fn probe(&self) -> Result<Option<QueueEntry>, LockError> {
-        let core = &self.session.core;
-        Ok(core.entered(core.backend.probe(&self.name)).await?)
+        let inner = &self.session.inner;
+        Ok(inner.entered(inner.backend.probe(&self.name)).await?)
     }
 
     /// What this process sees of the queue without asking anybody: the claims, and the last tenures.
     /// From the first call on the queue is watched, until some time after the last. `None` if the
     /// backend watches nothing.
     pub fn sighting(&self) -> Option<Sighting> {
-        self.session.core.backend.sighting(&self.name)
+        self.session.inner.backend.sighting(&self.name)
     }
 
     async fn enter(&self, owner: OwnerId, turn: Turn) -> Result<Option<Guard>, LockError> {
-        let current = self.session.core.hold_of(&self.name);
-        if let Some(hold) = current.filter(|hold| hold.is_owned_by(owner)) {
-            match hold.enter() {
-                Ok(()) => return Ok(Some(Guard::new(hold, self.session.clone()))),
-                // its last guard has just been dropped somewhere else
-                Err(LockError::NotHeld) => {}
-                Err(error) => return Err(error),
-            }
+        let current = self.session.inner.hold_of(&self.name);
+        // its last guard may just have been dropped somewhere else
+        if let Some(hold) = current.filter(|hold| hold.owner == owner)
+            && hold.enter()?
+        {
+            return Ok(Some(Guard::new(hold, self.session.clone())));
         }
         acquire(&self.session, &self.name, owner, turn).await
     }

@@ -5,57 +5,61 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::core::Core;
+use super::inner::SessionInner;
 use super::{BackendError, BackendErrorKind, LostReason};
 
 /// Renews the session's lease, asked for at `asked_at`, three times before its deadline until the
 /// session is lost or closed. A renewal that fails or hangs is repeated until the deadline; then the session is lost, by the local clock,
 /// whatever the backend says later.
-pub(super) async fn renew_until_lost(core: Arc<Core>, margin: Duration, asked_at: Instant) {
-    let lifetime = core.lease.ttl.saturating_sub(margin);
+pub(super) async fn renew_until_lost(
+    inner: Arc<SessionInner>,
+    margin: Duration,
+    asked_at: Instant,
+) {
+    let lifetime = inner.lease.ttl.saturating_sub(margin);
     // if the lease was long in coming, that is now
     let mut next = asked_at + lifetime / 3;
     loop {
         tokio::select! {
             // the lease is needed until close has drained the releases, and close declares the loss
-            _ = core.validity.lost() => return,
-            () = sleep_until(next.min(core.validity.deadline())) => {}
+            _ = inner.validity.lost() => return,
+            () = sleep_until(next.min(inner.validity.deadline())) => {}
         }
-        let deadline = core.validity.deadline();
+        let deadline = inner.validity.deadline();
         if Instant::now() >= deadline {
             tracing::warn!(
-                lease = core.lease.id,
+                lease = inner.lease.id,
                 "lost the session: its lease was not renewed in time"
             );
-            core.validity.lose(LostReason::Expired);
+            inner.validity.lose(LostReason::Expired);
             return;
         }
         // counted from when it was sent: the backend cannot have renewed it before that
         let sent_at = Instant::now();
         let attempt_ends = deadline.min(sent_at + lifetime / 4);
-        let renewal = core.ask(async {
-            let renewed = timeout_at(attempt_ends, core.backend.renew(core.lease)).await;
+        let renewal = inner.ask(async {
+            let renewed = timeout_at(attempt_ends, inner.backend.renew(inner.lease)).await;
             let silence = |elapsed| Err(BackendError::new(BackendErrorKind::Transient, elapsed));
             renewed.unwrap_or_else(silence)
         });
         let renewed = tokio::select! {
             biased;
             // not even a renewal under way outlives the session: nothing of it would be forgotten
-            _ = core.validity.lost() => return,
+            _ = inner.validity.lost() => return,
             renewed = renewal => renewed,
         };
         match renewed {
             Ok(lives_for) => {
-                core.validity.extend(sent_at + lives_for.saturating_sub(margin));
+                inner.validity.extend(sent_at + lives_for.saturating_sub(margin));
                 next = sent_at + lifetime / 3;
             }
             Err(error) if error.kind == BackendErrorKind::LeaseGone => {
-                tracing::warn!(lease = core.lease.id, "lost the session: its lease is gone");
-                core.validity.lose(LostReason::Revoked);
+                tracing::warn!(lease = inner.lease.id, "lost the session: its lease is gone");
+                inner.validity.lose(LostReason::Revoked);
                 return;
             }
             Err(error) => {
-                tracing::debug!(lease = core.lease.id, ?error, "could not renew: trying again");
+                tracing::debug!(lease = inner.lease.id, ?error, "could not renew: trying again");
                 next = Instant::now() + lifetime / 20;
             }
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::core::Core;
+use super::inner::SessionInner;
 use super::renewal::renew_until_lost;
 use super::{Backend, BackendError, BackendErrorKind, Lease, LockError, LostReason, Mutex};
 
@@ -35,6 +35,13 @@ impl SessionOptions {
         Self { ttl, margin: ttl / 10, label: String::new() }
     }
 
+    /// The same with this margin.
+    #[must_use]
+    pub fn margin(mut self, margin: Duration) -> Self {
+        self.margin = margin;
+        self
+    }
+
     /// The same with this label.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
@@ -46,13 +53,14 @@ impl SessionOptions {
 /// One lease, kept alive for the life of a process; all its claims hang on it.
 ///
 /// Clones are the same session. When the last one is gone, with all its mutexes and guards, the
-/// session closes in the background; [`close`](Self::close) waits for it.
+/// session closes in the background; [`close`](Self::close) waits for it. Close it before the process
+/// ends: what is released in the background then is cut off, and its claims stay until the lease ends.
 ///
 /// A session that is lost stays lost: open another one, or let a
 /// [`SessionKeeper`](super::SessionKeeper) do so.
 #[derive(Clone)]
 pub struct Session {
-    pub(super) core: Arc<Core>,
+    pub(super) inner: Arc<SessionInner>,
     // last, so that it goes after everything that may still want to release a claim
     _closer: Arc<CloseOnDrop>,
 }
@@ -83,12 +91,13 @@ impl Session {
         // a larger one would leave no time to renew
         let margin = options.margin.min(lease.ttl / 2);
         let believed_until = asked_at + lease.ttl.saturating_sub(margin);
-        let core = Arc::new(Core::new(backend, runtime, lease, believed_until, options.label)?);
-        core.runtime.spawn(renew_until_lost(Arc::clone(&core), margin, asked_at));
-        let closer = Arc::new(CloseOnDrop { core: Arc::clone(&core) });
-        let session = Self { core, _closer: closer };
+        let inner =
+            Arc::new(SessionInner::new(backend, runtime, lease, believed_until, options.label)?);
+        inner.runtime.spawn(renew_until_lost(Arc::clone(&inner), margin, asked_at));
+        let closer = Arc::new(CloseOnDrop { inner: Arc::clone(&inner) });
+        let session = Self { inner, _closer: closer };
         // a service that took its time to answer may have used up the lease
-        session.core.check()?;
+        session.inner.check()?;
         Ok(session)
     }
 
@@ -103,12 +112,12 @@ impl Session {
 
     /// The lease, as the backend granted it.
     pub fn lease(&self) -> Lease {
-        self.core.lease
+        self.inner.lease
     }
 
     /// How the session was lost, if it is.
     pub fn lost_reason(&self) -> Option<LostReason> {
-        self.core.validity.lost_reason()
+        self.inner.validity.lost_reason()
     }
 
     /// Whether the session is lost, or closed.
@@ -119,7 +128,7 @@ impl Session {
     /// Whether the backend answered the latest request. A backend that does not is asked again until
     /// the session is lost; this tells meanwhile why nobody is granted anything.
     pub fn is_answered(&self) -> bool {
-        self.core.is_answered()
+        self.inner.is_answered()
     }
 
     /// Waits until the session is lost, or closed. Its holds are lost with it.
@@ -127,7 +136,7 @@ impl Session {
     /// # Cancel safety
     /// Safe.
     pub async fn lost(&self) -> LostReason {
-        self.core.validity.lost().await
+        self.inner.validity.lost().await
     }
 
     /// Closes the session: waiters fail, releases that are under way end, the lease is revoked.
@@ -139,8 +148,8 @@ impl Session {
     /// # Errors
     /// [`LockError::Backend`] if the lease could not be revoked within a TTL: it ends by itself.
     pub async fn close(&self) -> Result<(), LockError> {
-        let core = Arc::clone(&self.core);
-        let closing = self.core.runtime.spawn(async move { core.close().await });
+        let inner = Arc::clone(&self.inner);
+        let closing = self.inner.runtime.spawn(async move { inner.close().await });
         match closing.await {
             Ok(result) => Ok(result?),
             // only a runtime that shuts down ends the task early, and then nobody renews any more
@@ -152,26 +161,23 @@ impl Session {
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Session")
-            .field("lease", &self.core.lease)
-            .field("lost", &self.core.validity.lost_reason())
+            .field("lease", &self.inner.lease)
+            .field("lost", &self.inner.validity.lost_reason())
             .finish_non_exhaustive()
     }
 }
 
 /// Closes the session when nobody uses it any more.
 struct CloseOnDrop {
-    core: Arc<Core>,
+    inner: Arc<SessionInner>,
 }
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
-        let core = Arc::clone(&self.core);
-        // those of guards that were forgotten: nobody can give them back any more, and each of them
-        // keeps the core, and with it the backend
-        core.forget_holds();
-        self.core.runtime.spawn(async move {
-            if let Err(error) = core.close().await {
-                tracing::debug!(lease = core.lease.id, %error, "the lease is left to its TTL");
+        let inner = Arc::clone(&self.inner);
+        self.inner.runtime.spawn(async move {
+            if let Err(error) = inner.close().await {
+                tracing::debug!(lease = inner.lease.id, %error, "the lease is left to its TTL");
             }
         });
     }

@@ -70,7 +70,7 @@ pub(super) fn asks_to_authenticate(error: &Error) -> bool {
 
 /// Whether etcd refused for want of a user.
 pub(super) fn names_no_user(error: &BackendError) -> bool {
-    error.source().is_some_and(|source| source.to_string().contains(NO_USER))
+    error.cause().is_some_and(|Plain(cause)| cause.to_string().contains(NO_USER))
 }
 
 /// Whether the answer to an authentication says that etcd asks nobody who they are.
@@ -112,8 +112,7 @@ pub(super) fn claim_gone() -> BackendError {
 
 /// Whether etcd answered with this gRPC status.
 pub(super) fn is_refused_with(error: &BackendError, code: i32) -> bool {
-    let cause = error.source().and_then(|source| source.downcast_ref());
-    matches!(cause, Some(Plain(Error::GRpcStatus(status))) if status.code() as i32 == code)
+    matches!(error.cause(), Some(Plain(Error::GRpcStatus(status))) if status.code() as i32 == code)
 }
 
 /// An answer that etcd does not give; a proxy in between, perhaps.

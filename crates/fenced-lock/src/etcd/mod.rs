@@ -50,8 +50,8 @@ use self::standing_watch::StandingWatch;
 use self::thread::LockThread;
 use super::chaos::Defence;
 use super::{
-    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClusterId, Lease, Place,
-    QueueEntry, Released, Sighting, Token,
+    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClusterId, Lease, QueueEntry,
+    Released, Sighting, Ticket, Token,
 };
 
 /// etcd as a lock service. It may serve several sessions, which then share a connection, a watch
@@ -122,11 +122,11 @@ impl Backend for EtcdBackend {
         Box::pin(self.revoke_lease(lease))
     }
 
-    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Place> {
+    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket> {
         Box::pin(self.on_some_lease(claim, || self.put_claim(claim, None)))
     }
 
-    fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Place>> {
+    fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Ticket>> {
         Box::pin(self.on_some_lease(claim, || self.put_claim_if_free(claim)))
     }
 
@@ -139,7 +139,7 @@ impl Backend for EtcdBackend {
         known.unwrap_or_else(|| watch::Sender::new(true).subscribe())
     }
 
-    fn hand_over<'a>(&'a self, held: &'a Claim, next: &'a Claim) -> BackendFuture<'a, Place> {
+    fn hand_over<'a>(&'a self, held: &'a Claim, next: &'a Claim) -> BackendFuture<'a, Ticket> {
         if !Defence::OwnerByClaim.is_on() {
             return Box::pin(self.release_and_queue(held, next));
         }

@@ -89,7 +89,52 @@ impl EtcdOptions {
         }
     }
 
-    /// A client of its own with these options, for transactions of yours beside the lock's.
+    /// The same with this user.
+    #[must_use]
+    pub fn user(mut self, user: EtcdUser) -> Self {
+        self.user = Some(user);
+        self
+    }
+
+    /// The same with these authorities' certificates, in PEM.
+    #[must_use]
+    pub fn ca(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.ca = Some(pem.into());
+        self
+    }
+
+    /// The same with this certificate and its key, in PEM.
+    #[must_use]
+    pub fn identity(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
+        self.identity = Some((certificate.into(), key.into()));
+        self
+    }
+
+    /// The same with this limit for a request.
+    #[must_use]
+    pub fn request_timeout(mut self, limit: Duration) -> Self {
+        self.request_timeout = limit;
+        self
+    }
+
+    /// A client of its own with these options, for transactions of yours beside the lock's. One that
+    /// compares the claim's key changes data in etcd only while the lock is held:
+    ///
+    /// ```no_run
+    /// use etcd_client::{Compare, CompareOp, Txn, TxnOp};
+    /// use fenced_lock::{EtcdOptions, Guard};
+    ///
+    /// # async fn example(guard: Guard, options: EtcdOptions) -> Result<(), etcd_client::Error> {
+    /// let mut client = options.connect().await?;
+    /// let revision = guard.token().revision();
+    /// let is_held = Compare::create_revision(guard.key(), CompareOp::Equal, revision);
+    /// let txn = Txn::new().when([is_held]).and_then([TxnOp::put("leader", "app-1", None)]);
+    /// if !client.txn(txn).await?.succeeded() {
+    ///     println!("the lock is lost, and nothing was written");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// An endpoint is no URL, the password cannot be read, or with a user: etcd does not let it in.

@@ -134,11 +134,11 @@ impl NameQueue {
         own.status.subscribe()
     }
 
-    /// Notes that the claim was created at `revision`, and whether it was the first one then.
-    pub(super) fn enqueued(&mut self, key: &str, revision: i64, is_first: bool) {
+    /// Notes that the claim was created at `revision`, and whether it is known to be granted.
+    pub(super) fn enqueued(&mut self, key: &str, revision: i64, is_granted: bool) {
         if let Some(own) = self.own.get_mut(key.as_bytes()) {
             own.revision = Some(revision);
-            if is_first {
+            if is_granted {
                 advance(&own.status, ClaimStatus::Granted);
             }
         }
@@ -165,16 +165,6 @@ impl NameQueue {
         let waiter = self.first_waiter();
         self.remove(key);
         self.note_first(waiter);
-    }
-
-    /// Notes that a transaction found this key, created at `revision`, to be the first.
-    pub(super) fn is_first(&self, key: &[u8], revision: i64) {
-        match self.own.get(key) {
-            Some(own) if own.revision == Some(revision) => {
-                advance(&own.status, ClaimStatus::Granted);
-            }
-            _ => {}
-        }
     }
 
     /// Whether the watch will tell all that comes, so that a request need not ask who is first.
@@ -595,24 +585,6 @@ mod tests {
         assert_eq!(others.map(is_orphan), [false; 4]);
     }
 
-    /// Goal: when a release makes room for another claim of ours, no event is waited for; but only what
-    /// etcd says counts, not what was known before.
-    #[tokio::test]
-    async fn a_release_grants_what_it_found_first() {
-        let (mut queue, first) = waiting();
-        queue.apply(vec![delete("a/9-1", 8)]);
-        let second = queue.expect("a/1-2");
-        queue.enqueued("a/1-2", 9, false);
-        queue.apply(vec![put("a/1-2", 9)]);
-        queue.released("a/1-1");
-        assert_eq!(*first.borrow(), ClaimStatus::Gone);
-        assert_eq!(*second.borrow(), ClaimStatus::Waiting);
-        queue.is_first(b"a/1-2", 9);
-        assert_eq!(*second.borrow(), ClaimStatus::Granted);
-        queue.apply(vec![delete("a/1-1", 10)]);
-        assert_eq!(*second.borrow(), ClaimStatus::Granted);
-    }
-
     /// Goal: a store that was put back to an earlier state, in which our lease still lives, takes back
     /// what it granted since.
     #[tokio::test]
@@ -726,8 +698,6 @@ mod tests {
     async fn gone_stays_gone() {
         let (mut queue, status) = waiting();
         queue.apply(vec![delete("a/1-1", 8)]);
-        assert_eq!(*status.borrow(), ClaimStatus::Gone);
-        queue.is_first(b"a/1-1", 7);
         assert_eq!(*status.borrow(), ClaimStatus::Gone);
         queue.enqueued("a/1-1", 7, true);
         assert_eq!(*status.borrow(), ClaimStatus::Gone);

@@ -12,12 +12,12 @@ use super::endpoints::Answer;
 use super::failure::{claim_gone, code, is_refused_with, malformed, names_no_user};
 use super::queue::Key;
 use super::queues::KeptBy;
-use super::ranges::{Ranges, first_of, list, member, whole_first_of};
+use super::ranges::{Ranges, first_of, list, whole_first_of};
 use super::{EtcdBackend, keys, token};
 use crate::chaos::Defence;
 use crate::{
-    BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, Place, QueueEntry,
-    Released,
+    BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, QueueEntry, Released,
+    Ticket,
 };
 
 /// How many claims go over to another lease at a time.
@@ -168,7 +168,7 @@ impl EtcdBackend {
         &self,
         claim: &Claim,
         held: Option<&Claim>,
-    ) -> Result<Place, BackendError> {
+    ) -> Result<Ticket, BackendError> {
         let key = claim.key();
         let status = self.expect(claim, &key);
         let mut conditions = vec![Compare::create_revision(key.as_str(), CompareOp::Equal, 0)];
@@ -182,13 +182,15 @@ impl EtcdBackend {
         // what was there already, from a request whose answer got lost; or nothing, if the claim that
         // was to be handed over is gone
         let mut otherwise = vec![TxnOp::get(key.as_str(), None)];
-        let asks_first = self.must_ask_first(&claim.name);
-        if asks_first {
+        // not where the watch tells, which comes as soon as the answer: to find the first key, etcd passes
+        // over all that were deleted since it was last compacted, and in a lock's queue those are many
+        let is_watched = self.queues.with(&claim.name, |queue| queue.is_current()) == Some(true);
+        if !is_watched {
             changes.push(first_of(&claim.name));
             otherwise.push(first_of(&claim.name));
         }
         let txn = Txn::new().when(conditions).and_then(changes).or_else(otherwise);
-        let response = self.ask_for_place(claim, &key, &txn).await?;
+        let response = self.ask_for_ticket(claim, &key, &txn).await?;
         let answers = Ranges::of(&response);
         let Some((revision, lease)) = created_at(&response, &answers, &key, lease) else {
             self.queues.with(&claim.name, |queue| queue.released(&key));
@@ -198,9 +200,9 @@ impl EtcdBackend {
         if let Some(held) = held {
             self.queues.with(&held.name, |queue| queue.released(&held.key()));
         }
-        let is_first = asks_first && self.is_first(claim, &key, &answers).await;
-        self.queues.with(&claim.name, |queue| queue.enqueued(&key, revision, is_first));
-        Ok(Place { token: token(response.header(), revision)?, status })
+        let is_granted = !is_watched && self.is_first(claim, &key, &answers).await;
+        self.queues.with(&claim.name, |queue| queue.enqueued(&key, revision, is_granted));
+        Ok(Ticket { token: token(response.header(), revision)?, status })
     }
 
     /// As [`put_claim`](Self::put_claim) with `held`, in two steps: for claims that share a key.
@@ -208,7 +210,7 @@ impl EtcdBackend {
         &self,
         held: &Claim,
         next: &Claim,
-    ) -> Result<Place, BackendError> {
+    ) -> Result<Ticket, BackendError> {
         if self.delete_claim(held).await? == Released::Gone {
             return Err(claim_gone());
         }
@@ -219,7 +221,7 @@ impl EtcdBackend {
     pub(super) async fn put_claim_if_free(
         &self,
         claim: &Claim,
-    ) -> Result<Option<Place>, BackendError> {
+    ) -> Result<Option<Ticket>, BackendError> {
         let key = claim.key();
         let prefix = keys::prefix(&claim.name);
         let is_empty = Compare::create_revision(prefix.as_str(), CompareOp::Equal, 0).with_prefix();
@@ -230,12 +232,12 @@ impl EtcdBackend {
             .and_then([put(claim, &key, lease)])
             .or_else([TxnOp::get(prefix.as_str(), Some(some))]);
         let status = self.expect(claim, &key);
-        let response = self.ask_for_place(claim, &key, &txn).await?;
+        let response = self.ask_for_ticket(claim, &key, &txn).await?;
         let answers = Ranges::of(&response);
         if let Some((revision, lease)) = created_at(&response, &answers, &key, lease) {
             self.keep_on_lease(claim, &key, lease).await?;
             self.queues.with(&claim.name, |queue| queue.enqueued(&key, revision, true));
-            return Ok(Some(Place { token: token(response.header(), revision)?, status }));
+            return Ok(Some(Ticket { token: token(response.header(), revision)?, status }));
         }
         let is_claimed = answers.all().any(|kv| keys::is_claim(kv.key(), &prefix))
             || answers.are_more() && self.first_claim(&claim.name).await?.is_some();
@@ -244,26 +246,24 @@ impl EtcdBackend {
             return Ok(None);
         }
         // only keys of locks with longer names were there
-        let place = self.put_claim(claim, None).await?;
+        let ticket = self.put_claim(claim, None).await?;
         // etcd is asked, since the watch may not have told of the claim yet
-        if *place.status.borrow() == ClaimStatus::Waiting {
+        if *ticket.status.borrow() == ClaimStatus::Waiting {
             // whatever it is, the claim may still be there
             let left = |error| BackendError::new(BackendErrorKind::Transient, error);
-            match self.first_claim(&claim.name).await.map_err(left)? {
-                Some((first, revision)) if *first == *key.as_bytes() => {
-                    self.queues.with(&claim.name, |queue| queue.is_first(&first, revision));
-                }
-                _ => {
-                    self.delete_claim(claim).await.map_err(left)?;
-                    return Ok(None);
-                }
+            let first = self.first_claim(&claim.name).await.map_err(left)?;
+            if first.is_none_or(|first| *first != *key.as_bytes()) {
+                self.delete_claim(claim).await.map_err(left)?;
+                return Ok(None);
             }
+            let revision = ticket.token.revision();
+            self.queues.with(&claim.name, |queue| queue.enqueued(&key, revision, true));
         }
-        Ok(Some(place))
+        Ok(Some(ticket))
     }
 
     /// Sends a transaction that puts a claim, which is forgotten if etcd refuses that.
-    async fn ask_for_place(
+    async fn ask_for_ticket(
         &self,
         claim: &Claim,
         key: &str,
@@ -320,45 +320,27 @@ impl EtcdBackend {
             // cannot be read now, the watch will.
             Some(_) => {
                 let first = self.first_claim(&claim.name).await.unwrap_or_default();
-                first.is_some_and(|(first, _)| *first == *key.as_bytes())
+                first.is_some_and(|first| *first == *key.as_bytes())
             }
             None => false,
         }
     }
 
-    /// The first claim in the queue, and the revision at which it was made.
-    async fn first_claim(&self, name: &str) -> Result<Option<(Key, i64)>, BackendError> {
+    /// The first claim in the queue.
+    async fn first_claim(&self, name: &str) -> Result<Option<Key>, BackendError> {
         let (_, kvs) = list(&self.endpoints, name, &GetOptions::new().with_keys_only()).await?;
         let prefix = keys::prefix(name);
         let claims = kvs.iter().filter(|kv| keys::is_claim(kv.key(), &prefix));
-        Ok(claims.min_by_key(|kv| kv.create_revision()).map(member))
+        Ok(claims.min_by_key(|kv| kv.create_revision()).map(|kv| kv.key().into()))
     }
 
-    /// Whether a transaction has to read who is first. Not where the watch tells, which comes as soon as
-    /// the answer: to find the first key, etcd passes over all that were deleted since it was last
-    /// compacted, and in a lock's queue those are many.
-    fn must_ask_first(&self, name: &str) -> bool {
-        !self.queues.with(name, |queue| queue.is_current()).unwrap_or(false)
-    }
-
-    /// Deletes the claim. While the watch is not up, the same
-    /// transaction reads who is first then, since that may be another claim of ours.
+    /// Deletes the claim.
     pub(super) async fn delete_claim(&self, claim: &Claim) -> Result<Released, BackendError> {
         let key = claim.key();
-        let asks_first = self.must_ask_first(&claim.name);
-        let first = asks_first.then(|| first_of(&claim.name));
-        let mut changes = vec![TxnOp::delete(key.as_str(), None)];
-        changes.extend(first.clone());
-        let otherwise: Vec<_> = first.into_iter().collect();
-        let txn = Txn::new().when([self.is_held(claim)]).and_then(changes).or_else(otherwise);
+        let delete = TxnOp::delete(key.as_str(), None);
+        let txn = Txn::new().when([self.is_held(claim)]).and_then([delete]);
         let Answer { value: response, may_be_second } = self.endpoints.txn(&txn).await?;
-        let first = Ranges::of(&response).last().filter(|_| asks_first).map(member);
-        self.queues.with(&claim.name, |queue| {
-            queue.released(&key);
-            if let Some((first, revision)) = first {
-                queue.is_first(&first, revision);
-            }
-        });
+        self.queues.with(&claim.name, |queue| queue.released(&key));
         Ok(match response.succeeded() {
             true => Released::Done,
             false if may_be_second && Defence::UnknownRelease.is_on() => Released::Unknown,

@@ -131,8 +131,7 @@ impl StandingWatch {
                 (index, response) = next(&mut self.streams) => match response {
                     Ok(response) => self.heard(index, &response),
                     Err(error) => {
-                        let cause = std::error::Error::source(&error).map(ToString::to_string);
-                        tracing::debug!(cause, "the watch broke");
+                        tracing::debug!(%error, "the watch broke");
                         self.streams[index].is_broken = true;
                     }
                 },

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
 use fenced_lock::{
-    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Lease, MemoryBackend, Place,
-    QueueEntry, Released,
+    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Lease, MemoryBackend,
+    QueueEntry, Released, Ticket,
 };
 use tokio::time::sleep;
 
@@ -148,7 +148,7 @@ impl Backend for FaultyBackend {
         Box::pin(self.close.meet(self.service.close(lease)))
     }
 
-    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Place> {
+    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket> {
         Box::pin(self.enqueue.meet(self.service.enqueue(claim)))
     }
 

@@ -64,11 +64,7 @@ contract! {
     reentry:
         an_owner_enters_again
         a_thousand_entries_cost_no_request
-        another_owner_waits
-        an_unlock_too_many_is_an_error
-        an_unlock_by_a_stranger_is_an_error
-        a_forgotten_guard_is_unlocked_by_its_owner
-        a_guard_without_an_entry_releases_nothing;
+        another_owner_waits;
     cancellation:
         a_waiter_that_is_aborted_leaves_no_claim
         a_holder_that_is_aborted_leaves_no_claim

@@ -20,8 +20,7 @@ async fn open(options: EtcdOptions) -> Result<Session, LockError> {
 }
 
 pub(super) async fn session_of(user: &str, etcd: &PrivateEtcd) -> Session {
-    let mut options = EtcdOptions::new([etcd.endpoint()]);
-    options.user = Some(EtcdUser::new(user, "secret"));
+    let options = EtcdOptions::new([etcd.endpoint()]).user(EtcdUser::new(user, "secret"));
     open(options).await.unwrap()
 }
 
@@ -144,12 +143,12 @@ async fn all_share_one_authentication() {
     use std::sync::atomic::{AtomicUsize, Ordering};
     let (etcd, mut client) = etcd_with_users().await;
     let reads = Arc::new(AtomicUsize::new(0));
-    let (counted, mut options) = (Arc::clone(&reads), EtcdOptions::new([etcd.endpoint()]));
-    options.user = Some(EtcdUser::with_password_from("root", move || {
+    let counted = Arc::clone(&reads);
+    let user = EtcdUser::with_password_from("root", move || {
         counted.fetch_add(1, Ordering::Relaxed);
         Ok("secret".to_owned())
-    }));
-    let session = open(options).await.unwrap();
+    });
+    let session = open(EtcdOptions::new([etcd.endpoint()]).user(user)).await.unwrap();
     // etcd forgets the tokens of a user whose password is set, while a restart may bring them back from its log
     client.user_change_password("root", "secret").await.unwrap();
     let before = reads.load(Ordering::Relaxed);
@@ -204,11 +203,11 @@ async fn a_changed_role_is_no_matter_to_a_signed_token() {
     let flags = etcd.flags();
     let file = |name: &str| Path::new(&flags[flags.iter().position(|f| f == name).unwrap() + 1]);
     let read = |name: &str| std::fs::read(file(name)).unwrap();
-    let mut options = EtcdOptions::new([etcd.endpoint()]);
-    options.ca = Some(read("--etcd-ca"));
-    options.identity = Some((read("--etcd-cert"), read("--etcd-key")));
     let password = String::from_utf8(read("--etcd-password-file")).unwrap();
-    options.user = Some(EtcdUser::new("flash-sale", password));
+    let options = EtcdOptions::new([etcd.endpoint()])
+        .ca(read("--etcd-ca"))
+        .identity(read("--etcd-cert"), read("--etcd-key"))
+        .user(EtcdUser::new("flash-sale", password));
     let session = open(options).await.unwrap();
     let mutex = session.mutex("stock-lock").unwrap();
     let mut root = etcd.root().await.unwrap();
@@ -287,8 +286,7 @@ async fn a_name_that_is_taken_away_costs_no_other() {
         allow(&mut root, name).await;
     }
     let ttl = Duration::from_secs(4);
-    let mut options = EtcdOptions::new([etcd.endpoint()]);
-    options.user = Some(EtcdUser::new("app", "secret"));
+    let options = EtcdOptions::new([etcd.endpoint()]).user(EtcdUser::new("app", "secret"));
     let backend = Arc::new(EtcdBackend::new(options).unwrap());
     let app = Session::open(backend, SessionOptions::new(ttl)).await.unwrap();
     let kept = app.mutex("kept").unwrap().lock().await.unwrap();
@@ -363,8 +361,7 @@ async fn a_session_closes_with_a_claim_that_it_may_not_withdraw() {
 async fn a_wrong_password_is_no_storm() {
     let (etcd, _root) = etcd_with_users().await;
     let before = metric(&etcd, "started", "Authenticate").await;
-    let mut options = EtcdOptions::new([etcd.endpoint()]);
-    options.user = Some(EtcdUser::new("app", "wrong"));
+    let options = EtcdOptions::new([etcd.endpoint()]).user(EtcdUser::new("app", "wrong"));
     let backend = Arc::new(EtcdBackend::new(options).unwrap());
     let open = |_| {
         let options = SessionOptions::new(Duration::from_secs(20));
@@ -384,8 +381,7 @@ async fn a_holder_that_may_do_nothing_is_told_if_its_lease_ends() {
     let (etcd, mut root) = etcd_with_users().await;
     allow(&mut root, "held").await;
     let ttl = Duration::from_secs(4);
-    let mut options = EtcdOptions::new([etcd.endpoint()]);
-    options.user = Some(EtcdUser::new("app", "secret"));
+    let options = EtcdOptions::new([etcd.endpoint()]).user(EtcdUser::new("app", "secret"));
     let backend = Arc::new(EtcdBackend::new(options).unwrap());
     let app = Session::open(Arc::clone(&backend) as Arc<dyn Backend>, SessionOptions::new(ttl));
     let app = app.await.unwrap();

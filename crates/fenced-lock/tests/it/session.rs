@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{
-    BackendErrorKind, LockError, LostReason, MemoryBackend, Owner, Session, SessionOptions,
+    BackendErrorKind, LockError, LostReason, MemoryBackend, Session, SessionOptions,
 };
 use testkit::wait::eventually;
 use tokio::time::{Instant, sleep};
@@ -22,8 +22,7 @@ async fn session(backend: &Arc<FaultyBackend>) -> Session {
 /// Goal: a margin that would leave no time to renew does not end the session.
 #[tokio::test(start_paused = true)]
 async fn a_margin_larger_than_the_ttl_is_cut() {
-    let mut options = SessionOptions::new(TTL);
-    options.margin = Duration::MAX;
+    let options = SessionOptions::new(TTL).margin(Duration::MAX);
     let session = Session::open(Arc::new(MemoryBackend::new()), options).await.unwrap();
     sleep(10 * TTL).await;
     assert_eq!(session.lost_reason(), None);
@@ -286,16 +285,4 @@ async fn closing_ends_a_renewal_under_way() {
     eventually("a renewal is under way", async || backend.renew.under_way() == 1).await;
     session.close().await.unwrap();
     assert_eq!(backend.renew.under_way(), 0);
-}
-
-/// Goal: a guard that was forgotten keeps neither the session nor its backend in memory.
-#[tokio::test(start_paused = true)]
-async fn a_forgotten_guard_leaks_nothing() {
-    let backend = FaultyBackend::new();
-    let left = Arc::downgrade(&backend);
-    let session = session(&backend).await;
-    drop(backend);
-    session.mutex("a").unwrap().lock_as(&mut Owner::new()).await.unwrap().forget();
-    drop(session);
-    eventually("the backend is dropped", async || left.upgrade().is_none()).await;
 }

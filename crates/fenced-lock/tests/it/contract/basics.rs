@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use fenced_lock::{LockError, LostReason};
+use fenced_lock::{BackendErrorKind, LockError, LostReason};
 use testkit::wait::eventually;
 
 use crate::lab::{Lab, queue_length, queue_of};
@@ -15,7 +15,8 @@ pub(crate) async fn a_lock_is_granted_and_released(lab: &impl Lab) {
     let (mutex, other) = (lab.mutex(&name).await, lab.mutex(&name).await);
     let guard = mutex.lock().await.unwrap();
     assert_eq!(guard.name(), name);
-    assert!(!guard.is_lost());
+    assert_eq!(queue_of(&mutex).await, [guard.key()]);
+    assert!(!guard.is_lost() && guard.valid_until() > tokio::time::Instant::now());
     guard.unlock().await.unwrap();
     assert!(queue_of(&mutex).await.is_empty(), "unlock waits for the release");
     drop(mutex.lock().await.unwrap());
@@ -134,14 +135,21 @@ pub(crate) async fn closing_releases_everything(lab: &impl Lab) {
 pub(crate) async fn an_unused_session_closes_by_itself(lab: &impl Lab) {
     let name = lab.name();
     let watching = lab.mutex(&name).await;
-    let guard = lab.session().await.mutex(&name).unwrap().lock().await.unwrap();
+    let (backend, session) = (lab.backend(), lab.session().await);
+    let lease = session.lease();
+    let guard = session.mutex(&name).unwrap().lock().await.unwrap();
+    drop(session);
     let key = queue_of(&watching).await;
     tokio::time::sleep(crate::lab::TTL * 2).await;
     assert_eq!(queue_of(&watching).await, key, "the guard keeps the session alive");
     assert!(!guard.is_lost());
-    guard.forget();
-    let what = "the forgotten claim goes with its session";
-    eventually(what, async || queue_of(&watching).await.is_empty()).await;
+    drop(guard);
+    eventually("the lease is revoked", async || {
+        let renewed = backend.renew(lease).await;
+        renewed.is_err_and(|error| error.kind == BackendErrorKind::LeaseGone)
+    })
+    .await;
+    assert!(queue_of(&watching).await.is_empty());
 }
 
 /// Goal: `a` and `a/b` are two locks, though the keys of one begin like those of the other; in

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use fenced_lock::{LockError, Owner};
+use fenced_lock::Owner;
 use tokio::time::timeout;
 
-use crate::lab::{Lab, queue_length, queue_of};
+use crate::lab::{Lab, queue_of};
 
 /// Goal: an owner is let in again, by name and by guard, under the same token, and the lock is
 /// released with the last guard, in whichever order they go.
@@ -66,50 +66,4 @@ pub(crate) async fn another_owner_waits(lab: &impl Lab) {
     assert!(timeout(limit, mutex.lock()).await.is_err());
     guard.unlock().await.unwrap();
     drop(mutex.lock_as(&mut other).await.unwrap());
-}
-
-/// Goal: what is given back twice is an error, not the release of somebody's hold.
-pub(crate) async fn an_unlock_too_many_is_an_error(lab: &impl Lab) {
-    let mutex = lab.mutex(&lab.name()).await;
-    let mut owner = Owner::new();
-    mutex.lock_as(&mut owner).await.unwrap().forget();
-    mutex.unlock_as(&mut owner).await.unwrap();
-    let error = mutex.unlock_as(&mut owner).await.unwrap_err();
-    assert!(matches!(error, LockError::NotHeld), "{error}");
-}
-
-/// Goal: only who holds can unlock.
-pub(crate) async fn an_unlock_by_a_stranger_is_an_error(lab: &impl Lab) {
-    let mutex = lab.mutex(&lab.name()).await;
-    let (mut owner, mut stranger) = (Owner::new(), Owner::new());
-    let _guard = mutex.lock_as(&mut owner).await.unwrap();
-    let error = mutex.unlock_as(&mut stranger).await.unwrap_err();
-    assert!(matches!(error, LockError::NotHeld), "{error}");
-    assert_eq!(queue_of(&mutex).await.len(), 1);
-}
-
-/// Goal: code that cannot keep a guard can still give each entry back.
-pub(crate) async fn a_forgotten_guard_is_unlocked_by_its_owner(lab: &impl Lab) {
-    let mutex = lab.mutex(&lab.name()).await;
-    let mut owner = Owner::new();
-    mutex.lock_as(&mut owner).await.unwrap().forget();
-    mutex.lock_as(&mut owner).await.unwrap().forget();
-    mutex.unlock_as(&mut owner).await.unwrap();
-    assert_eq!(queue_of(&mutex).await.len(), 1);
-    mutex.unlock_as(&mut owner).await.unwrap();
-    assert!(queue_of(&mutex).await.is_empty());
-}
-
-/// Goal: a guard whose entry was given back behind its back neither releases a later hold of the same
-/// owner nor can be used to enter.
-pub(crate) async fn a_guard_without_an_entry_releases_nothing(lab: &impl Lab) {
-    let mutex = lab.mutex(&lab.name()).await;
-    let mut owner = Owner::new();
-    let stale = mutex.lock_as(&mut owner).await.unwrap();
-    mutex.unlock_as(&mut owner).await.unwrap();
-    let _later = mutex.lock_as(&mut owner).await.unwrap();
-    assert!(stale.reenter().is_err());
-    let error = stale.unlock().await.unwrap_err();
-    assert!(matches!(error, LockError::NotHeld | LockError::Lost), "{error}");
-    queue_length(&mutex, 1).await;
 }

@@ -9,25 +9,25 @@ use stateright::{Model, Property};
 
 use super::{Sale, properties};
 
-pub(super) const ORDERS: usize = 3;
-pub(super) const STOCK: usize = 2;
-pub(super) const CLAIMS: Token = 3;
-pub(super) const BATCHES: [Batch; 9] =
+pub(crate) const ORDERS: usize = 3;
+pub(crate) const STOCK: usize = 2;
+pub(crate) const CLAIMS: Token = 3;
+pub(crate) const BATCHES: [Batch; 9] =
     [&[0], &[1], &[2], &[0, 1], &[0, 2], &[1, 0], &[1, 2], &[2, 0], &[2, 1]];
 
-pub(super) type Order = usize;
-pub(super) type Token = usize;
-pub(super) type Batch = &'static [Order];
+pub(crate) type Order = usize;
+pub(crate) type Token = usize;
+pub(crate) type Batch = &'static [Order];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Instance {
+pub(crate) enum Instance {
     A,
     B,
 }
 
 /// One step of an instance, but for `Expire` (etcd's) and `ReduceLate` (the network's).
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Action {
+pub(crate) enum Action {
     Enqueue(Instance),
     Grant(Instance),
     /// Takes a batch and sends it. Redis sees it in `Reduce`, or in `Look` and `Take`.
@@ -45,51 +45,51 @@ pub(super) enum Action {
 
 /// Whether an answer from Redis reaches the instance.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Reply {
+pub(crate) enum Reply {
     Heard,
     NotHeard,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct State {
+pub(crate) struct State {
     // etcd: the latest revision, and the claims whose lease lives, the holder first
-    pub(super) revision: Token,
-    pub(super) queue: Vec<Token>,
+    pub(crate) revision: Token,
+    pub(crate) queue: Vec<Token>,
     // what each instance believes
-    pub(super) claims: [Option<Claim>; 2],
+    pub(crate) claims: [Option<Claim>; 2],
     // copies of batches that nobody waits for any more, and that may still arrive
-    pub(super) sent: BTreeSet<(Token, Batch)>,
+    pub(crate) sent: BTreeSet<(Token, Batch)>,
     // Redis
-    pub(super) stock: usize,
-    pub(super) fence: Token,
-    pub(super) ledger: Vec<(Order, Token)>,
+    pub(crate) stock: usize,
+    pub(crate) fence: Token,
+    pub(crate) ledger: Vec<(Order, Token)>,
     // the buyers: how many have asked, and what they were told first
-    pub(super) asked: usize,
-    pub(super) answers: [Option<Answer>; ORDERS],
+    pub(crate) asked: usize,
+    pub(crate) answers: [Option<Answer>; ORDERS],
     // what was special about the latest step
-    pub(super) event: Option<Event>,
+    pub(crate) event: Option<Event>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Claim {
-    pub(super) token: Token,
-    pub(super) is_granted: bool,
+pub(crate) struct Claim {
+    pub(crate) token: Token,
+    pub(crate) is_granted: bool,
     /// The instance does not know it.
-    pub(super) has_expired: bool,
+    pub(crate) has_expired: bool,
     /// What was sent and not answered yet.
-    pub(super) batch: Batch,
+    pub(crate) batch: Batch,
     /// In two steps: the stock that was read.
-    pub(super) seen: Option<usize>,
+    pub(crate) seen: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     Reserved { position: usize },
     SoldOut,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Event {
+pub(crate) enum Event {
     StaleRefused,
     AnsweredAgain,
     Contradicted,

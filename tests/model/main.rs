@@ -34,10 +34,10 @@
 //!
 //! # How to read a counterexample
 //!
-//! The controls print theirs, one action a line: `cargo test --lib lock::model -- --nocapture`.
+//! The controls print theirs, one action a line: `cargo test --test model -- --nocapture`.
 //! `Run(B, [0, 1])` is B sending the orders 0 and 1, and the number in `Expire(1)` is a token. To
 //! walk through the states in a browser:
-//! `EXPLORE=127.0.0.1:3000 cargo test --lib lock::model::explore -- --ignored`.
+//! `EXPLORE=127.0.0.1:3000 cargo test --test model explore -- --ignored`.
 
 mod state;
 

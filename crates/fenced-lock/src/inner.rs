@@ -22,7 +22,7 @@ use super::{
 };
 
 /// What all handles of one session share.
-pub(super) struct Core {
+pub(super) struct SessionInner {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) lease: Lease,
     pub(super) validity: Validity,
@@ -42,7 +42,7 @@ pub(super) struct Core {
     _use_of_lease: UseOfLease,
 }
 
-impl Core {
+impl SessionInner {
     pub(super) fn new(
         backend: Arc<dyn Backend>,
         runtime: Handle,
@@ -134,18 +134,11 @@ impl Core {
         }
     }
 
-    pub(super) fn forget_holds(&self) {
-        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
-        let forgotten = std::mem::take(&mut *holds);
-        drop(holds);
-        drop(forgotten);
-    }
-
     /// Withdraws the claim in the background.
     pub(super) fn spawn_release(self: &Arc<Self>, claim: Claim) {
-        let core = Arc::clone(self);
+        let inner = Arc::clone(self);
         let release = async move {
-            if let Err(error) = core.release(&claim).await {
+            if let Err(error) = inner.release(&claim).await {
                 tracing::debug!(%claim, %error, "the claim was not there, or is left to its lease");
             }
         };
@@ -179,8 +172,8 @@ impl Core {
                     %claim, ?error,
                     "may not withdraw a claim: until its session ends, it blocks all that wait behind it"
                 );
-                let (core, claim) = (Arc::clone(self), claim.clone());
-                self.tasks.spawn_on(async move { core.release_late(&claim).await }, &self.runtime);
+                let (inner, claim) = (Arc::clone(self), claim.clone());
+                self.tasks.spawn_on(async move { inner.release_late(&claim).await }, &self.runtime);
                 return Err(error.into());
             }
             if is_over {
