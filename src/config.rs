@@ -20,7 +20,7 @@ use crate::fault::Rule;
 use crate::http::server::ServerOptions;
 use crate::http::{DemoAccess, StartAccess};
 use crate::inventory::{InvalidItem, Inventory, Item};
-use crate::sale::{HoldMode, LockMode, SaleOptions};
+use crate::sale::{HoldMode, SaleOptions};
 use crate::secret::{Secret, SecretSource};
 
 /// The flags of `serve`: one instance of the service.
@@ -37,10 +37,6 @@ pub struct Config {
     /// Where the servers are
     #[command(flatten)]
     pub servers: Servers,
-
-    /// What guards the stock
-    #[arg(long, env = "FLASH_SALE_LOCK", default_value = "etcd")]
-    pub lock: LockMode,
 
     /// How long the lock outlives an instance that died
     #[arg(long, env = "FLASH_SALE_LOCK_TTL", value_name = "TIME", default_value = "30s", value_parser = duration("2s", "10m"))]

@@ -18,7 +18,8 @@ use crate::defence::Defence;
 use crate::fault;
 use crate::http::server::{self, Stopped};
 use crate::http::{AppState, router};
-use crate::sale::BoxError;
+use crate::sale::{BoxError, Sale};
+pub use connect::{inventory, lock_sessions};
 use signals::Signals;
 
 /// How long giving up the lock may take when the requests in flight used up the time to stop.
@@ -130,7 +131,18 @@ fn take_away(config: &Config) {
 ///
 /// # Errors
 /// See [`ServeError`].
-pub async fn serve(mut config: Config) -> Result<(), ServeError> {
+pub async fn serve(config: Config) -> Result<(), ServeError> {
+    serve_with(config, connect::sale).await
+}
+
+/// As [`serve`], with the sale that `sale` makes for the port that the instance listens on.
+///
+/// # Errors
+/// See [`ServeError`].
+pub async fn serve_with(
+    mut config: Config,
+    sale: impl AsyncFnOnce(&Config, u16) -> Result<Sale, ServeError>,
+) -> Result<(), ServeError> {
     config.check()?;
     config.read_files()?;
     take_away(&config);
@@ -143,7 +155,7 @@ pub async fn serve(mut config: Config) -> Result<(), ServeError> {
     let listener = server::bind(config.listen).map_err(listen_error)?;
     let address = listener.local_addr().map_err(listen_error)?;
 
-    let sale = connect::connect(&config, address.port()).await?;
+    let sale = sale(&config, address.port()).await?;
     let mut state =
         AppState::new(sale.clone(), config.start_access()).with_watchers(config.max_watchers);
     if let Some(demo) = config.demo_access(address.port()) {
@@ -151,7 +163,7 @@ pub async fn serve(mut config: Config) -> Result<(), ServeError> {
     }
     let state = Arc::new(state);
     let instance = sale.instance();
-    tracing::info!(instance, lock = ?config.lock, "listening on http://{address}");
+    tracing::info!(instance, lock = sale.guard_status().name, "listening on http://{address}");
 
     let (stop, told_to_stop) = oneshot::channel::<()>();
     let told_to_stop = async move {

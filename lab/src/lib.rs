@@ -1,5 +1,6 @@
 //! The laboratory around the flash sale: it shows what the lock is worth, breaks it, and measures it.
 //!
+//! - [`baselines`]: other ways to guard the sale, to compare with
 //! - [`demo`]: private servers, the instances, the run, the verdict
 //! - [`mod@bench`]: the sale beside others, in rounds
 //! - [`watch`]: a sale in the terminal, the counterpart of the page
@@ -7,6 +8,7 @@
 //!
 //! `chaos` uses `bench` and `demo`, `bench` uses `demo`.
 
+pub mod baselines;
 pub mod bench;
 #[cfg(feature = "chaos")]
 pub mod chaos;

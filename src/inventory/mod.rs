@@ -17,7 +17,6 @@ mod error;
 mod glance;
 mod item;
 mod keys;
-pub mod naive;
 mod order;
 mod read;
 mod record;

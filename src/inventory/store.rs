@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::Token;
-use redis::{Cmd, Value};
+use redis::{Cmd, FromRedisValue, Value};
 
 use super::acknowledged::{Acknowledged, Memory, Told};
 use super::connection::{Connection, Effect};
@@ -171,6 +171,15 @@ impl Inventory {
         let told = Told { fence, sale: sale.unwrap_or_default(), latest };
         self.memory.learn(item, &acknowledged, &told);
         Ok(outcomes)
+    }
+
+    /// Runs a command over the same connection, for programs that write in other ways than by the script.
+    ///
+    /// # Errors
+    /// [`InventoryError::Unanswered`] if it was sent and may have been done. See [`InventoryError`] for the
+    /// rest.
+    pub async fn command<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, InventoryError> {
+        self.connection.query(command, Effect::Write).await
     }
 
     /// Starts a sale of `item` afresh, whatever was there before: stock and initial `units`, lucky 0,

@@ -14,12 +14,11 @@ use serde_json::json;
 
 use super::instances::{Instance, call};
 use super::record::Fault;
-use super::{Demo, MAX_REQUESTS, MAX_STOCK, ask_for, mode, switch_fence};
+use super::{Demo, MAX_REQUESTS, MAX_STOCK, ask_for, switch_fence};
 use crate::fault;
 use crate::http::problem::{Problem, ProblemType};
 use crate::http::state::AppState;
 use crate::http::{body, params, reply};
-use crate::sale::LockMode;
 
 /// How long the answer may take to be on its way before this instance kills itself.
 const LAST_WORDS: Duration = Duration::from_millis(50);
@@ -31,7 +30,7 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(10);
 pub(super) struct NewRun {
     pub(super) stock: u64,
     pub(super) requests: u64,
-    pub(super) guard: Option<LockMode>,
+    pub(super) guard: Option<&'static str>,
     pub(super) fence: Option<bool>,
     pub(super) fault: Option<Fault>,
 }
@@ -258,10 +257,9 @@ fn own(demo: &Demo) -> Result<Instance, Problem> {
 }
 
 /// A guard that this demo can have.
-fn mode_of(demo: &Demo, name: &str) -> Result<LockMode, Problem> {
-    let modes = demo.sale.guard_modes();
-    mode(name).filter(|mode| modes.contains(mode)).ok_or_else(|| {
-        let names: Vec<_> = modes.into_iter().map(super::mode_name).collect();
+fn mode_of(demo: &Demo, name: &str) -> Result<&'static str, Problem> {
+    let names = demo.sale.guard_choices();
+    names.iter().find(|choice| **choice == name).copied().ok_or_else(|| {
         Problem::new(ProblemType::BadBody, format!("a guard of this demo is {}", names.join(", ")))
     })
 }

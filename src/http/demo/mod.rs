@@ -18,7 +18,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::http::request::Parts;
 use axum::http::{Method, Uri};
-use clap::ValueEnum as _;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -30,10 +29,9 @@ use self::fire::Count;
 use self::instances::{Instances, call};
 use self::record::{Fault, Run, State, Status};
 use self::run::Begun;
-use super::events::mode_name;
 use super::problem::{Problem, ProblemType};
 use crate::defence::Defence;
-use crate::sale::{LockMode, Sale};
+use crate::sale::Sale;
 
 /// The most requests and units of a run.
 const MAX_REQUESTS: u64 = 500_000;
@@ -108,8 +106,8 @@ impl Demo {
     fn status(&self) -> Status {
         Status {
             instance: Arc::clone(self.instances.own()),
-            guard: mode_name(self.sale.guard_mode()),
-            guards: self.sale.guard_modes().into_iter().map(mode_name).collect(),
+            guard: self.sale.guard_status().name.to_owned(),
+            guards: self.sale.guard_choices().into_iter().map(str::to_owned).collect(),
             fence: Defence::Fence.is_on(),
             stale_batches: self.sale.metrics().stale_batches.get(),
             lost_sessions: self.sale.lost_sessions(),
@@ -163,12 +161,12 @@ impl Demo {
     }
 
     /// Guards the orders that come from now on in this way, at all instances that are up.
-    async fn set_guard(&self, mode: LockMode) -> Result<(), Problem> {
-        if !self.sale.choose_guard(mode) {
+    async fn set_guard(&self, name: &'static str) -> Result<(), Problem> {
+        if !self.sale.choose_guard(name) {
             let detail = "this demo was started without that guard";
             return Err(Problem::new(ProblemType::BadBody, detail));
         }
-        self.tell_others("/demo/guard?only=here", &json!({"guard": mode_name(mode)})).await
+        self.tell_others("/demo/guard?only=here", &json!({"guard": name})).await
     }
 
     /// Switches the fence, at all instances that are up.
@@ -189,10 +187,10 @@ impl Demo {
 
     /// Begins a run; it goes on by itself.
     async fn begin(self: &Arc<Self>, wanted: handlers::NewRun) -> Result<Run, Problem> {
-        let guard = wanted.guard.unwrap_or_else(|| self.sale.guard_mode());
+        let guard = wanted.guard.unwrap_or_else(|| self.sale.guard_status().name);
         self.instances.ask().await;
         let victim = match wanted.fault {
-            Some(_) if guard != LockMode::Etcd => {
+            Some(_) if guard != "etcd" => {
                 let detail =
                     "a fault needs the guard etcd: without a lock there is no holder to hit";
                 return Err(Problem::new(ProblemType::BadBody, detail));
@@ -213,7 +211,7 @@ impl Demo {
             state: State::Preparing,
             stock: wanted.stock,
             requests: wanted.requests,
-            guard: mode_name(guard),
+            guard: guard.to_owned(),
             fence: wanted.fence.unwrap_or_else(|| Defence::Fence.is_on()),
             fault: wanted.fault,
             victim: victim.as_ref().map(|victim| Arc::clone(&victim.name)),
@@ -270,11 +268,6 @@ fn switch_fence(on: bool) {
     } else {
         Defence::Fence.switch_off();
     }
-}
-
-/// The mode of this name.
-fn mode(name: &str) -> Option<LockMode> {
-    LockMode::from_str(name, false).ok()
 }
 
 /// Asks for a fault at this instance, or takes it back.

@@ -17,7 +17,7 @@ use super::record::{Fault, Run, State, Verdict};
 use super::verdict::{count_lost, judge};
 use crate::http::problem::Problem;
 use crate::inventory::{Item, Stock};
-use crate::sale::{LockMode, SaleError};
+use crate::sale::SaleError;
 
 /// How long the victim's first order may take to reach the fault before the others are let go.
 const FAULT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -61,7 +61,7 @@ impl Demo {
     /// Carries the run out, unless it was not `held`; what goes wrong is told in it.
     pub(super) async fn carry_out(
         self: Arc<Self>,
-        guard: LockMode,
+        guard: &'static str,
         victim: Option<Instance>,
         held: Result<(), SaleError>,
     ) {
@@ -102,7 +102,7 @@ impl Demo {
     async fn try_carry_out(
         &self,
         run: &Run,
-        guard: LockMode,
+        guard: &'static str,
         victim: Option<&Instance>,
     ) -> Result<Verdict, String> {
         let told = |problem: Problem| problem.detail().to_owned();
@@ -155,11 +155,9 @@ impl Demo {
         self.instances.ask().await;
         let stale = self.stale_batches().saturating_sub(stale_before);
         let lost = match guard {
-            LockMode::Etcd | LockMode::EtcdRecipe | LockMode::Unguarded => {
-                count_lost(&self.sale, &id, &sold).await.map_err(failed)?
-            }
             // no ledger is kept
-            LockMode::Local | LockMode::None | LockMode::EtcdRpc => 0,
+            "local" | "none" | "etcd-rpc" => 0,
+            _ => count_lost(&self.sale, &id, &sold).await.map_err(failed)?,
         };
         let stock = self.sale.stock(&Item::DEFAULT).await.map_err(failed)?;
         if stock.sale != started.sale {

@@ -30,7 +30,6 @@ use axum::response::Response;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-pub(super) use book::mode_name;
 pub(super) use diary::stale_batch;
 
 use self::feed::{Change, Feed, Feeds};
