@@ -12,13 +12,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use axum::http::Uri;
 use clap::Args;
 
 use crate::defence::Defence;
-use crate::fault::Rule;
+use crate::http::StartAccess;
 use crate::http::server::ServerOptions;
-use crate::http::{DemoAccess, StartAccess};
 use crate::inventory::{InvalidItem, Inventory, Item};
 use crate::sale::{HoldMode, SaleOptions};
 use crate::secret::{Secret, SecretSource};
@@ -81,19 +79,6 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub admin_token_file: Option<PathBuf>,
 
-    /// Let everybody start a sale: for trying things out on a machine of your own
-    #[arg(long, env = "FLASH_SALE_DEMO", value_parser = switch)]
-    pub demo: bool,
-
-    /// Addresses of all instances of a demo, this one included, separated by commas, each with a port of its
-    /// own: its page controls them together; needs --demo
-    #[arg(long, env = "FLASH_SALE_INSTANCES", value_name = "URL", value_delimiter = ',', value_parser = demo_address)]
-    pub instances: Vec<Uri>,
-
-    /// Tells the page of a demo that an instance that was killed is started again
-    #[arg(long, env = "FLASH_SALE_RESTARTED", value_parser = switch, hide = true)]
-    pub restarted: bool,
-
     /// How many may watch at GET /events
     #[arg(long, env = "FLASH_SALE_MAX_WATCHERS", value_name = "N", default_value = "64", value_parser = count(0, 10_000))]
     pub max_watchers: usize,
@@ -109,44 +94,6 @@ pub struct Config {
     /// How many connections may be open
     #[arg(long, env = "FLASH_SALE_MAX_CONNECTIONS", value_name = "N", default_value = "20000", value_parser = count(1, 1_000_000))]
     pub max_connections: usize,
-
-    /// Run without these defences, to show what they are for; it needs --demo, and all but fence a program
-    /// that was built for tests
-    #[arg(long, env = "FLASH_SALE_WITHOUT", value_name = "DEFENCE", value_delimiter = ',')]
-    pub without: Vec<Defence>,
-
-    /// Stop, kill or pause this instance at a point of a tenure, for tests: POINT:ACTION:WHEN, such as
-    /// before-write:stop:7; needs --demo
-    #[arg(long, env = "FLASH_SALE_FAULT_AT", value_name = "FAULT", value_delimiter = ',')]
-    pub fault_at: Vec<Rule>,
-
-    /// Keep every worker of this instance busy when this file appears, for the time that stands in it
-    #[cfg(feature = "chaos")]
-    #[arg(long, env = "FLASH_SALE_STARVE_FILE", value_name = "FILE")]
-    pub starve_file: Option<PathBuf>,
-}
-
-/// A flag for trying things out, in a service that may be meant in earnest, or the other way round.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotInEarnest {
-    /// The fence.
-    #[error(
-        "--without fence needs --demo: without the fence, a holder that was paused sells what others \
-         have sold already"
-    )]
-    WithoutFence,
-    /// Any other defence.
-    #[error("--without needs --demo: without a defence, units are sold twice or orders lost")]
-    Without,
-    /// A fault.
-    #[error("--fault-at needs --demo: it stops or kills this instance in the middle of its work")]
-    FaultAt,
-    /// An admin token, although everybody may.
-    #[error("an admin token cannot be used with --demo, which lets everybody start a sale")]
-    Token,
-    /// The instances of a demo.
-    #[error("--instances needs --demo: it is for the page that controls them together")]
-    Instances,
 }
 
 /// A file that cannot be used.
@@ -174,29 +121,6 @@ impl Config {
         Ok(())
     }
 
-    /// Refuses what only a demo may do.
-    ///
-    /// # Errors
-    /// [`NotInEarnest`] names the flag.
-    pub fn check(&self) -> Result<(), NotInEarnest> {
-        if !self.demo && self.without.contains(&Defence::Fence) {
-            return Err(NotInEarnest::WithoutFence);
-        }
-        if !self.demo && !self.without.is_empty() {
-            return Err(NotInEarnest::Without);
-        }
-        if !self.demo && !self.fault_at.is_empty() {
-            return Err(NotInEarnest::FaultAt);
-        }
-        if !self.demo && !self.instances.is_empty() {
-            return Err(NotInEarnest::Instances);
-        }
-        if self.demo && (self.admin_token.is_some() || self.admin_token_file.is_some()) {
-            return Err(NotInEarnest::Token);
-        }
-        Ok(())
-    }
-
     /// How the instance sells, given the port that it listens on.
     pub fn sale_options(&self, port: u16) -> SaleOptions {
         SaleOptions {
@@ -220,17 +144,10 @@ impl Config {
         }
     }
 
-    /// How the instance takes part in a demo, given the port that it listens on; `None` without one.
-    pub fn demo_access(&self, port: u16) -> Option<DemoAccess> {
-        let (instances, restarts) = (self.instances.clone(), self.restarted);
-        self.demo.then_some(DemoAccess { port, instances, restarts })
-    }
-
     /// Who may start a sale.
     pub fn start_access(&self) -> StartAccess {
         match &self.admin_token {
             Some(token) => StartAccess::Token(token.clone()),
-            None if self.demo => StartAccess::Everybody,
             None => StartAccess::Nobody,
         }
     }
@@ -250,17 +167,6 @@ fn read_secret(flag: &'static str, path: &Path) -> Result<Secret, FileError> {
 
 fn address(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse().map_err(|_| "an address is an IP and a port, such as 127.0.0.1:8080 or [::]:8080")
-}
-
-fn demo_address(text: &str) -> Result<Uri, &'static str> {
-    let uri: Option<Uri> = text.parse().ok();
-    let plain = uri.filter(|uri| {
-        uri.scheme_str() == Some("http")
-            && uri.port().is_some()
-            && matches!(uri.path(), "" | "/")
-            && uri.query().is_none()
-    });
-    plain.ok_or("an instance's address looks like http://127.0.0.1:8080")
 }
 
 /// Parses a flag that is on or off; a variable that is set to nothing switches nothing on.

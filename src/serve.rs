@@ -13,11 +13,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use crate::config::{Config, FileError, NotInEarnest};
+use crate::config::{Config, FileError};
 use crate::defence::Defence;
-use crate::fault;
 use crate::http::server::{self, Stopped};
-use crate::http::{AppState, router};
+use crate::http::{AppState, Extension, router};
 use crate::sale::{BoxError, Sale};
 pub use connect::{inventory, lock_sessions};
 use signals::Signals;
@@ -31,9 +30,6 @@ pub enum ServeError {
     /// A file that a flag names cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A flag that is for a demo or a test.
-    #[error(transparent)]
-    NotInEarnest(#[from] NotInEarnest),
     /// The address cannot be listened on.
     #[error("cannot listen on {address}{}", advice(.source))]
     Listen {
@@ -103,27 +99,6 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// Switches off what this instance shall run without, and prepares the faults that are asked for.
-fn take_away(config: &Config) {
-    for defence in &config.without {
-        defence.switch_off();
-    }
-    for defence in Defence::all_off() {
-        tracing::error!(
-            "RUNNING WITHOUT {defence}: this instance can lose orders or sell units twice"
-        );
-    }
-    fault::follow(config.fault_at.clone());
-    for rule in &config.fault_at {
-        let when = rule.when();
-        tracing::error!(?when, "a FAULT is asked for: {} at {}", rule.action(), rule.point());
-    }
-    #[cfg(feature = "chaos")]
-    if let Some(path) = &config.starve_file {
-        fault::starvation::on_file(path.clone());
-    }
-}
-
 /// Runs one instance until the process is told to stop by SIGTERM, SIGINT or SIGHUP, and then stops it: it
 /// is no longer ready and accepts no more connections, answers the requests in flight, gives up the
 /// lock and revokes its lease. Further signals change nothing, except that a SIGINT which comes more than
@@ -132,20 +107,20 @@ fn take_away(config: &Config) {
 /// # Errors
 /// See [`ServeError`].
 pub async fn serve(config: Config) -> Result<(), ServeError> {
-    serve_with(config, connect::sale).await
+    let sale = async |config: &Config, port| Ok((connect::sale(config, port).await?, None));
+    serve_with(config, sale).await
 }
 
-/// As [`serve`], with the sale that `sale` makes for the port that the instance listens on.
+/// As [`serve`], with the sale that `sale` makes for the port that the instance listens on, and what else
+/// the instance serves.
 ///
 /// # Errors
 /// See [`ServeError`].
 pub async fn serve_with(
     mut config: Config,
-    sale: impl AsyncFnOnce(&Config, u16) -> Result<Sale, ServeError>,
+    sale: impl AsyncFnOnce(&Config, u16) -> Result<(Sale, Option<Arc<dyn Extension>>), ServeError>,
 ) -> Result<(), ServeError> {
-    config.check()?;
     config.read_files()?;
-    take_away(&config);
     let mut options = config.server_options();
     if Defence::Limits.is_on() {
         options.max_connections = files::room_for(options.max_connections);
@@ -155,11 +130,11 @@ pub async fn serve_with(
     let listener = server::bind(config.listen).map_err(listen_error)?;
     let address = listener.local_addr().map_err(listen_error)?;
 
-    let sale = sale(&config, address.port()).await?;
+    let (sale, extension) = sale(&config, address.port()).await?;
     let mut state =
         AppState::new(sale.clone(), config.start_access()).with_watchers(config.max_watchers);
-    if let Some(demo) = config.demo_access(address.port()) {
-        state = state.with_demo(&demo);
+    if let Some(extension) = extension {
+        state = state.with_extension(extension);
     }
     let state = Arc::new(state);
     let instance = sale.instance();

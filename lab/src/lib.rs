@@ -4,6 +4,7 @@
 //! - [`demo`]: private servers, the instances, the run, the verdict
 //! - [`mod@bench`]: the sale beside others, in rounds
 //! - [`watch`]: a sale in the terminal, the counterpart of the page
+//! - [`serve`]: one instance of the service, with the page's controls (`controls`)
 //! - `chaos`: faults and what must hold all the same; with the feature of this name
 //!
 //! `chaos` uses `bench` and `demo`, `bench` uses `demo`.
@@ -12,7 +13,9 @@ pub mod baselines;
 pub mod bench;
 #[cfg(feature = "chaos")]
 pub mod chaos;
+mod controls;
 pub mod demo;
+pub mod serve;
 pub mod watch;
 
 /// The command by which the laboratory runs the load test: as a process of its own.

@@ -5,14 +5,12 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use flash_sale::chain::Chain;
-use flash_sale::config::Config;
 use flash_sale::logging::{self, LogOptions};
-use flash_sale::serve;
-use lab::baselines::{self, LockMode};
 use lab::bench::{self, BenchOptions};
 #[cfg(feature = "chaos")]
 use lab::chaos::{self, ChaosOptions};
 use lab::demo::{self, DemoOptions};
+use lab::serve::{self, ServeOptions};
 use lab::watch::{self, WatchOptions};
 use tokio::runtime;
 
@@ -34,19 +32,9 @@ enum Command {
     #[cfg(feature = "chaos")]
     Chaos(ChaosOptions),
     /// Run one instance of the service, with the baselines and the page's controls
-    Serve(Box<Serve>),
+    Serve(Box<ServeOptions>),
     /// Send orders and judge what became of them
     Loadtest(Box<loadtest::Cli>),
-}
-
-#[derive(clap::Args)]
-struct Serve {
-    #[command(flatten)]
-    config: Config,
-
-    /// What guards the stock
-    #[arg(long, env = "FLASH_SALE_LOCK", default_value = "etcd")]
-    lock: LockMode,
 }
 
 fn main() -> ExitCode {
@@ -57,7 +45,7 @@ fn main() -> ExitCode {
         _ => runtime::Builder::new_multi_thread(),
     };
     if let Command::Serve(options) = &arguments.command {
-        options.config.workers.map(|workers| runtime.worker_threads(workers));
+        options.service.workers.map(|workers| runtime.worker_threads(workers));
     }
     match runtime.enable_all().build() {
         Ok(runtime) => {
@@ -84,13 +72,7 @@ async fn run(arguments: Arguments) -> ExitCode {
             #[cfg(feature = "chaos")]
             Command::Chaos(options) => return chaos::run(options).await,
             Command::Loadtest(cli) => return loadtest::run(*cli).await,
-            Command::Serve(options) => {
-                let Serve { config, lock } = *options;
-                let sale = async |config: &Config, port| {
-                    baselines::sale(config, lock, port).await.map(|(sale, _)| sale)
-                };
-                serve::serve_with(config, sale).await.map_err(Into::into)
-            }
+            Command::Serve(options) => serve::serve(*options).await.map_err(Into::into),
         },
     };
     match done {

@@ -78,8 +78,6 @@ fn wrong_values_get_a_sentence() {
         ("--redis-replica-timeout", "0s", "a time from 1ms to 1m is allowed"),
         ("--hold", "both", "combined, request"),
         ("--admin-token", "", "at least one character"),
-        ("--without", "fence,sense", "a defence that this program can do without is fence"),
-        ("--fault-at", "before-write:stop", "a fault is written POINT:ACTION:WHEN"),
     ] {
         let error = parse(&[flag, value]).expect_err(value);
         assert!(error.contains(sentence), "{flag} {value}: {error}");
@@ -128,33 +126,6 @@ fn secrets_can_come_from_files() {
 
 #[test]
 fn flags_that_contradict_each_other_are_refused() {
-    for token in ["--admin-token=x", "--admin-token-file=x"] {
-        let both = parse(&["--demo", token]).expect("it can be read");
-        assert_eq!(both.check(), Err(NotInEarnest::Token), "{token}");
-    }
     parse(&["--redis", "redis://a", "--redis-file", "b"]).expect_err("two addresses");
     parse(&["--etcd-password", "x"]).expect_err("a password without a user");
-}
-
-/// Goal: a service that may be meant in earnest does not do without its fence, and does not stop itself.
-#[test]
-fn some_flags_need_demo() {
-    for (flag, error) in [
-        ("--without=fence", Some(NotInEarnest::WithoutFence)),
-        ("--instances=http://127.0.0.1:8080", Some(NotInEarnest::Instances)),
-        #[cfg(feature = "chaos")]
-        ("--without=order-ids", Some(NotInEarnest::Without)),
-        ("--fault-at=before-write:stop:1", Some(NotInEarnest::FaultAt)),
-    ] {
-        assert_eq!(parse(&[flag]).expect("it can be read").check().err(), error, "{flag}");
-        assert_eq!(parse(&[flag, "--demo"]).expect("it can be read").check(), Ok(()), "{flag}");
-    }
-}
-
-/// Goal: without the cargo feature, the other defences are there for good, and the flag says why.
-#[cfg(not(feature = "chaos"))]
-#[test]
-fn other_defences_need_the_feature() {
-    let error = parse(&["--demo", "--without", "order-ids"]).expect_err("no such way");
-    assert!(error.contains("cargo feature chaos"), "{error}");
 }

@@ -12,8 +12,6 @@ pub enum StartAccess {
     Nobody,
     /// Those who send this token as `Authorization: Bearer`.
     Token(Secret),
-    /// Everybody: for a demo on one's own machine.
-    Everybody,
 }
 
 impl StartAccess {
@@ -23,7 +21,6 @@ impl StartAccess {
     /// `token-required` or `not-allowed`.
     pub(super) fn check(&self, headers: &HeaderMap) -> Result<(), Problem> {
         match self {
-            Self::Everybody => Ok(()),
             Self::Token(token) if bearer(headers).is_some_and(|sent| token.matches(sent)) => Ok(()),
             Self::Token(_) => Err(Problem::new(
                 ProblemType::TokenRequired,
@@ -32,7 +29,7 @@ impl StartAccess {
             Self::Nobody => Err(Problem::new(
                 ProblemType::NotAllowed,
                 "this instance has no admin token: start it with --admin-token-file or \
-                 FLASH_SALE_ADMIN_TOKEN, or with --demo on a machine of your own",
+                 FLASH_SALE_ADMIN_TOKEN",
             )),
         }
     }
@@ -71,8 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_token_nobody_may_but_in_a_demo_everybody() {
+    fn without_a_token_nobody_may() {
         assert_eq!(check(&StartAccess::Nobody, Some("Bearer x")), Some(ProblemType::NotAllowed));
-        assert_eq!(check(&StartAccess::Everybody, None), None);
     }
 }

@@ -24,7 +24,7 @@ const MAX_DISCARDED_BYTES: usize = 1024 * 1024;
 ///
 /// # Errors
 /// `body-too-large`, `request-timeout`, and `bad-body` if it breaks off.
-pub(super) async fn read(body: Body) -> Result<Bytes, Problem> {
+pub async fn read(body: Body) -> Result<Bytes, Problem> {
     if !Defence::Limits.is_on() {
         let broken = |_| Problem::new(ProblemType::BadBody, "the body broke off");
         return Ok(body.collect().await.map_err(broken)?.to_bytes());
@@ -37,7 +37,7 @@ pub(super) async fn read(body: Body) -> Result<Bytes, Problem> {
 }
 
 /// The value of the JSON object in a body, if it is one; serde alone would take an array for a struct too.
-pub(super) fn object<T: DeserializeOwned>(body: &[u8]) -> Option<T> {
+pub fn object<T: DeserializeOwned>(body: &[u8]) -> Option<T> {
     let is_object = body.trim_ascii_start().starts_with(b"{");
     is_object.then(|| serde_json::from_slice(body).ok()).flatten()
 }

@@ -10,17 +10,17 @@
 //! | `GET /lock?item=` | who holds the lock, and who waits |
 //! | `GET /events?item=` | the sale as it goes, as server-sent events |
 //! | `GET /`, `/static/..` | the page |
-//! | `/demo..` | the controls of a demo: none without `--demo` |
 //! | `GET /healthz`, `/readyz`, `/version`, `/metrics` | for load balancers and operators |
 //!
-//! [`router`] is the interface without a socket, [`server`] puts it on one. Errors are in [`problem`].
+//! [`router`] is the interface without a socket, [`server`] puts it on one. Errors are in [`problem`]. An
+//! [`Extension`] adds routes.
 
 mod accept;
 mod access;
-mod body;
+pub mod body;
 mod client_io;
-mod demo;
 mod events;
+mod extension;
 mod idempotency;
 mod limits;
 mod lock;
@@ -32,7 +32,7 @@ mod params;
 mod probes;
 pub mod problem;
 mod reduce;
-mod reply;
+pub mod reply;
 mod sale_error;
 pub mod server;
 mod state;
@@ -52,8 +52,8 @@ use tracing::Level;
 
 pub use access::StartAccess;
 pub use body::{BODY_TIMEOUT, MAX_BODY_BYTES};
-pub use demo::DemoAccess;
-pub use events::DEFAULT_WATCHERS;
+pub use events::{DEFAULT_WATCHERS, stale_batch};
+pub use extension::Extension;
 pub use limits::{MAX_HEADER_BYTES, MAX_URI_BYTES};
 pub use state::AppState;
 
@@ -61,6 +61,7 @@ use problem::{Problem, ProblemType};
 
 /// Everything that an instance answers.
 pub fn router(state: Arc<AppState>) -> Router {
+    let extension = state.extension.clone();
     let routes = Router::new()
         .route("/stock/reduce", any(reduce::reduce))
         .route("/stock", get(stock::read).put(stock::start))
@@ -74,9 +75,11 @@ pub fn router(state: Arc<AppState>) -> Router {
         .route("/readyz", get(probes::readyz))
         .route("/version", get(probes::version))
         .route("/metrics", get(metrics::metrics))
-        .merge(demo::routes())
         .with_state(state);
-    guard(routes)
+    guard(match extension {
+        Some(extension) => routes.merge(extension.routes()),
+        None => routes,
+    })
 }
 
 /// Puts around `routes` what every route needs: problems for unknown paths and methods, bounds on

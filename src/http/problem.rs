@@ -14,20 +14,14 @@
 //! | `bad-request` | 400 | the request's head is not what HTTP/1.1 asks for |
 //! | `token-required` | 401 | the call needs `Authorization: Bearer` and the admin token |
 //! | `not-allowed` | 403 | the instance was started without a way to allow this call |
-//! | `cross-site` | 403 | a demo is controlled from its own page or by a program, not by another site |
 //! | `not-found` | 404 | there is nothing at this path |
 //! | `unknown-item` | 404 | no sale of this item was started |
 //! | `unknown-order` | 404 | no order of this id was accepted |
-//! | `unknown-instance` | 404 | the demo has no instance of this name |
-//! | `no-run` | 404 | no run of the demo was started at this instance |
 //! | `method-not-allowed` | 405 | the path does not have this method; `Allow` lists those it has |
 //! | `request-timeout` | 408 | the body did not arrive in time |
 //! | `sold-out` | 409 | fewer units are left than the order asks for |
-//! | `run-in-progress` | 409 | the demo does one run at a time |
-//! | `needs-instances` | 409 | a fault of the demo needs a second instance that is up |
 //! | `body-too-large` | 413 | a body has at most 16 KiB |
 //! | `uri-too-long` | 414 | path and query together have at most 8 KiB |
-//! | `json-required` | 415 | the call needs `Content-Type: application/json` |
 //! | `order-conflict` | 422 | the order id belongs to an order with another quantity or user |
 //! | `queue-full` | 429 | as many orders wait as may; ask again after `Retry-After` |
 //! | `headers-too-large` | 431 | all headers together have at most 16 KiB |
@@ -43,7 +37,6 @@
 //! | `foreign-fence` | 503 | the stock was guarded by another etcd cluster; an operator must look |
 //! | `not-ready` | 503 | the readiness check took too long, or the lock is held by a key that never ends |
 //! | `too-many-watchers` | 503 | as many watch at this instance as may, or look at queues; ask again after `Retry-After` |
-//! | `instance-unreachable` | 503 | another instance of the demo does not do as it was told |
 //! | `stopping` | 503 | the instance is stopping; ask another one |
 //! | `outcome-unknown` | 504 | the order may stand or not; ask again with the same order id |
 //! | `start-unknown` | 504 | the sale may have been started afresh or not; look at the stock |
@@ -65,16 +58,19 @@ macro_rules! problem_types {
         #[allow(missing_docs, reason = "the module's table documents each")]
         pub enum ProblemType {
             $($variant,)*
+            /// A type of an [`Extension`](super::Extension).
+            Other(&'static OtherType),
         }
 
         impl ProblemType {
-            /// Every type there is.
+            /// Every type of the service.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
             /// The value of the member `type`.
             pub const fn word(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word,)*
+                    Self::Other(other) => other.word,
                 }
             }
 
@@ -82,6 +78,7 @@ macro_rules! problem_types {
             pub const fn status(self) -> StatusCode {
                 match self {
                     $(Self::$variant => StatusCode::$status,)*
+                    Self::Other(other) => other.status,
                 }
             }
 
@@ -89,6 +86,7 @@ macro_rules! problem_types {
             pub const fn title(self) -> &'static str {
                 match self {
                     $(Self::$variant => $title,)*
+                    Self::Other(other) => other.title,
                 }
             }
         }
@@ -105,20 +103,14 @@ problem_types! {
     BadRequest "bad-request" BAD_REQUEST "Not a request of HTTP/1.1";
     TokenRequired "token-required" UNAUTHORIZED "The admin token is missing or wrong";
     NotAllowed "not-allowed" FORBIDDEN "Not allowed at this instance";
-    CrossSite "cross-site" FORBIDDEN "Not from another site";
     NotFound "not-found" NOT_FOUND "There is nothing at this path";
     UnknownItem "unknown-item" NOT_FOUND "No sale of this item";
     UnknownOrder "unknown-order" NOT_FOUND "No accepted order of this id";
-    UnknownInstance "unknown-instance" NOT_FOUND "No instance of this name";
-    NoRun "no-run" NOT_FOUND "No run yet";
     MethodNotAllowed "method-not-allowed" METHOD_NOT_ALLOWED "The path does not have this method";
     RequestTimeout "request-timeout" REQUEST_TIMEOUT "The body did not arrive in time";
     SoldOut "sold-out" CONFLICT "Sold out";
-    RunInProgress "run-in-progress" CONFLICT "A run is in progress";
-    NeedsInstances "needs-instances" CONFLICT "A second instance is needed";
     BodyTooLarge "body-too-large" PAYLOAD_TOO_LARGE "The body is too large";
     UriTooLong "uri-too-long" URI_TOO_LONG "Path and query are too long";
-    JsonRequired "json-required" UNSUPPORTED_MEDIA_TYPE "The body must be JSON";
     OrderConflict "order-conflict" UNPROCESSABLE_ENTITY "The order id belongs to another order";
     QueueFull "queue-full" TOO_MANY_REQUESTS "Too many orders wait";
     HeadersTooLarge "headers-too-large" REQUEST_HEADER_FIELDS_TOO_LARGE "The headers are too large";
@@ -134,10 +126,22 @@ problem_types! {
     ForeignFence "foreign-fence" SERVICE_UNAVAILABLE "The stock was guarded by another etcd cluster";
     NotReady "not-ready" SERVICE_UNAVAILABLE "Not ready";
     TooManyWatchers "too-many-watchers" SERVICE_UNAVAILABLE "Too many watch";
-    InstanceUnreachable "instance-unreachable" SERVICE_UNAVAILABLE "Another instance does not answer";
     Stopping "stopping" SERVICE_UNAVAILABLE "The instance is stopping";
     OutcomeUnknown "outcome-unknown" GATEWAY_TIMEOUT "The order may stand or not";
     StartUnknown "start-unknown" GATEWAY_TIMEOUT "The sale may have been started or not";
+}
+
+/// A type of problem that an [`Extension`](super::Extension) declares.
+#[derive(Debug, PartialEq, Eq)]
+pub struct OtherType {
+    /// The value of the member `type`.
+    pub word: &'static str,
+    /// The answer's status.
+    pub status: StatusCode,
+    /// A short summary, the same for every answer of the type.
+    pub title: &'static str,
+    /// See [`ProblemType::retry_after_seconds`].
+    pub retry_after_seconds: Option<u32>,
 }
 
 impl ProblemType {
@@ -151,9 +155,9 @@ impl ProblemType {
             | Self::StaleToken
             | Self::NotReady
             | Self::TooManyWatchers
-            | Self::InstanceUnreachable
             | Self::Stopping
             | Self::OutcomeUnknown => Some(1),
+            Self::Other(other) => other.retry_after_seconds,
             _ => None,
         }
     }
@@ -205,7 +209,7 @@ impl Problem {
     }
 
     /// What the client reads.
-    pub(super) fn detail(&self) -> &str {
+    pub fn detail(&self) -> &str {
         &self.detail
     }
 

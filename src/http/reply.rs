@@ -13,7 +13,7 @@ pub(super) fn item_name(item: &Item) -> &str {
 }
 
 /// A number as people read it: 1234567 as `1,234,567`.
-pub(super) fn grouped(number: impl Into<i128>) -> String {
+pub fn grouped(number: impl Into<i128>) -> String {
     let number: i128 = number.into();
     let digits = number.unsigned_abs().to_string();
     let mut text = if number < 0 { "-".to_owned() } else { String::new() };
@@ -27,16 +27,12 @@ pub(super) fn grouped(number: impl Into<i128>) -> String {
 }
 
 /// `body` as JSON with status 200.
-pub(super) fn json(body: &impl Serialize) -> Response {
+pub fn json(body: &impl Serialize) -> Response {
     json_as("application/json", StatusCode::OK, body)
 }
 
 /// `body` as JSON of the given media type.
-pub(super) fn json_as(
-    media_type: &'static str,
-    status: StatusCode,
-    body: &impl Serialize,
-) -> Response {
+pub fn json_as(media_type: &'static str, status: StatusCode, body: &impl Serialize) -> Response {
     let body = serde_json::to_vec(body)
         .expect("every body is a struct of texts and numbers, and those always serialize");
     answer(media_type, status, body)

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Semaphore;
 
 use super::access::StartAccess;
-use super::demo::{Demo, DemoAccess};
 use super::events::{DEFAULT_WATCHERS, Events};
+use super::extension::Extension;
 use super::lock::MAX_LOOKS;
 use super::probes::Readiness;
 use crate::sale::Sale;
@@ -17,7 +17,7 @@ pub struct AppState {
     pub(super) sale: Sale,
     pub(super) access: StartAccess,
     pub(super) events: Events,
-    pub(super) demo: Option<Arc<Demo>>,
+    pub(super) extension: Option<Arc<dyn Extension>>,
     /// Places for looks at queues.
     pub(super) queue_looks: Arc<Semaphore>,
     pub(super) readiness: Readiness,
@@ -32,7 +32,7 @@ impl AppState {
             sale,
             access,
             events,
-            demo: None,
+            extension: None,
             queue_looks: Arc::new(Semaphore::new(MAX_LOOKS)),
             readiness: Readiness::default(),
             stopping: AtomicBool::new(false),
@@ -46,10 +46,10 @@ impl AppState {
         self
     }
 
-    /// The same as a part of a demo: everybody can control it.
+    /// The same, with what `extension` adds.
     #[must_use]
-    pub fn with_demo(mut self, access: &DemoAccess) -> Self {
-        self.demo = Some(Demo::new(self.sale.clone(), access));
+    pub fn with_extension(mut self, extension: Arc<dyn Extension>) -> Self {
+        self.extension = Some(extension);
         self
     }
 

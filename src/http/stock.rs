@@ -58,9 +58,9 @@ pub(super) async fn start(
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, content) = request.into_parts();
-    app.access.check(&head.headers)?;
-    if let Some(demo) = &app.demo {
-        demo.check_site(&head)?;
+    match &app.extension {
+        Some(extension) => extension.check_start(&head)?,
+        None => app.access.check(&head.headers)?,
     }
     let [item] = params::parse(head.uri.query(), ["item"])?;
     let item = params::item(item.as_deref())?;

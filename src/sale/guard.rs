@@ -42,16 +42,6 @@ pub trait SaleGuard: Send + Sync + 'static {
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
-
-    /// The guards that can be [chosen](Self::choose) in its place, itself included.
-    fn choices(&self) -> Vec<&'static str> {
-        vec![self.status().name]
-    }
-
-    /// Has the orders that come from now on guarded by another one; `false` if there is none of this name.
-    fn choose(&self, _name: &str) -> bool {
-        false
-    }
 }
 
 /// What the page, the log and the metrics say of a guard.

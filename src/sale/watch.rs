@@ -24,16 +24,6 @@ impl Sale {
         self.guard().status()
     }
 
-    /// See [`SaleGuard::choices`](super::SaleGuard::choices).
-    pub fn guard_choices(&self) -> Vec<&'static str> {
-        self.guard().choices()
-    }
-
-    /// See [`SaleGuard::choose`](super::SaleGuard::choose).
-    pub fn choose_guard(&self, name: &str) -> bool {
-        self.guard().choose(name)
-    }
-
     /// The state of `item` and what is new in its ledger: see
     /// [`Inventory::glance`](crate::inventory::Inventory::glance).
     ///

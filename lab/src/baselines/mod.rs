@@ -168,6 +168,6 @@ pub async fn sale(
             Box::new(InProcess::new(&context, lock))
         }
     };
-    let switch = Arc::new(Switch::new(&context, main));
+    let switch = Arc::new(Switch::new(&context, lock, main));
     Ok((Sale::new(context, Arc::clone(&switch) as Arc<dyn SaleGuard>), switch))
 }

@@ -15,30 +15,48 @@ use super::{LockMode, with_fence};
 /// way go on under the guard that they began with, and nothing stands between the two.
 pub struct Switch {
     /// The first is the one that the sale was made with.
-    guards: Vec<Box<dyn SaleGuard>>,
+    guards: Vec<(LockMode, Box<dyn SaleGuard>)>,
     chosen: AtomicUsize,
 }
 
 impl Switch {
-    /// Begins with `main`.
-    pub fn new(context: &Arc<SaleContext>, main: Box<dyn SaleGuard>) -> Self {
-        let name = main.status().name;
-        let mut guards = vec![main];
-        for mode in [LockMode::Local, LockMode::None] {
-            if mode.name() != name {
-                guards.push(Box::new(InProcess::new(context, mode)));
+    /// Begins with `main`, which is of this mode.
+    pub fn new(context: &Arc<SaleContext>, mode: LockMode, main: Box<dyn SaleGuard>) -> Self {
+        let mut guards = vec![(mode, main)];
+        for other in [LockMode::Local, LockMode::None] {
+            if other != mode {
+                guards.push((other, Box::new(InProcess::new(context, other))));
             }
         }
         Self { guards, chosen: AtomicUsize::new(0) }
     }
 
+    /// What guards the orders that come now.
+    pub fn mode(&self) -> LockMode {
+        self.guards[self.chosen.load(Ordering::Relaxed)].0
+    }
+
+    /// What can be chosen; the first is what the sale was made with.
+    pub fn modes(&self) -> Vec<LockMode> {
+        self.guards.iter().map(|(mode, _)| *mode).collect()
+    }
+
+    /// Guards the orders that come from now on in this way; `false` if the sale was made without it.
+    pub fn choose(&self, mode: LockMode) -> bool {
+        let chosen = self.guards.iter().position(|(choice, _)| *choice == mode);
+        if let Some(chosen) = chosen {
+            self.chosen.store(chosen, Ordering::Relaxed);
+        }
+        chosen.is_some()
+    }
+
     fn main(&self) -> &dyn SaleGuard {
-        &*self.guards[0]
+        &*self.guards[0].1
     }
 
     /// The guard of the orders that come now.
     fn current(&self) -> &dyn SaleGuard {
-        &*self.guards[self.chosen.load(Ordering::Relaxed)]
+        &*self.guards[self.chosen.load(Ordering::Relaxed)].1
     }
 }
 
@@ -77,17 +95,5 @@ impl SaleGuard for Switch {
 
     fn close(&self) -> BoxFuture<'_, ()> {
         self.main().close()
-    }
-
-    fn choices(&self) -> Vec<&'static str> {
-        self.guards.iter().map(|guard| guard.status().name).collect()
-    }
-
-    fn choose(&self, name: &str) -> bool {
-        let chosen = self.guards.iter().position(|guard| guard.status().name == name);
-        if let Some(chosen) = chosen {
-            self.chosen.store(chosen, Ordering::Relaxed);
-        }
-        chosen.is_some()
     }
 }

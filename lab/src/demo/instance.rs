@@ -58,7 +58,6 @@ impl Instance {
         let workers = (cores / shared.instances.max(1)).max(1);
         let args = [
             "serve",
-            "--demo",
             "--listen",
             &format!("127.0.0.1:{port}"),
             "--instance",

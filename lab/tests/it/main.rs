@@ -7,6 +7,7 @@ mod bench;
 #[cfg(feature = "chaos")]
 mod chaos;
 mod controls;
+mod controls_http;
 mod demo;
 mod page;
 mod support;

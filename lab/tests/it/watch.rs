@@ -40,7 +40,7 @@ impl Shop {
 
     async fn start(&mut self) {
         let mut command = program("serve");
-        command.args(["--demo", "--listen", &format!("127.0.0.1:{}", self.port)]);
+        command.args(["--listen", &format!("127.0.0.1:{}", self.port)]);
         command.args(["--etcd", &self.etcd, "--redis", &self.redis, "--lock-ttl", "5s"]);
         command.args(["--lock-name", &self.lock_name]).stderr(Stdio::null());
         self.child = Some(command.spawn().unwrap());

@@ -15,7 +15,7 @@ use super::troubles;
 use super::view::{
     ClaimView, FenceView, Here, Lists, LockView, OrderView, Percentiles, StockView, Trouble, View,
 };
-use crate::http::demo::Demo;
+use crate::http::extension::Extension;
 use crate::http::reply;
 use crate::inventory::{Accepted, Fence, Followed, Item, Stock};
 use crate::sale::metrics::Ending;
@@ -34,7 +34,7 @@ const QUEUE: usize = 32;
 pub(super) struct Book {
     item: Item,
     sale: Sale,
-    demo: Option<Arc<Demo>>,
+    extension: Option<Arc<dyn Extension>>,
     pub(super) clock: Clock,
     number: u64,
     stock: Option<Stock>,
@@ -55,11 +55,11 @@ pub(super) struct Book {
 }
 
 impl Book {
-    pub(super) fn new(item: Item, sale: Sale, demo: Option<Arc<Demo>>) -> Self {
+    pub(super) fn new(item: Item, sale: Sale, extension: Option<Arc<dyn Extension>>) -> Self {
         Self {
             item,
             sale,
-            demo,
+            extension,
             clock: Clock::start(),
             number: 1,
             stock: None,
@@ -115,8 +115,8 @@ impl Book {
         self.percentiles = self.seconds.tick(&self.sale.metrics().latency);
         self.diary.count(&self.clock, &self.sale);
         self.tell_guard();
-        if let Some(demo) = &self.demo {
-            for (kind, text) in demo.take_notes() {
+        if let Some(extension) = &self.extension {
+            for (kind, text) in extension.take_notes() {
                 self.diary.note(&self.clock, kind, text);
             }
         }
@@ -324,7 +324,7 @@ impl Book {
             latency_ms: self.percentiles.clone(),
             skipped: self.skipped,
             troubles,
-            demo: self.demo.as_ref().map(|demo| demo.view()),
+            demo: self.extension.as_ref().map(|extension| extension.view()),
             lists,
         }
     }
@@ -334,8 +334,8 @@ impl Book {
         names.extend(self.queue.iter().filter_map(|claim| claim.instance.clone()));
         names.extend(self.lanes.instances());
         names.insert(self.sale.instance().into());
-        if let Some(demo) = &self.demo {
-            names.extend(demo.names());
+        if let Some(extension) = &self.extension {
+            names.extend(extension.instances());
         }
         names.into_iter().collect()
     }

@@ -116,8 +116,8 @@ impl Diary {
     }
 }
 
-/// What is said of a batch that the fence has refused.
-pub(in crate::http) fn stale_batch(name: &str) -> String {
+/// The note on a batch of the instance `name` that the fence has refused.
+pub fn stale_batch(name: &str) -> String {
     format!(
         "The store refused a batch of {name}: its token is older than the fence. {name} had lost the lock \
          without knowing; nothing was sold twice, and its orders wait for another turn."

@@ -14,7 +14,7 @@ use super::book::Book;
 use super::pace::Pace;
 use super::reader::Reader;
 use super::view::View;
-use crate::http::demo::Demo;
+use crate::http::extension::Extension;
 use crate::inventory::Item;
 use crate::sale::Sale;
 
@@ -62,11 +62,11 @@ impl Feed {
         feeds: &Feeds,
         item: &Item,
         sale: &Sale,
-        demo: Option<Arc<Demo>>,
+        extension: Option<Arc<dyn Extension>>,
         over: CancellationToken,
         pace: Arc<Pace>,
     ) -> Arc<Self> {
-        let book = Book::new(item.clone(), sale.clone(), demo.clone());
+        let book = Book::new(item.clone(), sale.clone(), extension.clone());
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a date")]
         let started_ms = book.clock.ms(Instant::now()) as u64;
         let feed = Arc::new(Self {
@@ -81,7 +81,7 @@ impl Feed {
             feeds: Arc::clone(feeds),
             item: item.clone(),
             sale: sale.clone(),
-            demo,
+            extension,
             pace,
         };
         tokio::spawn(looker.look_on());
@@ -124,13 +124,13 @@ struct Looker {
     feeds: Feeds,
     item: Item,
     sale: Sale,
-    demo: Option<Arc<Demo>>,
+    extension: Option<Arc<dyn Extension>>,
     pace: Arc<Pace>,
 }
 
 impl Looker {
     async fn look_on(self) {
-        let Self { feed, sale, demo, .. } = &self;
+        let Self { feed, sale, extension, .. } = &self;
         // however this ends, those who watch are told by the end of their streams
         let _over = feed.over.clone().drop_guard();
         let _watching = sale.metrics().latency.watch();
@@ -149,8 +149,8 @@ impl Looker {
             } else if watched_at.elapsed() >= LINGER && self.leave_if_alone() {
                 return;
             }
-            if let Some(demo) = demo {
-                demo.refresh();
+            if let Some(extension) = extension {
+                Arc::clone(extension).refresh();
             }
             let reading = reader.look(&feed.book).await;
             publish(feed, reading, &mut last);

@@ -30,11 +30,11 @@ use axum::response::Response;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-pub(super) use diary::stale_batch;
+pub use diary::stale_batch;
 
 use self::feed::{Change, Feed, Feeds};
 use self::pace::Pace;
-use super::demo::Demo;
+use super::extension::Extension;
 use super::params;
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
@@ -77,7 +77,12 @@ impl Events {
     }
 
     /// Joins the feed of `item`, starting it if need be. The caller has a place.
-    fn subscribe(&self, item: &Item, sale: &Sale, demo: Option<&Arc<Demo>>) -> Subscription {
+    fn subscribe(
+        &self,
+        item: &Item,
+        sale: &Sale,
+        extension: Option<&Arc<dyn Extension>>,
+    ) -> Subscription {
         let mut feeds = feed::open(&self.feeds);
         if let Some(joined) = join(&feeds, item) {
             return joined;
@@ -91,7 +96,7 @@ impl Events {
         }
         let over = self.stop.child_token();
         let pace = Arc::clone(&self.pace);
-        let feed = Feed::start(&self.feeds, item, sale, demo.cloned(), over, pace);
+        let feed = Feed::start(&self.feeds, item, sale, extension.cloned(), over, pace);
         feeds.insert(item.clone(), Arc::clone(&feed));
         let latest = feed.subscribe();
         (feed, latest)
@@ -125,7 +130,7 @@ pub(super) async fn events(
         events.pace.turn().await;
         app.sale.check_known(&item).await?;
     }
-    let (feed, latest) = events.subscribe(&item, &app.sale, app.demo.as_ref());
+    let (feed, latest) = events.subscribe(&item, &app.sale, app.extension.as_ref());
     let stream = client::stream(feed, latest, place);
     let mut response = Response::new(Body::from_stream(stream));
     let headers = response.headers_mut();

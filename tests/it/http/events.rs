@@ -14,7 +14,7 @@ use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::shop::{Shop, ShopOptions};
+use super::shop::{ADMIN, Shop, ShopOptions};
 use super::watching::Watcher;
 
 fn has_trouble(view: &Value, kind: &str) -> bool {
@@ -248,7 +248,7 @@ async fn items_are_told_apart() {
     let problem = shop.call("GET /events?item=tea").await.problem(404, "unknown-item");
     assert_eq!(problem["item"], "tea");
     let body = r#"{"stock":3}"#;
-    shop.call_with("PUT /stock?item=tea", &[], body).await.json(200);
+    shop.call_with("PUT /stock?item=tea", &[ADMIN], body).await.json(200);
     let mut other = Watcher::open(&shop.router, "/events?item=tea").await;
     other.until("its sale is told", |view| view["stock"]["stock"] == 3).await;
     assert_eq!(other.view["item"], "tea");
@@ -285,6 +285,23 @@ async fn outages_are_told() {
     etcd.restart().await.unwrap();
     watcher.until("etcd is back", |view| !is_away(view)).await;
     assert!(has_note(&watcher.view, "etcd-back"), "{}", watcher.view);
+}
+
+/// What is sold without a ledger counts as well, in a sale that had one until then.
+#[tokio::test]
+async fn what_is_sold_without_a_ledger_counts_in_the_rate() {
+    let shop = Shop::selling(10, ShopOptions::default()).await;
+    let mut watcher = Watcher::open(&shop.router, "/events").await;
+    watcher.next().await;
+    shop.order("with-a-ledger").await.json(200);
+    let is_fast = |view: &Value| view["rates"]["total"].as_f64().unwrap() > 0.0;
+    watcher.until("the order counts", |view| view["sold"] == 1 && is_fast(view)).await;
+    watcher.until("the rate falls", |view| !is_fast(view)).await;
+
+    let mut raw = Raw::connect(&shop.redis).await;
+    raw.run::<()>("MSET stock 8 lucky 2").await;
+    watcher.until("the order counts", |view| view["sold"] == 2 && is_fast(view)).await;
+    assert_eq!(watcher.view["stock"]["orders"], 1, "{}", watcher.view);
 }
 
 /// Whoever comes back soon finds what happened meanwhile.

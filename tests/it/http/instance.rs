@@ -49,7 +49,7 @@ impl Instance {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let log = NamedTempFile::new().unwrap();
         let child = command
-            .args(["serve", "--demo", "--listen", &address.to_string()])
+            .args(["serve", "--admin-token", "s3cret", "--listen", &address.to_string()])
             .args(["--etcd", etcd, "--redis", redis, "--lock-name", lock_name, "--lock-ttl", "5s"])
             .stderr(log.reopen().unwrap())
             .kill_on_drop(true)
@@ -93,7 +93,7 @@ async fn claims(session: &Session, name: &str) -> usize {
 async fn start_sale_of_five(instance: &Instance) -> Connection {
     let mut buyer = Connection::open(instance.address).await;
     buyer
-        .send("PUT /stock HTTP/1.1\r\nHost: localhost\r\nContent-Length: 11\r\n\r\n{\"stock\":5}")
+        .send("PUT /stock HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer s3cret\r\nContent-Length: 11\r\n\r\n{\"stock\":5}")
         .await;
     assert_eq!(buyer.answer().await.status, 200);
     buyer

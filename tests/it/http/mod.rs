@@ -1,6 +1,5 @@
 //! The HTTP interface.
 
-mod demo;
 mod events;
 mod instance;
 mod metrics;
@@ -13,5 +12,6 @@ mod roll_back;
 mod routes;
 mod selling;
 mod server;
+mod shipped;
 mod shop;
 mod watching;

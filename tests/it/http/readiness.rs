@@ -11,7 +11,7 @@ use testkit::shared::{no_space, shared_endpoint};
 use testkit::wait::eventually;
 use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 
-use super::shop::{Shop, ShopOptions};
+use super::shop::{ADMIN, Shop, ShopOptions};
 
 async fn until_ready(shop: &Shop) {
     eventually("it is ready", async || shop.call("GET /readyz").await.status == 200).await;
@@ -25,7 +25,7 @@ async fn until_unready(shop: &Shop, status: u16, word: &str) {
 }
 
 async fn start(shop: &Shop, item: &str) {
-    shop.call_with(&format!("PUT /stock?item={item}"), &[], r#"{"stock":3}"#).await.json(200);
+    shop.call_with(&format!("PUT /stock?item={item}"), &[ADMIN], r#"{"stock":3}"#).await.json(200);
 }
 
 #[tokio::test]

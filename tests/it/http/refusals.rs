@@ -5,7 +5,7 @@ use axum::body::Body;
 use fenced_lock::{ClusterId, Token};
 use flash_sale::inventory::{Inventory, InventoryOptions, Item};
 
-use super::shop::{Shop, ShopOptions};
+use super::shop::{ADMIN, Shop, ShopOptions};
 
 #[tokio::test]
 async fn wrong_parameters_take_nothing() {
@@ -31,7 +31,7 @@ async fn wrong_parameters_take_nothing() {
         ("GET /orders?after=-1", "bad-parameter"),
         ("GET /orders/a%20b", "bad-order-id"),
     ] {
-        let reply = shop.call_with(line, &[], r#"{"stock":9}"#).await;
+        let reply = shop.call_with(line, &[ADMIN], r#"{"stock":9}"#).await;
         reply.problem(400, word);
     }
     let problem = shop.call("POST /stock/reduce?qty=2").await.problem(400, "bad-parameter");
@@ -59,12 +59,12 @@ async fn wrong_bodies_change_nothing() {
         "{\"stock\":1",
         "\u{ff}",
     ] {
-        shop.call_with("PUT /stock", &[], body).await.problem(400, "bad-body");
+        shop.call_with("PUT /stock", &[ADMIN], body).await.problem(400, "bad-body");
     }
     // an order whose parameters are in the wrong place must not buy one unit of the default item
     shop.call_with("POST /stock/reduce", &[], "quantity=2").await.problem(400, "bad-body");
     for line in ["PUT /stock", "POST /stock/reduce"] {
-        let reply = shop.call_with(line, &[], vec![b' '; 16 * 1024 + 1]).await;
+        let reply = shop.call_with(line, &[ADMIN], vec![b' '; 16 * 1024 + 1]).await;
         reply.problem(413, "body-too-large");
         assert_eq!(reply.headers["connection"], "close");
     }

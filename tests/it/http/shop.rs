@@ -10,6 +10,7 @@ use fenced_lock::{Guard, Session};
 use flash_sale::http::{AppState, StartAccess, router};
 use flash_sale::inventory::{Inventory, InventoryOptions, Replicas};
 use flash_sale::sale::{HoldMode, Sale, SaleOptions};
+use flash_sale::secret::Secret;
 use http_body_util::BodyExt;
 use serde_json::Value;
 use testkit::shared::{Raw, fresh_database};
@@ -29,6 +30,9 @@ pub(super) struct Shop {
     pub(super) router: Router,
 }
 
+/// The header of those who may start a sale in most shops.
+pub(super) const ADMIN: (&str, &str) = ("authorization", "Bearer s3cret");
+
 /// What a shop is like, if not like most.
 pub(super) struct ShopOptions {
     pub(super) access: StartAccess,
@@ -44,7 +48,7 @@ pub(super) struct ShopOptions {
 impl Default for ShopOptions {
     fn default() -> Self {
         Self {
-            access: StartAccess::Everybody,
+            access: StartAccess::Token(Secret::new("s3cret")),
             watchers: flash_sale::http::DEFAULT_WATCHERS,
             hold: HoldMode::default(),
             queue_length: 100,

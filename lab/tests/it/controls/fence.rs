@@ -2,13 +2,10 @@
 //! without the fence and none with it. Method: it stops itself there, another program sells, and it is
 //! told to go on.
 
-use std::process::Stdio;
-
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::shared::fresh_database;
 use testkit::shared::{fresh_lock_name, shared_endpoint};
-use tokio::process::Command;
 
 use super::program::Program;
 
@@ -82,20 +79,6 @@ async fn without_the_fence_it_sells_all_the_same() {
         (&stock["stock"], &stock["lucky"], &stock["orders"]),
         (&json!(0), &json!(2), &json!(2))
     );
-}
-
-/// Goal: a service that may be meant in earnest refuses to start without its fence, and says why.
-#[tokio::test]
-async fn in_earnest_it_keeps_the_fence() {
-    let ended = Command::new(env!("CARGO_BIN_EXE_lab"))
-        .args(["serve", "--without", "fence"])
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .output();
-    let ended = testkit::wait::within("it ends", ended).await.unwrap();
-    assert_eq!(ended.status.code(), Some(1));
-    let log = String::from_utf8(ended.stderr).unwrap();
-    assert!(log.contains("--without fence needs --demo"), "{log}");
 }
 
 /// Goal: whoever looks while it sells without the fence sees a sale that adds up, and no order without its

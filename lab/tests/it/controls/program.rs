@@ -29,7 +29,7 @@ impl Program {
         let own = dir.path().to_str().unwrap();
         let log = dir.path().join("stderr");
         let child = Command::new(env!("CARGO_BIN_EXE_lab"))
-            .args(["serve", "--demo", "--listen", "127.0.0.1:0"])
+            .args(["serve", "--listen", "127.0.0.1:0"])
             .args(["--etcd", etcd, "--redis", redis, "--lock-name", lock_name])
             .args(flags.iter().map(|flag| flag.replace("DIR", own)))
             .stderr(std::fs::File::create(&log).unwrap())

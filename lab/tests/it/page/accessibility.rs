@@ -101,7 +101,7 @@ async fn assert_is_seen_well(page: &Tab) {
 /// Goal: the page before anything was sold.
 #[tokio::test]
 async fn an_empty_page_is_accessible() {
-    let shop = Shop::empty(&["--demo"]).await;
+    let shop = Shop::empty(&[]).await;
     let page = Tab::open(&shop.url(), DESKTOP).await;
     page.until_reads("#sum-words", "No sale was started").await;
     assert_is_told_well(&page).await;

@@ -9,7 +9,7 @@ use super::scene::{Demo, Shop};
 /// Goal: on a phone nothing has to be scrolled sideways, not even with numbers as long as they get.
 #[tokio::test]
 async fn a_phone_needs_no_sideways_scrolling() {
-    let shop = Shop::empty(&["--demo"]).await;
+    let shop = Shop::empty(&[]).await;
     let page = Tab::open(&shop.url(), PHONE).await;
     page.until_reads("#sum-words", "Choose something to try").await;
     assert_eq!(page.text("#proof-text").await, "no sale yet");

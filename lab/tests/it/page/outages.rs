@@ -38,7 +38,7 @@ async fn the_instance_goes_away_and_comes_back() {
     }
     page.become_device(DESKTOP).await;
 
-    shop.start_instance(&["--demo"]).await;
+    shop.start_instance(&[]).await;
     page.until_reads("#link-text", "live").await;
     assert!(!page.text("#troubles").await.contains("hears nothing from"));
     // the instance knows nothing of it, but the page does

@@ -69,7 +69,7 @@ pub(super) struct Shop {
 impl Shop {
     /// Starts all three, with a sale of `stock` units.
     pub(super) async fn selling(stock: u64) -> Self {
-        let shop = Self::empty(&["--demo"]).await;
+        let shop = Self::empty(&[]).await;
         shop.sell(stock).await;
         shop
     }
@@ -101,6 +101,29 @@ impl Shop {
             answer.is_ok_and(|(status, _)| status == 200)
         };
         eventually("the instance is ready", is_ready).await;
+    }
+
+    /// Starts an instance of the service alone, in this process. Returns its address.
+    pub(super) async fn serve_alone(&self) -> String {
+        #[derive(clap::Parser)]
+        struct Service {
+            #[command(flatten)]
+            config: flash_sale::config::Config,
+        }
+        let [port] = ports::free_ports().unwrap();
+        let Service { config } = clap::Parser::parse_from([
+            "serve",
+            &format!("--listen=127.0.0.1:{port}"),
+            &format!("--etcd={}", self.etcd.endpoint()),
+            &format!("--redis={}", self.redis.url()),
+        ]);
+        tokio::spawn(flash_sale::serve::serve(config));
+        let is_ready = async || {
+            let answer = probe::http(Method::GET, port, "/readyz", "").await;
+            answer.is_ok_and(|(status, _)| status == 200)
+        };
+        eventually("the service is ready", is_ready).await;
+        url(port)
     }
 
     /// Sends the instance a signal.

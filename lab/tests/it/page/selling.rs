@@ -102,7 +102,7 @@ async fn without_a_lock_the_page_says_how_many_were_sold_too_many() {
 
 /// A page that shows a sale that began under this lock, and its first order.
 async fn one_sold_under(lock: &str) -> (Shop, Tab) {
-    let shop = Shop::empty(&["--demo", "--lock", lock]).await;
+    let shop = Shop::empty(&["--lock", lock]).await;
     shop.sell(5).await;
     let page = Tab::open(&shop.url(), DESKTOP).await;
     page.until_reads("#stock", "5").await;
@@ -261,11 +261,11 @@ async fn a_killed_instance_is_seen_to_come_back() {
     assert_eq!(page.number("#sold").await, Some(1), "the sale is as it was");
 }
 
-/// Goal: what a demo may do is not offered anywhere else. Method: an instance that was started without it.
+/// Goal: the page of the service alone has no controls. Method: the service without the laboratory's.
 #[tokio::test]
-async fn without_the_demo_there_are_no_controls() {
+async fn without_the_laboratory_there_are_no_controls() {
     let shop = Shop::empty(&[]).await;
-    let page = Tab::open(&shop.url(), DESKTOP).await;
+    let page = Tab::open(&shop.serve_alone().await, DESKTOP).await;
     page.until_reads("#link-text", "live").await;
     page.until_reads("#sum-words", "No sale was started").await;
     assert!(!page.is_shown("#try").await);

@@ -1,4 +1,4 @@
-//! The controls of a demo: `/demo`. There are none without `--demo`.
+//! The controls of the page: `/demo`, plugged into the service as its [`Extension`].
 //!
 //! An instance that is told to change something tells the others, each by the same call with
 //! `?only=here`. Nothing of the sale goes that way: what an instance shows of the others comes through
@@ -8,6 +8,7 @@ mod caller;
 mod fire;
 mod handlers;
 mod instances;
+mod problem;
 mod record;
 mod run;
 mod same_site;
@@ -16,22 +17,26 @@ mod verdict;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use axum::Router;
 use axum::http::request::Parts;
 use axum::http::{Method, Uri};
+use clap::ValueEnum as _;
+use flash_sale::defence::Defence;
+use flash_sale::http::Extension;
+use flash_sale::http::problem::{Problem, ProblemType};
+use flash_sale::inventory::Item;
+use flash_sale::sale::Sale;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-pub(super) use handlers::routes;
-
 use self::fire::Count;
-use self::instances::{Instances, call};
+use self::instances::{Instance, Instances, call};
+use self::problem::{NEEDS_INSTANCES, RUN_IN_PROGRESS};
 use self::record::{Fault, Run, State, Status};
 use self::run::Begun;
-use super::problem::{Problem, ProblemType};
-use crate::defence::Defence;
-use crate::sale::Sale;
+use crate::baselines::{LockMode, Switch};
 
 /// The most requests and units of a run.
 const MAX_REQUESTS: u64 = 500_000;
@@ -40,54 +45,32 @@ const MAX_STOCK: u64 = 1_000_000_000;
 /// What a pause is made of besides two TTLs: the time that etcd and the next holder take to notice.
 const BEYOND: Duration = Duration::from_secs(2);
 
-/// How an instance takes part in a demo.
-#[derive(Clone, Debug, Default)]
-pub struct DemoAccess {
-    /// Where this instance listens.
-    pub port: u16,
-    /// The addresses of all instances.
-    pub instances: Vec<Uri>,
-    /// Whether an instance that was killed is started again.
-    pub restarts: bool,
-}
-
-/// The demo at one instance.
-pub(super) struct Demo {
+/// The controls at one instance.
+pub(crate) struct Controls {
     sale: Sale,
+    switch: Arc<Switch>,
     instances: Instances,
     restarts: bool,
     run: Mutex<Option<Begun>>,
 }
 
-impl Demo {
-    pub(super) fn new(sale: Sale, access: &DemoAccess) -> Arc<Self> {
-        let instances = Instances::new(sale.instance(), access.port, &access.instances);
-        Arc::new(Self { sale, instances, restarts: access.restarts, run: Mutex::default() })
+impl Extension for Controls {
+    fn routes(self: Arc<Self>) -> Router {
+        handlers::routes(self)
     }
 
-    /// Refuses what another site's page sends; see [`same_site::check`].
-    pub(super) fn check_site(&self, head: &Parts) -> Result<(), Problem> {
-        same_site::check(&head.method, &head.headers, |host| self.instances.has(host))
+    /// Everybody may, but for other sites.
+    fn check_start(&self, head: &Parts) -> Result<(), Problem> {
+        self.check_site(head)
     }
 
-    /// Asks the others how they are, if it is time for that.
-    pub(super) fn refresh(self: &Arc<Self>) {
+    fn refresh(self: Arc<Self>) {
         if self.instances.is_due() {
-            let demo = Arc::clone(self);
-            tokio::spawn(async move { demo.instances.ask().await });
+            tokio::spawn(async move { self.instances.ask().await });
         }
     }
 
-    pub(super) fn take_notes(&self) -> Vec<(&'static str, String)> {
-        self.instances.take_notes()
-    }
-
-    pub(super) fn names(&self) -> Vec<Arc<str>> {
-        self.instances.all().into_iter().map(|instance| instance.name).collect()
-    }
-
-    /// What all who watch are told of the demo.
-    pub(super) fn view(&self) -> Value {
+    fn view(&self) -> Value {
         let Status { guard, guards, fence, .. } = self.status();
         json!({
             "guard": guard,
@@ -103,11 +86,39 @@ impl Demo {
         })
     }
 
+    fn instances(&self) -> Vec<Arc<str>> {
+        self.instances.all().into_iter().map(|instance| instance.name).collect()
+    }
+
+    fn take_notes(&self) -> Vec<(&'static str, String)> {
+        self.instances.take_notes()
+    }
+}
+
+impl Controls {
+    /// Those of the instance that sells on `port`, beside the instances at `addresses`. `restarts`: an
+    /// instance that is killed is started again.
+    pub(crate) fn new(
+        sale: Sale,
+        switch: Arc<Switch>,
+        port: u16,
+        addresses: &[Uri],
+        restarts: bool,
+    ) -> Self {
+        let instances = Instances::new(sale.instance(), port, addresses);
+        Self { sale, switch, instances, restarts, run: Mutex::default() }
+    }
+
+    /// Refuses what another site's page sends; see [`same_site::check`].
+    fn check_site(&self, head: &Parts) -> Result<(), Problem> {
+        same_site::check(&head.method, &head.headers, |host| self.instances.has(host))
+    }
+
     fn status(&self) -> Status {
         Status {
             instance: Arc::clone(self.instances.own()),
-            guard: self.sale.guard_status().name.to_owned(),
-            guards: self.sale.guard_choices().into_iter().map(str::to_owned).collect(),
+            guard: self.switch.mode().name().to_owned(),
+            guards: self.switch.modes().into_iter().map(|mode| mode.name().to_owned()).collect(),
             fence: Defence::Fence.is_on(),
             stale_batches: self.sale.metrics().stale_batches.get(),
             lost_sessions: self.sale.lost_sessions(),
@@ -161,12 +172,12 @@ impl Demo {
     }
 
     /// Guards the orders that come from now on in this way, at all instances that are up.
-    async fn set_guard(&self, name: &'static str) -> Result<(), Problem> {
-        if !self.sale.choose_guard(name) {
+    async fn set_guard(&self, mode: LockMode) -> Result<(), Problem> {
+        if !self.switch.choose(mode) {
             let detail = "this demo was started without that guard";
             return Err(Problem::new(ProblemType::BadBody, detail));
         }
-        self.tell_others("/demo/guard?only=here", &json!({"guard": name})).await
+        self.tell_others("/demo/guard?only=here", &json!({"guard": mode.name()})).await
     }
 
     /// Switches the fence, at all instances that are up.
@@ -187,10 +198,10 @@ impl Demo {
 
     /// Begins a run; it goes on by itself.
     async fn begin(self: &Arc<Self>, wanted: handlers::NewRun) -> Result<Run, Problem> {
-        let guard = wanted.guard.unwrap_or_else(|| self.sale.guard_status().name);
+        let guard = wanted.guard.unwrap_or_else(|| self.switch.mode());
         self.instances.ask().await;
         let victim = match wanted.fault {
-            Some(_) if guard != "etcd" => {
+            Some(_) if guard != LockMode::Etcd => {
                 let detail =
                     "a fault needs the guard etcd: without a lock there is no holder to hit";
                 return Err(Problem::new(ProblemType::BadBody, detail));
@@ -211,7 +222,7 @@ impl Demo {
             state: State::Preparing,
             stock: wanted.stock,
             requests: wanted.requests,
-            guard: guard.to_owned(),
+            guard: guard.name().to_owned(),
             fence: wanted.fence.unwrap_or_else(|| Defence::Fence.is_on()),
             fault: wanted.fault,
             victim: victim.as_ref().map(|victim| Arc::clone(&victim.name)),
@@ -231,7 +242,7 @@ impl Demo {
             if is_busy || matches!(held, Ok(false)) {
                 let detail =
                     "wait for its verdict, or stop it with DELETE /demo/run where it was started";
-                return Err(Problem::new(ProblemType::RunInProgress, detail));
+                return Err(Problem::new(RUN_IN_PROGRESS, detail));
             }
             let (count, began_at) = (Arc::default(), Instant::now());
             let stop = CancellationToken::new();
@@ -242,11 +253,11 @@ impl Demo {
     }
 
     /// The instance to hit if none was named: the holder, unless that is this one; else another one.
-    async fn victim(&self) -> Result<instances::Instance, Problem> {
+    async fn victim(&self) -> Result<Instance, Problem> {
         self.instances.ask().await;
-        let sighting = self.sale.sighting(&crate::inventory::Item::DEFAULT);
+        let sighting = self.sale.sighting(&Item::DEFAULT);
         let holder = sighting.and_then(|sighting| Some(sighting.queue.first()?.revision));
-        let claims = self.sale.queue(&crate::inventory::Item::DEFAULT).await.unwrap_or_default();
+        let claims = self.sale.queue(&Item::DEFAULT).await.unwrap_or_default();
         let holder = claims.into_iter().find(|claim| Some(claim.token.revision()) == holder);
         let holder = holder.and_then(|claim| claim.instance);
         let others: Vec<_> =
@@ -259,7 +270,7 @@ impl Demo {
 fn needs_instances() -> Problem {
     let detail =
         "a fault needs a second instance that is up: with one alone there is nobody to take over";
-    Problem::new(ProblemType::NeedsInstances, detail)
+    Problem::new(NEEDS_INSTANCES, detail)
 }
 
 fn switch_fence(on: bool) {
@@ -270,9 +281,14 @@ fn switch_fence(on: bool) {
     }
 }
 
+/// The mode of this name.
+fn mode(name: &str) -> Option<LockMode> {
+    LockMode::from_str(name, false).ok()
+}
+
 /// Asks for a fault at this instance, or takes it back.
 fn ask_for(fault: Option<Fault>, pause: Duration) {
-    use crate::fault::{self, Action, Point};
+    use flash_sale::fault::{self, Action, Point};
     fault::ask_for(fault.map(|fault| {
         let action = match fault {
             Fault::Pause => Action::StopFor(pause),

@@ -1,4 +1,4 @@
-//! Goal: a demo can be controlled, shows what the lock and the fence are for, and is closed to others.
+//! Goal: the controls of the page show what the lock and the fence are for, and are closed to other sites.
 //! Method: real instances as processes, since some of them are stopped and killed.
 
 use std::process::Stdio;
@@ -13,9 +13,7 @@ use testkit::{ports, probe};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use super::shop::{Shop, ShopOptions};
-
-/// Two instances of a demo.
+/// Two instances of one sale.
 struct Pair {
     ports: [u16; 2],
     children: [Child; 2],
@@ -35,8 +33,8 @@ impl Pair {
         let urls = own.iter().map(String::as_str).chain(others.iter().copied());
         let urls = urls.collect::<Vec<_>>().join(",");
         let start = |port: u16| {
-            Command::new(env!("CARGO_BIN_EXE_flash-sale"))
-                .args(["serve", "--demo", "--listen", &format!("127.0.0.1:{port}")])
+            Command::new(env!("CARGO_BIN_EXE_lab"))
+                .args(["serve", "--listen", &format!("127.0.0.1:{port}")])
                 .args(["--etcd", &etcd, "--redis", &redis, "--lock-name", &lock_name])
                 .args(["--lock-ttl", "2s", "--instances", &urls])
                 .stderr(Stdio::null())
@@ -297,25 +295,5 @@ async fn instances_are_called_by_the_names_they_were_given() {
         let line = "GET /demo?only=here HTTP/1.1";
         connection.send(format!("{line}\r\nHost: {host}\r\n\r\n")).await;
         assert_eq!(connection.answer().await.status, status, "{host}");
-    }
-}
-
-/// Without `--demo` there are no controls.
-#[tokio::test]
-async fn without_a_demo_there_are_no_controls() {
-    let shop = Shop::selling(1, ShopOptions::default()).await;
-    for line in [
-        "GET /demo",
-        "POST /demo/run",
-        "GET /demo/run",
-        "DELETE /demo/run",
-        "PUT /demo/guard",
-        "PUT /demo/fence",
-        "POST /demo/pause",
-        "POST /demo/kill",
-        "POST /demo/fault",
-    ] {
-        let headers = [("host", "127.0.0.1"), ("content-type", "application/json")];
-        shop.call_with(line, &headers, "{}").await.problem(404, "not-found");
     }
 }

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 
 use super::fire::order_id;
 use super::record::{Fault, Run, Verdict};
-use crate::http::reply::grouped;
-use crate::inventory::{Inventory, Item, Stock};
-use crate::sale::{Sale, SaleError};
+use flash_sale::http::reply::grouped;
+use flash_sale::inventory::{Inventory, Item, Stock};
+use flash_sale::sale::{Sale, SaleError};
 
 /// How many pages of the ledger are read: more than the largest run fills.
 const MOST_PAGES: u64 = 1001;

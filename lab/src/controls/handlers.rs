@@ -4,21 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{Query, Request, State};
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use axum::routing::{get, post, put};
+use flash_sale::fault;
+use flash_sale::http::Extension as _;
+use flash_sale::http::problem::{Problem, ProblemType};
+use flash_sale::http::{body, reply};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::instances::{Instance, call};
+use super::problem::NO_RUN;
 use super::record::Fault;
-use super::{Demo, MAX_REQUESTS, MAX_STOCK, ask_for, switch_fence};
-use crate::fault;
-use crate::http::problem::{Problem, ProblemType};
-use crate::http::state::AppState;
-use crate::http::{body, params, reply};
+use super::{Controls, MAX_REQUESTS, MAX_STOCK, ask_for, mode, switch_fence};
+use crate::baselines::LockMode;
 
 /// How long the answer may take to be on its way before this instance kills itself.
 const LAST_WORDS: Duration = Duration::from_millis(50);
@@ -30,7 +32,7 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(10);
 pub(super) struct NewRun {
     pub(super) stock: u64,
     pub(super) requests: u64,
-    pub(super) guard: Option<&'static str>,
+    pub(super) guard: Option<LockMode>,
     pub(super) fence: Option<bool>,
     pub(super) fault: Option<Fault>,
 }
@@ -71,10 +73,16 @@ struct FaultBody {
     ms: u64,
 }
 
-type App = State<Arc<AppState>>;
+/// The query of every call.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CallQuery {
+    only: Option<String>,
+}
 
-/// The calls of the demo; without one, each is as if it were not there.
-pub(in crate::http) fn routes() -> Router<Arc<AppState>> {
+type App = State<Arc<Controls>>;
+
+pub(super) fn routes(controls: Arc<Controls>) -> Router {
     Router::new()
         .route("/demo", get(show))
         .route("/demo/run", get(show_run).post(start_run).delete(stop_run))
@@ -83,25 +91,24 @@ pub(in crate::http) fn routes() -> Router<Arc<AppState>> {
         .route("/demo/pause", post(pause))
         .route("/demo/kill", post(kill))
         .route("/demo/fault", post(set_fault))
+        .with_state(controls)
 }
 
-/// A request that may come in: the demo, whether it is for this instance alone, and its body.
+/// A request that may come in: the controls, whether it is for this instance alone, and its body.
 struct Call {
-    demo: Arc<Demo>,
+    controls: Arc<Controls>,
     only_here: bool,
     body: axum::body::Bytes,
 }
 
 impl Call {
-    async fn check(app: &AppState, request: Request) -> Result<Self, Problem> {
-        let demo = app.demo.as_ref().ok_or_else(|| {
-            Problem::new(ProblemType::NotFound, "this instance was started without --demo")
-        })?;
+    async fn check(controls: Arc<Controls>, request: Request) -> Result<Self, Problem> {
         let (head, content) = request.into_parts();
-        demo.check_site(&head)?;
-        let [only] = params::parse(head.uri.query(), ["only"])?;
+        controls.check_site(&head)?;
+        let query: Query<CallQuery> = Query::try_from_uri(&head.uri)
+            .map_err(|error| Problem::new(ProblemType::BadParameter, error.body_text()))?;
         let body = body::read(content).await?;
-        Ok(Self { demo: Arc::clone(demo), only_here: only.as_deref() == Some("here"), body })
+        Ok(Self { controls, only_here: query.only.as_deref() == Some("here"), body })
     }
 
     fn parse<T: DeserializeOwned>(&self, form: &str) -> Result<T, Problem> {
@@ -111,13 +118,13 @@ impl Call {
         })
     }
 
-    /// The demo as `GET /demo` shows it.
+    /// The answer of `GET /demo`.
     fn shown(&self) -> Response {
-        let status = self.demo.status();
+        let status = self.controls.status();
         if self.only_here {
             return reply::json(&status);
         }
-        let mut view = self.demo.view();
+        let mut view = self.controls.view();
         view["instance"] = json!(status.instance);
         view["stale_batches"] = json!(status.stale_batches);
         view["lost_sessions"] = json!(status.lost_sessions);
@@ -125,27 +132,27 @@ impl Call {
     }
 }
 
-async fn show(State(app): App, request: Request) -> Result<Response, Problem> {
-    let call = Call::check(&app, request).await?;
+async fn show(State(controls): App, request: Request) -> Result<Response, Problem> {
+    let call = Call::check(controls, request).await?;
     if !call.only_here {
-        call.demo.instances.ask().await;
+        call.controls.instances.ask().await;
     }
     Ok(call.shown())
 }
 
-async fn show_run(State(app): App, request: Request) -> Result<Response, Problem> {
-    let call = Call::check(&app, request).await?;
-    let run = call.demo.current_run().ok_or_else(no_run)?;
+async fn show_run(State(controls): App, request: Request) -> Result<Response, Problem> {
+    let call = Call::check(controls, request).await?;
+    let run = call.controls.current_run().ok_or_else(no_run)?;
     Ok(reply::json(&run))
 }
 
 fn no_run() -> Problem {
     let detail = "no run was started at this instance: POST /demo/run starts one";
-    Problem::new(ProblemType::NoRun, detail)
+    Problem::new(NO_RUN, detail)
 }
 
-async fn start_run(State(app): App, request: Request) -> Result<Response, Problem> {
-    let call = Call::check(&app, request).await?;
+async fn start_run(State(controls): App, request: Request) -> Result<Response, Problem> {
+    let call = Call::check(controls, request).await?;
     let form = format!(
         "{{\"stock\":300,\"requests\":500,\"guard\":\"etcd\",\"fence\":true,\"fault\":null}}, with a \
          stock of at most {MAX_STOCK}, 1 to {MAX_REQUESTS} requests, and a fault that is null, \
@@ -158,45 +165,45 @@ async fn start_run(State(app): App, request: Request) -> Result<Response, Proble
     if stock > MAX_STOCK || !(1..=MAX_REQUESTS).contains(&requests) {
         return Err(bad());
     }
-    let guard = guard.map(|name| mode_of(&call.demo, &name)).transpose()?;
-    let run = call.demo.begin(NewRun { stock, requests, guard, fence, fault }).await?;
+    let guard = guard.map(|name| mode_of(&call.controls, &name)).transpose()?;
+    let run = call.controls.begin(NewRun { stock, requests, guard, fence, fault }).await?;
     Ok(reply::json_as("application/json", StatusCode::ACCEPTED, &run))
 }
 
-async fn stop_run(State(app): App, request: Request) -> Result<Response, Problem> {
-    let call = Call::check(&app, request).await?;
-    let stop = call.demo.stop_of_run();
+async fn stop_run(State(controls): App, request: Request) -> Result<Response, Problem> {
+    let call = Call::check(controls, request).await?;
+    let stop = call.controls.stop_of_run();
     stop.ok_or_else(no_run)?.cancel();
-    Ok(reply::json_as("application/json", StatusCode::ACCEPTED, &call.demo.current_run()))
+    Ok(reply::json_as("application/json", StatusCode::ACCEPTED, &call.controls.current_run()))
 }
 
-async fn set_guard(State(app): App, request: Request) -> Result<Response, Problem> {
-    let call = Call::check(&app, request).await?;
+async fn set_guard(State(controls): App, request: Request) -> Result<Response, Problem> {
+    let call = Call::check(controls, request).await?;
     let GuardBody { guard } = call.parse("{\"guard\":\"none\"}")?;
-    let mode = mode_of(&call.demo, &guard)?;
+    let mode = mode_of(&call.controls, &guard)?;
     if call.only_here {
-        call.demo.sale.choose_guard(mode);
+        call.controls.switch.choose(mode);
     } else {
-        call.demo.set_guard(mode).await?;
+        call.controls.set_guard(mode).await?;
     }
     Ok(call.shown())
 }
 
-async fn set_fence(State(app): App, request: Request) -> Result<Response, Problem> {
-    let call = Call::check(&app, request).await?;
+async fn set_fence(State(controls): App, request: Request) -> Result<Response, Problem> {
+    let call = Call::check(controls, request).await?;
     let FenceBody { on } = call.parse("{\"on\":false}")?;
     if call.only_here {
         switch_fence(on);
     } else {
-        call.demo.set_fence(on).await?;
+        call.controls.set_fence(on).await?;
     }
     Ok(call.shown())
 }
 
-async fn pause(State(app): App, request: Request) -> Result<Response, Problem> {
-    let call = Call::check(&app, request).await?;
+async fn pause(State(controls): App, request: Request) -> Result<Response, Problem> {
+    let call = Call::check(controls, request).await?;
     let victim = victim(&call).await?;
-    let ms = call.demo.pause_ms();
+    let ms = call.controls.pause_ms();
     hit(&call, &victim, Fault::Pause, ms).await?;
     let answer = json!({"instance": victim.name, "pause_ms": ms});
     Ok(reply::json_as("application/json", StatusCode::ACCEPTED, &answer))
@@ -212,13 +219,13 @@ async fn hit(asked: &Call, victim: &Instance, fault: Fault, ms: u64) -> Result<(
     call(victim, Method::POST, "/demo/fault?only=here", Some(body)).await?;
     let text =
         format!("{} is to stop the next time that it holds the lock and writes.", victim.name);
-    asked.demo.instances.note("fault", text);
+    asked.controls.instances.note("fault", text);
     Ok(())
 }
 
-async fn kill(State(app): App, request: Request) -> Result<Response, Problem> {
-    let asked = Call::check(&app, request).await?;
-    let victim = if asked.only_here { own(&asked.demo)? } else { victim(&asked).await? };
+async fn kill(State(controls): App, request: Request) -> Result<Response, Problem> {
+    let asked = Call::check(controls, request).await?;
+    let victim = if asked.only_here { own(&asked.controls)? } else { victim(&asked).await? };
     if victim.is_here {
         tracing::error!("killing this instance, as the demo was told");
         tokio::spawn(async {
@@ -233,8 +240,8 @@ async fn kill(State(app): App, request: Request) -> Result<Response, Problem> {
 }
 
 /// For the other instances: a fault at the next write of this one, or none any more.
-async fn set_fault(State(app): App, request: Request) -> Result<Response, Problem> {
-    let call = Call::check(&app, request).await?;
+async fn set_fault(State(controls): App, request: Request) -> Result<Response, Problem> {
+    let call = Call::check(controls, request).await?;
     let FaultBody { fault, ms } = call.parse("{\"fault\":\"pause\",\"ms\":8000}")?;
     let pause = Duration::from_millis(ms).min(LONGEST_PAUSE);
     ask_for(fault, pause);
@@ -245,21 +252,22 @@ async fn victim(call: &Call) -> Result<Instance, Problem> {
     let InstanceBody { instance } = call.parse("{\"instance\":\"8090\"}")?;
     match instance {
         Some(name) => {
-            call.demo.instances.ask().await;
-            call.demo.instances.named(&name)
+            call.controls.instances.ask().await;
+            call.controls.instances.named(&name)
         }
-        None => call.demo.victim().await,
+        None => call.controls.victim().await,
     }
 }
 
-fn own(demo: &Demo) -> Result<Instance, Problem> {
-    demo.instances.named(demo.instances.own())
+fn own(controls: &Controls) -> Result<Instance, Problem> {
+    controls.instances.named(controls.instances.own())
 }
 
 /// A guard that this demo can have.
-fn mode_of(demo: &Demo, name: &str) -> Result<&'static str, Problem> {
-    let names = demo.sale.guard_choices();
-    names.iter().find(|choice| **choice == name).copied().ok_or_else(|| {
+fn mode_of(controls: &Controls, name: &str) -> Result<LockMode, Problem> {
+    let modes = controls.switch.modes();
+    mode(name).filter(|mode| modes.contains(mode)).ok_or_else(|| {
+        let names: Vec<_> = modes.into_iter().map(LockMode::name).collect();
         Problem::new(ProblemType::BadBody, format!("a guard of this demo is {}", names.join(", ")))
     })
 }

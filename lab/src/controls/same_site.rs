@@ -3,7 +3,9 @@
 
 use axum::http::{HeaderMap, Method, Uri, header};
 
-use crate::http::problem::{Problem, ProblemType};
+use flash_sale::http::problem::Problem;
+
+use super::problem::{CROSS_SITE, JSON_REQUIRED};
 
 /// Checks a request to the demo.
 ///
@@ -23,7 +25,7 @@ pub(super) fn check(
     let cross_site = || {
         let detail = "the demo can be controlled from its own page, or by a program that calls it by IP \
                       address, as localhost, or as --instances names it";
-        Problem::new(ProblemType::CrossSite, detail)
+        Problem::new(CROSS_SITE, detail)
     };
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host = host.filter(|host| is_local(host) || is_of_the_demo(host)).ok_or_else(cross_site)?;
@@ -38,7 +40,7 @@ pub(super) fn check(
     let media_type = media_type.and_then(|value| value.split(';').next()).unwrap_or_default();
     if !media_type.trim().eq_ignore_ascii_case("application/json") {
         let detail = "send the header Content-Type: application/json";
-        return Err(Problem::new(ProblemType::JsonRequired, detail));
+        return Err(Problem::new(JSON_REQUIRED, detail));
     }
     Ok(())
 }
@@ -52,6 +54,8 @@ fn is_local(host: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use flash_sale::http::problem::ProblemType;
+
     use super::*;
 
     fn refused(method: &Method, headers: &[(&'static str, &str)]) -> Option<ProblemType> {
@@ -83,20 +87,16 @@ mod tests {
             ["http://example.com", "null", "http://127.0.0.1:8090", "https://127.0.0.1:8080"]
         {
             let headers = [host, ("origin", origin), JSON];
-            assert_eq!(refused(&Method::POST, &headers), Some(ProblemType::CrossSite), "{origin}");
+            assert_eq!(refused(&Method::POST, &headers), Some(CROSS_SITE), "{origin}");
         }
         for named in ["example.com:8080", "shop-1:9090", "shop-1"] {
             let headers = [("host", named), JSON];
-            assert_eq!(refused(&Method::PUT, &headers), Some(ProblemType::CrossSite), "{named}");
+            assert_eq!(refused(&Method::PUT, &headers), Some(CROSS_SITE), "{named}");
         }
-        assert_eq!(refused(&Method::GET, &[]), Some(ProblemType::CrossSite));
+        assert_eq!(refused(&Method::GET, &[]), Some(CROSS_SITE));
         for plain in ["text/plain", "application/x-www-form-urlencoded"] {
             let headers = [host, ("content-type", plain)];
-            assert_eq!(
-                refused(&Method::POST, &headers),
-                Some(ProblemType::JsonRequired),
-                "{plain}"
-            );
+            assert_eq!(refused(&Method::POST, &headers), Some(JSON_REQUIRED), "{plain}");
         }
     }
 }

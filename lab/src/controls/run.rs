@@ -10,14 +10,16 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::Demo;
+use super::Controls;
 use super::fire::{Count, Salvo, fire};
 use super::instances::{Instance, call};
 use super::record::{Fault, Run, State, Verdict};
 use super::verdict::{count_lost, judge};
-use crate::http::problem::Problem;
-use crate::inventory::{Item, Stock};
-use crate::sale::SaleError;
+use flash_sale::http::problem::Problem;
+use flash_sale::inventory::{Item, Stock};
+use flash_sale::sale::SaleError;
+
+use crate::baselines::LockMode;
 
 /// How long the victim's first order may take to reach the fault before the others are let go.
 const FAULT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -57,11 +59,11 @@ impl Begun {
     }
 }
 
-impl Demo {
+impl Controls {
     /// Carries the run out, unless it was not `held`; what goes wrong is told in it.
     pub(super) async fn carry_out(
         self: Arc<Self>,
-        guard: &'static str,
+        guard: LockMode,
         victim: Option<Instance>,
         held: Result<(), SaleError>,
     ) {
@@ -102,7 +104,7 @@ impl Demo {
     async fn try_carry_out(
         &self,
         run: &Run,
-        guard: &'static str,
+        guard: LockMode,
         victim: Option<&Instance>,
     ) -> Result<Verdict, String> {
         let told = |problem: Problem| problem.detail().to_owned();
@@ -155,9 +157,11 @@ impl Demo {
         self.instances.ask().await;
         let stale = self.stale_batches().saturating_sub(stale_before);
         let lost = match guard {
+            LockMode::Etcd | LockMode::EtcdRecipe | LockMode::Unguarded => {
+                count_lost(&self.sale, &id, &sold).await.map_err(failed)?
+            }
             // no ledger is kept
-            "local" | "none" | "etcd-rpc" => 0,
-            _ => count_lost(&self.sale, &id, &sold).await.map_err(failed)?,
+            LockMode::Local | LockMode::None | LockMode::EtcdRpc => 0,
         };
         let stock = self.sale.stock(&Item::DEFAULT).await.map_err(failed)?;
         if stock.sale != started.sale {

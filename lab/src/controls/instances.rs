@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::http::{Method, Uri};
+use flash_sale::http::problem::Problem;
 use futures_util::future::join_all;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::caller::{Answer, Caller};
+use super::problem::{INSTANCE_UNREACHABLE, UNKNOWN_INSTANCE};
 use super::record::Status;
-use crate::http::problem::{Problem, ProblemType};
 
 /// How often the others are asked how they are, while the page is watched.
 const ASK_EVERY: Duration = Duration::from_secs(1);
@@ -98,9 +99,12 @@ impl Instances {
     }
 
     pub(super) fn named(&self, name: &str) -> Result<Instance, Problem> {
-        self.others().list.iter().find(|instance| *instance.name == *name).cloned().ok_or_else(
-            || Problem::new(ProblemType::UnknownInstance, "the demo has no instance of this name"),
-        )
+        self.others()
+            .list
+            .iter()
+            .find(|instance| *instance.name == *name)
+            .cloned()
+            .ok_or_else(|| Problem::new(UNKNOWN_INSTANCE, "the demo has no instance of this name"))
     }
 
     /// Whether it is time to ask them again; the caller then asks.
@@ -146,7 +150,7 @@ impl Instances {
                     }
                     let before = known.status.as_ref().map(|status| status.stale_batches);
                     if before.is_some_and(|before| status.stale_batches > before) {
-                        notes.push(("stale-batch", crate::http::events::stale_batch(&name)));
+                        notes.push(("stale-batch", flash_sale::http::stale_batch(&name)));
                     }
                     known.name = Arc::clone(&status.instance);
                     known.status = Some(status);
@@ -214,6 +218,6 @@ pub(super) async fn call(
     let answer = answer.ok().filter(|answer| answer.status.is_success());
     answer.ok_or_else(|| {
         let detail = format!("the instance {} did not do as it was told", instance.name);
-        Problem::new(ProblemType::InstanceUnreachable, detail)
+        Problem::new(INSTANCE_UNREACHABLE, detail)
     })
 }
