@@ -68,14 +68,14 @@ fn is_armed(point: Point) -> bool {
 
 /// Carries out the faults that are due at `point`. Without any, it is one load from memory.
 #[inline]
-pub(crate) async fn at(point: Point) {
+pub async fn at(point: Point) {
     if is_armed(point) {
         carry_out(point).await;
     }
 }
 
 /// The output of `request`, with [`Point::AfterSend`] between sending it and looking at its answer.
-pub(crate) async fn once_sent<F: Future>(request: F) -> F::Output {
+pub async fn once_sent<F: Future>(request: F) -> F::Output {
     if !is_armed(Point::AfterSend) {
         return request.await;
     }

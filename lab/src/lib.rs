@@ -17,6 +17,7 @@ mod controls;
 pub mod demo;
 pub mod serve;
 pub mod watch;
+pub mod writer;
 
 /// The command by which the laboratory runs the load test: as a process of its own.
 pub const LOADTEST: &str = "loadtest";

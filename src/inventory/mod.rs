@@ -26,7 +26,6 @@ mod script;
 mod server;
 mod stock;
 mod store;
-mod unfenced;
 
 pub use access::RedisAccess;
 pub use connection::InventoryOptions;
@@ -39,4 +38,4 @@ pub use order::{Accepted, InvalidOrder, Order, OrderId, Outcome, Quantity, User}
 pub use read::Found;
 pub use replicas::Replicas;
 pub use stock::{Fence, Stock};
-pub use store::Inventory;
+pub use store::{BatchWriter, Inventory};

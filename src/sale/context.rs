@@ -8,7 +8,6 @@ use tokio_util::task::TaskTracker;
 use super::metrics::Metrics;
 use super::waiting_room::{WaitingPlace, WaitingRoom};
 use super::{SaleError, SaleOptions};
-use crate::defence::Defence;
 use crate::inventory::{Inventory, Item, Order, Outcome};
 
 /// What a look at the stock tells an order.
@@ -65,7 +64,6 @@ impl SaleContext {
     pub async fn look(&self, order: &Order) -> Result<Look, SaleError> {
         let look = self.inventory.look(&order.item, &order.id).await;
         let (available, first) = look.map_err(|error| SaleError::of_read(error, &order.item))?;
-        let first = first.filter(|_| Defence::OrderIds.is_on());
         if available >= i64::from(order.quantity.get()) {
             return Ok(Look::Available(available));
         }

@@ -195,7 +195,7 @@ impl Sale {
         self.check_open()?;
         // no fence is larger, so that only another cluster's refuses it
         let token = self.session().map(|session| Token::new(session.lease().cluster, i64::MAX));
-        let token = token.filter(|_| self.guard().status().is_fenced);
+        let token = token.filter(|_| self.guard().status().is_fenced());
         let check = self.0.context.inventory.check(token).await;
         check.map_err(|(item, error)| SaleError::of_read(error, &item))?;
         let checked = timeout(QUESTION_TIMEOUT, self.guard().check()).await;

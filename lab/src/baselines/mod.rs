@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use fenced_lock::{BackendError, EtcdBackend, EtcdOptions};
 use flash_sale::config::Config;
-use flash_sale::defence::Defence;
+use flash_sale::inventory::BatchWriter;
 use flash_sale::sale::{EtcdLock, GuardStatus, Sale, SaleContext, SaleGuard};
 use flash_sale::serve::{self, ServeError};
 
@@ -38,6 +38,7 @@ use self::per_order::PerOrder;
 use self::recipe::Recipe;
 use self::rpc::Rpc;
 pub use self::switch::Switch;
+use crate::writer::Writer;
 
 /// What guards the sale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -83,18 +84,8 @@ impl LockMode {
             _ => ("the lock", None),
         };
         let warnings = warning.map(|text| ("no-lock", text)).into_iter().collect();
-        GuardStatus { name: self.name(), description, is_fenced: true, warnings }
+        GuardStatus { name: self.name(), description, without: Vec::new(), warnings }
     }
-}
-
-/// What the page says in addition while the store compares no tokens.
-fn with_fence(mut status: GuardStatus) -> GuardStatus {
-    status.is_fenced = Defence::Fence.is_on();
-    if !status.is_fenced {
-        let text = "The fence is off: a holder that was paused can undo what others have sold.";
-        status.warnings.push(("fence-off", text));
-    }
-    status
 }
 
 /// The lock recipe of Go's etcd client, `concurrency.Mutex`: one session, one claim for each order, and
@@ -143,9 +134,11 @@ pub fn unguarded(context: &Arc<SaleContext>) -> impl SaleGuard + use<> {
 pub async fn sale(
     config: &Config,
     lock: LockMode,
+    writer: &Arc<Writer>,
     port: u16,
 ) -> Result<(Sale, Arc<Switch>), ServeError> {
     let inventory = serve::inventory(config).await?;
+    let inventory = inventory.with_writer(Arc::clone(writer) as Arc<dyn BatchWriter>);
     let context = SaleContext::new(inventory, config.sale_options(port));
     let etcd = || config.servers.etcd_options();
     let refused = |error: BackendError| ServeError::Connect { source: error.into() };
@@ -168,6 +161,6 @@ pub async fn sale(
             Box::new(InProcess::new(&context, lock))
         }
     };
-    let switch = Arc::new(Switch::new(&context, lock, main));
+    let switch = Arc::new(Switch::new(&context, Arc::clone(writer), lock, main));
     Ok((Sale::new(context, Arc::clone(&switch) as Arc<dyn SaleGuard>), switch))
 }

@@ -8,8 +8,9 @@ use flash_sale::inventory::{Item, Order, Outcome, Stock};
 use flash_sale::sale::{GuardStatus, QueuedClaim, SaleContext, SaleError, SaleGuard};
 use futures_util::future::BoxFuture;
 
+use super::LockMode;
 use super::in_process::InProcess;
-use super::{LockMode, with_fence};
+use crate::writer::{WriteDefence, Writer};
 
 /// The guard that the sale was made with, and those that can be chosen in its place. Orders that are under
 /// way go on under the guard that they began with, and nothing stands between the two.
@@ -17,18 +18,34 @@ pub struct Switch {
     /// The first is the one that the sale was made with.
     guards: Vec<(LockMode, Box<dyn SaleGuard>)>,
     chosen: AtomicUsize,
+    writer: Arc<Writer>,
 }
 
 impl Switch {
     /// Begins with `main`, which is of this mode.
-    pub fn new(context: &Arc<SaleContext>, mode: LockMode, main: Box<dyn SaleGuard>) -> Self {
+    pub fn new(
+        context: &Arc<SaleContext>,
+        writer: Arc<Writer>,
+        mode: LockMode,
+        main: Box<dyn SaleGuard>,
+    ) -> Self {
         let mut guards = vec![(mode, main)];
         for other in [LockMode::Local, LockMode::None] {
             if other != mode {
                 guards.push((other, Box::new(InProcess::new(context, other))));
             }
         }
-        Self { guards, chosen: AtomicUsize::new(0) }
+        Self { guards, chosen: AtomicUsize::new(0), writer }
+    }
+
+    /// Whether the store compares tokens.
+    pub fn is_fenced(&self) -> bool {
+        self.writer.has(WriteDefence::Fence)
+    }
+
+    /// Switches the fence.
+    pub fn set_fence(&self, on: bool) {
+        self.writer.set(WriteDefence::Fence, on);
     }
 
     /// What guards the orders that come now.
@@ -62,7 +79,13 @@ impl Switch {
 
 impl SaleGuard for Switch {
     fn status(&self) -> GuardStatus {
-        with_fence(self.current().status())
+        let mut status = self.current().status();
+        status.without = self.writer.without();
+        if !status.is_fenced() {
+            let text = "The fence is off: a holder that was paused can undo what others have sold.";
+            status.warnings.push(("fence-off", text));
+        }
+        status
     }
 
     fn reduce(&self, order: Order) -> BoxFuture<'_, Result<Outcome, SaleError>> {

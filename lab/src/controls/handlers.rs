@@ -19,7 +19,7 @@ use serde_json::json;
 use super::instances::{Instance, call};
 use super::problem::NO_RUN;
 use super::record::Fault;
-use super::{Controls, MAX_REQUESTS, MAX_STOCK, ask_for, mode, switch_fence};
+use super::{Controls, MAX_REQUESTS, MAX_STOCK, ask_for, mode};
 use crate::baselines::LockMode;
 
 /// How long the answer may take to be on its way before this instance kills itself.
@@ -193,7 +193,7 @@ async fn set_fence(State(controls): App, request: Request) -> Result<Response, P
     let call = Call::check(controls, request).await?;
     let FenceBody { on } = call.parse("{\"on\":false}")?;
     if call.only_here {
-        switch_fence(on);
+        call.controls.switch.set_fence(on);
     } else {
         call.controls.set_fence(on).await?;
     }

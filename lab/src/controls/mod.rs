@@ -21,7 +21,6 @@ use axum::Router;
 use axum::http::request::Parts;
 use axum::http::{Method, Uri};
 use clap::ValueEnum as _;
-use flash_sale::defence::Defence;
 use flash_sale::http::Extension;
 use flash_sale::http::problem::{Problem, ProblemType};
 use flash_sale::inventory::Item;
@@ -119,7 +118,7 @@ impl Controls {
             instance: Arc::clone(self.instances.own()),
             guard: self.switch.mode().name().to_owned(),
             guards: self.switch.modes().into_iter().map(|mode| mode.name().to_owned()).collect(),
-            fence: Defence::Fence.is_on(),
+            fence: self.switch.is_fenced(),
             stale_batches: self.sale.metrics().stale_batches.get(),
             lost_sessions: self.sale.lost_sessions(),
             run: self.current_run(),
@@ -182,7 +181,7 @@ impl Controls {
 
     /// Switches the fence, at all instances that are up.
     async fn set_fence(&self, on: bool) -> Result<(), Problem> {
-        switch_fence(on);
+        self.switch.set_fence(on);
         self.tell_others("/demo/fence?only=here", &json!({"on": on})).await
     }
 
@@ -223,7 +222,7 @@ impl Controls {
             stock: wanted.stock,
             requests: wanted.requests,
             guard: guard.name().to_owned(),
-            fence: wanted.fence.unwrap_or_else(|| Defence::Fence.is_on()),
+            fence: wanted.fence.unwrap_or_else(|| self.switch.is_fenced()),
             fault: wanted.fault,
             victim: victim.as_ref().map(|victim| Arc::clone(&victim.name)),
             answered: 0,
@@ -271,14 +270,6 @@ fn needs_instances() -> Problem {
     let detail =
         "a fault needs a second instance that is up: with one alone there is nobody to take over";
     Problem::new(NEEDS_INSTANCES, detail)
-}
-
-fn switch_fence(on: bool) {
-    if on {
-        Defence::Fence.switch_on();
-    } else {
-        Defence::Fence.switch_off();
-    }
 }
 
 /// The mode of this name.

@@ -241,7 +241,7 @@ impl Book {
     fn tell_guard(&mut self) {
         let now = self.sale.guard_status();
         let changed = self.guarded_by.as_ref().is_some_and(|before| *before != now);
-        let fence = if now.is_fenced { "on" } else { "off" };
+        let fence = if now.is_fenced() { "on" } else { "off" };
         let text = format!("The sale is guarded by {} now; the fence is {fence}.", now.description);
         self.guarded_by = Some(now);
         if !changed {
@@ -313,7 +313,7 @@ impl Book {
             instance: sale.instance(),
             item: reply::item_name(&self.item),
             guard: guard.name,
-            fence_on: guard.is_fenced,
+            fence_on: guard.is_fenced(),
             stock: stock.map(stock_view),
             sold,
             oversold: sold.saturating_sub(initial).max(0),
