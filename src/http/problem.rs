@@ -185,7 +185,6 @@ pub struct Problem {
     item: Option<Item>,
     remaining: Option<u64>,
     parameter: Option<Box<str>>,
-    allow: Option<&'static str>,
 }
 
 impl Problem {
@@ -199,7 +198,6 @@ impl Problem {
             item: None,
             remaining: None,
             parameter: None,
-            allow: None,
         }
     }
 
@@ -245,13 +243,6 @@ impl Problem {
         self.parameter = Some(parameter.into());
         self
     }
-
-    /// Lists the methods that the path has.
-    #[must_use]
-    pub fn with_allow(mut self, methods: &'static str) -> Self {
-        self.allow = Some(methods);
-        self
-    }
 }
 
 /// The members of the JSON object.
@@ -292,9 +283,6 @@ impl IntoResponse for Problem {
         let headers = response.headers_mut();
         if let Some(seconds) = retry_after_seconds {
             headers.insert(header::RETRY_AFTER, seconds.into());
-        }
-        if let Some(methods) = self.allow {
-            headers.insert(header::ALLOW, HeaderValue::from_static(methods));
         }
         if self.kind == ProblemType::TokenRequired {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

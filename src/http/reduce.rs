@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use fenced_lock::Token;
 use serde::Serialize;
@@ -34,7 +34,9 @@ pub(super) async fn reduce(
     request: Request,
 ) -> Result<Response, Problem> {
     if !matches!(*request.method(), Method::GET | Method::POST) {
-        return Err(super::no_such_method().with_allow("GET,POST"));
+        let mut refusal = super::no_such_method().into_response();
+        refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET,POST"));
+        return Ok(refusal);
     }
     let (head, content) = request.into_parts();
     let [item, quantity, user] = params::parse(head.uri.query(), ["item", "quantity", "user"])?;

@@ -27,11 +27,17 @@ pub fn grouped(number: impl Into<i128>) -> String {
 }
 
 /// `body` as JSON with status 200.
+///
+/// # Panics
+/// See [`json_as`].
 pub fn json(body: &impl Serialize) -> Response {
     json_as("application/json", StatusCode::OK, body)
 }
 
 /// `body` as JSON of the given media type.
+///
+/// # Panics
+/// `body` has no JSON: a map whose keys are not texts.
 pub fn json_as(media_type: &'static str, status: StatusCode, body: &impl Serialize) -> Response {
     let body = serde_json::to_vec(body)
         .expect("every body is a struct of texts and numbers, and those always serialize");
