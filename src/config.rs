@@ -18,7 +18,7 @@ use crate::defence::Defence;
 use crate::http::StartAccess;
 use crate::http::server::ServerOptions;
 use crate::inventory::{InvalidItem, Inventory, Item};
-use crate::sale::{HoldMode, LockMode, SaleOptions};
+use crate::sale::{HoldMode, SaleOptions};
 use crate::secret::{Secret, SecretSource};
 
 /// The flags of `serve`: one instance of the service.
@@ -35,10 +35,6 @@ pub struct Config {
     /// Where the servers are
     #[command(flatten)]
     pub servers: Servers,
-
-    /// What guards the stock
-    #[arg(long, env = "FLASH_SALE_LOCK", default_value = "etcd")]
-    pub lock: LockMode,
 
     /// How long the lock outlives an instance that died
     #[arg(long, env = "FLASH_SALE_LOCK_TTL", value_name = "TIME", default_value = "30s", value_parser = duration("2s", "10m"))]

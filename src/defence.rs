@@ -2,11 +2,10 @@
 //!
 //! A test that shows that nothing is lost proves little unless the same test fails once the defence
 //! is gone. So each defence can be taken away, for a fault suite alone:
-//! `flash-sale serve --without DEFENCE[,DEFENCE]`.
+//! `lab serve --without DEFENCE[,DEFENCE]`. Those of the write are not here: `lab` plugs another
+//! [writer](crate::inventory::BatchWriter) in.
 //!
-//! Only a service that was started with `--demo` does without one. The fence can be switched off in any
-//! program.
-//! All others are there for good unless the program was built with the cargo feature `chaos`, which is
+//! They are there for good unless the program was built with the cargo feature `chaos`, which is
 //! off by default: without it [`Defence::is_on`] is a constant. **Never build a service for a real sale
 //! with that feature.**
 
@@ -42,14 +41,6 @@ macro_rules! defences {
 }
 
 defences! {
-    /// The step under the lock is to read, to decide, and to write what was decided, and no token is
-    /// compared: the write of a program that trusts the lock alone. A holder that is paused between reading and writing undoes what the next one sold.
-    Fence "fence";
-    /// An order id that is known already is taken again.
-    OrderIds "order-ids";
-    /// Stock and ledger are written by two commands: first the stock, then the units sold with the
-    /// ledger. Who dies in between has taken units for nobody.
-    AtomicLedger "atomic-ledger";
     /// The claim of a waiter that went away stays in the queue for as long as the session lives.
     ClaimCleanup "claim-cleanup";
     /// An order is carried out by the request's own future, within a second, and whatever fails or
@@ -94,7 +85,7 @@ defences! {
 }
 
 impl Defence {
-    /// Whether it is there. A constant, except for the fence, unless the feature `chaos` is on.
+    /// Whether it is there. A constant unless the feature `chaos` is on.
     #[inline]
     pub fn is_on(self) -> bool {
         if !self.can_be_off() {
@@ -137,10 +128,7 @@ impl Defence {
             Self::Denials => Lock::Denials,
             Self::UnknownRelease => Lock::UnknownRelease,
             Self::SeeThrough => Lock::SeeThrough,
-            Self::Fence
-            | Self::OrderIds
-            | Self::AtomicLedger
-            | Self::BatchOwnership
+            Self::BatchOwnership
             | Self::CarefulRetry
             | Self::ScriptReload
             | Self::Limits
@@ -150,7 +138,7 @@ impl Defence {
 
     /// Whether this program was built with a way to run without it.
     pub const fn can_be_off(self) -> bool {
-        cfg!(feature = "chaos") || matches!(self, Self::Fence)
+        cfg!(feature = "chaos")
     }
 
     /// All that are off.
@@ -206,14 +194,13 @@ mod tests {
     /// Goal: a program that was built without the feature keeps its defences, whatever it is told.
     #[cfg(not(feature = "chaos"))]
     #[test]
-    fn nothing_but_the_fence_can_be_switched_off() {
-        for defence in Defence::ALL.iter().filter(|defence| **defence != Defence::Fence) {
+    fn nothing_can_be_switched_off() {
+        for defence in Defence::ALL {
             let error = defence.name().parse::<Defence>().expect_err("no such way");
             assert!(error.contains("cargo feature chaos"), "{error}");
             defence.switch_off();
             assert!(defence.is_on(), "{defence}");
         }
-        assert_eq!("fence".parse(), Ok(Defence::Fence));
     }
 
     #[cfg(feature = "chaos")]
@@ -222,11 +209,5 @@ mod tests {
         for defence in Defence::ALL {
             assert_eq!(defence.name().parse(), Ok(*defence));
         }
-    }
-
-    #[test]
-    fn another_word_is_told_what_there_is() {
-        let error = "fences".parse::<Defence>().expect_err("no such defence");
-        assert!(error.contains("is fence"), "{error}");
     }
 }

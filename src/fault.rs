@@ -1,9 +1,9 @@
 //! Faults at points of the service's own choosing.
 //!
 //! A signal from outside rarely hits a process between two given steps. So an instance can be told to
-//! stop or kill itself when it gets there: `flash-sale serve --demo --fault-at before-write:stop:7` stops
-//! it (SIGSTOP) the seventh time that it is about to write to the store. Only a service that was started
-//! with `--demo` takes that flag.
+//! stop or kill itself when it gets there: `lab serve --fault-at before-write:stop:7` stops
+//! it (SIGSTOP) the seventh time that it is about to write to the store. The service has no flag for
+//! it: only `lab` calls [`follow`] and [`ask_for`].
 //!
 //! [`Point`] names the points and [`Rule`] says how a rule is written. Each fault that is carried out is
 //! a warning in the log first.
@@ -68,14 +68,14 @@ fn is_armed(point: Point) -> bool {
 
 /// Carries out the faults that are due at `point`. Without any, it is one load from memory.
 #[inline]
-pub(crate) async fn at(point: Point) {
+pub async fn at(point: Point) {
     if is_armed(point) {
         carry_out(point).await;
     }
 }
 
 /// The output of `request`, with [`Point::AfterSend`] between sending it and looking at its answer.
-pub(crate) async fn once_sent<F: Future>(request: F) -> F::Output {
+pub async fn once_sent<F: Future>(request: F) -> F::Output {
     if !is_armed(Point::AfterSend) {
         return request.await;
     }

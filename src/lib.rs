@@ -25,8 +25,8 @@
 //!
 //! # Cargo features
 //!
-//! - `chaos` (off by default): `flash-sale serve --without DEFENCE` can take away every [`defence`], and
-//!   not the fence alone, so that a fault suite can show that the faults would do harm. **Never build a
+//! - `chaos` (off by default): `lab serve --without DEFENCE` can take away every [`defence`],
+//!   so that a fault suite can show that the faults would do harm. **Never build a
 //!   service for a real sale with it.** Without it each defence is a constant.
 
 pub mod adopt;

@@ -18,6 +18,7 @@ use crate::defence::Defence;
 use crate::http::server::{self, Stopped};
 use crate::http::{AppState, Extension, router};
 use crate::sale::{BoxError, Sale};
+pub use connect::{inventory, lock_sessions};
 use signals::Signals;
 
 /// How long giving up the lock may take when the requests in flight used up the time to stop.
@@ -106,16 +107,18 @@ fn advice(error: &io::Error) -> &'static str {
 /// # Errors
 /// See [`ServeError`].
 pub async fn serve(config: Config) -> Result<(), ServeError> {
-    serve_with(config, |_, _| None).await
+    let sale = async |config: &Config, port| Ok((connect::sale(config, port).await?, None));
+    serve_with(config, sale).await
 }
 
-/// As [`serve`], with the extension that `extend` makes for the sale and the port that it is sold on.
+/// As [`serve`], with the sale that `sale` makes for the port that the instance listens on, and what else
+/// the instance serves.
 ///
 /// # Errors
 /// See [`ServeError`].
 pub async fn serve_with(
     mut config: Config,
-    extend: impl FnOnce(&Sale, u16) -> Option<Arc<dyn Extension>>,
+    sale: impl AsyncFnOnce(&Config, u16) -> Result<(Sale, Option<Arc<dyn Extension>>), ServeError>,
 ) -> Result<(), ServeError> {
     config.read_files()?;
     let mut options = config.server_options();
@@ -127,15 +130,15 @@ pub async fn serve_with(
     let listener = server::bind(config.listen).map_err(listen_error)?;
     let address = listener.local_addr().map_err(listen_error)?;
 
-    let sale = connect::connect(&config, address.port()).await?;
+    let (sale, extension) = sale(&config, address.port()).await?;
     let mut state =
         AppState::new(sale.clone(), config.start_access()).with_watchers(config.max_watchers);
-    if let Some(extension) = extend(&sale, address.port()) {
+    if let Some(extension) = extension {
         state = state.with_extension(extension);
     }
     let state = Arc::new(state);
     let instance = sale.instance();
-    tracing::info!(instance, lock = ?config.lock, "listening on http://{address}");
+    tracing::info!(instance, lock = sale.guard_status().name, "listening on http://{address}");
 
     let (stop, told_to_stop) = oneshot::channel::<()>();
     let told_to_stop = async move {

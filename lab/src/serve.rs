@@ -1,5 +1,6 @@
 //! The `serve` command: the service with the page's controls, and with ways to break it.
 
+use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::http::Uri;
@@ -7,9 +8,12 @@ use clap::Args;
 use flash_sale::config::{Config, switch};
 use flash_sale::defence::Defence;
 use flash_sale::fault::{self, Rule};
+use flash_sale::http::Extension;
 use flash_sale::serve::{ServeError, serve_with};
 
+use crate::baselines::{self, LockMode};
 use crate::controls::Controls;
+use crate::writer::{WriteDefence, Writer};
 
 /// The flags of `serve`: those of the service, and some of the laboratory.
 #[derive(Args, Clone, Debug)]
@@ -17,6 +21,10 @@ pub struct ServeOptions {
     /// Those of the service
     #[command(flatten)]
     pub service: Config,
+
+    /// What guards the stock
+    #[arg(long, env = "FLASH_SALE_LOCK", default_value = "etcd")]
+    pub lock: LockMode,
 
     /// Addresses of all instances, this one included, separated by commas, each with a port of its own: the page
     /// controls them together
@@ -27,9 +35,10 @@ pub struct ServeOptions {
     #[arg(long, env = "FLASH_SALE_RESTARTED", value_parser = switch, hide = true)]
     pub restarted: bool,
 
-    /// Run without these defences, to show what they are for; all but fence need the cargo feature chaos
+    /// Run without these defences, to show what they are for; all but fence, order-ids and atomic-ledger need
+    /// the cargo feature chaos
     #[arg(long, env = "FLASH_SALE_WITHOUT", value_name = "DEFENCE", value_delimiter = ',')]
-    pub without: Vec<Defence>,
+    pub without: Vec<Without>,
 
     /// Stop, kill or pause this instance at a point of a tenure: POINT:ACTION:WHEN, such as before-write:stop:7
     #[arg(long, env = "FLASH_SALE_FAULT_AT", value_name = "FAULT", value_delimiter = ',')]
@@ -61,20 +70,30 @@ pub async fn serve(options: ServeOptions) -> Result<(), LabServeError> {
     if config.admin_token.is_some() || config.admin_token_file.is_some() {
         return Err(LabServeError::AdminToken);
     }
-    take_away(&options);
-    let ServeOptions { service, instances, restarted, .. } = options;
-    let served = serve_with(service, |sale, port| {
-        Some(Arc::new(Controls::new(sale.clone(), port, &instances, restarted)))
-    });
-    Ok(served.await?)
+    let writer = take_away(&options);
+    let ServeOptions { service, lock, instances, restarted, .. } = options;
+    let sale = async |config: &Config, port| {
+        let (sale, switch) = baselines::sale(config, lock, &writer, port).await?;
+        let controls = Controls::new(sale.clone(), switch, port, &instances, restarted);
+        Ok((sale, Some(Arc::new(controls) as Arc<dyn Extension>)))
+    };
+    Ok(serve_with(service, sale).await?)
 }
 
 /// Switches off what this instance shall run without, and prepares the faults that are asked for.
-fn take_away(options: &ServeOptions) {
-    for defence in &options.without {
-        defence.switch_off();
-    }
-    for defence in Defence::all_off() {
+fn take_away(options: &ServeOptions) -> Arc<Writer> {
+    let writer = Arc::new(Writer::default());
+    for without in &options.without {
+        let defence = match without {
+            Without::Write(defence) => {
+                writer.set(*defence, false);
+                defence.name()
+            }
+            Without::Other(defence) => {
+                defence.switch_off();
+                defence.name()
+            }
+        };
         tracing::error!(
             "RUNNING WITHOUT {defence}: this instance can lose orders or sell units twice"
         );
@@ -87,6 +106,37 @@ fn take_away(options: &ServeOptions) {
     #[cfg(feature = "chaos")]
     if let Some(path) = &options.starve_file {
         fault::starvation::on_file(path.clone());
+    }
+    writer
+}
+
+/// What an instance can run without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Without {
+    /// Something of the write.
+    Write(WriteDefence),
+    /// Something of the service, which only a build with the cargo feature `chaos` can do without.
+    Other(Defence),
+}
+
+impl FromStr for Without {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let of_the_write = WriteDefence::ALL.into_iter().find(|defence| defence.name() == name);
+        if let Some(defence) = of_the_write {
+            return Ok(Self::Write(defence));
+        }
+        if Defence::ALL.iter().any(|defence| defence.name() == name) {
+            return name.parse().map(Self::Other);
+        }
+        let others = Defence::ALL.iter().filter(|defence| defence.can_be_off());
+        let names: Vec<_> = WriteDefence::ALL
+            .into_iter()
+            .map(WriteDefence::name)
+            .chain(others.map(|defence| defence.name()))
+            .collect();
+        Err(format!("a defence that this program can do without is {}", names.join(", ")))
     }
 }
 
@@ -139,6 +189,7 @@ mod tests {
     fn wrong_values_get_a_sentence() {
         for (flag, value, sentence) in [
             ("--instances", "127.0.0.1:8080", "an instance's address looks like"),
+            ("--lock", "redis", "etcd, local, none"),
             ("--without", "fence,sense", "a defence that this program can do without is fence"),
             ("--fault-at", "before-write:stop", "a fault is written POINT:ACTION:WHEN"),
         ] {
@@ -160,7 +211,7 @@ mod tests {
     #[cfg(not(feature = "chaos"))]
     #[test]
     fn other_defences_need_the_feature() {
-        let error = parse(&["--without", "order-ids"]).expect_err("no such way");
+        let error = parse(&["--without", "limits"]).expect_err("no such way");
         assert!(error.contains("cargo feature chaos"), "{error}");
     }
 }

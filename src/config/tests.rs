@@ -24,7 +24,6 @@ fn the_defaults() {
     assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
     assert_eq!(config.servers.etcd, ["http://127.0.0.1:2379"]);
     assert_eq!(config.servers.redis.expose(), "redis://127.0.0.1:6379");
-    assert_eq!(config.lock, LockMode::Etcd);
     assert_eq!(config.lock_ttl, Duration::from_secs(30));
     assert_eq!(config.sale_options(8090).instance, "8090");
     assert!(matches!(config.start_access(), StartAccess::Nobody));
@@ -77,7 +76,7 @@ fn wrong_values_get_a_sentence() {
         ("--lock-name", "a b", "a lock name is"),
         ("--redis-replicas", "101", "a whole number from 0 to 100 is allowed"),
         ("--redis-replica-timeout", "0s", "a time from 1ms to 1m is allowed"),
-        ("--lock", "redis", "etcd, local, none"),
+        ("--hold", "both", "combined, request"),
         ("--admin-token", "", "at least one character"),
     ] {
         let error = parse(&[flag, value]).expect_err(value);

@@ -28,6 +28,7 @@ use axum::response::Response;
 use super::reply;
 use super::state::AppState;
 use crate::defence::Defence;
+use crate::sale::GuardStatus;
 use crate::sale::metrics::{Ending, Histogram};
 
 /// The version of the text format.
@@ -90,13 +91,15 @@ pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
         &metrics.tenure_time,
     );
     page.histogram("batch_seconds", "How long each batch took.", &metrics.batch_time);
+    let without = sale.guard_status().without;
+    let of_the_sale = GuardStatus::DEFENCES.map(|name| (name, u64::from(!without.contains(&name))));
     let is_on = |defence: &Defence| (defence.name(), u64::from(defence.is_on()));
     page.labelled(
         "defence",
         "gauge",
         "1 if this defence is there; 0 in a service for tests that runs without it.",
         "defence",
-        Defence::ALL.iter().map(is_on),
+        of_the_sale.into_iter().chain(Defence::ALL.iter().map(is_on)),
     );
     let mut response = reply::text(StatusCode::OK, page.0);
     response.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);

@@ -19,7 +19,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::record::{fence_text, record_text};
 use super::{Accepted, Fence, InventoryError, Item};
-use crate::defence::Defence;
 
 /// What the store must still have; nothing of an item that it acknowledged nothing of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,9 +59,7 @@ impl Acknowledged {
             self.fence = Some(fence);
             self.arguments[0] = fence_text(fence);
         }
-        // without order ids, an order that is taken again has another record, which is no roll-back
-        let latest = told.latest.filter(|_| Defence::OrderIds.is_on());
-        if let Some(latest) = latest.filter(|latest| latest.position > self.position) {
+        if let Some(latest) = told.latest.filter(|latest| latest.position > self.position) {
             self.position = latest.position;
             latest.order.as_str().clone_into(&mut self.arguments[2]);
             self.arguments[3] = record_text(latest);

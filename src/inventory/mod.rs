@@ -17,7 +17,6 @@ mod error;
 mod glance;
 mod item;
 mod keys;
-pub mod naive;
 mod order;
 mod read;
 mod record;
@@ -27,7 +26,6 @@ mod script;
 mod server;
 mod stock;
 mod store;
-mod unfenced;
 
 pub use access::RedisAccess;
 pub use connection::InventoryOptions;
@@ -40,4 +38,4 @@ pub use order::{Accepted, InvalidOrder, Order, OrderId, Outcome, Quantity, User}
 pub use read::Found;
 pub use replicas::Replicas;
 pub use stock::{Fence, Stock};
-pub use store::Inventory;
+pub use store::{BatchWriter, Inventory};

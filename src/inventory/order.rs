@@ -3,6 +3,7 @@
 use fenced_lock::Token;
 
 use super::Item;
+use super::record::{parse_record, record_text};
 
 /// The name of an order, chosen by the buyer (or made by the service), that makes asking again safe:
 /// 1 to 128 visible ASCII characters.
@@ -106,7 +107,7 @@ pub struct Order {
 /// An accepted order, as the ledger has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// Its place in the ledger, from 1; 0 if it is in none, as a [naive](super::naive) sale's.
+    /// Its place in the ledger, from 1; 0 if it is in none.
     pub position: u64,
     /// The order's id.
     pub order: OrderId,
@@ -123,26 +124,19 @@ pub struct Accepted {
 }
 
 impl Accepted {
-    /// An order that was accepted in single steps, and has no place in a ledger yet.
-    pub(super) fn without_place(
-        order: &Order,
-        remaining: u64,
-        instance: &str,
-        token: Option<Token>,
-    ) -> Self {
-        Self {
-            position: 0,
-            order: order.id.clone(),
-            quantity: order.quantity,
-            user: order.user.clone(),
-            remaining,
-            instance: instance.to_owned(),
-            token,
-        }
+    /// Reads the record that the store has of the order of this id.
+    pub fn from_record(order: &str, record: &str) -> Option<Self> {
+        parse_record(order, record)
+    }
+
+    /// The record that the store has of it: position, quantity, remaining, token, instance and user, with
+    /// tabs between them.
+    pub fn record(&self) -> String {
+        record_text(self)
     }
 
     /// Whether `order`, which has the same id, is this one asked for again. If not, it is a conflict.
-    pub(crate) fn is_repeated_by(&self, order: &Order) -> bool {
+    pub fn is_repeated_by(&self, order: &Order) -> bool {
         self.quantity == order.quantity && self.user == order.user
     }
 }

@@ -12,16 +12,8 @@ use crate::defence::Defence;
 
 /// The only writer of an item's keys.
 pub(super) static WRITE: LazyLock<Script> = LazyLock::new(|| {
-    let script = concat!("#!lua\n", include_str!("acknowledged.lua"), include_str!("script.lua"));
-    Script::new(source(script))
+    Script::new(concat!("#!lua\n", include_str!("acknowledged.lua"), include_str!("script.lua")))
 });
-
-#[cfg(feature = "chaos")]
-use super::chaos::source;
-#[cfg(not(feature = "chaos"))]
-const fn source(source: &'static str) -> &'static str {
-    source
-}
 
 /// A script and the digest under which Redis remembers it. Each begins with the part that checks what
 /// the store acknowledged.

@@ -1,12 +1,14 @@
 //! The inventory: what may be done to the stock.
 
 use std::borrow::Borrow;
+use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::Token;
-use redis::{Cmd, Value};
+use futures_util::future::BoxFuture;
+use redis::{Cmd, FromRedisValue, Value};
 
 use super::acknowledged::{Acknowledged, Memory, Told};
 use super::connection::{Connection, Effect};
@@ -14,10 +16,8 @@ use super::record::{instance_text, parse_fence, parse_record, token_text};
 use super::script::{self, Answer, Done, Place};
 use super::{
     Fence, InventoryError, InventoryOptions, Item, Keys, Order, Outcome, RedisAccess, Replicas,
-    Stock, read, unfenced,
+    Stock, read,
 };
-use crate::defence::Defence;
-use crate::fault::{self, Point};
 
 /// How many connections the writes share that wait for replicas.
 const WRITERS: usize = 8;
@@ -37,6 +37,22 @@ pub struct Inventory {
     /// reads nor most other items need wait behind it. Each is opened when it is first used.
     writers: Option<(Arc<[Connection; WRITERS]>, Replicas)>,
     pub(super) memory: Arc<Memory>,
+    /// What writes the batches in the place of the script, if another program plugged that in.
+    writer: Option<Arc<dyn BatchWriter>>,
+}
+
+/// The seam: what writes the batches of an [`Inventory`]. The service has none, and writes them
+/// [by the script](Inventory::reduce_by_script).
+pub trait BatchWriter: fmt::Debug + Send + Sync + 'static {
+    /// As [`Inventory::reduce`], for a batch that is not empty.
+    fn reduce<'a>(
+        &'a self,
+        inventory: &'a Inventory,
+        item: &'a Item,
+        token: Option<Token>,
+        instance: &'a str,
+        orders: &'a [&'a Order],
+    ) -> BoxFuture<'a, Result<Vec<Outcome>, InventoryError>>;
 }
 
 impl Inventory {
@@ -56,7 +72,7 @@ impl Inventory {
         options: InventoryOptions,
     ) -> Result<Self, InventoryError> {
         let connection = Connection::new(access.into(), options)?;
-        Ok(Self { connection, writers: None, memory: Arc::default() })
+        Ok(Self { connection, writers: None, memory: Arc::default(), writer: None })
     }
 
     /// The same, with every write acknowledged only when so many replicas have it; 0 is none.
@@ -65,6 +81,13 @@ impl Inventory {
         let writer = |_| self.connection.patient_by(replicas.timeout);
         let writers = || (Arc::new(std::array::from_fn(writer)), replicas);
         self.writers = (replicas.count > 0).then(writers);
+        self
+    }
+
+    /// The same, with its batches written by `writer`.
+    #[must_use]
+    pub fn with_writer(mut self, writer: Arc<dyn BatchWriter>) -> Self {
+        self.writer = Some(writer);
         self
     }
 
@@ -134,14 +157,33 @@ impl Inventory {
         if orders.iter().any(|order| order.borrow().item != *item) {
             return Err(InventoryError::InvalidArgument("all orders of a batch are of one item"));
         }
-        let token_text = token_text(token)?;
         if orders.is_empty() {
             return Ok(Vec::new());
         }
-        let instance = instance_text(instance);
-        if let Some(token) = token.filter(|_| !Defence::Fence.is_on()) {
-            return unfenced::reduce(self, item, token, &instance, orders).await;
+        match &self.writer {
+            Some(writer) => {
+                let orders: Vec<&Order> = orders.iter().map(Borrow::borrow).collect();
+                writer.reduce(self, item, token, instance, &orders).await
+            }
+            None => self.reduce_by_script(item, token, instance, orders).await,
         }
+    }
+
+    /// [`reduce`](Self::reduce) by the script, for a [`BatchWriter`] that does something before or after.
+    ///
+    /// # Errors
+    /// See [`InventoryError`].
+    ///
+    /// # Cancel safety
+    /// As [`reduce`](Self::reduce).
+    pub async fn reduce_by_script(
+        &self,
+        item: &Item,
+        token: Option<Token>,
+        instance: &str,
+        orders: &[impl Borrow<Order>],
+    ) -> Result<Vec<Outcome>, InventoryError> {
+        let (token_text, instance) = (token_text(token)?, instance_text(instance));
         let arguments = |command: &mut Cmd| {
             let writes_always = if self.writers.is_some() { "1" } else { "" };
             command.arg("reduce").arg(&token_text).arg(writes_always).arg(&instance);
@@ -149,14 +191,10 @@ impl Inventory {
                 command.arg(order.id.as_str()).arg(order.quantity.get()).arg(order.user.as_str());
             }
         };
-        fault::at(Point::BeforeWrite).await;
         let acknowledged = self.memory.of(item);
-        let done = fault::once_sent(self.run(item, token, &acknowledged, arguments)).await;
+        let done = self.run(item, token, &acknowledged, arguments).await;
         self.memory.note(item, &done);
         let Done { sale, fence, values } = done?;
-        #[cfg(feature = "chaos")]
-        let values = super::chaos::finish(self, item, values, orders.len()).await?;
-        fault::at(Point::AfterAnswer).await;
         if values.len() != orders.len() {
             return Err(script::not_understood());
         }
@@ -171,6 +209,15 @@ impl Inventory {
         let told = Told { fence, sale: sale.unwrap_or_default(), latest };
         self.memory.learn(item, &acknowledged, &told);
         Ok(outcomes)
+    }
+
+    /// Runs a command over the same connection, for programs that write in other ways than by the script.
+    ///
+    /// # Errors
+    /// [`InventoryError::Unanswered`] if it was sent and may have been done. See [`InventoryError`] for the
+    /// rest.
+    pub async fn command<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, InventoryError> {
+        self.connection.query(command, Effect::Write).await
     }
 
     /// Starts a sale of `item` afresh, whatever was there before: stock and initial `units`, lucky 0,

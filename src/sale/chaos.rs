@@ -2,13 +2,10 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
-use super::error::from_read;
-use super::guard::SaleGuard;
 use super::order_queue::WaitingOrder;
-use super::tenure::{self, lock_name};
-use super::{Inner, Look, Sale, SaleError};
+use super::{EtcdLock, Look, SaleError};
 use crate::defence::Defence;
 use crate::fault::{self, Point};
 use crate::inventory::{InventoryError, Order, OrderId, Outcome};
@@ -16,11 +13,11 @@ use crate::inventory::{InventoryError, Order, OrderId, Outcome};
 /// How long a handler may take that does everything itself: less than the store may.
 const HANDLER_TIMEOUT: Duration = Duration::from_secs(1);
 
-impl Sale {
+impl EtcdLock {
     /// Takes the order's units in the request's own future: who goes away, or is given up after a
     /// second, leaves its effect to chance. Whatever fails is told as if nothing had been taken.
     pub(super) async fn reduce_in_the_request(&self, order: Order) -> Result<Outcome, SaleError> {
-        if let Look::Answer(outcome) = self.look(&order).await? {
+        if let Look::Answer(outcome) = self.context.look(&order).await? {
             return Ok(outcome);
         }
         let waited = HANDLER_TIMEOUT;
@@ -29,20 +26,12 @@ impl Sale {
     }
 
     async fn sell(&self, order: &Order) -> Result<Outcome, SaleError> {
-        let Inner { inventory, guards, options, .. } = &*self.0;
-        let tenure = match guards.current() {
-            SaleGuard::Distributed { sessions, lock_name: base, .. } => {
-                let name = lock_name(base, &order.item);
-                let waited = options.wait_timeout;
-                Some(tenure::take(sessions, &name, Instant::now() + waited, waited).await?)
-            }
-            SaleGuard::Local(_) | SaleGuard::Peer(_) | SaleGuard::Nothing => None,
-        };
+        let tenure = self.take(&order.item).await?;
         fault::at(Point::AfterGrant).await;
-        let token = tenure.as_ref().map(|tenure| tenure.guard.token());
+        let (token, instance) = (Some(tenure.guard.token()), &self.context.options.instance);
         let batch = std::slice::from_ref(order);
-        let reduced = inventory.reduce(&order.item, token, &options.instance, batch).await;
-        let mut outcomes = reduced.map_err(|error| from_read(error, &order.item))?;
+        let reduced = self.context.inventory.reduce(&order.item, token, instance, batch).await;
+        let mut outcomes = reduced.map_err(|error| SaleError::of_read(error, &order.item))?;
         fault::at(Point::BeforeRelease).await;
         let missing = || SaleError::StoreUnavailable { source: "one order, and no outcome".into() };
         outcomes.pop().ok_or_else(missing)

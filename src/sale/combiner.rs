@@ -17,16 +17,12 @@ use std::time::Duration;
 
 use fenced_lock::{Guard, LockError, SessionKeeper};
 use tokio::time::{Instant, sleep, timeout};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use super::error::{from_read, from_store};
-use super::metrics::Metrics;
 use super::order_queue::{Answer, NotQueued, OrderQueue, WaitingOrder};
 use super::tenure::{is_gone, is_refused, lock_name, tell_who_is_in_front, unavailable};
-use super::{SaleError, SaleOptions};
+use super::{SaleContext, SaleError, SaleOptions};
 use crate::fault::{self, Point};
-use crate::inventory::{Inventory, InventoryError, Item, Order, Outcome};
+use crate::inventory::{InventoryError, Item, Order, Outcome};
 
 /// How long an item's task and its hold outlive the last order.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -46,26 +42,14 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// The queues of all items and the tasks that serve them.
 pub(super) struct Combiner {
-    inventory: Inventory,
+    context: Arc<SaleContext>,
     sessions: SessionKeeper,
-    options: SaleOptions,
-    stopping: CancellationToken,
-    tasks: TaskTracker,
-    metrics: Arc<Metrics>,
     queues: Mutex<HashMap<Item, Arc<OrderQueue>>>,
 }
 
 impl Combiner {
-    pub(super) fn new(
-        inventory: Inventory,
-        sessions: SessionKeeper,
-        options: SaleOptions,
-        stopping: CancellationToken,
-        tasks: TaskTracker,
-        metrics: Arc<Metrics>,
-    ) -> Arc<Self> {
-        let queues = Mutex::default();
-        Arc::new(Self { inventory, sessions, options, stopping, tasks, metrics, queues })
+    pub(super) fn new(context: Arc<SaleContext>, sessions: SessionKeeper) -> Arc<Self> {
+        Arc::new(Self { context, sessions, queues: Mutex::default() })
     }
 
     /// How many orders wait.
@@ -84,11 +68,11 @@ impl Combiner {
         if let Some(queue) = queues.get(item) {
             return Arc::clone(queue);
         }
-        let SaleOptions { queue_length, wait_timeout, .. } = self.options;
+        let SaleOptions { queue_length, wait_timeout, .. } = self.context.options;
         let queue = Arc::new(OrderQueue::new(item.clone(), queue_length, wait_timeout));
         queues.insert(item.clone(), Arc::clone(&queue));
         let served = Served { combiner: Arc::clone(self), queue: Arc::clone(&queue) };
-        self.tasks.spawn(async move { served.combiner.serve(&served.queue).await });
+        self.context.tasks.spawn(async move { served.combiner.serve(&served.queue).await });
         queue
     }
 
@@ -106,7 +90,7 @@ impl Combiner {
             match queue.push(order) {
                 Ok(answer) => break answer,
                 Err(NotQueued::Full(error)) => return Err(error),
-                Err(NotQueued::Closed(_)) if self.stopping.is_cancelled() => {
+                Err(NotQueued::Closed(_)) if self.context.stopping.is_cancelled() => {
                     return Err(SaleError::Stopping);
                 }
                 // its task has just ended, and removes it: the next one is a new queue
@@ -125,11 +109,11 @@ impl Combiner {
 
     /// Serves an item's queue until nobody has ordered for a while, or the sale stops.
     async fn serve(&self, queue: &OrderQueue) {
-        let name = lock_name(&self.options.lock_name, queue.item());
+        let name = lock_name(&self.context.options.lock_name, queue.item());
         loop {
             tokio::select! {
                 biased;
-                () = self.stopping.cancelled() => return,
+                () = self.context.stopping.cancelled() => return,
                 () = queue.arrival() => {}
                 () = sleep(IDLE_TIMEOUT) => {
                     if queue.close_if_empty() {
@@ -140,7 +124,7 @@ impl Combiner {
             let asked_at = Instant::now();
             let locked = tokio::select! {
                 biased;
-                () = self.stopping.cancelled() => return,
+                () = self.context.stopping.cancelled() => return,
                 locked = queue.while_wanted(self.lock(&name), |o| self.too_late(queue, o)) => locked,
             };
             let pause = match locked {
@@ -166,7 +150,7 @@ impl Combiner {
             let session = self.sessions.session().await?;
             let mutex = session.mutex(name)?;
             let mut locked = pin!(mutex.lock());
-            let is_long = session.lease().ttl.min(self.options.wait_timeout) / 2;
+            let is_long = session.lease().ttl.min(self.context.options.wait_timeout) / 2;
             let locked = if let Ok(locked) = timeout(is_long, &mut locked).await {
                 locked
             } else {
@@ -188,21 +172,21 @@ impl Combiner {
         mut guard: Guard,
         mut asked_at: Instant,
     ) -> Option<Duration> {
-        let mut tenure = Some(self.metrics.granted(asked_at));
+        let mut tenure = Some(self.context.metrics.granted(asked_at));
         fault::at(Point::AfterGrant).await;
-        let mut ends_at = Instant::now() + self.options.tenure;
+        let mut ends_at = Instant::now() + self.context.options.tenure;
         let mut has_sold = false;
         loop {
-            let batch = queue.take(self.options.batch_size);
+            let batch = queue.take(self.context.options.batch_size);
             if batch.is_empty() {
                 tokio::select! {
                     biased;
-                    () = self.stopping.cancelled() => return None,
+                    () = self.context.stopping.cancelled() => return None,
                     () = queue.arrival() => continue,
                     // nobody ordered during a whole turn: the next order will ask for another one
                     () = guard.contended() => if !has_sold { return None },
                     () = guard.lost() => {
-                        self.metrics.lost();
+                        self.context.metrics.lost();
                         return None;
                     }
                     () = sleep(IDLE_TIMEOUT) => return None,
@@ -211,7 +195,7 @@ impl Combiner {
                 match self.run(queue, &guard, batch, ends_at).await {
                     Ran::Answered => has_sold = true,
                     Ran::LockLost => {
-                        self.metrics.lost();
+                        self.context.metrics.lost();
                         return Some(SHORTEST_PAUSE);
                     }
                     Ran::StoreFailed => return Some(STORE_PAUSE),
@@ -222,14 +206,14 @@ impl Combiner {
             }
             fault::at(Point::BeforeRelease).await;
             drop(tenure.take());
-            self.metrics.handed_over();
+            self.context.metrics.handed_over();
             asked_at = Instant::now();
             // also if nobody waits right now: those who have just been answered will order again, and
             // the release and the next claim are one transaction this way
             let turn = queue.while_expiring(guard.hand_over(), |o| self.too_late(queue, o));
             let next = tokio::select! {
                 biased;
-                () = self.stopping.cancelled() => return None,
+                () = self.context.stopping.cancelled() => return None,
                 next = turn => next,
             };
             match next {
@@ -239,9 +223,9 @@ impl Combiner {
                     return None;
                 }
             }
-            tenure = Some(self.metrics.granted(asked_at));
+            tenure = Some(self.context.metrics.granted(asked_at));
             fault::at(Point::AfterGrant).await;
-            ends_at = Instant::now() + self.options.tenure;
+            ends_at = Instant::now() + self.context.options.tenure;
             has_sold = false;
         }
     }
@@ -263,17 +247,17 @@ impl Combiner {
             queue.put_back(batch);
             return Ran::LockLost;
         };
-        let deadline = Instant::now() + self.options.wait_timeout;
+        let deadline = Instant::now() + self.context.options.wait_timeout;
         let late = |waiting: &WaitingOrder| self.too_late(queue, waiting);
         let mut pause = SHORTEST_PAUSE;
         loop {
             let orders: Vec<&Order> = batch.iter().map(|waiting| &waiting.order).collect();
-            let Self { inventory, options, .. } = self;
+            let SaleContext { inventory, options, .. } = &*self.context;
             let run =
                 inventory.reduce(queue.item(), Some(entry.token()), &options.instance, &orders);
             let sent_at = Instant::now();
             let ran = queue.while_expiring(run, late).await;
-            self.metrics.batch(batch.len(), sent_at, &ran);
+            self.context.metrics.batch(batch.len(), sent_at, &ran);
             let error = match ran {
                 Ok(outcomes) => {
                     answer_all(queue, batch, outcomes);
@@ -298,7 +282,7 @@ impl Combiner {
             if !self.can_repeat(&error, &batch, deadline) {
                 for waiting in batch {
                     let failure = waiting.silence.clone().unwrap_or_else(|| Arc::clone(&error));
-                    let failure = from_store(failure, &waiting.order);
+                    let failure = SaleError::of_order(failure, &waiting.order);
                     waiting.answer(Err(failure));
                 }
                 return Ran::StoreFailed;
@@ -334,13 +318,13 @@ impl Combiner {
         );
         is_silence
             && Instant::now() < deadline
-            && !self.stopping.is_cancelled()
+            && !self.context.stopping.is_cancelled()
             && !batch.iter().all(WaitingOrder::is_gone)
     }
 
     /// What an order is told whose time is over.
     fn too_late(&self, queue: &OrderQueue, waiting: &WaitingOrder) -> SaleError {
-        let waited = self.options.wait_timeout;
+        let waited = self.context.options.wait_timeout;
         if waiting.silence.is_some() {
             return without_lock(waiting, Arc::new(LockError::Lost));
         }
@@ -348,7 +332,7 @@ impl Combiner {
             return SaleError::StaleToken;
         }
         if let Some(trouble) = queue.store_trouble() {
-            return from_read(trouble, queue.item());
+            return SaleError::of_read(trouble, queue.item());
         }
         match self.sessions.current() {
             Some(session) if session.is_answered() => SaleError::WaitTooLong { waited },
@@ -381,7 +365,7 @@ struct Served {
 impl Drop for Served {
     fn drop(&mut self) {
         self.queue.close(|waiting| match &waiting.silence {
-            Some(silence) => from_store(Arc::clone(silence), &waiting.order),
+            Some(silence) => SaleError::of_order(Arc::clone(silence), &waiting.order),
             None => SaleError::Stopping,
         });
         self.combiner.queues().remove(self.queue.item());
@@ -392,7 +376,7 @@ impl Drop for Served {
 /// is unknown, whatever failed later.
 fn without_lock(waiting: &WaitingOrder, error: Arc<LockError>) -> SaleError {
     match &waiting.silence {
-        Some(silence) => from_store(Arc::clone(silence), &waiting.order),
+        Some(silence) => SaleError::of_order(Arc::clone(silence), &waiting.order),
         None => unavailable(error),
     }
 }

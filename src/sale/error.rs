@@ -155,44 +155,47 @@ impl SaleError {
     }
 }
 
-/// What the store's failure to take `order` means for the one who ordered.
-pub(super) fn from_store(error: Arc<InventoryError>, order: &Order) -> SaleError {
-    match &*error {
-        InventoryError::Unanswered { .. } | InventoryError::NotReplicated { .. } => {
-            SaleError::OutcomeUnknown { order: order.id.clone(), source: error.into() }
+impl SaleError {
+    /// What the store's failure to take `order` means for its buyer.
+    pub fn of_order(error: impl Into<Arc<InventoryError>>, order: &Order) -> Self {
+        let error = error.into();
+        match &*error {
+            InventoryError::Unanswered { .. } | InventoryError::NotReplicated { .. } => {
+                Self::OutcomeUnknown { order: order.id.clone(), source: error.into() }
+            }
+            _ => Self::of_read(error, &order.item),
         }
-        _ => from_read(error, &order.item),
     }
-}
 
-/// What the store's failure to start a sale of `item` afresh means.
-pub(super) fn from_start(error: InventoryError, item: &Item) -> SaleError {
-    match error {
-        InventoryError::Unanswered { .. } | InventoryError::NotReplicated { .. } => {
-            SaleError::StartUnknown { item: item.clone(), source: error.into() }
+    /// What the store's failure to start a sale of `item` afresh means.
+    pub fn of_start(error: InventoryError, item: &Item) -> Self {
+        match error {
+            InventoryError::Unanswered { .. } | InventoryError::NotReplicated { .. } => {
+                Self::StartUnknown { item: item.clone(), source: error.into() }
+            }
+            error => Self::of_read(error, item),
         }
-        error => from_read(error, item),
     }
-}
 
-/// What the store's failure to answer a question about `item` means.
-pub(super) fn from_read(error: impl Into<Arc<InventoryError>>, item: &Item) -> SaleError {
-    let error = error.into();
-    let item = item.clone();
-    match &*error {
-        InventoryError::UnknownItem => SaleError::UnknownItem { item },
-        InventoryError::Damaged { what } => SaleError::Damaged { item, what: what.clone() },
-        InventoryError::RolledBack { what } => {
-            SaleError::StoreRolledBack { item, what: what.clone() }
+    /// What the store's failure to answer a question about `item` means.
+    pub(super) fn of_read(error: impl Into<Arc<InventoryError>>, item: &Item) -> Self {
+        let error = error.into();
+        let item = item.clone();
+        match &*error {
+            InventoryError::UnknownItem => Self::UnknownItem { item },
+            InventoryError::Damaged { what } => Self::Damaged { item, what: what.clone() },
+            InventoryError::RolledBack { what } => {
+                Self::StoreRolledBack { item, what: what.clone() }
+            }
+            InventoryError::StaleToken { .. } => Self::StaleToken,
+            InventoryError::ForeignFence { fence, token } => {
+                Self::ForeignFence { item, ours: token.cluster(), theirs: fence.cluster }
+            }
+            error_of if error_of.is_wrong_server() => {
+                Self::StoreMisconfigured { source: error.into() }
+            }
+            InventoryError::Refused { .. } => Self::StoreRefused { source: error.into() },
+            _ => Self::StoreUnavailable { source: error.into() },
         }
-        InventoryError::StaleToken { .. } => SaleError::StaleToken,
-        InventoryError::ForeignFence { fence, token } => {
-            SaleError::ForeignFence { item, ours: token.cluster(), theirs: fence.cluster }
-        }
-        error_of if error_of.is_wrong_server() => {
-            SaleError::StoreMisconfigured { source: error.into() }
-        }
-        InventoryError::Refused { .. } => SaleError::StoreRefused { source: error.into() },
-        _ => SaleError::StoreUnavailable { source: error.into() },
     }
 }

@@ -1,109 +1,68 @@
-//! What is held while the stock is touched.
-
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+//! The seam: what guards a sale.
 
 use fenced_lock::SessionKeeper;
+use futures_util::future::BoxFuture;
 
-use super::LockMode;
-use super::combiner::Combiner;
-use super::peers::Peer;
-use crate::inventory::Item;
+use super::{QueuedClaim, SaleError};
+use crate::inventory::{Item, Order, Outcome, Stock};
 
-/// What guards a sale.
-pub(super) enum SaleGuard {
-    /// The lock that all instances share.
-    Distributed {
-        sessions: SessionKeeper,
-        lock_name: String,
-        /// There unless each order takes the lock for itself.
-        combiner: Option<Arc<Combiner>>,
-    },
-    /// A mutex of this process for each item.
-    Local(LocalLocks),
-    /// Another way, to compare with.
-    Peer(Peer),
-    /// Nothing.
-    Nothing,
-}
+/// What guards a sale. The service has one implementation, [`EtcdLock`](super::EtcdLock).
+pub trait SaleGuard: Send + Sync + 'static {
+    /// What the page, the log and the metrics say of it.
+    fn status(&self) -> GuardStatus;
 
-/// The local mutexes. There is one for each item that was ever ordered: this mode is for showing
-/// what goes wrong.
-#[derive(Default)]
-pub(super) struct LocalLocks(StdMutex<HashMap<Item, Arc<tokio::sync::Mutex<()>>>>);
+    /// Takes the order's units.
+    fn reduce(&self, order: Order) -> BoxFuture<'_, Result<Outcome, SaleError>>;
 
-impl LocalLocks {
-    pub(super) fn of(&self, item: &Item) -> Arc<tokio::sync::Mutex<()>> {
-        let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(locks.entry(item.clone()).or_default())
+    /// Starts a sale of `item` afresh.
+    fn start<'a>(&'a self, item: &'a Item, units: u64) -> BoxFuture<'a, Result<Stock, SaleError>>;
+
+    /// The claims on the lock of `item`, the holder first.
+    fn queue<'a>(&'a self, item: &'a Item) -> BoxFuture<'a, Result<Vec<QueuedClaim>, SaleError>>;
+
+    /// The name of the lock of `item`, if there is a distributed lock.
+    fn lock_name(&self, item: &Item) -> Option<String>;
+
+    /// Whether the lock of some item that was ordered here could be had. Writes nothing.
+    fn check(&self) -> BoxFuture<'_, Result<(), SaleError>> {
+        Box::pin(async { self.queue(&Item::DEFAULT).await.map(drop) })
+    }
+
+    /// The sessions of the lock, if it has any.
+    fn sessions(&self) -> Option<&SessionKeeper> {
+        None
+    }
+
+    /// How many orders wait, apart from those that [entered](super::SaleContext::enter) the waiting room.
+    fn waiting(&self) -> usize {
+        0
+    }
+
+    /// Gives up what it holds. The sale has stopped, and its tasks have ended.
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
     }
 }
 
-/// The guard that the sale was made with, and what a demo can choose in its place.
-pub(super) struct Guards {
-    main: SaleGuard,
-    local: SaleGuard,
-    nothing: SaleGuard,
-    chosen: AtomicU8,
+/// What the page, the log and the metrics say of a guard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuardStatus {
+    /// Its name.
+    pub name: &'static str,
+    /// The same in a sentence: "The sale is guarded by ...".
+    pub description: &'static str,
+    /// The names of the defences of the write that are off: some of [`DEFENCES`](Self::DEFENCES).
+    pub without: Vec<&'static str>,
+    /// What can go wrong under it: a kind and a sentence each.
+    pub warnings: Vec<(&'static str, &'static str)>,
 }
 
-/// Values of `chosen`.
-const MAIN: u8 = 0;
-const LOCAL: u8 = 1;
-const NOTHING: u8 = 2;
+impl GuardStatus {
+    /// What keeps a batch right when something breaks.
+    pub const DEFENCES: [&'static str; 3] = ["fence", "order-ids", "atomic-ledger"];
 
-impl Guards {
-    pub(super) fn new(main: SaleGuard) -> Self {
-        let local = SaleGuard::Local(LocalLocks::default());
-        Self { main, local, nothing: SaleGuard::Nothing, chosen: AtomicU8::new(MAIN) }
-    }
-
-    /// The guard of the orders that come now.
-    #[inline]
-    pub(super) fn current(&self) -> &SaleGuard {
-        match self.chosen.load(Ordering::Relaxed) {
-            LOCAL => &self.local,
-            NOTHING => &self.nothing,
-            _ => &self.main,
-        }
-    }
-
-    /// The one that the sale was made with.
-    pub(super) fn main(&self) -> &SaleGuard {
-        &self.main
-    }
-
-    /// The mode of the current one.
-    pub(super) fn mode(&self) -> LockMode {
-        mode_of(self.current())
-    }
-
-    /// What can be chosen.
-    pub(super) fn modes(&self) -> Vec<LockMode> {
-        let main = mode_of(&self.main);
-        let others = [LockMode::Local, LockMode::None].into_iter().filter(|mode| *mode != main);
-        std::iter::once(main).chain(others).collect()
-    }
-
-    /// Chooses one; `false` if the sale was made without it.
-    pub(super) fn choose(&self, mode: LockMode) -> bool {
-        let choice = match mode {
-            mode if mode == mode_of(&self.main) => MAIN,
-            LockMode::Local => LOCAL,
-            LockMode::None => NOTHING,
-            _ => return false,
-        };
-        self.chosen.store(choice, Ordering::Relaxed);
-        true
-    }
-}
-
-fn mode_of(guard: &SaleGuard) -> LockMode {
-    match guard {
-        SaleGuard::Distributed { .. } => LockMode::Etcd,
-        SaleGuard::Local(_) => LockMode::Local,
-        SaleGuard::Peer(peer) => peer.mode(),
-        SaleGuard::Nothing => LockMode::None,
+    /// Whether the store compares tokens.
+    pub fn is_fenced(&self) -> bool {
+        !self.without.contains(&"fence")
     }
 }

@@ -2,24 +2,6 @@
 
 use std::time::Duration;
 
-/// What guards the sale.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum LockMode {
-    /// The distributed lock: one holder among all instances.
-    #[default]
-    Etcd,
-    /// A mutex in the process: one holder in each instance. Oversells as soon as there are two.
-    Local,
-    /// Nothing. Oversells.
-    None,
-    /// To compare with: the lock recipe of Go's etcd client, one claim for each order.
-    EtcdRecipe,
-    /// To compare with: a lease and etcd's own `Lock` call for each order, then GET, SET and INCRBY.
-    EtcdRpc,
-    /// To compare with: no lock, and one atomic script for each order.
-    Unguarded,
-}
-
 /// For how much the distributed lock is taken at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum HoldMode {

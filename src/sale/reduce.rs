@@ -6,21 +6,19 @@ use std::time::Duration;
 use fenced_lock::{LockError, SessionKeeper};
 use tokio::time::{Instant, sleep};
 
-use super::error::from_store;
-use super::metrics::Metrics;
 use super::tenure::{self, Tenure, unavailable};
-use super::{Inner, SaleError};
+use super::{SaleContext, SaleError};
 use crate::fault::{self, Point};
-use crate::inventory::{Inventory, InventoryError, Order, Outcome};
+use crate::inventory::{InventoryError, Order, Outcome};
 
 /// Takes the lock for one order, reduces the stock, and releases the lock.
 pub(super) async fn under_own_lock(
-    sale: &Inner,
+    context: &Arc<SaleContext>,
     sessions: &SessionKeeper,
     lock_name: &str,
     order: Order,
 ) -> Result<Outcome, SaleError> {
-    let waited = sale.options.wait_timeout;
+    let waited = context.options.wait_timeout;
     let deadline = Instant::now() + waited;
     let (mut silence, mut latest_loss) = (None, None);
     let mut pause = Duration::from_millis(10);
@@ -34,12 +32,10 @@ pub(super) async fn under_own_lock(
             }
         };
         // in a task of its own: from here on the order stands, also if its buyer goes away
-        let attempt = sale.tasks.spawn(under_lock(
-            sale.inventory.clone(),
-            Arc::clone(&sale.metrics),
+        let attempt = context.tasks.spawn(under_lock(
+            Arc::clone(context),
             asked_at,
             tenure,
-            sale.options.instance.clone(),
             order.clone(),
             // time for the store on top of the time for the lock: a turn that was waited for is not
             // given up because the wait was long
@@ -65,7 +61,7 @@ pub(super) async fn under_own_lock(
 
 /// Once an order was sent and not answered, its outcome is unknown, whatever failed later.
 fn unknown_if_sent(silence: Option<InventoryError>, order: &Order, error: SaleError) -> SaleError {
-    silence.map_or(error, |silence| from_store(silence.into(), order))
+    silence.map_or(error, |silence| SaleError::of_order(silence, order))
 }
 
 /// How one tenure ended for an order.
@@ -79,20 +75,17 @@ enum Attempt {
 
 /// Reduces the stock under the lock, then releases it.
 async fn under_lock(
-    inventory: Inventory,
-    metrics: Arc<Metrics>,
+    context: Arc<SaleContext>,
     asked_at: Instant,
     mut tenure: Tenure,
-    instance: String,
     order: Order,
     deadline: Instant,
 ) -> Attempt {
-    let _tenure = metrics.granted(asked_at);
+    let _tenure = context.metrics.granted(asked_at);
     fault::at(Point::AfterGrant).await;
-    let attempt =
-        reduce_stock(&inventory, &metrics, &mut tenure, &instance, &order, deadline).await;
+    let attempt = reduce_stock(&context, &mut tenure, &order, deadline).await;
     if let Attempt::LockLost { .. } = attempt {
-        metrics.lost();
+        context.metrics.lost();
     }
     fault::at(Point::BeforeRelease).await;
     // the answer stands whenever the release is done: it goes on in the background
@@ -106,13 +99,12 @@ async fn under_lock(
 /// A lost answer is not a failure: the same order is sent again, under the same token, as long as
 /// the lock is held.
 async fn reduce_stock(
-    inventory: &Inventory,
-    metrics: &Metrics,
+    context: &SaleContext,
     tenure: &mut Tenure,
-    instance: &str,
     order: &Order,
     deadline: Instant,
 ) -> Attempt {
+    let SaleContext { inventory, options, metrics, .. } = context;
     let guard = match tenure.mutex.lock_as(&mut tenure.owner).await {
         Ok(guard) => guard,
         Err(LockError::Lost) => {
@@ -125,7 +117,8 @@ async fn reduce_stock(
     loop {
         let batch = std::slice::from_ref(order);
         let sent_at = Instant::now();
-        let reduced = inventory.reduce(&order.item, Some(guard.token()), instance, batch).await;
+        let reduced =
+            inventory.reduce(&order.item, Some(guard.token()), &options.instance, batch).await;
         metrics.batch(1, sent_at, &reduced);
         let error = match reduced.map(|mut outcomes| outcomes.pop()) {
             Ok(Some(outcome)) => return Attempt::Ended(Ok(outcome)),
@@ -144,7 +137,7 @@ async fn reduce_stock(
                 let silence = Some(error).filter(|error| !error.nothing_written());
                 Attempt::LockLost { error: unavailable(LockError::Lost), silence }
             } else {
-                Attempt::Ended(Err(from_store(error.into(), order)))
+                Attempt::Ended(Err(SaleError::of_order(error, order)))
             };
         }
         if !error.nothing_written() {

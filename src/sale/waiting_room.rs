@@ -19,7 +19,7 @@ pub(super) struct WaitingRoom {
 }
 
 /// A place in the waiting room; its drop gives it back.
-pub(super) type WaitingPlace = OwnedSemaphorePermit;
+pub type WaitingPlace = OwnedSemaphorePermit;
 
 impl WaitingRoom {
     pub(super) fn new(places: usize) -> Self {

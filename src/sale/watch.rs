@@ -1,12 +1,10 @@
-//! What a watcher of the sale sees, and what a demo may switch.
+//! What a watcher of the sale sees.
 
 use std::time::Duration;
 
 use fenced_lock::{Session, Sighting};
 
-use super::error::from_read;
-use super::guard::SaleGuard;
-use super::{LockMode, Sale, SaleError};
+use super::{GuardStatus, Sale, SaleError};
 use crate::inventory::{Followed, Glance, InventoryError, Item};
 
 /// How the lock service is.
@@ -22,20 +20,8 @@ pub enum LockHealth {
 
 impl Sale {
     /// What guards the orders that come now.
-    pub fn guard_mode(&self) -> LockMode {
-        self.0.guards.mode()
-    }
-
-    /// What [`choose_guard`](Self::choose_guard) can choose; the first is what the sale was made with.
-    pub fn guard_modes(&self) -> Vec<LockMode> {
-        self.0.guards.modes()
-    }
-
-    /// Guards the orders that come from now on in this way; `false` if the sale was made without it.
-    /// For a demo alone: orders that are under way go on under the guard that they began with, and
-    /// nothing stands between the two.
-    pub fn choose_guard(&self, mode: LockMode) -> bool {
-        self.0.guards.choose(mode)
+    pub fn guard_status(&self) -> GuardStatus {
+        self.guard().status()
     }
 
     /// The state of `item` and what is new in its ledger: see
@@ -61,7 +47,7 @@ impl Sale {
             Ok(_) | Err(InventoryError::Damaged { .. } | InventoryError::RolledBack { .. }) => {
                 Ok(())
             }
-            Err(error) => Err(from_read(error, item)),
+            Err(error) => Err(SaleError::of_read(error, item)),
         }
     }
 
@@ -74,7 +60,7 @@ impl Sale {
 
     /// How the lock service is; `None` for a sale that was made without one.
     pub fn lock_health(&self) -> Option<LockHealth> {
-        let SaleGuard::Distributed { sessions, .. } = self.0.guards.main() else { return None };
+        let sessions = self.guard().sessions()?;
         Some(match sessions.current() {
             Some(session) if session.is_answered() => LockHealth::Answers,
             Some(_) => LockHealth::Silent,
@@ -91,7 +77,6 @@ impl Sale {
     }
 
     pub(super) fn session(&self) -> Option<Session> {
-        let SaleGuard::Distributed { sessions, .. } = self.0.guards.main() else { return None };
-        sessions.current()
+        self.guard().sessions()?.current()
     }
 }

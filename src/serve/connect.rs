@@ -15,7 +15,7 @@ use crate::config::{Config, Servers};
 #[cfg(feature = "chaos")]
 use crate::defence::Defence;
 use crate::inventory::Inventory;
-use crate::sale::{LockMode, Peer, Sale};
+use crate::sale::Sale;
 
 /// How long the start waits for the lock service, to tell at once what waiting does not mend.
 const FIRST_SESSION_TIMEOUT: Duration = Duration::from_secs(2);
@@ -28,38 +28,21 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// What waiting does not mend: an address of the wrong form, a wrong password.
-pub(super) async fn connect(config: &Config, port: u16) -> Result<Sale, ServeError> {
+pub(super) async fn sale(config: &Config, port: u16) -> Result<Sale, ServeError> {
     let options = config.sale_options(port);
+    let inventory = inventory(config).await?;
+    let sessions = lock_sessions(config, &options.instance).await?;
+    Ok(Sale::guarded(inventory, sessions, options))
+}
+
+/// The stock as `config` describes it.
+///
+/// # Errors
+/// What waiting does not mend.
+pub async fn inventory(config: &Config) -> Result<Inventory, ServeError> {
     let inventory = store(&config.servers).await?;
     tokio::spawn(warn_of_weak_settings(inventory.clone()));
-    Ok(match config.lock {
-        LockMode::Etcd => {
-            let sessions = lock_service(config, &options.instance).await?;
-            Sale::guarded(inventory, sessions, options)
-        }
-        LockMode::Local => {
-            tracing::warn!(
-                "the lock ends at this process: with a second instance, units are sold twice"
-            );
-            Sale::guarded_locally(inventory, options)
-        }
-        LockMode::None => {
-            tracing::warn!("nothing guards the stock: units are sold twice");
-            Sale::naive(inventory, options)
-        }
-        LockMode::EtcdRecipe => {
-            let peer =
-                Peer::recipe(config.servers.etcd_options()?, config.lock_ttl).map_err(refused)?;
-            Sale::with_peer(inventory, peer, options)
-        }
-        LockMode::EtcdRpc => {
-            tracing::warn!("the lock has no token and the sale no ledger: a retry buys again");
-            let peer =
-                Peer::rpc(config.servers.etcd_options()?, config.lock_ttl).map_err(refused)?;
-            Sale::with_peer(inventory, peer, options)
-        }
-        LockMode::Unguarded => Sale::with_peer(inventory, Peer::unguarded(), options),
-    })
+    Ok(inventory)
 }
 
 async fn store(servers: &Servers) -> Result<Inventory, ServeError> {
@@ -89,7 +72,11 @@ async fn store(servers: &Servers) -> Result<Inventory, ServeError> {
     Ok(inventory)
 }
 
-async fn lock_service(config: &Config, instance: &str) -> Result<SessionKeeper, ServeError> {
+/// Sessions of the lock as `config` describes them, for the instance of this name.
+///
+/// # Errors
+/// What waiting does not mend.
+pub async fn lock_sessions(config: &Config, instance: &str) -> Result<SessionKeeper, ServeError> {
     let etcd = EtcdBackend::new(config.servers.etcd_options()?).map_err(refused)?;
     let session_options = SessionOptions::new(config.lock_ttl).label(instance);
     let sessions = SessionKeeper::start(Arc::new(etcd), session_options);

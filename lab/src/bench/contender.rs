@@ -1,7 +1,7 @@
 //! Who takes part.
 
+use crate::baselines::LockMode;
 use clap::ValueEnum;
-use flash_sale::sale::LockMode;
 use serde::Serialize;
 
 /// A way to guard the sale.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flash_sale::sale::LockMode;
+use crate::baselines::LockMode;
 use testkit::LOCK_NAME;
 use testkit::{EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, Proxy, RedisOptions, ports};
 use tokio::time::{Instant, sleep};

@@ -12,7 +12,6 @@ use flash_sale::fault;
 use flash_sale::http::Extension as _;
 use flash_sale::http::problem::{Problem, ProblemType};
 use flash_sale::http::{body, reply};
-use flash_sale::sale::LockMode;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -20,7 +19,8 @@ use serde_json::json;
 use super::instances::{Instance, call};
 use super::problem::NO_RUN;
 use super::record::Fault;
-use super::{Controls, MAX_REQUESTS, MAX_STOCK, ask_for, mode, switch_fence};
+use super::{Controls, MAX_REQUESTS, MAX_STOCK, ask_for, mode};
+use crate::baselines::LockMode;
 
 /// How long the answer may take to be on its way before this instance kills itself.
 const LAST_WORDS: Duration = Duration::from_millis(50);
@@ -182,7 +182,7 @@ async fn set_guard(State(controls): App, request: Request) -> Result<Response, P
     let GuardBody { guard } = call.parse("{\"guard\":\"none\"}")?;
     let mode = mode_of(&call.controls, &guard)?;
     if call.only_here {
-        call.controls.sale.choose_guard(mode);
+        call.controls.switch.choose(mode);
     } else {
         call.controls.set_guard(mode).await?;
     }
@@ -193,7 +193,7 @@ async fn set_fence(State(controls): App, request: Request) -> Result<Response, P
     let call = Call::check(controls, request).await?;
     let FenceBody { on } = call.parse("{\"on\":false}")?;
     if call.only_here {
-        switch_fence(on);
+        call.controls.switch.set_fence(on);
     } else {
         call.controls.set_fence(on).await?;
     }
@@ -265,9 +265,9 @@ fn own(controls: &Controls) -> Result<Instance, Problem> {
 
 /// A guard that this demo can have.
 fn mode_of(controls: &Controls, name: &str) -> Result<LockMode, Problem> {
-    let modes = controls.sale.guard_modes();
+    let modes = controls.switch.modes();
     mode(name).filter(|mode| modes.contains(mode)).ok_or_else(|| {
-        let names: Vec<_> = modes.into_iter().map(super::mode_name).collect();
+        let names: Vec<_> = modes.into_iter().map(LockMode::name).collect();
         Problem::new(ProblemType::BadBody, format!("a guard of this demo is {}", names.join(", ")))
     })
 }

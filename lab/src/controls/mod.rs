@@ -20,11 +20,10 @@ use axum::Router;
 use axum::http::request::Parts;
 use axum::http::{Method, Uri};
 use clap::ValueEnum as _;
-use flash_sale::defence::Defence;
 use flash_sale::http::Extension;
 use flash_sale::http::problem::{Problem, ProblemType};
 use flash_sale::inventory::Item;
-use flash_sale::sale::{LockMode, Sale};
+use flash_sale::sale::Sale;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -35,6 +34,7 @@ use self::instances::{Instance, Instances, call};
 use self::problem::{NEEDS_INSTANCES, RUN_IN_PROGRESS};
 use self::record::{Fault, Run, State, Status};
 use self::run::Begun;
+use crate::baselines::{LockMode, Switch};
 
 /// The most requests and units of a run.
 const MAX_REQUESTS: u64 = 500_000;
@@ -46,6 +46,7 @@ const BEYOND: Duration = Duration::from_secs(2);
 /// The controls at one instance.
 pub(crate) struct Controls {
     sale: Sale,
+    switch: Arc<Switch>,
     instances: Instances,
     restarts: bool,
     run: Mutex<Option<Begun>>,
@@ -95,9 +96,15 @@ impl Extension for Controls {
 impl Controls {
     /// Those of the instance that sells on `port`, beside the instances at `addresses`. `restarts`: an
     /// instance that is killed is started again.
-    pub(crate) fn new(sale: Sale, port: u16, addresses: &[Uri], restarts: bool) -> Self {
+    pub(crate) fn new(
+        sale: Sale,
+        switch: Arc<Switch>,
+        port: u16,
+        addresses: &[Uri],
+        restarts: bool,
+    ) -> Self {
         let instances = Instances::new(sale.instance(), port, addresses);
-        Self { sale, instances, restarts, run: Mutex::default() }
+        Self { sale, switch, instances, restarts, run: Mutex::default() }
     }
 
     /// Refuses what another site's page sends; see [`same_site::check`].
@@ -108,9 +115,9 @@ impl Controls {
     fn status(&self) -> Status {
         Status {
             instance: Arc::clone(self.instances.own()),
-            guard: mode_name(self.sale.guard_mode()),
-            guards: self.sale.guard_modes().into_iter().map(mode_name).collect(),
-            fence: Defence::Fence.is_on(),
+            guard: self.switch.mode().name().to_owned(),
+            guards: self.switch.modes().into_iter().map(|mode| mode.name().to_owned()).collect(),
+            fence: self.switch.is_fenced(),
             stale_batches: self.sale.metrics().stale_batches.get(),
             lost_sessions: self.sale.lost_sessions(),
             run: self.current_run(),
@@ -164,16 +171,16 @@ impl Controls {
 
     /// Guards the orders that come from now on in this way, at all instances that are up.
     async fn set_guard(&self, mode: LockMode) -> Result<(), Problem> {
-        if !self.sale.choose_guard(mode) {
+        if !self.switch.choose(mode) {
             let detail = "this demo was started without that guard";
             return Err(Problem::new(ProblemType::BadBody, detail));
         }
-        self.tell_others("/demo/guard?only=here", &json!({"guard": mode_name(mode)})).await
+        self.tell_others("/demo/guard?only=here", &json!({"guard": mode.name()})).await
     }
 
     /// Switches the fence, at all instances that are up.
     async fn set_fence(&self, on: bool) -> Result<(), Problem> {
-        switch_fence(on);
+        self.switch.set_fence(on);
         self.tell_others("/demo/fence?only=here", &json!({"on": on})).await
     }
 
@@ -189,7 +196,7 @@ impl Controls {
 
     /// Begins a run; it goes on by itself.
     async fn begin(self: &Arc<Self>, wanted: handlers::NewRun) -> Result<Run, Problem> {
-        let guard = wanted.guard.unwrap_or_else(|| self.sale.guard_mode());
+        let guard = wanted.guard.unwrap_or_else(|| self.switch.mode());
         self.instances.ask().await;
         let victim = match wanted.fault {
             Some(_) if guard != LockMode::Etcd => {
@@ -213,8 +220,8 @@ impl Controls {
             state: State::Preparing,
             stock: wanted.stock,
             requests: wanted.requests,
-            guard: mode_name(guard),
-            fence: wanted.fence.unwrap_or_else(|| Defence::Fence.is_on()),
+            guard: guard.name().to_owned(),
+            fence: wanted.fence.unwrap_or_else(|| self.switch.is_fenced()),
             fault: wanted.fault,
             victim: victim.as_ref().map(|victim| Arc::clone(&victim.name)),
             answered: 0,
@@ -262,19 +269,6 @@ fn needs_instances() -> Problem {
     let detail =
         "a fault needs a second instance that is up: with one alone there is nobody to take over";
     Problem::new(NEEDS_INSTANCES, detail)
-}
-
-fn switch_fence(on: bool) {
-    if on {
-        Defence::Fence.switch_on();
-    } else {
-        Defence::Fence.switch_off();
-    }
-}
-
-/// The name of a mode as flags and messages have it.
-fn mode_name(mode: LockMode) -> String {
-    mode.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// The mode of this name.

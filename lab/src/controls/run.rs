@@ -17,7 +17,9 @@ use super::record::{Fault, Run, State, Verdict};
 use super::verdict::{count_lost, judge};
 use flash_sale::http::problem::Problem;
 use flash_sale::inventory::{Item, Stock};
-use flash_sale::sale::{LockMode, SaleError};
+use flash_sale::sale::SaleError;
+
+use crate::baselines::LockMode;
 
 /// How long the victim's first order may take to reach the fault before the others are let go.
 const FAULT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -4,8 +4,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::ValueEnum as _;
-use flash_sale::sale::LockMode;
+use crate::baselines::LockMode;
 use hyper::{Method, StatusCode};
 use testkit::server::{START_TIMEOUT, ServerError, until_ready};
 use testkit::{Child, OwnedDir, probe};
@@ -54,7 +53,7 @@ impl Instance {
         port: u16,
         shared: Shared<'_>,
     ) -> Result<Self, DemoError> {
-        let lock = shared.lock.to_possible_value();
+        let lock = shared.lock.name();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let workers = (cores / shared.instances.max(1)).max(1);
         let args = [
@@ -70,7 +69,7 @@ impl Instance {
             "--lock-name",
             shared.lock_name,
             "--lock",
-            lock.as_ref().map_or("etcd", |lock| lock.get_name()),
+            lock,
         ];
         let args = args.iter().chain(shared.flags).map(|arg| (*arg).to_owned());
         let args: Vec<String> = args.chain(shared.servers.iter().cloned()).collect();

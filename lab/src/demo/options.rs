@@ -2,9 +2,9 @@
 
 use std::ops::RangeInclusive;
 
+use crate::baselines::LockMode;
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use flash_sale::sale::LockMode;
 
 use super::error::DemoError;
 

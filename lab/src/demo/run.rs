@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 use std::pin::pin;
 use std::process::ExitCode;
 
-use flash_sale::sale::LockMode;
+use crate::baselines::LockMode;
 use testkit::LOCK_NAME;
 use testkit::etcd::{AuthTokens, EtcdOptions, PrivateEtcd};
 use testkit::redis::{PrivateRedis, RedisOptions};

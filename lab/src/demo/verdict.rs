@@ -1,6 +1,6 @@
 //! What the load test's report means, for a reader who sees it for the first time.
 
-use flash_sale::sale::LockMode;
+use crate::baselines::LockMode;
 
 use super::load::Report;
 use super::options::DemoOptions;

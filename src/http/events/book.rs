@@ -15,12 +15,11 @@ use super::troubles;
 use super::view::{
     ClaimView, FenceView, Here, Lists, LockView, OrderView, Percentiles, StockView, Trouble, View,
 };
-use crate::defence::Defence;
 use crate::http::extension::Extension;
 use crate::http::reply;
 use crate::inventory::{Accepted, Fence, Followed, Item, Stock};
 use crate::sale::metrics::Ending;
-use crate::sale::{LockMode, Sale};
+use crate::sale::{GuardStatus, Sale};
 
 /// How many of the last orders are told.
 const LAST_ORDERS: usize = 50;
@@ -42,7 +41,7 @@ pub(super) struct Book {
     store_trouble: Option<Trouble>,
     lock_trouble: Option<Trouble>,
     holder_trouble: Option<Trouble>,
-    guarded_by: Option<(LockMode, bool)>,
+    guarded_by: Option<GuardStatus>,
     sighting: Option<Sighting>,
     queue: Vec<ClaimView>,
     lanes: Lanes,
@@ -240,18 +239,14 @@ impl Book {
     }
 
     fn tell_guard(&mut self) {
-        let now = (self.sale.guard_mode(), Defence::Fence.is_on());
-        let before = self.guarded_by.replace(now);
-        if before.is_none_or(|before| before == now) {
+        let now = self.sale.guard_status();
+        let changed = self.guarded_by.as_ref().is_some_and(|before| *before != now);
+        let fence = if now.is_fenced() { "on" } else { "off" };
+        let text = format!("The sale is guarded by {} now; the fence is {fence}.", now.description);
+        self.guarded_by = Some(now);
+        if !changed {
             return;
         }
-        let guard = match now.0 {
-            LockMode::None => "nothing",
-            LockMode::Local => "a lock in each instance",
-            _ => "the lock",
-        };
-        let fence = if now.1 { "on" } else { "off" };
-        let text = format!("The sale is guarded by {guard} now; the fence is {fence}.");
         self.diary.note(&self.clock, "guard", text);
     }
 
@@ -309,15 +304,16 @@ impl Book {
         troubles.extend(self.lock_trouble.clone());
         troubles.extend(self.holder_trouble.clone());
         troubles.extend(stock.iter().flat_map(troubles::of_stock));
-        troubles.extend(troubles::of_guard(sale));
+        let guard = sale.guard_status();
+        troubles.extend(troubles::of_guard(&guard));
         let sold = stock.map_or(0, |stock| stock.lucky);
         let initial = stock.map_or(0, |stock| stock.initial);
         View {
             sale: self.number,
             instance: sale.instance(),
             item: reply::item_name(&self.item),
-            guard: mode_name(sale.guard_mode()),
-            fence_on: Defence::Fence.is_on(),
+            guard: guard.name,
+            fence_on: guard.is_fenced(),
             stock: stock.map(stock_view),
             sold,
             oversold: sold.saturating_sub(initial).max(0),
@@ -355,12 +351,6 @@ impl Book {
             queue: self.queue.clone(),
         })
     }
-}
-
-/// The name of a mode as flags and messages have it.
-fn mode_name(mode: LockMode) -> String {
-    use clap::ValueEnum as _;
-    mode.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 fn stock_view(stock: Stock) -> StockView {

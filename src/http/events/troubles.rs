@@ -5,10 +5,9 @@ use tokio::time::Instant;
 
 use super::diary::STUCK;
 use super::view::{ClaimView, Trouble};
-use crate::defence::Defence;
 use crate::http::reply::grouped;
 use crate::inventory::{InventoryError, Stock};
-use crate::sale::{LockHealth, LockMode, Sale};
+use crate::sale::{GuardStatus, LockHealth};
 
 /// What a failed look at the store means; `has_numbers` if an earlier one has told some.
 pub(super) fn of_store(error: Option<&InventoryError>, has_numbers: bool) -> Trouble {
@@ -77,30 +76,9 @@ pub(super) fn of_stock(stock: &Stock) -> Vec<Trouble> {
     troubles
 }
 
-/// What this instance runs without.
-pub(super) fn of_guard(sale: &Sale) -> Vec<Trouble> {
-    let mut troubles = Vec::new();
-    match sale.guard_mode() {
-        LockMode::None => troubles.push(Trouble {
-            kind: "no-lock",
-            text: "Nothing guards the stock: units are sold twice.".to_owned(),
-        }),
-        LockMode::Local => troubles.push(Trouble {
-            kind: "no-lock",
-            text:
-                "Each instance guards the stock against itself alone: two of them sell units twice."
-                    .to_owned(),
-        }),
-        _ => {}
-    }
-    if !Defence::Fence.is_on() {
-        troubles.push(Trouble {
-            kind: "fence-off",
-            text: "The fence is off: a holder that was paused can undo what others have sold."
-                .to_owned(),
-        });
-    }
-    troubles
+/// What can go wrong under this guard.
+pub(super) fn of_guard(guard: &GuardStatus) -> impl Iterator<Item = Trouble> {
+    guard.warnings.iter().map(|(kind, text)| Trouble { kind, text: (*text).to_owned() })
 }
 
 /// Whether the holder seems to be gone.

@@ -12,7 +12,7 @@ pub(super) struct View<'a> {
     pub(super) sale: u64,
     pub(super) instance: &'a str,
     pub(super) item: &'a str,
-    pub(super) guard: String,
+    pub(super) guard: &'static str,
     pub(super) fence_on: bool,
     pub(super) stock: Option<StockView>,
     pub(super) sold: i64,

@@ -26,6 +26,26 @@ async fn it_has_no_flag_of_the_laboratory() {
         assert_eq!(code, Some(2), "{told}");
         assert!(told.contains(&format!("unexpected argument '{flag}'")), "{told}");
     }
+    let (code, told) = serve(&["--lock", "none"]).await;
+    assert!(code == Some(2) && told.contains("unexpected argument '--lock'"), "{told}");
+}
+
+/// What the laboratory plugs in is not in it: neither its flags nor its words.
+#[test]
+fn nothing_of_the_laboratory_is_in_it() {
+    let program = std::fs::read(env!("CARGO_BIN_EXE_flash-sale")).unwrap();
+    let program = String::from_utf8_lossy(&program);
+    assert!(program.contains("FLASH_SALE_LOCK_TTL"), "the search finds what is there");
+    for text in [
+        "FLASH_SALE_WITHOUT",
+        "FLASH_SALE_FAULT_AT",
+        "FLASH_SALE_STARVE_FILE",
+        "FLASH_SALE_DEMO",
+        "Nothing guards the stock",
+        "The fence is off",
+    ] {
+        assert!(!program.contains(text), "{text}");
+    }
 }
 
 #[tokio::test]

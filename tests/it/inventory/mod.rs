@@ -4,7 +4,6 @@ mod damage;
 mod durability;
 mod faults;
 mod fence;
-mod naive;
 mod reads;
 mod replicas;
 mod roll_back;

@@ -1,7 +1,6 @@
 //! Where lock meets stock: the sale over a real etcd and a real Redis.
 
 mod combining;
-mod peers;
 
 use std::time::Duration;
 

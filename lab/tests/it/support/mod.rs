@@ -1,9 +1,10 @@
-//! Sessions of the lock in an etcd of the tests.
+//! What several areas need: sessions of the lock, orders, and the stock in servers of the tests.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{EtcdBackend, EtcdOptions, Session, SessionOptions};
+use flash_sale::inventory::{Inventory, InventoryOptions, Item, Order, OrderId, Quantity, User};
 
 /// One session at `endpoint` under this label.
 pub(crate) async fn session(endpoint: &str, label: &str) -> Session {
@@ -16,4 +17,18 @@ fn backend(endpoint: &str) -> Arc<EtcdBackend> {
 
 fn session_options(label: &str) -> SessionOptions {
     SessionOptions::new(Duration::from_secs(5)).label(label)
+}
+
+pub(crate) async fn connect(url: &str) -> Inventory {
+    Inventory::connect(url, InventoryOptions::default()).await.unwrap()
+}
+
+/// An order of the default item for nobody in particular.
+pub(crate) fn order(id: &str, units: u32) -> Order {
+    Order {
+        id: OrderId::new(id).unwrap(),
+        item: Item::DEFAULT,
+        quantity: Quantity::new(units).unwrap(),
+        user: User::default(),
+    }
 }

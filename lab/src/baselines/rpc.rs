@@ -18,12 +18,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Client, LockOptions};
-use fenced_lock::EtcdOptions;
+use fenced_lock::{EtcdOptions, Token};
 
 use super::connection::{Connection, unavailable};
 use super::lease::KeptLease;
-use super::limit::Limit;
-use crate::sale::SaleError;
+use super::per_order::{Limit, OrderLock};
+use flash_sale::sale::SaleError;
 
 /// The classic flow, for one process.
 pub(super) struct Rpc {
@@ -45,12 +45,12 @@ impl Rpc {
         let control = Arc::new(Connection::new(etcd.clone()));
         Self { waiting: Connection::new(etcd), control, ttl }
     }
+}
 
-    pub(super) fn connection(&self) -> &Connection {
-        &self.control
-    }
+impl OrderLock for Rpc {
+    type Hold = Hold;
 
-    pub(super) async fn take(&self, name: &str, limit: &Limit) -> Result<Hold, SaleError> {
+    async fn take(&self, name: &str, limit: &Limit) -> Result<Hold, SaleError> {
         let lease = KeptLease::grant(&self.control, self.ttl).await?;
         let options = LockOptions::new().with_lease(lease.id());
         let lock = async {
@@ -67,7 +67,7 @@ impl Rpc {
         }
     }
 
-    pub(super) async fn release(&self, hold: Hold) {
+    async fn release(&self, hold: Hold) {
         let Hold { lease, key } = hold;
         let unlock = |mut client: Client| async move { client.unlock(key).await };
         if let Err(error) = self.control.ask(unlock).await {
@@ -75,4 +75,15 @@ impl Rpc {
         }
         lease.end().await;
     }
+
+    fn token(_: &Hold) -> Option<Token> {
+        None
+    }
+
+    fn connection(&self) -> &Connection {
+        &self.control
+    }
+
+    /// Each order has ended its own lease.
+    async fn close(&self) {}
 }

@@ -1,33 +1,37 @@
 //! Goal: the ways to compare with are right as far as they can be, and leave nothing behind.
 
+mod naive;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Client, GetOptions, LeaseStatus};
 use fenced_lock::{EtcdOptions, Token};
 use flash_sale::inventory::{Item, Outcome};
-use flash_sale::sale::{HoldMode, Peer, Sale, SaleError, SaleOptions};
+use flash_sale::sale::{HoldMode, Sale, SaleContext, SaleError, SaleGuard, SaleOptions};
+use lab::baselines;
 use testkit::shared::{Raw, fresh_database};
 use testkit::wait::{eventually, within};
 use testkit::{EtcdOptions as ServerOptions, PrivateEtcd};
 use tokio::task::JoinSet;
 
-use crate::support::store::{connect, order};
+use crate::support::{connect, order};
 
 const LOCK: &str = "lock";
 const TTL: Duration = Duration::from_secs(10);
 
-type MakePeer = fn(&str) -> Peer;
+type MakeGuard = fn(&Arc<SaleContext>, &str) -> Arc<dyn SaleGuard>;
 
-fn recipe(etcd: &str) -> Peer {
-    Peer::recipe(EtcdOptions::new([etcd]), TTL).unwrap()
+fn recipe(context: &Arc<SaleContext>, etcd: &str) -> Arc<dyn SaleGuard> {
+    Arc::new(baselines::recipe(context, EtcdOptions::new([etcd]), TTL).unwrap())
 }
 
-fn rpc(etcd: &str) -> Peer {
-    Peer::rpc(EtcdOptions::new([etcd]), TTL).unwrap()
+fn rpc(context: &Arc<SaleContext>, etcd: &str) -> Arc<dyn SaleGuard> {
+    Arc::new(baselines::rpc(context, EtcdOptions::new([etcd]), TTL).unwrap())
 }
 
-fn unguarded(_: &str) -> Peer {
-    Peer::unguarded()
+fn unguarded(context: &Arc<SaleContext>, _: &str) -> Arc<dyn SaleGuard> {
+    Arc::new(baselines::unguarded(context))
 }
 
 /// An etcd and a Redis of the test's own.
@@ -42,7 +46,7 @@ impl Lab {
         Self { etcd, redis: fresh_database().await }
     }
 
-    async fn sale(&self, peer: MakePeer, instance: &str, wait_timeout: Duration) -> Sale {
+    async fn sale(&self, guard: MakeGuard, instance: &str, wait_timeout: Duration) -> Sale {
         let options = SaleOptions {
             lock_name: LOCK.into(),
             instance: instance.into(),
@@ -52,7 +56,9 @@ impl Lab {
             tenure: Duration::from_millis(100),
             wait_timeout,
         };
-        Sale::with_peer(connect(&self.redis).await, peer(&self.etcd.endpoint()), options)
+        let context = SaleContext::new(connect(&self.redis).await, options);
+        let guard = guard(&context, &self.etcd.endpoint());
+        Sale::new(context, guard)
     }
 
     async fn client(&self) -> Client {
@@ -87,9 +93,9 @@ impl Lab {
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Two instances, 60 orders at once for 40 units; returns the orders in the ledger and their tokens.
-async fn sells_out(peer: MakePeer) -> Vec<Option<i64>> {
+async fn sells_out(guard: MakeGuard) -> Vec<Option<i64>> {
     let lab = Lab::new().await;
-    let sales = [lab.sale(peer, "a", PATIENCE).await, lab.sale(peer, "b", PATIENCE).await];
+    let sales = [lab.sale(guard, "a", PATIENCE).await, lab.sale(guard, "b", PATIENCE).await];
     sales[0].start(&Item::DEFAULT, 40).await.unwrap();
     let mut buyers = JoinSet::new();
     for number in 0..60 {
@@ -135,9 +141,9 @@ async fn unguarded_sells_exactly_the_stock() {
 }
 
 /// An order gives up at its time, takes nothing and leaves nothing; the next one is served.
-async fn gives_up(peer: MakePeer) {
+async fn gives_up(guard: MakeGuard) {
     let lab = Lab::new().await;
-    let sale = lab.sale(peer, "a", Duration::from_secs(1)).await;
+    let sale = lab.sale(guard, "a", Duration::from_secs(1)).await;
     sale.start(&Item::DEFAULT, 5).await.unwrap();
     lab.hold().await;
     let refused = within("it gives up", sale.reduce(order("late", 1))).await;
@@ -163,9 +169,9 @@ async fn rpc_gives_up_in_time() {
 }
 
 /// A waiter that goes away takes its claim with it, and `close` answers one that stays.
-async fn waiters_leave(peer: MakePeer) {
+async fn waiters_leave(guard: MakeGuard) {
     let lab = Lab::new().await;
-    let sale = lab.sale(peer, "a", PATIENCE).await;
+    let sale = lab.sale(guard, "a", PATIENCE).await;
     sale.start(&Item::DEFAULT, 5).await.unwrap();
     lab.hold().await;
     let waits = |claims| {

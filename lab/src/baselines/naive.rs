@@ -7,8 +7,15 @@
 //! This module exists to show that. It knows no fence, no order ids and no ledger, so a retry buys
 //! again. Do not build on it.
 
-use super::connection::Effect;
-use super::{Accepted, Inventory, InventoryError, Keys, Order, Outcome};
+use fenced_lock::Token;
+use flash_sale::inventory::{Accepted, Inventory, InventoryError, Keys, Order, Outcome};
+use flash_sale::sale::{SaleContext, SaleError};
+
+/// [`reduce`] for a guard.
+pub(super) async fn sell(context: &SaleContext, order: &Order) -> Result<Outcome, SaleError> {
+    let reduced = reduce(&context.inventory, order, &context.options.instance).await;
+    reduced.map_err(|error| SaleError::of_order(error, order))
+}
 
 /// Looks, decides, writes: [`look`], then [`take`].
 ///
@@ -50,18 +57,34 @@ pub async fn take(
         return Ok(Outcome::SoldOut { remaining: seen });
     };
     let keys = Keys::of(&order.item);
-    let connection = &inventory.connection;
     let mut set = redis::cmd("SET");
-    connection.query::<()>(set.arg(&keys.stock).arg(remaining), Effect::Write).await?;
+    inventory.command::<()>(set.arg(&keys.stock).arg(remaining)).await?;
     let mut add = redis::cmd("INCRBY");
-    add.arg(&keys.lucky).arg(order.quantity.get());
-    // An error here leaves the stock written: nobody can say that nothing was.
-    match connection.try_query::<i64>(&add).await {
-        Ok(Ok(_)) => {}
-        Ok(Err(source)) | Err(InventoryError::Unreachable { source }) => {
-            return Err(InventoryError::Unanswered { source });
+    // an error here leaves the stock written: nobody can say that nothing was
+    let added = inventory.command::<i64>(add.arg(&keys.lucky).arg(order.quantity.get())).await;
+    added.map_err(|error| match error {
+        InventoryError::Refused { source } | InventoryError::Unreachable { source } => {
+            InventoryError::Unanswered { source }
         }
-        Err(error) => return Err(error),
+        error => error,
+    })?;
+    Ok(Outcome::Reserved(without_place(order, remaining, instance, None)))
+}
+
+/// An order that was accepted in single steps, and has no place in a ledger yet.
+pub(crate) fn without_place(
+    order: &Order,
+    remaining: u64,
+    instance: &str,
+    token: Option<Token>,
+) -> Accepted {
+    Accepted {
+        position: 0,
+        order: order.id.clone(),
+        quantity: order.quantity,
+        user: order.user.clone(),
+        remaining,
+        instance: instance.to_owned(),
+        token,
     }
-    Ok(Outcome::Reserved(Accepted::without_place(order, remaining, instance, None)))
 }

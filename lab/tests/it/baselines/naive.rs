@@ -1,8 +1,17 @@
 //! The naive way does go wrong, and in the way that is claimed.
 
-use flash_sale::inventory::{Item, Outcome, naive};
+use flash_sale::inventory::{Accepted, Item, Outcome};
+use lab::baselines::naive;
+use testkit::shared::fresh_database;
 
-use super::{accepted, connect, fresh_database, order};
+use crate::support::{connect, order};
+
+fn accepted(outcome: &Outcome) -> &Accepted {
+    match outcome {
+        Outcome::Reserved(accepted) => accepted,
+        other => panic!("reserved was expected, not {other:?}"),
+    }
+}
 
 /// Both look before either writes: one unit is sold twice, and the counters no longer add up.
 #[tokio::test]

@@ -2,17 +2,15 @@
 //! written at one moment, so that no reader sees the half of it: what is missing here is the fence alone.
 //!
 //! It is right as long as no holder is paused for longer than its lease. One that was goes on with what
-//! it saw before, and undoes what the next one sold. [`Defence::Fence`] switches it on, to show that.
-
-use std::borrow::Borrow;
+//! it saw before, and undoes what the next one sold. [`WriteDefence::Fence`](super::WriteDefence) switches it on, to show that.
 
 use fenced_lock::Token;
+use flash_sale::fault::{self, Point};
+use flash_sale::inventory::{
+    Accepted, Inventory, InventoryError, Item, Keys, Order, OrderId, Outcome,
+};
 
-use super::connection::Effect;
-use super::record::{parse_record, token_text};
-use super::{Accepted, Inventory, InventoryError, Item, Keys, Order, OrderId, Outcome};
-use crate::defence::Defence;
-use crate::fault::{self, Point};
+use crate::baselines::naive::without_place;
 
 /// Writes what was decided before, whatever was sold meanwhile; returns the length of the ledger.
 ///
@@ -36,11 +34,16 @@ pub(super) async fn reduce(
     item: &Item,
     token: Token,
     instance: &str,
-    orders: &[impl Borrow<Order>],
+    orders: &[&Order],
+    has_ids: bool,
 ) -> Result<Vec<Outcome>, InventoryError> {
     let keys = Keys::of(item);
     let seen = inventory.available(item).await?;
-    let known = known(inventory, &keys, orders).await?;
+    let known = if has_ids {
+        known(inventory, &keys, orders).await?
+    } else {
+        orders.iter().map(|_| None).collect()
+    };
     fault::at(Point::BeforeWrite).await;
 
     let mut stock = u64::try_from(seen).unwrap_or(0);
@@ -48,9 +51,9 @@ pub(super) async fn reduce(
     let mut outcomes: Vec<Outcome> = Vec::with_capacity(orders.len());
     // an order that comes twice in one batch: its place, and that of the first
     let mut repeated = Vec::new();
-    for (order, known) in orders.iter().map(Borrow::borrow).zip(known) {
+    for (order, known) in orders.iter().zip(known) {
         let units = u64::from(order.quantity.get());
-        if Defence::OrderIds.is_on()
+        if has_ids
             && let Some(first) = outcomes.iter().position(|outcome| is_new(outcome, &order.id))
         {
             repeated.push((outcomes.len(), first));
@@ -65,7 +68,7 @@ pub(super) async fn reduce(
             None => {
                 stock -= units;
                 sold += units;
-                Outcome::Reserved(Accepted::without_place(order, stock, instance, Some(token)))
+                Outcome::Reserved(without_place(order, stock, instance, Some(token)))
             }
         });
     }
@@ -74,7 +77,7 @@ pub(super) async fn reduce(
     }
     fault::at(Point::AfterAnswer).await;
     for (place, first) in repeated {
-        let (order, first) = (orders[place].borrow(), outcomes[first].clone());
+        let (order, first) = (orders[place], outcomes[first].clone());
         if matches!(&first, Outcome::Reserved(accepted) if accepted.is_repeated_by(order)) {
             outcomes[place] = first;
         }
@@ -91,24 +94,26 @@ fn is_new(outcome: &Outcome, id: &OrderId) -> bool {
 async fn known(
     inventory: &Inventory,
     keys: &Keys,
-    orders: &[impl Borrow<Order>],
+    orders: &[&Order],
 ) -> Result<Vec<Option<Accepted>>, InventoryError> {
-    if !Defence::OrderIds.is_on() {
-        return Ok(orders.iter().map(|_| None).collect());
-    }
-    let ids: Vec<&OrderId> = orders.iter().map(|order| &order.borrow().id).collect();
+    let ids: Vec<&OrderId> = orders.iter().map(|order| &order.id).collect();
     let mut get = redis::cmd("HMGET");
     get.arg(&keys.orders);
     for id in &ids {
         get.arg(id.as_str());
     }
-    let records: Vec<Option<String>> = inventory.connection.query(&get, Effect::Read).await?;
+    let records = inventory.command(&get).await.map_err(|error| match error {
+        // a read writes nothing
+        InventoryError::Unanswered { source } => InventoryError::Unreachable { source },
+        error => error,
+    });
+    let records: Vec<Option<String>> = records?;
     let parse = |(id, record): (&&OrderId, Option<String>)| {
         let Some(record) = record else { return Ok(None) };
         let damaged = || InventoryError::Damaged {
             what: format!("{} has no order under {}", keys.orders, id.as_str()),
         };
-        parse_record(id.as_str(), &record).map(Some).ok_or_else(damaged)
+        Accepted::from_record(id.as_str(), &record).map(Some).ok_or_else(damaged)
     };
     ids.iter().zip(records).map(parse).collect()
 }
@@ -131,14 +136,13 @@ async fn write(
     let mut write = redis::cmd("EVAL");
     write.arg(WRITE).arg(4).arg(&[&keys.stock, &keys.lucky, &keys.orders, &keys.ledger]);
     write.arg(stock).arg(sold);
-    for Accepted { order, quantity, remaining, token, instance, user, .. } in
-        new.iter().map(|a| &**a)
-    {
-        let (token, quantity, user) = (token_text(*token)?, quantity.get(), user.as_str());
-        let record = format!("{quantity}\t{remaining}\t{token}\t{instance}\t{user}");
-        write.arg(order.as_str()).arg(record);
+    for accepted in &new {
+        let record = accepted.record();
+        // the script puts the position in front
+        let record = record.split_once('\t').map_or("", |(_, record)| record);
+        write.arg(accepted.order.as_str()).arg(record);
     }
-    let length: u64 = inventory.connection.query(&write, Effect::Write).await?;
+    let length: u64 = inventory.command(&write).await?;
     let first = length.saturating_sub(u64::try_from(new.len()).unwrap_or(0));
     for (position, accepted) in (first + 1..).zip(&mut new) {
         accepted.position = position;

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::connection::{Connection, unavailable};
-use crate::sale::SaleError;
+use flash_sale::sale::SaleError;
 
 /// A lease with a task that renews it every third of its TTL, as Go's client does, until it is ended
 /// or dropped, and then revokes it.

@@ -28,9 +28,9 @@ use tokio::time::sleep;
 
 use super::connection::{Connection, prefix, token, unavailable};
 use super::lease::KeptLease;
-use super::limit::Limit;
+use super::per_order::{Limit, OrderLock};
 use super::watchers::Watchers;
-use crate::sale::SaleError;
+use flash_sale::sale::SaleError;
 
 /// How long to wait before the queue is read again after a watcher has failed.
 const WATCH_PAUSE: Duration = Duration::from_millis(50);
@@ -52,9 +52,43 @@ pub(super) struct Hold {
     token: Token,
 }
 
-impl Hold {
-    pub(super) fn token(&self) -> Token {
-        self.token
+impl OrderLock for Recipe {
+    type Hold = Hold;
+
+    async fn take(&self, name: &str, limit: &Limit) -> Result<Hold, SaleError> {
+        let session = limit.wait(self.session()).await?;
+        let prefix = prefix(name);
+        let (hold, is_first) = self.enter(session, &prefix).await?;
+        if !is_first && let Err(error) = limit.wait(self.turn(&hold, &prefix)).await {
+            self.release(hold).await;
+            return Err(error);
+        }
+        Ok(hold)
+    }
+
+    /// Deletes the claim. If that fails, the session is given up, so that the claim goes with its lease
+    /// and does not stand in everybody's way.
+    async fn release(&self, hold: Hold) {
+        let Hold { session, key, .. } = hold;
+        let delete = |mut client: Client| async move { client.delete(key, None).await };
+        if let Err(error) = self.connection.ask(delete).await {
+            tracing::warn!(?error, "a claim was not deleted: the session is given up");
+            session.give_up();
+        }
+    }
+
+    fn token(hold: &Hold) -> Option<Token> {
+        Some(hold.token)
+    }
+
+    fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    async fn close(&self) {
+        if let Some(session) = self.session.lock().await.take() {
+            session.end().await;
+        }
     }
 }
 
@@ -64,38 +98,6 @@ impl Recipe {
         let watchers = Watchers::start(Arc::clone(&connection));
         let next_number = AtomicU64::new(1);
         Self { connection, watchers, ttl, session: Mutex::new(None), next_number }
-    }
-
-    pub(super) fn connection(&self) -> &Connection {
-        &self.connection
-    }
-
-    pub(super) async fn take(&self, name: &str, limit: &Limit) -> Result<Hold, SaleError> {
-        let session = limit.wait(self.session()).await?;
-        let prefix = prefix(name);
-        let (hold, is_first) = self.enter(session, &prefix).await?;
-        if !is_first && let Err(error) = limit.wait(self.turn(&hold, &prefix)).await {
-            self.release(&hold).await;
-            return Err(error);
-        }
-        Ok(hold)
-    }
-
-    /// Deletes the claim. If that fails, the session is given up, so that the claim goes with its lease
-    /// and does not stand in everybody's way.
-    pub(super) async fn release(&self, hold: &Hold) {
-        let key = hold.key.clone();
-        let delete = |mut client: Client| async move { client.delete(key, None).await };
-        if let Err(error) = self.connection.ask(delete).await {
-            tracing::warn!(?error, "a claim was not deleted: the session is given up");
-            hold.session.give_up();
-        }
-    }
-
-    pub(super) async fn close(&self) {
-        if let Some(session) = self.session.lock().await.take() {
-            session.end().await;
-        }
     }
 
     async fn session(&self) -> Result<Arc<KeptLease>, SaleError> {

@@ -7,7 +7,7 @@ use fenced_lock::{ClusterId, EtcdOptions, Token};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
-use crate::sale::{QueuedClaim, SaleError};
+use flash_sale::sale::{QueuedClaim, SaleError};
 
 /// One client of the whole cluster: one connection to each member.
 pub(super) struct Connection {

@@ -1,0 +1,166 @@
+//! Other ways to guard the same sale, to compare with.
+//!
+//! | `--lock` | what guards the stock | what one order costs |
+//! |---|---|---|
+//! | `etcd` | the service's own lock | its part of a batch |
+//! | `local` | a mutex in each process: oversells with two instances | GET, SET and INCRBY in Redis |
+//! | `none` | nothing: oversells | GET, SET and INCRBY in Redis |
+//! | `etcd-recipe` | the recipe of Go's etcd client | one claim in etcd: two commits, and for a waiter a read and a watcher as well |
+//! | `etcd-rpc` | etcd's own `Lock` call | one lease in etcd: four commits; GET, SET and INCRBY in Redis |
+//! | `unguarded` | no lock: the script is atomic | one script in Redis |
+//!
+//! The two etcd baselines are written as their own authors would tune them. All share with the service
+//! what is not the lock: the plain read before the wait, the waiting room, the time that an order may
+//! wait, the store's connection, and, where the order ids and the ledger are kept, the script. An order
+//! is answered before its lock is released, as in the service.
+
+mod connection;
+mod in_process;
+mod lease;
+pub mod naive;
+mod per_order;
+mod recipe;
+mod rpc;
+mod switch;
+mod watchers;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fenced_lock::{BackendError, EtcdBackend, EtcdOptions};
+use flash_sale::config::Config;
+use flash_sale::inventory::BatchWriter;
+use flash_sale::sale::{EtcdLock, GuardStatus, Sale, SaleContext, SaleGuard};
+use flash_sale::serve::{self, ServeError};
+
+use self::in_process::InProcess;
+use self::per_order::PerOrder;
+use self::recipe::Recipe;
+use self::rpc::Rpc;
+pub use self::switch::Switch;
+use crate::writer::Writer;
+
+/// What guards the sale.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LockMode {
+    /// The distributed lock: one holder among all instances.
+    #[default]
+    Etcd,
+    /// A mutex in the process: one holder in each instance. Oversells as soon as there are two.
+    Local,
+    /// Nothing. Oversells.
+    None,
+    /// To compare with: the lock recipe of Go's etcd client, one claim for each order.
+    EtcdRecipe,
+    /// To compare with: a lease and etcd's own `Lock` call for each order, then GET, SET and INCRBY.
+    EtcdRpc,
+    /// To compare with: no lock, and one atomic script for each order.
+    Unguarded,
+}
+
+impl LockMode {
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Etcd => "etcd",
+            Self::Local => "local",
+            Self::None => "none",
+            Self::EtcdRecipe => "etcd-recipe",
+            Self::EtcdRpc => "etcd-rpc",
+            Self::Unguarded => "unguarded",
+        }
+    }
+
+    /// What the page says of a sale under this guard.
+    fn status(self) -> GuardStatus {
+        let (description, warning) = match self {
+            Self::None => ("nothing", Some("Nothing guards the stock: units are sold twice.")),
+            Self::Local => (
+                "a lock in each instance",
+                Some(
+                    "Each instance guards the stock against itself alone: two of them sell units twice.",
+                ),
+            ),
+            _ => ("the lock", None),
+        };
+        let warnings = warning.map(|text| ("no-lock", text)).into_iter().collect();
+        GuardStatus { name: self.name(), description, without: Vec::new(), warnings }
+    }
+}
+
+/// The lock recipe of Go's etcd client, `concurrency.Mutex`: one session, one claim for each order, and
+/// each waiter watches its predecessor.
+///
+/// # Errors
+/// An endpoint is no URL.
+///
+/// # Panics
+/// Outside a Tokio runtime.
+pub fn recipe(
+    context: &Arc<SaleContext>,
+    etcd: EtcdOptions,
+    ttl: Duration,
+) -> Result<impl SaleGuard + use<>, BackendError> {
+    EtcdBackend::new(etcd.clone())?;
+    Ok(PerOrder::new(context, LockMode::EtcdRecipe, Recipe::new(etcd, ttl)))
+}
+
+/// The flow of many an article: for each order a lease of its own, the server's `Lock` call, GET, SET and
+/// INCRBY, `Unlock`, and the lease is revoked. It has no token, no order ids and no ledger, so a retry buys
+/// again and a holder that was paused can oversell.
+///
+/// # Errors
+/// An endpoint is no URL.
+pub fn rpc(
+    context: &Arc<SaleContext>,
+    etcd: EtcdOptions,
+    ttl: Duration,
+) -> Result<impl SaleGuard + use<>, BackendError> {
+    EtcdBackend::new(etcd.clone())?;
+    Ok(PerOrder::new(context, LockMode::EtcdRpc, Rpc::new(etcd, ttl)))
+}
+
+/// No lock, and the same script with one order a call. It does not oversell: the script is one atomic
+/// step. It is what the lock is measured against.
+pub fn unguarded(context: &Arc<SaleContext>) -> impl SaleGuard + use<> {
+    InProcess::new(context, LockMode::Unguarded)
+}
+
+/// The sale as `config` describes it under this guard, for an instance that listens on `port`, and the
+/// switch between its guards.
+///
+/// # Errors
+/// What waiting does not mend: an address of the wrong form, a wrong password.
+pub async fn sale(
+    config: &Config,
+    lock: LockMode,
+    writer: &Arc<Writer>,
+    port: u16,
+) -> Result<(Sale, Arc<Switch>), ServeError> {
+    let inventory = serve::inventory(config).await?;
+    let inventory = inventory.with_writer(Arc::clone(writer) as Arc<dyn BatchWriter>);
+    let context = SaleContext::new(inventory, config.sale_options(port));
+    let etcd = || config.servers.etcd_options();
+    let refused = |error: BackendError| ServeError::Connect { source: error.into() };
+    let main: Box<dyn SaleGuard> = match lock {
+        LockMode::Etcd => {
+            let sessions = serve::lock_sessions(config, &context.options.instance).await?;
+            Box::new(EtcdLock::new(&context, sessions))
+        }
+        LockMode::EtcdRecipe => {
+            Box::new(recipe(&context, etcd()?, config.lock_ttl).map_err(refused)?)
+        }
+        LockMode::EtcdRpc => {
+            tracing::warn!("the lock has no token and the sale no ledger: a retry buys again");
+            Box::new(rpc(&context, etcd()?, config.lock_ttl).map_err(refused)?)
+        }
+        LockMode::Local | LockMode::None | LockMode::Unguarded => {
+            for (_, warning) in lock.status().warnings {
+                tracing::warn!("{warning}");
+            }
+            Box::new(InProcess::new(&context, lock))
+        }
+    };
+    let switch = Arc::new(Switch::new(&context, Arc::clone(writer), lock, main));
+    Ok((Sale::new(context, Arc::clone(&switch) as Arc<dyn SaleGuard>), switch))
+}

@@ -1,0 +1,98 @@
+//! The write of a store that keeps no order ids, or that writes stock and ledger by two commands.
+
+use fenced_lock::{ClusterId, Token};
+use flash_sale::fault::{self, Point};
+use flash_sale::inventory::{
+    Accepted, Fence, Inventory, InventoryError, Item, Keys, Order, Outcome,
+};
+use redis::{ErrorKind, RedisError, Value, from_redis_value};
+
+use super::token_text;
+
+/// The first command, or the only one.
+const TAKE: &str = concat!("#!lua\n", include_str!("weak.lua"));
+
+/// The second command.
+const FINISH: &str = "#!lua
+local LUCKY, ORDERS, LEDGER = unpack(KEYS)
+redis.call('INCRBY', LUCKY, ARGV[1])
+for i = 2, #ARGV, 2 do
+  redis.call('HSET', ORDERS, ARGV[i], ARGV[i + 1])
+  redis.call('RPUSH', LEDGER, ARGV[i])
+end
+return 'ok'";
+
+/// As [`Inventory::reduce`], but with `has_ids` unset a known order is taken again, and with `is_atomic`
+/// unset the ledger is written by a second command.
+pub(super) async fn reduce(
+    inventory: &Inventory,
+    item: &Item,
+    token: Option<Token>,
+    instance: &str,
+    orders: &[&Order],
+    has_ids: bool,
+    is_atomic: bool,
+) -> Result<Vec<Outcome>, InventoryError> {
+    let keys = Keys::of(item);
+    let flag = |on: bool| if on { "1" } else { "" };
+    let mut take = redis::cmd("EVAL");
+    take.arg(TAKE).arg(5);
+    take.arg(&[&keys.stock, &keys.lucky, &keys.orders, &keys.ledger, &keys.fence]);
+    take.arg(token.map(token_text).unwrap_or_default()).arg(flag(has_ids)).arg(flag(is_atomic));
+    take.arg(instance.replace(char::is_control, "?"));
+    for order in orders {
+        take.arg(order.id.as_str()).arg(order.quantity.get()).arg(order.user.as_str());
+    }
+    let answer: Vec<Value> = fault::once_sent(inventory.command(&take)).await?;
+    let mut answer = answer.into_iter();
+    let mut next = || answer.next().unwrap_or(Value::Nil);
+    let status: String = from_redis_value(next()).map_err(|_| not_understood())?;
+    let refused = |fence: Value, is_stale: bool| {
+        let fence = parse_fence(fence).ok_or_else(not_understood)?;
+        let token = token.ok_or_else(not_understood)?;
+        Err(if is_stale {
+            InventoryError::StaleToken { token, fence }
+        } else {
+            InventoryError::ForeignFence { fence, token }
+        })
+    };
+    match status.as_str() {
+        "ok" => {}
+        "stale" => return refused(next(), true),
+        "foreign" => return refused(next(), false),
+        _ => return Err(InventoryError::UnknownItem),
+    }
+    let sold: u64 = from_redis_value(next()).map_err(|_| not_understood())?;
+    let fields: Vec<String> = from_redis_value(next()).map_err(|_| not_understood())?;
+    let answers: Vec<Value> = from_redis_value(next()).map_err(|_| not_understood())?;
+    if sold > 0 && !is_atomic {
+        fault::at(Point::BetweenWrites).await;
+        let mut finish = redis::cmd("EVAL");
+        finish.arg(FINISH).arg(3).arg(&[&keys.lucky, &keys.orders, &keys.ledger]);
+        finish.arg(sold).arg(fields);
+        let _: String = inventory.command(&finish).await?;
+    }
+    orders.iter().zip(answers).map(|(order, answer)| outcome(order, answer)).collect()
+}
+
+fn outcome(order: &Order, answer: Value) -> Result<Outcome, InventoryError> {
+    if let Value::Int(remaining) = answer {
+        return Ok(Outcome::SoldOut { remaining: u64::try_from(remaining).unwrap_or(0) });
+    }
+    let record: String = from_redis_value(answer).map_err(|_| not_understood())?;
+    let first = Accepted::from_record(order.id.as_str(), &record).ok_or_else(not_understood)?;
+    let is_same = first.is_repeated_by(order);
+    Ok(if is_same { Outcome::Reserved(first) } else { Outcome::Conflict })
+}
+
+fn parse_fence(fence: Value) -> Option<Fence> {
+    let fence: String = from_redis_value(fence).ok()?;
+    let (cluster, revision) = fence.split_once(' ')?;
+    let cluster = ClusterId(u64::from_str_radix(cluster, 16).ok()?);
+    Some(Fence { cluster, revision: revision.parse().ok()? })
+}
+
+fn not_understood() -> InventoryError {
+    let source: RedisError = (ErrorKind::UnexpectedReturnType, "not understood").into();
+    InventoryError::Unanswered { source }
+}

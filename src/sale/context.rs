@@ -1,0 +1,80 @@
+//! What a guard works with.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::metrics::Metrics;
+use super::waiting_room::{WaitingPlace, WaitingRoom};
+use super::{SaleError, SaleOptions};
+use crate::inventory::{Inventory, Item, Order, Outcome};
+
+/// What a look at the stock tells an order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Its answer.
+    Answer(Outcome),
+    /// It may be served: so many units are left.
+    Available(i64),
+}
+
+/// What a [guard](super::SaleGuard) works with. The sale and its guard share one.
+pub struct SaleContext {
+    /// The stock.
+    pub inventory: Inventory,
+    /// How this instance sells.
+    pub options: SaleOptions,
+    /// Cancelled when the sale stops: orders that still wait are to be answered with
+    /// [`SaleError::Stopping`].
+    pub stopping: CancellationToken,
+    /// The tasks that touch the stock: they run to their end even if the buyer has gone. The sale waits
+    /// for them before it closes its guard.
+    pub tasks: TaskTracker,
+    pub(super) waiting_room: WaitingRoom,
+    pub(super) metrics: Metrics,
+}
+
+impl SaleContext {
+    /// A context that no order has used yet.
+    pub fn new(inventory: Inventory, options: SaleOptions) -> Arc<Self> {
+        Arc::new(Self {
+            waiting_room: WaitingRoom::new(options.queue_length),
+            inventory,
+            options,
+            stopping: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            metrics: Metrics::default(),
+        })
+    }
+
+    /// Has an order of `item` wait, if there is room.
+    ///
+    /// # Errors
+    /// [`SaleError::QueueFull`].
+    pub fn enter(&self, item: &Item) -> Result<WaitingPlace, SaleError> {
+        self.waiting_room.enter(item)
+    }
+
+    /// What a plain read tells: nothing left is the truth at that moment, and needs no lock. An order
+    /// that was accepted before has its first answer all the same.
+    ///
+    /// # Errors
+    /// See [`SaleError`].
+    pub async fn look(&self, order: &Order) -> Result<Look, SaleError> {
+        let look = self.inventory.look(&order.item, &order.id).await;
+        let (available, first) = look.map_err(|error| SaleError::of_read(error, &order.item))?;
+        if available >= i64::from(order.quantity.get()) {
+            return Ok(Look::Available(available));
+        }
+        // an order that may not have reached the replicas is answered only by a batch, which waits for them
+        if first.is_some() && self.inventory.replicas().is_some() {
+            return Ok(Look::Available(available));
+        }
+        Ok(Look::Answer(match first {
+            Some(first) if first.is_repeated_by(order) => Outcome::Reserved(first),
+            Some(_) => Outcome::Conflict,
+            None => Outcome::SoldOut { remaining: u64::try_from(available).unwrap_or(0) },
+        }))
+    }
+}

@@ -1,0 +1,198 @@
+//! The lock that all instances share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fenced_lock::{LockError, SessionKeeper};
+use futures_util::future::BoxFuture;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::combiner::Combiner;
+use super::guard::{GuardStatus, SaleGuard};
+use super::tenure::{self, Tenure, lock_name};
+use super::{HoldMode, Look, QUESTION_TIMEOUT, QueuedClaim, SaleContext, SaleError, reduce};
+#[cfg(feature = "chaos")]
+use crate::defence::Defence;
+use crate::inventory::{Item, Order, Outcome, Stock};
+
+/// How many locks are looked at to tell whether one can be had.
+const MAX_CHECKED_LOCKS: usize = 8;
+
+/// How long to wait before a fresh start that the store did not answer is tried again.
+const START_PAUSE: Duration = Duration::from_millis(200);
+
+/// The lock that all instances share, taken for all orders that wait at this instance or for each of
+/// them: see [`HoldMode`].
+pub struct EtcdLock {
+    pub(super) context: Arc<SaleContext>,
+    pub(super) sessions: SessionKeeper,
+    /// There unless each order takes the lock for itself.
+    combiner: Option<Arc<Combiner>>,
+}
+
+impl EtcdLock {
+    /// The lock in these sessions.
+    pub fn new(context: &Arc<SaleContext>, sessions: SessionKeeper) -> Self {
+        let combiner = (context.options.hold == HoldMode::Combined)
+            .then(|| Combiner::new(Arc::clone(context), sessions.clone()));
+        Self { context: Arc::clone(context), sessions, combiner }
+    }
+
+    /// As [`SaleGuard::reduce`], without its box.
+    pub(super) async fn reduce_order(&self, order: Order) -> Result<Outcome, SaleError> {
+        #[cfg(feature = "chaos")]
+        if !Defence::BatchOwnership.is_on() {
+            return Box::pin(self.reduce_in_the_request(order)).await;
+        }
+        match &self.combiner {
+            Some(combiner) => self.reduce_combined(combiner, order).await,
+            // the largest steps are boxed: thousands of orders wait at once, and each keeps room for them
+            None => Box::pin(self.reduce_alone(order)).await,
+        }
+    }
+
+    /// Looks first where nothing was seen lately.
+    async fn reduce_combined(
+        &self,
+        combiner: &Arc<Combiner>,
+        order: Order,
+    ) -> Result<Outcome, SaleError> {
+        let known = combiner.known(&order.item);
+        let queue = match known.filter(|queue| queue.was_seen_with(order.quantity.get())) {
+            Some(queue) => queue,
+            None => match Box::pin(self.context.look(&order)).await? {
+                Look::Answer(outcome) => return Ok(outcome),
+                Look::Available(units) => {
+                    let queue = combiner.queue_of(&order.item);
+                    queue.see(units);
+                    queue
+                }
+            },
+        };
+        combiner.reduce(queue, order).await
+    }
+
+    /// Without a queue that is shared.
+    async fn reduce_alone(&self, order: Order) -> Result<Outcome, SaleError> {
+        if let Look::Answer(outcome) = self.context.look(&order).await? {
+            return Ok(outcome);
+        }
+        let _place = self.context.enter(&order.item)?;
+        reduce::under_own_lock(&self.context, &self.sessions, &self.name_for(&order.item), order)
+            .await
+    }
+
+    pub(super) async fn take(&self, item: &Item) -> Result<Tenure, SaleError> {
+        let waited = self.context.options.wait_timeout;
+        let deadline = Instant::now() + waited;
+        tenure::take(&self.sessions, &self.name_for(item), deadline, waited).await
+    }
+
+    fn name_for(&self, item: &Item) -> String {
+        lock_name(&self.context.options.lock_name, item)
+    }
+
+    async fn start_sale(&self, item: &Item, units: u64) -> Result<Stock, SaleError> {
+        let tenure = self.take(item).await?;
+        let deadline = Instant::now() + self.context.options.wait_timeout;
+        let mut silence = None;
+        loop {
+            let token = Some(tenure.guard.token());
+            let error = match self.context.inventory.start(item, token, units).await {
+                Ok(stock) => return Ok(stock),
+                Err(error) => error,
+            };
+            // as long as the lock is held nobody has ordered, so starting again changes nothing
+            let is_held = !tenure.guard.is_lost();
+            if !is_held || !error.is_retryable() || Instant::now() + START_PAUSE >= deadline {
+                // silence outweighs a later refusal: the sale may have been started
+                return Err(SaleError::of_start(silence.unwrap_or(error), item));
+            }
+            if !error.nothing_written() {
+                silence = Some(error);
+            }
+            sleep(START_PAUSE).await;
+        }
+    }
+
+    async fn read_queue(&self, item: &Item) -> Result<Vec<QueuedClaim>, SaleError> {
+        let deadline = Instant::now() + QUESTION_TIMEOUT;
+        let mutex = tenure::mutex_of(&self.sessions, &self.name_for(item), deadline).await?;
+        let entries = timeout_at(deadline, mutex.queue()).await;
+        let entries = entries.unwrap_or(Err(LockError::Timeout { waited: QUESTION_TIMEOUT }));
+        let entries = entries.map_err(tenure::unavailable)?;
+        let claim = |entry: fenced_lock::QueueEntry| QueuedClaim {
+            token: entry.token,
+            key: entry.key,
+            lease: entry.lease,
+            instance: entry.label,
+            age: entry.age,
+        };
+        Ok(entries.into_iter().map(claim).collect())
+    }
+
+    /// Whether nothing is in the way of some item's lock.
+    async fn probe(&self) -> Result<(), SaleError> {
+        let deadline = Instant::now() + QUESTION_TIMEOUT;
+        let mut trouble = None;
+        for item in self.context.inventory.known_items(MAX_CHECKED_LOCKS) {
+            let mutex = tenure::mutex_of(&self.sessions, &self.name_for(&item), deadline).await?;
+            let error = match mutex.probe().await.map_err(tenure::unavailable) {
+                Ok(Some(front)) if front.lease == 0 => {
+                    SaleError::LockBlocked { item, key: front.key }
+                }
+                Ok(_) => return Ok(()),
+                Err(error) => error,
+            };
+            trouble.get_or_insert(error);
+        }
+        trouble.map_or(Ok(()), Err)
+    }
+}
+
+impl SaleGuard for EtcdLock {
+    fn status(&self) -> GuardStatus {
+        GuardStatus {
+            name: "etcd",
+            description: "the lock",
+            without: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+
+    fn reduce(&self, order: Order) -> BoxFuture<'_, Result<Outcome, SaleError>> {
+        Box::pin(self.reduce_order(order))
+    }
+
+    fn start<'a>(&'a self, item: &'a Item, units: u64) -> BoxFuture<'a, Result<Stock, SaleError>> {
+        Box::pin(self.start_sale(item, units))
+    }
+
+    fn queue<'a>(&'a self, item: &'a Item) -> BoxFuture<'a, Result<Vec<QueuedClaim>, SaleError>> {
+        Box::pin(self.read_queue(item))
+    }
+
+    fn lock_name(&self, item: &Item) -> Option<String> {
+        Some(self.name_for(item))
+    }
+
+    fn check(&self) -> BoxFuture<'_, Result<(), SaleError>> {
+        Box::pin(self.probe())
+    }
+
+    fn sessions(&self) -> Option<&SessionKeeper> {
+        Some(&self.sessions)
+    }
+
+    fn waiting(&self) -> usize {
+        self.combiner.as_ref().map_or(0, |combiner| combiner.waiting())
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            self.sessions.close().await;
+            // a waiter may have been granted the lock in between
+            self.context.tasks.wait().await;
+        })
+    }
+}
