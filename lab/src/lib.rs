@@ -5,13 +5,15 @@
 //! - [`watch`]: a sale in the terminal, the counterpart of the page
 //! - `chaos`: faults and what must hold all the same; with the feature of this name
 //!
-//! `chaos` uses `bench` and `demo`, `bench` uses `demo`.
+//! All but `watch` start the same thing: a `cluster`, and the `load` test on it.
 
 pub mod bench;
 #[cfg(feature = "chaos")]
 pub mod chaos;
+mod cluster;
 pub mod demo;
+mod error;
+mod load;
 pub mod watch;
 
-/// The command by which the laboratory runs the load test: as a process of its own.
-pub const LOADTEST: &str = "loadtest";
+pub use error::LabError;

@@ -108,6 +108,13 @@ pub struct Violation {
     pub sentence: String,
 }
 
+impl Violation {
+    /// `invariant` is `I1` to `I6`, or another word for what else must not be.
+    pub fn new(invariant: &str, sentence: impl Into<String>) -> Self {
+        Self { invariant: invariant.to_owned(), sentence: sentence.into() }
+    }
+}
+
 /// What one instance did.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Share {
@@ -288,7 +295,7 @@ fn conclude(judged: Vec<Judged>, tally: &Tally) -> Judgement {
         );
         violations.extend(verdict.reasons.iter().filter_map(|reason| {
             let invariant = format!("{:?}", reason.invariant()?);
-            Some(Violation { invariant, sentence: format!("{of}{}", Sentence(reason)) })
+            Some(Violation::new(&invariant, format!("{of}{}", Sentence(reason))))
         }));
         notes.extend(verdict.notes.into_iter().map(|note| format!("{of}{note}")));
         sentence = verdict.sentence;

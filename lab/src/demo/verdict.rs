@@ -1,8 +1,8 @@
 //! What the load test's report means, for a reader who sees it for the first time.
 
 use flash_sale::sale::LockMode;
+use loadtest::Report;
 
-use super::load::Report;
 use super::options::DemoOptions;
 
 /// What is printed behind PASS or FAIL.
@@ -68,7 +68,14 @@ mod tests {
         };
         let verdict = "FAIL: lost: 1 acknowledged order is not in the ledger".to_owned();
         let unknown = 500 - sold.min(500) - refused;
-        let report = Report { pass, verdict, acknowledged_units: sold, sold_out: refused, unknown };
+        let report = Report {
+            pass,
+            verdict,
+            acknowledged_units: sold,
+            sold_out: refused,
+            unknown,
+            ..Report::default()
+        };
         explain(&options, &report)
     }
 
