@@ -14,6 +14,7 @@ mod cluster;
 pub mod demo;
 mod error;
 mod load;
+mod signals;
 pub mod watch;
 
 pub use error::LabError;

@@ -11,7 +11,6 @@
 //! - [`checker`]: what was seen of a run, and what follows from it (pure functions).
 //! - [`record`]: a run in a file.
 //! - [`latency`], [`cpu`], [`report`], [`table`]: what is told about the run, as JSON and as text.
-//! - [`files`]: room for connections.
 //! - [`run`], [`end`], [`check`]: one run from beginning to end, and a recorded one.
 //!
 //! With `--history` the run is recorded in a file that stands alone, and `loadtest check` judges it
@@ -32,7 +31,6 @@ mod connection;
 mod cpu;
 mod end;
 mod endpoint;
-mod files;
 mod latency;
 mod load;
 mod pace;
@@ -59,7 +57,8 @@ pub async fn run(cli: Cli) -> ExitCode {
     if let Some(Command::Check(args)) = command {
         return tell(check::check(&args), args.json);
     }
-    files::raise_limit();
+    // each connection takes a file descriptor; where this is refused, opening one too many says what to do
+    let _ = rlimit::increase_nofile_limit(u64::MAX);
     let report =
         if args.probe_path.is_some() { run::probe(&args).await } else { run::run(&args).await };
     tell(report, args.json)

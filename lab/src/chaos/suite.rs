@@ -5,7 +5,6 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use flash_sale::chain::Chain;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use testkit::OwnedDir;
 
 use super::options::ChaosOptions;
@@ -14,8 +13,8 @@ use super::row::Row;
 use super::rows;
 use super::schedule::run_all;
 use super::table;
-use crate::demo::signals::{Ending, Signals};
 use crate::error::LabError;
+use crate::signals::{self, ENDINGS, Signal, Signals};
 
 const FAULTS: u8 = 1;
 const NO_RESULTS: u8 = 2;
@@ -41,8 +40,9 @@ async fn suite(options: &ChaosOptions) -> Result<ExitCode, LabError> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut signals =
-        Signals::listen().map_err(LabError::system("signals cannot be listened to"))?;
-    raise_limit();
+        Signals::listen(&ENDINGS).map_err(LabError::system("signals cannot be listened to"))?;
+    // ten thousand connections that send nothing are ours, too; with fewer files, their row opens fewer
+    let _ = rlimit::increase_nofile_limit(u64::MAX);
     let dir =
         OwnedDir::create().map_err(LabError::system("no temporary directory could be made"))?;
     let ended = tokio::select! {
@@ -72,16 +72,9 @@ async fn suite(options: &ChaosOptions) -> Result<ExitCode, LabError> {
     })
 }
 
-/// Ten thousand connections that send nothing are ours, too; some systems begin with 256.
-fn raise_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    // with fewer, the row that needs them opens fewer
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-}
-
-fn interrupted(ending: Ending) -> ExitCode {
+fn interrupted(ending: Signal) -> ExitCode {
     note("lab chaos: stopped; nothing is left of it");
-    ending.exit_code().into()
+    signals::exit_code(ending).into()
 }
 
 fn choose(options: &ChaosOptions) -> Result<Vec<Row>, LabError> {

@@ -4,12 +4,11 @@
 //! - [`DemoOptions`], [`run()`]: what can be asked for, and the demo from its beginning to its end
 //! - `upkeep`: what becomes of the processes while it serves
 //! - `verdict`: what the load test's report means
-//! - `screen`, `signals`: the terminal
+//! - `screen`: the terminal
 
 mod options;
 mod run;
 mod screen;
-pub(crate) mod signals;
 mod upkeep;
 mod verdict;
 

@@ -7,19 +7,18 @@ use std::process::ExitCode;
 
 use flash_sale::chain::Chain;
 use flash_sale::sale::LockMode;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use testkit::etcd::{AuthTokens, EtcdOptions};
 use testkit::redis::RedisOptions;
 use testkit::{LOCK_NAME, OwnedDir};
 
 use super::options::DemoOptions;
 use super::screen::{Screen, Tone, say};
-use super::signals::{Ending, Signals};
 use super::upkeep::{End, RESTART_PAUSE, look_after};
 use super::verdict::explain;
 use crate::cluster::{self, Cluster, Spec};
 use crate::error::LabError;
 use crate::load::{Load, TIMEOUT};
+use crate::signals::{self, ENDINGS, Signals};
 
 /// Short, so that a viewer who pauses or kills a holder sees soon what comes of it.
 const LOCK_TTL: &str = "3s";
@@ -32,6 +31,9 @@ const CONCURRENCY_LIMIT: u64 = 2000;
 
 /// What a process keeps open besides the connections of the buyers.
 const OTHER_FILES: u64 = 56;
+
+/// How many files some systems allow to begin with.
+const SMALLEST_LIMIT: u64 = 256;
 
 const PASS: u8 = 0;
 const FAIL: u8 = 1;
@@ -57,7 +59,7 @@ async fn play(options: &DemoOptions, screen: Screen) -> Result<u8, LabError> {
     let ports = options.ports()?;
     check_ports(&ports)?;
     let mut signals =
-        Signals::listen().map_err(LabError::system("signals cannot be listened to"))?;
+        Signals::listen(&ENDINGS).map_err(LabError::system("signals cannot be listened to"))?;
     let dir =
         OwnedDir::create().map_err(LabError::system("no temporary directory could be made"))?;
 
@@ -79,7 +81,7 @@ async fn play(options: &DemoOptions, screen: Screen) -> Result<u8, LabError> {
     if stop(cluster, dir, &mut signals).await && ending.is_some() {
         say("Everything is stopped and removed.");
     }
-    let without_verdict = ending.map_or(NO_VERDICT, Ending::exit_code);
+    let without_verdict = ending.map_or(NO_VERDICT, signals::exit_code);
     Ok(verdict.unwrap_or(without_verdict))
 }
 
@@ -295,17 +297,11 @@ fn check_ports(ports: &[u16]) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Lets us and all that we start open as many files as the buyers need; some systems begin with 256.
+/// Lets us and all that we start open as many files as the buyers need.
 /// Returns for how many buyers at once that is enough.
 fn make_room(buyers: u64) -> u64 {
     let wanted = buyers.min(CONCURRENCY_LIMIT) + OTHER_FILES;
-    let limit = getrlimit(Resource::Nofile);
-    let Some(current) = limit.current.filter(|current| *current < wanted) else {
-        return wanted - OTHER_FILES;
-    };
-    let raised = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
-    let allowed = setrlimit(Resource::Nofile, Rlimit { current: Some(raised), ..limit });
-    let files = if allowed.is_ok() { raised } else { current };
+    let files = rlimit::increase_nofile_limit(wanted).unwrap_or(SMALLEST_LIMIT).min(wanted);
     files.saturating_sub(OTHER_FILES).max(1)
 }
 
