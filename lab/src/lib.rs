@@ -7,17 +7,20 @@
 //! - [`serve`]: one instance of the service, with the page's controls (`controls`)
 //! - `chaos`: faults and what must hold all the same; with the feature of this name
 //!
-//! `chaos` uses `bench` and `demo`, `bench` uses `demo`.
+//! All but `watch` start the same thing: a `cluster`, and the `load` test on it.
 
 pub mod baselines;
 pub mod bench;
 #[cfg(feature = "chaos")]
 pub mod chaos;
+mod cluster;
 mod controls;
 pub mod demo;
+mod error;
+mod load;
 pub mod serve;
+mod signals;
 pub mod watch;
 pub mod writer;
 
-/// The command by which the laboratory runs the load test: as a process of its own.
-pub const LOADTEST: &str = "loadtest";
+pub use error::LabError;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Longer ones are recorded as this long; no order may take longer.
 const LONGEST: Duration = Duration::from_hours(1);
@@ -13,14 +13,15 @@ const LONGEST: Duration = Duration::from_hours(1);
 pub(crate) struct Latencies(Histogram<u64>);
 
 /// Percentiles, in microseconds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Percentiles {
-    pub(crate) min: u64,
-    pub(crate) p50: u64,
-    pub(crate) p90: u64,
-    pub(crate) p99: u64,
-    pub(crate) p99_9: u64,
-    pub(crate) max: u64,
+#[expect(missing_docs, reason = "the fields say it")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Percentiles {
+    pub min: u64,
+    pub p50: u64,
+    pub p90: u64,
+    pub p99: u64,
+    pub p99_9: u64,
+    pub max: u64,
 }
 
 impl Default for Latencies {

@@ -11,8 +11,6 @@
 //! - `checker`: what was seen of a run, and what follows from it (pure functions).
 //! - `record`: a run in a file.
 //! - `latency`, `cpu`, `report`, `table`: what is told about the run, as JSON and as text.
-//! - `probe`: what is told about requests that are no orders.
-//! - `files`: room for connections.
 //! - `run`, `end`, `check`: one run from beginning to end, and a recorded one.
 //!
 //! With `--history` the run is recorded in a file that stands alone, and `loadtest check` judges it
@@ -34,30 +32,25 @@ mod connection;
 mod cpu;
 mod end;
 mod endpoint;
-mod files;
 mod latency;
 mod load;
 mod pace;
 mod plan;
-mod probe;
 mod progress;
 mod record;
-mod report;
+pub mod report;
 mod run;
 mod table;
 #[cfg(test)]
 mod tests;
 
 use std::error::Error;
-use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use serde::Serialize;
-
 pub use crate::cli::Cli;
 use crate::cli::Command;
-use crate::report::Report;
+pub use crate::report::Report;
 
 /// Does what `cli` says, prints the report, and gives the exit code.
 pub async fn run(cli: Cli) -> ExitCode {
@@ -65,27 +58,20 @@ pub async fn run(cli: Cli) -> ExitCode {
     if let Some(Command::Check(args)) = command {
         return tell(check::check(&args), args.json);
     }
-    files::raise_limit();
-    if args.probe_path.is_some() {
-        let told = run::probe(&args).await.map(|report| {
-            let good = report.all_answered();
-            (good, print(&report, &report, args.json))
-        });
-        exit(told)
-    } else {
-        tell(run::run(&args).await, args.json)
-    }
+    // each connection takes a file descriptor; where this is refused, opening one too many says what to do
+    let _ = rlimit::increase_nofile_limit(u64::MAX);
+    let report =
+        if args.probe_path.is_some() { run::probe(&args).await } else { run::run(&args).await };
+    tell(report, args.json)
 }
 
 fn tell(report: Result<Report, impl Error>, json: bool) -> ExitCode {
-    exit(report.map(|report| (report.pass, print(&report, &table::Table(&report), json))))
-}
-
-fn exit(told: Result<(bool, io::Result<()>), impl Error>) -> ExitCode {
-    match told {
-        // the verdict stands, and is told by the exit code, even if nobody reads the text
-        Ok((true, _)) => ExitCode::SUCCESS,
-        Ok((false, _)) => ExitCode::FAILURE,
+    match report {
+        Ok(report) => {
+            // the verdict stands, and is told by the exit code, even if nobody reads the text
+            let _ = print(&report, json);
+            if report.pass { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
         Err(error) => {
             eprintln!("loadtest: {}", in_full(&error));
             ExitCode::from(2)
@@ -94,7 +80,8 @@ fn exit(told: Result<(bool, io::Result<()>), impl Error>) -> ExitCode {
 }
 
 /// People read stdout, unless a program does: then they read stderr.
-fn print(report: &impl Serialize, text: &impl Display, json: bool) -> io::Result<()> {
+fn print(report: &Report, json: bool) -> io::Result<()> {
+    let text = table::Table(report);
     if json {
         write!(io::stderr(), "{text}")?;
         let mut stdout = io::stdout().lock();

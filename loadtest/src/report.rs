@@ -5,13 +5,14 @@
 //! | `pass` | whether the run passed |
 //! | `verdict` | the sentence that says so, and why not |
 //! | `reasons` | what is wrong, the most important first: `kind` (a stable name) and `text` |
-//! | `violations` | those of them that violate an invariant of the sale: `invariant` (`I1` to `I6`) and `sentence`; see the [`checker`](crate::checker) |
+//! | `violations` | those of them that violate an invariant of the sale: `invariant` (`I1` to `I6`) and `sentence`; what each means stands in the module `checker` |
 //! | `notes` | sentences about what is not wrong, but worth knowing |
 //! | `urls`, `item`, `items`, `quantity` | what was asked for; `item` is null for the default item, and where `items` is more than 1 |
 //! | `run` | what the ids of this run's orders begin with (of several items: of the first one's) |
 //! | `requests`, `connections` | how many orders were sent, over how many connections |
 //! | `seed` | what decided which clients went away |
 //! | `acknowledged`, `acknowledged_units` | orders that were accepted, and their units |
+//! | `probe_path`, `answered` | what was asked for instead of orders, or null, and how many of these requests got a 2xx |
 //! | `sold_out`, `unknown`, `failed` | orders refused, not answered in the end, answered otherwise |
 //! | `refused` | the same as `sold_out` |
 //! | `abandoned` | of `unknown`: orders whose client went away for good, on purpose |
@@ -32,82 +33,93 @@
 //! | `before`, `after` | the stock before, and after by URL: `stock`, `lucky`, `initial`, `orders`; several items are added up |
 //! | `ledger_orders` | orders that the ledger gained |
 
+#![expect(missing_docs, reason = "the table describes the fields")]
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::checker::reason::Invariant;
 use crate::checker::sentence::Sentence;
-use crate::checker::{History, Pause, StockState, Tally, Told, Turns, Verdict};
-use crate::latency::Percentiles;
+use crate::checker::{History, Pause, Tally, Told, Verdict, u64_from};
+pub use crate::checker::{StockState, Turns};
+pub use crate::latency::Percentiles;
 use crate::load::Load;
 
 /// The refusal of a write under a token that is too old, as it is counted.
 const STALE_TOKEN: &str = "503 stale-token";
 
 /// A run, as it is told. The fields are described at the top of this file.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Report {
-    pub(crate) pass: bool,
-    pub(crate) verdict: String,
-    pub(crate) reasons: Vec<Fault>,
-    pub(crate) violations: Vec<Violation>,
-    pub(crate) notes: Vec<String>,
-    pub(crate) urls: Vec<String>,
-    pub(crate) item: Option<String>,
-    pub(crate) items: usize,
-    pub(crate) quantity: u64,
-    pub(crate) run: String,
-    pub(crate) requests: usize,
-    pub(crate) connections: usize,
-    pub(crate) seed: u64,
-    pub(crate) acknowledged: u64,
-    pub(crate) acknowledged_units: u64,
-    pub(crate) sold_out: u64,
-    pub(crate) unknown: u64,
-    pub(crate) failed: u64,
-    pub(crate) refused: u64,
-    pub(crate) abandoned: u64,
-    pub(crate) resolved: u64,
-    pub(crate) attempts: u64,
-    pub(crate) stale_tokens: u64,
-    pub(crate) answers_by_status: BTreeMap<u16, u64>,
-    pub(crate) failures: BTreeMap<String, u64>,
-    pub(crate) unsettled_attempts: BTreeMap<String, u64>,
-    pub(crate) instances: BTreeMap<String, Share>,
-    pub(crate) turns: Turns,
-    pub(crate) longest_pause_seconds: f64,
-    pub(crate) longest_pause_at_seconds: f64,
-    pub(crate) slowest_order_seconds: f64,
-    pub(crate) duration_seconds: f64,
-    pub(crate) answers_per_second: f64,
-    pub(crate) latency_microseconds: Option<Percentiles>,
-    pub(crate) cpu_seconds: BTreeMap<String, f64>,
-    pub(crate) before: StockState,
-    pub(crate) after: BTreeMap<String, StockState>,
-    pub(crate) ledger_orders: usize,
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Report {
+    pub pass: bool,
+    pub verdict: String,
+    pub reasons: Vec<Fault>,
+    pub violations: Vec<Violation>,
+    pub notes: Vec<String>,
+    pub urls: Vec<String>,
+    pub item: Option<String>,
+    pub items: usize,
+    pub quantity: u64,
+    pub run: String,
+    pub requests: usize,
+    pub connections: usize,
+    pub seed: u64,
+    pub acknowledged: u64,
+    pub acknowledged_units: u64,
+    pub probe_path: Option<String>,
+    pub answered: u64,
+    pub sold_out: u64,
+    pub unknown: u64,
+    pub failed: u64,
+    pub refused: u64,
+    pub abandoned: u64,
+    pub resolved: u64,
+    pub attempts: u64,
+    pub stale_tokens: u64,
+    pub answers_by_status: BTreeMap<u16, u64>,
+    pub failures: BTreeMap<String, u64>,
+    pub unsettled_attempts: BTreeMap<String, u64>,
+    pub instances: BTreeMap<String, Share>,
+    pub turns: Turns,
+    pub longest_pause_seconds: f64,
+    pub longest_pause_at_seconds: f64,
+    pub slowest_order_seconds: f64,
+    pub duration_seconds: f64,
+    pub answers_per_second: f64,
+    pub latency_microseconds: Option<Percentiles>,
+    pub cpu_seconds: BTreeMap<String, f64>,
+    pub before: StockState,
+    pub after: BTreeMap<String, StockState>,
+    pub ledger_orders: usize,
 }
 
 /// A reason for not passing.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Fault {
-    pub(crate) kind: &'static str,
-    pub(crate) text: String,
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Fault {
+    pub kind: String,
+    pub text: String,
 }
 
 /// An invariant that does not hold.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Violation {
-    pub(crate) invariant: Invariant,
-    pub(crate) sentence: String,
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Violation {
+    pub invariant: String,
+    pub sentence: String,
+}
+
+impl Violation {
+    /// `invariant` is `I1` to `I6`, or another word for what else must not be.
+    pub fn new(invariant: &str, sentence: impl Into<String>) -> Self {
+        Self { invariant: invariant.to_owned(), sentence: sentence.into() }
+    }
 }
 
 /// What one instance did.
-#[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct Share {
-    pub(crate) acknowledged: u64,
-    pub(crate) share: f64,
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Share {
+    pub acknowledged: u64,
+    pub share: f64,
 }
 
 /// What was asked for.
@@ -194,6 +206,8 @@ impl Report {
             seed: asked.seed,
             acknowledged: tally.acknowledged,
             acknowledged_units: tally.acknowledged_units,
+            probe_path: None,
+            answered: 0,
             sold_out: tally.sold_out,
             unknown: tally.unknown,
             failed: tally.failed,
@@ -221,6 +235,43 @@ impl Report {
     }
 }
 
+impl Report {
+    /// Of requests that are no orders.
+    pub(crate) fn of_probes(path: String, connections: usize, load: Load) -> Self {
+        let count = |is: fn(&Told) -> bool| {
+            u64_from(load.orders.iter().filter(|order| is(&order.told)).count())
+        };
+        let requests = load.orders.len();
+        let answered = count(|told| *told == Told::Probed);
+        let failed = count(|told| matches!(told, Told::Failed { .. }));
+        let unknown = count(|told| *told == Told::Unknown);
+        let pass = answered == u64_from(requests);
+        let answers_per_second = per_second(answered, load.duration);
+        let label = if pass { "PASS" } else { "FAIL" };
+        let verdict = format!(
+            "{label}: {answered} of {requests} requests for {path} answered over {connections} \
+             connections, {failed} failed, {unknown} without an answer: {:.3} s, \
+             {answers_per_second:.0} answers/s",
+            load.duration.as_secs_f64(),
+        );
+        Self {
+            pass,
+            verdict,
+            probe_path: Some(path),
+            requests,
+            connections,
+            answered,
+            failed,
+            unknown,
+            duration_seconds: load.duration.as_secs_f64(),
+            answers_per_second,
+            latency_microseconds: load.latencies.percentiles(),
+            cpu_seconds: load.cpu_seconds,
+            ..Self::default()
+        }
+    }
+}
+
 /// What follows for the run as a whole.
 struct Judgement {
     reasons: Vec<Fault>,
@@ -237,14 +288,14 @@ fn conclude(judged: Vec<Judged>, tally: &Tally) -> Judgement {
     for Judged { item, verdict, .. } in judged {
         let of = item.filter(|_| items > 1).map(|item| format!("{item}: ")).unwrap_or_default();
         reasons.extend(
-            verdict
-                .reasons
-                .iter()
-                .map(|reason| Fault { kind: reason.kind(), text: format!("{of}{reason}") }),
+            verdict.reasons.iter().map(|reason| Fault {
+                kind: reason.kind().to_owned(),
+                text: format!("{of}{reason}"),
+            }),
         );
         violations.extend(verdict.reasons.iter().filter_map(|reason| {
-            let invariant = reason.invariant()?;
-            Some(Violation { invariant, sentence: format!("{of}{}", Sentence(reason)) })
+            let invariant = format!("{:?}", reason.invariant()?);
+            Some(Violation::new(&invariant, format!("{of}{}", Sentence(reason))))
         }));
         notes.extend(verdict.notes.into_iter().map(|note| format!("{of}{note}")));
         sentence = verdict.sentence;
@@ -271,7 +322,7 @@ fn count(instances: &mut BTreeMap<String, Share>, name: &str) {
 }
 
 /// Things per second; 0 if there was no time.
-pub(crate) fn per_second(things: u64, duration: Duration) -> f64 {
+fn per_second(things: u64, duration: Duration) -> f64 {
     if duration.is_zero() { 0.0 } else { float(things) / duration.as_secs_f64() }
 }
 

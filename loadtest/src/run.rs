@@ -15,7 +15,6 @@ use crate::end::{Reading, end};
 use crate::endpoint::Endpoint;
 use crate::load::{self, Load, LoadError};
 use crate::plan::{Plan, PlannedItem};
-use crate::probe::ProbeReport;
 use crate::record::{self, ItemLine, Recorder, RunLine, Writer};
 use crate::report::{Asked, Judged, Report};
 
@@ -167,12 +166,12 @@ fn run_line(plan: &Plan, connections: usize, before: &[StockState]) -> RunLine {
 ///
 /// # Errors
 /// They cannot be sent: see [`RunError`].
-pub(crate) async fn probe(args: &Args) -> Result<ProbeReport, RunError> {
+pub(crate) async fn probe(args: &Args) -> Result<Report, RunError> {
     let plan = plan(args).await?;
     ready(&plan).await?;
     let connections = args.concurrency.min(plan.requests);
     let load = load::run(&plan, connections, None).await?;
-    Ok(ProbeReport::new(plan.probe.clone().unwrap_or_default(), connections, &load))
+    Ok(Report::of_probes(plan.probe.clone().unwrap_or_default(), connections, load))
 }
 
 async fn plan(args: &Args) -> Result<Arc<Plan>, RunError> {

@@ -17,6 +17,9 @@ pub(crate) struct Table<'a>(pub(crate) &'a Report);
 impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(report) = self;
+        if report.probe_path.is_some() {
+            return writeln!(f, "{}", report.verdict);
+        }
         writeln!(
             f,
             "{} of {} each, over {} at {}",

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use etcd_client::{Client, Error, GetOptions, KeyValue, ResponseHeader, SortOrder, SortTarget};
 use fenced_lock::{ClusterId, EtcdOptions, Token};
+use flash_sale::sale::{QueuedClaim, SaleError};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
-
-use flash_sale::sale::{QueuedClaim, SaleError};
 
 /// One client of the whole cluster: one connection to each member.
 pub(super) struct Connection {

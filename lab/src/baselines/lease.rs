@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Client, Error, LeaseKeepAliveStream, LeaseKeeper};
+use flash_sale::sale::SaleError;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::connection::{Connection, unavailable};
-use flash_sale::sale::SaleError;
 
 /// A lease with a task that renews it every third of its TTL, as Go's client does, until it is ended
 /// or dropped, and then revokes it.

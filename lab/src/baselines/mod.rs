@@ -37,6 +37,7 @@ use self::in_process::InProcess;
 use self::per_order::PerOrder;
 use self::recipe::Recipe;
 use self::rpc::Rpc;
+
 pub use self::switch::Switch;
 use crate::writer::Writer;
 

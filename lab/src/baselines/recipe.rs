@@ -23,6 +23,7 @@ use etcd_client::{
     TxnOp, TxnOpResponse,
 };
 use fenced_lock::{EtcdOptions, LockError, Token};
+use flash_sale::sale::SaleError;
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 
@@ -30,7 +31,6 @@ use super::connection::{Connection, prefix, token, unavailable};
 use super::lease::KeptLease;
 use super::per_order::{Limit, OrderLock};
 use super::watchers::Watchers;
-use flash_sale::sale::SaleError;
 
 /// How long to wait before the queue is read again after a watcher has failed.
 const WATCH_PAUSE: Duration = Duration::from_millis(50);

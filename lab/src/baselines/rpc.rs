@@ -19,11 +19,11 @@ use std::time::Duration;
 
 use etcd_client::{Client, LockOptions};
 use fenced_lock::{EtcdOptions, Token};
+use flash_sale::sale::SaleError;
 
 use super::connection::{Connection, unavailable};
 use super::lease::KeptLease;
 use super::per_order::{Limit, OrderLock};
-use flash_sale::sale::SaleError;
 
 /// The classic flow, for one process.
 pub(super) struct Rpc {

@@ -1,8 +1,14 @@
 //! Who takes part.
 
-use crate::baselines::LockMode;
 use clap::ValueEnum;
 use serde::Serialize;
+
+use crate::baselines::LockMode;
+use crate::cluster::{Cluster, Spec};
+use crate::error::LabError;
+
+/// With hundreds of waiting orders, the slow contenders need more than the defaults to answer all.
+const FLAGS: [&str; 4] = ["--wait-timeout", "5m", "--queue-length", "20000"];
 
 /// A way to guard the sale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
@@ -36,7 +42,7 @@ impl Contender {
     }
 
     /// What guards the sale of its instances.
-    pub(super) fn lock(self) -> LockMode {
+    fn lock(self) -> LockMode {
         match self {
             Self::Combined | Self::Request | Self::NoStore => LockMode::Etcd,
             Self::Unguarded => LockMode::Unguarded,
@@ -46,7 +52,7 @@ impl Contender {
     }
 
     /// Further flags of its instances.
-    pub(super) fn flags(self) -> &'static [&'static str] {
+    fn flags(self) -> &'static [&'static str] {
         match self {
             Self::Combined => &["--hold", "combined"],
             Self::Request => &["--hold", "request"],
@@ -68,4 +74,21 @@ impl Contender {
     pub(super) fn shows_handovers(self) -> bool {
         matches!(self, Self::Combined | Self::Request | Self::EtcdRecipe)
     }
+
+    /// Starts `count` instances and waits until they can sell.
+    pub(super) async fn start(self, cluster: &mut Cluster, count: usize) -> Result<(), LabError> {
+        let flags = FLAGS.iter().chain(self.flags()).map(ToString::to_string);
+        let flags: Vec<_> = flags.collect();
+        let lock = self.lock();
+        let spec = Spec { lock, instances: count, flags: &flags, ..Spec::default() };
+        for _ in 0..count {
+            cluster.add(spec).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Stops the instances of a contender, so that the next one can take its turn.
+pub(super) async fn leave(cluster: &mut Cluster) -> Result<(), LabError> {
+    cluster.stop_instances().await.map_err(LabError::system("an instance does not stop"))
 }

@@ -1,14 +1,16 @@
 //! The contenders, one after the other, in rounds.
 
+use loadtest::Report;
 use serde::Serialize;
 
-use super::arena::{Arena, Team};
-use super::contender::Contender;
-use super::error::BenchError;
+use super::contender::{Contender, leave};
 use super::etcd_cost::{self, EtcdCost};
-use super::load::{ENDLESS_STOCK, Load, Orders};
+use super::load::{self, Orders};
 use super::options::{BenchOptions, Measure};
 use super::scale::Scale;
+use crate::cluster::Cluster;
+use crate::error::LabError;
+use crate::load::ENDLESS_STOCK;
 
 /// Instances of a contender.
 const INSTANCES: usize = 2;
@@ -20,9 +22,9 @@ const REPEATED_BURST_SECONDS: f64 = 30.0;
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Turn {
     pub(super) contender: Contender,
-    pub(super) throughput: Option<Load>,
-    pub(super) burst: Option<Load>,
-    pub(super) handovers: Option<Load>,
+    pub(super) throughput: Option<Report>,
+    pub(super) burst: Option<Report>,
+    pub(super) handovers: Option<Report>,
 }
 
 /// All contenders once, and the cost of a commit at that time.
@@ -33,7 +35,7 @@ pub(super) struct Round {
 }
 
 impl Turn {
-    pub(super) fn loads(&self) -> impl Iterator<Item = &Load> {
+    pub(super) fn loads(&self) -> impl Iterator<Item = &Report> {
         [&self.throughput, &self.burst, &self.handovers].into_iter().flatten()
     }
 }
@@ -47,17 +49,17 @@ impl Round {
 /// Round `number`. The order of the contenders changes from round to round: nobody is always the one
 /// that comes after the heaviest.
 pub(super) async fn round(
-    arena: &Arena,
+    cluster: &mut Cluster,
     options: &BenchOptions,
     scale: &Scale,
     contenders: &[Contender],
     earlier: &[Round],
-) -> Result<Round, BenchError> {
+) -> Result<Round, LabError> {
     let mut contenders = contenders.to_vec();
     let turned = earlier.len() % contenders.len().max(1);
     contenders.rotate_left(turned);
     let etcd = if options.wants(Measure::Handovers) {
-        Some(etcd_cost::measure(&arena.etcd.endpoint(), scale.commits).await?)
+        Some(etcd_cost::measure(&cluster.etcd[0].endpoint(), scale.commits).await?)
     } else {
         None
     };
@@ -68,21 +70,20 @@ pub(super) async fn round(
             burst.is_some_and(|burst| burst.duration_seconds > REPEATED_BURST_SECONDS)
         };
         let burst = options.wants(Measure::Burst) && !earlier.iter().any(is_slow);
-        let team = arena.team(contender, INSTANCES).await?;
-        turns.push(turn(arena, options, scale, &team, burst).await?);
-        team.leave().await?;
+        contender.start(cluster, INSTANCES).await?;
+        turns.push(turn(cluster, options, scale, contender, burst).await?);
+        leave(cluster).await?;
     }
     Ok(Round { etcd, turns })
 }
 
 async fn turn(
-    arena: &Arena,
+    cluster: &Cluster,
     options: &BenchOptions,
     scale: &Scale,
-    team: &Team,
+    contender: Contender,
     burst: bool,
-) -> Result<Turn, BenchError> {
-    let contender = team.contender;
+) -> Result<Turn, LabError> {
     let orders = |requests, connections, stock| Orders {
         requests,
         connections,
@@ -91,23 +92,27 @@ async fn turn(
         items: None,
     };
     let warm_up = scale.warm_up_requests_of(contender);
-    arena.load(team, orders(warm_up, scale.connections.min(warm_up), ENDLESS_STOCK)).await?;
+    load::run(cluster, contender, orders(warm_up, scale.connections.min(warm_up), ENDLESS_STOCK))
+        .await?;
 
     let throughput = if options.wants(Measure::Throughput) {
         let requests = scale.requests_of(contender);
-        Some(arena.load(team, orders(requests, scale.connections, ENDLESS_STOCK)).await?)
+        Some(
+            load::run(cluster, contender, orders(requests, scale.connections, ENDLESS_STOCK))
+                .await?,
+        )
     } else {
         None
     };
     let burst = if burst && contender.sells() {
         let buyers = scale.burst_buyers;
-        Some(arena.load(team, orders(buyers, buyers, scale.burst_stock)).await?)
+        Some(load::run(cluster, contender, orders(buyers, buyers, scale.burst_stock)).await?)
     } else {
         None
     };
     let handovers = if options.wants(Measure::Handovers) && contender.shows_handovers() {
         let requests = scale.handover_requests_of(contender);
-        Some(arena.load(team, orders(requests, INSTANCES, ENDLESS_STOCK)).await?)
+        Some(load::run(cluster, contender, orders(requests, INSTANCES, ENDLESS_STOCK)).await?)
     } else {
         None
     };

@@ -5,8 +5,8 @@ use etcd_client::{Client, CompactionOptions};
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::error::BenchError;
 use super::stats::Spread;
+use crate::error::LabError;
 
 const KEY: &str = "bench/commit";
 
@@ -22,18 +22,18 @@ pub(super) struct EtcdCost {
 /// Lets etcd forget what was deleted, as every etcd that is looked after does now and then.
 /// Until then it walks over all claims that were ever made on a lock whenever it lists the queue: the
 /// later a load, the slower it would be.
-pub(super) async fn compact(endpoint: &str) -> Result<(), BenchError> {
+pub(super) async fn compact(endpoint: &str) -> Result<(), LabError> {
     let compact = async {
         let mut client = Client::connect([endpoint], None).await?;
         let put = client.put(KEY, "", None).await?;
         let revision = put.header().map_or(0, etcd_client::ResponseHeader::revision);
         client.compact(revision, Some(CompactionOptions::new().with_physical())).await
     };
-    compact.await.map(drop).map_err(|error| Box::new(error).into())
+    compact.await.map(drop).map_err(|error: etcd_client::Error| error.into())
 }
 
-pub(super) async fn measure(endpoint: &str, commits: usize) -> Result<EtcdCost, BenchError> {
-    attempt(endpoint, commits).await.map_err(|error| Box::new(error).into())
+pub(super) async fn measure(endpoint: &str, commits: usize) -> Result<EtcdCost, LabError> {
+    Ok(attempt(endpoint, commits).await?)
 }
 
 async fn attempt(endpoint: &str, commits: usize) -> Result<EtcdCost, etcd_client::Error> {

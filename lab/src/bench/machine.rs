@@ -6,8 +6,8 @@ use hyper::Method;
 use serde::Serialize;
 use testkit::probe;
 
-use super::arena::Arena;
 use super::proc;
+use crate::cluster::Cluster;
 
 /// What the figures were measured on.
 #[derive(Clone, Debug, Serialize)]
@@ -32,13 +32,13 @@ pub(super) fn load_average() -> String {
 }
 
 impl Machine {
-    pub(super) async fn look(arena: &Arena, load_average: String) -> Self {
-        let etcd = probe::http(Method::GET, arena.etcd.port(), "/version", "").await;
+    pub(super) async fn look(cluster: &Cluster, load_average: String) -> Self {
+        let etcd = probe::http(Method::GET, cluster.etcd[0].port(), "/version", "").await;
         let etcd = etcd.ok().and_then(|(_, text)| {
             let version: serde_json::Value = serde_json::from_str(&text).ok()?;
             Some(version.get("etcdserver")?.as_str()?.to_owned())
         });
-        let info = probe::redis(arena.redis.port(), "INFO server").await.unwrap_or_default();
+        let info = probe::redis(cluster.redis.port(), "INFO server").await.unwrap_or_default();
         let value = |name| info.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
         let redis = value("valkey_version:")
             .map(|version| format!("Valkey {version}"))

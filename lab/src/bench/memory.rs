@@ -4,16 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{BackendError, EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
+use loadtest::Report;
 use serde::Serialize;
 use testkit::LOCK_NAME;
 use tokio::time::{Instant, sleep};
 
-use super::arena::Arena;
-use super::contender::Contender;
-use super::error::BenchError;
-use super::load::{ENDLESS_STOCK, Load, Orders};
+use super::contender::{Contender, leave};
+use super::load::{self, Orders};
 use super::proc;
 use super::scale::Scale;
+use crate::cluster::Cluster;
+use crate::error::LabError;
+use crate::load::{ENDLESS_STOCK, TIMEOUT};
 
 /// How often the instance is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -34,7 +36,7 @@ pub(super) struct Memory {
     pub(super) waiting: u64,
     /// How many orders waited, each on a connection of its own.
     pub(super) orders: usize,
-    pub(super) load: Load,
+    pub(super) load: Report,
 }
 
 impl Memory {
@@ -45,9 +47,12 @@ impl Memory {
 }
 
 /// Holds the lock from outside while orders wait for it; `None` where there is no `/proc`.
-pub(super) async fn measure(arena: &Arena, scale: &Scale) -> Result<Option<Memory>, BenchError> {
-    let team = arena.team(Contender::Combined, 1).await?;
-    let pid = team.instances[0].child.pid();
+pub(super) async fn measure(
+    cluster: &mut Cluster,
+    scale: &Scale,
+) -> Result<Option<Memory>, LabError> {
+    Contender::Combined.start(cluster, 1).await?;
+    let pid = cluster.instances[0].child.pid();
     let orders = |requests, stock| Orders {
         requests,
         connections: requests,
@@ -56,38 +61,41 @@ pub(super) async fn measure(arena: &Arena, scale: &Scale) -> Result<Option<Memor
         items: None,
     };
     // also starts the sale, which needs the lock
-    arena.load(&team, orders(1, Some(ENDLESS_STOCK))).await?;
+    load::run(cluster, Contender::Combined, orders(1, Some(ENDLESS_STOCK))).await?;
     if proc::open_files(pid).is_some() {
         // what that load opened must be closed before files are counted
-        at_rest(pid, 0, 1).await?;
+        at_rest(pid, 0).await?;
     }
     let (Some(idle), Some(files)) = (proc::resident_bytes(pid), proc::open_files(pid)) else {
-        team.leave().await?;
+        leave(cluster).await?;
         return Ok(None);
     };
 
-    let backend = EtcdBackend::new(EtcdOptions::new([arena.etcd.endpoint()]));
+    let backend = EtcdBackend::new(EtcdOptions::new([cluster.etcd[0].endpoint()]));
     let backend = backend.map_err(|error: BackendError| LockError::from(error))?;
     let options = SessionOptions::new(Duration::from_secs(30)).label("bench");
     let session = Session::open(Arc::new(backend), options).await?;
     let guard = session.mutex(LOCK_NAME)?.lock().await?;
-    let running = arena.start_load(&team, orders(scale.waiting, None))?;
-    at_rest(pid, files + scale.waiting, scale.waiting).await?;
+    let running = load::start(cluster, Contender::Combined, orders(scale.waiting, None))?;
+    at_rest(pid, files + scale.waiting).await?;
     let waiting = proc::resident_bytes(pid).unwrap_or(idle);
     guard.unlock().await?;
     session.close().await?;
-    let load = running.report().await?;
-    team.leave().await?;
+    let load = running.report(TIMEOUT).await?;
+    leave(cluster).await?;
     Ok(Some(Memory { idle, waiting, orders: scale.waiting, load }))
 }
 
 /// Waits until all connections are open and the instance has nothing more to do.
-async fn at_rest(pid: u32, files: usize, waiting: usize) -> Result<(), BenchError> {
+async fn at_rest(pid: u32, files: usize) -> Result<(), LabError> {
     let deadline = Instant::now() + REST_TIMEOUT;
     let (mut quiet, mut earlier) = (0, 0);
     while quiet < QUIET_LOOKS {
         if Instant::now() >= deadline {
-            return Err(BenchError::NoRest { waiting, seconds: REST_TIMEOUT.as_secs() });
+            return Err(LabError::NotInTime {
+                what: "the waiting orders come to rest",
+                seconds: REST_TIMEOUT.as_secs(),
+            });
         }
         sleep(LOOK_INTERVAL).await;
         let ticks = proc::cpu_ticks(pid).unwrap_or(0);

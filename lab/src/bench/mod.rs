@@ -8,17 +8,15 @@
 //! # Layout
 //! - [`BenchOptions`], [`run()`]: what can be asked for, and the run from its beginning to its end
 //! - `contender`, `scale`: who takes part, and how much of everything
-//! - `arena`, `load`: private servers and instances, and one load on them
+//! - `load`: one load on a contender's instances
 //! - `contest`, `sweep`, `memory`, `etcd_cost`: the measures
 //! - `machine`, `proc`: what this machine is, and what `/proc` tells about processes
 //! - `results`, `ratios`, `stats`: what was found, as data
 //! - `table`, `markdown`, `plots`, `chart`, `svg`: what was found, for people
 
-mod arena;
 mod chart;
 mod contender;
 mod contest;
-mod error;
 mod etcd_cost;
 mod load;
 mod machine;
@@ -37,6 +35,5 @@ mod sweep;
 mod table;
 
 pub use contender::Contender;
-pub use error::BenchError;
 pub use options::{BenchOptions, Measure};
 pub use run::run;

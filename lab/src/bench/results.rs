@@ -1,10 +1,11 @@
 //! All that was found: what results.json has.
 
+use loadtest::Report;
 use serde::Serialize;
 
 use super::contender::Contender;
 use super::contest::{Round, Turn};
-use super::load::Load;
+use super::load;
 use super::machine::Machine;
 use super::memory::Memory;
 use super::options::Measure;
@@ -51,7 +52,7 @@ impl Results {
     }
 
     /// Every load, with what it was.
-    pub(super) fn loads(&self) -> impl Iterator<Item = (String, &Load)> {
+    pub(super) fn loads(&self) -> impl Iterator<Item = (String, &Report)> {
         let turns = self.rounds.iter().flat_map(|round| &round.turns);
         let turns = turns
             .flat_map(|turn| turn.loads().map(|load| (turn.contender.title().to_owned(), load)));
@@ -79,5 +80,5 @@ pub(super) fn burst_millis(turn: &Turn) -> Option<f64> {
 
 /// Handovers a second.
 pub(super) fn handovers(turn: &Turn) -> Option<f64> {
-    Some(turn.handovers.as_ref()?.handovers_per_second())
+    Some(load::handovers_per_second(turn.handovers.as_ref()?))
 }

@@ -6,16 +6,17 @@ use std::process::ExitCode;
 
 use clap::ValueEnum as _;
 use flash_sale::chain::Chain;
+use testkit::{EtcdOptions, OwnedDir, RedisOptions};
 
-use super::arena::Arena;
 use super::contender::Contender;
 use super::contest::{self, Round};
-use super::error::BenchError;
 use super::machine::{Machine, load_average};
 use super::options::{BenchOptions, Measure};
 use super::results::Results;
 use super::scale::Scale;
-use super::{memory, plots, ratios, sweep, table};
+use super::{load, memory, plots, ratios, sweep, table};
+use crate::cluster::Cluster;
+use crate::error::LabError;
 
 const FAULTS: u8 = 1;
 const NO_RESULTS: u8 = 2;
@@ -35,15 +36,18 @@ pub async fn run(options: BenchOptions) -> ExitCode {
     }
 }
 
-async fn bench(options: &BenchOptions) -> Result<Results, BenchError> {
+async fn bench(options: &BenchOptions) -> Result<Results, LabError> {
     let load_average = load_average();
     let mut scale = if options.short { Scale::short() } else { Scale::full() };
     if let Some(rounds) = options.rounds {
         scale.rounds = rounds;
         scale.sweep_rounds = scale.sweep_rounds.min(rounds);
     }
-    let arena = Arena::open().await?;
-    let machine = Machine::look(&arena, load_average).await;
+    let dir =
+        OwnedDir::create().map_err(LabError::system("no temporary directory could be made"))?;
+    let mut cluster =
+        Cluster::open(&dir, 1, EtcdOptions::default(), RedisOptions::default()).await?;
+    let machine = Machine::look(&cluster, load_average).await;
     let mut results = Results {
         machine,
         scale,
@@ -56,12 +60,13 @@ async fn bench(options: &BenchOptions) -> Result<Results, BenchError> {
     };
     let all = Contender::value_variants().iter().copied();
     let contenders: Vec<_> = all.filter(|one| options.wants_contender(*one)).collect();
-    measure(&arena, options, &contenders, &mut results).await?;
-    arena.close().await?;
+    measure(&mut cluster, options, &contenders, &mut results).await?;
+    let stopped = cluster.stop().await.and(cluster.remove().await).and(dir.remove().await);
+    stopped.map_err(LabError::system("not everything is stopped"))?;
 
     results.faults = results
         .loads()
-        .filter_map(|(what, load)| Some(format!("{what}: {}", load.fault()?)))
+        .filter_map(|(what, load)| Some(format!("{what}: {}", load::fault(load)?)))
         .collect();
     results.findings = ratios::findings(&results);
     let mut text = table::text(&results, &contenders);
@@ -71,17 +76,17 @@ async fn bench(options: &BenchOptions) -> Result<Results, BenchError> {
     // if nobody reads it, the files remain
     let _ = write!(io::stdout(), "{text}");
     write(&options.out, &results, &contenders, &text)
-        .map_err(BenchError::system("the results could not be written"))?;
+        .map_err(LabError::system("the results could not be written"))?;
     note(&format!("results.json, tables.md and plots are in {}", options.out.display()));
     Ok(results)
 }
 
 async fn measure(
-    arena: &Arena,
+    cluster: &mut Cluster,
     options: &BenchOptions,
     contenders: &[Contender],
     results: &mut Results,
-) -> Result<(), BenchError> {
+) -> Result<(), LabError> {
     let compares = [Measure::Throughput, Measure::Burst, Measure::Handovers]
         .into_iter()
         .any(|measure| options.wants(measure));
@@ -89,18 +94,18 @@ async fn measure(
     for number in 1..=rounds {
         note(&format!("round {number} of {rounds}: the contenders in turn"));
         let round: Round =
-            contest::round(arena, options, &results.scale, contenders, &results.rounds).await?;
+            contest::round(cluster, options, &results.scale, contenders, &results.rounds).await?;
         results.rounds.push(round);
     }
     for measure in [Measure::Requests, Measure::Connections, Measure::Instances, Measure::Items] {
         if options.wants(measure) {
             note(&format!("{measure:?}: {:?}", sweep::values(&results.scale, measure)));
-            results.sweeps.push(sweep::run(arena, &results.scale, measure).await?);
+            results.sweeps.push(sweep::run(cluster, &results.scale, measure).await?);
         }
     }
     if options.wants(Measure::Memory) {
         note(&format!("memory: {} waiting orders", results.scale.waiting));
-        results.memory = memory::measure(arena, &results.scale).await?;
+        results.memory = memory::measure(cluster, &results.scale).await?;
         if results.memory.is_none() {
             results.left_out.push("memory and CPU time, which need /proc".to_owned());
         }

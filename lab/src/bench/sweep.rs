@@ -1,14 +1,16 @@
 //! The product's throughput as one number changes.
 
+use loadtest::Report;
 use serde::Serialize;
 
-use super::arena::Arena;
-use super::contender::Contender;
-use super::error::BenchError;
-use super::load::{ENDLESS_STOCK, Load, Orders};
+use super::contender::{Contender, leave};
+use super::load::{self, Orders};
 use super::options::Measure;
 use super::scale::Scale;
 use super::stats::Spread;
+use crate::cluster::Cluster;
+use crate::error::LabError;
+use crate::load::ENDLESS_STOCK;
 
 /// Instances, where their number is not what changes.
 const INSTANCES: usize = 2;
@@ -24,7 +26,7 @@ pub(super) struct Sweep {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Point {
     pub(super) value: usize,
-    pub(super) loads: Vec<Load>,
+    pub(super) loads: Vec<Report>,
 }
 
 impl Point {
@@ -48,14 +50,14 @@ pub(super) fn values(scale: &Scale, measure: Measure) -> &[usize] {
 
 /// All values in each round, so that they can be compared within one.
 pub(super) async fn run(
-    arena: &Arena,
+    cluster: &mut Cluster,
     scale: &Scale,
     measure: Measure,
-) -> Result<Sweep, BenchError> {
+) -> Result<Sweep, LabError> {
     let values = values(scale, measure);
     let largest = values.iter().copied().max().unwrap_or(0);
     let started = if measure == Measure::Instances { largest } else { INSTANCES };
-    let team = arena.team(Contender::Combined, started).await?;
+    Contender::Combined.start(cluster, started).await?;
     let usual = Orders {
         requests: scale.warm_up_requests,
         connections: scale.connections,
@@ -63,7 +65,7 @@ pub(super) async fn run(
         instances: started,
         items: None,
     };
-    arena.load(&team, usual).await?;
+    load::run(cluster, Contender::Combined, usual).await?;
 
     let usual = Orders { requests: scale.requests_of_a_sweep, instances: INSTANCES, ..usual };
     let mut points: Vec<_> =
@@ -81,9 +83,9 @@ pub(super) async fn run(
                 Measure::Instances => Orders { instances: value, ..usual },
                 _ => Orders { items: Some(value), ..usual },
             };
-            point.loads.push(arena.load(&team, orders).await?);
+            point.loads.push(load::run(cluster, Contender::Combined, orders).await?);
         }
     }
-    team.leave().await?;
+    leave(cluster).await?;
     Ok(Sweep { measure, points })
 }

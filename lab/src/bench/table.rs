@@ -2,8 +2,10 @@
 
 use std::fmt::Write as _;
 
+use loadtest::Report;
+
 use super::contender::Contender;
-use super::load::Load;
+use super::load;
 use super::machine::Machine;
 use super::markdown::{figure, rows};
 use super::memory::Memory;
@@ -84,7 +86,7 @@ fn findings(findings: &[Finding]) -> String {
 fn steady(results: &Results, contenders: &[Contender]) -> String {
     let table = contenders.iter().filter_map(|&contender| {
         let rate = results.figures(contender, throughput)?;
-        let micros = |at: fn(&Load) -> Option<u64>| {
+        let micros = |at: fn(&Report) -> Option<u64>| {
             results.figures(contender, |turn| at(turn.throughput.as_ref()?).map(float))
         };
         let p50 = micros(|load| Some(load.latency_microseconds?.p50));
@@ -98,7 +100,7 @@ fn steady(results: &Results, contenders: &[Contender]) -> String {
 fn burst(results: &Results, contenders: &[Contender]) -> String {
     let table = contenders.iter().filter_map(|&contender| {
         let time = results.figures(contender, burst_millis)?;
-        let micros = |at: fn(&Load) -> Option<u64>| {
+        let micros = |at: fn(&Report) -> Option<u64>| {
             millis(results.figures(contender, |turn| at(turn.burst.as_ref()?).map(float)))
         };
         Some([
@@ -137,7 +139,7 @@ fn passed(results: &Results, contenders: &[Contender]) -> String {
 fn cpu(results: &Results, contenders: &[Contender]) -> String {
     let table = contenders.iter().filter_map(|&contender| {
         let of = |process: &str| {
-            results.figures(contender, |turn| turn.throughput.as_ref()?.cpu_micros(process))
+            results.figures(contender, |turn| load::cpu_micros(turn.throughput.as_ref()?, process))
         };
         let [instances, etcd, redis, load] = ["instances", "etcd", "redis", "loadtest"].map(of);
         let of = |spread: Option<Spread>| spread.map_or_else(String::new, |s| figure(s.median));
@@ -150,7 +152,7 @@ fn cpu(results: &Results, contenders: &[Contender]) -> String {
 fn swept(results: &Results, measure: Measure, name: &str) -> String {
     let table = results.points(measure).iter().map(|point| {
         let rate = point.throughput();
-        let micros = |at: fn(&Load) -> Option<u64>| {
+        let micros = |at: fn(&Report) -> Option<u64>| {
             millis(Spread::of_some(point.loads.iter().filter_map(at).map(float)))
         };
         [

@@ -3,21 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-/// Something that must not be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Finding {
-    /// I1 to I6, or another word for what the row itself looks at.
-    pub(super) invariant: String,
-    pub(super) sentence: String,
-}
-
-impl Finding {
-    pub(super) fn new(invariant: &str, sentence: impl Into<String>) -> Self {
-        Self { invariant: invariant.to_owned(), sentence: sentence.into() }
-    }
-}
+use loadtest::report::Violation;
 
 /// What was seen during a run.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +12,7 @@ pub(super) struct Evidence {
     pub(super) times: u64,
     /// What was seen of it, and how often.
     pub(super) facts: BTreeMap<&'static str, u64>,
-    pub(super) findings: Vec<Finding>,
+    pub(super) findings: Vec<Violation>,
     /// The longest time that a fault lasted in which nobody can be expected to sell.
     pub(super) longest_outage: Duration,
 }
@@ -47,6 +33,6 @@ impl Evidence {
     }
 
     pub(super) fn complain(&mut self, invariant: &str, sentence: impl Into<String>) {
-        self.findings.push(Finding::new(invariant, sentence));
+        self.findings.push(Violation::new(invariant, sentence));
     }
 }

@@ -6,13 +6,12 @@
 //! - `schedule`: which run comes when; what is told meanwhile
 //! - `rows`: the faults, one file for each family
 //! - `row`: what a row is; `trial`: one run of it, and its judgement
-//! - `scene`, `cluster`: the processes of a run and what can be done to them, and etcd
+//! - `scene`, `etcd`: the processes of a run and what can be done to them, and etcd
 //! - `load`, `flood`: the clients, and such that mean no good
 //! - `evidence`, `results`, `table`: what was seen, as data and for people
 //! - `random`: choices that the seed decides
 
-mod cluster;
-mod error;
+mod etcd;
 mod evidence;
 mod flood;
 mod load;
@@ -27,6 +26,5 @@ mod suite;
 mod table;
 mod trial;
 
-pub use error::ChaosError;
 pub use options::ChaosOptions;
 pub use suite::run;

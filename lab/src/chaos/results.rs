@@ -86,8 +86,8 @@ impl Results {
     }
 
     /// Orders that were sent in all runs that came to something.
-    pub(super) fn orders(&self) -> u64 {
-        self.runs().map(|outcome| outcome.counts.orders).sum()
+    pub(super) fn orders(&self) -> usize {
+        self.runs().map(|outcome| outcome.counts.requests).sum()
     }
 
     /// The run in which holders were paused and nothing refused their writes.

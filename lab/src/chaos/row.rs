@@ -5,8 +5,10 @@ use std::time::Duration;
 use futures_util::future::LocalBoxFuture;
 use testkit::AuthTokens;
 
-use super::error::ChaosError;
 use super::scene::Scene;
+use crate::cluster::Proxied;
+use crate::error::LabError;
+use crate::load::ENDLESS_STOCK;
 
 /// How long the lock outlives its holder in all rows. The least that etcd grants.
 pub(super) const TTL: Duration = Duration::from_secs(2);
@@ -25,7 +27,7 @@ pub(super) const LAST_CALM: Duration = Duration::from_secs(3);
 
 /// Injects the fault again and again until there is no time left for another round, and notes what
 /// shows that it happened.
-pub(super) type Play = for<'a> fn(&'a mut Scene) -> LocalBoxFuture<'a, Result<(), ChaosError>>;
+pub(super) type Play = for<'a> fn(&'a mut Scene) -> LocalBoxFuture<'a, Result<(), LabError>>;
 
 /// A kind of fault, and what must hold all the same.
 #[derive(Clone, Debug)]
@@ -82,10 +84,8 @@ pub(super) struct Setup {
     pub(super) one_endpoint: bool,
     pub(super) redis_maxmemory_bytes: Option<u64>,
     pub(super) redis_volatile: bool,
-    /// Where a proxy stands between an instance and its neighbours.
-    pub(super) etcd_proxies: bool,
-    pub(super) redis_proxies: bool,
-    pub(super) client_proxies: bool,
+    /// Whose connections with an instance run through a proxy.
+    pub(super) proxied: Proxied,
     /// Points of a tenure, each with what happens there, that the row can ask for: `before-write:stop`.
     pub(super) fault_points: &'static [&'static str],
     /// The row can have an instance's workers spin.
@@ -121,9 +121,6 @@ impl Trial {
     }
 }
 
-/// More than any run can sell.
-const ENDLESS_STOCK: u64 = 1_000_000_000;
-
 impl Setup {
     /// Two instances, one etcd, one Redis.
     pub(super) const USUAL: Self = Self {
@@ -135,9 +132,7 @@ impl Setup {
         one_endpoint: false,
         redis_maxmemory_bytes: None,
         redis_volatile: false,
-        etcd_proxies: false,
-        redis_proxies: false,
-        client_proxies: false,
+        proxied: Proxied::Nothing,
         fault_points: &[],
         can_starve: false,
         flags: &[],

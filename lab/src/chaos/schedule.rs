@@ -1,10 +1,10 @@
 //! The rows of a suite, some at a time, each before its controls.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use flash_sale::chain::Chain;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use testkit::OwnedDir;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -12,7 +12,6 @@ use super::options::ChaosOptions;
 use super::random::Random;
 use super::results::{ControlResult, Results, RowResult};
 use super::row::{Control, Row};
-use super::scene::Stage;
 use super::suite::note;
 use super::table;
 use super::trial::{Outcome, Plan};
@@ -33,7 +32,7 @@ const CONTROL_ATTEMPTS: u32 = 4;
 /// How the runs of one suite are made.
 struct Suite<'a> {
     options: &'a ChaosOptions,
-    stage: &'a Arc<Stage>,
+    dir: &'a OwnedDir,
     seed: u64,
     lasts: Duration,
     /// One permit for each run that may go on beside others.
@@ -41,7 +40,7 @@ struct Suite<'a> {
 }
 
 /// Runs all of them.
-pub(super) async fn run_all(options: &ChaosOptions, rows: Vec<Row>, stage: &Arc<Stage>) -> Results {
+pub(super) async fn run_all(options: &ChaosOptions, rows: Vec<Row>, dir: &OwnedDir) -> Results {
     let began = Instant::now();
     let seed = options.seed.unwrap_or_else(|| {
         // short enough to be typed again
@@ -56,7 +55,7 @@ pub(super) async fn run_all(options: &ChaosOptions, rows: Vec<Row>, stage: &Arc<
     ));
     let suite = Suite {
         options,
-        stage,
+        dir,
         seed,
         lasts: Duration::from_secs(load_seconds),
         places: Semaphore::new(options.jobs),
@@ -140,7 +139,7 @@ impl Suite<'_> {
             seed: self.seed.wrapping_add(u64::from(attempt) * 1_000_000_007),
             out: &self.options.out.join(name.replace(' ', "-")),
         };
-        let mut run = plan.run(self.stage).await.map_err(|error| Chain(&error).to_string());
+        let mut run = plan.run(self.dir).await.map_err(|error| Chain(&error).to_string());
         let good = match (&run, control) {
             (Ok(outcome), None) => outcome.findings.is_empty(),
             (Ok(outcome), Some(control)) => outcome.broke(control.breaks),
@@ -179,7 +178,7 @@ fn progress(name: &str, good: bool, is_control: bool, run: &Result<Outcome, Stri
         outcome.seconds,
         facts.collect::<Vec<_>>().join(", "),
         outcome.counts.acknowledged,
-        outcome.counts.orders,
+        outcome.counts.requests,
         outcome.counts.longest_pause_seconds,
         outcome.bound_seconds,
     )

@@ -3,21 +3,18 @@
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use flash_sale::chain::Chain;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use testkit::OwnedDir;
 
-use super::error::ChaosError;
 use super::options::ChaosOptions;
 use super::results::{Results, Verdict};
 use super::row::Row;
 use super::rows;
-use super::scene::Stage;
 use super::schedule::run_all;
 use super::table;
-use crate::demo::signals::{Ending, Signals};
+use crate::error::LabError;
+use crate::signals::{self, ENDINGS, Signal, Signals};
 
 const FAULTS: u8 = 1;
 const NO_RESULTS: u8 = 2;
@@ -36,33 +33,25 @@ pub async fn run(options: ChaosOptions) -> ExitCode {
     }
 }
 
-async fn suite(options: &ChaosOptions) -> Result<ExitCode, ChaosError> {
+async fn suite(options: &ChaosOptions) -> Result<ExitCode, LabError> {
     let rows = choose(options)?;
     if options.list {
         let _ = write!(io::stdout(), "{}", list(&rows));
         return Ok(ExitCode::SUCCESS);
     }
     let mut signals =
-        Signals::listen().map_err(ChaosError::system("signals cannot be listened to"))?;
-    let program = std::env::current_exe()
-        .map_err(ChaosError::system("the path of this program is not known"))?;
-    raise_limit();
+        Signals::listen(&ENDINGS).map_err(LabError::system("signals cannot be listened to"))?;
+    // ten thousand connections that send nothing are ours, too; with fewer files, their row opens fewer
+    let _ = rlimit::increase_nofile_limit(u64::MAX);
     let dir =
-        OwnedDir::create().map_err(ChaosError::system("no temporary directory could be made"))?;
-    let stage = Arc::new(Stage { program, dir });
+        OwnedDir::create().map_err(LabError::system("no temporary directory could be made"))?;
     let ended = tokio::select! {
-        results = run_all(options, rows, &stage) => Ok(results),
+        results = run_all(options, rows, &dir) => Ok(results),
         ending = signals.next() => Err(ending),
     };
     // dropping the runs has told all processes to end; the directory goes when they are gone
-    let remove = async {
-        match Arc::into_inner(stage) {
-            Some(stage) => stage.dir.remove().await,
-            None => Ok(()),
-        }
-    };
     tokio::select! {
-        removed = remove => removed.map_err(ChaosError::system("not everything is stopped"))?,
+        removed = dir.remove() => removed.map_err(LabError::system("not everything is stopped"))?,
         // enough: what is left goes by itself, a little later
         _ = signals.next() => {}
     }
@@ -74,7 +63,7 @@ async fn suite(options: &ChaosOptions) -> Result<ExitCode, ChaosError> {
     // if nobody reads it, the files remain
     let _ = write!(io::stdout(), "{text}");
     write(&options.out, &results, &text)
-        .map_err(ChaosError::system("the results could not be written"))?;
+        .map_err(LabError::system("the results could not be written"))?;
     note(&format!("results.json and tables.md are in {}", options.out.display()));
     Ok(match results.verdict() {
         Verdict::Good => ExitCode::SUCCESS,
@@ -83,24 +72,17 @@ async fn suite(options: &ChaosOptions) -> Result<ExitCode, ChaosError> {
     })
 }
 
-/// Ten thousand connections that send nothing are ours, too; some systems begin with 256.
-fn raise_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    // with fewer, the row that needs them opens fewer
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-}
-
-fn interrupted(ending: Ending) -> ExitCode {
+fn interrupted(ending: Signal) -> ExitCode {
     note("lab chaos: stopped; nothing is left of it");
-    ending.exit_code().into()
+    signals::exit_code(ending).into()
 }
 
-fn choose(options: &ChaosOptions) -> Result<Vec<Row>, ChaosError> {
+fn choose(options: &ChaosOptions) -> Result<Vec<Row>, LabError> {
     let mut all = rows::all();
     if let Some(name) =
         options.only.iter().find(|name| all.iter().all(|row| row.name != name.as_str()))
     {
-        return Err(ChaosError::NoSuchRow(name.clone()));
+        return Err(LabError::NoSuchRow(name.clone()));
     }
     if options.only.is_empty() {
         all.retain(|row| !options.short || rows::SHORT.contains(&row.name));

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::load;
 use super::results::{self, ControlResult, Results, RowResult, Verdict};
 use super::trial::Outcome;
 use crate::bench::markdown::rows;
@@ -33,15 +34,16 @@ pub(super) fn text(results: &Results) -> String {
         let _ = writeln!(text, "## The same without the defence\n\n{controls}");
     }
     if let Some(unfenced) = results.unfenced() {
-        let counts = unfenced.counts;
+        let counts = &unfenced.counts;
+        let lost = load::lost_units(counts);
         let _ = writeln!(
             text,
             "Without the fence, with five instances and pauses of three TTL, {} of {} acknowledged \
              units were lost: {:.0} %.\n(Jepsen's analysis of etcd 3.4.3 found about 18 % under \
              pauses every five seconds.)\n",
-            counts.lost_units,
+            lost,
             counts.acknowledged_units,
-            results::percent(counts.lost_units, counts.acknowledged_units),
+            results::percent(lost, counts.acknowledged_units),
         );
     }
     for row in &results.rows {
@@ -68,11 +70,11 @@ fn row(row: &RowResult) -> [String; 10] {
         (cells[0], cells[9]) = (row.fault.to_owned(), verdict);
         return cells;
     };
-    let counts = outcome.counts;
+    let counts = &outcome.counts;
     [
         row.fault.to_owned(),
         outcome.times.to_string(),
-        counts.orders.to_string(),
+        counts.requests.to_string(),
         counts.acknowledged.to_string(),
         counts.refused.to_string(),
         counts.unknown.to_string(),
@@ -168,12 +170,12 @@ fn failures(text: &mut String, row: &RowResult, results: &Results) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chaos::evidence::Finding;
     use crate::chaos::trial::NO_FAULT;
+    use loadtest::report::Violation;
 
     fn outcome(findings: &[&str]) -> Outcome {
         Outcome {
-            findings: findings.iter().map(|name| Finding::new(name, "a sentence")).collect(),
+            findings: findings.iter().map(|name| Violation::new(name, "a sentence")).collect(),
             ..Outcome::default()
         }
     }

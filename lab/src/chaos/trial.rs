@@ -3,19 +3,22 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
+use loadtest::Report;
+use loadtest::report::Violation;
 use serde::Serialize;
-use testkit::PrivateEtcd;
+use testkit::{OwnedDir, PrivateEtcd};
 use tokio::time::Instant;
 
-use super::error::ChaosError;
-use super::evidence::Finding;
-use super::load::{self, Counts, Load};
+use super::load;
 use super::random::Random;
 use super::row::Trial;
-use super::scene::{Scene, Stage};
+use super::scene::Scene;
+use crate::error::LabError;
+
+/// How long the load test may take beyond its load: the last orders, and reading the ledger.
+const OVERTIME: Duration = Duration::from_mins(3);
 
 /// The invariant of a fault that did not happen.
 pub(super) const NO_FAULT: &str = "fault";
@@ -28,11 +31,11 @@ pub(super) struct Outcome {
     pub(super) times: u64,
     /// What was seen of it, and how often.
     pub(super) facts: BTreeMap<&'static str, u64>,
-    pub(super) counts: Counts,
+    pub(super) counts: Report,
     /// The longest pause of the sale that is allowed (I5).
     pub(super) bound_seconds: f64,
     /// What must not be; empty if all held.
-    pub(super) findings: Vec<Finding>,
+    pub(super) findings: Vec<Violation>,
     pub(super) seconds: f64,
     /// Where the history and the logs are, if they were kept.
     pub(super) kept: Option<PathBuf>,
@@ -65,11 +68,11 @@ pub(super) struct Plan<'a> {
 
 impl Plan<'_> {
     /// Starts everything, sends orders, injects the fault, and judges.
-    pub(super) async fn run(&self, stage: &Arc<Stage>) -> Result<Outcome, ChaosError> {
+    pub(super) async fn run(&self, dir: &OwnedDir) -> Result<Outcome, LabError> {
         let began = Instant::now();
-        let history = self.prepare().map_err(ChaosError::system("a directory cannot be made"))?;
+        let history = self.prepare().map_err(LabError::system("a directory cannot be made"))?;
         let random = Random::new(self.seed, self.name);
-        let mut scene = Scene::open(Arc::clone(stage), self.trial, random).await?;
+        let mut scene = Scene::open(dir, self.trial, random).await?;
         let judged = self.play(&mut scene, &history).await;
         if judged.as_ref().map_or(true, |judged| !judged.findings.is_empty()) {
             self.keep_logs(&scene);
@@ -80,19 +83,20 @@ impl Plan<'_> {
         Ok(outcome)
     }
 
-    async fn play(&self, scene: &mut Scene, history: &Path) -> Result<Outcome, ChaosError> {
-        let load = Load::start(scene, self.lasts, self.seed, history)?;
+    async fn play(&self, scene: &mut Scene, history: &Path) -> Result<Outcome, LabError> {
+        let load = load::start(scene, self.lasts, self.seed, history)?;
         scene.begin(self.lasts, self.may_hang);
         match (self.trial.play)(scene).await {
             Ok(()) => {}
             // what cannot come about in a sale that hangs is for the checker to tell
-            Err(ChaosError::NotInTime { .. }) if self.may_hang => {}
+            Err(LabError::NotInTime { .. }) if self.may_hang => {}
             Err(error) => return Err(error),
         }
         if self.may_hang {
             scene.revive().await?;
         }
-        load.end().await?;
+        // what it thinks of the run is not asked: the checker is
+        load.report(self.lasts + OVERTIME).await?;
         let bound = scene.evidence.longest_outage + self.trial.goes_on_within;
         let (counts, mut findings) = load::check(scene, history, bound).await?;
         findings.retain(|found| !self.trial.tolerates.contains(&found.invariant.as_str()));
@@ -101,7 +105,7 @@ impl Plan<'_> {
         let proof = self.trial.proof;
         if evidence.times == 0 || evidence.count(proof) == 0 {
             let sentence = format!("the fault did not happen: not seen: {proof}");
-            findings.push(Finding::new(NO_FAULT, sentence));
+            findings.push(Violation::new(NO_FAULT, sentence));
         }
         Ok(Outcome {
             seed: self.seed,
@@ -126,8 +130,8 @@ impl Plan<'_> {
 
     /// Best effort: what cannot be copied is missing, and no reason for another verdict.
     fn keep_logs(&self, scene: &Scene) {
-        let mut dirs = vec![scene.dir.path(), scene.redis.dir()];
-        dirs.extend(scene.etcd.iter().map(PrivateEtcd::dir));
+        let mut dirs = vec![scene.cluster.dir.path(), scene.cluster.redis.dir()];
+        dirs.extend(scene.cluster.etcd.iter().map(PrivateEtcd::dir));
         for (n, dir) in dirs.into_iter().enumerate() {
             for entry in std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok) {
                 let name = entry.file_name().to_string_lossy().into_owned();

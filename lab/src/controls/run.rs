@@ -5,6 +5,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::http::Method;
+use flash_sale::http::problem::Problem;
+use flash_sale::inventory::{Item, Stock};
+use flash_sale::sale::SaleError;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -15,10 +18,6 @@ use super::fire::{Count, Salvo, fire};
 use super::instances::{Instance, call};
 use super::record::{Fault, Run, State, Verdict};
 use super::verdict::{count_lost, judge};
-use flash_sale::http::problem::Problem;
-use flash_sale::inventory::{Item, Stock};
-use flash_sale::sale::SaleError;
-
 use crate::baselines::LockMode;
 
 /// How long the victim's first order may take to reach the fault before the others are let go.

@@ -2,7 +2,6 @@
 //! machine.
 
 use axum::http::{HeaderMap, Method, Uri, header};
-
 use flash_sale::http::problem::Problem;
 
 use super::problem::{CROSS_SITE, JSON_REQUIRED};

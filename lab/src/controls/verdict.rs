@@ -3,11 +3,12 @@
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-use super::fire::order_id;
-use super::record::{Fault, Run, Verdict};
 use flash_sale::http::reply::grouped;
 use flash_sale::inventory::{Inventory, Item, Stock};
 use flash_sale::sale::{Sale, SaleError};
+
+use super::fire::order_id;
+use super::record::{Fault, Run, Verdict};
 
 /// How many pages of the ledger are read: more than the largest run fills.
 const MOST_PAGES: u64 = 1001;

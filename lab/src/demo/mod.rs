@@ -2,20 +2,15 @@
 //!
 //! # Layout
 //! - [`DemoOptions`], [`run()`]: what can be asked for, and the demo from its beginning to its end
-//! - `stage`, `instance`: all that it has started, and one instance of the service
-//! - `load`, `verdict`: running the load test, and what its report means
-//! - `screen`, `signals`: the terminal
+//! - `upkeep`: what becomes of the processes while it serves
+//! - `verdict`: what the load test's report means
+//! - `screen`: the terminal
 
-mod error;
-pub(crate) mod instance;
-pub(crate) mod load;
 mod options;
 mod run;
 mod screen;
-pub(crate) mod signals;
-mod stage;
+mod upkeep;
 mod verdict;
 
-pub use error::DemoError;
 pub use options::DemoOptions;
 pub use run::run;

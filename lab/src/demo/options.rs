@@ -2,11 +2,11 @@
 
 use std::ops::RangeInclusive;
 
-use crate::baselines::LockMode;
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 
-use super::error::DemoError;
+use crate::baselines::LockMode;
+use crate::error::LabError;
 
 /// Each further instance listens this many ports higher.
 const PORT_STEP: u16 = 10;
@@ -66,9 +66,9 @@ impl DemoOptions {
     ///
     /// # Errors
     /// When the last ones would be beyond 65535.
-    pub(super) fn ports(&self) -> Result<Vec<u16>, DemoError> {
+    pub(super) fn ports(&self) -> Result<Vec<u16>, LabError> {
         let port = |n: u16| self.port.checked_add(n.checked_mul(PORT_STEP)?);
-        (0..self.instances).map(port).collect::<Option<_>>().ok_or(DemoError::PortsTooHigh {
+        (0..self.instances).map(port).collect::<Option<_>>().ok_or(LabError::PortsTooHigh {
             instances: self.instances,
             highest: u16::MAX - (self.instances - 1) * PORT_STEP,
         })

@@ -1,28 +1,39 @@
 //! The demo from its beginning to its end.
 
 use std::io::{self, Write as _};
+use std::net::{Ipv4Addr, TcpListener};
 use std::pin::pin;
 use std::process::ExitCode;
 
-use crate::baselines::LockMode;
-use testkit::LOCK_NAME;
-use testkit::etcd::{AuthTokens, EtcdOptions, PrivateEtcd};
-use testkit::redis::{PrivateRedis, RedisOptions};
+use flash_sale::chain::Chain;
+use testkit::etcd::{AuthTokens, EtcdOptions};
+use testkit::redis::RedisOptions;
+use testkit::{LOCK_NAME, OwnedDir};
 
-use super::error::DemoError;
-use super::instance::{self, Instance, Shared, check_ports};
-use super::load::{self, Load};
 use super::options::DemoOptions;
 use super::screen::{Screen, Tone, say};
-use super::signals::{Ending, Signals};
-use super::stage::{End, RESTART_PAUSE, Stage};
+use super::upkeep::{End, RESTART_PAUSE, look_after};
 use super::verdict::explain;
+use crate::baselines::LockMode;
+use crate::cluster::{self, Cluster, Spec};
+use crate::error::LabError;
+use crate::load::{Load, TIMEOUT};
+use crate::signals::{self, ENDINGS, Signals};
 
 /// Short, so that a viewer who pauses or kills a holder sees soon what comes of it.
 const LOCK_TTL: &str = "3s";
 
 /// How long a token of a secured etcd lives that is not used: etcd's default.
 const TOKEN_SECONDS: u64 = 300;
+
+/// More connections at once than this tell nothing new, and small machines refuse them.
+const CONCURRENCY_LIMIT: u64 = 2000;
+
+/// What a process keeps open besides the connections of the buyers.
+const OTHER_FILES: u64 = 56;
+
+/// How many files some systems allow to begin with.
+const SMALLEST_LIMIT: u64 = 256;
 
 const PASS: u8 = 0;
 const FAIL: u8 = 1;
@@ -37,30 +48,28 @@ pub async fn run(options: DemoOptions) -> ExitCode {
     match play(&options, Screen::new()).await {
         Ok(code) => code.into(),
         Err(error) => {
-            complain(&error.to_string());
+            complain(&Chain(&error).to_string());
             NO_VERDICT.into()
         }
     }
 }
 
 /// Errors before anything was started are returned, later ones are told before all is stopped.
-async fn play(options: &DemoOptions, screen: Screen) -> Result<u8, DemoError> {
+async fn play(options: &DemoOptions, screen: Screen) -> Result<u8, LabError> {
     let ports = options.ports()?;
     check_ports(&ports)?;
-    let own_program = std::env::current_exe()
-        .map_err(DemoError::system("the path of this program is not known"))?;
     let mut signals =
-        Signals::listen().map_err(DemoError::system("signals cannot be listened to"))?;
-    let mut stage =
-        Stage::new().map_err(DemoError::system("no temporary directory could be made"))?;
+        Signals::listen(&ENDINGS).map_err(LabError::system("signals cannot be listened to"))?;
+    let dir =
+        OwnedDir::create().map_err(LabError::system("no temporary directory could be made"))?;
 
-    let mut verdict = None;
-    let show = Show { options, screen, ports, own_program };
+    let (mut cluster, mut verdict) = (None, None);
+    let show = Show { options, screen, ports };
     let ending = tokio::select! {
         ending = signals.next() => Some(ending),
-        result = show.run(&mut stage, &mut verdict) => {
+        result = show.run(&dir, &mut cluster, &mut verdict) => {
             if let Err(error) = result {
-                complain(&error.to_string());
+                complain(&Chain(&error).to_string());
             }
             None
         }
@@ -69,25 +78,33 @@ async fn play(options: &DemoOptions, screen: Screen) -> Result<u8, DemoError> {
         say("");
         say("Stopping; Ctrl-C again hurries.");
     }
-    if stop(stage, &mut signals).await && ending.is_some() {
+    if stop(cluster, dir, &mut signals).await && ending.is_some() {
         say("Everything is stopped and removed.");
     }
-    let without_verdict = ending.map_or(NO_VERDICT, Ending::exit_code);
+    let without_verdict = ending.map_or(NO_VERDICT, signals::exit_code);
     Ok(verdict.unwrap_or(without_verdict))
 }
 
 /// Says what went wrong, or returns true.
-async fn stop(mut stage: Stage, signals: &mut Signals) -> bool {
+async fn stop(mut cluster: Option<Cluster>, dir: OwnedDir, signals: &mut Signals) -> bool {
+    let stop = async {
+        match &mut cluster {
+            Some(cluster) => cluster.stop().await,
+            None => Ok(()),
+        }
+    };
     let stopped = tokio::select! {
-        stopped = stage.stop() => Some(stopped),
+        stopped = stop => Some(stopped),
         _ = signals.next() => None,
     };
     let cleared = tokio::select! {
         cleared = async {
-            if stopped.is_none() {
-                stage.kill().await;
+            if let (None, Some(cluster)) = (&stopped, &mut cluster) {
+                cluster.kill().await;
             }
-            stage.clear().await
+            // also of a start that was cut short
+            drop(cluster);
+            dir.remove().await
         } => cleared,
         // enough: what is left goes by itself, a little later
         _ = signals.next() => return false,
@@ -104,23 +121,35 @@ struct Show<'a> {
     options: &'a DemoOptions,
     screen: Screen,
     ports: Vec<u16>,
-    own_program: std::path::PathBuf,
 }
 
 impl Show<'_> {
-    async fn run(&self, stage: &mut Stage, verdict: &mut Option<u8>) -> Result<(), DemoError> {
+    async fn run(
+        &self,
+        dir: &OwnedDir,
+        cluster: &mut Option<Cluster>,
+        verdict: &mut Option<u8>,
+    ) -> Result<(), LabError> {
         let Self { options, screen, .. } = *self;
-        self.start(stage).await?;
-        let hints = self.hints(stage);
-        let urls: Vec<_> = stage.instances.iter().map(Instance::url).collect();
-        let concurrency = load::make_room(options.requests);
+        let cluster = cluster.insert(self.servers(dir).await?);
+        self.instances(cluster).await?;
+        let hints = self.hints(cluster);
+        let concurrency = make_room(options.requests);
         self.announce_load(concurrency);
-        let load = Load::start(&self.own_program, options, concurrency, &urls, &stage.dir)?;
+        let DemoOptions { requests, stock, .. } = options;
+        let mut args = vec!["--alone".to_owned()];
+        for (flag, value) in
+            [("--requests", requests), ("--concurrency", &concurrency), ("--stock", stock)]
+        {
+            args.extend([flag.to_owned(), value.to_string()]);
+        }
+        args.extend(cluster.urls());
+        let load = Load::start(cluster, &args, true)?;
 
-        let mut watch = pin!(stage.watch(|name, end| report_end(screen, name, end)));
+        let mut upkeep = pin!(look_after(cluster, |name, end| report_end(screen, name, end)));
         let report = tokio::select! {
-            report = load.report() => report?,
-            never = &mut watch => match never {},
+            report = load.report(TIMEOUT) => report?,
+            never = &mut upkeep => match never {},
         };
         let (code, tone, label) =
             if report.pass { (PASS, Tone::Good, "PASS  ") } else { (FAIL, Tone::Bad, "FAIL  ") };
@@ -133,47 +162,39 @@ impl Show<'_> {
         for line in hints {
             say(&line);
         }
-        match watch.await {}
+        match upkeep.await {}
     }
 
-    async fn start(&self, stage: &mut Stage) -> Result<(), DemoError> {
-        let options = self.options;
+    async fn servers(&self, dir: &OwnedDir) -> Result<Cluster, LabError> {
+        let secure = self.options.secure;
         say("starting etcd, Redis and the instances");
-        let secured = options.secure.then_some(AuthTokens::Simple(TOKEN_SECONDS));
-        let (etcd, redis) = tokio::try_join!(
-            PrivateEtcd::start_in(&stage.dir, EtcdOptions { secured, ..EtcdOptions::default() }),
-            PrivateRedis::start_in(
-                &stage.dir,
-                RedisOptions { secured: options.secure, ..RedisOptions::default() }
-            ),
-        )?;
-        let how = if options.secure { "mutual TLS and users, " } else { "" };
-        for (name, port) in [("etcd", etcd.port()), ("Redis", redis.port())] {
+        let secured = secure.then_some(AuthTokens::Simple(TOKEN_SECONDS));
+        let etcd = EtcdOptions { secured, ..EtcdOptions::default() };
+        let redis = RedisOptions { secured: secure, ..RedisOptions::default() };
+        let cluster = Cluster::open(dir, 1, etcd, redis).await?;
+        let how = if secure { "mutual TLS and users, " } else { "" };
+        for (name, port) in [("etcd", cluster.etcd[0].port()), ("Redis", cluster.redis.port())] {
             say(&format!("{name} answers on 127.0.0.1:{port} ({how}private, gone at the end)"));
         }
-        let (etcd, redis) = (stage.etcd.insert(etcd), stage.redis.insert(redis));
-        let urls: Vec<_> = self.ports.iter().map(|&port| instance::url(port)).collect();
+        Ok(cluster)
+    }
+
+    async fn instances(&self, cluster: &mut Cluster) -> Result<(), LabError> {
+        let DemoOptions { lock, instances, .. } = *self.options;
+        let urls: Vec<_> = self.ports.iter().map(|&port| cluster::url(port)).collect();
         let urls = urls.join(",");
         let mut flags = vec!["--instances", &urls, "--restarted"];
-        if options.lock == LockMode::Etcd {
+        if lock == LockMode::Etcd {
             flags.extend(["--lock-ttl", LOCK_TTL]);
         }
-        let shared = Shared {
-            program: &self.own_program,
-            dir: &stage.dir,
-            servers: &[vec!["--etcd".to_owned(), etcd.endpoint()], etcd.flags(), redis.flags()]
-                .concat(),
-            lock: options.lock,
-            lock_name: LOCK_NAME,
-            instances: options.instances.into(),
-            flags: &flags,
-        };
+        let flags: Vec<_> = flags.into_iter().map(str::to_owned).collect();
+        let spec = Spec { lock, instances: instances.into(), flags: &flags, ..Spec::default() };
         for &port in &self.ports {
-            stage.instances.push(Instance::start(port, shared)?);
+            cluster.start(port, spec).await?;
         }
-        for instance in &mut stage.instances {
+        for instance in &mut cluster.instances {
             instance.until_ready().await?;
-            let what = guarded_by(options.lock);
+            let what = guarded_by(lock);
             say(&format!("instance {} answers on {} ({what})", instance.port, instance.url()));
         }
         Ok(())
@@ -192,7 +213,7 @@ impl Show<'_> {
     }
 
     /// What can be tried while the demo serves.
-    fn hints(&self, stage: &Stage) -> Vec<String> {
+    fn hints(&self, cluster: &Cluster) -> Vec<String> {
         let (first, last) = match self.ports.as_slice() {
             [first, .., last] => (first, last),
             [only] => (only, only),
@@ -209,17 +230,16 @@ impl Show<'_> {
             "  curl -X PUT -H 'content-type: application/json' \\".to_owned(),
             format!("       -d '{{\"stock\":{stock}}}' 'http://127.0.0.1:{first}/stock'"),
         ];
-        if let Some(redis) = &stage.redis {
-            lines.push(format!("  redis-cli {} get stock", redis.tool_flags()));
-        }
-        if let (true, Some(etcd)) = (has_queue(self.options.lock), &stage.etcd) {
+        lines.push(format!("  redis-cli {} get stock", cluster.redis.tool_flags()));
+        if has_queue(self.options.lock) {
+            let etcd = &cluster.etcd[0];
             lines.push(format!("  curl 'http://127.0.0.1:{first}/lock'"));
             lines.push(format!("  etcdctl {} lock {LOCK_NAME}", etcd.tool_flags()));
             lines.push(
                 "    (holds the lock: nobody can buy until you end it with Ctrl-C)".to_owned(),
             );
         }
-        lines.push(format!("Logs are in {} until the end.", stage.dir.path().display()));
+        lines.push(format!("Logs are in {} until the end.", cluster.dir.path().display()));
         lines.push(String::new());
         lines.push("Serving until Ctrl-C.".to_owned());
         lines
@@ -263,7 +283,41 @@ fn report_end(screen: Screen, name: &str, end: End<'_>) {
     screen.paragraph(Tone::Warning, "note  ", &text);
 }
 
+/// Says it now if an instance will not be able to listen.
+fn check_ports(ports: &[u16]) -> Result<(), LabError> {
+    for &port in ports {
+        match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                return Err(LabError::PortTaken(port));
+            }
+            Err(source) => return Err(LabError::PortRefused { port, source }),
+        }
+    }
+    Ok(())
+}
+
+/// Lets us and all that we start open as many files as the buyers need.
+/// Returns for how many buyers at once that is enough.
+fn make_room(buyers: u64) -> u64 {
+    let wanted = buyers.min(CONCURRENCY_LIMIT) + OTHER_FILES;
+    let files = rlimit::increase_nofile_limit(wanted).unwrap_or(SMALLEST_LIMIT).min(wanted);
+    files.saturating_sub(OTHER_FILES).max(1)
+}
+
 /// To standard error; if nobody reads that, the exit code remains.
 fn complain(text: &str) {
     let _ = writeln!(io::stderr(), "lab demo: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the usual number of buyers fits, and a million of them share the connections.
+    #[test]
+    fn room_for_buyers() {
+        assert_eq!(make_room(1), 1);
+        assert!((1..=CONCURRENCY_LIMIT).contains(&make_room(1_000_000)));
+    }
 }

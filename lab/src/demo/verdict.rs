@@ -1,9 +1,9 @@
 //! What the load test's report means, for a reader who sees it for the first time.
 
-use crate::baselines::LockMode;
+use loadtest::Report;
 
-use super::load::Report;
 use super::options::DemoOptions;
+use crate::baselines::LockMode;
 
 /// What is printed behind PASS or FAIL.
 pub(super) fn explain(options: &DemoOptions, report: &Report) -> String {
@@ -68,7 +68,14 @@ mod tests {
         };
         let verdict = "FAIL: lost: 1 acknowledged order is not in the ledger".to_owned();
         let unknown = 500 - sold.min(500) - refused;
-        let report = Report { pass, verdict, acknowledged_units: sold, sold_out: refused, unknown };
+        let report = Report {
+            pass,
+            verdict,
+            acknowledged_units: sold,
+            sold_out: refused,
+            unknown,
+            ..Report::default()
+        };
         explain(&options, &report)
     }
 

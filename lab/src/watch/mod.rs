@@ -5,7 +5,6 @@ mod layout;
 mod lines;
 mod sale;
 mod screen;
-mod signals;
 mod source;
 mod terminal;
 
@@ -19,15 +18,23 @@ use flash_sale::chain::Chain;
 use futures_util::StreamExt as _;
 use hyper::Uri;
 use rustix::io::Errno;
-use tokio::time::{MissedTickBehavior, interval};
+use rustix::process::{getpid, kill_process};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use self::feed::FeedError;
 use self::screen::Screen;
-use self::signals::{Order, Signals};
 use self::source::Told;
+use crate::signals::{Signal, Signals};
 
 /// How often what is on a terminal is drawn at least: it tells how old things are.
 const DRAW_EVERY: Duration = Duration::from_secs(1);
+
+/// Longer than the kernel takes to stop all threads of this process.
+const STOPPING: Duration = Duration::from_millis(50);
+
+/// The last two: Ctrl-Z, and a terminal that has another size.
+const SIGNALS: [Signal; 6] =
+    [Signal::INT, Signal::QUIT, Signal::TERM, Signal::HUP, Signal::TSTP, Signal::WINCH];
 
 /// Shows stock, holder, queue and rates of a sale, in place, until Ctrl-C.
 ///
@@ -92,7 +99,7 @@ fn is_unread(error: &io::Error, on_terminal: bool) -> bool {
 }
 
 async fn watch(options: WatchOptions) -> Result<(), WatchError> {
-    let mut signals = Signals::listen().map_err(WatchError::Signals)?;
+    let mut signals = Signals::listen(&SIGNALS).map_err(WatchError::Signals)?;
     let mut screen = Screen::new(&options.item);
     let mut told = pin!(source::listen(options.urls, options.item));
     let mut ticks = interval(DRAW_EVERY);
@@ -102,19 +109,19 @@ async fn watch(options: WatchOptions) -> Result<(), WatchError> {
     loop {
         tokio::select! {
             biased;
-            order = signals.next() => match order {
-                Order::End => return Ok(screen.end()?),
-                Order::Hangup => {
+            signal = signals.next() => match signal {
+                Signal::HUP => {
                     // a terminal that has gone away takes nothing; one that has not is given back
                     drop(screen.end());
                     return Ok(());
                 }
-                Order::Suspend => {
+                Signal::TSTP => {
                     screen.leave()?;
-                    signals::suspend().await?;
+                    suspend().await?;
                     screen.draw()?;
                 }
-                Order::Draw => screen.draw()?,
+                Signal::WINCH => screen.draw()?,
+                _ => return Ok(screen.end()?),
             },
             Some(told) = told.next() => match told {
                 Told::Sale { authority, is_first, sale } => {
@@ -131,4 +138,13 @@ async fn watch(options: WatchOptions) -> Result<(), WatchError> {
             _ = ticks.tick() => screen.draw()?,
         }
     }
+}
+
+/// Stops this process until it is told to go on, if there is a shell to do so: else it goes on by itself.
+async fn suspend() -> io::Result<()> {
+    // nothing here catches it, and unlike SIGSTOP it does not stop who has no shell to continue it
+    kill_process(getpid(), Signal::TTOU)?;
+    // another thread may have been given the signal, so this one must not draw yet
+    sleep(STOPPING).await;
+    Ok(())
 }

@@ -8,18 +8,18 @@ use super::order::{Order, Told};
 
 /// The state of the item, as `GET /stock` tells it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct StockState {
+pub struct StockState {
     /// Units not yet sold.
-    pub(crate) stock: i64,
+    pub stock: i64,
     /// Units sold.
-    pub(crate) lucky: i64,
+    pub lucky: i64,
     /// Units that the sale began with.
-    pub(crate) initial: i64,
+    pub initial: i64,
     /// Orders in the ledger.
-    pub(crate) orders: u64,
+    pub orders: u64,
     /// Which sale of the item it is, if the service tells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) sale: Option<u64>,
+    pub sale: Option<u64>,
 }
 
 /// An accepted order, as `GET /orders` tells it.
@@ -80,12 +80,12 @@ pub(crate) struct Tally {
 }
 
 /// How often the holder changed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Turns {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Turns {
     /// An order of one instance follows an order of another one.
-    pub(crate) handovers: u64,
+    pub handovers: u64,
     /// An order under one token follows an order under another one.
-    pub(crate) tokens: u64,
+    pub tokens: u64,
 }
 
 /// The id of order `number` of a run.

@@ -35,7 +35,8 @@ pub(crate) mod verdict;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use history::{History, LedgerEntry, StockState, Tally, Turns, order_id, u64_from};
+pub(crate) use history::{History, LedgerEntry, Tally, order_id, u64_from};
+pub use history::{StockState, Turns};
 pub(crate) use order::{Acknowledgement, Order, Other, Outcome, Told};
 pub(crate) use pause::Pause;
 pub(crate) use verdict::{Limits, Verdict, judge};

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
-
 use super::pause::Pause;
 
 /// A fault that was found, the most important first.
@@ -64,7 +62,7 @@ pub(crate) struct Moment {
 }
 
 /// What must hold whatever breaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Invariant {
     /// Acknowledged units are at most those there were, and stock + lucky = initial.
     I1,

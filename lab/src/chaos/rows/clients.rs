@@ -6,17 +6,18 @@ use futures_util::FutureExt as _;
 use testkit::Proxy;
 use tokio::time::sleep;
 
-use crate::chaos::error::ChaosError;
 use crate::chaos::flood;
 use crate::chaos::row::{Control, LoadPlan, Play, Row, Setup, Trial};
 use crate::chaos::scene::Scene;
+use crate::cluster::Proxied;
+use crate::error::LabError;
 
 pub(super) fn rows() -> Vec<Row> {
     vec![answer_swallowed(), client_gone(), flooded(), feeds_opened(), requests_aborted()]
 }
 
 fn answer_swallowed() -> Row {
-    let setup = Setup { client_proxies: true, load: LoadPlan::SELLS_OUT, ..Setup::USUAL };
+    let setup = Setup { proxied: Proxied::Clients, load: LoadPlan::SELLS_OUT, ..Setup::USUAL };
     let trial = Trial {
         setup,
         play: |scene| swallow_answers(scene).boxed_local(),
@@ -44,7 +45,7 @@ fn answer_swallowed() -> Row {
 
 fn client_gone() -> Row {
     let setup = Setup {
-        client_proxies: true,
+        proxied: Proxied::Clients,
         load: LoadPlan { flags: &["--abandon", "0.01"], ..LoadPlan::USUAL },
         ..Setup::USUAL
     };
@@ -140,18 +141,22 @@ fn harmless(
 }
 
 /// Some answers at a time, of one instance or of all of them.
-async fn swallow_answers(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn swallow_answers(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
-        let one = scene.random.below(scene.sites.len() + 1);
-        for index in 0..scene.sites.len() {
+        let one = scene.random.below(scene.cluster.instances.len() + 1);
+        for index in 0..scene.cluster.instances.len() {
             let answers = 1 + scene.random.next() % 50;
-            if one == index || one == scene.sites.len() {
-                scene.sites[index].client_proxy.iter().for_each(|proxy| proxy.swallow(answers));
+            if one == index || one == scene.cluster.instances.len() {
+                scene.cluster.instances[index]
+                    .client_proxy
+                    .iter()
+                    .for_each(|proxy| proxy.swallow(answers));
             }
         }
         sleep(Duration::from_millis(300)).await;
     }
-    let proxies = scene.sites.iter().filter_map(|site| site.client_proxy.as_ref());
+    let proxies =
+        scene.cluster.instances.iter().filter_map(|instance| instance.client_proxy.as_ref());
     let swallowed = proxies.map(Proxy::swallowed_answers).sum();
     scene.evidence.saw("answers swallowed", swallowed);
     Ok(())
@@ -159,33 +164,34 @@ async fn swallow_answers(scene: &mut Scene) -> Result<(), ChaosError> {
 
 /// Whatever is under way at an instance ends, for its client; now and then the store is slow, so that
 /// much is under way.
-async fn cut_clients(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn cut_clients(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
         let is_slow = scene.evidence.times.is_multiple_of(2);
         if is_slow {
-            let paused = scene.redis.child().pause();
-            paused.map_err(ChaosError::system("Redis cannot be paused"))?;
+            let paused = scene.cluster.redis.child().pause();
+            paused.map_err(LabError::system("Redis cannot be paused"))?;
             let lasts = scene.random.millis(1200, 1600);
             sleep(lasts).await;
             scene.evidence.outage(lasts);
         }
-        let index = scene.random.below(scene.sites.len());
-        scene.sites[index].client_proxy.iter().for_each(Proxy::cut);
+        let index = scene.random.below(scene.cluster.instances.len());
+        scene.cluster.instances[index].client_proxy.iter().for_each(Proxy::cut);
         scene.evidence.saw("connections cut", 1);
         if is_slow {
-            let resumed = scene.redis.child().resume();
-            resumed.map_err(ChaosError::system("Redis cannot be resumed"))?;
+            let resumed = scene.cluster.redis.child().resume();
+            resumed.map_err(LabError::system("Redis cannot be resumed"))?;
         }
     }
     Ok(())
 }
 
 /// All at once against one instance; the others' orders go to it as well.
-async fn flood_instances(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn flood_instances(scene: &mut Scene) -> Result<(), LabError> {
     const SILENT: usize = 10_000;
     const DEAF: usize = 50;
     while scene.next_round().await {
-        let port = scene.sites[scene.random.clone().below(scene.sites.len())].instance.port;
+        let port =
+            scene.cluster.instances[scene.random.clone().below(scene.cluster.instances.len())].port;
         let (silent, deaf, headers, body) = tokio::join!(
             flood::silent(port, SILENT),
             flood::deaf(port, DEAF),
@@ -201,9 +207,9 @@ async fn flood_instances(scene: &mut Scene) -> Result<(), ChaosError> {
 }
 
 /// At one instance, again and again.
-async fn open_feeds(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn open_feeds(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
-        let port = scene.sites[scene.random.below(scene.sites.len())].instance.port;
+        let port = scene.cluster.instances[scene.random.below(scene.cluster.instances.len())].port;
         let opened = flood::feeds(port, 16, Duration::from_secs(5)).await;
         scene.evidence.saw("feeds opened", opened);
     }
@@ -211,9 +217,9 @@ async fn open_feeds(scene: &mut Scene) -> Result<(), ChaosError> {
 }
 
 /// At one instance. The lock of the sale and these looks share a connection to etcd.
-async fn abort_requests(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn abort_requests(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
-        let port = scene.sites[scene.random.below(scene.sites.len())].instance.port;
+        let port = scene.cluster.instances[scene.random.below(scene.cluster.instances.len())].port;
         let aborted = flood::aborted(port, 20_000).await;
         scene.evidence.saw("requests aborted", aborted);
     }

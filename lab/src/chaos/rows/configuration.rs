@@ -6,10 +6,10 @@ use futures_util::FutureExt as _;
 use testkit::LOCK_NAME;
 use tokio::time::sleep;
 
-use crate::chaos::cluster;
-use crate::chaos::error::ChaosError;
+use crate::chaos::etcd;
 use crate::chaos::row::{Control, LoadPlan, Row, Setup, Trial};
 use crate::chaos::scene::Scene;
+use crate::error::LabError;
 
 /// For longer than the sale may pause.
 const HELD: Duration = Duration::from_secs(3);
@@ -75,7 +75,7 @@ fn names_alike() -> Row {
 }
 
 /// Counts how often the lock goes to another lease.
-async fn look_on(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn look_on(scene: &mut Scene) -> Result<(), LabError> {
     let mut last = None;
     while scene.next_round().await {
         let (_, holder) = scene.holder().await?;
@@ -88,8 +88,8 @@ async fn look_on(scene: &mut Scene) -> Result<(), ChaosError> {
 }
 
 /// One after the other.
-async fn hold_others(scene: &mut Scene) -> Result<(), ChaosError> {
-    let session = cluster::session(&[scene.member().endpoint()]).await?;
+async fn hold_others(scene: &mut Scene) -> Result<(), LabError> {
+    let session = etcd::session(&[scene.member().endpoint()]).await?;
     while scene.next_round().await {
         for name in ["a-b", "a/y"] {
             let mutex = session.mutex(&format!("{LOCK_NAME}:{name}"))?;

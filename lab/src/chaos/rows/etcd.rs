@@ -8,10 +8,11 @@ use hyper::Method;
 use testkit::{LOCK_NAME, Proxy, Way, probe};
 use tokio::time::{Instant, sleep};
 
-use crate::chaos::cluster;
-use crate::chaos::error::ChaosError;
+use crate::chaos::etcd;
 use crate::chaos::row::{Control, LoadPlan, Row, Setup, TTL, Trial};
 use crate::chaos::scene::Scene;
+use crate::cluster::Proxied;
+use crate::error::LabError;
 
 pub(super) fn rows() -> Vec<Row> {
     vec![leader_lost(), restarted(), compacted(), out_of_space(), release_unanswered()]
@@ -81,7 +82,7 @@ pub(super) fn restarted() -> Row {
 }
 
 fn compacted() -> Row {
-    let setup = Setup { etcd_proxies: true, ..Setup::USUAL };
+    let setup = Setup { proxied: Proxied::Etcd, ..Setup::USUAL };
     let trial = Trial {
         setup,
         play: |scene| compact(scene).boxed_local(),
@@ -137,7 +138,7 @@ fn out_of_space() -> Row {
 }
 
 fn release_unanswered() -> Row {
-    let setup = Setup { etcd_members: 3, etcd_proxies: true, ..Setup::USUAL };
+    let setup = Setup { etcd_members: 3, proxied: Proxied::Etcd, ..Setup::USUAL };
     let trial = Trial {
         setup,
         play: |scene| lose_answers(scene).boxed_local(),
@@ -165,7 +166,7 @@ fn release_unanswered() -> Row {
 }
 
 /// SIGKILL and SIGSTOP in turn.
-async fn lose_leader(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn lose_leader(scene: &mut Scene) -> Result<(), LabError> {
     let mut kills = scene.random.below(2) == 0;
     while scene.next_round().await {
         let index = scene.leader().await?;
@@ -175,17 +176,20 @@ async fn lose_leader(scene: &mut Scene) -> Result<(), ChaosError> {
         }
         let began = Instant::now();
         scene.member_away = Some(index);
-        let lost =
-            if kills { scene.etcd[index].kill().await } else { scene.etcd[index].child().pause() };
-        lost.map_err(ChaosError::system("a member of etcd cannot be taken away"))?;
+        let lost = if kills {
+            scene.cluster.etcd[index].kill().await
+        } else {
+            scene.cluster.etcd[index].child().pause()
+        };
+        lost.map_err(LabError::system("a member of etcd cannot be taken away"))?;
         scene.leader().await?;
         scene.evidence.saw("leaders changed", 1);
         sleep(AWAY.saturating_sub(began.elapsed())).await;
         if kills {
-            scene.etcd[index].restart().await?;
+            scene.cluster.etcd[index].restart().await?;
         } else {
-            let resumed = scene.etcd[index].child().resume();
-            resumed.map_err(ChaosError::system("a member of etcd cannot be resumed"))?;
+            let resumed = scene.cluster.etcd[index].child().resume();
+            resumed.map_err(LabError::system("a member of etcd cannot be resumed"))?;
         }
         scene.member_away = None;
         kills = !kills;
@@ -193,7 +197,7 @@ async fn lose_leader(scene: &mut Scene) -> Result<(), ChaosError> {
     Ok(())
 }
 
-async fn restart(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn restart(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
         restart_etcd(scene).await?;
     }
@@ -201,18 +205,18 @@ async fn restart(scene: &mut Scene) -> Result<(), ChaosError> {
 }
 
 /// Restarts etcd a single time: a second restart may end the session and so heal what the first one broke.
-pub(super) async fn restart_once(scene: &mut Scene) -> Result<(), ChaosError> {
+pub(super) async fn restart_once(scene: &mut Scene) -> Result<(), LabError> {
     if scene.next_round().await {
         restart_etcd(scene).await?;
     }
     Ok(())
 }
 
-async fn restart_etcd(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn restart_etcd(scene: &mut Scene) -> Result<(), LabError> {
     let began = Instant::now();
     let away = scene.random.millis(0, 1500);
-    let Some(etcd) = scene.etcd.first_mut() else { return Ok(()) };
-    etcd.kill().await.map_err(ChaosError::system("etcd cannot be killed"))?;
+    let Some(etcd) = scene.cluster.etcd.first_mut() else { return Ok(()) };
+    etcd.kill().await.map_err(LabError::system("etcd cannot be killed"))?;
     sleep(away).await;
     etcd.restart().await?;
     scene.evidence.outage(began.elapsed());
@@ -222,22 +226,22 @@ async fn restart_etcd(scene: &mut Scene) -> Result<(), ChaosError> {
 
 /// All the while; now and then an instance is cut off for some compactions, so that its watch cannot
 /// go on where it ended.
-async fn compact(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn compact(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
-        let index = scene.random.below(scene.sites.len());
-        scene.sites[index].etcd_proxies.iter().for_each(Proxy::refuse);
+        let index = scene.random.below(scene.cluster.instances.len());
+        scene.cluster.instances[index].etcd_proxies.iter().for_each(Proxy::refuse);
         let began = Instant::now();
         let mut revision = 0;
         let mut is_cut = true;
         while began.elapsed() < BREAK * 2 {
-            let compacted = cluster::compact(scene.member()).await?;
+            let compacted = etcd::compact(scene.member()).await?;
             if compacted > revision {
                 scene.evidence.saw("compactions", 1);
             }
             revision = compacted;
             sleep(Duration::from_millis(200)).await;
             if is_cut && began.elapsed() >= BREAK {
-                scene.sites[index].etcd_proxies.iter().for_each(Proxy::admit);
+                scene.cluster.instances[index].etcd_proxies.iter().for_each(Proxy::admit);
                 scene.evidence.saw("watches cut", 1);
                 is_cut = false;
             }
@@ -249,13 +253,13 @@ async fn compact(scene: &mut Scene) -> Result<(), ChaosError> {
 
 /// The suite takes turns with the instances, which do not wait for the end of a release. Answers to them
 /// are lost as well.
-async fn lose_answers(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn lose_answers(scene: &mut Scene) -> Result<(), LabError> {
     // also for the suite's own release; no other row has one whose answer is lost
     Defence::UnknownRelease.set(!scene.setup.flags.contains(&"unknown-release"));
     while scene.next_round().await {
-        let proxy = Proxy::to(scene.etcd[0].port()).await;
-        let proxy = proxy.map_err(ChaosError::system("a proxy has no port"))?;
-        let session = cluster::session(&[proxy.url(), scene.etcd[1].endpoint()]).await?;
+        let proxy = Proxy::to(scene.cluster.etcd[0].port()).await;
+        let proxy = proxy.map_err(LabError::system("a proxy has no port"))?;
+        let session = etcd::session(&[proxy.url(), scene.cluster.etcd[1].endpoint()]).await?;
         let mutex = session.mutex(LOCK_NAME)?;
         let guard = mutex.lock().await?;
         proxy.hold(Way::Back);
@@ -265,26 +269,26 @@ async fn lose_answers(scene: &mut Scene) -> Result<(), ChaosError> {
             scene.evidence.complain("false loss", format!("after a release: {error}"));
         }
         session.close().await?;
-        let site = &scene.sites[scene.random.below(scene.sites.len())];
-        site.etcd_proxies.iter().for_each(|proxy| proxy.swallow(1));
+        let instance = &scene.cluster.instances[scene.random.below(scene.cluster.instances.len())];
+        instance.etcd_proxies.iter().for_each(|proxy| proxy.swallow(1));
     }
-    let proxies = scene.sites.iter().flat_map(|site| &site.etcd_proxies);
+    let proxies = scene.cluster.instances.iter().flat_map(|instance| &instance.etcd_proxies);
     let swallowed = proxies.map(Proxy::swallowed_answers).sum();
     scene.evidence.saw("answers swallowed", swallowed);
     Ok(())
 }
 
 /// While etcd takes no writes, orders are sold or refused, but answered at once.
-async fn fill(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn fill(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
         let began = Instant::now();
 
-        cluster::fill(scene.member()).await?;
+        etcd::fill(scene.member()).await?;
         scene.evidence.saw("etcd out of space", 1);
         let full = Instant::now();
         while full.elapsed() < TTL {
-            for index in 0..scene.sites.len() {
-                let port = scene.sites[index].instance.port;
+            for index in 0..scene.cluster.instances.len() {
+                let port = scene.cluster.instances[index].port;
                 let asked = Instant::now();
                 let answer = probe::http(Method::POST, port, "/stock/reduce", "").await;
                 let took = asked.elapsed();
@@ -306,7 +310,7 @@ async fn fill(scene: &mut Scene) -> Result<(), ChaosError> {
             }
             sleep(Duration::from_millis(100)).await;
         }
-        cluster::make_room(scene.member()).await?;
+        etcd::make_room(scene.member()).await?;
         scene.evidence.outage(began.elapsed());
         // refused buyers wait so long before they ask again: a shorter calm would join two outages
         sleep(RETRY_AFTER).await;

@@ -7,10 +7,11 @@ use testkit::LOCK_NAME;
 use testkit::{Proxy, Way};
 use tokio::time::sleep;
 
-use crate::chaos::cluster;
-use crate::chaos::error::ChaosError;
+use crate::chaos::etcd;
 use crate::chaos::row::{Control, LoadPlan, Row, Setup, TTL, Trial};
 use crate::chaos::scene::Scene;
+use crate::cluster::Proxied;
+use crate::error::LabError;
 
 /// Long enough to hold up what comes then, and too short for anybody to notice.
 const ABOUT_TO_WRITE: &str = "before-write:pause=200ms";
@@ -23,7 +24,7 @@ pub(super) fn rows() -> Vec<Row> {
 }
 
 fn write_late() -> Row {
-    let setup = Setup { redis_proxies: true, fault_points: &[ABOUT_TO_WRITE], ..Setup::USUAL };
+    let setup = Setup { proxied: Proxied::Redis, fault_points: &[ABOUT_TO_WRITE], ..Setup::USUAL };
     let trial = Trial {
         setup,
         play: |scene| hold_write(scene).boxed_local(),
@@ -51,7 +52,7 @@ fn write_late() -> Row {
 }
 
 fn cut_off() -> Row {
-    let setup = Setup { etcd_proxies: true, load: LoadPlan::LEAVES_SOON, ..Setup::USUAL };
+    let setup = Setup { proxied: Proxied::Etcd, load: LoadPlan::LEAVES_SOON, ..Setup::USUAL };
     let trial = Trial {
         setup,
         play: |scene| cut_off_holder(scene).boxed_local(),
@@ -78,19 +79,19 @@ fn cut_off() -> Row {
 }
 
 /// What the holder sends to Redis is held up until another instance has sold.
-async fn hold_write(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn hold_write(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
-        let index = scene.random.below(scene.sites.len());
+        let index = scene.random.below(scene.cluster.instances.len());
         let late = |scene: &Scene| {
-            let proxy = scene.sites[index].redis_proxy.as_ref();
+            let proxy = scene.cluster.instances[index].redis_proxy.as_ref();
             proxy.map_or((0, 0), |proxy| (proxy.late_chunks(), proxy.marked_answers()))
         };
         let before = late(scene);
         scene.meet(index, ABOUT_TO_WRITE, "").await?;
-        scene.sites[index].redis_proxy.iter().for_each(|proxy| proxy.hold(Way::There));
+        scene.cluster.instances[index].redis_proxy.iter().for_each(|proxy| proxy.hold(Way::There));
         let taken_over = scene.holder_besides(index).await;
         sleep(TTL / 2).await;
-        scene.sites[index].redis_proxy.iter().for_each(Proxy::release);
+        scene.cluster.instances[index].redis_proxy.iter().for_each(Proxy::release);
         taken_over?;
         sleep(Duration::from_millis(500)).await;
         let after = late(scene);
@@ -103,23 +104,23 @@ async fn hold_write(scene: &mut Scene) -> Result<(), ChaosError> {
 /// In one direction, the other, or both; nothing is ended, so that nobody is told. Just then nobody else
 /// waits for the lock, since the other instance has been asleep: what it does next, the one that is cut
 /// off cannot see.
-async fn cut_off_holder(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn cut_off_holder(scene: &mut Scene) -> Result<(), LabError> {
     const WAYS: [&[Way]; 3] = [&[Way::There, Way::Back], &[Way::There], &[Way::Back]];
     let mut next = 0;
     while scene.next_round().await {
-        let other = scene.random.below(scene.sites.len());
-        let index = (other + 1) % scene.sites.len();
+        let other = scene.random.below(scene.cluster.instances.len());
+        let index = (other + 1) % scene.cluster.instances.len();
         let before = scene.stale_batches().await;
         scene.pause(other)?;
-        let name = scene.sites[other].name.clone();
+        let name = scene.cluster.instances[other].name.clone();
         let alone = scene
             .until("the lease of a sleeping instance is gone", async |scene| {
-                let lease = cluster::lease_of(scene.member(), LOCK_NAME, &name).await?;
+                let lease = etcd::lease_of(scene.member(), LOCK_NAME, &name).await?;
                 Ok(lease.is_none().then_some(()))
             })
             .await;
         let held = scene.holder_besides(other).await;
-        for proxy in &scene.sites[index].etcd_proxies {
+        for proxy in &scene.cluster.instances[index].etcd_proxies {
             WAYS[next % WAYS.len()].iter().for_each(|way| proxy.hold(*way));
         }
         next += 1;
@@ -128,12 +129,12 @@ async fn cut_off_holder(scene: &mut Scene) -> Result<(), ChaosError> {
         let lease = held?.lease;
         sleep(CUT_OFF).await;
         // where only answers are held up, the lease may live on for as long as it is renewed
-        if cluster::is_lease_gone(scene.member(), lease).await? {
+        if etcd::is_lease_gone(scene.member(), lease).await? {
             scene.evidence.saw("leases gone", 1);
         }
         scene.evidence.saw("instances cut off", 1);
         let sent = scene.stale_batches().await.saturating_sub(before);
-        scene.sites[index].etcd_proxies.iter().for_each(Proxy::release);
+        scene.cluster.instances[index].etcd_proxies.iter().for_each(Proxy::release);
         if sent > 0 {
             let sentence = format!("{sent} batches were sent under a lock that was lost before");
             scene.evidence.complain("I4", sentence);

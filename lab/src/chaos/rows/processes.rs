@@ -3,18 +3,19 @@
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use loadtest::report::Violation;
 use rustix::process::Signal;
 use testkit::LOCK_NAME;
 use testkit::Proxy;
 use tokio::time::{Instant, sleep};
 
-use crate::chaos::cluster;
-use crate::chaos::error::ChaosError;
-use crate::chaos::evidence::Finding;
+use crate::chaos::etcd;
 use crate::chaos::flood;
 use crate::chaos::row::{Control, LoadPlan, Row, Setup, TTL, Trial};
 use crate::chaos::scene::Scene;
 use crate::chaos::trial::NO_FAULT;
+use crate::cluster::Proxied;
+use crate::error::LabError;
 
 /// Long enough for others to come and go, and shorter than the lease.
 const SITS: &str = "before-write:pause=1500ms";
@@ -89,7 +90,7 @@ fn holder_killed() -> Row {
 
 fn waiter_gone() -> Row {
     let setup = Setup {
-        client_proxies: true,
+        proxied: Proxied::Clients,
         fault_points: &[SITS],
         load: LoadPlan::NOT_ALONE,
         ..Setup::USUAL
@@ -148,7 +149,7 @@ fn runtime_starved() -> Row {
 
 fn told_to_stop() -> Row {
     let setup = Setup {
-        client_proxies: true,
+        proxied: Proxied::Clients,
         fault_points: &[SITS],
         load: LoadPlan::NOT_ALONE,
         ..Setup::USUAL
@@ -180,15 +181,15 @@ fn told_to_stop() -> Row {
 }
 
 /// It stops itself where it is about to write; another instance sells; then it goes on.
-async fn pause_holder(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn pause_holder(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
-        let index = scene.random.below(scene.sites.len());
+        let index = scene.random.below(scene.cluster.instances.len());
         let before = scene.stale_batches().await;
         scene.meet(index, "before-write:stop", "").await?;
         let stopped = Instant::now();
         scene
             .until("the instance stands still", async |scene| {
-                Ok(scene.sites[index].instance.child.is_paused().then_some(()))
+                Ok(scene.cluster.instances[index].child.is_paused().then_some(()))
             })
             .await?;
         let (_, holder) = scene.holder().await?;
@@ -211,18 +212,18 @@ const KILLS: &[&str] = &[
 ];
 
 /// It kills itself at a point; it is started again once another one holds the lock.
-async fn kill_holder(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn kill_holder(scene: &mut Scene) -> Result<(), LabError> {
     let points = scene.setup.fault_points;
     let mut next = scene.random.below(points.len());
     while scene.next_round().await {
-        let index = scene.random.below(scene.sites.len());
+        let index = scene.random.below(scene.cluster.instances.len());
         let point = points[next % points.len()];
         next += 1;
-        let name = scene.sites[index].name.clone();
+        let name = scene.cluster.instances[index].name.clone();
         // between two claims it has none to see
         let lease = scene
             .until("the instance that is to die queues for the lock", async |scene| {
-                cluster::lease_of(scene.member(), LOCK_NAME, &name).await
+                etcd::lease_of(scene.member(), LOCK_NAME, &name).await
             })
             .await?;
         scene.meet(index, point, "").await?;
@@ -235,7 +236,7 @@ async fn kill_holder(scene: &mut Scene) -> Result<(), ChaosError> {
     // a short run has no time for all of them
     if scene.evidence.times >= 5 {
         let unmet = points.iter().filter(|point| scene.evidence.count(point) == 0);
-        let unmet = unmet.map(|point| Finding::new(NO_FAULT, format!("nobody died at {point}")));
+        let unmet = unmet.map(|point| Violation::new(NO_FAULT, format!("nobody died at {point}")));
         let unmet: Vec<_> = unmet.collect();
         scene.evidence.findings.extend(unmet);
     }
@@ -244,19 +245,19 @@ async fn kill_holder(scene: &mut Scene) -> Result<(), ChaosError> {
 
 /// While one instance sits on the lock, another one queues for a few buyers; then it is killed, or all
 /// of them leave.
-async fn waiters_leave(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn waiters_leave(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
-        let waiter = scene.random.below(scene.sites.len());
-        let holder = (waiter + 1) % scene.sites.len();
+        let waiter = scene.random.below(scene.cluster.instances.len());
+        let holder = (waiter + 1) % scene.cluster.instances.len();
         // the waiter is left alone, so that its next claim is for those buyers and nobody else
         leave_alone(scene, waiter).await?;
-        let name = scene.sites[waiter].name.clone();
+        let name = scene.cluster.instances[waiter].name.clone();
         scene.meet(holder, SITS, "").await?;
-        let buyers = flood::buyers(scene.sites[waiter].instance.port, 5).await;
-        let buyers = buyers.map_err(ChaosError::system("buyers cannot send orders"))?;
+        let buyers = flood::buyers(scene.cluster.instances[waiter].port, 5).await;
+        let buyers = buyers.map_err(LabError::system("buyers cannot send orders"))?;
         let queued = scene
             .until("an instance waits for the lock", async |scene| {
-                cluster::lease_of(scene.member(), LOCK_NAME, &name).await
+                etcd::lease_of(scene.member(), LOCK_NAME, &name).await
             })
             .await?;
         if scene.evidence.times.is_multiple_of(2) {
@@ -270,25 +271,25 @@ async fn waiters_leave(scene: &mut Scene) -> Result<(), ChaosError> {
             sleep(2 * TTL).await;
         }
         scene.evidence.saw("waiters gone", 1);
-        scene.sites[waiter].client_proxy.iter().for_each(Proxy::admit);
+        scene.cluster.instances[waiter].client_proxy.iter().for_each(Proxy::admit);
     }
     Ok(())
 }
 
 /// Keeps the load away from an instance, and waits until it wants the lock no more.
-async fn leave_alone(scene: &Scene, index: usize) -> Result<(), ChaosError> {
-    scene.sites[index].client_proxy.iter().for_each(Proxy::refuse);
-    let name = &scene.sites[index].name;
+async fn leave_alone(scene: &Scene, index: usize) -> Result<(), LabError> {
+    scene.cluster.instances[index].client_proxy.iter().for_each(Proxy::refuse);
+    let name = &scene.cluster.instances[index].name;
     scene
         .until("an instance without buyers gives up the lock", async |scene| {
-            let lease = cluster::lease_of(scene.member(), LOCK_NAME, name).await?;
+            let lease = etcd::lease_of(scene.member(), LOCK_NAME, name).await?;
             Ok(lease.is_none().then_some(()))
         })
         .await
 }
 
 /// The lease of the holder must outlast 1.5 TTL in which its workers do nothing else.
-async fn starve(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn starve(scene: &mut Scene) -> Result<(), LabError> {
     let length = TTL + TTL / 2;
     while scene.next_round().await {
         let (index, holder) = scene.holder().await?;
@@ -296,7 +297,7 @@ async fn starve(scene: &mut Scene) -> Result<(), ChaosError> {
         sleep(length + Duration::from_millis(300)).await;
         scene.evidence.saw("instances starved", 1);
         scene.evidence.outage(length);
-        if cluster::is_lease_gone(scene.member(), holder.lease).await? {
+        if etcd::is_lease_gone(scene.member(), holder.lease).await? {
             scene.evidence.complain("lease", "an instance that was busy lost its lease");
         }
     }
@@ -305,14 +306,14 @@ async fn starve(scene: &mut Scene) -> Result<(), ChaosError> {
 
 /// While it sits on the lock and orders wait, an instance is told to stop. It answers them all, gives up the lock,
 /// and ends well.
-async fn tell_to_stop(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn tell_to_stop(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
-        let index = scene.random.below(scene.sites.len());
+        let index = scene.random.below(scene.cluster.instances.len());
         let is_hang_up = scene.evidence.times.is_multiple_of(2);
         let signals: &[_] = if is_hang_up { &[Signal::HUP] } else { &[Signal::TERM; 2] };
         // so that it is known how many wait
         leave_alone(scene, index).await?;
-        let port = scene.sites[index].instance.port;
+        let port = scene.cluster.instances[index].port;
         let (first, met) = tokio::join!(flood::buyers(port, 1), scene.meet(index, SITS, ""));
         met?;
         let buyers = async {
@@ -320,7 +321,7 @@ async fn tell_to_stop(scene: &mut Scene) -> Result<(), ChaosError> {
             buyers.extend(flood::buyers(port, 50).await?);
             Ok(buyers)
         };
-        let buyers = buyers.await.map_err(ChaosError::system("buyers cannot send orders"))?;
+        let buyers = buyers.await.map_err(LabError::system("buyers cannot send orders"))?;
         scene
             .until("the orders wait", async |scene| {
                 let waiting = scene.counter_at(index, "flash_sale_orders_waiting").await;
@@ -328,8 +329,8 @@ async fn tell_to_stop(scene: &mut Scene) -> Result<(), ChaosError> {
             })
             .await?;
         for &signal in signals {
-            let told = scene.sites[index].instance.child.signal(signal);
-            told.map_err(ChaosError::system("an instance cannot be told to stop"))?;
+            let told = scene.cluster.instances[index].child.signal(signal);
+            told.map_err(LabError::system("an instance cannot be told to stop"))?;
             sleep(Duration::from_millis(20)).await;
         }
         let unanswered = flood::unanswered(buyers).await;
@@ -341,7 +342,7 @@ async fn tell_to_stop(scene: &mut Scene) -> Result<(), ChaosError> {
         scene.evidence.saw("instances drained", 1);
         scene.evidence.outage(Duration::from_millis(1500));
         scene.start_again(index).await?;
-        scene.sites[index].client_proxy.iter().for_each(Proxy::admit);
+        scene.cluster.instances[index].client_proxy.iter().for_each(Proxy::admit);
     }
     Ok(())
 }

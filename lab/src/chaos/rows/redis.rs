@@ -9,9 +9,9 @@ use hyper::Method;
 use testkit::probe;
 use tokio::time::{Instant, sleep};
 
-use crate::chaos::error::ChaosError;
 use crate::chaos::row::{Control, LoadPlan, Row, Setup, Trial};
 use crate::chaos::scene::Scene;
+use crate::error::LabError;
 
 /// What a roll-back loses: more than any instance has sold in a turn.
 const LOST_BYTES: usize = 256 << 10;
@@ -142,13 +142,13 @@ fn full() -> Row {
     }
 }
 
-async fn kill(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn kill(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
         let began = Instant::now();
-        let killed = scene.redis.kill().await;
-        killed.map_err(ChaosError::system("Redis cannot be killed"))?;
+        let killed = scene.cluster.redis.kill().await;
+        killed.map_err(LabError::system("Redis cannot be killed"))?;
         sleep(scene.random.millis(0, 500)).await;
-        scene.redis.restart().await?;
+        scene.cluster.redis.restart().await?;
         scene.evidence.outage(began.elapsed());
         scene.evidence.saw("Redis restarted", 1);
     }
@@ -157,23 +157,23 @@ async fn kill(scene: &mut Scene) -> Result<(), ChaosError> {
 
 /// The end of the file of appended commands is cut off, as a power loss may do. Each instance must say
 /// what is wrong and sell nothing, until the whole file is back.
-async fn roll_back(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn roll_back(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
         // who has sold nothing of what is lost cannot know that anything is
         scene.until_all_sell(Duration::from_millis(150)).await?;
         let began = Instant::now();
-        let no_kill = ChaosError::system("Redis cannot be killed");
-        let no_file = ChaosError::system("what Redis has written cannot be changed");
-        scene.redis.kill().await.map_err(&no_kill)?;
-        let file = appended(&scene.redis.dir().join("appendonlydir")).map_err(&no_file)?;
+        let no_kill = LabError::system("Redis cannot be killed");
+        let no_file = LabError::system("what Redis has written cannot be changed");
+        scene.cluster.redis.kill().await.map_err(&no_kill)?;
+        let file = appended(&scene.cluster.redis.dir().join("appendonlydir")).map_err(&no_file)?;
         let whole = std::fs::read(&file).map_err(&no_file)?;
         let left = whole.len() - LOST_BYTES.min(whole.len() / 2);
         std::fs::write(&file, &whole[..left]).map_err(&no_file)?;
-        scene.redis.restart().await?;
+        scene.cluster.redis.restart().await?;
         let asked = Instant::now();
         while asked.elapsed() < Duration::from_secs(1) {
-            for index in 0..scene.sites.len() {
-                let port = scene.sites[index].instance.port;
+            for index in 0..scene.cluster.instances.len() {
+                let port = scene.cluster.instances[index].port;
                 let answer = probe::http(Method::POST, port, "/stock/reduce", "").await;
                 match answer {
                     Ok((status, text)) if status == 503 && text.contains("store-rolled-back") => {
@@ -188,9 +188,9 @@ async fn roll_back(scene: &mut Scene) -> Result<(), ChaosError> {
             }
             sleep(Duration::from_millis(50)).await;
         }
-        scene.redis.kill().await.map_err(&no_kill)?;
+        scene.cluster.redis.kill().await.map_err(&no_kill)?;
         std::fs::write(&file, &whole).map_err(&no_file)?;
-        scene.redis.restart().await?;
+        scene.cluster.redis.restart().await?;
         scene.evidence.outage(began.elapsed());
     }
     Ok(())
@@ -204,38 +204,39 @@ fn appended(dir: &Path) -> io::Result<PathBuf> {
 }
 
 /// For a little less or more than an instance waits for an answer.
-async fn stop(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn stop(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
         let began = Instant::now();
-        let stopped = scene.redis.child().pause();
-        stopped.map_err(ChaosError::system("Redis cannot be stopped"))?;
+        let stopped = scene.cluster.redis.child().pause();
+        stopped.map_err(LabError::system("Redis cannot be stopped"))?;
         sleep(scene.random.millis(1900, 2700)).await;
-        let resumed = scene.redis.child().resume();
-        resumed.map_err(ChaosError::system("Redis cannot be resumed"))?;
+        let resumed = scene.cluster.redis.child().resume();
+        resumed.map_err(LabError::system("Redis cannot be resumed"))?;
         scene.evidence.outage(began.elapsed());
         scene.evidence.saw("Redis stopped", 1);
     }
     Ok(())
 }
 
-async fn flush(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn flush(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
-        scene.redis.run::<()>("SCRIPT FLUSH").await?;
+        scene.cluster.redis.run::<()>("SCRIPT FLUSH").await?;
         scene.evidence.saw("script caches flushed", 1);
     }
     Ok(())
 }
 
 /// An order that meets a full store is told so, at once and in words that say what it is.
-async fn fill(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn fill(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
         let began = Instant::now();
-        scene.redis.run::<()>("CONFIG SET maxmemory 1").await?;
-        let port = scene.sites[scene.random.clone().below(scene.sites.len())].instance.port;
+        scene.cluster.redis.run::<()>("CONFIG SET maxmemory 1").await?;
+        let port =
+            scene.cluster.instances[scene.random.clone().below(scene.cluster.instances.len())].port;
         let asked = Instant::now();
         let answer = probe::http(Method::POST, port, "/stock/reduce", "").await;
         let took = asked.elapsed();
-        scene.redis.run::<()>("CONFIG SET maxmemory 0").await?;
+        scene.cluster.redis.run::<()>("CONFIG SET maxmemory 0").await?;
         scene.evidence.outage(began.elapsed());
         match answer {
             Ok((status, text)) if status == 503 && text.contains("store-unavailable") => {

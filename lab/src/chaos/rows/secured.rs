@@ -9,9 +9,9 @@ use testkit::{AuthTokens, LOCK_NAME, etcd, probe, redis};
 use tokio::time::{Instant, sleep};
 
 use super::etcd::{leader_lost, restart_once, restarted};
-use crate::chaos::error::ChaosError;
 use crate::chaos::row::{Control, Play, Row, Setup, Trial};
 use crate::chaos::scene::Scene;
+use crate::error::LabError;
 
 /// Tokens that do not end during a run.
 const LASTING: u64 = 300;
@@ -119,20 +119,20 @@ fn name_refused() -> Row {
 }
 
 /// As long as the store stands still, nobody has anything to ask etcd.
-async fn outlive(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn outlive(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
         let began = Instant::now();
-        let failed = ChaosError::system("Redis cannot be stopped and resumed");
-        scene.redis.child().pause().map_err(&failed)?;
+        let failed = LabError::system("Redis cannot be stopped and resumed");
+        scene.cluster.redis.child().pause().map_err(&failed)?;
         sleep(Duration::from_secs(SHORT + 1)).await;
-        scene.redis.child().resume().map_err(&failed)?;
+        scene.cluster.redis.child().resume().map_err(&failed)?;
         scene.evidence.outage(began.elapsed());
         scene.evidence.saw(OUTLIVED, 1);
     }
     Ok(())
 }
 
-async fn change_role(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn change_role(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
         let mut root = scene.member().root().await?;
         let more = Permission::read(format!("chaos/{}", scene.evidence.times));
@@ -143,19 +143,19 @@ async fn change_role(scene: &mut Scene) -> Result<(), ChaosError> {
 }
 
 /// The orders of the other item are told at once that its lock is refused.
-async fn refuse_name(scene: &mut Scene) -> Result<(), ChaosError> {
-    let port = scene.sites[0].instance.port;
+async fn refuse_name(scene: &mut Scene) -> Result<(), LabError> {
+    let port = scene.cluster.instances[0].port;
     let put = probe::http(Method::PUT, port, "/stock?item=refused", r#"{"stock":9}"#).await;
-    put.map_err(ChaosError::system("the other item has no stock"))?;
+    put.map_err(LabError::system("the other item has no stock"))?;
     let (items, all) = (format!("{LOCK_NAME}:"), RoleRevokePermissionOptions::new().with_prefix());
     // once the sale runs: it does not begin while a lock is refused
     scene.next_round().await;
     let mut root = scene.member().root().await?;
     root.role_revoke_permission(etcd::USER, items, Some(all)).await?;
     while scene.next_round().await {
-        for site in &scene.sites {
+        for instance in &scene.cluster.instances {
             let path = "/stock/reduce?item=refused";
-            match probe::http(Method::POST, site.instance.port, path, "").await {
+            match probe::http(Method::POST, instance.port, path, "").await {
                 Ok((status, text)) if status == 503 && text.contains("lock-refused") => {
                     scene.evidence.saw(REFUSED, 1);
                 }
@@ -170,11 +170,11 @@ async fn refuse_name(scene: &mut Scene) -> Result<(), ChaosError> {
     Ok(())
 }
 
-async fn rotate(scene: &mut Scene) -> Result<(), ChaosError> {
+async fn rotate(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
         scene.member().rotate_password().await?;
-        scene.redis.rotate_password().await?;
-        scene.redis.run::<i64>(&format!("CLIENT KILL USER {}", redis::USER)).await?;
+        scene.cluster.redis.rotate_password().await?;
+        scene.cluster.redis.run::<i64>(&format!("CLIENT KILL USER {}", redis::USER)).await?;
         scene.evidence.saw(ROTATED, 1);
     }
     Ok(())

@@ -8,9 +8,9 @@ use testkit::{PrivateEtcd, probe};
 use tokio::time::{Instant, sleep};
 
 use super::{PATIENCE, Scene};
-use crate::chaos::cluster::{self, Holder};
-use crate::chaos::error::ChaosError;
+use crate::chaos::etcd::{self, Holder};
 use crate::chaos::row::LAST_CALM;
+use crate::error::LabError;
 
 /// How often something is asked for that must come about.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -20,8 +20,8 @@ impl Scene {
     pub(in crate::chaos) async fn until<T>(
         &self,
         what: &'static str,
-        mut ask: impl AsyncFnMut(&Self) -> Result<Option<T>, ChaosError>,
-    ) -> Result<T, ChaosError> {
+        mut ask: impl AsyncFnMut(&Self) -> Result<Option<T>, LabError>,
+    ) -> Result<T, LabError> {
         let mut deadline = Instant::now() + PATIENCE;
         if self.may_hang {
             deadline = deadline.min(self.ends_at - LAST_CALM);
@@ -33,7 +33,7 @@ impl Scene {
                 Ok(Some(answer)) => return Ok(answer),
                 Err(error) if Instant::now() >= deadline => return Err(error),
                 Ok(None) if Instant::now() >= deadline => {
-                    return Err(ChaosError::NotInTime { what, seconds: PATIENCE.as_secs() });
+                    return Err(LabError::NotInTime { what, seconds: PATIENCE.as_secs() });
                 }
                 Ok(None) | Err(_) => sleep(POLL_INTERVAL).await,
             }
@@ -43,17 +43,17 @@ impl Scene {
     /// The member of etcd to ask: the first one that the row has not taken away.
     pub(in crate::chaos) fn member(&self) -> &PrivateEtcd {
         let there = usize::from(self.member_away == Some(0));
-        &self.etcd[there]
+        &self.cluster.etcd[there]
     }
 
     /// The member of etcd that leads, as a member that is there sees it.
-    pub(in crate::chaos) async fn leader(&self) -> Result<usize, ChaosError> {
+    pub(in crate::chaos) async fn leader(&self) -> Result<usize, LabError> {
         self.until("etcd has a leader", async |scene| {
-            for (n, member) in scene.etcd.iter().enumerate() {
+            for (n, member) in scene.cluster.etcd.iter().enumerate() {
                 if Some(n) == scene.member_away {
                     continue;
                 }
-                let ids = cluster::member_and_leader(member).await;
+                let ids = etcd::member_and_leader(member).await;
                 if ids.is_some_and(|(member, leader)| member == leader) {
                     return Ok(Some(n));
                 }
@@ -64,21 +64,18 @@ impl Scene {
     }
 
     /// Who holds the lock; waits until it is held.
-    pub(in crate::chaos) async fn holder(&self) -> Result<(usize, Holder), ChaosError> {
+    pub(in crate::chaos) async fn holder(&self) -> Result<(usize, Holder), LabError> {
         self.until("an instance holds the lock", async |scene| {
-            let holder = cluster::holder(scene.member(), LOCK_NAME).await?;
+            let holder = etcd::holder(scene.member(), LOCK_NAME).await?;
             Ok(holder.and_then(|holder| Some((scene.index_of(&holder.instance)?, holder))))
         })
         .await
     }
 
     /// Waits until another instance holds the lock.
-    pub(in crate::chaos) async fn holder_besides(
-        &self,
-        index: usize,
-    ) -> Result<Holder, ChaosError> {
+    pub(in crate::chaos) async fn holder_besides(&self, index: usize) -> Result<Holder, LabError> {
         self.until("another instance holds the lock", async |scene| {
-            let holder = cluster::holder(scene.member(), LOCK_NAME).await?;
+            let holder = etcd::holder(scene.member(), LOCK_NAME).await?;
             let index_now = holder.as_ref().and_then(|holder| scene.index_of(&holder.instance));
             Ok(holder.filter(|_| index_now.is_some_and(|now| now != index)))
         })
@@ -86,23 +83,23 @@ impl Scene {
     }
 
     /// Notes that this lease is gone, waiting for it.
-    pub(in crate::chaos) async fn note_lease_gone(&mut self, lease: i64) -> Result<(), ChaosError> {
+    pub(in crate::chaos) async fn note_lease_gone(&mut self, lease: i64) -> Result<(), LabError> {
         self.until("the lease is gone", async |scene| {
-            Ok(cluster::is_lease_gone(scene.member(), lease).await?.then_some(()))
+            Ok(etcd::is_lease_gone(scene.member(), lease).await?.then_some(()))
         })
         .await?;
         self.evidence.saw("leases gone", 1);
         Ok(())
     }
 
-    fn index_of(&self, instance: &str) -> Option<usize> {
-        self.sites.iter().position(|site| site.name == instance)
+    fn index_of(&self, name: &str) -> Option<usize> {
+        self.cluster.instances.iter().position(|instance| instance.name == name)
     }
 
     /// What the counter of this name says, added up over all instances that answer.
     pub(in crate::chaos) async fn counter(&self, name: &str) -> u64 {
         let mut sum = 0;
-        for index in 0..self.sites.len() {
+        for index in 0..self.cluster.instances.len() {
             sum += self.counter_at(index, name).await;
         }
         sum
@@ -110,16 +107,13 @@ impl Scene {
 
     /// What it says at one instance; 0 if that does not answer.
     pub(in crate::chaos) async fn counter_at(&self, index: usize, name: &str) -> u64 {
-        let port = self.sites[index].instance.port;
+        let port = self.cluster.instances[index].port;
         let page = probe::http(Method::GET, port, "/metrics", "").await;
         page.map_or(0, |(_, text)| read_counter(&text, name))
     }
 
     /// Waits until each instance has sold something within the last `stretch`.
-    pub(in crate::chaos) async fn until_all_sell(
-        &self,
-        stretch: Duration,
-    ) -> Result<(), ChaosError> {
+    pub(in crate::chaos) async fn until_all_sell(&self, stretch: Duration) -> Result<(), LabError> {
         self.until("every instance sells", async |scene| {
             let before = scene.batches().await;
             sleep(stretch).await;
@@ -132,7 +126,7 @@ impl Scene {
     /// Batches that the store has carried out, by instance.
     async fn batches(&self) -> Vec<u64> {
         let mut batches = Vec::new();
-        for index in 0..self.sites.len() {
+        for index in 0..self.cluster.instances.len() {
             batches.push(self.counter_at(index, "flash_sale_batches_total").await);
         }
         batches

@@ -10,7 +10,7 @@ use fenced_lock::{EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
 use testkit::PrivateEtcd;
 use tokio::time::{sleep, timeout};
 
-use super::error::ChaosError;
+use crate::error::LabError;
 
 /// How long one question may take: a member that is away must not hold up the suite.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -29,7 +29,7 @@ pub(super) struct Holder {
 }
 
 /// Who holds the lock `name`, as this member sees it.
-pub(super) async fn holder(etcd: &PrivateEtcd, name: &str) -> Result<Option<Holder>, ChaosError> {
+pub(super) async fn holder(etcd: &PrivateEtcd, name: &str) -> Result<Option<Holder>, LabError> {
     let options = GetOptions::new()
         .with_prefix()
         .with_sort(SortTarget::Create, SortOrder::Ascend)
@@ -48,7 +48,7 @@ pub(super) async fn lease_of(
     etcd: &PrivateEtcd,
     name: &str,
     instance: &str,
-) -> Result<Option<i64>, ChaosError> {
+) -> Result<Option<i64>, LabError> {
     let options = GetOptions::new().with_prefix().with_limit(100);
     let queue = etcd.root().await?.get(format!("{name}/"), Some(options)).await?;
     let of_instance = |label: &[u8]| label.strip_suffix(instance.as_bytes()).is_some();
@@ -60,7 +60,7 @@ pub(super) async fn lease_of(
 }
 
 /// Whether this lease has expired or was revoked.
-pub(super) async fn is_lease_gone(etcd: &PrivateEtcd, lease: i64) -> Result<bool, ChaosError> {
+pub(super) async fn is_lease_gone(etcd: &PrivateEtcd, lease: i64) -> Result<bool, LabError> {
     Ok(etcd.root().await?.lease_time_to_live(lease, None).await?.ttl() < 0)
 }
 
@@ -69,13 +69,13 @@ pub(super) async fn member_and_leader(etcd: &PrivateEtcd) -> Option<(u64, u64)> 
     let ask = async {
         let status = etcd.root().await?.status().await?;
         let member = status.header().map_or(0, etcd_client::ResponseHeader::member_id);
-        Ok::<_, ChaosError>((member, status.leader()))
+        Ok::<_, LabError>((member, status.leader()))
     };
     timeout(TIMEOUT, ask).await.ok()?.ok()
 }
 
 /// Forgets everything but the latest state; returns the revision up to which it did.
-pub(super) async fn compact(etcd: &PrivateEtcd) -> Result<i64, ChaosError> {
+pub(super) async fn compact(etcd: &PrivateEtcd) -> Result<i64, LabError> {
     let mut client = etcd.root().await?;
     let put = client.put("chaos/compaction", "", None).await?;
     let revision = put.header().map_or(0, etcd_client::ResponseHeader::revision);
@@ -84,7 +84,7 @@ pub(super) async fn compact(etcd: &PrivateEtcd) -> Result<i64, ChaosError> {
 }
 
 /// Writes until etcd says that it has no space.
-pub(super) async fn fill(etcd: &PrivateEtcd) -> Result<(), ChaosError> {
+pub(super) async fn fill(etcd: &PrivateEtcd) -> Result<(), LabError> {
     const PIECE: usize = 1 << 20;
     const PIECES: usize = 256;
     let mut client = etcd.root().await?;
@@ -95,7 +95,7 @@ pub(super) async fn fill(etcd: &PrivateEtcd) -> Result<(), ChaosError> {
             Err(error) => return Err(error.into()),
         }
     }
-    Err(ChaosError::NotInTime { what: "etcd has no space", seconds: 0 })
+    Err(LabError::NotInTime { what: "etcd has no space", seconds: 0 })
 }
 
 fn is_space(error: &etcd_client::Error) -> bool {
@@ -103,14 +103,14 @@ fn is_space(error: &etcd_client::Error) -> bool {
 }
 
 /// A session of the suite itself.
-pub(super) async fn session(endpoints: &[String]) -> Result<Session, ChaosError> {
+pub(super) async fn session(endpoints: &[String]) -> Result<Session, LabError> {
     let etcd = EtcdBackend::new(EtcdOptions::new(endpoints)).map_err(LockError::from)?;
     let options = SessionOptions::new(Duration::from_secs(10)).label("chaos");
     Ok(Session::open(Arc::new(etcd), options).await?)
 }
 
 /// Makes room, and ends the alarm.
-pub(super) async fn make_room(etcd: &PrivateEtcd) -> Result<(), ChaosError> {
+pub(super) async fn make_room(etcd: &PrivateEtcd) -> Result<(), LabError> {
     let mut client = etcd.root().await?;
     let status = client.status().await?;
     let revision = status.header().map_or(0, etcd_client::ResponseHeader::revision);
@@ -131,5 +131,5 @@ pub(super) async fn make_room(etcd: &PrivateEtcd) -> Result<(), ChaosError> {
             Err(error) => return Err(error.into()),
         }
     }
-    Err(ChaosError::NotInTime { what: "etcd has space again", seconds: 1 })
+    Err(LabError::NotInTime { what: "etcd has space again", seconds: 1 })
 }

@@ -1,0 +1,268 @@
+//! One running cluster: private etcd members, a private Redis, and instances of the service.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use hyper::{Method, StatusCode};
+use testkit::server::{START_TIMEOUT, until_ready};
+use testkit::{
+    Child, EtcdOptions, LOCK_NAME, OwnedDir, PrivateEtcd, PrivateRedis, Proxy, RedisOptions,
+    ServerError, ports, probe,
+};
+
+use crate::baselines::LockMode;
+use crate::error::LabError;
+
+/// How long requests in flight may take when an instance is asked to end.
+const SHUTDOWN_GRACE: &str = "5s";
+
+/// How long it may take to end after that: it gives up its claims as well.
+const STOP_GRACE: Duration = Duration::from_secs(10);
+
+/// How many times an instance is started if its port was taken meanwhile.
+const PORT_ATTEMPTS: usize = 5;
+
+/// What runs. All of it ends when this is dropped; [`stop`](Self::stop) does it in order.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pub(crate) instances: Vec<Instance>,
+    pub(crate) redis: PrivateRedis,
+    pub(crate) etcd: Vec<PrivateEtcd>,
+    /// Everything else lives in it.
+    pub(crate) dir: OwnedDir,
+    pub(crate) program: PathBuf,
+}
+
+/// One instance of the service, and the proxies around it.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    pub(crate) name: String,
+    pub(crate) port: u16,
+    pub(crate) child: Child,
+    /// One for each member of etcd.
+    pub(crate) etcd_proxies: Vec<Proxy>,
+    pub(crate) redis_proxy: Option<Proxy>,
+    pub(crate) client_proxy: Option<Proxy>,
+    args: Vec<String>,
+}
+
+/// How an instance is started.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spec<'a> {
+    /// Its port if there is none.
+    pub(crate) name: Option<&'a str>,
+    pub(crate) lock: LockMode,
+    /// How many instances share this machine's cores.
+    pub(crate) instances: usize,
+    /// Further flags.
+    pub(crate) flags: &'a [String],
+    pub(crate) proxied: Proxied,
+    /// It knows only the first member of etcd.
+    pub(crate) one_endpoint: bool,
+}
+
+/// Whose connections with an instance run through a proxy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Proxied {
+    #[default]
+    Nothing,
+    Etcd,
+    Redis,
+    Clients,
+}
+
+impl Cluster {
+    /// Starts the servers, in a directory in `parent`, and waits until they answer.
+    pub(crate) async fn open(
+        parent: &OwnedDir,
+        members: usize,
+        etcd: EtcdOptions,
+        redis: RedisOptions,
+    ) -> Result<Self, LabError> {
+        let program = std::env::current_exe()
+            .map_err(LabError::system("the path of this program is not known"))?;
+        let dir = OwnedDir::create_in(parent)
+            .map_err(LabError::system("no temporary directory could be made"))?;
+        let (etcd, redis) = tokio::try_join!(
+            PrivateEtcd::start_cluster_in(&dir, members, etcd),
+            PrivateRedis::start_in(&dir, redis),
+        )?;
+        Ok(Self { instances: Vec::new(), redis, etcd, dir, program })
+    }
+
+    /// Starts one more instance, on this port, without waiting for it.
+    pub(crate) async fn start(&mut self, port: u16, spec: Spec<'_>) -> Result<(), LabError> {
+        let no_proxy = LabError::system("a proxy has no port");
+        let mut etcd_proxies = Vec::new();
+        for member in self.etcd.iter().filter(|_| spec.proxied == Proxied::Etcd) {
+            etcd_proxies.push(Proxy::to(member.port()).await.map_err(&no_proxy)?);
+        }
+        let (mut redis_proxy, mut client_proxy) = (None, None);
+        if spec.proxied == Proxied::Redis {
+            let proxy = Proxy::with_marker(self.redis.port(), b"stale\r\n").await;
+            redis_proxy = Some(proxy.map_err(&no_proxy)?);
+        } else if spec.proxied == Proxied::Clients {
+            client_proxy = Some(Proxy::to(port).await.map_err(&no_proxy)?);
+        }
+        let mut endpoints: Vec<_> = self.etcd.iter().map(PrivateEtcd::endpoint).collect();
+        if spec.proxied == Proxied::Etcd {
+            endpoints = etcd_proxies.iter().map(Proxy::url).collect();
+        } else if spec.one_endpoint {
+            endpoints.truncate(1);
+        }
+        let redis = redis_proxy.as_ref().map_or_else(
+            || self.redis.flags(),
+            |proxy| vec!["--redis".to_owned(), format!("redis://127.0.0.1:{}", proxy.port())],
+        );
+        let name = spec.name.map_or_else(|| port.to_string(), str::to_owned);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let workers = (cores / spec.instances.max(1)).max(1);
+        let args = [
+            "serve",
+            "--listen",
+            &format!("127.0.0.1:{port}"),
+            "--instance",
+            &name,
+            "--workers",
+            &workers.to_string(),
+            "--shutdown-grace",
+            SHUTDOWN_GRACE,
+            "--lock-name",
+            LOCK_NAME,
+            "--lock",
+            spec.lock.name(),
+            "--etcd",
+            &endpoints.join(","),
+        ];
+        let args: Vec<_> =
+            args.map(str::to_owned).into_iter().chain(self.etcd[0].flags()).collect();
+        let args = [&args, &redis, spec.flags].concat();
+        let child = spawn(port, &self.program, &args, &self.dir)?;
+        let instance =
+            Instance { name, port, child, etcd_proxies, redis_proxy, client_proxy, args };
+        self.instances.push(instance);
+        Ok(())
+    }
+
+    /// Starts one more instance, on a free port, and waits until it can sell.
+    pub(crate) async fn add(&mut self, spec: Spec<'_>) -> Result<(), LabError> {
+        let mut attempt = 1;
+        loop {
+            let [port] = ports::free_ports().map_err(LabError::system("no port is free"))?;
+            self.start(port, spec).await?;
+            let added = self.instances.last_mut().expect("it was started just now");
+            match added.until_ready().await {
+                Err(LabError::Server(error))
+                    if error.is_port_taken() && attempt < PORT_ATTEMPTS =>
+                {
+                    attempt += 1;
+                    self.instances.pop();
+                }
+                added => return added,
+            }
+        }
+    }
+
+    /// Where clients reach the instances.
+    pub(crate) fn urls(&self) -> Vec<String> {
+        self.instances.iter().map(Instance::url).collect()
+    }
+
+    /// Stops the instances, which give up their claims.
+    ///
+    /// # Errors
+    /// The first one that is left.
+    pub(crate) async fn stop_instances(&mut self) -> io::Result<()> {
+        let stops = self.instances.iter_mut().map(|instance| instance.child.stop());
+        let stopped: Result<Vec<_>, _> = join_all(stops).await.into_iter().collect();
+        self.instances.clear();
+        stopped.map(drop)
+    }
+
+    /// Stops the instances, which still need the servers for that, then the servers.
+    ///
+    /// # Errors
+    /// The first thing that is left.
+    pub(crate) async fn stop(&mut self) -> io::Result<()> {
+        let instances = self.stop_instances().await;
+        let servers = self.servers().map(|(_, child)| child.stop());
+        let servers: Result<Vec<_>, _> = join_all(servers).await.into_iter().collect();
+        instances.and(servers.map(drop))
+    }
+
+    /// Ends everything at once.
+    pub(crate) async fn kill(&mut self) {
+        // what this cannot end, the guardians will
+        join_all(self.instances.iter_mut().map(|instance| instance.child.kill())).await;
+        join_all(self.servers().map(|(_, child)| child.kill())).await;
+    }
+
+    /// Waits until every process and every file is gone.
+    ///
+    /// # Errors
+    /// When that takes too long.
+    pub(crate) async fn remove(self) -> io::Result<()> {
+        let Self { instances, redis, etcd, dir, .. } = self;
+        drop((instances, redis, etcd));
+        dir.remove().await
+    }
+
+    fn servers(&mut self) -> impl Iterator<Item = (&'static str, &mut Child)> {
+        let etcd = self.etcd.iter_mut().map(|etcd| ("etcd", etcd.child()));
+        etcd.chain([("Redis", self.redis.child())])
+    }
+}
+
+impl Instance {
+    /// Starts it again, once it has ended, and waits until it answers: there may be nothing that it can sell.
+    pub(crate) async fn start_again(
+        &mut self,
+        program: &Path,
+        dir: &OwnedDir,
+    ) -> Result<(), LabError> {
+        self.child = spawn(self.port, program, &self.args, dir)?;
+        self.until_ok("/healthz").await
+    }
+
+    /// Waits until it can sell.
+    pub(crate) async fn until_ready(&mut self) -> Result<(), LabError> {
+        self.until_ok("/readyz").await
+    }
+
+    async fn until_ok(&mut self, path: &str) -> Result<(), LabError> {
+        let port = self.port;
+        let is_ready = async || {
+            let answer = probe::http(Method::GET, port, path, "").await;
+            answer.is_ok_and(|(status, _)| status == StatusCode::OK)
+        };
+        Ok(until_ready(&title(port), &mut self.child, START_TIMEOUT, is_ready).await?)
+    }
+
+    /// Where clients reach it.
+    pub(crate) fn url(&self) -> String {
+        self.client_proxy.as_ref().map_or_else(|| url(self.port), Proxy::url)
+    }
+}
+
+/// Where the instance of this port is.
+pub(crate) fn url(port: u16) -> String {
+    format!("http://127.0.0.1:{port}")
+}
+
+/// How an instance is called in sentences.
+pub(crate) fn title(port: u16) -> String {
+    format!("instance {port}")
+}
+
+/// A setting in our environment is meant for us or for another instance, not for those of a cluster.
+pub(crate) fn is_setting(name: &str) -> bool {
+    name.starts_with("FLASH_SALE_")
+}
+
+fn spawn(port: u16, program: &Path, args: &[String], dir: &OwnedDir) -> Result<Child, ServerError> {
+    let log = dir.path().join(format!("instance-{port}.log"));
+    Child::start(program, args, dir, &log, STOP_GRACE, is_setting)
+        .map_err(ServerError::system(&title(port)))
+}

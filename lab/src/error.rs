@@ -1,0 +1,82 @@
+//! Why there is no result.
+
+use std::io;
+
+use fenced_lock::LockError;
+use testkit::ServerError;
+
+/// Why a command could not be run to its end. Each one says what to do or what is wrong.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LabError {
+    /// The ports of the instances would not exist.
+    #[error("{instances} instances, 10 ports apart, need a --port of {highest} or lower")]
+    PortsTooHigh {
+        /// How many instances were asked for.
+        instances: u16,
+        /// The highest first port with which all of them have one.
+        highest: u16,
+    },
+    /// Another program listens where an instance should.
+    #[error("port {0} is taken: stop what listens there or choose another with --port")]
+    PortTaken(u16),
+    /// The system does not let us listen there.
+    #[error("port {port} cannot be used ({source}): choose another with --port")]
+    PortRefused {
+        /// The port.
+        port: u16,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// There is no such row.
+    #[error("there is no row {0:?}: `lab chaos --list` shows those that there are")]
+    NoSuchRow(String),
+    /// A server or an instance does not run.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// The load test, or its checker, ended without a report.
+    #[error("the load test came to no report ({status}); its last words:\n{tail}")]
+    NoReport {
+        /// How it ended.
+        status: std::process::ExitStatus,
+        /// The end of what it said.
+        tail: String,
+    },
+    /// Something did not come about.
+    #[error("not within {seconds} s: {what}")]
+    NotInTime {
+        /// What was waited for.
+        what: &'static str,
+        /// For how long.
+        seconds: u64,
+    },
+    /// A request to etcd failed.
+    #[error("a request to etcd failed")]
+    Etcd(#[source] Box<etcd_client::Error>),
+    /// A request to Redis failed.
+    #[error("a request to Redis failed")]
+    Redis(#[from] redis::RedisError),
+    /// The lock could not be held.
+    #[error("the lock could not be held")]
+    Lock(#[from] LockError),
+    /// The system refused something.
+    #[error("{what}")]
+    System {
+        /// What could not be done.
+        what: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+impl From<etcd_client::Error> for LabError {
+    fn from(error: etcd_client::Error) -> Self {
+        Self::Etcd(Box::new(error))
+    }
+}
+
+impl LabError {
+    pub(crate) fn system(what: &'static str) -> impl Fn(io::Error) -> Self {
+        move |source| Self::System { what, source }
+    }
+}
