@@ -5,17 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use axum::body::Bytes;
-use axum::http::{Method, StatusCode};
-use tokio::sync::{Barrier, watch};
+use axum::http::StatusCode;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use tokio_util::sync::CancellationToken;
 
-use super::caller::{Answer, Caller};
+use super::instances::CLIENT;
 
-/// How many connections there are at the most; further orders wait for one of them.
-const CONNECTIONS: u64 = 500;
+/// How many orders are under way at the most.
+const BUYERS: u64 = 500;
 
 /// How long one request may take, and one order with all its requests.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
@@ -24,9 +22,6 @@ const ORDER_TIMEOUT: Duration = Duration::from_mins(1);
 /// How long to wait before an order is sent again.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-
-/// How long all connections may take to be there.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What is fired.
 pub(super) struct Salvo {
@@ -37,7 +32,6 @@ pub(super) struct Salvo {
     /// Orders to this instance go first; all others wait until `held_back` says so.
     pub(super) first: Option<Arc<str>>,
     pub(super) held_back: watch::Receiver<bool>,
-    pub(super) stop: CancellationToken,
 }
 
 /// What the buyers were told so far.
@@ -64,30 +58,26 @@ pub(super) fn order_id(salvo: &str, number: u64) -> String {
 /// Sends every order until it has an answer or its time is over, as a buyer does: an order that was not
 /// answered is sent again under the same id, to the next instance. Returns the numbers of those that were
 /// told that they got a unit.
+///
+/// # Cancel safety
+/// When it is dropped, no further order is sent.
 pub(super) async fn fire(salvo: Salvo, count: Arc<Count>) -> HashSet<u64> {
-    let workers = salvo.requests.min(CONNECTIONS);
+    let workers = salvo.requests.min(BUYERS);
     let salvo = Arc::new(salvo);
     let next = Arc::new(AtomicU64::new(0));
-    let barrier = Arc::new(Barrier::new(usize::try_from(workers).unwrap_or(1)));
     let mut tasks = JoinSet::new();
     for worker in 0..workers {
-        let (salvo, count) = (Arc::clone(&salvo), Arc::clone(&count));
-        let (next, barrier) = (Arc::clone(&next), Arc::clone(&barrier));
+        let (salvo, count, next) = (Arc::clone(&salvo), Arc::clone(&count), Arc::clone(&next));
         tasks.spawn(async move {
-            let instances = salvo.authorities.len();
-            let at = usize::try_from(worker).unwrap_or(0) % instances;
-            let mut buyers = Buyers { salvo, caller: None, at };
-            // who cannot connect goes on all the same: the instance may be stopped
-            let _ = tokio::time::timeout(CONNECT_TIMEOUT, buyers.connect()).await;
-            barrier.wait().await;
-            buyers.wait_for_turn().await;
+            let mut at = usize::try_from(worker).unwrap_or(0) % salvo.authorities.len();
+            salvo.wait_for_turn(at).await;
             let mut sold = Vec::new();
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= buyers.salvo.requests || buyers.salvo.stop.is_cancelled() {
+                if number >= salvo.requests {
                     return sold;
                 }
-                let counter = match buyers.order(number).await {
+                let counter = match salvo.order(number, &mut at).await {
                     Told::Sold => {
                         sold.push(number);
                         &count.sold
@@ -99,58 +89,25 @@ pub(super) async fn fire(salvo: Salvo, count: Arc<Count>) -> HashSet<u64> {
             }
         });
     }
-    let mut sold = HashSet::new();
-    while let Some(ended) = tasks.join_next().await {
-        sold.extend(ended.unwrap_or_default());
-    }
-    sold
+    tasks.join_all().await.into_iter().flatten().collect()
 }
 
-/// The buyers of one connection, one after the other.
-struct Buyers {
-    salvo: Arc<Salvo>,
-    caller: Option<Caller>,
-    at: usize,
-}
-
-impl Buyers {
-    fn caller(&mut self) -> &mut Caller {
-        let authority = &self.salvo.authorities[self.at];
-        self.caller.get_or_insert_with(|| Caller::new(Arc::clone(authority)))
-    }
-
-    async fn connect(&mut self) {
-        // told by the first request
-        let _ = self.caller().connect().await;
-    }
-
-    async fn wait_for_turn(&self) {
-        let is_first =
-            self.salvo.first.as_ref().is_none_or(|f| *f == self.salvo.authorities[self.at]);
-        if !is_first {
-            // an error means that nobody holds them back any more
-            drop(self.salvo.held_back.clone().wait_for(|held_back| !held_back).await);
+impl Salvo {
+    /// Waits until orders may go to the instance at this place.
+    async fn wait_for_turn(&self, at: usize) {
+        if self.first.as_ref().is_some_and(|first| *first != self.authorities[at]) {
+            // an error means that nothing holds them back any more
+            drop(self.held_back.clone().wait_for(|held_back| !held_back).await);
         }
     }
 
-    async fn order(&mut self, number: u64) -> Told {
-        let id = order_id(&self.salvo.id, number);
-        let stop = self.salvo.stop.clone();
-        tokio::select! {
-            () = stop.cancelled() => Told::Nothing,
-            told = self.ask_until_told(&id) => told,
-        }
-    }
-
-    async fn ask_until_told(&mut self, id: &str) -> Told {
+    /// Sends one order to the instance at this place, and to the next ones until it is answered.
+    async fn order(&self, number: u64, at: &mut usize) -> Told {
+        let id = order_id(&self.id, number);
         let deadline = Instant::now() + ORDER_TIMEOUT;
         let mut pause = SHORTEST_PAUSE;
         loop {
-            let headers = [("idempotency-key", id)];
-            let (path, nothing) = ("/stock/reduce", Bytes::new());
-            let answer =
-                self.caller().call(Method::POST, path, &headers, nothing, REQUEST_TIMEOUT).await;
-            match answer.map(|answer: Answer| answer.status) {
+            match self.ask(&id, *at).await {
                 Ok(StatusCode::OK) => return Told::Sold,
                 Ok(StatusCode::CONFLICT) => return Told::SoldOut,
                 Ok(status)
@@ -166,8 +123,17 @@ impl Buyers {
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
             // the next one may know better
-            self.at = (self.at + 1) % self.salvo.authorities.len();
-            self.caller = None;
+            *at = (*at + 1) % self.authorities.len();
         }
+    }
+
+    async fn ask(&self, id: &str, at: usize) -> reqwest::Result<StatusCode> {
+        let url = format!("http://{}/stock/reduce", self.authorities[at]);
+        let request = CLIENT.post(url).header("idempotency-key", id).timeout(REQUEST_TIMEOUT);
+        let answer = request.send().await?;
+        let status = answer.status();
+        // a connection whose answer was read serves the next order
+        answer.bytes().await?;
+        Ok(status)
     }
 }

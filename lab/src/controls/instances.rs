@@ -1,17 +1,17 @@
 //! The instances of a demo, as one of them knows them.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::http::{Method, Uri};
+use axum::http::{Method, Uri, header};
 use flash_sale::http::problem::Problem;
 use futures_util::future::join_all;
+use reqwest::Client;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::caller::{Answer, Caller};
 use super::problem::{INSTANCE_UNREACHABLE, UNKNOWN_INSTANCE};
 use super::record::Status;
 
@@ -23,6 +23,15 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(900);
 
 /// How many notes wait to be told.
 const MOST_NOTES: usize = 20;
+
+/// Less than an instance leaves an idle connection open.
+const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The client of all calls to instances.
+pub(super) static CLIENT: LazyLock<Client> = LazyLock::new(|| {
+    let client = Client::builder().no_proxy().pool_idle_timeout(POOL_IDLE_TIMEOUT);
+    client.build().expect("without TLS there is nothing to set up that can fail")
+});
 
 /// The instances of a demo.
 pub(super) struct Instances {
@@ -124,7 +133,7 @@ impl Instances {
         let others = list.iter().filter(|instance| !instance.is_here);
         let asked = others.map(|instance| async move {
             let answer = call(instance, Method::GET, "/demo?only=here", None).await;
-            let status = answer.ok().and_then(|a| serde_json::from_slice::<Status>(&a.body).ok());
+            let status = answer.ok().and_then(|a| serde_json::from_slice::<Status>(&a).ok());
             (Arc::clone(&instance.authority), status)
         });
         let answers = join_all(asked).await;
@@ -201,7 +210,7 @@ fn instance(address: &Uri) -> Option<Instance> {
     })
 }
 
-/// Calls one of the others.
+/// Calls one of the others. Returns the body of its answer.
 ///
 /// # Errors
 /// `instance-unreachable`.
@@ -210,13 +219,15 @@ pub(super) async fn call(
     method: Method,
     path: &str,
     body: Option<Value>,
-) -> Result<Answer, Problem> {
-    let mut caller = Caller::new(Arc::clone(&instance.authority));
-    let body = body.map_or_else(Bytes::new, |body| body.to_string().into());
-    let headers = [("content-type", "application/json"), ("connection", "close")];
-    let answer = caller.call(method, path, &headers, body, ANSWER_TIMEOUT).await;
-    let answer = answer.ok().filter(|answer| answer.status.is_success());
-    answer.ok_or_else(|| {
+) -> Result<Bytes, Problem> {
+    let body = body.map_or_else(Vec::new, |body| body.to_string().into());
+    let request = CLIENT
+        .request(method, format!("http://{}{path}", instance.authority))
+        .header(header::CONTENT_TYPE, "application/json")
+        .timeout(ANSWER_TIMEOUT)
+        .body(body);
+    let answer = async { request.send().await?.error_for_status()?.bytes().await };
+    answer.await.map_err(|_| {
         let detail = format!("the instance {} did not do as it was told", instance.name);
         Problem::new(INSTANCE_UNREACHABLE, detail)
     })

@@ -4,7 +4,6 @@
 //! `?only=here`. Nothing of the sale goes that way: what an instance shows of the others comes through
 //! etcd and Redis.
 
-mod caller;
 mod fire;
 mod handlers;
 mod instances;

@@ -83,14 +83,12 @@ impl Controls {
         }
         // it ends by itself otherwise
         drop(self.sale.hold_run(&run.id, Duration::ZERO).await);
-        self.change_run(|begun| match judged {
-            Ok(verdict) => {
-                begun.run = Run { state: State::Done, verdict: Some(verdict), ..begun.now() };
-            }
-            Err(error) => {
-                begun.run.state = State::Failed;
-                begun.run.error = Some(error);
-            }
+        self.change_run(|begun| {
+            let now = begun.now();
+            begun.run = match judged {
+                Ok(verdict) => Run { state: State::Done, verdict: Some(verdict), ..now },
+                Err(error) => Run { state: State::Failed, error: Some(error), ..now },
+            };
         });
     }
 
@@ -128,7 +126,6 @@ impl Controls {
             authorities: up.map(|instance| instance.authority).collect(),
             first: victim.map(|victim| Arc::clone(&victim.authority)),
             held_back,
-            stop: stop.clone(),
         };
         let id = salvo.id.clone();
         let count = self.count_of_run().ok_or("the run is gone")?;
@@ -141,16 +138,13 @@ impl Controls {
         let sold = tokio::select! {
             sold = fired => sold,
             () = self.until_another_sale(&started) => return Err(ANOTHER_SALE.to_owned()),
+            () = stop.cancelled() => return Err("The run was stopped.".to_owned()),
         };
         let now = self.current_run().ok_or("the run is gone")?;
         self.change_run(|begun| {
             begun.run.elapsed_ms = now.elapsed_ms;
             begun.run.state = State::Checking;
         });
-        if stop.is_cancelled() {
-            return Err("The run was stopped.".to_owned());
-        }
-
         if let (Some(victim), Some(Fault::Pause)) = (victim, run.fault) {
             self.until_back(victim).await;
         }
