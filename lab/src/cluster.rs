@@ -37,6 +37,7 @@ pub(crate) struct Cluster {
 
 /// One instance of the service, and the proxies around it.
 #[derive(Debug)]
+#[cfg_attr(not(feature = "chaos"), allow(dead_code, reason = "the fault suite reads all fields"))]
 pub(crate) struct Instance {
     pub(crate) name: String,
     pub(crate) port: u16,
