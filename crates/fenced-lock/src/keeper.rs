@@ -162,15 +162,7 @@ async fn keep_open(
             }
             Err(error) => {
                 failures += 1;
-                // of the first failure in a row, the second, the fourth and so on: an outage may last for hours
-                if failures.is_power_of_two() {
-                    let cause: &dyn std::error::Error = &error;
-                    tracing::warn!(
-                        error = cause,
-                        failures,
-                        "could not open a lock session: trying again"
-                    );
-                }
+                warn_of(&error, failures);
                 publish.send_replace(State::Opening { failed: Some(error) });
             }
         }
@@ -186,4 +178,14 @@ async fn keep_open(
 /// Whether waiting may help: also against a lease that had run out when it was granted.
 fn passes(error: &LockError) -> bool {
     error.is_retryable() || matches!(error, LockError::SessionLost { .. })
+}
+
+/// Warns of the first failure in a row, the second, the fourth and so on: an outage may last for hours. The
+/// innermost cause says it best.
+fn warn_of(error: &(dyn std::error::Error + 'static), failures: u64) {
+    if failures.is_power_of_two() {
+        let cause =
+            std::iter::successors(Some(error), |error| error.source()).last().unwrap_or(error);
+        tracing::warn!(%cause, failures, "could not open a lock session: trying again");
+    }
 }
