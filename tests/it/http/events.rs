@@ -204,7 +204,8 @@ async fn all_instances_tell_the_whole_sale() {
         Watcher::open(&there.router, "/events").await,
     ];
     for watcher in &mut watchers {
-        watcher.next().await;
+        // a tenure that ends before the queue is watched is not told
+        watcher.until("the queue is watched", |view| view["lock"]["known"] == true).await;
     }
     let mut tokens = Vec::new();
     for number in 0..6 {
