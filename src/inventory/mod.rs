@@ -21,7 +21,6 @@ mod order;
 mod read;
 mod record;
 mod replicas;
-mod run;
 mod script;
 mod server;
 mod stock;

@@ -178,7 +178,7 @@ impl SaleError {
     }
 
     /// What the store's failure to answer a question about `item` means.
-    pub(super) fn of_read(error: impl Into<Arc<InventoryError>>, item: &Item) -> Self {
+    pub fn of_read(error: impl Into<Arc<InventoryError>>, item: &Item) -> Self {
         let error = error.into();
         let item = item.clone();
         match &*error {

@@ -136,13 +136,9 @@ impl Sale {
         self.0.context.inventory.stock(item).await.map_err(|error| SaleError::of_read(error, item))
     }
 
-    /// See [`Inventory::hold_run`].
-    ///
-    /// # Errors
-    /// See [`SaleError`].
-    pub async fn hold_run(&self, run: &str, time: Duration) -> Result<bool, SaleError> {
-        let held = self.0.context.inventory.hold_run(run, time).await;
-        held.map_err(|error| SaleError::of_read(error, &Item::DEFAULT))
+    /// The stock, for what an [extension](crate::http::Extension) asks of the store.
+    pub fn inventory(&self) -> &Inventory {
+        &self.0.context.inventory
     }
 
     /// Up to `limit` orders of the ledger behind position `after` (0: from the first).

@@ -33,7 +33,7 @@ use self::fire::Count;
 use self::instances::{Instance, Instances, call};
 use self::problem::{NEEDS_INSTANCES, RUN_IN_PROGRESS};
 use self::record::{Fault, Run, State, Status};
-use self::run::Begun;
+use self::run::{Begun, hold_run};
 use crate::baselines::{LockMode, Switch};
 
 /// The most requests and units of a run.
@@ -233,7 +233,7 @@ impl Controls {
             error: None,
         };
         // the store decides which instance's it is; one that does not answer cannot start a sale either
-        let held = self.sale.hold_run(&run.id, run::HELD_FOR).await;
+        let held = hold_run(&self.sale, &run.id, run::HELD_FOR).await;
         {
             let mut slot = self.run();
             let is_busy = slot.as_ref().is_some_and(|begun| !begun.run.is_over());

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::http::Method;
 use flash_sale::http::problem::Problem;
 use flash_sale::inventory::{Item, Stock};
-use flash_sale::sale::SaleError;
+use flash_sale::sale::{Sale, SaleError};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -34,6 +34,20 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What is said of a run then: what its buyers were told cannot be compared with the other sale.
 const ANOTHER_SALE: &str = "Another sale was started meanwhile.";
+
+/// Which run goes on: instances of one demo share their store. No item is called so, and the rights that an
+/// instance needs for the keys of items are enough for it.
+const RUN_KEY: &str = "sale:{.run}";
+
+const HOLD_RUN: &str = "#!lua
+local by = redis.call('GET', KEYS[1])
+if by and by ~= ARGV[1] then return 0 end
+if ARGV[2] == '0' then
+  redis.call('UNLINK', KEYS[1])
+else
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+end
+return 1";
 
 /// A run that was begun.
 pub(super) struct Begun {
@@ -81,7 +95,7 @@ impl Controls {
             drop(call(&victim, Method::POST, "/demo/fault?only=here", Some(nothing)).await);
         }
         // it ends by itself otherwise
-        drop(self.sale.hold_run(&run.id, Duration::ZERO).await);
+        drop(hold_run(&self.sale, &run.id, Duration::ZERO).await);
         self.change_run(|begun| {
             let now = begun.now();
             begun.run = match judged {
@@ -93,7 +107,7 @@ impl Controls {
 
     /// Keeps the run, until the store says that it is another's; one that does not answer is asked again.
     async fn until_taken_over(&self, run: &str) {
-        while !matches!(self.sale.hold_run(run, HELD_FOR).await, Ok(false)) {
+        while !matches!(hold_run(&self.sale, run, HELD_FOR).await, Ok(false)) {
             sleep(HELD_FOR / 4).await;
         }
     }
@@ -207,4 +221,14 @@ impl Controls {
 
 async fn is_alive(instance: &Instance) -> bool {
     call(instance, Method::GET, "/healthz", None).await.is_ok()
+}
+
+/// Makes the run of the demo that of `run` for `time` from now on, or gives it back if that is zero.
+/// `false` if it is another's.
+pub(super) async fn hold_run(sale: &Sale, run: &str, time: Duration) -> Result<bool, SaleError> {
+    let mut command = redis::cmd("EVAL");
+    let time = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    command.arg(HOLD_RUN).arg(1).arg(RUN_KEY).arg(run).arg(time);
+    let held = sale.inventory().command(&command).await;
+    held.map_err(|error| SaleError::of_read(error, &Item::DEFAULT))
 }
