@@ -16,8 +16,7 @@
 //! - [`serve`]: the `serve` command: connect, run, stop. [`config`] has its flags.
 //! - [`adopt`]: the `adopt` command, for an operator after etcd or Redis was set up anew.
 //! - [`health`]: the `health` command, for containers.
-//! - [`defence`] and [`fault`]: how tests take a defence away, or have a fault at a given point. Used by
-//!   all but the lock, which has its own.
+//! - [`defence`]: how a fault suite takes a defence away; the lock has its own.
 //! - [`chain`], [`logging`], [`secret`]: small things that several of these need.
 //!
 //! Around it, in packages of their own: `loadtest`, which speaks HTTP alone, and `lab`, with the demo, the bench and the
@@ -33,7 +32,6 @@ pub mod adopt;
 pub mod chain;
 pub mod config;
 pub mod defence;
-pub mod fault;
 pub mod health;
 pub mod http;
 pub mod inventory;

@@ -17,6 +17,8 @@ mod cluster;
 mod controls;
 pub mod demo;
 mod error;
+pub mod fault;
+mod faulty_lock;
 mod load;
 pub mod serve;
 mod signals;

@@ -7,12 +7,12 @@ use axum::http::Uri;
 use clap::Args;
 use flash_sale::config::{Config, switch};
 use flash_sale::defence::Defence;
-use flash_sale::fault::{self, Rule};
 use flash_sale::http::Extension;
 use flash_sale::serve::{ServeError, serve_with};
 
 use crate::baselines::{self, LockMode};
 use crate::controls::Controls;
+use crate::fault::{self, Rule};
 use crate::writer::{WriteDefence, Writer};
 
 /// The flags of `serve`: those of the service, and some of the laboratory.

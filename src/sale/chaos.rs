@@ -7,7 +7,6 @@ use tokio::time::timeout;
 use super::order_queue::WaitingOrder;
 use super::{EtcdLock, Look, SaleError};
 use crate::defence::Defence;
-use crate::fault::{self, Point};
 use crate::inventory::{InventoryError, Order, OrderId, Outcome};
 
 /// How long a handler may take that does everything itself: less than the store may.
@@ -27,12 +26,10 @@ impl EtcdLock {
 
     async fn sell(&self, order: &Order) -> Result<Outcome, SaleError> {
         let tenure = self.take(&order.item).await?;
-        fault::at(Point::AfterGrant).await;
         let (token, instance) = (Some(tenure.guard.token()), &self.context.options.instance);
         let batch = std::slice::from_ref(order);
         let reduced = self.context.inventory.reduce(&order.item, token, instance, batch).await;
         let mut outcomes = reduced.map_err(|error| SaleError::of_read(error, &order.item))?;
-        fault::at(Point::BeforeRelease).await;
         let missing = || SaleError::StoreUnavailable { source: "one order, and no outcome".into() };
         outcomes.pop().ok_or_else(missing)
     }

@@ -21,7 +21,6 @@ use tokio::time::{Instant, sleep, timeout};
 use super::order_queue::{Answer, NotQueued, OrderQueue, WaitingOrder};
 use super::tenure::{is_gone, is_refused, lock_name, tell_who_is_in_front, unavailable};
 use super::{SaleContext, SaleError, SaleOptions};
-use crate::fault::{self, Point};
 use crate::inventory::{InventoryError, Item, Order, Outcome};
 
 /// How long an item's task and its hold outlive the last order.
@@ -173,7 +172,6 @@ impl Combiner {
         mut asked_at: Instant,
     ) -> Option<Duration> {
         let mut tenure = Some(self.context.metrics.granted(asked_at));
-        fault::at(Point::AfterGrant).await;
         let mut ends_at = Instant::now() + self.context.options.tenure;
         let mut has_sold = false;
         loop {
@@ -204,7 +202,6 @@ impl Combiner {
                     continue;
                 }
             }
-            fault::at(Point::BeforeRelease).await;
             drop(tenure.take());
             self.context.metrics.handed_over();
             asked_at = Instant::now();
@@ -224,7 +221,6 @@ impl Combiner {
                 }
             }
             tenure = Some(self.context.metrics.granted(asked_at));
-            fault::at(Point::AfterGrant).await;
             ends_at = Instant::now() + self.context.options.tenure;
             has_sold = false;
         }

@@ -8,7 +8,6 @@ use tokio::time::{Instant, sleep};
 
 use super::tenure::{self, Tenure, unavailable};
 use super::{SaleContext, SaleError};
-use crate::fault::{self, Point};
 use crate::inventory::{InventoryError, Order, Outcome};
 
 /// Takes the lock for one order, reduces the stock, and releases the lock.
@@ -82,12 +81,10 @@ async fn under_lock(
     deadline: Instant,
 ) -> Attempt {
     let _tenure = context.metrics.granted(asked_at);
-    fault::at(Point::AfterGrant).await;
     let attempt = reduce_stock(&context, &mut tenure, &order, deadline).await;
     if let Attempt::LockLost { .. } = attempt {
         context.metrics.lost();
     }
-    fault::at(Point::BeforeRelease).await;
     // the answer stands whenever the release is done: it goes on in the background
     drop(tenure.guard);
     attempt

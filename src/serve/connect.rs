@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{
-    BackendErrorKind, EtcdBackend, LockError, Session, SessionKeeper, SessionOptions,
+    Backend, BackendErrorKind, EtcdBackend, LockError, Session, SessionKeeper, SessionOptions,
 };
 use tokio::time::{sleep, timeout};
 
@@ -31,7 +31,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub(super) async fn sale(config: &Config, port: u16) -> Result<Sale, ServeError> {
     let options = config.sale_options(port);
     let inventory = inventory(config).await?;
-    let sessions = lock_sessions(config, &options.instance).await?;
+    let sessions = lock_sessions(config, &options.instance, |etcd| Arc::new(etcd)).await?;
     Ok(Sale::guarded(inventory, sessions, options))
 }
 
@@ -72,14 +72,19 @@ async fn store(servers: &Servers) -> Result<Inventory, ServeError> {
     Ok(inventory)
 }
 
-/// Sessions of the lock as `config` describes them, for the instance of this name.
+/// Sessions of the lock as `config` describes them, for the instance of this name, on what `wrap` makes of
+/// the backend.
 ///
 /// # Errors
 /// What waiting does not mend.
-pub async fn lock_sessions(config: &Config, instance: &str) -> Result<SessionKeeper, ServeError> {
+pub async fn lock_sessions(
+    config: &Config,
+    instance: &str,
+    wrap: impl FnOnce(EtcdBackend) -> Arc<dyn Backend>,
+) -> Result<SessionKeeper, ServeError> {
     let etcd = EtcdBackend::new(config.servers.etcd_options()?).map_err(refused)?;
     let session_options = SessionOptions::new(config.lock_ttl).label(instance);
-    let sessions = SessionKeeper::start(Arc::new(etcd), session_options);
+    let sessions = SessionKeeper::start(wrap(etcd), session_options);
     let opened = async {
         tokio::select! {
             opened = sessions.session() => opened.map_err(refused),

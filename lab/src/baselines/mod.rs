@@ -39,6 +39,7 @@ use self::recipe::Recipe;
 use self::rpc::Rpc;
 
 pub use self::switch::Switch;
+use crate::faulty_lock::FaultyLock;
 use crate::writer::Writer;
 
 /// What guards the sale.
@@ -145,7 +146,8 @@ pub async fn sale(
     let refused = |error: BackendError| ServeError::Connect { source: error.into() };
     let main: Box<dyn SaleGuard> = match lock {
         LockMode::Etcd => {
-            let sessions = serve::lock_sessions(config, &context.options.instance).await?;
+            let wrap = |etcd| FaultyLock::new(etcd, writer);
+            let sessions = serve::lock_sessions(config, &context.options.instance, wrap).await?;
             Box::new(EtcdLock::new(&context, sessions))
         }
         LockMode::EtcdRecipe => {

@@ -8,7 +8,6 @@ use axum::extract::{Query, Request, State};
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use axum::routing::{get, post, put};
-use flash_sale::fault;
 use flash_sale::http::Extension as _;
 use flash_sale::http::problem::{Problem, ProblemType};
 use flash_sale::http::{body, reply};
@@ -21,6 +20,7 @@ use super::problem::NO_RUN;
 use super::record::Fault;
 use super::{Controls, MAX_REQUESTS, MAX_STOCK, ask_for, mode};
 use crate::baselines::LockMode;
+use crate::fault;
 
 /// How long the answer may take to be on its way before this instance kills itself.
 const LAST_WORDS: Duration = Duration::from_millis(50);

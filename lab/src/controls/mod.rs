@@ -278,7 +278,7 @@ fn mode(name: &str) -> Option<LockMode> {
 
 /// Asks for a fault at this instance, or takes it back.
 fn ask_for(fault: Option<Fault>, pause: Duration) {
-    use flash_sale::fault::{self, Action, Point};
+    use crate::fault::{self, Action, Point};
     fault::ask_for(fault.map(|fault| {
         let action = match fault {
             Fault::Pause => Action::StopFor(pause),

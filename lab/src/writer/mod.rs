@@ -4,12 +4,15 @@
 mod unfenced;
 mod weak;
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use fenced_lock::Token;
-use flash_sale::fault::{self, Point};
 use flash_sale::inventory::{BatchWriter, Inventory, InventoryError, Item, Order, Outcome};
 use futures_util::future::BoxFuture;
+
+use crate::fault::{self, Point};
 
 /// Writes batches as the service does, unless something was taken away.
 #[derive(Debug)]
@@ -17,6 +20,8 @@ pub struct Writer {
     fence: AtomicBool,
     order_ids: AtomicBool,
     atomic_ledger: AtomicBool,
+    /// The token of each item's latest batch.
+    latest: Mutex<HashMap<Item, Token>>,
 }
 
 /// What a [`Writer`] can do without. Each is described by what happens without it.
@@ -50,7 +55,7 @@ impl WriteDefence {
 impl Default for Writer {
     fn default() -> Self {
         let [fence, order_ids, atomic_ledger] = [true; 3].map(AtomicBool::new);
-        Self { fence, order_ids, atomic_ledger }
+        Self { fence, order_ids, atomic_ledger, latest: Mutex::default() }
     }
 }
 
@@ -71,6 +76,17 @@ impl Writer {
         off.map(WriteDefence::name).collect()
     }
 
+    /// Whether a batch was written under this token, and none since under another one of its item.
+    pub(crate) fn has_written_under(&self, token: Token) -> bool {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner).values().any(|it| *it == token)
+    }
+
+    /// Notes a batch of `item` under `token`; whether it is the first.
+    fn is_first_under(&self, token: Token, item: &Item) -> bool {
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        latest.insert(item.clone(), token) != Some(token)
+    }
+
     fn switch_of(&self, defence: WriteDefence) -> &AtomicBool {
         match defence {
             WriteDefence::Fence => &self.fence,
@@ -87,6 +103,9 @@ impl Writer {
         instance: &str,
         orders: &[&Order],
     ) -> Result<Vec<Outcome>, InventoryError> {
+        if token.is_some_and(|token| self.is_first_under(token, item)) {
+            fault::at(Point::AfterGrant).await;
+        }
         let has_ids = self.has(WriteDefence::OrderIds);
         if let Some(token) = token.filter(|_| !self.has(WriteDefence::Fence)) {
             let instance = instance.replace(char::is_control, "?");

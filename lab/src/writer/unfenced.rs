@@ -5,12 +5,12 @@
 //! it saw before, and undoes what the next one sold. [`WriteDefence::Fence`](super::WriteDefence) switches it on, to show that.
 
 use fenced_lock::Token;
-use flash_sale::fault::{self, Point};
 use flash_sale::inventory::{
     Accepted, Inventory, InventoryError, Item, Keys, Order, OrderId, Outcome,
 };
 
 use crate::baselines::naive::without_place;
+use crate::fault::{self, Point};
 
 /// Writes what was decided before, whatever was sold meanwhile; returns the length of the ledger.
 ///

@@ -1,13 +1,13 @@
 //! The write of a store that keeps no order ids, or that writes stock and ledger by two commands.
 
 use fenced_lock::{ClusterId, Token};
-use flash_sale::fault::{self, Point};
 use flash_sale::inventory::{
     Accepted, Fence, Inventory, InventoryError, Item, Keys, Order, Outcome,
 };
 use redis::{ErrorKind, RedisError, Value, from_redis_value};
 
 use super::token_text;
+use crate::fault::{self, Point};
 
 /// The first command, or the only one.
 const TAKE: &str = concat!("#!lua\n", include_str!("weak.lua"));

@@ -43,6 +43,8 @@ fn nothing_of_the_laboratory_is_in_it() {
         "FLASH_SALE_DEMO",
         "Nothing guards the stock",
         "The fence is off",
+        "before-write",
+        "a fault that was asked for",
     ] {
         assert!(!program.contains(text), "{text}");
     }

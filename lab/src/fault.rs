@@ -1,14 +1,13 @@
-//! Faults at points of the service's own choosing.
+//! Faults at points of a tenure.
 //!
-//! A signal from outside rarely hits a process between two given steps. So an instance can be told to
-//! stop or kill itself when it gets there: `lab serve --fault-at before-write:stop:7` stops
-//! it (SIGSTOP) the seventh time that it is about to write to the store. The service has no flag for
-//! it: only `lab` calls [`follow`] and [`ask_for`].
+//! A signal from outside rarely hits a process between two given steps. So an instance can stop or kill
+//! itself there: `lab serve --fault-at before-write:stop:7` stops it (SIGSTOP) when it is about to write
+//! to the store for the seventh time. The points are in the lab's own writer and lock backend; the
+//! service has none.
 //!
-//! [`Point`] names the points and [`Rule`] says how a rule is written. Each fault that is carried out is
-//! a warning in the log first.
+//! [`Point`] names the points, and [`Rule`] is the syntax of the flag. Each fault is logged as a warning
+//! before it happens.
 
-mod point;
 mod rule;
 #[cfg(feature = "chaos")]
 pub mod starvation;
@@ -20,8 +19,7 @@ use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
 
-pub use point::Point;
-pub use rule::{Action, Rule, When};
+pub use rule::{Action, Point, Rule, When};
 
 /// Longer than the kernel takes to stop all threads of this process.
 const STOPPING: Duration = Duration::from_millis(50);
@@ -29,30 +27,28 @@ const STOPPING: Duration = Duration::from_millis(50);
 /// How long a request that was handed to its connection takes to be on its way.
 const SENDING: Duration = Duration::from_millis(2);
 
-/// What was asked for at the start, for this whole process.
+/// The rules of `--fault-at`, for this whole process.
 static RULES: OnceLock<Vec<Rule>> = OnceLock::new();
 
-/// Has this process follow `rules` from now on. Only the first call counts.
+/// Follows `rules` in this process from now on. Only the first call counts.
 pub fn follow(rules: Vec<Rule>) {
     if !rules.is_empty() {
-        // a second call changes nothing
         drop(RULES.set(rules));
     }
 }
 
-/// One fault that was asked for at run time, and whether there is one.
+/// The fault that the page's controls asked for, and whether there is one.
 static ASKED: Mutex<Option<(Point, Action)>> = Mutex::new(None);
 static IS_ASKED: AtomicBool = AtomicBool::new(false);
 
-/// Has this process carry out `action` the next time that it gets to `point`; `None`: nothing any more.
-/// For a demo alone.
+/// Carries out the action the next time that this process reaches the point; `None` cancels it.
 pub fn ask_for(fault: Option<(Point, Action)>) {
     let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
     *asked = fault;
     IS_ASKED.store(fault.is_some(), Ordering::Relaxed);
 }
 
-/// The fault that was asked for at run time, if it is for `point`; nobody else gets it.
+/// Takes the fault that was asked for, if it is for `point`.
 fn take_asked(point: Point) -> Option<Action> {
     let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
     let (_, action) = asked.take_if(|(at, _)| *at == point)?;
@@ -66,7 +62,7 @@ fn is_armed(point: Point) -> bool {
         || RULES.get().is_some_and(|rules| rules.iter().any(|rule| rule.point() == point))
 }
 
-/// Carries out the faults that are due at `point`. Without any, it is one load from memory.
+/// Carries out the faults that are due at `point`. Costs one load from memory if there is none.
 #[inline]
 pub async fn at(point: Point) {
     if is_armed(point) {
@@ -74,13 +70,13 @@ pub async fn at(point: Point) {
     }
 }
 
-/// The output of `request`, with [`Point::AfterSend`] between sending it and looking at its answer.
+/// Awaits `request`, with [`Point::AfterSend`] between sending it and reading its answer.
 pub async fn once_sent<F: Future>(request: F) -> F::Output {
     if !is_armed(Point::AfterSend) {
         return request.await;
     }
     let mut request = std::pin::pin!(request);
-    // the first poll hands it over to the connection, whose task writes it meanwhile
+    // the first poll hands it to the connection, whose task writes it
     let polled = futures_util::poll!(request.as_mut());
     tokio::time::sleep(SENDING).await;
     carry_out(Point::AfterSend).await;
@@ -108,7 +104,7 @@ async fn act(action: Action) {
         Action::Stop => stop(),
         Action::StopFor(time) => match wake_after(time) {
             Ok(()) => stop(),
-            // nobody would have it go on
+            // nothing would wake it
             Err(error) => tracing::error!(%error, "not stopped: the alarm cannot be set"),
         },
         Action::Kill => {
@@ -126,24 +122,24 @@ fn stop() {
     std::thread::sleep(STOPPING);
 }
 
-/// Has a process of its own send SIGCONT to this one after so many whole seconds.
+/// Starts a process that sends SIGCONT to this one after `time`, in whole seconds.
 fn wake_after(time: Duration) -> std::io::Result<()> {
     let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
     let script = r#"sleep "$1"; kill -CONT "$2""#;
     let mut alarm = tokio::process::Command::new("/bin/sh");
     alarm
-        .args(["-c", script, "flash-sale-alarm", &seconds.to_string()])
+        .args(["-c", script, "lab-alarm", &seconds.to_string()])
         .arg(std::process::id().to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        // Ctrl-C in the terminal is not for it
+        // Ctrl-C in the terminal must not end it
         .process_group(0);
-    // tokio collects it when it has ended
+    // tokio reaps it
     alarm.spawn().map(drop)
 }
 
-/// Ends this process at once, as nobody could prevent. For a demo alone.
+/// Ends this process with SIGKILL.
 pub fn kill_now() -> ! {
     signal_self(Signal::KILL);
     std::process::abort()

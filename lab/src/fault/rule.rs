@@ -1,4 +1,4 @@
-//! How a fault is asked for.
+//! How a fault is asked for: at which point, what, and when.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,9 +9,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::Point;
-
-/// What is said to a rule that is none.
+/// The error for anything that is not a rule.
 const FORM: &str = "a fault is written POINT:ACTION:WHEN, such as before-write:stop:7; POINT is \
     after-grant, before-write, after-send, between-writes, after-answer or before-release; ACTION is stop, \
     stop=TIME, kill or pause=TIME; WHEN is a number (that pass alone), every=N, or file=PATH (the next pass once that \
@@ -20,32 +18,70 @@ const FORM: &str = "a fault is written POINT:ACTION:WHEN, such as before-write:s
 /// The longest pause that can be asked for.
 const LONGEST_PAUSE: Duration = Duration::from_mins(10);
 
+/// A point of a tenure, in the order in which it reaches them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Point {
+    /// The lock was granted, and its first batch is about to run: nothing is written under it yet.
+    AfterGrant,
+    /// The batch is about to be written: with the fence, the script is about to be sent; without it, this
+    /// is between GET and SET.
+    BeforeWrite,
+    /// The batch was sent, and its answer was not read.
+    AfterSend,
+    /// Between the stock and the ledger. Reached only without `atomic-ledger`, where these are two commands.
+    BetweenWrites,
+    /// The store has answered, and no buyer has.
+    AfterAnswer,
+    /// The buyers were answered, and the claim is about to be released or handed over.
+    BeforeRelease,
+}
+
+impl Point {
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AfterGrant => "after-grant",
+            Self::BeforeWrite => "before-write",
+            Self::AfterSend => "after-send",
+            Self::BetweenWrites => "between-writes",
+            Self::AfterAnswer => "after-answer",
+            Self::BeforeRelease => "before-release",
+        }
+    }
+}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// What happens at a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The whole process stops (SIGSTOP) until it is told to go on (SIGCONT).
+    /// The whole process stops (SIGSTOP) until SIGCONT.
     Stop,
-    /// The whole process stops, and goes on after this time, in whole seconds.
+    /// The whole process stops for this time, rounded up to whole seconds.
     StopFor(Duration),
     /// The process is killed (SIGKILL).
     Kill,
-    /// Only the one who passes waits there; the rest of the process goes on.
+    /// Only the task at the point waits; the rest of the process goes on.
     Pause(Duration),
 }
 
-/// On which passes.
+/// At which passes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum When {
-    /// On this one alone, counted from 1 and from the start of the process.
+    /// At this one, counted from 1 since the start of the process.
     Pass(u64),
-    /// On each that is a multiple of this.
+    /// At every multiple of this.
     Every(u64),
-    /// On the next one after this file was made, which is removed before anything happens: that
-    /// it is gone tells that the point was reached. It can be made any number of times.
+    /// At the next one after this file was created. It is removed first, which shows that the point was
+    /// reached, and can be created again.
     File(PathBuf),
 }
 
-/// One fault that is asked for: `POINT:ACTION:WHEN`. Clones share their count of passes.
+/// A fault, `POINT:ACTION:WHEN`. Clones share their count of passes.
 #[derive(Clone, Debug)]
 pub struct Rule {
     point: Point,
@@ -55,28 +91,28 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Where.
+    /// Where it happens.
     pub fn point(&self) -> Point {
         self.point
     }
 
-    /// What.
+    /// What happens.
     pub fn action(&self) -> Action {
         self.action
     }
 
-    /// On which passes.
+    /// At which passes.
     pub fn when(&self) -> &When {
         &self.when
     }
 
-    /// Counts a pass, and returns its number if the fault is due.
+    /// Counts a pass. Returns its number if the fault is due.
     pub(super) fn pass(&self) -> Option<u64> {
         let pass = self.passes.fetch_add(1, Ordering::Relaxed) + 1;
         let is_due = match &self.when {
             When::Pass(due) => pass == *due,
             When::Every(count) => pass.is_multiple_of(*count),
-            // of several that pass at once, one removes it
+            // of several tasks, one removes it
             When::File(path) => std::fs::remove_file(path).is_ok(),
         };
         is_due.then_some(pass)
