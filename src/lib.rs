@@ -16,7 +16,6 @@
 //! - [`serve`]: the `serve` command: connect, run, stop. [`config`] has its flags.
 //! - [`adopt`]: the `adopt` command, for an operator after etcd or Redis was set up anew.
 //! - [`health`]: the `health` command, for containers.
-//! - [`defence`]: how a fault suite takes a defence away; the lock has its own.
 //! - [`chain`], [`logging`], [`secret`]: small things that several of these need.
 //!
 //! Around it, in packages of their own: `loadtest`, which speaks HTTP alone, and `lab`, with the demo, the bench and the
@@ -24,14 +23,13 @@
 //!
 //! # Cargo features
 //!
-//! - `chaos` (off by default): `lab serve --without DEFENCE` can take away every [`defence`],
-//!   so that a fault suite can show that the faults would do harm. **Never build a
-//!   service for a real sale with it.** Without it each defence is a constant.
+//! - `chaos` (off by default): a fault suite can switch off the [safeguards](http::safeguard) of the HTTP server and of the
+//!   lock, to show what they are for. **Never build a service for a real sale with it.** Without it each
+//!   safeguard is a constant.
 
 pub mod adopt;
 pub mod chain;
 pub mod config;
-pub mod defence;
 pub mod health;
 pub mod http;
 pub mod inventory;

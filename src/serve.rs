@@ -14,7 +14,6 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use crate::config::{Config, FileError};
-use crate::defence::Defence;
 use crate::http::server::{self, Stopped};
 use crate::http::{AppState, Extension, router};
 use crate::sale::{BoxError, Sale};
@@ -122,9 +121,7 @@ pub async fn serve_with(
 ) -> Result<(), ServeError> {
     config.read_files()?;
     let mut options = config.server_options();
-    if Defence::Limits.is_on() {
-        options.max_connections = files::room_for(options.max_connections);
-    }
+    options.max_connections = files::room_for(options.max_connections);
     let mut signals = Signals::new().map_err(ServeError::Signals)?;
     let listen_error = |source| ServeError::Listen { address: config.listen, source };
     let listener = server::bind(config.listen).map_err(listen_error)?;

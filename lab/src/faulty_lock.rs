@@ -24,8 +24,8 @@ pub(crate) struct FaultyLock {
 }
 
 impl FaultyLock {
-    pub(crate) fn new(etcd: EtcdBackend, writer: &Arc<Writer>) -> Arc<dyn Backend> {
-        Arc::new(Self { etcd, writer: Arc::clone(writer), tokens: Mutex::default() })
+    pub(crate) fn new(etcd: EtcdBackend, writer: &Arc<Writer>) -> Self {
+        Self { etcd, writer: Arc::clone(writer), tokens: Mutex::default() }
     }
 
     fn note(&self, claim: &Claim, ticket: Ticket) -> Ticket {

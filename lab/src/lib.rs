@@ -20,6 +20,7 @@ mod error;
 pub mod fault;
 mod faulty_lock;
 mod load;
+pub mod safeguard;
 pub mod serve;
 mod signals;
 pub mod watch;

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::problem::{Problem, ProblemType};
-use crate::defence::Defence;
+use super::safeguard::LIMITS;
 
 /// The most bytes that a body may have.
 pub const MAX_BODY_BYTES: usize = 16 * 1024;
@@ -25,7 +25,7 @@ const MAX_DISCARDED_BYTES: usize = 1024 * 1024;
 /// # Errors
 /// `body-too-large`, `request-timeout`, and `bad-body` if it breaks off.
 pub async fn read(body: Body) -> Result<Bytes, Problem> {
-    if !Defence::Limits.is_on() {
+    if !LIMITS.is_on() {
         let broken = |_| Problem::new(ProblemType::BadBody, "the body broke off");
         return Ok(body.collect().await.map_err(broken)?.to_bytes());
     }

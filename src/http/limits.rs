@@ -8,7 +8,7 @@ use futures_util::future::{Either, Ready, ready};
 use tower::{Layer, Service};
 
 use super::problem::{Problem, ProblemType};
-use crate::defence::Defence;
+use super::safeguard::LIMITS;
 
 /// The most bytes that all headers together may have.
 pub const MAX_HEADER_BYTES: usize = 16 * 1024;
@@ -58,7 +58,7 @@ where
 }
 
 fn check(uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
-    if !Defence::Limits.is_on() {
+    if !LIMITS.is_on() {
         return Ok(());
     }
     let uri_bytes = uri.path_and_query().map_or(0, |text| text.as_str().len());

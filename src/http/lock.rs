@@ -7,9 +7,9 @@ use axum::response::Response;
 use serde::Serialize;
 
 use super::problem::{Problem, ProblemType};
+use super::safeguard::SEE_THROUGH;
 use super::state::AppState;
 use super::{params, reply};
-use crate::defence::Defence;
 use crate::sale::QueuedClaim;
 
 /// How many may look at queues at once: each look is a request to etcd, which the lock needs as well.
@@ -54,7 +54,7 @@ pub(super) async fn queue(
 ) -> Result<Response, Problem> {
     let [item] = params::parse(query.as_deref(), ["item"])?;
     let item = params::item(item.as_deref())?;
-    if !Defence::SeeThrough.is_on() {
+    if !SEE_THROUGH.is_on() {
         return Ok(view(app.sale.lock_name(&item), app.sale.queue(&item).await?));
     }
     let place = Arc::clone(&app.queue_looks).try_acquire_owned().map_err(|_| {

@@ -16,7 +16,7 @@
 //! | `lost_tenures_total` | tenures that ended because the lock was lost |
 //! | `lost_sessions_total` | lock sessions that were lost |
 //! | `rolled_back_items` | items that are not sold here, since the store lacks what it acknowledged of them |
-//! | `defence{defence}` | 0 for what a service for tests runs without |
+//! | `defence{defence}` | 0 for a safeguard of the write that is off, which only `lab` can do |
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -27,7 +27,6 @@ use axum::response::Response;
 
 use super::reply;
 use super::state::AppState;
-use crate::defence::Defence;
 use crate::sale::GuardStatus;
 use crate::sale::metrics::{Ending, Histogram};
 
@@ -92,14 +91,13 @@ pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
     );
     page.histogram("batch_seconds", "How long each batch took.", &metrics.batch_time);
     let without = sale.guard_status().without;
-    let of_the_sale = GuardStatus::DEFENCES.map(|name| (name, u64::from(!without.contains(&name))));
-    let is_on = |defence: &Defence| (defence.name(), u64::from(defence.is_on()));
+    let is_on = |name: &'static str| (name, u64::from(without.iter().all(|off| off != name)));
     page.labelled(
         "defence",
         "gauge",
-        "1 if this defence is there; 0 in a service for tests that runs without it.",
+        "1 if this safeguard is on; 0 if it is off, which only `lab` can do.",
         "defence",
-        of_the_sale.into_iter().chain(Defence::ALL.iter().map(is_on)),
+        GuardStatus::SAFEGUARDS.into_iter().map(is_on),
     );
     let mut response = reply::text(StatusCode::OK, page.0);
     response.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);

@@ -33,6 +33,7 @@ mod probes;
 pub mod problem;
 mod reduce;
 pub mod reply;
+pub mod safeguard;
 mod sale_error;
 pub mod server;
 mod state;

@@ -30,8 +30,8 @@ use tokio::time::{sleep, timeout};
 use super::client_io::{ClientIo, Exchange};
 use super::limits::{MAX_HEADER_BYTES, MAX_URI_BYTES};
 use super::own_head::own_head;
+use super::safeguard::LIMITS;
 use super::well_formed;
-use crate::defence::Defence;
 use crate::throttle::Throttle;
 
 /// How many connections may wait to be accepted; the kernel may allow fewer.
@@ -109,7 +109,7 @@ pub async fn serve(
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(options.header_timeout)
-        .max_buf_size(if Defence::Limits.is_on() { MAX_HEAD_BUFFER } else { usize::MAX })
+        .max_buf_size(if LIMITS.is_on() { MAX_HEAD_BUFFER } else { usize::MAX })
         // for answers this small, copying head and body together costs less than `writev`
         .writev(false);
     // `half_close` stays off: what hyper takes for an end is one, see `ClientIo`, and it drops the

@@ -9,8 +9,6 @@
 
 mod access;
 mod acknowledged;
-#[cfg(feature = "chaos")]
-mod chaos;
 mod connection;
 mod durability;
 mod error;

@@ -8,7 +8,6 @@ use super::acknowledged::Acknowledged;
 use super::connection::{Connection, Effect};
 use super::record::parse_fence;
 use super::{Fence, InventoryError, Replicas};
-use crate::defence::Defence;
 
 /// The only writer of an item's keys.
 pub(super) static WRITE: LazyLock<Script> = LazyLock::new(|| {
@@ -75,7 +74,6 @@ impl Script {
         let mut answer = connection.try_query_then(&by_digest, wait.as_ref()).await?;
         if let Err(error) = &answer
             && error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
-            && Defence::ScriptReload.is_on()
         {
             let by_source = command("EVAL", self.source);
             // off the stack: this is rare, and would make each future around it twice as large

@@ -283,8 +283,6 @@ impl Combiner {
                 }
                 return Ran::StoreFailed;
             }
-            #[cfg(feature = "chaos")]
-            super::chaos::rename(&mut batch, &error);
             if entry.is_lost() {
                 queue.put_back(batch);
                 return Ran::LockLost;

@@ -11,8 +11,6 @@ use super::combiner::Combiner;
 use super::guard::{GuardStatus, SaleGuard};
 use super::tenure::{self, Tenure, lock_name};
 use super::{HoldMode, Look, QUESTION_TIMEOUT, QueuedClaim, SaleContext, SaleError, reduce};
-#[cfg(feature = "chaos")]
-use crate::defence::Defence;
 use crate::inventory::{Item, Order, Outcome, Stock};
 
 /// How many locks are looked at to tell whether one can be had.
@@ -24,8 +22,8 @@ const START_PAUSE: Duration = Duration::from_millis(200);
 /// The lock that all instances share, taken for all orders that wait at this instance or for each of
 /// them: see [`HoldMode`].
 pub struct EtcdLock {
-    pub(super) context: Arc<SaleContext>,
-    pub(super) sessions: SessionKeeper,
+    context: Arc<SaleContext>,
+    sessions: SessionKeeper,
     /// There unless each order takes the lock for itself.
     combiner: Option<Arc<Combiner>>,
 }
@@ -40,10 +38,6 @@ impl EtcdLock {
 
     /// As [`SaleGuard::reduce`], without its box.
     pub(super) async fn reduce_order(&self, order: Order) -> Result<Outcome, SaleError> {
-        #[cfg(feature = "chaos")]
-        if !Defence::BatchOwnership.is_on() {
-            return Box::pin(self.reduce_in_the_request(order)).await;
-        }
         match &self.combiner {
             Some(combiner) => self.reduce_combined(combiner, order).await,
             // the largest steps are boxed: thousands of orders wait at once, and each keeps room for them
@@ -82,7 +76,7 @@ impl EtcdLock {
             .await
     }
 
-    pub(super) async fn take(&self, item: &Item) -> Result<Tenure, SaleError> {
+    async fn take(&self, item: &Item) -> Result<Tenure, SaleError> {
         let waited = self.context.options.wait_timeout;
         let deadline = Instant::now() + waited;
         tenure::take(&self.sessions, &self.name_for(item), deadline, waited).await

@@ -51,18 +51,18 @@ pub struct GuardStatus {
     pub name: &'static str,
     /// The same in a sentence: "The sale is guarded by ...".
     pub description: &'static str,
-    /// The names of the defences of the write that are off: some of [`DEFENCES`](Self::DEFENCES).
-    pub without: Vec<&'static str>,
+    /// The names of the safeguards that are off, such as those in [`SAFEGUARDS`](Self::SAFEGUARDS).
+    pub without: Vec<String>,
     /// What can go wrong under it: a kind and a sentence each.
     pub warnings: Vec<(&'static str, &'static str)>,
 }
 
 impl GuardStatus {
     /// What keeps a batch right when something breaks.
-    pub const DEFENCES: [&'static str; 3] = ["fence", "order-ids", "atomic-ledger"];
+    pub const SAFEGUARDS: [&'static str; 3] = ["fence", "order-ids", "atomic-ledger"];
 
     /// Whether the store compares tokens.
     pub fn is_fenced(&self) -> bool {
-        !self.without.contains(&"fence")
+        self.without.iter().all(|name| name != "fence")
     }
 }

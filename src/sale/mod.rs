@@ -8,8 +8,6 @@
 //! Where nothing seems to be left, a plain read tells: too little stock is already the truth at that
 //! moment, and needs no lock.
 
-#[cfg(feature = "chaos")]
-mod chaos;
 mod combiner;
 mod context;
 mod error;

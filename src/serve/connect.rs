@@ -12,8 +12,6 @@ use tokio::time::{sleep, timeout};
 use super::{Distrust, ServeError};
 use crate::chain::Chain;
 use crate::config::{Config, Servers};
-#[cfg(feature = "chaos")]
-use crate::defence::Defence;
 use crate::inventory::Inventory;
 use crate::sale::Sale;
 
@@ -64,10 +62,6 @@ async fn store(servers: &Servers) -> Result<Inventory, ServeError> {
                 "the store does not answer yet: not ready until it does{hint}"
             );
         }
-    }
-    #[cfg(feature = "chaos")]
-    if !Defence::ScriptReload.is_on() {
-        inventory.load_scripts().await.map_err(refused)?;
     }
     Ok(inventory)
 }

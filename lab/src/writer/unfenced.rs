@@ -2,7 +2,7 @@
 //! written at one moment, so that no reader sees the half of it: what is missing here is the fence alone.
 //!
 //! It is right as long as no holder is paused for longer than its lease. One that was goes on with what
-//! it saw before, and undoes what the next one sold. [`WriteDefence::Fence`](super::WriteDefence) switches it on, to show that.
+//! it saw before, and undoes what the next one sold. [`Safeguard::Fence`](crate::safeguard::Safeguard) switches it on.
 
 use fenced_lock::Token;
 use flash_sale::inventory::{

@@ -1,4 +1,4 @@
-//! The write of a store that keeps no order ids, or that writes stock and ledger by two commands.
+//! The write without order ids, with stock and ledger in two commands, or by a script that is loaded once.
 
 use fenced_lock::{ClusterId, Token};
 use flash_sale::inventory::{
@@ -6,8 +6,9 @@ use flash_sale::inventory::{
 };
 use redis::{ErrorKind, RedisError, Value, from_redis_value};
 
-use super::token_text;
+use super::{Writer, token_text};
 use crate::fault::{self, Point};
+use crate::safeguard::Safeguard;
 
 /// The first command, or the only one.
 const TAKE: &str = concat!("#!lua\n", include_str!("weak.lua"));
@@ -22,23 +23,30 @@ for i = 2, #ARGV, 2 do
 end
 return 'ok'";
 
-/// As [`Inventory::reduce`], but with `has_ids` unset a known order is taken again, and with `is_atomic`
-/// unset the ledger is written by a second command.
+/// As [`Inventory::reduce`], without the order ids, the atomic ledger or the reloading of the script.
 pub(super) async fn reduce(
+    writer: &Writer,
     inventory: &Inventory,
     item: &Item,
     token: Option<Token>,
     instance: &str,
     orders: &[&Order],
-    has_ids: bool,
-    is_atomic: bool,
 ) -> Result<Vec<Outcome>, InventoryError> {
     let keys = Keys::of(item);
-    let flag = |on: bool| if on { "1" } else { "" };
-    let mut take = redis::cmd("EVAL");
-    take.arg(TAKE).arg(5);
-    take.arg(&[&keys.stock, &keys.lucky, &keys.orders, &keys.ledger, &keys.fence]);
-    take.arg(token.map(token_text).unwrap_or_default()).arg(flag(has_ids)).arg(flag(is_atomic));
+    let flag = |safeguard| if writer.has(safeguard) { "1" } else { "" };
+    let mut take = if writer.has(Safeguard::ScriptReload) {
+        let mut take = redis::cmd("EVAL");
+        take.arg(TAKE);
+        take
+    } else {
+        let mut take = redis::cmd("EVALSHA");
+        take.arg(writer.digest.get_or_try_init(|| load(inventory)).await?);
+        take
+    };
+    take.arg(5).arg(&[&keys.stock, &keys.lucky, &keys.orders, &keys.ledger, &keys.fence]);
+    take.arg(token.map(token_text).unwrap_or_default())
+        .arg(flag(Safeguard::OrderIds))
+        .arg(flag(Safeguard::AtomicLedger));
     take.arg(instance.replace(char::is_control, "?"));
     for order in orders {
         take.arg(order.id.as_str()).arg(order.quantity.get()).arg(order.user.as_str());
@@ -65,7 +73,7 @@ pub(super) async fn reduce(
     let sold: u64 = from_redis_value(next()).map_err(|_| not_understood())?;
     let fields: Vec<String> = from_redis_value(next()).map_err(|_| not_understood())?;
     let answers: Vec<Value> = from_redis_value(next()).map_err(|_| not_understood())?;
-    if sold > 0 && !is_atomic {
+    if sold > 0 && !writer.has(Safeguard::AtomicLedger) {
         fault::at(Point::BetweenWrites).await;
         let mut finish = redis::cmd("EVAL");
         finish.arg(FINISH).arg(3).arg(&[&keys.lucky, &keys.orders, &keys.ledger]);
@@ -73,6 +81,10 @@ pub(super) async fn reduce(
         let _: String = inventory.command(&finish).await?;
     }
     orders.iter().zip(answers).map(|(order, answer)| outcome(order, answer)).collect()
+}
+
+async fn load(inventory: &Inventory) -> Result<String, InventoryError> {
+    inventory.command(redis::cmd("SCRIPT").arg("LOAD").arg(TAKE)).await
 }
 
 fn outcome(order: &Order, answer: Value) -> Result<Outcome, InventoryError> {

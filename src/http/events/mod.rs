@@ -37,8 +37,8 @@ use self::pace::Pace;
 use super::extension::Extension;
 use super::params;
 use super::problem::{Problem, ProblemType};
+use super::safeguard::LIMITS;
 use super::state::AppState;
-use crate::defence::Defence;
 use crate::inventory::Item;
 use crate::sale::Sale;
 
@@ -89,7 +89,7 @@ impl Events {
         }
         // there are no more feeds than places: one that nobody watches makes room
         let alone = feeds.iter().find(|(_, feed)| feed.is_alone()).map(|(item, _)| item.clone());
-        if let Some(alone) = alone.filter(|_| feeds.len() >= self.most && Defence::Limits.is_on())
+        if let Some(alone) = alone.filter(|_| feeds.len() >= self.most && LIMITS.is_on())
             && let Some(feed) = feeds.remove(&alone)
         {
             feed.over.cancel();
@@ -126,7 +126,7 @@ pub(super) async fn events(
         let detail = format!("{} watch at this instance already, and no more may", events.most);
         Problem::new(ProblemType::TooManyWatchers, detail)
     })?;
-    if item != Item::DEFAULT && Defence::Limits.is_on() && events.join(&item).is_none() {
+    if item != Item::DEFAULT && LIMITS.is_on() && events.join(&item).is_none() {
         events.pace.turn().await;
         app.sale.check_known(&item).await?;
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::feed::open;
-use crate::defence::Defence;
+use crate::http::safeguard::LIMITS;
 
 /// The time between two looks: 500 a second, enough for the feeds of sixty items.
 const GAP: Duration = Duration::from_millis(2);
@@ -22,7 +22,7 @@ impl Pace {
 
     /// Waits for its turn. At most as many wait as there are feeds and watchers.
     pub(super) async fn turn(&self) {
-        if !Defence::Limits.is_on() {
+        if !LIMITS.is_on() {
             return;
         }
         let turn = {
