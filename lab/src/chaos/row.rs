@@ -29,7 +29,7 @@ pub(super) const LAST_CALM: Duration = Duration::from_secs(3);
 /// shows that it happened.
 pub(super) type Play = for<'a> fn(&'a mut Scene) -> LocalBoxFuture<'a, Result<(), LabError>>;
 
-/// A kind of fault, and what must hold all the same.
+/// A kind of fault, and what must hold under it.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     /// Short, for `--only`.
@@ -45,7 +45,7 @@ pub(super) struct Row {
 }
 
 /// One run: who takes part, what is sent, what is done to them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Trial {
     pub(super) setup: Setup,
     pub(super) play: Play,
@@ -53,8 +53,6 @@ pub(super) struct Trial {
     pub(super) round: Duration,
     /// The sale goes on within this time after the end of the fault (I5).
     pub(super) goes_on_within: Duration,
-    /// What the checker may say beside the invariants, where the fault leaves no other answer.
-    pub(super) tolerates: &'static [&'static str],
     /// What must have been seen at least once, or the fault did not happen.
     pub(super) proof: &'static str,
 }
@@ -92,7 +90,11 @@ pub(super) struct Setup {
     pub(super) can_starve: bool,
     /// Further flags of each instance.
     pub(super) flags: &'static [&'static str],
+    /// Safeguards that the instances run without, separated by commas.
+    pub(super) without: Option<&'static str>,
     pub(super) load: LoadPlan,
+    /// What the checker may find besides, where the fault leaves no other answer.
+    pub(super) tolerates: &'static [&'static str],
 }
 
 /// What is sent.
@@ -108,7 +110,36 @@ pub(super) struct LoadPlan {
     pub(super) flags: &'static [&'static str],
 }
 
+impl Row {
+    /// Three rounds beside others, and no control yet.
+    pub(super) const fn new(name: &'static str, fault: &'static str, trial: Trial) -> Self {
+        Self { name, fault, trial, controls: Vec::new(), rounds: 3, alone: false }
+    }
+
+    /// The same with this control.
+    pub(super) fn control(mut self, control: Control) -> Self {
+        self.controls.push(control);
+        self
+    }
+
+    /// The same with the control that runs without `safeguard` and breaks one of these.
+    pub(super) fn without(self, safeguard: &'static str, breaks: &'static [&'static str]) -> Self {
+        let control = self.trial.without(safeguard, breaks);
+        self.control(control)
+    }
+}
+
 impl Trial {
+    /// The same without `safeguard`, which must break one of these.
+    pub(super) fn without(
+        self,
+        safeguard: &'static str,
+        breaks: &'static [&'static str],
+    ) -> Control {
+        let setup = Setup { without: Some(safeguard), ..self.setup };
+        Control { without: safeguard, trial: Self { setup, ..self }, breaks }
+    }
+
     /// How long orders are sent, if `wanted` leaves room for so many rounds.
     pub(super) fn lasts(&self, wanted: Duration, rounds: u32) -> Duration {
         wanted.max((self.round + LONGEST_CALM) * rounds + FIRST_CALM + LAST_CALM)
@@ -136,7 +167,9 @@ impl Setup {
         fault_points: &[],
         can_starve: false,
         flags: &[],
+        without: None,
         load: LoadPlan::USUAL,
+        tolerates: &[],
     };
 }
 

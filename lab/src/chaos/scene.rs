@@ -83,6 +83,9 @@ impl Scene {
         if can_starve {
             flags.extend(["--starve-file".to_owned(), file("starve")]);
         }
+        if let Some(safeguards) = self.setup.without {
+            flags.extend(["--without".to_owned(), safeguards.to_owned()]);
+        }
         flags.extend(self.setup.flags.iter().map(ToString::to_string));
         let name = self.cluster.instances.first().filter(|_| one_name);
         let name = name.map(|first| first.name.clone());

@@ -121,7 +121,7 @@ impl Suite<'_> {
             Some(_) => (self.lasts.min(CONTROL_LASTS), 2),
             None => (self.lasts, row.rounds),
         };
-        let mut trial = trial.clone();
+        let mut trial = *trial;
         if self.options.short {
             trial.goes_on_within += SHORT_GRACE;
             trial.setup.load.rate = SHORT_RATE;

@@ -99,7 +99,7 @@ impl Plan<'_> {
         load.report(self.lasts + OVERTIME).await?;
         let bound = scene.evidence.longest_outage + self.trial.goes_on_within;
         let (counts, mut findings) = load::check(scene, history, bound).await?;
-        findings.retain(|found| !self.trial.tolerates.contains(&found.invariant.as_str()));
+        findings.retain(|found| !self.trial.setup.tolerates.contains(&found.invariant.as_str()));
         let evidence = &mut scene.evidence;
         findings.append(&mut evidence.findings);
         let proof = self.trial.proof;

@@ -7,7 +7,7 @@ use testkit::Proxy;
 use tokio::time::sleep;
 
 use crate::chaos::flood;
-use crate::chaos::row::{Control, LoadPlan, Play, Row, Setup, Trial};
+use crate::chaos::row::{LoadPlan, Row, Setup, Trial};
 use crate::chaos::scene::Scene;
 use crate::cluster::Proxied;
 use crate::error::LabError;
@@ -17,30 +17,15 @@ pub(super) fn rows() -> Vec<Row> {
 }
 
 fn answer_swallowed() -> Row {
-    let setup = Setup { proxied: Proxied::Clients, load: LoadPlan::SELLS_OUT, ..Setup::USUAL };
     let trial = Trial {
-        setup,
+        setup: Setup { proxied: Proxied::Clients, load: LoadPlan::SELLS_OUT, ..Setup::USUAL },
         play: |scene| swallow_answers(scene).boxed_local(),
         round: Duration::from_millis(500),
         goes_on_within: Duration::from_secs(2),
-        tolerates: &[],
         proof: "answers swallowed",
     };
-    Row {
-        name: "answer-swallowed",
-        fault: "answers are swallowed; clients ask again at another instance",
-        controls: vec![Control {
-            without: "order-ids",
-            trial: Trial {
-                setup: Setup { flags: &["--without", "order-ids"], ..setup },
-                ..trial.clone()
-            },
-            breaks: &["I2"],
-        }],
-        trial,
-        rounds: 3,
-        alone: false,
-    }
+    let fault = "answers are swallowed; clients ask again at another instance";
+    Row::new("answer-swallowed", fault, trial).without("order-ids", &["I2"])
 }
 
 fn client_gone() -> Row {
@@ -55,89 +40,53 @@ fn client_gone() -> Row {
         round: Duration::from_secs(3),
         // the fault stops nobody: what is left is a machine with much to do
         goes_on_within: Duration::from_secs(1),
-        tolerates: &[],
         proof: "connections cut",
     };
-    Row {
-        name: "client-gone",
-        fault: "clients go away in mid-request",
-        controls: vec![Control {
-            without: "batch-ownership",
-            trial: Trial {
-                setup: Setup {
-                    flags: &["--without", "batch-ownership"],
-                    // who is told that nothing was taken may believe it
-                    load: LoadPlan { flags: &["--retries", "0"], ..LoadPlan::USUAL },
-                    ..setup
-                },
-                ..trial.clone()
-            },
-            breaks: &["I3"],
-        }],
-        trial,
-        rounds: 3,
-        alone: false,
-    }
+    // a client that is told that nothing was taken may believe it
+    let load = LoadPlan { flags: &["--retries", "0"], ..LoadPlan::USUAL };
+    let believing = Trial { setup: Setup { load, ..setup }, ..trial };
+    Row::new("client-gone", "clients go away in mid-request", trial)
+        .control(believing.without("batch-ownership", &["I3"]))
 }
 
 fn flooded() -> Row {
-    let setup = Setup { flags: &["--header-timeout", "2s"], ..Setup::USUAL };
     let trial = Trial {
-        setup,
+        setup: Setup { flags: &["--header-timeout", "2s"], ..Setup::USUAL },
         play: |scene| flood_instances(scene).boxed_local(),
         round: Duration::from_secs(7),
         goes_on_within: Duration::from_secs(1),
-        tolerates: &[],
         proof: "silent connections",
     };
-    Row {
-        name: "clients-flood",
-        fault: "10,000 connections that send nothing, 50 that read nothing; 1 MB headers; 1 GB bodies",
-        controls: vec![Control {
-            without: "limits",
-            trial: Trial {
-                setup: Setup { flags: &["--header-timeout", "2s", "--without", "limits"], ..setup },
-                ..trial.clone()
-            },
-            breaks: &["limits"],
-        }],
-        trial,
-        rounds: 3,
-        alone: true,
-    }
-}
-
-fn feeds_opened() -> Row {
-    let play: Play = |scene| open_feeds(scene).boxed_local();
-    Row {
-        name: "feeds-opened",
-        fault: "16 clients open feeds of made-up items and close them",
-        ..harmless(play, &["--without", "limits"], Duration::from_secs(1), "feeds opened")
-    }
-}
-
-fn requests_aborted() -> Row {
-    let play: Play = |scene| abort_requests(scene).boxed_local();
-    Row {
-        name: "requests-aborted",
-        fault: "20,000 looks at queues of made-up items are aborted at once",
-        ..harmless(play, &["--without", "see-through"], Duration::from_secs(2), "requests aborted")
-    }
+    let fault =
+        "10,000 connections that send nothing, 50 that read nothing; 1 MB headers; 1 GB bodies";
+    Row { alone: true, ..Row::new("clients-flood", fault, trial).without("limits", &["limits"]) }
 }
 
 /// Clients from whom the sale must not suffer. Without the bounds, it does not go on in time.
-fn harmless(
-    play: Play,
-    without: &'static [&'static str; 2],
-    goes_on_within: Duration,
-    proof: &'static str,
-) -> Row {
-    let round = Duration::from_secs(6);
-    let trial = Trial { setup: Setup::USUAL, play, round, goes_on_within, tolerates: &[], proof };
-    let setup = Setup { flags: without, ..Setup::USUAL };
-    let control = Trial { setup, ..trial.clone() };
-    let controls = vec![Control { without: without[1], trial: control, breaks: &["I5", "lease"] }];
-    Row { name: "", fault: "", controls, trial, rounds: 3, alone: true }
+fn feeds_opened() -> Row {
+    let trial = Trial {
+        setup: Setup::USUAL,
+        play: |scene| open_feeds(scene).boxed_local(),
+        round: Duration::from_secs(6),
+        goes_on_within: Duration::from_secs(1),
+        proof: "feeds opened",
+    };
+    let row =
+        Row::new("feeds-opened", "16 clients open feeds of made-up items and close them", trial);
+    Row { alone: true, ..row.without("limits", &["I5", "lease"]) }
+}
+
+fn requests_aborted() -> Row {
+    let trial = Trial {
+        setup: Setup::USUAL,
+        play: |scene| abort_requests(scene).boxed_local(),
+        round: Duration::from_secs(6),
+        goes_on_within: Duration::from_secs(2),
+        proof: "requests aborted",
+    };
+    let fault = "20,000 looks at queues of made-up items are aborted at once";
+    let row = Row::new("requests-aborted", fault, trial);
+    Row { alone: true, ..row.without("see-through", &["I5", "lease"]) }
 }
 
 /// Some answers at a time, of one instance or of all of them.

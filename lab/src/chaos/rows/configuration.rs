@@ -7,7 +7,7 @@ use testkit::LOCK_NAME;
 use tokio::time::sleep;
 
 use crate::chaos::etcd;
-use crate::chaos::row::{Control, LoadPlan, Row, Setup, Trial};
+use crate::chaos::row::{LoadPlan, Row, Setup, Trial};
 use crate::chaos::scene::Scene;
 use crate::error::LabError;
 
@@ -19,59 +19,29 @@ pub(super) fn rows() -> Vec<Row> {
 }
 
 fn one_name() -> Row {
-    let setup = Setup { one_name: true, ..Setup::USUAL };
     let trial = Trial {
-        setup,
+        setup: Setup { one_name: true, ..Setup::USUAL },
         play: |scene| look_on(scene).boxed_local(),
         round: Duration::ZERO,
         goes_on_within: Duration::from_secs(2),
-        tolerates: &[],
         proof: "handovers between instances of one name",
     };
-    Row {
-        name: "one-name",
-        fault: "two instances go by one name",
-        controls: vec![Control {
-            without: "owner-by-claim",
-            trial: Trial {
-                setup: Setup { flags: &["--without", "owner-by-claim,fence"], ..setup },
-                proof: "looks",
-                ..trial.clone()
-            },
-            breaks: &["I1", "I2"],
-        }],
-        trial,
-        rounds: 3,
-        alone: false,
-    }
+    let both_hold = Trial { proof: "looks", ..trial };
+    Row::new("one-name", "two instances go by one name", trial)
+        .control(both_hold.without("owner-by-claim,fence", &["I1", "I2"]))
 }
 
 fn names_alike() -> Row {
-    let setup =
-        Setup { load: LoadPlan { flags: &["--item", "a"], ..LoadPlan::USUAL }, ..Setup::USUAL };
+    let load = LoadPlan { flags: &["--item", "a"], ..LoadPlan::USUAL };
     let trial = Trial {
-        setup,
+        setup: Setup { load, ..Setup::USUAL },
         play: |scene| hold_others(scene).boxed_local(),
         round: HELD * 2,
         goes_on_within: Duration::from_secs(2),
-        tolerates: &[],
         proof: "locks with longer names held",
     };
-    Row {
-        name: "names-alike",
-        fault: "item a sells while the locks of a-b and of a/y are held",
-        controls: vec![Control {
-            without: "exact-prefix",
-            trial: Trial {
-                setup: Setup { flags: &["--without", "exact-prefix"], ..setup },
-                ..trial.clone()
-            },
-            breaks: &["I5"],
-        }],
-        trial,
-        rounds: 3,
-        alone: false,
-    }
+    Row::new("names-alike", "item a sells while the locks of a-b and of a/y are held", trial)
+        .without("exact-prefix", &["I5"])
 }
 
 /// Counts how often the lock goes to another lease.

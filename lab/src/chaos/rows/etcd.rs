@@ -37,75 +37,38 @@ pub(super) fn leader_lost() -> Row {
         play: |scene| lose_leader(scene).boxed_local(),
         round: AWAY + Duration::from_secs(2),
         goes_on_within: 2 * TTL + Duration::from_secs(3),
-        tolerates: &[],
         proof: "leaders changed",
     };
-    Row {
-        name: "etcd-leader-lost",
-        fault: "the leader of three etcd members is killed, or stands still",
-        controls: vec![Control {
-            without: "a second endpoint",
-            trial: Trial { setup: Setup { one_endpoint: true, ..setup }, ..trial.clone() },
-            breaks: &["I5"],
-        }],
-        trial,
-        rounds: 3,
-        alone: false,
-    }
+    let fault = "the leader of three etcd members is killed, or stands still";
+    Row::new("etcd-leader-lost", fault, trial).control(Control {
+        without: "a second endpoint",
+        trial: Trial { setup: Setup { one_endpoint: true, ..setup }, ..trial },
+        breaks: &["I5"],
+    })
 }
 
 pub(super) fn restarted() -> Row {
-    let setup = Setup::USUAL;
     let trial = Trial {
-        setup,
+        setup: Setup::USUAL,
         play: |scene| restart(scene).boxed_local(),
         round: TTL + Duration::from_secs(3),
         goes_on_within: TTL + Duration::from_secs(3),
-        tolerates: &[],
         proof: "etcd restarted",
     };
-    Row {
-        name: "etcd-killed",
-        fault: "the only etcd is killed and started again",
-        controls: vec![Control {
-            without: "re-watch",
-            trial: Trial {
-                setup: Setup { flags: &["--without", "re-watch"], ..setup },
-                ..trial.clone()
-            },
-            breaks: &["I5"],
-        }],
-        trial,
-        rounds: 3,
-        alone: false,
-    }
+    Row::new("etcd-killed", "the only etcd is killed and started again", trial)
+        .without("re-watch", &["I5"])
 }
 
 fn compacted() -> Row {
-    let setup = Setup { proxied: Proxied::Etcd, ..Setup::USUAL };
     let trial = Trial {
-        setup,
+        setup: Setup { proxied: Proxied::Etcd, ..Setup::USUAL },
         play: |scene| compact(scene).boxed_local(),
         round: BREAK * 2,
         goes_on_within: Duration::from_secs(2),
-        tolerates: &[],
         proof: "compactions",
     };
-    Row {
-        name: "etcd-compacted",
-        fault: "etcd is compacted every 200 ms, and watches break",
-        controls: vec![Control {
-            without: "relist",
-            trial: Trial {
-                setup: Setup { flags: &["--without", "relist"], ..setup },
-                ..trial.clone()
-            },
-            breaks: &["I5"],
-        }],
-        trial,
-        rounds: 3,
-        alone: false,
-    }
+    Row::new("etcd-compacted", "etcd is compacted every 200 ms, and watches break", trial)
+        .without("relist", &["I5"])
 }
 
 fn out_of_space() -> Row {
@@ -116,53 +79,24 @@ fn out_of_space() -> Row {
         play: |scene| fill(scene).boxed_local(),
         round: Duration::from_secs(6),
         goes_on_within: Duration::from_secs(2),
-        tolerates: &[],
         proof: "clear refusals",
     };
-    Row {
-        name: "etcd-full",
-        fault: "etcd runs out of space, and gets some again",
-        controls: vec![Control {
-            without: "deadlines",
-            trial: Trial {
-                setup: Setup { flags: &["--without", "deadlines"], ..setup },
-                proof: "etcd out of space",
-                ..trial.clone()
-            },
-            breaks: &["I5"],
-        }],
-        trial,
-        rounds: 3,
-        alone: false,
-    }
+    let waits = Trial { proof: "etcd out of space", ..trial };
+    Row::new("etcd-full", "etcd runs out of space, and gets some again", trial)
+        .control(waits.without("deadlines", &["I5"]))
 }
 
 fn release_unanswered() -> Row {
-    let setup = Setup { etcd_members: 3, proxied: Proxied::Etcd, ..Setup::USUAL };
     let trial = Trial {
-        setup,
+        setup: Setup { etcd_members: 3, proxied: Proxied::Etcd, ..Setup::USUAL },
         play: |scene| lose_answers(scene).boxed_local(),
         round: Duration::from_secs(3),
         // the fault stops nobody: what is left is a machine with much to do
         goes_on_within: Duration::from_secs(1),
-        tolerates: &[],
         proof: "releases without an answer",
     };
-    Row {
-        name: "release-unanswered",
-        fault: "a member of etcd releases the lock, its answer is lost, and another one is asked",
-        controls: vec![Control {
-            without: "unknown-release",
-            trial: Trial {
-                setup: Setup { flags: &["--without", "unknown-release"], ..setup },
-                ..trial.clone()
-            },
-            breaks: &["false loss"],
-        }],
-        trial,
-        rounds: 3,
-        alone: false,
-    }
+    let fault = "a member of etcd releases the lock, its answer is lost, and another one is asked";
+    Row::new("release-unanswered", fault, trial).without("unknown-release", &["false loss"])
 }
 
 /// SIGKILL and SIGSTOP in turn.
@@ -255,7 +189,7 @@ async fn compact(scene: &mut Scene) -> Result<(), LabError> {
 /// are lost as well.
 async fn lose_answers(scene: &mut Scene) -> Result<(), LabError> {
     // also for the suite's own release; no other row has one whose answer is lost
-    Defence::UnknownRelease.set(!scene.setup.flags.contains(&"unknown-release"));
+    Defence::UnknownRelease.set(scene.setup.without != Some("unknown-release"));
     while scene.next_round().await {
         let proxy = Proxy::to(scene.cluster.etcd[0].port()).await;
         let proxy = proxy.map_err(LabError::system("a proxy has no port"))?;

@@ -8,7 +8,7 @@ use testkit::{Proxy, Way};
 use tokio::time::sleep;
 
 use crate::chaos::etcd;
-use crate::chaos::row::{Control, LoadPlan, Row, Setup, TTL, Trial};
+use crate::chaos::row::{LoadPlan, Row, Setup, TTL, Trial};
 use crate::chaos::scene::Scene;
 use crate::cluster::Proxied;
 use crate::error::LabError;
@@ -24,31 +24,16 @@ pub(super) fn rows() -> Vec<Row> {
 }
 
 fn write_late() -> Row {
-    let setup = Setup { proxied: Proxied::Redis, fault_points: &[ABOUT_TO_WRITE], ..Setup::USUAL };
     let trial = Trial {
-        setup,
+        setup: Setup { proxied: Proxied::Redis, fault_points: &[ABOUT_TO_WRITE], ..Setup::USUAL },
         play: |scene| hold_write(scene).boxed_local(),
         round: 2 * TTL,
         goes_on_within: Duration::from_millis(3500),
-        tolerates: &[],
         proof: "late batches refused",
     };
-    Row {
-        name: "write-late",
-        fault: "a write to Redis arrives after the takeover",
-        controls: vec![Control {
-            without: "fence",
-            trial: Trial {
-                setup: Setup { flags: &["--without", "fence"], ..setup },
-                proof: "late arrivals",
-                ..trial.clone()
-            },
-            breaks: &["I1", "I2"],
-        }],
-        trial,
-        rounds: 3,
-        alone: false,
-    }
+    let unfenced = Trial { proof: "late arrivals", ..trial };
+    Row::new("write-late", "a write to Redis arrives after the takeover", trial)
+        .control(unfenced.without("fence", &["I1", "I2"]))
 }
 
 fn cut_off() -> Row {
@@ -58,24 +43,11 @@ fn cut_off() -> Row {
         play: |scene| cut_off_holder(scene).boxed_local(),
         round: CUT_OFF + Duration::from_secs(4),
         goes_on_within: TTL + Duration::from_secs(3),
-        tolerates: &[],
         proof: "leases gone",
     };
-    Row {
-        name: "cut-off-from-etcd",
-        fault: "the holder is cut off from etcd, each direction",
-        controls: vec![Control {
-            without: "local-expiry",
-            trial: Trial {
-                setup: Setup { flags: &["--tenure", "1m", "--without", "local-expiry"], ..setup },
-                ..trial.clone()
-            },
-            breaks: &["I4"],
-        }],
-        trial,
-        rounds: 3,
-        alone: false,
-    }
+    let holds_on = Trial { setup: Setup { flags: &["--tenure", "1m"], ..setup }, ..trial };
+    Row::new("cut-off-from-etcd", "the holder is cut off from etcd, each direction", trial)
+        .control(holds_on.without("local-expiry", &["I4"]))
 }
 
 /// What the holder sends to Redis is held up until another instance has sold.

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::chaos::etcd;
 use crate::chaos::flood;
-use crate::chaos::row::{Control, LoadPlan, Row, Setup, TTL, Trial};
+use crate::chaos::row::{LoadPlan, Row, Setup, TTL, Trial};
 use crate::chaos::scene::Scene;
 use crate::chaos::trial::NO_FAULT;
 use crate::cluster::Proxied;
@@ -19,6 +19,14 @@ use crate::error::LabError;
 
 /// Long enough for others to come and go, and shorter than the lease.
 const SITS: &str = "before-write:pause=1500ms";
+
+/// Instances that can sit on the lock, and be kept from the load.
+const SITTING: Setup = Setup {
+    proxied: Proxied::Clients,
+    fault_points: &[SITS],
+    load: LoadPlan::NOT_ALONE,
+    ..Setup::USUAL
+};
 
 /// How long a lock that nobody gives up keeps the others waiting: etcd looks for expired leases
 /// every half second, and the sale needs a moment.
@@ -36,25 +44,11 @@ fn holder_paused() -> Row {
         play: |scene| pause_holder(scene).boxed_local(),
         round: 3 * TTL + Duration::from_secs(1),
         goes_on_within: TAKEOVER,
-        tolerates: &[],
         proof: "stale batches refused",
     };
-    Row {
-        name: "holder-paused",
-        fault: "the holder is paused for 3 TTL between reading and writing",
-        controls: vec![Control {
-            without: "fence",
-            trial: Trial {
-                setup: Setup { flags: &["--without", "fence"], instances: 5, ..setup },
-                proof: "leases gone",
-                ..trial.clone()
-            },
-            breaks: &["I1", "I2"],
-        }],
-        trial,
-        rounds: 3,
-        alone: false,
-    }
+    let five = Trial { setup: Setup { instances: 5, ..setup }, proof: "leases gone", ..trial };
+    let fault = "the holder is paused for 3 TTL between reading and writing";
+    Row::new("holder-paused", fault, trial).control(five.without("fence", &["I1", "I2"]))
 }
 
 fn holder_killed() -> Row {
@@ -64,120 +58,50 @@ fn holder_killed() -> Row {
         play: |scene| kill_holder(scene).boxed_local(),
         round: TTL + Duration::from_millis(1500),
         goes_on_within: TAKEOVER,
-        tolerates: &[],
         proof: "leases gone",
     };
-    Row {
-        name: "holder-killed",
-        fault: "the holder is killed at five points of its tenure",
-        controls: vec![Control {
-            without: "atomic-ledger",
-            trial: Trial {
-                setup: Setup {
-                    fault_points: &["between-writes:kill"],
-                    flags: &["--without", "atomic-ledger"],
-                    ..setup
-                },
-                ..trial.clone()
-            },
-            breaks: &["I1"],
-        }],
-        trial,
-        rounds: 5,
-        alone: false,
-    }
+    let between = Setup { fault_points: &["between-writes:kill"], ..setup };
+    let between = Trial { setup: between, ..trial };
+    let row = Row::new("holder-killed", "the holder is killed at five points of its tenure", trial);
+    Row { rounds: 5, ..row.control(between.without("atomic-ledger", &["I1"])) }
 }
 
 fn waiter_gone() -> Row {
-    let setup = Setup {
-        proxied: Proxied::Clients,
-        fault_points: &[SITS],
-        load: LoadPlan::NOT_ALONE,
-        ..Setup::USUAL
-    };
     let trial = Trial {
-        setup,
+        setup: SITTING,
         play: |scene| waiters_leave(scene).boxed_local(),
         round: 2 * TTL + Duration::from_secs(1),
         goes_on_within: TAKEOVER,
-        tolerates: &[],
         proof: "waiters gone",
     };
-    Row {
-        name: "waiter-gone",
-        fault: "a waiting instance is killed, or all its buyers leave",
-        controls: vec![Control {
-            without: "claim-cleanup",
-            trial: Trial {
-                setup: Setup { flags: &["--without", "claim-cleanup"], ..setup },
-                ..trial.clone()
-            },
-            breaks: &["I5"],
-        }],
-        trial,
-        rounds: 3,
-        alone: false,
-    }
+    Row::new("waiter-gone", "a waiting instance is killed, or all its buyers leave", trial)
+        .without("claim-cleanup", &["I5"])
 }
 
 fn runtime_starved() -> Row {
-    let setup = Setup { can_starve: true, load: LoadPlan::LEAVES_SOON, ..Setup::USUAL };
     let trial = Trial {
-        setup,
+        setup: Setup { can_starve: true, load: LoadPlan::LEAVES_SOON, ..Setup::USUAL },
         play: |scene| starve(scene).boxed_local(),
         round: Duration::from_secs(4),
         goes_on_within: TAKEOVER,
-        tolerates: &[],
         proof: "instances starved",
     };
-    Row {
-        name: "runtime-starved",
-        fault: "busy tasks on every worker of the holder for 1.5 TTL",
-        controls: vec![Control {
-            without: "own-thread",
-            trial: Trial {
-                setup: Setup { flags: &["--without", "own-thread"], ..setup },
-                ..trial.clone()
-            },
-            breaks: &["lease"],
-        }],
-        trial,
-        rounds: 3,
-        alone: false,
-    }
+    let fault = "busy tasks on every worker of the holder for 1.5 TTL";
+    Row::new("runtime-starved", fault, trial).without("own-thread", &["lease"])
 }
 
 fn told_to_stop() -> Row {
-    let setup = Setup {
-        proxied: Proxied::Clients,
-        fault_points: &[SITS],
-        load: LoadPlan::NOT_ALONE,
-        ..Setup::USUAL
-    };
     let trial = Trial {
-        setup,
+        setup: SITTING,
         play: |scene| tell_to_stop(scene).boxed_local(),
         round: Duration::from_secs(4),
         // less than the TTL: it gives up the lock
         goes_on_within: Duration::from_secs(1),
-        tolerates: &[],
         proof: "instances drained",
     };
-    Row {
-        name: "told-to-stop",
-        fault: "the holder gets SIGHUP, or SIGTERM twice within 20 ms",
-        controls: vec![Control {
-            without: "drain",
-            trial: Trial {
-                setup: Setup { flags: &["--without", "drain"], ..setup },
-                ..trial.clone()
-            },
-            breaks: &["drain", "I5"],
-        }],
-        trial,
-        rounds: 4,
-        alone: false,
-    }
+    let fault = "the holder gets SIGHUP, or SIGTERM twice within 20 ms";
+    let row = Row::new("told-to-stop", fault, trial);
+    Row { rounds: 4, ..row.without("drain", &["drain", "I5"]) }
 }
 
 /// It stops itself where it is about to write; another instance sells; then it goes on.

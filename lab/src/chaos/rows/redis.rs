@@ -27,119 +27,67 @@ fn killed() -> Row {
         play: |scene| kill(scene).boxed_local(),
         round: Duration::from_secs(3),
         goes_on_within: Duration::from_secs(2),
-        tolerates: &[],
         proof: "Redis restarted",
     };
-    Row {
-        name: "redis-killed",
-        fault: "Redis is killed and started again",
-        controls: vec![Control {
-            without: "appendonly",
-            trial: Trial { setup: Setup { redis_volatile: true, ..setup }, ..trial.clone() },
-            // the orders are gone; and once that is noticed, nothing is sold
-            breaks: &["I2", "I5"],
-        }],
-        trial,
-        rounds: 3,
-        alone: false,
-    }
+    Row::new("redis-killed", "Redis is killed and started again", trial).control(Control {
+        without: "appendonly",
+        trial: Trial { setup: Setup { redis_volatile: true, ..setup }, ..trial },
+        // the orders are gone; and once that is noticed, nothing is sold
+        breaks: &["I2", "I5"],
+    })
 }
 
-/// There is no control: who sells on from an older copy is what the row itself finds.
+/// There is no control: a sale that goes on from an older copy is what the row itself would find.
 fn rolled_back() -> Row {
-    Row {
-        name: "redis-rolled-back",
-        fault: "Redis comes back without the last orders of each instance, then with them",
-        trial: Trial {
-            setup: Setup { load: LoadPlan::NOT_ALONE, ..Setup::USUAL },
-            play: |scene| roll_back(scene).boxed_local(),
-            round: Duration::from_secs(5),
-            // all buyers have been told to ask again in a second
-            goes_on_within: Duration::from_secs(3),
-            // who is told that an operator must look does not ask again
-            tolerates: &["failed", "unanswered"],
-            proof: "roll-backs noticed",
-        },
-        controls: vec![],
-        rounds: 3,
-        alone: false,
-    }
+    // a client that is told that an operator must act does not ask again
+    let tolerates = &["failed", "unanswered"];
+    let trial = Trial {
+        setup: Setup { load: LoadPlan::NOT_ALONE, tolerates, ..Setup::USUAL },
+        play: |scene| roll_back(scene).boxed_local(),
+        round: Duration::from_secs(5),
+        // all buyers have been told to ask again in a second
+        goes_on_within: Duration::from_secs(3),
+        proof: "roll-backs noticed",
+    };
+    let fault = "Redis comes back without the last orders of each instance, then with them";
+    Row::new("redis-rolled-back", fault, trial)
 }
 
 fn stopped() -> Row {
-    let setup = Setup::USUAL;
     let trial = Trial {
-        setup,
+        setup: Setup::USUAL,
         play: |scene| stop(scene).boxed_local(),
         round: Duration::from_secs(5),
         goes_on_within: Duration::from_secs(2),
-        tolerates: &[],
         proof: "Redis stopped",
     };
-    Row {
-        name: "redis-stopped",
-        fault: "Redis stands still for 2 s",
-        controls: vec![Control {
-            without: "careful-retry",
-            trial: Trial {
-                setup: Setup { flags: &["--without", "careful-retry"], ..setup },
-                ..trial.clone()
-            },
-            breaks: &["I2", "I3"],
-        }],
-        trial,
-        rounds: 3,
-        alone: false,
-    }
+    Row::new("redis-stopped", "Redis stands still for 2 s", trial)
+        .without("careful-retry", &["I2", "I3"])
 }
 
 fn flushed() -> Row {
-    let setup = Setup::USUAL;
     let trial = Trial {
-        setup,
+        setup: Setup::USUAL,
         play: |scene| flush(scene).boxed_local(),
         round: Duration::from_secs(1),
         goes_on_within: Duration::from_secs(1),
-        tolerates: &[],
         proof: "script caches flushed",
     };
-    Row {
-        name: "scripts-flushed",
-        fault: "Redis forgets its scripts",
-        controls: vec![Control {
-            without: "script-reload",
-            trial: Trial {
-                setup: Setup { flags: &["--without", "script-reload"], ..setup },
-                ..trial.clone()
-            },
-            breaks: &["I5"],
-        }],
-        trial,
-        rounds: 3,
-        alone: false,
-    }
+    Row::new("scripts-flushed", "Redis forgets its scripts", trial)
+        .without("script-reload", &["I5"])
 }
 
 fn full() -> Row {
-    Row {
-        name: "redis-full",
-        fault: "Redis hits its memory limit",
-        trial: Trial {
-            // those who are told to ask again in a second wait so long, and others come meanwhile
-            setup: Setup {
-                load: LoadPlan { connections: 1000, ..LoadPlan::NOT_ALONE },
-                ..Setup::USUAL
-            },
-            play: |scene| fill(scene).boxed_local(),
-            round: Duration::from_secs(2),
-            goes_on_within: Duration::from_secs(1),
-            tolerates: &[],
-            proof: "clear refusals",
-        },
-        controls: vec![],
-        rounds: 3,
-        alone: false,
-    }
+    // buyers who are told to ask again in a second wait so long, and others come meanwhile
+    let load = LoadPlan { connections: 1000, ..LoadPlan::NOT_ALONE };
+    let trial = Trial {
+        setup: Setup { load, ..Setup::USUAL },
+        play: |scene| fill(scene).boxed_local(),
+        round: Duration::from_secs(2),
+        goes_on_within: Duration::from_secs(1),
+        proof: "clear refusals",
+    };
+    Row::new("redis-full", "Redis hits its memory limit", trial)
 }
 
 async fn kill(scene: &mut Scene) -> Result<(), LabError> {

@@ -9,7 +9,7 @@ use testkit::{AuthTokens, LOCK_NAME, etcd, probe, redis};
 use tokio::time::{Instant, sleep};
 
 use super::etcd::{leader_lost, restart_once, restarted};
-use crate::chaos::row::{Control, Play, Row, Setup, Trial};
+use crate::chaos::row::{Row, Setup, Trial};
 use crate::chaos::scene::Scene;
 use crate::error::LabError;
 
@@ -20,44 +20,65 @@ const LASTING: u64 = 300;
 const SHORT: u64 = 2;
 
 pub(super) fn rows() -> Vec<Row> {
+    let restarted = secured(AuthTokens::Simple(LASTING), restarted().trial);
+    let restarted_once = Trial { play: |scene| restart_once(scene).boxed_local(), ..restarted };
+    let leader_lost = secured(AuthTokens::Simple(LASTING), leader_lost().trial);
+    let trial = |tokens, play, proof| {
+        let round = Duration::from_secs(4);
+        let goes_on_within = Duration::from_secs(2);
+        secured(tokens, Trial { setup: Setup::USUAL, play, round, goes_on_within, proof })
+    };
+    let outlived = |tokens| trial(tokens, |scene| outlive(scene).boxed_local(), OUTLIVED);
+    let changed =
+        trial(AuthTokens::Jwt(LASTING), |scene| change_role(scene).boxed_local(), CHANGED);
+    let refused =
+        trial(AuthTokens::Simple(LASTING), |scene| refuse_name(scene).boxed_local(), REFUSED);
+    let rotated = trial(AuthTokens::Simple(LASTING), |scene| rotate(scene).boxed_local(), ROTATED);
+    // the fault stops nobody: what is left is a machine with much to do
+    let refused =
+        Trial { round: Duration::ZERO, goes_on_within: Duration::from_secs(1), ..refused };
     vec![
+        Row::new(
+            "secured-etcd-killed",
+            "the only etcd, with TLS and users, is killed and started again",
+            restarted,
+        )
+        .control(restarted_once.without("reauthentication", &["I5"])),
         Row {
-            name: "secured-etcd-killed",
-            fault: "the only etcd, with TLS and users, is killed and started again",
-            ..without_reauthentication(secured(restarted()), |scene| {
-                restart_once(scene).boxed_local()
-            })
-        },
-        Row {
-            name: "secured-leader-lost",
-            fault: "the leader of three etcd members with TLS and users is killed, or stands still",
             rounds: 2,
-            ..secured(leader_lost())
-        },
-        Row {
-            name: "token-expired-simple",
-            fault: "etcd's simple tokens expire after 2 s without use",
-            ..row(AuthTokens::Simple(SHORT), |scene| outlive(scene).boxed_local(), OUTLIVED)
-        },
-        Row {
-            name: "token-expired-jwt",
-            fault: "etcd's JWTs expire after 2 s",
-            ..row(AuthTokens::Jwt(SHORT), |scene| outlive(scene).boxed_local(), OUTLIVED)
-        },
-        Row {
-            name: "role-changed",
-            fault: "the roles of etcd's user change, which makes its JWT stale",
-            ..without_reauthentication(
-                row(AuthTokens::Jwt(LASTING), |scene| change_role(scene).boxed_local(), CHANGED),
-                |scene| change_role(scene).boxed_local(),
+            ..Row::new(
+                "secured-leader-lost",
+                "the leader of three etcd members with TLS and users is killed, or stands still",
+                leader_lost,
             )
         },
-        name_refused(),
-        Row {
-            name: "password-rotated",
-            fault: "the passwords for etcd and Redis change, and old tokens and connections end",
-            ..row(AuthTokens::Simple(LASTING), |scene| rotate(scene).boxed_local(), ROTATED)
-        },
+        Row::new(
+            "token-expired-simple",
+            "etcd's simple tokens expire after 2 s without use",
+            outlived(AuthTokens::Simple(SHORT)),
+        ),
+        Row::new(
+            "token-expired-jwt",
+            "etcd's JWTs expire after 2 s",
+            outlived(AuthTokens::Jwt(SHORT)),
+        ),
+        Row::new(
+            "role-changed",
+            "the roles of etcd's user change, which makes its JWT stale",
+            changed,
+        )
+        .without("reauthentication", &["I5"]),
+        Row::new(
+            "name-refused",
+            "of two items, etcd's user may use the lock of one; both are ordered",
+            refused,
+        )
+        .without("denials", &["session"]),
+        Row::new(
+            "password-rotated",
+            "the passwords for etcd and Redis change, and old tokens and connections end",
+            rotated,
+        ),
     ]
 }
 
@@ -66,56 +87,9 @@ const CHANGED: &str = "roles changed";
 const ROTATED: &str = "passwords rotated";
 const REFUSED: &str = "orders refused";
 
-/// A row over secured servers; what its controls show, it shows without.
-fn secured(mut row: Row) -> Row {
-    row.trial.setup.secured = Some(AuthTokens::Simple(LASTING));
-    row.controls.clear();
-    row
-}
-
-fn row(tokens: AuthTokens, play: Play, proof: &'static str) -> Row {
-    let trial = Trial {
-        setup: Setup { secured: Some(tokens), ..Setup::USUAL },
-        play,
-        round: Duration::from_secs(4),
-        goes_on_within: Duration::from_secs(2),
-        tolerates: &[],
-        proof,
-    };
-    Row { name: "", fault: "", trial, controls: vec![], rounds: 3, alone: false }
-}
-
-/// The row with a control that shows what authenticating anew is for.
-fn without_reauthentication(row: Row, play: Play) -> Row {
-    let setup = Setup { flags: &["--without", "reauthentication"], ..row.trial.setup };
-    Row {
-        controls: vec![Control {
-            without: "reauthentication",
-            trial: Trial { setup, play, ..row.trial.clone() },
-            breaks: &["I5"],
-        }],
-        ..row
-    }
-}
-
-fn name_refused() -> Row {
-    let play: Play = |scene| refuse_name(scene).boxed_local();
-    let row = row(AuthTokens::Simple(LASTING), play, REFUSED);
-    // the fault stops nobody: what is left is a machine with much to do
-    let trial =
-        Trial { round: Duration::ZERO, goes_on_within: Duration::from_secs(1), ..row.trial };
-    let setup = Setup { flags: &["--without", "denials"], ..trial.setup };
-    Row {
-        name: "name-refused",
-        fault: "of two items, etcd's user may use the lock of one; both are ordered",
-        controls: vec![Control {
-            without: "denials",
-            trial: Trial { setup, ..trial.clone() },
-            breaks: &["session"],
-        }],
-        trial,
-        ..row
-    }
+/// The same over secured servers.
+fn secured(tokens: AuthTokens, trial: Trial) -> Trial {
+    Trial { setup: Setup { secured: Some(tokens), ..trial.setup }, ..trial }
 }
 
 /// As long as the store stands still, nobody has anything to ask etcd.
