@@ -141,8 +141,3 @@ impl BatchWriter for Writer {
         }
     }
 }
-
-/// A token as the store has it.
-fn token_text(token: Token) -> String {
-    format!("{:x} {}", token.cluster().0, token.revision())
-}

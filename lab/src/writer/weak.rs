@@ -1,12 +1,12 @@
 //! The write without order ids, with stock and ledger in two commands, or by a script that is loaded once.
 
-use fenced_lock::{ClusterId, Token};
+use fenced_lock::Token;
 use flash_sale::inventory::{
     Accepted, Fence, Inventory, InventoryError, Item, Keys, Order, Outcome,
 };
 use redis::{ErrorKind, RedisError, Value, from_redis_value};
 
-use super::{Writer, token_text};
+use super::Writer;
 use crate::fault::{self, Point};
 use crate::safeguard::Safeguard;
 
@@ -44,7 +44,7 @@ pub(super) async fn reduce(
         take
     };
     take.arg(5).arg(&[&keys.stock, &keys.lucky, &keys.orders, &keys.ledger, &keys.fence]);
-    take.arg(token.map(token_text).unwrap_or_default())
+    take.arg(token.map(|token| Fence::from(token).record()).unwrap_or_default())
         .arg(flag(Safeguard::OrderIds))
         .arg(flag(Safeguard::AtomicLedger));
     take.arg(instance.replace(char::is_control, "?"));
@@ -56,7 +56,8 @@ pub(super) async fn reduce(
     let mut next = || answer.next().unwrap_or(Value::Nil);
     let status: String = from_redis_value(next()).map_err(|_| not_understood())?;
     let refused = |fence: Value, is_stale: bool| {
-        let fence = parse_fence(fence).ok_or_else(not_understood)?;
+        let fence: String = from_redis_value(fence).map_err(|_| not_understood())?;
+        let fence = Fence::from_record(&fence).ok_or_else(not_understood)?;
         let token = token.ok_or_else(not_understood)?;
         Err(if is_stale {
             InventoryError::StaleToken { token, fence }
@@ -95,13 +96,6 @@ fn outcome(order: &Order, answer: Value) -> Result<Outcome, InventoryError> {
     let first = Accepted::from_record(order.id.as_str(), &record).ok_or_else(not_understood)?;
     let is_same = first.is_repeated_by(order);
     Ok(if is_same { Outcome::Reserved(first) } else { Outcome::Conflict })
-}
-
-fn parse_fence(fence: Value) -> Option<Fence> {
-    let fence: String = from_redis_value(fence).ok()?;
-    let (cluster, revision) = fence.split_once(' ')?;
-    let cluster = ClusterId(u64::from_str_radix(cluster, 16).ok()?);
-    Some(Fence { cluster, revision: revision.parse().ok()? })
 }
 
 fn not_understood() -> InventoryError {
