@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{PATIENCE, Scene};
 use crate::chaos::etcd::{self, Holder};
-use crate::chaos::row::LAST_CALM;
+use crate::chaos::scenario::LAST_CALM;
 use crate::error::LabError;
 
 /// How often something is asked for that must come about.
@@ -40,7 +40,7 @@ impl Scene {
         }
     }
 
-    /// The member of etcd to ask: the first one that the row has not taken away.
+    /// The member of etcd to ask: the first one that the scenario has not taken away.
     pub(in crate::chaos) fn member(&self) -> &PrivateEtcd {
         let there = usize::from(self.member_away == Some(0));
         &self.cluster.etcd[there]

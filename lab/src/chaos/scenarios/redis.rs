@@ -9,85 +9,85 @@ use hyper::Method;
 use testkit::probe;
 use tokio::time::{Instant, sleep};
 
-use crate::chaos::row::{Control, LoadPlan, Row, Setup, Trial};
+use crate::chaos::scenario::{Control, LoadPlan, Run, Scenario, Setup};
 use crate::chaos::scene::Scene;
 use crate::error::LabError;
 
 /// What a roll-back loses: more than any instance has sold in a turn.
 const LOST_BYTES: usize = 256 << 10;
 
-pub(super) fn rows() -> Vec<Row> {
+pub(super) fn scenarios() -> Vec<Scenario> {
     vec![killed(), rolled_back(), stopped(), flushed(), full()]
 }
 
-fn killed() -> Row {
+fn killed() -> Scenario {
     let setup = Setup { load: LoadPlan::SELLS_OUT, ..Setup::USUAL };
-    let trial = Trial {
+    let run = Run {
         setup,
-        play: |scene| kill(scene).boxed_local(),
+        inject: |scene| kill(scene).boxed_local(),
         round: Duration::from_secs(3),
         goes_on_within: Duration::from_secs(2),
         proof: "Redis restarted",
     };
-    Row::new("redis-killed", "Redis is killed and started again", trial).control(Control {
+    Scenario::new("redis-killed", "Redis is killed and started again", run).control(Control {
         without: "appendonly",
-        trial: Trial { setup: Setup { redis_volatile: true, ..setup }, ..trial },
+        run: Run { setup: Setup { redis_volatile: true, ..setup }, ..run },
         // the orders are gone; and once that is noticed, nothing is sold
         breaks: &["I2", "I5"],
     })
 }
 
-/// There is no control: a sale that goes on from an older copy is what the row itself would find.
-fn rolled_back() -> Row {
+/// There is no control: a sale that goes on from an older copy is what the scenario itself would find.
+fn rolled_back() -> Scenario {
     // a client that is told that an operator must act does not ask again
     let tolerates = &["failed", "unanswered"];
-    let trial = Trial {
+    let run = Run {
         setup: Setup { load: LoadPlan::NOT_ALONE, tolerates, ..Setup::USUAL },
-        play: |scene| roll_back(scene).boxed_local(),
+        inject: |scene| roll_back(scene).boxed_local(),
         round: Duration::from_secs(5),
         // all buyers have been told to ask again in a second
         goes_on_within: Duration::from_secs(3),
         proof: "roll-backs noticed",
     };
     let fault = "Redis comes back without the last orders of each instance, then with them";
-    Row::new("redis-rolled-back", fault, trial)
+    Scenario::new("redis-rolled-back", fault, run)
 }
 
-fn stopped() -> Row {
-    let trial = Trial {
+fn stopped() -> Scenario {
+    let run = Run {
         setup: Setup::USUAL,
-        play: |scene| stop(scene).boxed_local(),
+        inject: |scene| stop(scene).boxed_local(),
         round: Duration::from_secs(5),
         goes_on_within: Duration::from_secs(2),
         proof: "Redis stopped",
     };
-    Row::new("redis-stopped", "Redis stands still for 2 s", trial)
+    Scenario::new("redis-stopped", "Redis stands still for 2 s", run)
         .without("careful-retry", &["I2", "I3"])
 }
 
-fn flushed() -> Row {
-    let trial = Trial {
+fn flushed() -> Scenario {
+    let run = Run {
         setup: Setup::USUAL,
-        play: |scene| flush(scene).boxed_local(),
+        inject: |scene| flush(scene).boxed_local(),
         round: Duration::from_secs(1),
         goes_on_within: Duration::from_secs(1),
         proof: "script caches flushed",
     };
-    Row::new("scripts-flushed", "Redis forgets its scripts", trial)
+    Scenario::new("scripts-flushed", "Redis forgets its scripts", run)
         .without("script-reload", &["I5"])
 }
 
-fn full() -> Row {
+fn full() -> Scenario {
     // buyers who are told to ask again in a second wait so long, and others come meanwhile
     let load = LoadPlan { connections: 1000, ..LoadPlan::NOT_ALONE };
-    let trial = Trial {
+    let run = Run {
         setup: Setup { load, ..Setup::USUAL },
-        play: |scene| fill(scene).boxed_local(),
+        inject: |scene| fill(scene).boxed_local(),
         round: Duration::from_secs(2),
         goes_on_within: Duration::from_secs(1),
         proof: "clear refusals",
     };
-    Row::new("redis-full", "Redis hits its memory limit", trial)
+    Scenario::new("redis-full", "Redis hits its memory limit", run)
 }
 
 async fn kill(scene: &mut Scene) -> Result<(), LabError> {
@@ -95,7 +95,7 @@ async fn kill(scene: &mut Scene) -> Result<(), LabError> {
         let began = Instant::now();
         let killed = scene.cluster.redis.kill().await;
         killed.map_err(LabError::system("Redis cannot be killed"))?;
-        sleep(scene.random.millis(0, 500)).await;
+        sleep(scene.rng.millis(0, 500)).await;
         scene.cluster.redis.restart().await?;
         scene.evidence.outage(began.elapsed());
         scene.evidence.saw("Redis restarted", 1);
@@ -157,7 +157,7 @@ async fn stop(scene: &mut Scene) -> Result<(), LabError> {
         let began = Instant::now();
         let stopped = scene.cluster.redis.child().pause();
         stopped.map_err(LabError::system("Redis cannot be stopped"))?;
-        sleep(scene.random.millis(1900, 2700)).await;
+        sleep(scene.rng.millis(1900, 2700)).await;
         let resumed = scene.cluster.redis.child().resume();
         resumed.map_err(LabError::system("Redis cannot be resumed"))?;
         scene.evidence.outage(began.elapsed());
@@ -180,7 +180,7 @@ async fn fill(scene: &mut Scene) -> Result<(), LabError> {
         let began = Instant::now();
         scene.cluster.redis.run::<()>("CONFIG SET maxmemory 1").await?;
         let port =
-            scene.cluster.instances[scene.random.clone().below(scene.cluster.instances.len())].port;
+            scene.cluster.instances[scene.rng.clone().below(scene.cluster.instances.len())].port;
         let asked = Instant::now();
         let answer = probe::http(Method::POST, port, "/stock/reduce", "").await;
         let took = asked.elapsed();

@@ -1,4 +1,4 @@
-//! What a row of the suite is: data, and one function that injects its fault.
+//! What a scenario of the suite is: data, and one function that injects its fault.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::cluster::Proxied;
 use crate::error::LabError;
 use crate::load::ENDLESS_STOCK;
 
-/// How long the lock outlives its holder in all rows. The least that etcd grants.
+/// How long the lock outlives its holder in all scenarios. The least that etcd grants.
 pub(super) const TTL: Duration = Duration::from_secs(2);
 
 /// [`TTL`] as a flag wants it.
@@ -27,16 +27,16 @@ pub(super) const LAST_CALM: Duration = Duration::from_secs(3);
 
 /// Injects the fault again and again until there is no time left for another round, and notes what
 /// shows that it happened.
-pub(super) type Play = for<'a> fn(&'a mut Scene) -> LocalBoxFuture<'a, Result<(), LabError>>;
+pub(super) type Inject = for<'a> fn(&'a mut Scene) -> LocalBoxFuture<'a, Result<(), LabError>>;
 
 /// A kind of fault, and what must hold under it.
 #[derive(Clone, Debug)]
-pub(super) struct Row {
+pub(super) struct Scenario {
     /// Short, for `--only`.
     pub(super) name: &'static str,
     /// What happens, for people.
     pub(super) fault: &'static str,
-    pub(super) trial: Trial,
+    pub(super) run: Run,
     pub(super) controls: Vec<Control>,
     /// It goes on until there was time for this many rounds.
     pub(super) rounds: u32,
@@ -46,9 +46,9 @@ pub(super) struct Row {
 
 /// One run: who takes part, what is sent, what is done to them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Trial {
+pub(super) struct Run {
     pub(super) setup: Setup,
-    pub(super) play: Play,
+    pub(super) inject: Inject,
     /// How long one round of the fault takes, its aftermath included.
     pub(super) round: Duration,
     /// The sale goes on within this time after the end of the fault (I5).
@@ -62,7 +62,7 @@ pub(super) struct Trial {
 pub(super) struct Control {
     /// What is missing, for people.
     pub(super) without: &'static str,
-    pub(super) trial: Trial,
+    pub(super) run: Run,
     /// It must break one of these.
     pub(super) breaks: &'static [&'static str],
 }
@@ -84,9 +84,9 @@ pub(super) struct Setup {
     pub(super) redis_volatile: bool,
     /// Whose connections with an instance run through a proxy.
     pub(super) proxied: Proxied,
-    /// Points of a tenure, each with what happens there, that the row can ask for: `before-write:stop`.
+    /// Points of a tenure, each with what happens there, that the scenario can ask for: `before-write:stop`.
     pub(super) fault_points: &'static [&'static str],
-    /// The row can have an instance's workers spin.
+    /// The scenario can have an instance's workers spin.
     pub(super) can_starve: bool,
     /// Further flags of each instance.
     pub(super) flags: &'static [&'static str],
@@ -110,10 +110,10 @@ pub(super) struct LoadPlan {
     pub(super) flags: &'static [&'static str],
 }
 
-impl Row {
+impl Scenario {
     /// Three rounds beside others, and no control yet.
-    pub(super) const fn new(name: &'static str, fault: &'static str, trial: Trial) -> Self {
-        Self { name, fault, trial, controls: Vec::new(), rounds: 3, alone: false }
+    pub(super) const fn new(name: &'static str, fault: &'static str, run: Run) -> Self {
+        Self { name, fault, run, controls: Vec::new(), rounds: 3, alone: false }
     }
 
     /// The same with this control.
@@ -124,12 +124,12 @@ impl Row {
 
     /// The same with the control that runs without `safeguard` and breaks one of these.
     pub(super) fn without(self, safeguard: &'static str, breaks: &'static [&'static str]) -> Self {
-        let control = self.trial.without(safeguard, breaks);
+        let control = self.run.without(safeguard, breaks);
         self.control(control)
     }
 }
 
-impl Trial {
+impl Run {
     /// The same without `safeguard`, which must break one of these.
     pub(super) fn without(
         self,
@@ -137,7 +137,7 @@ impl Trial {
         breaks: &'static [&'static str],
     ) -> Control {
         let setup = Setup { without: Some(safeguard), ..self.setup };
-        Control { without: safeguard, trial: Self { setup, ..self }, breaks }
+        Control { without: safeguard, run: Self { setup, ..self }, breaks }
     }
 
     /// How long orders are sent, if `wanted` leaves room for so many rounds.

@@ -7,40 +7,40 @@ use testkit::LOCK_NAME;
 use tokio::time::sleep;
 
 use crate::chaos::etcd;
-use crate::chaos::row::{LoadPlan, Row, Setup, Trial};
+use crate::chaos::scenario::{LoadPlan, Run, Scenario, Setup};
 use crate::chaos::scene::Scene;
 use crate::error::LabError;
 
 /// For longer than the sale may pause.
 const HELD: Duration = Duration::from_secs(3);
 
-pub(super) fn rows() -> Vec<Row> {
+pub(super) fn scenarios() -> Vec<Scenario> {
     vec![one_name(), names_alike()]
 }
 
-fn one_name() -> Row {
-    let trial = Trial {
+fn one_name() -> Scenario {
+    let run = Run {
         setup: Setup { one_name: true, ..Setup::USUAL },
-        play: |scene| look_on(scene).boxed_local(),
+        inject: |scene| look_on(scene).boxed_local(),
         round: Duration::ZERO,
         goes_on_within: Duration::from_secs(2),
         proof: "handovers between instances of one name",
     };
-    let both_hold = Trial { proof: "looks", ..trial };
-    Row::new("one-name", "two instances go by one name", trial)
+    let both_hold = Run { proof: "looks", ..run };
+    Scenario::new("one-name", "two instances go by one name", run)
         .control(both_hold.without("owner-by-claim,fence", &["I1", "I2"]))
 }
 
-fn names_alike() -> Row {
+fn names_alike() -> Scenario {
     let load = LoadPlan { flags: &["--item", "a"], ..LoadPlan::USUAL };
-    let trial = Trial {
+    let run = Run {
         setup: Setup { load, ..Setup::USUAL },
-        play: |scene| hold_others(scene).boxed_local(),
+        inject: |scene| hold_others(scene).boxed_local(),
         round: HELD * 2,
         goes_on_within: Duration::from_secs(2),
         proof: "locks with longer names held",
     };
-    Row::new("names-alike", "item a sells while the locks of a-b and of a/y are held", trial)
+    Scenario::new("names-alike", "item a sells while the locks of a-b and of a/y are held", run)
         .without("exact-prefix", &["I5"])
 }
 

@@ -11,9 +11,9 @@ use tokio::time::{Instant, sleep};
 
 use crate::chaos::etcd;
 use crate::chaos::flood;
-use crate::chaos::row::{LoadPlan, Row, Setup, TTL, Trial};
+use crate::chaos::run::NO_FAULT;
+use crate::chaos::scenario::{LoadPlan, Run, Scenario, Setup, TTL};
 use crate::chaos::scene::Scene;
-use crate::chaos::trial::NO_FAULT;
 use crate::cluster::Proxied;
 use crate::error::LabError;
 
@@ -32,82 +32,83 @@ const SITTING: Setup = Setup {
 /// every half second, and the sale needs a moment.
 const TAKEOVER: Duration = Duration::from_millis(3500);
 
-pub(super) fn rows() -> Vec<Row> {
+pub(super) fn scenarios() -> Vec<Scenario> {
     vec![holder_paused(), holder_killed(), waiter_gone(), runtime_starved(), told_to_stop()]
 }
 
-fn holder_paused() -> Row {
+fn holder_paused() -> Scenario {
     let setup =
         Setup { fault_points: &["before-write:stop"], load: LoadPlan::LEAVES_SOON, ..Setup::USUAL };
-    let trial = Trial {
+    let run = Run {
         setup,
-        play: |scene| pause_holder(scene).boxed_local(),
+        inject: |scene| pause_holder(scene).boxed_local(),
         round: 3 * TTL + Duration::from_secs(1),
         goes_on_within: TAKEOVER,
         proof: "stale batches refused",
     };
-    let five = Trial { setup: Setup { instances: 5, ..setup }, proof: "leases gone", ..trial };
+    let five = Run { setup: Setup { instances: 5, ..setup }, proof: "leases gone", ..run };
     let fault = "the holder is paused for 3 TTL between reading and writing";
-    Row::new("holder-paused", fault, trial).control(five.without("fence", &["I1", "I2"]))
+    Scenario::new("holder-paused", fault, run).control(five.without("fence", &["I1", "I2"]))
 }
 
-fn holder_killed() -> Row {
+fn holder_killed() -> Scenario {
     let setup = Setup { fault_points: KILLS, ..Setup::USUAL };
-    let trial = Trial {
+    let run = Run {
         setup,
-        play: |scene| kill_holder(scene).boxed_local(),
+        inject: |scene| kill_holder(scene).boxed_local(),
         round: TTL + Duration::from_millis(1500),
         goes_on_within: TAKEOVER,
         proof: "leases gone",
     };
     let between = Setup { fault_points: &["between-writes:kill"], ..setup };
-    let between = Trial { setup: between, ..trial };
-    let row = Row::new("holder-killed", "the holder is killed at five points of its tenure", trial);
-    Row { rounds: 5, ..row.control(between.without("atomic-ledger", &["I1"])) }
+    let between = Run { setup: between, ..run };
+    let scenario =
+        Scenario::new("holder-killed", "the holder is killed at five points of its tenure", run);
+    Scenario { rounds: 5, ..scenario.control(between.without("atomic-ledger", &["I1"])) }
 }
 
-fn waiter_gone() -> Row {
-    let trial = Trial {
+fn waiter_gone() -> Scenario {
+    let run = Run {
         setup: SITTING,
-        play: |scene| waiters_leave(scene).boxed_local(),
+        inject: |scene| waiters_leave(scene).boxed_local(),
         round: 2 * TTL + Duration::from_secs(1),
         goes_on_within: TAKEOVER,
         proof: "waiters gone",
     };
-    Row::new("waiter-gone", "a waiting instance is killed, or all its buyers leave", trial)
+    Scenario::new("waiter-gone", "a waiting instance is killed, or all its buyers leave", run)
         .without("claim-cleanup", &["I5"])
 }
 
-fn runtime_starved() -> Row {
-    let trial = Trial {
+fn runtime_starved() -> Scenario {
+    let run = Run {
         setup: Setup { can_starve: true, load: LoadPlan::LEAVES_SOON, ..Setup::USUAL },
-        play: |scene| starve(scene).boxed_local(),
+        inject: |scene| starve(scene).boxed_local(),
         round: Duration::from_secs(4),
         goes_on_within: TAKEOVER,
         proof: "instances starved",
     };
     let fault = "busy tasks on every worker of the holder for 1.5 TTL";
-    Row::new("runtime-starved", fault, trial).without("own-thread", &["lease"])
+    Scenario::new("runtime-starved", fault, run).without("own-thread", &["lease"])
 }
 
-fn told_to_stop() -> Row {
-    let trial = Trial {
+fn told_to_stop() -> Scenario {
+    let run = Run {
         setup: SITTING,
-        play: |scene| tell_to_stop(scene).boxed_local(),
+        inject: |scene| tell_to_stop(scene).boxed_local(),
         round: Duration::from_secs(4),
         // less than the TTL: it gives up the lock
         goes_on_within: Duration::from_secs(1),
         proof: "instances drained",
     };
     let fault = "the holder gets SIGHUP, or SIGTERM twice within 20 ms";
-    let row = Row::new("told-to-stop", fault, trial);
-    Row { rounds: 4, ..row.without("drain", &["drain", "I5"]) }
+    let scenario = Scenario::new("told-to-stop", fault, run);
+    Scenario { rounds: 4, ..scenario.without("drain", &["drain", "I5"]) }
 }
 
 /// It stops itself where it is about to write; another instance sells; then it goes on.
 async fn pause_holder(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
-        let index = scene.random.below(scene.cluster.instances.len());
+        let index = scene.rng.below(scene.cluster.instances.len());
         let before = scene.stale_batches().await;
         scene.meet(index, "before-write:stop", "").await?;
         let stopped = Instant::now();
@@ -138,9 +139,9 @@ const KILLS: &[&str] = &[
 /// It kills itself at a point; it is started again once another one holds the lock.
 async fn kill_holder(scene: &mut Scene) -> Result<(), LabError> {
     let points = scene.setup.fault_points;
-    let mut next = scene.random.below(points.len());
+    let mut next = scene.rng.below(points.len());
     while scene.next_round().await {
-        let index = scene.random.below(scene.cluster.instances.len());
+        let index = scene.rng.below(scene.cluster.instances.len());
         let point = points[next % points.len()];
         next += 1;
         let name = scene.cluster.instances[index].name.clone();
@@ -171,7 +172,7 @@ async fn kill_holder(scene: &mut Scene) -> Result<(), LabError> {
 /// of them leave.
 async fn waiters_leave(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
-        let waiter = scene.random.below(scene.cluster.instances.len());
+        let waiter = scene.rng.below(scene.cluster.instances.len());
         let holder = (waiter + 1) % scene.cluster.instances.len();
         // the waiter is left alone, so that its next claim is for those buyers and nobody else
         leave_alone(scene, waiter).await?;
@@ -232,7 +233,7 @@ async fn starve(scene: &mut Scene) -> Result<(), LabError> {
 /// and ends well.
 async fn tell_to_stop(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
-        let index = scene.random.below(scene.cluster.instances.len());
+        let index = scene.rng.below(scene.cluster.instances.len());
         let is_hang_up = scene.evidence.times.is_multiple_of(2);
         let signals: &[_] = if is_hang_up { &[Signal::HUP] } else { &[Signal::TERM; 2] };
         // so that it is known how many wait

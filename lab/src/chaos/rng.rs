@@ -5,12 +5,12 @@ use std::time::Duration;
 /// A small generator of numbers that look random (`SplitMix64`). The same seed gives the same ones, so
 /// that a run can be repeated.
 #[derive(Clone, Debug)]
-pub(super) struct Random(u64);
+pub(super) struct Rng(u64);
 
-impl Random {
+impl Rng {
     /// One stream of choices for each purpose of a run.
     pub(super) fn new(seed: u64, purpose: &str) -> Self {
-        // FNV-1a: which row runs beside which must not change what it does
+        // FNV-1a: which scenario runs beside which must not change what it does
         let hash = purpose.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -41,22 +41,22 @@ impl Random {
 mod tests {
     use super::*;
 
-    /// Goal: a seed repeats a run, and each row has choices of its own.
+    /// Goal: a seed repeats a run, and each scenario has choices of its own.
     #[test]
     fn the_seed_decides() {
         let choices = |seed, purpose| {
-            let mut random = Random::new(seed, purpose);
+            let mut random = Rng::new(seed, purpose);
             [random.next(), random.next(), random.next()]
         };
-        assert_eq!(choices(7, "row"), choices(7, "row"));
-        assert_ne!(choices(7, "row"), choices(8, "row"));
-        assert_ne!(choices(7, "row"), choices(7, "another row"));
+        assert_eq!(choices(7, "scenario"), choices(7, "scenario"));
+        assert_ne!(choices(7, "scenario"), choices(8, "scenario"));
+        assert_ne!(choices(7, "scenario"), choices(7, "another scenario"));
     }
 
     /// Goal: choices stay in their bounds, and reach both ends.
     #[test]
     fn choices_are_in_bounds() {
-        let mut random = Random::new(1, "bounds");
+        let mut random = Rng::new(1, "bounds");
         let times: Vec<_> = (0..1000).map(|_| random.millis(5, 9).as_millis()).collect();
         assert!(times.iter().all(|time| (5..=9).contains(time)));
         assert!(times.contains(&5) && times.contains(&9));

@@ -6,7 +6,7 @@ use std::process::ExitStatus;
 use tokio::time::{sleep_until, timeout};
 
 use super::{PATIENCE, Scene};
-use crate::chaos::row::LAST_CALM;
+use crate::chaos::scenario::LAST_CALM;
 use crate::cluster::Cluster;
 use crate::error::LabError;
 

@@ -9,7 +9,7 @@ use testkit::{AuthTokens, LOCK_NAME, etcd, probe, redis};
 use tokio::time::{Instant, sleep};
 
 use super::etcd::{leader_lost, restart_once, restarted};
-use crate::chaos::row::{Row, Setup, Trial};
+use crate::chaos::scenario::{Run, Scenario, Setup};
 use crate::chaos::scene::Scene;
 use crate::error::LabError;
 
@@ -19,62 +19,60 @@ const LASTING: u64 = 300;
 /// How long those tokens live that do.
 const SHORT: u64 = 2;
 
-pub(super) fn rows() -> Vec<Row> {
-    let restarted = secured(AuthTokens::Simple(LASTING), restarted().trial);
-    let restarted_once = Trial { play: |scene| restart_once(scene).boxed_local(), ..restarted };
-    let leader_lost = secured(AuthTokens::Simple(LASTING), leader_lost().trial);
-    let trial = |tokens, play, proof| {
+pub(super) fn scenarios() -> Vec<Scenario> {
+    let restarted = secured(AuthTokens::Simple(LASTING), restarted().run);
+    let restarted_once = Run { inject: |scene| restart_once(scene).boxed_local(), ..restarted };
+    let leader_lost = secured(AuthTokens::Simple(LASTING), leader_lost().run);
+    let run = |tokens, inject, proof| {
         let round = Duration::from_secs(4);
         let goes_on_within = Duration::from_secs(2);
-        secured(tokens, Trial { setup: Setup::USUAL, play, round, goes_on_within, proof })
+        secured(tokens, Run { setup: Setup::USUAL, inject, round, goes_on_within, proof })
     };
-    let outlived = |tokens| trial(tokens, |scene| outlive(scene).boxed_local(), OUTLIVED);
-    let changed =
-        trial(AuthTokens::Jwt(LASTING), |scene| change_role(scene).boxed_local(), CHANGED);
+    let outlived = |tokens| run(tokens, |scene| outlive(scene).boxed_local(), OUTLIVED);
+    let changed = run(AuthTokens::Jwt(LASTING), |scene| change_role(scene).boxed_local(), CHANGED);
     let refused =
-        trial(AuthTokens::Simple(LASTING), |scene| refuse_name(scene).boxed_local(), REFUSED);
-    let rotated = trial(AuthTokens::Simple(LASTING), |scene| rotate(scene).boxed_local(), ROTATED);
+        run(AuthTokens::Simple(LASTING), |scene| refuse_name(scene).boxed_local(), REFUSED);
+    let rotated = run(AuthTokens::Simple(LASTING), |scene| rotate(scene).boxed_local(), ROTATED);
     // the fault stops nobody: what is left is a machine with much to do
-    let refused =
-        Trial { round: Duration::ZERO, goes_on_within: Duration::from_secs(1), ..refused };
+    let refused = Run { round: Duration::ZERO, goes_on_within: Duration::from_secs(1), ..refused };
     vec![
-        Row::new(
+        Scenario::new(
             "secured-etcd-killed",
             "the only etcd, with TLS and users, is killed and started again",
             restarted,
         )
         .control(restarted_once.without("reauthentication", &["I5"])),
-        Row {
+        Scenario {
             rounds: 2,
-            ..Row::new(
+            ..Scenario::new(
                 "secured-leader-lost",
                 "the leader of three etcd members with TLS and users is killed, or stands still",
                 leader_lost,
             )
         },
-        Row::new(
+        Scenario::new(
             "token-expired-simple",
             "etcd's simple tokens expire after 2 s without use",
             outlived(AuthTokens::Simple(SHORT)),
         ),
-        Row::new(
+        Scenario::new(
             "token-expired-jwt",
             "etcd's JWTs expire after 2 s",
             outlived(AuthTokens::Jwt(SHORT)),
         ),
-        Row::new(
+        Scenario::new(
             "role-changed",
             "the roles of etcd's user change, which makes its JWT stale",
             changed,
         )
         .without("reauthentication", &["I5"]),
-        Row::new(
+        Scenario::new(
             "name-refused",
             "of two items, etcd's user may use the lock of one; both are ordered",
             refused,
         )
         .without("denials", &["session"]),
-        Row::new(
+        Scenario::new(
             "password-rotated",
             "the passwords for etcd and Redis change, and old tokens and connections end",
             rotated,
@@ -88,8 +86,8 @@ const ROTATED: &str = "passwords rotated";
 const REFUSED: &str = "orders refused";
 
 /// The same over secured servers.
-fn secured(tokens: AuthTokens, trial: Trial) -> Trial {
-    Trial { setup: Setup { secured: Some(tokens), ..trial.setup }, ..trial }
+fn secured(tokens: AuthTokens, run: Run) -> Run {
+    Run { setup: Setup { secured: Some(tokens), ..run.setup }, ..run }
 }
 
 /// As long as the store stands still, nobody has anything to ask etcd.

@@ -12,8 +12,8 @@ use testkit::{OwnedDir, PrivateEtcd};
 use tokio::time::Instant;
 
 use super::load;
-use super::random::Random;
-use super::row::Trial;
+use super::rng::Rng;
+use super::scenario::Run;
 use super::scene::Scene;
 use crate::error::LabError;
 
@@ -55,9 +55,9 @@ impl Outcome {
 
 /// How a run is made.
 pub(super) struct Plan<'a> {
-    /// The row, and the control if it is one.
+    /// The scenario, and the control if it is one.
     pub(super) name: &'a str,
-    pub(super) trial: &'a Trial,
+    pub(super) run: &'a Run,
     pub(super) lasts: Duration,
     /// Whether the sale may hang for good.
     pub(super) may_hang: bool,
@@ -71,9 +71,9 @@ impl Plan<'_> {
     pub(super) async fn run(&self, dir: &OwnedDir) -> Result<Outcome, LabError> {
         let began = Instant::now();
         let history = self.prepare().map_err(LabError::system("a directory cannot be made"))?;
-        let random = Random::new(self.seed, self.name);
-        let mut scene = Scene::open(dir, self.trial, random).await?;
-        let judged = self.play(&mut scene, &history).await;
+        let rng = Rng::new(self.seed, self.name);
+        let mut scene = Scene::open(dir, self.run, rng).await?;
+        let judged = self.inject(&mut scene, &history).await;
         if judged.as_ref().map_or(true, |judged| !judged.findings.is_empty()) {
             self.keep_logs(&scene);
         }
@@ -83,10 +83,10 @@ impl Plan<'_> {
         Ok(outcome)
     }
 
-    async fn play(&self, scene: &mut Scene, history: &Path) -> Result<Outcome, LabError> {
+    async fn inject(&self, scene: &mut Scene, history: &Path) -> Result<Outcome, LabError> {
         let load = load::start(scene, self.lasts, self.seed, history)?;
         scene.begin(self.lasts, self.may_hang);
-        match (self.trial.play)(scene).await {
+        match (self.run.inject)(scene).await {
             Ok(()) => {}
             // what cannot come about in a sale that hangs is for the checker to tell
             Err(LabError::NotInTime { .. }) if self.may_hang => {}
@@ -97,12 +97,12 @@ impl Plan<'_> {
         }
         // what it thinks of the run is not asked: the checker is
         load.report(self.lasts + OVERTIME).await?;
-        let bound = scene.evidence.longest_outage + self.trial.goes_on_within;
+        let bound = scene.evidence.longest_outage + self.run.goes_on_within;
         let (counts, mut findings) = load::check(scene, history, bound).await?;
-        findings.retain(|found| !self.trial.setup.tolerates.contains(&found.invariant.as_str()));
+        findings.retain(|found| !self.run.setup.tolerates.contains(&found.invariant.as_str()));
         let evidence = &mut scene.evidence;
         findings.append(&mut evidence.findings);
-        let proof = self.trial.proof;
+        let proof = self.run.proof;
         if evidence.times == 0 || evidence.count(proof) == 0 {
             let sentence = format!("the fault did not happen: not seen: {proof}");
             findings.push(Violation::new(NO_FAULT, sentence));

@@ -9,12 +9,12 @@ use testkit::{LOCK_NAME, Proxy, Way, probe};
 use tokio::time::{Instant, sleep};
 
 use crate::chaos::etcd;
-use crate::chaos::row::{Control, LoadPlan, Row, Setup, TTL, Trial};
+use crate::chaos::scenario::{Control, LoadPlan, Run, Scenario, Setup, TTL};
 use crate::chaos::scene::Scene;
 use crate::cluster::Proxied;
 use crate::error::LabError;
 
-pub(super) fn rows() -> Vec<Row> {
+pub(super) fn scenarios() -> Vec<Scenario> {
     vec![leader_lost(), restarted(), compacted(), out_of_space(), release_unanswered()]
 }
 
@@ -30,78 +30,78 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How soon an order must be answered while etcd takes no writes, on a machine with much to do.
 const PROMPT: Duration = Duration::from_millis(1500);
 
-pub(super) fn leader_lost() -> Row {
+pub(super) fn leader_lost() -> Scenario {
     let setup = Setup { etcd_members: 3, ..Setup::USUAL };
-    let trial = Trial {
+    let run = Run {
         setup,
-        play: |scene| lose_leader(scene).boxed_local(),
+        inject: |scene| lose_leader(scene).boxed_local(),
         round: AWAY + Duration::from_secs(2),
         goes_on_within: 2 * TTL + Duration::from_secs(3),
         proof: "leaders changed",
     };
     let fault = "the leader of three etcd members is killed, or stands still";
-    Row::new("etcd-leader-lost", fault, trial).control(Control {
+    Scenario::new("etcd-leader-lost", fault, run).control(Control {
         without: "a second endpoint",
-        trial: Trial { setup: Setup { one_endpoint: true, ..setup }, ..trial },
+        run: Run { setup: Setup { one_endpoint: true, ..setup }, ..run },
         breaks: &["I5"],
     })
 }
 
-pub(super) fn restarted() -> Row {
-    let trial = Trial {
+pub(super) fn restarted() -> Scenario {
+    let run = Run {
         setup: Setup::USUAL,
-        play: |scene| restart(scene).boxed_local(),
+        inject: |scene| restart(scene).boxed_local(),
         round: TTL + Duration::from_secs(3),
         goes_on_within: TTL + Duration::from_secs(3),
         proof: "etcd restarted",
     };
-    Row::new("etcd-killed", "the only etcd is killed and started again", trial)
+    Scenario::new("etcd-killed", "the only etcd is killed and started again", run)
         .without("re-watch", &["I5"])
 }
 
-fn compacted() -> Row {
-    let trial = Trial {
+fn compacted() -> Scenario {
+    let run = Run {
         setup: Setup { proxied: Proxied::Etcd, ..Setup::USUAL },
-        play: |scene| compact(scene).boxed_local(),
+        inject: |scene| compact(scene).boxed_local(),
         round: BREAK * 2,
         goes_on_within: Duration::from_secs(2),
         proof: "compactions",
     };
-    Row::new("etcd-compacted", "etcd is compacted every 200 ms, and watches break", trial)
+    Scenario::new("etcd-compacted", "etcd is compacted every 200 ms, and watches break", run)
         .without("relist", &["I5"])
 }
 
-fn out_of_space() -> Row {
+fn out_of_space() -> Scenario {
     let setup =
         Setup { etcd_quota_bytes: Some(16 << 20), load: LoadPlan::NOT_ALONE, ..Setup::USUAL };
-    let trial = Trial {
+    let run = Run {
         setup,
-        play: |scene| fill(scene).boxed_local(),
+        inject: |scene| fill(scene).boxed_local(),
         round: Duration::from_secs(6),
         goes_on_within: Duration::from_secs(2),
         proof: "clear refusals",
     };
-    let waits = Trial { proof: "etcd out of space", ..trial };
-    Row::new("etcd-full", "etcd runs out of space, and gets some again", trial)
+    let waits = Run { proof: "etcd out of space", ..run };
+    Scenario::new("etcd-full", "etcd runs out of space, and gets some again", run)
         .control(waits.without("deadlines", &["I5"]))
 }
 
-fn release_unanswered() -> Row {
-    let trial = Trial {
+fn release_unanswered() -> Scenario {
+    let run = Run {
         setup: Setup { etcd_members: 3, proxied: Proxied::Etcd, ..Setup::USUAL },
-        play: |scene| lose_answers(scene).boxed_local(),
+        inject: |scene| lose_answers(scene).boxed_local(),
         round: Duration::from_secs(3),
         // the fault stops nobody: what is left is a machine with much to do
         goes_on_within: Duration::from_secs(1),
         proof: "releases without an answer",
     };
     let fault = "a member of etcd releases the lock, its answer is lost, and another one is asked";
-    Row::new("release-unanswered", fault, trial).without("unknown-release", &["false loss"])
+    Scenario::new("release-unanswered", fault, run).without("unknown-release", &["false loss"])
 }
 
 /// SIGKILL and SIGSTOP in turn.
 async fn lose_leader(scene: &mut Scene) -> Result<(), LabError> {
-    let mut kills = scene.random.below(2) == 0;
+    let mut kills = scene.rng.below(2) == 0;
     while scene.next_round().await {
         let index = scene.leader().await?;
         // who knows only one member loses that one
@@ -148,7 +148,7 @@ pub(super) async fn restart_once(scene: &mut Scene) -> Result<(), LabError> {
 
 async fn restart_etcd(scene: &mut Scene) -> Result<(), LabError> {
     let began = Instant::now();
-    let away = scene.random.millis(0, 1500);
+    let away = scene.rng.millis(0, 1500);
     let Some(etcd) = scene.cluster.etcd.first_mut() else { return Ok(()) };
     etcd.kill().await.map_err(LabError::system("etcd cannot be killed"))?;
     sleep(away).await;
@@ -162,7 +162,7 @@ async fn restart_etcd(scene: &mut Scene) -> Result<(), LabError> {
 /// go on where it ended.
 async fn compact(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
-        let index = scene.random.below(scene.cluster.instances.len());
+        let index = scene.rng.below(scene.cluster.instances.len());
         scene.cluster.instances[index].etcd_proxies.iter().for_each(Proxy::refuse);
         let began = Instant::now();
         let mut revision = 0;
@@ -188,7 +188,7 @@ async fn compact(scene: &mut Scene) -> Result<(), LabError> {
 /// The suite takes turns with the instances, which do not wait for the end of a release. Answers to them
 /// are lost as well.
 async fn lose_answers(scene: &mut Scene) -> Result<(), LabError> {
-    // also for the suite's own release; no other row has one whose answer is lost
+    // also for the suite's own release; no other scenario has one whose answer is lost
     Defence::UnknownRelease.set(scene.setup.without != Some("unknown-release"));
     while scene.next_round().await {
         let proxy = Proxy::to(scene.cluster.etcd[0].port()).await;
@@ -203,7 +203,7 @@ async fn lose_answers(scene: &mut Scene) -> Result<(), LabError> {
             scene.evidence.complain("false loss", format!("after a release: {error}"));
         }
         session.close().await?;
-        let instance = &scene.cluster.instances[scene.random.below(scene.cluster.instances.len())];
+        let instance = &scene.cluster.instances[scene.rng.below(scene.cluster.instances.len())];
         instance.etcd_proxies.iter().for_each(|proxy| proxy.swallow(1));
     }
     let proxies = scene.cluster.instances.iter().flat_map(|instance| &instance.etcd_proxies);

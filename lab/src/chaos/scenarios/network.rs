@@ -8,7 +8,7 @@ use testkit::{Proxy, Way};
 use tokio::time::sleep;
 
 use crate::chaos::etcd;
-use crate::chaos::row::{LoadPlan, Row, Setup, TTL, Trial};
+use crate::chaos::scenario::{LoadPlan, Run, Scenario, Setup, TTL};
 use crate::chaos::scene::Scene;
 use crate::cluster::Proxied;
 use crate::error::LabError;
@@ -19,41 +19,41 @@ const ABOUT_TO_WRITE: &str = "before-write:pause=200ms";
 /// For longer than a lease lives, and etcd takes to notice.
 const CUT_OFF: Duration = Duration::from_secs(5);
 
-pub(super) fn rows() -> Vec<Row> {
+pub(super) fn scenarios() -> Vec<Scenario> {
     vec![write_late(), cut_off()]
 }
 
-fn write_late() -> Row {
-    let trial = Trial {
+fn write_late() -> Scenario {
+    let run = Run {
         setup: Setup { proxied: Proxied::Redis, fault_points: &[ABOUT_TO_WRITE], ..Setup::USUAL },
-        play: |scene| hold_write(scene).boxed_local(),
+        inject: |scene| hold_write(scene).boxed_local(),
         round: 2 * TTL,
         goes_on_within: Duration::from_millis(3500),
         proof: "late batches refused",
     };
-    let unfenced = Trial { proof: "late arrivals", ..trial };
-    Row::new("write-late", "a write to Redis arrives after the takeover", trial)
+    let unfenced = Run { proof: "late arrivals", ..run };
+    Scenario::new("write-late", "a write to Redis arrives after the takeover", run)
         .control(unfenced.without("fence", &["I1", "I2"]))
 }
 
-fn cut_off() -> Row {
+fn cut_off() -> Scenario {
     let setup = Setup { proxied: Proxied::Etcd, load: LoadPlan::LEAVES_SOON, ..Setup::USUAL };
-    let trial = Trial {
+    let run = Run {
         setup,
-        play: |scene| cut_off_holder(scene).boxed_local(),
+        inject: |scene| cut_off_holder(scene).boxed_local(),
         round: CUT_OFF + Duration::from_secs(4),
         goes_on_within: TTL + Duration::from_secs(3),
         proof: "leases gone",
     };
-    let holds_on = Trial { setup: Setup { flags: &["--tenure", "1m"], ..setup }, ..trial };
-    Row::new("cut-off-from-etcd", "the holder is cut off from etcd, each direction", trial)
+    let holds_on = Run { setup: Setup { flags: &["--tenure", "1m"], ..setup }, ..run };
+    Scenario::new("cut-off-from-etcd", "the holder is cut off from etcd, each direction", run)
         .control(holds_on.without("local-expiry", &["I4"]))
 }
 
 /// What the holder sends to Redis is held up until another instance has sold.
 async fn hold_write(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
-        let index = scene.random.below(scene.cluster.instances.len());
+        let index = scene.rng.below(scene.cluster.instances.len());
         let late = |scene: &Scene| {
             let proxy = scene.cluster.instances[index].redis_proxy.as_ref();
             proxy.map_or((0, 0), |proxy| (proxy.late_chunks(), proxy.marked_answers()))
@@ -80,7 +80,7 @@ async fn cut_off_holder(scene: &mut Scene) -> Result<(), LabError> {
     const WAYS: [&[Way]; 3] = [&[Way::There, Way::Back], &[Way::There], &[Way::Back]];
     let mut next = 0;
     while scene.next_round().await {
-        let other = scene.random.below(scene.cluster.instances.len());
+        let other = scene.rng.below(scene.cluster.instances.len());
         let index = (other + 1) % scene.cluster.instances.len();
         let before = scene.stale_batches().await;
         scene.pause(other)?;
