@@ -49,7 +49,7 @@ impl From<SaleError> for Problem {
                 ProblemType::StoreRolledBack,
                 "the store lost data that it acknowledged to this instance, or runs on an older copy: \
                  nothing is sold until an operator restores the data, starts a new sale, or accepts \
-                 the loss with `flash-sale adopt store`",
+                 the loss with `flash-sale recover store`",
             )
             .with_item(item),
             SaleError::OutcomeUnknown { order, .. } => Self::new(
@@ -80,7 +80,7 @@ impl From<SaleError> for Problem {
                 let detail = format!(
                     "etcd cluster {theirs} guarded the stock, and this instance uses cluster {ours}: nothing \
                      is sold until an operator makes sure that no instance uses the other cluster, and \
-                     runs `flash-sale adopt cluster`"
+                     runs `flash-sale recover cluster`"
                 );
                 Self::new(ProblemType::ForeignFence, detail).with_item(item)
             }

@@ -58,7 +58,7 @@ local function lacks(fence, sale, stock)
     if not fence then return 'its fence is gone, and was ' .. ARGV[1] end
     local cluster, revision = parts(fence)
     local other_cluster, other_revision = parts(ARGV[1])
-    -- Another cluster's fence was adopted; it cannot be compared.
+    -- Another cluster's fence was accepted; it cannot be compared.
     if cluster == other_cluster and cluster and below(revision, other_revision) then
       return 'its fence is ' .. revision .. ', and was ' .. other_revision
     end

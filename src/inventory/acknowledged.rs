@@ -112,7 +112,7 @@ impl Memory {
                     %item,
                     "the store was rolled back: {what}. Nothing of this item is sold here until the right \
                      data are back, the sale is started afresh, or the loss is accepted with `flash-sale \
-                     adopt store`"
+                     recover store`"
                 );
             }
             // no sale, and none that is missed

@@ -7,7 +7,7 @@
 --
 -- KEYS  stock, lucky, initial, orders, ledger, fence, sale, doubt
 -- ARGV  1 to 4 what the store must still have (see above; of no matter but to reduce)
---       5 operation: reduce, probe (whether a reduce could be done: writes nothing), start, adopt, accept
+--       5 operation: reduce, probe (whether a reduce could be done: writes nothing), start, recover-cluster, recover-store
 --       6 token as "<cluster> <revision>"; empty: nothing guards this call, and no fence is checked
 --       start:  7 units
 --       reduce, and probe with an empty id: 7 whether to write something in any case, so that a WAIT behind it waits for all that
@@ -46,7 +46,7 @@ local needed = {
   {'MSET', STOCK, '', LUCKY, '', INITIAL, '', SALE, '', FENCE, ''},
   {'HSET', ORDERS, '', ''}, {'RPUSH', LEDGER, ''}, {'SET', DOUBT, ''},
 }
-if operation == 'start' or operation == 'accept' then
+if operation == 'start' or operation == 'recover-store' then
   needed[5] = {'UNLINK', STOCK, LUCKY, INITIAL, ORDERS, LEDGER, DOUBT}
 end
 for _, command in ipairs(needed) do
@@ -65,7 +65,7 @@ local function hidden(key, value)
 end
 
 -- The fence, before anything else: a holder that was overtaken learns that first. An operator who
--- adopts a cluster may replace the fence of another cluster, but cannot lower one of the same.
+-- recovers a cluster may replace the fence of another cluster, but cannot lower one of the same.
 if hidden(FENCE, fence) then return damaged(FENCE, 'is not a string') end
 local theirs, highest
 if fence then
@@ -76,7 +76,7 @@ if fence and token ~= '' then
   local ours, revision = parts(token)
   if theirs == ours then
     if below(revision, highest) then return {'stale', fence} end
-  elseif operation ~= 'adopt' then
+  elseif operation ~= 'recover-cluster' then
     return {'foreign', fence}
   end
 end
@@ -92,7 +92,7 @@ local function begins(how)
   return how .. ' ' .. decimal(at) .. (token ~= '' and ' ' .. token or '')
 end
 
-if operation == 'adopt' then
+if operation == 'recover-cluster' then
   if not fence and redis.call('EXISTS', STOCK) == 0 then return {'unknown'} end
   redis.call('SET', FENCE, token)
   return {'ok', sale, token, fence}
@@ -111,7 +111,7 @@ end
 if hidden(SALE, sale) then return damaged(SALE, 'is not a string') end
 if sale and not beginning(sale) then return damaged(SALE, 'is not the name of a sale') end
 
-if operation == 'accept' then
+if operation == 'recover-store' then
   -- A new name for what is there: to every instance it is a later sale, which excuses what is lost. That
   -- may be everything: then there is no sale any more, and nobody misses it.
   if not stock and not doubt then return {'unknown'} end

@@ -253,10 +253,10 @@ impl Inventory {
     ///
     /// # Errors
     /// See [`InventoryError`]; [`InventoryError::UnknownItem`] if there is no stock and nobody misses it.
-    pub async fn accept(&self, item: &Item, token: Token) -> Result<(), InventoryError> {
+    pub async fn recover_store(&self, item: &Item, token: Token) -> Result<(), InventoryError> {
         let token_text = token_text(Some(token))?;
         let arguments = |command: &mut Cmd| {
-            command.arg("accept").arg(&token_text);
+            command.arg("recover-store").arg(&token_text);
         };
         self.begin(item, Some(token), arguments).await.map(drop)
     }
@@ -270,10 +270,14 @@ impl Inventory {
     /// See [`InventoryError`]; [`InventoryError::StaleToken`] if the fence is of this cluster already
     /// and larger: a fence is never lowered. [`InventoryError::Damaged`] for a fence
     /// that is no fence: with no instance running, delete its key.
-    pub async fn adopt(&self, item: &Item, token: Token) -> Result<Option<Fence>, InventoryError> {
+    pub async fn recover_cluster(
+        &self,
+        item: &Item,
+        token: Token,
+    ) -> Result<Option<Fence>, InventoryError> {
         let token_text = token_text(Some(token))?;
         let arguments = |command: &mut Cmd| {
-            command.arg("adopt").arg(&token_text);
+            command.arg("recover-cluster").arg(&token_text);
         };
         let acknowledged = self.memory.of(item);
         let Done { sale, fence, values } =

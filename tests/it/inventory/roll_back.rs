@@ -230,9 +230,9 @@ async fn an_accepted_roll_back_is_over() {
     }
 
     let operator = connect(&redis.url()).await;
-    let error = operator.accept(&ITEM, Token::new(ClusterId(1), 99)).await.unwrap_err();
+    let error = operator.recover_store(&ITEM, Token::new(ClusterId(1), 99)).await.unwrap_err();
     assert!(matches!(error, InventoryError::ForeignFence { .. }), "{error}");
-    operator.accept(&ITEM, token(5)).await.unwrap();
+    operator.recover_store(&ITEM, token(5)).await.unwrap();
     for (inventory, id) in [(&one, "d"), (&two, "e")] {
         inventory.check(None).await.unwrap();
         sell(inventory, Some(token(6)), id).await.unwrap();
@@ -244,21 +244,21 @@ async fn an_accepted_roll_back_is_over() {
     assert_stopped(&one, &redis, 6, "its sale is not the latest").await;
 }
 
-/// An adopted fence of another etcd cluster is no roll-back, and hides none.
+/// An accepted fence of another etcd cluster is no roll-back, and hides none.
 #[tokio::test]
-async fn an_adopted_fence_keeps_the_memory() {
+async fn an_accepted_fence_keeps_the_memory() {
     let mut redis = redis().await;
     let (inventory, operator) = (connect(&redis.url()).await, connect(&redis.url()).await);
     inventory.start(&ITEM, Some(token(100)), 10).await.unwrap();
     let older = DataCopy::of(&redis);
     sell(&inventory, Some(token(100)), "a").await.unwrap();
     let other = |revision| Some(Token::new(ClusterId(0xbeef), revision));
-    operator.adopt(&ITEM, other(3).unwrap()).await.unwrap();
+    operator.recover_cluster(&ITEM, other(3).unwrap()).await.unwrap();
     inventory.check(None).await.unwrap();
     sell(&inventory, other(3), "b").await.unwrap();
 
     restart_with(&mut redis, Some(&older)).await;
-    operator.adopt(&ITEM, other(7).unwrap()).await.unwrap();
+    operator.recover_cluster(&ITEM, other(7).unwrap()).await.unwrap();
     assert_rolled_back(sell(&inventory, other(7), "c").await, "order b is not in its ledger");
 }
 
@@ -338,7 +338,7 @@ async fn one_item_that_is_gone_is_no_trouble_for_others() {
     let found = operator.found(&ITEM).await.unwrap();
     assert_eq!((found.stock, found.latest), (None, None));
     assert_eq!(found.doubt.as_deref(), Some("its sale is gone"));
-    operator.accept(&ITEM, token(2)).await.unwrap();
+    operator.recover_store(&ITEM, token(2)).await.unwrap();
     inventory.check(None).await.unwrap();
     assert_eq!(inventory.rolled_back_items(), 1);
     for result in [
@@ -347,7 +347,7 @@ async fn one_item_that_is_gone_is_no_trouble_for_others() {
     ] {
         assert!(matches!(result, Err(InventoryError::UnknownItem)), "{result:?}");
     }
-    let error = operator.accept(&ITEM, token(3)).await.unwrap_err();
+    let error = operator.recover_store(&ITEM, token(3)).await.unwrap_err();
     assert!(matches!(error, InventoryError::UnknownItem), "{error}");
     inventory.start(&ITEM, Some(token(4)), 1).await.unwrap();
     sell(&inventory, Some(token(4)), "a").await.unwrap();
