@@ -18,7 +18,7 @@
 //! - [`health`]: the `health` command, for containers.
 //! - [`defence`] and [`fault`]: how tests take a defence away, or have a fault at a given point. Used by
 //!   all but the lock, which has its own.
-//! - [`chain`], [`logging`], [`secret`]: small things that several of these need.
+//! - [`error_chain`], [`logging`], [`secret`]: small things that several of these need.
 //!
 //! Around it, in packages of their own: `loadtest`, which speaks HTTP alone, and `lab`, with the demo, the bench and the
 //! fault suite.
@@ -29,9 +29,9 @@
 //!   so that a fault suite can show that the faults would do harm. **Never build a
 //!   service for a real sale with it.** Without it each defence is a constant.
 
-pub mod chain;
 pub mod config;
 pub mod defence;
+pub mod error_chain;
 pub mod fault;
 pub mod health;
 pub mod http;

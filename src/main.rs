@@ -4,8 +4,8 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use flash_sale::chain::Chain;
 use flash_sale::config::Config;
+use flash_sale::error_chain::ErrorChain;
 use flash_sale::health::{self, HealthOptions};
 use flash_sale::logging::{self, LogOptions};
 use flash_sale::recover::{self, RecoverOptions};
@@ -60,6 +60,6 @@ async fn run(arguments: Arguments) -> ExitCode {
 }
 
 fn fail(error: &(dyn Error + 'static)) -> ExitCode {
-    eprintln!("flash-sale: {}", Chain(error));
+    eprintln!("flash-sale: {}", ErrorChain(error));
     ExitCode::FAILURE
 }

@@ -16,8 +16,8 @@ use clap::{Args, ValueEnum};
 use fenced_lock::{EtcdBackend, LockError, Session, SessionOptions, Token};
 use tokio::time::{sleep, timeout};
 
-use crate::chain::Chain;
 use crate::config::{FileError, Servers, duration, item_name};
+use crate::error_chain::ErrorChain;
 use crate::inventory::{Fence, Inventory, InventoryError, Item};
 use crate::sale::lock_name;
 
@@ -119,7 +119,7 @@ pub async fn run(mut options: RecoverOptions) -> ExitCode {
             ExitCode::from(NOT_DONE)
         }
         Err(error) => {
-            let _ = writeln!(std::io::stderr(), "flash-sale: {}", Chain(&error));
+            let _ = writeln!(std::io::stderr(), "flash-sale: {}", ErrorChain(&error));
             ExitCode::FAILURE
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::problem::{Problem, ProblemType};
-use crate::chain::Chain;
+use crate::error_chain::ErrorChain;
 use crate::sale::SaleError;
 use crate::throttle::Throttle;
 
@@ -125,7 +125,7 @@ fn log(error: &SaleError) {
         }
     };
     let Some(suppressed) = throttle.pass() else { return };
-    let error = Chain(error);
+    let error = ErrorChain(error);
     if is_fault {
         tracing::error!(suppressed, "{error}");
     } else {
