@@ -8,7 +8,6 @@
 //! ([`InventoryError::RolledBack`]).
 
 mod access;
-mod acknowledged;
 #[cfg(feature = "chaos")]
 mod chaos;
 mod connection;
@@ -25,6 +24,7 @@ mod script;
 mod server;
 mod stock;
 mod store;
+mod watermark;
 
 pub use access::RedisAccess;
 pub use connection::InventoryOptions;

@@ -5,10 +5,10 @@ use std::sync::LazyLock;
 use fenced_lock::Token;
 use redis::{Cmd, Value};
 
-use super::acknowledged::{Acknowledged, Told};
 use super::connection::Effect;
 use super::record::{parse_fence, parse_number, parse_record};
 use super::script::{Place, Script};
+use super::watermark::{Acknowledgement, Watermark};
 use super::{Accepted, Inventory, InventoryError, Item, Keys, OrderId, Stock};
 
 /// How many items are looked at to tell whether orders can be taken.
@@ -24,7 +24,7 @@ macro_rules! reader {
             Script::new(concat!(
                 "#!lua flags=allow-oom\n",
                 $(include_str!($file),)?
-                include_str!("acknowledged.lua"),
+                include_str!("watermark.lua"),
                 include_str!("read.lua"),
                 $body
             ))
@@ -127,7 +127,7 @@ impl Inventory {
     pub async fn found(&self, item: &Item) -> Result<Found, InventoryError> {
         let keys = Keys::of(item);
         let place = Place { connection: &self.connection, effect: Effect::Read, replicas: None };
-        let (answer, _) = FOUND.call(place, &keys.all(), &Acknowledged::default(), |_| ()).await?;
+        let (answer, _) = FOUND.call(place, &keys.all(), &Watermark::default(), |_| ()).await?;
         let (stock, doubt, id, record): (Value, Option<Text>, Option<Text>, Option<Text>) =
             redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
         let latest = id.map(|id| accepted(&keys, &id, record.as_deref())).transpose()?;
@@ -213,11 +213,11 @@ impl Inventory {
         let id_argument = |command: &mut Cmd| {
             command.arg(id.as_str());
         };
-        let asked = self.memory.of(item);
-        let answer = self.read_with(item, &asked, &LOOK, id_argument).await?;
+        let sent = self.watermarks.of(item);
+        let answer = self.read_with(item, &sent, &LOOK, id_argument).await?;
         let (stock, record, sale, fence): (Option<Text>, Option<Text>, Option<Text>, Option<Text>) =
             redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
-        let stock = number(&keys.stock, stock).inspect_err(|_| self.memory.know(item))?;
+        let stock = number(&keys.stock, stock).inspect_err(|_| self.watermarks.track(item))?;
         let stock = stock.ok_or(InventoryError::UnknownItem)?;
         let first = record.map(|record| accepted(&keys, id.as_str().as_bytes(), Some(&record)));
         let first = first.transpose()?;
@@ -226,7 +226,11 @@ impl Inventory {
             let text = |text: Option<Text>| text.and_then(|text| String::from_utf8(text).ok());
             if let Some(sale) = text(sale) {
                 let fence = text(fence).as_deref().and_then(parse_fence);
-                self.memory.learn(item, &asked, &Told { fence, sale, latest: first.as_ref() });
+                self.watermarks.raise(
+                    item,
+                    &sent,
+                    &Acknowledgement { fence, sale, latest: first.as_ref() },
+                );
             }
         }
         Ok((stock, first))
@@ -259,13 +263,13 @@ impl Inventory {
 
     /// Up to `most` of the items that this inventory has dealt with; the default one if there is none.
     pub fn known_items(&self, most: usize) -> Vec<Item> {
-        let items = self.memory.items(most);
+        let items = self.watermarks.items(most);
         if items.is_empty() { vec![Item::DEFAULT] } else { items }
     }
 
-    /// How many items are not sold here since the store lacks something of them, as far as calls told.
+    /// How many known items the store was rolled back for.
     pub fn rolled_back_items(&self) -> usize {
-        self.memory.missed()
+        self.watermarks.missed()
     }
 
     pub(super) async fn read(
@@ -274,20 +278,20 @@ impl Inventory {
         script: &Script,
         arguments: impl Fn(&mut Cmd),
     ) -> Result<Value, InventoryError> {
-        self.read_with(item, &self.memory.of(item), script, arguments).await
+        self.read_with(item, &self.watermarks.of(item), script, arguments).await
     }
 
     async fn read_with(
         &self,
         item: &Item,
-        asked: &Acknowledged,
+        sent: &Watermark,
         script: &Script,
         arguments: impl Fn(&mut Cmd),
     ) -> Result<Value, InventoryError> {
         let keys = Keys::of(item);
         let place = Place { connection: &self.connection, effect: Effect::Read, replicas: None };
-        let answer = script.call(place, &keys.all(), asked, arguments).await;
-        self.memory.note(item, &answer);
+        let answer = script.call(place, &keys.all(), sent, arguments).await;
+        self.watermarks.note(item, &answer);
         answer.map(|(answer, _)| answer)
     }
 

@@ -246,7 +246,7 @@ async fn an_accepted_roll_back_is_over() {
 
 /// An accepted fence of another etcd cluster is no roll-back, and hides none.
 #[tokio::test]
-async fn an_accepted_fence_keeps_the_memory() {
+async fn an_accepted_fence_keeps_the_watermark() {
     let mut redis = redis().await;
     let (inventory, operator) = (connect(&redis.url()).await, connect(&redis.url()).await);
     inventory.start(&ITEM, Some(token(100)), 10).await.unwrap();
