@@ -47,10 +47,10 @@ pub(super) static LEDGER: LazyLock<Script> = reader!(
 );
 
 /// The stock and one order's record, at one moment.
-pub(super) static LOOK: LazyLock<Script> = reader!(
+pub(super) static STOCK_AND_ORDER: LazyLock<Script> = reader!(
     "return lost or {
         stock, records[1], sale and beginning(sale) and sale or false, fence}",
-    behind "look.lua"
+    behind "stock_and_order.lua"
 );
 
 /// What an operator looks at: all there is, whatever anybody misses.
@@ -196,7 +196,7 @@ impl Inventory {
         item: &Item,
         id: &OrderId,
     ) -> Result<Option<Accepted>, InventoryError> {
-        self.look(item, id).await.map(|(_, order)| order)
+        self.stock_and_order(item, id).await.map(|(_, order)| order)
     }
 
     /// The units of `item` not yet sold, and the accepted order of this id, if there is one, at one
@@ -204,7 +204,7 @@ impl Inventory {
     ///
     /// # Errors
     /// See [`available`](Self::available) and [`order`](Self::order).
-    pub async fn look(
+    pub async fn stock_and_order(
         &self,
         item: &Item,
         id: &OrderId,
@@ -214,7 +214,7 @@ impl Inventory {
             command.arg(id.as_str());
         };
         let sent = self.watermarks.of(item);
-        let answer = self.read_with(item, &sent, &LOOK, id_argument).await?;
+        let answer = self.read_with(item, &sent, &STOCK_AND_ORDER, id_argument).await?;
         let (stock, record, sale, fence): (Option<Text>, Option<Text>, Option<Text>, Option<Text>) =
             redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
         let stock = number(&keys.stock, stock).inspect_err(|_| self.watermarks.track(item))?;

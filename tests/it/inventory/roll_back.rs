@@ -45,7 +45,7 @@ async fn assert_stopped(inventory: &Inventory, redis: &PrivateRedis, highest: i6
     let before = data(redis).await;
     assert_rolled_back(sell(inventory, Some(token(highest)), "new").await, lacks);
     assert_rolled_back(sell(inventory, Some(token(highest + 1)), "new").await, lacks);
-    assert_rolled_back(inventory.look(&ITEM, &order("new", 1).id).await, lacks);
+    assert_rolled_back(inventory.stock_and_order(&ITEM, &order("new", 1).id).await, lacks);
     assert_rolled_back(inventory.order(&ITEM, &order("new", 1).id).await, lacks);
     assert_rolled_back(inventory.stock(&ITEM).await, lacks);
     assert_rolled_back(inventory.ledger(&ITEM, 0, 10).await, lacks);
@@ -274,12 +274,14 @@ async fn one_who_misses_something_stops_all() {
     sell(&other, Some(token(1)), "b").await.unwrap();
     let right = DataCopy::of(&redis);
     let lacks = "order b is not in its ledger";
-    for notices in ["order", "look", "stock", "ledger", "check"] {
+    for notices in ["order", "stock_and_order", "stock", "ledger", "check"] {
         restart_with(&mut redis, Some(&older)).await;
         one.check(None).await.unwrap();
         match notices {
             "order" => assert_rolled_back(sell(&other, Some(token(1)), "c").await, lacks),
-            "look" => assert_rolled_back(other.look(&ITEM, &order("c", 1).id).await, lacks),
+            "stock_and_order" => {
+                assert_rolled_back(other.stock_and_order(&ITEM, &order("c", 1).id).await, lacks)
+            }
             "stock" => assert_rolled_back(other.stock(&ITEM).await, lacks),
             "ledger" => assert_rolled_back(other.ledger(&ITEM, 0, 9).await, lacks),
             _ => assert_rolled_back(other.check(None).await.map_err(|(_, error)| error), lacks),
@@ -288,7 +290,7 @@ async fn one_who_misses_something_stops_all() {
         assert_stopped(&one, &redis, 1, lacks).await;
         let newcomer = connect(&redis.url()).await;
         assert_rolled_back(sell(&newcomer, None, "d").await, lacks);
-        assert_rolled_back(newcomer.look(&ITEM, &order("a", 1).id).await, lacks);
+        assert_rolled_back(newcomer.stock_and_order(&ITEM, &order("a", 1).id).await, lacks);
         assert_eq!((one.rolled_back_items(), newcomer.rolled_back_items()), (1, 1));
         // who remembers nothing misses nothing, and can sell nothing of it either
         assert_rolled_back(newcomer.check(None).await.map_err(|(_, error)| error), lacks);
@@ -308,8 +310,8 @@ async fn an_answer_that_was_told_again_is_remembered() {
     let older = DataCopy::of(&redis);
     sell(&one, Some(token(1)), "a").await.unwrap();
     let other = connect(&redis.url()).await;
-    assert_eq!(other.look(&ITEM, &order("b", 1).id).await.unwrap(), (0, None));
-    assert!(other.look(&ITEM, &order("a", 1).id).await.unwrap().1.is_some());
+    assert_eq!(other.stock_and_order(&ITEM, &order("b", 1).id).await.unwrap(), (0, None));
+    assert!(other.stock_and_order(&ITEM, &order("a", 1).id).await.unwrap().1.is_some());
     restart_with(&mut redis, Some(&older)).await;
     assert_rolled_back(sell(&other, Some(token(1)), "b").await, "order a is not in its ledger");
 }
