@@ -188,9 +188,9 @@ async fn recover_cluster(
     inventory: &Inventory,
     token: Token,
 ) -> Result<Done, RecoverError> {
-    let found = inventory.found(item).await?;
-    let fence = found.stock.as_ref().ok_or_else(|| RecoverError::NoSale(item.clone()))?.fence;
-    say(&report::state(item, inventory, &found, token));
+    let inspected = inventory.inspect(item).await?;
+    let fence = inspected.stock.as_ref().ok_or_else(|| RecoverError::NoSale(item.clone()))?.fence;
+    say(&report::state(item, inventory, &inspected, token));
     let Some(fence) = fence else {
         say("\nThe item has no fence yet: any cluster may guard it. Nothing to do.\n");
         return Ok(Done::NothingToDo);
@@ -215,25 +215,25 @@ async fn recover_store(
     inventory: &Inventory,
     token: Token,
 ) -> Result<Done, RecoverError> {
-    let found = inventory.found(item).await?;
+    let inspected = inventory.inspect(item).await?;
     // an item whose keys were deleted has nothing but what an instance misses
-    if found.stock.is_none() && found.doubt.is_none() {
+    if inspected.stock.is_none() && inspected.rollback_detected.is_none() {
         return Err(RecoverError::NoSale(item.clone()));
     }
-    say(&report::state(item, inventory, &found, token));
-    if let Some(fence) = found.stock.and_then(|stock| stock.fence) {
+    say(&report::state(item, inventory, &inspected, token));
+    if let Some(fence) = inspected.stock.and_then(|stock| stock.fence) {
         if fence.cluster != token.cluster() {
             let (theirs, ours) = (fence.cluster.to_string(), token.cluster().to_string());
             return Err(RecoverError::ForeignFence { theirs, ours });
         }
         check_is_later(token, fence)?;
     }
-    say(&report::store_given_up(&found));
+    say(&report::store_given_up(&inspected));
     if !options.yes {
         return Ok(Done::OnlyShown);
     }
     inventory.recover_store(item, token).await?;
-    say(&report::store_accepted(&found, token));
+    say(&report::store_accepted(&inspected, token));
     Ok(Done::Recovered)
 }
 

@@ -11,7 +11,7 @@ impl Inventory {
     /// See [`InventoryError`].
     pub async fn load_scripts(&self) -> Result<(), InventoryError> {
         for script in
-            [&*WRITE, &*read::STOCK, &*read::LEDGER, &*read::STOCK_AND_ORDER, &*read::FOUND]
+            [&*WRITE, &*read::STOCK, &*read::LEDGER, &*read::STOCK_AND_ORDER, &*read::INSPECT]
         {
             let mut load = redis::cmd("SCRIPT");
             load.arg("LOAD").arg(script.source);

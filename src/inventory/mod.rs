@@ -34,7 +34,7 @@ pub use glance::{Followed, Glance};
 pub use item::{InvalidItem, Item};
 pub use keys::Keys;
 pub use order::{Accepted, InvalidOrder, Order, OrderId, Outcome, Quantity, User};
-pub use read::Found;
+pub use read::Inspection;
 pub use replicas::Replicas;
 pub use stock::{Fence, Stock};
 pub use store::{BatchWriter, Inventory};

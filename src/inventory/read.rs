@@ -53,12 +53,12 @@ pub(super) static STOCK_AND_ORDER: LazyLock<Script> = reader!(
     behind "stock_and_order.lua"
 );
 
-/// What an operator looks at: all there is, whatever anybody misses.
-pub(super) static FOUND: LazyLock<Script> = LazyLock::new(|| {
+/// What an operator inspects: all that there is, also after a roll-back.
+pub(super) static INSPECT: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         "#!lua flags=allow-oom
-        local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE, DOUBT = unpack(KEYS)
-        local found = redis.call('MGET', STOCK, LUCKY, INITIAL, FENCE, DOUBT, SALE)
+        local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE, ROLLBACK_DETECTED = unpack(KEYS)
+        local found = redis.call('MGET', STOCK, LUCKY, INITIAL, FENCE, ROLLBACK_DETECTED, SALE)
         local id = redis.call('LINDEX', LEDGER, -1)
         local record = id and redis.call('HGET', ORDERS, id)
         local length = redis.call('LLEN', LEDGER)
@@ -66,15 +66,15 @@ pub(super) static FOUND: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
-/// What there is of an item, whatever anybody misses.
+/// All that the store has of an item, also after a roll-back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct Inspection {
     /// The state; nothing if there is no stock.
     pub stock: Option<Stock>,
     /// The latest order in the ledger.
     pub latest: Option<Accepted>,
-    /// What the store was seen to lack, if that is not settled.
-    pub doubt: Option<String>,
+    /// What an instance missed in the store, if the sale is stopped for it.
+    pub rollback_detected: Option<String>,
 }
 
 /// The state, and what the ledger has behind a position, evenly thinned out to a given number and with
@@ -119,20 +119,20 @@ impl Inventory {
         state(&keys, answer)?.ok_or(InventoryError::UnknownItem)
     }
 
-    /// What there is of `item`, for an operator who decides about a store that was rolled back: what this
-    /// inventory and others miss is no matter.
+    /// All that the store has of `item`, for an operator who decides about a roll-back. Watermarks are not
+    /// compared.
     ///
     /// # Errors
     /// See [`InventoryError`].
-    pub async fn found(&self, item: &Item) -> Result<Found, InventoryError> {
+    pub async fn inspect(&self, item: &Item) -> Result<Inspection, InventoryError> {
         let keys = Keys::of(item);
         let place = Place { connection: &self.connection, effect: Effect::Read, replicas: None };
-        let (answer, _) = FOUND.call(place, &keys.all(), &Watermark::default(), |_| ()).await?;
-        let (stock, doubt, id, record): (Value, Option<Text>, Option<Text>, Option<Text>) =
+        let (answer, _) = INSPECT.call(place, &keys.all(), &Watermark::default(), |_| ()).await?;
+        let (stock, missing, id, record): (Value, Option<Text>, Option<Text>, Option<Text>) =
             redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
         let latest = id.map(|id| accepted(&keys, &id, record.as_deref())).transpose()?;
-        let doubt = doubt.map(|doubt| String::from_utf8_lossy(&doubt).into_owned());
-        Ok(Found { stock: state(&keys, stock)?, latest, doubt })
+        let rollback_detected = missing.map(|text| String::from_utf8_lossy(&text).into_owned());
+        Ok(Inspection { stock: state(&keys, stock)?, latest, rollback_detected })
     }
 
     /// The units of `item` not yet sold: the cheapest read there is. If it shows less than an order

@@ -20,7 +20,7 @@
 -- Answer: a status (ok, stale, foreign, unknown, damaged) and what belongs to it: to ok the sale, the
 --         fence, and for reduce one answer an order. Or the error ROLLEDBACK.
 
-local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE, DOUBT = unpack(KEYS)
+local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE, ROLLBACK_DETECTED = unpack(KEYS)
 local operation, token = ARGV[5], ARGV[6]
 
 -- Lua counts in doubles: beyond this, whole numbers are no longer exact.
@@ -44,10 +44,10 @@ end
 -- half of the writes done.
 local needed = {
   {'MSET', STOCK, '', LUCKY, '', INITIAL, '', SALE, '', FENCE, ''},
-  {'HSET', ORDERS, '', ''}, {'RPUSH', LEDGER, ''}, {'SET', DOUBT, ''},
+  {'HSET', ORDERS, '', ''}, {'RPUSH', LEDGER, ''}, {'SET', ROLLBACK_DETECTED, ''},
 }
 if operation == 'start' or operation == 'recover-store' then
-  needed[5] = {'UNLINK', STOCK, LUCKY, INITIAL, ORDERS, LEDGER, DOUBT}
+  needed[5] = {'UNLINK', STOCK, LUCKY, INITIAL, ORDERS, LEDGER, ROLLBACK_DETECTED}
 end
 for _, command in ipairs(needed) do
   if not redis.acl_check_cmd(unpack(command)) then
@@ -55,9 +55,9 @@ for _, command in ipairs(needed) do
   end
 end
 
-local values = redis.call('MGET', STOCK, LUCKY, INITIAL, FENCE, SALE, DOUBT)
+local values = redis.call('MGET', STOCK, LUCKY, INITIAL, FENCE, SALE, ROLLBACK_DETECTED)
 local stock, lucky, initial, fence, sale = values[1], values[2], values[3], values[4], values[5]
-local doubt = values[6]
+local rollback_detected = values[6]
 
 -- MGET answers nil for a missing key and for a key that is no string.
 local function hidden(key, value)
@@ -102,7 +102,7 @@ if operation == 'start' then
   -- The fence stays: a holder from before the fresh start must not sell from it.
   if not raised then token = fence or '' end
   sale = begins('started')
-  redis.call('UNLINK', STOCK, LUCKY, INITIAL, ORDERS, LEDGER, DOUBT)
+  redis.call('UNLINK', STOCK, LUCKY, INITIAL, ORDERS, LEDGER, ROLLBACK_DETECTED)
   redis.call('MSET', STOCK, ARGV[7], LUCKY, '0', INITIAL, ARGV[7], SALE, sale)
   if raised then redis.call('SET', FENCE, token) end
   return {'ok', sale, token ~= '' and token}
@@ -114,14 +114,14 @@ if sale and not beginning(sale) then return damaged(SALE, 'is not the name of a 
 if operation == 'recover-store' then
   -- A new name for what is there: to every instance it is a later sale, which excuses what is lost. That
   -- may be everything: then there is no sale any more, and nobody misses it.
-  if not stock and not doubt then return {'unknown'} end
+  if not stock and not rollback_detected then return {'unknown'} end
   sale = begins('accepted')
   redis.call('MSET', SALE, sale, FENCE, token)
-  redis.call('UNLINK', DOUBT)
+  redis.call('UNLINK', ROLLBACK_DETECTED)
   return {'ok', sale, token}
 end
 
-if doubt then return refused(doubt) end
+if rollback_detected then return refused(rollback_detected) end
 local lost, is_later = lacks(fence, sale, stock or hidden(STOCK, stock))
 if lost then return rolled_back(lost) end
 local asks_for_order = ARGV[3] ~= '' and not is_later

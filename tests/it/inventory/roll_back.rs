@@ -337,9 +337,9 @@ async fn one_item_that_is_gone_is_no_trouble_for_others() {
     assert_eq!(inventory.rolled_back_items(), 2);
 
     let operator = connect(&redis.url()).await;
-    let found = operator.found(&ITEM).await.unwrap();
-    assert_eq!((found.stock, found.latest), (None, None));
-    assert_eq!(found.doubt.as_deref(), Some("its sale is gone"));
+    let inspected = operator.inspect(&ITEM).await.unwrap();
+    assert_eq!((inspected.stock, inspected.latest), (None, None));
+    assert_eq!(inspected.rollback_detected.as_deref(), Some("its sale is gone"));
     operator.recover_store(&ITEM, token(2)).await.unwrap();
     inventory.check(None).await.unwrap();
     assert_eq!(inventory.rolled_back_items(), 1);
