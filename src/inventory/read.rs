@@ -79,7 +79,7 @@ pub struct Inspection {
 
 /// The state, and what the ledger has behind a position, evenly thinned out to a given number and with
 /// the newest among them. `LINDEX` finds a place near the end of a list at once.
-pub(super) static GLANCE: LazyLock<Script> = reader!(
+static POLL: LazyLock<Script> = reader!(
     "if lost then return lost end
     local length = redis.call('LLEN', LEDGER)
     local after, most, last = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
@@ -103,6 +103,29 @@ pub(super) static GLANCE: LazyLock<Script> = reader!(
     end
     return {{stock, get(LUCKY), get(INITIAL), fence, length, sale}, known and 1 or 0, step, ids, found}"
 );
+
+/// How far a ledger was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    /// The position of the last order that was read.
+    pub position: u64,
+    /// The order there; `None` at position 0.
+    pub order: Option<OrderId>,
+}
+
+/// The state of a sale at one moment, and what is new in its ledger.
+#[derive(Clone, Debug)]
+pub struct SaleUpdate {
+    /// The state.
+    pub stock: Stock,
+    /// Whether the ledger is still that of the cursor. If not, a new sale was started or the store was
+    /// rolled back, and `orders` begin with the first one.
+    pub is_same_ledger: bool,
+    /// How many orders of the ledger each of `orders` stands for: 1 if none is left out.
+    pub step: u64,
+    /// The new orders, in the order of acceptance: every `step`th up to the newest.
+    pub orders: Vec<Accepted>,
+}
 
 impl Inventory {
     /// The most orders that one page of the ledger has.
@@ -236,6 +259,37 @@ impl Inventory {
         Ok((stock, first))
     }
 
+    /// The state of `item`, and at most `most` orders behind `cursor`, or the last ones without a cursor. One
+    /// command of bounded cost, for those who watch. `most` is at most [`MAX_PAGE`](Self::MAX_PAGE).
+    ///
+    /// # Errors
+    /// See [`InventoryError`].
+    pub async fn poll_since(
+        &self,
+        item: &Item,
+        cursor: Option<&Cursor>,
+        most: u32,
+    ) -> Result<SaleUpdate, InventoryError> {
+        let keys = Keys::of(item);
+        let most = most.min(Self::MAX_PAGE);
+        let after = cursor.map_or(-1, |f| i64::try_from(f.position).unwrap_or(i64::MAX));
+        let last = cursor.and_then(|f| f.order.as_ref()).map_or("", OrderId::as_str);
+        let arguments = |command: &mut Cmd| {
+            command.arg(after).arg(most).arg(last);
+        };
+        let answer = self.read(item, &POLL, arguments).await?;
+        let (state, is_same_ledger, step, ids, records): (
+            State,
+            bool,
+            u64,
+            Vec<Text>,
+            Vec<Option<Text>>,
+        ) = redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
+        let stock = parse_state(&keys, state)?.ok_or(InventoryError::UnknownItem)?;
+        let orders =
+            ids.iter().zip(&records).map(|(id, record)| accepted(&keys, id, record.as_deref()));
+        Ok(SaleUpdate { stock, is_same_ledger, step, orders: orders.collect::<Result<_, _>>()? })
+    }
     /// Looks whether orders could be carried out, of up to 64 items that this inventory has dealt with, or
     /// else of the default one: whether the store answers, has room and lets this user write; and has
     /// what it acknowledged, undamaged and fenced by the cluster of `token`. One item's trouble is no
@@ -305,15 +359,10 @@ impl Inventory {
 }
 
 /// Any bytes may be there: only what parses is shown.
-pub(super) type Text = Vec<u8>;
+type Text = Vec<u8>;
 
 /// Stock, lucky, initial, fence, the length of the ledger and the name of the sale, as they are read.
-pub(super) type State = (Option<Text>, Option<Text>, Option<Text>, Option<Text>, u64, Option<Text>);
-
-/// Reads what the scripts tell of an item that there is.
-pub(super) fn parse_stock(keys: &Keys, state: State) -> Result<Stock, InventoryError> {
-    parse_state(keys, state)?.ok_or(InventoryError::UnknownItem)
-}
+type State = (Option<Text>, Option<Text>, Option<Text>, Option<Text>, u64, Option<Text>);
 
 fn state(keys: &Keys, answer: Value) -> Result<Option<Stock>, InventoryError> {
     let state =
@@ -354,11 +403,7 @@ fn number(key: &str, value: Option<Text>) -> Result<Option<i64>, InventoryError>
         .transpose()
 }
 
-pub(super) fn accepted(
-    keys: &Keys,
-    id: &[u8],
-    record: Option<&[u8]>,
-) -> Result<Accepted, InventoryError> {
+fn accepted(keys: &Keys, id: &[u8], record: Option<&[u8]>) -> Result<Accepted, InventoryError> {
     let parse = || {
         let (id, record) = (std::str::from_utf8(id).ok()?, std::str::from_utf8(record?).ok()?);
         parse_record(id, record)

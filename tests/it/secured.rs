@@ -234,7 +234,7 @@ async fn ask_everything(access: RedisAccess) -> Result<(), Box<dyn Error>> {
         inventory.stock(&item).await?;
         inventory.stock_and_order(&item, &OrderId::new("a")?).await?;
         inventory.ledger(&item, 0, 10).await?;
-        inventory.glance(&item, None, 10).await?;
+        inventory.poll_since(&item, None, 10).await?;
         inventory.inspect(&item).await?;
         inventory.check(None).await.map_err(|(_, error)| error)?;
         inventory.recover_cluster(&item, Token::new(ClusterId(8), 1)).await?;

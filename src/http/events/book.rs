@@ -17,7 +17,7 @@ use super::view::{
 };
 use crate::http::extension::Extension;
 use crate::http::reply;
-use crate::inventory::{Accepted, Fence, Followed, Item, Stock};
+use crate::inventory::{Accepted, Cursor, Fence, Item, Stock};
 use crate::sale::metrics::Ending;
 use crate::sale::{GuardStatus, Sale};
 
@@ -82,15 +82,15 @@ impl Book {
 
     /// Takes what was read. `true` if another sale has begun, so that what was told before is void.
     pub(super) fn take(&mut self, reading: Reading) -> bool {
-        let Reading { followed, glance, sighting, labels } = reading;
+        let Reading { cursor, update, sighting, labels } = reading;
         let mut is_new_sale = false;
-        let trouble = match glance {
-            Ok(glance) => {
-                let behind = followed.map(|followed| followed.position);
-                is_new_sale = self.compare(&glance.stock, behind, glance.is_same_ledger);
-                let known = behind.filter(|_| glance.is_same_ledger);
-                self.sold(&glance.stock, known, &glance.orders, glance.step);
-                self.stock = Some(glance.stock);
+        let trouble = match update {
+            Ok(update) => {
+                let behind = cursor.map(|cursor| cursor.position);
+                is_new_sale = self.compare(&update.stock, behind, update.is_same_ledger);
+                let known = behind.filter(|_| update.is_same_ledger);
+                self.sold(&update.stock, known, &update.orders, update.step);
+                self.stock = Some(update.stock);
                 None
             }
             Err(error) => {
@@ -250,12 +250,12 @@ impl Book {
         self.diary.note(&self.clock, "guard", text);
     }
 
-    /// How far the ledger was followed.
-    pub(super) fn followed(&self) -> Option<Followed> {
+    /// How far the ledger was read.
+    pub(super) fn cursor(&self) -> Option<Cursor> {
         let position = self.stock?.orders;
         let newest = self.orders.back().filter(|newest| newest.position == position);
         let order = newest.and_then(|newest| crate::inventory::OrderId::new(&newest.order).ok());
-        Some(Followed { position, order })
+        Some(Cursor { position, order })
     }
 
     /// Whether the queue has claims of whom nobody knows.
