@@ -3,11 +3,10 @@
 //! One task looks at the sale for all watchers at this instance, and only while there are any
 //! (`feed`): at the store with one bounded command a tick (`reader`), over a connection that the sale does
 //! not use and at a rate that no number of items raises (`pace`); at the queue by the watch that the
-//! lock has anyway. What it knows is in the `book`; each message is written once for all. Who watches
+//! lock has anyway. What it knows is in the `projection`; each message is written once for all. Who watches
 //! (`client`) takes the latest message when it can: one that was too slow for a change takes a snapshot,
 //! so nothing is kept for it.
 
-mod book;
 mod client;
 mod clock;
 mod diary;
@@ -16,6 +15,7 @@ mod flow;
 mod lanes;
 mod pace;
 mod percentiles;
+mod projection;
 mod reader;
 mod troubles;
 mod view;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use fenced_lock::Sighting;
 use tokio::time::{Instant, timeout_at};
 
-use super::book::Book;
 use super::pace::Pace;
+use super::projection::Projection;
 use crate::inventory::{Cursor, InventoryError, Item, SaleUpdate};
 use crate::sale::Sale;
 
@@ -52,10 +52,10 @@ impl Reader {
         Self { item, sale, budget: BURST, looked_at: Instant::now(), asked_at: None, pace }
     }
 
-    /// Looks once. `book` is locked for a moment.
-    pub(super) async fn look(&mut self, book: &std::sync::Mutex<Book>) -> Reading {
+    /// Looks once. `projection` is locked for a moment.
+    pub(super) async fn look(&mut self, projection: &std::sync::Mutex<Projection>) -> Reading {
         self.pace.turn().await;
-        let cursor = super::feed::open(book).cursor();
+        let cursor = super::feed::open(projection).cursor();
         let now = Instant::now();
         let since = (now - std::mem::replace(&mut self.looked_at, now)).as_secs_f64();
         self.budget = since.mul_add(A_SECOND, self.budget).min(BURST);
@@ -72,7 +72,7 @@ impl Reader {
         // after the ledger, so that the tenures of its orders have been seen
         let sighting = self.sale.sighting(&self.item);
         let labels = match &sighting {
-            Some(sighting) => self.ask(book, sighting, by).await,
+            Some(sighting) => self.ask(projection, sighting, by).await,
             None => Vec::new(),
         };
         Reading { cursor, update, sighting, labels }
@@ -81,12 +81,12 @@ impl Reader {
     /// Whose claims are in the queue, where the watch does not tell.
     async fn ask(
         &mut self,
-        book: &std::sync::Mutex<Book>,
+        projection: &std::sync::Mutex<Projection>,
         sighting: &Sighting,
         by: Instant,
     ) -> Vec<(i64, String)> {
         let is_due = self.asked_at.is_none_or(|asked_at| asked_at.elapsed() >= ASK_EVERY);
-        if !is_due || !super::feed::open(book).has_strangers(sighting) {
+        if !is_due || !super::feed::open(projection).has_strangers(sighting) {
             return Vec::new();
         }
         self.pace.turn().await;

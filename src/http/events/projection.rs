@@ -1,4 +1,4 @@
-//! All that is known of a sale that is watched.
+//! The state of a watched sale, as the readings add up to it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -30,8 +30,8 @@ const FAST_ORDERS: usize = 10;
 /// How many claims of the queue are told.
 const QUEUE: usize = 32;
 
-/// All that is known of a sale that is watched.
-pub(super) struct Book {
+/// The state of a watched sale, as the readings add up to it.
+pub(super) struct Projection {
     item: Item,
     sale: Sale,
     extension: Option<Arc<dyn Extension>>,
@@ -54,7 +54,7 @@ pub(super) struct Book {
     diary: Diary,
 }
 
-impl Book {
+impl Projection {
     pub(super) fn new(item: Item, sale: Sale, extension: Option<Arc<dyn Extension>>) -> Self {
         Self {
             item,
