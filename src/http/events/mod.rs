@@ -9,14 +9,14 @@
 
 mod client;
 mod clock;
-mod diary;
+mod event_log;
 mod feed;
-mod flow;
 mod lanes;
 mod pace;
 mod percentiles;
 mod projection;
 mod reader;
+mod throughput;
 mod troubles;
 mod view;
 
@@ -30,7 +30,7 @@ use axum::response::Response;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use diary::stale_batch;
+pub use event_log::stale_batch;
 
 use self::feed::{Change, Feed, Feeds};
 use self::pace::Pace;

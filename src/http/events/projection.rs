@@ -6,11 +6,11 @@ use std::sync::Arc;
 use fenced_lock::{Sighting, Token};
 
 use super::clock::Clock;
-use super::diary::Diary;
-use super::flow::Flow;
+use super::event_log::EventLog;
 use super::lanes::Lanes;
 use super::percentiles::LastSeconds;
 use super::reader::Reading;
+use super::throughput::Throughput;
 use super::troubles;
 use super::view::{
     ClaimView, FenceView, Here, Lists, LockView, OrderView, Percentiles, StockView, Trouble, View,
@@ -45,13 +45,13 @@ pub(super) struct Projection {
     sighting: Option<Sighting>,
     queue: Vec<ClaimView>,
     lanes: Lanes,
-    flow: Flow,
+    throughput: Throughput,
     seconds: LastSeconds,
     percentiles: Option<Percentiles>,
     orders: VecDeque<OrderView>,
     new_orders: usize,
     skipped: u64,
-    diary: Diary,
+    event_log: EventLog,
 }
 
 impl Projection {
@@ -70,13 +70,13 @@ impl Projection {
             sighting: None,
             queue: Vec::new(),
             lanes: Lanes::default(),
-            flow: Flow::default(),
+            throughput: Throughput::default(),
             seconds: LastSeconds::default(),
             percentiles: None,
             orders: VecDeque::new(),
             new_orders: 0,
             skipped: 0,
-            diary: Diary::default(),
+            event_log: EventLog::default(),
         }
     }
 
@@ -111,13 +111,13 @@ impl Projection {
             self.lanes.lease_is_of(lease, &instance);
         }
         self.see(sighting);
-        self.flow.tick(self.stock.as_ref(), &self.clock);
+        self.throughput.tick(self.stock.as_ref(), &self.clock);
         self.percentiles = self.seconds.tick(&self.sale.metrics().latency);
-        self.diary.count(&self.clock, &self.sale);
+        self.event_log.count(&self.clock, &self.sale);
         self.tell_guard();
         if let Some(extension) = &self.extension {
             for (kind, text) in extension.take_notes() {
-                self.diary.note(&self.clock, kind, text);
+                self.event_log.note(&self.clock, kind, text);
             }
         }
         is_new_sale
@@ -135,7 +135,7 @@ impl Projection {
             let text = "The store was put back to an earlier state: its fence went down. Orders that were \
                         accepted since then are lost."
                 .to_owned();
-            self.diary.note(&self.clock, "rolled-back", text);
+            self.event_log.note(&self.clock, "rolled-back", text);
         }
         let is_other = !is_same_ledger || now.initial != before.initial || now.lucky < before.lucky;
         if is_other {
@@ -143,7 +143,7 @@ impl Projection {
             if !is_rolled_back {
                 let units = reply::grouped(now.initial);
                 let text = format!("A sale of {units} units was started.");
-                self.diary.note(&self.clock, "sale-started", text);
+                self.event_log.note(&self.clock, "sale-started", text);
             }
         }
         is_other
@@ -152,7 +152,7 @@ impl Projection {
     /// Another sale begins, or none.
     fn forget_sale(&mut self) {
         self.number += 1;
-        self.flow.reset();
+        self.throughput.reset();
         self.orders.clear();
         self.new_orders = 0;
         self.skipped = 0;
@@ -172,9 +172,9 @@ impl Projection {
             // what is sold without a ledger, maybe since the guard was switched during the sale
             let before = self.stock.map_or(now.lucky, |before| before.lucky);
             let sold = now.lucky.saturating_sub(before);
-            self.flow.add(u64::try_from(sold).unwrap_or(0), &[], step);
+            self.throughput.add(u64::try_from(sold).unwrap_or(0), &[], step);
         } else if known.is_some() || self.stock.is_some() {
-            self.flow.add(new, orders, step);
+            self.throughput.add(new, orders, step);
         }
         // what is thinned out is too fast to be read
         let told = if step > 1 { FAST_ORDERS } else { LAST_ORDERS };
@@ -214,7 +214,7 @@ impl Projection {
         self.queue = current.map_or(Vec::new(), |s| s.queue.iter().take(QUEUE).map(view).collect());
         self.holder_trouble = current.and_then(|s| troubles::of_holder(s, self.queue.first()));
         if let Some(sighting) = &sighting {
-            self.diary.see(clock, &sighting.tenures, |lease| lanes.instance_of(lease));
+            self.event_log.see(clock, &sighting.tenures, |lease| lanes.instance_of(lease));
         }
         self.sighting = sighting;
     }
@@ -225,7 +225,7 @@ impl Projection {
         let (kind, text) = match (is_away(before), is_away(now), what) {
             (false, true, "store") => ("store-away", now.map(|t| t.text.clone())),
             (true, false, "store") => ("store-back", Some("Redis answers again.".to_owned())),
-            // the diary tells of a lost session by itself
+            // the event log has lost sessions of its own
             (false, true, _) if now.is_some_and(is_lost) => return,
             (false, true, _) => ("etcd-away", now.map(|t| t.text.clone())),
             (true, false, _) if before.is_some_and(is_lost) => {
@@ -235,7 +235,7 @@ impl Projection {
             (true, false, _) => ("etcd-back", Some("etcd answers again.".to_owned())),
             _ => return,
         };
-        self.diary.note(&self.clock, kind, text.unwrap_or_default());
+        self.event_log.note(&self.clock, kind, text.unwrap_or_default());
     }
 
     fn tell_guard(&mut self) {
@@ -247,7 +247,7 @@ impl Projection {
         if !changed {
             return;
         }
-        self.diary.note(&self.clock, "guard", text);
+        self.event_log.note(&self.clock, "guard", text);
     }
 
     /// How far the ledger was read.
@@ -268,9 +268,9 @@ impl Projection {
     pub(super) fn whole(&self) -> View<'_> {
         self.view(Lists {
             tenures: self.lanes.all(&self.clock),
-            points: self.flow.points(),
+            points: self.throughput.points(),
             orders: self.orders.iter().collect(),
-            notes: self.diary.notes(),
+            notes: self.event_log.notes(),
         })
     }
 
@@ -280,9 +280,9 @@ impl Projection {
         let skip = self.orders.len().saturating_sub(self.new_orders);
         let lists = Lists {
             tenures,
-            points: self.flow.new_points(),
+            points: self.throughput.new_points(),
             orders: self.orders.iter().skip(skip).collect(),
-            notes: self.diary.new_notes(),
+            notes: self.event_log.new_notes(),
         };
         let has_grown = !(lists.tenures.is_empty()
             && lists.points.is_empty()
@@ -293,8 +293,8 @@ impl Projection {
 
     /// What was new is told.
     pub(super) fn told(&mut self) {
-        self.flow.told();
-        self.diary.told();
+        self.throughput.told();
+        self.event_log.told();
         self.new_orders = 0;
     }
 
@@ -320,7 +320,7 @@ impl Projection {
             instances: self.instances(),
             here: here(sale),
             lock: self.lock(),
-            rates: self.flow.rates().clone(),
+            rates: self.throughput.rates().clone(),
             latency_ms: self.percentiles.clone(),
             skipped: self.skipped,
             troubles,
@@ -330,7 +330,7 @@ impl Projection {
     }
 
     fn instances(&self) -> Vec<Arc<str>> {
-        let mut names: BTreeSet<Arc<str>> = self.flow.instances().cloned().collect();
+        let mut names: BTreeSet<Arc<str>> = self.throughput.instances().cloned().collect();
         names.extend(self.queue.iter().filter_map(|claim| claim.instance.clone()));
         names.extend(self.lanes.instances());
         names.insert(self.sale.instance().into());

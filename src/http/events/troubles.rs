@@ -3,7 +3,7 @@
 use fenced_lock::Sighting;
 use tokio::time::Instant;
 
-use super::diary::STUCK;
+use super::event_log::STUCK;
 use super::view::{ClaimView, Trouble};
 use crate::http::reply::grouped;
 use crate::inventory::{InventoryError, Stock};
