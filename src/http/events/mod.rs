@@ -7,6 +7,7 @@
 //! (`client`) takes the latest message when it can: one that was too slow for a change takes a snapshot,
 //! so nothing is kept for it.
 
+mod alerts;
 mod client;
 mod clock;
 mod event_log;
@@ -17,7 +18,6 @@ mod percentiles;
 mod projection;
 mod reader;
 mod throughput;
-mod troubles;
 mod view;
 
 use std::collections::HashMap;

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use fenced_lock::{Sighting, Token};
 
+use super::alerts;
 use super::clock::Clock;
 use super::event_log::EventLog;
 use super::lanes::Lanes;
 use super::percentiles::LastSeconds;
 use super::reader::Reading;
 use super::throughput::Throughput;
-use super::troubles;
 use super::view::{
-    ClaimView, FenceView, Here, Lists, LockView, OrderView, Percentiles, StockView, Trouble, View,
+    Alert, ClaimView, FenceView, Here, Lists, LockView, OrderView, Percentiles, StockView, View,
 };
 use crate::http::extension::Extension;
 use crate::http::reply;
@@ -38,9 +38,9 @@ pub(super) struct Projection {
     pub(super) clock: Clock,
     number: u64,
     stock: Option<Stock>,
-    store_trouble: Option<Trouble>,
-    lock_trouble: Option<Trouble>,
-    holder_trouble: Option<Trouble>,
+    store_alert: Option<Alert>,
+    lock_alert: Option<Alert>,
+    holder_alert: Option<Alert>,
     guarded_by: Option<GuardStatus>,
     sighting: Option<Sighting>,
     queue: Vec<ClaimView>,
@@ -63,9 +63,9 @@ impl Projection {
             clock: Clock::start(),
             number: 1,
             stock: None,
-            store_trouble: None,
-            lock_trouble: None,
-            holder_trouble: None,
+            store_alert: None,
+            lock_alert: None,
+            holder_alert: None,
             guarded_by: None,
             sighting: None,
             queue: Vec::new(),
@@ -84,7 +84,7 @@ impl Projection {
     pub(super) fn take(&mut self, reading: Reading) -> bool {
         let Reading { cursor, update, sighting, labels } = reading;
         let mut is_new_sale = false;
-        let trouble = match update {
+        let alert = match update {
             Ok(update) => {
                 let behind = cursor.map(|cursor| cursor.position);
                 is_new_sale = self.compare(&update.stock, behind, update.is_same_ledger);
@@ -94,19 +94,19 @@ impl Projection {
                 None
             }
             Err(error) => {
-                let trouble = troubles::of_store(error.as_ref(), self.stock.is_some());
-                if trouble.kind == "no-sale" && self.stock.take().is_some() {
+                let alert = alerts::of_store(error.as_ref(), self.stock.is_some());
+                if alert.kind == "no-sale" && self.stock.take().is_some() {
                     self.forget_sale();
                     is_new_sale = true;
                 }
-                Some(trouble)
+                Some(alert)
             }
         };
-        let trouble = std::mem::replace(&mut self.store_trouble, trouble);
-        self.tell_change("store", trouble.as_ref(), self.store_trouble.clone().as_ref());
-        let trouble = troubles::of_lock(self.sale.lock_health(), self.lock_trouble.as_ref());
-        let trouble = std::mem::replace(&mut self.lock_trouble, trouble);
-        self.tell_change("etcd", trouble.as_ref(), self.lock_trouble.clone().as_ref());
+        let alert = std::mem::replace(&mut self.store_alert, alert);
+        self.tell_change("store", alert.as_ref(), self.store_alert.clone().as_ref());
+        let alert = alerts::of_lock(self.sale.lock_health(), self.lock_alert.as_ref());
+        let alert = std::mem::replace(&mut self.lock_alert, alert);
+        self.tell_change("etcd", alert.as_ref(), self.lock_alert.clone().as_ref());
         for (lease, instance) in labels {
             self.lanes.lease_is_of(lease, &instance);
         }
@@ -212,16 +212,16 @@ impl Projection {
         };
         let current = sighting.as_ref().filter(|sighting| sighting.is_current);
         self.queue = current.map_or(Vec::new(), |s| s.queue.iter().take(QUEUE).map(view).collect());
-        self.holder_trouble = current.and_then(|s| troubles::of_holder(s, self.queue.first()));
+        self.holder_alert = current.and_then(|s| alerts::of_holder(s, self.queue.first()));
         if let Some(sighting) = &sighting {
             self.event_log.see(clock, &sighting.tenures, |lease| lanes.instance_of(lease));
         }
         self.sighting = sighting;
     }
 
-    fn tell_change(&mut self, what: &str, before: Option<&Trouble>, now: Option<&Trouble>) {
-        let is_away = |trouble: Option<&Trouble>| trouble.is_some_and(|t| t.kind != "no-sale");
-        let is_lost = |trouble: &Trouble| trouble.kind == "lock-lost";
+    fn tell_change(&mut self, what: &str, before: Option<&Alert>, now: Option<&Alert>) {
+        let is_away = |alert: Option<&Alert>| alert.is_some_and(|t| t.kind != "no-sale");
+        let is_lost = |alert: &Alert| alert.kind == "lock-lost";
         let (kind, text) = match (is_away(before), is_away(now), what) {
             (false, true, "store") => ("store-away", now.map(|t| t.text.clone())),
             (true, false, "store") => ("store-back", Some("Redis answers again.".to_owned())),
@@ -300,12 +300,12 @@ impl Projection {
 
     fn view<'a>(&'a self, lists: Lists<'a>) -> View<'a> {
         let (sale, stock) = (&self.sale, self.stock);
-        let mut troubles: Vec<Trouble> = self.store_trouble.iter().cloned().collect();
-        troubles.extend(self.lock_trouble.clone());
-        troubles.extend(self.holder_trouble.clone());
-        troubles.extend(stock.iter().flat_map(troubles::of_stock));
+        let mut alerts: Vec<Alert> = self.store_alert.iter().cloned().collect();
+        alerts.extend(self.lock_alert.clone());
+        alerts.extend(self.holder_alert.clone());
+        alerts.extend(stock.iter().flat_map(alerts::of_stock));
         let guard = sale.guard_status();
-        troubles.extend(troubles::of_guard(&guard));
+        alerts.extend(alerts::of_guard(&guard));
         let sold = stock.map_or(0, |stock| stock.lucky);
         let initial = stock.map_or(0, |stock| stock.initial);
         View {
@@ -323,7 +323,7 @@ impl Projection {
             rates: self.throughput.rates().clone(),
             latency_ms: self.percentiles.clone(),
             skipped: self.skipped,
-            troubles,
+            alerts,
             demo: self.extension.as_ref().map(|extension| extension.view()),
             lists,
         }
