@@ -11,8 +11,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::pace::Pace;
+use super::poller::Poller;
 use super::projection::Projection;
-use super::reader::Reader;
 use super::view::View;
 use crate::http::extension::Extension;
 use crate::inventory::Item;
@@ -76,7 +76,7 @@ impl Feed {
             started_ms,
             over,
         });
-        let looker = Looker {
+        let task = FeedTask {
             feed: Arc::clone(&feed),
             feeds: Arc::clone(feeds),
             item: item.clone(),
@@ -84,7 +84,7 @@ impl Feed {
             extension,
             pace,
         };
-        tokio::spawn(looker.look_on());
+        tokio::spawn(task.run());
         feed
     }
 
@@ -119,7 +119,7 @@ impl Feed {
 }
 
 /// The task that looks.
-struct Looker {
+struct FeedTask {
     feed: Arc<Feed>,
     feeds: Feeds,
     item: Item,
@@ -128,13 +128,13 @@ struct Looker {
     pace: Arc<Pace>,
 }
 
-impl Looker {
-    async fn look_on(self) {
+impl FeedTask {
+    async fn run(self) {
         let Self { feed, sale, extension, .. } = &self;
         // however this ends, those who watch are told by the end of their streams
         let _over = feed.over.clone().drop_guard();
         let _watching = sale.metrics().latency.watch();
-        let mut reader = Reader::new(self.item.clone(), sale.clone(), Arc::clone(&self.pace));
+        let mut poller = Poller::new(self.item.clone(), sale.clone(), Arc::clone(&self.pace));
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut watched_at = Instant::now();
@@ -152,7 +152,7 @@ impl Looker {
             if let Some(extension) = extension {
                 Arc::clone(extension).refresh();
             }
-            let reading = reader.look(&feed.projection).await;
+            let reading = poller.poll(&feed.projection).await;
             publish(feed, reading, &mut last);
         }
     }
@@ -178,7 +178,7 @@ impl Looker {
     }
 }
 
-fn publish(feed: &Feed, reading: super::reader::Reading, last: &mut String) {
+fn publish(feed: &Feed, reading: super::poller::Reading, last: &mut String) {
     let mut projection = open(&feed.projection);
     let is_new_sale = projection.take(reading);
     let version = feed.latest.borrow().version;

@@ -1,7 +1,7 @@
 //! `GET /events`: the sale as it goes, as server-sent events.
 //!
 //! One task looks at the sale for all watchers at this instance, and only while there are any
-//! (`feed`): at the store with one bounded command a tick (`reader`), over a connection that the sale does
+//! (`feed`): at the store with one bounded command a tick (`poller`), over a connection that the sale does
 //! not use and at a rate that no number of items raises (`pace`); at the queue by the watch that the
 //! lock has anyway. What it knows is in the `projection`; each message is written once for all. Who watches
 //! (`client`) takes the latest message when it can: one that was too slow for a change takes a snapshot,
@@ -12,12 +12,12 @@ mod client;
 mod clock;
 mod event_log;
 mod feed;
-mod lanes;
 mod pace;
 mod percentiles;
+mod poller;
 mod projection;
-mod reader;
 mod throughput;
+mod timeline;
 mod view;
 
 use std::collections::HashMap;

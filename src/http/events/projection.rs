@@ -8,10 +8,10 @@ use fenced_lock::{Sighting, Token};
 use super::alerts;
 use super::clock::Clock;
 use super::event_log::EventLog;
-use super::lanes::Lanes;
 use super::percentiles::LastSeconds;
-use super::reader::Reading;
+use super::poller::Reading;
 use super::throughput::Throughput;
+use super::timeline::Timeline;
 use super::view::{
     Alert, ClaimView, FenceView, Here, Lists, LockView, OrderView, Percentiles, StockView, View,
 };
@@ -44,7 +44,7 @@ pub(super) struct Projection {
     guarded_by: Option<GuardStatus>,
     sighting: Option<Sighting>,
     queue: Vec<ClaimView>,
-    lanes: Lanes,
+    timeline: Timeline,
     throughput: Throughput,
     seconds: LastSeconds,
     percentiles: Option<Percentiles>,
@@ -69,7 +69,7 @@ impl Projection {
             guarded_by: None,
             sighting: None,
             queue: Vec::new(),
-            lanes: Lanes::default(),
+            timeline: Timeline::default(),
             throughput: Throughput::default(),
             seconds: LastSeconds::default(),
             percentiles: None,
@@ -108,7 +108,7 @@ impl Projection {
         let alert = std::mem::replace(&mut self.lock_alert, alert);
         self.tell_change("etcd", alert.as_ref(), self.lock_alert.clone().as_ref());
         for (lease, instance) in labels {
-            self.lanes.lease_is_of(lease, &instance);
+            self.timeline.lease_is_of(lease, &instance);
         }
         self.see(sighting);
         self.throughput.tick(self.stock.as_ref(), &self.clock);
@@ -165,9 +165,9 @@ impl Projection {
         let new = now.orders.saturating_sub(since);
         self.skipped += new.saturating_sub(read);
         if let Some(first) = orders.first().filter(|first| known.is_none() && first.position > 1) {
-            self.lanes.unread_before(first);
+            self.timeline.unread_before(first);
         }
-        self.lanes.sold(orders, step);
+        self.timeline.sold(orders, step);
         if new == 0 {
             // what is sold without a ledger, maybe since the guard was switched during the sale
             let before = self.stock.map_or(now.lucky, |before| before.lucky);
@@ -196,25 +196,25 @@ impl Projection {
 
     fn see(&mut self, sighting: Option<Sighting>) {
         if let Some((lease, _)) = self.sale.lease() {
-            self.lanes.lease_is_of(lease, self.sale.instance());
+            self.timeline.lease_is_of(lease, self.sale.instance());
         }
         if let Some(sighting) = &sighting {
-            self.lanes.see(sighting);
+            self.timeline.see(sighting);
         }
-        self.lanes.settle();
-        self.lanes.prune();
-        let (lanes, clock) = (&self.lanes, &self.clock);
+        self.timeline.settle();
+        self.timeline.prune();
+        let (timeline, clock) = (&self.timeline, &self.clock);
         let view = |claim: &fenced_lock::SeenClaim| ClaimView {
             token: claim.revision,
             lease: format!("{:x}", claim.lease),
-            instance: lanes.instance_of(claim.lease),
+            instance: timeline.instance_of(claim.lease),
             since_ms: clock.ms(claim.since),
         };
         let current = sighting.as_ref().filter(|sighting| sighting.is_current);
         self.queue = current.map_or(Vec::new(), |s| s.queue.iter().take(QUEUE).map(view).collect());
         self.holder_alert = current.and_then(|s| alerts::of_holder(s, self.queue.first()));
         if let Some(sighting) = &sighting {
-            self.event_log.see(clock, &sighting.tenures, |lease| lanes.instance_of(lease));
+            self.event_log.see(clock, &sighting.tenures, |lease| timeline.instance_of(lease));
         }
         self.sighting = sighting;
     }
@@ -261,13 +261,13 @@ impl Projection {
     /// Whether the queue has claims of whom nobody knows.
     pub(super) fn has_strangers(&self, sighting: &Sighting) -> bool {
         let leases: BTreeSet<_> = sighting.queue.iter().map(|claim| claim.lease).collect();
-        leases.into_iter().any(|lease| self.lanes.instance_of(lease).is_none())
+        leases.into_iter().any(|lease| self.timeline.instance_of(lease).is_none())
     }
 
     /// Everything, as it is now.
     pub(super) fn whole(&self) -> View<'_> {
         self.view(Lists {
-            tenures: self.lanes.all(&self.clock),
+            tenures: self.timeline.all(&self.clock),
             points: self.throughput.points(),
             orders: self.orders.iter().collect(),
             notes: self.event_log.notes(),
@@ -276,7 +276,7 @@ impl Projection {
 
     /// What is new since this was last asked; the second part tells whether any list has grown.
     pub(super) fn change(&mut self) -> (View<'_>, bool) {
-        let tenures = self.lanes.take_changed(&self.clock);
+        let tenures = self.timeline.take_changed(&self.clock);
         let skip = self.orders.len().saturating_sub(self.new_orders);
         let lists = Lists {
             tenures,
@@ -332,7 +332,7 @@ impl Projection {
     fn instances(&self) -> Vec<Arc<str>> {
         let mut names: BTreeSet<Arc<str>> = self.throughput.instances().cloned().collect();
         names.extend(self.queue.iter().filter_map(|claim| claim.instance.clone()));
-        names.extend(self.lanes.instances());
+        names.extend(self.timeline.instances());
         names.insert(self.sale.instance().into());
         if let Some(extension) = &self.extension {
             names.extend(extension.instances());

@@ -38,7 +38,7 @@ pub(super) struct Reading {
 }
 
 /// Looks at store and queue, and keeps to its budget.
-pub(super) struct Reader {
+pub(super) struct Poller {
     item: Item,
     sale: Sale,
     budget: f64,
@@ -47,13 +47,13 @@ pub(super) struct Reader {
     pace: Arc<Pace>,
 }
 
-impl Reader {
+impl Poller {
     pub(super) fn new(item: Item, sale: Sale, pace: Arc<Pace>) -> Self {
         Self { item, sale, budget: BURST, looked_at: Instant::now(), asked_at: None, pace }
     }
 
-    /// Looks once. `projection` is locked for a moment.
-    pub(super) async fn look(&mut self, projection: &std::sync::Mutex<Projection>) -> Reading {
+    /// Polls once. `projection` is locked for a moment.
+    pub(super) async fn poll(&mut self, projection: &std::sync::Mutex<Projection>) -> Reading {
         self.pace.turn().await;
         let cursor = super::feed::open(projection).cursor();
         let now = Instant::now();
