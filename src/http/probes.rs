@@ -1,12 +1,13 @@
 //! `GET /healthz`, `/readyz` and `/version`: for load balancers and operators.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
+use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -60,8 +61,7 @@ type Check = Shared<BoxFuture<'static, Result<(), Problem>>>;
 
 impl Readiness {
     fn next(&self, sale: &Sale) -> Check {
-        // nothing panics while it is held; and if it did, it would still be whole
-        let mut latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut latest = self.0.lock();
         let mut begins_at = Instant::now();
         if let Some((latest_at, check)) = &*latest {
             if *latest_at > begins_at {

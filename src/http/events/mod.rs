@@ -73,7 +73,7 @@ impl Events {
 
     /// Joins the feed of `item`, if there is one.
     fn join(&self, item: &Item) -> Option<Subscription> {
-        join(&feed::open(&self.feeds), item)
+        join(&self.feeds.lock(), item)
     }
 
     /// Joins the feed of `item`, starting it if need be. The caller has a place.
@@ -83,7 +83,7 @@ impl Events {
         sale: &Sale,
         extension: Option<&Arc<dyn Extension>>,
     ) -> Subscription {
-        let mut feeds = feed::open(&self.feeds);
+        let mut feeds = self.feeds.lock();
         if let Some(joined) = join(&feeds, item) {
             return joined;
         }
