@@ -96,14 +96,14 @@ pub fn guard(routes: Router) -> Router {
 
 async fn no_such_path() -> Problem {
     Problem::new(
-        ProblemType::NotFound,
+        ProblemType::NOT_FOUND,
         "there is nothing at this path: try /stock, /orders, /lock or POST /stock/reduce",
     )
 }
 
 fn no_such_method() -> Problem {
     Problem::new(
-        ProblemType::MethodNotAllowed,
+        ProblemType::METHOD_NOT_ALLOWED,
         "the path does not have this method: the header Allow lists those that it has",
     )
 }

@@ -36,7 +36,7 @@ pub(super) async fn file(
 
 fn answer(name: &str, request: &HeaderMap) -> Result<Response, Problem> {
     let file = Files::get(name)
-        .ok_or_else(|| Problem::new(ProblemType::NotFound, "the page has no file of this name"))?;
+        .ok_or_else(|| Problem::new(ProblemType::NOT_FOUND, "the page has no file of this name"))?;
     let hash = file.metadata.sha256_hash();
     let tag = format!("\"{}\"", hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
     let is_known = request.get_all(header::IF_NONE_MATCH).iter().any(|tags| {

@@ -46,7 +46,7 @@ pub(super) async fn healthz() -> Response {
 /// Whether this instance could take an order now.
 pub(super) async fn readyz(State(app): State<Arc<AppState>>) -> Result<Response, Problem> {
     if app.is_stopping() {
-        return Err(Problem::new(ProblemType::Stopping, "this instance is stopping"));
+        return Err(Problem::new(ProblemType::STOPPING, "this instance is stopping"));
     }
     app.readiness.next(&app.sale).await?;
     Ok(reply::json(&Status { status: "ready" }))
@@ -79,7 +79,7 @@ impl Readiness {
                     let seconds = READY_TIMEOUT.as_secs();
                     let detail =
                         format!("store and lock service did not answer within {seconds} seconds");
-                    Err(Problem::new(ProblemType::NotReady, detail))
+                    Err(Problem::new(ProblemType::NOT_READY, detail))
                 }
             }
         });

@@ -20,7 +20,7 @@ pub const MAX_URI_BYTES: usize = 8 * 1024;
 /// `bad-request`, `uri-too-long` or `headers-too-large`.
 pub(super) fn check<B>(request: &Request<B>) -> Result<(), Problem> {
     let headers = request.headers();
-    let bad = |detail| Err(Problem::new(ProblemType::BadRequest, detail));
+    let bad = |detail| Err(Problem::new(ProblemType::BAD_REQUEST, detail));
     let lines = |name| headers.get_all(name).iter().count();
     // a proxy in front may understand another host or another end of the body (RFC 9112, 3.2 and 6.1)
     let hosts = lines(header::HOST);
@@ -36,14 +36,14 @@ pub(super) fn check<B>(request: &Request<B>) -> Result<(), Problem> {
     let uri_bytes = request.uri().path_and_query().map_or(0, |text| text.as_str().len());
     if uri_bytes > MAX_URI_BYTES {
         let detail = format!("path and query together have at most {MAX_URI_BYTES} bytes");
-        return Err(Problem::new(ProblemType::UriTooLong, detail));
+        return Err(Problem::new(ProblemType::URI_TOO_LONG, detail));
     }
     // as they were sent: name, colon, space, value and line end
     let header_bytes: usize =
         headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
     if header_bytes > MAX_HEADER_BYTES {
         let detail = format!("all headers together have at most {MAX_HEADER_BYTES} bytes");
-        return Err(Problem::new(ProblemType::HeadersTooLarge, detail));
+        return Err(Problem::new(ProblemType::HEADERS_TOO_LARGE, detail));
     }
     Ok(())
 }
