@@ -14,9 +14,9 @@
 //! - [`sale`]: where lock meets stock.
 //! - [`http`]: the interface of one instance.
 //! - [`serve`]: the `serve` command: connect, run, stop. [`config`] has its flags.
-//! - [`adopt`]: the `adopt` command, for an operator after etcd or Redis was set up anew.
+//! - [`recover`]: the `recover` command, for an operator after etcd or Redis was replaced or restored.
 //! - [`health`]: the `health` command, for containers.
-//! - [`chain`], [`logging`], [`secret`]: small things that several of these need.
+//! - [`error_chain`], [`logging`], [`secret`]: small things that several of these need.
 //!
 //! Around it, in packages of their own: `loadtest`, which speaks HTTP alone, and `lab`, with the demo, the bench and the
 //! fault suite.
@@ -27,13 +27,13 @@
 //!   lock, to show what they are for. **Never build a service for a real sale with it.** Without it each
 //!   safeguard is a constant.
 
-pub mod adopt;
-pub mod chain;
 pub mod config;
+pub mod error_chain;
 pub mod health;
 pub mod http;
 pub mod inventory;
 pub mod logging;
+pub mod recover;
 pub mod sale;
 pub mod secret;
 pub mod serve;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::problem::{Problem, ProblemType};
-use crate::chain::Chain;
+use crate::error_chain::ErrorChain;
 use crate::sale::SaleError;
 use crate::throttle::Throttle;
 
@@ -16,21 +16,21 @@ impl From<SaleError> for Problem {
                 let detail = format!(
                     "the queue of this instance is full ({limit} orders): nothing was taken, retry later"
                 );
-                Self::new(ProblemType::QueueFull, detail).with_item(item)
+                Self::new(ProblemType::QUEUE_FULL, detail).with_item(item)
             }
             SaleError::WaitTooLong { waited } => {
                 let waited = humantime::format_duration(waited);
                 let detail = format!(
                     "the lock was not granted within {waited}: nothing was taken, retry later"
                 );
-                Self::new(ProblemType::WaitTooLong, detail)
+                Self::new(ProblemType::WAIT_TOO_LONG, detail)
             }
             SaleError::LockUnavailable { .. } => Self::new(
-                ProblemType::LockUnavailable,
+                ProblemType::LOCK_UNAVAILABLE,
                 "the lock service does not answer or is out of space: nothing was taken, retry later",
             ),
             SaleError::LockRefused { .. } => Self::new(
-                ProblemType::LockRefused,
+                ProblemType::LOCK_REFUSED,
                 "the lock service refuses this item's lock: nothing was taken. An operator must act; the log \
                  of this instance has the cause",
             ),
@@ -39,62 +39,62 @@ impl From<SaleError> for Problem {
                     "the key {key}, which has no lease, holds the lock of {item}: nothing is sold until an \
                      operator deletes it"
                 );
-                Self::new(ProblemType::NotReady, detail).with_item(item)
+                Self::new(ProblemType::NOT_READY, detail).with_item(item)
             }
             SaleError::StoreUnavailable { .. } => Self::new(
-                ProblemType::StoreUnavailable,
+                ProblemType::STORE_UNAVAILABLE,
                 "the store does not answer: nothing was taken, retry later",
             ),
             SaleError::StoreRolledBack { item, .. } => Self::new(
-                ProblemType::StoreRolledBack,
+                ProblemType::STORE_ROLLED_BACK,
                 "the store lost data that it acknowledged to this instance, or runs on an older copy: \
                  nothing is sold until an operator restores the data, starts a new sale, or accepts \
-                 the loss with `flash-sale adopt store`",
+                 the loss with `flash-sale recover store`",
             )
             .with_item(item),
             SaleError::OutcomeUnknown { order, .. } => Self::new(
-                ProblemType::OutcomeUnknown,
+                ProblemType::OUTCOME_UNKNOWN,
                 "the store did not confirm the order in time, so it may have been accepted: retry with this \
                  order id as the Idempotency-Key, which takes nothing twice",
             )
             .with_order(order),
             SaleError::StoreRefused { .. } => Self::new(
-                ProblemType::StoreUnavailable,
+                ProblemType::STORE_UNAVAILABLE,
                 "the store refuses to write, possibly out of memory or disk: nothing was taken, retry later",
             ),
             SaleError::StoreMisconfigured { .. } => Self::new(
-                ProblemType::StoreMisconfigured,
+                ProblemType::STORE_MISCONFIGURED,
                 "the store refuses this instance: nothing was taken. An operator must act; the log of this \
                  instance has the cause",
             ),
             SaleError::StartUnknown { item, .. } => Self::new(
-                ProblemType::StartUnknown,
+                ProblemType::START_UNKNOWN,
                 "the store did not answer in time, so the sale may have been started: see GET /stock",
             )
             .with_item(item),
             SaleError::StaleToken => Self::new(
-                ProblemType::StaleToken,
+                ProblemType::STALE_TOKEN,
                 "this instance lost the lock to a later holder: nothing was taken, retry",
             ),
             SaleError::ForeignFence { item, ours, theirs } => {
                 let detail = format!(
                     "etcd cluster {theirs} guarded the stock, and this instance uses cluster {ours}: nothing \
                      is sold until an operator makes sure that no instance uses the other cluster, and \
-                     runs `flash-sale adopt cluster`"
+                     runs `flash-sale recover cluster`"
                 );
-                Self::new(ProblemType::ForeignFence, detail).with_item(item)
+                Self::new(ProblemType::FOREIGN_FENCE, detail).with_item(item)
             }
             SaleError::UnknownItem { item } => {
                 let detail = format!("there is no sale of {item}: PUT /stock starts one");
-                Self::new(ProblemType::UnknownItem, detail).with_item(item)
+                Self::new(ProblemType::UNKNOWN_ITEM, detail).with_item(item)
             }
             SaleError::Damaged { item, .. } => Self::new(
-                ProblemType::Damaged,
+                ProblemType::DAMAGED,
                 "the item's data in the store is damaged: the log of this instance has the cause",
             )
             .with_item(item),
             SaleError::Stopping => Self::new(
-                ProblemType::Stopping,
+                ProblemType::STOPPING,
                 "this instance is stopping: nothing was taken, use another instance",
             ),
         }
@@ -125,7 +125,7 @@ fn log(error: &SaleError) {
         }
     };
     let Some(suppressed) = throttle.pass() else { return };
-    let error = Chain(error);
+    let error = ErrorChain(error);
     if is_fault {
         tracing::error!(suppressed, "{error}");
     } else {
@@ -183,9 +183,9 @@ mod tests {
         for (error, word, status) in cases {
             let retryable = error.is_retryable();
             let problem = Problem::from(error);
-            assert_eq!(problem.kind().word(), word);
-            assert_eq!(problem.kind().status().as_u16(), status, "{word}");
-            assert_eq!(problem.kind().retry_after_seconds().is_some(), retryable, "{word}");
+            assert_eq!(problem.kind().word, word);
+            assert_eq!(problem.kind().status.as_u16(), status, "{word}");
+            assert_eq!(problem.kind().retry_after_seconds.is_some(), retryable, "{word}");
             assert!(!format!("{problem:?}").contains("pw"), "{problem:?}");
         }
     }

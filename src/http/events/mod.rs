@@ -1,23 +1,23 @@
 //! `GET /events`: the sale as it goes, as server-sent events.
 //!
 //! One task looks at the sale for all watchers at this instance, and only while there are any
-//! (`feed`): at the store with one bounded command a tick (`reader`), over a connection that the sale does
+//! (`feed`): at the store with one bounded command a tick (`poller`), over a connection that the sale does
 //! not use and at a rate that no number of items raises (`pace`); at the queue by the watch that the
-//! lock has anyway. What it knows is in the `book`; each message is written once for all. Who watches
+//! lock has anyway. What it knows is in the `projection`; each message is written once for all. Who watches
 //! (`client`) takes the latest message when it can: one that was too slow for a change takes a snapshot,
 //! so nothing is kept for it.
 
-mod book;
+mod alerts;
 mod client;
 mod clock;
-mod diary;
+mod event_log;
 mod feed;
-mod flow;
-mod lanes;
 mod pace;
 mod percentiles;
-mod reader;
-mod troubles;
+mod poller;
+mod projection;
+mod throughput;
+mod timeline;
 mod view;
 
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ use axum::response::Response;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use diary::stale_batch;
+pub use event_log::stale_batch;
 
 use self::feed::{Change, Feed, Feeds};
 use self::pace::Pace;
@@ -73,7 +73,7 @@ impl Events {
 
     /// Joins the feed of `item`, if there is one.
     fn join(&self, item: &Item) -> Option<Subscription> {
-        join(&feed::open(&self.feeds), item)
+        join(&self.feeds.lock(), item)
     }
 
     /// Joins the feed of `item`, starting it if need be. The caller has a place.
@@ -83,7 +83,7 @@ impl Events {
         sale: &Sale,
         extension: Option<&Arc<dyn Extension>>,
     ) -> Subscription {
-        let mut feeds = feed::open(&self.feeds);
+        let mut feeds = self.feeds.lock();
         if let Some(joined) = join(&feeds, item) {
             return joined;
         }
@@ -120,11 +120,11 @@ pub(super) async fn events(
     let item = params::item(item.as_deref())?;
     let events = &app.events;
     if events.stop.is_cancelled() {
-        return Err(Problem::new(ProblemType::Stopping, "this instance is stopping"));
+        return Err(Problem::new(ProblemType::STOPPING, "this instance is stopping"));
     }
     let place = Arc::clone(&events.places).try_acquire_owned().map_err(|_| {
         let detail = format!("{} watch at this instance already, and no more may", events.most);
-        Problem::new(ProblemType::TooManyWatchers, detail)
+        Problem::new(ProblemType::TOO_MANY_WATCHERS, detail)
     })?;
     if item != Item::DEFAULT && LIMITS.is_on() && events.join(&item).is_none() {
         events.pace.turn().await;
