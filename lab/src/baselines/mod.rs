@@ -72,6 +72,18 @@ impl LockMode {
         }
     }
 
+    /// Why this guard sells more units than there are, if it does.
+    pub(crate) const fn flaw(self) -> Option<&'static str> {
+        match self {
+            Self::None => Some("That is what happens without a lock."),
+            Self::Local => Some(
+                "That is what happens without a lock between the instances: each one guards the stock only \
+                 against itself.",
+            ),
+            Self::Etcd | Self::EtcdRecipe | Self::EtcdRpc | Self::Unguarded => None,
+        }
+    }
+
     /// What the page says of a sale under this guard.
     fn status(self) -> GuardStatus {
         let (description, warning) = match self {
