@@ -9,7 +9,7 @@ const GUARDS = {
   none: "guarded by nothing",
   "etcd-recipe": "guarded by the etcd lock, by the usual recipe",
   "etcd-rpc": "guarded by etcd's own lock call",
-  unguarded: "guarded by the store's script alone",
+  "atomic-script": "guarded by the store's script alone",
 };
 
 const RULE = "Each unit is left or sold, and sold once: the two must always add up to the initial.";

@@ -56,7 +56,7 @@ pub struct DemoOptions {
     pub port: u16,
 
     /// What guards the sale. `none` and `local` oversell: they show why the lock is there;
-    /// `etcd-recipe`, `etcd-rpc` and `unguarded` are to compare with.
+    /// `etcd-recipe`, `etcd-rpc` and `atomic-script` are to compare with.
     #[arg(long, env = "FLASH_SALE_DEMO_LOCK", default_value = "etcd", value_name = "KIND")]
     pub lock: LockMode,
 }

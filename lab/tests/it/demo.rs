@@ -185,7 +185,7 @@ async fn with_a_local_lock_it_oversells_and_says_so() {
 async fn other_guards_pass_where_they_are_right() {
     on_free_ports(async || {
         for (lock, instances) in
-            [("etcd-recipe", "2"), ("etcd-rpc", "2"), ("unguarded", "2"), ("local", "1")]
+            [("etcd-recipe", "2"), ("etcd-rpc", "2"), ("atomic-script", "2"), ("local", "1")]
         {
             let sale = ["--requests", "60", "--stock", "40", "--instances", instances];
             let mut demo = Demo::start(&[&["--once", "--lock", lock], &sale[..]].concat());
