@@ -6,7 +6,7 @@ import { makeTag, setTag } from "../page/instances.js";
 import { roster } from "../page/roster.js";
 
 const WITHOUT = {
-  none: "There is no lock: every instance reads and writes as it likes.",
+  "no-lock": "There is no lock: every instance reads and writes as it likes.",
   local: "Each process has a lock of its own. They do not know of each other.",
   "atomic-script": "There is no lock: the store's script is one step by itself.",
   "etcd-rpc": "Each order takes etcd's own lock for itself. Who holds it is not watched.",

@@ -6,7 +6,7 @@ import { count, counted } from "../page/format.js";
 const GUARDS = {
   etcd: "guarded by the etcd lock",
   local: "guarded by a lock in each process",
-  none: "guarded by nothing",
+  "no-lock": "guarded by nothing",
   "etcd-recipe": "guarded by the etcd lock, by the usual recipe",
   "etcd-rpc": "guarded by etcd's own lock call",
   "atomic-script": "guarded by the store's script alone",

@@ -228,7 +228,7 @@ function isContended(now) {
 }
 
 function isWithoutLock(guard) {
-  return guard === "none" || guard === "local";
+  return guard === "no-lock" || guard === "local";
 }
 
 /** Whether two tenures in a row belong together: nobody slept between them, nor held the lock for nothing. */

@@ -19,7 +19,7 @@ pub(super) struct InProcess {
 }
 
 impl InProcess {
-    /// For `local`, `none` and `atomic-script`.
+    /// For `local`, `no-lock` and `atomic-script`.
     pub(super) fn new(context: &Arc<SaleContext>, mode: LockMode) -> Self {
         Self { context: Arc::clone(context), mode, locks: Mutex::default() }
     }

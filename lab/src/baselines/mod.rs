@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `etcd` | the service's own lock | its part of a batch |
 //! | `local` | a mutex in each process: oversells with two instances | GET, SET and INCRBY in Redis |
-//! | `none` | nothing: oversells | GET, SET and INCRBY in Redis |
+//! | `no-lock` | nothing: oversells | GET, SET and INCRBY in Redis |
 //! | `etcd-recipe` | the recipe of Go's etcd client | one claim in etcd: two commits, and for a waiter a read and a watcher as well |
 //! | `etcd-rpc` | etcd's own `Lock` call | one lease in etcd: four commits; GET, SET and INCRBY in Redis |
 //! | `atomic-script` | no lock: the script is atomic | one script in Redis |
@@ -50,7 +50,7 @@ pub enum LockMode {
     /// A mutex in the process: one holder in each instance. Oversells as soon as there are two.
     Local,
     /// Nothing. Oversells.
-    None,
+    NoLock,
     /// To compare with: the lock recipe of Go's etcd client, one claim for each order.
     EtcdRecipe,
     /// To compare with: a lease and etcd's own `Lock` call for each order, then GET, SET and INCRBY.
@@ -65,7 +65,7 @@ impl LockMode {
         match self {
             Self::Etcd => "etcd",
             Self::Local => "local",
-            Self::None => "none",
+            Self::NoLock => "no-lock",
             Self::EtcdRecipe => "etcd-recipe",
             Self::EtcdRpc => "etcd-rpc",
             Self::AtomicScript => "atomic-script",
@@ -75,7 +75,7 @@ impl LockMode {
     /// Why this guard sells more units than there are, if it does.
     pub(crate) const fn flaw(self) -> Option<&'static str> {
         match self {
-            Self::None => Some("That is what happens without a lock."),
+            Self::NoLock => Some("That is what happens without a lock."),
             Self::Local => Some(
                 "That is what happens without a lock between the instances: each one guards the stock only \
                  against itself.",
@@ -87,7 +87,7 @@ impl LockMode {
     /// What the page says of a sale under this guard.
     fn status(self) -> GuardStatus {
         let (description, warning) = match self {
-            Self::None => ("nothing", Some("Nothing guards the stock: units are sold twice.")),
+            Self::NoLock => ("nothing", Some("Nothing guards the stock: units are sold twice.")),
             Self::Local => (
                 "a lock in each instance",
                 Some(
@@ -167,7 +167,7 @@ pub async fn sale(
             tracing::warn!("the lock has no token and the sale no ledger: a retry buys again");
             Box::new(rpc(&context, etcd()?, config.lock_ttl).map_err(refused)?)
         }
-        LockMode::Local | LockMode::None | LockMode::AtomicScript => {
+        LockMode::Local | LockMode::NoLock | LockMode::AtomicScript => {
             for (_, warning) in lock.status().warnings {
                 tracing::warn!("{warning}");
             }

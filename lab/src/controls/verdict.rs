@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn each_fault_is_told() {
-        let oversold = judged(LockMode::None, None, 500, Some("oversold: 500 orders"));
+        let oversold = judged(LockMode::NoLock, None, 500, Some("oversold: 500 orders"));
         assert!(!oversold.pass && oversold.oversold == 200, "{oversold:?}");
         assert!(oversold.text.contains("200 too many. That is what happens without a lock."));
         let lost = judged(LockMode::Etcd, None, 300, Some("lost: 2 orders"));

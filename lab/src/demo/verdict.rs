@@ -79,7 +79,7 @@ mod tests {
              that was not there."
         );
         assert_eq!(
-            explained(LockMode::None, false, 500, 0),
+            explained(LockMode::NoLock, false, 500, 0),
             "300 units, 500 buyers, 2 instances: sold 500 of 300: 200 too many. That is what \
              happens without a lock."
         );
