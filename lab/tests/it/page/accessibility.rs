@@ -118,7 +118,7 @@ async fn a_full_page_is_accessible() {
     assert_is_told_well(&page).await;
     assert_is_seen_well(&page).await;
 
-    page.click("#preset-none").await;
+    page.click("#preset-no-lock").await;
     page.until_reads("#verdict-title", "Wrong").await;
     page.until_reads("#proof-text", "too many").await;
     page.fill("#units", "-1").await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hyper::Method;
 use serde_json::{Value, json};
 use testkit::wait::eventually;
-use testkit::{Child, OwnedDir, ports, probe};
+use testkit::{Child, OwnedDir, Program, ports, probe};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 use super::webdriver::Session;
@@ -231,7 +231,7 @@ fn start_driver(port: u16, dir: &OwnedDir) -> Child {
     ];
     let log = dir.path().join("chromedriver.log");
     let grace = Duration::from_secs(5);
-    Child::start(Path::new("/usr/bin/env"), args, dir, &log, grace, |_| false).unwrap()
+    Program::new(Path::new("/usr/bin/env"), dir, &log, grace).start(args).unwrap()
 }
 
 /// Decodes base64, of which this is the one use.
