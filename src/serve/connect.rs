@@ -78,7 +78,8 @@ async fn store(servers: &Servers) -> Result<Inventory, ServeError> {
 /// What waiting does not mend.
 pub async fn lock_sessions(config: &Config, instance: &str) -> Result<SessionKeeper, ServeError> {
     let etcd = EtcdBackend::new(config.servers.etcd_options()?).map_err(refused)?;
-    let session_options = SessionOptions::new(config.lock_ttl).label(instance);
+    let session_options =
+        SessionOptions { label: instance.into(), ..SessionOptions::new(config.lock_ttl) };
     let sessions = SessionKeeper::start(Arc::new(etcd), session_options);
     let opened = async {
         tokio::select! {
