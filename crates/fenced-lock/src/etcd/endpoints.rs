@@ -23,8 +23,9 @@ use crate::{BackendError, BackendErrorKind};
 /// How often a client authenticates at the most. etcd makes each authentication cost time on purpose.
 const AUTHENTICATE_EVERY: Duration = Duration::from_millis(250);
 
-/// How many requests may be under way at one member; further ones wait.
-const MOST_UNDER_WAY: usize = 256;
+/// How many requests may be under way at one member; further ones wait. So few that a slow member answers each
+/// in time: what times out is sent again, and the first answer is of no use.
+const MOST_UNDER_WAY: usize = 64;
 
 /// How long a request stays under way at the most after its caller stopped waiting for the answer.
 const LONGEST_UNDER_WAY: Duration = Duration::from_secs(30);
