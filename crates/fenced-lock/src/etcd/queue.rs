@@ -32,6 +32,9 @@ pub(super) type Key = Arc<[u8]>;
 /// A key, the revision at which it was created, and the lease that it hangs on.
 pub(super) type Listed = (Key, i64, i64);
 
+/// What is told about a claim: its status, and whether others wait behind it.
+pub(super) type Expected = (watch::Receiver<ClaimStatus>, watch::Receiver<bool>);
+
 /// Who tells of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Watcher {
@@ -124,14 +127,14 @@ impl NameQueue {
     }
 
     /// Makes a claim known before its request is sent, so that no event about it is missed.
-    pub(super) fn expect(&mut self, key: &str) -> watch::Receiver<ClaimStatus> {
+    pub(super) fn expect(&mut self, key: &str) -> Expected {
         self.last_used = Instant::now();
         let own = self.own.entry(key.as_bytes().into()).or_insert_with(|| Own {
             revision: None,
             status: watch::Sender::new(ClaimStatus::Waiting),
             contended: watch::Sender::new(true),
         });
-        own.status.subscribe()
+        (own.status.subscribe(), own.contended.subscribe())
     }
 
     /// Notes that the claim was created at `revision`, and whether it is known to be granted.
@@ -151,11 +154,6 @@ impl NameQueue {
     }
 
     /// Notes that the claim is not in the queue any more.
-    pub(super) fn released(&mut self, key: &str) {
-        self.forget(key.as_bytes());
-    }
-
-    /// As [`released`](Self::released), by the key as etcd has it.
     pub(super) fn forget(&mut self, key: &[u8]) {
         self.last_used = Instant::now();
         if let Some(own) = self.own.remove(key) {
@@ -185,6 +183,17 @@ impl NameQueue {
         self.own.keys().filter(|key| key.starts_with(&begins)).cloned().collect()
     }
 
+    /// This process's claims on the lease `id` that are not seen to hang on `current`, which took its place.
+    pub(super) fn on_other_leases(&self, id: i64, current: i64) -> Vec<Key> {
+        let hangs_on = |key: &Key| {
+            let revision = *self.revisions.get(key)?;
+            self.members.get(&(revision, Arc::clone(key))).map(|member| member.lease)
+        };
+        let mut keys = self.own_of(id);
+        keys.retain(|key| hangs_on(key) != Some(current));
+        keys
+    }
+
     /// What the keys of claims on this lease begin with, if this library made them.
     fn begin_of(&self, lease: i64) -> Vec<u8> {
         format!("{}{lease:x}-", self.prefix).into_bytes()
@@ -195,11 +204,6 @@ impl NameQueue {
     pub(super) fn latest_revision(&self) -> i64 {
         let own = self.own.values().filter_map(|own| own.revision).max();
         own.unwrap_or(0).max(self.known_revision)
-    }
-
-    /// Tells whether a claim stands behind `key` once that is the first; `true` while not known.
-    pub(super) fn contended(&self, key: &str) -> Option<watch::Receiver<bool>> {
-        self.own.get(key.as_bytes()).map(|own| own.contended.subscribe())
     }
 
     /// Applies what the watch said, one answer at a time: all events of one revision come together.
@@ -309,17 +313,20 @@ impl NameQueue {
         }
     }
 
-    /// Whether it is the key of a claim that this process made (its lease is one of ours) but does not
-    /// know: a request that was given up and carried out all the same. It would block the lock for as
-    /// long as the session lives.
-    pub(super) fn is_orphan(&self, key: &[u8], is_own_lease: impl Fn(i64) -> bool) -> bool {
-        let lease = key.get(self.prefix.len()..).and_then(|rest| rest.split(|b| *b == b'-').next());
-        let lease = lease.and_then(|lease| std::str::from_utf8(lease).ok());
-        let lease = lease.and_then(|lease| i64::from_str_radix(lease, 16).ok());
-        // strictly as this library writes it
-        lease.is_some_and(|lease| is_own_lease(lease) && key.starts_with(&self.begin_of(lease)))
-            && !self.own.contains_key(key)
-            && self.revisions.contains_key(key)
+    /// Those of `keys` that are in the queue and are written as claims on one of these leases, but are none
+    /// of this process's claims.
+    pub(super) fn orphans(
+        &self,
+        mut keys: Vec<Key>,
+        leases: impl Iterator<Item = i64>,
+    ) -> Vec<Key> {
+        let begins: Vec<_> = leases.map(|lease| self.begin_of(lease)).collect();
+        keys.retain(|key| {
+            begins.iter().any(|begin| key.starts_with(begin))
+                && !self.own.contains_key(key)
+                && self.revisions.contains_key(key)
+        });
+        keys
     }
 
     /// How many of this process's claims are known.
@@ -482,13 +489,13 @@ mod tests {
     }
 
     fn is_contended(queue: &NameQueue) -> bool {
-        *queue.contended("a/1-1").expect("it is in the queue").borrow()
+        *queue.own[&b"a/1-1"[..]].contended.borrow()
     }
 
     /// A queue with a foreign holder at 5 and an own claim at 7, synced at 7.
     fn waiting() -> (NameQueue, watch::Receiver<ClaimStatus>) {
         let mut queue = NameQueue::new("a");
-        let status = queue.expect("a/1-1");
+        let (status, _) = queue.expect("a/1-1");
         assert!(load(&mut queue, &[("a/9-1", 5)], 6, 0));
         queue.enqueued("a/1-1", 7, false);
         queue.apply(vec![put("a/1-1", 7)]);
@@ -516,7 +523,7 @@ mod tests {
     #[tokio::test]
     async fn events_before_the_list_are_kept() {
         let mut queue = NameQueue::new("a");
-        let status = queue.expect("a/1-1");
+        let (status, _) = queue.expect("a/1-1");
         queue.enqueued("a/1-1", 7, false);
         queue.apply(vec![put("a/1-1", 7)]);
         queue.apply(vec![delete("a/9-1", 8)]);
@@ -540,7 +547,7 @@ mod tests {
     #[tokio::test]
     async fn keys_of_longer_names_are_ignored() {
         let mut queue = NameQueue::new("a");
-        let status = queue.expect("a/1-1");
+        let (status, _) = queue.expect("a/1-1");
         queue.enqueued("a/1-1", 7, false);
         assert!(load(&mut queue, &[("a/b/9-1", 5), ("a/1-1", 7), ("a/b/9-2", 8)], 8, 7));
         assert_eq!(*status.borrow(), ClaimStatus::Granted);
@@ -580,9 +587,9 @@ mod tests {
         let others = ["a/2-1", "a/1", "a/01-3", "a/+1-3"];
         queue.apply(others.map(|key| put(key, 9)).into());
         queue.apply(vec![put("a/1-2", 10)]);
-        let is_orphan = |key: &str| queue.is_orphan(key.as_bytes(), |lease| lease == 1);
-        assert_eq!(["a/1-1", "a/1-2"].map(is_orphan), [false, true]);
-        assert_eq!(others.map(is_orphan), [false; 4]);
+        let keys = others.into_iter().chain(["a/1-1", "a/1-2"]);
+        let keys = keys.map(|key| key.as_bytes().into()).collect();
+        assert_eq!(queue.orphans(keys, [1].into_iter()), [Key::from(&b"a/1-2"[..])]);
     }
 
     /// Goal: a store that was put back to an earlier state, in which our lease still lives, takes back
@@ -625,7 +632,7 @@ mod tests {
     async fn a_break_hides_what_was_known() {
         let (mut queue, _status) = waiting();
         queue.unwatched();
-        let later = queue.expect("a/1-2");
+        let (later, _) = queue.expect("a/1-2");
         queue.enqueued("a/1-2", 6, false);
         assert_eq!(*later.borrow(), ClaimStatus::Waiting);
     }
@@ -654,7 +661,7 @@ mod tests {
     #[tokio::test]
     async fn a_claim_need_not_be_text() {
         let mut queue = NameQueue::new("a");
-        let status = queue.expect("a/1-1");
+        let (status, _) = queue.expect("a/1-1");
         let foreign: Key = Arc::from(&b"a/\xff\xfe"[..]);
         assert!(queue.load(&[(Arc::clone(&foreign), 5, 0)], 6, 0));
         queue.enqueued("a/1-1", 7, false);
@@ -709,7 +716,7 @@ mod tests {
         let (mut queue, _status) = waiting();
         tokio::time::advance(2 * LINGER).await;
         assert!(!queue.is_idle(), "it has a claim");
-        queue.released("a/1-1");
+        queue.forget(b"a/1-1");
         assert!(!queue.is_idle(), "a key may appear late");
         tokio::time::advance(LINGER).await;
         assert!(queue.is_idle());

@@ -21,9 +21,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
 use super::endpoints::Endpoints;
 use super::failure::{code, is_refused_with};
+use super::list::list;
 use super::queue::{Key, KeyEvent, Listed, NameQueue, Watcher};
 use super::queues::Queues;
-use super::ranges::{list, member};
 use super::watch_stream::WatchedStream;
 use crate::BackendError;
 use crate::chaos::Defence;
@@ -403,9 +403,9 @@ fn delete_if_exists(key: &[u8]) -> Txn {
 
 fn key_event(event: &Event) -> Option<KeyEvent> {
     let kv = event.kv()?;
-    let (key, create_revision) = member(kv);
+    let key = kv.key().into();
     let created = match event.event_type() {
-        EventType::Put => Some(create_revision),
+        EventType::Put => Some(kv.create_revision()),
         EventType::Delete => None,
     };
     Some(KeyEvent { key, mod_revision: kv.mod_revision(), created, lease: kv.lease() })
