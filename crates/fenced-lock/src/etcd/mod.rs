@@ -20,7 +20,6 @@
 
 mod endpoints;
 mod failure;
-mod history;
 mod keep_alive;
 mod keys;
 mod list;

@@ -1,6 +1,6 @@
 //! The queue of one lock, kept in memory from what the watch says. No I/O here.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::history::History;
 use super::keys;
 use crate::chaos::Defence;
-use crate::{ClaimStatus, SeenClaim, Sighting};
+use crate::{ClaimStatus, SeenClaim, SeenTenure, Sighting};
 
 /// How long a queue is watched after its last claim. Long enough that a key which appears late, from
 /// a request that was given up, is still seen and removed; and that a lock which is used now and
@@ -25,6 +24,9 @@ const REREAD_LATER: Duration = Duration::from_millis(1);
 
 /// How many events may wait for a list. It takes a slow list and a fast queue to have more.
 const MAX_EARLY: usize = 16_384;
+
+/// How many tenures that have ended are kept: a reader that looks a few times a second misses none.
+const MAX_TENURES: usize = 256;
 
 /// A key as etcd has it: other clients' keys need not be text.
 pub(super) type Key = Arc<[u8]>;
@@ -59,14 +61,6 @@ pub(super) struct KeyEvent {
     pub(super) lease: i64,
 }
 
-/// A claim in the queue.
-#[derive(Clone, Copy, Debug)]
-struct Member {
-    /// When it was first seen.
-    since: Instant,
-    lease: i64,
-}
-
 /// One of this process's claims.
 #[derive(Debug)]
 struct Own {
@@ -87,7 +81,7 @@ pub(super) struct NameQueue {
     prefix: String,
     watcher: Watcher,
     /// The key is there for foreign claims that were made in one transaction, at one revision.
-    members: BTreeMap<(i64, Key), Member>,
+    members: BTreeMap<(i64, Key), SeenClaim>,
     revisions: HashMap<Key, i64>,
     /// `members` is complete as of this revision; 0: nothing is known.
     known_revision: i64,
@@ -96,7 +90,8 @@ pub(super) struct NameQueue {
     /// Early events up to this revision were dropped, so an older list is of no use.
     dropped: i64,
     own: HashMap<Key, Own>,
-    history: History,
+    /// The last tenures that have ended.
+    tenures: VecDeque<SeenTenure>,
     last_used: Instant,
     last_read: Instant,
 }
@@ -112,7 +107,7 @@ impl NameQueue {
             early: Some(Vec::new()),
             dropped: 0,
             own: HashMap::new(),
-            history: History::default(),
+            tenures: VecDeque::new(),
             last_used: Instant::now(),
             last_read: Instant::now(),
         }
@@ -160,9 +155,7 @@ impl NameQueue {
             advance(&own.status, ClaimStatus::Gone);
             shrink(&mut self.own);
         }
-        let waiter = self.first_waiter();
-        self.remove(key);
-        self.note_first(waiter);
+        self.change(|queue| queue.remove(key));
     }
 
     /// Whether the watch will tell all that comes, so that a request need not ask who is first.
@@ -223,15 +216,10 @@ impl NameQueue {
                 continue;
             }
             self.known_revision = self.known_revision.max(event.mod_revision);
-            let waiter = self.first_waiter();
-            match event.created {
-                Some(created) => {
-                    let member = Member { since: Instant::now(), lease: event.lease };
-                    self.insert(&event.key, created, member);
-                }
-                None => self.remove(&event.key),
-            }
-            self.note_first(waiter);
+            self.change(|queue| match event.created {
+                Some(created) => queue.insert(&event.key, created, event.lease),
+                None => queue.remove(&event.key),
+            });
             touched.push(event.key);
         }
         for key in touched {
@@ -257,18 +245,18 @@ impl NameQueue {
             // what the watch said since is newer, and complete as well
             return true;
         }
-        let waiter = self.first_waiter();
-        let before = std::mem::take(&mut self.members);
-        self.revisions.clear();
-        for (key, created, lease) in keys {
-            if keys::is_claim(key, &self.prefix) {
-                let known = before.get(&(*created, Arc::clone(key)));
-                let since = known.map_or_else(Instant::now, |member| member.since);
-                self.insert(key, *created, Member { since, lease: *lease });
+        let claims = keys.iter().filter(|(key, ..)| keys::is_claim(key, &self.prefix));
+        let listed: HashMap<_, _> =
+            claims.map(|(key, created, lease)| (Arc::clone(key), (*created, *lease))).collect();
+        self.change(|queue| {
+            let gone = queue.revisions.keys().filter(|key| !listed.contains_key(*key)).cloned();
+            for key in gone.collect::<Vec<_>>() {
+                queue.remove(&key);
             }
-        }
-        shrink(&mut self.revisions);
-        self.note_first(waiter);
+            for (key, (created, lease)) in listed {
+                queue.insert(&key, created, lease);
+            }
+        });
         self.known_revision = revision;
         let early = self.early.take().unwrap_or_default();
         self.apply(early);
@@ -290,26 +278,16 @@ impl NameQueue {
         }
     }
 
-    /// Notes that the watch broke: from now on events are missing, until the next list.
-    pub(super) fn unwatched(&mut self) {
+    /// Notes that nobody tells of the queue any more: from now on events are missing, until the next list.
+    pub(super) fn unwatched(&mut self, watcher: Watcher) {
+        self.watcher = watcher;
+        if !Defence::Relist.is_on() {
+            return;
+        }
         self.early = Some(Vec::new());
         self.dropped = 0;
         for own in self.own.values() {
             set(&own.contended, true);
-        }
-    }
-
-    /// Where a watch that broke goes on if nothing is to be listed: behind the last event. `None` in
-    /// earnest, since what happened in between may have been compacted.
-    pub(super) fn resumes_from(&self) -> Option<i64> {
-        let is_resumed = !Defence::Relist.is_on() && self.is_current();
-        is_resumed.then_some(self.known_revision + 1)
-    }
-
-    /// Goes on behind what was compacted, if nothing is to be listed.
-    pub(super) fn compacted(&mut self, revision: i64) {
-        if !Defence::Relist.is_on() && revision > self.known_revision {
-            self.known_revision = revision - 1;
         }
     }
 
@@ -372,42 +350,49 @@ impl NameQueue {
     /// What the watch has told, for a caller that only looks. The queue is watched for a while from now.
     pub(super) fn sighting(&mut self) -> Sighting {
         self.last_used = Instant::now();
-        let holder = self.history.holder();
-        let claim = |((revision, _), member): (&(i64, Key), &Member)| SeenClaim {
-            revision: *revision,
-            lease: member.lease,
-            since: holder
-                .filter(|holder| holder.revision == *revision)
-                .map_or(member.since, |holder| holder.since),
-        };
         Sighting {
             is_current: self.is_current(),
-            queue: self.members.iter().map(claim).collect(),
-            tenures: self.history.past(),
+            queue: self.members.values().copied().collect(),
+            tenures: self.tenures.iter().copied().collect(),
         }
     }
 
-    /// Since when a claim waits behind the first one.
-    fn first_waiter(&self) -> Option<Instant> {
-        self.members.values().nth(1).map(|member| member.since)
+    /// Changes the members, and notes the tenure that ends with that and the one that begins.
+    fn change(&mut self, change: impl FnOnce(&mut Self)) {
+        let mut members = self.members.values().copied();
+        let (holder, waiter) = (members.next(), members.next());
+        change(self);
+        let now = Instant::now();
+        let first = self.members.values_mut().next();
+        if first.as_ref().map(|first| first.revision) == holder.map(|holder| holder.revision) {
+            return;
+        }
+        if let Some(first) = first {
+            first.since = now;
+        }
+        let Some(holder) = holder else { return };
+        if self.tenures.len() == MAX_TENURES {
+            self.tenures.pop_front();
+        }
+        self.tenures.push_back(SeenTenure {
+            revision: holder.revision,
+            lease: holder.lease,
+            began_at: holder.since,
+            ended_at: now,
+            contended_since: waiter.map(|waiter| waiter.since.max(holder.since)),
+        });
     }
 
-    /// Tells the history who is first now; `waiter` waited before the change.
-    fn note_first(&mut self, waiter: Option<Instant>) {
-        let first = self.members.first_key_value();
-        let first = first.map(|((revision, _), member)| (*revision, member.lease));
-        self.history.first_is(first, waiter);
-    }
-
-    fn insert(&mut self, key: &Key, created: i64, mut member: Member) {
+    fn insert(&mut self, key: &Key, created: i64, lease: i64) {
+        let mut claim = SeenClaim { revision: created, lease, since: Instant::now() };
         if let Some(earlier) = self.revisions.insert(Arc::clone(key), created) {
             let known = self.members.remove(&(earlier, Arc::clone(key)));
-            // one that was only put on another lease waits as long as before
+            // one that is known, or was only put on another lease, waits as long as before
             if let Some(known) = known.filter(|_| earlier == created) {
-                member.since = known.since;
+                claim.since = known.since;
             }
         }
-        self.members.insert((created, Arc::clone(key)), member);
+        self.members.insert((created, Arc::clone(key)), claim);
     }
 
     fn remove(&mut self, key: &[u8]) {
@@ -565,7 +550,7 @@ mod tests {
         assert!(is_contended(&queue));
         queue.apply(vec![delete("a/9-2", 10)]);
         assert!(!is_contended(&queue));
-        queue.unwatched();
+        queue.unwatched(Watcher::None);
         assert!(is_contended(&queue));
     }
 
@@ -573,7 +558,7 @@ mod tests {
     #[tokio::test]
     async fn a_break_hides_events_until_the_next_list() {
         let (mut queue, status) = waiting();
-        queue.unwatched();
+        queue.unwatched(Watcher::None);
         queue.apply(vec![delete("a/9-1", 12)]);
         assert_eq!(*status.borrow(), ClaimStatus::Waiting);
         assert!(load(&mut queue, &[("a/1-1", 7)], 12, 7));
@@ -600,7 +585,7 @@ mod tests {
         queue.apply(vec![delete("a/9-1", 8)]);
         assert_eq!(*status.borrow(), ClaimStatus::Granted);
         let latest = queue.latest_revision();
-        queue.unwatched();
+        queue.unwatched(Watcher::None);
         assert!(load(&mut queue, &[("a/2-1", 3)], 4, latest));
         assert_eq!(*status.borrow(), ClaimStatus::Gone);
     }
@@ -631,7 +616,7 @@ mod tests {
     #[tokio::test]
     async fn a_break_hides_what_was_known() {
         let (mut queue, _status) = waiting();
-        queue.unwatched();
+        queue.unwatched(Watcher::None);
         let (later, _) = queue.expect("a/1-2");
         queue.enqueued("a/1-2", 6, false);
         assert_eq!(*later.borrow(), ClaimStatus::Waiting);
@@ -693,7 +678,7 @@ mod tests {
         let (mut queue, status) = waiting();
         queue.denied(7);
         assert_eq!(*status.borrow(), ClaimStatus::Waiting);
-        queue.unwatched();
+        queue.unwatched(Watcher::None);
         queue.denied(6);
         assert_eq!(*status.borrow(), ClaimStatus::Waiting);
         queue.denied(7);
@@ -720,5 +705,35 @@ mod tests {
         assert!(!queue.is_idle(), "a key may appear late");
         tokio::time::advance(LINGER).await;
         assert!(queue.is_idle());
+    }
+
+    /// Goal: each tenure is told once, from when its claim was the first to when it was gone.
+    #[tokio::test(start_paused = true)]
+    async fn tenures_follow_each_other() {
+        let (mut queue, _status) = waiting();
+        let waits_since = Instant::now();
+        tokio::time::advance(Duration::from_millis(3)).await;
+        queue.apply(vec![delete("a/9-1", 8)]);
+        tokio::time::advance(Duration::from_millis(4)).await;
+        queue.apply(vec![delete("a/1-1", 9)]);
+        let Sighting { queue: claims, tenures, .. } = queue.sighting();
+        let told = |t: &SeenTenure| (t.revision, t.lease, (t.ended_at - t.began_at).as_millis());
+        assert_eq!(tenures.iter().map(told).collect::<Vec<_>>(), [(5, 1, 3), (7, 1, 4)]);
+        assert_eq!(tenures[0].contended_since, Some(waits_since));
+        assert_eq!(tenures[1].contended_since, None);
+        assert!(claims.is_empty());
+    }
+
+    #[tokio::test]
+    async fn only_the_last_tenures_are_kept() {
+        let mut queue = NameQueue::new("a");
+        assert!(load(&mut queue, &[], 1, 0));
+        for number in 1..=i64::try_from(MAX_TENURES).expect("small") + 1 {
+            let key = format!("a/9-{number}");
+            queue.apply(vec![put(&key, 2 * number)]);
+            queue.apply(vec![delete(&key, 2 * number + 1)]);
+        }
+        let tenures = queue.sighting().tenures;
+        assert_eq!((tenures.len(), tenures[0].revision), (MAX_TENURES, 4));
     }
 }
