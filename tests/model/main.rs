@@ -45,7 +45,7 @@ use stateright::{Checker, HasDiscoveries, Model, Path, Property};
 
 use state::{Action, Answer, Claim, Event, ORDERS, Order, STOCK, State};
 
-/// A sale and its defences.
+/// A sale and its safeguards.
 #[derive(Clone, Copy, Debug)]
 struct Sale {
     /// Redis refuses a token below the largest that it has seen.

@@ -1,4 +1,4 @@
-//! Looking at etcd, and meddling with it, past the service.
+//! Requests to etcd past the service: to look, and to cause faults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use tokio::time::{sleep, timeout};
 
 use crate::error::LabError;
 
-/// How long one question may take: a member that is away must not hold up the suite.
+/// How long a request may take: a member that is away must not hold up the suite.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often an alarm is ended that comes back, and how long apart.
+/// How often to end an alarm that comes back, and how long to wait in between.
 const ALARM_ATTEMPTS: usize = 50;
 const ALARM_PAUSE: Duration = Duration::from_millis(20);
 
@@ -37,13 +37,13 @@ pub(super) async fn holder(etcd: &PrivateEtcd, name: &str) -> Result<Option<Hold
     let queue = etcd.root().await?.get(format!("{name}/"), Some(options)).await?;
     Ok(queue.kvs().first().map(|first| {
         let label = String::from_utf8_lossy(first.value());
-        // the time of the claim stands before the name of the instance
+        // the value is the time of the claim, a space and the instance's name
         let instance = label.split_once(' ').map_or("", |(_, instance)| instance).to_owned();
         Holder { instance, lease: first.lease(), token: first.create_revision() }
     }))
 }
 
-/// The lease on which a claim of this instance on the lock hangs.
+/// The lease of this instance's claim on the lock, if it has one.
 pub(super) async fn lease_of(
     etcd: &PrivateEtcd,
     name: &str,
@@ -64,7 +64,7 @@ pub(super) async fn is_lease_gone(etcd: &PrivateEtcd, lease: i64) -> Result<bool
     Ok(etcd.root().await?.lease_time_to_live(lease, None).await?.ttl() < 0)
 }
 
-/// The ids of this member and of the one that it takes for the leader; none if it does not answer.
+/// The ids of this member and of the leader that it knows; `None` if it does not answer.
 pub(super) async fn member_and_leader(etcd: &PrivateEtcd) -> Option<(u64, u64)> {
     let ask = async {
         let status = etcd.root().await?.status().await?;
@@ -74,7 +74,7 @@ pub(super) async fn member_and_leader(etcd: &PrivateEtcd) -> Option<(u64, u64)> 
     timeout(TIMEOUT, ask).await.ok()?.ok()
 }
 
-/// Forgets everything but the latest state; returns the revision up to which it did.
+/// Compacts everything but the latest state, and returns its revision.
 pub(super) async fn compact(etcd: &PrivateEtcd) -> Result<i64, LabError> {
     let mut client = etcd.root().await?;
     let put = client.put("chaos/compaction", "", None).await?;
@@ -83,7 +83,7 @@ pub(super) async fn compact(etcd: &PrivateEtcd) -> Result<i64, LabError> {
     Ok(revision)
 }
 
-/// Writes until etcd says that it has no space.
+/// Writes until etcd is out of space.
 pub(super) async fn fill(etcd: &PrivateEtcd) -> Result<(), LabError> {
     const PIECE: usize = 1 << 20;
     const PIECES: usize = 256;
@@ -102,7 +102,7 @@ fn is_space(error: &etcd_client::Error) -> bool {
     error.to_string().contains("database space exceeded")
 }
 
-/// A session of the suite itself.
+/// A session of the suite's own.
 pub(super) async fn session(endpoints: &[String]) -> Result<Session, LabError> {
     let etcd = EtcdBackend::new(EtcdOptions::new(endpoints)).map_err(LockError::from)?;
     let options =
@@ -110,7 +110,7 @@ pub(super) async fn session(endpoints: &[String]) -> Result<Session, LabError> {
     Ok(Session::open(Arc::new(etcd), options).await?)
 }
 
-/// Makes room, and ends the alarm.
+/// Frees space and ends the alarm.
 pub(super) async fn make_room(etcd: &PrivateEtcd) -> Result<(), LabError> {
     let mut client = etcd.root().await?;
     let status = client.status().await?;
@@ -121,7 +121,7 @@ pub(super) async fn make_room(etcd: &PrivateEtcd) -> Result<(), LabError> {
         _ => {}
     }
     client.defragment().await?;
-    // a request that was refused just before may raise the alarm once more
+    // a request that was just refused may raise the alarm again
     for _ in 0..ALARM_ATTEMPTS {
         let mut options = AlarmOptions::new();
         options.with_member(status.header().map_or(0, etcd_client::ResponseHeader::member_id));

@@ -1,4 +1,4 @@
-//! Clients that mean no good.
+//! Hostile clients.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -11,11 +11,10 @@ use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
-/// By then a silent connection must have been closed, on a machine with much to do: the instances are
-/// told to wait 2 s for a head.
+/// How soon a silent connection must be closed: the instances wait 2 s for a head, on a busy machine.
 const CLOSED_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long one of the others may take.
+/// How long any other request may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How many connections are opened at a time.
@@ -25,7 +24,7 @@ const HEADER_BYTES: usize = 1 << 20;
 const BODY_BYTES: usize = 1 << 30;
 const PIECE_BYTES: usize = 1 << 16;
 
-/// More than the system itself takes on the way, and far less than a body.
+/// More than the system buffers, and far less than the body.
 const TOO_MUCH_BYTES: usize = 64 << 20;
 
 /// What became of silent connections.
@@ -35,7 +34,7 @@ pub(super) struct Silent {
     pub(super) harm: Option<String>,
 }
 
-/// Sends one order each, and waits for no answer. They leave when they are dropped.
+/// Connections that have sent an order each and wait for its answer. Dropping one closes it.
 pub(super) async fn buyers(port: u16, count: usize) -> io::Result<Vec<TcpStream>> {
     let mut buyers = Vec::new();
     for _ in 0..count {
@@ -47,7 +46,7 @@ pub(super) async fn buyers(port: u16, count: usize) -> io::Result<Vec<TcpStream>
     Ok(buyers)
 }
 
-/// How many of them get no answer.
+/// How many of these buyers get no answer.
 pub(super) async fn unanswered(buyers: Vec<TcpStream>) -> usize {
     let is_unanswered = async |mut buyer: TcpStream| {
         let answer = timeout(TIMEOUT, buyer.read_exact(&mut [0; 12])).await;
@@ -58,7 +57,7 @@ pub(super) async fn unanswered(buyers: Vec<TcpStream>) -> usize {
     unanswered.into_iter().filter(|unanswered| *unanswered).count()
 }
 
-/// Asks for this, and returns the connection on which the answer comes.
+/// Sends a GET, and returns the connection with its answer.
 async fn get(port: u16, path: &str) -> io::Result<TcpStream> {
     let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
     let request = format!("GET {path} HTTP/1.1\r\nhost: flood\r\n\r\n");
@@ -66,12 +65,11 @@ async fn get(port: u16, path: &str) -> io::Result<TcpStream> {
     Ok(connection)
 }
 
-/// Asks for the feed of an item that there is not, reads the beginning and leaves, so many at a time, again and
-/// again. Tells how often.
+/// Clients that open the feed of a made-up item, read its beginning and leave, again and again. Returns how
+/// many feeds they opened.
 pub(super) async fn feeds(port: u16, at_a_time: usize, lasts: Duration) -> u64 {
     let opened = AtomicU64::new(0);
     let comes_and_goes = async |_| loop {
-        // nobody has heard of it
         if let Ok(mut feed) = get(port, &format!("/events?item={}", Uuid::new_v4())).await {
             let _ = feed.read_exact(&mut [0; 200]).await;
             opened.fetch_add(1, Ordering::Relaxed);
@@ -83,12 +81,12 @@ pub(super) async fn feeds(port: u16, at_a_time: usize, lasts: Duration) -> u64 {
     opened.into_inner()
 }
 
-/// Asks for the queues of items that there are not, and resets each connection before the answer has come.
-/// Tells how many.
+/// Requests the queues of made-up items and resets each connection before the answer. Returns how many were
+/// reset.
 pub(super) async fn aborted(port: u16, count: usize) -> u64 {
     let asks_and_leaves = async |_| {
         let connection = get(port, &format!("/lock?item={}", Uuid::new_v4())).await?;
-        // what is reset before it was read is no request
+        // a reset before it is read is no request
         sleep(Duration::from_millis(20)).await;
         connection.set_zero_linger()
     };
@@ -97,7 +95,7 @@ pub(super) async fn aborted(port: u16, count: usize) -> u64 {
     u64::try_from(aborted).unwrap_or(u64::MAX)
 }
 
-/// Opens connections, sends nothing, and expects all of them to be closed.
+/// Opens connections, sends nothing, and expects the instance to close all of them.
 pub(super) async fn silent(port: u16, count: usize) -> Silent {
     let connect = |_| TcpStream::connect((Ipv4Addr::LOCALHOST, port));
     let opened: Vec<_> = stream::iter(0..count)
@@ -119,14 +117,14 @@ pub(super) async fn silent(port: u16, count: usize) -> Silent {
     Silent { opened: u64::try_from(count).unwrap_or(u64::MAX), harm }
 }
 
-/// Asks for a large file again and again, reads no answer, and expects to be cut off.
+/// Requests a large file again and again, reads nothing, and expects to be disconnected.
 pub(super) async fn deaf(port: u16, count: usize) -> Option<String> {
     let requests = b"GET /static/style/panels.css HTTP/1.1\r\nhost: flood\r\n\r\n".repeat(100);
     let reads_nothing = async |_| {
         let Ok(mut connection) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await else {
             return;
         };
-        // stands still once the instance reads no more, and fails once it has closed
+        // blocks once the instance reads no more, and fails once it has closed
         while connection.write_all(&requests).await.is_ok() {}
     };
     let cut_off = (0..count).map(reads_nothing);
@@ -143,7 +141,7 @@ pub(super) async fn headers(port: u16) -> Option<String> {
     head.extend(b"\r\n\r\n");
     let answer = timeout(TIMEOUT, async {
         let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
-        // it may be refused before it is whole
+        // the answer may come before its end
         let _ = connection.write_all(&head).await;
         let mut answer = [0; 12];
         connection.read_exact(&mut answer).await?;
@@ -155,12 +153,12 @@ pub(super) async fn headers(port: u16) -> Option<String> {
         Ok(Ok(answer)) if !answer.ends_with(" 431") && !answer.ends_with(" 400") => {
             Some(format!("a head of 1 MB was answered: {answer}"))
         }
-        // refused, or cut off
+        // refused or disconnected
         Ok(_) => None,
     }
 }
 
-/// Sends a body of 1 GB, and expects it to be refused long before its end.
+/// Sends a body of 1 GB, and expects a refusal long before its end.
 pub(super) async fn body(port: u16) -> Option<String> {
     let mut taken = 0;
     let sent = timeout(TIMEOUT, async {
@@ -180,7 +178,7 @@ pub(super) async fn body(port: u16) -> Option<String> {
     .await;
     match sent {
         Ok(Ok(())) => Some(format!("{taken} bytes of a body of 1 GB were taken")),
-        // cut off, or no longer read
+        // disconnected or no longer read
         Ok(Err(_)) | Err(_) => None,
     }
 }

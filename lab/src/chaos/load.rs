@@ -1,4 +1,4 @@
-//! The clients: the load test, and its checker.
+//! The load test and its checker.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use super::scene::Scene;
 use crate::error::LabError;
 use crate::load::Load;
 
-/// How long one order may take, asking again included; an attempt may take half of it,
-/// unless a scenario has it otherwise.
+/// How long an order may take with its retries; an attempt may take half of it, unless the scenario says
+/// otherwise.
 pub(super) const ORDER_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// How long checking a history may take.
+/// How long the check of a history may take.
 const CHECK_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// Starts to send orders to all instances of the scene, and to write down what became of them.
+/// Starts to send orders to all instances and to record their outcomes.
 pub(super) fn start(
     scene: &Scene,
     lasts: Duration,
@@ -41,8 +41,8 @@ pub(super) fn start(
     Load::start(&scene.cluster, &args, false)
 }
 
-/// Has a history checked; the sale may have paused for `longest_pause`. Beside the report, returns what must not
-/// be: the violations, and what else is wrong, such as answers that are neither yes nor no.
+/// Checks a history in which the sale may have paused for `longest_pause`. Returns the report, and the
+/// violations with everything else that is wrong, such as unanswered orders.
 pub(super) async fn check(
     scene: &Scene,
     history: &Path,
@@ -61,7 +61,7 @@ pub(super) async fn check(
     Ok((report, found))
 }
 
-/// Units that were sold and are still in stock, as the first instance said at the end.
+/// Units that were sold and are still in stock, by the first instance's word at the end.
 pub(super) fn lost_units(report: &Report) -> u64 {
     let state = report.after.values().next().cloned().unwrap_or_default();
     u64::try_from(state.stock + state.lucky - state.initial).unwrap_or(0)

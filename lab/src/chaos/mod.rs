@@ -1,21 +1,17 @@
-//! The `chaos` command: what may break is broken, again and again, while orders are sent; what the
-//! clients saw is judged. Then the same without each defence, which must fail.
+//! The `chaos` command: injects every fault, repeatedly, while orders are sent, and judges what the
+//! clients saw. Then it repeats each fault without the safeguard against it, which must fail.
 //!
 //! # Layout
-//! - [`ChaosOptions`], [`run()`]: what can be asked for, and the suite from its beginning to its end
-//! - `schedule`: which run comes when; what is told meanwhile
-//! - `scenarios`: the faults, one file for each family
-//! - `scenario`: what a scenario is; `run`: one run of it, and its judgement
-//! - `scene`, `etcd`: the processes of a run and what can be done to them, and etcd
-//! - `load`, `flood`: the clients, and such that mean no good
-//! - `evidence`, `results`, `table`: what was seen, as data and for people
-//! - `rng`: choices that the seed decides
+//! - `suite`: the flags, and the suite from start to end; `schedule`: the runs, some in parallel
+//! - `scenario`: a fault and its controls, as data; `scenarios`: all of them
+//! - `run`: one run and its outcome; `scene`: its processes, what a fault does to them, and what was seen
+//! - `etcd`, `load`, `flood`: requests past the service, the load test, hostile clients
+//! - `results`, `table`: the results as data and as text
+//! - `rng`: random choices that repeat with the seed
 
 mod etcd;
-mod evidence;
 mod flood;
 mod load;
-mod options;
 mod results;
 mod rng;
 mod run;
@@ -26,5 +22,4 @@ mod schedule;
 mod suite;
 mod table;
 
-pub use options::ChaosOptions;
-pub use suite::run;
+pub use suite::{ChaosOptions, run};

@@ -1,55 +1,55 @@
-//! What was found, as data.
+//! The results as data.
 
 use serde::Serialize;
 
 use super::run::Outcome;
 
-/// All that was found.
+/// The results of the suite.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Results {
     pub(super) seed: u64,
     pub(super) build: &'static str,
     /// How long each scenario sent orders.
     pub(super) load_seconds: u64,
-    /// How long all of it took.
+    /// How long the suite took.
     pub(super) seconds: f64,
     pub(super) scenarios: Vec<ScenarioResult>,
 }
 
-/// A scenario, as it is told.
+/// The result of a scenario.
 #[derive(Debug, Serialize)]
 pub(super) struct ScenarioResult {
     pub(super) name: &'static str,
     pub(super) fault: &'static str,
-    /// What it came to, or why it came to nothing.
+    /// Its outcome, or why it could not run.
     pub(super) run: Result<Outcome, String>,
     pub(super) controls: Vec<ControlResult>,
 }
 
-/// A control, as it is told.
+/// The result of a control.
 #[derive(Debug, Serialize)]
 pub(super) struct ControlResult {
     pub(super) without: &'static str,
-    /// One of these had to break.
+    /// The invariants of which one had to break.
     pub(super) breaks: Vec<&'static str>,
-    /// The last attempt, or why it came to nothing.
+    /// The outcome of the last attempt, or why it could not run.
     pub(super) run: Result<Outcome, String>,
     pub(super) attempts: u32,
 }
 
-/// How a scenario, or a control, did.
+/// The verdict on a scenario, a control or the suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// As it should.
+    /// The scenario held, or the control failed.
     Good,
-    /// Not as it should.
+    /// The scenario failed, or the control held.
     Bad,
-    /// It could not be found out.
+    /// It could not run.
     Unknown,
 }
 
 impl ScenarioResult {
-    /// Of the scenario alone.
+    /// Whether the scenario held; its controls do not count.
     pub(super) fn verdict(&self) -> Verdict {
         match &self.run {
             Ok(outcome) if outcome.findings.is_empty() => Verdict::Good,
@@ -60,7 +60,7 @@ impl ScenarioResult {
 }
 
 impl ControlResult {
-    /// Good if it failed as it must.
+    /// Whether the control failed, as it must.
     pub(super) fn verdict(&self) -> Verdict {
         match &self.run {
             Ok(outcome) if outcome.broke(&self.breaks) => Verdict::Good,
@@ -71,7 +71,7 @@ impl ControlResult {
 }
 
 impl Results {
-    /// Of the whole.
+    /// The worst verdict on any scenario or control.
     pub(super) fn verdict(&self) -> Verdict {
         let scenarios = self.scenarios.iter().map(ScenarioResult::verdict);
         let controls = self
@@ -89,18 +89,18 @@ impl Results {
         }
     }
 
-    /// Orders that were sent in all runs that came to something.
+    /// The orders of all runs.
     pub(super) fn orders(&self) -> usize {
         self.runs().map(|outcome| outcome.counts.requests).sum()
     }
 
-    /// The run in which holders were paused and nothing refused their writes.
+    /// The run that paused holders without the fence.
     pub(super) fn unfenced(&self) -> Option<&Outcome> {
         let scenario = self.scenarios.iter().find(|scenario| scenario.name == "holder-paused")?;
         scenario.controls.first()?.run.as_ref().ok()
     }
 
-    /// Every run that came to something.
+    /// The outcomes of all runs that could run.
     pub(super) fn runs(&self) -> impl Iterator<Item = &Outcome> {
         let controls = self.scenarios.iter().flat_map(|scenario| &scenario.controls);
         let controls = controls.filter_map(|control| control.run.as_ref().ok());

@@ -1,16 +1,15 @@
-//! Choices that a seed decides.
+//! Random choices that repeat with the seed.
 
 use std::time::Duration;
 
-/// A small generator of numbers that look random (`SplitMix64`). The same seed gives the same ones, so
-/// that a run can be repeated.
+/// A pseudo-random number generator (`SplitMix64`).
 #[derive(Clone, Debug)]
 pub(super) struct Rng(u64);
 
 impl Rng {
-    /// One stream of choices for each purpose of a run.
+    /// A stream of its own for each purpose.
     pub(super) fn new(seed: u64, purpose: &str) -> Self {
-        // FNV-1a: which scenario runs beside which must not change what it does
+        // FNV-1a: the order of the scenarios must not change their choices
         let hash = purpose.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -25,7 +24,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// One of the numbers below `end`; 0 if there is none.
+    /// A number below `end`; 0 if there is none.
     pub(super) fn below(&mut self, end: usize) -> usize {
         let end = u64::try_from(end).unwrap_or(u64::MAX).max(1);
         usize::try_from(self.next() % end).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! One run from its beginning to its judgement.
+//! One run, from its start to its outcome.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,13 +17,13 @@ use super::scenario::Run;
 use super::scene::Scene;
 use crate::error::LabError;
 
-/// How long the load test may take beyond its load: the last orders, and reading the ledger.
+/// How long the load test may take after its load: the last orders, and reading the ledger.
 const OVERTIME: Duration = Duration::from_mins(3);
 
-/// The invariant of a fault that did not happen.
+/// The invariant that the fault must happen.
 pub(super) const NO_FAULT: &str = "fault";
 
-/// What one run came to.
+/// The outcome of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Outcome {
     pub(super) seed: u64,
@@ -32,17 +32,17 @@ pub(super) struct Outcome {
     /// What was seen of it, and how often.
     pub(super) facts: BTreeMap<&'static str, u64>,
     pub(super) counts: Report,
-    /// The longest pause of the sale that is allowed (I5).
+    /// The longest pause that the sale may make (I5).
     pub(super) bound_seconds: f64,
-    /// What must not be; empty if all held.
+    /// What is wrong; empty if every invariant held.
     pub(super) findings: Vec<Violation>,
     pub(super) seconds: f64,
-    /// Where the history and the logs are, if they were kept.
+    /// The directory with history and logs, if they were kept.
     pub(super) kept: Option<PathBuf>,
 }
 
 impl Outcome {
-    /// Whether one of these was broken, by a fault that did happen.
+    /// Whether the fault happened and one of these invariants was broken.
     pub(super) fn broke(&self, invariants: &[&str]) -> bool {
         self.happened()
             && self.findings.iter().any(|found| invariants.contains(&found.invariant.as_str()))
@@ -53,16 +53,16 @@ impl Outcome {
     }
 }
 
-/// How a run is made.
+/// A run with its name, times and seed.
 pub(super) struct Plan<'a> {
-    /// The scenario, and the control if it is one.
+    /// The name of the scenario, and of the control.
     pub(super) name: &'a str,
     pub(super) run: &'a Run,
     pub(super) lasts: Duration,
-    /// Whether the sale may hang for good.
+    /// Whether the sale may hang until its instances are restarted.
     pub(super) may_hang: bool,
     pub(super) seed: u64,
-    /// Where the history is written, and the logs are kept.
+    /// The directory for history and logs.
     pub(super) out: &'a Path,
 }
 
@@ -88,14 +88,14 @@ impl Plan<'_> {
         scene.begin(self.lasts, self.may_hang);
         match (self.run.inject)(scene).await {
             Ok(()) => {}
-            // what cannot come about in a sale that hangs is for the checker to tell
+            // the checker finds that the sale hangs
             Err(LabError::NotInTime { .. }) if self.may_hang => {}
             Err(error) => return Err(error),
         }
         if self.may_hang {
             scene.revive().await?;
         }
-        // what it thinks of the run is not asked: the checker is
+        // the checker judges, not this report
         load.report(self.lasts + OVERTIME).await?;
         let bound = scene.evidence.longest_outage + self.run.goes_on_within;
         let (counts, mut findings) = load::check(scene, history, bound).await?;
@@ -120,7 +120,7 @@ impl Plan<'_> {
     }
 
     fn prepare(&self) -> io::Result<PathBuf> {
-        // what an earlier run left there would be taken for this one's
+        // an earlier run's files would be taken for this one's
         match std::fs::remove_dir_all(self.out) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => std::fs::create_dir_all(self.out)?,
@@ -128,7 +128,7 @@ impl Plan<'_> {
         Ok(self.out.join("history.jsonl"))
     }
 
-    /// Best effort: what cannot be copied is missing, and no reason for another verdict.
+    /// Copies the logs, as far as possible.
     fn keep_logs(&self, scene: &Scene) {
         let mut dirs = vec![scene.cluster.dir.path(), scene.cluster.redis.dir()];
         dirs.extend(scene.cluster.etcd.iter().map(PrivateEtcd::dir));
@@ -137,7 +137,7 @@ impl Plan<'_> {
                 let name = entry.file_name().to_string_lossy().into_owned();
                 let is_log = Path::new(&name).extension().is_some_and(|ending| ending == "log");
                 if is_log {
-                    // members of etcd call their logs the same
+                    // the members of etcd have logs of one name
                     let kept = if n < 3 { name } else { format!("{n}-{name}") };
                     let _ = std::fs::copy(entry.path(), self.out.join(kept));
                 }
@@ -145,7 +145,7 @@ impl Plan<'_> {
         }
     }
 
-    /// Removes what was written: the run held.
+    /// Removes the files of a run that went as it should.
     pub(super) fn forget(&self, outcome: &mut Outcome) {
         if std::fs::remove_dir_all(self.out).is_ok() {
             outcome.kept = None;

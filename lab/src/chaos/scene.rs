@@ -1,35 +1,68 @@
-//! Who takes part in a run.
+//! The processes of a run, and what was seen of them.
 
 mod faults;
 mod inspect;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use loadtest::report::Violation;
 use testkit::{EtcdOptions, OwnedDir, RedisOptions};
 use tokio::time::{Instant, sleep};
 
-use super::evidence::Evidence;
 use super::rng::Rng;
 use super::scenario::{FIRST_CALM, LAST_CALM, LONGEST_CALM, Run, Setup, TTL_FLAG};
 use crate::baselines::LockMode;
 use crate::cluster::{Cluster, Spec};
 use crate::error::LabError;
 
-/// How long something may take that must come about, or the scenario cannot go on.
+/// How long to wait for something without which the scenario cannot go on.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// All that a run has started. It ends when this is dropped.
+/// Everything that a run has started. It ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Scene {
     pub(super) cluster: Cluster,
     pub(super) setup: Setup,
     pub(super) rng: Rng,
     pub(super) evidence: Evidence,
-    /// The member of etcd that a fault has taken away.
+    /// The member of etcd that a fault has killed or paused.
     pub(super) member_away: Option<usize>,
     round: Duration,
     may_hang: bool,
     ends_at: Instant,
+}
+
+/// What was seen during a run.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Evidence {
+    /// How often the fault was injected.
+    pub(super) times: u64,
+    /// What was seen, and how often.
+    pub(super) facts: BTreeMap<&'static str, u64>,
+    pub(super) findings: Vec<Violation>,
+    /// The longest time in which a fault kept everyone from selling.
+    pub(super) longest_outage: Duration,
+}
+
+impl Evidence {
+    /// Records that something was seen so often.
+    pub(super) fn saw(&mut self, what: &'static str, times: u64) {
+        *self.facts.entry(what).or_default() += times;
+    }
+
+    pub(super) fn count(&self, what: &str) -> u64 {
+        self.facts.get(what).copied().unwrap_or_default()
+    }
+
+    /// Records that no instance could sell for so long.
+    pub(super) fn outage(&mut self, lasted: Duration) {
+        self.longest_outage = self.longest_outage.max(lasted);
+    }
+
+    pub(super) fn complain(&mut self, invariant: &str, sentence: impl Into<String>) {
+        self.findings.push(Violation::new(invariant, sentence));
+    }
 }
 
 impl Scene {
@@ -96,13 +129,13 @@ impl Scene {
         self.cluster.add(spec).await
     }
 
-    /// The load has begun and lasts this long. If the sale may hang, nothing is waited for beyond that.
+    /// Notes that the load has begun and lasts this long. If the sale may hang, no wait lasts longer.
     pub(super) fn begin(&mut self, lasts: Duration, may_hang: bool) {
         (self.ends_at, self.may_hang) = (Instant::now() + lasts, may_hang);
     }
 
-    /// Waits for a time that chance decides, so that the next fault meets anything. False if another
-    /// round would not end before the load does.
+    /// Waits for a random time before the next fault. False if another round would not end before the
+    /// load does.
     pub(super) async fn next_round(&mut self) -> bool {
         let most = u64::try_from(LONGEST_CALM.as_millis()).unwrap_or(u64::MAX);
         let mut calm = self.rng.millis(most / 5, most);
@@ -118,7 +151,12 @@ impl Scene {
         true
     }
 
-    /// Ends everything, and removes its files.
+    /// A random instance.
+    pub(super) fn pick(&mut self) -> usize {
+        self.rng.below(self.cluster.instances.len())
+    }
+
+    /// Ends all processes and removes their files.
     pub(super) async fn close(mut self) -> Result<(), LabError> {
         self.cluster.kill().await;
         self.cluster.remove().await.map_err(LabError::system("not everything is stopped"))

@@ -1,4 +1,4 @@
-//! The scenarios of a suite, some at a time, each before its controls.
+//! Runs the scenarios, some in parallel, each before its controls.
 
 use std::time::Duration;
 
@@ -8,38 +8,37 @@ use testkit::OwnedDir;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::options::ChaosOptions;
 use super::results::{ControlResult, Results, ScenarioResult};
 use super::rng::Rng;
 use super::run::{Outcome, Plan};
 use super::scenario::{Control, Scenario};
-use super::suite::note;
+use super::suite::{ChaosOptions, note};
 use super::table;
 
 /// How long each scenario of a short run sends orders.
 const SHORT_SECONDS: u64 = 8;
 
-/// A short run shares the machine with other tests: it sends fewer orders, and a pause may be longer.
+/// A short run shares the machine with other tests: it sends fewer orders and allows longer pauses.
 const SHORT_RATE: u32 = 700;
 const SHORT_GRACE: Duration = Duration::from_secs(2);
 
-/// How long a control sends orders, at most: it need not show that it never fails.
+/// How long a control sends orders at most: one failure is enough.
 const CONTROL_LASTS: Duration = Duration::from_secs(16);
 
-/// Whether a control loses is a matter of luck; it has this many chances.
+/// Whether a control fails is partly chance, so it may try this often.
 const CONTROL_ATTEMPTS: u32 = 4;
 
-/// How the runs of one suite are made.
+/// What all runs of a suite share.
 struct Suite<'a> {
     options: &'a ChaosOptions,
     dir: &'a OwnedDir,
     seed: u64,
     lasts: Duration,
-    /// One permit for each run that may go on beside others.
+    /// A permit for each run in parallel.
     places: Semaphore,
 }
 
-/// Runs all of them.
+/// Runs all scenarios and their controls.
 pub(super) async fn run_all(
     options: &ChaosOptions,
     scenarios: Vec<Scenario>,
@@ -47,7 +46,7 @@ pub(super) async fn run_all(
 ) -> Results {
     let began = Instant::now();
     let seed = options.seed.unwrap_or_else(|| {
-        // short enough to be typed again
+        // short enough to type
         Rng::new(u64::from(std::process::id()), &uuid::Uuid::new_v4().to_string()).next()
             % 1_000_000_000
     });
@@ -157,7 +156,7 @@ impl Suite<'_> {
             plan.forget(outcome);
         }
         if let Ok(outcome) = &mut result {
-            // the scenario's own seed repeats the scenario and its controls
+            // the suite's seed repeats the scenario with its controls
             outcome.seed = self.seed;
         }
         note(&progress(&name, good, control.is_some(), &result));

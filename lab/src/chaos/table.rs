@@ -1,4 +1,4 @@
-//! What was found, for people.
+//! The results as text.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use super::results::{self, ControlResult, Results, ScenarioResult, Verdict};
 use super::run::Outcome;
 use crate::bench::markdown::rows;
 
-/// The tables, and what is wrong.
+/// The tables, and every failure.
 pub(super) fn text(results: &Results) -> String {
     let mut text = String::new();
     let head = [
@@ -31,7 +31,7 @@ pub(super) fn text(results: &Results) -> String {
     let head = ["control of", "without", "breaks", "broke", "tries", "verdict"];
     let controls = rows(head, controls);
     if !controls.is_empty() {
-        let _ = writeln!(text, "## The same without the defence\n\n{controls}");
+        let _ = writeln!(text, "## The same without the safeguard\n\n{controls}");
     }
     if let Some(unfenced) = results.unfenced() {
         let counts = &unfenced.counts;
@@ -103,7 +103,7 @@ fn control(scenario: &str, control: &ControlResult) -> [String; 6] {
     ]
 }
 
-/// The invariants that were broken, each once.
+/// The broken invariants, each once.
 pub(super) fn broken(outcome: &Outcome) -> String {
     let mut all: Vec<_> = outcome.findings.iter().map(|found| found.invariant.as_str()).collect();
     all.sort_unstable();
@@ -111,7 +111,7 @@ pub(super) fn broken(outcome: &Outcome) -> String {
     all.join(", ")
 }
 
-/// What is wrong with a scenario and its controls, and how to see it again.
+/// The failures of a scenario and its controls, and how to repeat them.
 fn failures(text: &mut String, scenario: &ScenarioResult, results: &Results) {
     let Results { seed, load_seconds, .. } = results;
     let mut is_bad = false;

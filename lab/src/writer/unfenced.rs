@@ -1,8 +1,8 @@
-//! The write of a program that trusts the lock alone: look, decide, write, and no token is compared. All is
-//! written at one moment, so that no reader sees the half of it: what is missing here is the fence alone.
+//! The write without the [fence](crate::safeguard::Safeguard::Fence): read, decide, write, and no token is
+//! compared. The write is one step, so that no reader sees half of it.
 //!
-//! It is right as long as no holder is paused for longer than its lease. One that was goes on with what
-//! it saw before, and undoes what the next one sold. [`Safeguard::Fence`](crate::safeguard::Safeguard) switches it on.
+//! It is correct as long as no holder is paused beyond its lease. A holder that was goes on with what it read
+//! before, and undoes what the next one sold.
 
 use fenced_lock::Token;
 use flash_sale::inventory::{
@@ -12,7 +12,7 @@ use flash_sale::inventory::{
 use crate::baselines::naive::without_place;
 use crate::fault::{self, Point};
 
-/// Writes what was decided before, whatever was sold meanwhile; returns the length of the ledger.
+/// Writes what was decided, whatever was sold meanwhile, and returns the length of the ledger.
 ///
 /// KEYS: stock, lucky, orders, ledger. ARGV: the stock, the units sold, then for each order its id and its
 /// record from the quantity on.
@@ -28,7 +28,7 @@ for i = 3, #ARGV, 2 do
 end
 return position";
 
-/// As [`Inventory::reduce`], with nothing but the lock to keep its steps together.
+/// As [`Inventory::reduce`], with only the lock to keep its steps together.
 pub(super) async fn reduce(
     inventory: &Inventory,
     item: &Item,
@@ -49,7 +49,7 @@ pub(super) async fn reduce(
     let mut stock = u64::try_from(seen).unwrap_or(0);
     let mut sold = 0;
     let mut outcomes: Vec<Outcome> = Vec::with_capacity(orders.len());
-    // an order that comes twice in one batch: its place, and that of the first
+    // orders that come twice in one batch: the index of each, and of the first
     let mut repeated = Vec::new();
     for (order, known) in orders.iter().zip(known) {
         let units = u64::from(order.quantity.get());
@@ -85,12 +85,12 @@ pub(super) async fn reduce(
     Ok(outcomes)
 }
 
-/// Whether it is the order of this id, accepted in this batch.
+/// Whether the order of this id was accepted in this batch.
 fn is_new(outcome: &Outcome, id: &OrderId) -> bool {
     matches!(outcome, Outcome::Reserved(accepted) if accepted.position == 0 && accepted.order == *id)
 }
 
-/// What each order was answered before, if it was.
+/// The earlier answer to each order, if there is one.
 async fn known(
     inventory: &Inventory,
     keys: &Keys,
@@ -118,7 +118,7 @@ async fn known(
     ids.iter().zip(records).map(parse).collect()
 }
 
-/// Writes what was decided, and gives the new orders their places.
+/// Writes what was decided, and sets the positions of the new orders.
 async fn write(
     inventory: &Inventory,
     keys: &Keys,

@@ -1,4 +1,4 @@
-//! Clients that get no answer, go away, or mean no good.
+//! Clients that get no answer, go away, or are hostile.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ fn client_gone() -> Scenario {
         setup,
         inject: |scene| cut_clients(scene).boxed_local(),
         round: Duration::from_secs(3),
-        // the fault stops nobody: what is left is a machine with much to do
+        // the fault stops no instance: this is for a busy machine
         goes_on_within: Duration::from_secs(1),
         proof: "connections cut",
     };
@@ -65,7 +65,6 @@ fn flooded() -> Scenario {
     }
 }
 
-/// Clients from whom the sale must not suffer. Without the bounds, it does not go on in time.
 fn feeds_opened() -> Scenario {
     let run = Run {
         setup: Setup::USUAL,
@@ -92,7 +91,7 @@ fn requests_aborted() -> Scenario {
     Scenario { alone: true, ..scenario.without("see-through", &["I5", "lease"]) }
 }
 
-/// Some answers at a time, of one instance or of all of them.
+/// Swallows some answers, of one instance or of all.
 async fn swallow_answers(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
         let one = scene.rng.below(scene.cluster.instances.len() + 1);
@@ -114,36 +113,34 @@ async fn swallow_answers(scene: &mut Scene) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Whatever is under way at an instance ends, for its client; now and then the store is slow, so that
-/// much is under way.
+/// Cuts the client connections of an instance; every other time while the store is slow, so that many
+/// requests are in flight.
 async fn cut_clients(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
         let is_slow = scene.evidence.times.is_multiple_of(2);
         if is_slow {
-            let paused = scene.cluster.redis.child().pause();
-            paused.map_err(LabError::system("Redis cannot be paused"))?;
+            scene.pause_redis()?;
             let lasts = scene.rng.millis(1200, 1600);
             sleep(lasts).await;
             scene.evidence.outage(lasts);
         }
-        let index = scene.rng.below(scene.cluster.instances.len());
+        let index = scene.pick();
         scene.cluster.instances[index].client_proxy.iter().for_each(Proxy::cut);
         scene.evidence.saw("connections cut", 1);
         if is_slow {
-            let resumed = scene.cluster.redis.child().resume();
-            resumed.map_err(LabError::system("Redis cannot be resumed"))?;
+            scene.resume_redis()?;
         }
     }
     Ok(())
 }
 
-/// All at once against one instance; the others' orders go to it as well.
+/// All floods at once against one instance, which sells meanwhile.
 async fn flood_instances(scene: &mut Scene) -> Result<(), LabError> {
     const SILENT: usize = 10_000;
     const DEAF: usize = 50;
     while scene.next_round().await {
-        let port =
-            scene.cluster.instances[scene.rng.clone().below(scene.cluster.instances.len())].port;
+        let index = scene.pick();
+        let port = scene.cluster.instances[index].port;
         let (silent, deaf, headers, body) = tokio::join!(
             flood::silent(port, SILENT),
             flood::deaf(port, DEAF),
@@ -158,20 +155,22 @@ async fn flood_instances(scene: &mut Scene) -> Result<(), LabError> {
     Ok(())
 }
 
-/// At one instance, again and again.
+/// Opens feeds at one instance.
 async fn open_feeds(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
-        let port = scene.cluster.instances[scene.rng.below(scene.cluster.instances.len())].port;
+        let index = scene.pick();
+        let port = scene.cluster.instances[index].port;
         let opened = flood::feeds(port, 16, Duration::from_secs(5)).await;
         scene.evidence.saw("feeds opened", opened);
     }
     Ok(())
 }
 
-/// At one instance. The lock of the sale and these looks share a connection to etcd.
+/// Aborts requests at one instance, whose lock uses the same connection to etcd.
 async fn abort_requests(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
-        let port = scene.cluster.instances[scene.rng.below(scene.cluster.instances.len())].port;
+        let index = scene.pick();
+        let port = scene.cluster.instances[index].port;
         let aborted = flood::aborted(port, 20_000).await;
         scene.evidence.saw("requests aborted", aborted);
     }

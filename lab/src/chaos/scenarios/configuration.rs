@@ -1,4 +1,4 @@
-//! Names that are the same, or begin with one another.
+//! Equal names, and names that begin with another one.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::chaos::scenario::{LoadPlan, Run, Scenario, Setup};
 use crate::chaos::scene::Scene;
 use crate::error::LabError;
 
-/// For longer than the sale may pause.
+/// Longer than the sale may pause.
 const HELD: Duration = Duration::from_secs(3);
 
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -57,7 +57,7 @@ async fn look_on(scene: &mut Scene) -> Result<(), LabError> {
     Ok(())
 }
 
-/// One after the other.
+/// Holds the locks one after the other.
 async fn hold_others(scene: &mut Scene) -> Result<(), LabError> {
     let session = etcd::session(&[scene.member().endpoint()]).await?;
     while scene.next_round().await {

@@ -1,4 +1,4 @@
-//! A lock service that loses its leader, its memory or its space.
+//! An etcd that loses its leader, its history, its space or an answer.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     vec![leader_lost(), restarted(), compacted(), out_of_space(), release_unanswered()]
 }
 
-/// A member is away for longer than the sale may pause.
+/// How long a member is away: longer than the sale may pause.
 const AWAY: Duration = Duration::from_secs(10);
 
 /// How long a watch is broken.
@@ -27,7 +27,7 @@ const BREAK: Duration = Duration::from_millis(700);
 /// The `Retry-After` of a refusal.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// How soon an order must be answered while etcd takes no writes, on a machine with much to do.
+/// How soon an order must be answered while etcd takes no writes, on a busy machine.
 const PROMPT: Duration = Duration::from_millis(1500);
 
 pub(super) fn leader_lost() -> Scenario {
@@ -91,7 +91,7 @@ fn release_unanswered() -> Scenario {
         setup: Setup { etcd_members: 3, proxied: Proxied::Etcd, ..Setup::USUAL },
         inject: |scene| lose_answers(scene).boxed_local(),
         round: Duration::from_secs(3),
-        // the fault stops nobody: what is left is a machine with much to do
+        // the fault stops no instance: this is for a busy machine
         goes_on_within: Duration::from_secs(1),
         proof: "releases without an answer",
     };
@@ -99,12 +99,12 @@ fn release_unanswered() -> Scenario {
     Scenario::new("release-unanswered", fault, run).without("unknown-release", &["false loss"])
 }
 
-/// SIGKILL and SIGSTOP in turn.
+/// Kills and pauses the leader in turn.
 async fn lose_leader(scene: &mut Scene) -> Result<(), LabError> {
     let mut kills = scene.rng.below(2) == 0;
     while scene.next_round().await {
         let index = scene.leader().await?;
-        // who knows only one member loses that one
+        // an instance with one endpoint must lose that member
         if scene.setup.one_endpoint && index != 0 {
             break;
         }
@@ -138,7 +138,7 @@ async fn restart(scene: &mut Scene) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Restarts etcd a single time: a second restart may end the session and so heal what the first one broke.
+/// Restarts etcd once: a second restart may end the session and so repair what the first one broke.
 pub(super) async fn restart_once(scene: &mut Scene) -> Result<(), LabError> {
     if scene.next_round().await {
         restart_etcd(scene).await?;
@@ -158,11 +158,11 @@ async fn restart_etcd(scene: &mut Scene) -> Result<(), LabError> {
     Ok(())
 }
 
-/// All the while; now and then an instance is cut off for some compactions, so that its watch cannot
-/// go on where it ended.
+/// Compacts all the time, and cuts an instance off for some compactions, so that its watch cannot go on
+/// where it ended.
 async fn compact(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
-        let index = scene.rng.below(scene.cluster.instances.len());
+        let index = scene.pick();
         scene.cluster.instances[index].etcd_proxies.iter().for_each(Proxy::refuse);
         let began = Instant::now();
         let mut revision = 0;
@@ -185,10 +185,10 @@ async fn compact(scene: &mut Scene) -> Result<(), LabError> {
     Ok(())
 }
 
-/// The suite takes turns with the instances, which do not wait for the end of a release. Answers to them
-/// are lost as well.
+/// The suite takes its turn in the queue and loses the answer to its release: the instances do not wait
+/// for the end of theirs. Answers to them are lost as well.
 async fn lose_answers(scene: &mut Scene) -> Result<(), LabError> {
-    // also for the suite's own release; no other scenario has one whose answer is lost
+    // for the suite's own release; in no other scenario is its answer lost
     Defence::UnknownRelease.set(scene.setup.without != Some("unknown-release"));
     while scene.next_round().await {
         let proxy = Proxy::to(scene.cluster.etcd[0].port()).await;
@@ -203,8 +203,8 @@ async fn lose_answers(scene: &mut Scene) -> Result<(), LabError> {
             scene.evidence.complain("false loss", format!("after a release: {error}"));
         }
         session.close().await?;
-        let instance = &scene.cluster.instances[scene.rng.below(scene.cluster.instances.len())];
-        instance.etcd_proxies.iter().for_each(|proxy| proxy.swallow(1));
+        let index = scene.pick();
+        scene.cluster.instances[index].etcd_proxies.iter().for_each(|proxy| proxy.swallow(1));
     }
     let proxies = scene.cluster.instances.iter().flat_map(|instance| &instance.etcd_proxies);
     let swallowed = proxies.map(Proxy::swallowed_answers).sum();
@@ -246,7 +246,7 @@ async fn fill(scene: &mut Scene) -> Result<(), LabError> {
         }
         etcd::make_room(scene.member()).await?;
         scene.evidence.outage(began.elapsed());
-        // refused buyers wait so long before they ask again: a shorter calm would join two outages
+        // refused buyers wait this long before they retry: less would join two outages
         sleep(RETRY_AFTER).await;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The faults, one file for each family.
+//! The scenarios, by what the fault hits.
 
 mod clients;
 mod configuration;
@@ -10,8 +10,7 @@ mod secured;
 
 use super::scenario::Scenario;
 
-/// The scenarios of a short run: the fence, the script that is one step, the order ids, what is
-/// kept on the disk, and what comes back by itself.
+/// The scenarios of a short run: fence, atomic script, order ids, durability and script reload.
 pub(super) const SHORT: &[&str] =
     &["holder-paused", "holder-killed", "answer-swallowed", "redis-killed", "scripts-flushed"];
 
@@ -35,8 +34,7 @@ mod tests {
 
     use super::*;
 
-    /// Goal: each scenario can be asked for by a name of its own, and a short run has scenarios that there are,
-    /// with a control each.
+    /// Goal: each scenario has a name of its own; those of a short run exist and have a control.
     #[test]
     fn names_are_unique_and_short_rows_exist() {
         let scenarios = all();
@@ -51,7 +49,7 @@ mod tests {
         }
     }
 
-    /// Goal: a control differs from its scenario by more than its name, or it could not fail.
+    /// Goal: a control differs from its scenario by more than its name.
     #[test]
     fn controls_differ_from_their_rows() {
         for scenario in all() {

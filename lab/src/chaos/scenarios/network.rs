@@ -1,4 +1,4 @@
-//! What runs late, or not at all, between an instance and its neighbours.
+//! Messages between an instance and the servers that come late or never.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::chaos::scene::Scene;
 use crate::cluster::Proxied;
 use crate::error::LabError;
 
-/// Long enough to hold up what comes then, and too short for anybody to notice.
+/// Long enough to hold up the write, and too short to matter.
 const ABOUT_TO_WRITE: &str = "before-write:pause=200ms";
 
-/// For longer than a lease lives, and etcd takes to notice.
+/// Longer than a lease lives and etcd takes to notice.
 const CUT_OFF: Duration = Duration::from_secs(5);
 
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -50,10 +50,10 @@ fn cut_off() -> Scenario {
         .control(holds_on.without("local-expiry", &["I4"]))
 }
 
-/// What the holder sends to Redis is held up until another instance has sold.
+/// Holds up what the holder sends to Redis until another instance has sold.
 async fn hold_write(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
-        let index = scene.rng.below(scene.cluster.instances.len());
+        let index = scene.pick();
         let late = |scene: &Scene| {
             let proxy = scene.cluster.instances[index].redis_proxy.as_ref();
             proxy.map_or((0, 0), |proxy| (proxy.late_chunks(), proxy.marked_answers()))
@@ -73,14 +73,13 @@ async fn hold_write(scene: &mut Scene) -> Result<(), LabError> {
     Ok(())
 }
 
-/// In one direction, the other, or both; nothing is ended, so that nobody is told. Just then nobody else
-/// waits for the lock, since the other instance has been asleep: what it does next, the one that is cut
-/// off cannot see.
+/// Cuts the holder off in one direction, the other, or both. No connection is closed, so it learns nothing.
+/// The other instance sleeps until then, so that the holder does not know that anything waits.
 async fn cut_off_holder(scene: &mut Scene) -> Result<(), LabError> {
     const WAYS: [&[Way]; 3] = [&[Way::There, Way::Back], &[Way::There], &[Way::Back]];
     let mut next = 0;
     while scene.next_round().await {
-        let other = scene.rng.below(scene.cluster.instances.len());
+        let other = scene.pick();
         let index = (other + 1) % scene.cluster.instances.len();
         let before = scene.stale_batches().await;
         scene.pause(other)?;
@@ -100,7 +99,7 @@ async fn cut_off_holder(scene: &mut Scene) -> Result<(), LabError> {
         alone?;
         let lease = held?.lease;
         sleep(CUT_OFF).await;
-        // where only answers are held up, the lease may live on for as long as it is renewed
+        // while only answers are held up, the lease may still be renewed
         if etcd::is_lease_gone(scene.member(), lease).await? {
             scene.evidence.saw("leases gone", 1);
         }

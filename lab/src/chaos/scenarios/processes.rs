@@ -1,4 +1,4 @@
-//! Instances that stand still, die, or have no time for anything.
+//! Instances that are paused, killed, starved or stopped.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::chaos::scene::Scene;
 use crate::cluster::Proxied;
 use crate::error::LabError;
 
-/// Long enough for others to come and go, and shorter than the lease.
+/// A holder that sits on the lock: long enough for others to queue, and shorter than the lease.
 const SITS: &str = "before-write:pause=1500ms";
 
 /// Instances that can sit on the lock, and be kept from the load.
@@ -28,8 +28,8 @@ const SITTING: Setup = Setup {
     ..Setup::USUAL
 };
 
-/// How long a lock that nobody gives up keeps the others waiting: etcd looks for expired leases
-/// every half second, and the sale needs a moment.
+/// How long a dead holder's lock keeps the others waiting: the TTL, up to half a second until etcd looks
+/// for expired leases, and the time to sell again.
 const TAKEOVER: Duration = Duration::from_millis(3500);
 
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -96,7 +96,7 @@ fn told_to_stop() -> Scenario {
         setup: SITTING,
         inject: |scene| tell_to_stop(scene).boxed_local(),
         round: Duration::from_secs(4),
-        // less than the TTL: it gives up the lock
+        // less than the TTL, since it releases the lock
         goes_on_within: Duration::from_secs(1),
         proof: "instances drained",
     };
@@ -105,10 +105,10 @@ fn told_to_stop() -> Scenario {
     Scenario { rounds: 4, ..scenario.without("drain", &["drain", "I5"]) }
 }
 
-/// It stops itself where it is about to write; another instance sells; then it goes on.
+/// Stops the holder when it is about to write, and resumes it after another instance has sold.
 async fn pause_holder(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
-        let index = scene.rng.below(scene.cluster.instances.len());
+        let index = scene.pick();
         let before = scene.stale_batches().await;
         scene.meet(index, "before-write:stop", "").await?;
         let stopped = Instant::now();
@@ -127,7 +127,7 @@ async fn pause_holder(scene: &mut Scene) -> Result<(), LabError> {
     Ok(())
 }
 
-/// The points of a tenure at which it is killed.
+/// The points of a tenure at which the holder is killed.
 const KILLS: &[&str] = &[
     "after-grant:kill",
     "before-write:kill",
@@ -136,16 +136,16 @@ const KILLS: &[&str] = &[
     "before-release:kill",
 ];
 
-/// It kills itself at a point; it is started again once another one holds the lock.
+/// Kills the holder at each point in turn, and restarts it once another instance holds the lock.
 async fn kill_holder(scene: &mut Scene) -> Result<(), LabError> {
     let points = scene.setup.fault_points;
     let mut next = scene.rng.below(points.len());
     while scene.next_round().await {
-        let index = scene.rng.below(scene.cluster.instances.len());
+        let index = scene.pick();
         let point = points[next % points.len()];
         next += 1;
         let name = scene.cluster.instances[index].name.clone();
-        // between two claims it has none to see
+        // it has none between two claims
         let lease = scene
             .until("the instance that is to die queues for the lock", async |scene| {
                 etcd::lease_of(scene.member(), LOCK_NAME, &name).await
@@ -158,7 +158,7 @@ async fn kill_holder(scene: &mut Scene) -> Result<(), LabError> {
         scene.note_lease_gone(lease).await?;
         scene.start_again(index).await?;
     }
-    // a short run has no time for all of them
+    // a short run has no time for all points
     if scene.evidence.times >= 5 {
         let unmet = points.iter().filter(|point| scene.evidence.count(point) == 0);
         let unmet = unmet.map(|point| Violation::new(NO_FAULT, format!("nobody died at {point}")));
@@ -168,13 +168,13 @@ async fn kill_holder(scene: &mut Scene) -> Result<(), LabError> {
     Ok(())
 }
 
-/// While one instance sits on the lock, another one queues for a few buyers; then it is killed, or all
-/// of them leave.
+/// While one instance sits on the lock, another one queues for a few buyers. Then it is killed, or all of
+/// its buyers leave.
 async fn waiters_leave(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
-        let waiter = scene.rng.below(scene.cluster.instances.len());
+        let waiter = scene.pick();
         let holder = (waiter + 1) % scene.cluster.instances.len();
-        // the waiter is left alone, so that its next claim is for those buyers and nobody else
+        // without other load, so that its next claim is for those buyers only
         leave_alone(scene, waiter).await?;
         let name = scene.cluster.instances[waiter].name.clone();
         scene.meet(holder, SITS, "").await?;
@@ -201,7 +201,7 @@ async fn waiters_leave(scene: &mut Scene) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Keeps the load away from an instance, and waits until it wants the lock no more.
+/// Keeps the load away from an instance, and waits until it has no claim.
 async fn leave_alone(scene: &Scene, index: usize) -> Result<(), LabError> {
     scene.cluster.instances[index].client_proxy.iter().for_each(Proxy::refuse);
     let name = &scene.cluster.instances[index].name;
@@ -213,7 +213,7 @@ async fn leave_alone(scene: &Scene, index: usize) -> Result<(), LabError> {
         .await
 }
 
-/// The lease of the holder must outlast 1.5 TTL in which its workers do nothing else.
+/// Keeps all workers of the holder busy for 1.5 TTL, which its lease must survive.
 async fn starve(scene: &mut Scene) -> Result<(), LabError> {
     let length = TTL + TTL / 2;
     while scene.next_round().await {
@@ -229,14 +229,14 @@ async fn starve(scene: &mut Scene) -> Result<(), LabError> {
     Ok(())
 }
 
-/// While it sits on the lock and orders wait, an instance is told to stop. It answers them all, gives up the lock,
-/// and ends well.
+/// Signals an instance that sits on the lock while orders wait. It must answer them all, release the lock
+/// and exit with status 0.
 async fn tell_to_stop(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
-        let index = scene.rng.below(scene.cluster.instances.len());
+        let index = scene.pick();
         let is_hang_up = scene.evidence.times.is_multiple_of(2);
         let signals: &[_] = if is_hang_up { &[Signal::HUP] } else { &[Signal::TERM; 2] };
-        // so that it is known how many wait
+        // without other load, to know how many orders wait
         leave_alone(scene, index).await?;
         let port = scene.cluster.instances[index].port;
         let (first, met) = tokio::join!(flood::buyers(port, 1), scene.meet(index, SITS, ""));

@@ -1,4 +1,4 @@
-//! A store that dies, sleeps, forgets or is full.
+//! A Redis that dies, hangs, loses data or is full.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::chaos::scenario::{Control, LoadPlan, Run, Scenario, Setup};
 use crate::chaos::scene::Scene;
 use crate::error::LabError;
 
-/// What a roll-back loses: more than any instance has sold in a turn.
+/// The bytes that a roll-back loses: more than any instance sells in a turn.
 const LOST_BYTES: usize = 256 << 10;
 
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -32,20 +32,20 @@ fn killed() -> Scenario {
     Scenario::new("redis-killed", "Redis is killed and started again", run).control(Control {
         without: "appendonly",
         run: Run { setup: Setup { redis_volatile: true, ..setup }, ..run },
-        // the orders are gone; and once that is noticed, nothing is sold
+        // orders are lost; once that is detected, nothing is sold
         breaks: &["I2", "I5"],
     })
 }
 
-/// There is no control: a sale that goes on from an older copy is what the scenario itself would find.
+/// Without a control: the scenario itself would find a sale that goes on from an older copy.
 fn rolled_back() -> Scenario {
-    // a client that is told that an operator must act does not ask again
+    // clients do not retry what an operator must resolve
     let tolerates = &["failed", "unanswered"];
     let run = Run {
         setup: Setup { load: LoadPlan::NOT_ALONE, tolerates, ..Setup::USUAL },
         inject: |scene| roll_back(scene).boxed_local(),
         round: Duration::from_secs(5),
-        // all buyers have been told to ask again in a second
+        // every buyer waits a second before it retries
         goes_on_within: Duration::from_secs(3),
         proof: "roll-backs noticed",
     };
@@ -78,7 +78,7 @@ fn flushed() -> Scenario {
 }
 
 fn full() -> Scenario {
-    // buyers who are told to ask again in a second wait so long, and others come meanwhile
+    // refused buyers wait a second before they retry, and others must order meanwhile
     let load = LoadPlan { connections: 1000, ..LoadPlan::NOT_ALONE };
     let run = Run {
         setup: Setup { load, ..Setup::USUAL },
@@ -103,11 +103,11 @@ async fn kill(scene: &mut Scene) -> Result<(), LabError> {
     Ok(())
 }
 
-/// The end of the file of appended commands is cut off, as a power loss may do. Each instance must say
-/// what is wrong and sell nothing, until the whole file is back.
+/// Cuts off the end of the append-only file, as a power loss may. Each instance must report it and sell
+/// nothing until the whole file is back.
 async fn roll_back(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
-        // who has sold nothing of what is lost cannot know that anything is
+        // an instance that sold none of the lost orders cannot detect the loss
         scene.until_all_sell(Duration::from_millis(150)).await?;
         let began = Instant::now();
         let no_kill = LabError::system("Redis cannot be killed");
@@ -130,7 +130,7 @@ async fn roll_back(scene: &mut Scene) -> Result<(), LabError> {
                     Ok((status, text)) if status == 200 => scene
                         .evidence
                         .complain("I2", format!("sold on without the last orders: {text}")),
-                    // not yet connected again
+                    // not yet reconnected
                     Ok(_) | Err(_) => scene.evidence.saw("other refusals", 1),
                 }
             }
@@ -144,22 +144,20 @@ async fn roll_back(scene: &mut Scene) -> Result<(), LabError> {
     Ok(())
 }
 
-/// The file to which Redis appends.
+/// The append-only file.
 fn appended(dir: &Path) -> io::Result<PathBuf> {
     let mut files = std::fs::read_dir(dir)?.filter_map(Result::ok).map(|entry| entry.path());
     let is_appended = |path: &PathBuf| path.to_string_lossy().ends_with(".incr.aof");
     files.find(is_appended).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// For a little less or more than an instance waits for an answer.
+/// Pauses Redis for a little less or more than an instance waits for an answer.
 async fn stop(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
         let began = Instant::now();
-        let stopped = scene.cluster.redis.child().pause();
-        stopped.map_err(LabError::system("Redis cannot be stopped"))?;
+        scene.pause_redis()?;
         sleep(scene.rng.millis(1900, 2700)).await;
-        let resumed = scene.cluster.redis.child().resume();
-        resumed.map_err(LabError::system("Redis cannot be resumed"))?;
+        scene.resume_redis()?;
         scene.evidence.outage(began.elapsed());
         scene.evidence.saw("Redis stopped", 1);
     }
@@ -174,13 +172,13 @@ async fn flush(scene: &mut Scene) -> Result<(), LabError> {
     Ok(())
 }
 
-/// An order that meets a full store is told so, at once and in words that say what it is.
+/// Fills Redis. An order must be refused at once, for that reason.
 async fn fill(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
         let began = Instant::now();
         scene.cluster.redis.run::<()>("CONFIG SET maxmemory 1").await?;
-        let port =
-            scene.cluster.instances[scene.rng.clone().below(scene.cluster.instances.len())].port;
+        let index = scene.pick();
+        let port = scene.cluster.instances[index].port;
         let asked = Instant::now();
         let answer = probe::http(Method::POST, port, "/stock/reduce", "").await;
         let took = asked.elapsed();

@@ -1,4 +1,4 @@
-//! Servers that ask for certificates and users, and change their minds.
+//! Servers with TLS and users, whose tokens, roles and passwords change.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::chaos::scenario::{Run, Scenario, Setup};
 use crate::chaos::scene::Scene;
 use crate::error::LabError;
 
-/// Tokens that do not end during a run.
+/// The life of tokens that outlast a run, in seconds.
 const LASTING: u64 = 300;
 
-/// How long those tokens live that do.
+/// The life of tokens that do not.
 const SHORT: u64 = 2;
 
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -33,7 +33,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     let refused =
         run(AuthTokens::Simple(LASTING), |scene| refuse_name(scene).boxed_local(), REFUSED);
     let rotated = run(AuthTokens::Simple(LASTING), |scene| rotate(scene).boxed_local(), ROTATED);
-    // the fault stops nobody: what is left is a machine with much to do
+    // the fault stops no instance: this is for a busy machine
     let refused = Run { round: Duration::ZERO, goes_on_within: Duration::from_secs(1), ..refused };
     vec![
         Scenario::new(
@@ -85,19 +85,18 @@ const CHANGED: &str = "roles changed";
 const ROTATED: &str = "passwords rotated";
 const REFUSED: &str = "orders refused";
 
-/// The same over secured servers.
+/// The same run over secured servers.
 fn secured(tokens: AuthTokens, run: Run) -> Run {
     Run { setup: Setup { secured: Some(tokens), ..run.setup }, ..run }
 }
 
-/// As long as the store stands still, nobody has anything to ask etcd.
+/// While Redis is paused, no instance has a request for etcd.
 async fn outlive(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
         let began = Instant::now();
-        let failed = LabError::system("Redis cannot be stopped and resumed");
-        scene.cluster.redis.child().pause().map_err(&failed)?;
+        scene.pause_redis()?;
         sleep(Duration::from_secs(SHORT + 1)).await;
-        scene.cluster.redis.child().resume().map_err(&failed)?;
+        scene.resume_redis()?;
         scene.evidence.outage(began.elapsed());
         scene.evidence.saw(OUTLIVED, 1);
     }
@@ -114,13 +113,13 @@ async fn change_role(scene: &mut Scene) -> Result<(), LabError> {
     Ok(())
 }
 
-/// The orders of the other item are told at once that its lock is refused.
+/// Orders of the other item must be refused at once, for that reason.
 async fn refuse_name(scene: &mut Scene) -> Result<(), LabError> {
     let port = scene.cluster.instances[0].port;
     let put = probe::http(Method::PUT, port, "/stock?item=refused", r#"{"stock":9}"#).await;
     put.map_err(LabError::system("the other item has no stock"))?;
     let (items, all) = (format!("{LOCK_NAME}:"), RoleRevokePermissionOptions::new().with_prefix());
-    // once the sale runs: it does not begin while a lock is refused
+    // only once the sale runs: an instance does not get ready while a lock is refused
     scene.next_round().await;
     let mut root = scene.member().root().await?;
     root.role_revoke_permission(etcd::USER, items, Some(all)).await?;

@@ -1,4 +1,4 @@
-//! What a fault can do to those who take part.
+//! What a fault does to the processes of a run.
 
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -11,12 +11,12 @@ use crate::cluster::Cluster;
 use crate::error::LabError;
 
 impl Scene {
-    /// The file whose presence asks the instance for a fault. The fault removes it when it happens.
+    /// The file that triggers a fault at the instance, which removes it when the fault happens.
     pub(super) fn fault_file(&self, index: usize, fault: &str) -> PathBuf {
         self.cluster.dir.path().join(format!("{index}-{}", fault.replace([':', '='], "-")))
     }
 
-    /// Has the instance meet this fault the next time that it can, and waits until it has.
+    /// Triggers this fault at the instance, and waits until it happens.
     pub(in crate::chaos) async fn meet(
         &self,
         index: usize,
@@ -25,14 +25,14 @@ impl Scene {
     ) -> Result<(), LabError> {
         let file = self.fault_file(index, fault);
         let asked = LabError::system("a fault cannot be asked for");
-        // a reader must not see half of it
+        // the instance must not read half of it
         let half = file.with_extension("half");
         std::fs::write(&half, how).and_then(|()| std::fs::rename(&half, &file)).map_err(asked)?;
         self.until("the instance meets the fault", async |_| Ok((!file.exists()).then_some(())))
             .await
     }
 
-    /// Starts all instances again shortly before the load ends: a sale that hangs cannot be judged.
+    /// Restarts all instances shortly before the load ends: a sale that hangs cannot be judged.
     pub(in crate::chaos) async fn revive(&mut self) -> Result<(), LabError> {
         sleep_until(self.ends_at - LAST_CALM / 2).await;
         for index in 0..self.cluster.instances.len() {
@@ -40,11 +40,11 @@ impl Scene {
             killed.map_err(LabError::system("an instance cannot be killed"))?;
             self.start_again(index).await?;
         }
-        // what those before missed would keep these from showing what is left; they miss nothing
+        // else the new ones refuse what the killed ones missed
         Ok(self.cluster.redis.run("DEL doubt").await?)
     }
 
-    /// Ends an instance with SIGKILL, and notes it.
+    /// Kills an instance with SIGKILL.
     pub(in crate::chaos) async fn kill(&mut self, index: usize) -> Result<(), LabError> {
         let killed = self.cluster.instances[index].child.kill().await;
         killed.map_err(LabError::system("an instance cannot be killed"))?;
@@ -52,14 +52,13 @@ impl Scene {
         Ok(())
     }
 
-    /// Starts an instance again that has ended, on its port. What the fault has done to the store may keep it
-    /// from selling.
+    /// Restarts an instance that has ended, on its port. It need not be able to sell.
     pub(in crate::chaos) async fn start_again(&mut self, index: usize) -> Result<(), LabError> {
         let Cluster { instances, program, dir, .. } = &mut self.cluster;
         instances[index].start_again(program, dir).await
     }
 
-    /// An instance has ended by its own doing, or ends now.
+    /// Waits until an instance has ended by itself.
     pub(in crate::chaos) async fn has_died(
         &mut self,
         index: usize,
@@ -74,13 +73,23 @@ impl Scene {
             .map_err(LabError::system("an instance cannot be waited for"))
     }
 
-    /// SIGSTOP to an instance.
+    /// Sends SIGSTOP to an instance.
     pub(in crate::chaos) fn pause(&self, index: usize) -> Result<(), LabError> {
         let paused = self.cluster.instances[index].child.pause();
         paused.map_err(LabError::system("an instance cannot be paused"))
     }
 
-    /// SIGCONT to an instance.
+    /// Sends SIGSTOP to Redis.
+    pub(in crate::chaos) fn pause_redis(&mut self) -> Result<(), LabError> {
+        self.cluster.redis.child().pause().map_err(LabError::system("Redis cannot be paused"))
+    }
+
+    /// Sends SIGCONT to Redis.
+    pub(in crate::chaos) fn resume_redis(&mut self) -> Result<(), LabError> {
+        self.cluster.redis.child().resume().map_err(LabError::system("Redis cannot be resumed"))
+    }
+
+    /// Sends SIGCONT to an instance.
     pub(in crate::chaos) fn resume(&self, index: usize) -> Result<(), LabError> {
         let resumed = self.cluster.instances[index].child.resume();
         resumed.map_err(LabError::system("an instance cannot be resumed"))

@@ -1,4 +1,4 @@
-//! What is going on, as the suite can see it past the clients.
+//! What the suite sees of a run besides the clients' record.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::chaos::etcd::{self, Holder};
 use crate::chaos::scenario::LAST_CALM;
 use crate::error::LabError;
 
-/// How often something is asked for that must come about.
+/// How often to check a condition that is waited for.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Scene {
-    /// Asks until the answer is there.
+    /// Waits until `ask` returns an answer.
     pub(in crate::chaos) async fn until<T>(
         &self,
         what: &'static str,
@@ -27,7 +27,7 @@ impl Scene {
             deadline = deadline.min(self.ends_at - LAST_CALM);
         }
         loop {
-            // what cannot be asked now may be asked later: a member that has just begun to run
+            // a failure may pass: a member that has just started
             let asked = ask(self).await;
             match asked {
                 Ok(Some(answer)) => return Ok(answer),
@@ -40,13 +40,13 @@ impl Scene {
         }
     }
 
-    /// The member of etcd to ask: the first one that the scenario has not taken away.
+    /// The first member of etcd that is not away.
     pub(in crate::chaos) fn member(&self) -> &PrivateEtcd {
         let there = usize::from(self.member_away == Some(0));
         &self.cluster.etcd[there]
     }
 
-    /// The member of etcd that leads, as a member that is there sees it.
+    /// The leader of etcd, by its own word.
     pub(in crate::chaos) async fn leader(&self) -> Result<usize, LabError> {
         self.until("etcd has a leader", async |scene| {
             for (n, member) in scene.cluster.etcd.iter().enumerate() {
@@ -63,7 +63,7 @@ impl Scene {
         .await
     }
 
-    /// Who holds the lock; waits until it is held.
+    /// Waits until the lock is held, and returns its holder.
     pub(in crate::chaos) async fn holder(&self) -> Result<(usize, Holder), LabError> {
         self.until("an instance holds the lock", async |scene| {
             let holder = etcd::holder(scene.member(), LOCK_NAME).await?;
@@ -82,7 +82,7 @@ impl Scene {
         .await
     }
 
-    /// Notes that this lease is gone, waiting for it.
+    /// Waits until this lease is gone, and records it.
     pub(in crate::chaos) async fn note_lease_gone(&mut self, lease: i64) -> Result<(), LabError> {
         self.until("the lease is gone", async |scene| {
             Ok(etcd::is_lease_gone(scene.member(), lease).await?.then_some(()))
@@ -96,7 +96,7 @@ impl Scene {
         self.cluster.instances.iter().position(|instance| instance.name == name)
     }
 
-    /// What the counter of this name says, added up over all instances that answer.
+    /// The sum of this counter over all instances that answer.
     pub(in crate::chaos) async fn counter(&self, name: &str) -> u64 {
         let mut sum = 0;
         for index in 0..self.cluster.instances.len() {
@@ -105,7 +105,7 @@ impl Scene {
         sum
     }
 
-    /// What it says at one instance; 0 if that does not answer.
+    /// The counter at one instance; 0 if it does not answer.
     pub(in crate::chaos) async fn counter_at(&self, index: usize, name: &str) -> u64 {
         let port = self.cluster.instances[index].port;
         let page = probe::http(Method::GET, port, "/metrics", "").await;
@@ -123,7 +123,7 @@ impl Scene {
         .await
     }
 
-    /// Batches that the store has carried out, by instance.
+    /// The batches that each instance has written.
     async fn batches(&self) -> Vec<u64> {
         let mut batches = Vec::new();
         for index in 0..self.cluster.instances.len() {
@@ -132,12 +132,12 @@ impl Scene {
         batches
     }
 
-    /// Batches that the fence has refused, as the instances tell.
+    /// The batches that the fence has refused.
     pub(in crate::chaos) async fn stale_batches(&self) -> u64 {
         self.counter("flash_sale_stale_batches_total").await
     }
 
-    /// Notes how many there are more than `before`, giving an instance time to send one.
+    /// Records how many were refused since `before`, and waits up to a second for the first.
     pub(in crate::chaos) async fn note_stale_batches(&mut self, before: u64) {
         const WITHIN: Duration = Duration::from_secs(1);
         let deadline = Instant::now() + WITHIN;
@@ -152,7 +152,7 @@ impl Scene {
     }
 }
 
-/// The samples of a counter, whatever their labels, added up.
+/// The sum of a counter's samples over all labels.
 fn read_counter(text: &str, name: &str) -> u64 {
     let samples = text.lines().filter_map(|line| {
         let rest = line.strip_prefix(name)?;
@@ -170,7 +170,7 @@ fn read_counter(text: &str, name: &str) -> u64 {
 mod tests {
     use super::*;
 
-    /// Goal: a counter is read with and without labels, and not for another one whose name is longer.
+    /// Goal: a counter is read with and without labels, and one with a longer name is not.
     #[test]
     fn reads_counters() {
         let text = "# TYPE a counter\na 3\na{x=\"1\"} 4\na{x=\"2\"} 5.0\na_total 100\n";

@@ -1,5 +1,5 @@
-//! Goal: each defence of the lock is gone when it was taken away. Method: the fault that it is there
-//! for, once; where that is soon done, with the defence as well.
+//! Goal: each safeguard of the lock can be removed. Method: the fault that it is there for, once without it,
+//! and once with it if that is quick.
 
 use fenced_lock::Session;
 use testkit::Proxy;

@@ -1,4 +1,4 @@
-//! The controls: faults at points of a tenure, and the service without each of its defences.
+//! Faults at points of a tenure, and the service without each safeguard.
 
 mod faults;
 mod fence;

@@ -1,5 +1,5 @@
-//! Goal: each defence of the sale and of its store is gone when it was taken away. Method: the fault
-//! that it is there for, once.
+//! Goal: each safeguard of the sale and of the store can be removed. Method: the fault that it is there for,
+//! once.
 
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
