@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use testkit::wait::eventually;
+use thirtyfour::Key;
 
 use super::browser::{DESKTOP, Device, PHONE, Tab};
 use super::scene::{Demo, Shop};
@@ -183,7 +184,7 @@ const FOLLOW_PLACES: &str = "
 async fn the_keyboard_is_enough() {
     let demo = Demo::start().await;
     let page = demo.live_page().await;
-    let (tab, enter, space) = ("\u{e004}", "\u{e007}", " ");
+    let (tab, enter, space) = (Key::Tab.into(), Key::Enter.into(), ' ');
     let mut reached = Vec::new();
     for _ in 0..60 {
         page.press(tab).await;

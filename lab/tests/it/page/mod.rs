@@ -8,4 +8,3 @@ mod outages;
 mod pictures;
 mod scene;
 mod selling;
-mod webdriver;
