@@ -142,16 +142,6 @@ impl Tab {
         found.unwrap_or_else(|error| panic!("{selector}: {error}"))
     }
 
-    /// The whole of the browser's accessibility tree.
-    pub(super) async fn accessibility_tree(&self) -> Vec<Value> {
-        self.devtools("Accessibility.enable", json!({})).await;
-        let mut tree = self.devtools("Accessibility.getFullAXTree", json!({})).await;
-        match tree["nodes"].take() {
-            Value::Array(nodes) => nodes,
-            other => panic!("not a tree: {other}"),
-        }
-    }
-
     /// The errors that the browser has logged since the last call: of scripts, and breaches of the content security policy.
     pub(super) async fn complaints(&self) -> Vec<String> {
         let entries = self.0.browser_log().await.unwrap().into_iter();
