@@ -20,7 +20,7 @@ help: ## list the targets
 	@echo
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s  %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo "Flags for demo, bench and chaos: make demo ARGS='--once --lock none' (ARGS=--help lists them)"
+	@echo "Flags for demo, bench and chaos: make demo ARGS='--once --lock no-lock' (ARGS=--help lists them)"
 	@echo "A target that fails ends with status 2. 'lab demo --once' itself ends with 0 (PASS), 1 (FAIL) or 2 (could not run)."
 
 setup: ## install what the build, the demo and the tests need and this machine lacks

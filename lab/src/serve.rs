@@ -189,7 +189,7 @@ mod tests {
     fn wrong_values_get_a_sentence() {
         for (flag, value, sentence) in [
             ("--instances", "127.0.0.1:8080", "an instance's address looks like"),
-            ("--lock", "redis", "etcd, local, none"),
+            ("--lock", "redis", "etcd, local, no-lock"),
             ("--without", "fence,sense", "a defence that this program can do without is fence"),
             ("--fault-at", "before-write:stop", "a fault is written POINT:ACTION:WHEN"),
         ] {

@@ -31,7 +31,7 @@ const AWAY_FROM_HOME: Duration = Duration::from_secs(2);
 pub(crate) struct Buyer {
     plan: Arc<Plan>,
     /// Which instance it talks to by right.
-    home: usize,
+    pub(crate) home: usize,
     /// Which instance it talks to now, and until when if that is not its home.
     place: usize,
     away_until: Option<Instant>,

@@ -1,11 +1,12 @@
 //! The flags and their environment variables.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::builder::RangedU64ValueParser;
-use clap::{Parser, Subcommand};
+use clap::builder::{RangedU64ValueParser, Resettable};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::cpu::Process;
 use crate::endpoint::BaseUrl;
@@ -59,7 +60,8 @@ pub(crate) struct CheckArgs {
 
 /// The flags of a run.
 #[derive(Clone, Debug, Parser)]
-pub(crate) struct Args {
+#[command(name = "loadtest")]
+pub struct Args {
     /// Number of orders, 1 to 10000000 [default: 500, or the maximum with --duration].
     #[arg(long, env = "FLASH_SALE_LOADTEST_REQUESTS", value_name = "N",
           value_parser = RangedU64ValueParser::<usize>::new().range(1..=MOST_REQUESTS))]
@@ -186,6 +188,18 @@ pub(crate) struct Args {
 const MOST_REQUESTS: u64 = 10_000_000;
 
 impl Args {
+    /// The flags and URLs of a command line, without its program's name. The environment is not read.
+    ///
+    /// # Errors
+    /// A flag or a value is wrong.
+    pub fn from_flags<F: Into<OsString> + Clone>(
+        flags: impl IntoIterator<Item = F>,
+    ) -> Result<Self, clap::Error> {
+        let command = Self::command().no_binary_name(true);
+        let command = command.mut_args(|argument| argument.env(Resettable::Reset));
+        Self::from_arg_matches(&command.try_get_matches_from(flags)?)
+    }
+
     /// How many orders to send at most.
     pub(crate) fn requests(&self) -> usize {
         let most = usize::try_from(MOST_REQUESTS).unwrap_or(usize::MAX);

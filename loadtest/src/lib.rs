@@ -7,7 +7,7 @@
 //! - `endpoint`, `connection`, `api`: one instance, one HTTP connection to it, and the calls
 //!   that are not orders.
 //! - `plan`, `buyer`, `answer`, `chance`: one buyer's order, asked until it is answered, or abandoned.
-//! - `load`, `pace`, `progress`: all of them at once, or at a rate.
+//! - `load`, `pace`, `progress`: all of them at once, or at a rate, and how far they are.
 //! - `checker`: what was seen of a run, and what follows from it (pure functions).
 //! - `record`: a run in a file.
 //! - `latency`, `cpu`, `report`, `table`: what is told about the run, as JSON and as text.
@@ -47,10 +47,28 @@ mod tests;
 use std::error::Error;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
-pub use crate::cli::Cli;
 use crate::cli::Command;
+pub use crate::cli::{Args, Cli};
+pub use crate::load::Live;
 pub use crate::report::Report;
+
+/// Sends the orders and judges what became of them, for a caller in the same process: it prints nothing, does
+/// not ask whether the instances are ready, and tells in `live` how far it is.
+///
+/// # Errors
+/// There is nothing to judge; the source says why.
+///
+/// # Cancel safety
+/// Once the future is dropped, no further order is sent.
+pub async fn run_in_process(
+    args: &Args,
+    live: &Arc<Live>,
+) -> Result<Report, Box<dyn Error + Send + Sync>> {
+    let plan = run::plan(args).await?;
+    Ok(run::run(args, &plan, live).await?)
+}
 
 /// Does what `cli` says, prints the report, and gives the exit code.
 pub async fn run(cli: Cli) -> ExitCode {
@@ -60,8 +78,11 @@ pub async fn run(cli: Cli) -> ExitCode {
     }
     // each connection takes a file descriptor; where this is refused, opening one too many says what to do
     let _ = rlimit::increase_nofile_limit(u64::MAX);
-    let report =
-        if args.probe_path.is_some() { run::probe(&args).await } else { run::run(&args).await };
+    let report = if args.probe_path.is_some() {
+        run::probe(&args).await
+    } else {
+        run::run_shown(&args).await
+    };
     tell(report, args.json)
 }
 

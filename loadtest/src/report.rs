@@ -17,6 +17,7 @@
 //! | `refused` | the same as `sold_out` |
 //! | `abandoned` | of `unknown`: orders whose client went away for good, on purpose |
 //! | `resolved` | orders with an attempt of unknown effect that were then answered yes or no, by asking again |
+//! | `lost` | orders that were accepted and are not in the ledger |
 //! | `attempts` | how often orders were sent, asking again included |
 //! | `stale_tokens` | attempts that an instance refused since it had lost the lock without knowing |
 //! | `answers_by_status` | settled orders by HTTP status |
@@ -75,6 +76,7 @@ pub struct Report {
     pub refused: u64,
     pub abandoned: u64,
     pub resolved: u64,
+    pub lost: u64,
     pub attempts: u64,
     pub stale_tokens: u64,
     pub answers_by_status: BTreeMap<u16, u64>,
@@ -152,12 +154,13 @@ impl Report {
         let mut instances = BTreeMap::<String, Share>::new();
         let mut pause = Pause::default();
         let mut slowest = Duration::ZERO;
-        let mut requests = 0;
+        let (mut requests, mut lost) = (0, 0);
         for Judged { history, verdict, .. } in &judged {
             requests += history.orders.len();
             if verdict.longest_pause.length() > pause.length() {
                 pause = verdict.longest_pause;
             }
+            lost += verdict.lost();
             slowest = slowest.max(verdict.slowest.pause.length());
             tally += history.tally();
             turns += history.turns();
@@ -214,6 +217,7 @@ impl Report {
             refused: tally.sold_out,
             abandoned: tally.abandoned,
             resolved: tally.resolved,
+            lost,
             attempts: tally.attempts,
             stale_tokens: load.unsettled.get(STALE_TOKEN).copied().unwrap_or_default(),
             answers_per_second: per_second(answers_by_status.values().sum(), load.duration),

@@ -13,8 +13,9 @@ use crate::checker::{History, Limits, StockState, judge};
 use crate::cli::Args;
 use crate::end::{Reading, end};
 use crate::endpoint::Endpoint;
-use crate::load::{self, Load, LoadError};
+use crate::load::{self, Live, Load, LoadError};
 use crate::plan::{Plan, PlannedItem};
+use crate::progress;
 use crate::record::{self, ItemLine, Recorder, RunLine, Writer};
 use crate::report::{Asked, Judged, Report};
 
@@ -53,28 +54,42 @@ pub(crate) enum RunError {
     History { path: PathBuf, source: std::io::Error },
 }
 
+/// Checks that all instances are ready, and does what [`run()`] does, with the progress on stderr.
+///
+/// # Errors
+/// There is nothing to judge: see [`RunError`].
+pub(crate) async fn run_shown(args: &Args) -> Result<Report, RunError> {
+    let plan = plan(args).await?;
+    ready(&plan).await?;
+    let live = Arc::default();
+    let _progress = progress::start(&plan, &live);
+    run(args, &plan, &live).await
+}
+
 /// Sends the orders and judges what became of them.
 ///
 /// # Errors
 /// There is nothing to judge: see [`RunError`].
-pub(crate) async fn run(args: &Args) -> Result<Report, RunError> {
+pub(crate) async fn run(
+    args: &Args,
+    plan: &Arc<Plan>,
+    live: &Arc<Live>,
+) -> Result<Report, RunError> {
     let token = admin_token(args)?;
-    let plan = plan(args).await?;
     let history_error = |source| {
         let path = args.history.clone().unwrap_or_default();
         RunError::History { path, source }
     };
     let file = args.history.as_deref().map(File::create).transpose().map_err(history_error)?;
-    ready(&plan).await?;
     let mut before = Vec::new();
     for item in &plan.items {
-        before.push(prepare(&plan, item, args.stock, token.as_ref()).await?);
+        before.push(prepare(plan, item, args.stock, token.as_ref()).await?);
     }
     // a connection without an order to send would only be opened and closed
     let connections = args.concurrency.min(plan.requests);
-    let recording = file.map(|file| Writer::start(file, run_line(&plan, connections, &before)));
+    let recording = file.map(|file| Writer::start(file, run_line(plan, connections, &before)));
     let (writer, recorder) = recording.transpose().map_err(history_error)?.unzip();
-    let ran = sell(&plan, connections, before, recorder).await;
+    let ran = sell(plan, connections, before, recorder, live).await;
     // also of a run that failed: whoever looks for the cause finds what there is
     if let Some(writer) = writer {
         let histories = ran.as_ref().ok().map(|(_, ends)| ends.iter().map(|end| &end.history));
@@ -108,8 +123,9 @@ async fn sell(
     connections: usize,
     before: Vec<StockState>,
     recorder: Option<Recorder>,
+    live: &Arc<Live>,
 ) -> Result<(Load, Vec<End>), RunError> {
-    let mut load = load::run(plan, connections, recorder).await?;
+    let mut load = load::run(plan, connections, recorder, live).await?;
     let mut orders: Vec<_> = plan.items.iter().map(|_| Vec::new()).collect();
     for (number, order) in std::mem::take(&mut load.orders).into_iter().enumerate() {
         orders[plan.place(number).0].push(order);
@@ -170,11 +186,13 @@ pub(crate) async fn probe(args: &Args) -> Result<Report, RunError> {
     let plan = plan(args).await?;
     ready(&plan).await?;
     let connections = args.concurrency.min(plan.requests);
-    let load = load::run(&plan, connections, None).await?;
+    let live = Arc::default();
+    let _progress = progress::start(&plan, &live);
+    let load = load::run(&plan, connections, None, &live).await?;
     Ok(Report::of_probes(plan.probe.clone().unwrap_or_default(), connections, load))
 }
 
-async fn plan(args: &Args) -> Result<Arc<Plan>, RunError> {
+pub(crate) async fn plan(args: &Args) -> Result<Arc<Plan>, RunError> {
     let mut endpoints = Vec::new();
     for url in &args.urls {
         let resolved = Endpoint::resolve(url.clone()).await;

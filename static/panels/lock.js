@@ -6,9 +6,9 @@ import { makeTag, setTag } from "../page/instances.js";
 import { roster } from "../page/roster.js";
 
 const WITHOUT = {
-  none: "There is no lock: every instance reads and writes as it likes.",
+  "no-lock": "There is no lock: every instance reads and writes as it likes.",
   local: "Each process has a lock of its own. They do not know of each other.",
-  unguarded: "There is no lock: the store's script is one step by itself.",
+  "atomic-script": "There is no lock: the store's script is one step by itself.",
   "etcd-rpc": "Each order takes etcd's own lock for itself. Who holds it is not watched.",
   "etcd-recipe": "Each order queues in etcd for itself. Who holds the lock is not watched here.",
 };

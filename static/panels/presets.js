@@ -10,10 +10,10 @@ export const PRESETS = [
     run: USUAL,
   },
   {
-    id: "none",
+    id: "no-lock",
     title: "Sell without a lock",
     text: "The same buyers. How many get one?",
-    run: { ...USUAL, guard: "none" },
+    run: { ...USUAL, guard: "no-lock" },
   },
   {
     id: "local",

@@ -6,10 +6,10 @@ import { count, counted } from "../page/format.js";
 const GUARDS = {
   etcd: "guarded by the etcd lock",
   local: "guarded by a lock in each process",
-  none: "guarded by nothing",
+  "no-lock": "guarded by nothing",
   "etcd-recipe": "guarded by the etcd lock, by the usual recipe",
   "etcd-rpc": "guarded by etcd's own lock call",
-  unguarded: "guarded by the store's script alone",
+  "atomic-script": "guarded by the store's script alone",
 };
 
 const RULE = "Each unit is left or sold, and sold once: the two must always add up to the initial.";

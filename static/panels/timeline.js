@@ -30,7 +30,7 @@ const GUTTER = 76;
 const UNSEEN = {
   "etcd-rpc": "Each order takes etcd's own lock for itself. Nobody watches that, so there are no tenures to be seen.",
   "etcd-recipe": "Each order queues in etcd for itself. Nobody watches that queue, so there are no tenures to be seen.",
-  unguarded: "As it is guarded now, nobody holds a lock, so there are no tenures to be seen.",
+  "atomic-script": "As it is guarded now, nobody holds a lock, so there are no tenures to be seen.",
 };
 
 const NOTE = "Each block is one tenure: as wide as it lasted, with the number of orders that it served.";
@@ -228,7 +228,7 @@ function isContended(now) {
 }
 
 function isWithoutLock(guard) {
-  return guard === "none" || guard === "local";
+  return guard === "no-lock" || guard === "local";
 }
 
 /** Whether two tenures in a row belong together: nobody slept between them, nor held the lock for nothing. */

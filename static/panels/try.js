@@ -5,7 +5,7 @@ import { byId, children, make, setData, setShown, setText } from "../page/dom.js
 import { count, duration } from "../page/format.js";
 import { PRESETS } from "./presets.js";
 
-const GUARDS = { etcd: "etcd lock", local: "local lock", none: "no lock" };
+const GUARDS = { etcd: "etcd lock", local: "local lock", "no-lock": "no lock" };
 const FAULTS = [["", "no"], ["pause", "pause the holder"], ["kill", "kill one"]];
 const RUNNING = new Set(["preparing", "firing", "checking"]);
 

@@ -3,7 +3,7 @@
 import { byId, setData, setShown, setText } from "../page/dom.js";
 import { count, counted, duration } from "../page/format.js";
 
-const GUARDS = { etcd: "the etcd lock", local: "a lock in each process", none: "no lock" };
+const GUARDS = { etcd: "the etcd lock", local: "a lock in each process", "no-lock": "no lock" };
 const FAULTS = { pause: "was paused while it held the lock", kill: "was killed while it sold" };
 /** What there is to see while it happens: it takes some seconds. */
 const MEANWHILE = {

@@ -19,14 +19,14 @@ pub(super) struct InProcess {
 }
 
 impl InProcess {
-    /// For `local`, `none` and `unguarded`.
+    /// For `local`, `no-lock` and `atomic-script`.
     pub(super) fn new(context: &Arc<SaleContext>, mode: LockMode) -> Self {
         Self { context: Arc::clone(context), mode, locks: Mutex::default() }
     }
 
     async fn take(&self, order: Order) -> Result<Outcome, SaleError> {
         // the script says just as soon that nothing is left
-        if self.mode == LockMode::Unguarded {
+        if self.mode == LockMode::AtomicScript {
             let _place = self.context.enter(&order.item)?;
             return by_the_script(&self.context, None, &order).await;
         }

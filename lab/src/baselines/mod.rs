@@ -4,10 +4,10 @@
 //! |---|---|---|
 //! | `etcd` | the service's own lock | its part of a batch |
 //! | `local` | a mutex in each process: oversells with two instances | GET, SET and INCRBY in Redis |
-//! | `none` | nothing: oversells | GET, SET and INCRBY in Redis |
+//! | `no-lock` | nothing: oversells | GET, SET and INCRBY in Redis |
 //! | `etcd-recipe` | the recipe of Go's etcd client | one claim in etcd: two commits, and for a waiter a read and a watcher as well |
 //! | `etcd-rpc` | etcd's own `Lock` call | one lease in etcd: four commits; GET, SET and INCRBY in Redis |
-//! | `unguarded` | no lock: the script is atomic | one script in Redis |
+//! | `atomic-script` | no lock: the script is atomic | one script in Redis |
 //!
 //! The two etcd baselines are written as their own authors would tune them. All share with the service
 //! what is not the lock: the plain read before the wait, the waiting room, the time that an order may
@@ -50,13 +50,13 @@ pub enum LockMode {
     /// A mutex in the process: one holder in each instance. Oversells as soon as there are two.
     Local,
     /// Nothing. Oversells.
-    None,
+    NoLock,
     /// To compare with: the lock recipe of Go's etcd client, one claim for each order.
     EtcdRecipe,
     /// To compare with: a lease and etcd's own `Lock` call for each order, then GET, SET and INCRBY.
     EtcdRpc,
     /// To compare with: no lock, and one atomic script for each order.
-    Unguarded,
+    AtomicScript,
 }
 
 impl LockMode {
@@ -65,17 +65,29 @@ impl LockMode {
         match self {
             Self::Etcd => "etcd",
             Self::Local => "local",
-            Self::None => "none",
+            Self::NoLock => "no-lock",
             Self::EtcdRecipe => "etcd-recipe",
             Self::EtcdRpc => "etcd-rpc",
-            Self::Unguarded => "unguarded",
+            Self::AtomicScript => "atomic-script",
+        }
+    }
+
+    /// Why this guard sells more units than there are, if it does.
+    pub(crate) const fn flaw(self) -> Option<&'static str> {
+        match self {
+            Self::NoLock => Some("That is what happens without a lock."),
+            Self::Local => Some(
+                "That is what happens without a lock between the instances: each one guards the stock only \
+                 against itself.",
+            ),
+            Self::Etcd | Self::EtcdRecipe | Self::EtcdRpc | Self::AtomicScript => None,
         }
     }
 
     /// What the page says of a sale under this guard.
     fn status(self) -> GuardStatus {
         let (description, warning) = match self {
-            Self::None => ("nothing", Some("Nothing guards the stock: units are sold twice.")),
+            Self::NoLock => ("nothing", Some("Nothing guards the stock: units are sold twice.")),
             Self::Local => (
                 "a lock in each instance",
                 Some(
@@ -123,8 +135,8 @@ pub fn rpc(
 
 /// No lock, and the same script with one order a call. It does not oversell: the script is one atomic
 /// step. It is what the lock is measured against.
-pub fn unguarded(context: &Arc<SaleContext>) -> impl SaleGuard + use<> {
-    InProcess::new(context, LockMode::Unguarded)
+pub fn atomic_script(context: &Arc<SaleContext>) -> impl SaleGuard + use<> {
+    InProcess::new(context, LockMode::AtomicScript)
 }
 
 /// The sale as `config` describes it under this guard, for an instance that listens on `port`, and the
@@ -155,7 +167,7 @@ pub async fn sale(
             tracing::warn!("the lock has no token and the sale no ledger: a retry buys again");
             Box::new(rpc(&context, etcd()?, config.lock_ttl).map_err(refused)?)
         }
-        LockMode::Local | LockMode::None | LockMode::Unguarded => {
+        LockMode::Local | LockMode::NoLock | LockMode::AtomicScript => {
             for (_, warning) in lock.status().warnings {
                 tracing::warn!("{warning}");
             }

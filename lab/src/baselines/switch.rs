@@ -30,7 +30,7 @@ impl Switch {
         main: Box<dyn SaleGuard>,
     ) -> Self {
         let mut guards = vec![(mode, main)];
-        for other in [LockMode::Local, LockMode::None] {
+        for other in [LockMode::Local, LockMode::NoLock] {
             if other != mode {
                 guards.push((other, Box::new(InProcess::new(context, other))));
             }

@@ -179,7 +179,7 @@ async fn stop_run(State(controls): App, request: Request) -> Result<Response, Pr
 
 async fn set_guard(State(controls): App, request: Request) -> Result<Response, Problem> {
     let call = Call::check(controls, request).await?;
-    let GuardBody { guard } = call.parse("{\"guard\":\"none\"}")?;
+    let GuardBody { guard } = call.parse("{\"guard\":\"no-lock\"}")?;
     let mode = mode_of(&call.controls, &guard)?;
     if call.only_here {
         call.controls.switch.choose(mode);

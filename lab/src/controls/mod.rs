@@ -4,7 +4,6 @@
 //! `?only=here`. Nothing of the sale goes that way: what an instance shows of the others comes through
 //! etcd and Redis.
 
-mod fire;
 mod handlers;
 mod instances;
 mod problem;
@@ -29,7 +28,6 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::fire::Count;
 use self::instances::{Instance, Instances, call};
 use self::problem::{NEEDS_INSTANCES, RUN_IN_PROGRESS};
 use self::record::{Fault, Run, State, Status};
@@ -154,10 +152,6 @@ impl Controls {
         self.run().as_ref().map(|begun| begun.stop.clone())
     }
 
-    fn count_of_run(&self) -> Option<Arc<Count>> {
-        self.run().as_ref().map(|begun| Arc::clone(&begun.count))
-    }
-
     fn change_run(&self, change: impl FnOnce(&mut Begun)) {
         if let Some(begun) = self.run().as_mut() {
             change(begun);
@@ -242,9 +236,9 @@ impl Controls {
                     "wait for its verdict, or stop it with DELETE /demo/run where it was started";
                 return Err(Problem::new(RUN_IN_PROGRESS, detail));
             }
-            let (count, began_at) = (Arc::default(), Instant::now());
+            let (live, began_at) = (Arc::default(), Instant::now());
             let stop = CancellationToken::new();
-            *slot = Some(Begun { run: run.clone(), count, began_at, stop });
+            *slot = Some(Begun { run: run.clone(), live, began_at, stop });
         }
         tokio::spawn(Arc::clone(self).carry_out(guard, victim, held.map(drop)));
         Ok(run)

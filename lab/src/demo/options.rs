@@ -55,8 +55,8 @@ pub struct DemoOptions {
           value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
 
-    /// What guards the sale. `none` and `local` oversell: they show why the lock is there;
-    /// `etcd-recipe`, `etcd-rpc` and `unguarded` are to compare with.
+    /// What guards the sale. `no-lock` and `local` oversell: they show why the lock is there;
+    /// `etcd-recipe`, `etcd-rpc` and `atomic-script` are to compare with.
     #[arg(long, env = "FLASH_SALE_DEMO_LOCK", default_value = "etcd", value_name = "KIND")]
     pub lock: LockMode,
 }

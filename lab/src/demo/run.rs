@@ -250,10 +250,10 @@ fn guarded_by(lock: LockMode) -> &'static str {
     match lock {
         LockMode::Etcd => "sells under the etcd lock",
         LockMode::Local => "sells under a lock of its own",
-        LockMode::None => "sells without a lock",
+        LockMode::NoLock => "sells without a lock",
         LockMode::EtcdRecipe => "sells by the lock recipe of Go's client",
         LockMode::EtcdRpc => "sells by etcd's Lock call",
-        LockMode::Unguarded => "sells without a lock, by one script",
+        LockMode::AtomicScript => "sells without a lock, by one script",
     }
 }
 
@@ -261,7 +261,7 @@ fn guarded_by(lock: LockMode) -> &'static str {
 fn has_queue(lock: LockMode) -> bool {
     match lock {
         LockMode::Etcd | LockMode::EtcdRecipe | LockMode::EtcdRpc => true,
-        LockMode::Local | LockMode::None | LockMode::Unguarded => false,
+        LockMode::Local | LockMode::NoLock | LockMode::AtomicScript => false,
     }
 }
 

@@ -3,7 +3,6 @@
 use loadtest::Report;
 
 use super::options::DemoOptions;
-use crate::baselines::LockMode;
 
 /// What is printed behind PASS or FAIL.
 pub(super) fn explain(options: &DemoOptions, report: &Report) -> String {
@@ -29,17 +28,8 @@ pub(super) fn explain(options: &DemoOptions, report: &Report) -> String {
     if excess == 0 {
         return format!("{sale}: {}", without_label(&report.verdict));
     }
-    let cause = match lock {
-        LockMode::None => "That is what happens without a lock.",
-        LockMode::Local => {
-            "That is what happens without a lock between the instances: each one guards the stock \
-             only against itself."
-        }
-        // it must not happen: whatever the load test can say helps to find out why it did
-        LockMode::Etcd | LockMode::EtcdRecipe | LockMode::EtcdRpc | LockMode::Unguarded => {
-            without_label(&report.verdict)
-        }
-    };
+    // without a known flaw it must not happen: the load test's own words help to find out why it did
+    let cause = lock.flaw().unwrap_or_else(|| without_label(&report.verdict));
     format!("{sale}: sold {sold} of {stock}: {excess} too many. {cause}")
 }
 
@@ -55,6 +45,7 @@ fn count(n: u64, noun: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::baselines::LockMode;
 
     fn explained(lock: LockMode, pass: bool, sold: u64, refused: u64) -> String {
         let options = DemoOptions {
@@ -88,7 +79,7 @@ mod tests {
              that was not there."
         );
         assert_eq!(
-            explained(LockMode::None, false, 500, 0),
+            explained(LockMode::NoLock, false, 500, 0),
             "300 units, 500 buyers, 2 instances: sold 500 of 300: 200 too many. That is what \
              happens without a lock."
         );

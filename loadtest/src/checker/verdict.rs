@@ -26,6 +26,17 @@ pub(crate) struct Verdict {
     pub(crate) slowest: Slowest,
 }
 
+impl Verdict {
+    /// How many orders were accepted and are not in the ledger.
+    pub(crate) fn lost(&self) -> u64 {
+        let lost = |reason: &Reason| match reason {
+            Reason::Lost { orders, .. } => *orders,
+            _ => 0,
+        };
+        self.reasons.iter().map(lost).sum()
+    }
+}
+
 /// What I5 allows; without a limit, it is reported and not judged.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Limits {

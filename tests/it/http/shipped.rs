@@ -26,7 +26,7 @@ async fn it_has_no_flag_of_the_laboratory() {
         assert_eq!(code, Some(2), "{told}");
         assert!(told.contains(&format!("unexpected argument '{flag}'")), "{told}");
     }
-    let (code, told) = serve(&["--lock", "none"]).await;
+    let (code, told) = serve(&["--lock", "no-lock"]).await;
     assert!(code == Some(2) && told.contains("unexpected argument '--lock'"), "{told}");
 }
 

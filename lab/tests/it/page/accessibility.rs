@@ -42,7 +42,7 @@ async fn a_full_page_is_accessible() {
     page.until_reads("#verdict-title", "Correct").await;
     page.assert_is_accessible().await;
 
-    page.click("#preset-none").await;
+    page.click("#preset-no-lock").await;
     page.until_reads("#verdict-title", "Wrong").await;
     page.until_reads("#proof-text", "too many").await;
     page.fill("#units", "-1").await;

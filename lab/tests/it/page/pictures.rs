@@ -25,7 +25,7 @@ async fn pictures_of_the_readme() {
     page.until_reads("#verdict-title", "Stopped").await;
 
     page.become_device(Device { width: WIDTH, dark: true, ..DESKTOP }).await;
-    page.click("#preset-none").await;
+    page.click("#preset-no-lock").await;
     page.until_reads("#verdict-title", "Wrong").await;
     page.until_reads("#proof-text", "too many").await;
     page.picture("readme-oversold", WIDTH, 600).await;

@@ -68,11 +68,11 @@ async fn with_the_lock_the_sale_is_right() {
 async fn without_a_lock_the_page_says_how_many_were_sold_too_many() {
     let demo = Demo::start().await;
     let page = demo.live_page().await;
-    for guard in ["none", "local"] {
+    for guard in ["no-lock", "local"] {
         page.click(&format!("#preset-{guard}")).await;
         page.until_reads(
             "#verdict-run",
-            if guard == "none" { "no lock" } else { "lock in each process" },
+            if guard == "no-lock" { "no lock" } else { "lock in each process" },
         )
         .await;
         page.until_reads("#verdict-title", "Wrong").await;
