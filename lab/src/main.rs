@@ -4,7 +4,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use flash_sale::chain::Chain;
+use flash_sale::error_chain::ErrorChain;
 use flash_sale::logging::{self, LogOptions};
 use lab::bench::{self, BenchOptions};
 #[cfg(feature = "chaos")]
@@ -82,6 +82,6 @@ async fn run(arguments: Arguments) -> ExitCode {
 }
 
 fn fail(error: &(dyn Error + 'static)) -> ExitCode {
-    eprintln!("lab: {}", Chain(error));
+    eprintln!("lab: {}", ErrorChain(error));
     ExitCode::FAILURE
 }

@@ -1,4 +1,4 @@
-//! The flags that say where etcd and Redis are: `serve` and `adopt` share them.
+//! The flags that say where etcd and Redis are: `serve` and `recover` share them.
 
 use std::io;
 use std::path::{Path, PathBuf};

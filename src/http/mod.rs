@@ -15,7 +15,6 @@
 //! [`router`] is the interface without a socket, [`server`] puts it on one. Errors are in [`problem`]. An
 //! [`Extension`] adds routes.
 
-mod accept;
 mod access;
 pub mod body;
 mod client_io;
@@ -25,6 +24,7 @@ mod idempotency;
 mod limits;
 mod lock;
 mod metrics;
+mod negotiate;
 mod orders;
 mod own_head;
 mod page;

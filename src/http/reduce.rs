@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
-use super::{accept, body, idempotency, params, reply};
+use super::{body, idempotency, negotiate, params, reply};
 use crate::inventory::{Accepted, Item, Order, OrderId, Outcome};
 use crate::sale::SaleError;
 
@@ -48,7 +48,7 @@ pub(super) async fn reduce(
     };
     body::refuse(content).await?;
 
-    let text = accept::prefers_text(&head.headers);
+    let text = negotiate::prefers_text(&head.headers);
     let (id, item) = (order.id.clone(), order.item.clone());
     match app.sale.reduce(order).await? {
         Outcome::Reserved(accepted) if text => {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::problem::{Problem, ProblemType};
-use crate::chain::Chain;
+use crate::error_chain::ErrorChain;
 use crate::sale::SaleError;
 use crate::throttle::Throttle;
 
@@ -49,7 +49,7 @@ impl From<SaleError> for Problem {
                 ProblemType::StoreRolledBack,
                 "the store lost data that it acknowledged to this instance, or runs on an older copy: \
                  nothing is sold until an operator restores the data, starts a new sale, or accepts \
-                 the loss with `flash-sale adopt store`",
+                 the loss with `flash-sale recover store`",
             )
             .with_item(item),
             SaleError::OutcomeUnknown { order, .. } => Self::new(
@@ -80,7 +80,7 @@ impl From<SaleError> for Problem {
                 let detail = format!(
                     "etcd cluster {theirs} guarded the stock, and this instance uses cluster {ours}: nothing \
                      is sold until an operator makes sure that no instance uses the other cluster, and \
-                     runs `flash-sale adopt cluster`"
+                     runs `flash-sale recover cluster`"
                 );
                 Self::new(ProblemType::ForeignFence, detail).with_item(item)
             }
@@ -125,7 +125,7 @@ fn log(error: &SaleError) {
         }
     };
     let Some(suppressed) = throttle.pass() else { return };
-    let error = Chain(error);
+    let error = ErrorChain(error);
     if is_fault {
         tracing::error!(suppressed, "{error}");
     } else {

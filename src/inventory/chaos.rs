@@ -10,7 +10,9 @@ impl Inventory {
     /// # Errors
     /// See [`InventoryError`].
     pub async fn load_scripts(&self) -> Result<(), InventoryError> {
-        for script in [&*WRITE, &*read::STOCK, &*read::LEDGER, &*read::LOOK, &*read::FOUND] {
+        for script in
+            [&*WRITE, &*read::STOCK, &*read::LEDGER, &*read::STOCK_AND_ORDER, &*read::INSPECT]
+        {
             let mut load = redis::cmd("SCRIPT");
             load.arg("LOAD").arg(script.source);
             let _: String = self.connection.query(&load, Effect::Read).await?;

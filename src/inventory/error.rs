@@ -44,7 +44,7 @@ pub enum InventoryError {
         fence: Fence,
     },
     /// The store's fence comes from another cluster, so neither is the later. Only an operator can
-    /// know which cluster counts, and tells with [`Inventory::adopt`](super::Inventory::adopt).
+    /// know which cluster counts: [`Inventory::recover_cluster`](super::Inventory::recover_cluster).
     #[error("the fence comes from cluster {} and the token from cluster {}", fence.cluster, token.cluster())]
     ForeignFence {
         /// What the store has.
@@ -64,7 +64,7 @@ pub enum InventoryError {
     /// The store lacks what it once acknowledged to this inventory: it lost its last writes, or an older
     /// copy of its data was brought back. Nothing is sold from it until it has them again, the sale is
     /// [started](super::Inventory::start) afresh, or the loss is
-    /// [accepted](super::Inventory::accept).
+    /// [accepted](super::Inventory::recover_store).
     #[error("the store was rolled back: {what}")]
     RolledBack {
         /// What it lacks.

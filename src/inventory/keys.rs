@@ -20,8 +20,8 @@ pub struct Keys {
     pub fence: String,
     /// Which sale this is: how and when it began, and under which token.
     pub sale: String,
-    /// What the store was seen to lack of what it acknowledged: as long as it is there, nothing is sold.
-    pub doubt: String,
+    /// What an instance missed in the store. While this key exists, nothing of the item is sold.
+    pub rollback_detected: String,
 }
 
 impl Keys {
@@ -39,14 +39,14 @@ impl Keys {
             ledger: key("ledger"),
             fence: key("fence"),
             sale: key("sale"),
-            doubt: key("doubt"),
+            rollback_detected: key("doubt"),
         }
     }
 
     /// All keys, as the script expects them.
     pub(super) fn all(&self) -> [&str; 8] {
-        let Self { stock, lucky, initial, orders, ledger, fence, sale, doubt } = self;
-        [stock, lucky, initial, orders, ledger, fence, sale, doubt]
+        let Self { stock, lucky, initial, orders, ledger, fence, sale, rollback_detected } = self;
+        [stock, lucky, initial, orders, ledger, fence, sale, rollback_detected]
     }
 }
 

@@ -8,13 +8,11 @@
 //! ([`InventoryError::RolledBack`]).
 
 mod access;
-mod acknowledged;
 #[cfg(feature = "chaos")]
 mod chaos;
 mod connection;
 mod durability;
 mod error;
-mod glance;
 mod item;
 mod keys;
 mod order;
@@ -25,16 +23,16 @@ mod script;
 mod server;
 mod stock;
 mod store;
+mod watermark;
 
 pub use access::RedisAccess;
 pub use connection::InventoryOptions;
 pub use durability::Warning;
 pub use error::InventoryError;
-pub use glance::{Followed, Glance};
 pub use item::{InvalidItem, Item};
 pub use keys::Keys;
 pub use order::{Accepted, InvalidOrder, Order, OrderId, Outcome, Quantity, User};
-pub use read::Found;
+pub use read::{Cursor, Inspection, SaleUpdate};
 pub use replicas::Replicas;
 pub use stock::{Fence, Stock};
 pub use store::{BatchWriter, Inventory};

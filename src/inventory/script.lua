@@ -7,7 +7,7 @@
 --
 -- KEYS  stock, lucky, initial, orders, ledger, fence, sale, doubt
 -- ARGV  1 to 4 what the store must still have (see above; of no matter but to reduce)
---       5 operation: reduce, probe (whether a reduce could be done: writes nothing), start, adopt, accept
+--       5 operation: reduce, probe (whether a reduce could be done: writes nothing), start, recover-cluster, recover-store
 --       6 token as "<cluster> <revision>"; empty: nothing guards this call, and no fence is checked
 --       start:  7 units
 --       reduce, and probe with an empty id: 7 whether to write something in any case, so that a WAIT behind it waits for all that
@@ -20,7 +20,7 @@
 -- Answer: a status (ok, stale, foreign, unknown, damaged) and what belongs to it: to ok the sale, the
 --         fence, and for reduce one answer an order. Or the error ROLLEDBACK.
 
-local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE, DOUBT = unpack(KEYS)
+local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE, ROLLBACK_DETECTED = unpack(KEYS)
 local operation, token = ARGV[5], ARGV[6]
 
 -- Lua counts in doubles: beyond this, whole numbers are no longer exact.
@@ -44,10 +44,10 @@ end
 -- half of the writes done.
 local needed = {
   {'MSET', STOCK, '', LUCKY, '', INITIAL, '', SALE, '', FENCE, ''},
-  {'HSET', ORDERS, '', ''}, {'RPUSH', LEDGER, ''}, {'SET', DOUBT, ''},
+  {'HSET', ORDERS, '', ''}, {'RPUSH', LEDGER, ''}, {'SET', ROLLBACK_DETECTED, ''},
 }
-if operation == 'start' or operation == 'accept' then
-  needed[5] = {'UNLINK', STOCK, LUCKY, INITIAL, ORDERS, LEDGER, DOUBT}
+if operation == 'start' or operation == 'recover-store' then
+  needed[5] = {'UNLINK', STOCK, LUCKY, INITIAL, ORDERS, LEDGER, ROLLBACK_DETECTED}
 end
 for _, command in ipairs(needed) do
   if not redis.acl_check_cmd(unpack(command)) then
@@ -55,9 +55,9 @@ for _, command in ipairs(needed) do
   end
 end
 
-local values = redis.call('MGET', STOCK, LUCKY, INITIAL, FENCE, SALE, DOUBT)
+local values = redis.call('MGET', STOCK, LUCKY, INITIAL, FENCE, SALE, ROLLBACK_DETECTED)
 local stock, lucky, initial, fence, sale = values[1], values[2], values[3], values[4], values[5]
-local doubt = values[6]
+local rollback_detected = values[6]
 
 -- MGET answers nil for a missing key and for a key that is no string.
 local function hidden(key, value)
@@ -65,7 +65,7 @@ local function hidden(key, value)
 end
 
 -- The fence, before anything else: a holder that was overtaken learns that first. An operator who
--- adopts a cluster may replace the fence of another cluster, but cannot lower one of the same.
+-- recovers a cluster may replace the fence of another cluster, but cannot lower one of the same.
 if hidden(FENCE, fence) then return damaged(FENCE, 'is not a string') end
 local theirs, highest
 if fence then
@@ -76,7 +76,7 @@ if fence and token ~= '' then
   local ours, revision = parts(token)
   if theirs == ours then
     if below(revision, highest) then return {'stale', fence} end
-  elseif operation ~= 'adopt' then
+  elseif operation ~= 'recover-cluster' then
     return {'foreign', fence}
   end
 end
@@ -92,7 +92,7 @@ local function begins(how)
   return how .. ' ' .. decimal(at) .. (token ~= '' and ' ' .. token or '')
 end
 
-if operation == 'adopt' then
+if operation == 'recover-cluster' then
   if not fence and redis.call('EXISTS', STOCK) == 0 then return {'unknown'} end
   redis.call('SET', FENCE, token)
   return {'ok', sale, token, fence}
@@ -102,7 +102,7 @@ if operation == 'start' then
   -- The fence stays: a holder from before the fresh start must not sell from it.
   if not raised then token = fence or '' end
   sale = begins('started')
-  redis.call('UNLINK', STOCK, LUCKY, INITIAL, ORDERS, LEDGER, DOUBT)
+  redis.call('UNLINK', STOCK, LUCKY, INITIAL, ORDERS, LEDGER, ROLLBACK_DETECTED)
   redis.call('MSET', STOCK, ARGV[7], LUCKY, '0', INITIAL, ARGV[7], SALE, sale)
   if raised then redis.call('SET', FENCE, token) end
   return {'ok', sale, token ~= '' and token}
@@ -111,17 +111,17 @@ end
 if hidden(SALE, sale) then return damaged(SALE, 'is not a string') end
 if sale and not beginning(sale) then return damaged(SALE, 'is not the name of a sale') end
 
-if operation == 'accept' then
+if operation == 'recover-store' then
   -- A new name for what is there: to every instance it is a later sale, which excuses what is lost. That
   -- may be everything: then there is no sale any more, and nobody misses it.
-  if not stock and not doubt then return {'unknown'} end
+  if not stock and not rollback_detected then return {'unknown'} end
   sale = begins('accepted')
   redis.call('MSET', SALE, sale, FENCE, token)
-  redis.call('UNLINK', DOUBT)
+  redis.call('UNLINK', ROLLBACK_DETECTED)
   return {'ok', sale, token}
 end
 
-if doubt then return refused(doubt) end
+if rollback_detected then return refused(rollback_detected) end
 local lost, is_later = lacks(fence, sale, stock or hidden(STOCK, stock))
 if lost then return rolled_back(lost) end
 local asks_for_order = ARGV[3] ~= '' and not is_later

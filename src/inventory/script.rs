@@ -4,15 +4,15 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 
-use super::acknowledged::Acknowledged;
 use super::connection::{Connection, Effect};
 use super::record::parse_fence;
+use super::watermark::Watermark;
 use super::{Fence, InventoryError, Replicas};
 use crate::defence::Defence;
 
 /// The only writer of an item's keys.
 pub(super) static WRITE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!("#!lua\n", include_str!("acknowledged.lua"), include_str!("script.lua")))
+    Script::new(concat!("#!lua\n", include_str!("watermark.lua"), include_str!("script.lua")))
 });
 
 /// A script and the digest under which Redis remembers it. Each begins with the part that checks what
@@ -60,12 +60,12 @@ impl Script {
         &self,
         place: Place<'_>,
         keys: &[&str],
-        acknowledged: &Acknowledged,
+        watermark: &Watermark,
         arguments: impl Fn(&mut Cmd),
     ) -> Result<(Value, Option<RedisAnswer>), InventoryError> {
         let command = |name: &str, script: &str| {
             let mut command = redis::cmd(name);
-            command.arg(script).arg(keys.len()).arg(keys).arg(acknowledged.arguments());
+            command.arg(script).arg(keys.len()).arg(keys).arg(watermark.arguments());
             arguments(&mut command);
             command
         };
@@ -93,10 +93,10 @@ impl Script {
         &self,
         place: Place<'_>,
         keys: &[&str],
-        acknowledged: &Acknowledged,
+        watermark: &Watermark,
         arguments: impl Fn(&mut Cmd),
     ) -> Result<Answer, InventoryError> {
-        let (answer, waited) = self.call(place, keys, acknowledged, arguments).await?;
+        let (answer, waited) = self.call(place, keys, watermark, arguments).await?;
         let answer = parse_answer(answer).ok_or_else(not_understood)?;
         // a refusal wrote nothing that a replica could have
         if let (Answer::Done(_), Some(replicas), Some(waited)) = (&answer, place.replicas, waited) {

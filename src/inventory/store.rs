@@ -10,10 +10,10 @@ use fenced_lock::Token;
 use futures_util::future::BoxFuture;
 use redis::{Cmd, FromRedisValue, Value};
 
-use super::acknowledged::{Acknowledged, Memory, Told};
 use super::connection::{Connection, Effect};
 use super::record::{instance_text, parse_fence, parse_record, token_text};
 use super::script::{self, Answer, Done, Place};
+use super::watermark::{Acknowledgement, Watermark, Watermarks};
 use super::{
     Fence, InventoryError, InventoryOptions, Item, Keys, Order, Outcome, RedisAccess, Replicas,
     Stock, read,
@@ -23,7 +23,7 @@ use super::{
 const WRITERS: usize = 8;
 
 /// The stock of all items in one Redis (version 7 or later, or Valkey). Clones share one connection,
-/// which comes back by itself after a failure, and one memory of what the store acknowledged.
+/// which comes back by itself after a failure, and the watermarks of its items.
 ///
 /// Each command takes at most one `response_timeout`; when it must connect first, also one
 /// `connect_timeout`, two `response_timeout` for handshake and role, and half a second when the
@@ -36,7 +36,7 @@ pub struct Inventory {
     /// For writes that wait for replicas. Redis serves nothing else on a connection that waits: neither
     /// reads nor most other items need wait behind it. Each is opened when it is first used.
     writers: Option<(Arc<[Connection; WRITERS]>, Replicas)>,
-    pub(super) memory: Arc<Memory>,
+    pub(super) watermarks: Arc<Watermarks>,
     /// What writes the batches in the place of the script, if another program plugged that in.
     writer: Option<Arc<dyn BatchWriter>>,
 }
@@ -72,7 +72,7 @@ impl Inventory {
         options: InventoryOptions,
     ) -> Result<Self, InventoryError> {
         let connection = Connection::new(access.into(), options)?;
-        Ok(Self { connection, writers: None, memory: Arc::default(), writer: None })
+        Ok(Self { connection, writers: None, watermarks: Arc::default(), writer: None })
     }
 
     /// The same, with every write acknowledged only when so many replicas have it; 0 is none.
@@ -91,7 +91,7 @@ impl Inventory {
         self
     }
 
-    /// The same, with the same memory, over a connection of its own: for reads that shall not stand in the
+    /// The same, with the same watermarks, over a connection of its own: for reads that shall not stand in the
     /// way of others.
     #[must_use]
     pub fn over_another_connection(&self) -> Self {
@@ -191,9 +191,9 @@ impl Inventory {
                 command.arg(order.id.as_str()).arg(order.quantity.get()).arg(order.user.as_str());
             }
         };
-        let acknowledged = self.memory.of(item);
-        let done = self.run(item, token, &acknowledged, arguments).await;
-        self.memory.note(item, &done);
+        let watermark = self.watermarks.of(item);
+        let done = self.run(item, token, &watermark, arguments).await;
+        self.watermarks.note(item, &done);
         let Done { sale, fence, values } = done?;
         if values.len() != orders.len() {
             return Err(script::not_understood());
@@ -206,8 +206,8 @@ impl Inventory {
             _ => None,
         });
         let latest = accepted.max_by_key(|accepted| accepted.position);
-        let told = Told { fence, sale: sale.unwrap_or_default(), latest };
-        self.memory.learn(item, &acknowledged, &told);
+        let acknowledged = Acknowledgement { fence, sale: sale.unwrap_or_default(), latest };
+        self.watermarks.raise(item, &watermark, &acknowledged);
         Ok(outcomes)
     }
 
@@ -253,10 +253,10 @@ impl Inventory {
     ///
     /// # Errors
     /// See [`InventoryError`]; [`InventoryError::UnknownItem`] if there is no stock and nobody misses it.
-    pub async fn accept(&self, item: &Item, token: Token) -> Result<(), InventoryError> {
+    pub async fn recover_store(&self, item: &Item, token: Token) -> Result<(), InventoryError> {
         let token_text = token_text(Some(token))?;
         let arguments = |command: &mut Cmd| {
-            command.arg("accept").arg(&token_text);
+            command.arg("recover-store").arg(&token_text);
         };
         self.begin(item, Some(token), arguments).await.map(drop)
     }
@@ -270,16 +270,20 @@ impl Inventory {
     /// See [`InventoryError`]; [`InventoryError::StaleToken`] if the fence is of this cluster already
     /// and larger: a fence is never lowered. [`InventoryError::Damaged`] for a fence
     /// that is no fence: with no instance running, delete its key.
-    pub async fn adopt(&self, item: &Item, token: Token) -> Result<Option<Fence>, InventoryError> {
+    pub async fn recover_cluster(
+        &self,
+        item: &Item,
+        token: Token,
+    ) -> Result<Option<Fence>, InventoryError> {
         let token_text = token_text(Some(token))?;
         let arguments = |command: &mut Cmd| {
-            command.arg("adopt").arg(&token_text);
+            command.arg("recover-cluster").arg(&token_text);
         };
-        let acknowledged = self.memory.of(item);
+        let watermark = self.watermarks.of(item);
         let Done { sale, fence, values } =
-            self.run(item, Some(token), &acknowledged, arguments).await?;
-        let told = Told { fence, sale: sale.unwrap_or_default(), latest: None };
-        self.memory.learn(item, &acknowledged, &told);
+            self.run(item, Some(token), &watermark, arguments).await?;
+        let acknowledged = Acknowledgement { fence, sale: sale.unwrap_or_default(), latest: None };
+        self.watermarks.raise(item, &watermark, &acknowledged);
         only_fence(values)
     }
 
@@ -290,12 +294,12 @@ impl Inventory {
         token: Option<Token>,
         arguments: impl Fn(&mut Cmd),
     ) -> Result<Done, InventoryError> {
-        let acknowledged = self.memory.of(item);
-        let done = self.run(item, token, &acknowledged, arguments).await?;
+        let watermark = self.watermarks.of(item);
+        let done = self.run(item, token, &watermark, arguments).await?;
         let sale = done.sale.clone().unwrap_or_default();
-        let told = Told { fence: done.fence, sale, latest: None };
-        self.memory.learn(item, &acknowledged, &told);
-        self.memory.note(item, &Ok(()));
+        let acknowledged = Acknowledgement { fence: done.fence, sale, latest: None };
+        self.watermarks.raise(item, &watermark, &acknowledged);
+        self.watermarks.note(item, &Ok(()));
         Ok(done)
     }
 
@@ -303,7 +307,7 @@ impl Inventory {
         &self,
         item: &Item,
         token: Option<Token>,
-        acknowledged: &Acknowledged,
+        watermark: &Watermark,
         arguments: impl Fn(&mut Cmd),
     ) -> Result<Done, InventoryError> {
         let keys = Keys::of(item);
@@ -312,7 +316,7 @@ impl Inventory {
             None => (&self.connection, None),
         };
         let place = Place { connection, effect: Effect::Write, replicas };
-        done(script::WRITE.run(place, &keys.all(), acknowledged, arguments).await?, token)
+        done(script::WRITE.run(place, &keys.all(), watermark, arguments).await?, token)
     }
 
     /// Whether a batch of `item` under `token` could be carried out; writes nothing.
@@ -321,15 +325,15 @@ impl Inventory {
         item: &Item,
         token: Option<Token>,
     ) -> Result<(), InventoryError> {
-        let (keys, acknowledged, token_text) =
-            (Keys::of(item), self.memory.of(item), token_text(token)?);
+        let (keys, watermark, token_text) =
+            (Keys::of(item), self.watermarks.of(item), token_text(token)?);
         let place = Place { connection: &self.connection, effect: Effect::Read, replicas: None };
         let arguments = |command: &mut Cmd| {
             command.arg("probe").arg(&token_text).arg(&[""; 5]);
         };
-        let answer = script::WRITE.run(place, &keys.all(), &acknowledged, arguments).await;
+        let answer = script::WRITE.run(place, &keys.all(), &watermark, arguments).await;
         let probed = answer.and_then(|answer| done(answer, token));
-        self.memory.note(item, &probed);
+        self.watermarks.note(item, &probed);
         probed.map(drop)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::order_queue::WaitingOrder;
-use super::{EtcdLock, Look, SaleError};
+use super::{EtcdLock, SaleError, StockCheck};
 use crate::defence::Defence;
 use crate::fault::{self, Point};
 use crate::inventory::{InventoryError, Order, OrderId, Outcome};
@@ -17,7 +17,7 @@ impl EtcdLock {
     /// Takes the order's units in the request's own future: who goes away, or is given up after a
     /// second, leaves its effect to chance. Whatever fails is told as if nothing had been taken.
     pub(super) async fn reduce_in_the_request(&self, order: Order) -> Result<Outcome, SaleError> {
-        if let Look::Answer(outcome) = self.context.look(&order).await? {
+        if let StockCheck::Answer(outcome) = self.context.check_stock(&order).await? {
             return Ok(outcome);
         }
         let waited = HANDLER_TIMEOUT;

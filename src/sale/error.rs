@@ -72,7 +72,7 @@ pub enum SaleError {
     },
     /// The store lacks what it once acknowledged to this instance: it lost its last writes, or an older
     /// copy of its data was brought back. Nothing is sold until the right data are back, the sale is
-    /// started afresh, or an operator [accepts](crate::inventory::Inventory::accept) the loss.
+    /// started afresh, or an operator [accepts](crate::inventory::Inventory::recover_store) the loss.
     #[error("the store lacks what it acknowledged of {item}: {what}")]
     StoreRolledBack {
         /// What was asked for.
@@ -105,7 +105,7 @@ pub enum SaleError {
     StaleToken,
     /// The store's fence comes from another etcd cluster. Nothing is sold until an operator has
     /// looked: either this instance was given the wrong etcd, or etcd was set up anew and the fence
-    /// has to [adopt](crate::inventory::Inventory::adopt) it.
+    /// has to accept it: [`Inventory::recover_cluster`](crate::inventory::Inventory::recover_cluster).
     #[error(
         "the fence of {item} comes from etcd cluster {theirs}, and this lock is of cluster {ours}"
     )]

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::combiner::Combiner;
 use super::guard::{GuardStatus, SaleGuard};
 use super::tenure::{self, Tenure, lock_name};
-use super::{HoldMode, Look, QUESTION_TIMEOUT, QueuedClaim, SaleContext, SaleError, reduce};
+use super::{HoldMode, QUESTION_TIMEOUT, QueuedClaim, SaleContext, SaleError, StockCheck, reduce};
 #[cfg(feature = "chaos")]
 use crate::defence::Defence;
 use crate::inventory::{Item, Order, Outcome, Stock};
@@ -60,9 +60,9 @@ impl EtcdLock {
         let known = combiner.known(&order.item);
         let queue = match known.filter(|queue| queue.was_seen_with(order.quantity.get())) {
             Some(queue) => queue,
-            None => match Box::pin(self.context.look(&order)).await? {
-                Look::Answer(outcome) => return Ok(outcome),
-                Look::Available(units) => {
+            None => match Box::pin(self.context.check_stock(&order)).await? {
+                StockCheck::Answer(outcome) => return Ok(outcome),
+                StockCheck::Available(units) => {
                     let queue = combiner.queue_of(&order.item);
                     queue.see(units);
                     queue
@@ -74,7 +74,7 @@ impl EtcdLock {
 
     /// Without a queue that is shared.
     async fn reduce_alone(&self, order: Order) -> Result<Outcome, SaleError> {
-        if let Look::Answer(outcome) = self.context.look(&order).await? {
+        if let StockCheck::Answer(outcome) = self.context.check_stock(&order).await? {
             return Ok(outcome);
         }
         let _place = self.context.enter(&order.item)?;

@@ -24,7 +24,7 @@ mod tenure;
 mod waiting_room;
 mod watch;
 
-pub use context::{Look, SaleContext};
+pub use context::{SaleContext, StockCheck};
 pub use error::{BoxError, SaleError};
 pub use etcd_lock::EtcdLock;
 pub use guard::{GuardStatus, SaleGuard};

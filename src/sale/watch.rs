@@ -5,7 +5,7 @@ use std::time::Duration;
 use fenced_lock::{Session, Sighting};
 
 use super::{GuardStatus, Sale, SaleError};
-use crate::inventory::{Followed, Glance, InventoryError, Item};
+use crate::inventory::{Cursor, InventoryError, Item, SaleUpdate};
 
 /// How the lock service is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,17 +25,17 @@ impl Sale {
     }
 
     /// The state of `item` and what is new in its ledger: see
-    /// [`Inventory::glance`](crate::inventory::Inventory::glance).
+    /// [`Inventory::poll_since`](crate::inventory::Inventory::poll_since).
     ///
     /// # Errors
     /// See [`InventoryError`].
-    pub async fn glance(
+    pub async fn poll_since(
         &self,
         item: &Item,
-        followed: Option<&Followed>,
+        cursor: Option<&Cursor>,
         most: u32,
-    ) -> Result<Glance, InventoryError> {
-        self.0.watched.glance(item, followed, most).await
+    ) -> Result<SaleUpdate, InventoryError> {
+        self.0.watched.poll_since(item, cursor, most).await
     }
 
     /// Whether there is a sale of `item`, in whatever state it is.
@@ -43,7 +43,7 @@ impl Sale {
     /// # Errors
     /// See [`SaleError`].
     pub async fn check_known(&self, item: &Item) -> Result<(), SaleError> {
-        match self.0.watched.glance(item, None, 0).await {
+        match self.0.watched.poll_since(item, None, 0).await {
             Ok(_) | Err(InventoryError::Damaged { .. } | InventoryError::RolledBack { .. }) => {
                 Ok(())
             }

@@ -10,10 +10,10 @@ use fenced_lock::{
 use tokio::time::{sleep, timeout};
 
 use super::{Distrust, ServeError};
-use crate::chain::Chain;
 use crate::config::{Config, Servers};
 #[cfg(feature = "chaos")]
 use crate::defence::Defence;
+use crate::error_chain::ErrorChain;
 use crate::inventory::Inventory;
 use crate::sale::Sale;
 
@@ -147,7 +147,7 @@ async fn warn_of_weak_settings(inventory: Inventory) {
 /// What is wrong if it is that we do not trust the server, or it does not trust us. Both clients keep the
 /// errors of TLS as text alone.
 fn distrust(error: &(dyn Error + 'static)) -> Option<Distrust> {
-    let text = Chain(error).to_string();
+    let text = ErrorChain(error).to_string();
     if text.contains("received fatal alert") {
         return Some(Distrust::OfUs);
     }
@@ -162,7 +162,7 @@ fn distrust(error: &(dyn Error + 'static)) -> Option<Distrust> {
 
 /// Whether the server hung up instead of answering, as one does that expects TLS and gets plain text.
 fn hung_up(error: &(dyn Error + 'static)) -> bool {
-    let text = Chain(error).to_string();
+    let text = ErrorChain(error).to_string();
     ["broken pipe", "Broken pipe", "reset by peer", "unexpected end of file"]
         .iter()
         .any(|how| text.contains(how))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flash_sale::chain::Chain;
+use flash_sale::error_chain::ErrorChain;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use testkit::OwnedDir;
 use tokio::sync::Semaphore;
@@ -139,7 +139,7 @@ impl Suite<'_> {
             seed: self.seed.wrapping_add(u64::from(attempt) * 1_000_000_007),
             out: &self.options.out.join(name.replace(' ', "-")),
         };
-        let mut run = plan.run(self.dir).await.map_err(|error| Chain(&error).to_string());
+        let mut run = plan.run(self.dir).await.map_err(|error| ErrorChain(&error).to_string());
         let good = match (&run, control) {
             (Ok(outcome), None) => outcome.findings.is_empty(),
             (Ok(outcome), Some(control)) => outcome.broke(control.breaks),

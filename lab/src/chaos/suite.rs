@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
-use flash_sale::chain::Chain;
+use flash_sale::error_chain::ErrorChain;
 use testkit::OwnedDir;
 
 use super::options::ChaosOptions;
@@ -27,7 +27,7 @@ pub async fn run(options: ChaosOptions) -> ExitCode {
     match suite(&options).await {
         Ok(code) => code,
         Err(error) => {
-            note(&format!("lab chaos: {}", Chain(&error)));
+            note(&format!("lab chaos: {}", ErrorChain(&error)));
             NO_RESULTS.into()
         }
     }

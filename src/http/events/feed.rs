@@ -10,9 +10,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use super::book::Book;
 use super::pace::Pace;
-use super::reader::Reader;
+use super::poller::Poller;
+use super::projection::Projection;
 use super::view::View;
 use crate::http::extension::Extension;
 use crate::inventory::Item;
@@ -26,7 +26,7 @@ const LINGER: Duration = Duration::from_secs(10);
 
 /// What all who watch one sale share.
 pub(super) struct Feed {
-    book: Mutex<Book>,
+    projection: Mutex<Projection>,
     latest: watch::Sender<Change>,
     /// The version and the text of the last snapshot that was asked for.
     snapshot: Mutex<(u64, Bytes)>,
@@ -66,17 +66,17 @@ impl Feed {
         over: CancellationToken,
         pace: Arc<Pace>,
     ) -> Arc<Self> {
-        let book = Book::new(item.clone(), sale.clone(), extension.clone());
+        let projection = Projection::new(item.clone(), sale.clone(), extension.clone());
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a date")]
-        let started_ms = book.clock.ms(Instant::now()) as u64;
+        let started_ms = projection.clock.ms(Instant::now()) as u64;
         let feed = Arc::new(Self {
-            book: Mutex::new(book),
+            projection: Mutex::new(projection),
             latest: watch::Sender::default(),
             snapshot: Mutex::default(),
             started_ms,
             over,
         });
-        let looker = Looker {
+        let task = FeedTask {
             feed: Arc::clone(&feed),
             feeds: Arc::clone(feeds),
             item: item.clone(),
@@ -84,7 +84,7 @@ impl Feed {
             extension,
             pace,
         };
-        tokio::spawn(looker.look_on());
+        tokio::spawn(task.run());
         feed
     }
 
@@ -99,18 +99,18 @@ impl Feed {
 
     /// Everything, as of the latest version; written once for all who ask.
     pub(super) fn snapshot(&self) -> (u64, Bytes) {
-        // the book first, so that no version comes in between
-        let book = open(&self.book);
+        // the projection first, so that no version comes in between
+        let projection = open(&self.projection);
         let version = self.latest.borrow().version;
         let mut last = open(&self.snapshot);
         if last.0 != version {
-            *last = (version, self.write("snapshot", version, &book, book.whole()));
+            *last = (version, self.write("snapshot", version, &projection, projection.whole()));
         }
         last.clone()
     }
 
-    fn write(&self, event: &str, version: u64, book: &Book, view: View<'_>) -> Bytes {
-        let now_ms = book.clock.ms(Instant::now());
+    fn write(&self, event: &str, version: u64, projection: &Projection, view: View<'_>) -> Bytes {
+        let now_ms = projection.clock.ms(Instant::now());
         let message = Message { version, now_ms, view };
         let data = serde_json::to_string(&message)
             .expect("a message is made of texts and numbers, and those always serialize");
@@ -119,7 +119,7 @@ impl Feed {
 }
 
 /// The task that looks.
-struct Looker {
+struct FeedTask {
     feed: Arc<Feed>,
     feeds: Feeds,
     item: Item,
@@ -128,13 +128,13 @@ struct Looker {
     pace: Arc<Pace>,
 }
 
-impl Looker {
-    async fn look_on(self) {
+impl FeedTask {
+    async fn run(self) {
         let Self { feed, sale, extension, .. } = &self;
         // however this ends, those who watch are told by the end of their streams
         let _over = feed.over.clone().drop_guard();
         let _watching = sale.metrics().latency.watch();
-        let mut reader = Reader::new(self.item.clone(), sale.clone(), Arc::clone(&self.pace));
+        let mut poller = Poller::new(self.item.clone(), sale.clone(), Arc::clone(&self.pace));
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut watched_at = Instant::now();
@@ -152,7 +152,7 @@ impl Looker {
             if let Some(extension) = extension {
                 Arc::clone(extension).refresh();
             }
-            let reading = reader.look(&feed.book).await;
+            let reading = poller.poll(&feed.projection).await;
             publish(feed, reading, &mut last);
         }
     }
@@ -178,11 +178,11 @@ impl Looker {
     }
 }
 
-fn publish(feed: &Feed, reading: super::reader::Reading, last: &mut String) {
-    let mut book = open(&feed.book);
-    let is_new_sale = book.take(reading);
+fn publish(feed: &Feed, reading: super::poller::Reading, last: &mut String) {
+    let mut projection = open(&feed.projection);
+    let is_new_sale = projection.take(reading);
     let version = feed.latest.borrow().version;
-    let (view, has_grown) = book.change();
+    let (view, has_grown) = projection.change();
     let body = serde_json::to_string(&view).unwrap_or_default();
     if version > 0 && !has_grown && body == *last {
         return;
@@ -190,14 +190,14 @@ fn publish(feed: &Feed, reading: super::reader::Reading, last: &mut String) {
     *last = body;
     // a gap in the versions has everybody take a snapshot
     let version = version + if is_new_sale { 2 } else { 1 };
-    let now_ms = book.clock.ms(Instant::now());
+    let now_ms = projection.clock.ms(Instant::now());
     let id = feed.started_ms;
     let rest = last.strip_prefix('{').unwrap_or_default();
     let text = format!(
         "id: {id}-{version}\nevent: change\ndata: {{\"version\":{version},\"now_ms\":{now_ms},{rest}\n\n"
     );
     feed.latest.send_replace(Change { version, text: text.into() });
-    book.told();
+    projection.told();
 }
 
 /// Nothing panics while one of these is locked; and if it did, what was written would still be whole.

@@ -1,23 +1,23 @@
 //! `GET /events`: the sale as it goes, as server-sent events.
 //!
 //! One task looks at the sale for all watchers at this instance, and only while there are any
-//! (`feed`): at the store with one bounded command a tick (`reader`), over a connection that the sale does
+//! (`feed`): at the store with one bounded command a tick (`poller`), over a connection that the sale does
 //! not use and at a rate that no number of items raises (`pace`); at the queue by the watch that the
-//! lock has anyway. What it knows is in the `book`; each message is written once for all. Who watches
+//! lock has anyway. What it knows is in the `projection`; each message is written once for all. Who watches
 //! (`client`) takes the latest message when it can: one that was too slow for a change takes a snapshot,
 //! so nothing is kept for it.
 
-mod book;
+mod alerts;
 mod client;
 mod clock;
-mod diary;
+mod event_log;
 mod feed;
-mod flow;
-mod lanes;
 mod pace;
 mod percentiles;
-mod reader;
-mod troubles;
+mod poller;
+mod projection;
+mod throughput;
+mod timeline;
 mod view;
 
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ use axum::response::Response;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use diary::stale_batch;
+pub use event_log::stale_batch;
 
 use self::feed::{Change, Feed, Feeds};
 use self::pace::Pace;

@@ -23,7 +23,8 @@ pub(super) struct View<'a> {
     pub(super) rates: Rates,
     pub(super) latency_ms: Option<Percentiles>,
     pub(super) skipped: u64,
-    pub(super) troubles: Vec<Trouble>,
+    #[serde(rename = "troubles")]
+    pub(super) alerts: Vec<Alert>,
     pub(super) demo: Option<serde_json::Value>,
     #[serde(flatten)]
     pub(super) lists: Lists<'a>,
@@ -132,7 +133,7 @@ pub(super) struct OrderView {
 
 /// Something that is wrong now.
 #[derive(Clone, Serialize)]
-pub(super) struct Trouble {
+pub(super) struct Alert {
     pub(super) kind: &'static str,
     pub(super) text: String,
 }

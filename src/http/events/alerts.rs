@@ -3,14 +3,14 @@
 use fenced_lock::Sighting;
 use tokio::time::Instant;
 
-use super::diary::STUCK;
-use super::view::{ClaimView, Trouble};
+use super::event_log::STUCK;
+use super::view::{Alert, ClaimView};
 use crate::http::reply::grouped;
 use crate::inventory::{InventoryError, Stock};
 use crate::sale::{GuardStatus, LockHealth};
 
 /// What a failed look at the store means; `has_numbers` if an earlier one has told some.
-pub(super) fn of_store(error: Option<&InventoryError>, has_numbers: bool) -> Trouble {
+pub(super) fn of_store(error: Option<&InventoryError>, has_numbers: bool) -> Alert {
     let (kind, text) = match error {
         Some(InventoryError::UnknownItem) => {
             ("no-sale", "No sale was started: there is no stock.".to_owned())
@@ -35,11 +35,11 @@ pub(super) fn of_store(error: Option<&InventoryError>, has_numbers: bool) -> Tro
             ("redis-away", text)
         }
     };
-    Trouble { kind, text }
+    Alert { kind, text }
 }
 
 /// What the lock service's state means, after what it was `before`.
-pub(super) fn of_lock(health: Option<LockHealth>, before: Option<&Trouble>) -> Option<Trouble> {
+pub(super) fn of_lock(health: Option<LockHealth>, before: Option<&Alert>) -> Option<Alert> {
     const AWAY: &str = "etcd-away";
     let was_away = before.is_some_and(|before| before.kind == AWAY);
     let (kind, text) = match health? {
@@ -54,35 +54,35 @@ pub(super) fn of_lock(health: Option<LockHealth>, before: Option<&Trouble>) -> O
             (AWAY, "etcd does not answer: nobody is granted the lock until it does.")
         }
     };
-    Some(Trouble { kind, text: text.to_owned() })
+    Some(Alert { kind, text: text.to_owned() })
 }
 
 /// What the numbers say.
-pub(super) fn of_stock(stock: &Stock) -> Vec<Trouble> {
-    let mut troubles = Vec::new();
+pub(super) fn of_stock(stock: &Stock) -> Vec<Alert> {
+    let mut alerts = Vec::new();
     let excess = stock.lucky.saturating_sub(stock.initial);
     if excess > 0 {
         let [lucky, initial, excess] = [stock.lucky, stock.initial, excess].map(grouped);
         let text = format!("{lucky} of {initial} units are sold: {excess} too many.");
-        troubles.push(Trouble { kind: "oversold", text });
+        alerts.push(Alert { kind: "oversold", text });
     }
     if !stock.is_balanced() {
         let [stock, lucky, initial] = [stock.stock, stock.lucky, stock.initial].map(grouped);
         let text = format!(
             "{stock} in stock and {lucky} sold are not the {initial} that there were: updates were lost."
         );
-        troubles.push(Trouble { kind: "unbalanced", text });
+        alerts.push(Alert { kind: "unbalanced", text });
     }
-    troubles
+    alerts
 }
 
 /// What can go wrong under this guard.
-pub(super) fn of_guard(guard: &GuardStatus) -> impl Iterator<Item = Trouble> {
-    guard.warnings.iter().map(|(kind, text)| Trouble { kind, text: (*text).to_owned() })
+pub(super) fn of_guard(guard: &GuardStatus) -> impl Iterator<Item = Alert> {
+    guard.warnings.iter().map(|(kind, text)| Alert { kind, text: (*text).to_owned() })
 }
 
 /// Whether the holder seems to be gone.
-pub(super) fn of_holder(sighting: &Sighting, holder: Option<&ClaimView>) -> Option<Trouble> {
+pub(super) fn of_holder(sighting: &Sighting, holder: Option<&ClaimView>) -> Option<Alert> {
     let [first, next, ..] = sighting.queue.as_slice() else { return None };
     let waited = Instant::now() - first.since.max(next.since);
     if waited < STUCK {
@@ -93,5 +93,5 @@ pub(super) fn of_holder(sighting: &Sighting, holder: Option<&ClaimView>) -> Opti
         "{name} holds the lock and does not give it back: it is paused or cut off, or has died. The next in \
          the queue gets it when its lease has ended."
     );
-    Some(Trouble { kind: "holder-silent", text })
+    Some(Alert { kind: "holder-silent", text })
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use fenced_lock::Sighting;
 use tokio::time::{Instant, timeout_at};
 
-use super::book::Book;
 use super::pace::Pace;
-use crate::inventory::{Followed, Glance, InventoryError, Item};
+use super::projection::Projection;
+use crate::inventory::{Cursor, InventoryError, Item, SaleUpdate};
 use crate::sale::Sale;
 
 /// How long a look may take, with all that it asks: what comes later is of no use, and the watcher takes a
@@ -29,16 +29,16 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 /// What was seen.
 pub(super) struct Reading {
     /// Up to where the ledger was known.
-    pub(super) followed: Option<Followed>,
+    pub(super) cursor: Option<Cursor>,
     /// An error is what the store said, or nothing if it said nothing in time.
-    pub(super) glance: Result<Glance, Option<InventoryError>>,
+    pub(super) update: Result<SaleUpdate, Option<InventoryError>>,
     pub(super) sighting: Option<Sighting>,
     /// Leases and the instances that they are of.
     pub(super) labels: Vec<(i64, String)>,
 }
 
 /// Looks at store and queue, and keeps to its budget.
-pub(super) struct Reader {
+pub(super) struct Poller {
     item: Item,
     sale: Sale,
     budget: f64,
@@ -47,15 +47,15 @@ pub(super) struct Reader {
     pace: Arc<Pace>,
 }
 
-impl Reader {
+impl Poller {
     pub(super) fn new(item: Item, sale: Sale, pace: Arc<Pace>) -> Self {
         Self { item, sale, budget: BURST, looked_at: Instant::now(), asked_at: None, pace }
     }
 
-    /// Looks once. `book` is locked for a moment.
-    pub(super) async fn look(&mut self, book: &std::sync::Mutex<Book>) -> Reading {
+    /// Polls once. `projection` is locked for a moment.
+    pub(super) async fn poll(&mut self, projection: &std::sync::Mutex<Projection>) -> Reading {
         self.pace.turn().await;
-        let followed = super::feed::open(book).followed();
+        let cursor = super::feed::open(projection).cursor();
         let now = Instant::now();
         let since = (now - std::mem::replace(&mut self.looked_at, now)).as_secs_f64();
         self.budget = since.mul_add(A_SECOND, self.budget).min(BURST);
@@ -63,30 +63,30 @@ impl Reader {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to 500")]
         let most = most.max(1.0) as u32;
         let by = now + TIMEOUT;
-        let glance = timeout_at(by, self.sale.glance(&self.item, followed.as_ref(), most)).await;
-        let glance = glance.map_or(Err(None), |glance| glance.map_err(Some));
-        if let Ok(glance) = &glance {
-            let read = u32::try_from(glance.orders.len()).unwrap_or(u32::MAX);
+        let update = timeout_at(by, self.sale.poll_since(&self.item, cursor.as_ref(), most)).await;
+        let update = update.map_or(Err(None), |update| update.map_err(Some));
+        if let Ok(update) = &update {
+            let read = u32::try_from(update.orders.len()).unwrap_or(u32::MAX);
             self.budget -= f64::from(read);
         }
         // after the ledger, so that the tenures of its orders have been seen
         let sighting = self.sale.sighting(&self.item);
         let labels = match &sighting {
-            Some(sighting) => self.ask(book, sighting, by).await,
+            Some(sighting) => self.ask(projection, sighting, by).await,
             None => Vec::new(),
         };
-        Reading { followed, glance, sighting, labels }
+        Reading { cursor, update, sighting, labels }
     }
 
     /// Whose claims are in the queue, where the watch does not tell.
     async fn ask(
         &mut self,
-        book: &std::sync::Mutex<Book>,
+        projection: &std::sync::Mutex<Projection>,
         sighting: &Sighting,
         by: Instant,
     ) -> Vec<(i64, String)> {
         let is_due = self.asked_at.is_none_or(|asked_at| asked_at.elapsed() >= ASK_EVERY);
-        if !is_due || !super::feed::open(book).has_strangers(sighting) {
+        if !is_due || !super::feed::open(projection).has_strangers(sighting) {
             return Vec::new();
         }
         self.pace.turn().await;

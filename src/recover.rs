@@ -1,7 +1,7 @@
-//! The `adopt` command: an operator accepts a new etcd cluster or a loss of data.
+//! The `recover` command: an operator accepts a new etcd cluster or a loss of data.
 //!
 //! Two faults stop a sale until an operator acts. The fence comes from another etcd cluster, so no token can
-//! be compared with it: `adopt cluster`. Or the store lost acknowledged data: `adopt store`. In both cases
+//! be compared with it: `recover cluster`. Or the store lost acknowledged data: `recover store`. In both cases
 //! the command takes the item's lock, prints the state and what would be given up, and changes nothing
 //! without `--yes`.
 
@@ -16,8 +16,8 @@ use clap::{Args, ValueEnum};
 use fenced_lock::{EtcdBackend, LockError, Session, SessionOptions, Token};
 use tokio::time::{sleep, timeout};
 
-use crate::chain::Chain;
 use crate::config::{FileError, Servers, duration, item_name};
+use crate::error_chain::ErrorChain;
 use crate::inventory::{Fence, Inventory, InventoryError, Item};
 use crate::sale::lock_name;
 
@@ -35,13 +35,13 @@ const PING_PAUSE: Duration = Duration::from_millis(500);
 ///
 /// Exit status: 0 done, or nothing to do; 1 failed; 3 dry run, rerun with --yes.
 #[derive(Args, Clone, Debug)]
-pub struct AdoptOptions {
+pub struct RecoverOptions {
     /// What to accept
     #[arg(value_enum)]
     pub what: What,
 
     /// Item [default: the default item]
-    #[arg(long, env = "FLASH_SALE_ADOPT_ITEM", value_parser = item_name)]
+    #[arg(long, env = "FLASH_SALE_RECOVER_ITEM", value_parser = item_name)]
     pub item: Option<Item>,
 
     /// Apply the change
@@ -49,7 +49,7 @@ pub struct AdoptOptions {
     pub yes: bool,
 
     /// How long to wait for the item's lock
-    #[arg(long, env = "FLASH_SALE_ADOPT_WAIT_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = duration("1s", "10m"))]
+    #[arg(long, env = "FLASH_SALE_RECOVER_WAIT_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = duration("1s", "10m"))]
     pub wait_timeout: Duration,
 
     /// Where the servers are
@@ -66,9 +66,9 @@ pub enum What {
     Store,
 }
 
-/// Why nothing was adopted.
+/// Why the sale was not recovered.
 #[derive(Debug, thiserror::Error)]
-enum AdoptError {
+enum RecoverError {
     #[error(transparent)]
     File(#[from] FileError),
     #[error("etcd did not answer within {}", humantime::format_duration(*.0))]
@@ -88,7 +88,7 @@ enum AdoptError {
     Restored { fence: i64, token: i64 },
     #[error(
         "the fence is of etcd cluster {theirs}, and this is cluster {ours}: if this is the right cluster, \
-         run `flash-sale adopt cluster` first"
+         run `flash-sale recover cluster` first"
     )]
     ForeignFence { theirs: String, ours: String },
     #[error(
@@ -105,38 +105,38 @@ fn held_by(holder: Option<&str>) -> String {
 
 /// How it ended.
 enum Done {
-    Adopted,
+    Recovered,
     NothingToDo,
     OnlyShown,
 }
 
 /// Runs the command.
-pub async fn run(mut options: AdoptOptions) -> ExitCode {
-    match adopt(&mut options).await {
-        Ok(Done::Adopted | Done::NothingToDo) => ExitCode::SUCCESS,
+pub async fn run(mut options: RecoverOptions) -> ExitCode {
+    match recover(&mut options).await {
+        Ok(Done::Recovered | Done::NothingToDo) => ExitCode::SUCCESS,
         Ok(Done::OnlyShown) => {
             say("\nDry run. Rerun with --yes to apply.\n");
             ExitCode::from(NOT_DONE)
         }
         Err(error) => {
-            let _ = writeln!(std::io::stderr(), "flash-sale: {}", Chain(&error));
+            let _ = writeln!(std::io::stderr(), "flash-sale: {}", ErrorChain(&error));
             ExitCode::FAILURE
         }
     }
 }
 
-async fn adopt(options: &mut AdoptOptions) -> Result<Done, AdoptError> {
+async fn recover(options: &mut RecoverOptions) -> Result<Done, RecoverError> {
     options.servers.check_files()?;
     let item = options.item.clone().unwrap_or_default();
     let inventory = options.servers.inventory()?;
     reach(&inventory).await?;
     let name = lock_name(&options.servers.lock_name, &item);
-    let lock_error = |source| AdoptError::Lock { name: name.clone(), holder: None, source };
+    let lock_error = |source| RecoverError::Lock { name: name.clone(), holder: None, source };
     let etcd = EtcdBackend::new(options.servers.etcd_options()?)
         .map_err(|error| lock_error(error.into()))?;
-    let session = SessionOptions::new(LOCK_TTL).label("flash-sale adopt");
+    let session = SessionOptions::new(LOCK_TTL).label("flash-sale recover");
     let session = timeout(options.wait_timeout, Session::open(Arc::new(etcd), session)).await;
-    let session = session.map_err(|_| AdoptError::Silent(options.wait_timeout))?;
+    let session = session.map_err(|_| RecoverError::Silent(options.wait_timeout))?;
     let session = session.map_err(lock_error)?;
     let done = under_lock(options, &item, &name, &inventory, &session).await;
     // gives up the lock; should that fail, it ends with the lease
@@ -156,13 +156,13 @@ async fn reach(inventory: &Inventory) -> Result<(), InventoryError> {
 }
 
 async fn under_lock(
-    options: &AdoptOptions,
+    options: &RecoverOptions,
     item: &Item,
     name: &str,
     inventory: &Inventory,
     session: &Session,
-) -> Result<Done, AdoptError> {
-    let lock_error = |holder, source| AdoptError::Lock { name: name.to_owned(), holder, source };
+) -> Result<Done, RecoverError> {
+    let lock_error = |holder, source| RecoverError::Lock { name: name.to_owned(), holder, source };
     let mutex = session.mutex(name).map_err(|error| lock_error(None, error))?;
     let guard = match mutex.lock_timeout(options.wait_timeout).await {
         Ok(guard) => guard,
@@ -177,20 +177,20 @@ async fn under_lock(
         }
     };
     match options.what {
-        What::Cluster => adopt_cluster(options, item, inventory, guard.token()).await,
-        What::Store => adopt_store(options, item, inventory, guard.token()).await,
+        What::Cluster => recover_cluster(options, item, inventory, guard.token()).await,
+        What::Store => recover_store(options, item, inventory, guard.token()).await,
     }
 }
 
-async fn adopt_cluster(
-    options: &AdoptOptions,
+async fn recover_cluster(
+    options: &RecoverOptions,
     item: &Item,
     inventory: &Inventory,
     token: Token,
-) -> Result<Done, AdoptError> {
-    let found = inventory.found(item).await?;
-    let fence = found.stock.as_ref().ok_or_else(|| AdoptError::NoSale(item.clone()))?.fence;
-    say(&report::state(item, inventory, &found, token));
+) -> Result<Done, RecoverError> {
+    let inspected = inventory.inspect(item).await?;
+    let fence = inspected.stock.as_ref().ok_or_else(|| RecoverError::NoSale(item.clone()))?.fence;
+    say(&report::state(item, inventory, &inspected, token));
     let Some(fence) = fence else {
         say("\nThe item has no fence yet: any cluster may guard it. Nothing to do.\n");
         return Ok(Done::NothingToDo);
@@ -204,43 +204,43 @@ async fn adopt_cluster(
     if !options.yes {
         return Ok(Done::OnlyShown);
     }
-    inventory.adopt(item, token).await?;
+    inventory.recover_cluster(item, token).await?;
     say(&format!("\nDone. The fence is token {token} of cluster {}.\n", token.cluster()));
-    Ok(Done::Adopted)
+    Ok(Done::Recovered)
 }
 
-async fn adopt_store(
-    options: &AdoptOptions,
+async fn recover_store(
+    options: &RecoverOptions,
     item: &Item,
     inventory: &Inventory,
     token: Token,
-) -> Result<Done, AdoptError> {
-    let found = inventory.found(item).await?;
+) -> Result<Done, RecoverError> {
+    let inspected = inventory.inspect(item).await?;
     // an item whose keys were deleted has nothing but what an instance misses
-    if found.stock.is_none() && found.doubt.is_none() {
-        return Err(AdoptError::NoSale(item.clone()));
+    if inspected.stock.is_none() && inspected.rollback_detected.is_none() {
+        return Err(RecoverError::NoSale(item.clone()));
     }
-    say(&report::state(item, inventory, &found, token));
-    if let Some(fence) = found.stock.and_then(|stock| stock.fence) {
+    say(&report::state(item, inventory, &inspected, token));
+    if let Some(fence) = inspected.stock.and_then(|stock| stock.fence) {
         if fence.cluster != token.cluster() {
             let (theirs, ours) = (fence.cluster.to_string(), token.cluster().to_string());
-            return Err(AdoptError::ForeignFence { theirs, ours });
+            return Err(RecoverError::ForeignFence { theirs, ours });
         }
         check_is_later(token, fence)?;
     }
-    say(&report::store_given_up(&found));
+    say(&report::store_given_up(&inspected));
     if !options.yes {
         return Ok(Done::OnlyShown);
     }
-    inventory.accept(item, token).await?;
-    say(&report::store_accepted(&found, token));
-    Ok(Done::Adopted)
+    inventory.recover_store(item, token).await?;
+    say(&report::store_accepted(&inspected, token));
+    Ok(Done::Recovered)
 }
 
 /// An etcd that was restored with smaller revisions gives tokens that no store may take.
-fn check_is_later(token: Token, fence: Fence) -> Result<(), AdoptError> {
+fn check_is_later(token: Token, fence: Fence) -> Result<(), RecoverError> {
     if fence.revision > token.revision() {
-        return Err(AdoptError::Restored { fence: fence.revision, token: token.revision() });
+        return Err(RecoverError::Restored { fence: fence.revision, token: token.revision() });
     }
     Ok(())
 }

@@ -4,19 +4,24 @@ use std::fmt::Write as _;
 
 use fenced_lock::Token;
 
-use crate::inventory::{Fence, Found, Inventory, Item, Stock};
+use crate::inventory::{Fence, Inspection, Inventory, Item, Stock};
 
 /// What was found.
-pub(super) fn state(item: &Item, inventory: &Inventory, found: &Found, token: Token) -> String {
+pub(super) fn state(
+    item: &Item,
+    inventory: &Inventory,
+    inspected: &Inspection,
+    token: Token,
+) -> String {
     let mut text = String::new();
     // writing to a text cannot fail
     let _ = writeln!(text, "item     {item}");
     let _ = writeln!(text, "store    {}", inventory.address());
-    match &found.stock {
+    match &inspected.stock {
         None => text.push_str("stock    none\n"),
         Some(Stock { stock, lucky, initial, fence, orders, .. }) => {
             let _ = writeln!(text, "stock    {stock} left and {lucky} sold, of {initial}");
-            let _ = match &found.latest {
+            let _ = match &inspected.latest {
                 Some(latest) => writeln!(
                     text,
                     "ledger   {orders} orders, the latest is {}",
@@ -32,8 +37,8 @@ pub(super) fn state(item: &Item, inventory: &Inventory, found: &Found, token: To
             };
         }
     }
-    if let Some(doubt) = &found.doubt {
-        let _ = writeln!(text, "missing  {doubt}");
+    if let Some(missing) = &inspected.rollback_detected {
+        let _ = writeln!(text, "missing  {missing}");
     }
     let cluster = token.cluster();
     let _ = writeln!(text, "lock     taken, with token {token} of etcd cluster {cluster}");
@@ -50,13 +55,13 @@ pub(super) fn cluster_given_up(fence: Fence) -> String {
 }
 
 /// What accepting the store as it is means.
-pub(super) fn store_given_up(found: &Found) -> String {
-    if found.stock.is_none() {
+pub(super) fn store_given_up(inspected: &Inspection) -> String {
+    if inspected.stock.is_none() {
         return "\nThis would end the sale of the item and give up all its acknowledged orders. If a complete\n\
                 copy of the data exists, restore it instead.\n"
             .to_owned();
     }
-    let behind = found.latest.as_ref().map_or_else(
+    let behind = inspected.latest.as_ref().map_or_else(
         || "of\nthis sale".to_owned(),
         |latest| {
             format!("after\n{} (number {} of the ledger)", latest.order.as_str(), latest.position)
@@ -71,8 +76,8 @@ pub(super) fn store_given_up(found: &Found) -> String {
 }
 
 /// That it was done.
-pub(super) fn store_accepted(found: &Found, token: Token) -> String {
-    if found.stock.is_none() {
+pub(super) fn store_accepted(inspected: &Inspection, token: Token) -> String {
+    if inspected.stock.is_none() {
         return "\nDone. The item has no sale. PUT /stock starts one.\n".to_owned();
     }
     format!(

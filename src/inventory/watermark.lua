@@ -1,14 +1,14 @@
--- Part of every script of an item, behind its first line: whether the store still has what it once
--- acknowledged to whoever asks. An older copy of its data, or an empty one, does not: a restart without
--- its last writes, a failover to a replica that lagged, a restored backup.
+-- Part of every script of an item, behind its first line: compares the store with the caller's watermark,
+-- which is what the store acknowledged to it last. An older copy of the data, or an empty one, is below it:
+-- after a restart without the last writes, a failover to a lagging replica, a restored backup.
 --
--- What one caller misses, the others must not sell: the script notes it in the item's data (doubt), and
--- from then on refuses everybody, until a sale is started or the loss is accepted. Data that are brought
--- back whole come without the note.
+-- What one caller misses, no other may sell: the script records it in the item's key `doubt` and refuses
+-- every caller until a sale is started or the loss is accepted. Data that is restored whole comes without
+-- that key.
 --
 -- KEYS  8 doubt
--- ARGV  1 the fence, 2 the sale, 3 the order and 4 that order's record, as last acknowledged; each may be
---       empty, which asks for nothing
+-- ARGV  1 the fence, 2 the sale, 3 the order and 4 that order's record, of the watermark; each may be empty,
+--       which is not compared
 --
 -- Sale:   how it began (started, accepted, found), when (microseconds), and under which token, if any.
 --         A sale is `found` when its stock was set by hand: the first batch names it. It never counts as
@@ -46,7 +46,7 @@ local function later(a, b)
   return at > other_at
 end
 
--- What the store lacks of what it acknowledged, or nil; and whether a later sale excuses it.
+-- What of the watermark the store lacks, or nil; and whether a later sale excuses it.
 local function lacks(fence, sale, stock)
   if sale and not beginning(sale) then return end
   if ARGV[2] ~= '' and sale ~= ARGV[2] then
@@ -58,7 +58,7 @@ local function lacks(fence, sale, stock)
     if not fence then return 'its fence is gone, and was ' .. ARGV[1] end
     local cluster, revision = parts(fence)
     local other_cluster, other_revision = parts(ARGV[1])
-    -- Another cluster's fence was adopted; it cannot be compared.
+    -- Another cluster's fence was accepted; it cannot be compared.
     if cluster == other_cluster and cluster and below(revision, other_revision) then
       return 'its fence is ' .. revision .. ', and was ' .. other_revision
     end

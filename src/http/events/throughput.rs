@@ -22,7 +22,7 @@ const MOST_INSTANCES: usize = 64;
 
 /// How fast orders are accepted.
 #[derive(Default)]
-pub(super) struct Flow {
+pub(super) struct Throughput {
     total: u64,
     by_instance: BTreeMap<Arc<str>, u64>,
     /// Totals of the last second, the oldest first.
@@ -33,7 +33,7 @@ pub(super) struct Flow {
     new_points: usize,
 }
 
-impl Flow {
+impl Throughput {
     /// Counts `count` orders, some of which are `orders`; each of those stands for `step`.
     pub(super) fn add(&mut self, count: u64, orders: &[Accepted], step: u64) {
         self.total += count;

@@ -23,7 +23,7 @@ const MOST_LEASES: usize = 256;
 
 /// The tenures of the last seconds.
 #[derive(Default)]
-pub(super) struct Lanes {
+pub(super) struct Timeline {
     by_token: BTreeMap<i64, Tenure>,
     instances: HashMap<i64, Arc<str>>,
     /// Of tenures up to this token, some orders were not read.
@@ -48,7 +48,7 @@ struct Seen {
     ended_at: Option<Instant>,
 }
 
-impl Lanes {
+impl Timeline {
     /// Takes what the watch of the queue has told.
     pub(super) fn see(&mut self, sighting: &Sighting) {
         let ended = sighting.tenures.iter().map(|tenure| {

@@ -1,23 +1,23 @@
-//! All that is known of a sale that is watched.
+//! The state of a watched sale, as the readings add up to it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use fenced_lock::{Sighting, Token};
 
+use super::alerts;
 use super::clock::Clock;
-use super::diary::Diary;
-use super::flow::Flow;
-use super::lanes::Lanes;
+use super::event_log::EventLog;
 use super::percentiles::LastSeconds;
-use super::reader::Reading;
-use super::troubles;
+use super::poller::Reading;
+use super::throughput::Throughput;
+use super::timeline::Timeline;
 use super::view::{
-    ClaimView, FenceView, Here, Lists, LockView, OrderView, Percentiles, StockView, Trouble, View,
+    Alert, ClaimView, FenceView, Here, Lists, LockView, OrderView, Percentiles, StockView, View,
 };
 use crate::http::extension::Extension;
 use crate::http::reply;
-use crate::inventory::{Accepted, Fence, Followed, Item, Stock};
+use crate::inventory::{Accepted, Cursor, Fence, Item, Stock};
 use crate::sale::metrics::Ending;
 use crate::sale::{GuardStatus, Sale};
 
@@ -30,31 +30,31 @@ const FAST_ORDERS: usize = 10;
 /// How many claims of the queue are told.
 const QUEUE: usize = 32;
 
-/// All that is known of a sale that is watched.
-pub(super) struct Book {
+/// The state of a watched sale, as the readings add up to it.
+pub(super) struct Projection {
     item: Item,
     sale: Sale,
     extension: Option<Arc<dyn Extension>>,
     pub(super) clock: Clock,
     number: u64,
     stock: Option<Stock>,
-    store_trouble: Option<Trouble>,
-    lock_trouble: Option<Trouble>,
-    holder_trouble: Option<Trouble>,
+    store_alert: Option<Alert>,
+    lock_alert: Option<Alert>,
+    holder_alert: Option<Alert>,
     guarded_by: Option<GuardStatus>,
     sighting: Option<Sighting>,
     queue: Vec<ClaimView>,
-    lanes: Lanes,
-    flow: Flow,
+    timeline: Timeline,
+    throughput: Throughput,
     seconds: LastSeconds,
     percentiles: Option<Percentiles>,
     orders: VecDeque<OrderView>,
     new_orders: usize,
     skipped: u64,
-    diary: Diary,
+    event_log: EventLog,
 }
 
-impl Book {
+impl Projection {
     pub(super) fn new(item: Item, sale: Sale, extension: Option<Arc<dyn Extension>>) -> Self {
         Self {
             item,
@@ -63,61 +63,61 @@ impl Book {
             clock: Clock::start(),
             number: 1,
             stock: None,
-            store_trouble: None,
-            lock_trouble: None,
-            holder_trouble: None,
+            store_alert: None,
+            lock_alert: None,
+            holder_alert: None,
             guarded_by: None,
             sighting: None,
             queue: Vec::new(),
-            lanes: Lanes::default(),
-            flow: Flow::default(),
+            timeline: Timeline::default(),
+            throughput: Throughput::default(),
             seconds: LastSeconds::default(),
             percentiles: None,
             orders: VecDeque::new(),
             new_orders: 0,
             skipped: 0,
-            diary: Diary::default(),
+            event_log: EventLog::default(),
         }
     }
 
     /// Takes what was read. `true` if another sale has begun, so that what was told before is void.
     pub(super) fn take(&mut self, reading: Reading) -> bool {
-        let Reading { followed, glance, sighting, labels } = reading;
+        let Reading { cursor, update, sighting, labels } = reading;
         let mut is_new_sale = false;
-        let trouble = match glance {
-            Ok(glance) => {
-                let behind = followed.map(|followed| followed.position);
-                is_new_sale = self.compare(&glance.stock, behind, glance.is_same_ledger);
-                let known = behind.filter(|_| glance.is_same_ledger);
-                self.sold(&glance.stock, known, &glance.orders, glance.step);
-                self.stock = Some(glance.stock);
+        let alert = match update {
+            Ok(update) => {
+                let behind = cursor.map(|cursor| cursor.position);
+                is_new_sale = self.compare(&update.stock, behind, update.is_same_ledger);
+                let known = behind.filter(|_| update.is_same_ledger);
+                self.sold(&update.stock, known, &update.orders, update.step);
+                self.stock = Some(update.stock);
                 None
             }
             Err(error) => {
-                let trouble = troubles::of_store(error.as_ref(), self.stock.is_some());
-                if trouble.kind == "no-sale" && self.stock.take().is_some() {
+                let alert = alerts::of_store(error.as_ref(), self.stock.is_some());
+                if alert.kind == "no-sale" && self.stock.take().is_some() {
                     self.forget_sale();
                     is_new_sale = true;
                 }
-                Some(trouble)
+                Some(alert)
             }
         };
-        let trouble = std::mem::replace(&mut self.store_trouble, trouble);
-        self.tell_change("store", trouble.as_ref(), self.store_trouble.clone().as_ref());
-        let trouble = troubles::of_lock(self.sale.lock_health(), self.lock_trouble.as_ref());
-        let trouble = std::mem::replace(&mut self.lock_trouble, trouble);
-        self.tell_change("etcd", trouble.as_ref(), self.lock_trouble.clone().as_ref());
+        let alert = std::mem::replace(&mut self.store_alert, alert);
+        self.tell_change("store", alert.as_ref(), self.store_alert.clone().as_ref());
+        let alert = alerts::of_lock(self.sale.lock_health(), self.lock_alert.as_ref());
+        let alert = std::mem::replace(&mut self.lock_alert, alert);
+        self.tell_change("etcd", alert.as_ref(), self.lock_alert.clone().as_ref());
         for (lease, instance) in labels {
-            self.lanes.lease_is_of(lease, &instance);
+            self.timeline.lease_is_of(lease, &instance);
         }
         self.see(sighting);
-        self.flow.tick(self.stock.as_ref(), &self.clock);
+        self.throughput.tick(self.stock.as_ref(), &self.clock);
         self.percentiles = self.seconds.tick(&self.sale.metrics().latency);
-        self.diary.count(&self.clock, &self.sale);
+        self.event_log.count(&self.clock, &self.sale);
         self.tell_guard();
         if let Some(extension) = &self.extension {
             for (kind, text) in extension.take_notes() {
-                self.diary.note(&self.clock, kind, text);
+                self.event_log.note(&self.clock, kind, text);
             }
         }
         is_new_sale
@@ -135,7 +135,7 @@ impl Book {
             let text = "The store was put back to an earlier state: its fence went down. Orders that were \
                         accepted since then are lost."
                 .to_owned();
-            self.diary.note(&self.clock, "rolled-back", text);
+            self.event_log.note(&self.clock, "rolled-back", text);
         }
         let is_other = !is_same_ledger || now.initial != before.initial || now.lucky < before.lucky;
         if is_other {
@@ -143,7 +143,7 @@ impl Book {
             if !is_rolled_back {
                 let units = reply::grouped(now.initial);
                 let text = format!("A sale of {units} units was started.");
-                self.diary.note(&self.clock, "sale-started", text);
+                self.event_log.note(&self.clock, "sale-started", text);
             }
         }
         is_other
@@ -152,7 +152,7 @@ impl Book {
     /// Another sale begins, or none.
     fn forget_sale(&mut self) {
         self.number += 1;
-        self.flow.reset();
+        self.throughput.reset();
         self.orders.clear();
         self.new_orders = 0;
         self.skipped = 0;
@@ -165,16 +165,16 @@ impl Book {
         let new = now.orders.saturating_sub(since);
         self.skipped += new.saturating_sub(read);
         if let Some(first) = orders.first().filter(|first| known.is_none() && first.position > 1) {
-            self.lanes.unread_before(first);
+            self.timeline.unread_before(first);
         }
-        self.lanes.sold(orders, step);
+        self.timeline.sold(orders, step);
         if new == 0 {
             // what is sold without a ledger, maybe since the guard was switched during the sale
             let before = self.stock.map_or(now.lucky, |before| before.lucky);
             let sold = now.lucky.saturating_sub(before);
-            self.flow.add(u64::try_from(sold).unwrap_or(0), &[], step);
+            self.throughput.add(u64::try_from(sold).unwrap_or(0), &[], step);
         } else if known.is_some() || self.stock.is_some() {
-            self.flow.add(new, orders, step);
+            self.throughput.add(new, orders, step);
         }
         // what is thinned out is too fast to be read
         let told = if step > 1 { FAST_ORDERS } else { LAST_ORDERS };
@@ -196,36 +196,36 @@ impl Book {
 
     fn see(&mut self, sighting: Option<Sighting>) {
         if let Some((lease, _)) = self.sale.lease() {
-            self.lanes.lease_is_of(lease, self.sale.instance());
+            self.timeline.lease_is_of(lease, self.sale.instance());
         }
         if let Some(sighting) = &sighting {
-            self.lanes.see(sighting);
+            self.timeline.see(sighting);
         }
-        self.lanes.settle();
-        self.lanes.prune();
-        let (lanes, clock) = (&self.lanes, &self.clock);
+        self.timeline.settle();
+        self.timeline.prune();
+        let (timeline, clock) = (&self.timeline, &self.clock);
         let view = |claim: &fenced_lock::SeenClaim| ClaimView {
             token: claim.revision,
             lease: format!("{:x}", claim.lease),
-            instance: lanes.instance_of(claim.lease),
+            instance: timeline.instance_of(claim.lease),
             since_ms: clock.ms(claim.since),
         };
         let current = sighting.as_ref().filter(|sighting| sighting.is_current);
         self.queue = current.map_or(Vec::new(), |s| s.queue.iter().take(QUEUE).map(view).collect());
-        self.holder_trouble = current.and_then(|s| troubles::of_holder(s, self.queue.first()));
+        self.holder_alert = current.and_then(|s| alerts::of_holder(s, self.queue.first()));
         if let Some(sighting) = &sighting {
-            self.diary.see(clock, &sighting.tenures, |lease| lanes.instance_of(lease));
+            self.event_log.see(clock, &sighting.tenures, |lease| timeline.instance_of(lease));
         }
         self.sighting = sighting;
     }
 
-    fn tell_change(&mut self, what: &str, before: Option<&Trouble>, now: Option<&Trouble>) {
-        let is_away = |trouble: Option<&Trouble>| trouble.is_some_and(|t| t.kind != "no-sale");
-        let is_lost = |trouble: &Trouble| trouble.kind == "lock-lost";
+    fn tell_change(&mut self, what: &str, before: Option<&Alert>, now: Option<&Alert>) {
+        let is_away = |alert: Option<&Alert>| alert.is_some_and(|t| t.kind != "no-sale");
+        let is_lost = |alert: &Alert| alert.kind == "lock-lost";
         let (kind, text) = match (is_away(before), is_away(now), what) {
             (false, true, "store") => ("store-away", now.map(|t| t.text.clone())),
             (true, false, "store") => ("store-back", Some("Redis answers again.".to_owned())),
-            // the diary tells of a lost session by itself
+            // the event log has lost sessions of its own
             (false, true, _) if now.is_some_and(is_lost) => return,
             (false, true, _) => ("etcd-away", now.map(|t| t.text.clone())),
             (true, false, _) if before.is_some_and(is_lost) => {
@@ -235,7 +235,7 @@ impl Book {
             (true, false, _) => ("etcd-back", Some("etcd answers again.".to_owned())),
             _ => return,
         };
-        self.diary.note(&self.clock, kind, text.unwrap_or_default());
+        self.event_log.note(&self.clock, kind, text.unwrap_or_default());
     }
 
     fn tell_guard(&mut self) {
@@ -247,42 +247,42 @@ impl Book {
         if !changed {
             return;
         }
-        self.diary.note(&self.clock, "guard", text);
+        self.event_log.note(&self.clock, "guard", text);
     }
 
-    /// How far the ledger was followed.
-    pub(super) fn followed(&self) -> Option<Followed> {
+    /// How far the ledger was read.
+    pub(super) fn cursor(&self) -> Option<Cursor> {
         let position = self.stock?.orders;
         let newest = self.orders.back().filter(|newest| newest.position == position);
         let order = newest.and_then(|newest| crate::inventory::OrderId::new(&newest.order).ok());
-        Some(Followed { position, order })
+        Some(Cursor { position, order })
     }
 
     /// Whether the queue has claims of whom nobody knows.
     pub(super) fn has_strangers(&self, sighting: &Sighting) -> bool {
         let leases: BTreeSet<_> = sighting.queue.iter().map(|claim| claim.lease).collect();
-        leases.into_iter().any(|lease| self.lanes.instance_of(lease).is_none())
+        leases.into_iter().any(|lease| self.timeline.instance_of(lease).is_none())
     }
 
     /// Everything, as it is now.
     pub(super) fn whole(&self) -> View<'_> {
         self.view(Lists {
-            tenures: self.lanes.all(&self.clock),
-            points: self.flow.points(),
+            tenures: self.timeline.all(&self.clock),
+            points: self.throughput.points(),
             orders: self.orders.iter().collect(),
-            notes: self.diary.notes(),
+            notes: self.event_log.notes(),
         })
     }
 
     /// What is new since this was last asked; the second part tells whether any list has grown.
     pub(super) fn change(&mut self) -> (View<'_>, bool) {
-        let tenures = self.lanes.take_changed(&self.clock);
+        let tenures = self.timeline.take_changed(&self.clock);
         let skip = self.orders.len().saturating_sub(self.new_orders);
         let lists = Lists {
             tenures,
-            points: self.flow.new_points(),
+            points: self.throughput.new_points(),
             orders: self.orders.iter().skip(skip).collect(),
-            notes: self.diary.new_notes(),
+            notes: self.event_log.new_notes(),
         };
         let has_grown = !(lists.tenures.is_empty()
             && lists.points.is_empty()
@@ -293,19 +293,19 @@ impl Book {
 
     /// What was new is told.
     pub(super) fn told(&mut self) {
-        self.flow.told();
-        self.diary.told();
+        self.throughput.told();
+        self.event_log.told();
         self.new_orders = 0;
     }
 
     fn view<'a>(&'a self, lists: Lists<'a>) -> View<'a> {
         let (sale, stock) = (&self.sale, self.stock);
-        let mut troubles: Vec<Trouble> = self.store_trouble.iter().cloned().collect();
-        troubles.extend(self.lock_trouble.clone());
-        troubles.extend(self.holder_trouble.clone());
-        troubles.extend(stock.iter().flat_map(troubles::of_stock));
+        let mut alerts: Vec<Alert> = self.store_alert.iter().cloned().collect();
+        alerts.extend(self.lock_alert.clone());
+        alerts.extend(self.holder_alert.clone());
+        alerts.extend(stock.iter().flat_map(alerts::of_stock));
         let guard = sale.guard_status();
-        troubles.extend(troubles::of_guard(&guard));
+        alerts.extend(alerts::of_guard(&guard));
         let sold = stock.map_or(0, |stock| stock.lucky);
         let initial = stock.map_or(0, |stock| stock.initial);
         View {
@@ -320,19 +320,19 @@ impl Book {
             instances: self.instances(),
             here: here(sale),
             lock: self.lock(),
-            rates: self.flow.rates().clone(),
+            rates: self.throughput.rates().clone(),
             latency_ms: self.percentiles.clone(),
             skipped: self.skipped,
-            troubles,
+            alerts,
             demo: self.extension.as_ref().map(|extension| extension.view()),
             lists,
         }
     }
 
     fn instances(&self) -> Vec<Arc<str>> {
-        let mut names: BTreeSet<Arc<str>> = self.flow.instances().cloned().collect();
+        let mut names: BTreeSet<Arc<str>> = self.throughput.instances().cloned().collect();
         names.extend(self.queue.iter().filter_map(|claim| claim.instance.clone()));
-        names.extend(self.lanes.instances());
+        names.extend(self.timeline.instances());
         names.insert(self.sale.instance().into());
         if let Some(extension) = &self.extension {
             names.extend(extension.instances());

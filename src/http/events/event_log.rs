@@ -19,7 +19,7 @@ pub(super) const STUCK: Duration = Duration::from_millis(1500);
 
 /// What has happened lately.
 #[derive(Default)]
-pub(super) struct Diary {
+pub(super) struct EventLog {
     notes: VecDeque<Note>,
     last_id: u64,
     new: usize,
@@ -36,7 +36,7 @@ struct Counted {
     lost_sessions: u64,
 }
 
-impl Diary {
+impl EventLog {
     pub(super) fn note(&mut self, clock: &Clock, kind: &'static str, text: String) {
         self.note_at(clock.ms(Instant::now()), kind, text);
     }
