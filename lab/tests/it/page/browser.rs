@@ -1,4 +1,4 @@
-//! One headless Chromium for all tests of the page, and what a visitor can do with it.
+//! One headless Chromium for all tests of the page, and the actions of a visitor.
 
 use std::path::Path;
 use std::time::Duration;
@@ -43,7 +43,7 @@ impl Tab {
     pub(super) async fn open(url: &str, device: Device) -> Self {
         let browser = BROWSER.get_or_init(Chromium::start).await;
         let tab = Self(browser.session.lock().await);
-        // what the test before has left: its page, and what it said
+        // drops the page and the log of the previous test
         tab.go("about:blank").await;
         tab.complaints().await;
         tab.become_device(device).await;
@@ -86,7 +86,7 @@ impl Tab {
         self.run(&format!("return (async () => {{ {body} }})()")).await
     }
 
-    /// The text that a visitor reads in the first element that `selector` finds; empty where nothing is shown.
+    /// The visible text of the first element that `selector` finds; empty if it is hidden or missing.
     pub(super) async fn text(&self, selector: &str) -> String {
         let script = format!(
             "const found = document.querySelector({}); \
@@ -96,7 +96,7 @@ impl Tab {
         self.run(&script).await.as_str().unwrap().to_owned()
     }
 
-    /// The number in an element's text, whatever separates its thousands.
+    /// The number in an element's text, without the separators of thousands.
     pub(super) async fn number(&self, selector: &str) -> Option<i64> {
         let text = self.text(selector).await;
         text.replace([',', '\u{202f}', '\u{a0}'], "").parse().ok()
@@ -148,17 +148,17 @@ impl Tab {
         entries.filter(|entry| entry.level == "SEVERE").map(|entry| entry.message).collect()
     }
 
-    /// Keeps the whole page as `target/screenshots/NAME.png`.
+    /// Saves the whole page as `target/screenshots/NAME.png`.
     pub(super) async fn screenshot(&self, name: &str) {
         self.capture(json!({ "captureBeyondViewport": true }), name).await;
     }
 
-    /// The same of what is in view.
+    /// The same for the part in view.
     pub(super) async fn view(&self, name: &str) {
         self.capture(json!({}), name).await;
     }
 
-    /// The same of the top of the page, as far as this rectangle goes.
+    /// The same for a rectangle at the top left of the page.
     pub(super) async fn picture(&self, name: &str, width: u32, height: u32) {
         let clip = json!({ "x": 0, "y": 0, "width": width, "height": height, "scale": 1 });
         self.capture(json!({ "captureBeyondViewport": true, "clip": clip }), name).await;
@@ -187,7 +187,7 @@ impl Chromium {
         eventually("the browser's driver answers", is_ready).await;
         let args = [
             "--headless",
-            // Chromium's own sandbox does not run as root, as in containers; all that it loads here is ours
+            // Chromium's sandbox does not run as root, as in containers. It loads only the page under test
             "--no-sandbox",
             // a container's /dev/shm may be too small
             "--disable-dev-shm-usage",
@@ -212,7 +212,7 @@ impl Chromium {
 
 fn start_driver(port: u16, dir: &OwnedDir) -> Child {
     let args = [
-        // the profile and all else that the two leave behind go with the directory
+        // the profile and other files go with the directory
         format!("TMPDIR={}", dir.path().display()),
         "chromedriver".to_owned(),
         format!("--port={port}"),
