@@ -18,7 +18,7 @@ export const PRESETS = [
   {
     id: "local",
     title: "A lock in each process",
-    text: "Enough for one instance, but here are several.",
+    text: "Enough for one instance only.",
     run: { ...USUAL, guard: "local" },
   },
   {
@@ -30,7 +30,7 @@ export const PRESETS = [
   {
     id: "pause-no-fence",
     title: "Pause it, without the fence",
-    text: "The same, but the store accepts its late write.",
+    text: "The store accepts the late write.",
     run: { ...USUAL, fault: "pause", fence: false },
   },
   {

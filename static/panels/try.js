@@ -6,7 +6,7 @@ import { count, duration } from "../page/format.js";
 import { labelOf } from "../page/guards.js";
 import { PRESETS } from "./presets.js";
 
-const FAULTS = [["", "none"], ["pause", "pause the holder"], ["kill", "kill the holder"]];
+const FAULTS = [["", "none"], ["pause", "pause"], ["kill", "kill"]];
 const RUNNING = new Set(["preparing", "firing", "checking"]);
 
 export class TryIt {
