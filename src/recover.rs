@@ -134,7 +134,8 @@ async fn recover(options: &mut RecoverOptions) -> Result<Done, RecoverError> {
     let lock_error = |source| RecoverError::Lock { name: name.clone(), holder: None, source };
     let etcd = EtcdBackend::new(options.servers.etcd_options()?)
         .map_err(|error| lock_error(error.into()))?;
-    let session = SessionOptions::new(LOCK_TTL).label("flash-sale recover");
+    let session =
+        SessionOptions { label: "flash-sale recover".into(), ..SessionOptions::new(LOCK_TTL) };
     let session = timeout(options.wait_timeout, Session::open(Arc::new(etcd), session)).await;
     let session = session.map_err(|_| RecoverError::Silent(options.wait_timeout))?;
     let session = session.map_err(lock_error)?;

@@ -9,7 +9,6 @@ use fenced_lock::{
     Token,
 };
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 
 use crate::fault::{self, Point};
 use crate::writer::Writer;
@@ -61,10 +60,15 @@ impl Backend for FaultyLock {
         })
     }
 
-    fn hand_over<'a>(&'a self, held: &'a Claim, next: &'a Claim) -> BackendFuture<'a, Ticket> {
+    fn hand_over<'a>(
+        &'a self,
+        held: &'a Claim,
+        next: &'a Claim,
+    ) -> BackendFuture<'a, Option<Ticket>> {
         Box::pin(async move {
             self.before_release(held).await;
-            Ok(self.note(next, self.etcd.hand_over(held, next).await?))
+            let ticket = self.etcd.hand_over(held, next).await?;
+            Ok(ticket.map(|ticket| self.note(next, ticket)))
         })
     }
 
@@ -84,10 +88,6 @@ impl Backend for FaultyLock {
 
     fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
         self.etcd.close(lease)
-    }
-
-    fn contended(&self, claim: &Claim) -> watch::Receiver<bool> {
-        self.etcd.contended(claim)
     }
 
     fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {

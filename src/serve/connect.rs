@@ -77,7 +77,8 @@ pub async fn lock_sessions(
     wrap: impl FnOnce(EtcdBackend) -> Arc<dyn Backend>,
 ) -> Result<SessionKeeper, ServeError> {
     let etcd = EtcdBackend::new(config.servers.etcd_options()?).map_err(refused)?;
-    let session_options = SessionOptions::new(config.lock_ttl).label(instance);
+    let session_options =
+        SessionOptions { label: instance.into(), ..SessionOptions::new(config.lock_ttl) };
     let sessions = SessionKeeper::start(wrap(etcd), session_options);
     let opened = async {
         tokio::select! {

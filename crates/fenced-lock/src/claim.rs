@@ -68,6 +68,8 @@ pub struct Ticket {
     pub token: Token,
     /// Tells when it is granted, and when it is gone.
     pub status: watch::Receiver<ClaimStatus>,
+    /// Whether another claim waits behind it while it is granted; `true` where that is not known.
+    pub contended: watch::Receiver<bool>,
 }
 
 /// One claim in a queue, as anybody can see it.

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::inner::SessionInner;
 use super::owner::OwnerId;
-use super::{Claim, ClaimStatus, LockError, Token};
+use super::{Claim, ClaimStatus, LockError, Ticket, Token};
 
 /// A granted claim. Guards count on it; the last one to go releases it.
 pub(super) struct Hold {
@@ -27,18 +27,17 @@ impl Hold {
         inner: &Arc<SessionInner>,
         claim: Claim,
         owner: OwnerId,
-        token: Token,
-        status: watch::Receiver<ClaimStatus>,
+        Ticket { token, status, contended }: Ticket,
     ) -> Arc<Self> {
         let hold = Arc::new(Self {
             inner: Arc::clone(inner),
-            contended: inner.backend.contended(&claim),
             claim,
             token,
             granted_at: Instant::now(),
             owner,
             entries: StdMutex::new(1),
             status,
+            contended,
         });
         inner.add_hold(&hold);
         hold

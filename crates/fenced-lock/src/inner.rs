@@ -14,6 +14,7 @@ use tokio_util::context::TokioContext;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::backoff::Backoff;
 use super::chaos::Defence;
 use super::hold::Hold;
 use super::validity::Validity;
@@ -151,12 +152,12 @@ impl SessionInner {
     pub(super) async fn release(self: &Arc<Self>, claim: &Claim) -> Result<Released, LockError> {
         let began_at = Instant::now();
         let mut may_be_done = false;
-        let mut pause = Duration::from_millis(20);
+        let mut backoff = Backoff::default();
         loop {
             // sent also when the lease seems lost: a key that is still there should go now
             let released = self.ask(async { self.backend.release(claim).await }).await;
             let error = match released {
-                Ok(Released::Gone) if may_be_done => return Ok(Released::Unknown),
+                Ok(Released::Gone) if may_be_done => return Ok(Released::Done),
                 Ok(released) => return Ok(released),
                 Err(error) => error,
             };
@@ -165,6 +166,7 @@ impl SessionInner {
             if let Some(reason) = self.validity.lost_reason() {
                 return Err(LockError::SessionLost { reason });
             }
+            let pause = backoff.next();
             let is_over = began_at.elapsed() + pause >= self.lease.ttl;
             // a session that closes gives its lease back, or lets it end
             if is_refused && (is_over || self.closing.is_cancelled()) {
@@ -183,7 +185,6 @@ impl SessionInner {
             }
             tracing::debug!(%claim, %error, "could not withdraw a claim: trying again");
             sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_secs(1));
         }
     }
 
@@ -216,16 +217,16 @@ impl SessionInner {
         }
         self.validity.lose(LostReason::Closed);
         let began_at = Instant::now();
-        let mut pause = Duration::from_millis(20);
+        let mut backoff = Backoff::default();
         loop {
             let Err(error) = self.backend.close(self.lease).await else { return Ok(()) };
             // by then the lease has ended by itself; it also ends where nobody may revoke it
+            let pause = backoff.next();
             let is_over = began_at.elapsed() + pause >= self.lease.ttl;
             if is_over || error.kind == BackendErrorKind::Permanent {
                 return Err(error);
             }
             sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_secs(1));
         }
     }
 }

@@ -65,6 +65,7 @@
 
 mod acquire;
 mod backend;
+mod backoff;
 #[cfg(feature = "chaos")]
 pub mod chaos;
 #[cfg(not(feature = "chaos"))]

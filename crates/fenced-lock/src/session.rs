@@ -15,7 +15,6 @@ const MAX_TTL: Duration = Duration::from_hours(24);
 
 /// How a session behaves.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct SessionOptions {
     /// How long the claims of this process outlive it when it dies or is cut off, and so how long
     /// the others wait then. A backend may grant more (etcd: at least 1.5 election timeouts, whole
@@ -33,20 +32,6 @@ impl SessionOptions {
     /// Options for a TTL, with a margin of a tenth of it and no label.
     pub fn new(ttl: Duration) -> Self {
         Self { ttl, margin: ttl / 10, label: String::new() }
-    }
-
-    /// The same with this margin.
-    #[must_use]
-    pub fn margin(mut self, margin: Duration) -> Self {
-        self.margin = margin;
-        self
-    }
-
-    /// The same with this label.
-    #[must_use]
-    pub fn label(mut self, label: impl Into<String>) -> Self {
-        self.label = label.into();
-        self
     }
 }
 

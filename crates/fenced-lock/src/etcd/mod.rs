@@ -20,13 +20,12 @@
 
 mod endpoints;
 mod failure;
-mod history;
 mod keep_alive;
 mod keys;
+mod list;
 mod options;
 mod queue;
 mod queues;
-mod ranges;
 mod requests;
 mod standing_watch;
 mod thread;
@@ -35,23 +34,22 @@ mod watch_stream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::ResponseHeader;
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::{Mutex, mpsc};
 
 pub use options::{EtcdOptions, EtcdUser};
 
 use self::endpoints::Endpoints;
-use self::failure::malformed;
 use self::keep_alive::KeepAlives;
 use self::queue::NameQueue;
 use self::queues::Queues;
 use self::standing_watch::StandingWatch;
 use self::thread::LockThread;
+use super::backend::release_then_enqueue;
 use super::chaos::Defence;
 use super::{
-    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClusterId, Lease, QueueEntry,
-    Released, Sighting, Ticket, Token,
+    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Lease, QueueEntry, Released,
+    Sighting, Ticket,
 };
 
 /// etcd as a lock service. It may serve several sessions, which then share a connection, a watch
@@ -111,7 +109,7 @@ impl Backend for EtcdBackend {
     }
 
     fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
-        Box::pin(self.grant_lease(ttl))
+        Box::pin(self.open_lease(ttl))
     }
 
     fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
@@ -123,27 +121,31 @@ impl Backend for EtcdBackend {
     }
 
     fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket> {
-        Box::pin(self.on_some_lease(claim, || self.put_claim(claim, None)))
+        let gone = "the claim is gone";
+        Box::pin(async move {
+            let ticket = self.put_claim(claim, None).await?;
+            ticket.ok_or_else(|| BackendError::new(BackendErrorKind::Transient, gone))
+        })
     }
 
     fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Ticket>> {
-        Box::pin(self.on_some_lease(claim, || self.put_claim_if_free(claim)))
+        Box::pin(self.put_claim_if_free(claim))
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
         Box::pin(self.delete_claim(claim))
     }
 
-    fn contended(&self, claim: &Claim) -> watch::Receiver<bool> {
-        let known = self.queues.with(&claim.name, |queue| queue.contended(&claim.key())).flatten();
-        known.unwrap_or_else(|| watch::Sender::new(true).subscribe())
-    }
-
-    fn hand_over<'a>(&'a self, held: &'a Claim, next: &'a Claim) -> BackendFuture<'a, Ticket> {
+    fn hand_over<'a>(
+        &'a self,
+        held: &'a Claim,
+        next: &'a Claim,
+    ) -> BackendFuture<'a, Option<Ticket>> {
         if !Defence::OwnerByClaim.is_on() {
-            return Box::pin(self.release_and_queue(held, next));
+            // the two claims share a key
+            return Box::pin(release_then_enqueue(self, held, next));
         }
-        Box::pin(self.on_some_lease(next, || self.put_claim(next, Some(held))))
+        Box::pin(self.put_claim(next, Some(held)))
     }
 
     fn sighting(&self, name: &Arc<str>) -> Option<Sighting> {
@@ -173,14 +175,10 @@ impl std::fmt::Debug for EtcdBackend {
     }
 }
 
-fn token(header: Option<&ResponseHeader>, revision: i64) -> Result<Token, BackendError> {
-    let header = header.ok_or_else(|| malformed("an answer without a header"))?;
-    Ok(Token::new(ClusterId(header.cluster_id()), revision))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ClusterId;
 
     /// Goal: whatever an outage cuts short, nothing is remembered of a lease that was given up, so
     /// its queues are not watched for ever. Method: nobody listens where etcd should be.
