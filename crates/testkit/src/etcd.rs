@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use etcd_client::{Certificate, Client, ConnectOptions, Identity, Permission, TlsOptions};
-use hyper::Method;
+use reqwest::Method;
 
 use super::certificates::{Certificates, password, text, write_secret};
 use super::dir::OwnedDir;
