@@ -49,7 +49,10 @@ fn text(run: &Run, guard: LockMode, report: &Report, verdict: &Verdict) -> Strin
             format!("Sold {sold} of {stock}: {oversold} too many. {}", cause(run, guard))
         }
         Some(reason) if NO_FAULT.contains(&reason.kind.as_str()) => format!("{}.", reason.text),
-        Some(reason) => format!("{}. {}", reason.text, cause(run, guard)),
+        Some(reason) => {
+            let violation = report.violations.first().map(|violation| &violation.sentence);
+            format!("{}. {}", violation.unwrap_or(&reason.text), cause(run, guard))
+        }
     };
     if unanswered > 0 {
         let unanswered = grouped(unanswered);
