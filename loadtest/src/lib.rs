@@ -6,12 +6,12 @@
 //! - `cli`: the flags and their environment variables.
 //! - `endpoint`, `connection`, `api`: one instance, one HTTP connection to it, and the calls
 //!   that are not orders.
-//! - `plan`, `buyer`, `answer`, `chance`: one buyer's order, asked until it is answered, or abandoned.
+//! - `plan`, `buyer`, `answer`, `abandon`: one buyer's order, asked until it is answered, or abandoned.
 //! - `load`, `pace`, `progress`: all of them at once, or at a rate, and how far they are.
 //! - `checker`: what was seen of a run, and what follows from it (pure functions).
 //! - `record`: a run in a file.
 //! - `latency`, `cpu`, `report`, `table`: what is told about the run, as JSON and as text.
-//! - `run`, `end`, `check`: one run from beginning to end, and a recorded one.
+//! - `run`, `end`: one run from beginning to end.
 //!
 //! With `--history` the run is recorded in a file that stands alone, and `loadtest check` judges it
 //! again.
@@ -21,11 +21,10 @@
 //! service that cannot be reached or is not ready.
 #![allow(rustdoc::private_intra_doc_links, reason = "the layout is for readers of the code")]
 
+mod abandon;
 mod answer;
 mod api;
 mod buyer;
-mod chance;
-mod check;
 mod checker;
 mod cli;
 mod connection;
@@ -45,14 +44,20 @@ mod table;
 mod tests;
 
 use std::error::Error;
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, BufReader, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use crate::cli::Command;
+use crate::checker::{Limits, judge};
 pub use crate::cli::{Args, Cli};
+use crate::cli::{CheckArgs, Command};
 pub use crate::load::Live;
+use crate::load::Load;
+use crate::record::{ReadError, RunLine};
 pub use crate::report::Report;
+use crate::report::{Asked, Judged};
 
 /// Sends the orders and judges what became of them, for a caller in the same process: it prints nothing, does
 /// not ask whether the instances are ready, and tells in `live` how far it is.
@@ -74,7 +79,7 @@ pub async fn run_in_process(
 pub async fn run(cli: Cli) -> ExitCode {
     let Cli { command, args } = cli;
     if let Some(Command::Check(args)) = command {
-        return tell(check::check(&args), args.json);
+        return tell(check(&args), args.json);
     }
     // each connection takes a file descriptor; where this is refused, opening one too many says what to do
     let _ = rlimit::increase_nofile_limit(u64::MAX);
@@ -98,6 +103,35 @@ fn tell(report: Result<Report, impl Error>, json: bool) -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Judges a run that was recorded.
+///
+/// # Errors
+/// The file cannot be read, or is no whole run.
+fn check(args: &CheckArgs) -> Result<Report, CheckError> {
+    let path = &args.file;
+    let unreadable = |source| CheckError { path: path.clone(), source };
+    let file = File::open(path).map_err(|error| unreadable(error.into()))?;
+    let recorded = record::read(BufReader::new(file)).map_err(unreadable)?;
+    let RunLine { quantity, connections, seed, instances, items, .. } = recorded.run;
+    let orders = recorded.histories.iter().flat_map(|history| &history.orders);
+    let load = Load::of(orders, recorded.unsettled);
+    let limits = Limits { pause: args.longest_pause, order: args.longest_order };
+    let judged = items.into_iter().zip(recorded.histories).map(|(item, history)| {
+        let verdict = judge(&history, limits);
+        Judged { item: item.name, history, verdict }
+    });
+    let asked = Asked { urls: instances, quantity, connections, seed };
+    Ok(Report::new(asked, judged.collect(), load))
+}
+
+/// Why a recorded run was not judged.
+#[derive(Debug, thiserror::Error)]
+#[error("{} cannot be judged", .path.display())]
+struct CheckError {
+    path: PathBuf,
+    source: ReadError,
 }
 
 /// People read stdout, unless a program does: then they read stderr.
