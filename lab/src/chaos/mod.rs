@@ -7,13 +7,11 @@
 //! - `run`: one run and its outcome; `scene`: its processes, what a fault does to them, and what was seen
 //! - `etcd`, `load`, `flood`: requests past the service, the load test, hostile clients
 //! - `results`, `table`: the results as data and as text
-//! - `rng`: random choices that repeat with the seed
 
 mod etcd;
 mod flood;
 mod load;
 mod results;
-mod rng;
 mod run;
 mod scenario;
 mod scenarios;

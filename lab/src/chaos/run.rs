@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use loadtest::Report;
 use loadtest::report::Violation;
+use rand::SeedableRng as _;
+use rand_xoshiro::SplitMix64;
 use serde::Serialize;
 use testkit::{OwnedDir, PrivateEtcd};
 use tokio::time::Instant;
 
 use super::load;
-use super::rng::Rng;
 use super::scenario::Run;
 use super::scene::Scene;
 use crate::error::LabError;
@@ -71,7 +72,7 @@ impl Plan<'_> {
     pub(super) async fn run(&self, dir: &OwnedDir) -> Result<Outcome, LabError> {
         let began = Instant::now();
         let history = self.prepare().map_err(LabError::system("a directory cannot be made"))?;
-        let rng = Rng::new(self.seed, self.name);
+        let rng = rng(self.seed, self.name);
         let mut scene = Scene::open(dir, self.run, rng).await?;
         let judged = self.inject(&mut scene, &history).await;
         if judged.as_ref().map_or(true, |judged| !judged.findings.is_empty()) {
@@ -150,5 +151,30 @@ impl Plan<'_> {
         if std::fs::remove_dir_all(self.out).is_ok() {
             outcome.kept = None;
         }
+    }
+}
+
+/// The random choices of this run: those of other runs do not change them.
+fn rng(seed: u64, name: &str) -> SplitMix64 {
+    // FNV-1a
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    SplitMix64::seed_from_u64(seed ^ hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng as _;
+
+    use super::*;
+
+    /// Goal: a seed repeats a run, and each run has choices of its own.
+    #[test]
+    fn the_seed_decides() {
+        let choice = |seed, name| rng(seed, name).next_u64();
+        assert_eq!(choice(7, "a"), choice(7, "a"));
+        assert_ne!(choice(7, "a"), choice(8, "a"));
+        assert_ne!(choice(7, "a"), choice(7, "b"));
     }
 }

@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use loadtest::report::Violation;
+use rand::RngExt as _;
+use rand_xoshiro::SplitMix64;
 use testkit::{EtcdOptions, OwnedDir, RedisOptions};
 use tokio::time::{Instant, sleep};
 
-use super::rng::Rng;
 use super::scenario::{FIRST_CALM, LAST_CALM, LONGEST_CALM, Run, Setup, TTL_FLAG};
 use crate::baselines::LockMode;
 use crate::cluster::{Cluster, Spec};
@@ -24,7 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(15);
 pub(super) struct Scene {
     pub(super) cluster: Cluster,
     pub(super) setup: Setup,
-    pub(super) rng: Rng,
+    /// The random choices of the run, which repeat with the seed.
+    pub(super) rng: SplitMix64,
     pub(super) evidence: Evidence,
     /// The member of etcd that a fault has killed or paused.
     pub(super) member_away: Option<usize>,
@@ -67,7 +69,7 @@ impl Evidence {
 
 impl Scene {
     /// Starts the servers and the instances, and waits until all can sell.
-    pub(super) async fn open(dir: &OwnedDir, run: &Run, rng: Rng) -> Result<Self, LabError> {
+    pub(super) async fn open(dir: &OwnedDir, run: &Run, rng: SplitMix64) -> Result<Self, LabError> {
         let Run { setup, round, .. } = *run;
         let etcd_options = EtcdOptions {
             quota_backend_bytes: setup.etcd_quota_bytes,
@@ -138,7 +140,7 @@ impl Scene {
     /// load does.
     pub(super) async fn next_round(&mut self) -> bool {
         let most = u64::try_from(LONGEST_CALM.as_millis()).unwrap_or(u64::MAX);
-        let mut calm = self.rng.millis(most / 5, most);
+        let mut calm = self.random_millis(most / 5, most);
         if self.evidence.times == 0 {
             calm += FIRST_CALM;
         }
@@ -151,9 +153,14 @@ impl Scene {
         true
     }
 
+    /// A random time from `least` to `most` milliseconds.
+    pub(super) fn random_millis(&mut self, least: u64, most: u64) -> Duration {
+        Duration::from_millis(self.rng.random_range(least..=most))
+    }
+
     /// A random instance.
     pub(super) fn pick(&mut self) -> usize {
-        self.rng.below(self.cluster.instances.len())
+        self.rng.random_range(0..self.cluster.instances.len())
     }
 
     /// Ends all processes and removes their files.

@@ -9,7 +9,6 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::results::{ControlResult, Results, ScenarioResult};
-use super::rng::Rng;
 use super::run::{Outcome, Plan};
 use super::scenario::{Control, Scenario};
 use super::suite::{ChaosOptions, note};
@@ -45,11 +44,9 @@ pub(super) async fn run_all(
     dir: &OwnedDir,
 ) -> Results {
     let began = Instant::now();
-    let seed = options.seed.unwrap_or_else(|| {
-        // short enough to type
-        Rng::new(u64::from(std::process::id()), &uuid::Uuid::new_v4().to_string()).next()
-            % 1_000_000_000
-    });
+    // short enough to type
+    let random = || uuid::Uuid::new_v4().as_u64_pair().0 % 1_000_000_000;
+    let seed = options.seed.unwrap_or_else(random);
     let load_seconds = if options.short { SHORT_SECONDS } else { options.seconds };
     note(&format!(
         "seed {seed}: {} scenarios, each sends orders for {load_seconds} s, {} at a time",

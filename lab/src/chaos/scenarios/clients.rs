@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use rand::RngExt as _;
 use testkit::Proxy;
 use tokio::time::sleep;
 
@@ -94,9 +95,9 @@ fn requests_aborted() -> Scenario {
 /// Swallows some answers, of one instance or of all.
 async fn swallow_answers(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
-        let one = scene.rng.below(scene.cluster.instances.len() + 1);
+        let one = scene.rng.random_range(0..=scene.cluster.instances.len());
         for index in 0..scene.cluster.instances.len() {
-            let answers = 1 + scene.rng.next() % 50;
+            let answers = scene.rng.random_range(1..=50);
             if one == index || one == scene.cluster.instances.len() {
                 scene.cluster.instances[index]
                     .client_proxy
@@ -120,7 +121,7 @@ async fn cut_clients(scene: &mut Scene) -> Result<(), LabError> {
         let is_slow = scene.evidence.times.is_multiple_of(2);
         if is_slow {
             scene.pause_redis()?;
-            let lasts = scene.rng.millis(1200, 1600);
+            let lasts = scene.random_millis(1200, 1600);
             sleep(lasts).await;
             scene.evidence.outage(lasts);
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use fenced_lock::chaos::Defence;
 use futures_util::FutureExt as _;
 use hyper::Method;
+use rand::RngExt as _;
 use testkit::{LOCK_NAME, Proxy, Way, probe};
 use tokio::time::{Instant, sleep};
 
@@ -101,7 +102,7 @@ fn release_unanswered() -> Scenario {
 
 /// Kills and pauses the leader in turn.
 async fn lose_leader(scene: &mut Scene) -> Result<(), LabError> {
-    let mut kills = scene.rng.below(2) == 0;
+    let mut kills = scene.rng.random_bool(0.5);
     while scene.next_round().await {
         let index = scene.leader().await?;
         // an instance with one endpoint must lose that member
@@ -148,7 +149,7 @@ pub(super) async fn restart_once(scene: &mut Scene) -> Result<(), LabError> {
 
 async fn restart_etcd(scene: &mut Scene) -> Result<(), LabError> {
     let began = Instant::now();
-    let away = scene.rng.millis(0, 1500);
+    let away = scene.random_millis(0, 1500);
     let Some(etcd) = scene.cluster.etcd.first_mut() else { return Ok(()) };
     etcd.kill().await.map_err(LabError::system("etcd cannot be killed"))?;
     sleep(away).await;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use loadtest::report::Violation;
+use rand::RngExt as _;
 use rustix::process::Signal;
 use testkit::LOCK_NAME;
 use testkit::Proxy;
@@ -139,7 +140,7 @@ const KILLS: &[&str] = &[
 /// Kills the holder at each point in turn, and restarts it once another instance holds the lock.
 async fn kill_holder(scene: &mut Scene) -> Result<(), LabError> {
     let points = scene.setup.fault_points;
-    let mut next = scene.rng.below(points.len());
+    let mut next = scene.rng.random_range(0..points.len());
     while scene.next_round().await {
         let index = scene.pick();
         let point = points[next % points.len()];

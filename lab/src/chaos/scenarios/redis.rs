@@ -95,7 +95,7 @@ async fn kill(scene: &mut Scene) -> Result<(), LabError> {
         let began = Instant::now();
         let killed = scene.cluster.redis.kill().await;
         killed.map_err(LabError::system("Redis cannot be killed"))?;
-        sleep(scene.rng.millis(0, 500)).await;
+        sleep(scene.random_millis(0, 500)).await;
         scene.cluster.redis.restart().await?;
         scene.evidence.outage(began.elapsed());
         scene.evidence.saw("Redis restarted", 1);
@@ -156,7 +156,7 @@ async fn stop(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
         let began = Instant::now();
         scene.pause_redis()?;
-        sleep(scene.rng.millis(1900, 2700)).await;
+        sleep(scene.random_millis(1900, 2700)).await;
         scene.resume_redis()?;
         scene.evidence.outage(began.elapsed());
         scene.evidence.saw("Redis stopped", 1);
