@@ -81,12 +81,12 @@ impl Page {
 
     fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
         self.head(name, "histogram", help);
-        let cumulated = histogram.cumulated();
-        for (bound, count) in Histogram::BOUNDS.iter().zip(cumulated) {
+        let cumulative = histogram.cumulative();
+        for (bound, count) in Histogram::BOUNDS.iter().zip(cumulative) {
             let bound = bound.as_secs_f64();
             let _ = writeln!(self.0, "flash_sale_{name}_bucket{{le=\"{bound}\"}} {count}");
         }
-        let count = cumulated[Histogram::BOUNDS.len()];
+        let count = cumulative[Histogram::BOUNDS.len()];
         let _ = writeln!(self.0, "flash_sale_{name}_bucket{{le=\"+Inf\"}} {count}");
         let _ = writeln!(self.0, "flash_sale_{name}_sum {}", histogram.sum().as_secs_f64());
         let _ = writeln!(self.0, "flash_sale_{name}_count {count}");
