@@ -303,8 +303,7 @@ impl Combiner {
         }
     }
 
-    /// Whether to send a batch again that was not answered. What the store answered, it will answer
-    /// again: a refusal is told at once.
+    /// Whether to send the batch again: if it was not answered. A refusal would only repeat.
     fn can_repeat(
         &self,
         error: &InventoryError,
