@@ -28,7 +28,7 @@ pub struct Claim {
     pub name: Arc<str>,
     /// The id of the lease that it hangs on.
     pub lease: i64,
-    /// Counts the session's claims.
+    /// Counts the claims of its process.
     pub number: u64,
     /// Who makes it, in words for a human who looks at the queue.
     pub label: Arc<str>,
