@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::Sighting;
+use fenced_lock::QueueSnapshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::book::Book;
@@ -32,7 +32,7 @@ pub(super) struct Reading {
     pub(super) followed: Option<Followed>,
     /// An error is what the store said, or nothing if it said nothing in time.
     pub(super) glance: Result<Glance, Option<InventoryError>>,
-    pub(super) sighting: Option<Sighting>,
+    pub(super) sighting: Option<QueueSnapshot>,
     /// Leases and the instances that they are of.
     pub(super) labels: Vec<(i64, String)>,
 }
@@ -82,7 +82,7 @@ impl Reader {
     async fn ask(
         &mut self,
         book: &std::sync::Mutex<Book>,
-        sighting: &Sighting,
+        sighting: &QueueSnapshot,
         by: Instant,
     ) -> Vec<(i64, String)> {
         let is_due = self.asked_at.is_none_or(|asked_at| asked_at.elapsed() >= ASK_EVERY);

@@ -47,8 +47,8 @@ use self::standing_watch::StandingWatch;
 use super::backend::release_then_enqueue;
 use super::chaos::Defence;
 use super::{
-    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Lease, QueueEntry, Released,
-    Sighting, Ticket,
+    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Lease, QueueEntry,
+    QueueSnapshot, Released, Ticket,
 };
 
 /// etcd as a lock service. It may serve several sessions, which then share a connection, a watch
@@ -171,13 +171,13 @@ impl Backend for EtcdBackend {
         Box::pin(self.put_claim(next, Some(held)))
     }
 
-    fn sighting(&self, name: &Arc<str>) -> Option<Sighting> {
-        let (sighting, is_new) = self.queues.with_or_new(name, NameQueue::sighting);
+    fn queue_snapshot(&self, name: &Arc<str>) -> Option<QueueSnapshot> {
+        let (snapshot, is_new) = self.queues.with_or_new(name, NameQueue::snapshot);
         if is_new {
             // an error means that the backend's thread has ended, and with it whatever could be seen
             drop(self.new_names.send(Arc::clone(name)));
         }
-        Some(sighting)
+        Some(snapshot)
     }
 
     fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
