@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fenced_lock::{Session, Sighting};
+use fenced_lock::{QueueSnapshot, Session};
 
 use super::{GuardStatus, Sale, SaleError};
 use crate::inventory::{Cursor, InventoryError, Item, SaleUpdate};
@@ -53,9 +53,9 @@ impl Sale {
 
     /// The queue for the lock of `item` as this instance sees it, without a request; `None` without a
     /// distributed lock or without a session.
-    pub fn sighting(&self, item: &Item) -> Option<Sighting> {
+    pub fn sighting(&self, item: &Item) -> Option<QueueSnapshot> {
         let name = self.lock_name(item)?;
-        self.session()?.mutex(&name).ok()?.sighting()
+        self.session()?.mutex(&name).ok()?.queue_snapshot()
     }
 
     /// The state of the lock service; `None` without a distributed lock.

@@ -1,16 +1,35 @@
 //! The examples run, and print what they say they show.
 
+use std::path::Path;
 use std::process::Stdio;
+use std::time::SystemTime;
 
 use testkit::shared::{fresh_database, shared_endpoint};
 use testkit::wait::within;
 use tokio::process::Command;
+
+fn modified(path: &Path) -> SystemTime {
+    path.metadata().unwrap().modified().unwrap()
+}
+
+/// When the sources of an example, the library's among them, were last changed.
+fn latest_change(example: &str) -> SystemTime {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let files = ["src", "src/etcd"].map(|directory| package.join(directory).read_dir().unwrap());
+    let library = files.into_iter().flatten().map(|file| modified(&file.unwrap().path()));
+    let own = modified(&package.join("examples").join(example).with_extension("rs"));
+    library.max().unwrap().max(own)
+}
 
 /// What an example prints.
 async fn output_of(example: &str) -> String {
     // cargo builds the examples beside the directory of the tests
     let tests = std::env::current_exe().unwrap();
     let program = tests.parent().unwrap().with_file_name("examples").join(example);
+    assert!(
+        modified(&program) >= latest_change(example),
+        "an example is older than its source: `cargo test -p fenced-lock` builds it, with `--test it` it does not"
+    );
     let directory = tempfile::tempdir().unwrap();
     let mut run = Command::new(program);
     run.env("ETCD", shared_endpoint().await).env("REDIS", fresh_database().await);
