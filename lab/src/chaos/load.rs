@@ -60,9 +60,3 @@ pub(super) async fn check(
     found.extend(others);
     Ok((report, found))
 }
-
-/// Units that were sold and are still in stock, by the first instance's word at the end.
-pub(super) fn lost_units(report: &Report) -> u64 {
-    let state = report.after.values().next().cloned().unwrap_or_default();
-    u64::try_from(state.stock + state.lucky - state.initial).unwrap_or(0)
-}

@@ -107,10 +107,3 @@ impl Results {
         self.scenarios.iter().filter_map(|scenario| scenario.run.as_ref().ok()).chain(controls)
     }
 }
-
-/// A share in percent.
-pub(super) fn percent(part: u64, whole: u64) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "counts of a run are far below 2^52")]
-    let share = part as f64 / whole.max(1) as f64;
-    share * 100.0
-}

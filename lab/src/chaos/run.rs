@@ -45,12 +45,8 @@ pub(super) struct Outcome {
 impl Outcome {
     /// Whether the fault happened and one of these invariants was broken.
     pub(super) fn broke(&self, invariants: &[&str]) -> bool {
-        self.happened()
-            && self.findings.iter().any(|found| invariants.contains(&found.invariant.as_str()))
-    }
-
-    pub(super) fn happened(&self) -> bool {
         self.findings.iter().all(|found| found.invariant != NO_FAULT)
+            && self.findings.iter().any(|found| invariants.contains(&found.invariant.as_str()))
     }
 }
 
