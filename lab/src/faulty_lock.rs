@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fenced_lock::{
-    Backend, BackendFuture, Claim, EtcdBackend, Lease, QueueEntry, Released, Sighting, Ticket,
+    Backend, BackendFuture, Claim, EtcdBackend, Lease, QueueEntry, Released, QueueSnapshot, Ticket,
     Token,
 };
 use tokio::runtime::Handle;
@@ -98,7 +98,7 @@ impl Backend for FaultyLock {
         self.etcd.probe(name)
     }
 
-    fn sighting(&self, name: &Arc<str>) -> Option<Sighting> {
-        self.etcd.sighting(name)
+    fn queue_snapshot(&self, name: &Arc<str>) -> Option<QueueSnapshot> {
+        self.etcd.queue_snapshot(name)
     }
 }

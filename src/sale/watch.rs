@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fenced_lock::{Session, Sighting};
+use fenced_lock::{QueueSnapshot, Session};
 
 use super::{GuardStatus, Sale, SaleError};
 use crate::inventory::{Cursor, InventoryError, Item, SaleUpdate};
@@ -53,9 +53,9 @@ impl Sale {
 
     /// What this instance sees of the queue for the lock of `item`, without a request; `None` where
     /// there is no such lock, and while there is no session.
-    pub fn sighting(&self, item: &Item) -> Option<Sighting> {
+    pub fn sighting(&self, item: &Item) -> Option<QueueSnapshot> {
         let name = self.lock_name(item)?;
-        self.session()?.mutex(&name).ok()?.sighting()
+        self.session()?.mutex(&name).ok()?.queue_snapshot()
     }
 
     /// How the lock service is; `None` for a sale that was made without one.

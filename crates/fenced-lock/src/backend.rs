@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use super::{
-    BackendError, BackendErrorKind, Claim, ClaimStatus, Lease, QueueEntry, Sighting, Ticket,
+    BackendError, BackendErrorKind, Claim, ClaimStatus, Lease, QueueEntry, QueueSnapshot, Ticket,
 };
 
 /// A future that a [`Backend`] returns; boxed, so that a session can use any backend without naming
@@ -94,7 +94,7 @@ pub trait Backend: Send + Sync + 'static {
 
     /// What is seen of the queue of `name` without a request; from the first call on it is watched, for
     /// as long as somebody looks. `None` for a backend that watches nothing.
-    fn sighting(&self, name: &Arc<str>) -> Option<Sighting> {
+    fn queue_snapshot(&self, name: &Arc<str>) -> Option<QueueSnapshot> {
         let _ = name;
         None
     }

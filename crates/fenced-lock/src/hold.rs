@@ -18,7 +18,7 @@ pub(super) struct Hold {
     pub(super) owner: OwnerId,
     entries: StdMutex<u32>,
     status: watch::Receiver<ClaimStatus>,
-    contended: watch::Receiver<bool>,
+    pub(super) contended: watch::Receiver<bool>,
 }
 
 impl Hold {
@@ -83,15 +83,6 @@ impl Hold {
 
     pub(super) fn is_lost(&self) -> bool {
         *self.status.borrow() == ClaimStatus::Gone || self.inner.validity.lost_reason().is_some()
-    }
-
-    pub(super) fn is_contended(&self) -> bool {
-        *self.contended.borrow()
-    }
-
-    pub(super) async fn contended(&self) {
-        // an error means that the backend forgot the claim: nothing is known of who waits
-        drop(self.contended.clone().wait_for(|contended| *contended).await);
     }
 
     pub(super) async fn lost(&self) {

@@ -1,6 +1,6 @@
 //! What all handles of one session share.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
@@ -36,11 +36,9 @@ pub(super) struct SessionInner {
     label: Arc<str>,
     /// Whether the latest request was answered.
     is_answered: AtomicBool,
-    next_claim: AtomicU64,
     closed: OnceCell<Result<(), BackendError>>,
     /// The newest hold of each name, for re-entry.
     holds: StdMutex<HashMap<Arc<str>, Arc<Hold>>>,
-    _use_of_lease: UseOfLease,
 }
 
 impl SessionInner {
@@ -50,21 +48,19 @@ impl SessionInner {
         lease: Lease,
         believed_until: Instant,
         label: String,
-    ) -> Result<Self, BackendError> {
-        Ok(Self {
-            _use_of_lease: UseOfLease::begin(&backend, lease)?,
+    ) -> Self {
+        Self {
             validity: Validity::until(believed_until, runtime.clone()),
             runtime,
             backend,
             lease,
             label: label.into(),
             is_answered: AtomicBool::new(true),
-            next_claim: AtomicU64::new(1),
             holds: StdMutex::default(),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
             closed: OnceCell::new(),
-        })
+        }
     }
 
     /// Whether the backend answered the latest request.
@@ -73,10 +69,12 @@ impl SessionInner {
     }
 
     pub(super) fn new_claim(&self, name: &Arc<str>) -> Claim {
+        // of the process: if a backend granted one lease twice, its two sessions would still exclude each other
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         Claim {
             name: Arc::clone(name),
             lease: self.lease.id,
-            number: self.next_claim.fetch_add(1, Ordering::Relaxed),
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
             label: Arc::clone(&self.label),
         }
     }
@@ -228,28 +226,5 @@ impl SessionInner {
             }
             sleep(pause).await;
         }
-    }
-}
-
-/// The leases that this process has sessions on, with the address of their backend.
-static USED_LEASES: StdMutex<BTreeSet<(usize, i64)>> = StdMutex::new(BTreeSet::new());
-
-/// A session's use of its lease. Two sessions on one would make the same claims, and both hold.
-struct UseOfLease((usize, i64));
-
-impl UseOfLease {
-    fn begin(backend: &Arc<dyn Backend>, lease: Lease) -> Result<Self, BackendError> {
-        let key = (Arc::as_ptr(backend).cast::<()>().addr(), lease.id);
-        if USED_LEASES.lock().unwrap_or_else(PoisonError::into_inner).insert(key) {
-            return Ok(Self(key));
-        }
-        let what = format!("the backend granted lease {:x} twice", lease.id);
-        Err(BackendError::new(BackendErrorKind::Permanent, what))
-    }
-}
-
-impl Drop for UseOfLease {
-    fn drop(&mut self) {
-        USED_LEASES.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
     }
 }

@@ -77,7 +77,7 @@ impl Session {
         let margin = options.margin.min(lease.ttl / 2);
         let believed_until = asked_at + lease.ttl.saturating_sub(margin);
         let inner =
-            Arc::new(SessionInner::new(backend, runtime, lease, believed_until, options.label)?);
+            Arc::new(SessionInner::new(backend, runtime, lease, believed_until, options.label));
         inner.runtime.spawn(renew_until_lost(Arc::clone(&inner), margin, asked_at));
         let closer = Arc::new(CloseOnDrop { inner: Arc::clone(&inner) });
         let session = Self { inner, _closer: closer };

@@ -1,6 +1,6 @@
 //! What is wrong now, in words.
 
-use fenced_lock::Sighting;
+use fenced_lock::QueueSnapshot;
 use tokio::time::Instant;
 
 use super::event_log::STUCK;
@@ -82,7 +82,7 @@ pub(super) fn of_guard(guard: &GuardStatus) -> impl Iterator<Item = Alert> {
 }
 
 /// Whether the holder seems to be gone.
-pub(super) fn of_holder(sighting: &Sighting, holder: Option<&ClaimView>) -> Option<Alert> {
+pub(super) fn of_holder(sighting: &QueueSnapshot, holder: Option<&ClaimView>) -> Option<Alert> {
     let [first, next, ..] = sighting.queue.as_slice() else { return None };
     let waited = Instant::now() - first.since.max(next.since);
     if waited < STUCK {

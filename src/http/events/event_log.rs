@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::SeenTenure;
+use fenced_lock::ObservedTenure;
 use tokio::time::Instant;
 
 use super::clock::Clock;
@@ -80,7 +80,7 @@ impl EventLog {
     pub(super) fn see(
         &mut self,
         clock: &Clock,
-        tenures: &[SeenTenure],
+        tenures: &[ObservedTenure],
         name_of: impl Fn(i64) -> Option<Arc<str>>,
     ) {
         for tenure in tenures {

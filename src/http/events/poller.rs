@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::Sighting;
+use fenced_lock::QueueSnapshot;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
@@ -33,7 +33,7 @@ pub(super) struct Reading {
     pub(super) cursor: Option<Cursor>,
     /// An error is what the store said, or nothing if it said nothing in time.
     pub(super) update: Result<SaleUpdate, Option<InventoryError>>,
-    pub(super) sighting: Option<Sighting>,
+    pub(super) sighting: Option<QueueSnapshot>,
     /// Leases and the instances that they are of.
     pub(super) labels: Vec<(i64, String)>,
 }
@@ -83,7 +83,7 @@ impl Poller {
     async fn ask(
         &mut self,
         projection: &Mutex<Projection>,
-        sighting: &Sighting,
+        sighting: &QueueSnapshot,
         by: Instant,
     ) -> Vec<(i64, String)> {
         let is_due = self.asked_at.is_none_or(|asked_at| asked_at.elapsed() >= ASK_EVERY);

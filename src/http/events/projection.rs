@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use fenced_lock::{Sighting, Token};
+use fenced_lock::{QueueSnapshot, Token};
 
 use super::alerts;
 use super::clock::Clock;
@@ -42,7 +42,7 @@ pub(super) struct Projection {
     lock_alert: Option<Alert>,
     holder_alert: Option<Alert>,
     guarded_by: Option<GuardStatus>,
-    sighting: Option<Sighting>,
+    sighting: Option<QueueSnapshot>,
     queue: Vec<ClaimView>,
     timeline: Timeline,
     throughput: Throughput,
@@ -194,7 +194,7 @@ impl Projection {
         }
     }
 
-    fn see(&mut self, sighting: Option<Sighting>) {
+    fn see(&mut self, sighting: Option<QueueSnapshot>) {
         if let Some((lease, _)) = self.sale.lease() {
             self.timeline.lease_is_of(lease, self.sale.instance());
         }
@@ -204,7 +204,7 @@ impl Projection {
         self.timeline.settle();
         self.timeline.prune();
         let (timeline, clock) = (&self.timeline, &self.clock);
-        let view = |claim: &fenced_lock::SeenClaim| ClaimView {
+        let view = |claim: &fenced_lock::ObservedClaim| ClaimView {
             token: claim.revision,
             lease: format!("{:x}", claim.lease),
             instance: timeline.instance_of(claim.lease),
@@ -259,7 +259,7 @@ impl Projection {
     }
 
     /// Whether the queue has claims of whom nobody knows.
-    pub(super) fn has_strangers(&self, sighting: &Sighting) -> bool {
+    pub(super) fn has_strangers(&self, sighting: &QueueSnapshot) -> bool {
         let leases: BTreeSet<_> = sighting.queue.iter().map(|claim| claim.lease).collect();
         leases.into_iter().any(|lease| self.timeline.instance_of(lease).is_none())
     }

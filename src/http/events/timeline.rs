@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::Sighting;
+use fenced_lock::QueueSnapshot;
 use tokio::time::Instant;
 
 use super::clock::Clock;
@@ -50,7 +50,7 @@ struct Seen {
 
 impl Timeline {
     /// Takes what the watch of the queue has told.
-    pub(super) fn see(&mut self, sighting: &Sighting) {
+    pub(super) fn see(&mut self, sighting: &QueueSnapshot) {
         let ended = sighting.tenures.iter().map(|tenure| {
             let (lease, began_at) = (tenure.lease, tenure.began_at);
             (tenure.revision, Seen { lease, began_at, ended_at: Some(tenure.ended_at) })

@@ -5,15 +5,14 @@
 //! requests go to one member for as long as it answers, and to the next one when it does not. Every
 //! request of this backend may be repeated, so it is repeated there.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use etcd_client::{Client, Error, GetOptions, GetResponse, Txn, TxnResponse};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, OnceCell, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::EtcdOptions;
 use super::failure::{asks_to_authenticate, backend_error, may_be_done, says_auth_is_off};
@@ -27,7 +26,7 @@ const AUTHENTICATE_EVERY: Duration = Duration::from_millis(250);
 /// in time: what times out is sent again, and the first answer is of no use.
 const MOST_UNDER_WAY: usize = 64;
 
-/// How long a request stays under way at the most after its caller stopped waiting for the answer.
+/// How long a request stays under way at the most, whether or not its caller still waits for the answer.
 const LONGEST_UNDER_WAY: Duration = Duration::from_secs(30);
 
 /// The members, and the one to ask first.
@@ -61,34 +60,6 @@ struct Failure {
     may_be_done: bool,
 }
 
-/// A request that goes on in a task of `runtime` when it is dropped before its end.
-///
-/// Dropping a request resets its stream, and HTTP/2 ends a connection, which all requests share, after a
-/// thousand answers to streams that were reset.
-struct SeenThrough<'a, F: Future<Output: Send> + Send + 'static> {
-    request: Option<Pin<Box<F>>>,
-    runtime: &'a Handle,
-}
-
-impl<F: Future<Output: Send> + Send + 'static> Future for SeenThrough<'_, F> {
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let request = self.request.as_mut().expect("it is not polled after its end");
-        let answer = ready!(request.as_mut().poll(context));
-        self.request = None;
-        Poll::Ready(answer)
-    }
-}
-
-impl<F: Future<Output: Send> + Send + 'static> Drop for SeenThrough<'_, F> {
-    fn drop(&mut self) {
-        if let Some(request) = self.request.take().filter(|_| Defence::SeeThrough.is_on()) {
-            self.runtime.spawn(async move { timeout(LONGEST_UNDER_WAY, request).await });
-        }
-    }
-}
-
 impl Endpoints {
     /// The connections' tasks will live on `runtime`.
     pub(super) fn new(options: EtcdOptions, runtime: Handle) -> Self {
@@ -107,7 +78,11 @@ impl Endpoints {
     }
 
     /// Asks the members, one after the other, until one answers; each at most for the request
-    /// timeout, which begins when the request is sent. A request is seen through: see [`SeenThrough`].
+    /// timeout, which begins when the request is sent.
+    ///
+    /// A request goes on in a task of its own when its caller does not wait for it any more. Dropping it would
+    /// reset its stream, and HTTP/2 ends a connection, which all requests share, after a thousand answers to
+    /// streams that were reset.
     pub(super) async fn ask<T: Send + 'static, F>(
         &self,
         request: impl Fn(Client) -> F,
@@ -122,17 +97,26 @@ impl Endpoints {
                 let error = BackendError::new(BackendErrorKind::Transient, what);
                 return Err(Failure { error, may_be_done: false });
             };
-            // a request is large, so it is made when there is a place for it
+            let limit = self.options.request_timeout;
             let see_through = |client| {
+                // a request is large, so it is made when there is a place for it
                 let (request, place) = (request(client), Arc::clone(&place));
-                let request = Box::pin(async move {
-                    let answer = request.await;
+                let task = self.runtime.spawn(async move {
+                    let answer = timeout(limit.max(LONGEST_UNDER_WAY), request).await;
                     drop(place);
-                    answer
+                    answer.unwrap_or_else(|elapsed| Err(Error::IoError(elapsed.into())))
                 });
-                SeenThrough { request: Some(request), runtime: &self.runtime }
+                async {
+                    let answer = if Defence::SeeThrough.is_on() {
+                        // a handle that is dropped leaves its task alone
+                        task.await
+                    } else {
+                        AbortOnDropHandle::new(task).await
+                    };
+                    answer.unwrap_or_else(|ended| Err(Error::IoError(ended.into())))
+                }
             };
-            self.ask_member(index, self.options.request_timeout, see_through).await
+            self.ask_member(index, limit, see_through).await
         })
         .await
     }

@@ -28,14 +28,14 @@ mod queue;
 mod queues;
 mod requests;
 mod standing_watch;
-mod thread;
 mod watch_stream;
 
 use std::sync::Arc;
 use std::time::Duration;
+use std::{io, thread};
 
-use tokio::runtime::Handle;
-use tokio::sync::{Mutex, mpsc};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::{Mutex, mpsc, oneshot};
 
 pub use options::{EtcdOptions, EtcdUser};
 
@@ -44,12 +44,11 @@ use self::keep_alive::KeepAlives;
 use self::queue::NameQueue;
 use self::queues::Queues;
 use self::standing_watch::StandingWatch;
-use self::thread::LockThread;
 use super::backend::release_then_enqueue;
 use super::chaos::Defence;
 use super::{
-    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Lease, QueueEntry, Released,
-    Sighting, Ticket,
+    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Lease, QueueEntry,
+    QueueSnapshot, Released, Ticket,
 };
 
 /// etcd as a lock service. It may serve several sessions, which then share a connection, a watch
@@ -78,8 +77,9 @@ pub struct EtcdBackend {
     replacing: Mutex<()>,
     /// Queues to watch. Its drop ends the standing watch.
     new_names: mpsc::UnboundedSender<Arc<str>>,
-    // last: its drop ends the runtime
-    thread: LockThread,
+    runtime: Handle,
+    /// Its drop ends the thread of the runtime. Nobody waits for that, so a backend may be dropped anywhere.
+    _running: oneshot::Sender<()>,
 }
 
 impl EtcdBackend {
@@ -90,22 +90,45 @@ impl EtcdBackend {
     /// [`BackendErrorKind::Permanent`] if an endpoint is no URL, or the thread cannot be started.
     pub fn new(options: EtcdOptions) -> Result<Self, BackendError> {
         options.check()?;
-        let thread = LockThread::start()
+        let (runtime, running) = runtime_on_own_thread()
             .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
-        let endpoints = Arc::new(Endpoints::new(options.clone(), thread.handle().clone()));
+        let endpoints = Arc::new(Endpoints::new(options.clone(), runtime.clone()));
         let queues = Arc::<Queues>::default();
         let (new_names, names) = mpsc::unbounded_channel();
         let watch = StandingWatch::new(Arc::clone(&endpoints), Arc::clone(&queues), names);
-        thread.handle().spawn(watch.run());
-        let keep_alives = KeepAlives::default();
-        let replacing = Mutex::default();
-        Ok(Self { options, endpoints, queues, keep_alives, replacing, new_names, thread })
+        runtime.spawn(watch.run());
+        Ok(Self {
+            options,
+            endpoints,
+            queues,
+            keep_alives: KeepAlives::default(),
+            replacing: Mutex::default(),
+            new_names,
+            runtime,
+            _running: running,
+        })
     }
+}
+
+/// A current-thread runtime on its own thread: leases are renewed on time, however busy the program's runtime is.
+/// It ends when the sender is dropped.
+fn runtime_on_own_thread() -> io::Result<(Handle, oneshot::Sender<()>)> {
+    let (running, ended) = oneshot::channel::<()>();
+    if !Defence::OwnThread.is_on() {
+        return Ok((Handle::current(), running));
+    }
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let handle = runtime.handle().clone();
+    thread::Builder::new().name("etcd-lock".into()).spawn(move || {
+        // an error means that the sender is gone
+        drop(runtime.block_on(ended));
+    })?;
+    Ok((handle, running))
 }
 
 impl Backend for EtcdBackend {
     fn runtime(&self) -> Option<Handle> {
-        Some(self.thread.handle().clone())
+        Some(self.runtime.clone())
     }
 
     fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
@@ -148,13 +171,13 @@ impl Backend for EtcdBackend {
         Box::pin(self.put_claim(next, Some(held)))
     }
 
-    fn sighting(&self, name: &Arc<str>) -> Option<Sighting> {
-        let (sighting, is_new) = self.queues.with_or_new(name, NameQueue::sighting);
+    fn queue_snapshot(&self, name: &Arc<str>) -> Option<QueueSnapshot> {
+        let (snapshot, is_new) = self.queues.with_or_new(name, NameQueue::snapshot);
         if is_new {
             // an error means that the backend's thread has ended, and with it whatever could be seen
             drop(self.new_names.send(Arc::clone(name)));
         }
-        Some(sighting)
+        Some(snapshot)
     }
 
     fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {

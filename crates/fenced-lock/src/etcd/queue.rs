@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::keys;
 use crate::chaos::Defence;
-use crate::{ClaimStatus, SeenClaim, SeenTenure, Sighting};
+use crate::{ClaimStatus, ObservedClaim, ObservedTenure, QueueSnapshot};
 
 /// How long a queue is watched after its last claim. Long enough that a key which appears late, from
 /// a request that was given up, is still seen and removed; and that a lock which is used now and
@@ -81,7 +81,7 @@ pub(super) struct NameQueue {
     prefix: String,
     watcher: Watcher,
     /// The key is there for foreign claims that were made in one transaction, at one revision.
-    members: BTreeMap<(i64, Key), SeenClaim>,
+    members: BTreeMap<(i64, Key), ObservedClaim>,
     revisions: HashMap<Key, i64>,
     /// `members` is complete as of this revision; 0: nothing is known.
     known_revision: i64,
@@ -91,7 +91,7 @@ pub(super) struct NameQueue {
     dropped: i64,
     own: HashMap<Key, Own>,
     /// The last tenures that have ended.
-    tenures: VecDeque<SeenTenure>,
+    tenures: VecDeque<ObservedTenure>,
     last_used: Instant,
     last_read: Instant,
 }
@@ -348,9 +348,9 @@ impl NameQueue {
     }
 
     /// What the watch has told, for a caller that only looks. The queue is watched for a while from now.
-    pub(super) fn sighting(&mut self) -> Sighting {
+    pub(super) fn snapshot(&mut self) -> QueueSnapshot {
         self.last_used = Instant::now();
-        Sighting {
+        QueueSnapshot {
             is_current: self.is_current(),
             queue: self.members.values().copied().collect(),
             tenures: self.tenures.iter().copied().collect(),
@@ -374,7 +374,7 @@ impl NameQueue {
         if self.tenures.len() == MAX_TENURES {
             self.tenures.pop_front();
         }
-        self.tenures.push_back(SeenTenure {
+        self.tenures.push_back(ObservedTenure {
             revision: holder.revision,
             lease: holder.lease,
             began_at: holder.since,
@@ -384,7 +384,7 @@ impl NameQueue {
     }
 
     fn insert(&mut self, key: &Key, created: i64, lease: i64) {
-        let mut claim = SeenClaim { revision: created, lease, since: Instant::now() };
+        let mut claim = ObservedClaim { revision: created, lease, since: Instant::now() };
         if let Some(earlier) = self.revisions.insert(Arc::clone(key), created) {
             let known = self.members.remove(&(earlier, Arc::clone(key)));
             // one that is known, or was only put on another lease, waits as long as before
@@ -594,12 +594,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_claim_is_seen_on_the_lease_that_it_hangs_on() {
         let (mut queue, _status) = waiting();
-        let before = queue.sighting().queue[1];
+        let before = queue.snapshot().queue[1];
         tokio::time::advance(LINGER).await;
         queue.apply(vec![KeyEvent { created: Some(7), lease: 2, ..put("a/1-1", 9) }]);
-        assert_eq!(queue.sighting().queue[1], SeenClaim { lease: 2, ..before });
+        assert_eq!(queue.snapshot().queue[1], ObservedClaim { lease: 2, ..before });
         assert!(queue.load(&[(Arc::from(&b"a/1-1"[..]), 7, 3)], 10, 7));
-        assert_eq!(queue.sighting().queue[0].lease, 3);
+        assert_eq!(queue.snapshot().queue[0].lease, 3);
     }
 
     /// Goal: nothing is kept of a lease that has ended.
@@ -716,8 +716,9 @@ mod tests {
         queue.apply(vec![delete("a/9-1", 8)]);
         tokio::time::advance(Duration::from_millis(4)).await;
         queue.apply(vec![delete("a/1-1", 9)]);
-        let Sighting { queue: claims, tenures, .. } = queue.sighting();
-        let told = |t: &SeenTenure| (t.revision, t.lease, (t.ended_at - t.began_at).as_millis());
+        let QueueSnapshot { queue: claims, tenures, .. } = queue.snapshot();
+        let told =
+            |t: &ObservedTenure| (t.revision, t.lease, (t.ended_at - t.began_at).as_millis());
         assert_eq!(tenures.iter().map(told).collect::<Vec<_>>(), [(5, 1, 3), (7, 1, 4)]);
         assert_eq!(tenures[0].contended_since, Some(waits_since));
         assert_eq!(tenures[1].contended_since, None);
@@ -733,7 +734,7 @@ mod tests {
             queue.apply(vec![put(&key, 2 * number)]);
             queue.apply(vec![delete(&key, 2 * number + 1)]);
         }
-        let tenures = queue.sighting().tenures;
+        let tenures = queue.snapshot().tenures;
         assert_eq!((tenures.len(), tenures[0].revision), (MAX_TENURES, 4));
     }
 }

@@ -239,9 +239,9 @@ async fn a_look_that_is_allowed_later_counts() {
     let app = session_of("app", &etcd).await;
     let mutex = app.mutex("refused").unwrap();
     assert!(mutex.lock().await.is_err());
-    assert!(!mutex.sighting().unwrap().is_current);
+    assert!(!mutex.queue_snapshot().unwrap().is_current);
     allow(&mut root, "refused").await;
-    eventually("it is seen", async || mutex.sighting().unwrap().is_current).await;
+    eventually("it is seen", async || mutex.queue_snapshot().unwrap().is_current).await;
 }
 
 /// Goal: names that a user may not use end no watch of those that it may.
@@ -311,8 +311,8 @@ async fn a_name_that_is_taken_away_costs_no_other() {
     tokio::time::sleep(2 * ttl).await;
     assert_eq!(app.lost_reason(), None, "its lease is renewed");
     let seen_as_it_is = async || {
-        let sighting = app.mutex("kept").unwrap().sighting().unwrap();
-        let seen = sighting.queue.iter().map(|claim| claim.lease).collect::<Vec<_>>();
+        let snapshot = app.mutex("kept").unwrap().queue_snapshot().unwrap();
+        let seen = snapshot.queue.iter().map(|claim| claim.lease).collect::<Vec<_>>();
         let is = app.mutex("kept").unwrap().queue().await.unwrap();
         seen == is.iter().map(|entry| entry.lease).collect::<Vec<_>>()
     };
