@@ -59,7 +59,7 @@ pub(super) async fn queue(
     }
     let place = Arc::clone(&app.queue_looks).try_acquire_owned().map_err(|_| {
         let detail = format!("{MAX_LOOKS} reads of queues are in progress, which is the limit");
-        Problem::new(ProblemType::TooManyWatchers, detail)
+        Problem::new(ProblemType::TOO_MANY_WATCHERS, detail)
     })?;
     let (sale, name) = (app.sale.clone(), app.sale.lock_name(&item));
     // to its end, also if the client goes away: requests that are cut short wear out the connection

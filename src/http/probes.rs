@@ -1,12 +1,13 @@
 //! `GET /healthz`, `/readyz` and `/version`: for load balancers and operators.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
+use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -45,7 +46,7 @@ pub(super) async fn healthz() -> Response {
 /// Whether this instance could take an order now.
 pub(super) async fn readyz(State(app): State<Arc<AppState>>) -> Result<Response, Problem> {
     if app.is_stopping() {
-        return Err(Problem::new(ProblemType::Stopping, "this instance is stopping"));
+        return Err(Problem::new(ProblemType::STOPPING, "this instance is stopping"));
     }
     app.readiness.next(&app.sale).await?;
     Ok(reply::json(&Status { status: "ready" }))
@@ -60,8 +61,7 @@ type Check = Shared<BoxFuture<'static, Result<(), Problem>>>;
 
 impl Readiness {
     fn next(&self, sale: &Sale) -> Check {
-        // nothing panics while it is held; and if it did, it would still be whole
-        let mut latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut latest = self.0.lock();
         let mut begins_at = Instant::now();
         if let Some((latest_at, check)) = &*latest {
             if *latest_at > begins_at {
@@ -79,7 +79,7 @@ impl Readiness {
                     let seconds = READY_TIMEOUT.as_secs();
                     let detail =
                         format!("store and lock service did not answer within {seconds} seconds");
-                    Err(Problem::new(ProblemType::NotReady, detail))
+                    Err(Problem::new(ProblemType::NOT_READY, detail))
                 }
             }
         });

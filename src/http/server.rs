@@ -28,9 +28,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::client_io::{ClientIo, Exchange};
-use super::limits::{MAX_HEADER_BYTES, MAX_URI_BYTES};
-use super::own_head::own_head;
-use super::well_formed;
+use super::request_head::{self, MAX_HEADER_BYTES, MAX_URI_BYTES};
 use crate::defence::Defence;
 use crate::throttle::Throttle;
 
@@ -155,10 +153,10 @@ fn answer(
     mut request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response, Infallible>> + use<> {
     exchange.begin(request.version());
-    let is_chunked = well_formed::is_chunked(request.headers());
-    let answer = match well_formed::check(&request) {
+    let is_chunked = request_head::is_chunked(request.headers());
+    let answer = match request_head::check(&request) {
         Ok(()) => {
-            own_head(&mut request);
+            request_head::detach_from_read_buffer(&mut request);
             Either::Left(router.call(request))
         }
         Err(problem) => Either::Right(ready(Ok(problem.into_response()))),

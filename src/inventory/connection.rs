@@ -7,12 +7,13 @@
 //! clients, say).
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
+use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError,
@@ -212,7 +213,7 @@ impl Connection {
     }
 
     fn attempt(&self) -> Attempt {
-        let mut slot = self.slot();
+        let mut slot = self.0.slot.lock();
         match &slot.attempt {
             Some(attempt) if !attempt.broken.load(Ordering::Acquire) => attempt.clone(),
             _ => {
@@ -256,12 +257,12 @@ impl Connection {
 
     /// Whether the latest attempt was made a while ago, so that another one need not wait.
     fn is_old(&self) -> bool {
-        self.slot().begun_at.is_some_and(|begun_at| Instant::now() >= begun_at + GOOD_AFTER)
+        self.0.slot.lock().begun_at.is_some_and(|begun_at| Instant::now() >= begun_at + GOOD_AFTER)
     }
 
     /// Has the next caller connect anew, unless that was done already.
     fn forget(&self, attempt: &Attempt) {
-        let mut slot = self.slot();
+        let mut slot = self.0.slot.lock();
         if slot.attempt.as_ref().is_some_and(|now| Arc::ptr_eq(&now.broken, &attempt.broken)) {
             slot.attempt = None;
         }
@@ -270,11 +271,6 @@ impl Connection {
     /// Where the server is, without the password.
     pub(super) fn address(&self) -> String {
         self.0.address.clone()
-    }
-
-    fn slot(&self) -> MutexGuard<'_, Slot> {
-        // Nothing panics while it is held; and if it did, the slot would still be whole.
-        self.0.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

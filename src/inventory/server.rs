@@ -1,7 +1,6 @@
 //! Which Redis process is at the other end.
 
-use std::sync::{Mutex, PoisonError};
-
+use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 
@@ -39,7 +38,7 @@ impl LastServer {
                 "this Redis is a node of a Redis Cluster, which is not supported: use one primary";
             return Err((kind, what).into());
         }
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.0.lock();
         if let Some(last) = last.as_ref().filter(|last| last.run_id != server.run_id) {
             tracing::warn!(
                 before = last.run_id,

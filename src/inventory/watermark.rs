@@ -14,7 +14,9 @@
 //! failover may undo what was read, and no buyer was promised it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::record::{fence_text, record_text};
 use super::{Accepted, Fence, InventoryError, Item};
@@ -80,12 +82,12 @@ struct Entry {
 impl Watermarks {
     /// What the store must have of `item`.
     pub(super) fn of(&self, item: &Item) -> Arc<Watermark> {
-        self.entries().get(item).map(|entry| Arc::clone(&entry.watermark)).unwrap_or_default()
+        self.0.lock().get(item).map(|entry| Arc::clone(&entry.watermark)).unwrap_or_default()
     }
 
     /// Raises the watermark of `item` to what the answer to a call acknowledged; `sent` went with the call.
     pub(super) fn raise(&self, item: &Item, sent: &Watermark, to: &Acknowledgement<'_>) {
-        let mut entries = self.entries();
+        let mut entries = self.0.lock();
         let entry = entries.entry(item.clone()).or_default();
         let known = Arc::make_mut(&mut entry.watermark);
         if to.sale != known.sale() {
@@ -122,12 +124,12 @@ impl Watermarks {
 
     /// Adds an item that is damaged to [`items`](Self::items).
     pub(super) fn track(&self, item: &Item) {
-        self.entries().entry(item.clone()).or_default();
+        self.0.lock().entry(item.clone()).or_default();
     }
 
     /// Up to `most` known items: those that the store was rolled back for first, and at least one other.
     pub(super) fn items(&self, most: usize) -> Vec<Item> {
-        let entries = self.entries();
+        let entries = self.0.lock();
         let (missed, others): (Vec<_>, Vec<_>) =
             entries.iter().partition(|(_, entry)| entry.is_missed);
         missed
@@ -141,12 +143,12 @@ impl Watermarks {
 
     /// How many items the store was rolled back for.
     pub(super) fn missed(&self) -> usize {
-        self.entries().values().filter(|entry| entry.is_missed).count()
+        self.0.lock().values().filter(|entry| entry.is_missed).count()
     }
 
     /// Returns whether that changed.
     fn set_missed(&self, item: &Item, is_missed: bool) -> bool {
-        let mut entries = self.entries();
+        let mut entries = self.0.lock();
         // another instance may miss something of an item that is not known here
         let entry = match entries.get_mut(item) {
             Some(entry) => entry,
@@ -154,11 +156,6 @@ impl Watermarks {
             None => return false,
         };
         std::mem::replace(&mut entry.is_missed, is_missed) != is_missed
-    }
-
-    fn entries(&self) -> MutexGuard<'_, HashMap<Item, Entry>> {
-        // nothing panics while it is held; and if it did, each entry would still be whole
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -12,10 +12,11 @@
 
 use std::collections::HashMap;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{Guard, LockError, SessionKeeper};
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::order_queue::{Answer, NotQueued, OrderQueue, WaitingOrder};
@@ -54,17 +55,17 @@ impl Combiner {
 
     /// How many orders wait.
     pub(super) fn waiting(&self) -> usize {
-        self.queues().values().map(|queue| queue.len()).sum()
+        self.queues.lock().values().map(|queue| queue.len()).sum()
     }
 
     /// The queue of an item that was ordered lately.
     pub(super) fn known(&self, item: &Item) -> Option<Arc<OrderQueue>> {
-        self.queues().get(item).map(Arc::clone)
+        self.queues.lock().get(item).map(Arc::clone)
     }
 
     /// The queue of an item that there is, made and served from now on if need be.
     pub(super) fn queue_of(self: &Arc<Self>, item: &Item) -> Arc<OrderQueue> {
-        let mut queues = self.queues();
+        let mut queues = self.queues.lock();
         if let Some(queue) = queues.get(item) {
             return Arc::clone(queue);
         }
@@ -339,10 +340,6 @@ impl Combiner {
             _ => unavailable(LockError::Timeout { waited }),
         }
     }
-
-    fn queues(&self) -> MutexGuard<'_, HashMap<Item, Arc<OrderQueue>>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// What became of a batch.
@@ -368,7 +365,7 @@ impl Drop for Served {
             Some(silence) => SaleError::of_order(Arc::clone(silence), &waiting.order),
             None => SaleError::Stopping,
         });
-        self.combiner.queues().remove(self.queue.item());
+        self.combiner.queues.lock().remove(self.queue.item());
     }
 }
 

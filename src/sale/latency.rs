@@ -1,9 +1,9 @@
 //! How long orders take, while the sale is watched.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use hdrhistogram::Histogram;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// The longest time that is told apart: a minute, in microseconds.
@@ -29,7 +29,7 @@ impl Latency {
 
     /// The times in microseconds since this was last asked; `None` if there are none.
     pub fn take(&self) -> Option<Histogram<u64>> {
-        self.times.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.times.lock().take()
     }
 
     /// A histogram of the kind that [`take`](Self::take) returns.
@@ -48,7 +48,7 @@ impl Latency {
     pub(super) fn note(&self, began_at: Option<Instant>) {
         let Some(began_at) = began_at else { return };
         let us = u64::try_from(began_at.elapsed().as_micros()).unwrap_or(LONGEST_US);
-        let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut times = self.times.lock();
         times.get_or_insert_with(Self::empty).saturating_record(us);
     }
 }

@@ -1,10 +1,11 @@
 //! Orders that wait for the lock.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -103,7 +104,7 @@ impl OrderQueue {
 
     /// Puts the order at the end.
     pub(super) fn push(&self, order: Order) -> Result<oneshot::Receiver<Answer>, NotQueued> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.is_closed {
             return Err(NotQueued::Closed(order));
         }
@@ -131,7 +132,7 @@ impl OrderQueue {
 
     /// Takes up to `most` orders from the front, without those whose buyers have gone.
     pub(super) fn take(&self, most: usize) -> Vec<WaitingOrder> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let mut batch = Vec::with_capacity(most.min(state.waiting.len()));
         while batch.len() < most {
             match state.waiting.pop_front() {
@@ -145,18 +146,18 @@ impl OrderQueue {
 
     /// Puts a batch back to the front, in its order.
     pub(super) fn put_back(&self, batch: Vec<WaitingOrder>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         for waiting in batch.into_iter().rev() {
             state.waiting.push_front(waiting);
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.state().waiting.len()
+        self.state.lock().waiting.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.state().waiting.is_empty()
+        self.state.lock().waiting.is_empty()
     }
 
     /// Waits until there is an order whose buyer has not gone.
@@ -169,14 +170,14 @@ impl OrderQueue {
 
     /// Closes the queue if nobody waits; `true` if it did.
     pub(super) fn close_if_empty(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.is_closed |= state.waiting.is_empty();
         state.is_closed
     }
 
     /// Closes the queue and answers all who wait; those who come are sent away.
     pub(super) fn close(&self, error: impl Fn(&WaitingOrder) -> SaleError) {
-        self.state().is_closed = true;
+        self.state.lock().is_closed = true;
         self.fail_all(error);
     }
 
@@ -231,7 +232,7 @@ impl OrderQueue {
         let now = Instant::now();
         loop {
             let expired = {
-                let mut state = self.state();
+                let mut state = self.state.lock();
                 let is_over = |waiting: &WaitingOrder| waiting.deadline <= now || waiting.is_gone();
                 if !state.waiting.front().is_some_and(is_over) {
                     return;
@@ -247,13 +248,13 @@ impl OrderQueue {
 
     /// Forgets those whose buyers have gone, and tells whether anybody is left.
     fn is_wanted(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.waiting.retain(|waiting| !waiting.is_gone());
         !state.waiting.is_empty()
     }
 
     fn first_deadline(&self) -> Option<Instant> {
-        self.state().waiting.front().map(|waiting| waiting.deadline)
+        self.state.lock().waiting.front().map(|waiting| waiting.deadline)
     }
 
     /// Whether so many units were there when the stock was last seen.
@@ -272,14 +273,10 @@ impl OrderQueue {
         if trouble.is_some() {
             self.see(i64::MIN);
         }
-        *self.store_trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+        *self.store_trouble.lock() = trouble;
     }
 
     pub(super) fn store_trouble(&self) -> Option<Arc<InventoryError>> {
-        self.store_trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.store_trouble.lock().clone()
     }
 }

@@ -1,8 +1,9 @@
 //! How many may wait.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::SaleError;
@@ -29,13 +30,13 @@ impl WaitingRoom {
 
     /// How many places are taken, of all items.
     pub(super) fn taken(&self) -> usize {
-        let items = self.items.lock().unwrap_or_else(PoisonError::into_inner);
+        let items = self.items.lock();
         items.values().map(|room| self.places - room.available_permits()).sum()
     }
 
     pub(super) fn enter(&self, item: &Item) -> Result<WaitingPlace, SaleError> {
         let room = {
-            let mut items = self.items.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut items = self.items.lock();
             if let Some(room) = items.get(item) {
                 Arc::clone(room)
             } else {

@@ -1,10 +1,11 @@
 //! The one task that looks at a sale for all who watch it here.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
+use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -100,9 +101,9 @@ impl Feed {
     /// Everything, as of the latest version; written once for all who ask.
     pub(super) fn snapshot(&self) -> (u64, Bytes) {
         // the projection first, so that no version comes in between
-        let projection = open(&self.projection);
+        let projection = self.projection.lock();
         let version = self.latest.borrow().version;
-        let mut last = open(&self.snapshot);
+        let mut last = self.snapshot.lock();
         if last.0 != version {
             *last = (version, self.write("snapshot", version, &projection, projection.whole()));
         }
@@ -159,7 +160,7 @@ impl FeedTask {
 
     fn leave(&self) {
         // one that had to make room was removed before, and another may have its place
-        let mut feeds = open(&self.feeds);
+        let mut feeds = self.feeds.lock();
         if feeds.get(&self.item).is_some_and(|feed| Arc::ptr_eq(feed, &self.feed)) {
             feeds.remove(&self.item);
         }
@@ -168,7 +169,7 @@ impl FeedTask {
     /// A watcher subscribes while the map is locked, so none of them is left with a feed that has
     /// ended.
     fn leave_if_alone(&self) -> bool {
-        let mut feeds = open(&self.feeds);
+        let mut feeds = self.feeds.lock();
         let is_alone = self.feed.is_alone();
         // one that was cancelled meanwhile is not there any more
         if is_alone && !self.feed.over.is_cancelled() {
@@ -179,7 +180,7 @@ impl FeedTask {
 }
 
 fn publish(feed: &Feed, reading: super::poller::Reading, last: &mut String) {
-    let mut projection = open(&feed.projection);
+    let mut projection = feed.projection.lock();
     let is_new_sale = projection.take(reading);
     let version = feed.latest.borrow().version;
     let (view, has_grown) = projection.change();
@@ -198,9 +199,4 @@ fn publish(feed: &Feed, reading: super::poller::Reading, last: &mut String) {
     );
     feed.latest.send_replace(Change { version, text: text.into() });
     projection.told();
-}
-
-/// Nothing panics while one of these is locked; and if it did, what was written would still be whole.
-pub(super) fn open<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -73,7 +73,7 @@ impl Events {
 
     /// Joins the feed of `item`, if there is one.
     fn join(&self, item: &Item) -> Option<Subscription> {
-        join(&feed::open(&self.feeds), item)
+        join(&self.feeds.lock(), item)
     }
 
     /// Joins the feed of `item`, starting it if need be. The caller has a place.
@@ -83,7 +83,7 @@ impl Events {
         sale: &Sale,
         extension: Option<&Arc<dyn Extension>>,
     ) -> Subscription {
-        let mut feeds = feed::open(&self.feeds);
+        let mut feeds = self.feeds.lock();
         if let Some(joined) = join(&feeds, item) {
             return joined;
         }
@@ -120,11 +120,11 @@ pub(super) async fn events(
     let item = params::item(item.as_deref())?;
     let events = &app.events;
     if events.stop.is_cancelled() {
-        return Err(Problem::new(ProblemType::Stopping, "this instance is stopping"));
+        return Err(Problem::new(ProblemType::STOPPING, "this instance is stopping"));
     }
     let place = Arc::clone(&events.places).try_acquire_owned().map_err(|_| {
         let detail = format!("{} watch at this instance already, and no more may", events.most);
-        Problem::new(ProblemType::TooManyWatchers, detail)
+        Problem::new(ProblemType::TOO_MANY_WATCHERS, detail)
     })?;
     if item != Item::DEFAULT && Defence::Limits.is_on() && events.join(&item).is_none() {
         events.pace.turn().await;

@@ -1,11 +1,10 @@
 //! How often all who watch look at the store and at the queues, taken together.
 
-use std::sync::Mutex;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
-use super::feed::open;
 use crate::defence::Defence;
 
 /// The time between two looks: 500 a second, enough for the feeds of sixty items.
@@ -26,7 +25,7 @@ impl Pace {
             return;
         }
         let turn = {
-            let mut next = open(&self.0);
+            let mut next = self.0.lock();
             let turn = Instant::now().max(*next);
             *next = turn + GAP;
             turn

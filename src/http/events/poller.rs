@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::Sighting;
+use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use super::pace::Pace;
@@ -53,9 +54,9 @@ impl Poller {
     }
 
     /// Polls once. `projection` is locked for a moment.
-    pub(super) async fn poll(&mut self, projection: &std::sync::Mutex<Projection>) -> Reading {
+    pub(super) async fn poll(&mut self, projection: &Mutex<Projection>) -> Reading {
         self.pace.turn().await;
-        let cursor = super::feed::open(projection).cursor();
+        let cursor = projection.lock().cursor();
         let now = Instant::now();
         let since = (now - std::mem::replace(&mut self.looked_at, now)).as_secs_f64();
         self.budget = since.mul_add(A_SECOND, self.budget).min(BURST);
@@ -81,12 +82,12 @@ impl Poller {
     /// Whose claims are in the queue, where the watch does not tell.
     async fn ask(
         &mut self,
-        projection: &std::sync::Mutex<Projection>,
+        projection: &Mutex<Projection>,
         sighting: &Sighting,
         by: Instant,
     ) -> Vec<(i64, String)> {
         let is_due = self.asked_at.is_none_or(|asked_at| asked_at.elapsed() >= ASK_EVERY);
-        if !is_due || !super::feed::open(projection).has_strangers(sighting) {
+        if !is_due || !projection.lock().has_strangers(sighting) {
             return Vec::new();
         }
         self.pace.turn().await;
