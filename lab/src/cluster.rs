@@ -8,8 +8,8 @@ use futures_util::future::join_all;
 use hyper::{Method, StatusCode};
 use testkit::server::{START_TIMEOUT, until_ready};
 use testkit::{
-    Child, EtcdOptions, LOCK_NAME, OwnedDir, PrivateEtcd, PrivateRedis, Proxy, RedisOptions,
-    ServerError, ports, probe,
+    Child, EtcdOptions, LOCK_NAME, OwnedDir, PrivateEtcd, PrivateRedis, Program, Proxy,
+    RedisOptions, ServerError, ports, probe,
 };
 
 use crate::baselines::LockMode;
@@ -264,6 +264,8 @@ pub(crate) fn is_setting(name: &str) -> bool {
 
 fn spawn(port: u16, program: &Path, args: &[String], dir: &OwnedDir) -> Result<Child, ServerError> {
     let log = dir.path().join(format!("instance-{port}.log"));
-    Child::start(program, args, dir, &log, STOP_GRACE, is_setting)
+    let program = Program::new(program, dir, &log, STOP_GRACE);
+    Program { without_env: is_setting, ..program }
+        .start(args)
         .map_err(ServerError::system(&title(port)))
 }

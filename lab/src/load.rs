@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use loadtest::Report;
-use testkit::Child;
 use testkit::server::tail;
+use testkit::{Child, Program};
 use tokio::time::timeout;
 
 use crate::cluster::{Cluster, is_setting};
@@ -37,13 +37,11 @@ impl Load {
         let _ = std::fs::remove_file(&log);
         let args =
             ["loadtest"].into_iter().chain(args.iter().map(String::as_str)).chain(["--json"]);
-        let (program, dir) = (&cluster.program, &cluster.dir);
-        let child = if is_talking {
-            Child::start_talking(program, args, dir, &log, STOP_GRACE, is_setting)
-        } else {
-            Child::start(program, args, dir, &log, STOP_GRACE, is_setting)
-        };
-        Ok(Self(child.map_err(LabError::system("the load test could not be started"))?))
+        let program = Program::new(&cluster.program, &cluster.dir, &log, STOP_GRACE);
+        let program = Program { without_env: is_setting, shares_stderr: is_talking, ..program };
+        Ok(Self(
+            program.start(args).map_err(LabError::system("the load test could not be started"))?,
+        ))
     }
 
     /// Waits for its report.

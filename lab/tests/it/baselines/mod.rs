@@ -15,7 +15,7 @@ use testkit::wait::{eventually, within};
 use testkit::{EtcdOptions as ServerOptions, PrivateEtcd};
 use tokio::task::JoinSet;
 
-use crate::support::{connect, order};
+use crate::support::store::{connect, order};
 
 const LOCK: &str = "lock";
 const TTL: Duration = Duration::from_secs(10);

@@ -57,16 +57,16 @@ async fn the_audit_finds_defects() {
     let shop = Shop::empty(&[]).await;
     let page = Tab::open(&shop.url(), DESKTOP).await;
     page.until_reads("#sum-words", "No sale was started").await;
-    let [style, pale] =
-        ["data-style='color: #ccc; background: #fff'", "data-style='border-color: #eee'"];
+    let pale_text = "data-style='color: #ccc; background: #fff'";
+    let pale_edge = "data-style='border-color: #eee'";
     for (defect, finding) in [
         ("<input type=number>", "label: "),
         ("<button></button>", "button-name: "),
         ("<a href=stock></a>", "link-name: "),
         ("<h5>too deep</h5>", "heading-order: "),
-        (&format!("<p {style}>pale</p>"), "color-contrast: "),
-        (&format!("<p {style} aria-hidden=true>●</p>"), "contrast of a sign: "),
-        (&format!("<button {pale}>pale</button>"), "contrast of an edge: "),
+        (&format!("<p {pale_text}>pale</p>"), "color-contrast: "),
+        (&format!("<p {pale_text} aria-hidden=true>●</p>"), "contrast of a sign: "),
+        (&format!("<button {pale_edge}>pale</button>"), "contrast of an edge: "),
         ("<h1>second</h1>", "2 headings of level 1"),
         ("<p id=stock>second</p>", "id used twice: stock"),
         ("<footer>second</footer>", "2 with the role contentinfo"),

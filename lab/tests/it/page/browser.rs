@@ -7,7 +7,7 @@ use base64::Engine as _;
 use hyper::Method;
 use serde_json::{Value, json};
 use testkit::wait::eventually;
-use testkit::{Child, OwnedDir, ports, probe};
+use testkit::{Child, OwnedDir, Program, ports, probe};
 use thirtyfour::{By, ChromiumLikeCapabilities as _, DesiredCapabilities, LoggingPrefsLogLevel};
 use thirtyfour::{WebDriver, WebElement};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
@@ -219,5 +219,5 @@ fn start_driver(port: u16, dir: &OwnedDir) -> Child {
     ];
     let log = dir.path().join("chromedriver.log");
     let grace = Duration::from_secs(5);
-    Child::start(Path::new("/usr/bin/env"), args, dir, &log, grace, |_| false).unwrap()
+    Program::new(Path::new("/usr/bin/env"), dir, &log, grace).start(args).unwrap()
 }
