@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::browser::{DESKTOP, Device, Tab};
+use super::browser::{DESKTOP, Device, PHONE, Tab};
 use super::scene::{Demo, Shop};
 
 /// axe-core 4.14.1, as npm has it. It only ever runs in the browser of these tests.
@@ -17,9 +17,9 @@ impl Tab {
 
     async fn assert_is_accessible(&self) {
         self.run("for (const part of document.querySelectorAll('details')) part.open = true").await;
-        for dark in [true, false] {
-            self.become_device(Device { dark, ..DESKTOP }).await;
-            assert_eq!(self.faults().await, json!([]), "dark: {dark}");
+        for device in [PHONE, Device { dark: true, ..DESKTOP }, DESKTOP] {
+            self.become_device(device).await;
+            assert_eq!(self.faults().await, json!([]), "{device:?}");
         }
     }
 }
