@@ -32,13 +32,19 @@ mod tests {
     fn every_source_is_shown() {
         let source = Box::new(std::io::Error::other("connection refused"));
         let error = SaleError::StoreUnavailable { source };
-        assert_eq!(ErrorChain(&error).to_string(), "the store does not answer: connection refused");
+        assert_eq!(
+            ErrorChain(&error).to_string(),
+            "the store does not answer: nothing was taken, retry later: connection refused"
+        );
     }
 
     #[test]
     fn what_is_repeated_is_shown_once() {
         let source = std::io::Error::other("connection refused");
         let error = std::io::Error::other(SaleError::StoreUnavailable { source: Box::new(source) });
-        assert_eq!(ErrorChain(&error).to_string(), "the store does not answer: connection refused");
+        assert_eq!(
+            ErrorChain(&error).to_string(),
+            "the store does not answer: nothing was taken, retry later: connection refused"
+        );
     }
 }

@@ -85,7 +85,7 @@ impl Buyer {
         let mut sent = Instant::now();
         let deadline = sent + self.plan.timeout;
         self.go_home(sent);
-        let mut leave = self.plan.chance.leave(number);
+        let mut leave = self.plan.abandon.leave(number);
         let (item, number) = self.plan.place(number);
         let id = order_id(&self.plan.items[item].run, number);
         let mut order = Order::unsent();

@@ -282,10 +282,10 @@ mod tests {
         Cli::try_parse_from(["loadtest"]).expect_err("no instance was named");
     }
 
-    /// Goal: a wrong value is refused with a sentence that says what is allowed.
+    /// Goal: a wrong value is refused, and the message says what is allowed.
     #[test]
-    fn wrong_values_get_a_sentence() {
-        for (flag, value, sentence) in [
+    fn wrong_values_are_explained() {
+        for (flag, value, message) in [
             ("--item", "Shoe", "1 to 64 characters of a-z, 0-9 and -"),
             ("--timeout", "30", "with its unit"),
             ("--attempt-timeout", "1", "with its unit"),
@@ -300,7 +300,7 @@ mod tests {
             let error = Args::try_parse_from(["loadtest", flag, value, "http://127.0.0.1:8080"])
                 .expect_err("the value is not allowed")
                 .to_string();
-            assert!(error.contains(sentence), "{flag} {value}: {error}");
+            assert!(error.contains(message), "{flag} {value}: {error}");
         }
         let error = Args::try_parse_from(["loadtest", "127.0.0.1:8080"]).expect_err("no scheme");
         assert!(error.to_string().contains("such as http://127.0.0.1:8080"), "{error}");

@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(ticks("nonsense"), None);
     }
 
-    /// Goal: a wrong process is refused with a sentence.
+    /// Goal: a wrong process is refused with an example of a right one.
     #[test]
     fn parses_processes() {
         let etcd = Process { name: "etcd".to_owned(), pid: 12 };

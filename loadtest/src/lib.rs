@@ -6,7 +6,7 @@
 //! - `cli`: the flags and their environment variables.
 //! - `endpoint`, `connection`, `api`: one instance, one HTTP connection to it, and the calls
 //!   that are not orders.
-//! - `plan`, `buyer`, `answer`, `chance`: one buyer's order, asked until it is answered, or abandoned.
+//! - `plan`, `buyer`, `answer`, `abandon`: one buyer's order, asked until it is answered, or abandoned.
 //! - `load`, `pace`, `progress`: all of them at once, or at a rate, and how far they are.
 //! - `checker`: what was seen of a run, and what follows from it (pure functions).
 //! - `record`: a run in a file.
@@ -21,10 +21,10 @@
 //! service that cannot be reached or is not ready.
 #![allow(rustdoc::private_intra_doc_links, reason = "the layout is for readers of the code")]
 
+mod abandon;
 mod answer;
 mod api;
 mod buyer;
-mod chance;
 mod check;
 mod checker;
 mod cli;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hyper::{Method, Uri};
 
-use crate::chance::Chance;
+use crate::abandon::Abandon;
 use crate::cli::Args;
 use crate::cpu::Process;
 use crate::endpoint::Endpoint;
@@ -35,9 +35,7 @@ pub(crate) struct Plan {
     /// Orders a second, over all connections.
     pub(crate) rate: Option<f64>,
     /// Which clients go away.
-    pub(crate) chance: Chance,
-    pub(crate) abandon: f64,
-    pub(crate) seed: u64,
+    pub(crate) abandon: Abandon,
     /// The path that is asked for instead of ordering.
     pub(crate) probe: Option<String>,
     /// Whose CPU time is measured besides our own.
@@ -89,9 +87,7 @@ impl Plan {
             requests: args.requests(),
             duration: args.duration,
             rate: args.rate,
-            chance: Chance::new(seed, args.abandon),
-            abandon: args.abandon,
-            seed,
+            abandon: Abandon { seed, share: args.abandon },
             probe: args.probe_path.clone(),
             processes: args.processes.clone(),
             targets,

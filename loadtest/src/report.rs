@@ -3,10 +3,10 @@
 //! | field | meaning |
 //! |---|---|
 //! | `pass` | whether the run passed |
-//! | `verdict` | the sentence that says so, and why not |
+//! | `verdict` | the verdict in words |
 //! | `reasons` | what is wrong, the most important first: `kind` (a stable name) and `text` |
 //! | `violations` | those of them that violate an invariant of the sale: `invariant` (`I1` to `I6`) and `sentence`; what each means stands in the module `checker` |
-//! | `notes` | sentences about what is not wrong, but worth knowing |
+//! | `notes` | remarks that are no fault |
 //! | `urls`, `item`, `items`, `quantity` | what was asked for; `item` is null for the default item, and where `items` is more than 1 |
 //! | `run` | what the ids of this run's orders begin with (of several items: of the first one's) |
 //! | `requests`, `connections` | how many orders were sent, over how many connections |
@@ -41,7 +41,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::checker::sentence::Sentence;
+use crate::checker::message::Message;
 use crate::checker::{History, Pause, Tally, Told, Verdict, u64_from};
 pub use crate::checker::{StockState, Turns};
 pub use crate::latency::Percentiles;
@@ -288,7 +288,7 @@ struct Judgement {
 fn conclude(judged: Vec<Judged>, tally: &Tally) -> Judgement {
     let items = judged.len();
     let (mut reasons, mut violations, mut notes) = (Vec::new(), Vec::new(), Vec::new());
-    let mut sentence = String::new();
+    let mut message = String::new();
     for Judged { item, verdict, .. } in judged {
         let of = item.filter(|_| items > 1).map(|item| format!("{item}: ")).unwrap_or_default();
         reasons.extend(
@@ -299,13 +299,13 @@ fn conclude(judged: Vec<Judged>, tally: &Tally) -> Judgement {
         );
         violations.extend(verdict.reasons.iter().filter_map(|reason| {
             let invariant = format!("{:?}", reason.invariant()?);
-            Some(Violation::new(&invariant, format!("{of}{}", Sentence(reason))))
+            Some(Violation::new(&invariant, format!("{of}{}", Message(reason))))
         }));
         notes.extend(verdict.notes.into_iter().map(|note| format!("{of}{note}")));
-        sentence = verdict.sentence;
+        message = verdict.message;
     }
     let verdict = if items == 1 {
-        sentence
+        message
     } else if reasons.is_empty() {
         let units = tally.acknowledged_units;
         format!("PASS: {units} units of {items} items sold, each exactly once")

@@ -105,7 +105,7 @@ pub(crate) async fn run(
         judged.push(Judged { item: item.name.clone(), history, verdict });
     }
     let urls = args.urls.iter().map(ToString::to_string).collect();
-    let asked = Asked { urls, quantity: args.quantity, connections, seed: plan.seed };
+    let asked = Asked { urls, quantity: args.quantity, connections, seed: plan.abandon.seed };
     Ok(Report::new(asked, judged, load))
 }
 
@@ -162,8 +162,8 @@ fn run_line(plan: &Plan, connections: usize, before: &[StockState]) -> RunLine {
         seconds: plan.duration.map(|duration| duration.as_secs_f64()),
         connections,
         rate: plan.rate,
-        abandon: plan.abandon,
-        seed: plan.seed,
+        abandon: plan.abandon.share,
+        seed: plan.abandon.seed,
         quantity: plan.quantity,
         alone: plan.alone,
         tokens: plan.tokens,

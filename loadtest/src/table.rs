@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::checker::sentence::count;
+use crate::checker::message::count;
 use crate::checker::u64_from;
 use crate::latency::Percentiles;
 use crate::report::Report;

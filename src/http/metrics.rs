@@ -28,7 +28,7 @@ use axum::response::Response;
 use super::reply;
 use super::state::AppState;
 use crate::sale::GuardStatus;
-use crate::sale::metrics::{Ending, Histogram};
+use crate::sale::metrics::Histogram;
 
 /// The version of the text format.
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4");
@@ -37,13 +37,12 @@ const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; version=
 pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
     let (sale, metrics) = (&app.sale, app.sale.metrics());
     let mut page = Page::default();
-    let orders = |ending: &Ending| (ending.label(), metrics.orders(*ending));
     page.labelled(
         "orders_total",
         "counter",
         "Orders, by how they ended; abandoned: the client went away before.",
         "outcome",
-        Ending::ALL.iter().map(orders),
+        metrics.orders(),
     );
     page.one("orders_waiting", "gauge", "Orders that wait for the lock.", sale.waiting());
     page.counter("batches_total", "Batches that the store carried out.", metrics.batches.get());

@@ -38,7 +38,8 @@ fn answer(name: &str, request: &HeaderMap) -> Result<Response, Problem> {
     let file = Files::get(name)
         .ok_or_else(|| Problem::new(ProblemType::NOT_FOUND, "the page has no file of this name"))?;
     let hash = file.metadata.sha256_hash();
-    let tag = format!("\"{}\"", hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+    let tag = u128::from_be_bytes(*hash.first_chunk().expect("a hash has 32 bytes"));
+    let tag = format!("\"{tag:032x}\"");
     let is_known = request.get_all(header::IF_NONE_MATCH).iter().any(|tags| {
         tags.to_str().is_ok_and(|tags| tags.split(',').any(|known| known.trim() == tag))
     });

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
 use super::{body, idempotency, negotiate, params, reply};
-use crate::inventory::{Accepted, Item, Order, OrderId, Outcome};
+use crate::inventory::{Accepted, InventoryError, Item, Order, OrderId, Outcome};
 use crate::sale::SaleError;
 
 #[derive(Serialize)]
@@ -68,7 +68,9 @@ pub(super) async fn reduce(
              use a new Idempotency-Key for a new order",
         )
         .with_order(id)),
-        Outcome::Damaged { what } => Err(SaleError::Damaged { item, what }.into()),
+        Outcome::Damaged { what } => {
+            Err(SaleError::of_read(InventoryError::Damaged { what }, &item).into())
+        }
     }
 }
 

@@ -74,82 +74,35 @@ impl Histogram {
     }
 }
 
-/// Declares how an order can end, once: variant and label.
-macro_rules! endings {
-    ($($variant:ident $label:literal;)*) => {
-        /// How an order ended.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[allow(missing_docs, reason = "they are those of `Outcome` and `SaleError`")]
-        pub enum Ending {
-            $($variant,)*
-        }
+/// How an order can end: the values of the label `outcome`.
+pub const OUTCOMES: [&str; 18] = [
+    "reserved",
+    "sold-out",
+    "conflict",
+    ABANDONED,
+    "queue-full",
+    "wait-too-long",
+    "lock-unavailable",
+    "lock-refused",
+    "store-unavailable",
+    "store-refused",
+    "store-misconfigured",
+    "unknown",
+    "store-rolled-back",
+    "stale-token",
+    "foreign-fence",
+    "unknown-item",
+    "damaged",
+    "stopping",
+];
 
-        impl Ending {
-            /// All there are.
-            pub const ALL: &[Self] = &[$(Self::$variant,)*];
-
-            /// Its name among the metrics.
-            pub const fn label(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $label,)*
-                }
-            }
-        }
-    };
-}
-
-endings! {
-    Reserved "reserved";
-    SoldOut "sold-out";
-    Conflict "conflict";
-    Abandoned "abandoned";
-    QueueFull "queue-full";
-    WaitTooLong "wait-too-long";
-    LockUnavailable "lock-unavailable";
-    LockRefused "lock-refused";
-    StoreUnavailable "store-unavailable";
-    StoreRefused "store-refused";
-    StoreMisconfigured "store-misconfigured";
-    Unknown "unknown";
-    StoreRolledBack "store-rolled-back";
-    StaleToken "stale-token";
-    ForeignFence "foreign-fence";
-    UnknownItem "unknown-item";
-    Damaged "damaged";
-    Stopping "stopping";
-}
-
-impl Ending {
-    fn of(answer: &Result<Outcome, SaleError>) -> Self {
-        match answer {
-            Ok(Outcome::Reserved(_)) => Self::Reserved,
-            Ok(Outcome::SoldOut { .. }) => Self::SoldOut,
-            Ok(Outcome::Conflict) => Self::Conflict,
-            Ok(Outcome::Damaged { .. }) => Self::Damaged,
-            Err(error) => match error {
-                SaleError::QueueFull { .. } => Self::QueueFull,
-                SaleError::WaitTooLong { .. } | SaleError::LockBlocked { .. } => Self::WaitTooLong,
-                SaleError::LockUnavailable { .. } => Self::LockUnavailable,
-                SaleError::LockRefused { .. } => Self::LockRefused,
-                SaleError::StoreUnavailable { .. } => Self::StoreUnavailable,
-                SaleError::StoreRefused { .. } => Self::StoreRefused,
-                SaleError::StoreMisconfigured { .. } => Self::StoreMisconfigured,
-                SaleError::OutcomeUnknown { .. } | SaleError::StartUnknown { .. } => Self::Unknown,
-                SaleError::StoreRolledBack { .. } => Self::StoreRolledBack,
-                SaleError::StaleToken => Self::StaleToken,
-                SaleError::ForeignFence { .. } => Self::ForeignFence,
-                SaleError::UnknownItem { .. } => Self::UnknownItem,
-                SaleError::Damaged { .. } => Self::Damaged,
-                SaleError::Stopping => Self::Stopping,
-            },
-        }
-    }
-}
+/// The client went away before.
+const ABANDONED: &str = "abandoned";
 
 /// The numbers of one instance since its start.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    orders: [Counter; Ending::ALL.len()],
+    orders: [Counter; OUTCOMES.len()],
     /// Batches that the store carried out.
     pub batches: Counter,
     /// The orders in them.
@@ -173,14 +126,14 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// How many orders ended in this way.
-    pub fn orders(&self, ending: Ending) -> u64 {
-        self.orders[ending as usize].get()
+    /// How many orders ended in which way, in the order of [`OUTCOMES`].
+    pub fn orders(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        OUTCOMES.into_iter().zip(self.orders.iter().map(Counter::get))
     }
 
     /// An order has come.
     pub(super) fn order(&self) -> OrderCount<'_> {
-        OrderCount { metrics: self, ending: Ending::Abandoned, began_at: self.latency.begin() }
+        OrderCount { metrics: self, outcome: ABANDONED, began_at: self.latency.begin() }
     }
 
     /// The store has answered a batch of so many orders, or has not.
@@ -222,20 +175,29 @@ impl Metrics {
 /// An order that has come; its drop counts it, as abandoned if nothing else was said.
 pub(super) struct OrderCount<'a> {
     metrics: &'a Metrics,
-    ending: Ending,
+    outcome: &'static str,
     began_at: Option<Instant>,
 }
 
 impl OrderCount<'_> {
     pub(super) fn end(mut self, answer: &Result<Outcome, SaleError>) {
-        self.ending = Ending::of(answer);
+        self.outcome = match answer {
+            Ok(Outcome::Reserved(_)) => "reserved",
+            Ok(Outcome::SoldOut { .. }) => "sold-out",
+            Ok(Outcome::Conflict) => "conflict",
+            Ok(Outcome::Damaged { .. }) => "damaged",
+            Err(error) => error.outcome(),
+        };
         self.metrics.latency.note(self.began_at);
     }
 }
 
 impl Drop for OrderCount<'_> {
     fn drop(&mut self) {
-        self.metrics.orders[self.ending as usize].add(1);
+        // `reserved` and `sold-out` come first, so the search is short where it matters
+        if let Some(index) = OUTCOMES.iter().position(|outcome| *outcome == self.outcome) {
+            self.metrics.orders[index].add(1);
+        }
     }
 }
 
@@ -274,7 +236,7 @@ mod tests {
         metrics.order().end(&Ok(Outcome::Conflict));
         metrics.order().end(&Err(SaleError::Stopping));
         drop(metrics.order());
-        let counted: Vec<_> = Ending::ALL.iter().filter(|e| metrics.orders(**e) > 0).collect();
-        assert_eq!(counted, [&Ending::Conflict, &Ending::Abandoned, &Ending::Stopping]);
+        let counted: Vec<_> = metrics.orders().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(counted, [("conflict", 1), ("abandoned", 1), ("stopping", 1)]);
     }
 }

@@ -34,7 +34,7 @@ impl Contender {
         match self {
             Self::Combined => "guarded, combined",
             Self::Request => "guarded, lock per request",
-            Self::AtomicScript => "atomic-script",
+            Self::AtomicScript => "atomic script",
             Self::EtcdRecipe => "etcd recipe",
             Self::EtcdRpc => "etcd Lock RPC",
             Self::NoStore => "no store",

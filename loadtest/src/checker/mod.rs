@@ -21,15 +21,15 @@
 //! - [`real_time`]: the ledger and the clients' clock (I6).
 //! - [`pause`]: whether the sale went on (I5).
 //! - [`verdict`]: all of it, and the sums (I1).
-//! - [`reason`], [`sentence`]: what can be wrong, and how it is told.
+//! - [`reason`], [`message`]: what can be wrong, and how it is told.
 
 pub(crate) mod audit;
 pub(crate) mod history;
+pub(crate) mod message;
 pub(crate) mod order;
 pub(crate) mod pause;
 mod real_time;
 pub(crate) mod reason;
-pub(crate) mod sentence;
 pub(crate) mod verdict;
 
 #[cfg(test)]

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::audit::Audit;
 use super::history::{History, StockState, Tally, order_id, u64_from};
+use super::message::{count, were};
 use super::order::{Order, Told};
 use super::pause::{self, Pause, Slowest};
 use super::real_time;
 use super::reason::Reason;
-use super::sentence::{count, were};
 
 /// The judgement of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(crate) struct Verdict {
     /// What the reader should know besides.
     pub(crate) notes: Vec<String>,
     /// `PASS: ` or `FAIL: ` and why, in one line.
-    pub(crate) sentence: String,
+    pub(crate) message: String,
     /// The longest stretch in which orders were tried and none was answered yes or no.
     pub(crate) longest_pause: Pause,
     /// The order that was tried for the longest time.
@@ -73,13 +73,13 @@ pub(crate) fn judge(history: &History, limits: Limits) -> Verdict {
     reasons.sort();
 
     let notes = notes(&tally, &audit, no_ledger);
-    let sentence = if reasons.is_empty() {
-        pass_sentence(history, &tally, &audit, no_ledger)
+    let message = if reasons.is_empty() {
+        pass_message(history, &tally, &audit, no_ledger)
     } else {
         let all: Vec<_> = reasons.iter().map(Reason::to_string).collect();
         format!("FAIL: {}", all.join("; "))
     };
-    Verdict { reasons, notes, sentence, longest_pause: pause, slowest }
+    Verdict { reasons, notes, message, longest_pause: pause, slowest }
 }
 
 /// A sale that keeps no ledger records nothing, numbers nothing, and says so in every answer.
@@ -231,7 +231,7 @@ fn notes(tally: &Tally, audit: &Audit, no_ledger: bool) -> Vec<String> {
     notes
 }
 
-fn pass_sentence(history: &History, tally: &Tally, audit: &Audit, no_ledger: bool) -> String {
+fn pass_message(history: &History, tally: &Tally, audit: &Audit, no_ledger: bool) -> String {
     let (before, after) = (&history.before, history.after.first().map(|(_, state)| state));
     let refused = match tally.sold_out {
         0 => "nobody was told sold out".to_owned(),

@@ -18,7 +18,6 @@ use super::view::{
 use crate::http::extension::Extension;
 use crate::http::reply;
 use crate::inventory::{Accepted, Cursor, Fence, Item, Stock};
-use crate::sale::metrics::Ending;
 use crate::sale::{GuardStatus, Sale};
 
 /// How many of the last orders are told.
@@ -368,14 +367,13 @@ fn stock_view(stock: Stock) -> StockView {
 
 fn here(sale: &Sale) -> Here {
     let metrics = sale.metrics();
-    let orders: BTreeMap<_, _> =
-        Ending::ALL.iter().map(|ending| (ending.label(), metrics.orders(*ending))).collect();
+    let orders: BTreeMap<_, _> = metrics.orders().collect();
     let all: u64 = orders.values().sum();
-    let fine = [Ending::Reserved, Ending::SoldOut, Ending::Conflict, Ending::Abandoned];
-    let fine: u64 = fine.iter().map(|ending| orders[ending.label()]).sum();
+    let fine: u64 =
+        ["reserved", "sold-out", "conflict", "abandoned"].map(|key| orders[key]).iter().sum();
     Here {
         waiting: sale.waiting(),
-        sold_out: orders[Ending::SoldOut.label()],
+        sold_out: orders["sold-out"],
         refused: all - fine,
         orders,
         stale_batches: metrics.stale_batches.get(),

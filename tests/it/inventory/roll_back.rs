@@ -280,7 +280,7 @@ async fn one_who_misses_something_stops_all() {
         match notices {
             "order" => assert_rolled_back(sell(&other, Some(token(1)), "c").await, lacks),
             "stock_and_order" => {
-                assert_rolled_back(other.stock_and_order(&ITEM, &order("c", 1).id).await, lacks)
+                assert_rolled_back(other.stock_and_order(&ITEM, &order("c", 1).id).await, lacks);
             }
             "stock" => assert_rolled_back(other.stock(&ITEM).await, lacks),
             "ledger" => assert_rolled_back(other.ledger(&ITEM, 0, 9).await, lacks),

@@ -10,16 +10,16 @@ use super::reason::{Moment, Reason};
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.invariant() {
-            Some(invariant) => write!(f, "{invariant:?} {}", Sentence(self)),
-            None => write!(f, "{}", Sentence(self)),
+            Some(invariant) => write!(f, "{invariant:?} {}", Message(self)),
+            None => write!(f, "{}", Message(self)),
         }
     }
 }
 
 /// A reason without the name of the invariant.
-pub(crate) struct Sentence<'a>(pub(crate) &'a Reason);
+pub(crate) struct Message<'a>(pub(crate) &'a Reason);
 
-impl fmt::Display for Sentence<'_> {
+impl fmt::Display for Message<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Reason::Restarted => f.write_str(
