@@ -1,9 +1,9 @@
-//! Where an item lives in Redis.
+//! The keys of an item in Redis.
 
 use super::Item;
 
-/// The keys of one item: `stock`, `lucky` and so on for the default item, `stock:{name}` for a named
-/// one. The braces keep a named item's keys in one slot of a Redis cluster.
+/// The keys of one item: `stock`, `lucky` and so on for the default item, `stock:{name}` for a named one. The
+/// braces are a hash tag of Redis Cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
     /// Units not yet sold; a whole number.
@@ -54,7 +54,7 @@ impl Keys {
 mod tests {
     use super::*;
 
-    /// Operators read and set these keys by hand: their names are part of the interface.
+    /// Goal: the names of the keys, which operators use, stay.
     #[test]
     fn the_default_item_has_plain_keys_and_a_named_item_has_a_hash_tag() {
         let all = ["stock", "lucky", "initial", "orders", "ledger", "fence", "sale", "doubt"];

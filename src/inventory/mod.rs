@@ -1,11 +1,10 @@
 //! The stock in Redis: items, orders, and the script that is the only writer.
 //!
-//! [`Inventory::reduce`] sells a batch of orders in one atomic step and [`Inventory::start`] begins a
-//! sale; both carry the fencing token of the lock that guards them, and the store refuses a token
-//! that was overtaken. Everything else only reads. [`Keys`] says where things are.
+//! [`Inventory::reduce`] sells a batch of orders in one atomic step, and [`Inventory::start`] begins a sale.
+//! Both carry the fencing token of the lock that guards them, and the store refuses a token that is older
+//! than the fence. Everything else only reads. [`Keys`] lists the keys.
 //!
-//! A store that lost what it acknowledged is noticed before it sells anything more
-//! ([`InventoryError::RolledBack`]).
+//! A store that lost acknowledged data sells nothing more ([`InventoryError::RolledBack`]).
 
 mod access;
 mod connection;

@@ -1,4 +1,4 @@
--- Part of every script that only reads, behind the check: what all of them look at first.
+-- Part of every script that only reads, behind the check functions.
 --
 -- KEYS  stock, lucky, initial, orders, ledger, fence, sale, doubt
 

@@ -11,13 +11,13 @@ use super::script::{Place, Script};
 use super::watermark::{Acknowledgement, Watermark};
 use super::{Accepted, Inventory, InventoryError, Item, Keys, OrderId, Stock};
 
-/// How many items are looked at to tell whether orders can be taken.
+/// How many items the readiness check probes.
 const MAX_CHECKED: usize = 64;
 
-/// A script that reads: what the store must have, the check, and what to read.
+/// A script that reads: the check of the watermark, then the body.
 ///
-/// It is not declared as one that writes nothing: Redis would run it on a replica as well, and what a
-/// replica shows may be old. Used-up memory is no reason to refuse it.
+/// It is not declared as read-only, since Redis would then run it on a replica, whose data may be old. It
+/// runs also when memory is full.
 macro_rules! reader {
     ($body:literal $(, behind $file:literal)?) => {
         LazyLock::new(|| {
@@ -32,13 +32,13 @@ macro_rules! reader {
     };
 }
 
-/// All of an item's state at one moment. As a script rather than a transaction: one command, and a
-/// key of another type is an error instead of a nil.
+/// The whole state of an item at one moment. A script rather than a transaction: it is one command, and a key
+/// of another type is an error instead of a nil.
 pub(super) static STOCK: LazyLock<Script> = reader!(
     "return lost or {stock, get(LUCKY), get(INITIAL), fence, redis.call('LLEN', LEDGER), sale}"
 );
 
-/// One page of the ledger, ids and records in turn, at one moment: a fresh start cannot come between.
+/// One page of the ledger, ids and records, at one moment: no start of a sale can come between.
 pub(super) static LEDGER: LazyLock<Script> = reader!(
     "if lost or not stock then return lost or false end
     local ids = redis.call('LRANGE', LEDGER, ARGV[5], ARGV[6])
@@ -77,8 +77,8 @@ pub struct Inspection {
     pub rollback_detected: Option<String>,
 }
 
-/// The state, and what the ledger has behind a position, evenly thinned out to a given number and with
-/// the newest among them. `LINDEX` finds a place near the end of a list at once.
+/// The state, and the orders behind a position, evenly thinned out to a given number with the newest among
+/// them. `LINDEX` is fast near the end of a list.
 static POLL: LazyLock<Script> = reader!(
     "if lost then return lost end
     local length = redis.call('LLEN', LEDGER)
@@ -131,8 +131,8 @@ impl Inventory {
     /// The most orders that one page of the ledger has.
     pub const MAX_PAGE: u32 = 1000;
 
-    /// The state of `item`, read at one moment. A stock set by hand has no `initial` until its first
-    /// batch: until then it is what the two counters add up to.
+    /// The state of `item` at one moment. A stock set by hand has no `initial` before its first batch: then
+    /// `initial` is the sum of the two counters.
     ///
     /// # Errors
     /// See [`InventoryError`]; always [`nothing_written`](InventoryError::nothing_written).
@@ -158,13 +158,12 @@ impl Inventory {
         Ok(Inspection { stock: state(&keys, stock)?, latest, rollback_detected })
     }
 
-    /// The units of `item` not yet sold: the cheapest read there is. If it shows less than an order
-    /// asks for, that order is sold out at this moment, no matter who holds the lock; unless the store was
-    /// rolled back, which this read alone does not look for.
+    /// The units of `item` not yet sold: the cheapest read. It does not compare the watermark, so it may be the
+    /// stock of a store that was rolled back.
     ///
     /// # Errors
-    /// [`InventoryError::UnknownItem`] if there is no such key: that is not zero. See
-    /// [`InventoryError`] for the rest.
+    /// [`InventoryError::UnknownItem`] if there is no such key, which is not zero. See [`InventoryError`] for the
+    /// rest.
     pub async fn available(&self, item: &Item) -> Result<i64, InventoryError> {
         let keys = Keys::of(item);
         let mut get = redis::cmd("GET");
@@ -222,8 +221,7 @@ impl Inventory {
         self.stock_and_order(item, id).await.map(|(_, order)| order)
     }
 
-    /// The units of `item` not yet sold, and the accepted order of this id, if there is one, at one
-    /// moment.
+    /// The units of `item` not yet sold, and the accepted order of this id, if any, at one moment.
     ///
     /// # Errors
     /// See [`available`](Self::available) and [`order`](Self::order).
@@ -244,7 +242,7 @@ impl Inventory {
         let stock = stock.ok_or(InventoryError::UnknownItem)?;
         let first = record.map(|record| accepted(&keys, id.as_str().as_bytes(), Some(&record)));
         let first = first.transpose()?;
-        // an order that may not have reached the replicas is not acknowledged by showing it
+        // showing an order that may not have reached the replicas does not acknowledge it
         if first.is_some() && self.replicas().is_none() {
             let text = |text: Option<Text>| text.and_then(|text| String::from_utf8(text).ok());
             if let Some(sale) = text(sale) {
@@ -290,13 +288,12 @@ impl Inventory {
             ids.iter().zip(&records).map(|(id, record)| accepted(&keys, id, record.as_deref()));
         Ok(SaleUpdate { stock, is_same_ledger, step, orders: orders.collect::<Result<_, _>>()? })
     }
-    /// Looks whether orders could be carried out, of up to 64 items that this inventory has dealt with, or
-    /// else of the default one: whether the store answers, has room and lets this user write; and has
-    /// what it acknowledged, undamaged and fenced by the cluster of `token`. One item's trouble is no
-    /// other's: as long as some item can be sold, all is well. An item without a sale is no trouble.
+    /// Probes up to 64 known items, or else the default one: whether the store answers, has room and lets this
+    /// user write; whether it is above the watermark and undamaged, and its fence is of the cluster of `token`.
+    /// Succeeds if some item can be sold or has no sale.
     ///
     /// # Errors
-    /// What is wrong with an item, if something is with each; or no answer, or a refusal that passes.
+    /// The first error if every item has one, or one that a retry can mend: it concerns the whole store.
     pub async fn check(&self, token: Option<Token>) -> Result<(), (Item, InventoryError)> {
         let items = self.known_items(MAX_CHECKED);
         let probes =
@@ -315,7 +312,7 @@ impl Inventory {
         trouble.filter(|_| !is_some_fine).map_or(Ok(()), Err)
     }
 
-    /// Up to `most` of the items that this inventory has dealt with; the default one if there is none.
+    /// Up to `most` known items: those of earlier calls, or else the default one.
     pub fn known_items(&self, most: usize) -> Vec<Item> {
         let items = self.watermarks.items(most);
         if items.is_empty() { vec![Item::DEFAULT] } else { items }
@@ -358,10 +355,10 @@ impl Inventory {
     }
 }
 
-/// Any bytes may be there: only what parses is shown.
+/// Any bytes: they may not be UTF-8.
 type Text = Vec<u8>;
 
-/// Stock, lucky, initial, fence, the length of the ledger and the name of the sale, as they are read.
+/// Stock, lucky, initial, fence, length of the ledger and name of the sale, unparsed.
 type State = (Option<Text>, Option<Text>, Option<Text>, Option<Text>, u64, Option<Text>);
 
 fn state(keys: &Keys, answer: Value) -> Result<Option<Stock>, InventoryError> {

@@ -1,21 +1,22 @@
--- The only writer of an item's keys: every guarded change is one run of this script, and Redis runs
--- one script at a time, so what is checked here still holds when it is written here.
+-- The only writer of an item's keys. Redis runs one script at a time, so what is checked here still holds
+-- when it is written here.
 --
--- The shebang is for Redis 7 and later: it has Redis refuse the script before it runs when memory
--- is used up, the disk fails or the server is a replica, so that nothing is ever half written.
--- For the same reason everything is validated before the first write.
+-- The shebang (Redis 7 and later) makes Redis refuse the script before it runs when memory is full, the disk
+-- fails or the server is a replica, so that nothing is half written. For the same reason everything is
+-- validated before the first write.
 --
 -- KEYS  stock, lucky, initial, orders, ledger, fence, sale, doubt
--- ARGV  1 to 4 what the store must still have (see above; of no matter but to reduce)
---       5 operation: reduce, probe (whether a reduce could be done: writes nothing), start, recover-cluster, recover-store
---       6 token as "<cluster> <revision>"; empty: nothing guards this call, and no fence is checked
+-- ARGV  1 to 4 the watermark (see above; only reduce and probe compare it)
+--       5 operation: reduce, probe (whether reduce would work; writes nothing), start, recover-cluster,
+--         recover-store
+--       6 token as "<cluster> <revision>"; empty: no fence is checked
 --       start:  7 units
---       reduce, and probe with an empty id: 7 whether to write something in any case, so that a WAIT behind it waits for all that
---       this call read; 8 instance, then for each order its id, quantity and user
+--       reduce, and probe with an empty id: 7 whether to write in any case, so that a WAIT behind the call
+--       covers all that it read; 8 instance, then for each order its id, quantity and user
 --
 -- Keys:   stock, lucky, initial are whole numbers; ledger is the list of accepted order ids;
---         orders maps an id to its record; fence is a token; sale says which sale it is; doubt says what
---         somebody misses.
+--         orders maps an id to its record; fence is a token; sale identifies the sale; doubt is what an
+--         instance missed after a roll-back.
 -- Record: position, quantity, remaining, token, instance, user; tabs between them.
 -- Answer: a status (ok, stale, foreign, unknown, damaged) and what belongs to it: to ok the sale, the
 --         fence, and for reduce one answer an order. Or the error ROLLEDBACK.
@@ -40,8 +41,7 @@ local function damaged(key, what)
   return {'damaged', key .. ' ' .. what}
 end
 
--- Redis looks whether the user may run a command only when it is run: one that is not allowed would leave
--- half of the writes done.
+-- Redis checks the permission for a command when it runs: a missing one would leave half of the writes done.
 local needed = {
   {'MSET', STOCK, '', LUCKY, '', INITIAL, '', SALE, '', FENCE, ''},
   {'HSET', ORDERS, '', ''}, {'RPUSH', LEDGER, ''}, {'SET', ROLLBACK_DETECTED, ''},
@@ -64,8 +64,8 @@ local function hidden(key, value)
   return not value and redis.call('EXISTS', key) == 1
 end
 
--- The fence, before anything else: a holder that was overtaken learns that first. An operator who
--- recovers a cluster may replace the fence of another cluster, but cannot lower one of the same.
+-- The fence comes first: a stale token is refused whatever else is wrong. An operator may replace the fence of
+-- another cluster, but cannot lower one of the same cluster.
 if hidden(FENCE, fence) then return damaged(FENCE, 'is not a string') end
 local theirs, highest
 if fence then
@@ -82,8 +82,8 @@ if fence and token ~= '' then
 end
 local raised = token ~= '' and token ~= fence
 
--- The name of a sale that begins now. Later than the one before by the clock as well, should that have
--- been set back.
+-- The name of a sale that begins now. Its time is later than that of the sale before, also if the clock was
+-- set back.
 local function begins(how)
   local now = redis.call('TIME')
   local at = tonumber(now[1]) * 1000000 + tonumber(now[2])
@@ -112,8 +112,8 @@ if hidden(SALE, sale) then return damaged(SALE, 'is not a string') end
 if sale and not beginning(sale) then return damaged(SALE, 'is not the name of a sale') end
 
 if operation == 'recover-store' then
-  -- A new name for what is there: to every instance it is a later sale, which excuses what is lost. That
-  -- may be everything: then there is no sale any more, and nobody misses it.
+  -- A new name for the present data: for every instance it is a later sale, which excuses the loss. If all
+  -- data is gone, the item has no sale any more.
   if not stock and not rollback_detected then return {'unknown'} end
   sale = begins('accepted')
   redis.call('MSET', SALE, sale, FENCE, token)
@@ -159,7 +159,7 @@ end
 
 if operation == 'probe' then return {'ok', sale, fence} end
 
--- Whether somebody set the stock by hand and this is the first batch since.
+-- The first batch of a stock that was set by hand.
 local writes = {}
 if not initial then writes = {INITIAL, decimal(stock + lucky)} end
 if not sale then
@@ -180,10 +180,10 @@ for i, id in ipairs(ids) do
   local quantity, user = ARGV[3 * i + 7], ARGV[3 * i + 8]
   local record = known[i] or accepted[id]
   if record then
-    -- The first answer again, unless the id was used for something else.
+    -- the first answer again, unless the id was used for another order
     local first_quantity, first_user = string.match(record, RECORD)
     if not first_quantity then
-      -- One bad record is that order's trouble alone.
+      -- a damaged record concerns its order alone
       answers[FIRST + i] = damaged(ORDERS, 'has no order under ' .. id)
     else
       answers[FIRST + i] = first_quantity == quantity and first_user == user and record
@@ -191,7 +191,7 @@ for i, id in ipairs(ids) do
   else
     local units = tonumber(quantity)
     if units > stock then
-      -- No trace: the same id may ask again, and for less.
+      -- no trace: a retry with the same id is a new attempt
       answers[FIRST + i] = stock
     else
       stock = stock - units

@@ -1,7 +1,6 @@
--- The beginning of the look at the stock and at one order, which a sold-out sale answers every order
--- with: the usual case, in which the store has just what was acknowledged, or a later fence of the same
--- cluster. It needs none of the functions below, and making them costs more than this. In any other case
--- they look again, and say what is wrong.
+-- The fast path of the read of the stock and of one order, with which a sold-out sale answers every order: the
+-- store is just at the watermark, or has a later fence of the same cluster. It avoids the cost of defining the
+-- functions below. In any other case they check again and say what is wrong.
 --
 -- ARGV  5 the order
 
@@ -15,7 +14,7 @@ if not is_fine and fence and #fence == #ARGV[1] and fence > ARGV[1] then
 end
 if is_fine and found[1]
   and not found[4]
-  -- who remembers nothing will remember an order's answer, with its sale, which must be checked then
+  -- a caller without a watermark would take the order into it, with its sale, which must be checked then
   and (found[3] == ARGV[2] or ARGV[2] == '' and not records[1])
   and (records[2] == ARGV[4] or ARGV[3] == '')
 then

@@ -15,7 +15,7 @@ use crate::inventory::{Inventory, Item, Order, Outcome};
 pub enum StockCheck {
     /// Its answer.
     Answer(Outcome),
-    /// It may be served: so many units are left.
+    /// It needs a batch: so many units are left.
     Available(i64),
 }
 
@@ -25,11 +25,10 @@ pub struct SaleContext {
     pub inventory: Inventory,
     /// How this instance sells.
     pub options: SaleOptions,
-    /// Cancelled when the sale stops: orders that still wait are to be answered with
-    /// [`SaleError::Stopping`].
+    /// Cancelled when the sale stops: waiting orders must get [`SaleError::Stopping`].
     pub stopping: CancellationToken,
-    /// The tasks that touch the stock: they run to their end even if the buyer has gone. The sale waits
-    /// for them before it closes its guard.
+    /// The tasks that change the stock. They run to their end even if the buyer disconnects, and the sale
+    /// waits for them before it closes its guard.
     pub tasks: TaskTracker,
     pub(super) waiting_room: WaitingRoom,
     pub(super) metrics: Metrics,
@@ -48,7 +47,7 @@ impl SaleContext {
         })
     }
 
-    /// Has an order of `item` wait, if there is room.
+    /// A place for an order of `item` to wait.
     ///
     /// # Errors
     /// [`SaleError::QueueFull`].
@@ -67,7 +66,7 @@ impl SaleContext {
         if available >= i64::from(order.quantity.get()) {
             return Ok(StockCheck::Available(available));
         }
-        // an order that may not have reached the replicas is answered only by a batch, which waits for them
+        // an order that may not have reached the replicas needs a batch, which waits for them
         if first.is_some() && self.inventory.replicas().is_some() {
             return Ok(StockCheck::Available(available));
         }

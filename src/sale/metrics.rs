@@ -1,5 +1,4 @@
-//! What an operator wants to know of a sale, counted as it happens. Counting is a few additions in
-//! memory for a batch, and one for an order.
+//! The metrics of a sale. An update is a few additions in memory for a batch, and one for an order.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,7 +9,7 @@ use super::SaleError;
 use super::latency::Latency;
 use crate::inventory::{InventoryError, Outcome};
 
-/// A number that only goes up.
+/// A number that only grows.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -25,17 +24,16 @@ impl Counter {
     }
 }
 
-/// How long something took, by classes.
+/// Durations, by buckets.
 #[derive(Debug, Default)]
 pub struct Histogram {
-    /// How many took at most the time at the same place of [`BOUNDS`](Self::BOUNDS) and more than the
-    /// one before; the last are those that took longer.
-    classes: [Counter; Self::BOUNDS.len() + 1],
+    /// The count of each bucket of [`BOUNDS`](Self::BOUNDS); the last one has no bound.
+    buckets: [Counter; Self::BOUNDS.len() + 1],
     sum_us: Counter,
 }
 
 impl Histogram {
-    /// The upper ends of its classes: from a lock that is free to one whose holder died.
+    /// The upper bounds of the buckets: from a free lock to one whose holder died.
     pub const BOUNDS: [Duration; 14] = [
         Duration::from_micros(500),
         Duration::from_millis(1),
@@ -54,21 +52,21 @@ impl Histogram {
     ];
 
     fn note(&self, time: Duration) {
-        let class = Self::BOUNDS.iter().position(|bound| time <= *bound);
-        self.classes[class.unwrap_or(Self::BOUNDS.len())].add(1);
+        let bucket = Self::BOUNDS.iter().position(|bound| time <= *bound);
+        self.buckets[bucket.unwrap_or(Self::BOUNDS.len())].add(1);
         self.sum_us.add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// How many took at most each of [`BOUNDS`](Self::BOUNDS), and last how many there were.
-    pub fn cumulated(&self) -> [u64; Self::BOUNDS.len() + 1] {
+    /// For each of [`BOUNDS`](Self::BOUNDS), how many took at most that long; last, how many there were.
+    pub fn cumulative(&self) -> [u64; Self::BOUNDS.len() + 1] {
         let mut total = 0;
-        self.classes.each_ref().map(|class| {
-            total += class.get();
+        self.buckets.each_ref().map(|bucket| {
+            total += bucket.get();
             total
         })
     }
 
-    /// All times together.
+    /// The sum of all durations.
     pub fn sum(&self) -> Duration {
         Duration::from_micros(self.sum_us.get())
     }
@@ -96,32 +94,32 @@ pub const OUTCOMES: [&str; 18] = [
     "stopping",
 ];
 
-/// The client went away before.
+/// The client disconnected first.
 const ABANDONED: &str = "abandoned";
 
 /// The numbers of one instance since its start.
 #[derive(Debug, Default)]
 pub struct Metrics {
     orders: [Counter; OUTCOMES.len()],
-    /// Batches that the store carried out.
+    /// Batches that the store executed.
     pub batches: Counter,
     /// The orders in them.
     pub batch_orders: Counter,
-    /// Batches that the store refused, since a later holder had written.
+    /// Batches that the fence refused.
     pub stale_batches: Counter,
-    /// Batches that failed in any other way. One that is sent again counts each time.
+    /// Batches that failed otherwise, each attempt.
     pub store_errors: Counter,
     /// Tenures that ended because the lock was lost.
     pub lost_tenures: Counter,
-    /// Tenures that ended by handing the lock over to the next in the queue.
+    /// Tenures that ended with a handover.
     pub handovers: Counter,
-    /// How long each batch took in the store.
+    /// Durations of the batches.
     pub batch_time: Histogram,
-    /// How long each grant of the lock was waited for.
+    /// Waits for a grant.
     pub lock_wait: Histogram,
-    /// How long each tenure lasted, once it has ended.
+    /// Durations of the tenures that ended.
     pub tenure_time: Histogram,
-    /// How long orders take, while the sale is watched.
+    /// Durations of the orders, while the sale is watched.
     pub latency: Latency,
 }
 
@@ -136,7 +134,7 @@ impl Metrics {
         OrderCount { metrics: self, outcome: ABANDONED, began_at: self.latency.begin() }
     }
 
-    /// The store has answered a batch of so many orders, or has not.
+    /// A batch of so many orders has ended.
     pub(super) fn batch<T>(
         &self,
         orders: usize,
@@ -154,14 +152,14 @@ impl Metrics {
         }
     }
 
-    /// The lock was granted after a wait since `asked_at`. The tenure ends when the answer is dropped.
+    /// The lock, requested at `asked_at`, was granted. The drop of the returned value ends the tenure.
     pub(super) fn granted(&self, asked_at: Instant) -> TenureCount<'_> {
         let granted_at = Instant::now();
         self.lock_wait.note(granted_at - asked_at);
         TenureCount { metrics: self, granted_at }
     }
 
-    /// The lock is about to be handed over.
+    /// The lock is handed over.
     pub(super) fn handed_over(&self) {
         self.handovers.add(1);
     }
@@ -172,7 +170,7 @@ impl Metrics {
     }
 }
 
-/// An order that has come; its drop counts it, as abandoned if nothing else was said.
+/// An order that has come. Its drop counts it, as abandoned unless it has [ended](Self::end).
 pub(super) struct OrderCount<'a> {
     metrics: &'a Metrics,
     outcome: &'static str,
@@ -201,7 +199,7 @@ impl Drop for OrderCount<'_> {
     }
 }
 
-/// A tenure that has begun; its drop counts it.
+/// A tenure that has begun. Its drop counts it.
 pub(super) struct TenureCount<'a> {
     metrics: &'a Metrics,
     granted_at: Instant,
@@ -218,18 +216,18 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn times_are_put_into_classes() {
+    async fn durations_are_put_into_buckets() {
         let histogram = Histogram::default();
         for millis in [0, 1, 3, 30_000, 30_001] {
             histogram.note(Duration::from_millis(millis));
         }
-        let cumulated = histogram.cumulated();
-        assert_eq!(cumulated[..4], [1, 2, 2, 3]);
-        assert_eq!(cumulated[12..], [3, 4, 5]);
+        let cumulative = histogram.cumulative();
+        assert_eq!(cumulative[..4], [1, 2, 2, 3]);
+        assert_eq!(cumulative[12..], [3, 4, 5]);
         assert_eq!(histogram.sum(), Duration::from_millis(60_005));
     }
 
-    /// Goal: each order is counted once, also one that nobody waits for any more.
+    /// Goal: each order is counted once, also one whose buyer disconnected.
     #[test]
     fn each_order_is_counted_once() {
         let metrics = Metrics::default();
