@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fenced_lock::{
-    Backend, BackendFuture, Claim, EtcdBackend, Lease, QueueEntry, Released, QueueSnapshot, Ticket,
+    Backend, BackendFuture, Claim, EtcdBackend, Lease, QueueEntry, QueueSnapshot, Released, Ticket,
     Token,
 };
 use tokio::runtime::Handle;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use etcd_client::{Certificate, Client, ConnectOptions, Identity, Permission, TlsOptions};
-use hyper::Method;
+use reqwest::Method;
 
 use super::certificates::{Certificates, password, text, write_secret};
 use super::dir::OwnedDir;
@@ -158,15 +158,8 @@ impl PrivateEtcd {
     /// # Errors
     /// When etcd is not installed, ends, or does not answer within [`START_TIMEOUT`].
     pub async fn start(options: EtcdOptions) -> Result<Self, ServerError> {
-        Self::start_somewhere(OwnedDir::create, &options).await
-    }
-
-    /// As [`start`](Self::start), with its directory in `parent`, which then stays until it is gone.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
-    pub async fn start_in(parent: &OwnedDir, options: EtcdOptions) -> Result<Self, ServerError> {
-        Self::start_somewhere(|| OwnedDir::create_in(parent), &options).await
+        let mut members = Self::start_members(OwnedDir::create, 1, &options).await?;
+        Ok(members.remove(0))
     }
 
     /// Starts a cluster of `members` in `parent`, and waits until all of them answer.
@@ -179,14 +172,6 @@ impl PrivateEtcd {
         options: EtcdOptions,
     ) -> Result<Vec<Self>, ServerError> {
         Self::start_members(|| OwnedDir::create_in(parent), members, &options).await
-    }
-
-    async fn start_somewhere(
-        create_dir: impl Fn() -> io::Result<OwnedDir>,
-        options: &EtcdOptions,
-    ) -> Result<Self, ServerError> {
-        let mut members = Self::start_members(create_dir, 1, options).await?;
-        Ok(members.remove(0))
     }
 
     async fn start_members(

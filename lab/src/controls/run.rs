@@ -1,4 +1,4 @@
-//! A run from its beginning to its verdict.
+//! Carries out a run and judges it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,23 +20,23 @@ use super::record::{Fault, Run, State, Verdict};
 use super::verdict::judge;
 use crate::baselines::LockMode;
 
-/// How long the victim's first order may take to reach the fault before the others are let go.
+/// How long the victim may take to reach the fault before the other buyers start.
 const FAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Orders go on through a fault, for as long as its lease and its pause may last.
+/// An order outlasts a fault: the pause, and the lease of a killed holder.
 const LOAD_FLAGS: [&str; 3] = ["--timeout=60s", "--attempt-timeout=15s", "--retries=1000"];
 
-/// How long a run is kept from others without a word of its instance, which may have died.
+/// A run whose instance has died blocks others for this long.
 pub(super) const HELD_FOR: Duration = Duration::from_secs(4);
 
-/// How often it is looked whether the sale is still the one that the run has started.
+/// How often the run checks that its sale is still the current one.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What is said of a run then: what its buyers were told cannot be compared with the other sale.
+/// The answers of a run cannot be compared with another sale.
 const ANOTHER_SALE: &str = "Another sale was started meanwhile.";
 
-/// Which run goes on: instances of one demo share their store. No item is called so, and the rights that an
-/// instance needs for the keys of items are enough for it.
+/// The current run; instances of one demo share the store. It is no valid item name, and within the rights of
+/// an instance.
 const RUN_KEY: &str = "sale:{.run}";
 
 const HOLD_RUN: &str = "#!lua
@@ -49,7 +49,7 @@ else
 end
 return 1";
 
-/// A run that was begun.
+/// A run in progress, or the last one.
 pub(super) struct Begun {
     pub(super) run: Run,
     pub(super) live: Arc<Live>,
@@ -58,7 +58,7 @@ pub(super) struct Begun {
 }
 
 impl Begun {
-    /// As it is now.
+    /// The run with its current counts.
     pub(super) fn now(&self) -> Run {
         let mut run = self.run.clone();
         let now = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -79,7 +79,7 @@ impl Begun {
 }
 
 impl Controls {
-    /// Carries the run out, unless it was not `held`; what goes wrong is told in it.
+    /// Carries the run out unless `held` is an error. The run records its verdict or its error.
     pub(super) async fn carry_out(
         self: Arc<Self>,
         guard: LockMode,
@@ -96,11 +96,11 @@ impl Controls {
             () = self.until_taken_over(&run.id) => Err("another run was started meanwhile".to_owned()),
         };
         if let Some(victim) = victim {
-            // what was not reached must not hit a later sale
+            // it must not hit a later sale
             let nothing = json!({"fault": null});
             drop(call(&victim, Method::POST, "/demo/fault?only=here", Some(nothing)).await);
         }
-        // it ends by itself otherwise
+        // best effort: the claim expires by itself
         drop(hold_run(&self.sale, &run.id, Duration::ZERO).await);
         self.change_run(|begun| {
             let now = begun.now();
@@ -111,7 +111,7 @@ impl Controls {
         });
     }
 
-    /// Keeps the run, until the store says that it is another's; one that does not answer is asked again.
+    /// Renews the claim on the run until another instance has it. A store that does not answer is asked again.
     async fn until_taken_over(&self, run: &str) {
         while !matches!(hold_run(&self.sale, run, HELD_FOR).await, Ok(false)) {
             sleep(HELD_FOR / 4).await;
@@ -172,7 +172,7 @@ impl Controls {
         Ok(judge(run, guard, &report, &stock, stale))
     }
 
-    /// Until there is another sale than the one that was `started`.
+    /// Waits until another sale has replaced `started`.
     async fn until_another_sale(&self, started: &Stock) {
         loop {
             sleep(LOOK_EVERY).await;
@@ -183,8 +183,7 @@ impl Controls {
         }
     }
 
-    /// Lets the other orders go once the victim has reached its fault: so that an instance is there to
-    /// overtake it.
+    /// Starts the other buyers once the victim has reached its fault, so that another instance overtakes it.
     async fn let_go(
         &self,
         victim: Option<&Instance>,
@@ -201,7 +200,8 @@ impl Controls {
             _ => "stops for some seconds",
         };
         let what = if is_alive(victim).await { "did not get to" } else { "has reached" };
-        let text = format!("{} {what} the point where it {end}, holding the lock.", victim.name);
+        let text =
+            format!("{} {what} the point where it {end} while it holds the lock.", victim.name);
         self.instances.note("fault", text);
         start.cancel();
     }
@@ -211,8 +211,7 @@ async fn is_alive(instance: &Instance) -> bool {
     call(instance, Method::GET, "/healthz", None).await.is_ok()
 }
 
-/// Makes the run of the demo that of `run` for `time` from now on, or gives it back if that is zero.
-/// `false` if it is another's.
+/// Claims the demo for `run` for this time, or releases it if that is zero. `false` if another run has it.
 pub(super) async fn hold_run(sale: &Sale, run: &str, time: Duration) -> Result<bool, SaleError> {
     let mut command = redis::cmd("EVAL");
     let time = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);

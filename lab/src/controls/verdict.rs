@@ -9,10 +9,10 @@ use loadtest::Report;
 use super::record::{Fault, Run, Verdict};
 use crate::baselines::LockMode;
 
-/// Reasons of the load test that are no fault of the service: it could not be reached.
+/// Failures of the load test that do not show a fault of the service.
 const NO_FAULT: [&str; 2] = ["unanswered", "failed"];
 
-/// What the load test found, beside the stock as it is `now`.
+/// The load test's report, with the stock `now`.
 pub(super) fn judge(
     run: &Run,
     guard: LockMode,
@@ -49,7 +49,10 @@ fn text(run: &Run, guard: LockMode, report: &Report, verdict: &Verdict) -> Strin
             format!("Sold {sold} of {stock}: {oversold} too many. {}", cause(run, guard))
         }
         Some(reason) if NO_FAULT.contains(&reason.kind.as_str()) => format!("{}.", reason.text),
-        Some(reason) => format!("{}. {}", reason.text, cause(run, guard)),
+        Some(reason) => {
+            let violation = report.violations.first().map(|violation| &violation.sentence);
+            format!("{}. {}", violation.unwrap_or(&reason.text), cause(run, guard))
+        }
     };
     if unanswered > 0 {
         let unanswered = grouped(unanswered);
@@ -74,7 +77,7 @@ fn text(run: &Run, guard: LockMode, report: &Report, verdict: &Verdict) -> Strin
     text
 }
 
-/// Why it went wrong, as far as the run's own settings explain it.
+/// The cause of a failure, as far as the settings of the run explain it.
 fn cause(run: &Run, guard: LockMode) -> &'static str {
     let of_fault = "The holder was paused beyond its lease and then wrote what it had decided before: \
                     without a fence, nothing stops it.";

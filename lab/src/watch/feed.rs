@@ -22,7 +22,7 @@ use super::source::authority;
 /// How long an instance may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long it may say nothing: it says something twice a second, and what is shown for longer is old.
+/// How long it may be silent: it sends at least a comment twice a second.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The longest message that is read, in bytes.
@@ -31,30 +31,30 @@ const MESSAGE_LIMIT: usize = 16 * 1024 * 1024;
 /// The longest refusal that is read, in bytes.
 const REFUSAL_LIMIT: usize = 64 * 1024;
 
-/// Why there is nothing to show.
+/// Why there are no messages.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FeedError {
     #[error("cannot reach {authority}")]
     Unreachable { authority: String, source: io::Error },
     #[error("{authority} cannot be watched: it answered {status}{detail}")]
     Refused { authority: String, status: StatusCode, detail: String },
-    #[error("{authority} tells of no sale: is it an instance of flash-sale?")]
+    #[error("{authority} sends no events: is it an instance of flash-sale?")]
     NoEvents { authority: String },
     #[error("{authority} cannot be watched now: it answered {status}{detail}")]
     Busy { authority: String, status: StatusCode, detail: String },
     #[error("the connection to {authority} broke")]
     Broke { authority: String, source: sse_stream::Error },
-    #[error("{authority} has said nothing for {SILENCE_TIMEOUT:?}")]
+    #[error("no message from {authority} for {SILENCE_TIMEOUT:?}")]
     Silent { authority: String },
     #[error("{authority} has ended the connection")]
     Ended { authority: String },
-    #[error("what {authority} tells is not understood: is it of another version?")]
+    #[error("{authority} sent a message in an unknown format: is it another version?")]
     NotUnderstood { authority: String, source: serde_json::Error },
 }
 
 impl FeedError {
-    /// Whether to ask the same address again is of no use. `has_told`: whether there was a sale before, so
-    /// that the address is right and something else answers there for a while.
+    /// Whether it is useless to ask this address again. `has_told`: it has sent a sale before, so the address is
+    /// right and another program answers there for a while.
     pub(super) fn is_final(&self, has_told: bool) -> bool {
         match self {
             Self::Refused { .. } | Self::NotUnderstood { .. } => true,
@@ -115,14 +115,14 @@ impl Feed {
     }
 }
 
-/// Whether another try may get another answer.
+/// Whether a retry may succeed.
 fn passes(status: StatusCode) -> bool {
     let for_now =
         [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS];
     status.is_server_error() || for_now.contains(&status)
 }
 
-/// What an instance says of its refusal.
+/// The reason of a refusal.
 #[derive(Default, Deserialize)]
 struct Problem {
     #[serde(rename = "type")]
@@ -130,7 +130,7 @@ struct Problem {
     detail: String,
 }
 
-/// Nothing if it says nothing that is understood in time.
+/// Empty if there is no readable problem in time.
 async fn problem(body: Body) -> Problem {
     let body = timeout(ANSWER_TIMEOUT, Limited::new(body, REFUSAL_LIMIT).collect()).await;
     let body = body.ok().and_then(Result::ok).map(Collected::to_bytes).unwrap_or_default();
@@ -149,7 +149,7 @@ async fn open(authority: &str, item: &str) -> io::Result<Response> {
     timeout(ANSWER_TIMEOUT, answer).await?.map_err(cause)
 }
 
-/// The innermost reason: the others say only that a request failed.
+/// The innermost cause: the outer ones say only that a request failed.
 #[allow(clippy::needless_pass_by_value, reason = "for map_err")]
 fn cause(error: reqwest::Error) -> io::Error {
     let mut cause: &dyn Error = &error;
@@ -163,7 +163,7 @@ fn is_timeout(error: &(dyn Error + 'static)) -> bool {
     error.downcast_ref().is_some_and(|error: &io::Error| error.kind() == io::ErrorKind::TimedOut)
 }
 
-/// The messages of a body. Comments are heard, and are no messages.
+/// The messages of a body. A comment ends the silence, and is no message.
 fn messages(answer: Response) -> Messages {
     let begun = Arc::new(AtomicUsize::new(0));
     let taken = Arc::clone(&begun);
