@@ -1,4 +1,4 @@
-//! The `serve` command: the service with the page's controls, and with ways to break it.
+//! The `serve` command: the service with the page's controls, baselines and faults.
 
 use std::sync::Arc;
 
@@ -14,27 +14,27 @@ use crate::fault::{self, Rule};
 use crate::safeguard::{Safeguard, end_at_once};
 use crate::writer::Writer;
 
-/// The flags of `serve`: those of the service, and some of the laboratory.
+/// The flags of `serve`: those of the service, and the lab's own.
 #[derive(Args, Clone, Debug)]
 pub struct ServeOptions {
-    /// Those of the service
+    /// The flags of the service
     #[command(flatten)]
     pub service: Config,
 
-    /// What guards the stock
+    /// Guard of the stock
     #[arg(long, env = "FLASH_SALE_LOCK", default_value = "etcd")]
     pub lock: LockMode,
 
-    /// Addresses of all instances, this one included, separated by commas, each with a port of its own: the page
-    /// controls them together
+    /// Addresses of all instances that the page controls together, this one included, separated by commas, each
+    /// with its own port
     #[arg(long, env = "FLASH_SALE_INSTANCES", value_name = "URL", value_delimiter = ',', value_parser = instance_address)]
     pub instances: Vec<Uri>,
 
-    /// Tell the page that an instance that was killed is started again
+    /// Tell the page that a killed instance is started again
     #[arg(long, env = "FLASH_SALE_RESTARTED", value_parser = switch, hide = true)]
     pub restarted: bool,
 
-    /// Run without these safeguards, to show what they are for; a build with the cargo feature chaos has more
+    /// Run without these safeguards, to show what they prevent; a build with the cargo feature chaos has more
     #[arg(long, env = "FLASH_SALE_WITHOUT", value_name = "SAFEGUARD", value_delimiter = ',')]
     pub without: Vec<Safeguard>,
 
@@ -51,10 +51,10 @@ pub struct ServeOptions {
 /// Why an instance did not start, or did not stop as it should.
 #[derive(Debug, thiserror::Error)]
 pub enum LabServeError {
-    /// There is an admin token, although everybody may start a sale.
-    #[error("`lab serve` takes no admin token: everybody may start a sale")]
+    /// An admin token was given, which `lab serve` does not use.
+    #[error("`lab serve` takes no admin token: any client may start a sale")]
     AdminToken,
-    /// As for the service.
+    /// The service failed.
     #[error(transparent)]
     Serve(#[from] ServeError),
 }
@@ -78,7 +78,7 @@ pub async fn serve(mut options: ServeOptions) -> Result<(), LabServeError> {
     Ok(serve_with(service, sale).await?)
 }
 
-/// Removes the safeguards and prepares the faults that are asked for.
+/// Removes the safeguards that `options` name, and arms the faults.
 fn sabotage(options: &mut ServeOptions) -> Arc<Writer> {
     let writer = Arc::new(Writer::default());
     for safeguard in &options.without {
@@ -128,7 +128,7 @@ mod tests {
         options: ServeOptions,
     }
 
-    /// Without the variables: they are for whoever runs the tests.
+    /// Without the environment of the test run.
     fn parse(flags: &[&str]) -> Result<ServeOptions, String> {
         let arguments = std::iter::once("serve").chain(flags.iter().copied());
         let command = Program::command().mut_args(|argument| argument.env(Resettable::Reset));
@@ -148,21 +148,21 @@ mod tests {
         }
     }
 
-    /// Goal: a wrong value is answered with what is allowed.
+    /// Goal: a wrong value is answered with the allowed ones.
     #[test]
-    fn wrong_values_get_a_sentence() {
-        for (flag, value, sentence) in [
+    fn wrong_values_are_explained() {
+        for (flag, value, message) in [
             ("--instances", "127.0.0.1:8080", "an instance's address looks like"),
             ("--lock", "redis", "etcd, local, no-lock"),
             ("--without", "fence,sense", "[possible values: fence, order-ids"),
             ("--fault-at", "before-write:stop", "a fault is written POINT:ACTION:WHEN"),
         ] {
             let error = parse(&[flag, value]).expect_err(value);
-            assert!(error.contains(sentence), "{flag} {value}: {error}");
+            assert!(error.contains(message), "{flag} {value}: {error}");
         }
     }
 
-    /// Goal: everybody may start a sale, so a token is refused.
+    /// Goal: any client may start a sale, so a token is refused.
     #[tokio::test]
     async fn an_admin_token_is_refused() {
         for token in ["--admin-token=x", "--admin-token-file=x"] {

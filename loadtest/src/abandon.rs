@@ -5,10 +5,10 @@ use std::time::Duration;
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_xoshiro::SplitMix64;
 
-/// The longest that a client stays which then goes away without a look at an answer.
+/// The longest time before a client goes away.
 const LONGEST_STAY: Duration = Duration::from_millis(3);
 
-/// How long it stays away before it asks again.
+/// How long it stays away before a retry.
 const SHORTEST_AWAY: Duration = Duration::from_millis(50);
 const LONGEST_AWAY: Duration = Duration::from_millis(500);
 
@@ -23,9 +23,9 @@ pub(crate) struct Abandon {
 /// How a client goes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Leave {
-    /// How long after the request was sent.
+    /// The time since it sent the request.
     pub(crate) after: Duration,
-    /// After what time it asks again, if it does.
+    /// The time before its retry, if it comes back.
     pub(crate) back: Option<Duration>,
 }
 

@@ -8,17 +8,16 @@
 //!   that are not orders.
 //! - `plan`, `buyer`, `answer`, `abandon`: one buyer's order, asked until it is answered, or abandoned.
 //! - `load`, `pace`, `progress`: all of them at once, or at a rate, and how far they are.
-//! - `checker`: what was seen of a run, and what follows from it (pure functions).
+//! - `checker`: judges the record of a run (pure functions).
 //! - `record`: a run in a file.
-//! - `latency`, `cpu`, `report`, `table`: what is told about the run, as JSON and as text.
+//! - `latency`, `cpu`, `report`, `table`: the report, as JSON and as text.
 //! - `run`, `end`: one run from beginning to end.
 //!
 //! With `--history` the run is recorded in a file that stands alone, and `loadtest check` judges it
 //! again.
 //!
-//! The exit code is 0 for PASS, 1 for FAIL (also where more than one order in a hundred got no answer,
-//! since the others prove little then), and 2 if there was no run to judge: a wrong flag, or a
-//! service that cannot be reached or is not ready.
+//! The exit code is 0 for PASS, 1 for FAIL (also if more than one order in a hundred got no answer), and 2
+//! if there was no run to judge: a wrong flag, or a service that is unreachable or not ready.
 #![allow(rustdoc::private_intra_doc_links, reason = "the layout is for readers of the code")]
 
 mod abandon;
@@ -59,11 +58,11 @@ use crate::record::{ReadError, RunLine};
 pub use crate::report::Report;
 use crate::report::{Asked, Judged};
 
-/// Sends the orders and judges what became of them, for a caller in the same process: it prints nothing, does
-/// not ask whether the instances are ready, and tells in `live` how far it is.
+/// Sends the orders and judges the outcome, for a caller in the same process. Prints nothing, does not check
+/// that the instances are ready, and counts in `live`.
 ///
 /// # Errors
-/// There is nothing to judge; the source says why.
+/// There is nothing to judge.
 ///
 /// # Cancel safety
 /// Once the future is dropped, no further order is sent.
@@ -75,13 +74,13 @@ pub async fn run_in_process(
     Ok(run::run(args, &plan, live).await?)
 }
 
-/// Does what `cli` says, prints the report, and gives the exit code.
+/// Runs the command, prints the report, and returns the exit code.
 pub async fn run(cli: Cli) -> ExitCode {
     let Cli { command, args } = cli;
     if let Some(Command::Check(args)) = command {
         return tell(check(&args), args.json);
     }
-    // each connection takes a file descriptor; where this is refused, opening one too many says what to do
+    // each connection takes a file descriptor; if this fails, the error of opening too many says what to do
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     let report = if args.probe_path.is_some() {
         run::probe(&args).await
@@ -94,7 +93,7 @@ pub async fn run(cli: Cli) -> ExitCode {
 fn tell(report: Result<Report, impl Error>, json: bool) -> ExitCode {
     match report {
         Ok(report) => {
-            // the verdict stands, and is told by the exit code, even if nobody reads the text
+            // if this fails, the exit code remains
             let _ = print(&report, json);
             if report.pass { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
@@ -105,7 +104,7 @@ fn tell(report: Result<Report, impl Error>, json: bool) -> ExitCode {
     }
 }
 
-/// Judges a run that was recorded.
+/// Judges a recorded run.
 ///
 /// # Errors
 /// The file cannot be read, or is no whole run.
@@ -134,7 +133,7 @@ struct CheckError {
     source: ReadError,
 }
 
-/// People read stdout, unless a program does: then they read stderr.
+/// The text goes to stdout, or with `json` to stderr.
 fn print(report: &Report, json: bool) -> io::Result<()> {
     let text = table::Table(report);
     if json {
@@ -151,7 +150,7 @@ fn print(report: &Report, json: bool) -> io::Result<()> {
 fn in_full(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
-    // a chain of errors is a few links long; the bound is for one that names itself
+    // bounded, in case an error names itself as its source
     for _ in 0..16 {
         let Some(cause) = source else { break };
         text.push_str(": ");

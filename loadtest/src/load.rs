@@ -23,12 +23,12 @@ use crate::record::{Recorder, RecorderGone};
 /// How many connections are being opened at any time: fewer than any listen backlog holds.
 const OPENING_AT_ONCE: usize = 100;
 
-/// What came of all orders.
+/// The outcome of all orders.
 #[derive(Debug)]
 pub(crate) struct Load {
     /// By the order's number.
     pub(crate) orders: Vec<Order>,
-    /// Why attempts settled nothing, and how often.
+    /// Attempts without a decision, by reason.
     pub(crate) unsettled: BTreeMap<String, u64>,
     /// Of the orders that were answered, from the first time they were sent.
     pub(crate) latencies: Latencies,
@@ -38,7 +38,7 @@ pub(crate) struct Load {
     pub(crate) cpu_seconds: BTreeMap<String, f64>,
 }
 
-/// A run as its caller sees and steers it while it goes on.
+/// The live state of a run, for its caller.
 #[derive(Debug, Default)]
 pub struct Live {
     /// Orders that were accepted.
@@ -138,7 +138,7 @@ pub(crate) async fn run(
     let _ = live.duration.set(started.elapsed());
     let cpu_seconds = Meter::read(&plan.processes).since(&spent_before);
     let mut unsettled = BTreeMap::new();
-    // those that were not sent, since all buyers gave up, are unknown
+    // orders that were not sent, since all buyers gave up, are unknown
     let planned = if plan.duration.is_some() { 0 } else { plan.requests };
     let mut orders = vec![Order::unsent(); planned];
     for purchases in all {
@@ -157,7 +157,7 @@ pub(crate) async fn run(
 }
 
 impl Load {
-    /// What `orders` tell, without keeping them.
+    /// The figures of `orders`, without keeping them.
     pub(crate) fn of<'o>(
         orders: impl IntoIterator<Item = &'o Order>,
         unsettled: BTreeMap<String, u64>,

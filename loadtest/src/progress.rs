@@ -1,4 +1,4 @@
-//! How far the run is, on stderr: a bar on a terminal, else a line now and then.
+//! Progress on stderr: a bar on a terminal, else a line a second.
 
 use std::io::IsTerminal;
 use std::sync::Arc;

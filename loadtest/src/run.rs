@@ -1,4 +1,4 @@
-//! One run from beginning to end.
+//! A whole run.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use hyper::header::HeaderValue;
 
 use crate::api::{Api, ApiError};
 use crate::checker::{History, Limits, StockState, judge};
-use crate::cli::Args;
+use crate::cli::{Args, bearer};
 use crate::end::{Reading, end};
 use crate::endpoint::Endpoint;
 use crate::load::{self, Live, Load, LoadError};
@@ -19,7 +19,7 @@ use crate::progress;
 use crate::record::{self, ItemLine, Recorder, RunLine, Writer};
 use crate::report::{Asked, Judged, Report};
 
-/// The longest that a call other than an order may take.
+/// The time limit of a call other than an order.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Why there was nothing to judge.
@@ -33,17 +33,17 @@ pub(crate) enum RunError {
     Resolve { url: String, source: std::io::Error },
     #[error("an instance is not ready")]
     NotReady(#[source] ApiError),
-    #[error("the sale cannot be started afresh; does it need --admin-token-file?")]
+    #[error("the sale cannot be started; is --admin-token-file missing?")]
     Forbidden(#[source] ApiError),
-    #[error("the sale cannot be started afresh")]
+    #[error("the sale cannot be started")]
     Start(#[source] ApiError),
     #[error("the sale's state cannot be read; start a sale with --stock")]
     NoSale(#[source] ApiError),
     #[error("the sale's state cannot be read")]
     State(#[source] ApiError),
     #[error(
-        "the stock reads {found} right after the sale was started with {asked}: somebody else buys \
-         here; run again, alone"
+        "the stock reads {found} right after the sale was started with {asked}: another client buys; \
+         run again without it"
     )]
     NotAlone { asked: u64, found: i64 },
     #[error("no order was sent")]
@@ -85,12 +85,12 @@ pub(crate) async fn run(
     for item in &plan.items {
         before.push(prepare(plan, item, args.stock, token.as_ref()).await?);
     }
-    // a connection without an order to send would only be opened and closed
+    // no connection without an order
     let connections = args.concurrency.min(plan.requests);
     let recording = file.map(|file| Writer::start(file, run_line(plan, connections, &before)));
     let (writer, recorder) = recording.transpose().map_err(history_error)?.unzip();
     let ran = sell(plan, connections, before, recorder, live).await;
-    // also of a run that failed: whoever looks for the cause finds what there is
+    // also after a failure: the record helps to find its cause
     if let Some(writer) = writer {
         let histories = ran.as_ref().ok().map(|(_, ends)| ends.iter().map(|end| &end.history));
         let histories: Option<Vec<_>> = histories.map(Iterator::collect);
@@ -109,15 +109,14 @@ pub(crate) async fn run(
     Ok(Report::new(asked, judged, load))
 }
 
-/// One item after the run.
+/// The outcome for one item.
 struct End {
     history: History,
-    /// A note for each instance that no longer answers.
+    /// One note for each instance that no longer answers.
     silent: Vec<String>,
 }
 
-/// Sends the orders, and reads what the instances and the ledgers tell then. The orders are those of
-/// the histories.
+/// Sends the orders, and reads states and ledgers after them. The orders are in the histories.
 async fn sell(
     plan: &Arc<Plan>,
     connections: usize,
@@ -178,7 +177,7 @@ fn run_line(plan: &Plan, connections: usize, before: &[StockState]) -> RunLine {
     }
 }
 
-/// Sends requests that are no orders.
+/// Sends probes instead of orders.
 ///
 /// # Errors
 /// They cannot be sent: see [`RunError`].
@@ -203,17 +202,10 @@ pub(crate) async fn plan(args: &Args) -> Result<Arc<Plan>, RunError> {
 }
 
 fn admin_token(args: &Args) -> Result<Option<HeaderValue>, RunError> {
-    let Some(path) = &args.admin_token_file else { return Ok(None) };
+    let Some(path) = &args.admin_token_file else { return Ok(args.admin_token.clone()) };
     let text = std::fs::read_to_string(path)
         .map_err(|source| RunError::TokenFile { path: path.clone(), source })?;
-    let mut header = match text.trim() {
-        "" => Err(RunError::Token { path: path.clone() }),
-        token => HeaderValue::from_str(&format!("Bearer {token}"))
-            .map_err(|_| RunError::Token { path: path.clone() }),
-    }?;
-    // keeps it out of debug output
-    header.set_sensitive(true);
-    Ok(Some(header))
+    bearer(&text).map(Some).map_err(|_| RunError::Token { path: path.clone() })
 }
 
 /// The calls to one instance about one item.

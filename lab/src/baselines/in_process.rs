@@ -10,11 +10,11 @@ use futures_util::future::BoxFuture;
 use super::per_order::by_the_script;
 use super::{LockMode, naive};
 
-/// A guard that no other instance knows of.
+/// A guard within one instance.
 pub(super) struct InProcess {
     context: Arc<SaleContext>,
     mode: LockMode,
-    /// One for each item that was ever ordered under `local`.
+    /// One for each item that was ordered under `local`.
     locks: Mutex<HashMap<Item, Arc<tokio::sync::Mutex<()>>>>,
 }
 
@@ -25,7 +25,7 @@ impl InProcess {
     }
 
     async fn take(&self, order: Order) -> Result<Outcome, SaleError> {
-        // the script says just as soon that nothing is left
+        // no plain read first: the script itself answers sold out as fast
         if self.mode == LockMode::AtomicScript {
             let _place = self.context.enter(&order.item)?;
             return by_the_script(&self.context, None, &order).await;

@@ -1,4 +1,4 @@
-//! Other ways to guard the same sale, to compare with.
+//! Other ways to guard the same sale, for comparison.
 //!
 //! | `--lock` | what guards the stock | what one order costs |
 //! |---|---|---|
@@ -9,10 +9,10 @@
 //! | `etcd-rpc` | etcd's own `Lock` call | one lease in etcd: four commits; GET, SET and INCRBY in Redis |
 //! | `atomic-script` | no lock: the script is atomic | one script in Redis |
 //!
-//! The two etcd baselines are written as their own authors would tune them. All share with the service
-//! what is not the lock: the plain read before the wait, the waiting room, the time that an order may
-//! wait, the store's connection, and, where the order ids and the ledger are kept, the script. An order
-//! is answered before its lock is released, as in the service.
+//! The two etcd baselines are tuned as well as their designs allow. Everything but the lock is the service's:
+//! the plain read before the wait, the waiting room, the time limit of an order, the connection to the store,
+//! and the script where order ids and ledger are kept. An order is answered before its lock is released, as in
+//! the service.
 
 mod connection;
 mod in_process;
@@ -48,15 +48,15 @@ pub enum LockMode {
     /// The distributed lock: one holder among all instances.
     #[default]
     Etcd,
-    /// A mutex in the process: one holder in each instance. Oversells as soon as there are two.
+    /// A mutex in the process: one holder in each instance. Oversells with two instances.
     Local,
     /// Nothing. Oversells.
     NoLock,
-    /// To compare with: the lock recipe of Go's etcd client, one claim for each order.
+    /// Baseline: the lock recipe of Go's etcd client, one claim for each order.
     EtcdRecipe,
-    /// To compare with: a lease and etcd's own `Lock` call for each order, then GET, SET and INCRBY.
+    /// Baseline: a lease and etcd's own `Lock` call for each order, then GET, SET and INCRBY.
     EtcdRpc,
-    /// To compare with: no lock, and one atomic script for each order.
+    /// Baseline: no lock, and one atomic script for each order.
     AtomicScript,
 }
 
@@ -73,7 +73,7 @@ impl LockMode {
         }
     }
 
-    /// Why this guard sells more units than there are, if it does.
+    /// Why this guard oversells, if it does.
     pub(crate) const fn flaw(self) -> Option<&'static str> {
         match self {
             Self::NoLock => Some("That is what happens without a lock."),
@@ -85,7 +85,7 @@ impl LockMode {
         }
     }
 
-    /// What the page says of a sale under this guard.
+    /// The status of a sale under this guard, for the page.
     fn status(self) -> GuardStatus {
         let (description, warning) = match self {
             Self::NoLock => ("nothing", Some("Nothing guards the stock: units are sold twice.")),
@@ -119,7 +119,7 @@ pub fn recipe(
     Ok(PerOrder::new(context, LockMode::EtcdRecipe, Recipe::new(etcd, ttl)))
 }
 
-/// The flow of many an article: for each order a lease of its own, the server's `Lock` call, GET, SET and
+/// The flow of many articles: for each order a lease of its own, the server's `Lock` call, GET, SET and
 /// INCRBY, `Unlock`, and the lease is revoked. It has no token, no order ids and no ledger, so a retry buys
 /// again and a holder that was paused can oversell.
 ///
@@ -134,8 +134,8 @@ pub fn rpc(
     Ok(PerOrder::new(context, LockMode::EtcdRpc, Rpc::new(etcd, ttl)))
 }
 
-/// No lock, and the same script with one order a call. It does not oversell: the script is one atomic
-/// step. It is what the lock is measured against.
+/// No lock, and the same script with one order a call. It does not oversell, as the script is one atomic step:
+/// the lock is measured against it.
 pub fn atomic_script(context: &Arc<SaleContext>) -> impl SaleGuard + use<> {
     InProcess::new(context, LockMode::AtomicScript)
 }
@@ -144,7 +144,7 @@ pub fn atomic_script(context: &Arc<SaleContext>) -> impl SaleGuard + use<> {
 /// switch between its guards.
 ///
 /// # Errors
-/// What waiting does not mend: an address of the wrong form, a wrong password.
+/// Permanent errors: a malformed address, a wrong password.
 pub async fn sale(
     config: &Config,
     lock: LockMode,

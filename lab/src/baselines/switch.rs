@@ -1,4 +1,4 @@
-//! Another guard at run time, for the page's controls.
+//! Switches the guard at run time, for the page's controls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,10 +18,10 @@ use super::in_process::InProcess;
 use crate::safeguard::Safeguard;
 use crate::writer::Writer;
 
-/// The guard that the sale was made with, and those that can be chosen in its place. Orders that are under
-/// way go on under the guard that they began with, and nothing stands between the two.
+/// The guard that the sale was opened with, and its alternatives. Orders in progress keep the guard that they
+/// began with; nothing excludes them from orders under another guard.
 pub struct Switch {
-    /// The first is the one that the sale was made with.
+    /// The first is the one that the sale was opened with.
     guards: Vec<(LockMode, Box<dyn SaleGuard>)>,
     chosen: AtomicUsize,
     context: Arc<SaleContext>,
@@ -29,7 +29,7 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// Begins with `main`, which is of this mode.
+    /// Begins with the guard `main` of this mode.
     pub fn new(
         context: &Arc<SaleContext>,
         writer: Arc<Writer>,
@@ -56,17 +56,17 @@ impl Switch {
         self.writer.set(Safeguard::Fence, on);
     }
 
-    /// What guards the orders that come now.
+    /// The guard of new orders.
     pub fn mode(&self) -> LockMode {
         self.guards[self.chosen.load(Ordering::Relaxed)].0
     }
 
-    /// What can be chosen; the first is what the sale was made with.
+    /// All guards; the first is the one that the sale was opened with.
     pub fn modes(&self) -> Vec<LockMode> {
         self.guards.iter().map(|(mode, _)| *mode).collect()
     }
 
-    /// Guards the orders that come from now on in this way; `false` if the sale was made without it.
+    /// Sets the guard of new orders; `false` if the sale does not have it.
     pub fn choose(&self, mode: LockMode) -> bool {
         let chosen = self.guards.iter().position(|(choice, _)| *choice == mode);
         if let Some(chosen) = chosen {
@@ -79,7 +79,7 @@ impl Switch {
         &*self.guards[0].1
     }
 
-    /// The guard of the orders that come now.
+    /// The guard of new orders.
     fn current(&self) -> &dyn SaleGuard {
         &*self.guards[self.chosen.load(Ordering::Relaxed)].1
     }

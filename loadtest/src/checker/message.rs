@@ -1,4 +1,4 @@
-//! The reasons in plain words.
+//! The reasons in words.
 
 use std::fmt;
 use std::time::Duration;
@@ -23,7 +23,7 @@ impl fmt::Display for Message<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Reason::Restarted => f.write_str(
-                "restarted: somebody started the sale afresh during the run; run again, alone",
+                "restarted: another sale was started during the run; run again without other clients",
             ),
             Reason::Oversold { orders, units, available } => {
                 oversold(f, *orders, *units, *available)
@@ -43,13 +43,13 @@ impl fmt::Display for Message<'_> {
             }
             Reason::Untold { orders, example } => write!(
                 f,
-                "sold to nobody: {} in the ledger that no buyer was told of, such as {example}",
+                "unacknowledged: {} in the ledger without an answer to a buyer, such as {example}",
                 are(*orders, "order")
             ),
             Reason::Strangers { orders, example } => write!(
                 f,
-                "sold to strangers: {} in the ledger and not of this run, such as {example}, though \
-                 nobody else buys",
+                "foreign: {} in the ledger and not of this run, such as {example}, and there must be no other \
+                 buyers",
                 are(*orders, "order")
             ),
             Reason::TokenWentDown { times, position, from, to } => write!(
@@ -79,7 +79,7 @@ impl fmt::Display for Message<'_> {
                 "sold out too early: {} told sold out, and {left} units are left",
                 were(*orders, "order")
             ),
-            Reason::Gone { url } => write!(f, "gone: {url} knows of no such sale any more"),
+            Reason::Gone { url } => write!(f, "gone: {url} no longer has the sale"),
             Reason::SoldOutBeforeSent { orders, example, answered, taker, sent } => write!(
                 f,
                 "sold out too early: {} told sold out, such as {example} at {}, while units were \
@@ -101,7 +101,7 @@ impl fmt::Display for Message<'_> {
             Reason::Failed { orders, kinds } => {
                 write!(
                     f,
-                    "failed: {} answered neither yes nor no ({kinds})",
+                    "failed: {} answered with an error ({kinds})",
                     were(*orders, "order")
                 )
             }
@@ -112,7 +112,7 @@ impl fmt::Display for Message<'_> {
             ),
             Reason::Unaccounted { told, taken } => write!(
                 f,
-                "unaccounted: buyers were told of {}, and the stock went down by {taken}",
+                "unaccounted: buyers got {}, and the stock went down by {taken}",
                 count(*told, "unit")
             ),
         }
@@ -136,8 +136,7 @@ fn oversold(f: &mut fmt::Formatter<'_>, orders: u64, units: u64, available: u64)
 fn paused(f: &mut fmt::Formatter<'_>, pause: Pause, limit: Duration) -> fmt::Result {
     write!(
         f,
-        "paused: for {:.3} s, from {} on, orders were sent and none was answered yes or no; \
-         {} are allowed",
+        "paused: for {:.3} s, from {} on, orders were sent and none was decided; {} are allowed",
         pause.length().as_secs_f64(),
         at(pause.from),
         humantime::format_duration(limit)

@@ -286,7 +286,7 @@ fn answer_that_contradicts_the_ledger() {
     assert_eq!(kinds(&history), ["misreported"]);
 }
 
-/// Goal: a sale that somebody started afresh meanwhile is not judged as if it were the same.
+/// Goal: a sale that was replaced during the run is not judged as if it were the same.
 #[test]
 fn sale_started_afresh_meanwhile() {
     let mut history = good();
@@ -362,12 +362,12 @@ fn stranger_where_nobody_else_buys() {
     assert_eq!(kinds(&history), ["strangers"]);
     assert_eq!(
         judge(&history).message,
-        "FAIL: I3 sold to strangers: 1 order is in the ledger and not of this run, such as \
-         somebody-else, though nobody else buys"
+        "FAIL: I3 foreign: 1 order is in the ledger and not of this run, such as \
+         somebody-else, and there must be no other buyers"
     );
 }
 
-/// Goal: whoever's it is, an order that took its unit twice is found.
+/// Goal: an order that took its unit twice is found, whether it is ours or not.
 #[test]
 fn stranger_twice_in_the_ledger() {
     let mut history = good();
@@ -407,7 +407,7 @@ fn good_without_a_ledger() -> History {
     history
 }
 
-/// Goal: without a ledger the sums decide, and the reader is told what that leaves open.
+/// Goal: without a ledger the sums decide, and a note says so.
 #[test]
 fn sums_decide_without_a_ledger() {
     let mut history = good_without_a_ledger();
@@ -418,7 +418,7 @@ fn sums_decide_without_a_ledger() {
          stock 0 + lucky 300 = 300"
     );
     assert_eq!(verdict.notes.len(), 1);
-    assert!(verdict.notes[0].starts_with("no ledger to compare with"), "{:?}", verdict.notes);
+    assert!(verdict.notes[0].starts_with("no ledger: only the sums"), "{:?}", verdict.notes);
 
     history.orders[7] = order(7, Told::Unknown);
     assert_eq!(kinds(&history), [""; 0], "its unit may be one of those that left the stock");
@@ -426,7 +426,9 @@ fn sums_decide_without_a_ledger() {
 
     history.orders[7].told = Told::SoldOut;
     assert_eq!(kinds(&history), ["unaccounted"]);
-    assert!(judge(&history).message.contains("told of 299 units, and the stock went down by 300"));
+    assert!(
+        judge(&history).message.contains("buyers got 299 units, and the stock went down by 300")
+    );
 }
 
 /// Goal: a ledger that was lost is not taken for one that was never kept.

@@ -1,4 +1,4 @@
-//! What is wrong now, in words.
+//! The present problems of a sale.
 
 use fenced_lock::QueueSnapshot;
 use tokio::time::Instant;
@@ -9,7 +9,7 @@ use crate::http::reply::grouped;
 use crate::inventory::{InventoryError, Stock};
 use crate::sale::{GuardStatus, LockHealth};
 
-/// What a failed look at the store means; `has_numbers` if an earlier one has told some.
+/// The alert for a failed read of the store. `has_numbers`: whether an earlier read succeeded.
 pub(super) fn of_store(error: Option<&InventoryError>, has_numbers: bool) -> Alert {
     let (kind, text) = match error {
         Some(InventoryError::UnknownItem) => {
@@ -38,13 +38,13 @@ pub(super) fn of_store(error: Option<&InventoryError>, has_numbers: bool) -> Ale
     Alert { kind, text }
 }
 
-/// What the lock service's state means, after what it was `before`.
+/// The alert for the state of the lock service, after the alert `before`.
 pub(super) fn of_lock(health: Option<LockHealth>, before: Option<&Alert>) -> Option<Alert> {
     const AWAY: &str = "etcd-away";
     let was_away = before.is_some_and(|before| before.kind == AWAY);
     let (kind, text) = match health? {
         LockHealth::Answers => return None,
-        // a session that ends while etcd is away ends for that reason
+        // a session that ends while etcd is away ends because of that
         LockHealth::NoSession if !was_away => (
             "lock-lost",
             "This instance did not renew its lease in time: it slept, was cut off from etcd, or etcd is away. \
@@ -57,7 +57,7 @@ pub(super) fn of_lock(health: Option<LockHealth>, before: Option<&Alert>) -> Opt
     Some(Alert { kind, text: text.to_owned() })
 }
 
-/// What the numbers say.
+/// The alerts for wrong numbers.
 pub(super) fn of_stock(stock: &Stock) -> Vec<Alert> {
     let mut alerts = Vec::new();
     let excess = stock.lucky.saturating_sub(stock.initial);
@@ -76,12 +76,12 @@ pub(super) fn of_stock(stock: &Stock) -> Vec<Alert> {
     alerts
 }
 
-/// What can go wrong under this guard.
+/// The warnings about this guard.
 pub(super) fn of_guard(guard: &GuardStatus) -> impl Iterator<Item = Alert> {
     guard.warnings.iter().map(|(kind, text)| Alert { kind, text: (*text).to_owned() })
 }
 
-/// Whether the holder seems to be gone.
+/// The alert for a holder that seems to be gone.
 pub(super) fn of_holder(sighting: &QueueSnapshot, holder: Option<&ClaimView>) -> Option<Alert> {
     let [first, next, ..] = sighting.queue.as_slice() else { return None };
     let waited = Instant::now() - first.since.max(next.since);

@@ -1,4 +1,4 @@
-//! What has happened lately, in words.
+//! The notes on recent events.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use super::clock::Clock;
 use super::view::Note;
 use crate::sale::Sale;
 
-/// How many notes are kept.
+/// The most notes that are kept.
 const KEPT: usize = 20;
 
-/// A holder that keeps the lock for so long while others wait does not do so on purpose.
+/// A holder that keeps the lock this long while others wait is paused, cut off or dead.
 pub(super) const STUCK: Duration = Duration::from_millis(1500);
 
-/// What has happened lately.
+/// The notes on recent events.
 #[derive(Default)]
 pub(super) struct EventLog {
     notes: VecDeque<Note>,
     last_id: u64,
     new: usize,
     counted: Option<Counted>,
-    /// The token of the last tenure that was looked at.
+    /// The token of the last tenure that was examined.
     last_tenure: i64,
 }
 
-/// What this instance has counted, when it was last looked at.
+/// Counters of this instance at the last reading.
 #[derive(Clone, Copy)]
 struct Counted {
     stale_batches: u64,
@@ -50,7 +50,7 @@ impl EventLog {
         self.new += 1;
     }
 
-    /// Notes what this instance has counted since the last time.
+    /// Notes what the counters of this instance show since the last reading.
     pub(super) fn count(&mut self, clock: &Clock, sale: &Sale) {
         let metrics = sale.metrics();
         let now = Counted {
@@ -76,7 +76,7 @@ impl EventLog {
         }
     }
 
-    /// Notes which of the tenures ended because their holder did not give the lock back.
+    /// Notes the tenures whose holder did not release the lock.
     pub(super) fn see(
         &mut self,
         clock: &Clock,
@@ -106,17 +106,17 @@ impl EventLog {
         self.notes.iter().collect()
     }
 
-    /// Those since [`told`](Self::told).
+    /// The notes since the last message.
     pub(super) fn new_notes(&self) -> Vec<&Note> {
         self.notes.iter().skip(self.notes.len().saturating_sub(self.new)).collect()
     }
 
-    pub(super) fn told(&mut self) {
+    pub(super) fn mark_sent(&mut self) {
         self.new = 0;
     }
 }
 
-/// The note on a batch of the instance `name` that the fence has refused.
+/// The note on a batch of the instance `name` that the fence refused.
 pub fn stale_batch(name: &str) -> String {
     format!(
         "The store refused a batch of {name}: its token is older than the fence. {name} had lost the lock \

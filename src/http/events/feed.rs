@@ -1,4 +1,4 @@
-//! The one task that looks at a sale for all who watch it here.
+//! The task that polls a sale for all its watchers at this instance.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,31 +19,31 @@ use crate::http::extension::Extension;
 use crate::inventory::Item;
 use crate::sale::Sale;
 
-/// How often it looks: messages are at most ten a second.
+/// How often it polls: messages are at most ten a second.
 const TICK: Duration = Duration::from_millis(125);
 
-/// For how long it looks on after the last watcher has gone: one that comes back finds the history.
+/// How long it goes on after the last watcher has left, so that a watcher that returns finds the history.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// What all who watch one sale share.
+/// The state that the watchers of one sale share.
 pub(super) struct Feed {
     projection: Mutex<Projection>,
     latest: watch::Sender<Change>,
-    /// The version and the text of the last snapshot that was asked for.
+    /// The version and the text of the last snapshot.
     snapshot: Mutex<(u64, Bytes)>,
     started_ms: u64,
-    /// Cancelled when nobody looks any more.
+    /// Cancelled when its task ends.
     pub(super) over: CancellationToken,
 }
 
-/// The feeds of the items that are watched.
+/// The feeds of the watched items.
 pub(super) type Feeds = Arc<Mutex<HashMap<Item, Arc<Feed>>>>;
 
-/// The latest change, written once for all. Version 0 is none yet.
+/// The latest change, encoded once for all watchers. Version 0: none yet.
 #[derive(Clone, Default)]
 pub(super) struct Change {
     pub(super) version: u64,
-    /// What is new since the version before.
+    /// The changes since the version before.
     pub(super) text: Bytes,
 }
 
@@ -57,8 +57,7 @@ struct Message<'a> {
 }
 
 impl Feed {
-    /// Starts to look; ends by itself some time after the last who watched has gone, or when `over` is
-    /// cancelled.
+    /// Starts the task. It ends some time after the last watcher has left, or when `over` is cancelled.
     pub(super) fn start(
         feeds: &Feeds,
         item: &Item,
@@ -89,7 +88,7 @@ impl Feed {
         feed
     }
 
-    /// Whether nobody watches it.
+    /// Whether it has no watchers.
     pub(super) fn is_alone(&self) -> bool {
         self.latest.receiver_count() == 0
     }
@@ -98,9 +97,9 @@ impl Feed {
         self.latest.subscribe()
     }
 
-    /// Everything, as of the latest version; written once for all who ask.
+    /// The whole state as of the latest version, encoded once for all watchers.
     pub(super) fn snapshot(&self) -> (u64, Bytes) {
-        // the projection first, so that no version comes in between
+        // the projection is locked first, so that no version comes in between
         let projection = self.projection.lock();
         let version = self.latest.borrow().version;
         let mut last = self.snapshot.lock();
@@ -119,7 +118,7 @@ impl Feed {
     }
 }
 
-/// The task that looks.
+/// The task that polls.
 struct FeedTask {
     feed: Arc<Feed>,
     feeds: Feeds,
@@ -132,7 +131,7 @@ struct FeedTask {
 impl FeedTask {
     async fn run(self) {
         let Self { feed, sale, extension, .. } = &self;
-        // however this ends, those who watch are told by the end of their streams
+        // however this ends, the streams of the watchers end
         let _over = feed.over.clone().drop_guard();
         let _watching = sale.metrics().latency.watch();
         let mut poller = Poller::new(self.item.clone(), sale.clone(), Arc::clone(&self.pace));
@@ -159,19 +158,18 @@ impl FeedTask {
     }
 
     fn leave(&self) {
-        // one that had to make room was removed before, and another may have its place
+        // a feed that made room was removed before, and another may have its place
         let mut feeds = self.feeds.lock();
         if feeds.get(&self.item).is_some_and(|feed| Arc::ptr_eq(feed, &self.feed)) {
             feeds.remove(&self.item);
         }
     }
 
-    /// A watcher subscribes while the map is locked, so none of them is left with a feed that has
-    /// ended.
+    /// A watcher subscribes while the map is locked, so none is left with a feed that has ended.
     fn leave_if_alone(&self) -> bool {
         let mut feeds = self.feeds.lock();
         let is_alone = self.feed.is_alone();
-        // one that was cancelled meanwhile is not there any more
+        // a feed that was cancelled meanwhile has been removed
         if is_alone && !self.feed.over.is_cancelled() {
             feeds.remove(&self.item);
         }
@@ -189,7 +187,7 @@ fn publish(feed: &Feed, reading: super::poller::Reading, last: &mut String) {
         return;
     }
     *last = body;
-    // a gap in the versions has everybody take a snapshot
+    // a gap in the versions makes every watcher take a snapshot
     let version = version + if is_new_sale { 2 } else { 1 };
     let now_ms = projection.clock.ms(Instant::now());
     let id = feed.started_ms;
@@ -198,5 +196,5 @@ fn publish(feed: &Feed, reading: super::poller::Reading, last: &mut String) {
         "id: {id}-{version}\nevent: change\ndata: {{\"version\":{version},\"now_ms\":{now_ms},{rest}\n\n"
     );
     feed.latest.send_replace(Change { version, text: text.into() });
-    projection.told();
+    projection.mark_sent();
 }

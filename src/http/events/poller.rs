@@ -1,4 +1,4 @@
-//! One look at store and queue, at a bounded cost.
+//! Polling the store and the queue at a bounded cost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,45 +12,44 @@ use super::projection::Projection;
 use crate::inventory::{Cursor, InventoryError, Item, SaleUpdate};
 use crate::sale::Sale;
 
-/// How long a look may take, with all that it asks: what comes later is of no use, and the watcher takes a
-/// longer silence for an instance that stands still.
+/// The time limit of a poll with all its requests. A watcher takes a longer silence for a dead instance.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many orders are read at once.
+/// The most orders in one read.
 const AT_ONCE: f64 = 500.0;
 
-/// How many orders are read one by one: so many in a burst, and so many a second in the long run. A sale
-/// that is faster is thinned out evenly.
+/// The most orders that are read in a burst, and a second on average. The ledger of a faster sale is thinned
+/// out evenly.
 const BURST: f64 = 1000.0;
 const A_SECOND: f64 = 500.0;
 
-/// How often etcd is asked whose claims are in the queue, while some are unknown.
+/// How often etcd is asked for the instances of the claims, while some are unknown.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// What was seen.
+/// The result of one poll.
 pub(super) struct Reading {
-    /// Up to where the ledger was known.
+    /// How far the ledger was read before.
     pub(super) cursor: Option<Cursor>,
-    /// An error is what the store said, or nothing if it said nothing in time.
+    /// The error is `None` if the store did not answer in time.
     pub(super) update: Result<SaleUpdate, Option<InventoryError>>,
     pub(super) sighting: Option<QueueSnapshot>,
-    /// Leases and the instances that they are of.
+    /// Leases and their instances.
     pub(super) labels: Vec<(i64, String)>,
 }
 
-/// Looks at store and queue, and keeps to its budget.
+/// Polls the store and the queue within a budget.
 pub(super) struct Poller {
     item: Item,
     sale: Sale,
     budget: f64,
-    looked_at: Instant,
+    polled_at: Instant,
     asked_at: Option<Instant>,
     pace: Arc<Pace>,
 }
 
 impl Poller {
     pub(super) fn new(item: Item, sale: Sale, pace: Arc<Pace>) -> Self {
-        Self { item, sale, budget: BURST, looked_at: Instant::now(), asked_at: None, pace }
+        Self { item, sale, budget: BURST, polled_at: Instant::now(), asked_at: None, pace }
     }
 
     /// Polls once. `projection` is locked for a moment.
@@ -58,7 +57,7 @@ impl Poller {
         self.pace.turn().await;
         let cursor = projection.lock().cursor();
         let now = Instant::now();
-        let since = (now - std::mem::replace(&mut self.looked_at, now)).as_secs_f64();
+        let since = (now - std::mem::replace(&mut self.polled_at, now)).as_secs_f64();
         self.budget = since.mul_add(A_SECOND, self.budget).min(BURST);
         let most = self.budget.min(AT_ONCE);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to 500")]
@@ -70,7 +69,7 @@ impl Poller {
             let read = u32::try_from(update.orders.len()).unwrap_or(u32::MAX);
             self.budget -= f64::from(read);
         }
-        // after the ledger, so that the tenures of its orders have been seen
+        // after the ledger, so that the tenures of its orders are known
         let sighting = self.sale.sighting(&self.item);
         let labels = match &sighting {
             Some(sighting) => self.ask(projection, sighting, by).await,
@@ -79,7 +78,7 @@ impl Poller {
         Reading { cursor, update, sighting, labels }
     }
 
-    /// Whose claims are in the queue, where the watch does not tell.
+    /// The instances of the claims in the queue, if some are unknown.
     async fn ask(
         &mut self,
         projection: &Mutex<Projection>,

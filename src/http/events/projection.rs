@@ -20,13 +20,13 @@ use crate::http::reply;
 use crate::inventory::{Accepted, Cursor, Fence, Item, Stock};
 use crate::sale::{GuardStatus, Sale};
 
-/// How many of the last orders are told.
+/// How many of the last orders are shown.
 const LAST_ORDERS: usize = 50;
 
-/// How many orders are told at once of a sale that is faster than its ledger is read.
+/// The same of a sale whose ledger is thinned out, at once.
 const FAST_ORDERS: usize = 10;
 
-/// How many claims of the queue are told.
+/// How many claims of the queue are shown.
 const QUEUE: usize = 32;
 
 /// The state of a watched sale, as the readings add up to it.
@@ -79,7 +79,7 @@ impl Projection {
         }
     }
 
-    /// Takes what was read. `true` if another sale has begun, so that what was told before is void.
+    /// Adds a reading. Returns whether another sale has begun, so that all earlier messages are void.
     pub(super) fn take(&mut self, reading: Reading) -> bool {
         let Reading { cursor, update, sighting, labels } = reading;
         let mut is_new_sale = false;
@@ -102,10 +102,10 @@ impl Projection {
             }
         };
         let alert = std::mem::replace(&mut self.store_alert, alert);
-        self.tell_change("store", alert.as_ref(), self.store_alert.clone().as_ref());
+        self.note_change("store", alert.as_ref(), self.store_alert.clone().as_ref());
         let alert = alerts::of_lock(self.sale.lock_health(), self.lock_alert.as_ref());
         let alert = std::mem::replace(&mut self.lock_alert, alert);
-        self.tell_change("etcd", alert.as_ref(), self.lock_alert.clone().as_ref());
+        self.note_change("etcd", alert.as_ref(), self.lock_alert.clone().as_ref());
         for (lease, instance) in labels {
             self.timeline.lease_is_of(lease, &instance);
         }
@@ -113,7 +113,7 @@ impl Projection {
         self.throughput.tick(self.stock.as_ref(), &self.clock);
         self.percentiles = self.seconds.tick(&self.sale.metrics().latency);
         self.event_log.count(&self.clock, &self.sale);
-        self.tell_guard();
+        self.note_guard();
         if let Some(extension) = &self.extension {
             for (kind, text) in extension.take_notes() {
                 self.event_log.note(&self.clock, kind, text);
@@ -122,7 +122,7 @@ impl Projection {
         is_new_sale
     }
 
-    /// Whether this is another sale than before; notes what is odd.
+    /// Whether this is another sale than before. Notes a roll-back and a start.
     fn compare(&mut self, now: &Stock, behind: Option<u64>, is_same_ledger: bool) -> bool {
         let Some(before) = self.stock else { return behind.is_some() };
         let went_back = |then: Fence| {
@@ -131,8 +131,7 @@ impl Projection {
         };
         let is_rolled_back = before.fence.is_some_and(went_back);
         if is_rolled_back {
-            let text = "The store was put back to an earlier state: its fence went down. Orders that were \
-                        accepted since then are lost."
+            let text = "The store was rolled back: its fence went down. Orders accepted since then are lost."
                 .to_owned();
             self.event_log.note(&self.clock, "rolled-back", text);
         }
@@ -148,7 +147,7 @@ impl Projection {
         is_other
     }
 
-    /// Another sale begins, or none.
+    /// Resets the history of the sale.
     fn forget_sale(&mut self) {
         self.number += 1;
         self.throughput.reset();
@@ -157,7 +156,7 @@ impl Projection {
         self.skipped = 0;
     }
 
-    /// Takes the new orders, with the position up to which the ledger was known.
+    /// Adds the new orders. `known` is the position up to which the ledger was read.
     fn sold(&mut self, now: &Stock, known: Option<u64>, orders: &[Accepted], step: u64) {
         let read = u64::try_from(orders.len()).unwrap_or(u64::MAX);
         let since = known.unwrap_or(0);
@@ -168,16 +167,16 @@ impl Projection {
         }
         self.timeline.sold(orders, step);
         if new == 0 {
-            // what is sold without a ledger, maybe since the guard was switched during the sale
+            // sold without a ledger: the guard may have been switched during the sale
             let before = self.stock.map_or(now.lucky, |before| before.lucky);
             let sold = now.lucky.saturating_sub(before);
             self.throughput.add(u64::try_from(sold).unwrap_or(0), &[], step);
         } else if known.is_some() || self.stock.is_some() {
             self.throughput.add(new, orders, step);
         }
-        // what is thinned out is too fast to be read
-        let told = if step > 1 { FAST_ORDERS } else { LAST_ORDERS };
-        for accepted in &orders[orders.len().saturating_sub(told)..] {
+        // a thinned-out ledger is too fast to be read by eye
+        let shown = if step > 1 { FAST_ORDERS } else { LAST_ORDERS };
+        for accepted in &orders[orders.len().saturating_sub(shown)..] {
             if self.orders.len() == LAST_ORDERS {
                 self.orders.pop_front();
             }
@@ -218,13 +217,13 @@ impl Projection {
         self.sighting = sighting;
     }
 
-    fn tell_change(&mut self, what: &str, before: Option<&Alert>, now: Option<&Alert>) {
+    fn note_change(&mut self, what: &str, before: Option<&Alert>, now: Option<&Alert>) {
         let is_away = |alert: Option<&Alert>| alert.is_some_and(|t| t.kind != "no-sale");
         let is_lost = |alert: &Alert| alert.kind == "lock-lost";
         let (kind, text) = match (is_away(before), is_away(now), what) {
             (false, true, "store") => ("store-away", now.map(|t| t.text.clone())),
             (true, false, "store") => ("store-back", Some("Redis answers again.".to_owned())),
-            // the event log has lost sessions of its own
+            // the event log notes a lost session itself
             (false, true, _) if now.is_some_and(is_lost) => return,
             (false, true, _) => ("etcd-away", now.map(|t| t.text.clone())),
             (true, false, _) if before.is_some_and(is_lost) => {
@@ -237,7 +236,7 @@ impl Projection {
         self.event_log.note(&self.clock, kind, text.unwrap_or_default());
     }
 
-    fn tell_guard(&mut self) {
+    fn note_guard(&mut self) {
         let now = self.sale.guard_status();
         let changed = self.guarded_by.as_ref().is_some_and(|before| *before != now);
         let fence = if now.is_fenced() { "on" } else { "off" };
@@ -257,13 +256,13 @@ impl Projection {
         Some(Cursor { position, order })
     }
 
-    /// Whether the queue has claims of whom nobody knows.
+    /// Whether the queue has claims of unknown instances.
     pub(super) fn has_strangers(&self, sighting: &QueueSnapshot) -> bool {
         let leases: BTreeSet<_> = sighting.queue.iter().map(|claim| claim.lease).collect();
         leases.into_iter().any(|lease| self.timeline.instance_of(lease).is_none())
     }
 
-    /// Everything, as it is now.
+    /// The whole state.
     pub(super) fn whole(&self) -> View<'_> {
         self.view(Lists {
             tenures: self.timeline.all(&self.clock),
@@ -273,7 +272,7 @@ impl Projection {
         })
     }
 
-    /// What is new since this was last asked; the second part tells whether any list has grown.
+    /// The changes since the last message, and whether any list has grown.
     pub(super) fn change(&mut self) -> (View<'_>, bool) {
         let tenures = self.timeline.take_changed(&self.clock);
         let skip = self.orders.len().saturating_sub(self.new_orders);
@@ -290,10 +289,10 @@ impl Projection {
         (self.view(lists), has_grown)
     }
 
-    /// What was new is told.
-    pub(super) fn told(&mut self) {
-        self.throughput.told();
-        self.event_log.told();
+    /// Notes that the changes were sent.
+    pub(super) fn mark_sent(&mut self) {
+        self.throughput.mark_sent();
+        self.event_log.mark_sent();
         self.new_orders = 0;
     }
 

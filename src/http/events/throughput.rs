@@ -1,4 +1,4 @@
-//! How fast orders are accepted, and the history of it.
+//! The rate of accepted orders and its history.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -10,22 +10,22 @@ use super::clock::{Clock, round};
 use super::view::{Point, Rates};
 use crate::inventory::{Accepted, Stock};
 
-/// Over how long rates are smoothed.
+/// The period over which rates are averaged.
 const SMOOTHED: Duration = Duration::from_secs(1);
 
-/// How often a point is drawn, and how many are kept: a minute.
+/// How often a point is added, and how many are kept: a minute.
 const POINT_EVERY: Duration = Duration::from_millis(500);
 const POINTS: usize = 120;
 
-/// How many instances are told apart.
+/// The most instances with a rate of their own.
 const MOST_INSTANCES: usize = 64;
 
-/// How fast orders are accepted.
+/// The rate of accepted orders and its history.
 #[derive(Default)]
 pub(super) struct Throughput {
     total: u64,
     by_instance: BTreeMap<Arc<str>, u64>,
-    /// Totals of the last second, the oldest first.
+    /// Totals of the last second, oldest first.
     past: VecDeque<(Instant, u64, BTreeMap<Arc<str>, u64>)>,
     rates: Rates,
     points: VecDeque<Point>,
@@ -34,7 +34,7 @@ pub(super) struct Throughput {
 }
 
 impl Throughput {
-    /// Counts `count` orders, some of which are `orders`; each of those stands for `step`.
+    /// Counts `count` orders, of which `orders` were read; each of these stands for `step`.
     pub(super) fn add(&mut self, count: u64, orders: &[Accepted], step: u64) {
         self.total += count;
         for order in orders {
@@ -47,14 +47,14 @@ impl Throughput {
         }
     }
 
-    /// Computes the rates, and draws a point if it is time for one.
+    /// Computes the rates, and adds a point when it is due.
     pub(super) fn tick(&mut self, stock: Option<&Stock>, clock: &Clock) {
         let now = Instant::now();
         while self.past.len() > 1 && now - self.past[1].0 >= SMOOTHED {
             self.past.pop_front();
         }
         if let Some((since, total, by_instance)) = self.past.front() {
-            // a first look a moment ago tells nothing of a whole second
+            // a shorter period would exaggerate the rate
             let seconds = (now - *since).max(SMOOTHED).as_secs_f64();
             let rate = |now: u64, then: u64| {
                 let orders = u32::try_from(now.saturating_sub(then)).unwrap_or(u32::MAX);
@@ -84,7 +84,7 @@ impl Throughput {
         }
     }
 
-    /// Forgets the history: another sale has begun.
+    /// Clears the history: another sale has begun.
     pub(super) fn reset(&mut self) {
         *self = Self::default();
     }
@@ -101,12 +101,12 @@ impl Throughput {
         self.points.iter().collect()
     }
 
-    /// Those since [`told`](Self::told).
+    /// The points since the last message.
     pub(super) fn new_points(&self) -> Vec<&Point> {
         self.points.iter().skip(self.points.len().saturating_sub(self.new_points)).collect()
     }
 
-    pub(super) fn told(&mut self) {
+    pub(super) fn mark_sent(&mut self) {
         self.new_points = 0;
     }
 }

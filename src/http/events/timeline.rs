@@ -1,5 +1,4 @@
-//! The tenures of the last seconds: when they were, as the queue's watch saw them, and what was sold in
-//! them, as the ledger tells.
+//! The tenures of the last seconds: their times from the watch of the queue, their orders from the ledger.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -12,13 +11,13 @@ use super::clock::Clock;
 use super::view::TenureView;
 use crate::inventory::Accepted;
 
-/// For how long a tenure is told after its end.
+/// How long a tenure is shown after its end.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// How many tenures are told.
+/// The most tenures that are shown.
 const MOST: usize = 1000;
 
-/// How many leases are remembered with their instances.
+/// The most leases whose instances are remembered.
 const MOST_LEASES: usize = 256;
 
 /// The tenures of the last seconds.
@@ -26,15 +25,15 @@ const MOST_LEASES: usize = 256;
 pub(super) struct Timeline {
     by_token: BTreeMap<i64, Tenure>,
     instances: HashMap<i64, Arc<str>>,
-    /// Of tenures up to this token, some orders were not read.
+    /// Some orders of tenures up to this token were not read.
     unsure_to: i64,
-    /// What was changed since the last message.
+    /// The tokens whose tenures changed since the last message.
     changed: BTreeSet<i64>,
 }
 
 #[derive(Default)]
 struct Tenure {
-    /// The watch may tell later than the ledger.
+    /// The watch may be later than the ledger.
     seen: Option<Seen>,
     instance: Option<Arc<str>>,
     orders: u64,
@@ -49,7 +48,7 @@ struct Seen {
 }
 
 impl Timeline {
-    /// Takes what the watch of the queue has told.
+    /// Adds what the watch of the queue has seen.
     pub(super) fn see(&mut self, sighting: &QueueSnapshot) {
         let ended = sighting.tenures.iter().map(|tenure| {
             let (lease, began_at) = (tenure.lease, tenure.began_at);
@@ -73,7 +72,7 @@ impl Timeline {
         }
     }
 
-    /// Takes orders of the ledger, each of which stands for `step`.
+    /// Adds orders of the ledger, each of which stands for `step`.
     pub(super) fn sold(&mut self, orders: &[Accepted], step: u64) {
         for order in orders {
             let Some(token) = order.token.map(fenced_lock::Token::revision) else { continue };
@@ -92,7 +91,7 @@ impl Timeline {
         self.unsure_to = order.token.map_or(0, fenced_lock::Token::revision);
     }
 
-    /// Puts the names of the instances to the leases that are known by now.
+    /// Connects tenures and leases with the instances that are known by now.
     pub(super) fn settle(&mut self) {
         for tenure in self.by_token.values() {
             if let (Some(instance), Some(seen)) = (&tenure.instance, tenure.seen)
@@ -111,7 +110,7 @@ impl Timeline {
         }
     }
 
-    /// Notes which instance a lease is of.
+    /// Notes the instance of a lease.
     pub(super) fn lease_is_of(&mut self, lease: i64, instance: &str) {
         if self.instances.len() >= MOST_LEASES {
             self.instances.clear();
@@ -123,12 +122,12 @@ impl Timeline {
         self.instances.get(&lease).cloned()
     }
 
-    /// The names of the instances that have held the lock.
+    /// The instances of the known leases.
     pub(super) fn instances(&self) -> impl Iterator<Item = Arc<str>> {
         self.instances.values().cloned()
     }
 
-    /// Forgets what is too old to be told.
+    /// Drops the tenures that are too old to be shown.
     pub(super) fn prune(&mut self) {
         let now = Instant::now();
         self.by_token.retain(|_, tenure| {
@@ -147,14 +146,14 @@ impl Timeline {
             .collect()
     }
 
-    /// Those that have changed since this was last asked.
+    /// The tenures that have changed since the last call.
     pub(super) fn take_changed(&mut self, clock: &Clock) -> Vec<TenureView> {
         let changed = std::mem::take(&mut self.changed);
         let view = |token| self.view(token, self.by_token.get(&token)?, clock);
         changed.into_iter().filter_map(view).collect()
     }
 
-    /// Nothing until its times are known.
+    /// None until its times are known.
     fn view(&self, token: i64, tenure: &Tenure, clock: &Clock) -> Option<TenureView> {
         let seen = tenure.seen?;
         Some(TenureView {

@@ -12,7 +12,7 @@ fn refusals_must_have_taken_nothing() {
     history.orders[5].told = Told::Unknown;
     assert_eq!(kinds(&history), ["untold"]);
     let message = judge(&history).message;
-    assert!(message.starts_with("FAIL: I3 sold to nobody: 1 order is in the ledger"), "{message}");
+    assert!(message.starts_with("FAIL: I3 unacknowledged: 1 order is in the ledger"), "{message}");
     history.orders[5].in_doubt = true;
     assert_eq!(kinds(&history), [""; 0]);
 
@@ -145,8 +145,8 @@ fn pause_too_long() {
     let verdict = judge(Duration::from_secs(4));
     assert_eq!(
         verdict.message,
-        "FAIL: I5 paused: for 4.000 s, from 0.001199 s on, orders were sent and none was answered \
-         yes or no; 4s are allowed"
+        "FAIL: I5 paused: for 4.000 s, from 0.001199 s on, orders were sent and none was decided; \
+         4s are allowed"
     );
 }
 
