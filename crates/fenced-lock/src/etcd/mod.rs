@@ -20,7 +20,6 @@
 
 mod endpoints;
 mod failure;
-mod keep_alive;
 mod keys;
 mod list;
 mod options;
@@ -40,7 +39,6 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 pub use options::{EtcdOptions, EtcdUser};
 
 use self::endpoints::Endpoints;
-use self::keep_alive::KeepAlives;
 use self::queue::NameQueue;
 use self::queues::Queues;
 use self::standing_watch::StandingWatch;
@@ -72,7 +70,6 @@ pub struct EtcdBackend {
     options: EtcdOptions,
     endpoints: Arc<Endpoints>,
     queues: Arc<Queues>,
-    keep_alives: KeepAlives,
     /// Held while a lease is replaced.
     replacing: Mutex<()>,
     /// Queues to watch. Its drop ends the standing watch.
@@ -101,7 +98,6 @@ impl EtcdBackend {
             options,
             endpoints,
             queues,
-            keep_alives: KeepAlives::default(),
             replacing: Mutex::default(),
             new_names,
             runtime,

@@ -9,7 +9,7 @@ use etcd_client::{
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use super::endpoints::Answer;
-use super::failure::{code, header_of, is_refused_with, malformed, names_no_user};
+use super::failure::{code, header_of, is_refused_with, lease_gone, malformed, names_no_user};
 use super::list::list;
 use super::queue::{Expected, Key, NameQueue};
 use super::{EtcdBackend, keys};
@@ -88,7 +88,7 @@ impl EtcdBackend {
     /// with the old one.
     pub(super) async fn renew_lease(&self, lease: Lease) -> Result<Duration, BackendError> {
         let mut current = self.queues.current_lease(lease.id);
-        let lives_for = match self.keep_alives.renew(&self.endpoints, current).await {
+        let lives_for = match self.keep_alive(current).await {
             Err(error) if is_refused_with(&error, code::PERMISSION_DENIED) => {
                 tracing::warn!(lease = lease.id, "may not renew a lease: taking another one");
                 current = self.replace_lease(lease.id, current).await?;
@@ -115,6 +115,27 @@ impl EtcdBackend {
         Ok(lives_for)
     }
 
+    /// Renews a lease once, and returns its TTL from now on. The stream is opened for that: it takes no more
+    /// than a stream that is kept, and no late answer is ever taken for that to a later renewal.
+    async fn keep_alive(&self, lease: Lease) -> Result<Duration, BackendError> {
+        let keep_alive = |mut client: Client| async move {
+            match client.lease_keep_alive(lease.id).await {
+                Ok(_renewed) => Ok(lease.ttl),
+                // the client reports a lease that is gone as just another failed stream, so ask
+                Err(error) => match client.lease_time_to_live(lease.id, None).await {
+                    Ok(answer) if answer.ttl() <= 0 => Ok(Duration::ZERO),
+                    _ => Err(error),
+                },
+            }
+        };
+        // short, so that there is time to ask another member before the session tries again
+        let limit = if self.endpoints.are_several() { lease.ttl / 8 } else { lease.ttl / 4 };
+        match self.endpoints.ask_within(limit, keep_alive).await? {
+            Duration::ZERO => Err(lease_gone()),
+            ttl => Ok(ttl),
+        }
+    }
+
     /// Grants a lease to take the place of `old` for the session whose own lease has this `id`, unless another
     /// request has done so.
     async fn replace_lease(&self, id: i64, old: Lease) -> Result<Lease, BackendError> {
@@ -130,7 +151,6 @@ impl EtcdBackend {
 
     pub(super) async fn revoke_lease(&self, lease: Lease) -> Result<(), BackendError> {
         let id = self.queues.current_lease(lease.id).id;
-        self.keep_alives.forget(id);
         self.queues.remove_lease(lease.id);
         let revoke = |mut client: Client| async move { client.lease_revoke(id).await };
         match self.endpoints.ask(revoke).await {
