@@ -268,7 +268,7 @@ impl Endpoints {
         let credentials = user.credentials().await?;
         let updated = match client.update_user(Some(credentials)).await {
             Err(error) if says_auth_is_off(&error) => {
-                tracing::warn!("etcd asks nobody who they are: its authentication is switched off");
+                tracing::warn!("etcd's authentication is switched off: its user is not checked");
                 client.update_user(None).await
             }
             updated => updated,

@@ -31,8 +31,8 @@ struct Put {
 }
 
 impl EtcdBackend {
-    /// Tells early what every claim would be told: that etcd asks for a user and there is none, or that
-    /// the user may do nothing.
+    /// Finds out early what would refuse every claim: etcd asks for a user and there is none, or the user has no
+    /// role.
     async fn check_user(&self) -> Result<(), BackendError> {
         let Some(user) = &self.options.user else {
             let any = GetOptions::new().with_keys_only().with_limit(1);
@@ -167,9 +167,10 @@ impl EtcdBackend {
     ) -> Result<Option<Ticket>, BackendError> {
         let key = claim.key();
         let expected = self.expect(claim, &key);
-        // where the watch tells who is first, as soon as the answer comes, etcd is not asked: to find the
-        // first key, it passes over all that were deleted since it was last compacted, and in a lock's
-        // queue those are many. Elsewhere, asking grants an uncontended lock in one round trip.
+        // Where the queue is watched, the watch shows who is first, as soon as the answer comes. etcd is not
+        // asked then: to find the first key, it passes over all that were deleted since it was last
+        // compacted, and in a lock's queue those are many. Elsewhere, asking grants an uncontended lock in
+        // one round trip.
         let is_watched = self.queues.with(&claim.name, |queue| queue.is_current()) == Some(true);
         let mut conditions = vec![Compare::create_revision(key.as_str(), CompareOp::Equal, 0)];
         conditions.extend(held.map(|held| self.is_held(held)));
@@ -214,7 +215,7 @@ impl EtcdBackend {
         }
         // the keys that are there are those of locks with longer names
         let Some(ticket) = self.put_claim(claim, None).await? else { return Ok(None) };
-        // etcd is asked, since the watch may not have told of the claim yet
+        // etcd is asked, since the watch may not have shown the claim yet
         let is_granted = *ticket.status.borrow() != ClaimStatus::Waiting;
         if !is_granted && !self.is_first(claim, &key).await.map_err(left)? {
             self.delete_claim(claim).await.map_err(left)?;
@@ -278,7 +279,7 @@ impl EtcdBackend {
     fn expect(&self, claim: &Claim, key: &str) -> Expected {
         let (expected, is_new) = self.queues.with_or_new(&claim.name, |queue| queue.expect(key));
         if is_new {
-            // an error means that the backend's thread has ended, which the request will tell
+            // an error means that the backend's thread has ended, and then the request fails
             drop(self.new_names.send(claim.name.clone()));
         }
         expected
