@@ -8,29 +8,29 @@ use futures_util::future::join_all;
 use hyper::{Method, StatusCode};
 use testkit::server::{START_TIMEOUT, until_ready};
 use testkit::{
-    Child, EtcdOptions, LOCK_NAME, OwnedDir, PrivateEtcd, PrivateRedis, Proxy, RedisOptions,
-    ServerError, ports, probe,
+    Child, EtcdOptions, LOCK_NAME, OwnedDir, PrivateEtcd, PrivateRedis, Program, Proxy,
+    RedisOptions, ServerError, ports, probe,
 };
 
 use crate::baselines::LockMode;
 use crate::error::LabError;
 
-/// How long requests in flight may take when an instance is asked to end.
+/// How long an instance may finish its requests when asked to end.
 const SHUTDOWN_GRACE: &str = "5s";
 
-/// How long it may take to end after that: it gives up its claims as well.
+/// How long it may take to end in all: it gives up its claims as well.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
-/// How many times an instance is started if its port was taken meanwhile.
+/// How often an instance is started on another port if its port was taken meanwhile.
 const PORT_ATTEMPTS: usize = 5;
 
-/// What runs. All of it ends when this is dropped; [`stop`](Self::stop) does it in order.
+/// A running cluster. Everything ends when it is dropped; [`stop`](Self::stop) ends it in order.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) instances: Vec<Instance>,
     pub(crate) redis: PrivateRedis,
     pub(crate) etcd: Vec<PrivateEtcd>,
-    /// Everything else lives in it.
+    /// Has the data and logs of all.
     pub(crate) dir: OwnedDir,
     pub(crate) program: PathBuf,
 }
@@ -52,7 +52,7 @@ pub(crate) struct Instance {
 /// How an instance is started.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spec<'a> {
-    /// Its port if there is none.
+    /// `None`: its port.
     pub(crate) name: Option<&'a str>,
     pub(crate) lock: LockMode,
     /// How many instances share this machine's cores.
@@ -64,7 +64,7 @@ pub(crate) struct Spec<'a> {
     pub(crate) one_endpoint: bool,
 }
 
-/// Whose connections with an instance run through a proxy.
+/// Which connections of an instance run through a proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Proxied {
     #[default]
@@ -93,7 +93,7 @@ impl Cluster {
         Ok(Self { instances: Vec::new(), redis, etcd, dir, program })
     }
 
-    /// Starts one more instance, on this port, without waiting for it.
+    /// Starts another instance on this port, without waiting for it.
     pub(crate) async fn start(&mut self, port: u16, spec: Spec<'_>) -> Result<(), LabError> {
         let no_proxy = LabError::system("a proxy has no port");
         let mut etcd_proxies = Vec::new();
@@ -147,7 +147,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts one more instance, on a free port, and waits until it can sell.
+    /// Starts another instance on a free port, and waits until it is ready.
     pub(crate) async fn add(&mut self, spec: Spec<'_>) -> Result<(), LabError> {
         let mut attempt = 1;
         loop {
@@ -174,7 +174,7 @@ impl Cluster {
     /// Stops the instances, which give up their claims.
     ///
     /// # Errors
-    /// The first one that is left.
+    /// An instance does not end.
     pub(crate) async fn stop_instances(&mut self) -> io::Result<()> {
         let stops = self.instances.iter_mut().map(|instance| instance.child.stop());
         let stopped: Result<Vec<_>, _> = join_all(stops).await.into_iter().collect();
@@ -185,7 +185,7 @@ impl Cluster {
     /// Stops the instances, which still need the servers for that, then the servers.
     ///
     /// # Errors
-    /// The first thing that is left.
+    /// A process does not end.
     pub(crate) async fn stop(&mut self) -> io::Result<()> {
         let instances = self.stop_instances().await;
         let servers = self.servers().map(|(_, child)| child.stop());
@@ -195,7 +195,7 @@ impl Cluster {
 
     /// Ends everything at once.
     pub(crate) async fn kill(&mut self) {
-        // what this cannot end, the guardians will
+        // the guardians end the rest
         join_all(self.instances.iter_mut().map(|instance| instance.child.kill())).await;
         join_all(self.servers().map(|(_, child)| child.kill())).await;
     }
@@ -217,7 +217,7 @@ impl Cluster {
 }
 
 impl Instance {
-    /// Starts it again, once it has ended, and waits until it answers: there may be nothing that it can sell.
+    /// Starts it again after its end, and waits until it answers; it may not be ready yet.
     pub(crate) async fn start_again(
         &mut self,
         program: &Path,
@@ -227,7 +227,7 @@ impl Instance {
         self.until_ok("/healthz").await
     }
 
-    /// Waits until it can sell.
+    /// Waits until it is ready.
     pub(crate) async fn until_ready(&mut self) -> Result<(), LabError> {
         self.until_ok("/readyz").await
     }
@@ -252,18 +252,20 @@ pub(crate) fn url(port: u16) -> String {
     format!("http://127.0.0.1:{port}")
 }
 
-/// How an instance is called in sentences.
+/// The name of an instance in messages.
 pub(crate) fn title(port: u16) -> String {
     format!("instance {port}")
 }
 
-/// A setting in our environment is meant for us or for another instance, not for those of a cluster.
+/// Whether an environment variable is a setting: ours are not for the instances of a cluster.
 pub(crate) fn is_setting(name: &str) -> bool {
     name.starts_with("FLASH_SALE_")
 }
 
 fn spawn(port: u16, program: &Path, args: &[String], dir: &OwnedDir) -> Result<Child, ServerError> {
     let log = dir.path().join(format!("instance-{port}.log"));
-    Child::start(program, args, dir, &log, STOP_GRACE, is_setting)
+    let program = Program::new(program, dir, &log, STOP_GRACE);
+    Program { without_env: is_setting, ..program }
+        .start(args)
         .map_err(ServerError::system(&title(port)))
 }

@@ -5,11 +5,11 @@ use std::io;
 use fenced_lock::LockError;
 use testkit::ServerError;
 
-/// Why a command could not be run to its end. Each one says what to do or what is wrong.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LabError {
-    /// The ports of the instances would not exist.
+    /// The ports of the instances would be beyond 65535.
     #[error("{instances} instances, 10 ports apart, need a --port of {highest} or lower")]
     PortsTooHigh {
         /// How many instances were asked for.
@@ -20,18 +20,18 @@ pub enum LabError {
     /// Another program listens where an instance should.
     #[error("port {0} is taken: stop what listens there or choose another with --port")]
     PortTaken(u16),
-    /// The system does not let us listen there.
+    /// The system refuses the port.
     #[error("port {port} cannot be used ({source}): choose another with --port")]
     PortRefused {
         /// The port.
         port: u16,
-        /// What the system says.
+        /// The system's reason.
         source: io::Error,
     },
-    /// There is no such row.
-    #[error("there is no row {0:?}: `lab chaos --list` shows those that there are")]
-    NoSuchRow(String),
-    /// A server or an instance does not run.
+    /// There is no such scenario.
+    #[error("there is no scenario {0:?}: `lab chaos --list` lists them")]
+    NoSuchScenario(String),
+    /// A server or an instance did not start.
     #[error(transparent)]
     Server(#[from] ServerError),
     /// The load test, or its checker, ended without a report.
@@ -39,15 +39,15 @@ pub enum LabError {
     NoReport {
         /// How it ended.
         status: std::process::ExitStatus,
-        /// The end of what it said.
+        /// The end of its log.
         tail: String,
     },
-    /// Something did not come about.
+    /// A condition did not come true in time.
     #[error("not within {seconds} s: {what}")]
     NotInTime {
-        /// What was waited for.
+        /// The condition.
         what: &'static str,
-        /// For how long.
+        /// The time limit.
         seconds: u64,
     },
     /// A request to etcd failed.
@@ -59,12 +59,12 @@ pub enum LabError {
     /// The lock could not be held.
     #[error("the lock could not be held")]
     Lock(#[from] LockError),
-    /// The system refused something.
+    /// A system call failed.
     #[error("{what}")]
     System {
-        /// What could not be done.
+        /// The failed operation.
         what: &'static str,
-        /// What the system says.
+        /// The system's reason.
         source: io::Error,
     },
 }

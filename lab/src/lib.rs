@@ -1,4 +1,4 @@
-//! The laboratory around the flash sale: it shows what the lock is worth, breaks it, and measures it.
+//! The laboratory around the flash sale: demo, bench, fault suite.
 //!
 //! - [`baselines`]: other ways to guard the sale, to compare with
 //! - [`demo`]: private servers, the instances, the run, the verdict
@@ -7,7 +7,7 @@
 //! - [`serve`]: one instance of the service, with the page's controls (`controls`)
 //! - `chaos`: faults and what must hold all the same; with the feature of this name
 //!
-//! All but `watch` start the same thing: a `cluster`, and the `load` test on it.
+//! All but `watch` and `serve` start a `cluster`, and the `load` test on it.
 
 pub mod baselines;
 pub mod bench;
@@ -17,7 +17,10 @@ mod cluster;
 mod controls;
 pub mod demo;
 mod error;
+pub mod fault;
+mod faulty_lock;
 mod load;
+pub mod safeguard;
 pub mod serve;
 mod signals;
 pub mod watch;

@@ -1,18 +1,18 @@
-//! The load test, as a process of its own: it must not share its thread with anything.
+//! The load test in its own process: it must not share its thread.
 
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use loadtest::Report;
-use testkit::Child;
 use testkit::server::tail;
+use testkit::{Child, Program};
 use tokio::time::timeout;
 
 use crate::cluster::{Cluster, is_setting};
 use crate::error::LabError;
 
-/// The load test bounds each order; this is for what it did not think of.
+/// A last resort: the load test bounds each order itself.
 pub(crate) const TIMEOUT: Duration = Duration::from_hours(1);
 
 /// More than any load can sell.
@@ -21,29 +21,27 @@ pub(crate) const ENDLESS_STOCK: u64 = 1_000_000_000;
 /// How long it may take to end when asked to.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
-/// A load test that runs.
+/// A running load test.
 #[derive(Debug)]
 pub(crate) struct Load(Child);
 
 impl Load {
-    /// Starts it. What it says to people goes to our standard error if `is_talking`.
+    /// Starts it. Its standard error is ours if `is_talking`.
     pub(crate) fn start(
         cluster: &Cluster,
         args: &[String],
         is_talking: bool,
     ) -> Result<Self, LabError> {
         let log = cluster.dir.path().join("loadtest.log");
-        // of an earlier one
+        // of an earlier load
         let _ = std::fs::remove_file(&log);
         let args =
             ["loadtest"].into_iter().chain(args.iter().map(String::as_str)).chain(["--json"]);
-        let (program, dir) = (&cluster.program, &cluster.dir);
-        let child = if is_talking {
-            Child::start_talking(program, args, dir, &log, STOP_GRACE, is_setting)
-        } else {
-            Child::start(program, args, dir, &log, STOP_GRACE, is_setting)
-        };
-        Ok(Self(child.map_err(LabError::system("the load test could not be started"))?))
+        let program = Program::new(&cluster.program, &cluster.dir, &log, STOP_GRACE);
+        let program = Program { without_env: is_setting, shares_stderr: is_talking, ..program };
+        Ok(Self(
+            program.start(args).map_err(LabError::system("the load test could not be started"))?,
+        ))
     }
 
     /// Waits for its report.
@@ -57,7 +55,7 @@ impl Load {
             .map_err(LabError::system("the load test does not end"))?;
         let log = self.0.log();
         let report = read(log).map_err(LabError::system("the load test's report is not there"))?;
-        // its other codes mean that there was nothing to judge; it has said why
+        // the other codes mean that there was nothing to judge; its log has the reason
         match (status.code(), report) {
             (Some(0 | 1), Some(report)) => Ok(report),
             _ => Err(LabError::NoReport { status, tail: tail(log) }),
@@ -65,7 +63,7 @@ impl Load {
     }
 }
 
-/// What it says to people comes before the report, in the same file.
+/// In the same file, its messages come before the report.
 fn read(log: &Path) -> io::Result<Option<Report>> {
     let said = std::fs::read_to_string(log)?;
     let start = said.find("{\n").unwrap_or(said.len());

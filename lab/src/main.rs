@@ -4,7 +4,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use flash_sale::chain::Chain;
+use flash_sale::error_chain::ErrorChain;
 use flash_sale::logging::{self, LogOptions};
 use lab::bench::{self, BenchOptions};
 #[cfg(feature = "chaos")]
@@ -38,7 +38,13 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    start(Arguments::parse()).unwrap_or_else(|error| {
+        eprintln!("lab: {}", ErrorChain(&*error));
+        ExitCode::FAILURE
+    })
+}
+
+fn start(arguments: Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let mut runtime = match &arguments.command {
         // one thread: see the program of its own
         Command::Loadtest(_) => runtime::Builder::new_current_thread(),
@@ -47,41 +53,28 @@ fn main() -> ExitCode {
     if let Command::Serve(options) = &arguments.command {
         options.service.workers.map(|workers| runtime.worker_threads(workers));
     }
-    match runtime.enable_all().build() {
-        Ok(runtime) => {
-            let is_watching = matches!(arguments.command, Command::Watch(_));
-            let code = runtime.block_on(run(arguments));
-            if is_watching {
-                // else a name that is being looked up would be waited for
-                runtime.shutdown_background();
-            }
-            code
+    let runtime = runtime.enable_all().build()?;
+    let is_watching = matches!(arguments.command, Command::Watch(_));
+    let code = runtime.block_on(run(arguments));
+    if is_watching {
+        // do not wait for a name that is being looked up
+        runtime.shutdown_background();
+    }
+    code
+}
+
+async fn run(Arguments { log, command }: Arguments) -> Result<ExitCode, Box<dyn Error>> {
+    logging::init(&log)?;
+    Ok(match command {
+        Command::Demo(options) => demo::run(options).await,
+        Command::Bench(options) => bench::run(options).await,
+        Command::Watch(options) => watch::run(options).await,
+        #[cfg(feature = "chaos")]
+        Command::Chaos(options) => chaos::run(options).await,
+        Command::Loadtest(cli) => loadtest::run(*cli).await,
+        Command::Serve(options) => {
+            serve::serve(*options).await?;
+            ExitCode::SUCCESS
         }
-        Err(error) => fail(&error),
-    }
-}
-
-async fn run(arguments: Arguments) -> ExitCode {
-    let Arguments { log, command } = arguments;
-    let done: Result<(), Box<dyn Error>> = match logging::init(&log) {
-        Err(error) => Err(error.into()),
-        Ok(()) => match command {
-            Command::Demo(options) => return demo::run(options).await,
-            Command::Bench(options) => return bench::run(options).await,
-            Command::Watch(options) => return watch::run(options).await,
-            #[cfg(feature = "chaos")]
-            Command::Chaos(options) => return chaos::run(options).await,
-            Command::Loadtest(cli) => return loadtest::run(*cli).await,
-            Command::Serve(options) => serve::serve(*options).await.map_err(Into::into),
-        },
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&*error),
-    }
-}
-
-fn fail(error: &(dyn Error + 'static)) -> ExitCode {
-    eprintln!("lab: {}", Chain(error));
-    ExitCode::FAILURE
+    })
 }

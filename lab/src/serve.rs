@@ -1,44 +1,42 @@
-//! The `serve` command: the service with the page's controls, and with ways to break it.
+//! The `serve` command: the service with the page's controls, baselines and faults.
 
-use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::http::Uri;
 use clap::Args;
 use flash_sale::config::{Config, switch};
-use flash_sale::defence::Defence;
-use flash_sale::fault::{self, Rule};
 use flash_sale::http::Extension;
 use flash_sale::serve::{ServeError, serve_with};
 
 use crate::baselines::{self, LockMode};
 use crate::controls::Controls;
-use crate::writer::{WriteDefence, Writer};
+use crate::fault::{self, Rule};
+use crate::safeguard::{Safeguard, end_at_once};
+use crate::writer::Writer;
 
-/// The flags of `serve`: those of the service, and some of the laboratory.
+/// The flags of `serve`: those of the service, and the lab's own.
 #[derive(Args, Clone, Debug)]
 pub struct ServeOptions {
-    /// Those of the service
+    /// The flags of the service
     #[command(flatten)]
     pub service: Config,
 
-    /// What guards the stock
+    /// Guard of the stock
     #[arg(long, env = "FLASH_SALE_LOCK", default_value = "etcd")]
     pub lock: LockMode,
 
-    /// Addresses of all instances, this one included, separated by commas, each with a port of its own: the page
-    /// controls them together
+    /// Addresses of all instances that the page controls together, this one included, separated by commas, each
+    /// with its own port
     #[arg(long, env = "FLASH_SALE_INSTANCES", value_name = "URL", value_delimiter = ',', value_parser = instance_address)]
     pub instances: Vec<Uri>,
 
-    /// Tell the page that an instance that was killed is started again
+    /// Tell the page that a killed instance is started again
     #[arg(long, env = "FLASH_SALE_RESTARTED", value_parser = switch, hide = true)]
     pub restarted: bool,
 
-    /// Run without these defences, to show what they are for; all but fence, order-ids and atomic-ledger need
-    /// the cargo feature chaos
-    #[arg(long, env = "FLASH_SALE_WITHOUT", value_name = "DEFENCE", value_delimiter = ',')]
-    pub without: Vec<Without>,
+    /// Run without these safeguards, to show what they prevent; a build with the cargo feature chaos has more
+    #[arg(long, env = "FLASH_SALE_WITHOUT", value_name = "SAFEGUARD", value_delimiter = ',')]
+    pub without: Vec<Safeguard>,
 
     /// Stop, kill or pause this instance at a point of a tenure: POINT:ACTION:WHEN, such as before-write:stop:7
     #[arg(long, env = "FLASH_SALE_FAULT_AT", value_name = "FAULT", value_delimiter = ',')]
@@ -53,10 +51,10 @@ pub struct ServeOptions {
 /// Why an instance did not start, or did not stop as it should.
 #[derive(Debug, thiserror::Error)]
 pub enum LabServeError {
-    /// There is an admin token, although everybody may start a sale.
-    #[error("`lab serve` takes no admin token: everybody may start a sale")]
+    /// An admin token was given, which `lab serve` does not use.
+    #[error("`lab serve` takes no admin token: any client may start a sale")]
     AdminToken,
-    /// As for the service.
+    /// The service failed.
     #[error(transparent)]
     Serve(#[from] ServeError),
 }
@@ -65,12 +63,12 @@ pub enum LabServeError {
 ///
 /// # Errors
 /// See [`LabServeError`].
-pub async fn serve(options: ServeOptions) -> Result<(), LabServeError> {
+pub async fn serve(mut options: ServeOptions) -> Result<(), LabServeError> {
     let config = &options.service;
     if config.admin_token.is_some() || config.admin_token_file.is_some() {
         return Err(LabServeError::AdminToken);
     }
-    let writer = take_away(&options);
+    let writer = sabotage(&mut options);
     let ServeOptions { service, lock, instances, restarted, .. } = options;
     let sale = async |config: &Config, port| {
         let (sale, switch) = baselines::sale(config, lock, &writer, port).await?;
@@ -80,22 +78,18 @@ pub async fn serve(options: ServeOptions) -> Result<(), LabServeError> {
     Ok(serve_with(service, sale).await?)
 }
 
-/// Switches off what this instance shall run without, and prepares the faults that are asked for.
-fn take_away(options: &ServeOptions) -> Arc<Writer> {
+/// Removes the safeguards that `options` name, and arms the faults.
+fn sabotage(options: &mut ServeOptions) -> Arc<Writer> {
     let writer = Arc::new(Writer::default());
-    for without in &options.without {
-        let defence = match without {
-            Without::Write(defence) => {
-                writer.set(*defence, false);
-                defence.name()
-            }
-            Without::Other(defence) => {
-                defence.switch_off();
-                defence.name()
-            }
-        };
+    for safeguard in &options.without {
+        writer.set(*safeguard, false);
+        if *safeguard == Safeguard::Drain {
+            tokio::spawn(end_at_once());
+        }
+        #[cfg(feature = "chaos")]
+        safeguard.remove_inside(&mut options.service);
         tracing::error!(
-            "RUNNING WITHOUT {defence}: this instance can lose orders or sell units twice"
+            "RUNNING WITHOUT {safeguard}: this instance can lose orders or sell units twice"
         );
     }
     fault::follow(options.fault_at.clone());
@@ -108,36 +102,6 @@ fn take_away(options: &ServeOptions) -> Arc<Writer> {
         fault::starvation::on_file(path.clone());
     }
     writer
-}
-
-/// What an instance can run without.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Without {
-    /// Something of the write.
-    Write(WriteDefence),
-    /// Something of the service, which only a build with the cargo feature `chaos` can do without.
-    Other(Defence),
-}
-
-impl FromStr for Without {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let of_the_write = WriteDefence::ALL.into_iter().find(|defence| defence.name() == name);
-        if let Some(defence) = of_the_write {
-            return Ok(Self::Write(defence));
-        }
-        if Defence::ALL.iter().any(|defence| defence.name() == name) {
-            return name.parse().map(Self::Other);
-        }
-        let others = Defence::ALL.iter().filter(|defence| defence.can_be_off());
-        let names: Vec<_> = WriteDefence::ALL
-            .into_iter()
-            .map(WriteDefence::name)
-            .chain(others.map(|defence| defence.name()))
-            .collect();
-        Err(format!("a defence that this program can do without is {}", names.join(", ")))
-    }
 }
 
 fn instance_address(text: &str) -> Result<Uri, &'static str> {
@@ -164,7 +128,7 @@ mod tests {
         options: ServeOptions,
     }
 
-    /// Without the variables: they are for whoever runs the tests.
+    /// Without the environment of the test run.
     fn parse(flags: &[&str]) -> Result<ServeOptions, String> {
         let arguments = std::iter::once("serve").chain(flags.iter().copied());
         let command = Program::command().mut_args(|argument| argument.env(Resettable::Reset));
@@ -184,21 +148,21 @@ mod tests {
         }
     }
 
-    /// Goal: a wrong value is answered with what is allowed.
+    /// Goal: a wrong value is answered with the allowed ones.
     #[test]
-    fn wrong_values_get_a_sentence() {
-        for (flag, value, sentence) in [
+    fn wrong_values_are_explained() {
+        for (flag, value, message) in [
             ("--instances", "127.0.0.1:8080", "an instance's address looks like"),
-            ("--lock", "redis", "etcd, local, none"),
-            ("--without", "fence,sense", "a defence that this program can do without is fence"),
+            ("--lock", "redis", "etcd, local, no-lock"),
+            ("--without", "fence,sense", "[possible values: fence, order-ids"),
             ("--fault-at", "before-write:stop", "a fault is written POINT:ACTION:WHEN"),
         ] {
             let error = parse(&[flag, value]).expect_err(value);
-            assert!(error.contains(sentence), "{flag} {value}: {error}");
+            assert!(error.contains(message), "{flag} {value}: {error}");
         }
     }
 
-    /// Goal: everybody may start a sale, so a token is refused.
+    /// Goal: any client may start a sale, so a token is refused.
     #[tokio::test]
     async fn an_admin_token_is_refused() {
         for token in ["--admin-token=x", "--admin-token-file=x"] {
@@ -207,11 +171,13 @@ mod tests {
         }
     }
 
-    /// Goal: without the cargo feature, the other defences are there for good, and the flag says why.
+    /// Goal: without the cargo feature, the safeguards of the lock and of the server cannot be removed.
     #[cfg(not(feature = "chaos"))]
     #[test]
-    fn other_defences_need_the_feature() {
-        let error = parse(&["--without", "limits"]).expect_err("no such way");
-        assert!(error.contains("cargo feature chaos"), "{error}");
+    fn other_safeguards_need_the_feature() {
+        for name in ["limits", "deadlines", "local-expiry"] {
+            let error = parse(&["--without", name]).expect_err("no such way");
+            assert!(error.contains("[possible values: fence, order-ids"), "{error}");
+        }
     }
 }

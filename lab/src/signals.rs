@@ -1,4 +1,4 @@
-//! The signals that a command listens to.
+//! Signals to a command.
 
 use std::future::poll_fn;
 use std::io;
@@ -7,7 +7,7 @@ use std::task::Poll;
 pub(crate) use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
-/// Those that ask a program to end: Ctrl-C, `kill`, and a terminal that has gone.
+/// Signals that ask a program to end: Ctrl-C, `kill`, and a closed terminal.
 pub(crate) const ENDINGS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
 
 /// Listens from the moment it is made.
@@ -33,7 +33,7 @@ impl Signals {
     }
 }
 
-/// The exit code that shells give to a process that this signal ended.
+/// The exit code that shells give to a process ended by this signal.
 pub(crate) fn exit_code(signal: Signal) -> u8 {
     u8::try_from(128 + signal.as_raw()).unwrap_or(u8::MAX)
 }

@@ -1,4 +1,4 @@
-//! What an attempt's answer means.
+//! Reads the answer to an attempt.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -14,8 +14,7 @@ use crate::connection::{Answer, ConnectionError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Settled,
-    /// Ask again, at another instance if `elsewhere`, after `wait` at least; without it, as the
-    /// pauses between attempts have it.
+    /// Retry, at another instance if `elsewhere`, after `wait` at least.
     Again {
         elsewhere: bool,
         wait: Option<Duration>,
@@ -39,7 +38,7 @@ struct Reserved<'a> {
     position: Option<u64>,
 }
 
-/// What it means that there is no answer.
+/// Without an answer.
 pub(crate) fn read_error(error: &ConnectionError) -> (Outcome, Next) {
     let (why, nothing_taken) = match error {
         ConnectionError::Connect { .. } => ("connection refused", true),
@@ -51,7 +50,7 @@ pub(crate) fn read_error(error: &ConnectionError) -> (Outcome, Next) {
     (Outcome::Other(other), Next::Again { elsewhere: true, wait: None })
 }
 
-/// What an answer that is no order's means.
+/// The answer to a probe.
 pub(crate) fn read_probe(answer: &Answer) -> Outcome {
     if answer.status.is_success() {
         return Outcome::Probed;
@@ -60,7 +59,7 @@ pub(crate) fn read_probe(answer: &Answer) -> Outcome {
     Outcome::Other(Other { status, why: "".into(), nothing_taken: false, is_final: true })
 }
 
-/// What an answer means for the order `id`.
+/// The answer to the order `id`.
 pub(crate) fn read(answer: &Answer, id: &str, quantity: u64) -> (Outcome, Next) {
     let status = answer.status;
     let other = |why: Cow<'static, str>, nothing_taken, is_final| {
@@ -91,14 +90,14 @@ pub(crate) fn read(answer: &Answer, id: &str, quantity: u64) -> (Outcome, Next) 
     if kind == "sold-out" && status == StatusCode::CONFLICT {
         return (Outcome::SoldOut, Next::Settled);
     }
-    // a problem of the service says whether anything was taken; a gateway's answer does not
+    // the service's problem types show that nothing was taken; a gateway's answer does not
     let nothing_taken =
         !kind.is_empty() && (status.is_client_error() || status == StatusCode::SERVICE_UNAVAILABLE);
-    // the service names a time after which it is worth asking again, and none if it never is
+    // the service sends Retry-After if a retry is worth it
     let again = is_passing(status) && (kind.is_empty() || answer.retry_after.is_some());
     let outcome = other(kind.to_owned().into(), nothing_taken, !again);
     if again {
-        // a full queue is left alone; another instance may be able to do what this one cannot
+        // a full queue needs time; for other errors, another instance may be better off
         let elsewhere = status != StatusCode::TOO_MANY_REQUESTS;
         let wait = Some(answer.retry_after.unwrap_or_default());
         (outcome, Next::Again { elsewhere, wait })

@@ -17,10 +17,10 @@ const ATTEMPTS: u32 = 10;
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// How many orders a page of the ledger is asked to have.
+/// The page size of the ledger.
 const PAGE_ORDERS: usize = 1000;
 
-/// No ledger that this program could have filled is longer.
+/// Longer than any ledger that this program could fill.
 const LEDGER_LIMIT_ORDERS: usize = 20_000_000;
 
 /// Why a call got no usable answer.
@@ -36,7 +36,7 @@ pub(crate) enum ApiError {
     Ledger { call: String, what: &'static str },
 }
 
-/// An RFC 9457 problem, as far as it is of interest here.
+/// The used part of an RFC 9457 problem.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Problem {
     #[serde(default)]
@@ -48,7 +48,7 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
-    /// Reads an answer's body; one that is no problem document is a problem without a type.
+    /// Reads an answer's body; another document becomes a problem without a type.
     pub(crate) fn read(body: &[u8]) -> Self {
         serde_json::from_slice(body).unwrap_or_default()
     }
@@ -92,7 +92,7 @@ impl<'a> Api<'a> {
         }
     }
 
-    /// Starts the sale afresh.
+    /// Starts a new sale.
     ///
     /// # Errors
     /// The service cannot be reached or refuses.
@@ -163,7 +163,7 @@ impl<'a> Api<'a> {
             .map_err(|source| ApiError::Unreadable { call: self.name(method, path), source })
     }
 
-    /// Every call here can be repeated without harm.
+    /// Retries: every call here is idempotent.
     async fn call(
         &mut self,
         method: &Method,
@@ -211,7 +211,7 @@ impl<'a> Api<'a> {
         token: Option<&HeaderValue>,
         body: &Bytes,
     ) -> Result<Answer, ConnectionError> {
-        // kept again only after a whole answer
+        // stored again after a whole answer
         let mut connection = match self.connection.take().and_then(Connection::if_open) {
             Some(open) => open,
             None => Connection::open(self.endpoint, self.limit).await?,
@@ -225,7 +225,7 @@ impl<'a> Api<'a> {
     }
 }
 
-/// Whether asking again, with the same order id, is worth it.
+/// Whether a retry is worth it.
 pub(crate) fn is_passing(status: StatusCode) -> bool {
     matches!(
         status,

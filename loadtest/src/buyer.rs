@@ -1,4 +1,4 @@
-//! One buyer: sends an order, and asks again with the same id until it is answered.
+//! One buyer: sends an order, and retries with the same id until it is answered.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,36 +16,36 @@ use crate::record::{Attempt, Recorder, RecorderGone};
 
 static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// The first pause before asking again; it doubles up to [`LONGEST_PAUSE`].
+/// The pause before the first retry; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The longest that the first connection may take to open; later ones count as part of an order.
+/// The time limit for the first connection; later ones count as part of an order.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a buyer stays elsewhere before it tries the instance again that did not serve it.
+/// How long a buyer stays away from an instance that did not serve it.
 const AWAY_FROM_HOME: Duration = Duration::from_secs(2);
 
 /// A buyer with a connection of its own.
 #[derive(Debug)]
 pub(crate) struct Buyer {
     plan: Arc<Plan>,
-    /// Which instance it talks to by right.
-    home: usize,
-    /// Which instance it talks to now, and until when if that is not its home.
+    /// The instance it belongs to.
+    pub(crate) home: usize,
+    /// The instance it uses now, and until when if that is not its home.
     place: usize,
     away_until: Option<Instant>,
     connection: Option<Connection>,
-    /// Why an attempt settled nothing, and how often.
+    /// Attempts without a decision, by reason.
     pub(crate) unsettled: BTreeMap<String, u64>,
 }
 
-/// What is known of a run while it goes on: its clock, and who takes down the attempts.
+/// The clock and the recorder of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Witness {
     /// When the run started.
     pub(crate) started: Instant,
-    /// Takes down each attempt, if somebody wants to know.
+    /// Records each attempt, with `--history`.
     pub(crate) recorder: Option<Recorder>,
 }
 
@@ -85,7 +85,7 @@ impl Buyer {
         let mut sent = Instant::now();
         let deadline = sent + self.plan.timeout;
         self.go_home(sent);
-        let mut leave = self.plan.chance.leave(number);
+        let mut leave = self.plan.abandon.leave(number);
         let (item, number) = self.plan.place(number);
         let id = order_id(&self.plan.items[item].run, number);
         let mut order = Order::unsent();
@@ -142,7 +142,7 @@ impl Buyer {
         self.away_until = (self.place != self.home).then(|| Instant::now() + AWAY_FROM_HOME);
     }
 
-    /// An instance that was started again must not be left without buyers.
+    /// Goes back home in time: a restarted instance must get buyers again.
     fn go_home(&mut self, now: Instant) {
         if self.away_until.is_some_and(|until| until <= now) {
             self.away_until = None;
@@ -189,8 +189,8 @@ impl Buyer {
         Ok(answer)
     }
 
-    /// The open connection, or another one. It is kept again only after a whole answer; one that was
-    /// closed while it was idle carried nothing, so opening another one is no retry.
+    /// The open connection, or a new one. The caller stores it again after a whole answer. Replacing a
+    /// connection that closed while idle is no retry.
     async fn connection(&mut self, limit: Duration) -> Result<Connection, ConnectionError> {
         match self.connection.take().and_then(Connection::if_open) {
             Some(open) => Ok(open),

@@ -1,11 +1,12 @@
 //! The flags and their environment variables.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::builder::RangedU64ValueParser;
-use clap::{Parser, Subcommand};
+use clap::builder::{RangedU64ValueParser, Resettable};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::cpu::Process;
 use crate::endpoint::BaseUrl;
@@ -59,7 +60,8 @@ pub(crate) struct CheckArgs {
 
 /// The flags of a run.
 #[derive(Clone, Debug, Parser)]
-pub(crate) struct Args {
+#[command(name = "loadtest")]
+pub struct Args {
     /// Number of orders, 1 to 10000000 [default: 500, or the maximum with --duration].
     #[arg(long, env = "FLASH_SALE_LOADTEST_REQUESTS", value_name = "N",
           value_parser = RangedU64ValueParser::<usize>::new().range(1..=MOST_REQUESTS))]
@@ -186,6 +188,18 @@ pub(crate) struct Args {
 const MOST_REQUESTS: u64 = 10_000_000;
 
 impl Args {
+    /// The flags and URLs of a command line, without its program's name. The environment is not read.
+    ///
+    /// # Errors
+    /// A flag or a value is wrong.
+    pub fn from_flags<F: Into<OsString> + Clone>(
+        flags: impl IntoIterator<Item = F>,
+    ) -> Result<Self, clap::Error> {
+        let command = Self::command().no_binary_name(true);
+        let command = command.mut_args(|argument| argument.env(Resettable::Reset));
+        Self::from_arg_matches(&command.try_get_matches_from(flags)?)
+    }
+
     /// How many orders to send at most.
     pub(crate) fn requests(&self) -> usize {
         let most = usize::try_from(MOST_REQUESTS).unwrap_or(usize::MAX);
@@ -268,10 +282,10 @@ mod tests {
         Cli::try_parse_from(["loadtest"]).expect_err("no instance was named");
     }
 
-    /// Goal: a wrong value is refused with a sentence that says what is allowed.
+    /// Goal: a wrong value is refused, and the message says what is allowed.
     #[test]
-    fn wrong_values_get_a_sentence() {
-        for (flag, value, sentence) in [
+    fn wrong_values_are_explained() {
+        for (flag, value, message) in [
             ("--item", "Shoe", "1 to 64 characters of a-z, 0-9 and -"),
             ("--timeout", "30", "with its unit"),
             ("--attempt-timeout", "1", "with its unit"),
@@ -286,7 +300,7 @@ mod tests {
             let error = Args::try_parse_from(["loadtest", flag, value, "http://127.0.0.1:8080"])
                 .expect_err("the value is not allowed")
                 .to_string();
-            assert!(error.contains(sentence), "{flag} {value}: {error}");
+            assert!(error.contains(message), "{flag} {value}: {error}");
         }
         let error = Args::try_parse_from(["loadtest", "127.0.0.1:8080"]).expect_err("no scheme");
         assert!(error.to_string().contains("such as http://127.0.0.1:8080"), "{error}");

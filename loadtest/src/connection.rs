@@ -17,10 +17,10 @@ use crate::endpoint::Endpoint;
 /// No answer of the service is larger: a page of the ledger has at most 1,000 short orders.
 const BODY_LIMIT_BYTES: usize = 4 << 20;
 
-/// How often a request is looked at until it is written, surely.
+/// How often a request is polled until it is certainly written.
 const LOOKS_TO_WRITE: usize = 3;
 
-/// What moves the bytes of a connection.
+/// Moves the bytes of a connection.
 type Driver = http1::Connection<TokioIo<TcpStream>, Full<Bytes>>;
 
 /// An open connection. Not `Clone`: it carries one request at a time. Dropping it closes it, also in
@@ -29,8 +29,8 @@ type Driver = http1::Connection<TokioIo<TcpStream>, Full<Bytes>>;
 pub(crate) struct Connection {
     sender: SendRequest<Full<Bytes>>,
     host: HeaderValue,
-    /// Polled by whoever sends: a task of its own would cost each request two more wake-ups. `None`
-    /// once it has ended.
+    /// Polled by the sender: a task of its own would cost each request two more wake-ups. `None` after its
+    /// end.
     driver: Option<Driver>,
 }
 
@@ -38,12 +38,12 @@ pub(crate) struct Connection {
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
-    /// For how long the service asks to be left alone, if it said so in seconds.
+    /// The `Retry-After` header, if it is in seconds.
     pub(crate) retry_after: Option<Duration>,
     pub(crate) body: Bytes,
 }
 
-/// Why there is no answer. Whether the request took effect is not known, but for [`Self::Connect`].
+/// Why there is no answer. Except for [`Self::Connect`], the request may have taken effect.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectionError {
     #[error("cannot connect to {url}{}", hint(.source))]
@@ -96,7 +96,7 @@ impl Connection {
 
     /// This connection, unless the instance closed it while it was idle.
     pub(crate) fn if_open(mut self) -> Option<Self> {
-        // nobody has looked at the socket since the last answer
+        // the socket was not polled since the last answer
         let ended = self.driver.as_mut().is_none_or(|driver| driver.now_or_never().is_some());
         (!ended && !self.sender.is_closed()).then_some(self)
     }
@@ -119,7 +119,7 @@ impl Connection {
             .map_err(|_| ConnectionError::Timeout(limit))?
     }
 
-    /// Sends a request, and closes the connection after `stay` without a look at an answer.
+    /// Sends a request, and closes the connection after `stay` without reading an answer.
     pub(crate) async fn send_and_leave(
         mut self,
         method: Method,
@@ -129,7 +129,7 @@ impl Connection {
     ) {
         let request = self.request(method, uri, extra, Bytes::new());
         let mut exchange = Box::pin(self.exchange(request));
-        // the first look wakes the connection, the next one writes a request as short as these
+        // the first poll wakes the connection, the next one writes such a short request
         for _ in 0..LOOKS_TO_WRITE {
             if poll!(&mut exchange).is_ready() {
                 return;

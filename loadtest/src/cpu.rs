@@ -23,12 +23,12 @@ impl FromStr for Process {
 }
 
 /// CPU seconds of user and kernel by name, ours as `loadtest`; processes of one name are added up.
-/// Whatever cannot be read is left out: all of it on a machine without `/proc`.
+/// Unreadable processes are left out: all of them without `/proc`.
 #[derive(Clone, Debug)]
 pub(crate) struct Meter(BTreeMap<String, f64>);
 
 impl Meter {
-    /// What the processes have spent until now.
+    /// The CPU time until now.
     pub(crate) fn read(processes: &[Process]) -> Self {
         let mut spent = BTreeMap::new();
         let ours = Process { name: "loadtest".to_owned(), pid: std::process::id() };
@@ -40,7 +40,7 @@ impl Meter {
         Self(spent)
     }
 
-    /// What they have spent since `earlier`.
+    /// The CPU time since `earlier`.
     pub(crate) fn since(mut self, earlier: &Self) -> BTreeMap<String, f64> {
         self.0.retain(|name, spent| match earlier.0.get(name) {
             Some(before) => {
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(ticks("nonsense"), None);
     }
 
-    /// Goal: a wrong process is refused with a sentence.
+    /// Goal: a wrong process is refused with an example of a right one.
     #[test]
     fn parses_processes() {
         let etcd = Process { name: "etcd".to_owned(), pid: 12 };

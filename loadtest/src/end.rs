@@ -1,4 +1,4 @@
-//! What there is after the run: the state and the ledger.
+//! Reads state and ledger after the run.
 
 use std::time::Duration;
 
@@ -9,14 +9,13 @@ use crate::checker::{LedgerEntry, StockState, u64_from};
 use crate::plan::{Plan, PlannedItem};
 use crate::run::api;
 
-/// How often the end is read before it is judged as it is: an order whose buyer gave up may still
-/// be on its way.
+/// How often the end is read at most: an order whose buyer gave up may still be on its way.
 const READINGS: u32 = 10;
 
 /// The pause between two readings.
 const READING_PAUSE: Duration = Duration::from_millis(300);
 
-/// What the instances and the ledger tell.
+/// States and ledger after the run.
 #[derive(Default)]
 pub(crate) struct Reading {
     pub(crate) after: Vec<(String, StockState)>,
@@ -25,7 +24,7 @@ pub(crate) struct Reading {
     pub(crate) silent: Vec<String>,
 }
 
-/// Reads what the instances and the ledger tell, until they agree or the readings are used up.
+/// Reads states and ledger until they agree, or the readings are used up.
 pub(crate) async fn end(plan: &Plan, item: &PlannedItem, from: u64) -> Result<Reading, ApiError> {
     let (mut gone, mut silent) = (Vec::new(), Vec::new());
     let mut apis = Vec::new();

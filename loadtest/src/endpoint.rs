@@ -1,4 +1,4 @@
-//! One instance of the service: where it is.
+//! The address of an instance.
 
 use std::fmt;
 use std::io;
@@ -11,14 +11,14 @@ use hyper::header::HeaderValue;
 /// The base URL of an instance, without a slash at its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BaseUrl {
-    /// What goes into the `Host` header.
+    /// For the `Host` header.
     authority: String,
     port: u16,
     /// Put before every path; empty for an instance at the root.
     path: String,
 }
 
-/// An instance, its name looked up once: a burst of connections must not be a burst of look-ups.
+/// An instance with its resolved addresses: connections must not cause look-ups.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
     pub(crate) url: BaseUrl,
@@ -80,7 +80,7 @@ impl Endpoint {
     /// The target of a request to this instance. The path is made of checked names and numbers.
     ///
     /// # Panics
-    /// The path is none.
+    /// The path is invalid.
     pub(crate) fn target(&self, path_and_query: &str) -> Uri {
         let path = format!("{}{path_and_query}", self.url.path);
         path.parse().expect("made of checked names and numbers")
@@ -91,7 +91,7 @@ impl Endpoint {
 mod tests {
     use super::*;
 
-    /// Goal: what people write for a base URL is understood; the rest is refused with the reason.
+    /// Goal: usual base URLs are accepted; others are refused with the reason.
     #[test]
     fn base_urls() {
         for (text, shown) in [

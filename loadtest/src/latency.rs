@@ -1,11 +1,11 @@
-//! How long the answers took.
+//! Latencies of the answers.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Longer ones are recorded as this long; no order may take longer.
+/// Longer ones are recorded as this long.
 const LONGEST: Duration = Duration::from_hours(1);
 
 /// Latencies in microseconds, to three digits.

@@ -6,26 +6,24 @@
 //! - `cli`: the flags and their environment variables.
 //! - `endpoint`, `connection`, `api`: one instance, one HTTP connection to it, and the calls
 //!   that are not orders.
-//! - `plan`, `buyer`, `answer`, `chance`: one buyer's order, asked until it is answered, or abandoned.
-//! - `load`, `pace`, `progress`: all of them at once, or at a rate.
-//! - `checker`: what was seen of a run, and what follows from it (pure functions).
+//! - `plan`, `buyer`, `answer`, `abandon`: one buyer's order, asked until it is answered, or abandoned.
+//! - `load`, `pace`, `progress`: all of them at once, or at a rate, and how far they are.
+//! - `checker`: judges the record of a run (pure functions).
 //! - `record`: a run in a file.
-//! - `latency`, `cpu`, `report`, `table`: what is told about the run, as JSON and as text.
-//! - `run`, `end`, `check`: one run from beginning to end, and a recorded one.
+//! - `latency`, `cpu`, `report`, `table`: the report, as JSON and as text.
+//! - `run`, `end`: one run from beginning to end.
 //!
 //! With `--history` the run is recorded in a file that stands alone, and `loadtest check` judges it
 //! again.
 //!
-//! The exit code is 0 for PASS, 1 for FAIL (also where more than one order in a hundred got no answer,
-//! since the others prove little then), and 2 if there was no run to judge: a wrong flag, or a
-//! service that cannot be reached or is not ready.
+//! The exit code is 0 for PASS, 1 for FAIL (also if more than one order in a hundred got no answer), and 2
+//! if there was no run to judge: a wrong flag, or a service that is unreachable or not ready.
 #![allow(rustdoc::private_intra_doc_links, reason = "the layout is for readers of the code")]
 
+mod abandon;
 mod answer;
 mod api;
 mod buyer;
-mod chance;
-mod check;
 mod checker;
 mod cli;
 mod connection;
@@ -45,30 +43,57 @@ mod table;
 mod tests;
 
 use std::error::Error;
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, BufReader, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
-pub use crate::cli::Cli;
-use crate::cli::Command;
+use crate::checker::{Limits, judge};
+pub use crate::cli::{Args, Cli};
+use crate::cli::{CheckArgs, Command};
+pub use crate::load::Live;
+use crate::load::Load;
+use crate::record::{ReadError, RunLine};
 pub use crate::report::Report;
+use crate::report::{Asked, Judged};
 
-/// Does what `cli` says, prints the report, and gives the exit code.
+/// Sends the orders and judges the outcome, for a caller in the same process. Prints nothing, does not check
+/// that the instances are ready, and counts in `live`.
+///
+/// # Errors
+/// There is nothing to judge.
+///
+/// # Cancel safety
+/// Once the future is dropped, no further order is sent.
+pub async fn run_in_process(
+    args: &Args,
+    live: &Arc<Live>,
+) -> Result<Report, Box<dyn Error + Send + Sync>> {
+    let plan = run::plan(args).await?;
+    Ok(run::run(args, &plan, live).await?)
+}
+
+/// Runs the command, prints the report, and returns the exit code.
 pub async fn run(cli: Cli) -> ExitCode {
     let Cli { command, args } = cli;
     if let Some(Command::Check(args)) = command {
-        return tell(check::check(&args), args.json);
+        return tell(check(&args), args.json);
     }
-    // each connection takes a file descriptor; where this is refused, opening one too many says what to do
+    // each connection takes a file descriptor; if this fails, the error of opening too many says what to do
     let _ = rlimit::increase_nofile_limit(u64::MAX);
-    let report =
-        if args.probe_path.is_some() { run::probe(&args).await } else { run::run(&args).await };
+    let report = if args.probe_path.is_some() {
+        run::probe(&args).await
+    } else {
+        run::run_shown(&args).await
+    };
     tell(report, args.json)
 }
 
 fn tell(report: Result<Report, impl Error>, json: bool) -> ExitCode {
     match report {
         Ok(report) => {
-            // the verdict stands, and is told by the exit code, even if nobody reads the text
+            // if this fails, the exit code remains
             let _ = print(&report, json);
             if report.pass { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
@@ -79,7 +104,36 @@ fn tell(report: Result<Report, impl Error>, json: bool) -> ExitCode {
     }
 }
 
-/// People read stdout, unless a program does: then they read stderr.
+/// Judges a recorded run.
+///
+/// # Errors
+/// The file cannot be read, or is no whole run.
+fn check(args: &CheckArgs) -> Result<Report, CheckError> {
+    let path = &args.file;
+    let unreadable = |source| CheckError { path: path.clone(), source };
+    let file = File::open(path).map_err(|error| unreadable(error.into()))?;
+    let recorded = record::read(BufReader::new(file)).map_err(unreadable)?;
+    let RunLine { quantity, connections, seed, instances, items, .. } = recorded.run;
+    let orders = recorded.histories.iter().flat_map(|history| &history.orders);
+    let load = Load::of(orders, recorded.unsettled);
+    let limits = Limits { pause: args.longest_pause, order: args.longest_order };
+    let judged = items.into_iter().zip(recorded.histories).map(|(item, history)| {
+        let verdict = judge(&history, limits);
+        Judged { item: item.name, history, verdict }
+    });
+    let asked = Asked { urls: instances, quantity, connections, seed };
+    Ok(Report::new(asked, judged.collect(), load))
+}
+
+/// Why a recorded run was not judged.
+#[derive(Debug, thiserror::Error)]
+#[error("{} cannot be judged", .path.display())]
+struct CheckError {
+    path: PathBuf,
+    source: ReadError,
+}
+
+/// The text goes to stdout, or with `json` to stderr.
 fn print(report: &Report, json: bool) -> io::Result<()> {
     let text = table::Table(report);
     if json {
@@ -96,7 +150,7 @@ fn print(report: &Report, json: bool) -> io::Result<()> {
 fn in_full(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
-    // a chain of errors is a few links long; the bound is for one that names itself
+    // bounded, in case an error names itself as its source
     for _ in 0..16 {
         let Some(cause) = source else { break };
         text.push_str(": ");

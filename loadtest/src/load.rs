@@ -1,14 +1,15 @@
 //! All orders of a run: connections first, then all buyers at once.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::Barrier;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::buyer::{Buyer, Witness};
 use crate::checker::{Order, Told};
@@ -17,18 +18,17 @@ use crate::cpu::Meter;
 use crate::latency::Latencies;
 use crate::pace::{Pace, Patience};
 use crate::plan::Plan;
-use crate::progress;
 use crate::record::{Recorder, RecorderGone};
 
 /// How many connections are being opened at any time: fewer than any listen backlog holds.
 const OPENING_AT_ONCE: usize = 100;
 
-/// What came of all orders.
+/// The outcome of all orders.
 #[derive(Debug)]
 pub(crate) struct Load {
     /// By the order's number.
     pub(crate) orders: Vec<Order>,
-    /// Why attempts settled nothing, and how often.
+    /// Attempts without a decision, by reason.
     pub(crate) unsettled: BTreeMap<String, u64>,
     /// Of the orders that were answered, from the first time they were sent.
     pub(crate) latencies: Latencies,
@@ -36,6 +36,48 @@ pub(crate) struct Load {
     pub(crate) duration: Duration,
     /// CPU seconds spent in that time, by process.
     pub(crate) cpu_seconds: BTreeMap<String, f64>,
+}
+
+/// The live state of a run, for its caller.
+#[derive(Debug, Default)]
+pub struct Live {
+    /// Orders that were accepted.
+    pub acknowledged: AtomicU64,
+    /// Orders that were refused because too few units were left.
+    pub sold_out: AtomicU64,
+    /// Orders that ended otherwise, or without an answer.
+    pub unsettled: AtomicU64,
+    /// How long the load took, once the last buyer is done.
+    pub duration: OnceLock<Duration>,
+    /// At first only the connections to this instance (an index into the URLs) send orders; the others wait
+    /// until the token is cancelled.
+    pub head_start: Option<(usize, CancellationToken)>,
+}
+
+impl Live {
+    /// Counts an order that has ended.
+    fn count(&self, told: &Told) {
+        let counter = match told {
+            Told::Acknowledged(_) | Told::Probed => &self.acknowledged,
+            Told::SoldOut => &self.sold_out,
+            Told::Unknown | Told::Failed { .. } => &self.unsettled,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many orders have ended.
+    pub(crate) fn ended(&self) -> u64 {
+        let counters = [&self.acknowledged, &self.sold_out, &self.unsettled];
+        counters.into_iter().map(|counter| counter.load(Ordering::Relaxed)).sum()
+    }
+
+    async fn wait_for_turn(&self, place: usize) {
+        if let Some((first, start)) = &self.head_start
+            && *first != place
+        {
+            start.cancelled().await;
+        }
+    }
 }
 
 /// Why there was no load.
@@ -63,6 +105,7 @@ pub(crate) async fn run(
     plan: &Arc<Plan>,
     connections: usize,
     recorder: Option<Recorder>,
+    live: &Arc<Live>,
 ) -> Result<Load, LoadError> {
     let places = (0..connections).map(|number| number % plan.endpoints.len());
     let buyers: Vec<_> = stream::iter(places)
@@ -71,21 +114,19 @@ pub(crate) async fn run(
         .try_collect()
         .await?;
 
-    let settled = Arc::new(AtomicUsize::new(0));
     let release = Arc::new(Barrier::new(connections));
-    let of = plan.duration.is_none().then_some(plan.requests);
-    let _progress = progress::start(of, &settled);
     let mut tasks = JoinSet::new();
     let spent_before = Meter::read(&plan.processes);
     let started = Instant::now();
     let pace = Arc::new(Pace::new(started));
     let witness = Witness { started, recorder };
     for buyer in buyers {
-        let (plan, pace, settled) = (Arc::clone(plan), Arc::clone(&pace), Arc::clone(&settled));
+        let (plan, pace, live) = (Arc::clone(plan), Arc::clone(&pace), Arc::clone(live));
         let (witness, release) = (witness.clone(), Arc::clone(&release));
         tasks.spawn(async move {
             release.wait().await;
-            purchase(buyer, &plan, &pace, &witness, &settled).await
+            live.wait_for_turn(buyer.home).await;
+            purchase(buyer, &plan, &pace, &witness, &live).await
         });
     }
 
@@ -93,10 +134,13 @@ pub(crate) async fn run(
     while let Some(purchases) = tasks.join_next().await {
         all.push(purchases??);
     }
+    // set once: a run has one load
+    let _ = live.duration.set(started.elapsed());
     let cpu_seconds = Meter::read(&plan.processes).since(&spent_before);
     let mut unsettled = BTreeMap::new();
-    // those that were not sent, since all buyers gave up, are unknown
-    let mut orders = vec![Order::unsent(); of.unwrap_or_default()];
+    // orders that were not sent, since all buyers gave up, are unknown
+    let planned = if plan.duration.is_some() { 0 } else { plan.requests };
+    let mut orders = vec![Order::unsent(); planned];
     for purchases in all {
         for (number, order) in purchases.orders {
             if number >= orders.len() {
@@ -113,7 +157,7 @@ pub(crate) async fn run(
 }
 
 impl Load {
-    /// What `orders` tell, without keeping them.
+    /// The figures of `orders`, without keeping them.
     pub(crate) fn of<'o>(
         orders: impl IntoIterator<Item = &'o Order>,
         unsettled: BTreeMap<String, u64>,
@@ -140,13 +184,13 @@ async fn purchase(
     plan: &Plan,
     pace: &Pace,
     witness: &Witness,
-    settled: &AtomicUsize,
+    live: &Live,
 ) -> Result<Purchases, RecorderGone> {
     let mut orders = Vec::new();
     let mut patience = Patience::default();
     while let Some(number) = pace.next(plan, &patience).await {
         let order = buyer.buy(number, witness).await?;
-        settled.fetch_add(1, Ordering::Relaxed);
+        live.count(&order.told);
         patience.note(order.is_settled() || order.abandoned);
         orders.push((number, order));
     }

@@ -1,4 +1,4 @@
-//! When the next order is sent, and whether there is one.
+//! The schedule of the orders.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -7,9 +7,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::plan::Plan;
 
-/// After this many orders in a row without an answer a buyer sends no more: a service that is gone
-/// must not keep a long run waiting for each order in turn. A run that ends at a given time has its
-/// bound there, and its buyers go on through outages.
+/// After this many orders in a row without an answer a buyer stops, so that a long run against a dead service
+/// ends. With a duration, the run has its bound, and buyers go on through outages.
 const GIVE_UP_AFTER: u32 = 3;
 
 /// How long a buyer rests after an order without an answer, if it goes on; doubled each time.
@@ -23,7 +22,7 @@ pub(crate) struct Pace {
     next: AtomicUsize,
 }
 
-/// How one buyer fares.
+/// The unanswered orders of one buyer.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
     /// Orders in a row without an answer.
@@ -35,8 +34,7 @@ impl Pace {
         Self { started, next: AtomicUsize::new(0) }
     }
 
-    /// The number of the next order, once it is due; `None` if there is none for this buyer. Numbers
-    /// without a gap are given out.
+    /// The number of the next order, once it is due; `None` if this buyer is done. There are no gaps.
     pub(crate) async fn next(&self, plan: &Plan, patience: &Patience) -> Option<usize> {
         if plan.duration.is_none() && patience.unanswered >= GIVE_UP_AFTER {
             return None;
@@ -49,7 +47,7 @@ impl Pace {
             return None;
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        // counted from the start, so that no delay adds up
+        // counted from the start, so that delays do not add up
         let due = self.started + plan.due(number);
         if number >= plan.requests || over.is_some_and(|over| due >= over) {
             return None;
@@ -62,7 +60,7 @@ impl Pace {
 }
 
 impl Patience {
-    /// An order of the buyer was answered, or not.
+    /// Notes whether an order was answered.
     pub(crate) fn note(&mut self, answered: bool) {
         self.unanswered = if answered { 0 } else { self.unanswered.saturating_add(1) };
     }

@@ -1,10 +1,10 @@
-//! What all buyers of a run have in common.
+//! The plan of a run, shared by all buyers.
 
 use std::time::Duration;
 
 use hyper::{Method, Uri};
 
-use crate::chance::Chance;
+use crate::abandon::Abandon;
 use crate::cli::Args;
 use crate::cpu::Process;
 use crate::endpoint::Endpoint;
@@ -12,35 +12,33 @@ use crate::endpoint::Endpoint;
 /// What is sent, and where to.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// What the ids of all its orders begin with.
+    /// The prefix of its order ids.
     pub(crate) run: String,
     pub(crate) endpoints: Vec<Endpoint>,
-    /// At least one. The orders go to them in turn.
+    /// At least one. The orders are for them in turn.
     pub(crate) items: Vec<PlannedItem>,
     pub(crate) quantity: u64,
-    /// Whether nobody else buys.
+    /// Whether there must be no other buyers.
     pub(crate) alone: bool,
     /// Whether each order must be accepted under a token.
     pub(crate) tokens: bool,
     pub(crate) retries: u32,
-    /// For one order, asking again included.
+    /// For one order, retries included.
     pub(crate) timeout: Duration,
-    /// How long one attempt may take, connecting again included: unless it is given, half of what the
-    /// order may take, so that an instance that hangs leaves time to ask another one.
+    /// For one attempt, connecting included; by default half of the order's limit, so that there is time to ask
+    /// another instance.
     pub(crate) attempt_timeout: Duration,
-    /// Orders are sent until this many were, or until the time is up.
+    /// The most orders that are sent.
     pub(crate) requests: usize,
     /// For how long new orders are sent.
     pub(crate) duration: Option<Duration>,
     /// Orders a second, over all connections.
     pub(crate) rate: Option<f64>,
     /// Which clients go away.
-    pub(crate) chance: Chance,
-    pub(crate) abandon: f64,
-    pub(crate) seed: u64,
-    /// The path that is asked for instead of ordering.
+    pub(crate) abandon: Abandon,
+    /// The path to request instead of ordering.
     pub(crate) probe: Option<String>,
-    /// Whose CPU time is measured besides our own.
+    /// The processes to measure besides our own.
     pub(crate) processes: Vec<Process>,
     /// Made once: by endpoint, then by item.
     targets: Vec<Vec<Uri>>,
@@ -51,7 +49,7 @@ pub(crate) struct Plan {
 pub(crate) struct PlannedItem {
     /// `None` is the default item.
     pub(crate) name: Option<String>,
-    /// What the ids of its orders begin with; made of visible ASCII characters.
+    /// The prefix of its order ids, of visible ASCII characters.
     pub(crate) run: String,
 }
 
@@ -89,9 +87,7 @@ impl Plan {
             requests: args.requests(),
             duration: args.duration,
             rate: args.rate,
-            chance: Chance::new(seed, args.abandon),
-            abandon: args.abandon,
-            seed,
+            abandon: Abandon { seed, share: args.abandon },
             probe: args.probe_path.clone(),
             processes: args.processes.clone(),
             targets,
@@ -118,7 +114,7 @@ impl Plan {
     }
 }
 
-/// Short enough to be typed again.
+/// Short enough to type.
 fn any_seed() -> u64 {
     uuid::Uuid::new_v4().as_u64_pair().0 >> 40
 }

@@ -1,8 +1,7 @@
-//! How far the run is, on stderr: a bar on a terminal, else a line now and then.
+//! Progress on stderr: a bar on a terminal, else a line a second.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -10,6 +9,8 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::checker::u64_from;
+use crate::load::Live;
+use crate::plan::Plan;
 
 /// How often the bar moves.
 const BAR_INTERVAL: Duration = Duration::from_millis(100);
@@ -24,9 +25,10 @@ pub(crate) struct Progress {
     bar: Option<ProgressBar>,
 }
 
-/// Shows how many orders are `settled`, of `total` if there is a number.
-pub(crate) fn start(total: Option<usize>, settled: &Arc<AtomicUsize>) -> Progress {
-    let settled = Arc::clone(settled);
+/// Shows how many orders have ended, and of how many if that is known.
+pub(crate) fn start(plan: &Plan, live: &Arc<Live>) -> Progress {
+    let total = plan.duration.is_none().then_some(plan.requests);
+    let live = Arc::clone(live);
     if std::io::stderr().is_terminal() {
         let template = match total {
             Some(_) => "{bar:40} {pos} of {len} orders, {elapsed}",
@@ -40,13 +42,13 @@ pub(crate) fn start(total: Option<usize>, settled: &Arc<AtomicUsize>) -> Progres
         let bar = bar.with_style(style);
         let moved = bar.clone();
         let task = every(BAR_INTERVAL, move || {
-            moved.set_position(u64_from(settled.load(Ordering::Relaxed)));
+            moved.set_position(live.ended());
         });
         Progress { task, bar: Some(bar) }
     } else {
         let of = total.map(|total| format!(" of {total}")).unwrap_or_default();
         let task = every(LINE_INTERVAL, move || {
-            eprintln!("{}{of} orders", settled.load(Ordering::Relaxed));
+            eprintln!("{}{of} orders", live.ended());
         });
         Progress { task, bar: None }
     }

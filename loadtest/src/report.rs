@@ -1,34 +1,35 @@
-//! What is told about a run. With `--json` this is the one object on stdout:
+//! The report on a run. With `--json` it is the one object on stdout:
 //!
 //! | field | meaning |
 //! |---|---|
 //! | `pass` | whether the run passed |
-//! | `verdict` | the sentence that says so, and why not |
-//! | `reasons` | what is wrong, the most important first: `kind` (a stable name) and `text` |
+//! | `verdict` | the verdict in words |
+//! | `reasons` | the faults, the most important first: `kind` (a stable name) and `text` |
 //! | `violations` | those of them that violate an invariant of the sale: `invariant` (`I1` to `I6`) and `sentence`; what each means stands in the module `checker` |
-//! | `notes` | sentences about what is not wrong, but worth knowing |
-//! | `urls`, `item`, `items`, `quantity` | what was asked for; `item` is null for the default item, and where `items` is more than 1 |
-//! | `run` | what the ids of this run's orders begin with (of several items: of the first one's) |
+//! | `notes` | remarks that are no fault |
+//! | `urls`, `item`, `items`, `quantity` | the request; `item` is null for the default item, and if `items` is more than 1 |
+//! | `run` | the prefix of the order ids (of several items: of the first) |
 //! | `requests`, `connections` | how many orders were sent, over how many connections |
-//! | `seed` | what decided which clients went away |
+//! | `seed` | the seed that decided which clients went away |
 //! | `acknowledged`, `acknowledged_units` | orders that were accepted, and their units |
-//! | `probe_path`, `answered` | what was asked for instead of orders, or null, and how many of these requests got a 2xx |
-//! | `sold_out`, `unknown`, `failed` | orders refused, not answered in the end, answered otherwise |
+//! | `probe_path`, `answered` | the path of probes, or null, and how many of them got a 2xx |
+//! | `sold_out`, `unknown`, `failed` | orders refused, without a definite answer, answered with an error |
 //! | `refused` | the same as `sold_out` |
 //! | `abandoned` | of `unknown`: orders whose client went away for good, on purpose |
-//! | `resolved` | orders with an attempt of unknown effect that were then answered yes or no, by asking again |
-//! | `attempts` | how often orders were sent, asking again included |
-//! | `stale_tokens` | attempts that an instance refused since it had lost the lock without knowing |
+//! | `resolved` | orders with an attempt of unknown effect that a retry decided |
+//! | `lost` | orders that were accepted and are not in the ledger |
+//! | `attempts` | how often orders were sent, retries included |
+//! | `stale_tokens` | attempts that were refused because the instance had lost the lock unnoticed |
 //! | `answers_by_status` | settled orders by HTTP status |
 //! | `failures` | failed orders by status and problem type |
-//! | `unsettled_attempts` | attempts that settled nothing, by the reason; each was asked again while retries and time were left |
-//! | `instances` | by the name in the answer: `acknowledged` orders, and their `share` (0 to 1) |
+//! | `unsettled_attempts` | attempts without a decision, by reason; each was retried while retries and time were left |
+//! | `instances` | by name: `acknowledged` orders, and their `share` (0 to 1) |
 //! | `turns` | how often the ledger goes from one instance to another (`handovers`), and how often to another token (`tokens`) |
-//! | `longest_pause_seconds`, `longest_pause_at_seconds` | the longest stretch in which orders were tried and none was answered yes or no, and when it began, counted from the run's start (of several items: the longest of all) |
+//! | `longest_pause_seconds`, `longest_pause_at_seconds` | the longest time in which orders were tried and none was decided, and its begin, counted from the run's start (of several items: the longest of all) |
 //! | `slowest_order_seconds` | the longest time that one order was tried: from first sending until it was settled, or else to the end of its last attempt (of several items: the longest of all) |
 //! | `duration_seconds` | from the first request to the last answer |
 //! | `answers_per_second` | settled orders in that time |
-//! | `latency_microseconds` | `min`, `p50`, `p90`, `p99`, `p99_9`, `max` of settled orders, from first sending to answer, asking again included; null if there were none |
+//! | `latency_microseconds` | `min`, `p50`, `p90`, `p99`, `p99_9`, `max` of settled orders, from first sending to answer, retries included; null if there were none |
 //! | `cpu_seconds` | CPU time of user and kernel during the load, by process: `loadtest` and what `--process` names |
 //! | `before`, `after` | the stock before, and after by URL: `stock`, `lucky`, `initial`, `orders`; several items are added up |
 //! | `ledger_orders` | orders that the ledger gained |
@@ -40,16 +41,16 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::checker::sentence::Sentence;
+use crate::checker::message::Message;
 use crate::checker::{History, Pause, Tally, Told, Verdict, u64_from};
 pub use crate::checker::{StockState, Turns};
 pub use crate::latency::Percentiles;
 use crate::load::Load;
 
-/// The refusal of a write under a token that is too old, as it is counted.
+/// How the refusal of an old token is counted.
 const STALE_TOKEN: &str = "503 stale-token";
 
-/// A run, as it is told. The fields are described at the top of this file.
+/// The report on a run. The fields are described at the top of this file.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     pub pass: bool,
@@ -75,6 +76,7 @@ pub struct Report {
     pub refused: u64,
     pub abandoned: u64,
     pub resolved: u64,
+    pub lost: u64,
     pub attempts: u64,
     pub stale_tokens: u64,
     pub answers_by_status: BTreeMap<u16, u64>,
@@ -109,7 +111,7 @@ pub struct Violation {
 }
 
 impl Violation {
-    /// `invariant` is `I1` to `I6`, or another word for what else must not be.
+    /// `invariant` is `I1` to `I6`, or another name.
     pub fn new(invariant: &str, sentence: impl Into<String>) -> Self {
         Self { invariant: invariant.to_owned(), sentence: sentence.into() }
     }
@@ -122,7 +124,7 @@ pub struct Share {
     pub share: f64,
 }
 
-/// What was asked for.
+/// The request for a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) urls: Vec<String>,
@@ -152,12 +154,13 @@ impl Report {
         let mut instances = BTreeMap::<String, Share>::new();
         let mut pause = Pause::default();
         let mut slowest = Duration::ZERO;
-        let mut requests = 0;
+        let (mut requests, mut lost) = (0, 0);
         for Judged { history, verdict, .. } in &judged {
             requests += history.orders.len();
             if verdict.longest_pause.length() > pause.length() {
                 pause = verdict.longest_pause;
             }
+            lost += verdict.lost();
             slowest = slowest.max(verdict.slowest.pause.length());
             tally += history.tally();
             turns += history.turns();
@@ -214,6 +217,7 @@ impl Report {
             refused: tally.sold_out,
             abandoned: tally.abandoned,
             resolved: tally.resolved,
+            lost,
             attempts: tally.attempts,
             stale_tokens: load.unsettled.get(STALE_TOKEN).copied().unwrap_or_default(),
             answers_per_second: per_second(answers_by_status.values().sum(), load.duration),
@@ -236,7 +240,7 @@ impl Report {
 }
 
 impl Report {
-    /// Of requests that are no orders.
+    /// For probes.
     pub(crate) fn of_probes(path: String, connections: usize, load: Load) -> Self {
         let count = |is: fn(&Told) -> bool| {
             u64_from(load.orders.iter().filter(|order| is(&order.told)).count())
@@ -272,7 +276,7 @@ impl Report {
     }
 }
 
-/// What follows for the run as a whole.
+/// The judgement on the whole run.
 struct Judgement {
     reasons: Vec<Fault>,
     violations: Vec<Violation>,
@@ -280,11 +284,11 @@ struct Judgement {
     verdict: String,
 }
 
-/// One item speaks for itself; of several, each says its name.
+/// With several items, each text begins with the item's name.
 fn conclude(judged: Vec<Judged>, tally: &Tally) -> Judgement {
     let items = judged.len();
     let (mut reasons, mut violations, mut notes) = (Vec::new(), Vec::new(), Vec::new());
-    let mut sentence = String::new();
+    let mut message = String::new();
     for Judged { item, verdict, .. } in judged {
         let of = item.filter(|_| items > 1).map(|item| format!("{item}: ")).unwrap_or_default();
         reasons.extend(
@@ -295,13 +299,13 @@ fn conclude(judged: Vec<Judged>, tally: &Tally) -> Judgement {
         );
         violations.extend(verdict.reasons.iter().filter_map(|reason| {
             let invariant = format!("{:?}", reason.invariant()?);
-            Some(Violation::new(&invariant, format!("{of}{}", Sentence(reason))))
+            Some(Violation::new(&invariant, format!("{of}{}", Message(reason))))
         }));
         notes.extend(verdict.notes.into_iter().map(|note| format!("{of}{note}")));
-        sentence = verdict.sentence;
+        message = verdict.message;
     }
     let verdict = if items == 1 {
-        sentence
+        message
     } else if reasons.is_empty() {
         let units = tally.acknowledged_units;
         format!("PASS: {units} units of {items} items sold, each exactly once")

@@ -1,4 +1,4 @@
-//! One run from beginning to end.
+//! A whole run.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -13,12 +13,13 @@ use crate::checker::{History, Limits, StockState, judge};
 use crate::cli::Args;
 use crate::end::{Reading, end};
 use crate::endpoint::Endpoint;
-use crate::load::{self, Load, LoadError};
+use crate::load::{self, Live, Load, LoadError};
 use crate::plan::{Plan, PlannedItem};
+use crate::progress;
 use crate::record::{self, ItemLine, Recorder, RunLine, Writer};
 use crate::report::{Asked, Judged, Report};
 
-/// The longest that a call other than an order may take.
+/// The time limit of a call other than an order.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Why there was nothing to judge.
@@ -32,17 +33,17 @@ pub(crate) enum RunError {
     Resolve { url: String, source: std::io::Error },
     #[error("an instance is not ready")]
     NotReady(#[source] ApiError),
-    #[error("the sale cannot be started afresh; does it need --admin-token-file?")]
+    #[error("the sale cannot be started; is --admin-token-file missing?")]
     Forbidden(#[source] ApiError),
-    #[error("the sale cannot be started afresh")]
+    #[error("the sale cannot be started")]
     Start(#[source] ApiError),
     #[error("the sale's state cannot be read; start a sale with --stock")]
     NoSale(#[source] ApiError),
     #[error("the sale's state cannot be read")]
     State(#[source] ApiError),
     #[error(
-        "the stock reads {found} right after the sale was started with {asked}: somebody else buys \
-         here; run again, alone"
+        "the stock reads {found} right after the sale was started with {asked}: another client buys; \
+         run again without it"
     )]
     NotAlone { asked: u64, found: i64 },
     #[error("no order was sent")]
@@ -53,29 +54,43 @@ pub(crate) enum RunError {
     History { path: PathBuf, source: std::io::Error },
 }
 
+/// Checks that all instances are ready, and does what [`run()`] does, with the progress on stderr.
+///
+/// # Errors
+/// There is nothing to judge: see [`RunError`].
+pub(crate) async fn run_shown(args: &Args) -> Result<Report, RunError> {
+    let plan = plan(args).await?;
+    ready(&plan).await?;
+    let live = Arc::default();
+    let _progress = progress::start(&plan, &live);
+    run(args, &plan, &live).await
+}
+
 /// Sends the orders and judges what became of them.
 ///
 /// # Errors
 /// There is nothing to judge: see [`RunError`].
-pub(crate) async fn run(args: &Args) -> Result<Report, RunError> {
+pub(crate) async fn run(
+    args: &Args,
+    plan: &Arc<Plan>,
+    live: &Arc<Live>,
+) -> Result<Report, RunError> {
     let token = admin_token(args)?;
-    let plan = plan(args).await?;
     let history_error = |source| {
         let path = args.history.clone().unwrap_or_default();
         RunError::History { path, source }
     };
     let file = args.history.as_deref().map(File::create).transpose().map_err(history_error)?;
-    ready(&plan).await?;
     let mut before = Vec::new();
     for item in &plan.items {
-        before.push(prepare(&plan, item, args.stock, token.as_ref()).await?);
+        before.push(prepare(plan, item, args.stock, token.as_ref()).await?);
     }
-    // a connection without an order to send would only be opened and closed
+    // no connection without an order
     let connections = args.concurrency.min(plan.requests);
-    let recording = file.map(|file| Writer::start(file, run_line(&plan, connections, &before)));
+    let recording = file.map(|file| Writer::start(file, run_line(plan, connections, &before)));
     let (writer, recorder) = recording.transpose().map_err(history_error)?.unzip();
-    let ran = sell(&plan, connections, before, recorder).await;
-    // also of a run that failed: whoever looks for the cause finds what there is
+    let ran = sell(plan, connections, before, recorder, live).await;
+    // also after a failure: the record helps to find its cause
     if let Some(writer) = writer {
         let histories = ran.as_ref().ok().map(|(_, ends)| ends.iter().map(|end| &end.history));
         let histories: Option<Vec<_>> = histories.map(Iterator::collect);
@@ -90,26 +105,26 @@ pub(crate) async fn run(args: &Args) -> Result<Report, RunError> {
         judged.push(Judged { item: item.name.clone(), history, verdict });
     }
     let urls = args.urls.iter().map(ToString::to_string).collect();
-    let asked = Asked { urls, quantity: args.quantity, connections, seed: plan.seed };
+    let asked = Asked { urls, quantity: args.quantity, connections, seed: plan.abandon.seed };
     Ok(Report::new(asked, judged, load))
 }
 
-/// One item after the run.
+/// The outcome for one item.
 struct End {
     history: History,
-    /// A note for each instance that no longer answers.
+    /// One note for each instance that no longer answers.
     silent: Vec<String>,
 }
 
-/// Sends the orders, and reads what the instances and the ledgers tell then. The orders are those of
-/// the histories.
+/// Sends the orders, and reads states and ledgers after them. The orders are in the histories.
 async fn sell(
     plan: &Arc<Plan>,
     connections: usize,
     before: Vec<StockState>,
     recorder: Option<Recorder>,
+    live: &Arc<Live>,
 ) -> Result<(Load, Vec<End>), RunError> {
-    let mut load = load::run(plan, connections, recorder).await?;
+    let mut load = load::run(plan, connections, recorder, live).await?;
     let mut orders: Vec<_> = plan.items.iter().map(|_| Vec::new()).collect();
     for (number, order) in std::mem::take(&mut load.orders).into_iter().enumerate() {
         orders[plan.place(number).0].push(order);
@@ -146,8 +161,8 @@ fn run_line(plan: &Plan, connections: usize, before: &[StockState]) -> RunLine {
         seconds: plan.duration.map(|duration| duration.as_secs_f64()),
         connections,
         rate: plan.rate,
-        abandon: plan.abandon,
-        seed: plan.seed,
+        abandon: plan.abandon.share,
+        seed: plan.abandon.seed,
         quantity: plan.quantity,
         alone: plan.alone,
         tokens: plan.tokens,
@@ -162,7 +177,7 @@ fn run_line(plan: &Plan, connections: usize, before: &[StockState]) -> RunLine {
     }
 }
 
-/// Sends requests that are no orders.
+/// Sends probes instead of orders.
 ///
 /// # Errors
 /// They cannot be sent: see [`RunError`].
@@ -170,11 +185,13 @@ pub(crate) async fn probe(args: &Args) -> Result<Report, RunError> {
     let plan = plan(args).await?;
     ready(&plan).await?;
     let connections = args.concurrency.min(plan.requests);
-    let load = load::run(&plan, connections, None).await?;
+    let live = Arc::default();
+    let _progress = progress::start(&plan, &live);
+    let load = load::run(&plan, connections, None, &live).await?;
     Ok(Report::of_probes(plan.probe.clone().unwrap_or_default(), connections, load))
 }
 
-async fn plan(args: &Args) -> Result<Arc<Plan>, RunError> {
+pub(crate) async fn plan(args: &Args) -> Result<Arc<Plan>, RunError> {
     let mut endpoints = Vec::new();
     for url in &args.urls {
         let resolved = Endpoint::resolve(url.clone()).await;

@@ -1,13 +1,13 @@
-//! The report for people: a plain table and the verdict.
+//! The report as text: a table and the verdict.
 
 use std::fmt;
 
-use crate::checker::sentence::count;
+use crate::checker::message::count;
 use crate::checker::u64_from;
 use crate::latency::Percentiles;
 use crate::report::Report;
 
-/// Shorter ones are the usual ups and downs.
+/// Shorter pauses are normal.
 const PAUSE_WORTH_TELLING_SECONDS: f64 = 0.5;
 
 /// Shows a report.
@@ -82,7 +82,7 @@ impl Table<'_> {
             rows.row(format_args!("{:<24}{:>8}", "(of which went away)", report.abandoned))?;
         }
         if report.resolved > 0 {
-            let unclear = "settled by asking again";
+            let unclear = "decided by a retry";
             rows.row(format_args!("{unclear:<24}{:>8}", report.resolved))?;
         }
         let mut rows = Rows::new(f, "failures");
@@ -100,7 +100,7 @@ impl Table<'_> {
         let Self(report) = self;
         let mut rows = Rows::new(f, "stock");
         rows.row(format_args!("before: {} to sell", report.before.stock))?;
-        // the instances share one store: normally there is one state to tell
+        // the instances share one store: normally they have one state
         let mut states: Vec<_> = report.after.iter().collect();
         if states.windows(2).all(|pair| pair[0].1 == pair[1].1) {
             states.truncate(1);
@@ -138,7 +138,7 @@ fn millis(microseconds: u64) -> String {
     format!("{}.{} ms", microseconds / 1000, microseconds % 1000 / 100)
 }
 
-/// Rows of which the first is labelled.
+/// Rows with a label before the first.
 struct Rows<'f, 'b> {
     f: &'f mut fmt::Formatter<'b>,
     label: &'static str,

@@ -3,21 +3,25 @@
 mod recorded;
 mod shop;
 
-use clap::Parser;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use tokio::net::TcpSocket;
+use tokio_util::sync::CancellationToken;
 
 use crate::cli::Args;
+use crate::load::Live;
 use crate::report::Report;
-use crate::run::{RunError, run};
+use crate::run::{RunError, run_shown};
 use crate::table::Table;
 use shop::{Fault, Shop};
 
 /// Runs the command line against two instances of `shop`.
 async fn load(shop: &Shop, flags: &[&str]) -> Result<Report, RunError> {
     let urls = shop.urls();
-    let line = ["loadtest"].into_iter().chain(flags.iter().copied());
-    let args = Args::try_parse_from(line.chain(urls.iter().map(String::as_str)));
-    run(&args.expect("the flags of the test are right")).await
+    let line = flags.iter().copied().chain(urls.iter().map(String::as_str));
+    let args = Args::from_flags(line).expect("the flags of the test are right");
+    run_shown(&args).await
 }
 
 /// Goal: a good shop passes, and the report tells what happened.
@@ -158,6 +162,30 @@ async fn every_field_is_described() {
     latency.keys().for_each(field);
 }
 
+/// Goal: a caller in the same process sees the orders end, and which instance gets orders first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_watches_and_gives_a_head_start() {
+    let shop = Shop::open(Fault::NotReady).await;
+    let start = CancellationToken::new();
+    let live = Live { head_start: Some((1, start.clone())), ..Live::default() };
+    let live = Arc::new(live);
+    let flags = ["--requests=30", "--concurrency=10", "--stock=20"].map(str::to_owned);
+    let args = Args::from_flags(flags.into_iter().chain(shop.urls())).expect("good flags");
+    let released = async {
+        while live.ended() < 30 {
+            tokio::task::yield_now().await;
+        }
+        start.cancel();
+    };
+    let (report, ()) = tokio::join!(crate::run_in_process(&args, &live), released);
+    let report = report.expect("the shop sells all the same");
+    assert!(report.pass, "{}", report.verdict);
+    assert_eq!(report.instances.len(), 1, "{:?}", report.instances);
+    let counted = [&live.acknowledged, &live.sold_out, &live.unsettled];
+    assert_eq!(counted.map(|counter| counter.load(Ordering::Relaxed)), [20, 10, 0]);
+    assert!(live.duration.get().is_some());
+}
+
 /// Goal: a shop without a lock fails, for overselling first.
 #[tokio::test(flavor = "multi_thread")]
 async fn shop_without_a_lock_fails() {
@@ -214,7 +242,7 @@ async fn no_run_without_a_service() {
     let closed = TcpSocket::new_v4().expect("a socket");
     closed.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
     let url = format!("http://{}", closed.local_addr().expect("it is bound"));
-    let args = Args::try_parse_from(["loadtest", &url]).expect("a URL");
-    let error = run(&args).await.expect_err("nobody listens");
+    let args = Args::from_flags([&url]).expect("a URL");
+    let error = run_shown(&args).await.expect_err("nobody listens");
     assert!(crate::in_full(&error).contains(&format!("cannot connect to {url}")), "{error}");
 }

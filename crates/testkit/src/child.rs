@@ -65,64 +65,50 @@ pub struct Child {
     grace: Duration,
 }
 
-impl Child {
-    /// Starts `program`, appending its output to `log`; `dir` stays until the program is gone.
-    ///
-    /// The environment is ours, without variables that `without_env` picks. Must be called in a
-    /// Tokio runtime.
+/// How a program is started.
+#[derive(Clone, Copy, Debug)]
+pub struct Program<'a> {
+    /// Where it is.
+    pub path: &'a Path,
+    /// A directory that stays until the program is gone.
+    pub dir: &'a OwnedDir,
+    /// Its output is appended to this file.
+    pub log: &'a Path,
+    /// How long it may take to end when asked to.
+    pub grace: Duration,
+    /// Picks the variables of our environment that it does not get.
+    pub without_env: fn(&str) -> bool,
+    /// Its standard error is ours, and not the log: what it says there is for people.
+    pub shares_stderr: bool,
+}
+
+impl<'a> Program<'a> {
+    /// With our whole environment.
+    pub fn new(path: &'a Path, dir: &'a OwnedDir, log: &'a Path, grace: Duration) -> Self {
+        Self { path, dir, log, grace, without_env: |_| false, shares_stderr: false }
+    }
+
+    /// Starts it. Must be called in a Tokio runtime.
     ///
     /// # Errors
     /// When the pipe or the process cannot be made. A program that cannot be executed ends at once
     /// with status 126 or 127, and the reason in the log.
-    pub fn start<A: AsRef<OsStr>>(
-        program: &Path,
-        args: impl IntoIterator<Item = A>,
-        dir: &OwnedDir,
-        log: &Path,
-        grace: Duration,
-        without_env: fn(&str) -> bool,
-    ) -> io::Result<Self> {
-        Self::spawn(program, args, dir, log, grace, without_env, false)
-    }
-
-    /// As [`start`](Self::start), but its standard error is ours: what it says there is for people.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
-    pub fn start_talking<A: AsRef<OsStr>>(
-        program: &Path,
-        args: impl IntoIterator<Item = A>,
-        dir: &OwnedDir,
-        log: &Path,
-        grace: Duration,
-        without_env: fn(&str) -> bool,
-    ) -> io::Result<Self> {
-        Self::spawn(program, args, dir, log, grace, without_env, true)
-    }
-
-    fn spawn<A: AsRef<OsStr>>(
-        program: &Path,
-        args: impl IntoIterator<Item = A>,
-        dir: &OwnedDir,
-        log: &Path,
-        grace: Duration,
-        without_env: fn(&str) -> bool,
-        errors_are_ours: bool,
-    ) -> io::Result<Self> {
+    pub fn start<A: AsRef<OsStr>>(self, args: impl IntoIterator<Item = A>) -> io::Result<Child> {
+        let Self { path, dir, log, grace, without_env, shares_stderr } = self;
         let (held, lifeline) = io::pipe()?;
         let mut command = Command::new("/bin/sh");
         command
             .args(["-c", SCRIPT, "flash-sale-child"])
             .arg((grace.as_millis().div_ceil(100)).to_string())
             .arg(log)
-            .arg(if errors_are_ours { "ours" } else { "log" })
-            .arg(program)
+            .arg(if shares_stderr { "ours" } else { "log" })
+            .arg(path)
             .args(args)
             .env("GUARDIAN_PATH", GUARDIAN_PATH)
             .process_group(0)
             .stdin(held)
             .stdout(dir.hold()?)
-            .stderr(if errors_are_ours { Stdio::inherit() } else { Stdio::null() });
+            .stderr(if shares_stderr { Stdio::inherit() } else { Stdio::null() });
         for (name, _) in std::env::vars_os() {
             if name.to_str().is_some_and(without_env) {
                 command.env_remove(name);
@@ -130,9 +116,11 @@ impl Child {
         }
         let process = command.spawn()?;
         let pid = process.id().ok_or_else(|| io::Error::other("the process has no id"))?;
-        Ok(Self { process, pid, lifeline: Some(lifeline), log: log.to_owned(), grace })
+        Ok(Child { process, pid, lifeline: Some(lifeline), log: log.to_owned(), grace })
     }
+}
 
+impl Child {
     /// The process id of the program itself.
     pub fn pid(&self) -> u32 {
         self.pid

@@ -5,16 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use etcd_client::{Certificate, Client, ConnectOptions, Identity, Permission, TlsOptions};
-use hyper::Method;
+use reqwest::Method;
 
 use super::certificates::{Certificates, password, text, write_secret};
-use super::child::Child;
 use super::dir::OwnedDir;
 use super::ports::free_ports;
 use super::probe;
-use super::server::{
-    PORT_ATTEMPTS, START_TIMEOUT, STOP_GRACE, ServerError, find_program, until_ready,
-};
+use super::server::{Kind, Private, ServerError, find_program, on_free_ports};
 use crate::LOCK_NAME;
 
 /// How a private etcd differs from the usual one.
@@ -91,20 +88,68 @@ impl Keys {
     }
 }
 
-/// A member of etcd, the only one if not said otherwise, on a free port of 127.0.0.1, with data in a directory of its own.
-///
-/// Process and directory go when this value is dropped, and when our process ends, however it
-/// ends. Each cluster has an id of its own.
+/// A member of etcd, the only one if not said otherwise, on a free port of 127.0.0.1, with data in a
+/// directory of its own. Each cluster has an id of its own.
+pub type PrivateEtcd = Private<Etcd>;
+
+/// What makes a private server an etcd.
 #[derive(Debug)]
-pub struct PrivateEtcd {
-    // before the directory: it is told to end first
-    child: Child,
-    dir: OwnedDir,
-    program: PathBuf,
-    args: Vec<String>,
+pub struct Etcd {
     name: String,
-    port: u16,
     keys: Option<Keys>,
+}
+
+impl Kind for Etcd {
+    const NAME: &str = "etcd";
+
+    /// etcd takes each flag from the environment as well; but on some machines it refuses to run without being
+    /// told there that they are fine.
+    fn is_setting(variable: &str) -> bool {
+        variable.starts_with("ETCD_") && variable != "ETCD_UNSUPPORTED_ARCH"
+    }
+
+    async fn is_ready(&self, port: u16, _: u32) -> bool {
+        if self.keys.is_some() {
+            // nobody else has a certificate of this authority
+            return match self.root(port).await {
+                Ok(mut root) => Box::pin(root.get("ready", None)).await.is_ok(),
+                Err(_) => false,
+            };
+        }
+        let health = probe::http(Method::GET, port, "/health", "").await;
+        let members = probe::http(Method::POST, port, "/v3/cluster/member/list", "{}").await;
+        // one that asks for users names its members to them alone
+        let is_ours =
+            |answer: &str| answer.contains(&self.name) || answer.contains("user name is empty");
+        health.is_ok_and(|(status, _)| status.is_success())
+            && members.is_ok_and(|(_, members)| is_ours(&members))
+    }
+}
+
+impl Etcd {
+    fn endpoint(&self, port: u16) -> String {
+        let scheme = if self.keys.is_some() { "https" } else { "http" };
+        format!("{scheme}://127.0.0.1:{port}")
+    }
+
+    /// A client of this member that may do everything.
+    async fn root(&self, port: u16) -> Result<Client, etcd_client::Error> {
+        let mut options = ConnectOptions::new()
+            .with_timeout(TIMEOUT)
+            .with_connect_timeout(TIMEOUT)
+            .with_auto_token_refresh(true);
+        if let Some(keys) = &self.keys {
+            let (certificate, key) = keys.certificates.client();
+            let ca = Certificate::from_pem(std::fs::read(keys.certificates.ca())?);
+            let ours = Identity::from_pem(std::fs::read(certificate)?, std::fs::read(key)?);
+            options = options.with_tls(TlsOptions::new().ca_certificate(ca).identity(ours));
+            if keys.has_users {
+                options = options.with_user("root", &keys.root_password);
+            }
+        }
+        // boxed, as it is large
+        Box::pin(Client::connect([self.endpoint(port)], Some(options))).await
+    }
 }
 
 impl PrivateEtcd {
@@ -113,15 +158,8 @@ impl PrivateEtcd {
     /// # Errors
     /// When etcd is not installed, ends, or does not answer within [`START_TIMEOUT`].
     pub async fn start(options: EtcdOptions) -> Result<Self, ServerError> {
-        Self::start_somewhere(OwnedDir::create, &options).await
-    }
-
-    /// As [`start`](Self::start), with its directory in `parent`, which then stays until it is gone.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
-    pub async fn start_in(parent: &OwnedDir, options: EtcdOptions) -> Result<Self, ServerError> {
-        Self::start_somewhere(|| OwnedDir::create_in(parent), &options).await
+        let mut members = Self::start_members(OwnedDir::create, 1, &options).await?;
+        Ok(members.remove(0))
     }
 
     /// Starts a cluster of `members` in `parent`, and waits until all of them answer.
@@ -136,14 +174,6 @@ impl PrivateEtcd {
         Self::start_members(|| OwnedDir::create_in(parent), members, &options).await
     }
 
-    async fn start_somewhere(
-        create_dir: impl Fn() -> io::Result<OwnedDir>,
-        options: &EtcdOptions,
-    ) -> Result<Self, ServerError> {
-        let mut members = Self::start_members(create_dir, 1, options).await?;
-        Ok(members.remove(0))
-    }
-
     async fn start_members(
         create_dir: impl Fn() -> io::Result<OwnedDir>,
         members: usize,
@@ -156,15 +186,10 @@ impl PrivateEtcd {
                 dnf: "etcd",
                 brew: "etcd",
             })?;
-        let mut attempt = 1;
-        loop {
-            // boxed, as it is large
-            let start = Self::start_on_free_ports(&program, &create_dir, members, options);
-            match Box::pin(start).await {
-                Err(error) if error.is_port_taken() && attempt < PORT_ATTEMPTS => attempt += 1,
-                result => return result,
-            }
-        }
+        on_free_ports(async || {
+            Self::start_on_free_ports(&program, &create_dir, members, options).await
+        })
+        .await
     }
 
     async fn start_on_free_ports(
@@ -192,7 +217,7 @@ impl PrivateEtcd {
             let client_url = format!("{scheme}://127.0.0.1:{port}");
             // all members have those of the first one
             let keys = match (all.first(), options.secured) {
-                (Some(first), _) => first.keys.clone(),
+                (Some(first), _) => first.kind.keys.clone(),
                 (None, Some(_)) => Some(Keys::create_in(dir.path()).map_err(&system)?),
                 (None, None) => None,
             };
@@ -220,8 +245,7 @@ impl PrivateEtcd {
             if let (Some(keys), Some(tokens)) = (&keys, options.secured) {
                 args.extend(keys.member_flags(tokens));
             }
-            let child = spawn(program, &args, &dir)?;
-            all.push(Self { child, dir, program: program.to_owned(), args, name, port, keys });
+            all.push(Self::spawn(program.to_owned(), args, dir, port, Etcd { name, keys })?);
         }
         // none of several answers before most of them run
         for member in &mut all {
@@ -230,7 +254,7 @@ impl PrivateEtcd {
         if options.secured.is_some() {
             all[0].add_users().await.map_err(|error| system(io::Error::other(error)))?;
             all.iter_mut()
-                .flat_map(|member| &mut member.keys)
+                .flat_map(|member| &mut member.kind.keys)
                 .for_each(|keys| keys.has_users = true);
         }
         Ok(all)
@@ -238,7 +262,7 @@ impl PrivateEtcd {
 
     /// `root`, and the one who may use the locks of a sale.
     async fn add_users(&self) -> Result<(), etcd_client::Error> {
-        let Some(keys) = &self.keys else { return Ok(()) };
+        let Some(keys) = &self.kind.keys else { return Ok(()) };
         let mut client = self.root().await?;
         let password = std::fs::read_to_string(&keys.password_file)?;
         for (user, password) in [("root", &keys.root_password), (USER, &password)] {
@@ -259,12 +283,12 @@ impl PrivateEtcd {
     /// # Errors
     /// When etcd does not answer.
     pub async fn root(&self) -> Result<Client, etcd_client::Error> {
-        root(&self.endpoint(), self.keys.as_ref()).await
+        self.kind.root(self.port()).await
     }
 
     /// The flags by which an instance gets in, besides the address; none if it is not secured.
     pub fn flags(&self) -> Vec<String> {
-        let Some(keys) = &self.keys else { return Vec::new() };
+        let Some(keys) = &self.kind.keys else { return Vec::new() };
         let user = ["--etcd-user", USER, "--etcd-password-file"].map(str::to_owned);
         let flags = keys.certificates.flags("etcd").chain(user);
         flags.chain([text(&keys.password_file)]).collect()
@@ -273,7 +297,9 @@ impl PrivateEtcd {
     /// How a person's `etcdctl` gets in.
     pub fn tool_flags(&self) -> String {
         let endpoint = format!("--endpoints {}", self.endpoint());
-        let Some(Keys { certificates, password_file, .. }) = &self.keys else { return endpoint };
+        let Some(Keys { certificates, password_file, .. }) = &self.kind.keys else {
+            return endpoint;
+        };
         let password = password_file.display();
         format!("{endpoint} {certificates} --user \"{USER}:$(cat {password})\"")
     }
@@ -284,7 +310,7 @@ impl PrivateEtcd {
     /// # Errors
     /// When etcd does not answer.
     pub async fn rotate_password(&self) -> Result<(), etcd_client::Error> {
-        let Some(keys) = &self.keys else { return Ok(()) };
+        let Some(keys) = &self.kind.keys else { return Ok(()) };
         let password = password();
         write_secret(&keys.password_file, &password)?;
         self.root().await?.user_change_password(USER, password).await.map(drop)
@@ -292,109 +318,11 @@ impl PrivateEtcd {
 
     /// What a client of a secured one has; none if it is not secured.
     pub fn certificates(&self) -> Option<&Certificates> {
-        self.keys.as_ref().map(|keys| &keys.certificates)
-    }
-
-    /// The port for clients, on 127.0.0.1.
-    pub fn port(&self) -> u16 {
-        self.port
+        self.kind.keys.as_ref().map(|keys| &keys.certificates)
     }
 
     /// The address for clients, as etcd's tools want it.
     pub fn endpoint(&self) -> String {
-        let scheme = if self.keys.is_some() { "https" } else { "http" };
-        format!("{scheme}://127.0.0.1:{}", self.port)
+        self.kind.endpoint(self.port())
     }
-
-    /// The process: its id, its log, pause and resume.
-    pub fn child(&mut self) -> &mut Child {
-        &mut self.child
-    }
-
-    /// The process id.
-    pub fn pid(&self) -> u32 {
-        self.child.pid()
-    }
-
-    /// Where it keeps its data and its log.
-    pub fn dir(&self) -> &std::path::Path {
-        self.dir.path()
-    }
-
-    /// Ends it with SIGKILL; the data stay for [`restart`](Self::restart).
-    ///
-    /// # Errors
-    /// When it does not end.
-    pub async fn kill(&mut self) -> io::Result<()> {
-        self.child.kill().await.map(drop)
-    }
-
-    /// Starts it again on the same port with the same data, after stopping it if it still runs.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
-    pub async fn restart(&mut self) -> Result<(), ServerError> {
-        self.child.stop().await.map_err(ServerError::system("etcd"))?;
-        self.child = spawn(&self.program, &self.args, &self.dir)?;
-        self.until_ready().await
-    }
-
-    /// Stops it and removes its directory.
-    ///
-    /// # Errors
-    /// When it does not end, or its directory cannot be removed.
-    pub async fn stop(mut self) -> io::Result<()> {
-        self.child.stop().await?;
-        self.dir.remove().await
-    }
-
-    async fn until_ready(&mut self) -> Result<(), ServerError> {
-        let (port, name) = (self.port, self.name.as_str());
-        let (endpoint, keys) = (self.endpoint(), self.keys.as_ref());
-        until_ready("etcd", &mut self.child, START_TIMEOUT, async || {
-            if keys.is_some() {
-                // nobody else has a certificate of this authority
-                let root = root(&endpoint, keys).await;
-                return match root {
-                    Ok(mut root) => Box::pin(root.get("ready", None)).await.is_ok(),
-                    Err(_) => false,
-                };
-            }
-            let health = probe::http(Method::GET, port, "/health", "").await;
-            let members = probe::http(Method::POST, port, "/v3/cluster/member/list", "{}").await;
-            // one that asks for users names its members to them alone
-            let is_ours =
-                |answer: &str| answer.contains(name) || answer.contains("user name is empty");
-            health.is_ok_and(|(status, _)| status.is_success())
-                && members.is_ok_and(|(_, members)| is_ours(&members))
-        })
-        .await
-    }
-}
-
-fn spawn(program: &std::path::Path, args: &[String], dir: &OwnedDir) -> Result<Child, ServerError> {
-    let log = dir.path().join("etcd.log");
-    // etcd takes each flag from the environment as well, and what it finds there is not for us; but
-    // on some machines it refuses to run without being told there that they are fine
-    let foreign = |name: &str| name.starts_with("ETCD_") && name != "ETCD_UNSUPPORTED_ARCH";
-    Child::start(program, args, dir, &log, STOP_GRACE, foreign).map_err(ServerError::system("etcd"))
-}
-
-/// A client of this member that may do everything.
-async fn root(endpoint: &str, keys: Option<&Keys>) -> Result<Client, etcd_client::Error> {
-    let mut options = ConnectOptions::new()
-        .with_timeout(TIMEOUT)
-        .with_connect_timeout(TIMEOUT)
-        .with_auto_token_refresh(true);
-    if let Some(keys) = keys {
-        let (certificate, key) = keys.certificates.client();
-        let ca = Certificate::from_pem(std::fs::read(keys.certificates.ca())?);
-        let ours = Identity::from_pem(std::fs::read(certificate)?, std::fs::read(key)?);
-        options = options.with_tls(TlsOptions::new().ca_certificate(ca).identity(ours));
-        if keys.has_users {
-            options = options.with_user("root", &keys.root_password);
-        }
-    }
-    // boxed, as it is large
-    Box::pin(Client::connect([endpoint], Some(options))).await
 }

@@ -3,6 +3,7 @@
 //!
 //! - [`etcd`], [`redis`]: servers on free ports, with data of their own, plain or secured
 //! - [`certificates`]: what a secured server needs
+//! - [`server`]: what they have in common: kill, restart, stop
 //! - [`child`]: a process that ends when we end, however we end
 //! - [`dir`]: a directory that goes when we end
 //! - [`ports`], [`probe`]: finding a port, asking whether a server answers there
@@ -30,7 +31,7 @@ pub mod shared;
 pub mod wait;
 
 pub use certificates::Certificates;
-pub use child::Child;
+pub use child::{Child, Program};
 pub use dir::OwnedDir;
 pub use etcd::{AuthTokens, EtcdOptions, PrivateEtcd};
 pub use proxy::{Proxy, Way};

@@ -9,13 +9,10 @@ use redis::{
 };
 
 use super::certificates::{Certificates, password, text, write_secret};
-use super::child::Child;
 use super::dir::OwnedDir;
 use super::ports::free_ports;
 use super::probe;
-use super::server::{
-    PORT_ATTEMPTS, START_TIMEOUT, STOP_GRACE, ServerError, find_program, until_ready,
-};
+use super::server::{Kind, Private, START_TIMEOUT, ServerError, find_program, on_free_ports};
 
 /// How a private Redis differs from the usual one.
 #[derive(Clone, Debug, Default)]
@@ -49,17 +46,31 @@ struct Keys {
 /// A Redis on a free port of 127.0.0.1, with data in a directory of its own.
 ///
 /// If not said otherwise, it is set up to lose nothing that it acknowledged: each write is on the disk
-/// before its answer, and nothing is evicted. Process and directory go when this value is dropped, and when our
-/// process ends, however it ends.
+/// before its answer, and nothing is evicted.
+pub type PrivateRedis = Private<Redis>;
+
+/// What makes a private server a Redis.
 #[derive(Debug)]
-pub struct PrivateRedis {
-    // before the directory: it is told to end first
-    child: Child,
-    dir: OwnedDir,
-    program: PathBuf,
-    args: Vec<String>,
-    port: u16,
+pub struct Redis {
     keys: Option<Keys>,
+}
+
+impl Kind for Redis {
+    const NAME: &str = "Redis";
+
+    async fn is_ready(&self, port: u16, pid: u32) -> bool {
+        if self.keys.is_some() {
+            // nobody else has a certificate of this authority
+            return self.run::<String>(port, "PING").await.is_ok();
+        }
+        // an answer to PING is an error while the data are being loaded
+        let pong = probe::redis(port, "PING").await;
+        let info = probe::redis(port, "INFO server").await;
+        // the process id tells ours from a foreign one that took the port before us
+        let ours = format!("process_id:{pid}\r\n");
+        pong.is_ok_and(|pong| pong.starts_with("+PONG"))
+            && info.is_ok_and(|info| info.contains(&ours))
+    }
 }
 
 impl Keys {
@@ -129,14 +140,11 @@ impl PrivateRedis {
                 brew: "redis",
             },
         )?;
-        let mut attempt = 1;
-        loop {
+        on_free_ports(async || {
             let dir = create_dir().map_err(ServerError::system("Redis"))?;
-            match Box::pin(Self::start_on_free_port(program.clone(), dir, options)).await {
-                Err(error) if error.is_port_taken() && attempt < PORT_ATTEMPTS => attempt += 1,
-                result => return result,
-            }
-        }
+            Self::start_on_free_port(program.clone(), dir, options).await
+        })
+        .await
     }
 
     async fn start_on_free_port(
@@ -168,34 +176,27 @@ impl PrivateRedis {
         let keys = options.secured.then(|| Keys::create_in(dir.path(), port)).transpose();
         let keys = keys.map_err(ServerError::system("Redis"))?;
         args.extend(keys.iter().flat_map(Keys::server_flags));
-        let child = spawn(&program, &args, &dir)?;
-        let mut redis = Self { child, dir, program, args, port, keys };
+        let mut redis = Self::spawn(program, args, dir, port, Redis { keys })?;
         redis.until_ready().await?;
         Ok(redis)
     }
 
-    /// The port, on 127.0.0.1.
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
     /// The address, as Redis clients want it; of a secured one, with neither user nor password.
     pub fn url(&self) -> String {
-        let scheme = if self.keys.is_some() { "rediss" } else { "redis" };
-        format!("{scheme}://127.0.0.1:{}", self.port)
+        self.kind.url(self.port())
     }
 
     /// The flags by which an instance gets in.
     pub fn flags(&self) -> Vec<String> {
-        let Some(keys) = &self.keys else { return vec!["--redis".to_owned(), self.url()] };
+        let Some(keys) = &self.kind.keys else { return vec!["--redis".to_owned(), self.url()] };
         let file = ["--redis-file".to_owned(), text(&keys.address_file)];
         file.into_iter().chain(keys.certificates.flags("redis")).collect()
     }
 
     /// How a person's `redis-cli` gets in.
     pub fn tool_flags(&self) -> String {
-        match &self.keys {
-            None => format!("-p {}", self.port),
+        match &self.kind.keys {
+            None => format!("-p {}", self.port()),
             Some(Keys { certificates, address_file, .. }) => {
                 format!("-u \"$(cat {})\" {certificates}", address_file.display())
             }
@@ -207,7 +208,7 @@ impl PrivateRedis {
     /// # Errors
     /// When there is no answer, or Redis refuses.
     pub async fn run<T: FromRedisValue>(&self, line: &str) -> RedisResult<T> {
-        run(&self.url(), self.keys.as_ref(), line).await
+        self.kind.run(self.port(), line).await
     }
 
     /// Gives [`USER`] another password. Both count until the file has the new one.
@@ -215,107 +216,49 @@ impl PrivateRedis {
     /// # Errors
     /// When Redis refuses.
     pub async fn rotate_password(&self) -> RedisResult<()> {
-        let Some(keys) = &self.keys else { return Ok(()) };
+        let Some(keys) = &self.kind.keys else { return Ok(()) };
         let new = password();
         self.run::<()>(&format!("ACL SETUSER {USER} >{new}")).await?;
-        keys.write_address(self.port, &new)?;
+        keys.write_address(self.port(), &new)?;
         self.run::<()>(&format!("ACL SETUSER {USER} resetpass >{new}")).await
     }
 
     /// What a client of a secured one has; none if it is not secured.
     pub fn certificates(&self) -> Option<&Certificates> {
-        self.keys.as_ref().map(|keys| &keys.certificates)
+        self.kind.keys.as_ref().map(|keys| &keys.certificates)
+    }
+}
+
+impl Redis {
+    fn url(&self, port: u16) -> String {
+        let scheme = if self.keys.is_some() { "rediss" } else { "redis" };
+        format!("{scheme}://127.0.0.1:{port}")
     }
 
-    /// The process: its id, its log, pause and resume.
-    pub fn child(&mut self) -> &mut Child {
-        &mut self.child
-    }
-
-    /// The process id.
-    pub fn pid(&self) -> u32 {
-        self.child.pid()
-    }
-
-    /// Where it keeps its data and its log.
-    pub fn dir(&self) -> &Path {
-        self.dir.path()
-    }
-
-    /// Ends it with SIGKILL; the data stay for [`restart`](Self::restart).
-    ///
-    /// # Errors
-    /// When it does not end.
-    pub async fn kill(&mut self) -> io::Result<()> {
-        self.child.kill().await.map(drop)
-    }
-
-    /// Starts it again on the same port with the same data, after stopping it if it still runs.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
-    pub async fn restart(&mut self) -> Result<(), ServerError> {
-        self.child.stop().await.map_err(ServerError::system("Redis"))?;
-        self.child = spawn(&self.program, &self.args, &self.dir)?;
-        self.until_ready().await
-    }
-
-    /// Stops it and removes its directory.
-    ///
-    /// # Errors
-    /// When it does not end, or its directory cannot be removed.
-    pub async fn stop(mut self) -> io::Result<()> {
-        self.child.stop().await?;
-        self.dir.remove().await
-    }
-
-    async fn until_ready(&mut self) -> Result<(), ServerError> {
-        let (port, url, keys) = (self.port, self.url(), self.keys.as_ref());
-        // the process id tells ours from a foreign one that took the port before us
-        let ours = format!("process_id:{}\r\n", self.pid());
-        until_ready("Redis", &mut self.child, START_TIMEOUT, async || {
-            if keys.is_some() {
-                // nobody else has a certificate of this authority
-                return run::<String>(&url, keys, "PING").await.is_ok();
+    /// Runs a command, split at spaces, as a user who may do everything.
+    async fn run<T: FromRedisValue>(&self, port: u16, line: &str) -> RedisResult<T> {
+        let url = self.url(port);
+        let client = match &self.keys {
+            None => Client::open(url)?,
+            Some(keys) => {
+                let (certificate, key) = keys.certificates.client();
+                let client_tls = ClientTlsConfig {
+                    client_cert: std::fs::read(certificate)?,
+                    client_key: std::fs::read(key)?,
+                };
+                let root_cert = Some(std::fs::read(keys.certificates.ca())?);
+                let url = url.replace("://", &format!("://root:{}@", keys.root_password));
+                let tls = TlsCertificates { client_tls: Some(client_tls), root_cert };
+                Client::build_with_tls(url, tls)?
             }
-            // an answer to PING is an error while the data are being loaded
-            let pong = probe::redis(port, "PING").await;
-            let info = probe::redis(port, "INFO server").await;
-            pong.is_ok_and(|pong| pong.starts_with("+PONG"))
-                && info.is_ok_and(|info| info.contains(&ours))
-        })
-        .await
+        };
+        // half a second, the default, is too short for a busy machine that has to write to its disk
+        let patient = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(START_TIMEOUT))
+            .set_response_timeout(Some(START_TIMEOUT));
+        let mut connection = client.get_multiplexed_async_connection_with_config(&patient).await?;
+        let mut command = Cmd::new();
+        command.arg(line.split(' ').collect::<Vec<_>>());
+        command.query_async(&mut connection).await
     }
-}
-
-/// Runs a command, split at spaces, as a user who may do everything.
-async fn run<T: FromRedisValue>(url: &str, keys: Option<&Keys>, line: &str) -> RedisResult<T> {
-    let client = match keys {
-        None => Client::open(url)?,
-        Some(keys) => {
-            let (certificate, key) = keys.certificates.client();
-            let client_tls = ClientTlsConfig {
-                client_cert: std::fs::read(certificate)?,
-                client_key: std::fs::read(key)?,
-            };
-            let root_cert = Some(std::fs::read(keys.certificates.ca())?);
-            let url = url.replace("://", &format!("://root:{}@", keys.root_password));
-            let tls = TlsCertificates { client_tls: Some(client_tls), root_cert };
-            Client::build_with_tls(url, tls)?
-        }
-    };
-    // half a second, the default, is too short for a busy machine that has to write to its disk
-    let patient = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(START_TIMEOUT))
-        .set_response_timeout(Some(START_TIMEOUT));
-    let mut connection = client.get_multiplexed_async_connection_with_config(&patient).await?;
-    let mut command = Cmd::new();
-    command.arg(line.split(' ').collect::<Vec<_>>());
-    command.query_async(&mut connection).await
-}
-
-fn spawn(program: &Path, args: &[String], dir: &OwnedDir) -> Result<Child, ServerError> {
-    let log = dir.path().join("redis.log");
-    Child::start(program, args, dir, &log, STOP_GRACE, |_| false)
-        .map_err(ServerError::system("Redis"))
 }

@@ -1,4 +1,5 @@
-//! What the private servers have in common: finding the program, waiting until it answers, errors.
+//! What the private servers have in common: process and directory, finding the program, waiting until it
+//! answers, errors.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -8,16 +9,17 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::child::Child;
+use super::child::{Child, Program};
+use super::dir::OwnedDir;
 
 /// How long a server may take from its start to its first answer.
 pub const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long a server may take to end when asked to.
-pub(crate) const STOP_GRACE: Duration = Duration::from_secs(10);
+const STOP_GRACE: Duration = Duration::from_secs(10);
 
 /// How many times a server is started on other ports if the first ones were taken meanwhile.
-pub(crate) const PORT_ATTEMPTS: usize = 5;
+const PORT_ATTEMPTS: usize = 5;
 
 /// How often a starting server is asked whether it is there.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -25,6 +27,122 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How much of the end of a log is shown.
 const TAIL_BYTES: u64 = 4096;
 const TAIL_LINES: usize = 10;
+
+/// What kind of server it is.
+pub trait Kind {
+    /// Its name in messages.
+    const NAME: &str;
+
+    /// Whether this variable of our environment would be taken for a setting.
+    fn is_setting(_variable: &str) -> bool {
+        false
+    }
+
+    /// Whether the server on this port answers, and is the process `pid`.
+    fn is_ready(&self, port: u16, pid: u32) -> impl Future<Output = bool> + Send;
+}
+
+/// A server on a free port of 127.0.0.1, with data in a directory of its own.
+///
+/// Process and directory go when this value is dropped, and when our process ends, however it ends.
+#[derive(Debug)]
+pub struct Private<K> {
+    // before the directory: it is told to end first
+    child: Child,
+    dir: OwnedDir,
+    program: PathBuf,
+    args: Vec<String>,
+    port: u16,
+    pub(crate) kind: K,
+}
+
+impl<K: Kind> Private<K> {
+    /// Starts it, without waiting for it.
+    pub(crate) fn spawn(
+        program: PathBuf,
+        args: Vec<String>,
+        dir: OwnedDir,
+        port: u16,
+        kind: K,
+    ) -> Result<Self, ServerError> {
+        let child = Self::child_of(&program, &args, &dir)?;
+        Ok(Self { child, dir, program, args, port, kind })
+    }
+
+    fn child_of(path: &Path, args: &[String], dir: &OwnedDir) -> Result<Child, ServerError> {
+        let log = dir.path().join(format!("{}.log", K::NAME.to_lowercase()));
+        let program = Program::new(path, dir, &log, STOP_GRACE);
+        let program = Program { without_env: K::is_setting, ..program };
+        program.start(args).map_err(ServerError::system(K::NAME))
+    }
+
+    /// Its port, on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The process: its id, its log, pause and resume.
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
+    /// Where it keeps its data and its log.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Ends it with SIGKILL; the data stay for [`restart`](Self::restart).
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub async fn kill(&mut self) -> io::Result<()> {
+        self.child.kill().await.map(drop)
+    }
+
+    /// Starts it again on the same port with the same data, after stopping it if it still runs.
+    ///
+    /// # Errors
+    /// When it does not end, ends again, or does not answer within [`START_TIMEOUT`].
+    pub async fn restart(&mut self) -> Result<(), ServerError> {
+        self.child.stop().await.map_err(ServerError::system(K::NAME))?;
+        self.child = Self::child_of(&self.program, &self.args, &self.dir)?;
+        self.until_ready().await
+    }
+
+    /// Stops it and removes its directory.
+    ///
+    /// # Errors
+    /// When it does not end, or its directory cannot be removed.
+    pub async fn stop(mut self) -> io::Result<()> {
+        self.child.stop().await?;
+        self.dir.remove().await
+    }
+
+    pub(crate) async fn until_ready(&mut self) -> Result<(), ServerError> {
+        let (kind, port, pid) = (&self.kind, self.port, self.child.pid());
+        let is_ready = async || kind.is_ready(port, pid).await;
+        until_ready(K::NAME, &mut self.child, START_TIMEOUT, is_ready).await
+    }
+}
+
+/// Starts servers, on other ports if the first ones were taken meanwhile.
+pub(crate) async fn on_free_ports<T>(
+    start: impl AsyncFn() -> Result<T, ServerError>,
+) -> Result<T, ServerError> {
+    let mut attempt = 1;
+    loop {
+        // boxed, as it is large
+        match Box::pin(start()).await {
+            Err(error) if error.is_port_taken() && attempt < PORT_ATTEMPTS => attempt += 1,
+            result => return result,
+        }
+    }
+}
 
 /// Why a server does not run.
 #[derive(Debug, thiserror::Error)]

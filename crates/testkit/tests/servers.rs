@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use testkit::processes::process_exists;
 use testkit::wait::eventually;
-use testkit::{Child, EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, RedisOptions};
+use testkit::{EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, Program, RedisOptions};
 use testkit::{ports, probe};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
@@ -143,8 +143,7 @@ async fn child_reports_how_it_ended() {
     let log = dir.path().join("log");
     let script = ["-c", "echo out; echo err >&2; read line; exit 7"];
     let grace = Duration::from_secs(5);
-    let mut child =
-        Child::start(Path::new("/bin/sh"), script, &dir, &log, grace, |_| false).unwrap();
+    let mut child = Program::new(Path::new("/bin/sh"), &dir, &log, grace).start(script).unwrap();
     assert_eq!(child.wait().await.unwrap().code(), Some(7));
     assert_eq!(std::fs::read_to_string(&log).unwrap(), "out\nerr\n");
     assert!(child.pause().is_err());
@@ -162,7 +161,7 @@ async fn stubborn_child_is_killed_after_the_grace() {
     let script = r#"trap '' TERM; : >"$0"; while :; do sleep 0.1; done"#;
     let args = ["-c", script, ready.to_str().unwrap()];
     let grace = Duration::from_millis(300);
-    let mut child = Child::start(Path::new("/bin/sh"), args, &dir, &log, grace, |_| false).unwrap();
+    let mut child = Program::new(Path::new("/bin/sh"), &dir, &log, grace).start(args).unwrap();
     eventually("the child ignores the signal", async || ready.exists()).await;
     assert_eq!(child.stop().await.unwrap().signal(), Some(9));
     dir.remove().await.unwrap();
@@ -176,7 +175,7 @@ async fn child_that_cannot_start_says_so_in_its_log() {
     let program = dir.path().join("nobody-is-here");
     let none: [&str; 0] = [];
     let grace = Duration::from_secs(5);
-    let mut child = Child::start(&program, none, &dir, &log, grace, |_| false).unwrap();
+    let mut child = Program::new(&program, &dir, &log, grace).start(none).unwrap();
     assert_eq!(child.wait().await.unwrap().code(), Some(127));
     assert!(std::fs::read_to_string(&log).unwrap().contains("nobody-is-here"));
     dir.remove().await.unwrap();

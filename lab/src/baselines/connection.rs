@@ -1,4 +1,4 @@
-//! A connection to etcd, and what every peer asks through it.
+//! A connection to etcd, and the requests of all baselines.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::time::timeout;
 /// One client of the whole cluster: one connection to each member.
 pub(super) struct Connection {
     options: EtcdOptions,
-    /// Made when first needed: with a user, that takes an answer from etcd.
+    /// Opened on first use: with a user, that takes a round trip.
     client: OnceCell<Client>,
 }
 
@@ -62,7 +62,7 @@ impl Connection {
     }
 }
 
-/// What all keys of a lock begin with.
+/// The prefix of all keys of a lock.
 pub(super) fn prefix(name: &str) -> String {
     format!("{name}/")
 }

@@ -4,33 +4,33 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use flash_sale::inventory::{Item, Order, Outcome, Stock};
-use flash_sale::sale::{GuardStatus, Look, QueuedClaim, SaleContext, SaleError, SaleGuard};
+use flash_sale::sale::{GuardStatus, QueuedClaim, SaleContext, SaleError, SaleGuard, StockCheck};
 use futures_util::future::BoxFuture;
 
 use super::per_order::by_the_script;
 use super::{LockMode, naive};
 
-/// A guard that no other instance knows of.
+/// A guard within one instance.
 pub(super) struct InProcess {
     context: Arc<SaleContext>,
     mode: LockMode,
-    /// One for each item that was ever ordered under `local`.
+    /// One for each item that was ordered under `local`.
     locks: Mutex<HashMap<Item, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl InProcess {
-    /// For `local`, `none` and `unguarded`.
+    /// For `local`, `no-lock` and `atomic-script`.
     pub(super) fn new(context: &Arc<SaleContext>, mode: LockMode) -> Self {
         Self { context: Arc::clone(context), mode, locks: Mutex::default() }
     }
 
     async fn take(&self, order: Order) -> Result<Outcome, SaleError> {
-        // the script says just as soon that nothing is left
-        if self.mode == LockMode::Unguarded {
+        // no plain read first: the script itself answers sold out as fast
+        if self.mode == LockMode::AtomicScript {
             let _place = self.context.enter(&order.item)?;
             return by_the_script(&self.context, None, &order).await;
         }
-        if let Look::Answer(outcome) = self.context.look(&order).await? {
+        if let StockCheck::Answer(outcome) = self.context.check_stock(&order).await? {
             return Ok(outcome);
         }
         let _place = self.context.enter(&order.item)?;

@@ -1,18 +1,18 @@
-//! Other ways to guard the same sale, to compare with.
+//! Other ways to guard the same sale, for comparison.
 //!
 //! | `--lock` | what guards the stock | what one order costs |
 //! |---|---|---|
 //! | `etcd` | the service's own lock | its part of a batch |
 //! | `local` | a mutex in each process: oversells with two instances | GET, SET and INCRBY in Redis |
-//! | `none` | nothing: oversells | GET, SET and INCRBY in Redis |
+//! | `no-lock` | nothing: oversells | GET, SET and INCRBY in Redis |
 //! | `etcd-recipe` | the recipe of Go's etcd client | one claim in etcd: two commits, and for a waiter a read and a watcher as well |
 //! | `etcd-rpc` | etcd's own `Lock` call | one lease in etcd: four commits; GET, SET and INCRBY in Redis |
-//! | `unguarded` | no lock: the script is atomic | one script in Redis |
+//! | `atomic-script` | no lock: the script is atomic | one script in Redis |
 //!
-//! The two etcd baselines are written as their own authors would tune them. All share with the service
-//! what is not the lock: the plain read before the wait, the waiting room, the time that an order may
-//! wait, the store's connection, and, where the order ids and the ledger are kept, the script. An order
-//! is answered before its lock is released, as in the service.
+//! The two etcd baselines are tuned as well as their designs allow. Everything but the lock is the service's:
+//! the plain read before the wait, the waiting room, the time limit of an order, the connection to the store,
+//! and the script where order ids and ledger are kept. An order is answered before its lock is released, as in
+//! the service.
 
 mod connection;
 mod in_process;
@@ -27,7 +27,7 @@ mod watchers;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{BackendError, EtcdBackend, EtcdOptions};
+use fenced_lock::{Backend, BackendError, EtcdBackend, EtcdOptions};
 use flash_sale::config::Config;
 use flash_sale::inventory::BatchWriter;
 use flash_sale::sale::{EtcdLock, GuardStatus, Sale, SaleContext, SaleGuard};
@@ -39,6 +39,7 @@ use self::recipe::Recipe;
 use self::rpc::Rpc;
 
 pub use self::switch::Switch;
+use crate::faulty_lock::FaultyLock;
 use crate::writer::Writer;
 
 /// What guards the sale.
@@ -47,16 +48,16 @@ pub enum LockMode {
     /// The distributed lock: one holder among all instances.
     #[default]
     Etcd,
-    /// A mutex in the process: one holder in each instance. Oversells as soon as there are two.
+    /// A mutex in the process: one holder in each instance. Oversells with two instances.
     Local,
     /// Nothing. Oversells.
-    None,
-    /// To compare with: the lock recipe of Go's etcd client, one claim for each order.
+    NoLock,
+    /// Baseline: the lock recipe of Go's etcd client, one claim for each order.
     EtcdRecipe,
-    /// To compare with: a lease and etcd's own `Lock` call for each order, then GET, SET and INCRBY.
+    /// Baseline: a lease and etcd's own `Lock` call for each order, then GET, SET and INCRBY.
     EtcdRpc,
-    /// To compare with: no lock, and one atomic script for each order.
-    Unguarded,
+    /// Baseline: no lock, and one atomic script for each order.
+    AtomicScript,
 }
 
 impl LockMode {
@@ -65,17 +66,29 @@ impl LockMode {
         match self {
             Self::Etcd => "etcd",
             Self::Local => "local",
-            Self::None => "none",
+            Self::NoLock => "no-lock",
             Self::EtcdRecipe => "etcd-recipe",
             Self::EtcdRpc => "etcd-rpc",
-            Self::Unguarded => "unguarded",
+            Self::AtomicScript => "atomic-script",
         }
     }
 
-    /// What the page says of a sale under this guard.
+    /// Why this guard oversells, if it does.
+    pub(crate) const fn flaw(self) -> Option<&'static str> {
+        match self {
+            Self::NoLock => Some("That is what happens without a lock."),
+            Self::Local => Some(
+                "That is what happens without a lock between the instances: each one guards the stock only \
+                 against itself.",
+            ),
+            Self::Etcd | Self::EtcdRecipe | Self::EtcdRpc | Self::AtomicScript => None,
+        }
+    }
+
+    /// The status of a sale under this guard, for the page.
     fn status(self) -> GuardStatus {
         let (description, warning) = match self {
-            Self::None => ("nothing", Some("Nothing guards the stock: units are sold twice.")),
+            Self::NoLock => ("nothing", Some("Nothing guards the stock: units are sold twice.")),
             Self::Local => (
                 "a lock in each instance",
                 Some(
@@ -106,7 +119,7 @@ pub fn recipe(
     Ok(PerOrder::new(context, LockMode::EtcdRecipe, Recipe::new(etcd, ttl)))
 }
 
-/// The flow of many an article: for each order a lease of its own, the server's `Lock` call, GET, SET and
+/// The flow of many articles: for each order a lease of its own, the server's `Lock` call, GET, SET and
 /// INCRBY, `Unlock`, and the lease is revoked. It has no token, no order ids and no ledger, so a retry buys
 /// again and a holder that was paused can oversell.
 ///
@@ -121,17 +134,17 @@ pub fn rpc(
     Ok(PerOrder::new(context, LockMode::EtcdRpc, Rpc::new(etcd, ttl)))
 }
 
-/// No lock, and the same script with one order a call. It does not oversell: the script is one atomic
-/// step. It is what the lock is measured against.
-pub fn unguarded(context: &Arc<SaleContext>) -> impl SaleGuard + use<> {
-    InProcess::new(context, LockMode::Unguarded)
+/// No lock, and the same script with one order a call. It does not oversell, as the script is one atomic step:
+/// the lock is measured against it.
+pub fn atomic_script(context: &Arc<SaleContext>) -> impl SaleGuard + use<> {
+    InProcess::new(context, LockMode::AtomicScript)
 }
 
 /// The sale as `config` describes it under this guard, for an instance that listens on `port`, and the
 /// switch between its guards.
 ///
 /// # Errors
-/// What waiting does not mend: an address of the wrong form, a wrong password.
+/// Permanent errors: a malformed address, a wrong password.
 pub async fn sale(
     config: &Config,
     lock: LockMode,
@@ -145,7 +158,8 @@ pub async fn sale(
     let refused = |error: BackendError| ServeError::Connect { source: error.into() };
     let main: Box<dyn SaleGuard> = match lock {
         LockMode::Etcd => {
-            let sessions = serve::lock_sessions(config, &context.options.instance).await?;
+            let wrap = |etcd| Arc::new(FaultyLock::new(etcd, writer)) as Arc<dyn Backend>;
+            let sessions = serve::lock_sessions(config, &context.options.instance, wrap).await?;
             Box::new(EtcdLock::new(&context, sessions))
         }
         LockMode::EtcdRecipe => {
@@ -155,7 +169,7 @@ pub async fn sale(
             tracing::warn!("the lock has no token and the sale no ledger: a retry buys again");
             Box::new(rpc(&context, etcd()?, config.lock_ttl).map_err(refused)?)
         }
-        LockMode::Local | LockMode::None | LockMode::Unguarded => {
+        LockMode::Local | LockMode::NoLock | LockMode::AtomicScript => {
             for (_, warning) in lock.status().warnings {
                 tracing::warn!("{warning}");
             }

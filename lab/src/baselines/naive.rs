@@ -41,8 +41,7 @@ pub async fn look(inventory: &Inventory, order: &Order) -> Result<i64, Inventory
 
 /// The other steps: if what was `seen` is enough, `SET stock`, then `INCRBY lucky`.
 ///
-/// What it answers is in no ledger: position 0, no token, and `remaining` is what this caller
-/// believes.
+/// The answer is in no ledger: position 0, no token, and `remaining` as this caller computed it.
 ///
 /// # Errors
 /// See [`InventoryError`].
@@ -60,7 +59,7 @@ pub async fn take(
     let mut set = redis::cmd("SET");
     inventory.command::<()>(set.arg(&keys.stock).arg(remaining)).await?;
     let mut add = redis::cmd("INCRBY");
-    // an error here leaves the stock written: nobody can say that nothing was
+    // an error here leaves the stock written
     let added = inventory.command::<i64>(add.arg(&keys.lucky).arg(order.quantity.get())).await;
     added.map_err(|error| match error {
         InventoryError::Refused { source } | InventoryError::Unreachable { source } => {

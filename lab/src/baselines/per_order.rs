@@ -1,4 +1,4 @@
-//! A lock of etcd that each order takes for itself.
+//! An etcd lock taken by each order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use fenced_lock::Token;
 use flash_sale::inventory::{Item, Order, Outcome, Stock};
 use flash_sale::sale::{
-    GuardStatus, Look, QueuedClaim, SaleContext, SaleError, SaleGuard, lock_name,
+    GuardStatus, QueuedClaim, SaleContext, SaleError, SaleGuard, StockCheck, lock_name,
 };
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
@@ -16,9 +16,9 @@ use tokio_util::sync::CancellationToken;
 use super::connection::Connection;
 use super::{LockMode, naive};
 
-/// A lock that one order holds at a time.
+/// A lock held by one order at a time.
 pub(super) trait OrderLock: Send + Sync + 'static {
-    /// What its holder has.
+    /// The hold.
     type Hold: Send + 'static;
 
     /// Takes the lock `name`. If it fails, nothing stays in the queue.
@@ -35,7 +35,7 @@ pub(super) trait OrderLock: Send + Sync + 'static {
 
     fn connection(&self) -> &Connection;
 
-    /// Gives up the lease, once no order is under way any more.
+    /// Gives up the lease once no order is in progress.
     fn close(&self) -> impl Future<Output = ()> + Send;
 }
 
@@ -56,10 +56,10 @@ impl<L: OrderLock> PerOrder<L> {
     }
 
     async fn sell(&self, order: Order) -> Result<Outcome, SaleError> {
-        if let Look::Answer(outcome) = self.context.look(&order).await? {
+        if let StockCheck::Answer(outcome) = self.context.check_stock(&order).await? {
             return Ok(outcome);
         }
-        // kept until nothing of the order is left in etcd either
+        // kept until the order has left etcd as well
         let place = self.context.enter(&order.item)?;
         let (id, item) = (order.id.clone(), order.item.clone());
         let context = Arc::clone(&self.context);
@@ -109,7 +109,7 @@ impl<L: OrderLock> PerOrder<L> {
         let (name, lock) = (self.name_for(item), Arc::clone(&self.lock));
         let (answer, answered) = oneshot::channel();
         tasks.spawn(async move {
-            // nobody may be there any more to read the answer
+            // the caller may have gone
             match lock.take(&name, &limit).await {
                 Ok(hold) => {
                     drop(answer.send(work(L::token(&hold)).await));
@@ -151,7 +151,7 @@ impl<L: OrderLock> SaleGuard for PerOrder<L> {
     }
 }
 
-/// A wait ends when its time is over, and when nobody waits any more.
+/// A wait ends at its time limit, or when the caller goes away.
 pub(super) struct Limit {
     deadline: Instant,
     waited: Duration,
@@ -164,7 +164,7 @@ impl Limit {
         Self { deadline: Instant::now() + limit, waited: limit, gone }
     }
 
-    /// Waits for `work` as long as that is allowed, and then drops it.
+    /// Waits for `work`, and drops it at the end of the wait.
     pub(super) async fn wait<T>(
         &self,
         work: impl Future<Output = Result<T, SaleError>>,
@@ -179,7 +179,7 @@ impl Limit {
     }
 }
 
-/// One order by the script that is the only writer.
+/// Sells one order by the script.
 pub(super) async fn by_the_script(
     context: &SaleContext,
     token: Option<Token>,

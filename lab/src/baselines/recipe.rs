@@ -40,12 +40,12 @@ pub(super) struct Recipe {
     connection: Arc<Connection>,
     watchers: Watchers,
     ttl: Duration,
-    /// Opened when first needed, and again when it was lost.
+    /// Opened on first use, and again after a loss.
     session: Mutex<Option<Arc<KeptLease>>>,
     next_number: AtomicU64,
 }
 
-/// The lock, or a place in its queue, of one order.
+/// An order's claim: the lock, or a place in its queue.
 pub(super) struct Hold {
     session: Arc<KeptLease>,
     key: String,
@@ -66,8 +66,8 @@ impl OrderLock for Recipe {
         Ok(hold)
     }
 
-    /// Deletes the claim. If that fails, the session is given up, so that the claim goes with its lease
-    /// and does not stand in everybody's way.
+    /// Deletes the claim. If that fails, the session is given up, so that the claim expires with the
+    /// lease and does not block the queue.
     async fn release(&self, hold: Hold) {
         let Hold { session, key, .. } = hold;
         let delete = |mut client: Client| async move { client.delete(key, None).await };
@@ -109,8 +109,8 @@ impl Recipe {
         Ok(Arc::clone(current.insert(session)))
     }
 
-    /// Makes the claim, and tells whether it is the first. It is not given up half-way: the key could
-    /// appear after it was withdrawn.
+    /// Makes the claim, and returns whether it is the first. It cannot be cancelled half-way: the key could
+    /// appear after its withdrawal.
     async fn enter(
         &self,
         session: Arc<KeptLease>,
@@ -129,7 +129,7 @@ impl Recipe {
         let entered =
             self.connection.ask(|mut client: Client| async move { client.txn(txn).await });
         let entered = entered.await.inspect_err(|_| {
-            // it may be there, or the lease is gone
+            // the claim may exist, or the lease is gone
             session.give_up();
         })?;
         let reads: Vec<_> = entered

@@ -1,4 +1,4 @@
-//! The flow of many an article on locks with etcd: a lease and a call of the server's own `Lock` for
+//! The flow of many articles on locks with etcd: a lease and a call of the server's own `Lock` for
 //! each order.
 //!
 //! Its sources are the etcd documentation of the `v3lock` service (`Lock`, `Unlock`) and the examples
@@ -8,8 +8,7 @@
 //! Why it is slow: four commits for each order (grant, claim, unlock, revoke), and the server waits in
 //! the same way as the [recipe](super::recipe), with a watcher for each waiter that is served every
 //! 100 ms. While it waits, each call has a stream of its own. So many of them on one connection keep the
-//! calls of the holder waiting; they go through a second connection here, which its author might not
-//! have thought of.
+//! calls of the holder waiting; they go through a second connection here.
 //!
 //! The keep-alive of a lease begins with its first renewal, after a third of the TTL: an order that was
 //! served by then needs none.

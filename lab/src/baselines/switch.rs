@@ -1,28 +1,35 @@
-//! Another guard at run time, for the page's controls.
+//! Switches the guard at run time, for the page's controls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use fenced_lock::SessionKeeper;
+use fenced_lock::{LockError, SessionKeeper};
 use flash_sale::inventory::{Item, Order, Outcome, Stock};
-use flash_sale::sale::{GuardStatus, QueuedClaim, SaleContext, SaleError, SaleGuard};
+use flash_sale::sale::{
+    GuardStatus, QueuedClaim, SaleContext, SaleError, SaleGuard, StockCheck, lock_name,
+};
 use futures_util::future::BoxFuture;
+use tokio::time::timeout;
 
 use super::LockMode;
+use super::connection::unavailable;
 use super::in_process::InProcess;
-use crate::writer::{WriteDefence, Writer};
+use crate::safeguard::Safeguard;
+use crate::writer::Writer;
 
-/// The guard that the sale was made with, and those that can be chosen in its place. Orders that are under
-/// way go on under the guard that they began with, and nothing stands between the two.
+/// The guard that the sale was opened with, and its alternatives. Orders in progress keep the guard that they
+/// began with; nothing excludes them from orders under another guard.
 pub struct Switch {
-    /// The first is the one that the sale was made with.
+    /// The first is the one that the sale was opened with.
     guards: Vec<(LockMode, Box<dyn SaleGuard>)>,
     chosen: AtomicUsize,
+    context: Arc<SaleContext>,
     writer: Arc<Writer>,
 }
 
 impl Switch {
-    /// Begins with `main`, which is of this mode.
+    /// Begins with the guard `main` of this mode.
     pub fn new(
         context: &Arc<SaleContext>,
         writer: Arc<Writer>,
@@ -30,35 +37,36 @@ impl Switch {
         main: Box<dyn SaleGuard>,
     ) -> Self {
         let mut guards = vec![(mode, main)];
-        for other in [LockMode::Local, LockMode::None] {
+        for other in [LockMode::Local, LockMode::NoLock] {
             if other != mode {
                 guards.push((other, Box::new(InProcess::new(context, other))));
             }
         }
-        Self { guards, chosen: AtomicUsize::new(0), writer }
+        let context = Arc::clone(context);
+        Self { guards, chosen: AtomicUsize::new(0), context, writer }
     }
 
     /// Whether the store compares tokens.
     pub fn is_fenced(&self) -> bool {
-        self.writer.has(WriteDefence::Fence)
+        self.writer.has(Safeguard::Fence)
     }
 
     /// Switches the fence.
     pub fn set_fence(&self, on: bool) {
-        self.writer.set(WriteDefence::Fence, on);
+        self.writer.set(Safeguard::Fence, on);
     }
 
-    /// What guards the orders that come now.
+    /// The guard of new orders.
     pub fn mode(&self) -> LockMode {
         self.guards[self.chosen.load(Ordering::Relaxed)].0
     }
 
-    /// What can be chosen; the first is what the sale was made with.
+    /// All guards; the first is the one that the sale was opened with.
     pub fn modes(&self) -> Vec<LockMode> {
         self.guards.iter().map(|(mode, _)| *mode).collect()
     }
 
-    /// Guards the orders that come from now on in this way; `false` if the sale was made without it.
+    /// Sets the guard of new orders; `false` if the sale does not have it.
     pub fn choose(&self, mode: LockMode) -> bool {
         let chosen = self.guards.iter().position(|(choice, _)| *choice == mode);
         if let Some(chosen) = chosen {
@@ -71,7 +79,7 @@ impl Switch {
         &*self.guards[0].1
     }
 
-    /// The guard of the orders that come now.
+    /// The guard of new orders.
     fn current(&self) -> &dyn SaleGuard {
         &*self.guards[self.chosen.load(Ordering::Relaxed)].1
     }
@@ -89,7 +97,12 @@ impl SaleGuard for Switch {
     }
 
     fn reduce(&self, order: Order) -> BoxFuture<'_, Result<Outcome, SaleError>> {
-        self.current().reduce(order)
+        match self.sessions() {
+            Some(sessions) if !self.writer.has(Safeguard::BatchOwnership) => {
+                Box::pin(reduce_in_the_request(&self.context, sessions, order))
+            }
+            _ => self.current().reduce(order),
+        }
     }
 
     fn start<'a>(&'a self, item: &'a Item, units: u64) -> BoxFuture<'a, Result<Stock, SaleError>> {
@@ -119,4 +132,29 @@ impl SaleGuard for Switch {
     fn close(&self) -> BoxFuture<'_, ()> {
         self.main().close()
     }
+}
+
+/// Without `batch-ownership`: takes the lock and the units in the request's own future. A client that goes
+/// away, or a second that is over, drops it anywhere; each failure is answered as if nothing was taken.
+async fn reduce_in_the_request(
+    context: &SaleContext,
+    sessions: &SessionKeeper,
+    order: Order,
+) -> Result<Outcome, SaleError> {
+    let waited = Duration::from_secs(1);
+    if let StockCheck::Answer(outcome) = context.check_stock(&order).await? {
+        return Ok(outcome);
+    }
+    let name = lock_name(&context.options.lock_name, &order.item);
+    let sell = async {
+        let take = async { sessions.session().await?.mutex(&name)?.lock().await };
+        let guard = take.await.map_err(|error: LockError| unavailable(error))?;
+        let (instance, batch) = (&context.options.instance, std::slice::from_ref(&order));
+        let reduced =
+            context.inventory.reduce(&order.item, Some(guard.token()), instance, batch).await;
+        reduced.map_err(|error| SaleError::of_read(error, &order.item))
+    };
+    let outcomes = timeout(waited, sell).await.unwrap_or(Err(SaleError::WaitTooLong { waited }))?;
+    let missing = || SaleError::StoreUnavailable { source: "one order, and no outcome".into() };
+    outcomes.into_iter().next().ok_or_else(missing)
 }

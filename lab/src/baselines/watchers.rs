@@ -80,7 +80,7 @@ async fn run(connection: Arc<Connection>, mut commands: mpsc::UnboundedReceiver<
     }
 }
 
-/// One stream, until it fails.
+/// Serves one stream until it fails.
 async fn stream(
     connection: &Connection,
     first: Watch,

@@ -1,6 +1,10 @@
-//! Two kinds of charts: bars to compare, a curve for a sweep.
+//! The charts of the bench: bars to compare, a curve for each sweep.
 
+use super::contender::Contender;
+use super::contest::Turn;
 use super::markdown::figure;
+use super::options::Measure;
+use super::results::{Results, burst_millis, handovers, throughput};
 use super::stats::Spread;
 use super::svg::{Anchor, Svg};
 
@@ -23,15 +27,58 @@ const CURVE_HEIGHT: f64 = 240.0;
 
 /// One bar.
 #[derive(Clone, Debug)]
-pub(super) struct Bar {
-    pub(super) label: String,
-    pub(super) spread: Spread,
+struct Bar {
+    label: String,
+    spread: Spread,
     /// Drawn in colour.
-    pub(super) ours: bool,
+    ours: bool,
+}
+
+/// File name and content of every chart that the results are enough for.
+pub(super) fn charts(results: &Results, contenders: &[Contender]) -> Vec<(&'static str, String)> {
+    let scale = &results.scale;
+    let compared = |figure: fn(&Turn) -> Option<f64>| -> Vec<Bar> {
+        let bar = |contender: &Contender| {
+            let spread = results.figures(*contender, figure)?;
+            let (label, ours) = (contender.title().to_owned(), *contender == Contender::Combined);
+            Some(Bar { label, spread, ours })
+        };
+        contenders.iter().filter_map(bar).collect()
+    };
+    let mut handover_bars = compared(handovers);
+    let bound = results.rounds.iter().filter_map(|round| round.etcd.as_ref());
+    let bound = bound.map(|etcd| 1e6 / etcd.commit_and_notification.median.max(1.0));
+    if let Some(spread) = Spread::of_some(bound) {
+        let label = "one commit + notification".to_owned();
+        handover_bars.push(Bar { label, spread, ours: false });
+    }
+    let connections = scale.connections;
+    let throughput_title = format!("Orders answered, 2 instances, {connections} connections");
+    let (buyers, stock) = (scale.burst_buyers, scale.burst_stock);
+    let burst_title = format!("{buyers} buyers at once for {stock} units: time to the last answer");
+    let swept = |measure: Measure, right: &str| {
+        let points = results.points(measure).iter();
+        let points: Vec<_> = points.map(|point| (point.value, point.throughput())).collect();
+        let title = format!("Guarded sale: throughput by {right}");
+        curve(&title, (right, "orders/s"), &points)
+    };
+    let all = [
+        ("throughput.svg", bars(&throughput_title, "requests/s", &compared(throughput))),
+        ("burst.svg", bars(&burst_title, "milliseconds", &compared(burst_millis))),
+        (
+            "handovers.svg",
+            bars("Handovers between two instances, one client each", "handovers/s", &handover_bars),
+        ),
+        ("requests.svg", swept(Measure::Requests, "requests")),
+        ("connections.svg", swept(Measure::Connections, "connections")),
+        ("instances.svg", swept(Measure::Instances, "instances")),
+        ("items.svg", swept(Measure::Items, "items")),
+    ];
+    all.into_iter().filter_map(|(name, chart)| Some((name, chart?))).collect()
 }
 
 /// Bars on a logarithmic axis that begins at a power of ten; `None` if there is nothing to show.
-pub(super) fn bars(title: &str, unit: &str, bars: &[Bar]) -> Option<String> {
+fn bars(title: &str, unit: &str, bars: &[Bar]) -> Option<String> {
     let bars: Vec<_> = bars.iter().filter(|bar| bar.spread.min > 0.0).collect();
     let lowest = bars.iter().map(|bar| bar.spread.min).min_by(f64::total_cmp)?;
     let highest = bars.iter().map(|bar| bar.spread.max).max_by(f64::total_cmp)?;
@@ -70,11 +117,7 @@ pub(super) fn bars(title: &str, unit: &str, bars: &[Bar]) -> Option<String> {
 
 /// A curve with a logarithmic axis to the right and a plain one from 0 upwards; `None` for fewer
 /// than two points.
-pub(super) fn curve(
-    title: &str,
-    (right, up): (&str, &str),
-    points: &[(usize, Spread)],
-) -> Option<String> {
+fn curve(title: &str, (right, up): (&str, &str), points: &[(usize, Spread)]) -> Option<String> {
     let float = |value: usize| f64::from(u32::try_from(value.max(1)).unwrap_or(u32::MAX));
     let first = float(points.first()?.0).log10();
     let last = float(points.last()?.0).log10();

@@ -19,7 +19,7 @@ pub enum Contender {
     /// The product's lock, taken for each request.
     Request,
     /// The same script with the same order ids and ledger, and no lock.
-    Unguarded,
+    AtomicScript,
     /// Go's mutex recipe: a claim for each request, and a watch on the one before it.
     EtcdRecipe,
     /// A lease and etcd's own `Lock` call for each request.
@@ -34,7 +34,7 @@ impl Contender {
         match self {
             Self::Combined => "guarded, combined",
             Self::Request => "guarded, lock per request",
-            Self::Unguarded => "unguarded",
+            Self::AtomicScript => "atomic script",
             Self::EtcdRecipe => "etcd recipe",
             Self::EtcdRpc => "etcd Lock RPC",
             Self::NoStore => "no store",
@@ -45,7 +45,7 @@ impl Contender {
     fn lock(self) -> LockMode {
         match self {
             Self::Combined | Self::Request | Self::NoStore => LockMode::Etcd,
-            Self::Unguarded => LockMode::Unguarded,
+            Self::AtomicScript => LockMode::AtomicScript,
             Self::EtcdRecipe => LockMode::EtcdRecipe,
             Self::EtcdRpc => LockMode::EtcdRpc,
         }

@@ -1,12 +1,12 @@
 //! What shared the machine: without it no figure means anything.
 
+use std::fs;
 use std::time::SystemTime;
 
 use hyper::Method;
 use serde::Serialize;
 use testkit::probe;
 
-use super::proc;
 use crate::cluster::Cluster;
 
 /// What the figures were measured on.
@@ -26,7 +26,7 @@ pub(super) struct Machine {
 
 /// What the machine was doing before we began.
 pub(super) fn load_average() -> String {
-    let line = proc::line("loadavg").unwrap_or_default();
+    let line = line("loadavg").unwrap_or_default();
     let averages: Vec<_> = line.split(' ').take(3).collect();
     known(Some(averages.join(" ")))
 }
@@ -43,16 +43,16 @@ impl Machine {
         let redis = value("valkey_version:")
             .map(|version| format!("Valkey {version}"))
             .or_else(|| value("redis_version:"));
-        let memory = proc::field("meminfo", "MemTotal").and_then(|total| {
+        let memory = field("meminfo", "MemTotal").and_then(|total| {
             let kibibytes: u64 = total.strip_suffix(" kB")?.parse().ok()?;
             Some(format!("{} GiB", (kibibytes + (1 << 19)) >> 20))
         });
-        let kernel = proc::line("sys/kernel/osrelease").map(|release| format!("Linux {release}"));
+        let kernel = line("sys/kernel/osrelease").map(|release| format!("Linux {release}"));
         Self {
             date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             build: if cfg!(debug_assertions) { "debug" } else { "release" },
             cores: std::thread::available_parallelism().map_or(0, usize::from),
-            processor: known(proc::field("cpuinfo", "model name")),
+            processor: known(field("cpuinfo", "model name")),
             memory: known(memory),
             kernel: known(kernel.or_else(|| Some(std::env::consts::OS.to_owned()))),
             load_average,
@@ -64,4 +64,16 @@ impl Machine {
 
 fn known(text: Option<String>) -> String {
     text.filter(|text| !text.is_empty()).unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// The value behind `name:` in a file of `/proc` such as `meminfo`.
+fn field(file: &str, name: &str) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{file}")).ok()?;
+    let mut pairs = text.lines().filter_map(|line| line.split_once(':'));
+    pairs.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim().to_owned())
+}
+
+/// A file of `/proc` in one line.
+fn line(file: &str) -> Option<String> {
+    Some(fs::read_to_string(format!("/proc/{file}")).ok()?.trim().to_owned())
 }

@@ -1,5 +1,6 @@
 //! Memory of an instance, idle and with many waiting orders.
 
+use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,6 @@ use tokio::time::{Instant, sleep};
 
 use super::contender::{Contender, leave};
 use super::load::{self, Orders};
-use super::proc;
 use super::scale::Scale;
 use crate::cluster::Cluster;
 use crate::error::LabError;
@@ -62,11 +62,11 @@ pub(super) async fn measure(
     };
     // also starts the sale, which needs the lock
     load::run(cluster, Contender::Combined, orders(1, Some(ENDLESS_STOCK))).await?;
-    if proc::open_files(pid).is_some() {
+    if open_files(pid).is_some() {
         // what that load opened must be closed before files are counted
         at_rest(pid, 0).await?;
     }
-    let (Some(idle), Some(files)) = (proc::resident_bytes(pid), proc::open_files(pid)) else {
+    let (Some(idle), Some(files)) = (resident_bytes(pid), open_files(pid)) else {
         leave(cluster).await?;
         return Ok(None);
     };
@@ -79,7 +79,7 @@ pub(super) async fn measure(
     let guard = session.mutex(LOCK_NAME)?.lock().await?;
     let running = load::start(cluster, Contender::Combined, orders(scale.waiting, None))?;
     at_rest(pid, files + scale.waiting).await?;
-    let waiting = proc::resident_bytes(pid).unwrap_or(idle);
+    let waiting = resident_bytes(pid).unwrap_or(idle);
     guard.unlock().await?;
     session.close().await?;
     let load = running.report(TIMEOUT).await?;
@@ -99,11 +99,34 @@ async fn at_rest(pid: u32, files: usize) -> Result<(), LabError> {
             });
         }
         sleep(LOOK_INTERVAL).await;
-        let ticks = proc::cpu_ticks(pid).unwrap_or(0);
+        let ticks = cpu_ticks(pid).unwrap_or(0);
         let is_quiet = ticks.saturating_sub(earlier) <= QUIET_TICKS
-            && proc::open_files(pid).is_some_and(|open| open >= files);
+            && open_files(pid).is_some_and(|open| open >= files);
         quiet = if is_quiet { quiet + 1 } else { 0 };
         earlier = ticks;
     }
     Ok(())
+}
+
+/// Bytes of memory that are in RAM.
+fn resident_bytes(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+/// How many files and connections are open.
+fn open_files(pid: u32) -> Option<usize> {
+    Some(fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count())
+}
+
+/// Ticks of CPU time, user and kernel.
+fn cpu_ticks(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // counted behind the name, which may hold anything
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace().skip(11);
+    let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    Some(user + system)
 }

@@ -10,9 +10,9 @@
 //! - `contender`, `scale`: who takes part, and how much of everything
 //! - `load`: one load on a contender's instances
 //! - `contest`, `sweep`, `memory`, `etcd_cost`: the measures
-//! - `machine`, `proc`: what this machine is, and what `/proc` tells about processes
+//! - `machine`: what this machine is
 //! - `results`, `ratios`, `stats`: what was found, as data
-//! - `table`, `markdown`, `plots`, `chart`, `svg`: what was found, for people
+//! - `table`, `markdown`, `chart`, `svg`: what was found, for people
 
 mod chart;
 mod contender;
@@ -23,8 +23,6 @@ mod machine;
 pub(crate) mod markdown;
 mod memory;
 mod options;
-mod plots;
-mod proc;
 mod ratios;
 mod results;
 mod run;

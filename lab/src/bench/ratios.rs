@@ -45,7 +45,11 @@ pub(super) fn findings(results: &Results) -> Vec<Finding> {
     };
     let against = |other: Contender| rounds(&move |round| over(round, throughput, other));
     let all = [
-        ("throughput, guarded : unguarded", against(Contender::Unguarded), Some(AtLeast(1.0))),
+        (
+            "throughput, guarded : atomic script",
+            against(Contender::AtomicScript),
+            Some(AtLeast(1.0)),
+        ),
         ("throughput, guarded : no store", against(Contender::NoStore), Some(AtLeast(0.25))),
         (
             "throughput, guarded : better of etcd recipe and etcd Lock RPC",

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::ValueEnum as _;
-use flash_sale::chain::Chain;
+use flash_sale::error_chain::ErrorChain;
 use testkit::{EtcdOptions, OwnedDir, RedisOptions};
 
 use super::contender::Contender;
@@ -14,7 +14,7 @@ use super::machine::{Machine, load_average};
 use super::options::{BenchOptions, Measure};
 use super::results::Results;
 use super::scale::Scale;
-use super::{load, memory, plots, ratios, sweep, table};
+use super::{chart, load, memory, ratios, sweep, table};
 use crate::cluster::Cluster;
 use crate::error::LabError;
 
@@ -30,7 +30,7 @@ pub async fn run(options: BenchOptions) -> ExitCode {
         Ok(results) if results.faults.is_empty() => ExitCode::SUCCESS,
         Ok(_) => FAULTS.into(),
         Err(error) => {
-            note(&format!("lab bench: {}", Chain(&error)));
+            note(&format!("lab bench: {}", ErrorChain(&error)));
             NO_RESULTS.into()
         }
     }
@@ -117,8 +117,8 @@ fn write(out: &Path, results: &Results, contenders: &[Contender], text: &str) ->
     std::fs::create_dir_all(out)?;
     std::fs::write(out.join("results.json"), serde_json::to_vec_pretty(results)?)?;
     std::fs::write(out.join("tables.md"), text)?;
-    for (name, plot) in plots::plots(results, contenders) {
-        std::fs::write(out.join(name), plot)?;
+    for (name, chart) in chart::charts(results, contenders) {
+        std::fs::write(out.join(name), chart)?;
     }
     Ok(())
 }

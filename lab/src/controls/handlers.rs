@@ -8,7 +8,6 @@ use axum::extract::{Query, Request, State};
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use axum::routing::{get, post, put};
-use flash_sale::fault;
 use flash_sale::http::Extension as _;
 use flash_sale::http::problem::{Problem, ProblemType};
 use flash_sale::http::{body, reply};
@@ -21,14 +20,15 @@ use super::problem::NO_RUN;
 use super::record::Fault;
 use super::{Controls, MAX_REQUESTS, MAX_STOCK, ask_for, mode};
 use crate::baselines::LockMode;
+use crate::fault;
 
-/// How long the answer may take to be on its way before this instance kills itself.
+/// How long this instance waits before it kills itself, so that the answer gets out.
 const LAST_WORDS: Duration = Duration::from_millis(50);
 
-/// The longest pause that can be asked for.
+/// The longest pause of a fault.
 const LONGEST_PAUSE: Duration = Duration::from_mins(10);
 
-/// What is asked for in a run.
+/// A requested run.
 pub(super) struct NewRun {
     pub(super) stock: u64,
     pub(super) requests: u64,
@@ -94,7 +94,7 @@ pub(super) fn routes(controls: Arc<Controls>) -> Router {
         .with_state(controls)
 }
 
-/// A request that may come in: the controls, whether it is for this instance alone, and its body.
+/// A request from an allowed site.
 struct Call {
     controls: Arc<Controls>,
     only_here: bool,
@@ -106,7 +106,7 @@ impl Call {
         let (head, content) = request.into_parts();
         controls.check_site(&head)?;
         let query: Query<CallQuery> = Query::try_from_uri(&head.uri)
-            .map_err(|error| Problem::new(ProblemType::BadParameter, error.body_text()))?;
+            .map_err(|error| Problem::new(ProblemType::BAD_PARAMETER, error.body_text()))?;
         let body = body::read(content).await?;
         Ok(Self { controls, only_here: query.only.as_deref() == Some("here"), body })
     }
@@ -114,7 +114,7 @@ impl Call {
     fn parse<T: DeserializeOwned>(&self, form: &str) -> Result<T, Problem> {
         body::object(&self.body).ok_or_else(|| {
             let detail = format!("the body is a JSON object such as {form}");
-            Problem::new(ProblemType::BadBody, detail)
+            Problem::new(ProblemType::BAD_BODY, detail)
         })
     }
 
@@ -160,7 +160,7 @@ async fn start_run(State(controls): App, request: Request) -> Result<Response, P
     );
     let wanted: RunBody = call.parse(&form)?;
     let bad =
-        || Problem::new(ProblemType::BadBody, format!("the body is a JSON object such as {form}"));
+        || Problem::new(ProblemType::BAD_BODY, format!("the body is a JSON object such as {form}"));
     let RunBody { stock, requests, guard, fence, fault } = wanted;
     if stock > MAX_STOCK || !(1..=MAX_REQUESTS).contains(&requests) {
         return Err(bad());
@@ -179,7 +179,7 @@ async fn stop_run(State(controls): App, request: Request) -> Result<Response, Pr
 
 async fn set_guard(State(controls): App, request: Request) -> Result<Response, Problem> {
     let call = Call::check(controls, request).await?;
-    let GuardBody { guard } = call.parse("{\"guard\":\"none\"}")?;
+    let GuardBody { guard } = call.parse("{\"guard\":\"no-lock\"}")?;
     let mode = mode_of(&call.controls, &guard)?;
     if call.only_here {
         call.controls.switch.choose(mode);
@@ -209,7 +209,7 @@ async fn pause(State(controls): App, request: Request) -> Result<Response, Probl
     Ok(reply::json_as("application/json", StatusCode::ACCEPTED, &answer))
 }
 
-/// Asks an instance for a fault at its next write, this one too.
+/// Arms a fault at the next write of an instance.
 async fn hit(asked: &Call, victim: &Instance, fault: Fault, ms: u64) -> Result<(), Problem> {
     if victim.is_here {
         ask_for(Some(fault), Duration::from_millis(ms));
@@ -217,8 +217,7 @@ async fn hit(asked: &Call, victim: &Instance, fault: Fault, ms: u64) -> Result<(
     }
     let body = json!({"fault": fault, "ms": ms});
     call(victim, Method::POST, "/demo/fault?only=here", Some(body)).await?;
-    let text =
-        format!("{} is to stop the next time that it holds the lock and writes.", victim.name);
+    let text = format!("{} will stop at its next write under the lock.", victim.name);
     asked.controls.instances.note("fault", text);
     Ok(())
 }
@@ -227,7 +226,7 @@ async fn kill(State(controls): App, request: Request) -> Result<Response, Proble
     let asked = Call::check(controls, request).await?;
     let victim = if asked.only_here { own(&asked.controls)? } else { victim(&asked).await? };
     if victim.is_here {
-        tracing::error!("killing this instance, as the demo was told");
+        tracing::error!("killing this instance on request of the demo");
         tokio::spawn(async {
             tokio::time::sleep(LAST_WORDS).await;
             fault::kill_now()
@@ -239,7 +238,7 @@ async fn kill(State(controls): App, request: Request) -> Result<Response, Proble
     Ok(reply::json_as("application/json", StatusCode::ACCEPTED, &answer))
 }
 
-/// For the other instances: a fault at the next write of this one, or none any more.
+/// Called by other instances: arms a fault at this one's next write, or disarms it.
 async fn set_fault(State(controls): App, request: Request) -> Result<Response, Problem> {
     let call = Call::check(controls, request).await?;
     let FaultBody { fault, ms } = call.parse("{\"fault\":\"pause\",\"ms\":8000}")?;
@@ -263,11 +262,11 @@ fn own(controls: &Controls) -> Result<Instance, Problem> {
     controls.instances.named(controls.instances.own())
 }
 
-/// A guard that this demo can have.
+/// A guard that can be chosen in this demo.
 fn mode_of(controls: &Controls, name: &str) -> Result<LockMode, Problem> {
     let modes = controls.switch.modes();
     mode(name).filter(|mode| modes.contains(mode)).ok_or_else(|| {
         let names: Vec<_> = modes.into_iter().map(LockMode::name).collect();
-        Problem::new(ProblemType::BadBody, format!("a guard of this demo is {}", names.join(", ")))
+        Problem::new(ProblemType::BAD_BODY, format!("a guard of this demo is {}", names.join(", ")))
     })
 }

@@ -1,4 +1,4 @@
-//! The instances of a demo, as one of them knows them.
+//! The instances of a demo, as this one knows them.
 
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,19 +15,19 @@ use tokio::time::Instant;
 use super::problem::{INSTANCE_UNREACHABLE, UNKNOWN_INSTANCE};
 use super::record::Status;
 
-/// How often the others are asked how they are, while the page is watched.
+/// How often the status of the others is read while a page is open.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// How long an instance may take to answer another one.
+/// How long another instance may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(900);
 
-/// How many notes wait to be told.
+/// The most notes that wait for a reader.
 const MOST_NOTES: usize = 20;
 
-/// Less than an instance leaves an idle connection open.
+/// Shorter than an instance keeps an idle connection open.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The client of all calls to instances.
+/// For all calls to instances.
 pub(super) static CLIENT: LazyLock<Client> = LazyLock::new(|| {
     let client = Client::builder().no_proxy().pool_idle_timeout(POOL_IDLE_TIMEOUT);
     client.build().expect("without TLS there is nothing to set up that can fail")
@@ -46,14 +46,14 @@ struct Others {
     notes: Vec<(&'static str, String)>,
 }
 
-/// One of them.
+/// One instance.
 #[derive(Clone)]
 pub(super) struct Instance {
     pub(super) name: Arc<str>,
     pub(super) authority: Arc<str>,
     pub(super) is_here: bool,
     pub(super) is_up: bool,
-    /// What it told last.
+    /// As of its last answer.
     pub(super) status: Option<Status>,
 }
 
@@ -66,8 +66,8 @@ pub(super) struct InstanceView {
 }
 
 impl Instances {
-    /// Those at `addresses`, and this one, which listens on `port`. Until one of the others has told its
-    /// name, it goes by its port.
+    /// Those at `addresses`, and this one, which listens on `port`. The others are named by their ports until
+    /// they answer.
     pub(super) fn new(own: &str, port: u16, addresses: &[Uri]) -> Self {
         let own: Arc<str> = own.into();
         let mut list: Vec<Instance> = addresses.iter().filter_map(instance).collect();
@@ -97,12 +97,12 @@ impl Instances {
         &self.own
     }
 
-    /// All of them, as they were when they were last asked.
+    /// All of them, as of their last answers.
     pub(super) fn all(&self) -> Vec<Instance> {
         self.others().list.clone()
     }
 
-    /// Whether one of them is called at this address.
+    /// Whether one of them has this address.
     pub(super) fn has(&self, authority: &str) -> bool {
         self.others().list.iter().any(|known| known.authority.eq_ignore_ascii_case(authority))
     }
@@ -116,7 +116,7 @@ impl Instances {
             .ok_or_else(|| Problem::new(UNKNOWN_INSTANCE, "the demo has no instance of this name"))
     }
 
-    /// Whether it is time to ask them again; the caller then asks.
+    /// Whether a call of [`ask`](Self::ask) is due; the caller must make it.
     pub(super) fn is_due(&self) -> bool {
         let mut others = self.others();
         let is_due = !others.is_asking
@@ -127,7 +127,7 @@ impl Instances {
         is_due
     }
 
-    /// Asks them all how they are.
+    /// Reads the status of all others.
     pub(super) async fn ask(&self) {
         let list = self.all();
         let others = list.iter().filter(|instance| !instance.is_here);
@@ -170,7 +170,7 @@ impl Instances {
         notes.drain(..excess);
     }
 
-    /// Adds a note for all who watch here.
+    /// Adds a note for the pages of this instance.
     pub(super) fn note(&self, kind: &'static str, text: String) {
         let mut others = self.others();
         if others.notes.len() < MOST_NOTES {
@@ -193,7 +193,7 @@ impl Instances {
     }
 
     fn others(&self) -> MutexGuard<'_, Others> {
-        // whatever panicked while it was locked, the list is whole
+        // the list is whole even after a panic
         self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -210,7 +210,7 @@ fn instance(address: &Uri) -> Option<Instance> {
     })
 }
 
-/// Calls one of the others. Returns the body of its answer.
+/// Calls another instance and returns the body of its answer.
 ///
 /// # Errors
 /// `instance-unreachable`.
@@ -228,7 +228,7 @@ pub(super) async fn call(
         .body(body);
     let answer = async { request.send().await?.error_for_status()?.bytes().await };
     answer.await.map_err(|_| {
-        let detail = format!("the instance {} did not do as it was told", instance.name);
+        let detail = format!("instance {} did not carry out the request", instance.name);
         Problem::new(INSTANCE_UNREACHABLE, detail)
     })
 }

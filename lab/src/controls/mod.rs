@@ -1,10 +1,8 @@
 //! The controls of the page: `/demo`, plugged into the service as its [`Extension`].
 //!
-//! An instance that is told to change something tells the others, each by the same call with
-//! `?only=here`. Nothing of the sale goes that way: what an instance shows of the others comes through
-//! etcd and Redis.
+//! An instance forwards each change to the others by the same call with `?only=here`. What it shows of their
+//! sales comes through etcd and Redis.
 
-mod fire;
 mod handlers;
 mod instances;
 mod problem;
@@ -29,18 +27,17 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::fire::Count;
 use self::instances::{Instance, Instances, call};
 use self::problem::{NEEDS_INSTANCES, RUN_IN_PROGRESS};
 use self::record::{Fault, Run, State, Status};
 use self::run::{Begun, hold_run};
 use crate::baselines::{LockMode, Switch};
 
-/// The most requests and units of a run.
+/// The largest run.
 const MAX_REQUESTS: u64 = 500_000;
 const MAX_STOCK: u64 = 1_000_000_000;
 
-/// What a pause is made of besides two TTLs: the time that etcd and the next holder take to notice.
+/// Added to two TTLs for a pause: the time that etcd and the next holder take to notice the expiry.
 const BEYOND: Duration = Duration::from_secs(2);
 
 /// The controls at one instance.
@@ -57,7 +54,7 @@ impl Extension for Controls {
         handlers::routes(self)
     }
 
-    /// Everybody may, but for other sites.
+    /// Any client may start a sale, except pages of other sites.
     fn check_start(&self, head: &Parts) -> Result<(), Problem> {
         self.check_site(head)
     }
@@ -94,8 +91,8 @@ impl Extension for Controls {
 }
 
 impl Controls {
-    /// Those of the instance that sells on `port`, beside the instances at `addresses`. `restarts`: an
-    /// instance that is killed is started again.
+    /// For the instance on `port`, with the others at `addresses`. `restarts`: a killed instance is started
+    /// again.
     pub(crate) fn new(
         sale: Sale,
         switch: Arc<Switch>,
@@ -107,7 +104,7 @@ impl Controls {
         Self { sale, switch, instances, restarts, run: Mutex::default() }
     }
 
-    /// Refuses what another site's page sends; see [`same_site::check`].
+    /// Refuses requests of other sites' pages; see [`same_site::check`].
     fn check_site(&self, head: &Parts) -> Result<(), Problem> {
         same_site::check(&head.method, &head.headers, |host| self.instances.has(host))
     }
@@ -128,13 +125,13 @@ impl Controls {
         self.sale.lease().map(|(_, ttl)| ttl)
     }
 
-    /// How long a pause is that outlasts the lease for certain, in whole seconds.
+    /// A pause that certainly outlasts the lease: whole seconds, in milliseconds.
     fn pause_ms(&self) -> u64 {
         let pause = self.ttl().unwrap_or_default() * 2 + BEYOND;
         pause.as_secs() * 1000
     }
 
-    /// Batches that the fence has refused, at all instances.
+    /// Batches refused by the fence, at all instances.
     fn stale_batches(&self) -> u64 {
         let others = self.instances.all().into_iter().filter_map(|instance| instance.status);
         let others: u64 = others.map(|status| status.stale_batches).sum();
@@ -154,10 +151,6 @@ impl Controls {
         self.run().as_ref().map(|begun| begun.stop.clone())
     }
 
-    fn count_of_run(&self) -> Option<Arc<Count>> {
-        self.run().as_ref().map(|begun| Arc::clone(&begun.count))
-    }
-
     fn change_run(&self, change: impl FnOnce(&mut Begun)) {
         if let Some(begun) = self.run().as_mut() {
             change(begun);
@@ -165,26 +158,26 @@ impl Controls {
     }
 
     fn run(&self) -> MutexGuard<'_, Option<Begun>> {
-        // whatever panicked while it was locked, the record is whole
+        // the record is whole even after a panic
         self.run.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Guards the orders that come from now on in this way, at all instances that are up.
+    /// Sets the guard of new orders at all running instances.
     async fn set_guard(&self, mode: LockMode) -> Result<(), Problem> {
         if !self.switch.choose(mode) {
             let detail = "this demo was started without that guard";
-            return Err(Problem::new(ProblemType::BadBody, detail));
+            return Err(Problem::new(ProblemType::BAD_BODY, detail));
         }
         self.tell_others("/demo/guard?only=here", &json!({"guard": mode.name()})).await
     }
 
-    /// Switches the fence, at all instances that are up.
+    /// Switches the fence at all running instances.
     async fn set_fence(&self, on: bool) -> Result<(), Problem> {
         self.switch.set_fence(on);
         self.tell_others("/demo/fence?only=here", &json!({"on": on})).await
     }
 
-    /// Tells all others that are up.
+    /// Calls all other running instances.
     async fn tell_others(&self, path: &str, body: &Value) -> Result<(), Problem> {
         self.instances.ask().await;
         let others = self.instances.all().into_iter().filter(|i| i.is_up && !i.is_here);
@@ -194,7 +187,7 @@ impl Controls {
         join_all(calls).await.into_iter().try_for_each(|answer| answer.map(drop))
     }
 
-    /// Begins a run; it goes on by itself.
+    /// Begins a run, which goes on in the background.
     async fn begin(self: &Arc<Self>, wanted: handlers::NewRun) -> Result<Run, Problem> {
         let guard = wanted.guard.unwrap_or_else(|| self.switch.mode());
         self.instances.ask().await;
@@ -202,7 +195,7 @@ impl Controls {
             Some(_) if guard != LockMode::Etcd => {
                 let detail =
                     "a fault needs the guard etcd: without a lock there is no holder to hit";
-                return Err(Problem::new(ProblemType::BadBody, detail));
+                return Err(Problem::new(ProblemType::BAD_BODY, detail));
             }
             Some(_) => {
                 let mut others = self.instances.all().into_iter().filter(|i| i.is_up && !i.is_here);
@@ -232,7 +225,7 @@ impl Controls {
             verdict: None,
             error: None,
         };
-        // the store decides which instance's it is; one that does not answer cannot start a sale either
+        // the store decides which instance may run; without it no sale can start either
         let held = hold_run(&self.sale, &run.id, run::HELD_FOR).await;
         {
             let mut slot = self.run();
@@ -242,15 +235,15 @@ impl Controls {
                     "wait for its verdict, or stop it with DELETE /demo/run where it was started";
                 return Err(Problem::new(RUN_IN_PROGRESS, detail));
             }
-            let (count, began_at) = (Arc::default(), Instant::now());
+            let (live, began_at) = (Arc::default(), Instant::now());
             let stop = CancellationToken::new();
-            *slot = Some(Begun { run: run.clone(), count, began_at, stop });
+            *slot = Some(Begun { run: run.clone(), live, began_at, stop });
         }
         tokio::spawn(Arc::clone(self).carry_out(guard, victim, held.map(drop)));
         Ok(run)
     }
 
-    /// The instance to hit if none was named: the holder, unless that is this one; else another one.
+    /// The instance to hit if the caller names none: the holder, or any other if this one holds the lock.
     async fn victim(&self) -> Result<Instance, Problem> {
         self.instances.ask().await;
         let sighting = self.sale.sighting(&Item::DEFAULT);
@@ -266,19 +259,17 @@ impl Controls {
 }
 
 fn needs_instances() -> Problem {
-    let detail =
-        "a fault needs a second instance that is up: with one alone there is nobody to take over";
+    let detail = "a fault needs a second running instance, to take over the lock";
     Problem::new(NEEDS_INSTANCES, detail)
 }
 
-/// The mode of this name.
 fn mode(name: &str) -> Option<LockMode> {
     LockMode::from_str(name, false).ok()
 }
 
-/// Asks for a fault at this instance, or takes it back.
+/// Arms a fault at this instance, or disarms it.
 fn ask_for(fault: Option<Fault>, pause: Duration) {
-    use flash_sale::fault::{self, Action, Point};
+    use crate::fault::{self, Action, Point};
     fault::ask_for(fault.map(|fault| {
         let action = match fault {
             Fault::Pause => Action::StopFor(pause),

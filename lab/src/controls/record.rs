@@ -1,4 +1,4 @@
-//! What is told of a run, and of an instance.
+//! A run and the status of an instance, as JSON.
 
 use std::sync::Arc;
 
@@ -15,22 +15,22 @@ pub(super) enum State {
     Failed,
 }
 
-/// What happens to the holder in a run.
+/// The fault that hits the holder in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Fault {
-    /// It stops for longer than its lease lives, between looking and writing.
+    /// It stops for longer than its lease lives, between reading and writing.
     Pause,
-    /// It dies there.
+    /// It dies at that point.
     Kill,
 }
 
-/// A run: a sale that is started afresh, and orders that are fired at all instances at once.
+/// A run: a new sale, and orders to all instances at once.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Run {
     pub(super) id: String,
     pub(super) at_ms: u64,
-    /// The instance that fires.
+    /// The instance that sends the orders.
     pub(super) by: Arc<str>,
     pub(super) state: State,
     pub(super) stock: u64,
@@ -54,7 +54,7 @@ impl Run {
     }
 }
 
-/// How a run went, by what the buyers were told and what the ledger has.
+/// The verdict on a run, from the answers, the ledger and the stock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Verdict {
     pub(super) pass: bool,
@@ -70,7 +70,7 @@ pub(super) struct Verdict {
     pub(super) text: String,
 }
 
-/// What an instance tells of itself.
+/// The status of an instance.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Status {
     pub(super) instance: Arc<str>,

@@ -1,42 +1,42 @@
-//! A run from its beginning to its verdict.
+//! Carries out a run and judges it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::http::Method;
+use flash_sale::error_chain::ErrorChain;
 use flash_sale::http::problem::Problem;
 use flash_sale::inventory::{Item, Stock};
 use flash_sale::sale::{Sale, SaleError};
+use loadtest::Live;
 use serde_json::json;
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::Controls;
-use super::fire::{Count, Salvo, fire};
 use super::instances::{Instance, call};
 use super::record::{Fault, Run, State, Verdict};
-use super::verdict::{count_lost, judge};
+use super::verdict::judge;
 use crate::baselines::LockMode;
 
-/// How long the victim's first order may take to reach the fault before the others are let go.
+/// How long the victim may take to reach the fault before the other buyers start.
 const FAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a stopped or restarted instance may take to answer again, before its numbers are left out.
-const RETURN_TIMEOUT: Duration = Duration::from_secs(15);
+/// An order outlasts a fault: the pause, and the lease of a killed holder.
+const LOAD_FLAGS: [&str; 3] = ["--timeout=60s", "--attempt-timeout=15s", "--retries=1000"];
 
-/// How long a run is kept from others without a word of its instance, which may have died.
+/// A run whose instance has died blocks others for this long.
 pub(super) const HELD_FOR: Duration = Duration::from_secs(4);
 
-/// How often it is looked whether the sale is still the one that the run has started.
+/// How often the run checks that its sale is still the current one.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What is said of a run then: what its buyers were told cannot be compared with the other sale.
+/// The answers of a run cannot be compared with another sale.
 const ANOTHER_SALE: &str = "Another sale was started meanwhile.";
 
-/// Which run goes on: instances of one demo share their store. No item is called so, and the rights that an
-/// instance needs for the keys of items are enough for it.
+/// The current run; instances of one demo share the store. It is no valid item name, and within the rights of
+/// an instance.
 const RUN_KEY: &str = "sale:{.run}";
 
 const HOLD_RUN: &str = "#!lua
@@ -49,31 +49,37 @@ else
 end
 return 1";
 
-/// A run that was begun.
+/// A run in progress, or the last one.
 pub(super) struct Begun {
     pub(super) run: Run,
-    pub(super) count: Arc<Count>,
+    pub(super) live: Arc<Live>,
     pub(super) began_at: Instant,
     pub(super) stop: CancellationToken,
 }
 
 impl Begun {
-    /// As it is now.
+    /// The run with its current counts.
     pub(super) fn now(&self) -> Run {
         let mut run = self.run.clone();
-        run.sold = self.count.sold.load(Ordering::Relaxed);
-        run.sold_out = self.count.sold_out.load(Ordering::Relaxed);
-        run.failed = self.count.failed.load(Ordering::Relaxed);
+        let now = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        run.sold = now(&self.live.acknowledged);
+        run.sold_out = now(&self.live.sold_out);
+        run.failed = now(&self.live.unsettled);
         run.answered = run.sold + run.sold_out;
-        if !run.is_over() && run.state != State::Preparing && run.state != State::Checking {
-            run.elapsed_ms = u64::try_from(self.began_at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if run.state == State::Firing {
+            let took = self.live.duration.get();
+            if took.is_some() {
+                run.state = State::Checking;
+            }
+            let took = took.copied().unwrap_or_else(|| self.began_at.elapsed());
+            run.elapsed_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         }
         run
     }
 }
 
 impl Controls {
-    /// Carries the run out, unless it was not `held`; what goes wrong is told in it.
+    /// Carries the run out unless `held` is an error. The run records its verdict or its error.
     pub(super) async fn carry_out(
         self: Arc<Self>,
         guard: LockMode,
@@ -90,11 +96,11 @@ impl Controls {
             () = self.until_taken_over(&run.id) => Err("another run was started meanwhile".to_owned()),
         };
         if let Some(victim) = victim {
-            // what was not reached must not hit a later sale
+            // it must not hit a later sale
             let nothing = json!({"fault": null});
             drop(call(&victim, Method::POST, "/demo/fault?only=here", Some(nothing)).await);
         }
-        // it ends by itself otherwise
+        // best effort: the claim expires by itself
         drop(hold_run(&self.sale, &run.id, Duration::ZERO).await);
         self.change_run(|begun| {
             let now = begun.now();
@@ -105,7 +111,7 @@ impl Controls {
         });
     }
 
-    /// Keeps the run, until the store says that it is another's; one that does not answer is asked again.
+    /// Renews the claim on the run until another instance has it. A store that does not answer is asked again.
     async fn until_taken_over(&self, run: &str) {
         while !matches!(hold_run(&self.sale, run, HELD_FOR).await, Ok(false)) {
             sleep(HELD_FOR / 4).await;
@@ -130,54 +136,43 @@ impl Controls {
             call(victim, Method::POST, "/demo/fault?only=here", Some(body)).await.map_err(told)?;
         }
 
-        let (release, held_back) = watch::channel(victim.is_some());
-        let stop = self.stop_of_run().ok_or("the run is gone")?;
         let up = self.instances.all().into_iter().filter(|instance| instance.is_up);
-        let salvo = Salvo {
-            id: format!("run-{}", run.id),
-            requests: run.requests,
-            authorities: up.map(|instance| instance.authority).collect(),
-            first: victim.map(|victim| Arc::clone(&victim.authority)),
-            held_back,
-        };
-        let id = salvo.id.clone();
-        let count = self.count_of_run().ok_or("the run is gone")?;
+        let urls: Vec<_> = up.map(|instance| format!("http://{}", instance.authority)).collect();
+        let first = victim.and_then(|victim| {
+            urls.iter().position(|url| *url == format!("http://{}", victim.authority))
+        });
+        let start = CancellationToken::new();
+        let head_start = first.map(|first| (first, start.clone()));
+        let live = Arc::new(Live { head_start, ..Live::default() });
+        let requests = format!("--requests={}", run.requests);
+        let flags = LOAD_FLAGS.into_iter().chain([requests.as_str()]);
+        let args = loadtest::Args::from_flags(flags.chain(urls.iter().map(String::as_str)));
+        let args = args.map_err(|error| error.to_string())?;
+        let stop = self.stop_of_run().ok_or("the run is gone")?;
         self.change_run(|begun| {
             begun.run.state = State::Firing;
+            begun.live = Arc::clone(&live);
             begun.began_at = Instant::now();
         });
-        let fired =
-            async { tokio::join!(fire(salvo, count), self.let_go(victim, run.fault, release)).0 };
-        let sold = tokio::select! {
-            sold = fired => sold,
+        let judged = async {
+            let load = loadtest::run_in_process(&args, &live);
+            tokio::join!(load, self.let_go(victim, run.fault, start)).0
+        };
+        let report = tokio::select! {
+            report = judged => report.map_err(|error| ErrorChain(&*error).to_string())?,
             () = self.until_another_sale(&started) => return Err(ANOTHER_SALE.to_owned()),
             () = stop.cancelled() => return Err("The run was stopped.".to_owned()),
         };
-        let now = self.current_run().ok_or("the run is gone")?;
-        self.change_run(|begun| {
-            begun.run.elapsed_ms = now.elapsed_ms;
-            begun.run.state = State::Checking;
-        });
-        if let (Some(victim), Some(Fault::Pause)) = (victim, run.fault) {
-            self.until_back(victim).await;
-        }
         self.instances.ask().await;
         let stale = self.stale_batches().saturating_sub(stale_before);
-        let lost = match guard {
-            LockMode::Etcd | LockMode::EtcdRecipe | LockMode::Unguarded => {
-                count_lost(&self.sale, &id, &sold).await.map_err(failed)?
-            }
-            // no ledger is kept
-            LockMode::Local | LockMode::None | LockMode::EtcdRpc => 0,
-        };
         let stock = self.sale.stock(&Item::DEFAULT).await.map_err(failed)?;
         if stock.sale != started.sale {
             return Err(ANOTHER_SALE.to_owned());
         }
-        Ok(judge(&now, &stock, lost, stale))
+        Ok(judge(run, guard, &report, &stock, stale))
     }
 
-    /// Until there is another sale than the one that was `started`.
+    /// Waits until another sale has replaced `started`.
     async fn until_another_sale(&self, started: &Stock) {
         loop {
             sleep(LOOK_EVERY).await;
@@ -188,13 +183,12 @@ impl Controls {
         }
     }
 
-    /// Lets the other orders go once the victim has reached its fault: so that an instance is there to
-    /// overtake it.
+    /// Starts the other buyers once the victim has reached its fault, so that another instance overtakes it.
     async fn let_go(
         &self,
         victim: Option<&Instance>,
         fault: Option<Fault>,
-        release: watch::Sender<bool>,
+        start: CancellationToken,
     ) {
         let Some(victim) = victim else { return };
         let deadline = Instant::now() + FAULT_TIMEOUT;
@@ -206,16 +200,10 @@ impl Controls {
             _ => "stops for some seconds",
         };
         let what = if is_alive(victim).await { "did not get to" } else { "has reached" };
-        let text = format!("{} {what} the point where it {end}, holding the lock.", victim.name);
+        let text =
+            format!("{} {what} the point where it {end} while it holds the lock.", victim.name);
         self.instances.note("fault", text);
-        release.send_replace(false);
-    }
-
-    async fn until_back(&self, victim: &Instance) {
-        let deadline = Instant::now() + RETURN_TIMEOUT;
-        while Instant::now() < deadline && !is_alive(victim).await {
-            sleep(Duration::from_millis(50)).await;
-        }
+        start.cancel();
     }
 }
 
@@ -223,8 +211,7 @@ async fn is_alive(instance: &Instance) -> bool {
     call(instance, Method::GET, "/healthz", None).await.is_ok()
 }
 
-/// Makes the run of the demo that of `run` for `time` from now on, or gives it back if that is zero.
-/// `false` if it is another's.
+/// Claims the demo for `run` for this time, or releases it if that is zero. `false` if another run has it.
 pub(super) async fn hold_run(sale: &Sale, run: &str, time: Duration) -> Result<bool, SaleError> {
     let mut command = redis::cmd("EVAL");
     let time = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);

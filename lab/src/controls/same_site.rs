@@ -1,5 +1,4 @@
-//! Keeps other sites' pages away from the demo: any page that a browser shows can send requests to this
-//! machine.
+//! Refuses requests of other sites: any page in a browser can send requests to this machine.
 
 use axum::http::{HeaderMap, Method, Uri, header};
 use flash_sale::http::problem::Problem;
@@ -8,11 +7,11 @@ use super::problem::{CROSS_SITE, JSON_REQUIRED};
 
 /// Checks a request to the demo.
 ///
-/// - A `POST` must say that its body is JSON: a page of another site may send that only after asking, as it
-///   must for any other method that changes something, and is not answered.
-/// - An `Origin` must be the address that was called.
-/// - That address is an IP, `localhost`, or one of the demo's, for which the one who started it vouches: any other
-///   name may be another site's that was made to point here.
+/// - A `POST` must have a JSON body: a page of another site must ask before it sends one, as for `PUT` and
+///   `DELETE`, and gets no permission.
+/// - An `Origin` must be the address of the request.
+/// - That address is an IP, `localhost`, or one of `--instances`: any other name may belong to another site and
+///   resolve to this machine.
 ///
 /// # Errors
 /// `json-required`, `cross-site`.
@@ -22,8 +21,8 @@ pub(super) fn check(
     is_of_the_demo: impl FnOnce(&str) -> bool,
 ) -> Result<(), Problem> {
     let cross_site = || {
-        let detail = "the demo can be controlled from its own page, or by a program that calls it by IP \
-                      address, as localhost, or as --instances names it";
+        let detail = "the demo accepts requests from its own page, and from programs that call it by IP address, as \
+                      localhost, or by a name of --instances";
         Problem::new(CROSS_SITE, detail)
     };
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
@@ -57,7 +56,7 @@ mod tests {
 
     use super::*;
 
-    fn refused(method: &Method, headers: &[(&'static str, &str)]) -> Option<ProblemType> {
+    fn refused(method: &Method, headers: &[(&'static str, &str)]) -> Option<&'static ProblemType> {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.insert(*name, value.parse().expect("a header value"));

@@ -1,91 +1,58 @@
-//! Whether every unit was sold once, and what to say about it.
+//! What a run's report means, for the page.
 
-use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use flash_sale::http::reply::grouped;
-use flash_sale::inventory::{Inventory, Item, Stock};
-use flash_sale::sale::{Sale, SaleError};
+use flash_sale::inventory::Stock;
+use loadtest::Report;
 
-use super::fire::order_id;
 use super::record::{Fault, Run, Verdict};
+use crate::baselines::LockMode;
 
-/// How many pages of the ledger are read: more than the largest run fills.
-const MOST_PAGES: u64 = 1001;
+/// Failures of the load test that do not show a fault of the service.
+const NO_FAULT: [&str; 2] = ["unanswered", "failed"];
 
-/// How many of the orders of these numbers the ledger does not have.
-pub(super) async fn count_lost(
-    sale: &Sale,
-    salvo: &str,
-    sold: &HashSet<u64>,
-) -> Result<u64, SaleError> {
-    let mut missing = sold.clone();
-    let prefix = order_id(salvo, 0);
-    let prefix = prefix.trim_end_matches('0');
-    let page = u64::from(Inventory::MAX_PAGE);
-    for number in 0..MOST_PAGES {
-        let orders = sale.ledger(&Item::DEFAULT, number * page, Inventory::MAX_PAGE).await?;
-        for accepted in &orders {
-            let number = accepted.order.as_str().strip_prefix(prefix);
-            if let Some(number) = number.and_then(|number| number.parse().ok()) {
-                missing.remove(&number);
-            }
-        }
-        if (orders.len() as u64) < page {
-            break;
-        }
-    }
-    Ok(missing.len() as u64)
-}
-
-/// What the buyers were told, against what there was.
-pub(super) fn judge(run: &Run, now: &Stock, lost: u64, stale_batches: u64) -> Verdict {
-    let oversold = run.sold.saturating_sub(run.stock);
-    let balanced = now.is_balanced();
-    // units that stayed unsold although an order was answered "sold out"
-    let left =
-        if run.failed == 0 { run.stock.min(run.requests).saturating_sub(run.sold) } else { 0 };
-    let pass = oversold == 0 && lost == 0 && balanced && left == 0;
+/// The load test's report, with the stock `now`.
+pub(super) fn judge(
+    run: &Run,
+    guard: LockMode,
+    report: &Report,
+    now: &Stock,
+    stale_batches: u64,
+) -> Verdict {
     let mut verdict = Verdict {
-        pass,
-        sold: run.sold,
-        sold_out: run.sold_out,
-        unanswered: run.failed,
-        oversold,
-        lost,
+        pass: report.pass,
+        sold: report.acknowledged,
+        sold_out: report.sold_out,
+        unanswered: report.unknown + report.failed,
+        oversold: report.acknowledged.saturating_sub(run.stock),
+        lost: report.lost,
         stock: now.stock,
         lucky: now.lucky,
-        balanced,
+        balanced: now.is_balanced(),
         stale_batches,
         text: String::new(),
     };
-    verdict.text = sentence(run, &verdict, left);
+    verdict.text = text(run, guard, report, &verdict);
     verdict
 }
 
-fn sentence(run: &Run, verdict: &Verdict, left: u64) -> String {
+fn text(run: &Run, guard: LockMode, report: &Report, verdict: &Verdict) -> String {
     let [sold, sold_out, stock] = [verdict.sold, verdict.sold_out, run.stock].map(grouped);
-    let Verdict { unanswered, oversold, lost, .. } = *verdict;
-    let mut text = if oversold > 0 {
-        let oversold = grouped(oversold);
-        format!("Sold {sold} of {stock}: {oversold} too many. {}", cause(run))
-    } else if lost > 0 {
-        let lost = grouped(lost);
-        format!(
-            "{lost} buyers were told that they got one and are not in the ledger. {}",
-            cause(run)
-        )
-    } else if !verdict.balanced {
-        let [now, lucky] = [verdict.stock, verdict.lucky].map(grouped);
-        format!(
-            "{now} in stock and {lucky} sold are not the {stock} that there were. {}",
-            cause(run)
-        )
-    } else if left > 0 {
-        let left = grouped(left);
-        format!("{left} units were left although buyers were told that nothing was. {}", cause(run))
-    } else {
-        format!("{sold} of {stock} sold, {sold_out} told sold out: every unit went to one buyer.")
+    let Verdict { unanswered, oversold, .. } = *verdict;
+    let mut text = match report.reasons.first() {
+        None => format!(
+            "{sold} of {stock} sold, {sold_out} told sold out: every unit went to one buyer."
+        ),
+        Some(_) if oversold > 0 => {
+            let oversold = grouped(oversold);
+            format!("Sold {sold} of {stock}: {oversold} too many. {}", cause(run, guard))
+        }
+        Some(reason) if NO_FAULT.contains(&reason.kind.as_str()) => format!("{}.", reason.text),
+        Some(reason) => {
+            let violation = report.violations.first().map(|violation| &violation.sentence);
+            format!("{}. {}", violation.unwrap_or(&reason.text), cause(run, guard))
+        }
     };
     if unanswered > 0 {
         let unanswered = grouped(unanswered);
@@ -110,56 +77,60 @@ fn sentence(run: &Run, verdict: &Verdict, left: u64) -> String {
     text
 }
 
-/// Why it went wrong, as far as the run's own settings explain it.
-fn cause(run: &Run) -> &'static str {
-    match (run.guard.as_str(), run.fence, run.fault) {
-        ("none" | "unguarded", ..) => "That is what happens without a lock.",
-        ("local", ..) => {
-            "That is what happens without a lock between the instances: each one guards the stock only \
-             against itself."
-        }
-        (_, false, Some(Fault::Pause)) => {
-            "The holder was paused beyond its lease and then wrote what it had decided before: without a \
-             fence, nothing stops it."
-        }
-        _ => "That must not happen: it is a fault of the service.",
+/// The cause of a failure, as far as the settings of the run explain it.
+fn cause(run: &Run, guard: LockMode) -> &'static str {
+    let of_fault = "The holder was paused beyond its lease and then wrote what it had decided before: \
+                    without a fence, nothing stops it.";
+    match (guard.flaw(), run.fence, run.fault) {
+        (Some(flaw), ..) => flaw,
+        (None, false, Some(Fault::Pause)) => of_fault,
+        (None, ..) => "That must not happen: it is a fault of the service.",
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use loadtest::report;
+
     use super::super::record::State;
     use super::*;
 
-    fn run(guard: &str, sold: u64, sold_out: u64) -> Run {
-        Run {
+    fn judged(guard: LockMode, fault: Option<Fault>, sold: u64, reason: Option<&str>) -> Verdict {
+        let run = Run {
             id: "1-8080".into(),
             at_ms: 1,
             by: "8080".into(),
             state: State::Checking,
             stock: 300,
             requests: 500,
-            guard: guard.into(),
+            guard: guard.name().into(),
             fence: true,
-            fault: None,
-            victim: None,
-            answered: sold + sold_out,
+            fault,
+            victim: fault.map(|_| "8090".into()),
+            answered: 500,
             sold,
-            sold_out,
+            sold_out: 500 - sold,
             failed: 0,
             elapsed_ms: 1,
             verdict: None,
             error: None,
-        }
-    }
-
-    fn stock(stock: i64, lucky: i64) -> Stock {
-        Stock { stock, lucky, initial: 300, fence: None, orders: 300, sale: Some(1) }
+        };
+        let reasons = reason.map(|text| report::Fault { kind: "lost".into(), text: text.into() });
+        let report = Report {
+            pass: reason.is_none(),
+            reasons: reasons.into_iter().collect(),
+            acknowledged: sold,
+            sold_out: 500 - sold,
+            ..Report::default()
+        };
+        let stock =
+            Stock { stock: 0, lucky: 300, initial: 300, fence: None, orders: 300, sale: Some(1) };
+        judge(&run, guard, &report, &stock, u64::from(fault.is_some()))
     }
 
     #[test]
     fn every_unit_sold_once_passes() {
-        let verdict = judge(&run("etcd", 300, 200), &stock(0, 300), 0, 0);
+        let verdict = judged(LockMode::Etcd, None, 300, None);
         assert!(verdict.pass, "{verdict:?}");
         assert_eq!(
             verdict.text,
@@ -169,22 +140,19 @@ mod tests {
 
     #[test]
     fn each_fault_is_told() {
-        let oversold = judge(&run("none", 500, 0), &stock(289, 500), 0, 0);
+        let oversold = judged(LockMode::NoLock, None, 500, Some("oversold: 500 orders"));
         assert!(!oversold.pass && oversold.oversold == 200, "{oversold:?}");
         assert!(oversold.text.contains("200 too many. That is what happens without a lock."));
-        let lost = judge(&run("etcd", 300, 200), &stock(0, 300), 2, 0);
-        assert!(!lost.pass && lost.text.starts_with("2 buyers were told"), "{lost:?}");
-        let unbalanced = judge(&run("local", 300, 200), &stock(4, 300), 0, 0);
-        assert!(!unbalanced.pass && unbalanced.text.contains("not the 300"), "{unbalanced:?}");
-        let left = judge(&run("etcd", 290, 210), &stock(10, 290), 0, 0);
-        assert!(!left.pass && left.text.starts_with("10 units were left"), "{left:?}");
+        let lost = judged(LockMode::Etcd, None, 300, Some("lost: 2 orders"));
+        assert_eq!(
+            lost.text,
+            "lost: 2 orders. That must not happen: it is a fault of the service."
+        );
     }
 
     #[test]
     fn a_refused_batch_is_told() {
-        let mut paused = run("etcd", 300, 200);
-        (paused.fault, paused.victim) = (Some(Fault::Pause), Some("8090".into()));
-        let verdict = judge(&paused, &stock(0, 300), 0, 1);
+        let verdict = judged(LockMode::Etcd, Some(Fault::Pause), 300, None);
         assert!(
             verdict.pass && verdict.text.ends_with("the fence refused its batch."),
             "{verdict:?}"

@@ -1,9 +1,9 @@
 //! Everything on this machine: private etcd and Redis, the instances, the run, the verdict.
 //!
 //! # Layout
-//! - [`DemoOptions`], [`run()`]: what can be asked for, and the demo from its beginning to its end
-//! - `upkeep`: what becomes of the processes while it serves
-//! - `verdict`: what the load test's report means
+//! - [`DemoOptions`], [`run()`]: the flags, and the whole demo
+//! - `upkeep`: watches the processes while it serves
+//! - `verdict`: the load test's report in words
 //! - `screen`: the terminal
 
 mod options;

@@ -1,4 +1,4 @@
-//! What one can ask of the demo.
+//! The flags of the demo.
 
 use std::ops::RangeInclusive;
 
@@ -31,7 +31,7 @@ pub struct DemoOptions {
     #[arg(long, env = "FLASH_SALE_DEMO_SECURE", value_parser = flash_sale::config::switch)]
     pub secure: bool,
 
-    /// Buyers, who send one order each at the same time: 1 to 1000000.
+    /// Buyers, with one order each, all at once: 1 to 1000000.
     #[arg(long, env = "FLASH_SALE_DEMO_REQUESTS", default_value = "500", value_name = "N",
           allow_negative_numbers = true,
           value_parser = RangedU64ValueParser::<u64>::new().range(REQUESTS))]
@@ -55,8 +55,8 @@ pub struct DemoOptions {
           value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
 
-    /// What guards the sale. `none` and `local` oversell: they show why the lock is there;
-    /// `etcd-recipe`, `etcd-rpc` and `unguarded` are to compare with.
+    /// Guard of the sale. `no-lock` and `local` oversell, to show why the lock is there;
+    /// `etcd-recipe`, `etcd-rpc` and `atomic-script` are for comparison.
     #[arg(long, env = "FLASH_SALE_DEMO_LOCK", default_value = "etcd", value_name = "KIND")]
     pub lock: LockMode,
 }
@@ -101,10 +101,10 @@ mod tests {
         assert_eq!(options.ports().expect("they exist"), [8080, 8090]);
     }
 
-    /// Goal: a value out of its bounds is refused with a sentence that names them.
+    /// Goal: a value out of its bounds is refused with the bounds.
     #[test]
-    fn wrong_values_get_a_sentence() {
-        for (flag, value, sentence) in [
+    fn wrong_values_are_explained() {
+        for (flag, value, message) in [
             ("--requests", "0", "1..=1000000"),
             ("--requests", "1000001", "1..=1000000"),
             ("--stock", "-1", "--stock"),
@@ -112,10 +112,10 @@ mod tests {
             ("--instances", "0", "1..=32"),
             ("--instances", "33", "1..=32"),
             ("--port", "0", "1..=65535"),
-            ("--lock", "zookeeper", "etcd, local, none"),
+            ("--lock", "zookeeper", "etcd, local, no-lock"),
         ] {
             let error = parse(&[flag, value]).expect_err("out of bounds");
-            assert!(error.contains(sentence), "{flag} {value}: {error}");
+            assert!(error.contains(message), "{flag} {value}: {error}");
         }
     }
 
@@ -125,7 +125,7 @@ mod tests {
         let options = parse(&["--instances", "3", "--port", "65515"]).expect("in bounds");
         assert_eq!(options.ports().expect("just so"), [65515, 65525, 65535]);
         let options = parse(&["--instances", "3", "--port", "65516"]).expect("in bounds");
-        let sentence = options.ports().expect_err("too high").to_string();
-        assert!(sentence.contains("65515"), "{sentence}");
+        let message = options.ports().expect_err("too high").to_string();
+        assert!(message.contains("65515"), "{message}");
     }
 }

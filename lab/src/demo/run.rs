@@ -1,11 +1,11 @@
-//! The demo from its beginning to its end.
+//! Runs the demo.
 
 use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, TcpListener};
 use std::pin::pin;
 use std::process::ExitCode;
 
-use flash_sale::chain::Chain;
+use flash_sale::error_chain::ErrorChain;
 use testkit::etcd::{AuthTokens, EtcdOptions};
 use testkit::redis::RedisOptions;
 use testkit::{LOCK_NAME, OwnedDir};
@@ -20,41 +20,41 @@ use crate::error::LabError;
 use crate::load::{Load, TIMEOUT};
 use crate::signals::{self, ENDINGS, Signals};
 
-/// Short, so that a viewer who pauses or kills a holder sees soon what comes of it.
+/// Short, so that a viewer soon sees the effect of a pause or a kill.
 const LOCK_TTL: &str = "3s";
 
-/// How long a token of a secured etcd lives that is not used: etcd's default.
+/// How long an unused token of a secured etcd lives: etcd's default.
 const TOKEN_SECONDS: u64 = 300;
 
-/// More connections at once than this tell nothing new, and small machines refuse them.
+/// More connections show nothing new, and small machines refuse them.
 const CONCURRENCY_LIMIT: u64 = 2000;
 
-/// What a process keeps open besides the connections of the buyers.
+/// Files of a process besides the buyers' connections.
 const OTHER_FILES: u64 = 56;
 
-/// How many files some systems allow to begin with.
+/// The smallest default limit of open files.
 const SMALLEST_LIMIT: u64 = 256;
 
 const PASS: u8 = 0;
 const FAIL: u8 = 1;
 const NO_VERDICT: u8 = 2;
 
-/// Starts everything, sells out under load, says how it went, serves until a signal comes, and
-/// leaves nothing behind. What it says goes to standard output, errors go to standard error.
+/// Starts everything, sells out under load, prints the verdict, serves until a signal comes, and
+/// leaves nothing behind. Errors go to standard error.
 ///
-/// The exit code is 0 if every unit was sold exactly once, 1 if not, 2 if that could not be found
-/// out; 128 and the signal's number if a signal came before the verdict.
+/// The exit code is 0 if every unit was sold exactly once, 1 if not, 2 without a verdict; 128 and the
+/// signal's number if a signal came before the verdict.
 pub async fn run(options: DemoOptions) -> ExitCode {
     match play(&options, Screen::new()).await {
         Ok(code) => code.into(),
         Err(error) => {
-            complain(&Chain(&error).to_string());
+            complain(&ErrorChain(&error).to_string());
             NO_VERDICT.into()
         }
     }
 }
 
-/// Errors before anything was started are returned, later ones are told before all is stopped.
+/// Returns errors before the start; prints later ones, and then stops everything.
 async fn play(options: &DemoOptions, screen: Screen) -> Result<u8, LabError> {
     let ports = options.ports()?;
     check_ports(&ports)?;
@@ -69,14 +69,14 @@ async fn play(options: &DemoOptions, screen: Screen) -> Result<u8, LabError> {
         ending = signals.next() => Some(ending),
         result = show.run(&dir, &mut cluster, &mut verdict) => {
             if let Err(error) = result {
-                complain(&Chain(&error).to_string());
+                complain(&ErrorChain(&error).to_string());
             }
             None
         }
     };
     if ending.is_some() {
         say("");
-        say("Stopping; Ctrl-C again hurries.");
+        say("Stopping. Press Ctrl-C again to stop at once.");
     }
     if stop(cluster, dir, &mut signals).await && ending.is_some() {
         say("Everything is stopped and removed.");
@@ -85,7 +85,7 @@ async fn play(options: &DemoOptions, screen: Screen) -> Result<u8, LabError> {
     Ok(verdict.unwrap_or(without_verdict))
 }
 
-/// Says what went wrong, or returns true.
+/// Prints errors. Returns whether there were none.
 async fn stop(mut cluster: Option<Cluster>, dir: OwnedDir, signals: &mut Signals) -> bool {
     let stop = async {
         match &mut cluster {
@@ -102,11 +102,11 @@ async fn stop(mut cluster: Option<Cluster>, dir: OwnedDir, signals: &mut Signals
             if let (None, Some(cluster)) = (&stopped, &mut cluster) {
                 cluster.kill().await;
             }
-            // also of a start that was cut short
+            // also after an interrupted start
             drop(cluster);
             dir.remove().await
         } => cleared,
-        // enough: what is left goes by itself, a little later
+        // the guardians remove the rest a little later
         _ = signals.next() => return false,
     };
     let done = stopped.unwrap_or(Ok(())).and(cleared);
@@ -116,7 +116,7 @@ async fn stop(mut cluster: Option<Cluster>, dir: OwnedDir, signals: &mut Signals
     done.is_ok()
 }
 
-/// What the steps share.
+/// The state of all steps.
 struct Show<'a> {
     options: &'a DemoOptions,
     screen: Screen,
@@ -174,7 +174,7 @@ impl Show<'_> {
         let cluster = Cluster::open(dir, 1, etcd, redis).await?;
         let how = if secure { "mutual TLS and users, " } else { "" };
         for (name, port) in [("etcd", cluster.etcd[0].port()), ("Redis", cluster.redis.port())] {
-            say(&format!("{name} answers on 127.0.0.1:{port} ({how}private, gone at the end)"));
+            say(&format!("{name} answers on 127.0.0.1:{port} ({how}private, removed at the end)"));
         }
         Ok(cluster)
     }
@@ -212,7 +212,7 @@ impl Show<'_> {
         say("");
     }
 
-    /// What can be tried while the demo serves.
+    /// Commands to try while the demo serves.
     fn hints(&self, cluster: &Cluster) -> Vec<String> {
         let (first, last) = match self.ports.as_slice() {
             [first, .., last] => (first, last),
@@ -235,9 +235,7 @@ impl Show<'_> {
             let etcd = &cluster.etcd[0];
             lines.push(format!("  curl 'http://127.0.0.1:{first}/lock'"));
             lines.push(format!("  etcdctl {} lock {LOCK_NAME}", etcd.tool_flags()));
-            lines.push(
-                "    (holds the lock: nobody can buy until you end it with Ctrl-C)".to_owned(),
-            );
+            lines.push("    (holds the lock: all orders wait until you press Ctrl-C)".to_owned());
         }
         lines.push(format!("Logs are in {} until the end.", cluster.dir.path().display()));
         lines.push(String::new());
@@ -250,10 +248,10 @@ fn guarded_by(lock: LockMode) -> &'static str {
     match lock {
         LockMode::Etcd => "sells under the etcd lock",
         LockMode::Local => "sells under a lock of its own",
-        LockMode::None => "sells without a lock",
+        LockMode::NoLock => "sells without a lock",
         LockMode::EtcdRecipe => "sells by the lock recipe of Go's client",
         LockMode::EtcdRpc => "sells by etcd's Lock call",
-        LockMode::Unguarded => "sells without a lock, by one script",
+        LockMode::AtomicScript => "sells without a lock, by one script",
     }
 }
 
@@ -261,7 +259,7 @@ fn guarded_by(lock: LockMode) -> &'static str {
 fn has_queue(lock: LockMode) -> bool {
     match lock {
         LockMode::Etcd | LockMode::EtcdRecipe | LockMode::EtcdRpc => true,
-        LockMode::Local | LockMode::None | LockMode::Unguarded => false,
+        LockMode::Local | LockMode::NoLock | LockMode::AtomicScript => false,
     }
 }
 
@@ -283,7 +281,7 @@ fn report_end(screen: Screen, name: &str, end: End<'_>) {
     screen.paragraph(Tone::Warning, "note  ", &text);
 }
 
-/// Says it now if an instance will not be able to listen.
+/// Fails early if an instance could not listen.
 fn check_ports(ports: &[u16]) -> Result<(), LabError> {
     for &port in ports {
         match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
@@ -297,15 +295,14 @@ fn check_ports(ports: &[u16]) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Lets us and all that we start open as many files as the buyers need.
-/// Returns for how many buyers at once that is enough.
+/// Raises the limit of open files, for us and our children. Returns how many buyers at once it allows.
 fn make_room(buyers: u64) -> u64 {
     let wanted = buyers.min(CONCURRENCY_LIMIT) + OTHER_FILES;
     let files = rlimit::increase_nofile_limit(wanted).unwrap_or(SMALLEST_LIMIT).min(wanted);
     files.saturating_sub(OTHER_FILES).max(1)
 }
 
-/// To standard error; if nobody reads that, the exit code remains.
+/// Writes to standard error; if that fails, the exit code remains.
 fn complain(text: &str) {
     let _ = writeln!(io::stderr(), "lab demo: {text}");
 }

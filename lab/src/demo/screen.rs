@@ -1,13 +1,11 @@
-//! What the demo says on the terminal.
+//! The output of the demo.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
-/// Lines end here, if a word does not reach further.
+/// The width of a line, unless a word is longer.
 const WIDTH: usize = 80;
 
-/// A line on standard output, as it is.
-///
-/// A reader that has gone away is no reason to stop: the exit code still tells the verdict.
+/// Writes a line to standard output; if that fails, the exit code remains.
 pub(super) fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
@@ -18,7 +16,7 @@ pub(super) struct Screen {
     colour: bool,
 }
 
-/// What a paragraph means.
+/// The tone of a paragraph.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tone {
     Good,

@@ -1,4 +1,4 @@
-//! What becomes of the processes of a demo while it serves.
+//! Watches the processes of a demo while it serves.
 
 use std::convert::Infallible;
 use std::io;
@@ -13,14 +13,14 @@ use tokio::time::sleep;
 
 use crate::cluster::{self, Cluster, Instance};
 
-/// How long an instance that was killed stays away: longer than its lease lives, so that one sees its
-/// claim go and the next one be served.
+/// How long a killed instance stays away: longer than its lease lives, so that a viewer sees its claim expire
+/// and the next one be served.
 pub(super) const RESTART_PAUSE: Duration = Duration::from_secs(6);
 
 const SIGKILL: i32 = 9;
 
-/// Tells `report` of each process that ends, and starts an instance that was killed again after a
-/// while. Never returns: even when all have ended, it is for the user to end the demo.
+/// Reports each process that ends, and restarts a killed instance after a while. Never returns: the user ends
+/// the demo, even if all processes have ended.
 pub(super) async fn look_after(
     cluster: &mut Cluster,
     report: impl Fn(&str, End<'_>),
@@ -37,7 +37,7 @@ pub(super) async fn look_after(
     std::future::pending().await
 }
 
-/// What is told of a process.
+/// News of a process.
 #[derive(Clone, Copy)]
 pub(super) enum End<'a> {
     /// It has ended.
@@ -48,7 +48,7 @@ pub(super) enum End<'a> {
     Back,
 }
 
-/// Until it ends in another way than by SIGKILL, which the page of the demo can send.
+/// Restarts an instance until it ends in another way than by SIGKILL, which the page can send.
 async fn keep_alive(
     instance: &mut Instance,
     program: &Path,

@@ -1,11 +1,10 @@
-//! What the load test's report means, for a reader who sees it for the first time.
+//! The load test's report in words for a first-time reader.
 
 use loadtest::Report;
 
 use super::options::DemoOptions;
-use crate::baselines::LockMode;
 
-/// What is printed behind PASS or FAIL.
+/// The text behind PASS or FAIL.
 pub(super) fn explain(options: &DemoOptions, report: &Report) -> String {
     let DemoOptions { requests, stock, instances, lock, .. } = *options;
     let (sold, refused) = (report.acknowledged_units, report.sold_out);
@@ -29,23 +28,14 @@ pub(super) fn explain(options: &DemoOptions, report: &Report) -> String {
     if excess == 0 {
         return format!("{sale}: {}", without_label(&report.verdict));
     }
-    let cause = match lock {
-        LockMode::None => "That is what happens without a lock.",
-        LockMode::Local => {
-            "That is what happens without a lock between the instances: each one guards the stock \
-             only against itself."
-        }
-        // it must not happen: whatever the load test can say helps to find out why it did
-        LockMode::Etcd | LockMode::EtcdRecipe | LockMode::EtcdRpc | LockMode::Unguarded => {
-            without_label(&report.verdict)
-        }
-    };
+    // it must not happen without a known flaw: then the load test's message helps to find the cause
+    let cause = lock.flaw().unwrap_or_else(|| without_label(&report.verdict));
     format!("{sale}: sold {sold} of {stock}: {excess} too many. {cause}")
 }
 
-/// The load test's sentence without the word that we print ourselves.
-fn without_label(sentence: &str) -> &str {
-    sentence.trim_start_matches("PASS: ").trim_start_matches("FAIL: ")
+/// The load test's message without the label, which the demo prints itself.
+fn without_label(message: &str) -> &str {
+    message.trim_start_matches("PASS: ").trim_start_matches("FAIL: ")
 }
 
 fn count(n: u64, noun: &str) -> String {
@@ -55,6 +45,7 @@ fn count(n: u64, noun: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::baselines::LockMode;
 
     fn explained(lock: LockMode, pass: bool, sold: u64, refused: u64) -> String {
         let options = DemoOptions {
@@ -79,7 +70,7 @@ mod tests {
         explain(&options, &report)
     }
 
-    /// Goal: each outcome is told with its numbers and its cause.
+    /// Goal: each outcome is explained with its numbers and its cause.
     #[test]
     fn tells_numbers_and_cause() {
         assert_eq!(
@@ -88,7 +79,7 @@ mod tests {
              that was not there."
         );
         assert_eq!(
-            explained(LockMode::None, false, 500, 0),
+            explained(LockMode::NoLock, false, 500, 0),
             "300 units, 500 buyers, 2 instances: sold 500 of 300: 200 too many. That is what \
              happens without a lock."
         );
@@ -98,14 +89,14 @@ mod tests {
         ));
     }
 
-    /// Goal: a run in which buyers gave up does not look like one in which all were served.
+    /// Goal: buyers who gave up are mentioned.
     #[test]
     fn tells_of_buyers_without_an_answer() {
         let told = explained(LockMode::Etcd, true, 100, 0);
         assert!(told.contains("100 sold, 0 told sold out, 400 left without an answer, nobody"));
     }
 
-    /// Goal: a fault with another cause is told in the load test's words.
+    /// Goal: a fault with another cause is explained by the load test's message.
     #[test]
     fn tells_other_faults() {
         let told = explained(LockMode::Etcd, false, 300, 200);

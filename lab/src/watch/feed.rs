@@ -1,17 +1,20 @@
 //! Server-sent events of one instance.
 
+use std::error::Error;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Collected, Empty, Limited};
-use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::http1;
-use hyper::{Request, Response, StatusCode, Uri, header};
-use hyper_util::rt::TokioIo;
+use futures_util::StreamExt as _;
+use futures_util::stream::{self, BoxStream};
+use http_body_util::{BodyExt as _, Collected, Limited};
+use hyper::{StatusCode, Uri, header};
+use reqwest::redirect::Policy;
+use reqwest::{Body, Client, Response};
 use serde::Deserialize;
-use tokio::net::TcpStream;
+use sse_stream::{Sse, SseByteStream};
 use tokio::time::timeout;
-use tokio_util::task::AbortOnDropHandle;
 
 use super::sale::plain;
 use super::source::authority;
@@ -19,7 +22,7 @@ use super::source::authority;
 /// How long an instance may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long it may say nothing: it says something twice a second, and what is shown for longer is old.
+/// How long it may be silent: it sends at least a comment twice a second.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The longest message that is read, in bytes.
@@ -28,32 +31,30 @@ const MESSAGE_LIMIT: usize = 16 * 1024 * 1024;
 /// The longest refusal that is read, in bytes.
 const REFUSAL_LIMIT: usize = 64 * 1024;
 
-/// Why there is nothing to show.
+/// Why there are no messages.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FeedError {
     #[error("cannot reach {authority}")]
     Unreachable { authority: String, source: io::Error },
     #[error("{authority} cannot be watched: it answered {status}{detail}")]
     Refused { authority: String, status: StatusCode, detail: String },
-    #[error("{authority} tells of no sale: is it an instance of flash-sale?")]
+    #[error("{authority} sends no events: is it an instance of flash-sale?")]
     NoEvents { authority: String },
     #[error("{authority} cannot be watched now: it answered {status}{detail}")]
     Busy { authority: String, status: StatusCode, detail: String },
     #[error("the connection to {authority} broke")]
-    Broke { authority: String, source: io::Error },
-    #[error("{authority} has said nothing for {SILENCE_TIMEOUT:?}")]
+    Broke { authority: String, source: sse_stream::Error },
+    #[error("no message from {authority} for {SILENCE_TIMEOUT:?}")]
     Silent { authority: String },
     #[error("{authority} has ended the connection")]
     Ended { authority: String },
-    #[error("a message of {authority} has more than {MESSAGE_LIMIT} bytes")]
-    TooLong { authority: String },
-    #[error("what {authority} tells is not understood: is it of another version?")]
+    #[error("{authority} sent a message in an unknown format: is it another version?")]
     NotUnderstood { authority: String, source: serde_json::Error },
 }
 
 impl FeedError {
-    /// Whether to ask the same address again is of no use. `has_told`: whether there was a sale before, so
-    /// that the address is right and something else answers there for a while.
+    /// Whether it is useless to ask this address again. `has_told`: it has sent a sale before, so the address is
+    /// right and another program answers there for a while.
     pub(super) fn is_final(&self, has_told: bool) -> bool {
         match self {
             Self::Refused { .. } | Self::NotUnderstood { .. } => true,
@@ -63,36 +64,29 @@ impl FeedError {
     }
 }
 
+type Messages = BoxStream<'static, Result<Sse, sse_stream::Error>>;
+
 /// A stream of messages.
 pub(super) struct Feed {
     authority: String,
-    body: Incoming,
     messages: Messages,
-    _connection: AbortOnDropHandle<()>,
 }
 
 impl Feed {
     pub(super) async fn open(url: &Uri, item: &str) -> Result<Self, FeedError> {
         let authority = authority(url);
-        let opened = timeout(ANSWER_TIMEOUT, open(url, item)).await;
-        let opened = opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-        let (answer, connection) = match opened {
-            Ok(opened) => opened,
+        let answer = match open(&authority, item).await {
+            Ok(answer) => answer,
             Err(source) => return Err(FeedError::Unreachable { authority, source }),
         };
         let status = answer.status();
         let kind = answer.headers().get(header::CONTENT_TYPE);
         let has_events = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
         match status {
-            StatusCode::OK if has_events => Ok(Self {
-                authority,
-                body: answer.into_body(),
-                messages: Messages::default(),
-                _connection: connection,
-            }),
+            StatusCode::OK if has_events => Ok(Self { authority, messages: messages(answer) }),
             StatusCode::OK => Err(FeedError::NoEvents { authority }),
             status => {
-                let Problem { kind, detail } = problem(answer.into_body()).await;
+                let Problem { kind, detail } = problem(answer.into()).await;
                 Err(if passes(status) || kind == "unknown-item" {
                     FeedError::Busy { authority, status, detail }
                 } else if status == StatusCode::NOT_FOUND {
@@ -107,69 +101,28 @@ impl Feed {
     /// The data of the next message.
     pub(super) async fn next(&mut self) -> Result<String, FeedError> {
         let authority = || self.authority.clone();
-        loop {
-            while let Some(message) = self.messages.next() {
-                if let Some(data) = data_of(&message) {
-                    return Ok(data);
+        while let Some(message) = self.messages.next().await {
+            match message {
+                Ok(Sse { data: Some(data), .. }) => return Ok(data),
+                Ok(_) => {}
+                Err(sse_stream::Error::Body(source)) if is_timeout(&*source) => {
+                    return Err(FeedError::Silent { authority: authority() });
                 }
-            }
-            let frame = timeout(SILENCE_TIMEOUT, self.body.frame()).await;
-            let frame = frame.map_err(|_| FeedError::Silent { authority: authority() })?;
-            let frame = frame.ok_or_else(|| FeedError::Ended { authority: authority() })?;
-            let frame = frame.map_err(|error| FeedError::Broke {
-                authority: authority(),
-                source: io::Error::other(error),
-            })?;
-            if let Ok(data) = frame.into_data() {
-                self.messages.push(&data);
-            }
-            if self.messages.begun() > MESSAGE_LIMIT {
-                return Err(FeedError::TooLong { authority: authority() });
+                Err(source) => return Err(FeedError::Broke { authority: authority(), source }),
             }
         }
+        Err(FeedError::Ended { authority: authority() })
     }
 }
 
-/// What was received, cut into messages.
-#[derive(Default)]
-struct Messages {
-    buffer: Vec<u8>,
-    /// So many of its bytes are known to be before the end of the first message.
-    searched: usize,
-}
-
-impl Messages {
-    fn push(&mut self, bytes: &[u8]) {
-        self.buffer.extend_from_slice(bytes);
-    }
-
-    /// The next one that is whole.
-    fn next(&mut self) -> Option<Vec<u8>> {
-        let unsearched = &self.buffer[self.searched..];
-        let Some(end) = unsearched.windows(2).position(|two| two == b"\n\n") else {
-            // the last byte may be half of an end
-            self.searched = self.buffer.len().saturating_sub(1);
-            return None;
-        };
-        let end = self.searched + end + 2;
-        self.searched = 0;
-        Some(self.buffer.drain(..end).collect())
-    }
-
-    /// How many bytes there are that are not taken yet.
-    fn begun(&self) -> usize {
-        self.buffer.len()
-    }
-}
-
-/// Whether another try may get another answer.
+/// Whether a retry may succeed.
 fn passes(status: StatusCode) -> bool {
     let for_now =
         [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS];
     status.is_server_error() || for_now.contains(&status)
 }
 
-/// What an instance says of its refusal.
+/// The reason of a refusal.
 #[derive(Default, Deserialize)]
 struct Problem {
     #[serde(rename = "type")]
@@ -177,8 +130,8 @@ struct Problem {
     detail: String,
 }
 
-/// Nothing if it says nothing that is understood in time.
-async fn problem(body: Incoming) -> Problem {
+/// Empty if there is no readable problem in time.
+async fn problem(body: Body) -> Problem {
     let body = timeout(ANSWER_TIMEOUT, Limited::new(body, REFUSAL_LIMIT).collect()).await;
     let body = body.ok().and_then(Result::ok).map(Collected::to_bytes).unwrap_or_default();
     let mut problem: Problem = serde_json::from_slice(&body).unwrap_or_default();
@@ -188,69 +141,39 @@ async fn problem(body: Incoming) -> Problem {
     problem
 }
 
-/// The data of a message; nothing in a comment.
-fn data_of(message: &[u8]) -> Option<String> {
-    let text = std::str::from_utf8(message).ok()?;
-    let data: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
-    (!data.is_empty()).then(|| data.join("\n"))
-}
-
-async fn open(url: &Uri, item: &str) -> io::Result<(Response<Incoming>, AbortOnDropHandle<()>)> {
-    let authority = url.authority().ok_or(io::ErrorKind::InvalidInput)?;
-    let port = authority.port_u16().unwrap_or(80);
-    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-    let stream = TcpStream::connect((host, port)).await?;
-    let (mut sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-    let connection = AbortOnDropHandle::new(tokio::spawn(async {
-        // what breaks is told by the body
-        drop(connection.await);
-    }));
+async fn open(authority: &str, item: &str) -> io::Result<Response> {
     let item: String = form_urlencoded::byte_serialize(item.as_bytes()).collect();
-    let request = Request::get(format!("/events?item={item}"))
-        .header(header::HOST, authority.as_str())
-        .header(header::ACCEPT, "text/event-stream")
-        .body(Empty::<Bytes>::new())
-        .map_err(io::Error::other)?;
-    let answer = sender.send_request(request).await.map_err(io::Error::other)?;
-    Ok((answer, connection))
+    let client = Client::builder().no_proxy().redirect(Policy::none()).build();
+    let request = client.map_err(cause)?.get(format!("http://{authority}/events?item={item}"));
+    let answer = request.header(header::ACCEPT, "text/event-stream").send();
+    timeout(ANSWER_TIMEOUT, answer).await?.map_err(cause)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The innermost cause: the outer ones say only that a request failed.
+#[allow(clippy::needless_pass_by_value, reason = "for map_err")]
+fn cause(error: reqwest::Error) -> io::Error {
+    let mut cause: &dyn Error = &error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    io::Error::other(cause.to_string())
+}
 
-    /// Goal: however the bytes come, the messages are the same.
-    #[test]
-    fn messages_are_cut_at_empty_lines() {
-        let sent = b"a\nb\n\nc\n\n\nd\n\n";
-        for size in 1..=sent.len() {
-            let (mut messages, mut received) = (Messages::default(), Vec::new());
-            for bytes in sent.chunks(size) {
-                messages.push(bytes);
-                received.extend(std::iter::from_fn(|| messages.next()));
-            }
-            assert_eq!(received, [&b"a\nb\n\n"[..], b"c\n\n", b"\nd\n\n"], "{size}");
-            assert_eq!(messages.begun(), 0);
+fn is_timeout(error: &(dyn Error + 'static)) -> bool {
+    error.downcast_ref().is_some_and(|error: &io::Error| error.kind() == io::ErrorKind::TimedOut)
+}
+
+/// The messages of a body. A comment ends the silence, and is no message.
+fn messages(answer: Response) -> Messages {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let taken = Arc::clone(&begun);
+    let bytes = stream::try_unfold((answer, begun), async |(mut answer, begun)| {
+        let bytes = timeout(SILENCE_TIMEOUT, answer.chunk()).await?.map_err(cause)?;
+        let Some(bytes) = bytes else { return Ok(None) };
+        if begun.fetch_add(bytes.len(), Ordering::Relaxed) > MESSAGE_LIMIT {
+            return Err(io::Error::other("a message is too long"));
         }
-    }
-
-    /// Goal: a message that comes byte by byte is not searched from its start each time.
-    #[test]
-    fn a_long_message_is_searched_once() {
-        let mut messages = Messages::default();
-        for _ in 0..1000 {
-            messages.push(b"a");
-            assert_eq!(messages.next(), None);
-            assert_eq!(messages.searched, messages.begun() - 1);
-        }
-    }
-
-    #[test]
-    fn only_messages_have_data() {
-        assert_eq!(data_of(b": still here\n\n"), None);
-        assert_eq!(data_of(b"retry: 1000\n\n"), None);
-        let message = b"id: 1-2\nevent: change\ndata: {\"a\":1}\n\n";
-        assert_eq!(data_of(message).as_deref(), Some("{\"a\":1}"));
-    }
+        Ok(Some((bytes, (answer, begun))))
+    });
+    SseByteStream::new(Box::pin(bytes)).inspect(move |_| taken.store(0, Ordering::Relaxed)).boxed()
 }

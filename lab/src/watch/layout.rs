@@ -1,10 +1,10 @@
-//! How words are laid out in rows.
+//! Wraps text into rows.
 
-/// Texts begin behind their labels here.
+/// The column where texts begin, behind their labels.
 pub(super) const INDENT: usize = 9;
 
-/// The rows of all blocks, if they fit; else without those that are empty, and then without the last
-/// blocks that tell nothing that is wrong.
+/// The rows of all blocks if they fit; else without empty rows, then without the last blocks that are no
+/// alerts.
 pub(super) fn fit(mut blocks: Vec<(bool, Vec<String>)>, rows: usize) -> Vec<String> {
     let height = |blocks: &[(bool, Vec<String>)]| -> usize {
         blocks.iter().map(|(_, block)| block.len()).sum()
@@ -21,7 +21,7 @@ pub(super) fn fit(mut blocks: Vec<(bool, Vec<String>)>, rows: usize) -> Vec<Stri
     blocks.into_iter().flat_map(|(_, block)| block).collect()
 }
 
-/// How long ago that was, in seven characters.
+/// An age, in seven characters.
 pub(super) fn age(ms: f64) -> String {
     let seconds = (ms.max(0.0) / 1000.0).floor();
     if seconds < 100.0 {
@@ -33,8 +33,8 @@ pub(super) fn age(ms: f64) -> String {
     }
 }
 
-/// The text behind its label, in rows that are no longer than this; further rows are indented, unless that
-/// leaves too little room. Words that fit in no row are cut.
+/// The text behind its label, in rows of at most `columns`. Further rows are indented if there is room. Words
+/// longer than a row are cut.
 pub(super) fn wrap(label: &str, text: &str, columns: usize) -> Vec<String> {
     let indent = if columns >= 3 * INDENT { INDENT } else { 1 };
     let mut rows = Vec::new();

@@ -9,20 +9,19 @@ use tokio::time::Instant;
 
 use super::sale::{Note, Sale, plain};
 
-/// How often a line of the same kind is written where there is no terminal; and for how long one that would
-/// say that something is not known waits for another that knows.
+/// The shortest time between lines of the same kind, and how long an incomplete line waits for a complete one.
 const LINE_EVERY: Duration = Duration::from_secs(1);
 
-/// When it was, and what.
+/// A time and a text.
 pub(super) type Line = (SystemTime, String);
 
 pub(super) struct Lines {
     last: String,
     written_at: Option<Instant>,
     connected_at: Instant,
-    /// Of each address, why it was lost, as it was said last.
+    /// By address: the last reason that was written, and when.
     said: BTreeMap<String, (String, Instant)>,
-    /// Whether something was said to be lost, and nobody to answer since.
+    /// A loss was written, and no answer since.
     is_lost: bool,
     answers_said_at: Option<Instant>,
 }
@@ -70,7 +69,7 @@ impl Lines {
         lines
     }
 
-    /// What is not said now is said when the address has been asked again, if it is still so.
+    /// A loss that is skipped now is written after the next attempt, if it persists.
     pub(super) fn lost(&mut self, authority: &str, why: String) -> Option<Line> {
         if let Some((said, said_at)) = self.said.get(authority) {
             let has_answered = self.answers_said_at.is_some_and(|at| at > *said_at);
@@ -111,8 +110,8 @@ mod tests {
         lines.into_iter().map(|(_, text)| text).collect()
     }
 
-    /// Goal: who answers and hangs up, again and again, is told at most once a second, and what is so in the
-    /// end is told.
+    /// Goal: an instance that answers and hangs up repeatedly is written at most once a second, and the final
+    /// state is written.
     #[tokio::test(start_paused = true)]
     async fn who_comes_and_goes_is_told_once_a_second() {
         let mut lines = Lines::new();
@@ -136,7 +135,7 @@ mod tests {
         assert_eq!(shown, ["a answers".to_owned(), sale(5, 0).line()]);
     }
 
-    /// Goal: an address that is away does not keep the next one from being told to answer, at once.
+    /// Goal: the answer of one address is written at once, although another one is away.
     #[tokio::test(start_paused = true)]
     async fn the_next_is_told_to_answer_at_once() {
         let mut lines = Lines::new();

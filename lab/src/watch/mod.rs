@@ -1,4 +1,4 @@
-//! The `watch` command: a sale in the terminal, as `GET /events` of one instance tells it.
+//! The `watch` command: a sale in the terminal, from `GET /events` of one instance.
 
 mod feed;
 mod layout;
@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use flash_sale::chain::Chain;
+use flash_sale::error_chain::ErrorChain;
 use futures_util::StreamExt as _;
 use hyper::Uri;
 use rustix::io::Errno;
@@ -26,7 +26,7 @@ use self::screen::Screen;
 use self::source::Told;
 use crate::signals::{Signal, Signals};
 
-/// How often what is on a terminal is drawn at least: it tells how old things are.
+/// The longest time between two draws: ages are shown.
 const DRAW_EVERY: Duration = Duration::from_secs(1);
 
 /// Longer than the kernel takes to stop all threads of this process.
@@ -38,7 +38,7 @@ const SIGNALS: [Signal; 6] =
 
 /// Shows stock, holder, queue and rates of a sale, in place, until Ctrl-C.
 ///
-/// Writes a line for each change, at most one a second, where standard output is no terminal.
+/// If standard output is no terminal, writes a line for each change, at most one a second.
 ///
 /// Exit status: 0 ended by the user, 1 no address can be watched.
 #[derive(Args, Clone, Debug)]
@@ -63,7 +63,7 @@ fn address(text: &str) -> Result<Uri, &'static str> {
     plain.ok_or("an instance's address looks like http://127.0.0.1:8080, without a path")
 }
 
-/// Why watching has ended by itself.
+/// Why watching has failed.
 #[derive(Debug, thiserror::Error)]
 enum WatchError {
     #[error(transparent)]
@@ -74,25 +74,23 @@ enum WatchError {
     Output(#[from] io::Error),
 }
 
-/// Watches until Ctrl-C, Ctrl-\\, SIGTERM or SIGHUP, or until nobody reads what it writes. The exit code is 0
-/// then, and 1 if none of the addresses can be watched, or nothing can be written.
+/// Watches until Ctrl-C, Ctrl-\\, SIGTERM or SIGHUP, or until its output is closed. The exit code is 0 then,
+/// and 1 if no address can be watched, or the output fails.
 pub async fn run(options: WatchOptions) -> ExitCode {
-    // one that has gone away is none any more
+    // asked first: a terminal that has gone away is none any more
     let on_terminal = io::stdout().is_terminal();
     match watch(options).await {
         Ok(()) => ExitCode::SUCCESS,
-        // who reads no more has seen enough
         Err(WatchError::Output(error)) if is_unread(&error, on_terminal) => ExitCode::SUCCESS,
         Err(error) => {
-            // the exit code tells of it also where this cannot be written
-            let _ = writeln!(io::stderr(), "lab watch: {}", Chain(&error));
+            // if this cannot be written, the exit code remains
+            let _ = writeln!(io::stderr(), "lab watch: {}", ErrorChain(&error));
             ExitCode::FAILURE
         }
     }
 }
 
-/// Whether nobody is there to read: the pipe is closed, or the terminal has gone away, which may be noticed
-/// before its signal comes.
+/// Whether the output is closed: the pipe, or the terminal, which may be noticed before its signal comes.
 fn is_unread(error: &io::Error, on_terminal: bool) -> bool {
     error.kind() == io::ErrorKind::BrokenPipe
         || (on_terminal && Errno::from_io_error(error) == Some(Errno::IO))
@@ -103,7 +101,7 @@ async fn watch(options: WatchOptions) -> Result<(), WatchError> {
     let mut screen = Screen::new(&options.item);
     let mut told = pin!(source::listen(options.urls, options.item));
     let mut ticks = interval(DRAW_EVERY);
-    // after a stop once, not once for each second of it
+    // after a stop, draw once and not once for each second
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.tick().await;
     loop {
@@ -111,7 +109,7 @@ async fn watch(options: WatchOptions) -> Result<(), WatchError> {
             biased;
             signal = signals.next() => match signal {
                 Signal::HUP => {
-                    // a terminal that has gone away takes nothing; one that has not is given back
+                    // fails if the terminal has gone away
                     drop(screen.end());
                     return Ok(());
                 }
@@ -132,7 +130,7 @@ async fn watch(options: WatchOptions) -> Result<(), WatchError> {
                     return Err(error.into());
                 }
                 Told::Lost { authority, error, .. } => {
-                    screen.lost(&authority, Chain(&error).to_string())?;
+                    screen.lost(&authority, ErrorChain(&error).to_string())?;
                 }
             },
             _ = ticks.tick() => screen.draw()?,
@@ -140,11 +138,11 @@ async fn watch(options: WatchOptions) -> Result<(), WatchError> {
     }
 }
 
-/// Stops this process until it is told to go on, if there is a shell to do so: else it goes on by itself.
+/// Stops this process until a shell continues it. Without a shell, it goes on by itself.
 async fn suspend() -> io::Result<()> {
-    // nothing here catches it, and unlike SIGSTOP it does not stop who has no shell to continue it
+    // unlike SIGSTOP, it does not stop a process without a shell that could continue it
     kill_process(getpid(), Signal::TTOU)?;
-    // another thread may have been given the signal, so this one must not draw yet
+    // another thread may have got the signal: do not draw yet
     sleep(STOPPING).await;
     Ok(())
 }

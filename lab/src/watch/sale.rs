@@ -1,4 +1,4 @@
-//! What a message tells, as far as it is shown.
+//! The parts of a message that are shown.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -87,7 +87,7 @@ impl Sale {
         serde_json::from_str(message)
     }
 
-    /// All of it, in lines of which there are always the same.
+    /// The whole sale; always the same lines.
     pub(super) fn lines(&self) -> Vec<Line> {
         let line = |label, text| Line { label, text };
         let (holder, queue) = self.lock();
@@ -111,12 +111,12 @@ impl Sale {
         ]
     }
 
-    /// What is wrong now, in sentences.
+    /// Current alerts.
     pub(super) fn troubles(&self) -> impl Iterator<Item = String> {
         self.troubles.iter().map(|trouble| plain(&trouble.text))
     }
 
-    /// All of it, in one line that stays the same while nothing happens.
+    /// The whole sale in one line, which does not change while nothing happens.
     pub(super) fn line(&self) -> String {
         let holder = self
             .holder()
@@ -133,7 +133,7 @@ impl Sale {
         line
     }
 
-    /// Whether something is not known that may be so in a moment.
+    /// Whether a part is missing that may come in a moment.
     pub(super) fn is_incomplete(&self) -> bool {
         self.troubles.is_empty()
             && (self.stock.is_none() || self.lock.as_ref().is_some_and(|lock| !lock.known))
@@ -155,7 +155,7 @@ impl Sale {
         text
     }
 
-    /// Who holds the lock, and who waits for it.
+    /// The holder, and the waiting claims.
     fn lock(&self) -> (String, Option<String>) {
         let Some(lock) = &self.lock else {
             return (format!("none ({})", plain(&self.guard)), None);
@@ -192,7 +192,7 @@ impl Claim {
     }
 }
 
-/// A text from outside, without what a terminal could take for a command.
+/// A text from outside, without control characters.
 pub(super) fn plain(text: &str) -> String {
     text.replace(char::is_control, "?")
 }

@@ -1,4 +1,4 @@
-//! Where a sale is shown: in place on a terminal, else line by line.
+//! Shows a sale: in place on a terminal, else line by line.
 
 use std::io::{self, IsTerminal as _};
 
@@ -12,7 +12,7 @@ pub(super) struct Screen {
     shown: Shown,
 }
 
-/// Which notes were shown.
+/// The newest note that was shown.
 struct Shown {
     last_id: u64,
     last_ms: f64,
@@ -26,20 +26,18 @@ enum Surface {
 impl Screen {
     pub(super) fn new(item: &str) -> Self {
         let item = plain(item);
-        // a dumb terminal takes no commands
+        // a dumb terminal has no cursor commands
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
         let surface = if io::stdout().is_terminal() && !is_dumb {
-            Surface::Terminal(Box::new(Terminal::new(format!(
-                "{item}: nothing is known of it yet"
-            ))))
+            Surface::Terminal(Box::new(Terminal::new(format!("{item}: not known yet"))))
         } else {
             Surface::Lines(Lines::new())
         };
         Self { surface, item, shown: Shown::NOTHING }
     }
 
-    /// Shows the sale as it is now, and what has happened. The notes of the first message on a connection
-    /// are history, of which some may have been shown.
+    /// Shows the current sale and the new notes. The notes of the first message on a connection are history,
+    /// and may have been shown before.
     ///
     /// # Errors
     /// It cannot be written.
@@ -59,7 +57,7 @@ impl Screen {
         }
     }
 
-    /// Says that nobody tells of the sale.
+    /// Shows that no instance answers.
     ///
     /// # Errors
     /// It cannot be written.
@@ -70,7 +68,7 @@ impl Screen {
         }
     }
 
-    /// Draws the same again: the terminal has another size, or time has passed.
+    /// Draws again: the size has changed, or time has passed.
     ///
     /// # Errors
     /// It cannot be written.
@@ -81,7 +79,7 @@ impl Screen {
         }
     }
 
-    /// Gives the terminal back, until it is drawn on again.
+    /// Restores the terminal until the next draw.
     ///
     /// # Errors
     /// It cannot be written.
@@ -92,7 +90,7 @@ impl Screen {
         }
     }
 
-    /// Gives the terminal back, with what was seen last.
+    /// Restores the terminal, and prints the last state.
     ///
     /// # Errors
     /// It cannot be written.
@@ -107,7 +105,7 @@ impl Screen {
 impl Shown {
     const NOTHING: Self = Self { last_id: 0, last_ms: f64::NEG_INFINITY };
 
-    /// The notes that were not shown yet, and have been now.
+    /// The notes that are new; they count as shown from now on.
     fn new_of(&mut self, mut notes: Vec<Note>, is_first: bool) -> Vec<Note> {
         let Self { last_id, last_ms } = *self;
         if is_first {
@@ -136,7 +134,7 @@ mod tests {
         ids.map(note).collect()
     }
 
-    /// Goal: each note is shown once, also when the instance was asked again and tells its history again.
+    /// Goal: each note is shown once, also when a new connection sends the history again.
     #[test]
     fn each_note_is_shown_once() {
         let mut shown = Shown::NOTHING;

@@ -1,4 +1,4 @@
-//! What the instances tell, whichever of them answers.
+//! The messages of the first instance that answers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,15 +10,15 @@ use tokio::time::{Instant, sleep};
 use super::feed::{Feed, FeedError};
 use super::sale::Sale;
 
-/// How long to wait once all instances were asked in vain, before they are asked again. Who hangs up sooner
-/// than that was asked in vain.
+/// How long to wait before all instances are asked again. An instance that hangs up sooner counts as not
+/// answering.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What is told.
+/// News of the sale.
 pub(super) enum Told {
     /// The sale at one moment; `is_first` on this connection, so that its notes are history.
     Sale { authority: String, is_first: bool, sale: Box<Sale> },
-    /// Nothing, until there is another sale; and there will be none if `is_final`.
+    /// There is no news until the next `Sale`; never again if `is_final`.
     Lost { authority: String, error: FeedError, is_final: bool },
 }
 
@@ -28,16 +28,16 @@ struct Source {
     /// Which of the addresses is asked.
     at: usize,
     feed: Option<Feed>,
-    /// When it told its first sale.
+    /// When its first sale came.
     answered_at: Option<Instant>,
-    /// How often an instance was asked since one answered for longer than the pause, or since the pause.
+    /// Attempts since an instance answered for longer than the pause, or since the last pause.
     asked: usize,
     has_told: bool,
-    /// Which of the addresses gave an error that [is final](FeedError::is_final) when they were asked last.
+    /// The addresses whose last error [is final](FeedError::is_final).
     refused: BTreeSet<usize>,
 }
 
-/// Asks the instances in turn, for ever.
+/// Asks the instances in turn, forever.
 pub(super) fn listen(urls: Vec<Uri>, item: String) -> impl Stream<Item = Told> {
     let source = Source {
         urls,
@@ -56,7 +56,7 @@ pub(super) fn listen(urls: Vec<Uri>, item: String) -> impl Stream<Item = Told> {
 }
 
 impl Source {
-    /// Nothing if there is nobody to ask.
+    /// `None` without addresses.
     async fn next(&mut self) -> Option<Told> {
         let authority = authority(self.urls.get(self.at)?);
         let error = match self.sale().await {
@@ -78,7 +78,7 @@ impl Source {
         } else {
             self.refused.remove(&self.at);
         }
-        // another one may still tell
+        // another one may still answer
         let is_final = self.refused.len() == self.urls.len();
         self.at = (self.at + 1) % self.urls.len();
         Some(Told::Lost { authority, error, is_final })
@@ -89,7 +89,7 @@ impl Source {
         let feed = if let Some(feed) = &mut self.feed {
             feed
         } else {
-            // one that goes away after a while is followed by the next at once
+            // after one that had answered, the next is asked at once
             if self.asked >= self.urls.len() {
                 sleep(PAUSE).await;
                 self.asked = 0;
@@ -126,7 +126,7 @@ mod tests {
         let url = format!("http://{}", listener.local_addr().expect("it listens"));
         let answering = tokio::spawn(async move {
             for number in 0.. {
-                let (mut caller, _) = listener.accept().await.expect("somebody calls");
+                let (mut caller, _) = listener.accept().await.expect("a call");
                 let mut request = Vec::new();
                 while !request.ends_with(b"\r\n\r\n") {
                     assert_ne!(caller.read_buf(&mut request).await.expect("the caller asks"), 0);
@@ -143,7 +143,7 @@ mod tests {
         format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {data}\n\n")
     }
 
-    /// Goal: who tells one sale and hangs up, each time, is not asked without a pause.
+    /// Goal: an instance that sends one sale and hangs up each time is not asked without a pause.
     #[tokio::test]
     async fn who_hangs_up_at_once_is_asked_after_a_pause() {
         let (url, _answering) = answering(vec![one_sale()]).await;
@@ -172,7 +172,7 @@ mod tests {
         losses
     }
 
-    /// Goal: one address that cannot be watched does not hide another that may be; all of them are the end.
+    /// Goal: one address that refuses does not stop the others from being asked; the end comes when all refuse.
     #[tokio::test]
     async fn all_addresses_have_to_refuse() {
         let (refusing, _refusing) = answering(vec![answer("400 Bad Request")]).await;
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(losses(vec![refusing, starting], 9).await, [false, false, false, true]);
     }
 
-    /// Goal: what passes is waited for, and so is who has told of the sale before and is not found now.
+    /// Goal: a passing error is retried, and so is an instance that sent a sale before and answers 404 now.
     #[tokio::test]
     async fn what_passes_is_no_end() {
         let (busy, _busy) =

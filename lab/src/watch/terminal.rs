@@ -1,4 +1,4 @@
-//! A sale in place on a terminal: on the alternate screen, which leaves what was there before as it was.
+//! A sale in place on a terminal, on the alternate screen.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use super::sale::{Line, Note, Sale, plain};
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
-/// To the first row; and what erases the rest of a row, and of the screen.
+/// Move to the first row; erase the rest of a row, and of the screen.
 const HOME: &str = "\x1b[H";
 const ERASE_ROW: &str = "\x1b[K";
 const ERASE_BELOW: &str = "\x1b[J";
@@ -22,14 +22,14 @@ const ERASE_BELOW: &str = "\x1b[J";
 const RED: &str = "\x1b[1;31m";
 const PLAIN: &str = "\x1b[0m";
 
-/// Labels of what is wrong.
+/// Labels of alerts.
 const LOST: &str = "LOST";
 const WRONG: &str = "WRONG";
 
-/// A terminal that does not tell its size has the usual one.
+/// If the terminal does not report its size.
 const USUAL_SIZE: (usize, usize) = (80, 24);
 
-/// How many notes are kept: as many as a high terminal shows.
+/// How many notes are kept: more than a screen shows.
 const NOTES: usize = 200;
 
 pub(super) struct Terminal {
@@ -39,8 +39,8 @@ pub(super) struct Terminal {
     heard_at: Instant,
     lost: Option<String>,
     notes: VecDeque<Note>,
-    /// How many rows each line has taken so far, at this width: it keeps them, so that what is below does
-    /// not jump.
+    /// The most rows that each line has taken at this width: it keeps them, so that the lines below do not
+    /// jump.
     heights: Vec<usize>,
     width: usize,
     is_entered: bool,
@@ -84,8 +84,7 @@ impl Terminal {
         self.draw()
     }
 
-    /// Draws all of it in one write, over what is there: nothing flickers, and nothing is left of longer
-    /// lines.
+    /// Draws over the old picture in one write, so that nothing flickers.
     pub(super) fn draw(&mut self) -> io::Result<()> {
         let size = tcgetwinsize(io::stdout()).ok();
         let size = size.map(|size| (usize::from(size.ws_col), usize::from(size.ws_row)));
@@ -96,7 +95,7 @@ impl Terminal {
             self.is_entered = true;
         }
         screen.push_str(HOME);
-        // a row that is full leaves the cursor where erasing would take its last character
+        // after a full row, erasing would delete its last character
         let mut picture = self.picture(columns.saturating_sub(1).max(1), rows);
         picture.truncate(rows);
         for (number, row) in picture.iter().enumerate() {
@@ -108,12 +107,12 @@ impl Terminal {
         write(&screen)
     }
 
-    /// Gives the terminal back as it was.
+    /// Restores the terminal.
     pub(super) fn leave(&mut self) -> io::Result<()> {
         if std::mem::take(&mut self.is_entered) { write(LEAVE) } else { Ok(()) }
     }
 
-    /// Gives the terminal back, with what was seen last.
+    /// Restores the terminal, and prints the last state.
     pub(super) fn end(&mut self) -> io::Result<()> {
         if !self.is_entered {
             return Ok(());
@@ -153,7 +152,7 @@ impl Terminal {
             if is_wrong && self.colour {
                 block[0] = block[0].replacen(line.label, &format!("{RED}{}{PLAIN}", line.label), 1);
             } else if !is_wrong {
-                // what is wrong comes last, and goes again
+                // alerts come last, and keep no rows
                 if self.heights.len() <= number {
                     self.heights.push(0);
                 }
@@ -176,7 +175,7 @@ impl Terminal {
         picture
     }
 
-    /// The time of the instance that is watched, or was.
+    /// The current time by the instance's clock.
     fn now_ms(&self) -> f64 {
         let told = self.sale.as_ref().map_or(0.0, |sale| sale.now_ms);
         told + self.heard_at.elapsed().as_secs_f64() * 1000.0
@@ -185,7 +184,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // also after a panic; there is nobody to tell of a failure
+        // also after a panic; a failure cannot be reported
         drop(self.leave());
     }
 }

@@ -15,7 +15,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_lab");
 const RUN_DEADLINE: Duration = Duration::from_mins(3);
 
 const CONTENDERS: [&str; 6] =
-    ["combined", "etcd-recipe", "etcd-rpc", "no-store", "request", "unguarded"];
+    ["atomic-script", "combined", "etcd-recipe", "etcd-rpc", "no-store", "request"];
 
 /// Runs `lab bench` and returns its status and what it said, all together.
 async fn bench(temp: &Path, out: &Path, flags: &[&str]) -> (Option<i32>, String) {
@@ -96,7 +96,7 @@ async fn short_run_measures_everything() {
 #[tokio::test]
 async fn one_measure_alone() {
     let (temp, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let flags = ["--short", "--only", "burst", "--contenders", "unguarded", "--rounds", "2"];
+    let flags = ["--short", "--only", "burst", "--contenders", "atomic-script", "--rounds", "2"];
     let (status, said) = bench(temp.path(), out.path(), &flags).await;
     assert_eq!(status, Some(0), "{said}");
     let mut files: Vec<_> = std::fs::read_dir(out.path())

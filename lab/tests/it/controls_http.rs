@@ -111,7 +111,7 @@ async fn runs_tell_what_the_lock_is_for() {
     assert_eq!((&verdict["pass"], &verdict["lost"]), (&true.into(), &0.into()), "{run}");
     assert_eq!((&verdict["sold"], &verdict["sold_out"]), (&60.into(), &40.into()), "{run}");
 
-    for guard in ["none", "local"] {
+    for guard in ["no-lock", "local"] {
         let run = pair.run(sale(guard)).await;
         let verdict = &run["verdict"];
         assert_eq!(verdict["pass"], false, "{run}");
@@ -171,7 +171,7 @@ async fn switches_reach_all_instances() {
     for at in [0, 1] {
         let demo = pair.json(at, "GET /demo", &json!({})).await;
         assert_eq!((&demo["guard"], &demo["fence"]), (&"local".into(), &false.into()), "{demo}");
-        assert_eq!(demo["guards"], json!(["etcd", "local", "none"]));
+        assert_eq!(demo["guards"], json!(["etcd", "local", "no-lock"]));
     }
     for (line, body) in [
         ("PUT /demo/guard", json!({"guard": "zookeeper"})),
@@ -179,7 +179,10 @@ async fn switches_reach_all_instances() {
         ("POST /demo/run", json!({"stock": 1})),
         ("POST /demo/run", json!({"stock": 1, "requests": 0})),
         ("POST /demo/run", json!({"stock": 1, "requests": 500_001})),
-        ("POST /demo/run", json!({"stock": 1, "requests": 1, "guard": "none", "fault": "pause"})),
+        (
+            "POST /demo/run",
+            json!({"stock": 1, "requests": 1, "guard": "no-lock", "fault": "pause"}),
+        ),
     ] {
         pair.call(0, line, &body).await.assert_problem(400, "bad-body");
     }

@@ -170,7 +170,7 @@ async fn oversells(lock: &str) {
 /// Goal: the demo shows why the lock is there.
 #[tokio::test]
 async fn without_a_lock_it_oversells_and_says_so() {
-    oversells("none").await;
+    oversells("no-lock").await;
 }
 
 /// Goal: the demo shows why the lock has to be a distributed one.
@@ -185,7 +185,7 @@ async fn with_a_local_lock_it_oversells_and_says_so() {
 async fn other_guards_pass_where_they_are_right() {
     on_free_ports(async || {
         for (lock, instances) in
-            [("etcd-recipe", "2"), ("etcd-rpc", "2"), ("unguarded", "2"), ("local", "1")]
+            [("etcd-recipe", "2"), ("etcd-rpc", "2"), ("atomic-script", "2"), ("local", "1")]
         {
             let sale = ["--requests", "60", "--stock", "40", "--instances", instances];
             let mut demo = Demo::start(&[&["--once", "--lock", lock], &sale[..]].concat());
@@ -367,7 +367,7 @@ async fn port_that_is_taken_meanwhile_is_no_failure() {
 /// which need more of the store.
 #[tokio::test]
 async fn secured_sale() {
-    for (lock, code) in [("etcd", 0), ("etcd-recipe", 0), ("none", 1)] {
+    for (lock, code) in [("etcd", 0), ("etcd-recipe", 0), ("no-lock", 1)] {
         on_free_ports(async || {
             let mut demo = Demo::start(&["--secure", "--once", "--lock", lock]);
             assert_eq!(

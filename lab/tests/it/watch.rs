@@ -17,7 +17,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, ChildStdout, Command};
 
-use crate::support::session;
+use crate::support::etcd::session;
 
 /// An instance that can be started again at the same address, and what it sells from.
 struct Shop {

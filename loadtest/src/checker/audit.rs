@@ -1,4 +1,4 @@
-//! What the ledger says, compared with what the buyers were told.
+//! Compares the ledger with the buyers' answers.
 
 use std::collections::HashSet;
 
@@ -6,23 +6,23 @@ use super::history::{History, LedgerEntry, order_id, u64_from};
 use super::order::{Acknowledgement, Told};
 use super::reason::Reason;
 
-/// What the ledger says, entry by entry.
+/// The ledger, entry by entry.
 #[derive(Debug, Default)]
 pub(crate) struct Audit {
     /// How often each order of this run is in the ledger, by its number.
     seen: Vec<u64>,
     /// Units in the ledger.
     pub(crate) units: u64,
-    /// Units and orders of other buyers than this run's.
+    /// Units and orders of other clients.
     pub(crate) stranger_units: u64,
     pub(crate) strangers: u64,
-    /// Orders of which nobody was told, that may stand and do, and their units.
+    /// Unanswered orders that are in the ledger, and their units.
     pub(crate) standing: u64,
     pub(crate) standing_units: u64,
-    /// Orders of other buyers that are there more than once, by each time after the first.
+    /// Repeated orders of other clients: one entry for each repetition.
     stranger_repeats: Vec<String>,
     untold: Vec<String>,
-    /// Orders of other buyers where there are none.
+    /// Orders of other clients where none are allowed.
     unexpected: Vec<String>,
     misreported: Vec<String>,
     /// Position, earlier token, later token.
@@ -75,16 +75,16 @@ impl Audit {
             );
             self.contradiction.get_or_insert(what);
         }
-        // one fault is told once, not for all that follows
+        // report a fault once, not for all entries after it
         (*position, *remaining) = (entry.position, entry.remaining);
     }
 
-    /// Looks at an order that is none of this item and run.
+    /// Checks an order of another item or run.
     fn check_stranger(&mut self, history: &History, entry: &LedgerEntry, is_new: bool) {
         if !is_new {
             self.stranger_repeats.push(entry.order.clone());
         }
-        // nobody else's ids begin like this: a service that changes them has sold twice
+        // no other client's ids begin like this: a service that changes ids has sold twice
         if entry.order.starts_with(&history.family) {
             self.untold.push(entry.order.clone());
             return;
@@ -118,7 +118,7 @@ impl Audit {
         }
     }
 
-    /// What is wrong with the ledger.
+    /// The faults of the ledger.
     pub(crate) fn reasons(&self, history: &History) -> Vec<Reason> {
         let mut reasons = Vec::new();
         reasons.extend(self.duplicates(history));

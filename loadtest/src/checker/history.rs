@@ -1,4 +1,4 @@
-//! What was recorded of a run: all that the checker knows.
+//! The record of a run: the checker's input.
 
 use std::ops::AddAssign;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::order::{Order, Told};
 
-/// The state of the item, as `GET /stock` tells it.
+/// The state of the item, from `GET /stock`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StockState {
     /// Units not yet sold.
@@ -17,12 +17,12 @@ pub struct StockState {
     pub initial: i64,
     /// Orders in the ledger.
     pub orders: u64,
-    /// Which sale of the item it is, if the service tells.
+    /// The number of the sale, if the service has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sale: Option<u64>,
 }
 
-/// An accepted order, as `GET /orders` tells it.
+/// An accepted order, from `GET /orders`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LedgerEntry {
     /// Its place, from 1.
@@ -33,38 +33,38 @@ pub(crate) struct LedgerEntry {
     pub(crate) quantity: u64,
     /// The stock that was left after it.
     pub(crate) remaining: i64,
-    /// The instance that accepted it, if the service says so.
+    /// The instance that accepted it, if known.
     pub(crate) instance: Option<String>,
     /// The token under which it was accepted.
     pub(crate) token: Option<i64>,
 }
 
-/// A run and what was found after it.
+/// A run, and the state after it.
 #[derive(Clone, Debug)]
 pub(crate) struct History {
     /// What the ids of this run's orders begin with.
     pub(crate) run: String,
     /// What the ids of all items' orders of this run begin with.
     pub(crate) family: String,
-    /// Whether nobody else buys meanwhile.
+    /// Whether there must be no other buyers.
     pub(crate) alone: bool,
-    /// Whether each order must be accepted under a token, also where no answer tells of one.
+    /// Whether each order must be accepted under a token, even if no answer has one.
     pub(crate) tokens: bool,
     /// The units that each order asked for.
     pub(crate) quantity: u64,
     /// The state before the first order.
     pub(crate) before: StockState,
-    /// What each buyer did and was told, by the order's number.
+    /// By number.
     pub(crate) orders: Vec<Order>,
     /// The ledger behind `before.orders`.
     pub(crate) ledger: Vec<LedgerEntry>,
-    /// The state after the last answer, by URL, from every instance that still answers.
+    /// The state after the last answer, by URL, of each instance that still answers.
     pub(crate) after: Vec<(String, StockState)>,
-    /// The URLs of the instances that knew of no such sale after the last answer.
+    /// The URLs of the instances that no longer have the sale.
     pub(crate) gone: Vec<String>,
 }
 
-/// How many buyers were told what.
+/// The number of orders by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) acknowledged: u64,
@@ -72,9 +72,9 @@ pub(crate) struct Tally {
     pub(crate) sold_out: u64,
     pub(crate) unknown: u64,
     pub(crate) failed: u64,
-    /// Of the unknown ones: those that nobody asked for again, on purpose.
+    /// Of the unknown ones: those whose client went away on purpose.
     pub(crate) abandoned: u64,
-    /// Orders with an attempt whose effect was not known, that were settled by asking again.
+    /// Orders with an attempt of unknown effect that were decided by a retry.
     pub(crate) resolved: u64,
     pub(crate) attempts: u64,
 }
@@ -130,7 +130,7 @@ impl History {
         (order_id(&self.run, number) == order).then_some(number)
     }
 
-    /// Whether orders are accepted under a token: it was asked for, or an answer tells of one.
+    /// Whether orders must have a token: by flag, or since an answer has one.
     pub(crate) fn is_guarded(&self) -> bool {
         let has_token = |order: &Order| matches!(&order.told, Told::Acknowledged(answer) if answer.token.is_some());
         self.tokens || self.orders.iter().any(has_token)

@@ -1,14 +1,14 @@
-//! What follows from a recorded run: pure functions, so that they can be shown broken histories.
+//! Judges a recorded run, by pure functions, so that tests can feed them broken histories.
 //!
-//! A run is judged by what its buyers were told, order by order, compared with the ledger and the
-//! stock at its end. What must hold whatever breaks:
+//! A run is judged by its buyers' answers, order by order, against the ledger and the stock at its
+//! end. The invariants:
 //!
 //! | | invariant |
 //! |---|---|
-//! | I1 | acknowledged units are at most those there were; stock + lucky = initial; the ledger adds up |
+//! | I1 | no more units are acknowledged than there were; stock + lucky = initial; the ledger adds up |
 //! | I2 | every acknowledged order is in the ledger exactly once, as it was acknowledged; no order of others is there twice |
-//! | I3 | every order in the ledger was acknowledged, or its buyer does not know what became of it; where nobody else buys, none is of others |
-//! | I4 | the tokens in the ledger never go down; where an answer tells of one, or they are asked for, each entry has one |
+//! | I3 | every order in the ledger was acknowledged, or its buyer got no answer; with `--alone`, there are no orders of others |
+//! | I4 | the tokens in the ledger never go down; where an answer has one, or with `--tokens`, each entry has one |
 //! | I5 | the sale goes on: no pause is longer than allowed, and no order takes longer than allowed |
 //! | I6 | if A was answered before B was first sent, A stands before B in the ledger; and *sold out* was true at some moment between question and answer |
 //!
@@ -17,19 +17,19 @@
 //!
 //! # Layout
 //! - [`history`], [`order`]: what was recorded.
-//! - [`audit`]: the ledger, entry by entry (I2, I3, I4).
-//! - [`real_time`]: the ledger and the clients' clock (I6).
-//! - [`pause`]: whether the sale went on (I5).
-//! - [`verdict`]: all of it, and the sums (I1).
-//! - [`reason`], [`sentence`]: what can be wrong, and how it is told.
+//! - [`audit`]: checks the ledger, entry by entry (I2, I3, I4).
+//! - [`real_time`]: compares the ledger with the clients' clock (I6).
+//! - [`pause`]: finds pauses and slow orders (I5).
+//! - [`verdict`]: the judgement, and the sums (I1).
+//! - [`reason`], [`message`]: the possible faults, and their texts.
 
 pub(crate) mod audit;
 pub(crate) mod history;
+pub(crate) mod message;
 pub(crate) mod order;
 pub(crate) mod pause;
 mod real_time;
 pub(crate) mod reason;
-pub(crate) mod sentence;
 pub(crate) mod verdict;
 
 #[cfg(test)]

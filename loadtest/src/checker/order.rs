@@ -1,17 +1,17 @@
-//! One order, as its buyer saw it: attempts, and what followed from them.
+//! One order from its buyer's side: attempts and outcome.
 
 use std::borrow::Cow;
 
 /// One order of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Order {
-    /// What its buyer was told in the end.
+    /// Its final outcome.
     pub(crate) told: Told,
-    /// Whether one of its attempts may have taken units without saying so.
+    /// Whether an attempt without an answer may have taken units.
     pub(crate) in_doubt: bool,
     /// Whether its buyer went away for good, on purpose.
     pub(crate) abandoned: bool,
-    /// How often it was sent; 0 if it never was, since all buyers had given up.
+    /// How often it was sent; 0 if all buyers had given up before.
     pub(crate) attempts: u32,
     /// When it was first sent, in microseconds since the run's start.
     pub(crate) sent: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Order {
     pub(crate) ended: u64,
 }
 
-/// What the buyer of one order was told in the end.
+/// The final outcome of an order for its buyer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     /// It was accepted.
@@ -28,7 +28,7 @@ pub(crate) enum Told {
     SoldOut,
     /// It was no order, and was answered.
     Probed,
-    /// No answer that settles it.
+    /// No definite answer.
     Unknown,
     /// Anything else.
     Failed {
@@ -50,7 +50,7 @@ pub(crate) struct Acknowledgement {
     pub(crate) instance: String,
     /// The token under which it was accepted; `None` if nothing guarded it.
     pub(crate) token: Option<i64>,
-    /// Its place in the ledger, if the service says so.
+    /// Its place in the ledger, if known.
     pub(crate) position: Option<u64>,
 }
 
@@ -67,21 +67,21 @@ pub(crate) enum Outcome {
     Other(Other),
 }
 
-/// An attempt that brought neither a yes nor a no.
+/// An attempt without a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Other {
     /// The HTTP status, if there was an answer.
     pub(crate) status: Option<u16>,
     /// The problem's type, or what happened instead of an answer.
     pub(crate) why: Cow<'static, str>,
-    /// Whether nothing was taken, for certain.
+    /// Whether it certainly took nothing.
     pub(crate) nothing_taken: bool,
-    /// Whether the order ends with it: asking again would bring the same.
+    /// Whether a retry is useless.
     pub(crate) is_final: bool,
 }
 
 impl Other {
-    /// The status and the reason: the name under which it is counted.
+    /// The status and the reason, as counted in the report.
     pub(crate) fn kind(&self) -> String {
         match self.status {
             Some(status) => format!("{status} {}", self.why).trim_end().to_owned(),
@@ -91,7 +91,7 @@ impl Other {
 }
 
 impl Outcome {
-    /// Under which name it is counted if it settled nothing.
+    /// The name in the report if it is to be retried.
     pub(crate) fn unsettled(&self) -> Option<String> {
         match self {
             Self::WentAway => Some("client went away".to_owned()),
@@ -137,24 +137,23 @@ impl Order {
         }
     }
 
-    /// When its buyer learned that it was accepted.
+    /// When its buyer got the acknowledgement.
     pub(crate) fn acknowledged(&self) -> Option<u64> {
         matches!(self.told, Told::Acknowledged(_)).then_some(self.ended)
     }
 
-    /// Whether it was answered yes or no.
+    /// Whether it was accepted or refused.
     pub(crate) fn is_decided(&self) -> bool {
         matches!(self.told, Told::Acknowledged(_) | Told::SoldOut)
     }
 
-    /// Whether it was answered for good.
+    /// Whether it has a definite answer.
     pub(crate) fn is_settled(&self) -> bool {
         self.told != Told::Unknown
     }
 
-    /// Whether it must not be in the ledger: no attempt of it can have taken anything, as far as its
-    /// buyer was told. Sold out speaks for all attempts of an order: who was accepted before is given
-    /// that answer again.
+    /// Whether it must not be in the ledger: by its answers, no attempt can have taken anything. Sold out
+    /// covers all attempts of an order, as an accepted one gets its first answer again.
     pub(crate) fn must_not_stand(&self) -> bool {
         match self.told {
             Told::Acknowledged(_) => false,

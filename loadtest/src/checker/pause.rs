@@ -1,10 +1,9 @@
-//! I5: whether the sale went on, for all and for each.
+//! I5: pauses and slow orders.
 //!
-//! The pause looks at the sale as a whole: it begins while somebody waits, wherever that is, and any
-//! yes or no ends it. So it also counts the time in which the only orders that are under way wait for
-//! an instance that does not answer, as a buyer does who comes back to one that stands still: how
-//! long that may last is what `--attempt-timeout` bounds. And it does not see one order that
-//! hangs while others are answered: that is what the slowest order tells.
+//! A pause is of the sale as a whole: it begins while an order waits at any instance, and any decision ends
+//! it. It includes the time in which all orders wait for an instance that does not answer, which
+//! `--attempt-timeout` bounds. It does not show one order that hangs while others are answered: the slowest
+//! order does.
 
 use std::time::Duration;
 
@@ -23,8 +22,8 @@ impl Pause {
     }
 }
 
-/// The longest stretch in which orders were tried and none was answered yes or no; the first one of
-/// several. (A sale that is sold out goes on as long as it says so.)
+/// The longest time in which orders were tried and none was decided; the first one of several. (Sold out is a
+/// decision.)
 ///
 /// It begins with an answer while other orders wait, or else with the first order after it, and ends
 /// with the next answer, or with the last order's end. Orders that fail do not end it.
@@ -59,8 +58,8 @@ pub(crate) fn longest(orders: &[Order]) -> Pause {
     longest
 }
 
-/// How long an order was tried: from its first sending to the answer that settled it, or, if there
-/// was none, to the end of its last attempt. The time in which its buyer was away on purpose is in it.
+/// The time of an order: from its first sending to its decision, or to the end of its last attempt. It
+/// includes the time in which its buyer was away on purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Slowest {
     /// The order's number.
@@ -68,7 +67,7 @@ pub(crate) struct Slowest {
     pub(crate) pause: Pause,
 }
 
-/// The order that was tried for the longest time; the first one of several.
+/// The order that took longest; the first one of several.
 pub(crate) fn slowest(orders: &[Order]) -> Slowest {
     let mut slowest = Slowest::default();
     for (number, order) in orders.iter().enumerate() {

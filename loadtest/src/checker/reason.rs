@@ -1,13 +1,13 @@
-//! Why a run does not pass.
+//! The reasons for a FAIL.
 
 use std::time::Duration;
 
 use super::pause::Pause;
 
-/// A fault that was found, the most important first.
+/// A fault; the most important ones come first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reason {
-    /// The sale that is judged is not the one that was measured.
+    /// Another sale was started during the run.
     Restarted,
     /// More units were sold than there were.
     Oversold { orders: u64, units: u64, available: u64 },
@@ -15,11 +15,11 @@ pub(crate) enum Reason {
     Duplicates { orders: u64, example: String },
     /// Orders were acknowledged and are not recorded; some of them without a token.
     Lost { orders: u64, without_token: u64, example: String },
-    /// There is no such sale any more.
+    /// An instance no longer has the sale.
     Gone { url: String },
-    /// Orders are recorded whose buyers were refused, or that nobody sent.
+    /// Orders are recorded whose buyers were refused, or that were not sent.
     Untold { orders: u64, example: String },
-    /// Orders are recorded that are none of this run, where nobody else buys.
+    /// Orders of other clients are recorded, and none are allowed.
     Strangers { orders: u64, example: String },
     /// An instance wrote with an older token after a newer one: two held the lock.
     TokenWentDown { times: u64, position: u64, from: i64, to: i64 },
@@ -29,7 +29,7 @@ pub(crate) enum Reason {
     Unbalanced { stock: i64, lucky: i64, initial: i64 },
     /// The ledger contradicts itself or the stock.
     LedgerDoesNotAddUp { what: String },
-    /// A buyer was told something else than the ledger has.
+    /// An answer differs from the ledger.
     Misreported { orders: u64, example: String },
     /// Buyers were refused although enough units were left for them.
     SoldOutTooEarly { orders: u64, left: i64 },
@@ -37,17 +37,17 @@ pub(crate) enum Reason {
     SoldOutBeforeSent { orders: u64, example: String, answered: u64, taker: String, sent: u64 },
     /// The ledger has an order before another one that was answered before it was sent.
     OutOfOrder { orders: u64, answered: Moment, sent: Moment },
-    /// Orders were sent, and for too long none was answered yes or no.
+    /// Orders were sent, and for too long none was decided.
     Paused { pause: Pause, limit: Duration },
     /// An order was tried for too long.
     SlowOrder { example: String, took: Duration, orders: u64, limit: Duration },
     /// The instances disagree.
     StatesDiffer { first: String, second: String },
-    /// Buyers got an answer that is neither a yes nor a no.
+    /// Orders were answered with an error.
     Failed { orders: u64, kinds: String },
-    /// So many buyers got no answer that the run proves nothing.
+    /// Too many orders got no answer.
     Unanswered { orders: u64, of: u64 },
-    /// Without a ledger: the stock does not fit what the buyers were told.
+    /// Without a ledger: the stock does not fit the answers.
     Unaccounted { told: u64, taken: i64 },
 }
 
@@ -61,25 +61,25 @@ pub(crate) struct Moment {
     pub(crate) at: u64,
 }
 
-/// What must hold whatever breaks.
+/// The invariants of a sale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Invariant {
-    /// Acknowledged units are at most those there were, and stock + lucky = initial.
+    /// No more units are acknowledged than there were, and stock + lucky = initial.
     I1,
     /// Every acknowledged order is in the ledger exactly once, as it was acknowledged.
     I2,
-    /// Every order in the ledger was acknowledged, or its buyer does not know.
+    /// Every order in the ledger was acknowledged, or got no answer.
     I3,
     /// The tokens in the ledger never go down, and none is missing.
     I4,
-    /// The sale goes on, for all and for each.
+    /// No pause and no order is too long.
     I5,
     /// The ledger's order agrees with real time, and so does sold out.
     I6,
 }
 
 impl Reason {
-    /// The invariant that is violated; `None` if the run is no proof for other reasons.
+    /// The violated invariant; `None` if the run proves nothing for another reason.
     pub(crate) fn invariant(&self) -> Option<Invariant> {
         match self {
             Self::Oversold { .. }

@@ -70,21 +70,21 @@ fn set_after(history: &mut History, state: &StockState) {
     }
 }
 
-/// The kinds of all reasons, after checking that the sentence gives them.
+/// The kinds of all reasons, after checking that the message has them.
 fn kinds(history: &History) -> Vec<&'static str> {
     let verdict = judge(history);
     for reason in &verdict.reasons {
-        assert!(verdict.sentence.contains(&reason.to_string()), "{}", verdict.sentence);
+        assert!(verdict.message.contains(&reason.to_string()), "{}", verdict.message);
     }
     verdict.reasons.iter().map(Reason::kind).collect()
 }
 
-/// Goal: the good history passes, with the sentence of the documentation.
+/// Goal: the good history passes, with the message of the documentation.
 #[test]
 fn good_history_passes() {
     let verdict = judge(&good());
     assert_eq!(
-        verdict.sentence,
+        verdict.message,
         "PASS: 300 of 300 units sold, each exactly once; 200 were told sold out; \
          stock 0 + lucky 300 = 300"
     );
@@ -111,7 +111,7 @@ fn order_missing_from_the_ledger() {
     history.ledger[17].order = "somebody-else".to_owned();
     set_after(&mut history, &state(1, 299, 299));
     assert_eq!(kinds(&history), ["lost"]);
-    assert!(judge(&history).sentence.contains("1 acknowledged order is not in the ledger"));
+    assert!(judge(&history).message.contains("1 acknowledged order is not in the ledger"));
 }
 
 /// Goal: one sale too many is found although acknowledgements, ledger and sums agree.
@@ -130,9 +130,9 @@ fn one_sale_too_many() {
     });
     set_after(&mut history, &state(-1, 301, 301));
     assert_eq!(kinds(&history), ["oversold"]);
-    let sentence = judge(&history).sentence;
+    let message = judge(&history).message;
     assert_eq!(
-        sentence,
+        message,
         "FAIL: I1 oversold: 301 orders were acknowledged for 300 units, 1 too many"
     );
 }
@@ -157,7 +157,7 @@ fn tokens_swapped() {
         answer.token = Some(token);
     }
     assert_eq!(kinds(&history), ["token_went_down"]);
-    assert!(judge(&history).sentence.contains("first at position 11, from 101 to 100"));
+    assert!(judge(&history).message.contains("first at position 11, from 101 to 100"));
 }
 
 /// Goal: an order without a token beside others that have one is found, whoever's it is; and where
@@ -171,7 +171,7 @@ fn tokens_missing() {
     history.ledger[299].order = "somebody-else".to_owned();
     assert_eq!(kinds(&history), ["without_token"]);
     assert_eq!(
-        judge(&history).sentence,
+        judge(&history).message,
         "FAIL: I4 without a token: 1 order was accepted without one, such as somebody-else, and \
          each must have one"
     );
@@ -286,7 +286,7 @@ fn answer_that_contradicts_the_ledger() {
     assert_eq!(kinds(&history), ["misreported"]);
 }
 
-/// Goal: a sale that somebody started afresh meanwhile is not judged as if it were the same.
+/// Goal: a sale that was replaced during the run is not judged as if it were the same.
 #[test]
 fn sale_started_afresh_meanwhile() {
     let mut history = good();
@@ -324,8 +324,8 @@ fn orders_must_be_settled() {
     assert_eq!(kinds(&history), [""; 0], "one in a hundred is a note");
     history.orders[494] = order(494, Told::Unknown);
     assert_eq!(kinds(&history), ["unanswered"]);
-    let sentence = judge(&history).sentence;
-    assert!(sentence.starts_with("FAIL: unanswered: 6 of 500 orders got no answer"), "{sentence}");
+    let message = judge(&history).message;
+    assert!(message.starts_with("FAIL: unanswered: 6 of 500 orders got no answer"), "{message}");
     for number in 0..500 {
         history.orders[number] = order(number, Told::Unknown);
     }
@@ -334,7 +334,7 @@ fn orders_must_be_settled() {
     let mut history = good();
     history.orders[400].told = Told::Failed { status: 500, kind: "500 internal".to_owned() };
     assert_eq!(kinds(&history), ["failed"]);
-    assert!(judge(&history).sentence.contains("(1 x 500 internal)"));
+    assert!(judge(&history).message.contains("(1 x 500 internal)"));
 }
 
 /// Goal: other buyers of the same sale neither fail the run nor hide an oversold one.
@@ -361,13 +361,13 @@ fn stranger_where_nobody_else_buys() {
     history.alone = true;
     assert_eq!(kinds(&history), ["strangers"]);
     assert_eq!(
-        judge(&history).sentence,
-        "FAIL: I3 sold to strangers: 1 order is in the ledger and not of this run, such as \
-         somebody-else, though nobody else buys"
+        judge(&history).message,
+        "FAIL: I3 foreign: 1 order is in the ledger and not of this run, such as \
+         somebody-else, and there must be no other buyers"
     );
 }
 
-/// Goal: whoever's it is, an order that took its unit twice is found.
+/// Goal: an order that took its unit twice is found, whether it is ours or not.
 #[test]
 fn stranger_twice_in_the_ledger() {
     let mut history = good();
@@ -376,8 +376,8 @@ fn stranger_twice_in_the_ledger() {
         history.orders[number].told = Told::SoldOut;
     }
     assert_eq!(kinds(&history), ["duplicates"]);
-    let sentence = judge(&history).sentence;
-    assert!(sentence.contains("1 order is more than once in the ledger, such as somebody-else"));
+    let message = judge(&history).message;
+    assert!(message.contains("1 order is more than once in the ledger, such as somebody-else"));
 }
 
 /// Goal: an order of this run that stands in another item's ledger, or under another id, is found.
@@ -407,18 +407,18 @@ fn good_without_a_ledger() -> History {
     history
 }
 
-/// Goal: without a ledger the sums decide, and the reader is told what that leaves open.
+/// Goal: without a ledger the sums decide, and a note says so.
 #[test]
 fn sums_decide_without_a_ledger() {
     let mut history = good_without_a_ledger();
     let verdict = judge(&history);
     assert_eq!(
-        verdict.sentence,
+        verdict.message,
         "PASS: 300 of 300 units sold, as far as the sums can tell; 200 were told sold out; \
          stock 0 + lucky 300 = 300"
     );
     assert_eq!(verdict.notes.len(), 1);
-    assert!(verdict.notes[0].starts_with("no ledger to compare with"), "{:?}", verdict.notes);
+    assert!(verdict.notes[0].starts_with("no ledger: only the sums"), "{:?}", verdict.notes);
 
     history.orders[7] = order(7, Told::Unknown);
     assert_eq!(kinds(&history), [""; 0], "its unit may be one of those that left the stock");
@@ -426,7 +426,9 @@ fn sums_decide_without_a_ledger() {
 
     history.orders[7].told = Told::SoldOut;
     assert_eq!(kinds(&history), ["unaccounted"]);
-    assert!(judge(&history).sentence.contains("told of 299 units, and the stock went down by 300"));
+    assert!(
+        judge(&history).message.contains("buyers got 299 units, and the stock went down by 300")
+    );
 }
 
 /// Goal: a ledger that was lost is not taken for one that was never kept.
@@ -451,7 +453,7 @@ fn sale_without_a_lock() {
     }
     set_after(&mut history, &state(289, 500, 0));
     assert_eq!(kinds(&history), ["oversold", "unbalanced", "unaccounted"]);
-    let sentence = judge(&history).sentence;
+    let message = judge(&history).message;
     let first = "FAIL: I1 oversold: 500 orders were acknowledged for 300 units, 200 too many; ";
-    assert!(sentence.starts_with(first), "{sentence}");
+    assert!(message.starts_with(first), "{message}");
 }

@@ -1,37 +1,48 @@
-//! What follows from a recorded run.
+//! Judges a recorded run.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::audit::Audit;
 use super::history::{History, StockState, Tally, order_id, u64_from};
+use super::message::{count, were};
 use super::order::{Order, Told};
 use super::pause::{self, Pause, Slowest};
 use super::real_time;
 use super::reason::Reason;
-use super::sentence::{count, were};
 
 /// The judgement of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
-    /// What is wrong, the most important first; empty for a run that passes.
+    /// Faults, the most important first; empty for a run that passes.
     pub(crate) reasons: Vec<Reason>,
-    /// What the reader should know besides.
+    /// Remarks for the reader.
     pub(crate) notes: Vec<String>,
-    /// `PASS: ` or `FAIL: ` and why, in one line.
-    pub(crate) sentence: String,
-    /// The longest stretch in which orders were tried and none was answered yes or no.
+    /// `PASS: ` or `FAIL: ` and the reasons, in one line.
+    pub(crate) message: String,
+    /// The longest time in which orders were tried and none was decided.
     pub(crate) longest_pause: Pause,
-    /// The order that was tried for the longest time.
+    /// The order that took longest.
     pub(crate) slowest: Slowest,
 }
 
-/// What I5 allows; without a limit, it is reported and not judged.
+impl Verdict {
+    /// How many orders were accepted and are not in the ledger.
+    pub(crate) fn lost(&self) -> u64 {
+        let lost = |reason: &Reason| match reason {
+            Reason::Lost { orders, .. } => *orders,
+            _ => 0,
+        };
+        self.reasons.iter().map(lost).sum()
+    }
+}
+
+/// The limits of I5; without one, the time is reported and not judged.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Limits {
-    /// The longest stretch in which orders are tried and none is answered yes or no.
+    /// The longest time in which orders are tried and none is decided.
     pub(crate) pause: Option<Duration>,
-    /// The longest time that one order takes until it is settled.
+    /// The longest time of one order.
     pub(crate) order: Option<Duration>,
 }
 
@@ -40,7 +51,7 @@ pub(crate) fn judge(history: &History, limits: Limits) -> Verdict {
     let tally = history.tally();
     let audit = Audit::of(history);
     let mut reasons = Vec::new();
-    // then the sums have to do
+    // without a ledger, only the sums can be checked
     let no_ledger = keeps_no_ledger(history);
     if no_ledger {
         reasons.extend(unaccounted(history, &tally));
@@ -62,16 +73,16 @@ pub(crate) fn judge(history: &History, limits: Limits) -> Verdict {
     reasons.sort();
 
     let notes = notes(&tally, &audit, no_ledger);
-    let sentence = if reasons.is_empty() {
-        pass_sentence(history, &tally, &audit, no_ledger)
+    let message = if reasons.is_empty() {
+        pass_message(history, &tally, &audit, no_ledger)
     } else {
         let all: Vec<_> = reasons.iter().map(Reason::to_string).collect();
         format!("FAIL: {}", all.join("; "))
     };
-    Verdict { reasons, notes, sentence, longest_pause: pause, slowest }
+    Verdict { reasons, notes, message, longest_pause: pause, slowest }
 }
 
-/// A sale that keeps no ledger records nothing, numbers nothing, and says so in every answer.
+/// A sale without a ledger records and counts no orders, and its answers have no token.
 fn keeps_no_ledger(history: &History) -> bool {
     let mut answers = history.orders.iter().filter_map(|order| match &order.told {
         Told::Acknowledged(answer) => Some(answer),
@@ -86,8 +97,8 @@ fn keeps_no_ledger(history: &History) -> bool {
         && answers.all(|answer| answer.token.is_none())
 }
 
-/// Without a ledger: whether the units that left the stock are those that buyers were told of. An
-/// order without an answer may have taken its units or not.
+/// Without a ledger: whether the units that left the stock are the acknowledged ones. An order without an
+/// answer may have taken its units.
 fn unaccounted(history: &History, tally: &Tally) -> Option<Reason> {
     let (_, after) = history.after.first()?;
     let taken = history.before.stock.saturating_sub(after.stock);
@@ -121,10 +132,10 @@ fn oversold(history: &History, tally: &Tally, audit: &Audit) -> Option<Reason> {
     (units > available).then_some(Reason::Oversold { orders, units, available })
 }
 
-/// More orders without an answer than one in so many, and the run is not judged by the others.
+/// A run with a larger share of unanswered orders than one in this many cannot pass.
 const UNANSWERED_SHARE: u64 = 100;
 
-/// Whether the buyers were told yes or no.
+/// Whether enough orders were decided.
 fn settled(history: &History, tally: &Tally) -> Vec<Reason> {
     let mut reasons = Vec::new();
     if tally.failed > 0 {
@@ -197,9 +208,7 @@ fn state(history: &History, tally: &Tally, audit: &Audit, no_ledger: bool) -> Ve
 fn notes(tally: &Tally, audit: &Audit, no_ledger: bool) -> Vec<String> {
     let mut notes = Vec::new();
     if no_ledger {
-        notes.push(
-            "no ledger to compare with: the sums were checked, and not each order".to_owned(),
-        );
+        notes.push("no ledger: only the sums were checked".to_owned());
         if tally.unknown > 0 {
             notes.push(format!("{} not answered in the end", were(tally.unknown, "order")));
         }
@@ -220,7 +229,7 @@ fn notes(tally: &Tally, audit: &Audit, no_ledger: bool) -> Vec<String> {
     notes
 }
 
-fn pass_sentence(history: &History, tally: &Tally, audit: &Audit, no_ledger: bool) -> String {
+fn pass_message(history: &History, tally: &Tally, audit: &Audit, no_ledger: bool) -> String {
     let (before, after) = (&history.before, history.after.first().map(|(_, state)| state));
     let refused = match tally.sold_out {
         0 => "nobody was told sold out".to_owned(),

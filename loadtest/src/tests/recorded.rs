@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::load;
 use super::shop::{Fault, Shop};
-use crate::check::check;
+use crate::check;
 use crate::cli::{Cli, Command};
 use crate::report::Report;
 use crate::run::RunError;

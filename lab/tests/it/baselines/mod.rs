@@ -15,7 +15,7 @@ use testkit::wait::{eventually, within};
 use testkit::{EtcdOptions as ServerOptions, PrivateEtcd};
 use tokio::task::JoinSet;
 
-use crate::support::{connect, order};
+use crate::support::store::{connect, order};
 
 const LOCK: &str = "lock";
 const TTL: Duration = Duration::from_secs(10);
@@ -30,8 +30,8 @@ fn rpc(context: &Arc<SaleContext>, etcd: &str) -> Arc<dyn SaleGuard> {
     Arc::new(baselines::rpc(context, EtcdOptions::new([etcd]), TTL).unwrap())
 }
 
-fn unguarded(context: &Arc<SaleContext>, _: &str) -> Arc<dyn SaleGuard> {
-    Arc::new(baselines::unguarded(context))
+fn atomic_script(context: &Arc<SaleContext>, _: &str) -> Arc<dyn SaleGuard> {
+    Arc::new(baselines::atomic_script(context))
 }
 
 /// An etcd and a Redis of the test's own.
@@ -136,8 +136,8 @@ async fn rpc_sells_exactly_the_stock() {
 }
 
 #[tokio::test]
-async fn unguarded_sells_exactly_the_stock() {
-    assert_eq!(sells_out(unguarded).await, [None; 40]);
+async fn an_atomic_script_sells_exactly_the_stock() {
+    assert_eq!(sells_out(atomic_script).await, [None; 40]);
 }
 
 /// An order gives up at its time, takes nothing and leaves nothing; the next one is served.

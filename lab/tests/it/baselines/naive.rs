@@ -4,7 +4,7 @@ use flash_sale::inventory::{Accepted, Item, Outcome};
 use lab::baselines::naive;
 use testkit::shared::fresh_database;
 
-use crate::support::{connect, order};
+use crate::support::store::{connect, order};
 
 fn accepted(outcome: &Outcome) -> &Accepted {
     match outcome {

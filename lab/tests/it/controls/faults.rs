@@ -8,7 +8,7 @@ use testkit::shared::{fresh_lock_name, shared_endpoint};
 use testkit::wait::{eventually, within};
 
 use super::program::Program;
-use crate::support::session;
+use crate::support::etcd::session;
 
 /// Has the program killed at `point` by its first order. Returns the connection to what it left.
 async fn killed_at(point: &str) -> Raw {

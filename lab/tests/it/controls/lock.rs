@@ -9,7 +9,7 @@ use testkit::wait::eventually;
 use testkit::{EtcdOptions, PrivateEtcd};
 
 use super::program::Program;
-use crate::support::session;
+use crate::support::etcd::session;
 
 /// How many claims are in the queue for the lock `name`.
 async fn claims(session: &Session, name: &str) -> usize {

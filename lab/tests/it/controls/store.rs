@@ -14,7 +14,7 @@ use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 use tokio::time::timeout;
 
 use super::program::Program;
-use crate::support::session;
+use crate::support::etcd::session;
 
 async fn without(flags: &[&str]) -> (Program, Raw) {
     let redis = fresh_database().await;

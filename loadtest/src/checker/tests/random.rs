@@ -2,28 +2,13 @@
 
 use std::time::Duration;
 
+use rand::{RngExt as _, SeedableRng as _};
+use rand_xoshiro::SplitMix64;
+
 use super::*;
 use crate::checker::reason::Invariant;
 
 const SEEDS: u64 = 300;
-
-/// Numbers by splitmix64.
-struct Random(u64);
-
-impl Random {
-    /// From 0 to less than `end`.
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (bits ^ (bits >> 31)) % end
-    }
-
-    fn index(&mut self, length: usize) -> usize {
-        usize::try_from(self.below(u64_from(length))).expect("less than a length")
-    }
-}
 
 /// What becomes of an order's answers.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,15 +23,15 @@ enum Fate {
 
 /// A sale as it should be: each order takes effect at one moment between its first sending and its
 /// answer, or at any later one if there was none.
-fn sale(random: &mut Random) -> History {
-    let quantity = 1 + random.below(3);
-    let initial = i64::try_from(1 + random.below(120)).expect("small");
+fn sale(random: &mut SplitMix64) -> History {
+    let quantity = random.random_range(1..=3);
+    let initial = random.random_range(1..=120);
     let mut effects = Vec::new();
     let mut orders = Vec::new();
-    for number in 0..usize::try_from(20 + random.below(60)).expect("small") {
-        let sent = random.below(10_000);
-        let ended = sent + 1 + random.below(2000);
-        let fate = match random.below(20) {
+    for number in 0..random.random_range(20..80) {
+        let sent = random.random_range(0..10_000);
+        let ended = sent + random.random_range(1..=2000);
+        let fate = match random.random_range(0..20) {
             0..15 => Fate::Answered,
             15 => Fate::Resolved,
             16 | 17 => Fate::Lost,
@@ -54,7 +39,7 @@ fn sale(random: &mut Random) -> History {
             _ => Fate::Failed,
         };
         let late = if fate == Fate::Lost { 3000 } else { 0 };
-        effects.push((sent + random.below(ended + late - sent), number, fate));
+        effects.push((random.random_range(sent..ended + late), number, fate));
         orders.push(Order { sent, ended, ..Order::unsent() });
     }
     effects.sort_unstable_by_key(|(at, number, _)| (*at, *number));
@@ -67,7 +52,7 @@ fn sale(random: &mut Random) -> History {
         let units = i64::try_from(quantity).expect("small");
         let reached = match fate {
             Fate::Answered | Fate::Resolved => true,
-            Fate::Lost => random.below(2) == 0,
+            Fate::Lost => random.random_bool(0.5),
             Fate::Refused => false,
             Fate::Failed => {
                 order.told = Told::Failed { status: 400, kind: "400 bad-item".to_owned() };
@@ -81,7 +66,7 @@ fn sale(random: &mut Random) -> History {
             Told::SoldOut
         } else {
             stock -= units;
-            token += i64::try_from(random.below(3)).expect("small");
+            token += random.random_range(0..3);
             let position = u64_from(ledger.len()) + 1;
             ledger.push(LedgerEntry {
                 position,
@@ -131,40 +116,44 @@ fn violations(history: &History, longest_pause: Option<Duration>) -> Vec<Invaria
 #[test]
 fn right_sales_pass() {
     for seed in 0..SEEDS {
-        let history = sale(&mut Random(seed));
+        let history = sale(&mut SplitMix64::seed_from_u64(seed));
         assert_eq!(violations(&history, None), [], "seed {seed}: {history:?}");
     }
 }
 
 /// One damage, and the invariant that it violates. `false` if this sale has nothing to damage so.
-type Damage = fn(&mut History, &mut Random) -> bool;
+type Damage = fn(&mut History, &mut SplitMix64) -> bool;
 
-fn number_of(history: &History, is: impl Fn(&Order) -> bool, random: &mut Random) -> Option<usize> {
+fn number_of(
+    history: &History,
+    is: impl Fn(&Order) -> bool,
+    random: &mut SplitMix64,
+) -> Option<usize> {
     let all: Vec<_> = (0..history.orders.len()).filter(|n| is(&history.orders[*n])).collect();
-    (!all.is_empty()).then(|| all[random.index(all.len())])
+    (!all.is_empty()).then(|| all[random.random_range(0..all.len())])
 }
 
 fn place_of(history: &History, number: usize) -> Option<usize> {
     history.ledger.iter().position(|entry| entry.order == order_id(RUN, number))
 }
 
-fn lose_an_entry(history: &mut History, random: &mut Random) -> bool {
+fn lose_an_entry(history: &mut History, random: &mut SplitMix64) -> bool {
     let number = number_of(history, |order| order.acknowledged().is_some(), random);
     let place = number.and_then(|number| place_of(history, number));
     place.map(|place| history.ledger.remove(place)).is_some()
 }
 
-fn repeat_an_entry(history: &mut History, random: &mut Random) -> bool {
+fn repeat_an_entry(history: &mut History, random: &mut SplitMix64) -> bool {
     if history.ledger.is_empty() {
         return false;
     }
-    let place = random.index(history.ledger.len());
+    let place = random.random_range(0..history.ledger.len());
     let again = history.ledger[place].clone();
-    history.ledger.insert(place + random.index(history.ledger.len() - place), again);
+    history.ledger.insert(random.random_range(place..history.ledger.len()), again);
     true
 }
 
-fn sell_one_more(history: &mut History, random: &mut Random) -> bool {
+fn sell_one_more(history: &mut History, random: &mut SplitMix64) -> bool {
     let Some(number) = number_of(history, |order| order.told == Told::SoldOut, random) else {
         return false;
     };
@@ -175,20 +164,20 @@ fn sell_one_more(history: &mut History, random: &mut Random) -> bool {
 }
 
 /// Of an order that has no answer: else it is lost as well, which is another damage.
-fn give_it_to_a_stranger(history: &mut History, random: &mut Random) -> bool {
+fn give_it_to_a_stranger(history: &mut History, random: &mut SplitMix64) -> bool {
     let number = number_of(history, |order| order.told == Told::Unknown, random);
     let place = number.and_then(|number| place_of(history, number));
     place.map(|place| history.ledger[place].order = "somebody-else".to_owned()).is_some()
 }
 
-fn unbalance_the_stock(history: &mut History, random: &mut Random) -> bool {
+fn unbalance_the_stock(history: &mut History, random: &mut SplitMix64) -> bool {
     let state = &mut history.after[0].1;
-    let counter = if random.below(2) == 0 { &mut state.stock } else { &mut state.lucky };
+    let counter = if random.random_bool(0.5) { &mut state.stock } else { &mut state.lucky };
     *counter += 1;
     true
 }
 
-fn refuse_who_got_it(history: &mut History, random: &mut Random) -> bool {
+fn refuse_who_got_it(history: &mut History, random: &mut SplitMix64) -> bool {
     let Some(number) = number_of(history, |order| order.acknowledged().is_some(), random) else {
         return false;
     };
@@ -196,26 +185,26 @@ fn refuse_who_got_it(history: &mut History, random: &mut Random) -> bool {
     true
 }
 
-fn swap_tokens(history: &mut History, random: &mut Random) -> bool {
+fn swap_tokens(history: &mut History, random: &mut SplitMix64) -> bool {
     let Some(last) = history.ledger.len().checked_sub(1).filter(|last| *last > 0) else {
         return false;
     };
-    let place = random.index(last);
+    let place = random.random_range(0..last);
     let (one, other) = (history.ledger[place].token, history.ledger[place + 1].token);
     (history.ledger[place].token, history.ledger[place + 1].token) = (other, one);
     one != other
 }
 
-fn forget_a_token(history: &mut History, random: &mut Random) -> bool {
+fn forget_a_token(history: &mut History, random: &mut SplitMix64) -> bool {
     if history.ledger.is_empty() {
         return false;
     }
-    let place = random.index(history.ledger.len());
+    let place = random.random_range(0..history.ledger.len());
     history.ledger[place].token.take().is_some()
 }
 
 /// Swaps two entries of which one was answered before the other was sent.
-fn turn_time_round(history: &mut History, random: &mut Random) -> bool {
+fn turn_time_round(history: &mut History, random: &mut SplitMix64) -> bool {
     let Some(later) = number_of(history, |order| order.acknowledged().is_some(), random) else {
         return false;
     };
@@ -227,12 +216,13 @@ fn turn_time_round(history: &mut History, random: &mut Random) -> bool {
     places.map(|(one, other)| history.ledger.swap(one, other)).is_some()
 }
 
-fn refuse_too_early(history: &mut History, random: &mut Random) -> bool {
+fn refuse_too_early(history: &mut History, random: &mut SplitMix64) -> bool {
     let latest = history.ledger.iter().filter_map(|entry| history.number(&entry.order));
     let latest = latest.map(|number| history.orders[number].sent).max().unwrap_or(0);
     let refused = number_of(history, |order| order.told == Told::SoldOut, random);
     let Some(number) = refused.filter(|_| latest > 0) else { return false };
-    (history.orders[number].sent, history.orders[number].ended) = (0, random.below(latest));
+    (history.orders[number].sent, history.orders[number].ended) =
+        (0, random.random_range(0..latest));
     true
 }
 
@@ -254,7 +244,7 @@ fn damaged_sales_fail() {
     for (which, (damage, invariant)) in damages.into_iter().enumerate() {
         let mut done = 0;
         for seed in 0..SEEDS {
-            let random = &mut Random(seed);
+            let random = &mut SplitMix64::seed_from_u64(seed);
             let mut history = sale(random);
             if damage(&mut history, random) {
                 done += 1;
@@ -270,7 +260,7 @@ fn damaged_sales_fail() {
 #[test]
 fn pauses_are_found() {
     for seed in 0..SEEDS {
-        let history = sale(&mut Random(seed));
+        let history = sale(&mut SplitMix64::seed_from_u64(seed));
         let longest = judge(&history).longest_pause.length();
         let less = longest.saturating_sub(Duration::from_micros(1));
         assert_eq!(violations(&history, Some(less)), [Invariant::I5], "seed {seed}");

@@ -11,11 +11,8 @@ fn refusals_must_have_taken_nothing() {
     let mut history = good();
     history.orders[5].told = Told::Unknown;
     assert_eq!(kinds(&history), ["untold"]);
-    let sentence = judge(&history).sentence;
-    assert!(
-        sentence.starts_with("FAIL: I3 sold to nobody: 1 order is in the ledger"),
-        "{sentence}"
-    );
+    let message = judge(&history).message;
+    assert!(message.starts_with("FAIL: I3 unacknowledged: 1 order is in the ledger"), "{message}");
     history.orders[5].in_doubt = true;
     assert_eq!(kinds(&history), [""; 0]);
 
@@ -56,9 +53,9 @@ fn ledger_against_real_time() {
     assert_eq!(kinds(&history), [""; 0]);
     history.orders[8].ended = 4999;
     assert_eq!(kinds(&history), ["out_of_order"]);
-    let sentence = judge(&history).sentence;
+    let message = judge(&history).message;
     assert_eq!(
-        sentence,
+        message,
         "FAIL: I6 out of order: 1 order is in the ledger behind an order that was sent only after the \
          answer, such as run-8 at position 9, answered at 0.004999 s: run-7 at position 8 was first \
          sent at 0.005000 s"
@@ -77,11 +74,11 @@ fn sold_out_before_the_last_taker() {
     assert_eq!(kinds(&history), [""; 0]);
     history.orders[420].ended = 8999;
     assert_eq!(kinds(&history), ["sold_out_too_early"]);
-    let sentence = judge(&history).sentence;
+    let message = judge(&history).message;
     let example = "such as run-420 at 0.008999 s, while units were left: run-299, which took one \
                    later, was first sent at 0.009000 s";
-    assert!(sentence.starts_with("FAIL: I6 sold out too early: 1 order was told"), "{sentence}");
-    assert!(sentence.ends_with(example), "{sentence}");
+    assert!(message.starts_with("FAIL: I6 sold out too early: 1 order was told"), "{message}");
+    assert!(message.ends_with(example), "{message}");
 }
 
 /// Goal: what does not fit the units that are left may be refused before the stock is empty.
@@ -147,9 +144,9 @@ fn pause_too_long() {
     assert!(judge(Duration::from_millis(4001)).reasons.is_empty());
     let verdict = judge(Duration::from_secs(4));
     assert_eq!(
-        verdict.sentence,
-        "FAIL: I5 paused: for 4.000 s, from 0.001199 s on, orders were sent and none was answered \
-         yes or no; 4s are allowed"
+        verdict.message,
+        "FAIL: I5 paused: for 4.000 s, from 0.001199 s on, orders were sent and none was decided; \
+         4s are allowed"
     );
 }
 
@@ -173,7 +170,7 @@ fn order_that_hangs() {
         let verdict = super::super::judge(&history, limits(5));
         assert_eq!(verdict.slowest.number, 420);
         assert_eq!(
-            verdict.sentence,
+            verdict.message,
             "FAIL: I5 slow: 1 order was tried for longer than 5s, the longest time run-420: for \
              5.000 s"
         );
