@@ -156,7 +156,7 @@ impl PrivateEtcd {
     /// Starts it, and waits until it answers.
     ///
     /// # Errors
-    /// When etcd is not installed, ends, or does not answer within [`START_TIMEOUT`].
+    /// When etcd is not installed, ends, or does not answer within [`START_TIMEOUT`](super::server::START_TIMEOUT).
     pub async fn start(options: EtcdOptions) -> Result<Self, ServerError> {
         let mut members = Self::start_members(OwnedDir::create, 1, &options).await?;
         Ok(members.remove(0))
