@@ -16,7 +16,7 @@ RUN for package in . crates/fenced-lock crates/testkit lab loadtest; do mkdir -p
     && echo 'fn main() {}' | tee src/main.rs lab/src/main.rs > loadtest/src/main.rs \
     && cargo build --release --locked --workspace --bins
 
-# The empty packages are younger than the source: without the clean, cargo would take them for up to date.
+# The empty packages are newer than the source: without the clean, cargo would not build the source.
 COPY . .
 RUN cargo clean --release --workspace && cargo build --release --locked --workspace --bins
 

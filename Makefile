@@ -3,13 +3,13 @@
 # Flags for the demo, the bench and the fault suite, for example: make demo ARGS='--once --requests 1000'
 ARGS ?=
 
-# rustup puts cargo here; a shell that has just installed it may not look there yet.
+# rustup puts cargo here; a shell that was open before does not have it on its PATH.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-# Build scripts that call make must not get the flags of this make.
+# Build scripts that call make must not inherit the flags of this make.
 CARGO := env -u MAKEFLAGS cargo
 
-# `cargo run` finds the program wherever it was built (CARGO_TARGET_DIR) and replaces itself by it.
+# `cargo run` finds the program also with CARGO_TARGET_DIR, and replaces itself by it.
 RUN := $(CARGO) run --quiet --release --locked --package lab
 
 .DEFAULT_GOAL := help
@@ -23,13 +23,13 @@ help: ## list the targets
 	@echo "Flags for demo, bench and chaos: make demo ARGS='--once --lock no-lock' (ARGS=--help lists them)"
 	@echo "A target that fails ends with status 2. 'lab demo --once' itself ends with 0 (PASS), 1 (FAIL) or 2 (could not run)."
 
-setup: ## install what the build, the demo and the tests need and this machine lacks
+setup: ## install what this machine lacks for the build, the demo and the tests
 	@.ci/setup
 
 build: setup ## build flash-sale, loadtest and lab, optimised, in target/release
 	@$(CARGO) build --release --locked --workspace --bins
 
-# `exec`: a signal sent to make's child reaches the program and not a shell around it.
+# `exec`: a signal to the child of make reaches the program, not a shell around it.
 demo: build ## start everything on this machine, sell out under load, print the verdict
 	@exec $(RUN) -- demo $(ARGS)
 
@@ -49,7 +49,6 @@ test: ## check format, lints, docs and licences, then run every test (they start
 	@echo "== lock, service and load test, as shipped"
 	@$(CARGO) test --locked --no-fail-fast --workspace --exclude lab
 	@echo "== lab, with every way to remove a safeguard"
-	@$(CARGO) test --locked --features chaos --lib -- chaos:: config:: defence::
 	@command -v chromedriver >/dev/null || left_out="-- $(PAGE_TESTS:%=--skip page::%)"; \
 	  $(CARGO) test --locked --no-fail-fast --package lab --all-features $$left_out
 	@echo "== all passed: format, lints, docs, tests, doctests"
@@ -63,7 +62,7 @@ deny: ## check the licences and sources of all dependencies (needs cargo-deny)
 	  echo "left out: cargo-deny is not installed (cargo install cargo-deny --locked)"; \
 	fi
 
-bench: build ## compare the sale with other ways to guard it; tables, and plots in target/bench (some minutes)
+bench: build ## compare the guards of a sale; tables, and plots in target/bench (about ten minutes)
 	@exec $(RUN) -- bench $(ARGS)
 
 screenshots: ## take the pictures of the page for the README (needs pngquant, and ports 8080 and 8090)
@@ -76,9 +75,9 @@ screenshots: ## take the pictures of the page for the README (needs pngquant, an
 	done
 	@ls -l docs/page
 
-# A target directory of its own: this program can sell without safeguards and must not be mistaken for the shipped one.
+# In a target directory of its own: this program can sell without safeguards and must not be mistaken for the shipped one.
 # CHAOS_SECONDS and CHAOS_SEED are read from the environment.
-chaos: setup ## inject every fault under load and check that nothing is lost (some minutes)
+chaos: setup ## inject every fault under load and check that nothing is lost (about ten minutes)
 	@$(CARGO) build --release --locked --package lab --features chaos --target-dir target/with-chaos
 	@exec $(RUN) --features chaos --target-dir target/with-chaos -- chaos $(ARGS)
 

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::defence::Defence;
 use crate::http::StartAccess;
 use crate::http::server::ServerOptions;
 use crate::inventory::{InvalidItem, Inventory, Item};
@@ -130,16 +129,15 @@ impl Config {
             hold: self.hold,
             batch_size: self.batch_size,
             tenure: self.tenure,
-            wait_timeout: limit(Defence::Deadlines, self.wait_timeout),
+            wait_timeout: self.wait_timeout,
         }
     }
 
     /// How the instance serves.
     pub fn server_options(&self) -> ServerOptions {
-        let is_limited = Defence::Limits.is_on();
         ServerOptions {
-            header_timeout: limit(Defence::Limits, self.header_timeout),
-            max_connections: if is_limited { self.max_connections } else { usize::MAX },
+            header_timeout: self.header_timeout,
+            max_connections: self.max_connections,
             shutdown_grace: self.shutdown_grace,
         }
     }
@@ -151,12 +149,6 @@ impl Config {
             None => StartAccess::Nobody,
         }
     }
-}
-
-/// A limit on time, unless the `defence` that it belongs to was taken away.
-pub(crate) fn limit(defence: Defence, time: Duration) -> Duration {
-    const FOR_EVER: Duration = Duration::from_hours(24 * 365);
-    if defence.is_on() { time } else { FOR_EVER }
 }
 
 /// The secret in the file that a flag names.

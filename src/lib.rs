@@ -14,30 +14,26 @@
 //! - [`sale`]: where lock meets stock.
 //! - [`http`]: the interface of one instance.
 //! - [`serve`]: the `serve` command: connect, run, stop. [`config`] has its flags.
-//! - [`adopt`]: the `adopt` command, for an operator after etcd or Redis was set up anew.
+//! - [`recover`]: the `recover` command, for an operator after etcd or Redis was replaced or restored.
 //! - [`health`]: the `health` command, for containers.
-//! - [`defence`] and [`fault`]: how tests take a defence away, or have a fault at a given point. Used by
-//!   all but the lock, which has its own.
-//! - [`chain`], [`logging`], [`secret`]: small things that several of these need.
+//! - [`error_chain`], [`logging`], [`secret`]: small things that several of these need.
 //!
 //! Around it, in packages of their own: `loadtest`, which speaks HTTP alone, and `lab`, with the demo, the bench and the
 //! fault suite.
 //!
 //! # Cargo features
 //!
-//! - `chaos` (off by default): `lab serve --without DEFENCE` can take away every [`defence`],
-//!   so that a fault suite can show that the faults would do harm. **Never build a
-//!   service for a real sale with it.** Without it each defence is a constant.
+//! - `chaos` (off by default): a fault suite can switch off the [safeguards](http::safeguard) of the HTTP server and of the
+//!   lock, to show what they are for. **Never build a service for a real sale with it.** Without it each
+//!   safeguard is a constant.
 
-pub mod adopt;
-pub mod chain;
 pub mod config;
-pub mod defence;
-pub mod fault;
+pub mod error_chain;
 pub mod health;
 pub mod http;
 pub mod inventory;
 pub mod logging;
+pub mod recover;
 pub mod sale;
 pub mod secret;
 pub mod serve;

@@ -4,11 +4,11 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use flash_sale::adopt::{self, AdoptOptions};
-use flash_sale::chain::Chain;
 use flash_sale::config::Config;
+use flash_sale::error_chain::ErrorChain;
 use flash_sale::health::{self, HealthOptions};
 use flash_sale::logging::{self, LogOptions};
+use flash_sale::recover::{self, RecoverOptions};
 use flash_sale::serve;
 use tokio::runtime;
 
@@ -26,7 +26,7 @@ struct Arguments {
 enum Command {
     /// Run one instance of the service until SIGTERM or Ctrl-C
     Serve(Box<Config>),
-    Adopt(Box<AdoptOptions>),
+    Recover(Box<RecoverOptions>),
     /// Check an instance: exit status 0 if it is healthy, 1 with a reason if not
     Health(HealthOptions),
 }
@@ -48,7 +48,7 @@ async fn run(arguments: Arguments) -> ExitCode {
     let done: Result<(), Box<dyn Error>> = match logging::init(&log) {
         Err(error) => Err(error.into()),
         Ok(()) => match command {
-            Command::Adopt(options) => return adopt::run(*options).await,
+            Command::Recover(options) => return recover::run(*options).await,
             Command::Serve(config) => serve::serve(*config).await.map_err(Into::into),
             Command::Health(options) => health::check(&options).await.map_err(Into::into),
         },
@@ -60,6 +60,6 @@ async fn run(arguments: Arguments) -> ExitCode {
 }
 
 fn fail(error: &(dyn Error + 'static)) -> ExitCode {
-    eprintln!("flash-sale: {}", Chain(error));
+    eprintln!("flash-sale: {}", ErrorChain(error));
     ExitCode::FAILURE
 }

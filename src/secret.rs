@@ -1,12 +1,14 @@
-//! Texts that must not be shown.
+//! Passwords, tokens and addresses that hold one.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::{fmt, io};
 
-/// A password, a token or an address that may hold one. `Debug` does not show it, and there is no
-/// `Display`, so that it cannot get into a log by accident.
+use constant_time_eq::constant_time_eq;
+
+/// A password, a token or an address that may hold one. `Debug` hides it, and there is no `Display`, so it
+/// cannot get into a log by accident.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Box<str>);
 
@@ -21,16 +23,9 @@ impl Secret {
         &self.0
     }
 
-    /// Whether `candidate` is this text. How long the comparison takes does not tell how much of
-    /// the candidate is right.
+    /// Whether `candidate` is this text. The time that the comparison takes depends on the length alone.
     pub fn matches(&self, candidate: &[u8]) -> bool {
-        let secret = self.0.as_bytes();
-        let difference = secret
-            .iter()
-            .zip(candidate)
-            // the optimizer must not find out that the answer is known at the first difference
-            .fold(0, |difference, (a, b)| std::hint::black_box(difference | (a ^ b)));
-        secret.len() == candidate.len() && difference == 0
+        constant_time_eq(self.0.as_bytes(), candidate)
     }
 }
 
@@ -48,13 +43,12 @@ impl FromStr for Secret {
     }
 }
 
-/// Where a secret is. What stands in a file is read each time that it is needed, so that it can be
-/// changed while the program runs.
+/// Where a secret is. A file is read each time, so that the secret can change while the program runs.
 #[derive(Clone, Debug)]
 pub enum SecretSource {
-    /// Here.
+    /// In memory.
     Text(Secret),
-    /// In the first line of a file; editors put a line end behind it.
+    /// In the first line of a file, without its line end.
     File(PathBuf),
 }
 
@@ -72,7 +66,7 @@ impl SecretSource {
         match text.lines().next().map(str::trim) {
             None | Some("") => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                format!("{} begins with an empty line: it must hold the secret", path.display()),
+                format!("the first line of {} is empty: it must hold the secret", path.display()),
             )),
             Some(secret) => Ok(Secret::new(secret)),
         }

@@ -1,7 +1,6 @@
 //! The `serve` command: connect, run, stop.
 
 mod connect;
-mod files;
 mod signals;
 
 use std::io;
@@ -14,12 +13,14 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use crate::config::{Config, FileError};
-use crate::defence::Defence;
 use crate::http::server::{self, Stopped};
 use crate::http::{AppState, Extension, router};
 use crate::sale::{BoxError, Sale};
 pub use connect::{inventory, lock_sessions};
 use signals::Signals;
+
+/// File descriptors for everything but clients: etcd, Redis, the runtime, the standard streams.
+const RESERVED_FILES: u64 = 64;
 
 /// How long giving up the lock may take when the requests in flight used up the time to stop.
 const MIN_CLOSE_TIME: Duration = Duration::from_secs(2);
@@ -122,9 +123,7 @@ pub async fn serve_with(
 ) -> Result<(), ServeError> {
     config.read_files()?;
     let mut options = config.server_options();
-    if Defence::Limits.is_on() {
-        options.max_connections = files::room_for(options.max_connections);
-    }
+    options.max_connections = room_for(options.max_connections);
     let mut signals = Signals::new().map_err(ServeError::Signals)?;
     let listen_error = |source| ServeError::Listen { address: config.listen, source };
     let listener = server::bind(config.listen).map_err(listen_error)?;
@@ -178,5 +177,37 @@ pub async fn serve_with(
             tracing::warn!("SIGINT once more: ending at once");
             Err(ServeError::Interrupted)
         }
+    }
+}
+
+/// Raises the soft limit on open files to the hard limit, and returns how many of the `wanted` connections
+/// fit. The usual soft limit of 1024 is meant for programs that use `select`; this one does not.
+fn room_for(wanted: usize) -> usize {
+    let room =
+        rlimit::increase_nofile_limit(u64::MAX).map_or(wanted, |limit| room_within(limit, wanted));
+    if room < wanted {
+        tracing::warn!(
+            "the limit on open files leaves room for {room} connections, not for {wanted}: raise it with \
+             `ulimit -n`, LimitNOFILE= or --ulimit"
+        );
+    }
+    room
+}
+
+fn room_within(limit: u64, wanted: usize) -> usize {
+    let room = limit.saturating_sub(RESERVED_FILES).max(1);
+    usize::try_from(room).map_or(wanted, |room| room.min(wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_room_for_other_files() {
+        assert_eq!(room_within(u64::MAX, 20_000), 20_000);
+        assert_eq!(room_within(1_048_576, 20_000), 20_000);
+        assert_eq!(room_within(1024, 20_000), 960);
+        assert_eq!(room_within(10, 20_000), 1);
     }
 }

@@ -28,9 +28,9 @@ pub enum LabError {
         /// The system's reason.
         source: io::Error,
     },
-    /// There is no such row.
-    #[error("there is no row {0:?}: `lab chaos --list` shows those that there are")]
-    NoSuchRow(String),
+    /// There is no such scenario.
+    #[error("there is no scenario {0:?}: `lab chaos --list` lists them")]
+    NoSuchScenario(String),
     /// A server or an instance did not start.
     #[error(transparent)]
     Server(#[from] ServerError),

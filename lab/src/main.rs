@@ -4,7 +4,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use flash_sale::chain::Chain;
+use flash_sale::error_chain::ErrorChain;
 use flash_sale::logging::{self, LogOptions};
 use lab::bench::{self, BenchOptions};
 #[cfg(feature = "chaos")]
@@ -39,7 +39,7 @@ enum Command {
 
 fn main() -> ExitCode {
     start(Arguments::parse()).unwrap_or_else(|error| {
-        eprintln!("lab: {}", Chain(&*error));
+        eprintln!("lab: {}", ErrorChain(&*error));
         ExitCode::FAILURE
     })
 }

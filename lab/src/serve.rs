@@ -1,19 +1,18 @@
 //! The `serve` command: the service with the page's controls, baselines and faults.
 
-use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::http::Uri;
 use clap::Args;
 use flash_sale::config::{Config, switch};
-use flash_sale::defence::Defence;
-use flash_sale::fault::{self, Rule};
 use flash_sale::http::Extension;
 use flash_sale::serve::{ServeError, serve_with};
 
 use crate::baselines::{self, LockMode};
 use crate::controls::Controls;
-use crate::writer::{WriteDefence, Writer};
+use crate::fault::{self, Rule};
+use crate::safeguard::{Safeguard, end_at_once};
+use crate::writer::Writer;
 
 /// The flags of `serve`: those of the service, and the lab's own.
 #[derive(Args, Clone, Debug)]
@@ -35,10 +34,9 @@ pub struct ServeOptions {
     #[arg(long, env = "FLASH_SALE_RESTARTED", value_parser = switch, hide = true)]
     pub restarted: bool,
 
-    /// Run without these safeguards, to show what they prevent; all but fence, order-ids and atomic-ledger need
-    /// the cargo feature chaos
-    #[arg(long, env = "FLASH_SALE_WITHOUT", value_name = "DEFENCE", value_delimiter = ',')]
-    pub without: Vec<Without>,
+    /// Run without these safeguards, to show what they prevent; a build with the cargo feature chaos has more
+    #[arg(long, env = "FLASH_SALE_WITHOUT", value_name = "SAFEGUARD", value_delimiter = ',')]
+    pub without: Vec<Safeguard>,
 
     /// Stop, kill or pause this instance at a point of a tenure: POINT:ACTION:WHEN, such as before-write:stop:7
     #[arg(long, env = "FLASH_SALE_FAULT_AT", value_name = "FAULT", value_delimiter = ',')]
@@ -65,12 +63,12 @@ pub enum LabServeError {
 ///
 /// # Errors
 /// See [`LabServeError`].
-pub async fn serve(options: ServeOptions) -> Result<(), LabServeError> {
+pub async fn serve(mut options: ServeOptions) -> Result<(), LabServeError> {
     let config = &options.service;
     if config.admin_token.is_some() || config.admin_token_file.is_some() {
         return Err(LabServeError::AdminToken);
     }
-    let writer = take_away(&options);
+    let writer = sabotage(&mut options);
     let ServeOptions { service, lock, instances, restarted, .. } = options;
     let sale = async |config: &Config, port| {
         let (sale, switch) = baselines::sale(config, lock, &writer, port).await?;
@@ -80,22 +78,18 @@ pub async fn serve(options: ServeOptions) -> Result<(), LabServeError> {
     Ok(serve_with(service, sale).await?)
 }
 
-/// Switches the safeguards off, and arms the faults.
-fn take_away(options: &ServeOptions) -> Arc<Writer> {
+/// Removes the safeguards that `options` name, and arms the faults.
+fn sabotage(options: &mut ServeOptions) -> Arc<Writer> {
     let writer = Arc::new(Writer::default());
-    for without in &options.without {
-        let defence = match without {
-            Without::Write(defence) => {
-                writer.set(*defence, false);
-                defence.name()
-            }
-            Without::Other(defence) => {
-                defence.switch_off();
-                defence.name()
-            }
-        };
+    for safeguard in &options.without {
+        writer.set(*safeguard, false);
+        if *safeguard == Safeguard::Drain {
+            tokio::spawn(end_at_once());
+        }
+        #[cfg(feature = "chaos")]
+        safeguard.remove_inside(&mut options.service);
         tracing::error!(
-            "RUNNING WITHOUT {defence}: this instance can lose orders or sell units twice"
+            "RUNNING WITHOUT {safeguard}: this instance can lose orders or sell units twice"
         );
     }
     fault::follow(options.fault_at.clone());
@@ -108,36 +102,6 @@ fn take_away(options: &ServeOptions) -> Arc<Writer> {
         fault::starvation::on_file(path.clone());
     }
     writer
-}
-
-/// What an instance can run without.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Without {
-    /// Something of the write.
-    Write(WriteDefence),
-    /// Something of the service, which only a build with the cargo feature `chaos` can do without.
-    Other(Defence),
-}
-
-impl FromStr for Without {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let of_the_write = WriteDefence::ALL.into_iter().find(|defence| defence.name() == name);
-        if let Some(defence) = of_the_write {
-            return Ok(Self::Write(defence));
-        }
-        if Defence::ALL.iter().any(|defence| defence.name() == name) {
-            return name.parse().map(Self::Other);
-        }
-        let others = Defence::ALL.iter().filter(|defence| defence.can_be_off());
-        let names: Vec<_> = WriteDefence::ALL
-            .into_iter()
-            .map(WriteDefence::name)
-            .chain(others.map(|defence| defence.name()))
-            .collect();
-        Err(format!("a defence that this program can do without is {}", names.join(", ")))
-    }
 }
 
 fn instance_address(text: &str) -> Result<Uri, &'static str> {
@@ -190,7 +154,7 @@ mod tests {
         for (flag, value, message) in [
             ("--instances", "127.0.0.1:8080", "an instance's address looks like"),
             ("--lock", "redis", "etcd, local, no-lock"),
-            ("--without", "fence,sense", "a defence that this program can do without is fence"),
+            ("--without", "fence,sense", "[possible values: fence, order-ids"),
             ("--fault-at", "before-write:stop", "a fault is written POINT:ACTION:WHEN"),
         ] {
             let error = parse(&[flag, value]).expect_err(value);
@@ -207,11 +171,13 @@ mod tests {
         }
     }
 
-    /// Goal: without the cargo feature, the other defences are there for good, and the flag says why.
+    /// Goal: without the cargo feature, the safeguards of the lock and of the server cannot be removed.
     #[cfg(not(feature = "chaos"))]
     #[test]
-    fn other_defences_need_the_feature() {
-        let error = parse(&["--without", "limits"]).expect_err("no such way");
-        assert!(error.contains("cargo feature chaos"), "{error}");
+    fn other_safeguards_need_the_feature() {
+        for name in ["limits", "deadlines", "local-expiry"] {
+            let error = parse(&["--without", name]).expect_err("no such way");
+            assert!(error.contains("[possible values: fence, order-ids"), "{error}");
+        }
     }
 }

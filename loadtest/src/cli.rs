@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::builder::{RangedU64ValueParser, Resettable};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use hyper::header::HeaderValue;
 
 use crate::cpu::Process;
 use crate::endpoint::BaseUrl;
@@ -158,7 +159,12 @@ pub struct Args {
     #[arg(long, env = "FLASH_SALE_LOADTEST_JSON")]
     pub(crate) json: bool,
 
-    /// File with the admin token, which starting a sale needs unless the service is a demo.
+    /// The admin token, which starting a sale needs unless the service is a demo.
+    #[arg(long, env = "FLASH_SALE_ADMIN_TOKEN", value_name = "TOKEN", value_parser = bearer,
+          hide_env_values = true, conflicts_with = "admin_token_file")]
+    pub(crate) admin_token: Option<HeaderValue>,
+
+    /// File with the admin token.
     #[arg(long, env = "FLASH_SALE_LOADTEST_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub(crate) admin_token_file: Option<PathBuf>,
 
@@ -229,6 +235,17 @@ fn item_name(name: &str) -> Result<String, String> {
 fn probe_path(path: &str) -> Result<String, String> {
     let is_path = path.starts_with('/') && path.parse::<hyper::http::uri::PathAndQuery>().is_ok();
     is_path.then(|| path.to_owned()).ok_or_else(|| "a path looks like /healthz".to_owned())
+}
+
+/// The header that carries the admin token `text`, which is kept out of debug output.
+pub(crate) fn bearer(text: &str) -> Result<HeaderValue, &'static str> {
+    let header = match text.trim() {
+        "" => None,
+        token => HeaderValue::from_str(&format!("Bearer {token}")).ok(),
+    };
+    let mut header = header.ok_or("an admin token is one line of visible characters")?;
+    header.set_sensitive(true);
+    Ok(header)
 }
 
 fn positive_duration(text: &str) -> Result<Duration, String> {

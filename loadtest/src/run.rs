@@ -10,7 +10,7 @@ use hyper::header::HeaderValue;
 
 use crate::api::{Api, ApiError};
 use crate::checker::{History, Limits, StockState, judge};
-use crate::cli::Args;
+use crate::cli::{Args, bearer};
 use crate::end::{Reading, end};
 use crate::endpoint::Endpoint;
 use crate::load::{self, Live, Load, LoadError};
@@ -202,17 +202,10 @@ pub(crate) async fn plan(args: &Args) -> Result<Arc<Plan>, RunError> {
 }
 
 fn admin_token(args: &Args) -> Result<Option<HeaderValue>, RunError> {
-    let Some(path) = &args.admin_token_file else { return Ok(None) };
+    let Some(path) = &args.admin_token_file else { return Ok(args.admin_token.clone()) };
     let text = std::fs::read_to_string(path)
         .map_err(|source| RunError::TokenFile { path: path.clone(), source })?;
-    let mut header = match text.trim() {
-        "" => Err(RunError::Token { path: path.clone() }),
-        token => HeaderValue::from_str(&format!("Bearer {token}"))
-            .map_err(|_| RunError::Token { path: path.clone() }),
-    }?;
-    // keeps it out of debug output
-    header.set_sensitive(true);
-    Ok(Some(header))
+    bearer(&text).map(Some).map_err(|_| RunError::Token { path: path.clone() })
 }
 
 /// The calls to one instance about one item.

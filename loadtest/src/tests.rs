@@ -225,6 +225,9 @@ async fn admin_token_is_sent() {
     let file = file.to_str().expect("a temporary directory's name is UTF-8");
     let with_token = [&flags[..], &["--admin-token-file", file]].concat();
     assert!(load(&shop, &with_token).await.expect("the token is right").pass);
+    let with_token = [&flags[..], &["--admin-token", "let-me-in"]].concat();
+    assert!(load(&shop, &with_token).await.expect("the token is right").pass);
+    assert!(Args::from_flags(["--admin-token", "", "http://127.0.0.1"]).is_err(), "an empty token");
 }
 
 /// Goal: a service that is not ready, away, or has no sale is no run, with the reason.

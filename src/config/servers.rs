@@ -1,4 +1,4 @@
-//! The flags that say where etcd and Redis are: `serve` and `adopt` share them.
+//! The flags that say where etcd and Redis are: `serve` and `recover` share them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,7 @@ use axum::http::Uri;
 use clap::Args;
 use fenced_lock::{EtcdOptions, EtcdUser};
 
-use super::{FileError, count, duration, limit, read_secret};
-use crate::defence::Defence;
+use super::{FileError, count, duration, read_secret};
 use crate::inventory::{Inventory, InventoryError, InventoryOptions, RedisAccess, Replicas};
 use crate::secret::{Secret, SecretSource};
 
@@ -137,7 +136,6 @@ impl Servers {
     /// [`FileError`] names the flag and the file with a certificate that cannot be used.
     pub fn etcd_options(&self) -> Result<EtcdOptions, FileError> {
         let mut options = EtcdOptions::new(self.etcd.iter().cloned());
-        options.request_timeout = limit(Defence::Deadlines, options.request_timeout);
         options.user = self.etcd_user.clone().map(|user| {
             let password = match (&self.etcd_password, &self.etcd_password_file) {
                 (Some(password), _) => SecretSource::Text(password.clone()),
@@ -168,12 +166,10 @@ impl Servers {
     /// # Errors
     /// [`InventoryError::InvalidUrl`] or [`InventoryError::InvalidCertificates`].
     pub fn inventory(&self) -> Result<Inventory, InventoryError> {
-        let mut options = InventoryOptions::default();
-        options.response_timeout = limit(Defence::Deadlines, options.response_timeout);
         let address = self.redis_address();
         let identity = self.redis_cert.clone().zip(self.redis_key.clone());
         let access = RedisAccess { address, ca: self.redis_ca.clone(), identity };
-        let inventory = Inventory::new(access, options)?;
+        let inventory = Inventory::new(access, InventoryOptions::default())?;
         let count = u32::try_from(self.redis_replicas).unwrap_or(u32::MAX);
         Ok(inventory.with_replicas(Replicas { count, timeout: self.redis_replica_timeout }))
     }

@@ -23,11 +23,11 @@ impl StartAccess {
         match self {
             Self::Token(token) if bearer(headers).is_some_and(|sent| token.matches(sent)) => Ok(()),
             Self::Token(_) => Err(Problem::new(
-                ProblemType::TokenRequired,
+                ProblemType::TOKEN_REQUIRED,
                 "send the admin token of this instance as `Authorization: Bearer <token>`",
             )),
             Self::Nobody => Err(Problem::new(
-                ProblemType::NotAllowed,
+                ProblemType::NOT_ALLOWED,
                 "this instance has no admin token: start it with --admin-token-file or \
                  FLASH_SALE_ADMIN_TOKEN",
             )),
@@ -47,7 +47,10 @@ mod tests {
     use super::*;
     use axum::http::HeaderValue;
 
-    fn check(access: &StartAccess, authorization: Option<&'static str>) -> Option<ProblemType> {
+    fn check(
+        access: &StartAccess,
+        authorization: Option<&'static str>,
+    ) -> Option<&'static ProblemType> {
         let mut headers = HeaderMap::new();
         if let Some(value) = authorization {
             headers.insert(header::AUTHORIZATION, HeaderValue::from_static(value));
@@ -62,13 +65,13 @@ mod tests {
             assert_eq!(check(&access, Some(good)), None, "{good}");
         }
         for bad in ["", "Bearer", "Bearer ", "Bearer s3cre", "Basic s3cret", "s3cret"] {
-            assert_eq!(check(&access, Some(bad)), Some(ProblemType::TokenRequired), "{bad}");
+            assert_eq!(check(&access, Some(bad)), Some(ProblemType::TOKEN_REQUIRED), "{bad}");
         }
-        assert_eq!(check(&access, None), Some(ProblemType::TokenRequired));
+        assert_eq!(check(&access, None), Some(ProblemType::TOKEN_REQUIRED));
     }
 
     #[test]
     fn without_a_token_nobody_may() {
-        assert_eq!(check(&StartAccess::Nobody, Some("Bearer x")), Some(ProblemType::NotAllowed));
+        assert_eq!(check(&StartAccess::Nobody, Some("Bearer x")), Some(ProblemType::NOT_ALLOWED));
     }
 }

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::problem::{Problem, ProblemType};
-use crate::defence::Defence;
+use super::safeguard::LIMITS;
 
 /// The most bytes that a body may have.
 pub const MAX_BODY_BYTES: usize = 16 * 1024;
@@ -25,14 +25,14 @@ const MAX_DISCARDED_BYTES: usize = 1024 * 1024;
 /// # Errors
 /// `body-too-large`, `request-timeout`, and `bad-body` if it breaks off.
 pub async fn read(body: Body) -> Result<Bytes, Problem> {
-    if !Defence::Limits.is_on() {
-        let broken = |_| Problem::new(ProblemType::BadBody, "the body broke off");
+    if !LIMITS.is_on() {
+        let broken = |_| Problem::new(ProblemType::BAD_BODY, "the body broke off");
         return Ok(body.collect().await.map_err(broken)?.to_bytes());
     }
     timeout(BODY_TIMEOUT, collect(body)).await.unwrap_or_else(|_elapsed| {
         let seconds = BODY_TIMEOUT.as_secs();
         let detail = format!("the body did not arrive within {seconds} seconds");
-        Err(Problem::new(ProblemType::RequestTimeout, detail))
+        Err(Problem::new(ProblemType::REQUEST_TIMEOUT, detail))
     })
 }
 
@@ -51,7 +51,7 @@ pub(super) async fn refuse(body: Body) -> Result<(), Problem> {
         return Ok(());
     }
     let detail = "this call takes no body: its parameters go into the query of the URL";
-    Err(Problem::new(ProblemType::BadBody, detail))
+    Err(Problem::new(ProblemType::BAD_BODY, detail))
 }
 
 async fn collect(mut body: Body) -> Result<Bytes, Problem> {
@@ -61,7 +61,7 @@ async fn collect(mut body: Body) -> Result<Bytes, Problem> {
     while total.max(announced) <= MAX_DISCARDED_BYTES
         && let Some(frame) = body.frame().await
     {
-        let broken = |_| Problem::new(ProblemType::BadBody, "the body broke off");
+        let broken = |_| Problem::new(ProblemType::BAD_BODY, "the body broke off");
         let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
         total = total.saturating_add(data.len());
         if total <= MAX_BODY_BYTES {
@@ -70,7 +70,7 @@ async fn collect(mut body: Body) -> Result<Bytes, Problem> {
     }
     if total.max(announced) > MAX_BODY_BYTES {
         let detail = format!("a body has at most {MAX_BODY_BYTES} bytes");
-        return Err(Problem::new(ProblemType::BodyTooLarge, detail));
+        return Err(Problem::new(ProblemType::BODY_TOO_LARGE, detail));
     }
     Ok(bytes.into())
 }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
     use futures_util::stream;
 
-    fn kind(result: Result<impl std::fmt::Debug, Problem>) -> ProblemType {
+    fn kind(result: Result<impl std::fmt::Debug, Problem>) -> &'static ProblemType {
         result.expect_err("refused").kind()
     }
 
@@ -95,34 +95,34 @@ mod tests {
     async fn a_body_is_read_up_to_the_limit() {
         let read_bytes = read(chunks(16)).await.expect("16 KiB");
         assert_eq!(read_bytes.len(), MAX_BODY_BYTES);
-        assert_eq!(kind(read(chunks(17)).await), ProblemType::BodyTooLarge);
+        assert_eq!(kind(read(chunks(17)).await), ProblemType::BODY_TOO_LARGE);
         let known_size = Body::from(vec![b'x'; MAX_BODY_BYTES + 1]);
-        assert_eq!(kind(read(known_size).await), ProblemType::BodyTooLarge);
+        assert_eq!(kind(read(known_size).await), ProblemType::BODY_TOO_LARGE);
     }
 
     /// A stream without end is read no further than the bound.
     #[tokio::test]
     async fn an_endless_body_is_refused() {
-        assert_eq!(kind(read(chunks(usize::MAX)).await), ProblemType::BodyTooLarge);
+        assert_eq!(kind(read(chunks(usize::MAX)).await), ProblemType::BODY_TOO_LARGE);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_does_not_come_is_given_up() {
         let never = Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>());
-        assert_eq!(kind(read(never).await), ProblemType::RequestTimeout);
+        assert_eq!(kind(read(never).await), ProblemType::REQUEST_TIMEOUT);
     }
 
     #[tokio::test]
     async fn a_body_that_breaks_off_is_refused() {
         let broken =
             Body::from_stream(stream::iter([Err::<Bytes, _>(std::io::Error::other("gone"))]));
-        assert_eq!(kind(read(broken).await), ProblemType::BadBody);
+        assert_eq!(kind(read(broken).await), ProblemType::BAD_BODY);
     }
 
     #[tokio::test]
     async fn a_body_where_none_belongs_is_refused() {
         refuse(Body::empty()).await.expect("none");
         refuse(chunks(0)).await.expect("chunked, and empty");
-        assert_eq!(kind(refuse(Body::from("quantity=2")).await), ProblemType::BadBody);
+        assert_eq!(kind(refuse(Body::from("quantity=2")).await), ProblemType::BAD_BODY);
     }
 }

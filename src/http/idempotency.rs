@@ -21,13 +21,13 @@ pub(super) fn order_id(headers: &HeaderMap) -> Result<OrderId, Problem> {
         (None, _) => Ok(OrderId::random()),
         (Some(value), None) => parse(value),
         (Some(_), Some(_)) => {
-            Err(Problem::new(ProblemType::BadOrderId, "there is more than one Idempotency-Key"))
+            Err(Problem::new(ProblemType::BAD_ORDER_ID, "there is more than one Idempotency-Key"))
         }
     }
 }
 
 fn parse(value: &HeaderValue) -> Result<OrderId, Problem> {
-    let bad = |detail: &str| Problem::new(ProblemType::BadOrderId, detail.to_owned());
+    let bad = |detail: &str| Problem::new(ProblemType::BAD_ORDER_ID, detail.to_owned());
     let valid = |id: &str| OrderId::new(id).map_err(|error| bad(&error.to_string()));
     let text =
         value.to_str().map_err(|_| bad("an order id is 1 to 128 visible ASCII characters"))?;
@@ -60,7 +60,7 @@ fn unquote(rest: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn id(values: &[&str]) -> Result<String, ProblemType> {
+    fn id(values: &[&str]) -> Result<String, &'static ProblemType> {
         let mut headers = HeaderMap::new();
         for value in values {
             headers.append(IDEMPOTENCY_KEY, HeaderValue::from_str(value).expect("a header value"));
@@ -100,8 +100,8 @@ mod tests {
             "ü",
             &long,
         ] {
-            assert_eq!(id(&[value]), Err(ProblemType::BadOrderId), "{value:?}");
+            assert_eq!(id(&[value]), Err(ProblemType::BAD_ORDER_ID), "{value:?}");
         }
-        assert_eq!(id(&["a", "a"]), Err(ProblemType::BadOrderId));
+        assert_eq!(id(&["a", "a"]), Err(ProblemType::BAD_ORDER_ID));
     }
 }

@@ -7,9 +7,9 @@ use axum::response::Response;
 use serde::Serialize;
 
 use super::problem::{Problem, ProblemType};
+use super::safeguard::SEE_THROUGH;
 use super::state::AppState;
 use super::{params, reply};
-use crate::defence::Defence;
 use crate::sale::QueuedClaim;
 
 /// How many may look at queues at once: each look is a request to etcd, which the lock needs as well.
@@ -54,12 +54,12 @@ pub(super) async fn queue(
 ) -> Result<Response, Problem> {
     let [item] = params::parse(query.as_deref(), ["item"])?;
     let item = params::item(item.as_deref())?;
-    if !Defence::SeeThrough.is_on() {
+    if !SEE_THROUGH.is_on() {
         return Ok(view(app.sale.lock_name(&item), app.sale.queue(&item).await?));
     }
     let place = Arc::clone(&app.queue_looks).try_acquire_owned().map_err(|_| {
         let detail = format!("{MAX_LOOKS} reads of queues are in progress, which is the limit");
-        Problem::new(ProblemType::TooManyWatchers, detail)
+        Problem::new(ProblemType::TOO_MANY_WATCHERS, detail)
     })?;
     let (sale, name) = (app.sale.clone(), app.sale.lock_name(&item));
     // to its end, also if the client goes away: requests that are cut short wear out the connection

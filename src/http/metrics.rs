@@ -1,22 +1,6 @@
-//! `GET /metrics`: what this instance has done since its start, in Prometheus' text format.
+//! `GET /metrics`: the metrics of this instance since its start, in Prometheus' text format.
 //!
-//! All names begin with `flash_sale_`.
-//!
-//! | name | what it tells |
-//! |---|---|
-//! | `orders_total{outcome}` | orders, by how they ended; `abandoned`: the client went away before |
-//! | `orders_waiting` | orders that wait for the lock now |
-//! | `batches_total`, `batch_orders_total` | batches that the store carried out, and the orders in them |
-//! | `batch_seconds` | histogram: how long each batch took |
-//! | `stale_batches_total` | batches that the store refused, since a later holder had written |
-//! | `store_errors_total` | batches that failed in another way |
-//! | `lock_wait_seconds` | histogram: how long each grant was waited for; its count is that of the grants |
-//! | `tenure_seconds` | histogram: how long the lock was held; its count is that of the tenures that ended |
-//! | `handovers_total` | tenures that ended by handing the lock over |
-//! | `lost_tenures_total` | tenures that ended because the lock was lost |
-//! | `lost_sessions_total` | lock sessions that were lost |
-//! | `rolled_back_items` | items that are not sold here, since the store lacks what it acknowledged of them |
-//! | `defence{defence}` | 0 for what a service for tests runs without |
+//! docs/operations.md lists them.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -27,79 +11,42 @@ use axum::response::Response;
 
 use super::reply;
 use super::state::AppState;
-use crate::defence::Defence;
 use crate::sale::GuardStatus;
-use crate::sale::metrics::{Ending, Histogram};
+use crate::sale::metrics::Histogram;
 
 /// The version of the text format.
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4");
 
-/// All metrics of this instance. No request is made for it, so it answers also while nothing else does.
+/// All metrics of this instance. It asks neither the store nor the lock, so it answers also while they do not.
 pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
     let (sale, metrics) = (&app.sale, app.sale.metrics());
     let mut page = Page::default();
-    let orders = |ending: &Ending| (ending.label(), metrics.orders(*ending));
-    page.labelled(
-        "orders_total",
-        "counter",
-        "Orders, by how they ended; abandoned: the client went away before.",
-        "outcome",
-        Ending::ALL.iter().map(orders),
-    );
+    page.labelled("orders_total", "counter", "Orders by outcome.", "outcome", metrics.orders());
     page.one("orders_waiting", "gauge", "Orders that wait for the lock.", sale.waiting());
-    page.counter("batches_total", "Batches that the store carried out.", metrics.batches.get());
-    page.counter("batch_orders_total", "Orders in those batches.", metrics.batch_orders.get());
-    page.counter(
-        "stale_batches_total",
-        "Batches that the store refused, since a later holder of the lock had written.",
-        metrics.stale_batches.get(),
-    );
-    page.counter(
-        "store_errors_total",
-        "Batches that failed in another way, each time that they were sent.",
-        metrics.store_errors.get(),
-    );
-    page.counter(
-        "handovers_total",
-        "Tenures that ended by handing the lock over.",
-        metrics.handovers.get(),
-    );
-    page.counter(
-        "lost_tenures_total",
-        "Tenures that ended because the lock was lost.",
-        metrics.lost_tenures.get(),
-    );
-    page.counter(
-        "lost_sessions_total",
-        "Lock sessions that were lost: their lease ended, or could not be believed in.",
-        sale.lost_sessions(),
-    );
-    page.one(
-        "rolled_back_items",
-        "gauge",
-        "Items that are not sold, since the store lacks what it acknowledged of them.",
-        sale.rolled_back_items(),
-    );
-    page.histogram(
-        "lock_wait_seconds",
-        "How long each grant of the lock was waited for.",
-        &metrics.lock_wait,
-    );
-    page.histogram(
-        "tenure_seconds",
-        "How long the lock was held at a stretch.",
-        &metrics.tenure_time,
-    );
-    page.histogram("batch_seconds", "How long each batch took.", &metrics.batch_time);
+    for (name, help, value) in [
+        ("batches_total", "Batches that the store executed.", metrics.batches.get()),
+        ("batch_orders_total", "Orders in those batches.", metrics.batch_orders.get()),
+        ("stale_batches_total", "Batches that the fence refused.", metrics.stale_batches.get()),
+        ("store_errors_total", "Batches that failed otherwise.", metrics.store_errors.get()),
+        ("handovers_total", "Tenures that ended with a handover.", metrics.handovers.get()),
+        ("lost_tenures_total", "Tenures that lost the lock.", metrics.lost_tenures.get()),
+        ("lost_sessions_total", "Lock sessions that were lost.", sale.lost_sessions()),
+    ] {
+        page.one(name, "counter", help, value);
+    }
+    let help = "Items that are stopped because the store lost acknowledged data.";
+    page.one("rolled_back_items", "gauge", help, sale.rolled_back_items());
+    page.histogram("lock_wait_seconds", "Wait for a grant.", &metrics.lock_wait);
+    page.histogram("tenure_seconds", "Time the lock was held.", &metrics.tenure_time);
+    page.histogram("batch_seconds", "Duration of a batch.", &metrics.batch_time);
     let without = sale.guard_status().without;
-    let of_the_sale = GuardStatus::DEFENCES.map(|name| (name, u64::from(!without.contains(&name))));
-    let is_on = |defence: &Defence| (defence.name(), u64::from(defence.is_on()));
+    let is_on = |name: &'static str| (name, u64::from(without.iter().all(|off| off != name)));
     page.labelled(
         "defence",
         "gauge",
-        "1 if this defence is there; 0 in a service for tests that runs without it.",
+        "1 if this safeguard is on; 0 if it is off, which only `lab` can do.",
         "defence",
-        of_the_sale.into_iter().chain(Defence::ALL.iter().map(is_on)),
+        GuardStatus::SAFEGUARDS.into_iter().map(is_on),
     );
     let mut response = reply::text(StatusCode::OK, page.0);
     response.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
@@ -121,10 +68,6 @@ impl Page {
         let _ = writeln!(self.0, "flash_sale_{name} {value}");
     }
 
-    fn counter(&mut self, name: &str, help: &str, value: u64) {
-        self.one(name, "counter", help, value);
-    }
-
     fn labelled(
         &mut self,
         name: &str,
@@ -141,12 +84,12 @@ impl Page {
 
     fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
         self.head(name, "histogram", help);
-        let cumulated = histogram.cumulated();
-        for (bound, count) in Histogram::BOUNDS.iter().zip(cumulated) {
+        let cumulative = histogram.cumulative();
+        for (bound, count) in Histogram::BOUNDS.iter().zip(cumulative) {
             let bound = bound.as_secs_f64();
             let _ = writeln!(self.0, "flash_sale_{name}_bucket{{le=\"{bound}\"}} {count}");
         }
-        let count = cumulated[Histogram::BOUNDS.len()];
+        let count = cumulative[Histogram::BOUNDS.len()];
         let _ = writeln!(self.0, "flash_sale_{name}_bucket{{le=\"+Inf\"}} {count}");
         let _ = writeln!(self.0, "flash_sale_{name}_sum {}", histogram.sum().as_secs_f64());
         let _ = writeln!(self.0, "flash_sale_{name}_count {count}");

@@ -15,29 +15,28 @@
 //! [`router`] is the interface without a socket, [`server`] puts it on one. Errors are in [`problem`]. An
 //! [`Extension`] adds routes.
 
-mod accept;
 mod access;
 pub mod body;
 mod client_io;
 mod events;
 mod extension;
 mod idempotency;
-mod limits;
 mod lock;
 mod metrics;
+mod negotiate;
 mod orders;
-mod own_head;
 mod page;
 mod params;
 mod probes;
 pub mod problem;
 mod reduce;
 pub mod reply;
+mod request_head;
+pub mod safeguard;
 mod sale_error;
 pub mod server;
 mod state;
 mod stock;
-mod well_formed;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -45,7 +44,6 @@ use std::sync::Arc;
 use axum::Router;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
-use tower::ServiceBuilder;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::trace::{DefaultOnFailure, TraceLayer};
 use tracing::Level;
@@ -54,7 +52,7 @@ pub use access::StartAccess;
 pub use body::{BODY_TIMEOUT, MAX_BODY_BYTES};
 pub use events::{DEFAULT_WATCHERS, stale_batch};
 pub use extension::Extension;
-pub use limits::{MAX_HEADER_BYTES, MAX_URI_BYTES};
+pub use request_head::{MAX_HEADER_BYTES, MAX_URI_BYTES};
 pub use state::AppState;
 
 use problem::{Problem, ProblemType};
@@ -82,16 +80,13 @@ pub fn router(state: Arc<AppState>) -> Router {
     })
 }
 
-/// Puts around `routes` what every route needs: problems for unknown paths and methods, bounds on
-/// the request's head, an answer after a panic, and tracing.
+/// Puts around `routes` what every route needs: problems for unknown paths and methods, an answer after a
+/// panic, and tracing. [`server::serve`] checks the head of each request before.
 pub fn guard(routes: Router) -> Router {
-    // one stack, since every `Router::layer` costs each request several allocations
-    let layers =
-        ServiceBuilder::new().layer(CatchPanicLayer::custom(after_panic)).layer(limits::HeadLimits);
     let guarded = routes
         .fallback(no_such_path)
         .method_not_allowed_fallback(async || no_such_method())
-        .layer(layers);
+        .layer(CatchPanicLayer::custom(after_panic));
     // the log's filter is set up before the router and stays as it is
     if tracing::enabled!(target: "tower_http::trace", Level::DEBUG) {
         let trace = TraceLayer::new_for_http();
@@ -102,14 +97,14 @@ pub fn guard(routes: Router) -> Router {
 
 async fn no_such_path() -> Problem {
     Problem::new(
-        ProblemType::NotFound,
+        ProblemType::NOT_FOUND,
         "there is nothing at this path: try /stock, /orders, /lock or POST /stock/reduce",
     )
 }
 
 fn no_such_method() -> Problem {
     Problem::new(
-        ProblemType::MethodNotAllowed,
+        ProblemType::METHOD_NOT_ALLOWED,
         "the path does not have this method: the header Allow lists those that it has",
     )
 }

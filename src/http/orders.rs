@@ -79,11 +79,11 @@ pub(super) async fn one(
     let id = id
         .ok()
         .and_then(|Path(id)| OrderId::new(&id).ok())
-        .ok_or_else(|| Problem::new(ProblemType::BadOrderId, bad))?;
+        .ok_or_else(|| Problem::new(ProblemType::BAD_ORDER_ID, bad))?;
     match app.sale.order(&item, &id).await? {
         Some(accepted) => Ok(reply::json(&OrderView::from(&accepted))),
         None => Err(Problem::new(
-            ProblemType::UnknownOrder,
+            ProblemType::UNKNOWN_ORDER,
             "no order of this id was accepted: it took nothing so far",
         )
         .with_order(id)

@@ -35,7 +35,7 @@ pub(super) fn parse<'q, const N: usize>(
 
 /// A problem with the value of parameter `name`.
 fn wrong(name: &'static str, detail: String) -> Problem {
-    Problem::new(ProblemType::BadParameter, detail).with_parameter(name)
+    Problem::new(ProblemType::BAD_PARAMETER, detail).with_parameter(name)
 }
 
 fn unknown(name: &str, names: &[&str]) -> Problem {
@@ -45,7 +45,7 @@ fn unknown(name: &str, names: &[&str]) -> Problem {
         [] => format!("the parameter `{name}` is unknown: this call has none"),
         _ => format!("the parameter `{name}` is unknown: this call has {}", names.join(", ")),
     };
-    Problem::new(ProblemType::BadParameter, detail).with_parameter(name)
+    Problem::new(ProblemType::BAD_PARAMETER, detail).with_parameter(name)
 }
 
 /// The item of parameter `item`. `default` and no parameter both mean the default item, so that the
@@ -57,7 +57,7 @@ pub(super) fn item(value: Option<&str>) -> Result<Item, Problem> {
     match value {
         None | Some("default") => Ok(Item::DEFAULT),
         Some(name) => Item::from_str(name).map_err(|error| {
-            Problem::new(ProblemType::BadItem, error.to_string()).with_parameter("item")
+            Problem::new(ProblemType::BAD_ITEM, error.to_string()).with_parameter("item")
         }),
     }
 }
@@ -71,7 +71,7 @@ pub(super) fn quantity(value: Option<&str>) -> Result<Quantity, Problem> {
     // 0 stands for every text that is not a number of this size: it is refused all the same
     let units = whole_number(text).and_then(|units| u32::try_from(units).ok()).unwrap_or(0);
     Quantity::new(units).map_err(|error| {
-        Problem::new(ProblemType::BadQuantity, error.to_string()).with_parameter("quantity")
+        Problem::new(ProblemType::BAD_QUANTITY, error.to_string()).with_parameter("quantity")
     })
 }
 
@@ -81,7 +81,7 @@ pub(super) fn quantity(value: Option<&str>) -> Result<Quantity, Problem> {
 /// `bad-user`.
 pub(super) fn user(value: Option<&str>) -> Result<User, Problem> {
     User::new(value.unwrap_or_default()).map_err(|error| {
-        Problem::new(ProblemType::BadUser, error.to_string()).with_parameter("user")
+        Problem::new(ProblemType::BAD_USER, error.to_string()).with_parameter("user")
     })
 }
 
@@ -135,7 +135,7 @@ mod tests {
             ("=1", ""),
         ] {
             let problem = refused(query);
-            assert_eq!(problem.kind(), ProblemType::BadParameter, "{query}");
+            assert_eq!(problem.kind(), ProblemType::BAD_PARAMETER, "{query}");
             let text = format!("{problem:?}");
             assert!(text.contains(&format!("`{name}`")), "{text}");
         }
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(quantity(Some("1000000")).expect("the most").get(), Quantity::MAX);
         for text in ["", "0", "-1", "+1", "1.0", "1e3", " 1", "1000001", "4294967297", "x"] {
             let problem = quantity(Some(text)).expect_err(text);
-            assert_eq!(problem.kind(), ProblemType::BadQuantity, "{text:?}");
+            assert_eq!(problem.kind(), ProblemType::BAD_QUANTITY, "{text:?}");
         }
     }
 
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(item(Some("default")).expect("by name"), Item::DEFAULT);
         assert_eq!(item(Some("tea-1")).expect("valid").name(), Some("tea-1"));
         for text in ["", "A", "a b", "a/b", "{a}", &"x".repeat(65)] {
-            assert_eq!(item(Some(text)).expect_err(text).kind(), ProblemType::BadItem);
+            assert_eq!(item(Some(text)).expect_err(text).kind(), ProblemType::BAD_ITEM);
         }
     }
 
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(number("limit", Some("1000"), 100, (1, 1000)).expect("the most"), 1000);
         for text in ["0", "1001", "", "ten", "99999999999999999999"] {
             let problem = number("limit", Some(text), 100, (1, 1000)).expect_err(text);
-            assert_eq!(problem.kind(), ProblemType::BadParameter);
+            assert_eq!(problem.kind(), ProblemType::BAD_PARAMETER);
         }
     }
 }

@@ -1,19 +1,19 @@
 //! `GET /healthz`, `/readyz` and `/version`: for load balancers and operators.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
+use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::problem::{Problem, ProblemType};
 use super::reply;
 use super::state::AppState;
-use crate::defence::Defence;
 use crate::sale::Sale;
 
 /// How long the readiness check may take. Most probes wait for one to five seconds.
@@ -33,8 +33,8 @@ struct Build {
     version: &'static str,
     /// Known if `GIT_COMMIT` was set while the program was built.
     commit: Option<&'static str>,
-    /// The defences that this instance runs without: none, in earnest.
-    without: Vec<&'static str>,
+    /// The safeguards that are off: none in the service.
+    without: Vec<String>,
 }
 
 /// The process lives. Nothing else is asked, since a restart mends nothing else.
@@ -45,7 +45,7 @@ pub(super) async fn healthz() -> Response {
 /// Whether this instance could take an order now.
 pub(super) async fn readyz(State(app): State<Arc<AppState>>) -> Result<Response, Problem> {
     if app.is_stopping() {
-        return Err(Problem::new(ProblemType::Stopping, "this instance is stopping"));
+        return Err(Problem::new(ProblemType::STOPPING, "this instance is stopping"));
     }
     app.readiness.next(&app.sale).await?;
     Ok(reply::json(&Status { status: "ready" }))
@@ -60,8 +60,7 @@ type Check = Shared<BoxFuture<'static, Result<(), Problem>>>;
 
 impl Readiness {
     fn next(&self, sale: &Sale) -> Check {
-        // nothing panics while it is held; and if it did, it would still be whole
-        let mut latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut latest = self.0.lock();
         let mut begins_at = Instant::now();
         if let Some((latest_at, check)) = &*latest {
             if *latest_at > begins_at {
@@ -79,7 +78,7 @@ impl Readiness {
                     let seconds = READY_TIMEOUT.as_secs();
                     let detail =
                         format!("store and lock service did not answer within {seconds} seconds");
-                    Err(Problem::new(ProblemType::NotReady, detail))
+                    Err(Problem::new(ProblemType::NOT_READY, detail))
                 }
             }
         });
@@ -91,11 +90,10 @@ impl Readiness {
 
 /// What runs here.
 pub(super) async fn version(State(app): State<Arc<AppState>>) -> Response {
-    let of_the_sale = app.sale.guard_status().without.into_iter();
     reply::json(&Build {
         name: env!("CARGO_PKG_NAME"),
         version: env!("CARGO_PKG_VERSION"),
         commit: option_env!("GIT_COMMIT"),
-        without: of_the_sale.chain(Defence::all_off().map(Defence::name)).collect(),
+        without: app.sale.guard_status().without,
     })
 }

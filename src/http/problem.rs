@@ -1,45 +1,7 @@
 //! Errors as the client sees them: problem details (RFC 9457).
 //!
-//! Every error has one `type`, a bare word that stays the same, and with it one status. 503 always
-//! means that nothing was taken; whether something was taken is unknown with 504 alone.
-//!
-//! | type | status | meaning |
-//! |---|---|---|
-//! | `bad-item` | 400 | an item name is 1 to 64 characters of a-z, 0-9 and - |
-//! | `bad-quantity` | 400 | a quantity is a whole number from 1 to 1000000 |
-//! | `bad-order-id` | 400 | an order id (`Idempotency-Key`) is 1 to 128 visible ASCII characters |
-//! | `bad-user` | 400 | a user is at most 128 bytes without control characters |
-//! | `bad-parameter` | 400 | a query parameter is unknown, repeated or has no valid value |
-//! | `bad-body` | 400 | the body is not what this call takes |
-//! | `bad-request` | 400 | the request's head is not what HTTP/1.1 asks for |
-//! | `token-required` | 401 | the call needs `Authorization: Bearer` and the admin token |
-//! | `not-allowed` | 403 | the instance was started without a way to allow this call |
-//! | `not-found` | 404 | there is nothing at this path |
-//! | `unknown-item` | 404 | no sale of this item was started |
-//! | `unknown-order` | 404 | no order of this id was accepted |
-//! | `method-not-allowed` | 405 | the path does not have this method; `Allow` lists those it has |
-//! | `request-timeout` | 408 | the body did not arrive in time |
-//! | `sold-out` | 409 | fewer units are left than the order asks for |
-//! | `body-too-large` | 413 | a body has at most 16 KiB |
-//! | `uri-too-long` | 414 | path and query together have at most 8 KiB |
-//! | `order-conflict` | 422 | the order id belongs to an order with another quantity or user |
-//! | `queue-full` | 429 | as many orders wait as may; ask again after `Retry-After` |
-//! | `headers-too-large` | 431 | all headers together have at most 16 KiB |
-//! | `internal` | 500 | a fault of the service; its log has the cause |
-//! | `damaged` | 500 | the item's data in the store is not what the service wrote |
-//! | `wait-too-long` | 503 | the lock was not granted in time; ask again |
-//! | `lock-unavailable` | 503 | the lock service does not answer; ask again |
-//! | `lock-refused` | 503 | the lock service refuses this item's lock; an operator must act |
-//! | `store-unavailable` | 503 | the store does not answer, or refuses; ask again |
-//! | `store-misconfigured` | 503 | the store refuses this instance; an operator must act |
-//! | `store-rolled-back` | 503 | the store lost acknowledged data; an operator must act |
-//! | `stale-token` | 503 | the instance lost the lock without knowing; ask again |
-//! | `foreign-fence` | 503 | another etcd cluster guarded the stock; an operator must act |
-//! | `not-ready` | 503 | the readiness check took too long, or the lock is held by a key that never ends |
-//! | `too-many-watchers` | 503 | as many watch at this instance as may, or look at queues; ask again after `Retry-After` |
-//! | `stopping` | 503 | the instance is stopping; ask another one |
-//! | `outcome-unknown` | 504 | the order may have been accepted; ask again with the same order id |
-//! | `start-unknown` | 504 | the sale may have been started; read the stock |
+//! Every error has one `type`, a bare word that never changes, and with it one status. 503 means that nothing
+//! was taken; with 504 it is unknown. docs/http-api.md has the same table of types as this module.
 
 use std::borrow::Cow;
 
@@ -50,136 +12,96 @@ use serde::Serialize;
 use super::reply;
 use crate::inventory::{Item, OrderId};
 
-/// Declares the types once: variant, word, status and title.
+/// One type of problem.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ProblemType {
+    /// The member `type`.
+    pub word: &'static str,
+    /// The status of the answer.
+    pub status: StatusCode,
+    /// The member `title`, the same for every answer of the type.
+    pub title: &'static str,
+    /// After how many seconds a retry can help, where it can.
+    pub retry_after_seconds: Option<u32>,
+}
+
+/// Declares the types once: name, `type`, status, seconds until a retry, title.
 macro_rules! problem_types {
-    ($($variant:ident $word:literal $status:ident $title:literal;)*) => {
-        /// What kind of error an answer tells of. The module's table says what each means.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[allow(missing_docs, reason = "the module's table documents each")]
-        pub enum ProblemType {
-            $($variant,)*
-            /// A type of an [`Extension`](super::Extension).
-            Other(&'static OtherType),
-        }
-
+    ($($name:ident $word:literal $status:ident $retry:expr, $title:literal;)*) => {
         impl ProblemType {
+            $(
+                #[doc = $title]
+                pub const $name: &'static Self = &Self {
+                    word: $word,
+                    status: StatusCode::$status,
+                    title: $title,
+                    retry_after_seconds: $retry,
+                };
+            )*
+
             /// Every type of the service.
-            pub const ALL: &[Self] = &[$(Self::$variant,)*];
-
-            /// The value of the member `type`.
-            pub const fn word(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $word,)*
-                    Self::Other(other) => other.word,
-                }
-            }
-
-            /// The answer's status.
-            pub const fn status(self) -> StatusCode {
-                match self {
-                    $(Self::$variant => StatusCode::$status,)*
-                    Self::Other(other) => other.status,
-                }
-            }
-
-            /// A short summary, the same for every answer of the type.
-            pub const fn title(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $title,)*
-                    Self::Other(other) => other.title,
-                }
-            }
+            pub const ALL: &'static [&'static Self] = &[$(Self::$name,)*];
         }
     };
 }
 
 problem_types! {
-    BadItem "bad-item" BAD_REQUEST "Not an item name";
-    BadQuantity "bad-quantity" BAD_REQUEST "Not a quantity";
-    BadOrderId "bad-order-id" BAD_REQUEST "Not an order id";
-    BadUser "bad-user" BAD_REQUEST "Not a user";
-    BadParameter "bad-parameter" BAD_REQUEST "A query parameter is wrong";
-    BadBody "bad-body" BAD_REQUEST "The body is wrong";
-    BadRequest "bad-request" BAD_REQUEST "Not a request of HTTP/1.1";
-    TokenRequired "token-required" UNAUTHORIZED "The admin token is missing or wrong";
-    NotAllowed "not-allowed" FORBIDDEN "Not allowed at this instance";
-    NotFound "not-found" NOT_FOUND "There is nothing at this path";
-    UnknownItem "unknown-item" NOT_FOUND "No sale of this item";
-    UnknownOrder "unknown-order" NOT_FOUND "No accepted order of this id";
-    MethodNotAllowed "method-not-allowed" METHOD_NOT_ALLOWED "The path does not have this method";
-    RequestTimeout "request-timeout" REQUEST_TIMEOUT "The body did not arrive in time";
-    SoldOut "sold-out" CONFLICT "Sold out";
-    BodyTooLarge "body-too-large" PAYLOAD_TOO_LARGE "The body is too large";
-    UriTooLong "uri-too-long" URI_TOO_LONG "Path and query are too long";
-    OrderConflict "order-conflict" UNPROCESSABLE_ENTITY "The order id belongs to another order";
-    QueueFull "queue-full" TOO_MANY_REQUESTS "Too many orders wait";
-    HeadersTooLarge "headers-too-large" REQUEST_HEADER_FIELDS_TOO_LARGE "The headers are too large";
-    Internal "internal" INTERNAL_SERVER_ERROR "A fault of the service";
-    Damaged "damaged" INTERNAL_SERVER_ERROR "The stored data is damaged";
-    WaitTooLong "wait-too-long" SERVICE_UNAVAILABLE "The lock was not granted in time";
-    LockUnavailable "lock-unavailable" SERVICE_UNAVAILABLE "The lock service does not answer";
-    LockRefused "lock-refused" SERVICE_UNAVAILABLE "The lock service refuses this lock";
-    StoreUnavailable "store-unavailable" SERVICE_UNAVAILABLE "The store does not answer";
-    StoreMisconfigured "store-misconfigured" SERVICE_UNAVAILABLE "The store refuses this instance";
-    StoreRolledBack "store-rolled-back" SERVICE_UNAVAILABLE "The store lacks what it acknowledged";
-    StaleToken "stale-token" SERVICE_UNAVAILABLE "The lock was lost";
-    ForeignFence "foreign-fence" SERVICE_UNAVAILABLE "The stock was guarded by another etcd cluster";
-    NotReady "not-ready" SERVICE_UNAVAILABLE "Not ready";
-    TooManyWatchers "too-many-watchers" SERVICE_UNAVAILABLE "Too many watch";
-    Stopping "stopping" SERVICE_UNAVAILABLE "The instance is stopping";
-    OutcomeUnknown "outcome-unknown" GATEWAY_TIMEOUT "The order may stand or not";
-    StartUnknown "start-unknown" GATEWAY_TIMEOUT "The sale may have been started or not";
-}
-
-/// A type of problem that an [`Extension`](super::Extension) declares.
-#[derive(Debug, PartialEq, Eq)]
-pub struct OtherType {
-    /// The value of the member `type`.
-    pub word: &'static str,
-    /// The answer's status.
-    pub status: StatusCode,
-    /// A short summary, the same for every answer of the type.
-    pub title: &'static str,
-    /// See [`ProblemType::retry_after_seconds`].
-    pub retry_after_seconds: Option<u32>,
+    BAD_ITEM "bad-item" BAD_REQUEST None, "An item name is 1 to 64 characters of a-z, 0-9 and -";
+    BAD_QUANTITY "bad-quantity" BAD_REQUEST None, "A quantity is a whole number from 1 to 1000000";
+    BAD_ORDER_ID "bad-order-id" BAD_REQUEST None, "An order id (Idempotency-Key) is 1 to 128 visible ASCII characters";
+    BAD_USER "bad-user" BAD_REQUEST None, "A user is at most 128 bytes without control characters";
+    BAD_PARAMETER "bad-parameter" BAD_REQUEST None, "A query parameter is unknown, repeated or invalid";
+    BAD_BODY "bad-body" BAD_REQUEST None, "The body is not what this call takes";
+    BAD_REQUEST "bad-request" BAD_REQUEST None, "The head of the request violates HTTP/1.1";
+    TOKEN_REQUIRED "token-required" UNAUTHORIZED None, "The call requires the admin token as a bearer token";
+    NOT_ALLOWED "not-allowed" FORBIDDEN None, "This instance has no admin token, so the call is off";
+    NOT_FOUND "not-found" NOT_FOUND None, "There is nothing at this path";
+    UNKNOWN_ITEM "unknown-item" NOT_FOUND None, "The item has no sale";
+    UNKNOWN_ORDER "unknown-order" NOT_FOUND None, "No order with this id was accepted";
+    METHOD_NOT_ALLOWED "method-not-allowed" METHOD_NOT_ALLOWED None, "The path does not have this method; the header Allow lists those it has";
+    REQUEST_TIMEOUT "request-timeout" REQUEST_TIMEOUT None, "The body did not arrive in time";
+    SOLD_OUT "sold-out" CONFLICT None, "Fewer units are left than the order asks for";
+    BODY_TOO_LARGE "body-too-large" PAYLOAD_TOO_LARGE None, "A body has at most 16 KiB";
+    URI_TOO_LONG "uri-too-long" URI_TOO_LONG None, "Path and query together have at most 8 KiB";
+    ORDER_CONFLICT "order-conflict" UNPROCESSABLE_ENTITY None, "The order id belongs to an order with another quantity or user";
+    QUEUE_FULL "queue-full" TOO_MANY_REQUESTS Some(1), "Too many orders wait";
+    HEADERS_TOO_LARGE "headers-too-large" REQUEST_HEADER_FIELDS_TOO_LARGE None, "All headers together have at most 16 KiB";
+    INTERNAL "internal" INTERNAL_SERVER_ERROR None, "A fault of the service; its log has the cause";
+    DAMAGED "damaged" INTERNAL_SERVER_ERROR None, "The stored data of the item is not what the service wrote";
+    WAIT_TOO_LONG "wait-too-long" SERVICE_UNAVAILABLE Some(1), "The lock was not granted in time";
+    LOCK_UNAVAILABLE "lock-unavailable" SERVICE_UNAVAILABLE Some(1), "The lock service does not answer";
+    LOCK_REFUSED "lock-refused" SERVICE_UNAVAILABLE None, "The lock service refuses the item's lock; an operator must act";
+    STORE_UNAVAILABLE "store-unavailable" SERVICE_UNAVAILABLE Some(1), "The store does not answer, or refuses to write";
+    STORE_MISCONFIGURED "store-misconfigured" SERVICE_UNAVAILABLE None, "The store refuses this instance; an operator must act";
+    STORE_ROLLED_BACK "store-rolled-back" SERVICE_UNAVAILABLE None, "The store lost acknowledged data; an operator must act";
+    STALE_TOKEN "stale-token" SERVICE_UNAVAILABLE Some(1), "The instance lost the lock to a later holder";
+    FOREIGN_FENCE "foreign-fence" SERVICE_UNAVAILABLE None, "Another etcd cluster guarded the stock; an operator must act";
+    NOT_READY "not-ready" SERVICE_UNAVAILABLE Some(1), "The readiness check took too long, or a key without a lease holds the lock";
+    TOO_MANY_WATCHERS "too-many-watchers" SERVICE_UNAVAILABLE Some(1), "Too many clients watch this instance or read queues";
+    STOPPING "stopping" SERVICE_UNAVAILABLE Some(1), "The instance is stopping; use another one";
+    OUTCOME_UNKNOWN "outcome-unknown" GATEWAY_TIMEOUT Some(1), "The order may have been accepted; retry with the same order id";
+    START_UNKNOWN "start-unknown" GATEWAY_TIMEOUT None, "The sale may have been started; read the stock";
 }
 
 impl ProblemType {
-    /// After how many seconds asking again can help, where it can.
-    pub const fn retry_after_seconds(self) -> Option<u32> {
-        match self {
-            Self::QueueFull
-            | Self::WaitTooLong
-            | Self::LockUnavailable
-            | Self::StoreUnavailable
-            | Self::StaleToken
-            | Self::NotReady
-            | Self::TooManyWatchers
-            | Self::Stopping
-            | Self::OutcomeUnknown => Some(1),
-            Self::Other(other) => other.retry_after_seconds,
-            _ => None,
-        }
-    }
-
-    /// Whether the connection must not be used again: the rest of the request was not read, or the
-    /// instance is on its way out.
-    const fn closes_connection(self) -> bool {
-        matches!(
-            self,
-            Self::BadRequest
-                | Self::BodyTooLarge
-                | Self::HeadersTooLarge
-                | Self::RequestTimeout
-                | Self::Stopping
-        )
+    /// Whether the connection must not be used again: the rest of the request was not read, or the instance
+    /// is stopping.
+    fn closes_connection(&self) -> bool {
+        [
+            Self::BAD_REQUEST,
+            Self::BODY_TOO_LARGE,
+            Self::HEADERS_TOO_LARGE,
+            Self::REQUEST_TIMEOUT,
+            Self::STOPPING,
+        ]
+        .contains(&self)
     }
 }
 
 /// One error, ready to be sent.
 #[derive(Clone, Debug)]
 pub struct Problem {
-    kind: ProblemType,
+    kind: &'static ProblemType,
     detail: Cow<'static, str>,
     order: Option<OrderId>,
     item: Option<Item>,
@@ -190,7 +112,7 @@ pub struct Problem {
 impl Problem {
     /// A problem of type `kind`. The client reads `detail`: it says what to do, and nothing about
     /// the inside of the service.
-    pub fn new(kind: ProblemType, detail: impl Into<Cow<'static, str>>) -> Self {
+    pub fn new(kind: &'static ProblemType, detail: impl Into<Cow<'static, str>>) -> Self {
         Self {
             kind,
             detail: detail.into(),
@@ -203,7 +125,7 @@ impl Problem {
 
     /// A panic: the log has its message.
     pub(super) fn panicked() -> Self {
-        Self::new(ProblemType::Internal, "a fault of the service: its log has the cause")
+        Self::new(ProblemType::INTERNAL, "a fault of the service: its log has the cause")
     }
 
     /// What the client reads.
@@ -212,7 +134,7 @@ impl Problem {
     }
 
     /// The type.
-    pub fn kind(&self) -> ProblemType {
+    pub fn kind(&self) -> &'static ProblemType {
         self.kind
     }
 
@@ -266,11 +188,11 @@ struct Body<'a> {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let status = self.kind.status();
-        let retry_after_seconds = self.kind.retry_after_seconds();
+        let status = self.kind.status;
+        let retry_after_seconds = self.kind.retry_after_seconds;
         let body = Body {
-            r#type: self.kind.word(),
-            title: self.kind.title(),
+            r#type: self.kind.word,
+            title: self.kind.title,
             status: status.as_u16(),
             detail: &self.detail,
             order: self.order.as_ref().map(OrderId::as_str),
@@ -284,7 +206,7 @@ impl IntoResponse for Problem {
         if let Some(seconds) = retry_after_seconds {
             headers.insert(header::RETRY_AFTER, seconds.into());
         }
-        if self.kind == ProblemType::TokenRequired {
+        if self.kind == ProblemType::TOKEN_REQUIRED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         if self.kind.closes_connection() {
@@ -298,33 +220,18 @@ impl IntoResponse for Problem {
 mod tests {
     use super::*;
 
-    /// The table above, which docs/http-api.md copies, has a row for every type, in the same order.
-    #[test]
-    fn the_table_lists_every_type() {
-        let rows: Vec<&str> = include_str!("problem.rs")
-            .lines()
-            .filter(|line| line.starts_with("//! | `"))
-            .map(|line| line.trim_start_matches("//! "))
-            .collect();
-        assert_eq!(rows.len(), ProblemType::ALL.len());
-        for (kind, row) in ProblemType::ALL.iter().zip(rows) {
-            let start = format!("| `{}` | {} | ", kind.word(), kind.status().as_u16());
-            assert!(row.starts_with(&start), "expected {start:?}, found {row:?}");
-        }
-    }
-
     /// Two types with one word could not be told apart.
     #[test]
     fn words_are_unique() {
         for (at, kind) in ProblemType::ALL.iter().enumerate() {
-            assert!(ProblemType::ALL[..at].iter().all(|other| other.word() != kind.word()));
+            assert!(ProblemType::ALL[..at].iter().all(|other| other.word != kind.word));
         }
     }
 
     #[tokio::test]
     async fn a_problem_carries_its_members_and_headers() {
         let order = OrderId::new("a-1").expect("visible ASCII");
-        let response = Problem::new(ProblemType::OutcomeUnknown, "ask again")
+        let response = Problem::new(ProblemType::OUTCOME_UNKNOWN, "ask again")
             .with_order(order)
             .into_response();
         assert_eq!(response.status(), StatusCode::GATEWAY_TIMEOUT);
@@ -337,7 +244,7 @@ mod tests {
             body,
             serde_json::json!({
                 "type": "outcome-unknown",
-                "title": "The order may stand or not",
+                "title": "The order may have been accepted; retry with the same order id",
                 "status": 504,
                 "detail": "ask again",
                 "order": "a-1",

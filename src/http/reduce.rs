@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
-use super::{accept, body, idempotency, params, reply};
-use crate::inventory::{Accepted, Item, Order, OrderId, Outcome};
+use super::{body, idempotency, negotiate, params, reply};
+use crate::inventory::{Accepted, InventoryError, Item, Order, OrderId, Outcome};
 use crate::sale::SaleError;
 
 #[derive(Serialize)]
@@ -48,7 +48,7 @@ pub(super) async fn reduce(
     };
     body::refuse(content).await?;
 
-    let text = accept::prefers_text(&head.headers);
+    let text = negotiate::prefers_text(&head.headers);
     let (id, item) = (order.id.clone(), order.item.clone());
     match app.sale.reduce(order).await? {
         Outcome::Reserved(accepted) if text => {
@@ -59,16 +59,18 @@ pub(super) async fn reduce(
         Outcome::Reserved(accepted) => Ok(reserved(&item, &accepted)),
         Outcome::SoldOut { .. } if text => {
             let line = format!("{} reduce stock end!\n", app.sale.instance());
-            Ok(reply::text(ProblemType::SoldOut.status(), line))
+            Ok(reply::text(ProblemType::SOLD_OUT.status, line))
         }
         Outcome::SoldOut { remaining } => Ok(sold_out(id, item, remaining).into_response()),
         Outcome::Conflict => Err(Problem::new(
-            ProblemType::OrderConflict,
+            ProblemType::ORDER_CONFLICT,
             "this order id belongs to an order with another quantity or user: nothing was taken, \
              use a new Idempotency-Key for a new order",
         )
         .with_order(id)),
-        Outcome::Damaged { what } => Err(SaleError::Damaged { item, what }.into()),
+        Outcome::Damaged { what } => {
+            Err(SaleError::of_read(InventoryError::Damaged { what }, &item).into())
+        }
     }
 }
 
@@ -90,7 +92,7 @@ fn sold_out(order: OrderId, item: Item, remaining: u64) -> Problem {
         1 => "only 1 unit is left".into(),
         _ => format!("only {remaining} units are left"),
     };
-    Problem::new(ProblemType::SoldOut, detail)
+    Problem::new(ProblemType::SOLD_OUT, detail)
         .with_order(order)
         .with_item(item)
         .with_remaining(remaining)

@@ -28,10 +28,8 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::client_io::{ClientIo, Exchange};
-use super::limits::{MAX_HEADER_BYTES, MAX_URI_BYTES};
-use super::own_head::own_head;
-use super::well_formed;
-use crate::defence::Defence;
+use super::request_head::{self, MAX_HEADER_BYTES, MAX_URI_BYTES};
+use super::safeguard::LIMITS;
 use crate::throttle::Throttle;
 
 /// How many connections may wait to be accepted; the kernel may allow fewer.
@@ -109,7 +107,7 @@ pub async fn serve(
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(options.header_timeout)
-        .max_buf_size(if Defence::Limits.is_on() { MAX_HEAD_BUFFER } else { usize::MAX })
+        .max_buf_size(if LIMITS.is_on() { MAX_HEAD_BUFFER } else { usize::MAX })
         // for answers this small, copying head and body together costs less than `writev`
         .writev(false);
     // `half_close` stays off: what hyper takes for an end is one, see `ClientIo`, and it drops the
@@ -155,10 +153,10 @@ fn answer(
     mut request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response, Infallible>> + use<> {
     exchange.begin(request.version());
-    let is_chunked = well_formed::is_chunked(request.headers());
-    let answer = match well_formed::check(&request) {
+    let is_chunked = request_head::is_chunked(request.headers());
+    let answer = match request_head::check(&request) {
         Ok(()) => {
-            own_head(&mut request);
+            request_head::detach_from_read_buffer(&mut request);
             Either::Left(router.call(request))
         }
         Err(problem) => Either::Right(ready(Ok(problem.into_response()))),

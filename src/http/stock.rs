@@ -73,7 +73,7 @@ pub(super) async fn start(
                  {}",
             Inventory::MAX_UNITS
         );
-        Problem::new(ProblemType::BadBody, detail)
+        Problem::new(ProblemType::BAD_BODY, detail)
     })?;
     let stock = app.sale.start(&item, sale.stock).await?;
     Ok(view(&item, &stock))

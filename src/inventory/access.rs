@@ -1,4 +1,4 @@
-//! How to get into Redis.
+//! The address of Redis and the certificates for it.
 
 use std::path::{Path, PathBuf};
 
@@ -11,16 +11,15 @@ use redis::{
 use super::InventoryError;
 use crate::secret::{Secret, SecretSource};
 
-/// How to get into Redis. Files are read anew for each connection, so that a password or a certificate
-/// can be changed while the service runs.
+/// The address of Redis and the certificates for it. Files are read at each connection, so that a password or
+/// a certificate can change while the service runs.
 #[derive(Clone, Debug)]
 pub struct RedisAccess {
     /// `redis://[[user]:password@]host[:port][/database]`, or with `rediss`, or `unix:///path`.
     pub address: SecretSource,
-    /// With `rediss`: the file, in PEM, with the certificate of the authority that signed that of Redis;
-    /// those that this system trusts if `None`.
+    /// With `rediss`: the PEM file with the CA certificate of Redis. `None`: the system's CAs.
     pub ca: Option<PathBuf>,
-    /// With `rediss`: the files, in PEM, with our certificate and its key, if Redis asks for one.
+    /// With `rediss`: the PEM files with the client certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
@@ -37,21 +36,21 @@ impl From<&String> for RedisAccess {
 }
 
 impl RedisAccess {
-    /// For the next connection, from what is in the files now. They are small: nothing waits for them.
+    /// A client for the next connection, with the present content of the files.
     pub(super) fn client(&self) -> Result<Client, InventoryError> {
         let invalid = |source| InventoryError::InvalidUrl { source };
         let address = self.address.read().map_err(|error| invalid(error.into()))?;
         let info = address.expose().into_connection_info().map_err(invalid)?;
-        // With RESP3 the client tells when the connection breaks, not only when it is next used.
+        // with RESP3 the client reports a broken connection at once, not only at its next use
         let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        // A small command must not wait for the acknowledgement of the one before.
+        // a small command must not wait for the acknowledgement of the one before
         let tcp = TcpSettings::default().set_nodelay(true);
         let info = info.set_redis_settings(redis).set_tcp_settings(tcp);
         let unusable = |source| InventoryError::InvalidCertificates { source };
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
             Client::build_with_tls(info, self.certificates().map_err(unusable)?).map_err(unusable)
         } else if self.ca.is_some() || self.identity.is_some() {
-            let what = "certificates are for an address that begins with rediss://";
+            let what = "certificates require an address that begins with rediss://";
             Err(unusable((ErrorKind::InvalidClientConfig, what).into()))
         } else {
             Client::open(info).map_err(invalid)

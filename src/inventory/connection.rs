@@ -1,18 +1,18 @@
-//! One connection to Redis that comes back by itself.
+//! One connection to Redis that reconnects by itself.
 //!
-//! The Redis client brings such a thing, its `ConnectionManager`. It does not serve here, for two
-//! reasons. It does not tell a command that was never sent from one that got no answer, and for an
-//! order that is the difference between "not sold" and "unknown". And it keeps the failure of a
-//! connection attempt for the next caller, for good if the failure was not one of I/O (too many
-//! clients, say).
+//! The `ConnectionManager` of the Redis client does not fit, for two reasons. It does not distinguish a command
+//! that was never sent from one without an answer, which for an order is the difference between "not sold" and
+//! "unknown". And it returns the failure of one attempt to later callers, for ever if the failure was not one
+//! of I/O, such as too many clients.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
+use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError,
@@ -24,12 +24,11 @@ use super::script::RedisAnswer;
 use super::server::LastServer;
 use super::{InventoryError, RedisAccess};
 
-/// How long the pause before a second attempt to connect is at first, and at the most. The first
-/// attempt is made at once.
+/// The first and the longest pause between attempts to connect. The first attempt has none.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// A connection that lived so long was a good one: the next attempt is a first one again.
+/// After a connection that lived this long, the next attempt counts as a first one.
 const GOOD_AFTER: Duration = Duration::from_secs(1);
 
 /// How long to wait for the store.
@@ -37,8 +36,8 @@ const GOOD_AFTER: Duration = Duration::from_secs(1);
 pub struct InventoryOptions {
     /// How long one attempt to connect may take. The handshake has the time of one answer more.
     pub connect_timeout: Duration,
-    /// How long the answer to one command may take. Well above the stalls of a disk that syncs each
-    /// write: to give up early turns a slow answer into an unknown one.
+    /// How long the answer to one command may take. It should exceed the stalls of a disk that syncs each
+    /// write: giving up early turns a slow answer into an unknown one.
     pub response_timeout: Duration,
 }
 
@@ -58,11 +57,11 @@ pub(super) struct Connection(Arc<Link>);
 
 struct Link {
     access: RedisAccess,
-    /// Where it led to when it was first read, without the password.
+    /// The address as first read, without the password.
     address: String,
     options: InventoryOptions,
-    /// The attempt under way, or the connection that it led to. Callers share one attempt, so that
-    /// none waits longer than one attempt takes, however many there are.
+    /// The attempt under way, or its connection. Callers share one attempt, so none waits longer than one
+    /// attempt takes.
     slot: Mutex<Slot>,
     last_server: Arc<LastServer>,
 }
@@ -72,13 +71,13 @@ struct Slot {
     attempt: Option<Attempt>,
     /// When the latest attempt was begun.
     begun_at: Option<Instant>,
-    /// How many attempts in a row led to no connection that lived.
+    /// How many attempts in a row failed, or led to a connection that soon broke.
     failures: u32,
 }
 
 impl Slot {
-    /// When the next attempt may begin. Many instances wait for the same server: they must not come all
-    /// at once, hence the chance in it.
+    /// When the next attempt may begin. The pause is random, so that the instances do not reconnect all at
+    /// once.
     fn begin(&mut self, now: Instant) -> Instant {
         let begun_at = self.begun_at.filter(|begun_at| now < *begun_at + GOOD_AFTER);
         self.failures = begun_at.map_or(0, |_| self.failures.saturating_add(1));
@@ -86,9 +85,9 @@ impl Slot {
             0 => Duration::ZERO,
             failures => FIRST_PAUSE.saturating_mul(1 << (failures - 1).min(16)).min(LONGEST_PAUSE),
         };
-        // 50 to 100 of a hundred parts
-        let chance = u32::from(uuid::Uuid::new_v4().as_bytes()[0]) * 50 / 255;
-        let begins_at = begun_at.map_or(now, |begun_at| begun_at + pause * (50 + chance) / 100);
+        // 50 to 100 percent
+        let jitter = u32::from(uuid::Uuid::new_v4().as_bytes()[0]) * 50 / 255;
+        let begins_at = begun_at.map_or(now, |begun_at| begun_at + pause * (50 + jitter) / 100);
         let begins_at = begins_at.max(now);
         self.begun_at = Some(begins_at);
         begins_at
@@ -98,11 +97,11 @@ impl Slot {
 #[derive(Clone)]
 struct Attempt {
     connection: Shared<BoxFuture<'static, Result<MultiplexedConnection, RedisError>>>,
-    /// Set as soon as the connection is seen to break, also between commands.
+    /// Set when the connection breaks, also between commands.
     broken: Arc<AtomicBool>,
 }
 
-/// Whether a command changes anything, which decides what a missing answer means.
+/// Whether a command changes data, which decides what a missing answer means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     Read,
@@ -115,13 +114,13 @@ impl Connection {
         access: RedisAccess,
         options: InventoryOptions,
     ) -> Result<Self, InventoryError> {
-        // also to say at once what is wrong with it
+        // reports an invalid address at once
         let address = access.client()?.get_connection_info().addr().to_string();
         let last_server = Arc::default();
         Ok(Self(Arc::new(Link { access, address, options, slot: Mutex::default(), last_server })))
     }
 
-    /// A connection of its own to the same server, which waits longer for answers.
+    /// Another connection to the same server, which waits longer for answers.
     pub(super) fn patient_by(&self, longer: Duration) -> Self {
         let Link { access, address, options, last_server, .. } = &*self.0;
         let (access, address) = (access.clone(), address.clone());
@@ -151,7 +150,7 @@ impl Connection {
         })
     }
 
-    /// The outer error: nothing was sent. The inner error: what came of it.
+    /// The outer error means that nothing was sent. The inner result is that of the command.
     pub(super) async fn try_query<T: FromRedisValue>(
         &self,
         command: &Cmd,
@@ -162,8 +161,7 @@ impl Connection {
         Ok(answer)
     }
 
-    /// As [`try_query`](Self::try_query), and with it sends another command, if there is one, whose
-    /// answer comes second.
+    /// As [`try_query`](Self::try_query), with a second command in the same round trip, if there is one.
     pub(super) async fn try_query_then(
         &self,
         command: &Cmd,
@@ -186,16 +184,16 @@ impl Connection {
         Ok(answer)
     }
 
-    /// Has the next call connect anew if this connection is not worth keeping.
+    /// Drops the connection after an error that makes it useless.
     fn judge<T>(&self, attempt: &Attempt, answer: &RedisResult<T>) {
         let Err(error) = answer else { return };
-        // Also after a timeout: the other end may have gone without a word, and a new connection finds
-        // out. And when the server became a replica: the address may lead to the new primary by now.
+        // also after a timeout, since the server may be gone without closing the connection; and when it
+        // became a replica, since the address may lead to the new primary by now
         let is_replica = error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly);
-        // A store that lacks something may be the wrong one, too. It is asked who it is once in a while,
-        // and not for each order: other items may be in good order there.
-        let is_doubted = error.code() == Some("ROLLEDBACK") && self.is_old();
-        if error.is_io_error() || error.is_unrecoverable_error() || is_replica || is_doubted {
+        // a store that was rolled back may be the wrong server, too: reconnect once in a while, but not for
+        // each order, since other items may be whole
+        let may_be_other = error.code() == Some("ROLLEDBACK") && self.is_old();
+        if error.is_io_error() || error.is_unrecoverable_error() || is_replica || may_be_other {
             self.forget(attempt);
         }
     }
@@ -212,7 +210,7 @@ impl Connection {
     }
 
     fn attempt(&self) -> Attempt {
-        let mut slot = self.slot();
+        let mut slot = self.0.slot.lock();
         match &slot.attempt {
             Some(attempt) if !attempt.broken.load(Ordering::Acquire) => attempt.clone(),
             _ => {
@@ -226,25 +224,25 @@ impl Connection {
         // the client times the connection and the handshake over it as one
         let within = self.0.options.connect_timeout + self.0.options.response_timeout;
         let broken = Arc::new(AtomicBool::new(false));
-        let told = broken.clone();
+        let is_broken = broken.clone();
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(within))
             .set_response_timeout(Some(self.0.options.response_timeout))
             .set_push_sender(move |push: PushInfo| {
                 if push.kind == PushKind::Disconnection {
-                    told.store(true, Ordering::Release);
+                    is_broken.store(true, Ordering::Release);
                 }
                 Ok::<_, redis::aio::SendError>(())
             });
         let (access, last_server) = (self.0.access.clone(), Arc::clone(&self.0.last_server));
-        // A task of its own: an attempt whose first caller gave up goes on for the others.
+        // a task of its own: the attempt goes on for other callers when the first one gives up
         let task = tokio::spawn(async move {
             sleep_until(begins_at).await;
             let client = access.client().map_err(std::io::Error::other)?;
             let late = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
             let connect = client.get_multiplexed_async_connection_with_config(&config);
             let mut connection = timeout(within, connect).await.map_err(late)??;
-            // as any other command, within the time for one answer
+            // within the time for one answer, as any other command
             last_server.meet(&mut connection).await?;
             Ok(connection)
         });
@@ -254,14 +252,14 @@ impl Connection {
         Attempt { connection: connection.boxed().shared(), broken }
     }
 
-    /// Whether the latest attempt was made a while ago, so that another one need not wait.
+    /// Whether the latest attempt is so old that another one would not wait.
     fn is_old(&self) -> bool {
-        self.slot().begun_at.is_some_and(|begun_at| Instant::now() >= begun_at + GOOD_AFTER)
+        self.0.slot.lock().begun_at.is_some_and(|begun_at| Instant::now() >= begun_at + GOOD_AFTER)
     }
 
-    /// Has the next caller connect anew, unless that was done already.
+    /// Makes the next caller connect anew, unless another caller has done so.
     fn forget(&self, attempt: &Attempt) {
-        let mut slot = self.slot();
+        let mut slot = self.0.slot.lock();
         if slot.attempt.as_ref().is_some_and(|now| Arc::ptr_eq(&now.broken, &attempt.broken)) {
             slot.attempt = None;
         }
@@ -270,11 +268,6 @@ impl Connection {
     /// Where the server is, without the password.
     pub(super) fn address(&self) -> String {
         self.0.address.clone()
-    }
-
-    fn slot(&self) -> MutexGuard<'_, Slot> {
-        // Nothing panics while it is held; and if it did, the slot would still be whole.
-        self.0.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -289,8 +282,8 @@ impl fmt::Debug for Connection {
 mod tests {
     use super::*;
 
-    /// The first attempt is made at once; those after it have pauses between them that grow to a bound,
-    /// none like the other; and after a connection that lived, the next one is a first one again.
+    /// Goal: the first attempt has no pause; later ones have random pauses that grow up to a bound; after a
+    /// connection that lived, the next attempt is a first one again.
     #[tokio::test(start_paused = true)]
     async fn attempts_in_a_row_have_pauses() {
         let mut slot = Slot::default();
@@ -299,7 +292,7 @@ mod tests {
         let mut bound = FIRST_PAUSE;
         let mut pauses = Vec::new();
         for _ in 0..40 {
-            // it failed at once
+            // each attempt fails at once
             let pause = slot.begin(now) - now;
             assert!(pause >= bound / 2 && pause <= bound, "{pause:?} of {bound:?}");
             bound = (bound * 2).min(LONGEST_PAUSE);

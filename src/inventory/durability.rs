@@ -8,28 +8,28 @@ use redis::FromRedisValue;
 use super::connection::Effect;
 use super::{Inventory, InventoryError};
 
-/// A setting of the store that can lose acknowledged orders. Its text says what and what to do.
+/// A setting of the store that can lose acknowledged orders. Its text says what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {
     /// Only snapshots, or nothing, reach the disk.
     NoAppendOnlyFile,
-    /// Writes reach the disk later than the answer; how much later is the setting's value.
+    /// Redis answers before it syncs its file. The value of `appendfsync`.
     LateSync(String),
-    /// Keys may be thrown away when memory is used up.
+    /// Redis evicts keys when its memory is full. The value of `maxmemory-policy`.
     Eviction(String),
     /// The last write to the disk failed.
     DiskFailed,
-    /// Fewer replicas are connected than each write waits for.
+    /// Fewer replicas are connected than a write waits for.
     TooFewReplicas {
-        /// How many are.
+        /// How many are connected.
         connected: u32,
-        /// How many must have each write.
+        /// How many a write waits for.
         wanted: u32,
     },
     /// The server is a replica: it takes no orders, and reads may lag.
     Replica,
-    /// The server does not tell this setting.
+    /// The server hides this setting.
     NotChecked(&'static str),
 }
 
@@ -47,39 +47,39 @@ impl fmt::Display for Warning {
             ),
             Self::Eviction(policy) => write!(
                 f,
-                "Redis may throw away stock and orders when its memory is used up \
-                 (`maxmemory-policy {policy}`). Set `maxmemory-policy noeviction`.",
+                "Redis may evict stock and orders when its memory is full (`maxmemory-policy {policy}`). Set \
+                 `maxmemory-policy noeviction`.",
             ),
-            Self::DiskFailed => f.write_str(
-                "Redis could not write its data to disk the last time it tried. Look at its log.",
-            ),
+            Self::DiskFailed => {
+                f.write_str("The last write of Redis to its disk failed. See its log.")
+            }
             Self::TooFewReplicas { connected, wanted } => write!(
                 f,
-                "Redis has {connected} connected replicas, and each write waits for {wanted}: until they \
-                 are there, no order is acknowledged.",
+                "Redis has {connected} connected replicas, and each write waits for {wanted}: no order is \
+                 acknowledged until they are connected.",
             ),
             Self::Replica => f.write_str(
-                "this Redis is a replica: it takes no orders. Use the address of the primary.",
+                "This Redis is a replica, which takes no orders. Use the address of the primary.",
             ),
             Self::NotChecked(setting) => write!(
                 f,
-                "Redis does not tell its setting `{setting}`, so it could not be checked whether \
-                 acknowledged orders can be lost.",
+                "Redis does not show its setting `{setting}`, so acknowledged orders may be lost: check it \
+                 by hand.",
             ),
         }
     }
 }
 
 impl Inventory {
-    /// What in the store's settings can lose acknowledged orders; nothing, if all is well. A server
-    /// that keeps its settings to itself, as hosted ones do, gives a warning, not an error.
+    /// The settings of the store that can lose acknowledged orders. A server that hides a setting, as hosted
+    /// ones do, causes a warning, not an error.
     ///
     /// # Errors
     /// [`InventoryError::Unreachable`].
     pub async fn durability(&self) -> Result<Vec<Warning>, InventoryError> {
         let info: String = self.unless_refused(&["INFO"]).await?.unwrap_or_default();
         let mut settings: HashMap<String, String> = HashMap::new();
-        // One setting a command: Redis before 7 takes no more.
+        // one setting a command: Redis before 7 takes no more
         for setting in ["appendonly", "appendfsync", "maxmemory", "maxmemory-policy"] {
             let value = self.unless_refused(&["CONFIG", "GET", setting]).await?;
             settings.extend(value.unwrap_or_else(HashMap::new));
@@ -114,7 +114,7 @@ impl Inventory {
 fn warnings(settings: &HashMap<String, String>, info: &str) -> Vec<Warning> {
     let info: HashMap<&str, &str> = info.lines().filter_map(|line| line.split_once(':')).collect();
     let setting = |name: &str| settings.get(name).map(String::as_str);
-    // INFO tells most of it where CONFIG is forbidden.
+    // INFO has most of it where CONFIG is forbidden
     let appends = setting("appendonly")
         .or_else(|| info.get("aof_enabled").map(|value| if *value == "1" { "yes" } else { "no" }));
     let policy = setting("maxmemory-policy").or_else(|| info.get("maxmemory_policy").copied());
@@ -129,7 +129,7 @@ fn warnings(settings: &HashMap<String, String>, info: &str) -> Vec<Warning> {
         (None, _) => warnings.push(Warning::NotChecked("appendonly")),
     }
     match policy {
-        // The other policies throw away only keys that expire, and the sale's never do.
+        // the other policies evict only keys that expire, and the keys of a sale never do
         Some(policy) if policy.starts_with("allkeys-") && limit != Some("0") => {
             warnings.push(Warning::Eviction(policy.to_owned()));
         }

@@ -1,41 +1,39 @@
-//! Why the store did not do what was asked.
+//! Why a call to the store failed.
 
 use fenced_lock::Token;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use super::Fence;
 
-/// Why the store did not do what was asked.
+/// Why a call to the store failed.
 ///
-/// Two questions matter to a caller that gets one: was anything written
-/// ([`nothing_written`](Self::nothing_written)), and can the same call succeed later
-/// ([`is_retryable`](Self::is_retryable))? Repeating a batch of orders with the same ids is safe after
-/// any of these errors: an order is never taken twice.
+/// [`nothing_written`](Self::nothing_written) says whether the call changed nothing for certain, and
+/// [`is_retryable`](Self::is_retryable) whether the same call can succeed later. After any error it is safe to
+/// repeat a batch with the same order ids: no order is taken twice.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InventoryError {
-    /// The URL does not name a Redis server. The message never shows the URL, which may hold a
-    /// password.
+    /// The URL does not name a Redis server. The message hides the URL, which may hold a password.
     #[error(
         "the Redis URL is not valid: write redis://[[user]:password@]host[:port][/database], \
          with rediss for TLS, or unix:///path"
     )]
     InvalidUrl {
-        /// What is wrong with it.
+        /// The cause.
         #[source]
         source: RedisError,
     },
     /// The files for a TLS connection cannot be used.
     #[error("the certificates for Redis cannot be used")]
     InvalidCertificates {
-        /// What is wrong with them.
+        /// The cause.
         #[source]
         source: RedisError,
     },
-    /// The call itself makes no sense; nothing was sent.
+    /// An argument is invalid; nothing was sent.
     #[error("{0}")]
     InvalidArgument(&'static str),
-    /// The store has accepted a later token: the holder of this one was overtaken.
+    /// The store has accepted a later token.
     #[error("token {token} is stale: the store has accepted {}", fence.revision)]
     StaleToken {
         /// The token that was refused.
@@ -43,8 +41,8 @@ pub enum InventoryError {
         /// What the store has.
         fence: Fence,
     },
-    /// The store's fence comes from another cluster, so neither is the later. Only an operator can
-    /// know which cluster counts, and tells with [`Inventory::adopt`](super::Inventory::adopt).
+    /// The fence comes from another etcd cluster, so the tokens cannot be compared. Only an operator knows
+    /// which cluster is right: [`Inventory::recover_cluster`](super::Inventory::recover_cluster).
     #[error("the fence comes from cluster {} and the token from cluster {}", fence.cluster, token.cluster())]
     ForeignFence {
         /// What the store has.
@@ -52,48 +50,47 @@ pub enum InventoryError {
         /// The token that was refused.
         token: Token,
     },
-    /// Nobody has set a stock for this item.
+    /// The item has no stock.
     #[error("there is no stock of this item")]
     UnknownItem,
-    /// The item's keys hold what this crate does not write there.
+    /// The item's keys hold what the service does not write.
     #[error("the item's data is damaged: {what}")]
     Damaged {
         /// Which key, and what is wrong with it.
         what: String,
     },
-    /// The store lacks what it once acknowledged to this inventory: it lost its last writes, or an older
-    /// copy of its data was brought back. Nothing is sold from it until it has them again, the sale is
-    /// [started](super::Inventory::start) afresh, or the loss is
-    /// [accepted](super::Inventory::accept).
+    /// The store lost data that it acknowledged to this inventory. Nothing is sold until the data is restored,
+    /// a new sale is [started](super::Inventory::start), or an operator
+    /// [accepts](super::Inventory::recover_store) the loss.
     #[error("the store was rolled back: {what}")]
     RolledBack {
-        /// What it lacks.
+        /// The missing data.
         what: String,
     },
-    /// A write was done, and too few replicas had it in time: a failover may yet undo it. The same call
-    /// again waits for them again.
+    /// The write was done, but too few replicas confirmed it in time: a failover may undo it. A retry waits
+    /// for them again.
     #[error("{count} of {wanted} replicas have what was written")]
     NotReplicated {
-        /// How many have it.
+        /// How many confirmed it.
         count: i64,
-        /// How many must.
+        /// How many must confirm it.
         wanted: u32,
     },
-    /// No answer, and nothing was written: the call was never sent, or was only a read.
+    /// No answer, and nothing was written: the call was not sent, or was only a read.
     #[error("the store cannot be reached")]
     Unreachable {
-        /// What went wrong.
+        /// The cause.
         #[source]
         source: RedisError,
     },
-    /// A write was sent, and no answer came: it may have happened, may yet happen, or not.
-    #[error("the store did not answer, and what was sent may have been done")]
+    /// A write was sent and not answered: it may have been done, may still be done, or not.
+    #[error("the store did not answer, and may have done what was sent")]
     Unanswered {
-        /// What went wrong.
+        /// The cause.
         #[source]
         source: RedisError,
     },
-    /// The server answered that it will not: out of memory, read-only, loading, not permitted.
+    /// The server refused: out of memory, read-only, loading, not permitted.
     #[error("the store refuses: {}", source.code().unwrap_or("unknown error"))]
     Refused {
         /// The server's words.
@@ -103,17 +100,16 @@ pub enum InventoryError {
 }
 
 impl InventoryError {
-    /// Whether it is certain that this call changed nothing in the store.
+    /// Whether the call changed nothing in the store for certain.
     pub fn nothing_written(&self) -> bool {
         !matches!(self, Self::Unanswered { .. } | Self::NotReplicated { .. })
     }
 
-    /// Whether it is about the server that the URL leads to, and waiting mends nothing: a wrong password, a
-    /// Redis Cluster.
+    /// Whether the server itself is wrong, so that a retry cannot help: a wrong password, a Redis Cluster.
     pub fn is_wrong_server(&self) -> bool {
         match self {
             Self::Refused { .. } => !self.is_retryable(),
-            // the connection logs in and asks who is there before anything else
+            // a connection logs in and asks for the role of the server before anything else
             Self::Unreachable { source } => {
                 source.kind() == ErrorKind::InvalidClientConfig
                     || matches!(source.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"))
@@ -122,8 +118,8 @@ impl InventoryError {
         }
     }
 
-    /// Whether the same call can succeed later, without anybody repairing anything. A stale token
-    /// never can; the orders can, under a new token.
+    /// Whether the same call can succeed later without a repair. With a stale token it cannot; the orders can,
+    /// under a new token.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Unanswered { .. } | Self::NotReplicated { .. } => true,
@@ -132,18 +128,18 @@ impl InventoryError {
         }
     }
 
-    /// `error` happened before anything was sent: there is nobody, or only a replica.
+    /// An error before anything was sent: no server, or only a replica.
     pub(super) fn not_sent(source: RedisError) -> Self {
         let is_replica = source.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly);
         if is_replica { Self::Refused { source } } else { Self::Unreachable { source } }
     }
 
-    /// `error` came back from a read.
+    /// An error of a read.
     pub(super) fn read(source: RedisError) -> Self {
         if is_answer(&source) { Self::answered(source) } else { Self::Unreachable { source } }
     }
 
-    /// `error` came back from a write.
+    /// An error of a write.
     pub(super) fn write(source: RedisError) -> Self {
         if is_answer(&source) { Self::answered(source) } else { Self::Unanswered { source } }
     }
@@ -157,8 +153,8 @@ impl InventoryError {
     }
 }
 
-/// Whether the server itself said so. Everything else (I/O, an answer that cannot be parsed) leaves
-/// open what the server did.
+/// Whether the server answered with this error. After any other (I/O, an answer that cannot be parsed) it is
+/// unknown what the server did.
 fn is_answer(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Server(_)) || error.code().is_some()
 }
@@ -166,7 +162,7 @@ fn is_answer(error: &RedisError) -> bool {
 fn is_transient(error: &RedisError) -> bool {
     use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, ReadOnly, TryAgain};
     match error.kind() {
-        // Read-only: a failover is under way.
+        // read-only: a failover is under way
         ErrorKind::Server(BusyLoading | ClusterDown | MasterDown | ReadOnly | TryAgain) => true,
         _ => matches!(error.code(), Some("BUSY" | "MISCONF" | "NOREPLICAS" | "OOM")),
     }

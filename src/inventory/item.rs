@@ -1,10 +1,10 @@
-//! What is sold.
+//! The item of a sale.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// An item on sale: its name is 1 to 64 characters of `[a-z0-9-]`; the default item has no name and
-/// uses the plain keys `stock` and `lucky`.
+/// An item: its name is 1 to 64 characters of `[a-z0-9-]`. The default item has no name and uses the plain keys
+/// `stock` and `lucky`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Item(Option<Box<str>>);
 

@@ -1,9 +1,9 @@
-//! Where an item lives in Redis.
+//! The keys of an item in Redis.
 
 use super::Item;
 
-/// The keys of one item: `stock`, `lucky` and so on for the default item, `stock:{name}` for a named
-/// one. The braces keep a named item's keys in one slot of a Redis cluster.
+/// The keys of one item: `stock`, `lucky` and so on for the default item, `stock:{name}` for a named one. The
+/// braces are a hash tag of Redis Cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
     /// Units not yet sold; a whole number.
@@ -20,8 +20,8 @@ pub struct Keys {
     pub fence: String,
     /// Which sale this is: how and when it began, and under which token.
     pub sale: String,
-    /// What the store was seen to lack of what it acknowledged: as long as it is there, nothing is sold.
-    pub doubt: String,
+    /// What an instance missed in the store. While this key exists, nothing of the item is sold.
+    pub rollback_detected: String,
 }
 
 impl Keys {
@@ -39,14 +39,14 @@ impl Keys {
             ledger: key("ledger"),
             fence: key("fence"),
             sale: key("sale"),
-            doubt: key("doubt"),
+            rollback_detected: key("doubt"),
         }
     }
 
     /// All keys, as the script expects them.
     pub(super) fn all(&self) -> [&str; 8] {
-        let Self { stock, lucky, initial, orders, ledger, fence, sale, doubt } = self;
-        [stock, lucky, initial, orders, ledger, fence, sale, doubt]
+        let Self { stock, lucky, initial, orders, ledger, fence, sale, rollback_detected } = self;
+        [stock, lucky, initial, orders, ledger, fence, sale, rollback_detected]
     }
 }
 
@@ -54,7 +54,7 @@ impl Keys {
 mod tests {
     use super::*;
 
-    /// Operators read and set these keys by hand: their names are part of the interface.
+    /// Goal: the names of the keys, which operators use, stay.
     #[test]
     fn the_default_item_has_plain_keys_and_a_named_item_has_a_hash_tag() {
         let all = ["stock", "lucky", "initial", "orders", "ledger", "fence", "sale", "doubt"];

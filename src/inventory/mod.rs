@@ -1,20 +1,15 @@
 //! The stock in Redis: items, orders, and the script that is the only writer.
 //!
-//! [`Inventory::reduce`] sells a batch of orders in one atomic step and [`Inventory::start`] begins a
-//! sale; both carry the fencing token of the lock that guards them, and the store refuses a token
-//! that was overtaken. Everything else only reads. [`Keys`] says where things are.
+//! [`Inventory::reduce`] sells a batch of orders in one atomic step, and [`Inventory::start`] begins a sale.
+//! Both carry the fencing token of the lock that guards them, and the store refuses a token that is older
+//! than the fence. Everything else only reads. [`Keys`] lists the keys.
 //!
-//! A store that lost what it acknowledged is noticed before it sells anything more
-//! ([`InventoryError::RolledBack`]).
+//! A store that lost acknowledged data sells nothing more ([`InventoryError::RolledBack`]).
 
 mod access;
-mod acknowledged;
-#[cfg(feature = "chaos")]
-mod chaos;
 mod connection;
 mod durability;
 mod error;
-mod glance;
 mod item;
 mod keys;
 mod order;
@@ -25,16 +20,16 @@ mod script;
 mod server;
 mod stock;
 mod store;
+mod watermark;
 
 pub use access::RedisAccess;
 pub use connection::InventoryOptions;
 pub use durability::Warning;
 pub use error::InventoryError;
-pub use glance::{Followed, Glance};
 pub use item::{InvalidItem, Item};
 pub use keys::Keys;
 pub use order::{Accepted, InvalidOrder, Order, OrderId, Outcome, Quantity, User};
-pub use read::Found;
+pub use read::{Cursor, Inspection, SaleUpdate};
 pub use replicas::Replicas;
 pub use stock::{Fence, Stock};
 pub use store::{BatchWriter, Inventory};

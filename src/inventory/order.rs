@@ -1,12 +1,12 @@
-//! One buyer's attempt, and what became of it.
+//! One buyer's attempt, and its outcome.
 
 use fenced_lock::Token;
 
 use super::Item;
 use super::record::{parse_record, record_text};
 
-/// The name of an order, chosen by the buyer (or made by the service), that makes asking again safe:
-/// 1 to 128 visible ASCII characters.
+/// The name of an order, chosen by the buyer or made by the service: 1 to 128 visible ASCII characters. It
+/// makes retries safe.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OrderId(Box<str>);
 
@@ -14,7 +14,7 @@ pub struct OrderId(Box<str>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Quantity(u32);
 
-/// Who orders: at most 128 bytes without control characters, and only recorded; may be empty.
+/// The buyer, which is only recorded: at most 128 bytes without control characters, or empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User(Box<str>);
 
@@ -42,7 +42,7 @@ impl OrderId {
         valid.then(|| Self(id.into())).ok_or(InvalidOrder::Id)
     }
 
-    /// A new id that nobody else has.
+    /// A new, unique id.
     pub fn random() -> Self {
         Self(uuid::Uuid::new_v4().to_string().into())
     }
@@ -94,17 +94,17 @@ impl User {
 /// One buyer's attempt to take some units of an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// Makes asking again safe: a known id gets its first answer again.
+    /// Makes retries safe: a known id gets its first answer again.
     pub id: OrderId,
-    /// What is bought.
+    /// The item.
     pub item: Item,
-    /// How much of it.
+    /// The number of units.
     pub quantity: Quantity,
-    /// For whom.
+    /// The buyer.
     pub user: User,
 }
 
-/// An accepted order, as the ledger has it.
+/// An accepted order as the ledger records it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepted {
     /// Its place in the ledger, from 1; 0 if it is in none.
@@ -113,47 +113,47 @@ pub struct Accepted {
     pub order: OrderId,
     /// The units taken.
     pub quantity: Quantity,
-    /// For whom.
+    /// The buyer.
     pub user: User,
     /// The stock that was left after it.
     pub remaining: u64,
     /// The instance that accepted it.
     pub instance: String,
-    /// The token under which it was accepted; `None` if nothing guarded it.
+    /// The token under which it was accepted; `None` without a lock.
     pub token: Option<Token>,
 }
 
 impl Accepted {
-    /// Reads the record that the store has of the order of this id.
+    /// Parses the store's record of the order with this id.
     pub fn from_record(order: &str, record: &str) -> Option<Self> {
         parse_record(order, record)
     }
 
-    /// The record that the store has of it: position, quantity, remaining, token, instance and user, with
+    /// The store's record of it: position, quantity, remaining, token, instance and user, with
     /// tabs between them.
     pub fn record(&self) -> String {
         record_text(self)
     }
 
-    /// Whether `order`, which has the same id, is this one asked for again. If not, it is a conflict.
+    /// Whether `order`, which has the same id, repeats this one. If not, it is a conflict.
     pub fn is_repeated_by(&self, order: &Order) -> bool {
         self.quantity == order.quantity && self.user == order.user
     }
 }
 
-/// What became of an order.
+/// The outcome of an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was accepted, now or when the same order was first sent.
+    /// It was accepted, now or when it was first sent.
     Reserved(Accepted),
-    /// Fewer units are left than it asks for. Nothing is recorded: the same id may ask again.
+    /// Fewer units are left than it asks for. Nothing is recorded: a retry with the same id is a new attempt.
     SoldOut {
         /// The units left.
         remaining: u64,
     },
     /// Its id belongs to an order with another quantity or user.
     Conflict,
-    /// What the store has under its id is no order. The other orders of its batch do not mind.
+    /// The store's record of this id is damaged. Other orders of the batch are not affected.
     Damaged {
         /// Which key, and what is wrong with it.
         what: String,

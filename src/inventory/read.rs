@@ -5,26 +5,26 @@ use std::sync::LazyLock;
 use fenced_lock::Token;
 use redis::{Cmd, Value};
 
-use super::acknowledged::{Acknowledged, Told};
 use super::connection::Effect;
 use super::record::{parse_fence, parse_number, parse_record};
 use super::script::{Place, Script};
+use super::watermark::{Acknowledgement, Watermark};
 use super::{Accepted, Inventory, InventoryError, Item, Keys, OrderId, Stock};
 
-/// How many items are looked at to tell whether orders can be taken.
+/// How many items the readiness check probes.
 const MAX_CHECKED: usize = 64;
 
-/// A script that reads: what the store must have, the check, and what to read.
+/// A script that reads: the check of the watermark, then the body.
 ///
-/// It is not declared as one that writes nothing: Redis would run it on a replica as well, and what a
-/// replica shows may be old. Used-up memory is no reason to refuse it.
+/// It is not declared as read-only, since Redis would then run it on a replica, whose data may be old. It
+/// runs also when memory is full.
 macro_rules! reader {
     ($body:literal $(, behind $file:literal)?) => {
         LazyLock::new(|| {
             Script::new(concat!(
                 "#!lua flags=allow-oom\n",
                 $(include_str!($file),)?
-                include_str!("acknowledged.lua"),
+                include_str!("watermark.lua"),
                 include_str!("read.lua"),
                 $body
             ))
@@ -32,13 +32,13 @@ macro_rules! reader {
     };
 }
 
-/// All of an item's state at one moment. As a script rather than a transaction: one command, and a
-/// key of another type is an error instead of a nil.
+/// The whole state of an item at one moment. A script rather than a transaction: it is one command, and a key
+/// of another type is an error instead of a nil.
 pub(super) static STOCK: LazyLock<Script> = reader!(
     "return lost or {stock, get(LUCKY), get(INITIAL), fence, redis.call('LLEN', LEDGER), sale}"
 );
 
-/// One page of the ledger, ids and records in turn, at one moment: a fresh start cannot come between.
+/// One page of the ledger, ids and records, at one moment: no start of a sale can come between.
 pub(super) static LEDGER: LazyLock<Script> = reader!(
     "if lost or not stock then return lost or false end
     local ids = redis.call('LRANGE', LEDGER, ARGV[5], ARGV[6])
@@ -47,18 +47,18 @@ pub(super) static LEDGER: LazyLock<Script> = reader!(
 );
 
 /// The stock and one order's record, at one moment.
-pub(super) static LOOK: LazyLock<Script> = reader!(
+pub(super) static STOCK_AND_ORDER: LazyLock<Script> = reader!(
     "return lost or {
         stock, records[1], sale and beginning(sale) and sale or false, fence}",
-    behind "look.lua"
+    behind "stock_and_order.lua"
 );
 
-/// What an operator looks at: all there is, whatever anybody misses.
-pub(super) static FOUND: LazyLock<Script> = LazyLock::new(|| {
+/// What an operator inspects: all that there is, also after a roll-back.
+pub(super) static INSPECT: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         "#!lua flags=allow-oom
-        local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE, DOUBT = unpack(KEYS)
-        local found = redis.call('MGET', STOCK, LUCKY, INITIAL, FENCE, DOUBT, SALE)
+        local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE, ROLLBACK_DETECTED = unpack(KEYS)
+        local found = redis.call('MGET', STOCK, LUCKY, INITIAL, FENCE, ROLLBACK_DETECTED, SALE)
         local id = redis.call('LINDEX', LEDGER, -1)
         local record = id and redis.call('HGET', ORDERS, id)
         local length = redis.call('LLEN', LEDGER)
@@ -66,20 +66,20 @@ pub(super) static FOUND: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
-/// What there is of an item, whatever anybody misses.
+/// All that the store has of an item, also after a roll-back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct Inspection {
     /// The state; nothing if there is no stock.
     pub stock: Option<Stock>,
     /// The latest order in the ledger.
     pub latest: Option<Accepted>,
-    /// What the store was seen to lack, if that is not settled.
-    pub doubt: Option<String>,
+    /// What an instance missed in the store, if the sale is stopped for it.
+    pub rollback_detected: Option<String>,
 }
 
-/// The state, and what the ledger has behind a position, evenly thinned out to a given number and with
-/// the newest among them. `LINDEX` finds a place near the end of a list at once.
-pub(super) static GLANCE: LazyLock<Script> = reader!(
+/// The state, and the orders behind a position, evenly thinned out to a given number with the newest among
+/// them. `LINDEX` is fast near the end of a list.
+static POLL: LazyLock<Script> = reader!(
     "if lost then return lost end
     local length = redis.call('LLEN', LEDGER)
     local after, most, last = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
@@ -104,12 +104,35 @@ pub(super) static GLANCE: LazyLock<Script> = reader!(
     return {{stock, get(LUCKY), get(INITIAL), fence, length, sale}, known and 1 or 0, step, ids, found}"
 );
 
+/// How far a ledger was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    /// The position of the last order that was read.
+    pub position: u64,
+    /// The order there; `None` at position 0.
+    pub order: Option<OrderId>,
+}
+
+/// The state of a sale at one moment, and what is new in its ledger.
+#[derive(Clone, Debug)]
+pub struct SaleUpdate {
+    /// The state.
+    pub stock: Stock,
+    /// Whether the ledger is still that of the cursor. If not, a new sale was started or the store was
+    /// rolled back, and `orders` begin with the first one.
+    pub is_same_ledger: bool,
+    /// How many orders of the ledger each of `orders` stands for: 1 if none is left out.
+    pub step: u64,
+    /// The new orders, in the order of acceptance: every `step`th up to the newest.
+    pub orders: Vec<Accepted>,
+}
+
 impl Inventory {
     /// The most orders that one page of the ledger has.
     pub const MAX_PAGE: u32 = 1000;
 
-    /// The state of `item`, read at one moment. A stock set by hand has no `initial` until its first
-    /// batch: until then it is what the two counters add up to.
+    /// The state of `item` at one moment. A stock set by hand has no `initial` before its first batch: then
+    /// `initial` is the sum of the two counters.
     ///
     /// # Errors
     /// See [`InventoryError`]; always [`nothing_written`](InventoryError::nothing_written).
@@ -119,29 +142,28 @@ impl Inventory {
         state(&keys, answer)?.ok_or(InventoryError::UnknownItem)
     }
 
-    /// What there is of `item`, for an operator who decides about a store that was rolled back: what this
-    /// inventory and others miss is no matter.
+    /// All that the store has of `item`, for an operator who decides about a roll-back. Watermarks are not
+    /// compared.
     ///
     /// # Errors
     /// See [`InventoryError`].
-    pub async fn found(&self, item: &Item) -> Result<Found, InventoryError> {
+    pub async fn inspect(&self, item: &Item) -> Result<Inspection, InventoryError> {
         let keys = Keys::of(item);
         let place = Place { connection: &self.connection, effect: Effect::Read, replicas: None };
-        let (answer, _) = FOUND.call(place, &keys.all(), &Acknowledged::default(), |_| ()).await?;
-        let (stock, doubt, id, record): (Value, Option<Text>, Option<Text>, Option<Text>) =
+        let (answer, _) = INSPECT.call(place, &keys.all(), &Watermark::default(), |_| ()).await?;
+        let (stock, missing, id, record): (Value, Option<Text>, Option<Text>, Option<Text>) =
             redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
         let latest = id.map(|id| accepted(&keys, &id, record.as_deref())).transpose()?;
-        let doubt = doubt.map(|doubt| String::from_utf8_lossy(&doubt).into_owned());
-        Ok(Found { stock: state(&keys, stock)?, latest, doubt })
+        let rollback_detected = missing.map(|text| String::from_utf8_lossy(&text).into_owned());
+        Ok(Inspection { stock: state(&keys, stock)?, latest, rollback_detected })
     }
 
-    /// The units of `item` not yet sold: the cheapest read there is. If it shows less than an order
-    /// asks for, that order is sold out at this moment, no matter who holds the lock; unless the store was
-    /// rolled back, which this read alone does not look for.
+    /// The units of `item` not yet sold: the cheapest read. It does not compare the watermark, so it may be the
+    /// stock of a store that was rolled back.
     ///
     /// # Errors
-    /// [`InventoryError::UnknownItem`] if there is no such key: that is not zero. See
-    /// [`InventoryError`] for the rest.
+    /// [`InventoryError::UnknownItem`] if there is no such key, which is not zero. See [`InventoryError`] for the
+    /// rest.
     pub async fn available(&self, item: &Item) -> Result<i64, InventoryError> {
         let keys = Keys::of(item);
         let mut get = redis::cmd("GET");
@@ -196,15 +218,14 @@ impl Inventory {
         item: &Item,
         id: &OrderId,
     ) -> Result<Option<Accepted>, InventoryError> {
-        self.look(item, id).await.map(|(_, order)| order)
+        self.stock_and_order(item, id).await.map(|(_, order)| order)
     }
 
-    /// The units of `item` not yet sold, and the accepted order of this id, if there is one, at one
-    /// moment.
+    /// The units of `item` not yet sold, and the accepted order of this id, if any, at one moment.
     ///
     /// # Errors
     /// See [`available`](Self::available) and [`order`](Self::order).
-    pub async fn look(
+    pub async fn stock_and_order(
         &self,
         item: &Item,
         id: &OrderId,
@@ -213,32 +234,66 @@ impl Inventory {
         let id_argument = |command: &mut Cmd| {
             command.arg(id.as_str());
         };
-        let asked = self.memory.of(item);
-        let answer = self.read_with(item, &asked, &LOOK, id_argument).await?;
+        let sent = self.watermarks.of(item);
+        let answer = self.read_with(item, &sent, &STOCK_AND_ORDER, id_argument).await?;
         let (stock, record, sale, fence): (Option<Text>, Option<Text>, Option<Text>, Option<Text>) =
             redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
-        let stock = number(&keys.stock, stock).inspect_err(|_| self.memory.know(item))?;
+        let stock = number(&keys.stock, stock).inspect_err(|_| self.watermarks.track(item))?;
         let stock = stock.ok_or(InventoryError::UnknownItem)?;
         let first = record.map(|record| accepted(&keys, id.as_str().as_bytes(), Some(&record)));
         let first = first.transpose()?;
-        // an order that may not have reached the replicas is not acknowledged by showing it
+        // showing an order that may not have reached the replicas does not acknowledge it
         if first.is_some() && self.replicas().is_none() {
             let text = |text: Option<Text>| text.and_then(|text| String::from_utf8(text).ok());
             if let Some(sale) = text(sale) {
                 let fence = text(fence).as_deref().and_then(parse_fence);
-                self.memory.learn(item, &asked, &Told { fence, sale, latest: first.as_ref() });
+                self.watermarks.raise(
+                    item,
+                    &sent,
+                    &Acknowledgement { fence, sale, latest: first.as_ref() },
+                );
             }
         }
         Ok((stock, first))
     }
 
-    /// Looks whether orders could be carried out, of up to 64 items that this inventory has dealt with, or
-    /// else of the default one: whether the store answers, has room and lets this user write; and has
-    /// what it acknowledged, undamaged and fenced by the cluster of `token`. One item's trouble is no
-    /// other's: as long as some item can be sold, all is well. An item without a sale is no trouble.
+    /// The state of `item`, and at most `most` orders behind `cursor`, or the last ones without a cursor. One
+    /// command of bounded cost, for those who watch. `most` is at most [`MAX_PAGE`](Self::MAX_PAGE).
     ///
     /// # Errors
-    /// What is wrong with an item, if something is with each; or no answer, or a refusal that passes.
+    /// See [`InventoryError`].
+    pub async fn poll_since(
+        &self,
+        item: &Item,
+        cursor: Option<&Cursor>,
+        most: u32,
+    ) -> Result<SaleUpdate, InventoryError> {
+        let keys = Keys::of(item);
+        let most = most.min(Self::MAX_PAGE);
+        let after = cursor.map_or(-1, |f| i64::try_from(f.position).unwrap_or(i64::MAX));
+        let last = cursor.and_then(|f| f.order.as_ref()).map_or("", OrderId::as_str);
+        let arguments = |command: &mut Cmd| {
+            command.arg(after).arg(most).arg(last);
+        };
+        let answer = self.read(item, &POLL, arguments).await?;
+        let (state, is_same_ledger, step, ids, records): (
+            State,
+            bool,
+            u64,
+            Vec<Text>,
+            Vec<Option<Text>>,
+        ) = redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
+        let stock = parse_state(&keys, state)?.ok_or(InventoryError::UnknownItem)?;
+        let orders =
+            ids.iter().zip(&records).map(|(id, record)| accepted(&keys, id, record.as_deref()));
+        Ok(SaleUpdate { stock, is_same_ledger, step, orders: orders.collect::<Result<_, _>>()? })
+    }
+    /// Probes up to 64 known items, or else the default one: whether the store answers, has room and lets this
+    /// user write; whether it is above the watermark and undamaged, and its fence is of the cluster of `token`.
+    /// Succeeds if some item can be sold or has no sale.
+    ///
+    /// # Errors
+    /// The first error if every item has one, or one that a retry can mend: it concerns the whole store.
     pub async fn check(&self, token: Option<Token>) -> Result<(), (Item, InventoryError)> {
         let items = self.known_items(MAX_CHECKED);
         let probes =
@@ -257,15 +312,15 @@ impl Inventory {
         trouble.filter(|_| !is_some_fine).map_or(Ok(()), Err)
     }
 
-    /// Up to `most` of the items that this inventory has dealt with; the default one if there is none.
+    /// Up to `most` known items: those of earlier calls, or else the default one.
     pub fn known_items(&self, most: usize) -> Vec<Item> {
-        let items = self.memory.items(most);
+        let items = self.watermarks.items(most);
         if items.is_empty() { vec![Item::DEFAULT] } else { items }
     }
 
-    /// How many items are not sold here since the store lacks something of them, as far as calls told.
+    /// How many known items the store was rolled back for.
     pub fn rolled_back_items(&self) -> usize {
-        self.memory.missed()
+        self.watermarks.missed()
     }
 
     pub(super) async fn read(
@@ -274,20 +329,20 @@ impl Inventory {
         script: &Script,
         arguments: impl Fn(&mut Cmd),
     ) -> Result<Value, InventoryError> {
-        self.read_with(item, &self.memory.of(item), script, arguments).await
+        self.read_with(item, &self.watermarks.of(item), script, arguments).await
     }
 
     async fn read_with(
         &self,
         item: &Item,
-        asked: &Acknowledged,
+        sent: &Watermark,
         script: &Script,
         arguments: impl Fn(&mut Cmd),
     ) -> Result<Value, InventoryError> {
         let keys = Keys::of(item);
         let place = Place { connection: &self.connection, effect: Effect::Read, replicas: None };
-        let answer = script.call(place, &keys.all(), asked, arguments).await;
-        self.memory.note(item, &answer);
+        let answer = script.call(place, &keys.all(), sent, arguments).await;
+        self.watermarks.note(item, &answer);
         answer.map(|(answer, _)| answer)
     }
 
@@ -300,16 +355,11 @@ impl Inventory {
     }
 }
 
-/// Any bytes may be there: only what parses is shown.
-pub(super) type Text = Vec<u8>;
+/// Any bytes: they may not be UTF-8.
+type Text = Vec<u8>;
 
-/// Stock, lucky, initial, fence, the length of the ledger and the name of the sale, as they are read.
-pub(super) type State = (Option<Text>, Option<Text>, Option<Text>, Option<Text>, u64, Option<Text>);
-
-/// Reads what the scripts tell of an item that there is.
-pub(super) fn parse_stock(keys: &Keys, state: State) -> Result<Stock, InventoryError> {
-    parse_state(keys, state)?.ok_or(InventoryError::UnknownItem)
-}
+/// Stock, lucky, initial, fence, length of the ledger and name of the sale, unparsed.
+type State = (Option<Text>, Option<Text>, Option<Text>, Option<Text>, u64, Option<Text>);
 
 fn state(keys: &Keys, answer: Value) -> Result<Option<Stock>, InventoryError> {
     let state =
@@ -350,11 +400,7 @@ fn number(key: &str, value: Option<Text>) -> Result<Option<i64>, InventoryError>
         .transpose()
 }
 
-pub(super) fn accepted(
-    keys: &Keys,
-    id: &[u8],
-    record: Option<&[u8]>,
-) -> Result<Accepted, InventoryError> {
+fn accepted(keys: &Keys, id: &[u8], record: Option<&[u8]>) -> Result<Accepted, InventoryError> {
     let parse = || {
         let (id, record) = (std::str::from_utf8(id).ok()?, std::str::from_utf8(record?).ok()?);
         parse_record(id, record)

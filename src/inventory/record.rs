@@ -1,14 +1,13 @@
-//! How the store writes an accepted order and a token.
+//! The text of an accepted order and of a token in the store.
 
 use fenced_lock::{ClusterId, Token};
 
 use super::{Accepted, Fence, InventoryError, OrderId, Quantity, User};
 
-/// A token as the script takes it and the fence has it: the cluster in hexadecimal, a space, the
-/// revision in decimal.
+/// The text of a token, as in the fence: the cluster in hexadecimal, a space, the revision in decimal. Empty
+/// without a token.
 pub(super) fn token_text(token: Option<Token>) -> Result<String, InventoryError> {
     match token {
-        // Empty means unguarded to the script.
         None => Ok(String::new()),
         Some(token) if token.revision() > 0 => Ok(fence_text(token.into())),
         Some(_) => Err(InventoryError::InvalidArgument("a token's revision is 1 or more")),
@@ -20,7 +19,7 @@ pub(super) fn fence_text(fence: Fence) -> String {
     format!("{:x} {}", fence.cluster.0, fence.revision)
 }
 
-/// Reads what [`token_text`] wrote.
+/// Parses what [`token_text`] wrote.
 pub(super) fn parse_fence(text: &str) -> Option<Fence> {
     let (cluster, revision) = text.split_once(' ')?;
     let cluster = ClusterId(u64::from_str_radix(cluster, 16).ok()?);
@@ -28,7 +27,7 @@ pub(super) fn parse_fence(text: &str) -> Option<Fence> {
     Some(Fence { cluster, revision })
 }
 
-/// Reads the record that the script wrote for `order`.
+/// Parses the record of `order`.
 pub(super) fn parse_record(order: &str, record: &str) -> Option<Accepted> {
     let mut fields = record.splitn(6, '\t');
     let position = fields.next()?.parse().ok()?;
@@ -44,7 +43,7 @@ pub(super) fn parse_record(order: &str, record: &str) -> Option<Accepted> {
     Some(Accepted { position, order, quantity, user, remaining, instance, token })
 }
 
-/// The record that the script wrote for an order.
+/// The record of an order, as the script writes it.
 pub(super) fn record_text(accepted: &Accepted) -> String {
     let Accepted { position, quantity, user, remaining, instance, token, .. } = accepted;
     let token = token.map(|token| fence_text(token.into())).unwrap_or_default();
@@ -52,12 +51,12 @@ pub(super) fn record_text(accepted: &Accepted) -> String {
     format!("{position}\t{quantity}\t{remaining}\t{token}\t{instance}\t{user}")
 }
 
-/// An instance's name as it is recorded: a control character could be taken for the end of a field.
+/// The recorded name of an instance: a control character could end its field.
 pub(super) fn instance_text(instance: &str) -> String {
     instance.replace(char::is_control, "?")
 }
 
-/// A whole number from 0 as Redis writes it, and nothing that merely parses as one.
+/// A whole number from 0, written as Redis writes it.
 pub(super) fn parse_number(text: &str) -> Option<i64> {
     text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }

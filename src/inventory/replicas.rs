@@ -1,4 +1,4 @@
-//! Waiting for replicas, so that a failover loses nothing that was acknowledged.
+//! Waiting for replicas, so that a failover loses no acknowledged order.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use redis::{Cmd, ErrorKind, RedisError, Value};
 
 use super::InventoryError;
 
-/// How many replicas must have a write before it counts as acknowledged. Redis' `WAIT`, once for a
-/// whole batch and in the same round trip.
+/// How many replicas must have a write before it is acknowledged: Redis' `WAIT`, once for a batch and in the
+/// same round trip.
 ///
-/// It makes a loss by failover unlikely, not impossible: Redis does not promise that the replica which
-/// is promoted is one of those that answered. With as many as there are, it is.
+/// It makes a loss by failover unlikely, not impossible: the promoted replica may be one that did not confirm,
+/// unless all must.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replicas {
-    /// How many.
+    /// How many; 0: none.
     pub count: u32,
-    /// How long to wait for them: at least a millisecond, since none would mean for ever to Redis.
+    /// How long to wait for them. At least a millisecond is used: 0 means for ever to Redis.
     pub timeout: Duration,
 }
 
@@ -28,7 +28,7 @@ impl Replicas {
         command
     }
 
-    /// Whether enough of them have it.
+    /// Checks whether enough of them confirmed.
     pub(super) fn check(self, answer: Result<Value, RedisError>) -> Result<(), InventoryError> {
         let unanswered = |source| InventoryError::Unanswered { source };
         match answer.map_err(unanswered)? {

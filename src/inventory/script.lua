@@ -1,26 +1,27 @@
--- The only writer of an item's keys: every guarded change is one run of this script, and Redis runs
--- one script at a time, so what is checked here still holds when it is written here.
+-- The only writer of an item's keys. Redis runs one script at a time, so what is checked here still holds
+-- when it is written here.
 --
--- The shebang is for Redis 7 and later: it has Redis refuse the script before it runs when memory
--- is used up, the disk fails or the server is a replica, so that nothing is ever half written.
--- For the same reason everything is validated before the first write.
+-- The shebang (Redis 7 and later) makes Redis refuse the script before it runs when memory is full, the disk
+-- fails or the server is a replica, so that nothing is half written. For the same reason everything is
+-- validated before the first write.
 --
 -- KEYS  stock, lucky, initial, orders, ledger, fence, sale, doubt
--- ARGV  1 to 4 what the store must still have (see above; of no matter but to reduce)
---       5 operation: reduce, probe (whether a reduce could be done: writes nothing), start, adopt, accept
---       6 token as "<cluster> <revision>"; empty: nothing guards this call, and no fence is checked
+-- ARGV  1 to 4 the watermark (see above; only reduce and probe compare it)
+--       5 operation: reduce, probe (whether reduce would work; writes nothing), start, recover-cluster,
+--         recover-store
+--       6 token as "<cluster> <revision>"; empty: no fence is checked
 --       start:  7 units
---       reduce, and probe with an empty id: 7 whether to write something in any case, so that a WAIT behind it waits for all that
---       this call read; 8 instance, then for each order its id, quantity and user
+--       reduce, and probe with an empty id: 7 whether to write in any case, so that a WAIT behind the call
+--       covers all that it read; 8 instance, then for each order its id, quantity and user
 --
 -- Keys:   stock, lucky, initial are whole numbers; ledger is the list of accepted order ids;
---         orders maps an id to its record; fence is a token; sale says which sale it is; doubt says what
---         somebody misses.
+--         orders maps an id to its record; fence is a token; sale identifies the sale; doubt is what an
+--         instance missed after a roll-back.
 -- Record: position, quantity, remaining, token, instance, user; tabs between them.
 -- Answer: a status (ok, stale, foreign, unknown, damaged) and what belongs to it: to ok the sale, the
 --         fence, and for reduce one answer an order. Or the error ROLLEDBACK.
 
-local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE, DOUBT = unpack(KEYS)
+local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE, ROLLBACK_DETECTED = unpack(KEYS)
 local operation, token = ARGV[5], ARGV[6]
 
 -- Lua counts in doubles: beyond this, whole numbers are no longer exact.
@@ -40,14 +41,13 @@ local function damaged(key, what)
   return {'damaged', key .. ' ' .. what}
 end
 
--- Redis looks whether the user may run a command only when it is run: one that is not allowed would leave
--- half of the writes done.
+-- Redis checks the permission for a command when it runs: a missing one would leave half of the writes done.
 local needed = {
   {'MSET', STOCK, '', LUCKY, '', INITIAL, '', SALE, '', FENCE, ''},
-  {'HSET', ORDERS, '', ''}, {'RPUSH', LEDGER, ''}, {'SET', DOUBT, ''},
+  {'HSET', ORDERS, '', ''}, {'RPUSH', LEDGER, ''}, {'SET', ROLLBACK_DETECTED, ''},
 }
-if operation == 'start' or operation == 'accept' then
-  needed[5] = {'UNLINK', STOCK, LUCKY, INITIAL, ORDERS, LEDGER, DOUBT}
+if operation == 'start' or operation == 'recover-store' then
+  needed[5] = {'UNLINK', STOCK, LUCKY, INITIAL, ORDERS, LEDGER, ROLLBACK_DETECTED}
 end
 for _, command in ipairs(needed) do
   if not redis.acl_check_cmd(unpack(command)) then
@@ -55,17 +55,17 @@ for _, command in ipairs(needed) do
   end
 end
 
-local values = redis.call('MGET', STOCK, LUCKY, INITIAL, FENCE, SALE, DOUBT)
+local values = redis.call('MGET', STOCK, LUCKY, INITIAL, FENCE, SALE, ROLLBACK_DETECTED)
 local stock, lucky, initial, fence, sale = values[1], values[2], values[3], values[4], values[5]
-local doubt = values[6]
+local rollback_detected = values[6]
 
 -- MGET answers nil for a missing key and for a key that is no string.
 local function hidden(key, value)
   return not value and redis.call('EXISTS', key) == 1
 end
 
--- The fence, before anything else: a holder that was overtaken learns that first. An operator who
--- adopts a cluster may replace the fence of another cluster, but cannot lower one of the same.
+-- The fence comes first: a stale token is refused whatever else is wrong. An operator may replace the fence of
+-- another cluster, but cannot lower one of the same cluster.
 if hidden(FENCE, fence) then return damaged(FENCE, 'is not a string') end
 local theirs, highest
 if fence then
@@ -76,14 +76,14 @@ if fence and token ~= '' then
   local ours, revision = parts(token)
   if theirs == ours then
     if below(revision, highest) then return {'stale', fence} end
-  elseif operation ~= 'adopt' then
+  elseif operation ~= 'recover-cluster' then
     return {'foreign', fence}
   end
 end
 local raised = token ~= '' and token ~= fence
 
--- The name of a sale that begins now. Later than the one before by the clock as well, should that have
--- been set back.
+-- The name of a sale that begins now. Its time is later than that of the sale before, also if the clock was
+-- set back.
 local function begins(how)
   local now = redis.call('TIME')
   local at = tonumber(now[1]) * 1000000 + tonumber(now[2])
@@ -92,7 +92,7 @@ local function begins(how)
   return how .. ' ' .. decimal(at) .. (token ~= '' and ' ' .. token or '')
 end
 
-if operation == 'adopt' then
+if operation == 'recover-cluster' then
   if not fence and redis.call('EXISTS', STOCK) == 0 then return {'unknown'} end
   redis.call('SET', FENCE, token)
   return {'ok', sale, token, fence}
@@ -102,7 +102,7 @@ if operation == 'start' then
   -- The fence stays: a holder from before the fresh start must not sell from it.
   if not raised then token = fence or '' end
   sale = begins('started')
-  redis.call('UNLINK', STOCK, LUCKY, INITIAL, ORDERS, LEDGER, DOUBT)
+  redis.call('UNLINK', STOCK, LUCKY, INITIAL, ORDERS, LEDGER, ROLLBACK_DETECTED)
   redis.call('MSET', STOCK, ARGV[7], LUCKY, '0', INITIAL, ARGV[7], SALE, sale)
   if raised then redis.call('SET', FENCE, token) end
   return {'ok', sale, token ~= '' and token}
@@ -111,17 +111,17 @@ end
 if hidden(SALE, sale) then return damaged(SALE, 'is not a string') end
 if sale and not beginning(sale) then return damaged(SALE, 'is not the name of a sale') end
 
-if operation == 'accept' then
-  -- A new name for what is there: to every instance it is a later sale, which excuses what is lost. That
-  -- may be everything: then there is no sale any more, and nobody misses it.
-  if not stock and not doubt then return {'unknown'} end
+if operation == 'recover-store' then
+  -- A new name for the present data: for every instance it is a later sale, which excuses the loss. If all
+  -- data is gone, the item has no sale any more.
+  if not stock and not rollback_detected then return {'unknown'} end
   sale = begins('accepted')
   redis.call('MSET', SALE, sale, FENCE, token)
-  redis.call('UNLINK', DOUBT)
+  redis.call('UNLINK', ROLLBACK_DETECTED)
   return {'ok', sale, token}
 end
 
-if doubt then return refused(doubt) end
+if rollback_detected then return refused(rollback_detected) end
 local lost, is_later = lacks(fence, sale, stock or hidden(STOCK, stock))
 if lost then return rolled_back(lost) end
 local asks_for_order = ARGV[3] ~= '' and not is_later
@@ -159,7 +159,7 @@ end
 
 if operation == 'probe' then return {'ok', sale, fence} end
 
--- Whether somebody set the stock by hand and this is the first batch since.
+-- The first batch of a stock that was set by hand.
 local writes = {}
 if not initial then writes = {INITIAL, decimal(stock + lucky)} end
 if not sale then
@@ -180,10 +180,10 @@ for i, id in ipairs(ids) do
   local quantity, user = ARGV[3 * i + 7], ARGV[3 * i + 8]
   local record = known[i] or accepted[id]
   if record then
-    -- The first answer again, unless the id was used for something else.
+    -- the first answer again, unless the id was used for another order
     local first_quantity, first_user = string.match(record, RECORD)
     if not first_quantity then
-      -- One bad record is that order's trouble alone.
+      -- a damaged record concerns its order alone
       answers[FIRST + i] = damaged(ORDERS, 'has no order under ' .. id)
     else
       answers[FIRST + i] = first_quantity == quantity and first_user == user and record
@@ -191,7 +191,7 @@ for i, id in ipairs(ids) do
   else
     local units = tonumber(quantity)
     if units > stock then
-      -- No trace: the same id may ask again, and for less.
+      -- no trace: a retry with the same id is a new attempt
       answers[FIRST + i] = stock
     else
       stock = stock - units

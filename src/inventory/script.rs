@@ -1,22 +1,20 @@
-//! Running a script in Redis, and what the one that writes answers.
+//! Running a script in Redis, and the answers of the one that writes.
 
 use std::sync::LazyLock;
 
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 
-use super::acknowledged::Acknowledged;
 use super::connection::{Connection, Effect};
 use super::record::parse_fence;
+use super::watermark::Watermark;
 use super::{Fence, InventoryError, Replicas};
-use crate::defence::Defence;
 
 /// The only writer of an item's keys.
 pub(super) static WRITE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!("#!lua\n", include_str!("acknowledged.lua"), include_str!("script.lua")))
+    Script::new(concat!("#!lua\n", include_str!("watermark.lua"), include_str!("script.lua")))
 });
 
-/// A script and the digest under which Redis remembers it. Each begins with the part that checks what
-/// the store acknowledged.
+/// A script and the digest under which Redis caches it. Each begins with the check of the watermark.
 pub(super) struct Script {
     pub(super) source: &'static str,
     digest: String,
@@ -31,7 +29,7 @@ pub(super) struct Place<'a> {
     pub(super) replicas: Option<Replicas>,
 }
 
-/// What the script that writes answers.
+/// The answer of the script that writes.
 pub(super) enum Answer {
     Done(Done),
     Stale(Fence),
@@ -40,7 +38,7 @@ pub(super) enum Answer {
     Damaged(String),
 }
 
-/// What comes with every write that was done.
+/// The content of the answer to a write that was done.
 pub(super) struct Done {
     pub(super) sale: Option<String>,
     pub(super) fence: Option<Fence>,
@@ -52,20 +50,18 @@ impl Script {
         Self { source, digest: redis::Script::new(source).get_hash().to_owned() }
     }
 
-    /// Runs the script by its digest, or by its source if Redis does not remember it (a restart, a
-    /// failover, `SCRIPT FLUSH`): in one step, so that no flush can come between loading and running.
-    ///
-    /// Where there are replicas to wait for, they are waited for in the same round trip.
+    /// Runs the script by its digest, or by its source if Redis does not have it cached (a restart, a failover,
+    /// `SCRIPT FLUSH`). Waits for the replicas in the same round trip.
     pub(super) async fn call(
         &self,
         place: Place<'_>,
         keys: &[&str],
-        acknowledged: &Acknowledged,
+        watermark: &Watermark,
         arguments: impl Fn(&mut Cmd),
     ) -> Result<(Value, Option<RedisAnswer>), InventoryError> {
         let command = |name: &str, script: &str| {
             let mut command = redis::cmd(name);
-            command.arg(script).arg(keys.len()).arg(keys).arg(acknowledged.arguments());
+            command.arg(script).arg(keys.len()).arg(keys).arg(watermark.arguments());
             arguments(&mut command);
             command
         };
@@ -75,10 +71,9 @@ impl Script {
         let mut answer = connection.try_query_then(&by_digest, wait.as_ref()).await?;
         if let Err(error) = &answer
             && error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
-            && Defence::ScriptReload.is_on()
         {
             let by_source = command("EVAL", self.source);
-            // off the stack: this is rare, and would make each future around it twice as large
+            // boxed: this is rare, and would double the size of every future around it
             answer = Box::pin(connection.try_query_then(&by_source, wait.as_ref())).await?;
         }
         answer.map_err(|error| match (rolled_back(&error), effect) {
@@ -88,17 +83,17 @@ impl Script {
         })
     }
 
-    /// [`call`](Self::call), for the script that answers with a status.
+    /// As [`call`](Self::call), for the script that writes.
     pub(super) async fn run(
         &self,
         place: Place<'_>,
         keys: &[&str],
-        acknowledged: &Acknowledged,
+        watermark: &Watermark,
         arguments: impl Fn(&mut Cmd),
     ) -> Result<Answer, InventoryError> {
-        let (answer, waited) = self.call(place, keys, acknowledged, arguments).await?;
+        let (answer, waited) = self.call(place, keys, watermark, arguments).await?;
         let answer = parse_answer(answer).ok_or_else(not_understood)?;
-        // a refusal wrote nothing that a replica could have
+        // a refusal wrote nothing
         if let (Answer::Done(_), Some(replicas), Some(waited)) = (&answer, place.replicas, waited) {
             replicas.check(waited)?;
         }
@@ -106,20 +101,20 @@ impl Script {
     }
 }
 
-/// What the server said to the command behind a script.
+/// The answer to the command behind a script.
 pub(super) type RedisAnswer = Result<Value, RedisError>;
 
-/// What the store lacks, if that is what the script says.
+/// The missing data, if the script reported a roll-back.
 fn rolled_back(error: &RedisError) -> Option<String> {
     let is_it = error.code() == Some("ROLLEDBACK");
-    is_it.then(|| error.detail().unwrap_or("it lacks what it acknowledged").to_owned())
+    is_it.then(|| error.detail().unwrap_or("acknowledged data is missing").to_owned())
 }
 
-/// The script answered something that it cannot answer: somebody else's server, or a proxy that
-/// rewrites answers. What it did is unknown.
+/// The answer is none of the script's: from another kind of server, or a proxy that rewrites answers. What was
+/// done is unknown.
 pub(super) fn not_understood() -> InventoryError {
     let source: RedisError =
-        (ErrorKind::UnexpectedReturnType, "the script's answer is not understood").into();
+        (ErrorKind::UnexpectedReturnType, "the answer of the script is not understood").into();
     InventoryError::Unanswered { source }
 }
 

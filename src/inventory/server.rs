@@ -1,30 +1,30 @@
-//! Which Redis process is at the other end.
+//! The Redis process at the other end.
 
-use std::sync::{Mutex, PoisonError};
-
+use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 
-/// A process of Redis, as it tells of itself.
+/// A Redis process, by its own account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Server {
-    /// Another one after each start.
+    /// Changes at each start.
     run_id: String,
     is_replica: bool,
     is_cluster: bool,
 }
 
-/// The server that answered last: another one, or another role, is worth a line in the log. Whether
-/// it still has what was acknowledged is not for the run id to say; each call checks.
+/// The server that answered last. Another process or role is logged. Whether it has all acknowledged data is
+/// checked by each call.
 #[derive(Debug, Default)]
 pub(super) struct LastServer(Mutex<Option<Server>>);
 
 impl LastServer {
-    /// Asks a new connection who is there.
+    /// Asks the server of a new connection for its process and role.
     ///
     /// # Errors
-    /// When there is no answer, or the server is a replica: it takes no orders, and what it shows may
-    /// be old; or a node of a cluster: the keys of the default item are on several of them. A server that keeps this to itself is believed to be the right one.
+    /// No answer; the server is a replica, which takes no orders and may have old data; or it is a node of a
+    /// Redis Cluster, where the keys of the default item are on several nodes. A server that hides its role
+    /// is accepted.
     pub(super) async fn meet(
         &self,
         connection: &mut MultiplexedConnection,
@@ -39,12 +39,12 @@ impl LastServer {
                 "this Redis is a node of a Redis Cluster, which is not supported: use one primary";
             return Err((kind, what).into());
         }
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.0.lock();
         if let Some(last) = last.as_ref().filter(|last| last.run_id != server.run_id) {
             tracing::warn!(
                 before = last.run_id,
                 now = server.run_id,
-                "another Redis process answers: it was started again, or another one took over"
+                "another Redis process answers: after a restart or a failover"
             );
         }
         let is_news =
@@ -52,13 +52,13 @@ impl LastServer {
         if is_news {
             let (run_id, role) =
                 (&server.run_id, if server.is_replica { "replica" } else { "primary" });
-            tracing::warn!(run_id, role, "the role of Redis has changed, or is not the right one");
+            tracing::warn!(run_id, role, "the role of Redis has changed, or is wrong");
         }
         let is_replica = server.is_replica;
         *last = Some(server);
         if is_replica {
             let kind = ErrorKind::Server(ServerErrorKind::ReadOnly);
-            return Err((kind, "this Redis is a replica: it takes no orders").into());
+            return Err((kind, "this Redis is a replica, which takes no orders").into());
         }
         Ok(())
     }
@@ -74,7 +74,7 @@ fn parse(answers: Vec<Value>) -> Option<Server> {
     };
     let run_id = field(&server, "run_id")?;
     let is_replica = field(&replication, "role")? == "slave";
-    // Valkey calls it by the second name
+    // the second name is Valkey's
     let mode = field(&server, "redis_mode").or_else(|| field(&server, "server_mode"));
     let is_cluster = mode.is_some_and(|mode| mode == "cluster");
     Some(Server { run_id, is_replica, is_cluster })

@@ -2,13 +2,27 @@
 
 use fenced_lock::{ClusterId, Token};
 
-/// The largest token that the store has accepted for an item; it refuses anything smaller.
+use super::record::{fence_text, parse_fence};
+
+/// The largest token that the store has accepted for an item. It refuses smaller ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fence {
     /// The cluster whose tokens it compares.
     pub cluster: ClusterId,
     /// The revision of the largest token.
     pub revision: i64,
+}
+
+impl Fence {
+    /// Reads the record that the store has of it.
+    pub fn from_record(record: &str) -> Option<Self> {
+        parse_fence(record)
+    }
+
+    /// The record that the store has of it: the cluster in hexadecimal, a space, the revision in decimal.
+    pub fn record(self) -> String {
+        fence_text(self)
+    }
 }
 
 impl From<Token> for Fence {
@@ -26,12 +40,12 @@ pub struct Stock {
     pub lucky: i64,
     /// Units that the sale began with.
     pub initial: i64,
-    /// The fence, if a guarded order or a fresh start was ever accepted.
+    /// The fence; none before the first write under a token.
     pub fence: Option<Fence>,
     /// Orders in the ledger.
     pub orders: u64,
-    /// Which sale of the item this is: when it began, in microseconds since 1970, and no two began at the
-    /// same one. None for a stock set by hand that nobody has ordered from.
+    /// Identifies the sale of the item: its start, in microseconds since 1970, made unique. None for a stock set
+    /// by hand before its first order.
     pub sale: Option<u64>,
 }
 

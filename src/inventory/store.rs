@@ -1,4 +1,4 @@
-//! The inventory: what may be done to the stock.
+//! The inventory: the operations on the stock.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -10,20 +10,20 @@ use fenced_lock::Token;
 use futures_util::future::BoxFuture;
 use redis::{Cmd, FromRedisValue, Value};
 
-use super::acknowledged::{Acknowledged, Memory, Told};
 use super::connection::{Connection, Effect};
 use super::record::{instance_text, parse_fence, parse_record, token_text};
 use super::script::{self, Answer, Done, Place};
+use super::watermark::{Acknowledgement, Watermark, Watermarks};
 use super::{
     Fence, InventoryError, InventoryOptions, Item, Keys, Order, Outcome, RedisAccess, Replicas,
     Stock, read,
 };
 
-/// How many connections the writes share that wait for replicas.
+/// The number of connections for writes that wait for replicas.
 const WRITERS: usize = 8;
 
 /// The stock of all items in one Redis (version 7 or later, or Valkey). Clones share one connection,
-/// which comes back by itself after a failure, and one memory of what the store acknowledged.
+/// which comes back by itself after a failure, and the watermarks of its items.
 ///
 /// Each command takes at most one `response_timeout`; when it must connect first, also one
 /// `connect_timeout`, two `response_timeout` for handshake and role, and half a second when the
@@ -33,15 +33,15 @@ const WRITERS: usize = 8;
 #[derive(Clone, Debug)]
 pub struct Inventory {
     pub(super) connection: Connection,
-    /// For writes that wait for replicas. Redis serves nothing else on a connection that waits: neither
-    /// reads nor most other items need wait behind it. Each is opened when it is first used.
+    /// For writes that wait for replicas. Redis serves nothing else on a connection that waits, so reads and
+    /// most other items use other connections. Each is opened when it is first used.
     writers: Option<(Arc<[Connection; WRITERS]>, Replicas)>,
-    pub(super) memory: Arc<Memory>,
-    /// What writes the batches in the place of the script, if another program plugged that in.
+    pub(super) watermarks: Arc<Watermarks>,
+    /// Writes the batches instead of the script. Another program may plug it in.
     writer: Option<Arc<dyn BatchWriter>>,
 }
 
-/// The seam: what writes the batches of an [`Inventory`]. The service has none, and writes them
+/// The seam at which the batches of an [`Inventory`] are written. The service has none, and writes them
 /// [by the script](Inventory::reduce_by_script).
 pub trait BatchWriter: fmt::Debug + Send + Sync + 'static {
     /// As [`Inventory::reduce`], for a batch that is not empty.
@@ -62,8 +62,8 @@ impl Inventory {
     /// The most units that a sale may start with.
     pub const MAX_UNITS: u64 = 1_000_000_000_000;
 
-    /// The inventory in the Redis that `access` leads to, a URL for example, which is connected to when it is first used, so that a
-    /// Redis that is not there yet is no error. Otherwise as [`connect`](Self::connect).
+    /// The inventory in the Redis of `access`, for example a URL. It connects at the first use, so a Redis that
+    /// is not running yet is no error. Otherwise as [`connect`](Self::connect).
     ///
     /// # Errors
     /// [`InventoryError::InvalidUrl`] or [`InventoryError::InvalidCertificates`].
@@ -72,10 +72,10 @@ impl Inventory {
         options: InventoryOptions,
     ) -> Result<Self, InventoryError> {
         let connection = Connection::new(access.into(), options)?;
-        Ok(Self { connection, writers: None, memory: Arc::default(), writer: None })
+        Ok(Self { connection, writers: None, watermarks: Arc::default(), writer: None })
     }
 
-    /// The same, with every write acknowledged only when so many replicas have it; 0 is none.
+    /// The same, with every write acknowledged only when so many replicas have it.
     #[must_use]
     pub fn with_replicas(mut self, replicas: Replicas) -> Self {
         let writer = |_| self.connection.patient_by(replicas.timeout);
@@ -91,8 +91,7 @@ impl Inventory {
         self
     }
 
-    /// The same, with the same memory, over a connection of its own: for reads that shall not stand in the
-    /// way of others.
+    /// The same, with the same watermarks, over a connection of its own: for reads that must not delay others.
     #[must_use]
     pub fn over_another_connection(&self) -> Self {
         Self { connection: self.connection.patient_by(Duration::ZERO), ..self.clone() }
@@ -108,8 +107,8 @@ impl Inventory {
         self.writers.as_ref().map(|(_, replicas)| *replicas)
     }
 
-    /// Connects to the Redis that `access` leads to, a URL for example: `redis://[[user]:password@]host[:port][/database]` or
-    /// `unix:///path`. The password appears in no error, no log and no `Debug`.
+    /// Connects to the Redis of `access`, for example a URL: `redis://[[user]:password@]host[:port][/database]`
+    /// or `unix:///path`. The password appears in no error, no log and no `Debug`.
     ///
     /// # Errors
     /// As [`new`](Self::new), or [`InventoryError::Unreachable`] if the first attempt to
@@ -126,23 +125,21 @@ impl Inventory {
         Ok(inventory)
     }
 
-    /// Takes the units of each of `orders`, in their order, as far as the stock lasts; all are of
-    /// `item`. One outcome for each order, in the same order. The batch happens as a whole or not at
-    /// all, at one moment.
+    /// Takes the units of each of `orders`, one after the other, while the stock lasts. All must be of `item`.
+    /// Returns one outcome for each order, in the same order. The batch is atomic.
     ///
-    /// `token` is the fencing token of the lock that the caller holds: a batch under a token below
-    /// the fence is refused, any other raises the fence. With `None` nothing guards the call and no
-    /// fence is checked: for a single atomic step, as this is, Redis alone is guard enough, as long
-    /// as everybody sells in this way.
+    /// `token` is the fencing token of the lock that the caller holds. The store refuses a token below the
+    /// fence; any other raises the fence. With `None` no fence is checked: the call is atomic in Redis, which
+    /// is enough if every writer uses it.
     ///
-    /// `instance` is recorded with each accepted order, control characters replaced by `?`.
+    /// `instance` is recorded with each accepted order, with control characters replaced by `?`.
     ///
     /// # Errors
     /// See [`InventoryError`]; [`InventoryError::InvalidArgument`] for more than
     /// [`MAX_BATCH`](Self::MAX_BATCH) orders, an order of another item, or a revision below 1.
     ///
     /// # Cancel safety
-    /// A dropped call may or may not take the orders. Asking again with the same orders tells, and
+    /// A dropped call may or may not take the orders. A retry with the same orders returns their outcomes and
     /// takes nothing twice.
     pub async fn reduce(
         &self,
@@ -169,7 +166,7 @@ impl Inventory {
         }
     }
 
-    /// [`reduce`](Self::reduce) by the script, for a [`BatchWriter`] that does something before or after.
+    /// [`reduce`](Self::reduce) by the script, for a [`BatchWriter`] that adds to it.
     ///
     /// # Errors
     /// See [`InventoryError`].
@@ -191,9 +188,9 @@ impl Inventory {
                 command.arg(order.id.as_str()).arg(order.quantity.get()).arg(order.user.as_str());
             }
         };
-        let acknowledged = self.memory.of(item);
-        let done = self.run(item, token, &acknowledged, arguments).await;
-        self.memory.note(item, &done);
+        let watermark = self.watermarks.of(item);
+        let done = self.run(item, token, &watermark, arguments).await;
+        self.watermarks.note(item, &done);
         let Done { sale, fence, values } = done?;
         if values.len() != orders.len() {
             return Err(script::not_understood());
@@ -206,12 +203,12 @@ impl Inventory {
             _ => None,
         });
         let latest = accepted.max_by_key(|accepted| accepted.position);
-        let told = Told { fence, sale: sale.unwrap_or_default(), latest };
-        self.memory.learn(item, &acknowledged, &told);
+        let acknowledged = Acknowledgement { fence, sale: sale.unwrap_or_default(), latest };
+        self.watermarks.raise(item, &watermark, &acknowledged);
         Ok(outcomes)
     }
 
-    /// Runs a command over the same connection, for programs that write in other ways than by the script.
+    /// Runs a command over the same connection, for programs that write without the script.
     ///
     /// # Errors
     /// [`InventoryError::Unanswered`] if it was sent and may have been done. See [`InventoryError`] for the
@@ -220,10 +217,10 @@ impl Inventory {
         self.connection.query(command, Effect::Write).await
     }
 
-    /// Starts a sale of `item` afresh, whatever was there before: stock and initial `units`, lucky 0,
-    /// no orders, an empty ledger. The fence stays, or rises to `token`. Returns the new state.
+    /// Starts a new sale of `item`, in any state: stock and initial `units`, lucky 0, no orders, an empty
+    /// ledger. The fence stays, or rises to `token`. Returns the new state.
     ///
-    /// Repeating it is not harmless: orders accepted since the first time are gone.
+    /// It is not idempotent: a repetition deletes the orders accepted since.
     ///
     /// # Errors
     /// See [`InventoryError`]; [`InventoryError::InvalidArgument`] for more than
@@ -247,55 +244,58 @@ impl Inventory {
         Ok(Stock { stock: initial, lucky: 0, initial, fence, orders: 0, sale })
     }
 
-    /// Accepts what the store has of `item` now, after it was rolled back: to every inventory this is a
-    /// sale that was started later, with the orders that are there. What else the store had acknowledged
-    /// is given up. Where all of it is gone, there is no sale any more. For an operator, who alone can know that the orders are nowhere else.
+    /// Accepts the present data of `item` after a roll-back: for every inventory it becomes a later sale with
+    /// the present orders. Other acknowledged orders are given up. If all data is gone, the item has no sale
+    /// any more. Only an operator can know that no better copy of the data exists.
     ///
     /// # Errors
-    /// See [`InventoryError`]; [`InventoryError::UnknownItem`] if there is no stock and nobody misses it.
-    pub async fn accept(&self, item: &Item, token: Token) -> Result<(), InventoryError> {
+    /// See [`InventoryError`]; [`InventoryError::UnknownItem`] if there is no stock and no instance misses it.
+    pub async fn recover_store(&self, item: &Item, token: Token) -> Result<(), InventoryError> {
         let token_text = token_text(Some(token))?;
         let arguments = |command: &mut Cmd| {
-            command.arg("accept").arg(&token_text);
+            command.arg("recover-store").arg(&token_text);
         };
         self.begin(item, Some(token), arguments).await.map(drop)
     }
 
-    /// Has the fence of `item` accept the cluster of `token`, from this token on, and returns the
-    /// fence that was there. For an operator who knows that the old cluster's tokens no longer count,
-    /// after etcd was set up anew; a claim of the old cluster that is still alive is refused from now
-    /// on.
+    /// Replaces the fence of `item` by `token`, which may be of another etcd cluster, and returns the old
+    /// fence. From then on every token of the old cluster is refused. Only an operator can know that the old
+    /// cluster is not used any more.
     ///
     /// # Errors
-    /// See [`InventoryError`]; [`InventoryError::StaleToken`] if the fence is of this cluster already
-    /// and larger: a fence is never lowered. [`InventoryError::Damaged`] for a fence
-    /// that is no fence: with no instance running, delete its key.
-    pub async fn adopt(&self, item: &Item, token: Token) -> Result<Option<Fence>, InventoryError> {
+    /// See [`InventoryError`]; [`InventoryError::StaleToken`] if the fence is of the same cluster and larger:
+    /// a fence is never lowered. [`InventoryError::Damaged`] if the fence cannot be parsed: stop all instances
+    /// and delete its key.
+    pub async fn recover_cluster(
+        &self,
+        item: &Item,
+        token: Token,
+    ) -> Result<Option<Fence>, InventoryError> {
         let token_text = token_text(Some(token))?;
         let arguments = |command: &mut Cmd| {
-            command.arg("adopt").arg(&token_text);
+            command.arg("recover-cluster").arg(&token_text);
         };
-        let acknowledged = self.memory.of(item);
+        let watermark = self.watermarks.of(item);
         let Done { sale, fence, values } =
-            self.run(item, Some(token), &acknowledged, arguments).await?;
-        let told = Told { fence, sale: sale.unwrap_or_default(), latest: None };
-        self.memory.learn(item, &acknowledged, &told);
+            self.run(item, Some(token), &watermark, arguments).await?;
+        let acknowledged = Acknowledgement { fence, sale: sale.unwrap_or_default(), latest: None };
+        self.watermarks.raise(item, &watermark, &acknowledged);
         only_fence(values)
     }
 
-    /// Runs what gives the item's sale another name.
+    /// Runs an operation that begins a sale.
     async fn begin(
         &self,
         item: &Item,
         token: Option<Token>,
         arguments: impl Fn(&mut Cmd),
     ) -> Result<Done, InventoryError> {
-        let acknowledged = self.memory.of(item);
-        let done = self.run(item, token, &acknowledged, arguments).await?;
+        let watermark = self.watermarks.of(item);
+        let done = self.run(item, token, &watermark, arguments).await?;
         let sale = done.sale.clone().unwrap_or_default();
-        let told = Told { fence: done.fence, sale, latest: None };
-        self.memory.learn(item, &acknowledged, &told);
-        self.memory.note(item, &Ok(()));
+        let acknowledged = Acknowledgement { fence: done.fence, sale, latest: None };
+        self.watermarks.raise(item, &watermark, &acknowledged);
+        self.watermarks.note(item, &Ok(()));
         Ok(done)
     }
 
@@ -303,7 +303,7 @@ impl Inventory {
         &self,
         item: &Item,
         token: Option<Token>,
-        acknowledged: &Acknowledged,
+        watermark: &Watermark,
         arguments: impl Fn(&mut Cmd),
     ) -> Result<Done, InventoryError> {
         let keys = Keys::of(item);
@@ -312,29 +312,29 @@ impl Inventory {
             None => (&self.connection, None),
         };
         let place = Place { connection, effect: Effect::Write, replicas };
-        done(script::WRITE.run(place, &keys.all(), acknowledged, arguments).await?, token)
+        done(script::WRITE.run(place, &keys.all(), watermark, arguments).await?, token)
     }
 
-    /// Whether a batch of `item` under `token` could be carried out; writes nothing.
+    /// Whether a batch of `item` under `token` could be executed. Writes nothing.
     pub(super) async fn probe(
         &self,
         item: &Item,
         token: Option<Token>,
     ) -> Result<(), InventoryError> {
-        let (keys, acknowledged, token_text) =
-            (Keys::of(item), self.memory.of(item), token_text(token)?);
+        let (keys, watermark, token_text) =
+            (Keys::of(item), self.watermarks.of(item), token_text(token)?);
         let place = Place { connection: &self.connection, effect: Effect::Read, replicas: None };
         let arguments = |command: &mut Cmd| {
             command.arg("probe").arg(&token_text).arg(&[""; 5]);
         };
-        let answer = script::WRITE.run(place, &keys.all(), &acknowledged, arguments).await;
+        let answer = script::WRITE.run(place, &keys.all(), &watermark, arguments).await;
         let probed = answer.and_then(|answer| done(answer, token));
-        self.memory.note(item, &probed);
+        self.watermarks.note(item, &probed);
         probed.map(drop)
     }
 }
 
-/// What an answer to a call under `token` means.
+/// The meaning of an answer to a call under `token`.
 fn done(answer: Answer, token: Option<Token>) -> Result<Done, InventoryError> {
     match answer {
         Answer::Done(done) => Ok(done),
@@ -351,7 +351,7 @@ fn done(answer: Answer, token: Option<Token>) -> Result<Done, InventoryError> {
     }
 }
 
-/// Which connection the writes of `item` take: always the same one.
+/// The connection for the writes of `item`: always the same one.
 fn writer_of(item: &Item) -> usize {
     let mut hasher = DefaultHasher::new();
     item.hash(&mut hasher);
@@ -370,7 +370,7 @@ fn outcome(order: &Order, answer: Value) -> Result<Outcome, InventoryError> {
             .map(|remaining| Outcome::SoldOut { remaining })
             .map_err(|_| script::not_understood()),
         Value::Nil => Ok(Outcome::Conflict),
-        // a status and what is wrong with its record
+        // a status, and what is damaged
         Value::Array(words) => {
             let what = words.into_iter().nth(1).map(redis::from_redis_value);
             let what = what.and_then(Result::ok).ok_or_else(script::not_understood)?;

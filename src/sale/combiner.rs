@@ -1,42 +1,42 @@
 //! One tenure of the lock for many orders.
 //!
-//! Orders wait in a queue for each item; one task takes the lock for all of them and runs them in
-//! batches through the store's script, under one token. So one commit in etcd pays for as many orders
-//! as there are, and one sync of Redis' file for a whole batch. Orders that arrive while a batch is
-//! in flight are the next batch. Within a process this is flat combining (Hendler et al. 2010), and
-//! across processes lock cohorting (Dice et al. 2012).
+//! Each item has a queue of waiting orders. One task takes the lock for all of them and runs them in batches
+//! through the store's script, under one token. So one commit in etcd pays for all waiting orders, and one
+//! sync of Redis' file for a whole batch. Orders that arrive while a batch is in flight form the next batch.
+//! Within a process this is flat combining (Hendler et al. 2010), across processes lock cohorting (Dice et
+//! al. 2012).
 //!
-//! While nobody else waits for the lock it is kept, and a batch costs etcd nothing. When somebody
-//! does, the tenure ends after its time, or as soon as no order waits here. The release and the next
-//! claim are then one transaction; a turn in which nobody ordered ends with the release alone.
+//! The lock is kept while no other claim waits for it, and a batch then costs etcd nothing. When another
+//! claim waits, the tenure ends after its time, or as soon as no order waits here. The release and the next
+//! claim are then one transaction; a tenure without an order ends with the release alone.
 
 use std::collections::HashMap;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{Guard, LockError, SessionKeeper};
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::order_queue::{Answer, NotQueued, OrderQueue, WaitingOrder};
-use super::tenure::{is_gone, is_refused, lock_name, tell_who_is_in_front, unavailable};
+use super::tenure::{is_gone, is_refused, lock_name, log_first_claim, unavailable};
 use super::{SaleContext, SaleError, SaleOptions};
-use crate::fault::{self, Point};
 use crate::inventory::{InventoryError, Item, Order, Outcome};
 
-/// How long an item's task and its hold outlive the last order.
+/// How long the task of an item and its hold outlive the last order.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long to wait before the lock is asked for again after a failure of the lock service.
+/// The pause before the next request for the lock after a failure of the lock service.
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// And after it has refused the lock, until an operator mends that.
+/// The same after the lock service refused: only an operator can repair that.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long to leave the lock to others after the store has failed.
+/// How long to leave the lock to other instances after the store failed.
 const STORE_PAUSE: Duration = Duration::from_millis(200);
 
-/// How long to wait before a batch is sent again.
+/// The pauses before a batch is sent again.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
@@ -52,19 +52,19 @@ impl Combiner {
         Arc::new(Self { context, sessions, queues: Mutex::default() })
     }
 
-    /// How many orders wait.
+    /// The number of waiting orders.
     pub(super) fn waiting(&self) -> usize {
-        self.queues().values().map(|queue| queue.len()).sum()
+        self.queues.lock().values().map(|queue| queue.len()).sum()
     }
 
-    /// The queue of an item that was ordered lately.
+    /// The queue of an item, if it has one.
     pub(super) fn known(&self, item: &Item) -> Option<Arc<OrderQueue>> {
-        self.queues().get(item).map(Arc::clone)
+        self.queues.lock().get(item).map(Arc::clone)
     }
 
-    /// The queue of an item that there is, made and served from now on if need be.
+    /// The queue of an item, created and served from now on if necessary. The item must exist.
     pub(super) fn queue_of(self: &Arc<Self>, item: &Item) -> Arc<OrderQueue> {
-        let mut queues = self.queues();
+        let mut queues = self.queues.lock();
         if let Some(queue) = queues.get(item) {
             return Arc::clone(queue);
         }
@@ -76,7 +76,7 @@ impl Combiner {
         queue
     }
 
-    /// Has the order run in a batch; begins with this queue of its item.
+    /// Runs the order in a batch. `queue` is the queue of its item.
     ///
     /// # Cancel safety
     /// A future that is dropped before its order is in a batch takes nothing.
@@ -93,7 +93,7 @@ impl Combiner {
                 Err(NotQueued::Closed(_)) if self.context.stopping.is_cancelled() => {
                     return Err(SaleError::Stopping);
                 }
-                // its task has just ended, and removes it: the next one is a new queue
+                // its task has just ended and removes it: use the next queue
                 Err(NotQueued::Closed(back)) => {
                     order = back;
                     tokio::task::yield_now().await;
@@ -101,13 +101,13 @@ impl Combiner {
                 }
             }
         };
-        // only a task that panicked answers nothing, and what it did before is not known
+        // only a task that panicked drops the reply, and its effect is unknown
         answer.await.unwrap_or_else(|source| {
             Err(SaleError::OutcomeUnknown { order: id, source: source.into() })
         })
     }
 
-    /// Serves an item's queue until nobody has ordered for a while, or the sale stops.
+    /// Serves the queue of an item until no order came for a while, or the sale stops.
     async fn serve(&self, queue: &OrderQueue) {
         let name = lock_name(&self.context.options.lock_name, queue.item());
         loop {
@@ -135,7 +135,7 @@ impl Combiner {
                     queue.fail_all(|waiting| without_lock(waiting, Arc::clone(&error)));
                     Some(pause)
                 }
-                // everybody has given up
+                // no order waits any more
                 None => None,
             };
             if let Some(pause) = pause {
@@ -144,7 +144,7 @@ impl Combiner {
         }
     }
 
-    /// Takes the lock, however long it takes; fails where waiting mends nothing.
+    /// Takes the lock, however long it takes. Fails only where waiting cannot help.
     async fn lock(&self, name: &str) -> Result<Guard, LockError> {
         loop {
             let session = self.sessions.session().await?;
@@ -154,18 +154,18 @@ impl Combiner {
             let locked = if let Ok(locked) = timeout(is_long, &mut locked).await {
                 locked
             } else {
-                tell_who_is_in_front(mutex.clone());
+                log_first_claim(mutex.clone());
                 locked.await
             };
             match locked {
-                // another session will be opened, or another claim made
+                // try again with another session or another claim
                 Err(error) if is_gone(&error) => sleep(LOCK_PAUSE).await,
                 locked => return locked,
             }
         }
     }
 
-    /// Runs batches until the lock is given up or lost. Returns how long to leave it to others.
+    /// Runs batches until the lock is released or lost. Returns how long to leave it to other instances.
     async fn hold(
         &self,
         queue: &OrderQueue,
@@ -173,7 +173,6 @@ impl Combiner {
         mut asked_at: Instant,
     ) -> Option<Duration> {
         let mut tenure = Some(self.context.metrics.granted(asked_at));
-        fault::at(Point::AfterGrant).await;
         let mut ends_at = Instant::now() + self.context.options.tenure;
         let mut has_sold = false;
         loop {
@@ -183,7 +182,7 @@ impl Combiner {
                     biased;
                     () = self.context.stopping.cancelled() => return None,
                     () = queue.arrival() => continue,
-                    // nobody ordered during a whole turn: the next order will ask for another one
+                    // no order came during the whole tenure: the next order takes the lock again
                     () = guard.contended() => if !has_sold { return None },
                     () = guard.lost() => {
                         self.context.metrics.lost();
@@ -204,12 +203,11 @@ impl Combiner {
                     continue;
                 }
             }
-            fault::at(Point::BeforeRelease).await;
             drop(tenure.take());
             self.context.metrics.handed_over();
             asked_at = Instant::now();
-            // also if nobody waits right now: those who have just been answered will order again, and
-            // the release and the next claim are one transaction this way
+            // also if no order waits right now: the buyers that were just answered will order again, and the
+            // release and the next claim are one transaction this way
             let turn = queue.while_expiring(guard.hand_over(), |o| self.too_late(queue, o));
             let next = tokio::select! {
                 biased;
@@ -224,17 +222,16 @@ impl Combiner {
                 }
             }
             tenure = Some(self.context.metrics.granted(asked_at));
-            fault::at(Point::AfterGrant).await;
             ends_at = Instant::now() + self.context.options.tenure;
             has_sold = false;
         }
     }
 
-    /// Runs one batch under the guard's token and answers its orders, or has them wait again.
+    /// Runs one batch under the guard's token, and answers its orders or puts them back into the queue.
     ///
-    /// A lost answer is not a failure: the batch is sent again, under the same token, as long as the
-    /// lock is held and nobody else wants it. A store that does not answer this instance may answer
-    /// another one.
+    /// A lost answer is not a failure: the batch is sent again, under the same token, while the lock is held
+    /// and no other instance waits for it. A store that does not answer this instance may answer another
+    /// one.
     async fn run(
         &self,
         queue: &OrderQueue,
@@ -242,7 +239,7 @@ impl Combiner {
         mut batch: Vec<WaitingOrder>,
         ends_at: Instant,
     ) -> Ran {
-        // the step that touches the stock takes the lock itself, which costs nothing where it is held
+        // the step that changes the stock takes the lock itself; re-entry costs nothing
         let Ok(entry) = guard.reenter() else {
             queue.put_back(batch);
             return Ran::LockLost;
@@ -287,8 +284,6 @@ impl Combiner {
                 }
                 return Ran::StoreFailed;
             }
-            #[cfg(feature = "chaos")]
-            super::chaos::rename(&mut batch, &error);
             if entry.is_lost() {
                 queue.put_back(batch);
                 return Ran::LockLost;
@@ -302,8 +297,7 @@ impl Combiner {
         }
     }
 
-    /// Whether to send a batch again that was not answered. What the store answered, it will answer
-    /// again: a refusal is told at once.
+    /// Whether to send the batch again: if it was not answered. A refusal would only repeat.
     fn can_repeat(
         &self,
         error: &InventoryError,
@@ -322,7 +316,7 @@ impl Combiner {
             && !batch.iter().all(WaitingOrder::is_gone)
     }
 
-    /// What an order is told whose time is over.
+    /// The error of an order whose time is over.
     fn too_late(&self, queue: &OrderQueue, waiting: &WaitingOrder) -> SaleError {
         let waited = self.context.options.wait_timeout;
         if waiting.silence.is_some() {
@@ -331,32 +325,28 @@ impl Combiner {
         if waiting.is_stale {
             return SaleError::StaleToken;
         }
-        if let Some(trouble) = queue.store_trouble() {
-            return SaleError::of_read(trouble, queue.item());
+        if let Some(error) = queue.store_error() {
+            return SaleError::of_read(error, queue.item());
         }
         match self.sessions.current() {
             Some(session) if session.is_answered() => SaleError::WaitTooLong { waited },
             _ => unavailable(LockError::Timeout { waited }),
         }
     }
-
-    fn queues(&self) -> MutexGuard<'_, HashMap<Item, Arc<OrderQueue>>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// What became of a batch.
+/// The result of a batch.
 enum Ran {
     /// Its orders have their answers.
     Answered,
-    /// They wait again, for another tenure.
+    /// They are back in the queue, for another tenure.
     LockLost,
-    /// The store did not take it: its orders have an error, or wait again.
+    /// The store failed: its orders have an error, or are back in the queue.
     StoreFailed,
 }
 
-/// The queue that a task serves. However the task ends, by a panic too, its drop sends away those who
-/// still wait, and lets the next order make a new queue.
+/// The queue that a task serves. However the task ends, also by a panic, its drop answers the orders that
+/// still wait, and lets the next order create a new queue.
 struct Served {
     combiner: Arc<Combiner>,
     queue: Arc<OrderQueue>,
@@ -368,12 +358,12 @@ impl Drop for Served {
             Some(silence) => SaleError::of_order(Arc::clone(silence), &waiting.order),
             None => SaleError::Stopping,
         });
-        self.combiner.queues().remove(self.queue.item());
+        self.combiner.queues.lock().remove(self.queue.item());
     }
 }
 
-/// What an order is told when the lock cannot be had. Once it was sent and not answered, its outcome
-/// is unknown, whatever failed later.
+/// The error of an order that cannot get the lock. Once it was sent and not answered, its outcome is unknown,
+/// whatever failed later.
 fn without_lock(waiting: &WaitingOrder, error: Arc<LockError>) -> SaleError {
     match &waiting.silence {
         Some(silence) => SaleError::of_order(Arc::clone(silence), &waiting.order),

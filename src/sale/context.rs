@@ -10,12 +10,12 @@ use super::waiting_room::{WaitingPlace, WaitingRoom};
 use super::{SaleError, SaleOptions};
 use crate::inventory::{Inventory, Item, Order, Outcome};
 
-/// What a look at the stock tells an order.
+/// What a read of the stock means for an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum StockCheck {
     /// Its answer.
     Answer(Outcome),
-    /// It may be served: so many units are left.
+    /// It needs a batch: so many units are left.
     Available(i64),
 }
 
@@ -25,11 +25,10 @@ pub struct SaleContext {
     pub inventory: Inventory,
     /// How this instance sells.
     pub options: SaleOptions,
-    /// Cancelled when the sale stops: orders that still wait are to be answered with
-    /// [`SaleError::Stopping`].
+    /// Cancelled when the sale stops: waiting orders must get [`SaleError::Stopping`].
     pub stopping: CancellationToken,
-    /// The tasks that touch the stock: they run to their end even if the buyer has gone. The sale waits
-    /// for them before it closes its guard.
+    /// The tasks that change the stock. They run to their end even if the buyer disconnects, and the sale
+    /// waits for them before it closes its guard.
     pub tasks: TaskTracker,
     pub(super) waiting_room: WaitingRoom,
     pub(super) metrics: Metrics,
@@ -48,7 +47,7 @@ impl SaleContext {
         })
     }
 
-    /// Has an order of `item` wait, if there is room.
+    /// A place for an order of `item` to wait.
     ///
     /// # Errors
     /// [`SaleError::QueueFull`].
@@ -56,22 +55,22 @@ impl SaleContext {
         self.waiting_room.enter(item)
     }
 
-    /// What a plain read tells: nothing left is the truth at that moment, and needs no lock. An order
-    /// that was accepted before has its first answer all the same.
+    /// Reads the stock without the lock: too little of it is already the truth at that moment. An order that
+    /// was accepted before gets its first answer.
     ///
     /// # Errors
     /// See [`SaleError`].
-    pub async fn look(&self, order: &Order) -> Result<Look, SaleError> {
-        let look = self.inventory.look(&order.item, &order.id).await;
-        let (available, first) = look.map_err(|error| SaleError::of_read(error, &order.item))?;
+    pub async fn check_stock(&self, order: &Order) -> Result<StockCheck, SaleError> {
+        let read = self.inventory.stock_and_order(&order.item, &order.id).await;
+        let (available, first) = read.map_err(|error| SaleError::of_read(error, &order.item))?;
         if available >= i64::from(order.quantity.get()) {
-            return Ok(Look::Available(available));
+            return Ok(StockCheck::Available(available));
         }
-        // an order that may not have reached the replicas is answered only by a batch, which waits for them
+        // an order that may not have reached the replicas needs a batch, which waits for them
         if first.is_some() && self.inventory.replicas().is_some() {
-            return Ok(Look::Available(available));
+            return Ok(StockCheck::Available(available));
         }
-        Ok(Look::Answer(match first {
+        Ok(StockCheck::Answer(match first {
             Some(first) if first.is_repeated_by(order) => Outcome::Reserved(first),
             Some(_) => Outcome::Conflict,
             None => Outcome::SoldOut { remaining: u64::try_from(available).unwrap_or(0) },

@@ -5,134 +5,156 @@ use std::time::Duration;
 
 use crate::inventory::{InventoryError, Item, Order, OrderId};
 
-/// Why an order, or a question about the sale, got no answer. [`SaleError::is_retryable`] says
-/// whether asking again, with the same order id, can help.
+/// Why an order, or a question about the sale, got no answer.
+///
+/// The text of an error is for the client, and says what to do. Its source is for the log alone.
 #[derive(Debug, thiserror::Error)]
 pub enum SaleError {
-    /// As many orders wait as may; nothing was taken.
-    #[error("{limit} orders wait for {item} at this instance, and no more may")]
+    /// The queue is full.
+    #[error("the queue of this instance is full ({limit} orders): nothing was taken, retry later")]
     QueueFull {
-        /// What was ordered.
+        /// The ordered item.
         item: Item,
-        /// How many may wait.
+        /// How many orders may wait.
         limit: usize,
     },
-    /// The lock was not granted in time; nothing was taken.
-    #[error("the lock was not granted within {}", humantime::format_duration(*.waited))]
+    /// The lock was not granted in time.
+    #[error(
+        "the lock was not granted within {}: nothing was taken, retry later",
+        humantime::format_duration(*.waited)
+    )]
     WaitTooLong {
         /// How long the order waited.
         waited: Duration,
     },
-    /// The lock service does not answer, or the lock was lost; nothing was taken.
-    #[error("the lock service does not answer")]
+    /// The lock service does not answer, or the lock was lost.
+    #[error("the lock service does not answer or is out of space: nothing was taken, retry later")]
     LockUnavailable {
-        /// What went wrong.
+        /// The cause.
         #[source]
         source: BoxError,
     },
-    /// The lock service refuses this item's lock, and waiting mends nothing: a missing permission, a
-    /// wrong password. Nothing was taken.
-    #[error("the lock service refuses this lock")]
-    LockRefused {
-        /// What it said.
-        #[source]
-        source: BoxError,
-    },
-    /// A key that hangs on no lease is in front of everybody who waits for the lock: it never ends by itself.
+    /// The lock service refuses this item's lock for good: a missing permission, a wrong password.
     #[error(
-        "the lock of {item} is held by the key {key:?}, which has no lease: it stays until it is deleted"
+        "the lock service refuses this item's lock: nothing was taken. An operator must act; the log of this \
+         instance has the cause"
+    )]
+    LockRefused {
+        /// The cause.
+        #[source]
+        source: BoxError,
+    },
+    /// A key without a lease is first in the queue for the lock: it never ends by itself.
+    #[error(
+        "the key {key}, which has no lease, holds the lock of {item}: nothing is sold until an operator \
+         deletes it"
     )]
     LockBlocked {
-        /// Whose lock.
+        /// The item of the lock.
         item: Item,
         /// The key.
         key: String,
     },
-    /// The store does not answer; nothing was taken.
-    #[error("the store does not answer")]
+    /// The store does not answer.
+    #[error("the store does not answer: nothing was taken, retry later")]
     StoreUnavailable {
-        /// What went wrong.
+        /// The cause.
         #[source]
         source: BoxError,
     },
-    /// The store answers that it will not write; nothing was taken.
-    #[error("the store refuses")]
-    StoreRefused {
-        /// What it said.
-        #[source]
-        source: BoxError,
-    },
-    /// The store refuses, and waiting mends nothing: a wrong password, a missing permission, a Redis
-    /// Cluster. Nothing was taken.
-    #[error("the store refuses this instance")]
-    StoreMisconfigured {
-        /// What it said.
-        #[source]
-        source: BoxError,
-    },
-    /// The store lacks what it once acknowledged to this instance: it lost its last writes, or an older
-    /// copy of its data was brought back. Nothing is sold until the right data are back, the sale is
-    /// started afresh, or an operator [accepts](crate::inventory::Inventory::accept) the loss.
-    #[error("the store lacks what it acknowledged of {item}: {what}")]
-    StoreRolledBack {
-        /// What was asked for.
-        item: Item,
-        /// What it lacks.
-        what: String,
-    },
-    /// The order was sent to the store and no answer came, or too few replicas have it yet: it may
-    /// stand or not. Asking again with the same order id tells, and takes nothing twice.
-    #[error("it is not known whether order {order} was accepted: ask again with the same order id", order = .order.as_str())]
-    OutcomeUnknown {
-        /// The order to ask for.
-        order: OrderId,
-        /// What went wrong.
-        #[source]
-        source: BoxError,
-    },
-    /// A sale was to be started afresh, and the store did not answer: it may have been, or not.
-    #[error("it is not known whether the sale of {item} was started: look at the stock")]
-    StartUnknown {
-        /// What was to be sold.
-        item: Item,
-        /// What went wrong.
-        #[source]
-        source: BoxError,
-    },
-    /// The store has seen a later token: this instance lost the lock without knowing. Nothing was
-    /// taken.
-    #[error("a later holder of the lock has written already")]
-    StaleToken,
-    /// The store's fence comes from another etcd cluster. Nothing is sold until an operator has
-    /// looked: either this instance was given the wrong etcd, or etcd was set up anew and the fence
-    /// has to [adopt](crate::inventory::Inventory::adopt) it.
+    /// The store refuses to write for now.
     #[error(
-        "the fence of {item} comes from etcd cluster {theirs}, and this lock is of cluster {ours}"
+        "the store refuses to write, possibly out of memory or disk: nothing was taken, retry later"
+    )]
+    StoreRefused {
+        /// The cause.
+        #[source]
+        source: BoxError,
+    },
+    /// The store refuses for good: a wrong password, a missing permission, a Redis Cluster.
+    #[error(
+        "the store refuses this instance: nothing was taken. An operator must act; the log of this instance \
+         has the cause"
+    )]
+    StoreMisconfigured {
+        /// The cause.
+        #[source]
+        source: BoxError,
+    },
+    /// The store lost data that it acknowledged to this instance, or an older copy was brought back. Nothing
+    /// is sold until the data is restored, a new sale starts, or an operator
+    /// [accepts](crate::inventory::Inventory::recover_store) the loss.
+    #[error(
+        "the store lost data that it acknowledged to this instance, or runs on an older copy: nothing is sold \
+         until an operator restores the data, starts a new sale, or accepts the loss with `flash-sale recover \
+         store`"
+    )]
+    StoreRolledBack {
+        /// The item.
+        item: Item,
+        /// The cause.
+        #[source]
+        source: BoxError,
+    },
+    /// The order was sent to the store and not confirmed, or too few replicas have it.
+    #[error(
+        "the store did not confirm order {order} in time, so it may have been accepted: retry with this id as \
+         the Idempotency-Key, which takes nothing twice",
+        order = .order.as_str()
+    )]
+    OutcomeUnknown {
+        /// The order.
+        order: OrderId,
+        /// The cause.
+        #[source]
+        source: BoxError,
+    },
+    /// The start of a sale was sent to the store and not confirmed.
+    #[error(
+        "the store did not answer in time, so the sale of {item} may have been started: see GET /stock"
+    )]
+    StartUnknown {
+        /// The item.
+        item: Item,
+        /// The cause.
+        #[source]
+        source: BoxError,
+    },
+    /// The store has accepted a later token: this instance lost the lock without knowing.
+    #[error("this instance lost the lock to a later holder: nothing was taken, retry")]
+    StaleToken,
+    /// The fence comes from another etcd cluster. Either this instance has the wrong etcd, or etcd was set up
+    /// anew and an operator has to [accept](crate::inventory::Inventory::recover_cluster) it.
+    #[error(
+        "etcd cluster {theirs} guarded the stock of {item}, and this instance uses cluster {ours}: nothing is \
+         sold until an operator makes sure that no instance uses the other cluster, and runs `flash-sale \
+         recover cluster`"
     )]
     ForeignFence {
-        /// What was ordered.
+        /// The item.
         item: Item,
-        /// The cluster that this instance's lock comes from.
+        /// The cluster of this instance.
         ours: fenced_lock::ClusterId,
-        /// The cluster that the fence comes from.
+        /// The cluster of the fence.
         theirs: fenced_lock::ClusterId,
     },
-    /// Nobody has set a stock for this item.
-    #[error("there is no sale of {item}")]
+    /// The item has no stock.
+    #[error("there is no sale of {item}: PUT /stock starts one")]
     UnknownItem {
-        /// What was asked for.
+        /// The item.
         item: Item,
     },
-    /// What the store has under this item's keys is not what this service writes there.
-    #[error("the data of {item} in the store is damaged: {what}")]
+    /// The item's keys hold what the service does not write.
+    #[error("the data of {item} in the store is damaged: the log of this instance has the cause")]
     Damaged {
-        /// What was asked for.
+        /// The item.
         item: Item,
-        /// What is wrong with it.
-        what: String,
+        /// The cause.
+        #[source]
+        source: BoxError,
     },
-    /// The service is stopping; nothing was taken.
-    #[error("this instance is stopping")]
+    /// The instance is stopping.
+    #[error("this instance is stopping: nothing was taken, use another instance")]
     Stopping,
 }
 
@@ -140,23 +162,27 @@ pub enum SaleError {
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 impl SaleError {
-    /// Whether asking again, with the same order id, is safe and can help.
-    pub fn is_retryable(&self) -> bool {
-        !matches!(
-            self,
-            Self::ForeignFence { .. }
-                | Self::UnknownItem { .. }
-                | Self::Damaged { .. }
-                | Self::LockRefused { .. }
-                | Self::StoreMisconfigured { .. }
-                | Self::StoreRolledBack { .. }
-                | Self::StartUnknown { .. }
-        )
+    /// The outcome of the order in the metrics: one of [`OUTCOMES`](super::metrics::OUTCOMES).
+    pub fn outcome(&self) -> &'static str {
+        match self {
+            Self::QueueFull { .. } => "queue-full",
+            Self::WaitTooLong { .. } | Self::LockBlocked { .. } => "wait-too-long",
+            Self::LockUnavailable { .. } => "lock-unavailable",
+            Self::LockRefused { .. } => "lock-refused",
+            Self::StoreUnavailable { .. } => "store-unavailable",
+            Self::StoreRefused { .. } => "store-refused",
+            Self::StoreMisconfigured { .. } => "store-misconfigured",
+            Self::StoreRolledBack { .. } => "store-rolled-back",
+            Self::OutcomeUnknown { .. } | Self::StartUnknown { .. } => "unknown",
+            Self::StaleToken => "stale-token",
+            Self::ForeignFence { .. } => "foreign-fence",
+            Self::UnknownItem { .. } => "unknown-item",
+            Self::Damaged { .. } => "damaged",
+            Self::Stopping => "stopping",
+        }
     }
-}
 
-impl SaleError {
-    /// What the store's failure to take `order` means for its buyer.
+    /// What a failure of the store to take `order` means.
     pub fn of_order(error: impl Into<Arc<InventoryError>>, order: &Order) -> Self {
         let error = error.into();
         match &*error {
@@ -167,7 +193,7 @@ impl SaleError {
         }
     }
 
-    /// What the store's failure to start a sale of `item` afresh means.
+    /// What a failure of the store to start a sale of `item` means.
     pub fn of_start(error: InventoryError, item: &Item) -> Self {
         match error {
             InventoryError::Unanswered { .. } | InventoryError::NotReplicated { .. } => {
@@ -177,23 +203,21 @@ impl SaleError {
         }
     }
 
-    /// What the store's failure to answer a question about `item` means.
+    /// What a failure of the store to answer a question about `item` means.
     pub fn of_read(error: impl Into<Arc<InventoryError>>, item: &Item) -> Self {
         let error = error.into();
         let item = item.clone();
         match &*error {
             InventoryError::UnknownItem => Self::UnknownItem { item },
-            InventoryError::Damaged { what } => Self::Damaged { item, what: what.clone() },
-            InventoryError::RolledBack { what } => {
-                Self::StoreRolledBack { item, what: what.clone() }
+            InventoryError::Damaged { .. } => Self::Damaged { item, source: error.into() },
+            InventoryError::RolledBack { .. } => {
+                Self::StoreRolledBack { item, source: error.into() }
             }
             InventoryError::StaleToken { .. } => Self::StaleToken,
             InventoryError::ForeignFence { fence, token } => {
                 Self::ForeignFence { item, ours: token.cluster(), theirs: fence.cluster }
             }
-            error_of if error_of.is_wrong_server() => {
-                Self::StoreMisconfigured { source: error.into() }
-            }
+            wrong if wrong.is_wrong_server() => Self::StoreMisconfigured { source: error.into() },
             InventoryError::Refused { .. } => Self::StoreRefused { source: error.into() },
             _ => Self::StoreUnavailable { source: error.into() },
         }

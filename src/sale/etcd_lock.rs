@@ -10,28 +10,26 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::combiner::Combiner;
 use super::guard::{GuardStatus, SaleGuard};
 use super::tenure::{self, Tenure, lock_name};
-use super::{HoldMode, Look, QUESTION_TIMEOUT, QueuedClaim, SaleContext, SaleError, reduce};
-#[cfg(feature = "chaos")]
-use crate::defence::Defence;
+use super::{HoldMode, QUESTION_TIMEOUT, QueuedClaim, SaleContext, SaleError, StockCheck, reduce};
 use crate::inventory::{Item, Order, Outcome, Stock};
 
-/// How many locks are looked at to tell whether one can be had.
+/// How many locks the readiness check tries.
 const MAX_CHECKED_LOCKS: usize = 8;
 
-/// How long to wait before a fresh start that the store did not answer is tried again.
+/// The pause before a start that the store did not answer is repeated.
 const START_PAUSE: Duration = Duration::from_millis(200);
 
-/// The lock that all instances share, taken for all orders that wait at this instance or for each of
-/// them: see [`HoldMode`].
+/// The lock that all instances share, taken for all waiting orders of this instance or for each order: see
+/// [`HoldMode`].
 pub struct EtcdLock {
-    pub(super) context: Arc<SaleContext>,
-    pub(super) sessions: SessionKeeper,
-    /// There unless each order takes the lock for itself.
+    context: Arc<SaleContext>,
+    sessions: SessionKeeper,
+    /// None if each order takes the lock for itself.
     combiner: Option<Arc<Combiner>>,
 }
 
 impl EtcdLock {
-    /// The lock in these sessions.
+    /// A guard that takes the lock in these sessions.
     pub fn new(context: &Arc<SaleContext>, sessions: SessionKeeper) -> Self {
         let combiner = (context.options.hold == HoldMode::Combined)
             .then(|| Combiner::new(Arc::clone(context), sessions.clone()));
@@ -40,18 +38,14 @@ impl EtcdLock {
 
     /// As [`SaleGuard::reduce`], without its box.
     pub(super) async fn reduce_order(&self, order: Order) -> Result<Outcome, SaleError> {
-        #[cfg(feature = "chaos")]
-        if !Defence::BatchOwnership.is_on() {
-            return Box::pin(self.reduce_in_the_request(order)).await;
-        }
         match &self.combiner {
             Some(combiner) => self.reduce_combined(combiner, order).await,
-            // the largest steps are boxed: thousands of orders wait at once, and each keeps room for them
+            // the large futures are boxed: thousands of orders wait at once, and each has room for them
             None => Box::pin(self.reduce_alone(order)).await,
         }
     }
 
-    /// Looks first where nothing was seen lately.
+    /// Reads the stock first, unless the last read had enough units.
     async fn reduce_combined(
         &self,
         combiner: &Arc<Combiner>,
@@ -60,9 +54,9 @@ impl EtcdLock {
         let known = combiner.known(&order.item);
         let queue = match known.filter(|queue| queue.was_seen_with(order.quantity.get())) {
             Some(queue) => queue,
-            None => match Box::pin(self.context.look(&order)).await? {
-                Look::Answer(outcome) => return Ok(outcome),
-                Look::Available(units) => {
+            None => match Box::pin(self.context.check_stock(&order)).await? {
+                StockCheck::Answer(outcome) => return Ok(outcome),
+                StockCheck::Available(units) => {
                     let queue = combiner.queue_of(&order.item);
                     queue.see(units);
                     queue
@@ -72,9 +66,9 @@ impl EtcdLock {
         combiner.reduce(queue, order).await
     }
 
-    /// Without a queue that is shared.
+    /// Under a tenure of its own.
     async fn reduce_alone(&self, order: Order) -> Result<Outcome, SaleError> {
-        if let Look::Answer(outcome) = self.context.look(&order).await? {
+        if let StockCheck::Answer(outcome) = self.context.check_stock(&order).await? {
             return Ok(outcome);
         }
         let _place = self.context.enter(&order.item)?;
@@ -82,7 +76,7 @@ impl EtcdLock {
             .await
     }
 
-    pub(super) async fn take(&self, item: &Item) -> Result<Tenure, SaleError> {
+    async fn take(&self, item: &Item) -> Result<Tenure, SaleError> {
         let waited = self.context.options.wait_timeout;
         let deadline = Instant::now() + waited;
         tenure::take(&self.sessions, &self.name_for(item), deadline, waited).await
@@ -102,10 +96,10 @@ impl EtcdLock {
                 Ok(stock) => return Ok(stock),
                 Err(error) => error,
             };
-            // as long as the lock is held nobody has ordered, so starting again changes nothing
+            // while the lock is held no order can run, so repeating the start changes nothing
             let is_held = !tenure.guard.is_lost();
             if !is_held || !error.is_retryable() || Instant::now() + START_PAUSE >= deadline {
-                // silence outweighs a later refusal: the sale may have been started
+                // an attempt without an answer outweighs a later refusal: the sale may have been started
                 return Err(SaleError::of_start(silence.unwrap_or(error), item));
             }
             if !error.nothing_written() {
@@ -131,7 +125,7 @@ impl EtcdLock {
         Ok(entries.into_iter().map(claim).collect())
     }
 
-    /// Whether nothing is in the way of some item's lock.
+    /// Whether the lock of some known item can be had.
     async fn probe(&self) -> Result<(), SaleError> {
         let deadline = Instant::now() + QUESTION_TIMEOUT;
         let mut trouble = None;

@@ -1,4 +1,4 @@
-//! The seam: what guards a sale.
+//! The seam at which a sale is guarded.
 
 use fenced_lock::SessionKeeper;
 use futures_util::future::BoxFuture;
@@ -8,7 +8,7 @@ use crate::inventory::{Item, Order, Outcome, Stock};
 
 /// What guards a sale. The service has one implementation, [`EtcdLock`](super::EtcdLock).
 pub trait SaleGuard: Send + Sync + 'static {
-    /// What the page, the log and the metrics say of it.
+    /// Its description for the page, the log and the metrics.
     fn status(&self) -> GuardStatus;
 
     /// Takes the order's units.
@@ -23,7 +23,7 @@ pub trait SaleGuard: Send + Sync + 'static {
     /// The name of the lock of `item`, if there is a distributed lock.
     fn lock_name(&self, item: &Item) -> Option<String>;
 
-    /// Whether the lock of some item that was ordered here could be had. Writes nothing.
+    /// Whether the lock of some known item can be had. Writes nothing.
     fn check(&self) -> BoxFuture<'_, Result<(), SaleError>> {
         Box::pin(async { self.queue(&Item::DEFAULT).await.map(drop) })
     }
@@ -33,36 +33,36 @@ pub trait SaleGuard: Send + Sync + 'static {
         None
     }
 
-    /// How many orders wait, apart from those that [entered](super::SaleContext::enter) the waiting room.
+    /// The number of waiting orders, not counting those in the [waiting room](super::SaleContext::enter).
     fn waiting(&self) -> usize {
         0
     }
 
-    /// Gives up what it holds. The sale has stopped, and its tasks have ended.
+    /// Releases what it holds. The sale has stopped, and its tasks have ended.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 }
 
-/// What the page, the log and the metrics say of a guard.
+/// A guard as the page, the log and the metrics show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuardStatus {
     /// Its name.
     pub name: &'static str,
     /// The same in a sentence: "The sale is guarded by ...".
     pub description: &'static str,
-    /// The names of the defences of the write that are off: some of [`DEFENCES`](Self::DEFENCES).
-    pub without: Vec<&'static str>,
-    /// What can go wrong under it: a kind and a sentence each.
+    /// The names of the safeguards that are off, such as those in [`SAFEGUARDS`](Self::SAFEGUARDS).
+    pub without: Vec<String>,
+    /// What can go wrong under it: a kind and a message each.
     pub warnings: Vec<(&'static str, &'static str)>,
 }
 
 impl GuardStatus {
     /// What keeps a batch right when something breaks.
-    pub const DEFENCES: [&'static str; 3] = ["fence", "order-ids", "atomic-ledger"];
+    pub const SAFEGUARDS: [&'static str; 3] = ["fence", "order-ids", "atomic-ledger"];
 
     /// Whether the store compares tokens.
     pub fn is_fenced(&self) -> bool {
-        !self.without.contains(&"fence")
+        self.without.iter().all(|name| name != "fence")
     }
 }

@@ -1,35 +1,35 @@
 //! How long orders take, while the sale is watched.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use hdrhistogram::Histogram;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// The longest time that is told apart: a minute, in microseconds.
+/// The largest latency that is recorded exactly: a minute, in microseconds.
 const LONGEST_US: u64 = 60_000_000;
 
-/// How many digits of a time count.
+/// Significant digits of a latency.
 const DIGITS: u8 = 2;
 
-/// How long orders take from their arrival to their answer. Nothing is measured while nobody watches.
+/// The time from the arrival of an order to its answer. Measured only while a client watches the sale.
 #[derive(Debug, Default)]
 pub struct Latency {
     watchers: AtomicUsize,
-    /// In microseconds, since it was last taken.
+    /// In microseconds, since the last [`take`](Self::take).
     times: Mutex<Option<Histogram<u64>>>,
 }
 
 impl Latency {
-    /// Has orders measured for as long as the answer lives.
+    /// Measures orders until the returned value is dropped.
     pub fn watch(&self) -> Watching<'_> {
         self.watchers.fetch_add(1, Ordering::Relaxed);
         Watching(self)
     }
 
-    /// The times in microseconds since this was last asked; `None` if there are none.
+    /// The latencies in microseconds since the last call; `None` if there are none.
     pub fn take(&self) -> Option<Histogram<u64>> {
-        self.times.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.times.lock().take()
     }
 
     /// A histogram of the kind that [`take`](Self::take) returns.
@@ -40,7 +40,7 @@ impl Latency {
         Histogram::new_with_bounds(1, LONGEST_US, DIGITS).expect("the bounds are in order")
     }
 
-    /// When an order has come, if the sale is watched.
+    /// The arrival of an order; `None` if the sale is not watched.
     pub(super) fn begin(&self) -> Option<Instant> {
         (self.watchers.load(Ordering::Relaxed) > 0).then(Instant::now)
     }
@@ -48,12 +48,12 @@ impl Latency {
     pub(super) fn note(&self, began_at: Option<Instant>) {
         let Some(began_at) = began_at else { return };
         let us = u64::try_from(began_at.elapsed().as_micros()).unwrap_or(LONGEST_US);
-        let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut times = self.times.lock();
         times.get_or_insert_with(Self::empty).saturating_record(us);
     }
 }
 
-/// A watcher; ends with its drop.
+/// A watcher. Its drop ends it.
 #[derive(Debug)]
 pub struct Watching<'a>(&'a Latency);
 
@@ -70,9 +70,9 @@ mod tests {
 
     use super::*;
 
-    /// Goal: nothing is measured unless the sale is watched, and each time is told once.
+    /// Goal: nothing is measured unless the sale is watched, and each latency is returned once.
     #[tokio::test(start_paused = true)]
-    async fn times_are_taken_while_somebody_watches() {
+    async fn orders_are_measured_while_the_sale_is_watched() {
         let latency = Latency::default();
         latency.note(latency.begin());
         assert!(latency.take().is_none());

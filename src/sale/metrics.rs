@@ -1,5 +1,4 @@
-//! What an operator wants to know of a sale, counted as it happens. Counting is a few additions in
-//! memory for a batch, and one for an order.
+//! The metrics of a sale. An update is a few additions in memory for a batch, and one for an order.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,7 +9,7 @@ use super::SaleError;
 use super::latency::Latency;
 use crate::inventory::{InventoryError, Outcome};
 
-/// A number that only goes up.
+/// A number that only grows.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -25,17 +24,16 @@ impl Counter {
     }
 }
 
-/// How long something took, by classes.
+/// Durations, by buckets.
 #[derive(Debug, Default)]
 pub struct Histogram {
-    /// How many took at most the time at the same place of [`BOUNDS`](Self::BOUNDS) and more than the
-    /// one before; the last are those that took longer.
-    classes: [Counter; Self::BOUNDS.len() + 1],
+    /// The count of each bucket of [`BOUNDS`](Self::BOUNDS); the last one has no bound.
+    buckets: [Counter; Self::BOUNDS.len() + 1],
     sum_us: Counter,
 }
 
 impl Histogram {
-    /// The upper ends of its classes: from a lock that is free to one whose holder died.
+    /// The upper bounds of the buckets: from a free lock to one whose holder died.
     pub const BOUNDS: [Duration; 14] = [
         Duration::from_micros(500),
         Duration::from_millis(1),
@@ -54,136 +52,89 @@ impl Histogram {
     ];
 
     fn note(&self, time: Duration) {
-        let class = Self::BOUNDS.iter().position(|bound| time <= *bound);
-        self.classes[class.unwrap_or(Self::BOUNDS.len())].add(1);
+        let bucket = Self::BOUNDS.iter().position(|bound| time <= *bound);
+        self.buckets[bucket.unwrap_or(Self::BOUNDS.len())].add(1);
         self.sum_us.add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// How many took at most each of [`BOUNDS`](Self::BOUNDS), and last how many there were.
-    pub fn cumulated(&self) -> [u64; Self::BOUNDS.len() + 1] {
+    /// For each of [`BOUNDS`](Self::BOUNDS), how many took at most that long; last, how many there were.
+    pub fn cumulative(&self) -> [u64; Self::BOUNDS.len() + 1] {
         let mut total = 0;
-        self.classes.each_ref().map(|class| {
-            total += class.get();
+        self.buckets.each_ref().map(|bucket| {
+            total += bucket.get();
             total
         })
     }
 
-    /// All times together.
+    /// The sum of all durations.
     pub fn sum(&self) -> Duration {
         Duration::from_micros(self.sum_us.get())
     }
 }
 
-/// Declares how an order can end, once: variant and label.
-macro_rules! endings {
-    ($($variant:ident $label:literal;)*) => {
-        /// How an order ended.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[allow(missing_docs, reason = "they are those of `Outcome` and `SaleError`")]
-        pub enum Ending {
-            $($variant,)*
-        }
+/// How an order can end: the values of the label `outcome`.
+pub const OUTCOMES: [&str; 18] = [
+    "reserved",
+    "sold-out",
+    "conflict",
+    ABANDONED,
+    "queue-full",
+    "wait-too-long",
+    "lock-unavailable",
+    "lock-refused",
+    "store-unavailable",
+    "store-refused",
+    "store-misconfigured",
+    "unknown",
+    "store-rolled-back",
+    "stale-token",
+    "foreign-fence",
+    "unknown-item",
+    "damaged",
+    "stopping",
+];
 
-        impl Ending {
-            /// All there are.
-            pub const ALL: &[Self] = &[$(Self::$variant,)*];
-
-            /// Its name among the metrics.
-            pub const fn label(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $label,)*
-                }
-            }
-        }
-    };
-}
-
-endings! {
-    Reserved "reserved";
-    SoldOut "sold-out";
-    Conflict "conflict";
-    Abandoned "abandoned";
-    QueueFull "queue-full";
-    WaitTooLong "wait-too-long";
-    LockUnavailable "lock-unavailable";
-    LockRefused "lock-refused";
-    StoreUnavailable "store-unavailable";
-    StoreRefused "store-refused";
-    StoreMisconfigured "store-misconfigured";
-    Unknown "unknown";
-    StoreRolledBack "store-rolled-back";
-    StaleToken "stale-token";
-    ForeignFence "foreign-fence";
-    UnknownItem "unknown-item";
-    Damaged "damaged";
-    Stopping "stopping";
-}
-
-impl Ending {
-    fn of(answer: &Result<Outcome, SaleError>) -> Self {
-        match answer {
-            Ok(Outcome::Reserved(_)) => Self::Reserved,
-            Ok(Outcome::SoldOut { .. }) => Self::SoldOut,
-            Ok(Outcome::Conflict) => Self::Conflict,
-            Ok(Outcome::Damaged { .. }) => Self::Damaged,
-            Err(error) => match error {
-                SaleError::QueueFull { .. } => Self::QueueFull,
-                SaleError::WaitTooLong { .. } | SaleError::LockBlocked { .. } => Self::WaitTooLong,
-                SaleError::LockUnavailable { .. } => Self::LockUnavailable,
-                SaleError::LockRefused { .. } => Self::LockRefused,
-                SaleError::StoreUnavailable { .. } => Self::StoreUnavailable,
-                SaleError::StoreRefused { .. } => Self::StoreRefused,
-                SaleError::StoreMisconfigured { .. } => Self::StoreMisconfigured,
-                SaleError::OutcomeUnknown { .. } | SaleError::StartUnknown { .. } => Self::Unknown,
-                SaleError::StoreRolledBack { .. } => Self::StoreRolledBack,
-                SaleError::StaleToken => Self::StaleToken,
-                SaleError::ForeignFence { .. } => Self::ForeignFence,
-                SaleError::UnknownItem { .. } => Self::UnknownItem,
-                SaleError::Damaged { .. } => Self::Damaged,
-                SaleError::Stopping => Self::Stopping,
-            },
-        }
-    }
-}
+/// The client disconnected first.
+const ABANDONED: &str = "abandoned";
 
 /// The numbers of one instance since its start.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    orders: [Counter; Ending::ALL.len()],
-    /// Batches that the store carried out.
+    orders: [Counter; OUTCOMES.len()],
+    /// Batches that the store executed.
     pub batches: Counter,
     /// The orders in them.
     pub batch_orders: Counter,
-    /// Batches that the store refused, since a later holder had written.
+    /// Batches that the fence refused.
     pub stale_batches: Counter,
-    /// Batches that failed in any other way. One that is sent again counts each time.
+    /// Batches that failed otherwise, each attempt.
     pub store_errors: Counter,
     /// Tenures that ended because the lock was lost.
     pub lost_tenures: Counter,
-    /// Tenures that ended by handing the lock over to the next in the queue.
+    /// Tenures that ended with a handover.
     pub handovers: Counter,
-    /// How long each batch took in the store.
+    /// Durations of the batches.
     pub batch_time: Histogram,
-    /// How long each grant of the lock was waited for.
+    /// Waits for a grant.
     pub lock_wait: Histogram,
-    /// How long each tenure lasted, once it has ended.
+    /// Durations of the tenures that ended.
     pub tenure_time: Histogram,
-    /// How long orders take, while the sale is watched.
+    /// Durations of the orders, while the sale is watched.
     pub latency: Latency,
 }
 
 impl Metrics {
-    /// How many orders ended in this way.
-    pub fn orders(&self, ending: Ending) -> u64 {
-        self.orders[ending as usize].get()
+    /// How many orders ended in which way, in the order of [`OUTCOMES`].
+    pub fn orders(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        OUTCOMES.into_iter().zip(self.orders.iter().map(Counter::get))
     }
 
     /// An order has come.
     pub(super) fn order(&self) -> OrderCount<'_> {
-        OrderCount { metrics: self, ending: Ending::Abandoned, began_at: self.latency.begin() }
+        OrderCount { metrics: self, outcome: ABANDONED, began_at: self.latency.begin() }
     }
 
-    /// The store has answered a batch of so many orders, or has not.
+    /// A batch of so many orders has ended.
     pub(super) fn batch<T>(
         &self,
         orders: usize,
@@ -201,14 +152,14 @@ impl Metrics {
         }
     }
 
-    /// The lock was granted after a wait since `asked_at`. The tenure ends when the answer is dropped.
+    /// The lock, requested at `asked_at`, was granted. The drop of the returned value ends the tenure.
     pub(super) fn granted(&self, asked_at: Instant) -> TenureCount<'_> {
         let granted_at = Instant::now();
         self.lock_wait.note(granted_at - asked_at);
         TenureCount { metrics: self, granted_at }
     }
 
-    /// The lock is about to be handed over.
+    /// The lock is handed over.
     pub(super) fn handed_over(&self) {
         self.handovers.add(1);
     }
@@ -219,27 +170,36 @@ impl Metrics {
     }
 }
 
-/// An order that has come; its drop counts it, as abandoned if nothing else was said.
+/// An order that has come. Its drop counts it, as abandoned unless it has [ended](Self::end).
 pub(super) struct OrderCount<'a> {
     metrics: &'a Metrics,
-    ending: Ending,
+    outcome: &'static str,
     began_at: Option<Instant>,
 }
 
 impl OrderCount<'_> {
     pub(super) fn end(mut self, answer: &Result<Outcome, SaleError>) {
-        self.ending = Ending::of(answer);
+        self.outcome = match answer {
+            Ok(Outcome::Reserved(_)) => "reserved",
+            Ok(Outcome::SoldOut { .. }) => "sold-out",
+            Ok(Outcome::Conflict) => "conflict",
+            Ok(Outcome::Damaged { .. }) => "damaged",
+            Err(error) => error.outcome(),
+        };
         self.metrics.latency.note(self.began_at);
     }
 }
 
 impl Drop for OrderCount<'_> {
     fn drop(&mut self) {
-        self.metrics.orders[self.ending as usize].add(1);
+        // `reserved` and `sold-out` come first, so the search is short where it matters
+        if let Some(index) = OUTCOMES.iter().position(|outcome| *outcome == self.outcome) {
+            self.metrics.orders[index].add(1);
+        }
     }
 }
 
-/// A tenure that has begun; its drop counts it.
+/// A tenure that has begun. Its drop counts it.
 pub(super) struct TenureCount<'a> {
     metrics: &'a Metrics,
     granted_at: Instant,
@@ -256,25 +216,25 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn times_are_put_into_classes() {
+    async fn durations_are_put_into_buckets() {
         let histogram = Histogram::default();
         for millis in [0, 1, 3, 30_000, 30_001] {
             histogram.note(Duration::from_millis(millis));
         }
-        let cumulated = histogram.cumulated();
-        assert_eq!(cumulated[..4], [1, 2, 2, 3]);
-        assert_eq!(cumulated[12..], [3, 4, 5]);
+        let cumulative = histogram.cumulative();
+        assert_eq!(cumulative[..4], [1, 2, 2, 3]);
+        assert_eq!(cumulative[12..], [3, 4, 5]);
         assert_eq!(histogram.sum(), Duration::from_millis(60_005));
     }
 
-    /// Goal: each order is counted once, also one that nobody waits for any more.
+    /// Goal: each order is counted once, also one whose buyer disconnected.
     #[test]
     fn each_order_is_counted_once() {
         let metrics = Metrics::default();
         metrics.order().end(&Ok(Outcome::Conflict));
         metrics.order().end(&Err(SaleError::Stopping));
         drop(metrics.order());
-        let counted: Vec<_> = Ending::ALL.iter().filter(|e| metrics.orders(**e) > 0).collect();
-        assert_eq!(counted, [&Ending::Conflict, &Ending::Abandoned, &Ending::Stopping]);
+        let counted: Vec<_> = metrics.orders().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(counted, [("conflict", 1), ("abandoned", 1), ("stopping", 1)]);
     }
 }

@@ -1,15 +1,12 @@
 //! Where lock meets stock.
 //!
-//! The orders of an item that wait at an instance share a tenure of the item's lock: one holder takes
-//! it for all of them, and runs them in batches under the token that came with the grant
-//! (`combiner`). With [`HoldMode::Request`] each order takes the lock as an owner of its own, reduces
-//! the stock, and releases the lock (`reduce`).
+//! The waiting orders of an item at one instance share a tenure of the item's lock: one holder takes it for
+//! all of them, and runs them in batches under the token of the grant (`combiner`). With
+//! [`HoldMode::Request`] each order takes the lock as an owner of its own, reduces the stock, and releases
+//! the lock (`reduce`).
 //!
-//! Where nothing seems to be left, a plain read tells: too little stock is already the truth at that
-//! moment, and needs no lock.
+//! `sold out` needs no lock: a plain read that shows too little stock is already the truth at that moment.
 
-#[cfg(feature = "chaos")]
-mod chaos;
 mod combiner;
 mod context;
 mod error;
@@ -24,7 +21,7 @@ mod tenure;
 mod waiting_room;
 mod watch;
 
-pub use context::{Look, SaleContext};
+pub use context::{SaleContext, StockCheck};
 pub use error::{BoxError, SaleError};
 pub use etcd_lock::EtcdLock;
 pub use guard::{GuardStatus, SaleGuard};
@@ -42,21 +39,21 @@ use self::metrics::Metrics;
 use crate::inventory::{Accepted, Inventory, Item, Order, OrderId, Outcome, Stock};
 use fenced_lock::{LockError, SessionKeeper, Token};
 
-/// How long a question about the lock may take: it is asked by people and by health checks.
+/// How long a question about the lock may take.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One claim in the queue for an item's lock, the holder first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueuedClaim {
-    /// The claim's place: its token, once granted.
+    /// Its token, once granted; orders the queue.
     pub token: Token,
     /// Its key.
     pub key: String,
-    /// The lease that it hangs on; 0: none, so that it never ends by itself.
+    /// Its lease. 0: none, so it never ends by itself.
     pub lease: i64,
-    /// The instance that made it, if one of ours did.
+    /// The instance that made it; none for other etcd clients.
     pub instance: Option<String>,
-    /// How long ago it was made, by the clock of its maker, if one of ours did.
+    /// How long ago it was made, by the clock of that instance.
     pub age: Option<Duration>,
 }
 
@@ -66,12 +63,12 @@ pub struct Sale(Arc<Inner>);
 
 struct Inner {
     context: Arc<SaleContext>,
-    /// The stock over a connection of its own, for those who watch: no order waits behind them.
+    /// The stock over a connection of its own, for watchers: no order waits behind their reads.
     watched: Inventory,
     guard: Guard,
 }
 
-/// The lock is known by its type, so that an order under it costs no allocation.
+/// The lock has a variant of its own, so that an order under it costs no allocation.
 enum Guard {
     Lock(Box<EtcdLock>),
     Other(Arc<dyn SaleGuard>),
@@ -85,7 +82,7 @@ impl Sale {
         Self::with_guard(context, Guard::Lock(Box::new(lock)))
     }
 
-    /// A sale guarded in another way. The guard has the same `context`.
+    /// A sale guarded in another way. The guard shares `context`.
     pub fn new(context: Arc<SaleContext>, guard: Arc<dyn SaleGuard>) -> Self {
         Self::with_guard(context, Guard::Other(guard))
     }
@@ -98,9 +95,8 @@ impl Sale {
     /// Takes the order's units if that many are left.
     ///
     /// # Cancel safety
-    /// A future that is dropped before its order is in a batch (with a lock for each order: before the
-    /// lock is granted) takes nothing. After that the order stands, and asking again with the same id
-    /// gives its answer.
+    /// A future that is dropped before its order is in a batch (with a lock for each order: before the lock is
+    /// granted) takes nothing. After that the order is carried out, and the same id gets its answer.
     ///
     /// # Errors
     /// See [`SaleError`].
@@ -118,8 +114,8 @@ impl Sale {
     /// Starts a sale of `item` afresh: stock `units`, lucky 0, no orders. Returns the new state.
     ///
     /// # Cancel safety
-    /// A dropped call may or may not have started the sale. Starting it again is safe as long as
-    /// nobody has ordered since.
+    /// A dropped call may or may not have started the sale. Repeating it is safe while no order was
+    /// accepted since.
     ///
     /// # Errors
     /// See [`SaleError`].
@@ -136,7 +132,7 @@ impl Sale {
         self.0.context.inventory.stock(item).await.map_err(|error| SaleError::of_read(error, item))
     }
 
-    /// The stock, for what an [extension](crate::http::Extension) asks of the store.
+    /// The stock, for an [extension](crate::http::Extension).
     pub fn inventory(&self) -> &Inventory {
         &self.0.context.inventory
     }
@@ -181,15 +177,15 @@ impl Sale {
         self.guard().lock_name(item)
     }
 
-    /// Whether this instance could take an order of some item that it has dealt with, or else of the
-    /// default one: it is not stopping, the store would carry out a batch, and the lock could be had in
-    /// time. That nothing is left to sell, or no sale was started, is no trouble. Nothing is written.
+    /// Whether this instance could take an order of some known item, or else of the default one: it is not
+    /// stopping, the store would carry out a batch, and the lock can be had in time. An item that is sold out
+    /// or has no sale is no obstacle. Writes nothing.
     ///
     /// # Errors
-    /// What is in the way.
+    /// The first obstacle.
     pub async fn ready(&self) -> Result<(), SaleError> {
         self.check_open()?;
-        // no fence is larger, so that only another cluster's refuses it
+        // no fence is larger: only a fence of another cluster refuses this token
         let token = self.session().map(|session| Token::new(session.lease().cluster, i64::MAX));
         let token = token.filter(|_| self.guard().status().is_fenced());
         let check = self.0.context.inventory.check(token).await;
@@ -199,23 +195,23 @@ impl Sale {
         checked.unwrap_or_else(|_| Err(tenure::unavailable(silence)))
     }
 
-    /// What was counted since the start.
+    /// The metrics since the start.
     pub fn metrics(&self) -> &Metrics {
         &self.0.context.metrics
     }
 
-    /// How many orders wait for the lock.
+    /// The number of orders that wait for the lock.
     pub fn waiting(&self) -> u64 {
         let waiting = self.guard().waiting() + self.0.context.waiting_room.taken();
         u64::try_from(waiting).unwrap_or(u64::MAX)
     }
 
-    /// How many lock sessions were lost since the start.
+    /// The number of lock sessions that were lost since the start.
     pub fn lost_sessions(&self) -> u64 {
         self.guard().sessions().map_or(0, SessionKeeper::losses)
     }
 
-    /// How many items are not sold since the store lacks something of them, as far as calls told.
+    /// How many known items the store was rolled back for.
     pub fn rolled_back_items(&self) -> u64 {
         u64::try_from(self.0.context.inventory.rolled_back_items()).unwrap_or(u64::MAX)
     }
@@ -225,8 +221,8 @@ impl Sale {
         &self.0.context.options.instance
     }
 
-    /// Takes no more orders, finishes the batches and turns that have begun, gives up the claims and
-    /// revokes the lease. Orders that still wait for the lock are answered with an error.
+    /// Takes no more orders, finishes the batches that have begun, releases the claims and revokes the lease.
+    /// Orders that still wait for the lock get [`SaleError::Stopping`].
     pub async fn close(&self) {
         let SaleContext { stopping, tasks, .. } = &*self.0.context;
         stopping.cancel();

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-/// For how much the distributed lock is taken at once.
+/// What one hold of the lock covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum HoldMode {
-    /// For all orders that wait at this instance: as fast as without a lock.
+    /// All waiting orders of this instance: as fast as without a lock.
     #[default]
     Combined,
-    /// For one order: what a lock costs that is taken for each request.
+    /// One order: shows the cost of a lock for each request.
     Request,
 }
 
@@ -19,13 +19,13 @@ pub struct SaleOptions {
     pub lock_name: String,
     /// The name of this instance, recorded with each order.
     pub instance: String,
-    /// How many orders of one item may wait at this instance.
+    /// The most orders of one item that may wait at this instance.
     pub queue_length: usize,
-    /// For how much the distributed lock is taken at once.
+    /// What one hold of the lock covers.
     pub hold: HoldMode,
-    /// How many orders one batch may have; at most [`MAX_BATCH`](crate::inventory::Inventory::MAX_BATCH).
+    /// The most orders in a batch; at most [`MAX_BATCH`](crate::inventory::Inventory::MAX_BATCH).
     pub batch_size: usize,
-    /// How long a tenure lasts when somebody else waits for the lock.
+    /// How long a tenure lasts while another instance waits for the lock.
     pub tenure: Duration,
     /// How long an order may wait for the lock, and for an answer of the store once it was sent.
     pub wait_timeout: Duration,

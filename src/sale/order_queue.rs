@@ -1,19 +1,20 @@
 //! Orders that wait for the lock.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::SaleError;
 use crate::inventory::{InventoryError, Item, Order, Outcome};
 
-/// How often to look whether anybody still waits for the lock: a claim for nobody is in the way of
-/// other instances.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often to check that an order still waits for the lock: a claim without orders delays other
+/// instances.
+const SWEEP_EVERY: Duration = Duration::from_millis(100);
 
 /// The answer to an order.
 pub(super) type Answer = Result<Outcome, SaleError>;
@@ -21,55 +22,54 @@ pub(super) type Answer = Result<Outcome, SaleError>;
 /// An order that waits, or is in a batch.
 pub(super) struct WaitingOrder {
     pub(super) order: Order,
-    /// Closed when its buyer has gone.
+    /// Closed when the buyer disconnected.
     reply: oneshot::Sender<Answer>,
     deadline: Instant,
-    /// The store's silence, if the order was sent and not answered: it may stand.
+    /// The error of the attempt that was sent and not answered: the order may have been accepted.
     pub(super) silence: Option<Arc<InventoryError>>,
-    /// Whether it was refused because a later holder had written.
+    /// Whether it was refused because of a later token.
     pub(super) is_stale: bool,
 }
 
 impl WaitingOrder {
-    /// Whether its buyer has gone.
+    /// Whether its buyer disconnected.
     pub(super) fn is_gone(&self) -> bool {
         self.reply.is_closed()
     }
 
     pub(super) fn answer(self, answer: Answer) {
-        // a buyer who has gone does not want it
+        // fails if the buyer disconnected
         drop(self.reply.send(answer));
     }
 }
 
-/// The orders of one item that wait at this instance, in the order in which they came. Bounded; and
-/// all wait equally long at the most, so the first one's deadline is the next.
+/// The waiting orders of one item at this instance, first in, first out. Bounded. All have the same time
+/// limit, so the first order has the earliest deadline.
 pub(super) struct OrderQueue {
     item: Item,
     limit: usize,
     wait_timeout: Duration,
     state: Mutex<State>,
     arrived: Notify,
-    /// The stock when it was last seen, or `i64::MIN`. A hint: it decides what is tried first, never
-    /// what is answered.
+    /// The stock as last read, or `i64::MIN`. A hint: it decides what is tried first, never the answer.
     remaining_hint: AtomicI64,
-    /// Why the store did not take the latest batch, until it takes one.
-    store_trouble: Mutex<Option<Arc<InventoryError>>>,
+    /// Why the latest batch failed in the store; none once a batch succeeds.
+    store_error: Mutex<Option<Arc<InventoryError>>>,
 }
 
 #[derive(Default)]
 struct State {
     waiting: VecDeque<WaitingOrder>,
-    /// When those whose buyers have gone were last looked for.
+    /// When orders of disconnected buyers were last removed.
     swept_at: Option<Instant>,
-    /// Nobody serves it any more.
+    /// Its task has ended.
     is_closed: bool,
 }
 
 impl State {
-    /// Has those whose buyers have gone make room; not for each of many orders that find no room.
+    /// Removes the orders of disconnected buyers; not again for each order that finds the queue full.
     fn sweep(&mut self, now: Instant) {
-        if self.swept_at.is_none_or(|swept_at| now >= swept_at + LOOK_EVERY) {
+        if self.swept_at.is_none_or(|swept_at| now >= swept_at + SWEEP_EVERY) {
             self.swept_at = Some(now);
             self.waiting.retain(|waiting| !waiting.is_gone());
         }
@@ -78,9 +78,9 @@ impl State {
 
 /// Why an order cannot wait here.
 pub(super) enum NotQueued {
-    /// As many wait as may.
+    /// The queue is full.
     Full(SaleError),
-    /// Nobody serves this queue any more: here is the order, for another one.
+    /// The task of this queue has ended. The order is for another queue.
     Closed(Order),
 }
 
@@ -93,7 +93,7 @@ impl OrderQueue {
             state: Mutex::default(),
             arrived: Notify::new(),
             remaining_hint: AtomicI64::new(i64::MIN),
-            store_trouble: Mutex::default(),
+            store_error: Mutex::default(),
         }
     }
 
@@ -103,7 +103,7 @@ impl OrderQueue {
 
     /// Puts the order at the end.
     pub(super) fn push(&self, order: Order) -> Result<oneshot::Receiver<Answer>, NotQueued> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.is_closed {
             return Err(NotQueued::Closed(order));
         }
@@ -129,9 +129,9 @@ impl OrderQueue {
         Ok(answer)
     }
 
-    /// Takes up to `most` orders from the front, without those whose buyers have gone.
+    /// Takes up to `most` orders from the front, and drops those of disconnected buyers.
     pub(super) fn take(&self, most: usize) -> Vec<WaitingOrder> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let mut batch = Vec::with_capacity(most.min(state.waiting.len()));
         while batch.len() < most {
             match state.waiting.pop_front() {
@@ -145,42 +145,42 @@ impl OrderQueue {
 
     /// Puts a batch back to the front, in its order.
     pub(super) fn put_back(&self, batch: Vec<WaitingOrder>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         for waiting in batch.into_iter().rev() {
             state.waiting.push_front(waiting);
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.state().waiting.len()
+        self.state.lock().waiting.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.state().waiting.is_empty()
+        self.state.lock().waiting.is_empty()
     }
 
-    /// Waits until there is an order whose buyer has not gone.
+    /// Waits until an order waits whose buyer is connected.
     pub(super) async fn arrival(&self) {
         while !self.is_wanted() {
-            // a notification that came before is kept
+            // an earlier notification is kept
             self.arrived.notified().await;
         }
     }
 
-    /// Closes the queue if nobody waits; `true` if it did.
+    /// Closes the queue if it is empty, and returns whether it is closed.
     pub(super) fn close_if_empty(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.is_closed |= state.waiting.is_empty();
         state.is_closed
     }
 
-    /// Closes the queue and answers all who wait; those who come are sent away.
+    /// Closes the queue and answers all waiting orders. Later orders are refused.
     pub(super) fn close(&self, error: impl Fn(&WaitingOrder) -> SaleError) {
-        self.state().is_closed = true;
+        self.state.lock().is_closed = true;
         self.fail_all(error);
     }
 
-    /// Answers all who wait.
+    /// Answers all waiting orders.
     pub(super) fn fail_all(&self, error: impl Fn(&WaitingOrder) -> SaleError) {
         for waiting in self.take(usize::MAX) {
             let error = error(&waiting);
@@ -188,7 +188,7 @@ impl OrderQueue {
         }
     }
 
-    /// Waits for `future`, and meanwhile answers those whose time is over.
+    /// Waits for `future`, and meanwhile answers the orders whose time is over.
     pub(super) async fn while_expiring<F: Future>(
         &self,
         future: F,
@@ -196,7 +196,7 @@ impl OrderQueue {
     ) -> F::Output {
         let mut future = std::pin::pin!(future);
         loop {
-            // one who comes while nobody waits has a later deadline than this
+            // an order that comes to an empty queue has a later deadline than this
             let expiry = self.first_deadline().unwrap_or(Instant::now() + self.wait_timeout);
             tokio::select! {
                 biased;
@@ -206,7 +206,7 @@ impl OrderQueue {
         }
     }
 
-    /// As [`while_expiring`](Self::while_expiring), as long as anybody waits; `None` if nobody does.
+    /// As [`while_expiring`](Self::while_expiring), but ends with `None` once no order waits.
     pub(super) async fn while_wanted<F: Future>(
         &self,
         future: F,
@@ -214,7 +214,7 @@ impl OrderQueue {
     ) -> Option<F::Output> {
         let unwanted = async {
             while self.is_wanted() {
-                sleep(LOOK_EVERY).await;
+                sleep(SWEEP_EVERY).await;
             }
         };
         let either = async {
@@ -231,7 +231,7 @@ impl OrderQueue {
         let now = Instant::now();
         loop {
             let expired = {
-                let mut state = self.state();
+                let mut state = self.state.lock();
                 let is_over = |waiting: &WaitingOrder| waiting.deadline <= now || waiting.is_gone();
                 if !state.waiting.front().is_some_and(is_over) {
                     return;
@@ -245,41 +245,37 @@ impl OrderQueue {
         }
     }
 
-    /// Forgets those whose buyers have gone, and tells whether anybody is left.
+    /// Drops the orders of disconnected buyers, and returns whether any is left.
     fn is_wanted(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.waiting.retain(|waiting| !waiting.is_gone());
         !state.waiting.is_empty()
     }
 
     fn first_deadline(&self) -> Option<Instant> {
-        self.state().waiting.front().map(|waiting| waiting.deadline)
+        self.state.lock().waiting.front().map(|waiting| waiting.deadline)
     }
 
-    /// Whether so many units were there when the stock was last seen.
+    /// Whether the stock had at least `units` when it was last read.
     pub(super) fn was_seen_with(&self, units: u32) -> bool {
         self.remaining_hint.load(Ordering::Relaxed) >= i64::from(units)
     }
 
-    /// Notes how many units were seen.
+    /// Notes a read of the stock.
     pub(super) fn see(&self, remaining: i64) {
         self.remaining_hint.store(remaining, Ordering::Relaxed);
     }
 
-    /// Notes how the store took a batch. In trouble nothing is known of the stock, so the next orders
-    /// look at it first, and find out soon that the store does not answer.
-    pub(super) fn note_store(&self, trouble: Option<Arc<InventoryError>>) {
-        if trouble.is_some() {
+    /// Notes the result of a batch. After an error the stock is unknown: the next orders read it first, and
+    /// soon notice that the store does not answer.
+    pub(super) fn note_store(&self, error: Option<Arc<InventoryError>>) {
+        if error.is_some() {
             self.see(i64::MIN);
         }
-        *self.store_trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+        *self.store_error.lock() = error;
     }
 
-    pub(super) fn store_trouble(&self) -> Option<Arc<InventoryError>> {
-        self.store_trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn store_error(&self) -> Option<Arc<InventoryError>> {
+        self.store_error.lock().clone()
     }
 }

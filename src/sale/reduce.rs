@@ -8,7 +8,6 @@ use tokio::time::{Instant, sleep};
 
 use super::tenure::{self, Tenure, unavailable};
 use super::{SaleContext, SaleError};
-use crate::fault::{self, Point};
 use crate::inventory::{InventoryError, Order, Outcome};
 
 /// Takes the lock for one order, reduces the stock, and releases the lock.
@@ -31,14 +30,13 @@ pub(super) async fn under_own_lock(
                 return Err(unknown_if_sent(silence, &order, error));
             }
         };
-        // in a task of its own: from here on the order stands, also if its buyer goes away
+        // in a task of its own: from here on the order is carried out, also if its buyer disconnects
         let attempt = context.tasks.spawn(under_lock(
             Arc::clone(context),
             asked_at,
             tenure,
             order.clone(),
-            // time for the store on top of the time for the lock: a turn that was waited for is not
-            // given up because the wait was long
+            // the store has its own time: a tenure is not given up because the wait for it was long
             Instant::now() + waited,
         ));
         match attempt.await {
@@ -64,12 +62,12 @@ fn unknown_if_sent(silence: Option<InventoryError>, order: &Order, error: SaleEr
     silence.map_or(error, |silence| SaleError::of_order(silence, order))
 }
 
-/// How one tenure ended for an order.
+/// The result of one tenure for an order.
 enum Attempt {
-    /// With an answer, or an error that another tenure would not mend.
+    /// An answer, or an error that another tenure would not change.
     Ended(Result<Outcome, SaleError>),
-    /// The lock was lost on the way, which is all that went wrong; another tenure may mend it.
-    /// `silence` is there if the order was sent and not answered.
+    /// The lock was lost: another tenure can succeed. `silence` is set if the order was sent and not
+    /// answered.
     LockLost { error: SaleError, silence: Option<InventoryError> },
 }
 
@@ -82,22 +80,20 @@ async fn under_lock(
     deadline: Instant,
 ) -> Attempt {
     let _tenure = context.metrics.granted(asked_at);
-    fault::at(Point::AfterGrant).await;
     let attempt = reduce_stock(&context, &mut tenure, &order, deadline).await;
     if let Attempt::LockLost { .. } = attempt {
         context.metrics.lost();
     }
-    fault::at(Point::BeforeRelease).await;
-    // the answer stands whenever the release is done: it goes on in the background
+    // the release goes on in the background
     drop(tenure.guard);
     attempt
 }
 
-/// The step that touches the stock. It takes the lock itself, for the owner that was passed in: it is
-/// right on its own, and costs nothing where the owner holds the lock already.
+/// The step that changes the stock. It takes the lock itself for the given owner, so it is correct on its own;
+/// re-entry costs nothing.
 ///
-/// A lost answer is not a failure: the same order is sent again, under the same token, as long as
-/// the lock is held.
+/// A lost answer is not a failure: the same order is sent again, under the same token, while the lock is
+/// held.
 async fn reduce_stock(
     context: &SaleContext,
     tenure: &mut Tenure,
@@ -131,7 +127,7 @@ async fn reduce_stock(
         let can_repeat = error.is_retryable() && Instant::now() + pause < deadline;
         tracing::warn!(order = order.id.as_str(), ?error, can_repeat, "the store did not reduce");
         if !can_repeat || guard.is_lost() {
-            // silence outweighs a later refusal: the order may stand
+            // an attempt without an answer outweighs a later refusal: the order may have been accepted
             let error = silence.unwrap_or(error);
             return if can_repeat {
                 let silence = Some(error).filter(|error| !error.nothing_written());

@@ -17,8 +17,8 @@ pub(super) struct Tenure {
     pub(super) guard: Guard,
 }
 
-/// The name of an item's lock. It has a `:` and no `/`, since other etcd clients that wait for the
-/// lock `a` also wait for all keys of a lock `a/b`.
+/// The name of an item's lock. It has a `:` and no `/`: other etcd clients that wait for the lock `a` also
+/// wait for all keys of a lock `a/b`.
 pub fn lock_name(base: &str, item: &Item) -> String {
     match item.name() {
         Some(item) => format!("{base}:{item}"),
@@ -26,7 +26,7 @@ pub fn lock_name(base: &str, item: &Item) -> String {
     }
 }
 
-/// The mutex of an item, in the session that is open, waiting for one until `deadline`.
+/// The mutex of an item in the open session; waits for a session until `deadline`.
 pub(super) async fn mutex_of(
     sessions: &SessionKeeper,
     lock_name: &str,
@@ -40,7 +40,7 @@ pub(super) async fn mutex_of(
     session.and_then(|session| session.mutex(lock_name)).map_err(unavailable)
 }
 
-/// Takes the lock of an item for an owner of its own, until `deadline`.
+/// Takes the lock of an item for a new owner. Gives up at `deadline`.
 pub(super) async fn take(
     sessions: &SessionKeeper,
     lock_name: &str,
@@ -52,12 +52,12 @@ pub(super) async fn take(
         let mut owner = Owner::new();
         match timeout_at(deadline, mutex.lock_as(&mut owner)).await {
             Ok(Ok(guard)) => return Ok(Tenure { mutex, owner, guard }),
-            // lost while waiting: the keeper opens another session, and the order queues again
+            // lost while waiting: the keeper opens another session, and the order makes another claim
             Ok(Err(error)) if is_gone(&error) && Instant::now() < deadline => {}
             Ok(Err(error)) => return Err(unavailable(error)),
             Err(_) => match sessions.current() {
                 Some(session) if session.is_answered() => {
-                    tell_who_is_in_front(mutex);
+                    log_first_claim(mutex);
                     return Err(SaleError::WaitTooLong { waited });
                 }
                 _ => return Err(unavailable(LockError::Timeout { waited })),
@@ -66,8 +66,8 @@ pub(super) async fn take(
     }
 }
 
-/// Tells the log who is in front of a claim that has waited for long.
-pub(super) fn tell_who_is_in_front(mutex: Mutex) {
+/// Logs the first claim of the queue, for a claim that has waited long.
+pub(super) fn log_first_claim(mutex: Mutex) {
     static THROTTLE: Throttle = Throttle::new(Duration::from_secs(10));
     let Some(suppressed) = THROTTLE.pass() else { return };
     tokio::spawn(async move {
@@ -80,8 +80,8 @@ pub(super) fn tell_who_is_in_front(mutex: Mutex) {
                 lock,
                 key,
                 suppressed,
-                "the lock is held by a key without a lease, which never ends by itself: nothing is sold \
-                 until an operator deletes it"
+                "a key without a lease holds the lock and never ends by itself: nothing is sold until an \
+                 operator deletes it"
             );
         } else {
             let lease = format!("{:x}", front.lease);
@@ -92,13 +92,13 @@ pub(super) fn tell_who_is_in_front(mutex: Mutex) {
                 instance,
                 age,
                 suppressed,
-                "the lock is held for long"
+                "the lock has been held for long"
             );
         }
     });
 }
 
-/// Whether another claim, in another session perhaps, may be granted.
+/// Whether another claim, perhaps in another session, can be granted.
 pub(super) fn is_gone(error: &LockError) -> bool {
     match error {
         LockError::Lost => true,
@@ -107,17 +107,17 @@ pub(super) fn is_gone(error: &LockError) -> bool {
     }
 }
 
-/// Whether it failed because the instance stops.
+/// Whether the instance is stopping.
 fn is_closed(error: &LockError) -> bool {
     matches!(error, LockError::SessionLost { reason: LostReason::Closed })
 }
 
-/// Whether the lock service refuses, and waiting mends nothing.
+/// Whether the lock service refuses for good.
 pub(super) fn is_refused(error: &LockError) -> bool {
     matches!(error, LockError::Backend(error) if error.kind == BackendErrorKind::Permanent)
 }
 
-/// What an order is told when the lock cannot be had.
+/// The error of an order that cannot get the lock.
 pub(super) fn unavailable(error: impl Into<Arc<LockError>>) -> SaleError {
     let source = error.into();
     match &*source {

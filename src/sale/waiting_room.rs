@@ -1,41 +1,40 @@
-//! How many may wait.
+//! The bound on waiting orders.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::SaleError;
 use crate::inventory::Item;
 
-/// Bounds the orders that wait, for each item on its own, so that a run on one item keeps nobody from
-/// another one.
+/// Bounds the waiting orders of each item separately, so that a run on one item does not block another.
 #[derive(Debug)]
 pub(super) struct WaitingRoom {
     places: usize,
-    /// One entry for each item that is waited for; entries nobody uses are swept when an item
-    /// comes in that is not known yet.
+    /// One entry for each item with waiting orders. Unused entries are removed when a new item comes in.
     items: Mutex<HashMap<Item, Arc<Semaphore>>>,
 }
 
-/// A place in the waiting room; its drop gives it back.
+/// A place in the waiting room. Its drop returns it.
 pub type WaitingPlace = OwnedSemaphorePermit;
 
 impl WaitingRoom {
     pub(super) fn new(places: usize) -> Self {
-        // a semaphore cannot count further, and no machine could hold so many
+        // a semaphore cannot count further
         Self { places: places.min(Semaphore::MAX_PERMITS), items: Mutex::default() }
     }
 
-    /// How many places are taken, of all items.
+    /// The number of taken places, of all items.
     pub(super) fn taken(&self) -> usize {
-        let items = self.items.lock().unwrap_or_else(PoisonError::into_inner);
+        let items = self.items.lock();
         items.values().map(|room| self.places - room.available_permits()).sum()
     }
 
     pub(super) fn enter(&self, item: &Item) -> Result<WaitingPlace, SaleError> {
         let room = {
-            let mut items = self.items.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut items = self.items.lock();
             if let Some(room) = items.get(item) {
                 Arc::clone(room)
             } else {
@@ -54,7 +53,7 @@ impl WaitingRoom {
 mod tests {
     use super::*;
 
-    /// Goal: the bound holds for each item on its own, and a place that is given back can be had.
+    /// Goal: the bound holds for each item separately, and a returned place can be taken again.
     #[test]
     fn places_are_bounded_for_each_item() {
         let room = WaitingRoom::new(1);

@@ -1,20 +1,20 @@
-//! What a watcher of the sale sees.
+//! The state of a sale, for watchers.
 
 use std::time::Duration;
 
-use fenced_lock::{Session, Sighting};
+use fenced_lock::{QueueSnapshot, Session};
 
 use super::{GuardStatus, Sale, SaleError};
-use crate::inventory::{Followed, Glance, InventoryError, Item};
+use crate::inventory::{Cursor, InventoryError, Item, SaleUpdate};
 
-/// How the lock service is.
+/// The state of the lock service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockHealth {
     /// It answers.
     Answers,
     /// It did not answer the latest request.
     Silent,
-    /// There is no session: it was lost, or never opened, and another one is being opened.
+    /// No session is open: the last one was lost, or the first one is being opened.
     NoSession,
 }
 
@@ -24,26 +24,26 @@ impl Sale {
         self.guard().status()
     }
 
-    /// The state of `item` and what is new in its ledger: see
-    /// [`Inventory::glance`](crate::inventory::Inventory::glance).
+    /// The state of `item` and the new orders of its ledger: see
+    /// [`Inventory::poll_since`](crate::inventory::Inventory::poll_since).
     ///
     /// # Errors
     /// See [`InventoryError`].
-    pub async fn glance(
+    pub async fn poll_since(
         &self,
         item: &Item,
-        followed: Option<&Followed>,
+        cursor: Option<&Cursor>,
         most: u32,
-    ) -> Result<Glance, InventoryError> {
-        self.0.watched.glance(item, followed, most).await
+    ) -> Result<SaleUpdate, InventoryError> {
+        self.0.watched.poll_since(item, cursor, most).await
     }
 
-    /// Whether there is a sale of `item`, in whatever state it is.
+    /// Whether `item` has a sale, in any state.
     ///
     /// # Errors
     /// See [`SaleError`].
     pub async fn check_known(&self, item: &Item) -> Result<(), SaleError> {
-        match self.0.watched.glance(item, None, 0).await {
+        match self.0.watched.poll_since(item, None, 0).await {
             Ok(_) | Err(InventoryError::Damaged { .. } | InventoryError::RolledBack { .. }) => {
                 Ok(())
             }
@@ -51,14 +51,14 @@ impl Sale {
         }
     }
 
-    /// What this instance sees of the queue for the lock of `item`, without a request; `None` where
-    /// there is no such lock, and while there is no session.
-    pub fn sighting(&self, item: &Item) -> Option<Sighting> {
+    /// The queue for the lock of `item` as this instance sees it, without a request; `None` without a
+    /// distributed lock or without a session.
+    pub fn sighting(&self, item: &Item) -> Option<QueueSnapshot> {
         let name = self.lock_name(item)?;
-        self.session()?.mutex(&name).ok()?.sighting()
+        self.session()?.mutex(&name).ok()?.queue_snapshot()
     }
 
-    /// How the lock service is; `None` for a sale that was made without one.
+    /// The state of the lock service; `None` without a distributed lock.
     pub fn lock_health(&self) -> Option<LockHealth> {
         let sessions = self.guard().sessions()?;
         Some(match sessions.current() {

@@ -5,15 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{
-    BackendErrorKind, EtcdBackend, LockError, Session, SessionKeeper, SessionOptions,
+    Backend, BackendErrorKind, EtcdBackend, LockError, Session, SessionKeeper, SessionOptions,
 };
 use tokio::time::{sleep, timeout};
 
 use super::{Distrust, ServeError};
-use crate::chain::Chain;
 use crate::config::{Config, Servers};
-#[cfg(feature = "chaos")]
-use crate::defence::Defence;
+use crate::error_chain::ErrorChain;
 use crate::inventory::Inventory;
 use crate::sale::Sale;
 
@@ -31,7 +29,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub(super) async fn sale(config: &Config, port: u16) -> Result<Sale, ServeError> {
     let options = config.sale_options(port);
     let inventory = inventory(config).await?;
-    let sessions = lock_sessions(config, &options.instance).await?;
+    let sessions = lock_sessions(config, &options.instance, |etcd| Arc::new(etcd)).await?;
     Ok(Sale::guarded(inventory, sessions, options))
 }
 
@@ -65,21 +63,23 @@ async fn store(servers: &Servers) -> Result<Inventory, ServeError> {
             );
         }
     }
-    #[cfg(feature = "chaos")]
-    if !Defence::ScriptReload.is_on() {
-        inventory.load_scripts().await.map_err(refused)?;
-    }
     Ok(inventory)
 }
 
-/// Sessions of the lock as `config` describes them, for the instance of this name.
+/// Sessions of the lock as `config` describes them, for the instance of this name, on what `wrap` makes of
+/// the backend.
 ///
 /// # Errors
 /// What waiting does not mend.
-pub async fn lock_sessions(config: &Config, instance: &str) -> Result<SessionKeeper, ServeError> {
+pub async fn lock_sessions(
+    config: &Config,
+    instance: &str,
+    wrap: impl FnOnce(EtcdBackend) -> Arc<dyn Backend>,
+) -> Result<SessionKeeper, ServeError> {
     let etcd = EtcdBackend::new(config.servers.etcd_options()?).map_err(refused)?;
-    let session_options = SessionOptions::new(config.lock_ttl).label(instance);
-    let sessions = SessionKeeper::start(Arc::new(etcd), session_options);
+    let session_options =
+        SessionOptions { label: instance.into(), ..SessionOptions::new(config.lock_ttl) };
+    let sessions = SessionKeeper::start(wrap(etcd), session_options);
     let opened = async {
         tokio::select! {
             opened = sessions.session() => opened.map_err(refused),
@@ -147,7 +147,7 @@ async fn warn_of_weak_settings(inventory: Inventory) {
 /// What is wrong if it is that we do not trust the server, or it does not trust us. Both clients keep the
 /// errors of TLS as text alone.
 fn distrust(error: &(dyn Error + 'static)) -> Option<Distrust> {
-    let text = Chain(error).to_string();
+    let text = ErrorChain(error).to_string();
     if text.contains("received fatal alert") {
         return Some(Distrust::OfUs);
     }
@@ -162,7 +162,7 @@ fn distrust(error: &(dyn Error + 'static)) -> Option<Distrust> {
 
 /// Whether the server hung up instead of answering, as one does that expects TLS and gets plain text.
 fn hung_up(error: &(dyn Error + 'static)) -> bool {
-    let text = Chain(error).to_string();
+    let text = ErrorChain(error).to_string();
     ["broken pipe", "Broken pipe", "reset by peer", "unexpected end of file"]
         .iter()
         .any(|how| text.contains(how))

@@ -6,8 +6,6 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 
-use crate::defence::Defence;
-
 /// A SIGINT this soon after the signal to stop may be that signal's echo: Ctrl-C reaches all programs of a
 /// terminal, and some pass it on.
 const ECHO: Duration = Duration::from_secs(1);
@@ -23,8 +21,7 @@ pub(super) struct Signals {
 impl Signals {
     /// Takes over the signals: they no longer end the process by themselves.
     pub(super) fn new() -> io::Result<Self> {
-        let hang_up =
-            (!ignores_hang_up() && Defence::Drain.is_on()).then(|| signal(SignalKind::hangup()));
+        let hang_up = (!ignores_hang_up()).then(|| signal(SignalKind::hangup()));
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -55,8 +52,7 @@ impl Signals {
         let echo_ends = Instant::now() + ECHO;
         loop {
             let signal = self.next().await;
-            let is_late = Instant::now() >= echo_ends;
-            if signal == "SIGINT" && is_late || !Defence::Drain.is_on() {
+            if signal == "SIGINT" && Instant::now() >= echo_ends {
                 return;
             }
             tracing::info!("{signal}: stopping already");

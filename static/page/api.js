@@ -1,9 +1,11 @@
 // Calls of the demo's API. A failure is an Error with a sentence for the visitor.
 
-/** No call takes longer than this: those that do much answer at once and go on by themselves. */
+/** What a visitor reads when the instance is away. */
+export const NO_ANSWER = "The instance does not answer. Try again when this page is live.";
+/** The limit for each call. A run answers at once and goes on by itself. */
 const TIMEOUT_MS = 10_000;
 
-/** Sends `body` as JSON and returns the answer's. */
+/** Sends `body` as JSON and returns the body of the answer. */
 export async function call(method, path, body) {
   let response;
   try {
@@ -14,7 +16,7 @@ export async function call(method, path, body) {
       signal: AbortSignal.timeout(TIMEOUT_MS),
     });
   } catch {
-    throw new Error("The instance does not answer. Try again when this page is live.");
+    throw new Error(NO_ANSWER);
   }
   const answer = await response.json().catch(() => null);
   if (!response.ok) throw new Error(answer?.detail ?? answer?.title ?? `The instance answered ${response.status}.`);

@@ -1,4 +1,4 @@
-// What the charts share: a canvas as sharp as the screen, and the page's own colours and fonts on it.
+// What the charts share: a canvas as sharp as the screen, in the colours and fonts of the page.
 
 const scheme = matchMedia("(prefers-color-scheme: dark)");
 
@@ -6,8 +6,10 @@ const scheme = matchMedia("(prefers-color-scheme: dark)");
 export class Surface {
   #canvas;
   #styles = new Map();
-  /** Set when the next frame has to be drawn even if nothing has changed. */
+  /** Whether the next frame must be drawn even if there is no news. */
   isStale = true;
+  /** Called when it becomes stale. */
+  onStale = null;
 
   constructor(canvas) {
     this.#canvas = canvas;
@@ -17,7 +19,13 @@ export class Surface {
 
   #forget() {
     this.#styles.clear();
+    this.outdate();
+  }
+
+  /** Has it drawn again, even if there is no news. */
+  outdate() {
     this.isStale = true;
+    this.onStale?.();
   }
 
   /** Clears it and returns the context with the size in CSS pixels, or null while it is not shown. */

@@ -1,10 +1,10 @@
-// The stream of events, and what to do when it breaks: say so, try again, catch up.
+// The stream of events. After a break: say so, and reconnect.
 
-/** The server sends two messages a second, so after this much silence what is shown is old. */
+/** The server sends two messages a second. After this much silence the figures count as old. */
 const LATE_MS = 1500;
-/** After this much the line is taken for dead, and another one is tried. */
+/** After this much silence the connection is replaced. */
 const SILENCE_MS = 8000;
-/** How long to wait before trying again, the first time and at most. */
+/** The pause before a new attempt, the first time and at most. */
 const RETRY_MS = 500;
 const RETRY_MAX_MS = 4000;
 
@@ -18,7 +18,7 @@ export class Connection {
   #lostAt = null;
   #isUnsold = false;
 
-  /** Calls `on.message(message, isSnapshot)` for each message, and `on.status(status)` when the line changes. */
+  /** Calls `on.message(message, isSnapshot)` for each message, and `on.status(status)` when the connection changes. */
   constructor(url, on) {
     this.#url = url;
     this.#on = on;
@@ -35,7 +35,7 @@ export class Connection {
     };
     source.addEventListener("snapshot", receive(true));
     source.addEventListener("change", receive(false));
-    // EventSource tries again by itself only after some errors; doing it here is the same after all of them
+    // EventSource reconnects by itself only after some errors, this page after all of them
     source.onerror = () => this.#broke();
   }
 
@@ -62,13 +62,13 @@ export class Connection {
     if (this.#heardAt !== null) this.#timers.push(setTimeout(() => this.#lost(), LATE_MS));
   }
 
-  /** Says so; what comes all the same is taken. */
+  /** Reports the loss. Messages that arrive later are accepted. */
   #lost() {
     this.#lostAt ??= this.#heardAt ?? Date.now();
     this.#on.status({ state: "lost", since: this.#lostAt, isUnsold: this.#isUnsold });
   }
 
-  /** EventSource does not tell why it was refused: an item has a stream once a sale of it was started. */
+  /** EventSource does not say why it was refused. An item has a stream only after its first sale has started. */
   async #askWhy() {
     const answer = await fetch(this.#url, { method: "HEAD" }).catch(() => null);
     this.#isUnsold = answer?.status === 404;

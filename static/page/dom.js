@@ -1,4 +1,4 @@
-// The few things that every panel does with the document. Text only ever goes in as text.
+// How the panels change the document. Text goes in as text, never as HTML.
 
 /** The element of this id; a missing one is a fault of the page. */
 export function byId(id) {
@@ -7,12 +7,12 @@ export function byId(id) {
   return element;
 }
 
-/** Sets an element's text, unless it is there already: screen readers take each change for news. */
+/** Sets an element's text, unless it is there already: screen readers announce each change. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** Sets or removes a `data-` attribute, by which styles know of a state. */
+/** Sets or removes a `data-` attribute, which styles depend on. */
 export function setData(element, name, value) {
   if (value === undefined || value === null || value === false) {
     delete element.dataset[name];
@@ -32,6 +32,15 @@ export function make(tag, className, text) {
   if (className) element.className = className;
   if (text !== undefined) element.textContent = text;
   return element;
+}
+
+/** Makes a radio button that looks like a button. */
+export function makeSegment(name, value, text, isChecked) {
+  const label = make("label", "segment");
+  const radio = make("input");
+  Object.assign(radio, { type: "radio", name, value, checked: isChecked });
+  label.append(radio, make("span", "", text));
+  return label;
 }
 
 /** Makes `parent` have exactly `count` children, by `create` and by removing the last ones; returns them. */

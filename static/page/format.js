@@ -1,4 +1,4 @@
-// Numbers and times as the page writes them, always in the same width where they change.
+// How the page writes numbers and times.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const tenth = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
@@ -18,7 +18,7 @@ export function duration(ms) {
   return `${Math.floor(seconds / 60)} min ${String(seconds % 60).padStart(2, "0")} s`;
 }
 
-/** `one unit`, `2 units`: a count with its noun. */
-export function counted(number, noun) {
-  return `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
+/** `1 unit`, `2 units`: a count with its noun. */
+export function counted(number, noun, plural = `${noun}s`) {
+  return `${count(number)} ${number === 1 ? noun : plural}`;
 }

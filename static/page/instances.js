@@ -1,10 +1,10 @@
-// Each instance has one colour and one sign throughout the page. The sign is for those who see no colours.
+// Each instance has one colour and one sign throughout the page, so that colour is not the only difference.
 
 import { make, setData, setText } from "./dom.js";
 
 const SIGNS = ["●", "■", "▲", "◆"];
 
-/** The place of an instance among the known ones; those beyond the fourth share the looks of the first ones. */
+/** The place of an instance among the known ones. From the fifth on, they share the looks of the first ones. */
 export function place(instances, name) {
   const index = instances.findIndex((instance) => instance.name === name);
   return index < 0 ? null : index % SIGNS.length;
@@ -29,7 +29,7 @@ export function makeTag() {
   return tag;
 }
 
-/** Makes the tag that of the instance `name`. */
+/** Makes the tag show the instance `name`. */
 export function setTag(tag, instances, name) {
   const index = place(instances, name);
   setData(tag, "place", index === null ? "none" : index + 1);

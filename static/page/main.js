@@ -1,4 +1,4 @@
-// Puts the parts together: what comes over the connection goes into the state, and the panels show the state.
+// Connects the parts: messages go into the state, and the panels show the state.
 
 import { Connection } from "./connection.js";
 import { State } from "./state.js";
@@ -27,7 +27,7 @@ const renderer = new Renderer(state, {
     showLink, showTroubles, showSum, showVerdict, showLock, showTenures, showLatency, showOrders, showNotes,
     (state) => tryIt.show(state),
   ],
-  // once for each frame, as long as they have something to move
+  // once for each frame, while something moves
   onFrame: [timeline, stockChart, rateChart],
 });
 
@@ -41,7 +41,7 @@ const connection = new Connection(`events${location.search}`, {
     renderer.news();
   },
 });
-// what is shown grows older without news, too
+// the age of the figures grows without news
 setInterval(() => state.link.state === "lost" && renderer.news(), 1000);
 renderer.news();
 connection.open();

@@ -1,4 +1,4 @@
-// A small line chart over the last minute, and what both charts of the page have in common.
+// What both line charts of the page have in common.
 
 import { count } from "./format.js";
 import { Surface, roundStep } from "./canvas.js";
@@ -6,28 +6,33 @@ import { Surface, roundStep } from "./canvas.js";
 const SPAN_MS = 60_000;
 const [LEFT, RIGHT, TOP, BOTTOM] = [8, 10, 10, 22];
 
-/** Draws lines of points; which ones, the caller says. */
-class Plot {
-  #surface;
+/** A chart of lines over the last minute. It is drawn once for each message; its lines come from `compose`. */
+export class Chart {
+  #drawn = null;
 
   constructor(canvas) {
-    this.#surface = new Surface(canvas);
+    this.surface = new Surface(canvas);
   }
 
-  get surface() {
-    return this.#surface;
+  /** Draws it. It moves too little for more than once for each message, and nothing of it moves without news. */
+  draw(state) {
+    if (this.#drawn === state.now && !this.surface.isStale) return Infinity;
+    this.#drawn = state.now;
+    const { lines, ...scale } = this.compose(state);
+    this.#plot(state.clock(), lines, scale);
+    return Infinity;
   }
 
   /**
    * Draws `lines` (each `{ colour, dash, isStep, values: [[ms, value], ..] }`) over the minute before `clock`,
    * and a `mark` (`{ value, text }`) across.
    */
-  draw(clock, lines, { mark, most }) {
-    const frame = this.#surface.begin();
+  #plot(clock, lines, { mark, most }) {
+    const frame = this.surface.begin();
     if (!frame) return;
     const { pen, width, height } = frame;
     const top = Math.max(most, mark?.value ?? 0, 1);
-    const step = roundStep(top, 3);
+    const step = Math.max(1, roundStep(top, 3));
     const ceiling = Math.max(top * 1.06, step);
     const x = (ms) => LEFT + (1 - (clock - ms) / SPAN_MS) * (width - LEFT - RIGHT);
     const y = (value) => TOP + (1 - value / ceiling) * (height - TOP - BOTTOM);
@@ -43,7 +48,7 @@ class Plot {
   }
 
   #drawGrid(pen, { width, height, ceiling, step, x, y, clock }) {
-    const surface = this.#surface;
+    const surface = this.surface;
     pen.strokeStyle = surface.style("--edge");
     pen.fillStyle = surface.style("--ink-soft");
     pen.font = surface.font(11);
@@ -66,8 +71,8 @@ class Plot {
 
   /** The numbers of the scale, over the lines, so that none is struck through. */
   #drawScale(pen, { ceiling, step, y }) {
-    pen.fillStyle = this.#surface.style("--ink-soft");
-    pen.font = this.#surface.font(11);
+    pen.fillStyle = this.surface.style("--ink-soft");
+    pen.font = this.surface.font(11);
     pen.textAlign = "left";
     pen.textBaseline = "bottom";
     for (let value = 0; value <= ceiling; value += step) {
@@ -80,8 +85,8 @@ class Plot {
 
   #drawMark(pen, { value, text }, width, y) {
     const at = Math.round(y(value)) + 0.5;
-    pen.strokeStyle = this.#surface.style("--ink-soft");
-    pen.fillStyle = this.#surface.style("--ink-soft");
+    pen.strokeStyle = this.surface.style("--ink-soft");
+    pen.fillStyle = this.surface.style("--ink-soft");
     pen.setLineDash([4, 4]);
     pen.beginPath();
     pen.moveTo(LEFT, at);
@@ -95,7 +100,7 @@ class Plot {
 
   #drawLine(pen, { colour, dash, isStep, values }, x, y, clock) {
     if (values.length === 0) return;
-    pen.strokeStyle = this.#surface.style(colour);
+    pen.strokeStyle = this.surface.style(colour);
     pen.lineWidth = 2;
     pen.lineJoin = "round";
     pen.setLineDash(dash ?? []);
@@ -110,32 +115,5 @@ class Plot {
     if (isStep) pen.lineTo(x(clock), y(before[1]));
     pen.stroke();
     pen.setLineDash([]);
-  }
-}
-
-/** A chart that is drawn once for each message; its lines come from `compose`. */
-export class Chart {
-  #plot;
-  #drawn = null;
-
-  constructor(canvas) {
-    this.#plot = new Plot(canvas);
-  }
-
-  get isStale() {
-    return this.#plot.surface.isStale;
-  }
-
-  set onStale(request) {
-    this.#plot.surface.onStale = request;
-  }
-
-  /** Draws it. It moves too little for more than once for each message, and nothing of it moves without news. */
-  draw(state) {
-    if (this.#drawn === state.now && !this.isStale) return Infinity;
-    this.#drawn = state.now;
-    const { lines, ...scale } = this.compose(state);
-    this.#plot.draw(state.clock(), lines, scale);
-    return Infinity;
   }
 }

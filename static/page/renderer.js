@@ -1,4 +1,4 @@
-// Draws at most once for each frame of the screen, and not at all while nothing changes or nobody looks.
+// Draws at most once for each frame of the screen, and not at all while nothing changes or the page is hidden.
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -19,7 +19,7 @@ export class Renderer {
     this.#onNews = onNews;
     this.#onFrame = onFrame;
     // a chart that lost its size or its colours is drawn anew even if nothing else happens
-    for (const chart of onFrame) chart.onStale = () => this.#request();
+    for (const chart of onFrame) chart.surface.onStale = () => this.#request();
   }
 
   /** Says that the state has changed. */
@@ -42,7 +42,7 @@ export class Renderer {
     let next = Infinity;
     for (const chart of this.#onFrame) {
       guarded(() => {
-        if (isDue || chart.isStale) next = Math.min(next, chart.draw(this.#state));
+        if (isDue || chart.surface.isStale) next = Math.min(next, chart.draw(this.#state));
       });
     }
     if (isDue) this.#lastDrawn = time;
@@ -53,7 +53,7 @@ export class Renderer {
   }
 }
 
-/** One panel that fails shall not take the others along. */
+/** A panel that fails must not stop the others. */
 function guarded(show) {
   try {
     show();

@@ -1,6 +1,6 @@
-// Which instances there are, in an order that does not change: their colours and lanes hang on it.
+// The instances, in an order that does not change: their colours and lanes depend on it.
 
-/** The instances as `{ name, isUp }`: those of the demo where there is one, else all that were seen. */
+/** The instances as `{ name, isUp }`: those of the demo first, then all others that were seen. */
 export function roster(now) {
   const demo = now?.demo?.instances ?? [];
   const known = demo.map((one) => ({ name: one.instance, isUp: one.up }));

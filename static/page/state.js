@@ -2,22 +2,22 @@
 
 const MOST = { tenures: 1000, points: 600, orders: 50, notes: 20 };
 const POINTS_MS = 60_000;
-/** A holder that nobody waits for keeps the lock for seconds after its last order. It serves for so long of that. */
+/** A holder without rivals keeps the lock for seconds after its last order. Only this much of that counts as serving. */
 const SERVING_MS = 800;
 
 export class State {
   /** The newest message, or null before the first one. */
   now = null;
-  /** Whether this page hears from its instance: `{ state: "connecting" | "live" | "lost", since }`. */
+  /** The connection to the instance: `{ state: "connecting" | "live" | "lost", since }`. */
   link = { state: "connecting" };
   /** Tenures by token, oldest first. */
   tenures = [];
   points = [];
   orders = [];
   notes = [];
-  /** What this page alone can tell: that it heard nothing for a while. */
+  /** Notes that only this page can make: of its connection. */
   #ownNotes = [];
-  /** When the lock last went to somebody, or served somebody, by the server's clock. */
+  /** When the lock was last granted or served an order, by the server's clock. */
   movedAt = 0;
   #offset = 0;
 
@@ -32,16 +32,16 @@ export class State {
     return [...this.notes, ...this.#ownNotes].sort((one, other) => one.at_ms - other.at_ms);
   }
 
-  /** Takes in whether this page hears from its instance. */
+  /** Takes in the state of the connection. */
   setLink(link) {
     const was = this.link.state;
     const at_ms = Date.now() + this.#offset;
     this.link = link;
     const name = this.now?.instance;
     if (was === "live" && link.state === "lost") {
-      this.#note({ at_ms, kind: "link-lost", text: `This page hears nothing from ${name}.` });
+      this.#note({ at_ms, kind: "link-lost", text: `This page has lost its connection to ${name}.` });
     } else if (was === "lost" && link.state === "live" && this.now) {
-      this.#note({ at_ms, kind: "link-back", text: `This page hears from ${name} again.` });
+      this.#note({ at_ms, kind: "link-back", text: `This page is connected to ${name} again.` });
     }
   }
 
@@ -71,7 +71,7 @@ export class State {
     this.notes = appended(this.notes, message.notes, MOST.notes);
   }
 
-  /** Small differences are the network's; following them would make the charts tremble. */
+  /** Ignores small differences: they are the network's, and would make the charts tremble. */
   #setClock(serverNow) {
     const offset = serverNow - Date.now();
     if (Math.abs(offset - this.#offset) > 250) this.#offset = offset;
@@ -90,7 +90,7 @@ export class State {
   }
 }
 
-/** Until when this tenure served, as far as can be told; `seen` is when it was last seen to. */
+/** Until when this tenure served, as far as known; `seen` is when it was last seen to serve. */
 function movedIn({ start_ms: start, end_ms: end, orders }, seen) {
   if (end === null) return seen;
   return orders > 0 ? Math.min(end, Math.max(seen, start + SERVING_MS)) : start;

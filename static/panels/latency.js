@@ -1,4 +1,4 @@
-// How long orders took at this instance: percentiles, as numbers and as bars on a logarithmic scale.
+// The time of an order at this instance: percentiles, as numbers and as bars on a logarithmic scale.
 
 import { byId, children, make, setText } from "../page/dom.js";
 import { count, duration } from "../page/format.js";
@@ -13,7 +13,7 @@ export function showLatency({ now }) {
   setText(
     byId("latency-note"),
     latency
-      ? `${count(latency.count)} at ${now.instance} in the last ${latency.window_s} s. p99: of 100, 99 took no longer.`
+      ? `${count(latency.count)} at ${now.instance} in the last ${latency.window_s} s. p99: 99 of 100 took no longer.`
       : `None at ${now.instance} in the last seconds.`,
   );
   const rows = children(byId("latency"), ROWS.length, makeRow);

@@ -1,4 +1,4 @@
-// Whether this page hears from its instance, and which one that is.
+// The connection to the instance, and its name.
 
 import { byId, setData, setText } from "../page/dom.js";
 import { duration } from "../page/format.js";

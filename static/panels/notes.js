@@ -18,7 +18,7 @@ export function showNotes({ now, allNotes }) {
     setData(rows[index], "kind", note.kind);
   });
   setShown(byId("notes-none"), newest.length === 0);
-  setText(byId("notes-none"), "Nothing out of the ordinary.");
+  setText(byId("notes-none"), "Nothing unusual.");
 }
 
 function makeRow() {

@@ -2,13 +2,13 @@
 
 import { byId, children, make, setShown, setText } from "../page/dom.js";
 import { count } from "../page/format.js";
+import { guardOf } from "../page/guards.js";
 import { makeTag, setTag } from "../page/instances.js";
-import { keepsLedger } from "../page/ledger.js";
 import { roster } from "../page/roster.js";
 
 const SHOWN = 10;
 const LONGEST = 20;
-const NO_LEDGER = "As it is guarded now, the sale keeps no ledger: units are counted, but nobody writes down who got one.";
+const NO_LEDGER = "Under this guard the sale keeps no ledger: it counts units, but does not record orders.";
 
 export function showOrders({ now, orders }) {
   if (!now) return;
@@ -25,13 +25,13 @@ export function showOrders({ now, orders }) {
     setText(left, count(order.remaining));
   });
   setShown(byId("orders").parentElement, newest.length > 0);
-  const hasLedger = keepsLedger(now);
-  const before = newest.length > 0 ? " These are from before." : "";
+  const { hasLedger } = guardOf(now);
+  const before = newest.length > 0 ? " These orders are older." : "";
   setShown(byId("orders-none"), newest.length === 0 || !hasLedger);
   setText(byId("orders-none"), hasLedger ? "No order yet." : NO_LEDGER + before);
 }
 
-/** Ids of one client often begin alike: their ends tell them apart. The whole is in the title. */
+/** Ids of one client often begin alike, so this keeps their ends. The title has the whole id. */
 function shortened(id) {
   return id.length <= LONGEST ? id : `${id.slice(0, 6)}…${id.slice(7 - LONGEST)}`;
 }

@@ -2,12 +2,12 @@
 
 import { byId, children, make, setData, setShown, setText } from "../page/dom.js";
 import { count } from "../page/format.js";
+import { guardOf } from "../page/guards.js";
 import { colour, makeTag, place, setTag } from "../page/instances.js";
-import { keepsLedger } from "../page/ledger.js";
 import { Chart } from "../page/plot.js";
 import { roster } from "../page/roster.js";
 
-/** Lines that lie upon each other stay visible. */
+/** Lines on top of each other stay visible. */
 const DASHES = [[], [6, 3], [2, 3], [9, 3, 2, 3]];
 
 export class RateChart extends Chart {
@@ -17,7 +17,7 @@ export class RateChart extends Chart {
 
   /** The lines, the largest value, and what is marked; writes the key as well. */
   compose(state) {
-    const isSplit = keepsLedger(state.now);
+    const isSplit = Boolean(guardOf(state.now).hasLedger);
     setShown(byId("rate-key"), isSplit);
     setShown(byId("rate-all"), !isSplit);
     const lines = isSplit ? this.#split(state) : this.#together(state);
@@ -38,10 +38,9 @@ export class RateChart extends Chart {
   }
 
   #together({ now, points, link }) {
-    const words = "No ledger says which one sold.";
     setText(byId("rate-all-key"), `all instances ${link.state === "lost" ? "–" : count(now.rates.total)}`);
     setData(byId("rate-all-key"), "line", "all");
-    setText(byId("rate-all-words"), words);
+    setText(byId("rate-all-words"), "Without a ledger, the instance that sold is not known.");
     return [{ colour: "--ink", values: points.map((point) => [point.at_ms, point.total ?? 0]) }];
   }
 }

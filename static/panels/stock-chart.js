@@ -1,4 +1,4 @@
-// Units left and units sold over the last minute: the one falls as the other rises, and neither exceeds the initial.
+// Units left and units sold over the last minute, and the initial stock as a mark.
 
 import { byId, children, make, setData, setText } from "../page/dom.js";
 import { count } from "../page/format.js";

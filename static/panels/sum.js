@@ -2,17 +2,9 @@
 
 import { byId, setData, setText } from "../page/dom.js";
 import { count, counted } from "../page/format.js";
+import { guardOf } from "../page/guards.js";
 
-const GUARDS = {
-  etcd: "guarded by the etcd lock",
-  local: "guarded by a lock in each process",
-  "no-lock": "guarded by nothing",
-  "etcd-recipe": "guarded by the etcd lock, by the usual recipe",
-  "etcd-rpc": "guarded by etcd's own lock call",
-  "atomic-script": "guarded by the store's script alone",
-};
-
-const RULE = "Each unit is left or sold, and sold once: the two must always add up to the initial.";
+const RULE = "Each unit is either left or sold, and sold once: stock and lucky must always add up to initial.";
 
 export function showSum({ now, link }) {
   if (link.isUnsold) {
@@ -27,7 +19,7 @@ export function showSum({ now, link }) {
   setText(byId("stock"), count(stock?.stock));
   setText(byId("lucky"), count(stock?.lucky));
   setText(byId("initial"), count(stock?.initial));
-  // as wide as the largest number that is to be expected, so that nothing moves while they change
+  // as wide as the largest number to be expected, so that nothing moves while they change
   const digits = Math.max(3, count(Math.max(stock?.initial ?? 0, stock?.lucky ?? 0, stock?.stock ?? 0)).length);
   byId("stock").closest(".terms-row").style.setProperty("--digits", digits);
   setText(byId("equals").firstElementChild, isOdd && !stock.balanced ? "≠" : "=");
@@ -37,10 +29,10 @@ export function showSum({ now, link }) {
   showWords(now);
   const fence = now.guard === "etcd" ? (now.fence_on ? ", with the fence" : ", without the fence") : "";
   setData(byId("guarded"), "tone", now.troubles.some(({ kind }) => kind === "no-lock" || kind === "fence-off") && "warn");
-  setText(byId("guarded"), (GUARDS[now.guard] ?? `guard: ${now.guard}`) + fence);
+  setText(byId("guarded"), `guard: ${guardOf(now).words}${fence}`);
 
   setText(byId("sold"), count(now.sold));
-  // a rate is of now, and nothing is known of that while the instance says nothing
+  // the current rate is not known while the connection is lost
   setText(byId("rate"), link.state === "lost" ? "–" : count(now.rates.total));
   setText(byId("waiting"), count(now.here.waiting));
   setText(byId("sold-out"), count(now.here.sold_out));
@@ -51,9 +43,9 @@ function showWords({ troubles, stock, demo, item }) {
   const wrong = troubles.find(({ kind }) => kind === "unbalanced");
   const missing = noSale(troubles);
   const isFirst = stock === null && missing;
-  // a run sells the default item, whichever is watched
+  // a run always sells the default item
   const isDefault = item === "default";
-  const start = demo && isDefault ? " Choose something to try, and there is." : startOf(item);
+  const start = demo && isDefault ? " Choose a run to start one." : startOf(item);
   setData(byId("sum-words"), "tone", wrong && "bad");
   setText(byId("sum-words"), wrong?.text ?? (isFirst ? missing.text + start : RULE));
 }

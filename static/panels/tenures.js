@@ -1,4 +1,4 @@
-// The timeline's tenures as a table, for those who read rather than look. Filled only while it is open.
+// The tenures of the timeline as a table. Filled only while it is open.
 
 import { byId, children, make, setText } from "../page/dom.js";
 import { count, duration } from "../page/format.js";

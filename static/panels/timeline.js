@@ -1,8 +1,9 @@
-// The tenures as blocks on one lane for each instance: one sees the lock go back and forth.
+// The tenures as blocks, on one lane for each instance: the lock as it goes back and forth.
 
 import { Surface, roundStep } from "../page/canvas.js";
-import { byId, make, setText } from "../page/dom.js";
+import { byId, makeSegment, setText } from "../page/dom.js";
 import { duration } from "../page/format.js";
+import { guardOf } from "../page/guards.js";
 import { colour, place, sign } from "../page/instances.js";
 import { roster } from "../page/roster.js";
 import { ordersOf } from "./tenures.js";
@@ -16,27 +17,20 @@ const ZOOMS = [
 /** With `auto`, so many tenures are in view that each has about this much room for its label, in pixels. */
 const TENURE_WIDTH = 64;
 const [AUTO_MIN_MS, AUTO_MAX_MS] = [20, 10_000];
-/** What is shown as the newest is a little old: news comes some times a second, and the blocks shall be whole. */
+/** The right edge is this old: news comes a few times a second, and blocks are drawn whole. */
 const DELAY_MS = 250;
-/** When nothing has moved for this long, the view stays where something did. */
+/** After this much time without a change, the view stays at the last one. */
 const QUIET_MS = 800;
-/** One who waits for so long is watched at a slower pace: somebody may wait for hours. */
+/** A wait longer than this is drawn at a slower pace: it may take hours. */
 const [LONG_MS, SLOW_MS] = [10_000, 100];
 const LANE = 44;
 const AXIS = 26;
 const GUTTER = 76;
 
-/** Without tenures that could be followed. */
-const UNSEEN = {
-  "etcd-rpc": "Each order takes etcd's own lock for itself. Nobody watches that, so there are no tenures to be seen.",
-  "etcd-recipe": "Each order queues in etcd for itself. Nobody watches that queue, so there are no tenures to be seen.",
-  "atomic-script": "As it is guarded now, nobody holds a lock, so there are no tenures to be seen.",
-};
-
-const NOTE = "Each block is one tenure: as wide as it lasted, with the number of orders that it served.";
+const NOTE = "Each block is one tenure: its width is its duration, its number the orders that it served.";
 
 export class Timeline {
-  #surface = new Surface(byId("timeline"));
+  surface = new Surface(byId("timeline"));
   #box = byId("timeline").parentElement;
   #note = byId("timeline-note");
   #zoom = null;
@@ -45,48 +39,31 @@ export class Timeline {
 
   constructor() {
     ZOOMS.forEach(({ label, ms }) => {
-      const option = make("label", "segment");
-      const radio = make("input");
-      Object.assign(radio, { type: "radio", name: "zoom", value: label, checked: ms === null });
-      radio.addEventListener("change", () => {
+      const option = makeSegment("zoom", label, label, ms === null);
+      option.addEventListener("change", () => {
         this.#zoom = ms;
-        this.#surface.isStale = true;
-        this.onStale?.();
+        this.surface.outdate();
       });
-      option.append(radio, make("span", "", label));
       byId("zoom").append(option);
     });
     const freeze = byId("freeze");
     freeze.addEventListener("click", () => {
       this.#frozen = this.#frozen === null ? {} : null;
       freeze.setAttribute("aria-pressed", String(this.#frozen !== null));
-      this.#surface.isStale = true;
-      this.onStale?.();
+      this.surface.outdate();
     });
   }
 
-  get isStale() {
-    return this.#surface.isStale;
-  }
-
-  set onStale(request) {
-    this.#surface.onStale = request;
-  }
-
-  get onStale() {
-    return this.#surface.onStale;
-  }
-
-  /** Draws it; tells in how many milliseconds it would look different without any news, if ever. */
+  /** Draws it. Returns after how many milliseconds it would look different without any news, if ever. */
   draw(state) {
     const names = roster(state.now);
     const lanes = Math.max(names.length, 2);
-    // null: claims of somebody else, such as `etcdctl lock`, which get a lane only when there are some
     const view = this.#view(state);
+    // claims of other programs, such as `etcdctl lock`, have a lane only while there are some
     const strangers = view.tenures.some((tenure) => place(names, tenure.instance) === null);
     const height = (lanes + (strangers ? 1 : 0)) * LANE + AXIS;
     if (this.#box.clientHeight !== height) this.#box.style.height = `${height}px`;
-    const frame = this.#surface.begin();
+    const frame = this.surface.begin();
     if (!frame) return Infinity;
     const { pen, width } = frame;
     const plot = { left: GUTTER, right: width - 8, bottom: height - AXIS };
@@ -104,20 +81,18 @@ export class Timeline {
   #view(state) {
     if (this.#frozen?.tenures) return this.#rezoomed(this.#frozen);
     const clock = state.clock();
-    // while somebody waits, a holder that does nothing is just what there is to see
+    // while an instance waits, a holder that does nothing is what there is to see
     const isQuiet = clock - state.movedAt > QUIET_MS && !isContended(state.now);
     const span = this.#zoom ?? this.#autoSpan(state, isQuiet);
     const end = isQuiet && state.movedAt > 0 ? state.movedAt + span * 0.04 : clock - DELAY_MS;
-    const isUnguarded = isWithoutLock(state.now?.guard);
-    const unseen = UNSEEN[state.now?.guard];
-    const view = { end, clock, isQuiet, isUnguarded, unseen, all: state.tenures };
+    const view = { end, clock, isQuiet, guard: guardOf(state.now), all: state.tenures };
     if (this.#frozen !== null) this.#frozen = view;
     return this.#rezoomed(view, span);
   }
 
   #rezoomed(view, span = this.#zoom ?? this.#span) {
     const start = view.end - span;
-    const isSeen = (tenure) => !view.isUnguarded && (tenure.end_ms ?? view.clock) >= start && tenure.start_ms <= view.end;
+    const isSeen = (tenure) => !view.guard.noHolder && (tenure.end_ms ?? view.clock) >= start && tenure.start_ms <= view.end;
     return Object.assign(view, { start, span, tenures: view.all.filter(isSeen) });
   }
 
@@ -129,7 +104,7 @@ export class Timeline {
     // a pause between two sales would make both too small to see
     let first = last.length - 1;
     while (first > 0 && isSameBurst(last[first - 1], last[first])) first -= 1;
-    // so short a burst has its cause before it: a holder that died, or that slept
+    // the cause of a burst this short came before it: a holder that died or was paused
     if (first > 0 && last.length - first < 3) first -= 1;
     const wanted = first < 0 ? AUTO_MAX_MS : edge - last[first].start_ms;
     const span = Math.min(AUTO_MAX_MS, Math.max(AUTO_MIN_MS, wanted * 1.08));
@@ -141,29 +116,29 @@ export class Timeline {
     pen.textBaseline = "middle";
     for (let lane = 0; lane < lanes + (strangers ? 1 : 0); lane += 1) {
       const top = lane * LANE;
-      pen.fillStyle = this.#surface.style("--sunken");
+      pen.fillStyle = this.surface.style("--sunken");
       pen.fillRect(plot.left, top + 4, plot.right - plot.left, LANE - 8);
       const instance = names[lane];
       if (!instance && lane < lanes) continue;
       const at = instance ? place(names, instance.name) : null;
       pen.textAlign = "left";
-      pen.font = this.#surface.font(13, 600);
-      pen.fillStyle = this.#surface.style(colour(at));
+      pen.font = this.surface.font(13, 600);
+      pen.fillStyle = this.surface.style(colour(at));
       pen.fillText(sign(at), 2, top + LANE / 2);
-      pen.fillStyle = this.#surface.style(instance?.isUp === false ? "--ink-soft" : "--ink");
+      pen.fillStyle = this.surface.style(instance?.isUp === false ? "--ink-soft" : "--ink");
       pen.fillText(instance?.name ?? "others", 20, top + LANE / 2 - (instance?.isUp === false ? 7 : 0), GUTTER - 26);
       if (instance?.isUp === false) {
-        pen.font = this.#surface.font(11);
-        pen.fillStyle = this.#surface.style("--bad");
+        pen.font = this.surface.font(11);
+        pen.fillStyle = this.surface.style("--bad");
         pen.fillText("✕ down", 20, top + LANE / 2 + 9);
       }
     }
   }
 
   #drawAxis(pen, plot, view, x) {
-    pen.strokeStyle = this.#surface.style("--edge");
-    pen.fillStyle = this.#surface.style("--ink-soft");
-    pen.font = this.#surface.font(11);
+    pen.strokeStyle = this.surface.style("--edge");
+    pen.fillStyle = this.surface.style("--ink-soft");
+    pen.font = this.surface.font(11);
     pen.textBaseline = "alphabetic";
     const step = roundStep(view.span, plot.right - plot.left > 500 ? 8 : 3);
     pen.beginPath();
@@ -185,38 +160,38 @@ export class Timeline {
     const top = (index < 0 ? lanes : index) * LANE + 4;
     const [from, to] = [Math.max(plot.left, x(tenure.start_ms)), Math.min(plot.right, x(tenure.end_ms ?? view.end))];
     const wide = Math.max(1, to - from - (to - from > 4 ? 1 : 0));
-    pen.fillStyle = this.#surface.style(colour(at));
-    // one that served nobody is there, but it has nothing to say
+    pen.fillStyle = this.surface.style(colour(at));
+    // one without orders is paler, and has no label
     pen.globalAlpha = tenure.orders > 0 ? 1 : 0.55;
     pen.beginPath();
     pen.roundRect(from, top, wide, LANE - 8, Math.min(4, wide / 2));
     pen.fill();
     pen.globalAlpha = 1;
     const label = ordersOf(tenure);
-    pen.font = this.#surface.font(13, 600);
+    pen.font = this.surface.font(13, 600);
     const long = `${label} ${tenure.orders === 1 ? "order" : "orders"}, token ${tenure.token}`;
     const text = pen.measureText(long).width + 12 < wide ? long : label;
     if (tenure.orders === 0) return;
-    if (pen.measureText(text).width + 6 > wide) pen.font = this.#surface.font(10, 600);
+    if (pen.measureText(text).width + 6 > wide) pen.font = this.surface.font(10, 600);
     if (pen.measureText(text).width + 2 > wide) return;
     pen.textAlign = "center";
     pen.textBaseline = "middle";
-    pen.fillStyle = this.#surface.style("--on-instance");
+    pen.fillStyle = this.surface.style("--on-instance");
     pen.fillText(text, from + wide / 2, top + (LANE - 8) / 2);
   }
 
   #say(state, view) {
     let text = NOTE;
-    if (view.isUnguarded) {
-      text = "Nobody takes the lock in etcd now, so there are no tenures: all instances sell at once.";
-    } else if (view.unseen) {
-      text = view.unseen;
+    if (view.guard.isUnwatched) {
+      text = "The claims of single orders are not watched, so there are no tenures to show.";
+    } else if (view.guard.noHolder) {
+      text = "No instance takes the lock in etcd, so there are no tenures to show.";
     } else if (state.now && state.tenures.length === 0) {
-      text = `${NOTE} Nobody has held the lock yet.`;
+      text = `${NOTE} No instance has held the lock yet.`;
     } else if (this.#frozen !== null) {
-      text = `${NOTE} Held still.`;
+      text = `${NOTE} The view is frozen.`;
     } else if (view.isQuiet) {
-      text = `${NOTE} Nothing moves now; shown is when it last did.`;
+      text = `${NOTE} Nothing changes now; this is the last change.`;
     }
     if (view.tenures.some((tenure) => !tenure.exact && tenure.orders > 0)) text += " ~ marks an estimate.";
     setText(this.#note, text);
@@ -227,17 +202,13 @@ function isContended(now) {
   return (now?.lock?.queue.length ?? 0) > 1;
 }
 
-function isWithoutLock(guard) {
-  return guard === "no-lock" || guard === "local";
-}
-
-/** Whether two tenures in a row belong together: nobody slept between them, nor held the lock for nothing. */
+/** Whether two tenures in a row belong together: no pause between them, and no idle holder. */
 function isSameBurst(one, next) {
   const idle = one.orders === 0 ? next.start_ms - one.start_ms : next.start_ms - (one.end_ms ?? next.start_ms);
   return idle < QUIET_MS / 4;
 }
 
-/** To two or three steps for each power of ten, so that the axis stands still for a while. */
+/** Rounds up to one of a few steps for each power of ten, so that the axis stands still for a while. */
 function roundUp(ms) {
   const power = 10 ** Math.floor(Math.log10(ms));
   return power * ([1, 1.5, 2, 3, 5, 7, 10].find((step) => step * power >= ms) ?? 10);

@@ -1,11 +1,11 @@
-// What is wrong now, in words. The sentences are the server's, but for the one that it cannot send.
+// What is wrong now. The sentences are the server's, except that about a lost connection.
 
 import { byId, children, make, setData, setText } from "../page/dom.js";
 
-/** What other panels say where it belongs. */
+/** Shown in other panels. */
 const ELSEWHERE = new Set(["no-sale", "oversold", "unbalanced", "no-lock", "fence-off", "holder-silent"]);
 const MOST_LINKS = 3;
-const NO_ANSWER = "This page gets no answer from its instance, or too many watch it already; it keeps trying.";
+const NO_ANSWER = "The instance does not answer, or has too many watchers. This page keeps trying.";
 
 new ResizeObserver(([{ target }]) => {
   document.documentElement.style.setProperty("--troubles-height", `${target.offsetHeight}px`);
@@ -30,15 +30,14 @@ function connectionTrouble({ link, now }) {
   const others = now.demo?.instances.filter((one) => !one.here && one.up) ?? [];
   const links = others.slice(0, MOST_LINKS).map((one) => (isReachable(one.url) ? one.url : one.instance));
   const elsewhere = links.length > 0 ? " The sale goes on at " : "";
-  const since = "What you see is how it was when it last did.";
-  const text = `This page hears nothing from its instance and keeps trying. ${since}${elsewhere}`;
+  const text = `This page has lost its instance and keeps trying. The figures are the last known ones.${elsewhere}`;
   return [{ kind: "connection", text, links }];
 }
 
-/** Instances may know each other by names that mean nothing to this browser, such as those of containers. */
+/** Instances may know each other by names that this browser cannot resolve, such as those of containers. */
 const isReachable = (url) => URL.canParse(url) && new URL(url).hostname === location.hostname;
 
-/** Links to these pages; what is no address of a page stays text. */
+/** Links to these pages. A name that is not a URL stays text. */
 function setLinks(box, urls) {
   if (box.dataset.urls === urls.join(" ")) return;
   box.dataset.urls = urls.join(" ");

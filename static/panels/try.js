@@ -1,12 +1,12 @@
-// What one can do to the sale. Only where the server says that one may.
+// The controls of a demo, where the server offers them.
 
-import { call } from "../page/api.js";
-import { byId, children, make, setData, setShown, setText } from "../page/dom.js";
+import { NO_ANSWER, call } from "../page/api.js";
+import { byId, children, make, makeSegment, setData, setShown, setText } from "../page/dom.js";
 import { count, duration } from "../page/format.js";
+import { labelOf } from "../page/guards.js";
 import { PRESETS } from "./presets.js";
 
-const GUARDS = { etcd: "etcd lock", local: "local lock", "no-lock": "no lock" };
-const FAULTS = [["", "no"], ["pause", "pause the holder"], ["kill", "kill one"]];
+const FAULTS = [["", "none"], ["pause", "pause"], ["kill", "kill"]];
 const RUNNING = new Set(["preparing", "firing", "checking"]);
 
 export class TryIt {
@@ -41,7 +41,7 @@ export class TryIt {
     });
   }
 
-  /** Follows what the server says of the demo. */
+  /** Shows the state of the demo. */
   show({ now, link }) {
     this.#demo = now?.demo ?? null;
     this.#isLive = link.state === "live";
@@ -54,7 +54,7 @@ export class TryIt {
     this.#showBusy();
   }
 
-  /** A sale that is guarded in another way to begin with cannot be guarded by the lock. */
+  /** A demo that was started with another guard does not offer the lock. */
   #showPresets() {
     for (const { id, run } of PRESETS) {
       setData(byId(`preset-${id}`), "off", !this.#demo.guards.includes(run.guard));
@@ -65,10 +65,10 @@ export class TryIt {
     const box = byId("guards");
     if (box.children.length !== this.#demo.guards.length) {
       box.replaceChildren(...this.#demo.guards.map((guard) =>
-        makeSegment("guard", guard, GUARDS[guard] ?? guard, guard === this.#demo.guard)));
+        makeSegment("guard", guard, labelOf(guard), guard === this.#demo.guard)));
       byId("fence").checked = this.#demo.fence;
     }
-    // what another page has changed shows here as well, until somebody chooses something here
+    // follows the changes of other pages until the visitor chooses something here
     if (!this.#hasChosen) {
       const radio = this.#radio("guard", this.#demo.guard);
       if (radio) radio.checked = true;
@@ -80,7 +80,7 @@ export class TryIt {
   #showInstances() {
     const { instances, restarts, pause_ms: pause } = this.#demo;
     setText(byId("pause-note"), `Pause: the instance stops at its next write under the lock, for ${duration(pause)}. `
-      + (restarts ? "One that was killed is started again some seconds later." : "One that was killed stays dead."));
+      + (restarts ? "A killed instance is started again after some seconds." : "A killed instance stays down."));
     for (const [list, path, verb] of [["pauses", "demo/pause", "Pause"], ["kills", "demo/kill", "Kill"]]) {
       const buttons = children(byId(list), instances.length, (index) => {
         const button = make("button");
@@ -103,20 +103,20 @@ export class TryIt {
     const isRunning = this.#isRunning();
     setData(byId("try"), "busy", isRunning || this.#isCalling);
     setShown(byId("stop"), isRunning);
-    // not `disabled`: that would take the keyboard's place away from whoever has just pressed it
+    // not `disabled`: a button that has just been pressed would lose the focus
     for (const button of byId("try").querySelectorAll("button")) {
       const isOff = !this.#isLive || this.#isCalling || button.dataset.off !== undefined
         || (isRunning && (button.type === "submit" || button.classList.contains("preset") || button.id === "start" || button.id === "apply"));
       if (button.getAttribute("aria-disabled") !== String(isOff)) button.setAttribute("aria-disabled", String(isOff));
     }
-    setText(byId("run"), isRunning ? "The sale is on" : "Run the sale");
+    setText(byId("run"), isRunning ? "Running" : "Run the sale");
   }
 
   #isRunning() {
     return RUNNING.has(this.#demo?.run?.state);
   }
 
-  /** With a fault the guard has to be the lock: the server says so, and the form does not offer anything else. */
+  /** The server accepts a fault only under the lock, so the form offers it only there. */
   #limit() {
     const { guard } = this.#choice();
     for (const [value] of FAULTS) {
@@ -144,7 +144,7 @@ export class TryIt {
     const number = field.value.trim() === "" ? NaN : Number(field.value);
     const isRight = Number.isInteger(number) && number >= least && number <= most;
     field.setAttribute("aria-invalid", String(!isRight));
-    this.#complain(isRight ? "" : `The number of ${what} is a whole one from ${count(least)} to ${count(most)}.`);
+    this.#complain(isRight ? "" : `The number of ${what} must be a whole number from ${count(least)} to ${count(most)}.`);
     if (isRight) return number;
     field.focus();
     return null;
@@ -166,7 +166,7 @@ export class TryIt {
     button.append(make("b", "preset-title", preset.title), make("span", "preset-text", preset.text));
     button.addEventListener("click", () => {
       if (button.dataset.off !== undefined) {
-        this.#complain("This demo was started with another guard than the lock.");
+        this.#complain("This demo was started with another guard.");
         return;
       }
       if (this.#isLive && !this.#isCalling && !this.#isRunning()) this.#fill(preset.run);
@@ -176,7 +176,7 @@ export class TryIt {
     return row;
   }
 
-  /** The form shows what a preset runs, so that one can go on from there. */
+  /** Shows the values of a preset in the form, as a start for changes. */
   #fill({ stock, requests, guard, fence, fault }) {
     this.#hasChosen = true;
     byId("units").value = stock;
@@ -192,7 +192,7 @@ export class TryIt {
   async #do(action, { whileRunning = false } = {}) {
     if (this.#isCalling || (!whileRunning && this.#isRunning())) return;
     if (!this.#isLive) {
-      this.#complain("This page hears nothing from its instance: nothing can be changed from here until it does.");
+      this.#complain(NO_ANSWER);
       return;
     }
     this.#isCalling = true;
@@ -211,12 +211,4 @@ export class TryIt {
   #complain(text) {
     setText(byId("form-error"), text);
   }
-}
-
-function makeSegment(name, value, text, isChecked) {
-  const label = make("label", "segment");
-  const radio = make("input");
-  Object.assign(radio, { type: "radio", name, value, checked: isChecked });
-  label.append(radio, make("span", "", text));
-  return label;
 }

@@ -1,22 +1,22 @@
-// How the last run went, in words.
+// The last run and its verdict, in words.
 
 import { byId, setData, setShown, setText } from "../page/dom.js";
 import { count, counted, duration } from "../page/format.js";
+import { guardOf } from "../page/guards.js";
 
-const GUARDS = { etcd: "the etcd lock", local: "a lock in each process", "no-lock": "no lock" };
 const FAULTS = { pause: "was paused while it held the lock", kill: "was killed while it sold" };
-/** What there is to see while it happens: it takes some seconds. */
+/** What happens during such a run: it takes some seconds. */
 const MEANWHILE = {
-  pause: (victim) => `${victim} stops in the middle of its turn. Its lease runs out, and the next one gets the lock. Then ${victim} wakes up.`,
-  kill: (victim) => `${victim} is killed in the middle of its turn. Nobody can sell until its lease has run out.`,
+  pause: (victim) => `${victim} pauses while it holds the lock. Its lease expires, and the next claim gets the lock. Then ${victim} wakes up.`,
+  kill: (victim) => `${victim} is killed while it holds the lock. No instance can sell until its lease expires.`,
 };
 const SIGNS = { pass: "✓", fail: "✕", busy: "", quiet: "" };
-/** The server's words for a run that has no verdict, and is no fault. */
+/** Runs that end without a verdict and without a fault, by the server's sentence. */
 const WITHOUT_VERDICT = {
-  "The run was stopped.": { title: "Stopped", text: "It was stopped before its end, so there is no verdict." },
+  "The run was stopped.": { title: "Stopped", text: "The run was stopped before its end, so there is no verdict." },
   "Another sale was started meanwhile.": {
     title: "No verdict",
-    text: "Another sale was started meanwhile, so what the buyers were told cannot be compared with what was sold.",
+    text: "Another sale was started during the run, so its answers cannot be compared with the stock.",
   },
 };
 
@@ -39,8 +39,8 @@ function reading(run) {
   if (!run) {
     return {
       tone: "quiet",
-      title: "Nothing was tried from this page yet",
-      text: "Choose something to try. All buyers come at the same moment, and the result is checked to the last unit.",
+      title: "No run yet",
+      text: "Choose a run. All buyers order at the same moment. Then the answers are compared with the stock and the ledger.",
     };
   }
   if (run.state === "failed") return failure(run);
@@ -48,19 +48,19 @@ function reading(run) {
     const { pass, text } = run.verdict;
     return { tone: pass ? "pass" : "fail", title: pass ? "Correct" : "Wrong", text };
   }
-  if (run.state === "preparing") return { tone: "busy", title: "Getting ready", text: "The units are put on sale." };
+  if (run.state === "preparing") return { tone: "busy", title: "Preparing", text: "The sale is started." };
   if (run.state === "checking") {
-    return { tone: "busy", title: "Counting", text: "What the buyers were told is compared with the stock and the orders." };
+    return { tone: "busy", title: "Checking", text: "The answers are compared with the stock and the ledger." };
   }
   const text = MEANWHILE[run.fault]?.(run.victim ?? "the holder") ?? "All of them at the same moment, at all instances.";
   return { tone: "busy", title: "The buyers are coming", text };
 }
 
-/** A run without a verdict: somebody stopped it, or it could not be carried out. */
+/** A run without a verdict: it was stopped, or it failed. */
 function failure({ error, answered }) {
-  const text = sentence(error ?? "It is not known why.");
+  const text = sentence(error ?? "The cause is not known.");
   if (WITHOUT_VERDICT[text]) return { tone: "quiet", ...WITHOUT_VERDICT[text] };
-  return { tone: "fail", title: answered > 0 ? "The run did not get to its end" : "The run could not begin", text };
+  return { tone: "fail", title: answered > 0 ? "The run was not completed" : "The run could not begin", text };
 }
 
 /** With a capital at its start and a full stop at its end. */
@@ -68,9 +68,9 @@ function sentence(text) {
   return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
 }
 
-/** What was tried, and what came of it, in numbers. */
+/** The run and its result, in numbers. */
 function about(run) {
-  const guard = run.guard === "etcd" && !run.fence ? "the etcd lock without the fence" : (GUARDS[run.guard] ?? run.guard);
+  const guard = run.guard === "etcd" && !run.fence ? "the etcd lock without the fence" : guardOf(run).words;
   const fault = run.fault && run.victim ? `; instance ${run.victim} ${FAULTS[run.fault] ?? run.fault}` : "";
   const tried = `${counted(run.stock, "unit")}, ${counted(run.requests, "buyer")}, ${guard}${fault}.`;
   if (run.state === "preparing" || (run.state === "failed" && run.answered === 0)) return tried;

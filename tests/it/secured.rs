@@ -232,13 +232,13 @@ async fn ask_everything(access: RedisAccess) -> Result<(), Box<dyn Error>> {
         inventory.reduce(&item, token(2), "8080", &[order("a"), order("b")]).await?;
         inventory.available(&item).await?;
         inventory.stock(&item).await?;
-        inventory.look(&item, &OrderId::new("a")?).await?;
+        inventory.stock_and_order(&item, &OrderId::new("a")?).await?;
         inventory.ledger(&item, 0, 10).await?;
-        inventory.glance(&item, None, 10).await?;
-        inventory.found(&item).await?;
+        inventory.poll_since(&item, None, 10).await?;
+        inventory.inspect(&item).await?;
         inventory.check(None).await.map_err(|(_, error)| error)?;
-        inventory.adopt(&item, Token::new(ClusterId(8), 1)).await?;
-        inventory.accept(&item, Token::new(ClusterId(8), 2)).await?;
+        inventory.recover_cluster(&item, Token::new(ClusterId(8), 1)).await?;
+        inventory.recover_store(&item, Token::new(ClusterId(8), 2)).await?;
         let later = Some(Token::new(ClusterId(8), 3));
         match patient.reduce(&item, later, "8080", &[order("c")]).await {
             // there is no replica, which only one who may ask is told

@@ -1,19 +1,16 @@
 //! From a call to a grant.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
+use super::backoff::Backoff;
 use super::chaos::Defence;
 use super::hold::Hold;
 use super::inner::SessionInner;
 use super::owner::OwnerId;
-use super::{
-    BackendError, BackendErrorKind, Claim, ClaimStatus, Guard, LockError, LostReason, Session,
-    Ticket,
-};
+use super::{BackendErrorKind, Claim, ClaimStatus, Guard, LockError, LostReason, Session, Ticket};
 
 /// How to queue.
 pub(super) enum Turn {
@@ -91,14 +88,11 @@ impl Attempt {
 
     async fn granted(&mut self) -> Result<Option<Guard>, LockError> {
         let inner = Arc::clone(self.inner());
-        let ticket = match self.turn {
-            Turn::Try => self.try_enqueue().await?,
-            Turn::Wait | Turn::After(_) => Some(self.enqueue().await?),
-        };
-        let Some(Ticket { token, mut status }) = ticket else { return Ok(None) };
+        let Some(mut ticket) = self.enqueue().await? else { return Ok(None) };
+        // this is where a waiter waits
         let reached = tokio::select! {
             biased;
-            reached = status.wait_for(|status| *status != ClaimStatus::Waiting) => {
+            reached = ticket.status.wait_for(|status| *status != ClaimStatus::Waiting) => {
                 // an error means that the backend forgot the claim: it is not in the queue any more
                 reached.map_or(ClaimStatus::Gone, |status| *status)
             }
@@ -109,31 +103,23 @@ impl Attempt {
         if reached == ClaimStatus::Gone {
             return Err(LockError::Lost);
         }
-        let hold = Hold::begin(&inner, self.claim.clone(), self.owner, token, status);
+        let hold = Hold::begin(&inner, self.claim.clone(), self.owner, ticket);
         Ok(Some(Guard::new(hold, self.session.clone())))
     }
 
-    /// Asks once: a try does not wait, for an answer neither.
-    async fn try_enqueue(&mut self) -> Result<Option<Ticket>, LockError> {
+    /// Puts the claim into the queue. A request that was not answered is repeated as long as anybody waits
+    /// for it, unless it is a try, which does not wait. `None` if a try found the lock taken, or the claim to
+    /// hand over is gone.
+    async fn enqueue(&mut self) -> Result<Option<Ticket>, LockError> {
         let inner = Arc::clone(self.inner());
-        self.may_exist = true;
-        let tried = inner.ask(async { inner.backend.try_enqueue(&self.claim).await }).await;
-        tried.map_err(|error| {
-            self.may_exist = error.kind == BackendErrorKind::Transient;
-            self.meaning_of(error)
-        })
-    }
-
-    /// Puts the claim into the queue, asking again while that is of use to anybody.
-    async fn enqueue(&mut self) -> Result<Ticket, LockError> {
-        let inner = Arc::clone(self.inner());
-        let mut pause = Duration::from_millis(20);
+        let mut backoff = Backoff::default();
         loop {
             let may_have_existed = std::mem::replace(&mut self.may_exist, true);
             let request = inner.ask(async {
                 match &self.turn {
+                    Turn::Wait => inner.backend.enqueue(&self.claim).await.map(Some),
+                    Turn::Try => inner.backend.try_enqueue(&self.claim).await,
                     Turn::After(held) => inner.backend.hand_over(held, &self.claim).await,
-                    Turn::Wait | Turn::Try => inner.backend.enqueue(&self.claim).await,
                 }
             });
             let error = match request.await {
@@ -143,30 +129,21 @@ impl Attempt {
             if error.kind != BackendErrorKind::Transient && Defence::Denials.is_on() {
                 self.may_exist = may_have_existed;
             }
-            let is_waited_out =
-                error.kind == BackendErrorKind::Refused && !Defence::Refusals.is_on();
-            if error.kind != BackendErrorKind::Transient && !is_waited_out {
-                return Err(self.meaning_of(error));
+            let is_repeated = error.kind == BackendErrorKind::Transient
+                || error.kind == BackendErrorKind::Refused && !Defence::Refusals.is_on();
+            if error.kind == BackendErrorKind::LeaseGone {
+                inner.validity.lose(LostReason::Revoked);
+                return Err(LockError::SessionLost { reason: LostReason::Revoked });
+            }
+            if !is_repeated || matches!(self.turn, Turn::Try) {
+                return Err(error.into());
             }
             tracing::debug!(claim = %self.claim, %error, "could not queue: trying again");
             tokio::select! {
-                () = sleep(pause) => {}
+                () = sleep(backoff.next()) => {}
                 () = inner.closing.cancelled() => return Err(closed()),
                 () = self.reply.closed() => return Err(closed()),
             }
-            pause = (pause * 2).min(Duration::from_secs(1));
-        }
-    }
-
-    /// A lease that is gone takes the whole session along; a claim that is gone was lost.
-    fn meaning_of(&self, error: BackendError) -> LockError {
-        match error.kind {
-            BackendErrorKind::LeaseGone => {
-                self.inner().validity.lose(LostReason::Revoked);
-                LockError::SessionLost { reason: LostReason::Revoked }
-            }
-            BackendErrorKind::ClaimGone => LockError::Lost,
-            _ => error.into(),
         }
     }
 }

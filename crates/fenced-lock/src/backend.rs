@@ -6,25 +6,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 
 use super::{
-    BackendError, BackendErrorKind, Claim, ClaimStatus, Lease, QueueEntry, Sighting, Ticket,
+    BackendError, BackendErrorKind, Claim, ClaimStatus, Lease, QueueEntry, QueueSnapshot, Ticket,
 };
 
 /// A future that a [`Backend`] returns; boxed, so that a session can use any backend without naming
 /// its type.
 pub type BackendFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, BackendError>> + Send + 'a>>;
 
-/// What became of a claim that was to go.
+/// What became of a claim that was to be released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// It was in its queue, and this request took it out.
+    /// It is not in its queue, and was there until this request or an earlier one that was not answered.
     Done,
-    /// It was not there any more.
+    /// It had gone before.
     Gone,
-    /// It is not there, and may have been until this request: an earlier attempt was not answered.
-    Unknown,
 }
 
 /// A lock service: a queue of claims for each name, in an order that all its clients agree on, and
@@ -76,23 +73,14 @@ pub trait Backend: Send + Sync + 'static {
     /// Takes the claim out of its queue, wherever it stands.
     fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released>;
 
-    /// Whether somebody waits behind the claim, as far as is known here; `true` while unknown. No
-    /// request is made.
-    fn contended(&self, claim: &Claim) -> watch::Receiver<bool> {
-        let _ = claim;
-        watch::Sender::new(true).subscribe()
-    }
-
-    /// Takes `held` out of the queue and puts `next` at its end, in one step if the backend can;
-    /// [`ClaimGone`](super::BackendErrorKind::ClaimGone) if `held` is not there.
-    fn hand_over<'a>(&'a self, held: &'a Claim, next: &'a Claim) -> BackendFuture<'a, Ticket> {
-        Box::pin(async move {
-            if self.release(held).await? == Released::Gone {
-                let gone = "the claim to hand over is gone";
-                return Err(BackendError::new(BackendErrorKind::ClaimGone, gone));
-            }
-            self.enqueue(next).await
-        })
+    /// Takes `held` out of the queue and puts `next` at its end, in one step if the backend can. `None`, and
+    /// nothing is put, if `held` is not there. Errors mean the same as those of [`enqueue`](Self::enqueue).
+    fn hand_over<'a>(
+        &'a self,
+        held: &'a Claim,
+        next: &'a Claim,
+    ) -> BackendFuture<'a, Option<Ticket>> {
+        Box::pin(release_then_enqueue(self, held, next))
     }
 
     /// The queue of `name` as it stands now, the holder first.
@@ -106,8 +94,20 @@ pub trait Backend: Send + Sync + 'static {
 
     /// What is seen of the queue of `name` without a request; from the first call on it is watched, for
     /// as long as somebody looks. `None` for a backend that watches nothing.
-    fn sighting(&self, name: &Arc<str>) -> Option<Sighting> {
+    fn queue_snapshot(&self, name: &Arc<str>) -> Option<QueueSnapshot> {
         let _ = name;
         None
+    }
+}
+
+/// A hand-over in two steps.
+pub(crate) async fn release_then_enqueue<B: Backend + ?Sized>(
+    backend: &B,
+    held: &Claim,
+    next: &Claim,
+) -> Result<Option<Ticket>, BackendError> {
+    match backend.release(held).await? {
+        Released::Done => backend.enqueue(next).await.map(Some),
+        Released::Gone => Ok(None),
     }
 }

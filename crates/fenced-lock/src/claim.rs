@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::chaos::Defence;
 use super::{ClusterId, Token};
@@ -28,7 +29,7 @@ pub struct Claim {
     pub name: Arc<str>,
     /// The id of the lease that it hangs on.
     pub lease: i64,
-    /// Counts the session's claims.
+    /// Counts the claims of its process.
     pub number: u64,
     /// Who makes it, in words for a human who looks at the queue.
     pub label: Arc<str>,
@@ -68,6 +69,8 @@ pub struct Ticket {
     pub token: Token,
     /// Tells when it is granted, and when it is gone.
     pub status: watch::Receiver<ClaimStatus>,
+    /// Whether another claim waits behind it while it is granted; `true` where that is not known.
+    pub contended: watch::Receiver<bool>,
 }
 
 /// One claim in a queue, as anybody can see it.
@@ -84,4 +87,41 @@ pub struct QueueEntry {
     /// How long ago it was made, by the wall clocks of its maker and of this process, if it is one of
     /// this library's claims.
     pub age: Option<Duration>,
+}
+
+/// A queue as its watch has shown it so far. A snapshot costs no request, and is as late as the watch is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueueSnapshot {
+    /// Whether the watch is up. If not, the rest is from before it broke.
+    pub is_current: bool,
+    /// The claims in the queue, the holder first.
+    pub queue: Vec<ObservedClaim>,
+    /// The last tenures that have ended, at most 256, in their order.
+    pub tenures: Vec<ObservedTenure>,
+}
+
+/// A claim in a [`QueueSnapshot`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObservedClaim {
+    /// Its place: the revision of its token, once granted.
+    pub revision: i64,
+    /// The lease that it hangs on.
+    pub lease: i64,
+    /// When it was first seen in the queue. For the holder: when it was first seen to be the first.
+    pub since: Instant,
+}
+
+/// A tenure in a [`QueueSnapshot`]: one stretch of holding that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObservedTenure {
+    /// The revision of its token.
+    pub revision: i64,
+    /// The lease of its claim.
+    pub lease: i64,
+    /// When its claim was seen to be the first.
+    pub began_at: Instant,
+    /// When its claim was seen to be gone.
+    pub ended_at: Instant,
+    /// Since when another claim had waited behind it when it ended, if one had.
+    pub contended_since: Option<Instant>,
 }

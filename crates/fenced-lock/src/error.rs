@@ -93,8 +93,6 @@ pub enum BackendErrorKind {
     Refused,
     /// The lease does not exist any more.
     LeaseGone,
-    /// The claim does not exist any more.
-    ClaimGone,
     /// Repeating it cannot help: wrong credentials, no permission, a malformed address.
     Permanent,
 }
@@ -133,7 +131,6 @@ impl fmt::Display for BackendError {
             BackendErrorKind::Transient => "the lock service did not answer as it should",
             BackendErrorKind::Refused => "the lock service cannot do it now",
             BackendErrorKind::LeaseGone => "the lease is gone",
-            BackendErrorKind::ClaimGone => "the claim is gone",
             BackendErrorKind::Permanent => "the lock service refused",
         };
         write!(f, "{what}: {}", self.cause)

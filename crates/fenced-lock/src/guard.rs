@@ -119,7 +119,7 @@ impl Guard {
     /// Whether somebody else waits for this lock, as far as this process knows; `true` if it does
     /// not know. Costs nothing: no request is made.
     pub fn is_contended(&self) -> bool {
-        self.hold.is_contended()
+        *self.hold.contended.borrow()
     }
 
     /// Waits until somebody else waits for this lock, as far as this process knows.
@@ -127,7 +127,8 @@ impl Guard {
     /// # Cancel safety
     /// Safe.
     pub async fn contended(&self) {
-        self.hold.contended().await;
+        // an error means that the backend forgot the claim: nothing is known of who waits
+        drop(self.hold.contended.clone().wait_for(|contended| *contended).await);
     }
 
     /// Gives this entry back, and waits until the lock is released if it was the last.

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::inner::SessionInner;
 use super::owner::OwnerId;
-use super::{Claim, ClaimStatus, LockError, Token};
+use super::{Claim, ClaimStatus, LockError, Ticket, Token};
 
 /// A granted claim. Guards count on it; the last one to go releases it.
 pub(super) struct Hold {
@@ -18,7 +18,7 @@ pub(super) struct Hold {
     pub(super) owner: OwnerId,
     entries: StdMutex<u32>,
     status: watch::Receiver<ClaimStatus>,
-    contended: watch::Receiver<bool>,
+    pub(super) contended: watch::Receiver<bool>,
 }
 
 impl Hold {
@@ -27,18 +27,17 @@ impl Hold {
         inner: &Arc<SessionInner>,
         claim: Claim,
         owner: OwnerId,
-        token: Token,
-        status: watch::Receiver<ClaimStatus>,
+        Ticket { token, status, contended }: Ticket,
     ) -> Arc<Self> {
         let hold = Arc::new(Self {
             inner: Arc::clone(inner),
-            contended: inner.backend.contended(&claim),
             claim,
             token,
             granted_at: Instant::now(),
             owner,
             entries: StdMutex::new(1),
             status,
+            contended,
         });
         inner.add_hold(&hold);
         hold
@@ -84,15 +83,6 @@ impl Hold {
 
     pub(super) fn is_lost(&self) -> bool {
         *self.status.borrow() == ClaimStatus::Gone || self.inner.validity.lost_reason().is_some()
-    }
-
-    pub(super) fn is_contended(&self) -> bool {
-        *self.contended.borrow()
-    }
-
-    pub(super) async fn contended(&self) {
-        // an error means that the backend forgot the claim: nothing is known of who waits
-        drop(self.contended.clone().wait_for(|contended| *contended).await);
     }
 
     pub(super) async fn lost(&self) {

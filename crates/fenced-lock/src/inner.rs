@@ -1,6 +1,6 @@
 //! What all handles of one session share.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
@@ -14,6 +14,7 @@ use tokio_util::context::TokioContext;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::backoff::Backoff;
 use super::chaos::Defence;
 use super::hold::Hold;
 use super::validity::Validity;
@@ -35,11 +36,9 @@ pub(super) struct SessionInner {
     label: Arc<str>,
     /// Whether the latest request was answered.
     is_answered: AtomicBool,
-    next_claim: AtomicU64,
     closed: OnceCell<Result<(), BackendError>>,
     /// The newest hold of each name, for re-entry.
     holds: StdMutex<HashMap<Arc<str>, Arc<Hold>>>,
-    _use_of_lease: UseOfLease,
 }
 
 impl SessionInner {
@@ -49,21 +48,19 @@ impl SessionInner {
         lease: Lease,
         believed_until: Instant,
         label: String,
-    ) -> Result<Self, BackendError> {
-        Ok(Self {
-            _use_of_lease: UseOfLease::begin(&backend, lease)?,
+    ) -> Self {
+        Self {
             validity: Validity::until(believed_until, runtime.clone()),
             runtime,
             backend,
             lease,
             label: label.into(),
             is_answered: AtomicBool::new(true),
-            next_claim: AtomicU64::new(1),
             holds: StdMutex::default(),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
             closed: OnceCell::new(),
-        })
+        }
     }
 
     /// Whether the backend answered the latest request.
@@ -72,10 +69,12 @@ impl SessionInner {
     }
 
     pub(super) fn new_claim(&self, name: &Arc<str>) -> Claim {
+        // of the process: if a backend granted one lease twice, its two sessions would still exclude each other
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         Claim {
             name: Arc::clone(name),
             lease: self.lease.id,
-            number: self.next_claim.fetch_add(1, Ordering::Relaxed),
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
             label: Arc::clone(&self.label),
         }
     }
@@ -151,12 +150,12 @@ impl SessionInner {
     pub(super) async fn release(self: &Arc<Self>, claim: &Claim) -> Result<Released, LockError> {
         let began_at = Instant::now();
         let mut may_be_done = false;
-        let mut pause = Duration::from_millis(20);
+        let mut backoff = Backoff::default();
         loop {
             // sent also when the lease seems lost: a key that is still there should go now
             let released = self.ask(async { self.backend.release(claim).await }).await;
             let error = match released {
-                Ok(Released::Gone) if may_be_done => return Ok(Released::Unknown),
+                Ok(Released::Gone) if may_be_done => return Ok(Released::Done),
                 Ok(released) => return Ok(released),
                 Err(error) => error,
             };
@@ -165,6 +164,7 @@ impl SessionInner {
             if let Some(reason) = self.validity.lost_reason() {
                 return Err(LockError::SessionLost { reason });
             }
+            let pause = backoff.next();
             let is_over = began_at.elapsed() + pause >= self.lease.ttl;
             // a session that closes gives its lease back, or lets it end
             if is_refused && (is_over || self.closing.is_cancelled()) {
@@ -183,7 +183,6 @@ impl SessionInner {
             }
             tracing::debug!(%claim, %error, "could not withdraw a claim: trying again");
             sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_secs(1));
         }
     }
 
@@ -216,39 +215,16 @@ impl SessionInner {
         }
         self.validity.lose(LostReason::Closed);
         let began_at = Instant::now();
-        let mut pause = Duration::from_millis(20);
+        let mut backoff = Backoff::default();
         loop {
             let Err(error) = self.backend.close(self.lease).await else { return Ok(()) };
             // by then the lease has ended by itself; it also ends where nobody may revoke it
+            let pause = backoff.next();
             let is_over = began_at.elapsed() + pause >= self.lease.ttl;
             if is_over || error.kind == BackendErrorKind::Permanent {
                 return Err(error);
             }
             sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_secs(1));
         }
-    }
-}
-
-/// The leases that this process has sessions on, with the address of their backend.
-static USED_LEASES: StdMutex<BTreeSet<(usize, i64)>> = StdMutex::new(BTreeSet::new());
-
-/// A session's use of its lease. Two sessions on one would make the same claims, and both hold.
-struct UseOfLease((usize, i64));
-
-impl UseOfLease {
-    fn begin(backend: &Arc<dyn Backend>, lease: Lease) -> Result<Self, BackendError> {
-        let key = (Arc::as_ptr(backend).cast::<()>().addr(), lease.id);
-        if USED_LEASES.lock().unwrap_or_else(PoisonError::into_inner).insert(key) {
-            return Ok(Self(key));
-        }
-        let what = format!("the backend granted lease {:x} twice", lease.id);
-        Err(BackendError::new(BackendErrorKind::Permanent, what))
-    }
-}
-
-impl Drop for UseOfLease {
-    fn drop(&mut self) {
-        USED_LEASES.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
     }
 }

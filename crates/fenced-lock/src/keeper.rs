@@ -26,11 +26,12 @@ pub struct SessionKeeper {
     losses: Arc<AtomicU64>,
 }
 
+/// What the keeper's task has got so far. The task has stopped when the channel is closed.
 #[derive(Clone, Debug)]
 enum State {
-    Opening { failed: Option<LockError> },
+    /// No session, and why the latest attempt to open one failed, if it has.
+    Opening(Option<LockError>),
     Open(Session),
-    Stopped,
 }
 
 impl SessionKeeper {
@@ -40,7 +41,7 @@ impl SessionKeeper {
     /// # Panics
     /// Outside of a tokio runtime, with a backend that has none of its own.
     pub fn start(backend: Arc<dyn Backend>, options: SessionOptions) -> Self {
-        let (publish, state) = watch::channel(State::Opening { failed: None });
+        let (publish, state) = watch::channel(State::Opening(None));
         let stop = CancellationToken::new();
         let runtime = backend.runtime().unwrap_or_else(Handle::current);
         let losses = Arc::default();
@@ -64,14 +65,13 @@ impl SessionKeeper {
         }
         let mut state = self.state.clone();
         let settled = state.wait_for(|state| match state {
-            State::Opening { failed } => failed.as_ref().is_some_and(|e| !passes(e)),
+            State::Opening(failed) => failed.as_ref().is_some_and(|error| !passes(error)),
             State::Open(session) => !session.is_lost(),
-            State::Stopped => true,
         });
         match settled.await.as_deref() {
             Ok(State::Open(session)) => Ok(session.clone()),
-            Ok(State::Opening { failed: Some(error) }) => Err(error.clone()),
-            Ok(State::Opening { failed: None } | State::Stopped) | Err(_) => {
+            Ok(State::Opening(Some(error))) => Err(error.clone()),
+            Ok(State::Opening(None)) | Err(_) => {
                 Err(LockError::SessionLost { reason: LostReason::Closed })
             }
         }
@@ -88,8 +88,8 @@ impl SessionKeeper {
     /// Why the latest attempt to open a session failed, until one succeeds.
     pub fn latest_error(&self) -> Option<LockError> {
         match &*self.state.borrow() {
-            State::Opening { failed } => failed.clone(),
-            State::Open(_) | State::Stopped => None,
+            State::Opening(failed) => failed.clone(),
+            State::Open(_) => None,
         }
     }
 
@@ -105,11 +105,11 @@ impl SessionKeeper {
     pub async fn close(&self) {
         self.stop.cancel();
         let mut state = self.state.clone();
-        // an error means that the task has ended, which is what is waited for
-        drop(state.wait_for(|state| matches!(state, State::Stopped)).await);
+        while state.changed().await.is_ok() {}
     }
 }
 
+/// Keeps a session open until `stop`, or until the last keeper was dropped.
 async fn keep_open(
     backend: Arc<dyn Backend>,
     options: SessionOptions,
@@ -117,43 +117,39 @@ async fn keep_open(
     stop: CancellationToken,
     losses: Arc<AtomicU64>,
 ) {
-    // ends when the last keeper was dropped, too
-    let unused = publish.clone();
-    let ended = async {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = unused.closed() => {}
-        }
-    };
-    tokio::pin!(ended);
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = publish.closed() => {}
+        () = open_again(backend, options, &publish, &losses) => {}
+    }
+    if let State::Open(session) = publish.send_replace(State::Opening(None))
+        && let Err(error) = session.close().await
+    {
+        tracing::warn!(%error, "the lease is left to its TTL");
+    }
+}
+
+/// Opens one session after the other, for ever.
+async fn open_again(
+    backend: Arc<dyn Backend>,
+    options: SessionOptions,
+    publish: &watch::Sender<State>,
+    losses: &AtomicU64,
+) {
     let mut pause = SHORTEST_PAUSE;
     let mut failures: u64 = 0;
     loop {
-        let opening = Session::open(Arc::clone(&backend), options.clone());
-        let opened = tokio::select! {
-            () = &mut ended => break,
-            opened = opening => opened,
-        };
-        match opened {
+        match Session::open(Arc::clone(&backend), options.clone()).await {
             Ok(session) => {
                 failures = 0;
                 let opened_at = Instant::now();
                 publish.send_replace(State::Open(session.clone()));
-                tokio::select! {
-                    () = &mut ended => {
-                        if let Err(error) = session.close().await {
-                            tracing::warn!(%error, "the lease is left to its TTL");
-                        }
-                        break;
-                    }
-                    reason = session.lost() => {
-                        if reason != LostReason::Closed {
-                            losses.fetch_add(1, Ordering::Relaxed);
-                        }
-                        tracing::warn!(%reason, "lost the lock session: opening another one");
-                        publish.send_replace(State::Opening { failed: None });
-                    }
+                let reason = session.lost().await;
+                if reason != LostReason::Closed {
+                    losses.fetch_add(1, Ordering::Relaxed);
                 }
+                tracing::warn!(%reason, "lost the lock session: opening another one");
+                publish.send_replace(State::Opening(None));
                 // sessions that are lost as soon as they are opened do not follow each other at once
                 if opened_at.elapsed() >= options.ttl {
                     pause = SHORTEST_PAUSE;
@@ -163,16 +159,12 @@ async fn keep_open(
             Err(error) => {
                 failures += 1;
                 warn_of(&error, failures);
-                publish.send_replace(State::Opening { failed: Some(error) });
+                publish.send_replace(State::Opening(Some(error)));
             }
         }
-        tokio::select! {
-            () = &mut ended => break,
-            () = sleep(pause) => {}
-        }
+        sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
-    publish.send_replace(State::Stopped);
 }
 
 /// Whether waiting may help: also against a lease that had run out when it was granted.

@@ -65,6 +65,7 @@
 
 mod acquire;
 mod backend;
+mod backoff;
 #[cfg(feature = "chaos")]
 pub mod chaos;
 #[cfg(not(feature = "chaos"))]
@@ -83,12 +84,13 @@ mod mutex;
 mod owner;
 mod renewal;
 mod session;
-mod sighting;
 mod token;
 mod validity;
 
 pub use backend::{Backend, BackendFuture, Released};
-pub use claim::{Claim, ClaimStatus, Lease, QueueEntry, Ticket};
+pub use claim::{
+    Claim, ClaimStatus, Lease, ObservedClaim, ObservedTenure, QueueEntry, QueueSnapshot, Ticket,
+};
 pub use error::{BackendError, BackendErrorKind, LockError, LostReason};
 #[cfg(feature = "etcd")]
 pub use etcd::{EtcdBackend, EtcdOptions, EtcdUser};
@@ -98,7 +100,6 @@ pub use memory::MemoryBackend;
 pub use mutex::{MAX_NAME_LENGTH_BYTES, Mutex};
 pub use owner::Owner;
 pub use session::{Session, SessionOptions};
-pub use sighting::{SeenClaim, SeenTenure, Sighting};
 pub use token::{ClusterId, Token};
 
 /// The README's example, compiled.

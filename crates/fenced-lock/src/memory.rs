@@ -137,8 +137,9 @@ impl State {
             self.revision
         };
         grant_first(queue);
-        let status = queue[&revision].status.subscribe();
-        Ok(Ticket { token: Token::new(ClusterId(0), revision), status })
+        let Member { status, contended, .. } = &queue[&revision];
+        let (status, contended) = (status.subscribe(), contended.subscribe());
+        Ok(Ticket { token: Token::new(ClusterId(0), revision), status, contended })
     }
 }
 
@@ -203,13 +204,6 @@ impl Backend for MemoryBackend {
             let was_there = self.state().remove_where(|member| member.claim == *claim);
             Ok(if was_there { Released::Done } else { Released::Gone })
         })
-    }
-
-    fn contended(&self, claim: &Claim) -> watch::Receiver<bool> {
-        let state = self.state();
-        let mut members = state.queues.get(&claim.name).into_iter().flat_map(BTreeMap::values);
-        let own = members.find(|member| member.claim == *claim);
-        own.map_or_else(|| watch::channel(true).1, |own| own.contended.subscribe())
     }
 
     fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::acquire::{Turn, acquire};
 use super::owner::OwnerId;
-use super::{Guard, LockError, Owner, QueueEntry, Session, Sighting};
+use super::{Guard, LockError, Owner, QueueEntry, QueueSnapshot, Session};
 
 /// The most bytes that a lock's name may have.
 pub const MAX_NAME_LENGTH_BYTES: usize = 256;
@@ -145,8 +145,8 @@ impl Mutex {
     /// What this process sees of the queue without asking anybody: the claims, and the last tenures.
     /// From the first call on the queue is watched, until some time after the last. `None` if the
     /// backend watches nothing.
-    pub fn sighting(&self) -> Option<Sighting> {
-        self.session.inner.backend.sighting(&self.name)
+    pub fn queue_snapshot(&self) -> Option<QueueSnapshot> {
+        self.session.inner.backend.queue_snapshot(&self.name)
     }
 
     async fn enter(&self, owner: OwnerId, turn: Turn) -> Result<Option<Guard>, LockError> {

@@ -15,7 +15,6 @@ const MAX_TTL: Duration = Duration::from_hours(24);
 
 /// How a session behaves.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct SessionOptions {
     /// How long the claims of this process outlive it when it dies or is cut off, and so how long
     /// the others wait then. A backend may grant more (etcd: at least 1.5 election timeouts, whole
@@ -33,20 +32,6 @@ impl SessionOptions {
     /// Options for a TTL, with a margin of a tenth of it and no label.
     pub fn new(ttl: Duration) -> Self {
         Self { ttl, margin: ttl / 10, label: String::new() }
-    }
-
-    /// The same with this margin.
-    #[must_use]
-    pub fn margin(mut self, margin: Duration) -> Self {
-        self.margin = margin;
-        self
-    }
-
-    /// The same with this label.
-    #[must_use]
-    pub fn label(mut self, label: impl Into<String>) -> Self {
-        self.label = label.into();
-        self
     }
 }
 
@@ -92,7 +77,7 @@ impl Session {
         let margin = options.margin.min(lease.ttl / 2);
         let believed_until = asked_at + lease.ttl.saturating_sub(margin);
         let inner =
-            Arc::new(SessionInner::new(backend, runtime, lease, believed_until, options.label)?);
+            Arc::new(SessionInner::new(backend, runtime, lease, believed_until, options.label));
         inner.runtime.spawn(renew_until_lost(Arc::clone(&inner), margin, asked_at));
         let closer = Arc::new(CloseOnDrop { inner: Arc::clone(&inner) });
         let session = Self { inner, _closer: closer };

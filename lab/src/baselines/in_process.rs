@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use flash_sale::inventory::{Item, Order, Outcome, Stock};
-use flash_sale::sale::{GuardStatus, Look, QueuedClaim, SaleContext, SaleError, SaleGuard};
+use flash_sale::sale::{GuardStatus, QueuedClaim, SaleContext, SaleError, SaleGuard, StockCheck};
 use futures_util::future::BoxFuture;
 
 use super::per_order::by_the_script;
@@ -30,7 +30,7 @@ impl InProcess {
             let _place = self.context.enter(&order.item)?;
             return by_the_script(&self.context, None, &order).await;
         }
-        if let Look::Answer(outcome) = self.context.look(&order).await? {
+        if let StockCheck::Answer(outcome) = self.context.check_stock(&order).await? {
             return Ok(outcome);
         }
         let _place = self.context.enter(&order.item)?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fenced_lock::Token;
 use flash_sale::inventory::{Item, Order, Outcome, Stock};
 use flash_sale::sale::{
-    GuardStatus, Look, QueuedClaim, SaleContext, SaleError, SaleGuard, lock_name,
+    GuardStatus, QueuedClaim, SaleContext, SaleError, SaleGuard, StockCheck, lock_name,
 };
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
@@ -56,7 +56,7 @@ impl<L: OrderLock> PerOrder<L> {
     }
 
     async fn sell(&self, order: Order) -> Result<Outcome, SaleError> {
-        if let Look::Answer(outcome) = self.context.look(&order).await? {
+        if let StockCheck::Answer(outcome) = self.context.check_stock(&order).await? {
             return Ok(outcome);
         }
         // kept until the order has left etcd as well

@@ -2,15 +2,21 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use fenced_lock::SessionKeeper;
+use fenced_lock::{LockError, SessionKeeper};
 use flash_sale::inventory::{Item, Order, Outcome, Stock};
-use flash_sale::sale::{GuardStatus, QueuedClaim, SaleContext, SaleError, SaleGuard};
+use flash_sale::sale::{
+    GuardStatus, QueuedClaim, SaleContext, SaleError, SaleGuard, StockCheck, lock_name,
+};
 use futures_util::future::BoxFuture;
+use tokio::time::timeout;
 
 use super::LockMode;
+use super::connection::unavailable;
 use super::in_process::InProcess;
-use crate::writer::{WriteDefence, Writer};
+use crate::safeguard::Safeguard;
+use crate::writer::Writer;
 
 /// The guard that the sale was opened with, and its alternatives. Orders in progress keep the guard that they
 /// began with; nothing excludes them from orders under another guard.
@@ -18,6 +24,7 @@ pub struct Switch {
     /// The first is the one that the sale was opened with.
     guards: Vec<(LockMode, Box<dyn SaleGuard>)>,
     chosen: AtomicUsize,
+    context: Arc<SaleContext>,
     writer: Arc<Writer>,
 }
 
@@ -35,17 +42,18 @@ impl Switch {
                 guards.push((other, Box::new(InProcess::new(context, other))));
             }
         }
-        Self { guards, chosen: AtomicUsize::new(0), writer }
+        let context = Arc::clone(context);
+        Self { guards, chosen: AtomicUsize::new(0), context, writer }
     }
 
     /// Whether the store compares tokens.
     pub fn is_fenced(&self) -> bool {
-        self.writer.has(WriteDefence::Fence)
+        self.writer.has(Safeguard::Fence)
     }
 
     /// Switches the fence.
     pub fn set_fence(&self, on: bool) {
-        self.writer.set(WriteDefence::Fence, on);
+        self.writer.set(Safeguard::Fence, on);
     }
 
     /// The guard of new orders.
@@ -89,7 +97,12 @@ impl SaleGuard for Switch {
     }
 
     fn reduce(&self, order: Order) -> BoxFuture<'_, Result<Outcome, SaleError>> {
-        self.current().reduce(order)
+        match self.sessions() {
+            Some(sessions) if !self.writer.has(Safeguard::BatchOwnership) => {
+                Box::pin(reduce_in_the_request(&self.context, sessions, order))
+            }
+            _ => self.current().reduce(order),
+        }
     }
 
     fn start<'a>(&'a self, item: &'a Item, units: u64) -> BoxFuture<'a, Result<Stock, SaleError>> {
@@ -119,4 +132,29 @@ impl SaleGuard for Switch {
     fn close(&self) -> BoxFuture<'_, ()> {
         self.main().close()
     }
+}
+
+/// Without `batch-ownership`: takes the lock and the units in the request's own future. A client that goes
+/// away, or a second that is over, drops it anywhere; each failure is answered as if nothing was taken.
+async fn reduce_in_the_request(
+    context: &SaleContext,
+    sessions: &SessionKeeper,
+    order: Order,
+) -> Result<Outcome, SaleError> {
+    let waited = Duration::from_secs(1);
+    if let StockCheck::Answer(outcome) = context.check_stock(&order).await? {
+        return Ok(outcome);
+    }
+    let name = lock_name(&context.options.lock_name, &order.item);
+    let sell = async {
+        let take = async { sessions.session().await?.mutex(&name)?.lock().await };
+        let guard = take.await.map_err(|error: LockError| unavailable(error))?;
+        let (instance, batch) = (&context.options.instance, std::slice::from_ref(&order));
+        let reduced =
+            context.inventory.reduce(&order.item, Some(guard.token()), instance, batch).await;
+        reduced.map_err(|error| SaleError::of_read(error, &order.item))
+    };
+    let outcomes = timeout(waited, sell).await.unwrap_or(Err(SaleError::WaitTooLong { waited }))?;
+    let missing = || SaleError::StoreUnavailable { source: "one order, and no outcome".into() };
+    outcomes.into_iter().next().ok_or_else(missing)
 }

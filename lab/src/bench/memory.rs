@@ -73,7 +73,8 @@ pub(super) async fn measure(
 
     let backend = EtcdBackend::new(EtcdOptions::new([cluster.etcd[0].endpoint()]));
     let backend = backend.map_err(|error: BackendError| LockError::from(error))?;
-    let options = SessionOptions::new(Duration::from_secs(30)).label("bench");
+    let options =
+        SessionOptions { label: "bench".into(), ..SessionOptions::new(Duration::from_secs(30)) };
     let session = Session::open(Arc::new(backend), options).await?;
     let guard = session.mutex(LOCK_NAME)?.lock().await?;
     let running = load::start(cluster, Contender::Combined, orders(scale.waiting, None))?;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::ValueEnum as _;
-use flash_sale::chain::Chain;
+use flash_sale::error_chain::ErrorChain;
 use testkit::{EtcdOptions, OwnedDir, RedisOptions};
 
 use super::contender::Contender;
@@ -29,7 +29,7 @@ pub async fn run(options: BenchOptions) -> ExitCode {
         Ok(results) if results.faults.is_empty() => ExitCode::SUCCESS,
         Ok(_) => FAULTS.into(),
         Err(error) => {
-            note(&format!("lab bench: {}", Chain(&error)));
+            note(&format!("lab bench: {}", ErrorChain(&error)));
             NO_RESULTS.into()
         }
     }

@@ -105,7 +105,8 @@ fn is_space(error: &etcd_client::Error) -> bool {
 /// A session of the suite itself.
 pub(super) async fn session(endpoints: &[String]) -> Result<Session, LabError> {
     let etcd = EtcdBackend::new(EtcdOptions::new(endpoints)).map_err(LockError::from)?;
-    let options = SessionOptions::new(Duration::from_secs(10)).label("chaos");
+    let options =
+        SessionOptions { label: "chaos".into(), ..SessionOptions::new(Duration::from_secs(10)) };
     Ok(Session::open(Arc::new(etcd), options).await?)
 }
 

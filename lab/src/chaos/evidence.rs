@@ -1,4 +1,4 @@
-//! What a row saw: that its fault happened, and what is wrong beside the clients' record.
+//! What a scenario saw: that its fault happened, and what is wrong beside the clients' record.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

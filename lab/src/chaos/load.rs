@@ -11,7 +11,7 @@ use crate::error::LabError;
 use crate::load::Load;
 
 /// How long one order may take, asking again included; an attempt may take half of it,
-/// unless a row has it otherwise.
+/// unless a scenario has it otherwise.
 pub(super) const ORDER_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// How long checking a history may take.

@@ -7,16 +7,16 @@ use clap::builder::{BoolishValueParser, RangedU64ValueParser};
 
 /// Injects faults under load and judges the clients' record.
 ///
-/// Each row starts its own servers and instances, injects one kind of fault repeatedly, proves that
+/// Each scenario starts its own servers and instances, injects one kind of fault repeatedly, proves that
 /// it happened, and checks the clients' record. A control then repeats the fault without the
 /// defence against it: the sale must lose, oversell or hang. Leaves nothing behind.
 ///
-/// Exit status: 0 every row holds and every control fails, 1 not so, 2 could not run, 128 + N ended
+/// Exit status: 0 every scenario holds and every control fails, 1 not so, 2 could not run, 128 + N ended
 /// by signal N.
 #[derive(Clone, Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags, each a switch of its own")]
 pub struct ChaosOptions {
-    /// Load of each row, in seconds: 5 to 3600.
+    /// Load of each scenario, in seconds: 5 to 3600.
     #[arg(long, env = "CHAOS_SECONDS", default_value = "24", value_name = "N",
           value_parser = RangedU64ValueParser::<u64>::new().range(5..=3600))]
     pub seconds: u64,
@@ -25,15 +25,15 @@ pub struct ChaosOptions {
     #[arg(long, env = "CHAOS_SEED", value_name = "N")]
     pub seed: Option<u64>,
 
-    /// Only these rows, separated by commas.
-    #[arg(long, value_name = "ROW", value_delimiter = ',')]
+    /// Only these scenarios, separated by commas.
+    #[arg(long, value_name = "SCENARIO", value_delimiter = ',')]
     pub only: Vec<String>,
 
-    /// List the rows and their controls, and exit.
+    /// List the scenarios and their controls, and exit.
     #[arg(long)]
     pub list: bool,
 
-    /// A few rows of eight seconds with fewer orders: a smoke test.
+    /// A few scenarios of eight seconds with fewer orders: a smoke test.
     #[arg(long, value_parser = BoolishValueParser::new())]
     pub short: bool,
 

@@ -2,23 +2,23 @@
 
 use serde::Serialize;
 
-use super::trial::Outcome;
+use super::run::Outcome;
 
 /// All that was found.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Results {
     pub(super) seed: u64,
     pub(super) build: &'static str,
-    /// How long each row sent orders.
+    /// How long each scenario sent orders.
     pub(super) load_seconds: u64,
     /// How long all of it took.
     pub(super) seconds: f64,
-    pub(super) rows: Vec<RowResult>,
+    pub(super) scenarios: Vec<ScenarioResult>,
 }
 
-/// A row, as it is told.
+/// A scenario, as it is told.
 #[derive(Debug, Serialize)]
-pub(super) struct RowResult {
+pub(super) struct ScenarioResult {
     pub(super) name: &'static str,
     pub(super) fault: &'static str,
     /// What it came to, or why it came to nothing.
@@ -37,7 +37,7 @@ pub(super) struct ControlResult {
     pub(super) attempts: u32,
 }
 
-/// How a row, or a control, did.
+/// How a scenario, or a control, did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// As it should.
@@ -48,8 +48,8 @@ pub(super) enum Verdict {
     Unknown,
 }
 
-impl RowResult {
-    /// Of the row alone.
+impl ScenarioResult {
+    /// Of the scenario alone.
     pub(super) fn verdict(&self) -> Verdict {
         match &self.run {
             Ok(outcome) if outcome.findings.is_empty() => Verdict::Good,
@@ -73,9 +73,13 @@ impl ControlResult {
 impl Results {
     /// Of the whole.
     pub(super) fn verdict(&self) -> Verdict {
-        let rows = self.rows.iter().map(RowResult::verdict);
-        let controls = self.rows.iter().flat_map(|row| &row.controls).map(ControlResult::verdict);
-        let all: Vec<_> = rows.chain(controls).collect();
+        let scenarios = self.scenarios.iter().map(ScenarioResult::verdict);
+        let controls = self
+            .scenarios
+            .iter()
+            .flat_map(|scenario| &scenario.controls)
+            .map(ControlResult::verdict);
+        let all: Vec<_> = scenarios.chain(controls).collect();
         if all.contains(&Verdict::Bad) {
             Verdict::Bad
         } else if all.contains(&Verdict::Unknown) {
@@ -92,15 +96,15 @@ impl Results {
 
     /// The run in which holders were paused and nothing refused their writes.
     pub(super) fn unfenced(&self) -> Option<&Outcome> {
-        let row = self.rows.iter().find(|row| row.name == "holder-paused")?;
-        row.controls.first()?.run.as_ref().ok()
+        let scenario = self.scenarios.iter().find(|scenario| scenario.name == "holder-paused")?;
+        scenario.controls.first()?.run.as_ref().ok()
     }
 
     /// Every run that came to something.
     pub(super) fn runs(&self) -> impl Iterator<Item = &Outcome> {
-        let controls = self.rows.iter().flat_map(|row| &row.controls);
+        let controls = self.scenarios.iter().flat_map(|scenario| &scenario.controls);
         let controls = controls.filter_map(|control| control.run.as_ref().ok());
-        self.rows.iter().filter_map(|row| row.run.as_ref().ok()).chain(controls)
+        self.scenarios.iter().filter_map(|scenario| scenario.run.as_ref().ok()).chain(controls)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Who takes part in a run.
 
-mod harm;
-mod look;
+mod faults;
+mod inspect;
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use testkit::{EtcdOptions, OwnedDir, RedisOptions};
 use tokio::time::{Instant, sleep};
 
 use super::evidence::Evidence;
-use super::random::Random;
-use super::row::{FIRST_CALM, LAST_CALM, LONGEST_CALM, Setup, TTL_FLAG, Trial};
+use super::rng::Rng;
+use super::scenario::{FIRST_CALM, LAST_CALM, LONGEST_CALM, Run, Setup, TTL_FLAG};
 use crate::baselines::LockMode;
 use crate::cluster::{Cluster, Spec};
 use crate::error::LabError;
 
-/// How long something may take that must come about, or the row cannot go on.
+/// How long something may take that must come about, or the scenario cannot go on.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// All that a run has started. It ends when this is dropped.
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 pub(super) struct Scene {
     pub(super) cluster: Cluster,
     pub(super) setup: Setup,
-    pub(super) random: Random,
+    pub(super) rng: Rng,
     pub(super) evidence: Evidence,
     /// The member of etcd that a fault has taken away.
     pub(super) member_away: Option<usize>,
@@ -34,12 +34,8 @@ pub(super) struct Scene {
 
 impl Scene {
     /// Starts the servers and the instances, and waits until all can sell.
-    pub(super) async fn open(
-        dir: &OwnedDir,
-        trial: &Trial,
-        random: Random,
-    ) -> Result<Self, LabError> {
-        let Trial { setup, round, .. } = *trial;
+    pub(super) async fn open(dir: &OwnedDir, run: &Run, rng: Rng) -> Result<Self, LabError> {
+        let Run { setup, round, .. } = *run;
         let etcd_options = EtcdOptions {
             quota_backend_bytes: setup.etcd_quota_bytes,
             secured: setup.secured,
@@ -56,7 +52,7 @@ impl Scene {
         let mut scene = Self {
             cluster,
             setup,
-            random,
+            rng,
             evidence,
             member_away: None,
             round,
@@ -83,6 +79,9 @@ impl Scene {
         if can_starve {
             flags.extend(["--starve-file".to_owned(), file("starve")]);
         }
+        if let Some(safeguards) = self.setup.without {
+            flags.extend(["--without".to_owned(), safeguards.to_owned()]);
+        }
         flags.extend(self.setup.flags.iter().map(ToString::to_string));
         let name = self.cluster.instances.first().filter(|_| one_name);
         let name = name.map(|first| first.name.clone());
@@ -106,7 +105,7 @@ impl Scene {
     /// round would not end before the load does.
     pub(super) async fn next_round(&mut self) -> bool {
         let most = u64::try_from(LONGEST_CALM.as_millis()).unwrap_or(u64::MAX);
-        let mut calm = self.random.millis(most / 5, most);
+        let mut calm = self.rng.millis(most / 5, most);
         if self.evidence.times == 0 {
             calm += FIRST_CALM;
         }

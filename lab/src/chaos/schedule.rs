@@ -1,22 +1,22 @@
-//! The rows of a suite, some at a time, each before its controls.
+//! The scenarios of a suite, some at a time, each before its controls.
 
 use std::time::Duration;
 
-use flash_sale::chain::Chain;
+use flash_sale::error_chain::ErrorChain;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use testkit::OwnedDir;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::options::ChaosOptions;
-use super::random::Random;
-use super::results::{ControlResult, Results, RowResult};
-use super::row::{Control, Row};
+use super::results::{ControlResult, Results, ScenarioResult};
+use super::rng::Rng;
+use super::run::{Outcome, Plan};
+use super::scenario::{Control, Scenario};
 use super::suite::note;
 use super::table;
-use super::trial::{Outcome, Plan};
 
-/// How long each row of a short run sends orders.
+/// How long each scenario of a short run sends orders.
 const SHORT_SECONDS: u64 = 8;
 
 /// A short run shares the machine with other tests: it sends fewer orders, and a pause may be longer.
@@ -40,17 +40,21 @@ struct Suite<'a> {
 }
 
 /// Runs all of them.
-pub(super) async fn run_all(options: &ChaosOptions, rows: Vec<Row>, dir: &OwnedDir) -> Results {
+pub(super) async fn run_all(
+    options: &ChaosOptions,
+    scenarios: Vec<Scenario>,
+    dir: &OwnedDir,
+) -> Results {
     let began = Instant::now();
     let seed = options.seed.unwrap_or_else(|| {
         // short enough to be typed again
-        Random::new(u64::from(std::process::id()), &uuid::Uuid::new_v4().to_string()).next()
+        Rng::new(u64::from(std::process::id()), &uuid::Uuid::new_v4().to_string()).next()
             % 1_000_000_000
     });
     let load_seconds = if options.short { SHORT_SECONDS } else { options.seconds };
     note(&format!(
-        "seed {seed}: {} rows, each sends orders for {load_seconds} s, {} at a time",
-        rows.len(),
+        "seed {seed}: {} scenarios, each sends orders for {load_seconds} s, {} at a time",
+        scenarios.len(),
         options.jobs
     ));
     let suite = Suite {
@@ -60,8 +64,9 @@ pub(super) async fn run_all(options: &ChaosOptions, rows: Vec<Row>, dir: &OwnedD
         lasts: Duration::from_secs(load_seconds),
         places: Semaphore::new(options.jobs),
     };
-    let order: Vec<_> = rows.iter().map(|row| row.name).collect();
-    let mut running: FuturesUnordered<_> = rows.iter().map(|row| suite.row(row)).collect();
+    let order: Vec<_> = scenarios.iter().map(|scenario| scenario.name).collect();
+    let mut running: FuturesUnordered<_> =
+        scenarios.iter().map(|scenario| suite.scenario(scenario)).collect();
     let mut results = Vec::new();
     while let Some(result) = running.next().await {
         results.push(result);
@@ -72,25 +77,25 @@ pub(super) async fn run_all(options: &ChaosOptions, rows: Vec<Row>, dir: &OwnedD
         build: if cfg!(debug_assertions) { "debug" } else { "release" },
         load_seconds,
         seconds: began.elapsed().as_secs_f64(),
-        rows: results,
+        scenarios: results,
     }
 }
 
 impl Suite<'_> {
-    async fn row(&self, row: &Row) -> RowResult {
-        let run = self.trial(row, None, 0).await;
+    async fn scenario(&self, scenario: &Scenario) -> ScenarioResult {
+        let run = self.run(scenario, None, 0).await;
         let mut controls = Vec::new();
-        for control in &row.controls {
-            controls.push(self.control(row, control).await);
+        for control in &scenario.controls {
+            controls.push(self.control(scenario, control).await);
         }
-        RowResult { name: row.name, fault: row.fault, run, controls }
+        ScenarioResult { name: scenario.name, fault: scenario.fault, run, controls }
     }
 
-    async fn control(&self, row: &Row, control: &Control) -> ControlResult {
+    async fn control(&self, scenario: &Scenario, control: &Control) -> ControlResult {
         let mut attempts = 0;
         let run = loop {
             attempts += 1;
-            let run = self.trial(row, Some(control), attempts).await;
+            let run = self.run(scenario, Some(control), attempts).await;
             let failed = run.as_ref().is_ok_and(|outcome| outcome.broke(control.breaks));
             if failed || attempts == CONTROL_ATTEMPTS {
                 break run;
@@ -100,68 +105,68 @@ impl Suite<'_> {
         ControlResult { without: control.without, breaks, run, attempts }
     }
 
-    async fn trial(
+    async fn run(
         &self,
-        row: &Row,
+        scenario: &Scenario,
         control: Option<&Control>,
         attempt: u32,
     ) -> Result<Outcome, String> {
-        let permits = if row.alone { self.options.jobs } else { 1 };
+        let permits = if scenario.alone { self.options.jobs } else { 1 };
         let permits = u32::try_from(permits).unwrap_or(1);
         let _place = self.places.acquire_many(permits).await.map_err(|error| error.to_string())?;
         let name = match control {
-            None => row.name.to_owned(),
+            None => scenario.name.to_owned(),
             Some(control) => {
-                format!("{} without {}", row.name, control.without.replace([' ', '/'], "-"))
+                format!("{} without {}", scenario.name, control.without.replace([' ', '/'], "-"))
             }
         };
-        let trial = control.map_or(&row.trial, |control| &control.trial);
+        let run = control.map_or(&scenario.run, |control| &control.run);
         let (wanted, rounds) = match control {
             _ if self.options.short => (self.lasts, 1),
             Some(_) => (self.lasts.min(CONTROL_LASTS), 2),
-            None => (self.lasts, row.rounds),
+            None => (self.lasts, scenario.rounds),
         };
-        let mut trial = trial.clone();
+        let mut run = *run;
         if self.options.short {
-            trial.goes_on_within += SHORT_GRACE;
-            trial.setup.load.rate = SHORT_RATE;
+            run.goes_on_within += SHORT_GRACE;
+            run.setup.load.rate = SHORT_RATE;
         }
         let may_hang = control.is_some_and(|control| control.breaks.contains(&"I5"));
         let plan = Plan {
             name: &name,
-            trial: &trial,
+            run: &run,
             lasts: if may_hang {
-                trial.lasts_hanging(wanted, rounds)
+                run.lasts_hanging(wanted, rounds)
             } else {
-                trial.lasts(wanted, rounds)
+                run.lasts(wanted, rounds)
             },
             may_hang,
             seed: self.seed.wrapping_add(u64::from(attempt) * 1_000_000_007),
             out: &self.options.out.join(name.replace(' ', "-")),
         };
-        let mut run = plan.run(self.dir).await.map_err(|error| Chain(&error).to_string());
-        let good = match (&run, control) {
+        let mut result = plan.run(self.dir).await.map_err(|error| ErrorChain(&error).to_string());
+        let good = match (&result, control) {
             (Ok(outcome), None) => outcome.findings.is_empty(),
             (Ok(outcome), Some(control)) => outcome.broke(control.breaks),
             (Err(_), _) => false,
         };
-        if let Ok(outcome) = &mut run
+        if let Ok(outcome) = &mut result
             && good
             && !self.options.keep
         {
             plan.forget(outcome);
         }
-        if let Ok(outcome) = &mut run {
-            // the row's own seed repeats the row and its controls
+        if let Ok(outcome) = &mut result {
+            // the scenario's own seed repeats the scenario and its controls
             outcome.seed = self.seed;
         }
-        note(&progress(&name, good, control.is_some(), &run));
-        run
+        note(&progress(&name, good, control.is_some(), &result));
+        result
     }
 }
 
-fn progress(name: &str, good: bool, is_control: bool, run: &Result<Outcome, String>) -> String {
-    let outcome = match run {
+fn progress(name: &str, good: bool, is_control: bool, result: &Result<Outcome, String>) -> String {
+    let outcome = match result {
         Ok(outcome) => outcome,
         Err(error) => return format!("{name}: could not be run: {error}"),
     };

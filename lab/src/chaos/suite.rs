@@ -4,13 +4,13 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
-use flash_sale::chain::Chain;
+use flash_sale::error_chain::ErrorChain;
 use testkit::OwnedDir;
 
 use super::options::ChaosOptions;
 use super::results::{Results, Verdict};
-use super::row::Row;
-use super::rows;
+use super::scenario::Scenario;
+use super::scenarios;
 use super::schedule::run_all;
 use super::table;
 use crate::error::LabError;
@@ -21,32 +21,32 @@ const NO_RESULTS: u8 = 2;
 
 /// Runs what the options ask for, prints the tables, and writes results.json.
 ///
-/// The exit code is 0 if every row holds and every control fails, 1 if not, 2 if that could not be
+/// The exit code is 0 if every scenario holds and every control fails, 1 if not, 2 if that could not be
 /// found out, 128 and the signal's number if a signal came before the end.
 pub async fn run(options: ChaosOptions) -> ExitCode {
     match suite(&options).await {
         Ok(code) => code,
         Err(error) => {
-            note(&format!("lab chaos: {}", Chain(&error)));
+            note(&format!("lab chaos: {}", ErrorChain(&error)));
             NO_RESULTS.into()
         }
     }
 }
 
 async fn suite(options: &ChaosOptions) -> Result<ExitCode, LabError> {
-    let rows = choose(options)?;
+    let scenarios = choose(options)?;
     if options.list {
-        let _ = write!(io::stdout(), "{}", list(&rows));
+        let _ = write!(io::stdout(), "{}", list(&scenarios));
         return Ok(ExitCode::SUCCESS);
     }
     let mut signals =
         Signals::listen(&ENDINGS).map_err(LabError::system("signals cannot be listened to"))?;
-    // ten thousand connections that send nothing are ours, too; with fewer files, their row opens fewer
+    // ten thousand connections that send nothing are ours, too; with fewer files, their scenario opens fewer
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     let dir =
         OwnedDir::create().map_err(LabError::system("no temporary directory could be made"))?;
     let ended = tokio::select! {
-        results = run_all(options, rows, &dir) => Ok(results),
+        results = run_all(options, scenarios, &dir) => Ok(results),
         ending = signals.next() => Err(ending),
     };
     // dropping the runs has told all processes to end; the directory goes when they are gone
@@ -77,34 +77,34 @@ fn interrupted(ending: Signal) -> ExitCode {
     signals::exit_code(ending).into()
 }
 
-fn choose(options: &ChaosOptions) -> Result<Vec<Row>, LabError> {
-    let mut all = rows::all();
+fn choose(options: &ChaosOptions) -> Result<Vec<Scenario>, LabError> {
+    let mut all = scenarios::all();
     if let Some(name) =
-        options.only.iter().find(|name| all.iter().all(|row| row.name != name.as_str()))
+        options.only.iter().find(|name| all.iter().all(|scenario| scenario.name != name.as_str()))
     {
-        return Err(LabError::NoSuchRow(name.clone()));
+        return Err(LabError::NoSuchScenario(name.clone()));
     }
     if options.only.is_empty() {
-        all.retain(|row| !options.short || rows::SHORT.contains(&row.name));
+        all.retain(|scenario| !options.short || scenarios::SHORT.contains(&scenario.name));
     } else {
-        all.retain(|row| options.only.iter().any(|name| name == row.name));
+        all.retain(|scenario| options.only.iter().any(|name| name == scenario.name));
     }
     if options.no_controls {
-        for row in &mut all {
-            row.controls.clear();
+        for scenario in &mut all {
+            scenario.controls.clear();
         }
     }
     Ok(all)
 }
 
-fn list(rows: &[Row]) -> String {
-    let line = |row: &Row| {
-        let controls = row.controls.iter().map(|control| {
+fn list(scenarios: &[Scenario]) -> String {
+    let line = |scenario: &Scenario| {
+        let controls = scenario.controls.iter().map(|control| {
             format!("    without {}: breaks {}\n", control.without, control.breaks.join(" or "))
         });
-        format!("{}: {}\n{}", row.name, row.fault, controls.collect::<String>())
+        format!("{}: {}\n{}", scenario.name, scenario.fault, controls.collect::<String>())
     };
-    rows.iter().map(line).collect()
+    scenarios.iter().map(line).collect()
 }
 
 fn write(out: &Path, results: &Results, text: &str) -> io::Result<()> {

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use super::load;
-use super::results::{self, ControlResult, Results, RowResult, Verdict};
-use super::trial::Outcome;
+use super::results::{self, ControlResult, Results, ScenarioResult, Verdict};
+use super::run::Outcome;
 use crate::bench::markdown::rows;
 
 /// The tables, and what is wrong.
@@ -23,11 +23,11 @@ pub(super) fn text(results: &Results) -> String {
         "verdict",
     ];
     // writing to a string cannot fail
-    let _ = writeln!(text, "## Faults\n\n{}", rows(head, results.rows.iter().map(row)));
+    let _ = writeln!(text, "## Faults\n\n{}", rows(head, results.scenarios.iter().map(row)));
     let controls = results
-        .rows
+        .scenarios
         .iter()
-        .flat_map(|row| row.controls.iter().map(move |one| control(row.name, one)));
+        .flat_map(|scenario| scenario.controls.iter().map(move |one| control(scenario.name, one)));
     let head = ["control of", "without", "breaks", "broke", "tries", "verdict"];
     let controls = rows(head, controls);
     if !controls.is_empty() {
@@ -46,8 +46,8 @@ pub(super) fn text(results: &Results) -> String {
             results::percent(lost, counts.acknowledged_units),
         );
     }
-    for row in &results.rows {
-        failures(&mut text, row, results);
+    for scenario in &results.scenarios {
+        failures(&mut text, scenario, results);
     }
     let _ = writeln!(
         text,
@@ -59,20 +59,22 @@ pub(super) fn text(results: &Results) -> String {
     text
 }
 
-fn row(row: &RowResult) -> [String; 10] {
-    let verdict = match row.verdict() {
+fn row(scenario: &ScenarioResult) -> [String; 10] {
+    let verdict = match scenario.verdict() {
         Verdict::Good => "holds".to_owned(),
-        Verdict::Bad => format!("BROKEN: {}", row.run.as_ref().map(broken).unwrap_or_default()),
+        Verdict::Bad => {
+            format!("BROKEN: {}", scenario.run.as_ref().map(broken).unwrap_or_default())
+        }
         Verdict::Unknown => "NOT RUN".to_owned(),
     };
-    let Ok(outcome) = &row.run else {
+    let Ok(outcome) = &scenario.run else {
         let mut cells = [const { String::new() }; 10];
-        (cells[0], cells[9]) = (row.fault.to_owned(), verdict);
+        (cells[0], cells[9]) = (scenario.fault.to_owned(), verdict);
         return cells;
     };
     let counts = &outcome.counts;
     [
-        row.fault.to_owned(),
+        scenario.fault.to_owned(),
         outcome.times.to_string(),
         counts.requests.to_string(),
         counts.acknowledged.to_string(),
@@ -85,14 +87,14 @@ fn row(row: &RowResult) -> [String; 10] {
     ]
 }
 
-fn control(row: &str, control: &ControlResult) -> [String; 6] {
+fn control(scenario: &str, control: &ControlResult) -> [String; 6] {
     let verdict = match control.verdict() {
         Verdict::Good => "fails, as it must",
         Verdict::Bad => "PASSES, AND MUST NOT",
         Verdict::Unknown => "NOT RUN",
     };
     [
-        row.to_owned(),
+        scenario.to_owned(),
         control.without.to_owned(),
         control.breaks.join(" or "),
         control.run.as_ref().map(broken).unwrap_or_default(),
@@ -109,18 +111,18 @@ pub(super) fn broken(outcome: &Outcome) -> String {
     all.join(", ")
 }
 
-/// What is wrong with a row and its controls, and how to see it again.
-fn failures(text: &mut String, row: &RowResult, results: &Results) {
+/// What is wrong with a scenario and its controls, and how to see it again.
+fn failures(text: &mut String, scenario: &ScenarioResult, results: &Results) {
     let Results { seed, load_seconds, .. } = results;
     let mut is_bad = false;
-    match &row.run {
+    match &scenario.run {
         Ok(outcome) => {
             for finding in &outcome.findings {
                 is_bad = true;
                 let _ = writeln!(
                     text,
                     "{}: {} is broken: {}",
-                    row.name, finding.invariant, finding.sentence
+                    scenario.name, finding.invariant, finding.sentence
                 );
             }
             if let (Some(kept), true) = (&outcome.kept, is_bad) {
@@ -129,10 +131,10 @@ fn failures(text: &mut String, row: &RowResult, results: &Results) {
         }
         Err(error) => {
             is_bad = true;
-            let _ = writeln!(text, "{}: could not be run: {error}", row.name);
+            let _ = writeln!(text, "{}: could not be run: {error}", scenario.name);
         }
     }
-    for control in &row.controls {
+    for control in &scenario.controls {
         match (&control.run, control.verdict()) {
             (_, Verdict::Good) => {}
             (Ok(outcome), _) => {
@@ -140,7 +142,7 @@ fn failures(text: &mut String, row: &RowResult, results: &Results) {
                 let _ = writeln!(
                     text,
                     "{}: the control without {} broke none of {} in {} attempts (it broke: {}; seen: {:?})",
-                    row.name,
+                    scenario.name,
                     control.without,
                     control.breaks.join(", "),
                     control.attempts,
@@ -153,7 +155,7 @@ fn failures(text: &mut String, row: &RowResult, results: &Results) {
                 let _ = writeln!(
                     text,
                     "{}: the control without {} could not be run: {error}",
-                    row.name, control.without
+                    scenario.name, control.without
                 );
             }
         }
@@ -162,7 +164,7 @@ fn failures(text: &mut String, row: &RowResult, results: &Results) {
         let _ = writeln!(
             text,
             "  again: CHAOS_SEED={seed} CHAOS_SECONDS={load_seconds} make chaos ARGS='--only {}'\n",
-            row.name
+            scenario.name
         );
     }
 }
@@ -170,7 +172,7 @@ fn failures(text: &mut String, row: &RowResult, results: &Results) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chaos::trial::NO_FAULT;
+    use crate::chaos::run::NO_FAULT;
     use loadtest::report::Violation;
 
     fn outcome(findings: &[&str]) -> Outcome {
@@ -180,16 +182,17 @@ mod tests {
         }
     }
 
-    fn results(row: Result<Outcome, String>, control: Result<Outcome, String>) -> Results {
+    fn results(run: Result<Outcome, String>, control: Result<Outcome, String>) -> Results {
         let control =
             ControlResult { without: "fence", breaks: vec!["I1", "I2"], run: control, attempts: 4 };
-        let row = RowResult { name: "row", fault: "a fault", run: row, controls: vec![control] };
-        Results { seed: 7, load_seconds: 24, rows: vec![row], ..Results::default() }
+        let scenario =
+            ScenarioResult { name: "name", fault: "a fault", run, controls: vec![control] };
+        Results { seed: 7, load_seconds: 24, scenarios: vec![scenario], ..Results::default() }
     }
 
-    /// Goal: a row must hold and its control must break what it is said to, by a fault that happened.
+    /// Goal: a scenario must hold and its control must break what it is said to, by a fault that happened.
     #[test]
-    fn rows_hold_and_controls_fail() {
+    fn scenarios_hold_and_controls_fail() {
         let good = results(Ok(outcome(&[])), Ok(outcome(&["I4", "I2"])));
         assert_eq!(good.verdict(), Verdict::Good);
         let told = text(&good);
@@ -205,7 +208,7 @@ mod tests {
         ] {
             assert_eq!(bad.verdict(), Verdict::Bad);
             let told = text(&bad);
-            let again = "again: CHAOS_SEED=7 CHAOS_SECONDS=24 make chaos ARGS='--only row'";
+            let again = "again: CHAOS_SEED=7 CHAOS_SECONDS=24 make chaos ARGS='--only name'";
             assert!(told.contains(again), "{told}");
         }
     }

@@ -8,7 +8,6 @@ use axum::extract::{Query, Request, State};
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use axum::routing::{get, post, put};
-use flash_sale::fault;
 use flash_sale::http::Extension as _;
 use flash_sale::http::problem::{Problem, ProblemType};
 use flash_sale::http::{body, reply};
@@ -21,6 +20,7 @@ use super::problem::NO_RUN;
 use super::record::Fault;
 use super::{Controls, MAX_REQUESTS, MAX_STOCK, ask_for, mode};
 use crate::baselines::LockMode;
+use crate::fault;
 
 /// How long this instance waits before it kills itself, so that the answer gets out.
 const LAST_WORDS: Duration = Duration::from_millis(50);
@@ -106,7 +106,7 @@ impl Call {
         let (head, content) = request.into_parts();
         controls.check_site(&head)?;
         let query: Query<CallQuery> = Query::try_from_uri(&head.uri)
-            .map_err(|error| Problem::new(ProblemType::BadParameter, error.body_text()))?;
+            .map_err(|error| Problem::new(ProblemType::BAD_PARAMETER, error.body_text()))?;
         let body = body::read(content).await?;
         Ok(Self { controls, only_here: query.only.as_deref() == Some("here"), body })
     }
@@ -114,7 +114,7 @@ impl Call {
     fn parse<T: DeserializeOwned>(&self, form: &str) -> Result<T, Problem> {
         body::object(&self.body).ok_or_else(|| {
             let detail = format!("the body is a JSON object such as {form}");
-            Problem::new(ProblemType::BadBody, detail)
+            Problem::new(ProblemType::BAD_BODY, detail)
         })
     }
 
@@ -160,7 +160,7 @@ async fn start_run(State(controls): App, request: Request) -> Result<Response, P
     );
     let wanted: RunBody = call.parse(&form)?;
     let bad =
-        || Problem::new(ProblemType::BadBody, format!("the body is a JSON object such as {form}"));
+        || Problem::new(ProblemType::BAD_BODY, format!("the body is a JSON object such as {form}"));
     let RunBody { stock, requests, guard, fence, fault } = wanted;
     if stock > MAX_STOCK || !(1..=MAX_REQUESTS).contains(&requests) {
         return Err(bad());
@@ -267,6 +267,6 @@ fn mode_of(controls: &Controls, name: &str) -> Result<LockMode, Problem> {
     let modes = controls.switch.modes();
     mode(name).filter(|mode| modes.contains(mode)).ok_or_else(|| {
         let names: Vec<_> = modes.into_iter().map(LockMode::name).collect();
-        Problem::new(ProblemType::BadBody, format!("a guard of this demo is {}", names.join(", ")))
+        Problem::new(ProblemType::BAD_BODY, format!("a guard of this demo is {}", names.join(", ")))
     })
 }

@@ -166,7 +166,7 @@ impl Controls {
     async fn set_guard(&self, mode: LockMode) -> Result<(), Problem> {
         if !self.switch.choose(mode) {
             let detail = "this demo was started without that guard";
-            return Err(Problem::new(ProblemType::BadBody, detail));
+            return Err(Problem::new(ProblemType::BAD_BODY, detail));
         }
         self.tell_others("/demo/guard?only=here", &json!({"guard": mode.name()})).await
     }
@@ -195,7 +195,7 @@ impl Controls {
             Some(_) if guard != LockMode::Etcd => {
                 let detail =
                     "a fault needs the guard etcd: without a lock there is no holder to hit";
-                return Err(Problem::new(ProblemType::BadBody, detail));
+                return Err(Problem::new(ProblemType::BAD_BODY, detail));
             }
             Some(_) => {
                 let mut others = self.instances.all().into_iter().filter(|i| i.is_up && !i.is_here);
@@ -269,7 +269,7 @@ fn mode(name: &str) -> Option<LockMode> {
 
 /// Arms a fault at this instance, or disarms it.
 fn ask_for(fault: Option<Fault>, pause: Duration) {
-    use flash_sale::fault::{self, Action, Point};
+    use crate::fault::{self, Action, Point};
     fault::ask_for(fault.map(|fault| {
         let action = match fault {
             Fault::Pause => Action::StopFor(pause),

@@ -1,18 +1,18 @@
 //! The problem types of the controls, in addition to those of the service.
 
 use axum::http::StatusCode;
-use flash_sale::http::problem::{OtherType, ProblemType};
+use flash_sale::http::problem::ProblemType;
 
 /// Declares each once: name, word, status, title.
 macro_rules! problems {
     ($($(#[doc = $doc:literal])* $name:ident $word:literal $status:ident $title:literal $retry:expr;)*) => {
         $($(#[doc = $doc])*
-        pub(super) const $name: ProblemType = ProblemType::Other(&OtherType {
+        pub(super) const $name: &ProblemType = &ProblemType {
             word: $word,
             status: StatusCode::$status,
             title: $title,
             retry_after_seconds: $retry,
-        });)*
+        };)*
     };
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::http::Method;
-use flash_sale::chain::Chain;
+use flash_sale::error_chain::ErrorChain;
 use flash_sale::http::problem::Problem;
 use flash_sale::inventory::{Item, Stock};
 use flash_sale::sale::{Sale, SaleError};
@@ -158,7 +158,7 @@ impl Controls {
             tokio::join!(load, self.let_go(victim, run.fault, start)).0
         };
         let report = tokio::select! {
-            report = judged => report.map_err(|error| Chain(&*error).to_string())?,
+            report = judged => report.map_err(|error| ErrorChain(&*error).to_string())?,
             () = self.until_another_sale(&started) => return Err(ANOTHER_SALE.to_owned()),
             () = stop.cancelled() => return Err("The run was stopped.".to_owned()),
         };

@@ -56,7 +56,7 @@ mod tests {
 
     use super::*;
 
-    fn refused(method: &Method, headers: &[(&'static str, &str)]) -> Option<ProblemType> {
+    fn refused(method: &Method, headers: &[(&'static str, &str)]) -> Option<&'static ProblemType> {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.insert(*name, value.parse().expect("a header value"));

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::pin::pin;
 use std::process::ExitCode;
 
-use flash_sale::chain::Chain;
+use flash_sale::error_chain::ErrorChain;
 use testkit::etcd::{AuthTokens, EtcdOptions};
 use testkit::redis::RedisOptions;
 use testkit::{LOCK_NAME, OwnedDir};
@@ -48,7 +48,7 @@ pub async fn run(options: DemoOptions) -> ExitCode {
     match play(&options, Screen::new()).await {
         Ok(code) => code.into(),
         Err(error) => {
-            complain(&Chain(&error).to_string());
+            complain(&ErrorChain(&error).to_string());
             NO_VERDICT.into()
         }
     }
@@ -69,7 +69,7 @@ async fn play(options: &DemoOptions, screen: Screen) -> Result<u8, LabError> {
         ending = signals.next() => Some(ending),
         result = show.run(&dir, &mut cluster, &mut verdict) => {
             if let Err(error) = result {
-                complain(&Chain(&error).to_string());
+                complain(&ErrorChain(&error).to_string());
             }
             None
         }

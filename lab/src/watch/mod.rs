@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use flash_sale::chain::Chain;
+use flash_sale::error_chain::ErrorChain;
 use futures_util::StreamExt as _;
 use hyper::Uri;
 use rustix::io::Errno;
@@ -84,7 +84,7 @@ pub async fn run(options: WatchOptions) -> ExitCode {
         Err(WatchError::Output(error)) if is_unread(&error, on_terminal) => ExitCode::SUCCESS,
         Err(error) => {
             // if this cannot be written, the exit code remains
-            let _ = writeln!(io::stderr(), "lab watch: {}", Chain(&error));
+            let _ = writeln!(io::stderr(), "lab watch: {}", ErrorChain(&error));
             ExitCode::FAILURE
         }
     }
@@ -130,7 +130,7 @@ async fn watch(options: WatchOptions) -> Result<(), WatchError> {
                     return Err(error.into());
                 }
                 Told::Lost { authority, error, .. } => {
-                    screen.lost(&authority, Chain(&error).to_string())?;
+                    screen.lost(&authority, ErrorChain(&error).to_string())?;
                 }
             },
             _ = ticks.tick() => screen.draw()?,

@@ -1,82 +1,68 @@
-//! Other ways to write a batch: without the fence, the order ids or the atomic ledger, and with faults at
-//! points around the write. Plugged into the inventory as its [`BatchWriter`].
+//! Other ways to write a batch: without some [safeguards](Safeguard), and with faults at points around the
+//! write. Plugged into the inventory as its [`BatchWriter`].
 
 mod unfenced;
 mod weak;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
+use clap::ValueEnum as _;
 use fenced_lock::Token;
-use flash_sale::fault::{self, Point};
-use flash_sale::inventory::{BatchWriter, Inventory, InventoryError, Item, Order, Outcome};
+use flash_sale::inventory::{
+    BatchWriter, Inventory, InventoryError, Item, Order, OrderId, Outcome,
+};
 use futures_util::future::BoxFuture;
+use tokio::sync::OnceCell;
 
-/// Writes batches as the service does, unless something was taken away.
-#[derive(Debug)]
+use crate::fault::{self, Point};
+use crate::safeguard::Safeguard;
+
+/// Writes batches as the service does, but for the safeguards that are off.
+#[derive(Debug, Default)]
 pub struct Writer {
-    fence: AtomicBool,
-    order_ids: AtomicBool,
-    atomic_ledger: AtomicBool,
-}
-
-/// What a [`Writer`] can do without. Each is described by what happens without it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WriteDefence {
-    /// The step under the lock is to read, to decide, and to write what was decided, and no token is
-    /// compared: the write of a program that trusts the lock alone. A holder that is paused between reading
-    /// and writing undoes what the next one sold.
-    Fence,
-    /// An order id that is known already is taken again.
-    OrderIds,
-    /// Stock and ledger are written by two commands: first the stock, then the units sold with the
-    /// ledger. A holder that dies in between has taken units for nobody.
-    AtomicLedger,
-}
-
-impl WriteDefence {
-    /// All there are.
-    pub const ALL: [Self; 3] = [Self::Fence, Self::OrderIds, Self::AtomicLedger];
-
-    /// Its name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Fence => "fence",
-            Self::OrderIds => "order-ids",
-            Self::AtomicLedger => "atomic-ledger",
-        }
-    }
-}
-
-impl Default for Writer {
-    fn default() -> Self {
-        let [fence, order_ids, atomic_ledger] = [true; 3].map(AtomicBool::new);
-        Self { fence, order_ids, atomic_ledger }
-    }
+    /// The safeguards that are off, a bit each.
+    off: AtomicU32,
+    /// The token of each item's latest batch.
+    latest: Mutex<HashMap<Item, Token>>,
+    /// Without `careful-retry`: how often each order was sent and not answered.
+    unanswered: Mutex<HashMap<OrderId, u32>>,
+    /// Without `script-reload`: the digest of the script, once it is loaded.
+    digest: OnceCell<String>,
 }
 
 impl Writer {
-    /// Whether it is there.
-    pub fn has(&self, defence: WriteDefence) -> bool {
-        self.switch_of(defence).load(Ordering::Relaxed)
+    /// Whether this safeguard is on.
+    pub fn has(&self, safeguard: Safeguard) -> bool {
+        self.off.load(Ordering::Relaxed) & (1 << safeguard as u32) == 0
     }
 
-    /// Takes it away, or brings it back.
-    pub fn set(&self, defence: WriteDefence, on: bool) {
-        self.switch_of(defence).store(on, Ordering::Relaxed);
-    }
-
-    /// The names of those that are off.
-    pub fn without(&self) -> Vec<&'static str> {
-        let off = WriteDefence::ALL.into_iter().filter(|defence| !self.has(*defence));
-        off.map(WriteDefence::name).collect()
-    }
-
-    fn switch_of(&self, defence: WriteDefence) -> &AtomicBool {
-        match defence {
-            WriteDefence::Fence => &self.fence,
-            WriteDefence::OrderIds => &self.order_ids,
-            WriteDefence::AtomicLedger => &self.atomic_ledger,
+    /// Switches a safeguard.
+    pub fn set(&self, safeguard: Safeguard, on: bool) {
+        let bit = 1 << safeguard as u32;
+        if on {
+            self.off.fetch_and(!bit, Ordering::Relaxed);
+        } else {
+            self.off.fetch_or(bit, Ordering::Relaxed);
         }
+    }
+
+    /// The names of the safeguards that are off.
+    pub fn without(&self) -> Vec<String> {
+        let all = Safeguard::value_variants().iter();
+        all.filter(|safeguard| !self.has(**safeguard)).map(ToString::to_string).collect()
+    }
+
+    /// Whether a batch was written under this token, and none since under another one of its item.
+    pub(crate) fn has_written_under(&self, token: Token) -> bool {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner).values().any(|it| *it == token)
+    }
+
+    /// Notes a batch of `item` under `token`; whether it is the first.
+    fn is_first_under(&self, token: Token, item: &Item) -> bool {
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        latest.insert(item.clone(), token) != Some(token)
     }
 
     async fn write(
@@ -87,20 +73,55 @@ impl Writer {
         instance: &str,
         orders: &[&Order],
     ) -> Result<Vec<Outcome>, InventoryError> {
-        let has_ids = self.has(WriteDefence::OrderIds);
-        if let Some(token) = token.filter(|_| !self.has(WriteDefence::Fence)) {
+        if token.is_some_and(|token| self.is_first_under(token, item)) {
+            fault::at(Point::AfterGrant).await;
+        }
+        let has_ids = self.has(Safeguard::OrderIds);
+        if let Some(token) = token.filter(|_| !self.has(Safeguard::Fence)) {
             let instance = instance.replace(char::is_control, "?");
             return unfenced::reduce(inventory, item, token, &instance, orders, has_ids).await;
         }
         fault::at(Point::BeforeWrite).await;
-        let is_atomic = self.has(WriteDefence::AtomicLedger);
-        let outcomes = if has_ids && is_atomic {
+        let weak = [Safeguard::OrderIds, Safeguard::AtomicLedger, Safeguard::ScriptReload];
+        let outcomes = if weak.iter().all(|safeguard| self.has(*safeguard)) {
             fault::once_sent(inventory.reduce_by_script(item, token, instance, orders)).await?
         } else {
-            weak::reduce(inventory, item, token, instance, orders, has_ids, is_atomic).await?
+            weak::reduce(self, inventory, item, token, instance, orders).await?
         };
         fault::at(Point::AfterAnswer).await;
         Ok(outcomes)
+    }
+
+    /// [`write`](Self::write), but an order that was sent and not answered is sent under a new id.
+    async fn write_under_new_ids(
+        &self,
+        inventory: &Inventory,
+        item: &Item,
+        token: Option<Token>,
+        instance: &str,
+        orders: &[&Order],
+    ) -> Result<Vec<Outcome>, InventoryError> {
+        let unanswered = || self.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
+        let rename = |order: &&Order| {
+            let mut order = Order::clone(order);
+            if let Some(times) = unanswered().get(&order.id) {
+                let id = OrderId::new(&format!("{}~{}", order.id.as_str(), times + 1));
+                // one that is too long has no room for a number
+                order.id = id.unwrap_or_else(|_| OrderId::random());
+            }
+            order
+        };
+        let renamed: Vec<Order> = orders.iter().map(rename).collect();
+        let renamed: Vec<&Order> = renamed.iter().collect();
+        let written = self.write(inventory, item, token, instance, &renamed).await;
+        for order in orders {
+            match &written {
+                Ok(_) => drop(unanswered().remove(&order.id)),
+                Err(error) if error.nothing_written() => {}
+                Err(_) => *unanswered().entry(order.id.clone()).or_default() += 1,
+            }
+        }
+        written
     }
 }
 
@@ -113,11 +134,10 @@ impl BatchWriter for Writer {
         instance: &'a str,
         orders: &'a [&'a Order],
     ) -> BoxFuture<'a, Result<Vec<Outcome>, InventoryError>> {
-        Box::pin(self.write(inventory, item, token, instance, orders))
+        if self.has(Safeguard::CarefulRetry) {
+            Box::pin(self.write(inventory, item, token, instance, orders))
+        } else {
+            Box::pin(self.write_under_new_ids(inventory, item, token, instance, orders))
+        }
     }
-}
-
-/// A token as the store has it.
-fn token_text(token: Token) -> String {
-    format!("{:x} {}", token.cluster().0, token.revision())
 }

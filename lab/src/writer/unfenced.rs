@@ -2,15 +2,15 @@
 //! written at one moment, so that no reader sees the half of it: what is missing here is the fence alone.
 //!
 //! It is right as long as no holder is paused for longer than its lease. One that was goes on with what
-//! it saw before, and undoes what the next one sold. [`WriteDefence::Fence`](super::WriteDefence) switches it on, to show that.
+//! it saw before, and undoes what the next one sold. [`Safeguard::Fence`](crate::safeguard::Safeguard) switches it on.
 
 use fenced_lock::Token;
-use flash_sale::fault::{self, Point};
 use flash_sale::inventory::{
     Accepted, Inventory, InventoryError, Item, Keys, Order, OrderId, Outcome,
 };
 
 use crate::baselines::naive::without_place;
+use crate::fault::{self, Point};
 
 /// Writes what was decided before, whatever was sold meanwhile; returns the length of the ledger.
 ///

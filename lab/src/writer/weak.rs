@@ -1,13 +1,14 @@
-//! The write of a store that keeps no order ids, or that writes stock and ledger by two commands.
+//! The write without order ids, with stock and ledger in two commands, or by a script that is loaded once.
 
-use fenced_lock::{ClusterId, Token};
-use flash_sale::fault::{self, Point};
+use fenced_lock::Token;
 use flash_sale::inventory::{
     Accepted, Fence, Inventory, InventoryError, Item, Keys, Order, Outcome,
 };
 use redis::{ErrorKind, RedisError, Value, from_redis_value};
 
-use super::token_text;
+use super::Writer;
+use crate::fault::{self, Point};
+use crate::safeguard::Safeguard;
 
 /// The first command, or the only one.
 const TAKE: &str = concat!("#!lua\n", include_str!("weak.lua"));
@@ -22,23 +23,30 @@ for i = 2, #ARGV, 2 do
 end
 return 'ok'";
 
-/// As [`Inventory::reduce`], but with `has_ids` unset a known order is taken again, and with `is_atomic`
-/// unset the ledger is written by a second command.
+/// As [`Inventory::reduce`], without the order ids, the atomic ledger or the reloading of the script.
 pub(super) async fn reduce(
+    writer: &Writer,
     inventory: &Inventory,
     item: &Item,
     token: Option<Token>,
     instance: &str,
     orders: &[&Order],
-    has_ids: bool,
-    is_atomic: bool,
 ) -> Result<Vec<Outcome>, InventoryError> {
     let keys = Keys::of(item);
-    let flag = |on: bool| if on { "1" } else { "" };
-    let mut take = redis::cmd("EVAL");
-    take.arg(TAKE).arg(5);
-    take.arg(&[&keys.stock, &keys.lucky, &keys.orders, &keys.ledger, &keys.fence]);
-    take.arg(token.map(token_text).unwrap_or_default()).arg(flag(has_ids)).arg(flag(is_atomic));
+    let flag = |safeguard| if writer.has(safeguard) { "1" } else { "" };
+    let mut take = if writer.has(Safeguard::ScriptReload) {
+        let mut take = redis::cmd("EVAL");
+        take.arg(TAKE);
+        take
+    } else {
+        let mut take = redis::cmd("EVALSHA");
+        take.arg(writer.digest.get_or_try_init(|| load(inventory)).await?);
+        take
+    };
+    take.arg(5).arg(&[&keys.stock, &keys.lucky, &keys.orders, &keys.ledger, &keys.fence]);
+    take.arg(token.map(|token| Fence::from(token).record()).unwrap_or_default())
+        .arg(flag(Safeguard::OrderIds))
+        .arg(flag(Safeguard::AtomicLedger));
     take.arg(instance.replace(char::is_control, "?"));
     for order in orders {
         take.arg(order.id.as_str()).arg(order.quantity.get()).arg(order.user.as_str());
@@ -48,7 +56,8 @@ pub(super) async fn reduce(
     let mut next = || answer.next().unwrap_or(Value::Nil);
     let status: String = from_redis_value(next()).map_err(|_| not_understood())?;
     let refused = |fence: Value, is_stale: bool| {
-        let fence = parse_fence(fence).ok_or_else(not_understood)?;
+        let fence: String = from_redis_value(fence).map_err(|_| not_understood())?;
+        let fence = Fence::from_record(&fence).ok_or_else(not_understood)?;
         let token = token.ok_or_else(not_understood)?;
         Err(if is_stale {
             InventoryError::StaleToken { token, fence }
@@ -65,7 +74,7 @@ pub(super) async fn reduce(
     let sold: u64 = from_redis_value(next()).map_err(|_| not_understood())?;
     let fields: Vec<String> = from_redis_value(next()).map_err(|_| not_understood())?;
     let answers: Vec<Value> = from_redis_value(next()).map_err(|_| not_understood())?;
-    if sold > 0 && !is_atomic {
+    if sold > 0 && !writer.has(Safeguard::AtomicLedger) {
         fault::at(Point::BetweenWrites).await;
         let mut finish = redis::cmd("EVAL");
         finish.arg(FINISH).arg(3).arg(&[&keys.lucky, &keys.orders, &keys.ledger]);
@@ -73,6 +82,10 @@ pub(super) async fn reduce(
         let _: String = inventory.command(&finish).await?;
     }
     orders.iter().zip(answers).map(|(order, answer)| outcome(order, answer)).collect()
+}
+
+async fn load(inventory: &Inventory) -> Result<String, InventoryError> {
+    inventory.command(redis::cmd("SCRIPT").arg("LOAD").arg(TAKE)).await
 }
 
 fn outcome(order: &Order, answer: Value) -> Result<Outcome, InventoryError> {
@@ -83,13 +96,6 @@ fn outcome(order: &Order, answer: Value) -> Result<Outcome, InventoryError> {
     let first = Accepted::from_record(order.id.as_str(), &record).ok_or_else(not_understood)?;
     let is_same = first.is_repeated_by(order);
     Ok(if is_same { Outcome::Reserved(first) } else { Outcome::Conflict })
-}
-
-fn parse_fence(fence: Value) -> Option<Fence> {
-    let fence: String = from_redis_value(fence).ok()?;
-    let (cluster, revision) = fence.split_once(' ')?;
-    let cluster = ClusterId(u64::from_str_radix(cluster, 16).ok()?);
-    Some(Fence { cluster, revision: revision.parse().ok()? })
 }
 
 fn not_understood() -> InventoryError {

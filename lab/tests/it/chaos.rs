@@ -1,4 +1,4 @@
-//! The fault suite, as its users run it: a few rows and their controls.
+//! The fault suite, as its users run it: a few scenarios and their controls.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -28,9 +28,9 @@ fn suite(temp: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Goal: under the faults of a short run nothing is lost, and without each defence something is.
+/// Goal: under the faults of a short run nothing is lost, and without each safeguard something is.
 #[tokio::test]
-async fn rows_hold_and_controls_fail() {
+async fn scenarios_hold_and_controls_fail() {
     let temp = tempfile::tempdir().unwrap();
     let output = timeout(PATIENCE, suite(temp.path(), &["--short", "--seed", "1"]).output()).await;
     let output = output.expect("it ends").unwrap();
@@ -39,15 +39,15 @@ async fn rows_hold_and_controls_fail() {
 
     let results = std::fs::read(temp.path().join("out/results.json")).unwrap();
     let results: serde_json::Value = serde_json::from_slice(&results).unwrap();
-    let rows = results["rows"].as_array().unwrap();
-    assert!(rows.len() >= 4, "{said}");
-    for row in rows {
-        let run = &row["run"]["Ok"];
-        assert!(run["times"].as_u64().unwrap() > 0, "{row}");
-        assert!(run["counts"]["acknowledged"].as_u64().unwrap() > 1000, "{row}");
-        assert_eq!(run["findings"].as_array().unwrap().len(), 0, "{row}");
-        let controls = row["controls"].as_array().unwrap();
-        assert!(!controls.is_empty(), "{row}");
+    let scenarios = results["scenarios"].as_array().unwrap();
+    assert!(scenarios.len() >= 4, "{said}");
+    for scenario in scenarios {
+        let run = &scenario["run"]["Ok"];
+        assert!(run["times"].as_u64().unwrap() > 0, "{scenario}");
+        assert!(run["counts"]["acknowledged"].as_u64().unwrap() > 1000, "{scenario}");
+        assert_eq!(run["findings"].as_array().unwrap().len(), 0, "{scenario}");
+        let controls = scenario["controls"].as_array().unwrap();
+        assert!(!controls.is_empty(), "{scenario}");
         for control in controls {
             let breaks = control["breaks"].as_array().unwrap();
             let found = control["run"]["Ok"]["findings"].as_array().unwrap();
@@ -78,12 +78,12 @@ async fn interrupt_leaves_nothing() {
     assert!(files.iter().all(|file| file.file_name() == "out"), "{files:?}");
 }
 
-/// Goal: a row that does not exist is a sentence, before anything is started.
+/// Goal: the name of no scenario is refused before anything is started.
 #[tokio::test]
-async fn unknown_row_gets_a_sentence() {
+async fn an_unknown_scenario_is_refused() {
     let temp = tempfile::tempdir().unwrap();
     let output = suite(temp.path(), &["--only", "meteor"]).output().await.unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("there is no row \"meteor\""), "{said}");
+    assert!(said.contains("there is no scenario \"meteor\""), "{said}");
 }

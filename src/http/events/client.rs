@@ -1,4 +1,4 @@
-//! The stream of one who watches.
+//! The stream of one watcher.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -11,28 +11,28 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::feed::{Change, Feed};
 
-/// The least time between two messages: ten a second.
+/// The shortest time between two messages: ten a second.
 const GAP: Duration = Duration::from_millis(100);
 
-/// After so much silence a comment tells that the connection lives.
+/// After this silence a comment shows that the connection lives.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// What comes first: after how long to come back if the connection breaks.
+/// The first message: how long to wait before a reconnect.
 const RETRY: Bytes = Bytes::from_static(b"retry: 1000\n\n");
 const COMMENT: Bytes = Bytes::from_static(b": still here\n\n");
 
 struct Client {
     feed: Arc<Feed>,
     latest: watch::Receiver<Change>,
-    /// The version that it has; 0: none.
+    /// The version that was sent last; 0: none.
     version: u64,
     sent_at: Option<Instant>,
     is_new: bool,
     _place: OwnedSemaphorePermit,
 }
 
-/// A snapshot, then each change; a snapshot again if some were missed. The next message is chosen when the
-/// one before was taken, so a slow reader has none waiting for it. Ends with the feed.
+/// A snapshot, then each change; another snapshot if one was missed. A message is chosen only when the reader
+/// is ready, so none is buffered for a slow reader. Ends with the feed.
 pub(super) fn stream(
     feed: Arc<Feed>,
     latest: watch::Receiver<Change>,

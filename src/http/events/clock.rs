@@ -1,11 +1,11 @@
-//! Moments as the messages tell them.
+//! Times in the messages.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-/// Puts moments of the monotonic clock on the calendar. Anchored once, so that a wall clock that is set
-/// meanwhile does not tear apart what was drawn.
+/// Converts instants of the monotonic clock to the wall clock. Anchored once, so that a change of the wall clock
+/// does not distort the charts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     anchor: Instant,
@@ -26,7 +26,7 @@ impl Clock {
     }
 }
 
-/// One decimal: finer is the accident of a watch.
+/// Rounds to one decimal.
 pub(super) fn round(number: f64) -> f64 {
     (number * 10.0).round() / 10.0
 }

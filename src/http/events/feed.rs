@@ -1,48 +1,49 @@
-//! The one task that looks at a sale for all who watch it here.
+//! The task that polls a sale for all its watchers at this instance.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
+use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use super::book::Book;
 use super::pace::Pace;
-use super::reader::Reader;
+use super::poller::Poller;
+use super::projection::Projection;
 use super::view::View;
 use crate::http::extension::Extension;
 use crate::inventory::Item;
 use crate::sale::Sale;
 
-/// How often it looks: messages are at most ten a second.
+/// How often it polls: messages are at most ten a second.
 const TICK: Duration = Duration::from_millis(125);
 
-/// For how long it looks on after the last watcher has gone: one that comes back finds the history.
+/// How long it goes on after the last watcher has left, so that a watcher that returns finds the history.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// What all who watch one sale share.
+/// The state that the watchers of one sale share.
 pub(super) struct Feed {
-    book: Mutex<Book>,
+    projection: Mutex<Projection>,
     latest: watch::Sender<Change>,
-    /// The version and the text of the last snapshot that was asked for.
+    /// The version and the text of the last snapshot.
     snapshot: Mutex<(u64, Bytes)>,
     started_ms: u64,
-    /// Cancelled when nobody looks any more.
+    /// Cancelled when its task ends.
     pub(super) over: CancellationToken,
 }
 
-/// The feeds of the items that are watched.
+/// The feeds of the watched items.
 pub(super) type Feeds = Arc<Mutex<HashMap<Item, Arc<Feed>>>>;
 
-/// The latest change, written once for all. Version 0 is none yet.
+/// The latest change, encoded once for all watchers. Version 0: none yet.
 #[derive(Clone, Default)]
 pub(super) struct Change {
     pub(super) version: u64,
-    /// What is new since the version before.
+    /// The changes since the version before.
     pub(super) text: Bytes,
 }
 
@@ -56,8 +57,7 @@ struct Message<'a> {
 }
 
 impl Feed {
-    /// Starts to look; ends by itself some time after the last who watched has gone, or when `over` is
-    /// cancelled.
+    /// Starts the task. It ends some time after the last watcher has left, or when `over` is cancelled.
     pub(super) fn start(
         feeds: &Feeds,
         item: &Item,
@@ -66,17 +66,17 @@ impl Feed {
         over: CancellationToken,
         pace: Arc<Pace>,
     ) -> Arc<Self> {
-        let book = Book::new(item.clone(), sale.clone(), extension.clone());
+        let projection = Projection::new(item.clone(), sale.clone(), extension.clone());
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a date")]
-        let started_ms = book.clock.ms(Instant::now()) as u64;
+        let started_ms = projection.clock.ms(Instant::now()) as u64;
         let feed = Arc::new(Self {
-            book: Mutex::new(book),
+            projection: Mutex::new(projection),
             latest: watch::Sender::default(),
             snapshot: Mutex::default(),
             started_ms,
             over,
         });
-        let looker = Looker {
+        let task = FeedTask {
             feed: Arc::clone(&feed),
             feeds: Arc::clone(feeds),
             item: item.clone(),
@@ -84,11 +84,11 @@ impl Feed {
             extension,
             pace,
         };
-        tokio::spawn(looker.look_on());
+        tokio::spawn(task.run());
         feed
     }
 
-    /// Whether nobody watches it.
+    /// Whether it has no watchers.
     pub(super) fn is_alone(&self) -> bool {
         self.latest.receiver_count() == 0
     }
@@ -97,20 +97,20 @@ impl Feed {
         self.latest.subscribe()
     }
 
-    /// Everything, as of the latest version; written once for all who ask.
+    /// The whole state as of the latest version, encoded once for all watchers.
     pub(super) fn snapshot(&self) -> (u64, Bytes) {
-        // the book first, so that no version comes in between
-        let book = open(&self.book);
+        // the projection is locked first, so that no version comes in between
+        let projection = self.projection.lock();
         let version = self.latest.borrow().version;
-        let mut last = open(&self.snapshot);
+        let mut last = self.snapshot.lock();
         if last.0 != version {
-            *last = (version, self.write("snapshot", version, &book, book.whole()));
+            *last = (version, self.write("snapshot", version, &projection, projection.whole()));
         }
         last.clone()
     }
 
-    fn write(&self, event: &str, version: u64, book: &Book, view: View<'_>) -> Bytes {
-        let now_ms = book.clock.ms(Instant::now());
+    fn write(&self, event: &str, version: u64, projection: &Projection, view: View<'_>) -> Bytes {
+        let now_ms = projection.clock.ms(Instant::now());
         let message = Message { version, now_ms, view };
         let data = serde_json::to_string(&message)
             .expect("a message is made of texts and numbers, and those always serialize");
@@ -118,8 +118,8 @@ impl Feed {
     }
 }
 
-/// The task that looks.
-struct Looker {
+/// The task that polls.
+struct FeedTask {
     feed: Arc<Feed>,
     feeds: Feeds,
     item: Item,
@@ -128,13 +128,13 @@ struct Looker {
     pace: Arc<Pace>,
 }
 
-impl Looker {
-    async fn look_on(self) {
+impl FeedTask {
+    async fn run(self) {
         let Self { feed, sale, extension, .. } = &self;
-        // however this ends, those who watch are told by the end of their streams
+        // however this ends, the streams of the watchers end
         let _over = feed.over.clone().drop_guard();
         let _watching = sale.metrics().latency.watch();
-        let mut reader = Reader::new(self.item.clone(), sale.clone(), Arc::clone(&self.pace));
+        let mut poller = Poller::new(self.item.clone(), sale.clone(), Arc::clone(&self.pace));
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut watched_at = Instant::now();
@@ -152,25 +152,24 @@ impl Looker {
             if let Some(extension) = extension {
                 Arc::clone(extension).refresh();
             }
-            let reading = reader.look(&feed.book).await;
+            let reading = poller.poll(&feed.projection).await;
             publish(feed, reading, &mut last);
         }
     }
 
     fn leave(&self) {
-        // one that had to make room was removed before, and another may have its place
-        let mut feeds = open(&self.feeds);
+        // a feed that made room was removed before, and another may have its place
+        let mut feeds = self.feeds.lock();
         if feeds.get(&self.item).is_some_and(|feed| Arc::ptr_eq(feed, &self.feed)) {
             feeds.remove(&self.item);
         }
     }
 
-    /// A watcher subscribes while the map is locked, so none of them is left with a feed that has
-    /// ended.
+    /// A watcher subscribes while the map is locked, so none is left with a feed that has ended.
     fn leave_if_alone(&self) -> bool {
-        let mut feeds = open(&self.feeds);
+        let mut feeds = self.feeds.lock();
         let is_alone = self.feed.is_alone();
-        // one that was cancelled meanwhile is not there any more
+        // a feed that was cancelled meanwhile has been removed
         if is_alone && !self.feed.over.is_cancelled() {
             feeds.remove(&self.item);
         }
@@ -178,29 +177,24 @@ impl Looker {
     }
 }
 
-fn publish(feed: &Feed, reading: super::reader::Reading, last: &mut String) {
-    let mut book = open(&feed.book);
-    let is_new_sale = book.take(reading);
+fn publish(feed: &Feed, reading: super::poller::Reading, last: &mut String) {
+    let mut projection = feed.projection.lock();
+    let is_new_sale = projection.take(reading);
     let version = feed.latest.borrow().version;
-    let (view, has_grown) = book.change();
+    let (view, has_grown) = projection.change();
     let body = serde_json::to_string(&view).unwrap_or_default();
     if version > 0 && !has_grown && body == *last {
         return;
     }
     *last = body;
-    // a gap in the versions has everybody take a snapshot
+    // a gap in the versions makes every watcher take a snapshot
     let version = version + if is_new_sale { 2 } else { 1 };
-    let now_ms = book.clock.ms(Instant::now());
+    let now_ms = projection.clock.ms(Instant::now());
     let id = feed.started_ms;
     let rest = last.strip_prefix('{').unwrap_or_default();
     let text = format!(
         "id: {id}-{version}\nevent: change\ndata: {{\"version\":{version},\"now_ms\":{now_ms},{rest}\n\n"
     );
     feed.latest.send_replace(Change { version, text: text.into() });
-    book.told();
-}
-
-/// Nothing panics while one of these is locked; and if it did, what was written would still be whole.
-pub(super) fn open<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    projection.mark_sent();
 }

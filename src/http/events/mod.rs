@@ -1,23 +1,23 @@
-//! `GET /events`: the sale as it goes, as server-sent events.
+//! `GET /events`: the state of a sale and its changes, as server-sent events.
 //!
-//! One task looks at the sale for all watchers at this instance, and only while there are any
-//! (`feed`): at the store with one bounded command a tick (`reader`), over a connection that the sale does
-//! not use and at a rate that no number of items raises (`pace`); at the queue by the watch that the
-//! lock has anyway. What it knows is in the `book`; each message is written once for all. Who watches
-//! (`client`) takes the latest message when it can: one that was too slow for a change takes a snapshot,
-//! so nothing is kept for it.
+//! While an item is watched, one task polls it for all watchers at this instance (`feed`). A tick costs the
+//! store one bounded command (`poller`), over a connection that the sale does not use and at a rate that the
+//! number of items does not raise (`pace`). The queue comes from the watch that the lock has anyway. The
+//! readings add up to the `projection`. Each message is encoded once for all watchers. A watcher (`client`)
+//! takes the latest message when it is ready; one that missed a change takes a snapshot, so nothing is
+//! buffered for it.
 
-mod book;
+mod alerts;
 mod client;
 mod clock;
-mod diary;
+mod event_log;
 mod feed;
-mod flow;
-mod lanes;
 mod pace;
 mod percentiles;
-mod reader;
-mod troubles;
+mod poller;
+mod projection;
+mod throughput;
+mod timeline;
 mod view;
 
 use std::collections::HashMap;
@@ -30,22 +30,22 @@ use axum::response::Response;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use diary::stale_batch;
+pub use event_log::stale_batch;
 
 use self::feed::{Change, Feed, Feeds};
 use self::pace::Pace;
 use super::extension::Extension;
 use super::params;
 use super::problem::{Problem, ProblemType};
+use super::safeguard::LIMITS;
 use super::state::AppState;
-use crate::defence::Defence;
 use crate::inventory::Item;
 use crate::sale::Sale;
 
-/// How many may watch at one instance, unless told otherwise.
+/// The most watchers of one instance, by default.
 pub const DEFAULT_WATCHERS: usize = 64;
 
-/// The feeds of the items that are watched.
+/// The feeds of the watched items.
 pub(super) struct Events {
     feeds: Feeds,
     places: Arc<Semaphore>,
@@ -66,30 +66,30 @@ impl Events {
         }
     }
 
-    /// Ends all streams, and takes no more.
+    /// Ends all streams and refuses new ones.
     pub(super) fn stop(&self) {
         self.stop.cancel();
     }
 
-    /// Joins the feed of `item`, if there is one.
+    /// Subscribes to the feed of `item`, if there is one.
     fn join(&self, item: &Item) -> Option<Subscription> {
-        join(&feed::open(&self.feeds), item)
+        join(&self.feeds.lock(), item)
     }
 
-    /// Joins the feed of `item`, starting it if need be. The caller has a place.
+    /// Subscribes to the feed of `item`, and starts it if necessary. The caller has a place.
     fn subscribe(
         &self,
         item: &Item,
         sale: &Sale,
         extension: Option<&Arc<dyn Extension>>,
     ) -> Subscription {
-        let mut feeds = feed::open(&self.feeds);
+        let mut feeds = self.feeds.lock();
         if let Some(joined) = join(&feeds, item) {
             return joined;
         }
-        // there are no more feeds than places: one that nobody watches makes room
+        // there are at most as many feeds as places: a feed without watchers makes room
         let alone = feeds.iter().find(|(_, feed)| feed.is_alone()).map(|(item, _)| item.clone());
-        if let Some(alone) = alone.filter(|_| feeds.len() >= self.most && Defence::Limits.is_on())
+        if let Some(alone) = alone.filter(|_| feeds.len() >= self.most && LIMITS.is_on())
             && let Some(feed) = feeds.remove(&alone)
         {
             feed.over.cancel();
@@ -111,7 +111,7 @@ fn join(feeds: &HashMap<Item, Arc<Feed>>, item: &Item) -> Option<Subscription> {
     Some((Arc::clone(feed), feed.subscribe()))
 }
 
-/// The stream of an item: of the default one always, so that its page can wait for the sale to begin.
+/// The stream of an item. The default item needs no sale, so that the page can wait for its start.
 pub(super) async fn events(
     State(app): State<Arc<AppState>>,
     RawQuery(query): RawQuery,
@@ -120,13 +120,13 @@ pub(super) async fn events(
     let item = params::item(item.as_deref())?;
     let events = &app.events;
     if events.stop.is_cancelled() {
-        return Err(Problem::new(ProblemType::Stopping, "this instance is stopping"));
+        return Err(Problem::new(ProblemType::STOPPING, "this instance is stopping"));
     }
     let place = Arc::clone(&events.places).try_acquire_owned().map_err(|_| {
-        let detail = format!("{} watch at this instance already, and no more may", events.most);
-        Problem::new(ProblemType::TooManyWatchers, detail)
+        let detail = format!("{} clients watch this instance, which is the limit", events.most);
+        Problem::new(ProblemType::TOO_MANY_WATCHERS, detail)
     })?;
-    if item != Item::DEFAULT && Defence::Limits.is_on() && events.join(&item).is_none() {
+    if item != Item::DEFAULT && LIMITS.is_on() && events.join(&item).is_none() {
         events.pace.turn().await;
         app.sale.check_known(&item).await?;
     }
@@ -136,7 +136,7 @@ pub(super) async fn events(
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // a proxy that buffers would show everything too late
+    // a proxy must not buffer the stream
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     Ok(response)
 }

@@ -1,18 +1,17 @@
-//! How often all who watch look at the store and at the queues, taken together.
+//! The rate limit of all polls at one instance.
 
-use std::sync::Mutex;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
-use super::feed::open;
-use crate::defence::Defence;
+use crate::http::safeguard::LIMITS;
 
-/// The time between two looks: 500 a second, enough for the feeds of sixty items.
+/// The time between two polls: 500 a second, enough for the feeds of sixty items.
 const GAP: Duration = Duration::from_millis(2);
 
-/// Gives each look its turn, so that a sale with many items, or visitors who ask for items by the
-/// thousand, cost the store no more than so many looks a second.
+/// Spaces the polls out, so that many items, or requests for thousands of items, cost the store no more than
+/// so many polls a second.
 pub(super) struct Pace(Mutex<Instant>);
 
 impl Pace {
@@ -20,13 +19,13 @@ impl Pace {
         Self(Mutex::new(Instant::now()))
     }
 
-    /// Waits for its turn. At most as many wait as there are feeds and watchers.
+    /// Waits for the next turn. At most as many wait as there are feeds and watchers.
     pub(super) async fn turn(&self) {
-        if !Defence::Limits.is_on() {
+        if !LIMITS.is_on() {
             return;
         }
         let turn = {
-            let mut next = open(&self.0);
+            let mut next = self.0.lock();
             let turn = Instant::now().max(*next);
             *next = turn + GAP;
             turn
@@ -41,7 +40,7 @@ mod tests {
 
     use super::*;
 
-    /// Goal: however many come at once, they are let through one by one; and nobody waits where nobody was.
+    /// Goal: polls that come at once pass one by one, and the first one after a pause does not wait.
     #[tokio::test(start_paused = true)]
     async fn turns_have_a_gap_between_them() {
         let (pace, began_at) = (Pace::new(), Instant::now());

@@ -1,4 +1,4 @@
-//! The latency of the last seconds.
+//! The latency over the last seconds.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::clock::round;
 use super::view::Percentiles;
 use crate::sale::latency::Latency;
 
-/// Over how many seconds.
+/// The length of the window.
 const WINDOW_SECONDS: usize = 5;
 
 /// The latency of the last seconds, one histogram a second.
@@ -22,7 +22,7 @@ pub(super) struct LastSeconds {
 }
 
 impl LastSeconds {
-    /// The percentiles, computed anew once a second.
+    /// The percentiles, computed once a second.
     pub(super) fn tick(&mut self, latency: &Latency) -> Option<Percentiles> {
         let now = Instant::now();
         if self.last.is_none_or(|last| now - last >= Duration::from_secs(1)) {
@@ -39,12 +39,12 @@ impl LastSeconds {
     fn compute(&self) -> Option<Percentiles> {
         let mut all = Latency::empty();
         for second in self.seconds.iter().flatten() {
-            // they have the same bounds
+            // fails only if the bounds differ
             all.add(second).ok()?;
         }
         let ms = |us: u64| {
             let us = u32::try_from(us).unwrap_or(u32::MAX);
-            // two decimals: what is fast takes less than a tenth of a millisecond
+            // two decimals: a fast order takes less than a tenth of a millisecond
             round(f64::from(us) / 100.0) / 10.0
         };
         (!all.is_empty()).then(|| Percentiles {

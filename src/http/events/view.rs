@@ -1,14 +1,14 @@
-//! What a message tells, as it is written.
+//! The JSON of a message.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
 
-/// Everything but the lists that grow.
+/// The state, and the lists that grow.
 #[derive(Serialize)]
 pub(super) struct View<'a> {
-    /// Counts the sales seen since the first watcher came.
+    /// The number of the sale since the first watcher came.
     pub(super) sale: u64,
     pub(super) instance: &'a str,
     pub(super) item: &'a str,
@@ -23,13 +23,14 @@ pub(super) struct View<'a> {
     pub(super) rates: Rates,
     pub(super) latency_ms: Option<Percentiles>,
     pub(super) skipped: u64,
-    pub(super) troubles: Vec<Trouble>,
+    #[serde(rename = "troubles")]
+    pub(super) alerts: Vec<Alert>,
     pub(super) demo: Option<serde_json::Value>,
     #[serde(flatten)]
     pub(super) lists: Lists<'a>,
 }
 
-/// The lists that grow: all of them in a snapshot, what is new in a change.
+/// The lists that grow: whole in a snapshot, only the additions in a change.
 #[derive(Serialize)]
 pub(super) struct Lists<'a> {
     pub(super) tenures: Vec<TenureView>,
@@ -54,7 +55,7 @@ pub(super) struct FenceView {
     pub(super) token: i64,
 }
 
-/// What this instance has counted since its start.
+/// Counters of this instance since its start.
 #[derive(Serialize)]
 pub(super) struct Here {
     pub(super) waiting: u64,
@@ -70,7 +71,7 @@ pub(super) struct Here {
 pub(super) struct LockView {
     pub(super) name: String,
     pub(super) ttl_ms: Option<u64>,
-    /// Whether the queue can be seen now.
+    /// Whether the queue is known now.
     pub(super) known: bool,
     pub(super) holder: Option<ClaimView>,
     pub(super) queue: Vec<ClaimView>,
@@ -94,7 +95,7 @@ pub(super) struct TenureView {
     pub(super) exact: bool,
 }
 
-/// Orders a second.
+/// Orders per second.
 #[derive(Clone, Default, Serialize)]
 pub(super) struct Rates {
     pub(super) total: f64,
@@ -130,14 +131,14 @@ pub(super) struct OrderView {
     pub(super) remaining: u64,
 }
 
-/// Something that is wrong now.
+/// A present problem.
 #[derive(Clone, Serialize)]
-pub(super) struct Trouble {
+pub(super) struct Alert {
     pub(super) kind: &'static str,
     pub(super) text: String,
 }
 
-/// Something that has happened.
+/// A past event.
 #[derive(Serialize)]
 pub(super) struct Note {
     pub(super) id: u64,

@@ -26,10 +26,10 @@ fn patient() -> ShopOptions {
     ShopOptions { store_timeout: Duration::from_secs(20), ..ShopOptions::default() }
 }
 
-/// Runs `flash-sale adopt` on the shop's servers.
-async fn adopt(what: &str, shop: &Shop, flags: &[&str]) -> (Option<i32>, String) {
+/// Runs `flash-sale recover` on the shop's servers.
+async fn recover(what: &str, shop: &Shop, flags: &[&str]) -> (Option<i32>, String) {
     let Output { status, stdout, stderr } = Command::new(env!("CARGO_BIN_EXE_flash-sale"))
-        .args(["adopt", what, "--etcd", &shop.etcd, "--redis", &shop.redis])
+        .args(["recover", what, "--etcd", &shop.etcd, "--redis", &shop.redis])
         .args(["--lock-name", &shop.lock_name])
         .args(flags)
         .stdin(Stdio::null())
@@ -54,7 +54,7 @@ async fn assert_stopped(shop: &Shop) {
         let reply = shop.call(line).await;
         let problem = reply.problem(503, "store-rolled-back");
         assert!(!reply.headers.contains_key("retry-after"), "waiting mends nothing");
-        assert!(problem["detail"].as_str().unwrap().contains("adopt store"), "{problem}");
+        assert!(problem["detail"].as_str().unwrap().contains("recover store"), "{problem}");
     }
     assert_eq!(shop.call("GET /healthz").await.status, 200);
 }
@@ -95,7 +95,7 @@ async fn a_rolled_back_store_stops_the_sale() {
 async fn an_operator_accepts_the_loss() {
     let mut redis = redis().await;
     let shop = Shop::at(shared_endpoint().await, redis.url(), patient());
-    let (status, text) = adopt("store", &shop, &[]).await;
+    let (status, text) = recover("store", &shop, &[]).await;
     assert_eq!(status, Some(1), "{text}");
     assert!(text.contains("no stock of default"), "{text}");
 
@@ -106,7 +106,7 @@ async fn an_operator_accepts_the_loss() {
     restart_with(&mut redis, Some(&older)).await;
     let mut raw = Raw::connect(&redis.url()).await;
     let before = raw.dump().await;
-    let (status, text) = adopt("store", &shop, &[]).await;
+    let (status, text) = recover("store", &shop, &[]).await;
     assert_eq!(status, Some(3), "{text}");
     for words in ["4 left and 1 sold, of 5", "1 orders, the latest is a-1", "Rerun with --yes"] {
         assert!(text.contains(words), "{words:?} is not in {text}");
@@ -116,7 +116,7 @@ async fn an_operator_accepts_the_loss() {
 
     let metrics = shop.call("GET /metrics").await.text;
     assert!(metrics.contains("\nflash_sale_rolled_back_items 1\n"), "{metrics}");
-    let (status, text) = adopt("store", &shop, &["--yes"]).await;
+    let (status, text) = recover("store", &shop, &["--yes"]).await;
     assert_eq!(status, Some(0), "{text}");
     assert_eq!(shop.call("GET /readyz").await.status, 200);
     assert_eq!(shop.order("a-3").await.json(200)["remaining"], 3);
@@ -134,13 +134,13 @@ async fn an_operator_ends_a_sale_that_is_gone() {
     shop.order("a-1").await.json(200);
     Raw::connect(&redis.url()).await.run::<()>("FLUSHDB").await;
     assert_stopped(&shop).await;
-    let (status, text) = adopt("store", &shop, &[]).await;
+    let (status, text) = recover("store", &shop, &[]).await;
     assert_eq!(status, Some(3), "{text}");
     for words in ["stock    none", "missing  its sale is gone", "would end the sale"] {
         assert!(text.contains(words), "{words:?} is not in {text}");
     }
     let mut child = Command::new(env!("CARGO_BIN_EXE_flash-sale"))
-        .args(["adopt", "store", "--yes", "--etcd", &shop.etcd, "--redis", &shop.redis])
+        .args(["recover", "store", "--yes", "--etcd", &shop.etcd, "--redis", &shop.redis])
         .args(["--lock-name", &shop.lock_name])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -155,10 +155,10 @@ async fn an_operator_ends_a_sale_that_is_gone() {
     shop.order("a-2").await.json(200);
 }
 
-/// etcd was set up anew: nothing is sold until its cluster is adopted. A lock that somebody holds is
+/// etcd was set up anew: nothing is sold until an operator accepts its cluster. A lock that somebody holds is
 /// waited for, and named.
 #[tokio::test]
-async fn an_operator_adopts_another_cluster() {
+async fn an_operator_accepts_another_cluster() {
     let redis = redis().await;
     let before = Shop::at(shared_endpoint().await, redis.url(), patient());
     before.start(5).await;
@@ -166,24 +166,24 @@ async fn an_operator_adopts_another_cluster() {
     let shop = Shop::at(etcd.endpoint(), redis.url(), patient());
     shop.order("a-1").await.problem(503, "foreign-fence");
 
-    let (status, text) = adopt("store", &shop, &["--yes"]).await;
+    let (status, text) = recover("store", &shop, &["--yes"]).await;
     assert_eq!(status, Some(1), "{text}");
-    assert!(text.contains("adopt cluster"), "{text}");
-    let (status, text) = adopt("cluster", &shop, &[]).await;
+    assert!(text.contains("recover cluster"), "{text}");
+    let (status, text) = recover("cluster", &shop, &[]).await;
     assert_eq!(status, Some(3), "{text}");
     shop.order("a-1").await.problem(503, "foreign-fence");
 
     let held = shop.hold_lock().await;
-    let (status, text) = adopt("cluster", &shop, &["--yes", "--wait-timeout", "1s"]).await;
+    let (status, text) = recover("cluster", &shop, &["--yes", "--wait-timeout", "1s"]).await;
     assert_eq!(status, Some(1), "{text}");
     assert!(text.contains("\"other\"") && text.contains("holds it"), "{text}");
     drop(held);
 
-    let (status, text) = adopt("cluster", &shop, &["--yes"]).await;
+    let (status, text) = recover("cluster", &shop, &["--yes"]).await;
     assert_eq!(status, Some(0), "{text}");
     shop.order("a-1").await.json(200);
     before.order("a-2").await.problem(503, "foreign-fence");
-    let (status, text) = adopt("cluster", &shop, &["--yes"]).await;
+    let (status, text) = recover("cluster", &shop, &["--yes"]).await;
     assert_eq!(status, Some(0), "{text}");
     assert!(text.contains("Nothing to do"), "{text}");
 }

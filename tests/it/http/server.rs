@@ -91,20 +91,25 @@ async fn a_slow_head_is_cut_off_at_the_timeout() {
     assert_eq!(server.connect().await.get("/").await.status, 200);
 }
 
+/// Goal: a head that is too large is a problem, and no handler sees the request.
 #[tokio::test]
 async fn headers_beyond_the_limit_are_refused_as_a_problem() {
-    let server = Running::start(hello(), OPTIONS);
+    let (calls, mut called) = mpsc::channel(10);
+    let router = Router::new().route("/", get(async move || calls.send(()).await.unwrap()));
+    let server = Running::start(router, OPTIONS);
     let with_header = |length: usize| {
         format!("GET / HTTP/1.1\r\nHost: test\r\nX-Padding: {}\r\n\r\n", "x".repeat(length))
     };
     let mut connection = server.connect().await;
     connection.send(with_header(15 * 1024)).await;
     assert_eq!(connection.answer().await.status, 200);
+    called.recv().await.unwrap();
     connection.send(with_header(16 * 1024)).await;
     let answer = connection.answer().await;
     answer.assert_problem(431, "headers-too-large");
     assert_eq!(answer.header("connection"), Some("close"));
     assert!(connection.is_closed().await);
+    assert!(called.try_recv().is_err(), "no handler was called");
 }
 
 /// Behind our limit there is hyper's, so that the memory for a head is bounded.

@@ -151,7 +151,7 @@ async fn a_fresh_start_repairs_everything_but_the_fence() {
             let error = inventory.start(&Item::DEFAULT, token, 3).await.unwrap_err();
             assert!(matches!(error, InventoryError::Damaged { .. }), "{error}");
         }
-        assert!(inventory.adopt(&Item::DEFAULT, token(2)).await.is_err());
+        assert!(inventory.recover_cluster(&Item::DEFAULT, token(2)).await.is_err());
         assert_eq!(raw.dump().await, before);
     }
 }

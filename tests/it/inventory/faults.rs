@@ -124,7 +124,7 @@ async fn out_of_memory_nothing_is_half_written() {
     let results = [
         inventory.reduce(&Item::DEFAULT, Some(token(2)), "8080", &[order("b", 1)]).await.map(drop),
         inventory.start(&Item::DEFAULT, Some(token(2)), 5).await.map(drop),
-        inventory.adopt(&Item::DEFAULT, token(2)).await.map(drop),
+        inventory.recover_cluster(&Item::DEFAULT, token(2)).await.map(drop),
     ];
     for result in results {
         let error = result.unwrap_err();

@@ -19,7 +19,7 @@ async fn a_stale_token_is_refused() {
     let refused = [
         inventory.reduce(&Item::DEFAULT, Some(token(9)), "8090", &orders).await.map(drop),
         inventory.start(&Item::DEFAULT, Some(token(9)), 500).await.map(drop),
-        inventory.adopt(&Item::DEFAULT, token(9)).await.map(drop),
+        inventory.recover_cluster(&Item::DEFAULT, token(9)).await.map(drop),
     ];
     for result in refused {
         let error = result.unwrap_err();
@@ -54,10 +54,10 @@ async fn revisions_are_compared_exactly() {
     assert!(matches!(sell(0, "b").await.unwrap_err(), InventoryError::InvalidArgument(_)));
 }
 
-/// A token of another cluster is refused however large it is, until an operator adopts its cluster;
+/// A token of another cluster is refused however large it is, until an operator accepts its cluster;
 /// then the old cluster is refused.
 #[tokio::test]
-async fn another_cluster_is_refused_until_adopted() {
+async fn another_cluster_is_refused_until_accepted() {
     let url = fresh_database().await;
     let (inventory, mut raw) = (connect(&url).await, Raw::connect(&url).await);
     inventory.start(&Item::DEFAULT, Some(token(100)), 10).await.unwrap();
@@ -72,7 +72,7 @@ async fn another_cluster_is_refused_until_adopted() {
     assert!(inventory.start(&Item::DEFAULT, Some(other(1000)), 10).await.is_err());
     assert_eq!(raw.dump().await, before);
 
-    let old = inventory.adopt(&Item::DEFAULT, other(3)).await.unwrap();
+    let old = inventory.recover_cluster(&Item::DEFAULT, other(3)).await.unwrap();
     assert_eq!(old, Some(token(100).into()));
     let outcomes =
         inventory.reduce(&Item::DEFAULT, Some(other(3)), "8080", &[order("a", 1)]).await.unwrap();
@@ -84,16 +84,16 @@ async fn another_cluster_is_refused_until_adopted() {
     assert!(matches!(error, InventoryError::ForeignFence { .. }), "{error}");
 }
 
-/// Nothing to adopt: an item that nobody knows gets no fence by a slip of the pen.
+/// Nothing to recover: an item that nobody knows gets no fence by a slip of the pen.
 #[tokio::test]
-async fn an_unknown_item_is_not_adopted() {
+async fn an_unknown_item_is_not_recovered() {
     let url = fresh_database().await;
     let (inventory, mut raw) = (connect(&url).await, Raw::connect(&url).await);
-    let error = inventory.adopt(&Item::DEFAULT, token(1)).await.unwrap_err();
+    let error = inventory.recover_cluster(&Item::DEFAULT, token(1)).await.unwrap_err();
     assert!(matches!(error, InventoryError::UnknownItem), "{error}");
     assert_eq!(raw.dump().await, []);
     raw.run::<()>("SET stock 3").await;
-    assert_eq!(inventory.adopt(&Item::DEFAULT, token(1)).await.unwrap(), None);
+    assert_eq!(inventory.recover_cluster(&Item::DEFAULT, token(1)).await.unwrap(), None);
 }
 
 /// A fresh start forgets the orders and keeps the fence, with or without a token of its own.

@@ -1,6 +1,6 @@
 //! The ledger, page by page.
 
-use flash_sale::inventory::{Followed, Glance, Inventory, Item, Order};
+use flash_sale::inventory::{Cursor, Inventory, Item, Order, SaleUpdate};
 
 use super::{accepted, connect, fresh_database, order, token};
 
@@ -39,8 +39,8 @@ async fn the_ledger_is_read_page_by_page() {
     assert_eq!(inventory.order(&item, &order("nobody", 1).id).await.unwrap(), None);
 }
 
-/// Who follows a sale is told what is new: all of it, or an even part of it with the newest; and whether
-/// the ledger is still the one that was followed.
+/// Goal: a poll returns all new orders, or an even part of them with the newest, and says whether the
+/// ledger is still that of the cursor.
 #[tokio::test]
 async fn a_sale_is_followed_at_a_bounded_cost() {
     let inventory = connect(&fresh_database().await).await;
@@ -48,27 +48,28 @@ async fn a_sale_is_followed_at_a_bounded_cost() {
     inventory.start(&item, None, 100).await.unwrap();
     let batch: Vec<Order> = (1..=10).map(|i| order(&format!("o{i}"), 1)).collect();
     inventory.reduce(&item, Some(token(1)), "8080", &batch).await.unwrap();
-    let positions = |glance: &Glance| glance.orders.iter().map(|o| o.position).collect::<Vec<_>>();
-    let at = |position: u64| Followed {
+    let positions =
+        |update: &SaleUpdate| update.orders.iter().map(|o| o.position).collect::<Vec<_>>();
+    let at = |position: u64| Cursor {
         position,
         order: (position > 0).then(|| order(&format!("o{position}"), 1).id),
     };
 
-    let first = inventory.glance(&item, None, 4).await.unwrap();
+    let first = inventory.poll_since(&item, None, 4).await.unwrap();
     assert_eq!((positions(&first), first.step), (vec![7, 8, 9, 10], 1));
     assert_eq!(first.stock, inventory.stock(&item).await.unwrap());
-    let rest = inventory.glance(&item, Some(&at(6)), 4).await.unwrap();
+    let rest = inventory.poll_since(&item, Some(&at(6)), 4).await.unwrap();
     assert_eq!((positions(&rest), rest.step, rest.is_same_ledger), (vec![7, 8, 9, 10], 1, true));
-    let thinned = inventory.glance(&item, Some(&at(0)), 3).await.unwrap();
+    let thinned = inventory.poll_since(&item, Some(&at(0)), 3).await.unwrap();
     assert_eq!((positions(&thinned), thinned.step), (vec![2, 6, 10], 4));
-    let nothing = inventory.glance(&item, Some(&at(10)), 3).await.unwrap();
+    let nothing = inventory.poll_since(&item, Some(&at(10)), 3).await.unwrap();
     assert_eq!((positions(&nothing), nothing.is_same_ledger), (vec![], true));
 
     inventory.start(&item, Some(token(2)), 100).await.unwrap();
     let batch: Vec<Order> = (1..=12).map(|i| order(&format!("p{i}"), 1)).collect();
     inventory.reduce(&item, Some(token(2)), "8080", &batch).await.unwrap();
-    let other = inventory.glance(&item, Some(&at(10)), 100).await.unwrap();
+    let other = inventory.poll_since(&item, Some(&at(10)), 100).await.unwrap();
     assert_eq!((other.orders.len(), other.is_same_ledger), (12, false));
-    let shorter = inventory.glance(&item, Some(&at(50)), 100).await.unwrap();
+    let shorter = inventory.poll_since(&item, Some(&at(50)), 100).await.unwrap();
     assert_eq!((shorter.orders.len(), shorter.is_same_ledger), (12, false));
 }

@@ -45,7 +45,7 @@ async fn assert_stopped(inventory: &Inventory, redis: &PrivateRedis, highest: i6
     let before = data(redis).await;
     assert_rolled_back(sell(inventory, Some(token(highest)), "new").await, lacks);
     assert_rolled_back(sell(inventory, Some(token(highest + 1)), "new").await, lacks);
-    assert_rolled_back(inventory.look(&ITEM, &order("new", 1).id).await, lacks);
+    assert_rolled_back(inventory.stock_and_order(&ITEM, &order("new", 1).id).await, lacks);
     assert_rolled_back(inventory.order(&ITEM, &order("new", 1).id).await, lacks);
     assert_rolled_back(inventory.stock(&ITEM).await, lacks);
     assert_rolled_back(inventory.ledger(&ITEM, 0, 10).await, lacks);
@@ -230,9 +230,9 @@ async fn an_accepted_roll_back_is_over() {
     }
 
     let operator = connect(&redis.url()).await;
-    let error = operator.accept(&ITEM, Token::new(ClusterId(1), 99)).await.unwrap_err();
+    let error = operator.recover_store(&ITEM, Token::new(ClusterId(1), 99)).await.unwrap_err();
     assert!(matches!(error, InventoryError::ForeignFence { .. }), "{error}");
-    operator.accept(&ITEM, token(5)).await.unwrap();
+    operator.recover_store(&ITEM, token(5)).await.unwrap();
     for (inventory, id) in [(&one, "d"), (&two, "e")] {
         inventory.check(None).await.unwrap();
         sell(inventory, Some(token(6)), id).await.unwrap();
@@ -244,21 +244,21 @@ async fn an_accepted_roll_back_is_over() {
     assert_stopped(&one, &redis, 6, "its sale is not the latest").await;
 }
 
-/// An adopted fence of another etcd cluster is no roll-back, and hides none.
+/// An accepted fence of another etcd cluster is no roll-back, and hides none.
 #[tokio::test]
-async fn an_adopted_fence_keeps_the_memory() {
+async fn an_accepted_fence_keeps_the_watermark() {
     let mut redis = redis().await;
     let (inventory, operator) = (connect(&redis.url()).await, connect(&redis.url()).await);
     inventory.start(&ITEM, Some(token(100)), 10).await.unwrap();
     let older = DataCopy::of(&redis);
     sell(&inventory, Some(token(100)), "a").await.unwrap();
     let other = |revision| Some(Token::new(ClusterId(0xbeef), revision));
-    operator.adopt(&ITEM, other(3).unwrap()).await.unwrap();
+    operator.recover_cluster(&ITEM, other(3).unwrap()).await.unwrap();
     inventory.check(None).await.unwrap();
     sell(&inventory, other(3), "b").await.unwrap();
 
     restart_with(&mut redis, Some(&older)).await;
-    operator.adopt(&ITEM, other(7).unwrap()).await.unwrap();
+    operator.recover_cluster(&ITEM, other(7).unwrap()).await.unwrap();
     assert_rolled_back(sell(&inventory, other(7), "c").await, "order b is not in its ledger");
 }
 
@@ -274,12 +274,14 @@ async fn one_who_misses_something_stops_all() {
     sell(&other, Some(token(1)), "b").await.unwrap();
     let right = DataCopy::of(&redis);
     let lacks = "order b is not in its ledger";
-    for notices in ["order", "look", "stock", "ledger", "check"] {
+    for notices in ["order", "stock_and_order", "stock", "ledger", "check"] {
         restart_with(&mut redis, Some(&older)).await;
         one.check(None).await.unwrap();
         match notices {
             "order" => assert_rolled_back(sell(&other, Some(token(1)), "c").await, lacks),
-            "look" => assert_rolled_back(other.look(&ITEM, &order("c", 1).id).await, lacks),
+            "stock_and_order" => {
+                assert_rolled_back(other.stock_and_order(&ITEM, &order("c", 1).id).await, lacks);
+            }
             "stock" => assert_rolled_back(other.stock(&ITEM).await, lacks),
             "ledger" => assert_rolled_back(other.ledger(&ITEM, 0, 9).await, lacks),
             _ => assert_rolled_back(other.check(None).await.map_err(|(_, error)| error), lacks),
@@ -288,7 +290,7 @@ async fn one_who_misses_something_stops_all() {
         assert_stopped(&one, &redis, 1, lacks).await;
         let newcomer = connect(&redis.url()).await;
         assert_rolled_back(sell(&newcomer, None, "d").await, lacks);
-        assert_rolled_back(newcomer.look(&ITEM, &order("a", 1).id).await, lacks);
+        assert_rolled_back(newcomer.stock_and_order(&ITEM, &order("a", 1).id).await, lacks);
         assert_eq!((one.rolled_back_items(), newcomer.rolled_back_items()), (1, 1));
         // who remembers nothing misses nothing, and can sell nothing of it either
         assert_rolled_back(newcomer.check(None).await.map_err(|(_, error)| error), lacks);
@@ -308,8 +310,8 @@ async fn an_answer_that_was_told_again_is_remembered() {
     let older = DataCopy::of(&redis);
     sell(&one, Some(token(1)), "a").await.unwrap();
     let other = connect(&redis.url()).await;
-    assert_eq!(other.look(&ITEM, &order("b", 1).id).await.unwrap(), (0, None));
-    assert!(other.look(&ITEM, &order("a", 1).id).await.unwrap().1.is_some());
+    assert_eq!(other.stock_and_order(&ITEM, &order("b", 1).id).await.unwrap(), (0, None));
+    assert!(other.stock_and_order(&ITEM, &order("a", 1).id).await.unwrap().1.is_some());
     restart_with(&mut redis, Some(&older)).await;
     assert_rolled_back(sell(&other, Some(token(1)), "b").await, "order a is not in its ledger");
 }
@@ -335,10 +337,10 @@ async fn one_item_that_is_gone_is_no_trouble_for_others() {
     assert_eq!(inventory.rolled_back_items(), 2);
 
     let operator = connect(&redis.url()).await;
-    let found = operator.found(&ITEM).await.unwrap();
-    assert_eq!((found.stock, found.latest), (None, None));
-    assert_eq!(found.doubt.as_deref(), Some("its sale is gone"));
-    operator.accept(&ITEM, token(2)).await.unwrap();
+    let inspected = operator.inspect(&ITEM).await.unwrap();
+    assert_eq!((inspected.stock, inspected.latest), (None, None));
+    assert_eq!(inspected.rollback_detected.as_deref(), Some("its sale is gone"));
+    operator.recover_store(&ITEM, token(2)).await.unwrap();
     inventory.check(None).await.unwrap();
     assert_eq!(inventory.rolled_back_items(), 1);
     for result in [
@@ -347,7 +349,7 @@ async fn one_item_that_is_gone_is_no_trouble_for_others() {
     ] {
         assert!(matches!(result, Err(InventoryError::UnknownItem)), "{result:?}");
     }
-    let error = operator.accept(&ITEM, token(3)).await.unwrap_err();
+    let error = operator.recover_store(&ITEM, token(3)).await.unwrap_err();
     assert!(matches!(error, InventoryError::UnknownItem), "{error}");
     inventory.start(&ITEM, Some(token(4)), 1).await.unwrap();
     sell(&inventory, Some(token(4)), "a").await.unwrap();

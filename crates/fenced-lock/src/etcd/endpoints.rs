@@ -5,16 +5,14 @@
 //! requests go to one member for as long as it answers, and to the next one when it does not. Every
 //! request of this backend may be repeated, so it is repeated there.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use etcd_client::{Client, Error, GetOptions, GetResponse, Txn, TxnResponse};
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, OnceCell, Semaphore};
+use tokio::sync::{Mutex, OnceCell, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::EtcdOptions;
 use super::failure::{asks_to_authenticate, backend_error, may_be_done, says_auth_is_off};
@@ -24,16 +22,17 @@ use crate::{BackendError, BackendErrorKind};
 /// How often a client authenticates at the most. etcd makes each authentication cost time on purpose.
 const AUTHENTICATE_EVERY: Duration = Duration::from_millis(250);
 
-/// How many requests may be under way at one member; further ones wait.
-const MOST_UNDER_WAY: usize = 256;
+/// How many requests may be under way at one member; further ones wait. So few that a slow member answers each
+/// in time: what times out is sent again, and the first answer is of no use.
+const MOST_UNDER_WAY: usize = 64;
 
-/// How long a request stays under way at the most after its answer was not waited for any more.
+/// How long a request stays under way at the most, whether or not its caller still waits for the answer.
 const LONGEST_UNDER_WAY: Duration = Duration::from_secs(30);
 
-/// The members, and the one that answered last.
+/// The members, and the one to ask first.
 pub(super) struct Endpoints {
     members: Vec<Member>,
-    preferred: AtomicUsize,
+    preferred: watch::Sender<usize>,
     options: EtcdOptions,
     runtime: Handle,
 }
@@ -42,9 +41,8 @@ struct Member {
     url: String,
     /// Made when first needed: with a user, that takes an answer from the member.
     client: OnceCell<Client>,
-    /// How often the client has authenticated, or tried to.
-    authentications: AtomicU64,
-    latest_authentication: Mutex<Option<(Instant, Result<(), BackendError>)>>,
+    /// When the client last authenticated, or tried to, and with what outcome.
+    authenticated: Mutex<Option<(Instant, Result<(), BackendError>)>>,
     /// A place for each request.
     under_way: Arc<Semaphore>,
 }
@@ -56,37 +54,10 @@ pub(super) struct Answer<T> {
     pub(super) may_be_second: bool,
 }
 
-/// A request that goes on in a task of `runtime` when it is dropped before its end.
-struct SeenThrough<'a, F: Future<Output: Send> + Send + 'static> {
-    request: Option<Pin<Box<F>>>,
-    runtime: &'a Handle,
-}
-
-impl<F: Future<Output: Send> + Send + 'static> Future for SeenThrough<'_, F> {
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let request = self.request.as_mut().expect("it is not polled after its end");
-        let answer = ready!(request.as_mut().poll(context));
-        self.request = None;
-        Poll::Ready(answer)
-    }
-}
-
-impl<F: Future<Output: Send> + Send + 'static> Drop for SeenThrough<'_, F> {
-    fn drop(&mut self) {
-        if let Some(request) = self.request.take() {
-            self.runtime.spawn(async move { timeout(LONGEST_UNDER_WAY, request).await });
-        }
-    }
-}
-
-/// What a request was sent with.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sent {
-    /// The member that it went to.
-    pub(super) member: usize,
-    authentications: u64,
+/// Why a member gave no answer to use.
+struct Failure {
+    error: BackendError,
+    may_be_done: bool,
 }
 
 impl Endpoints {
@@ -95,12 +66,11 @@ impl Endpoints {
         let member = |url: &String| Member {
             url: url.clone(),
             client: OnceCell::new(),
-            authentications: AtomicU64::new(0),
-            latest_authentication: Mutex::new(None),
+            authenticated: Mutex::new(None),
             under_way: Arc::new(Semaphore::new(MOST_UNDER_WAY)),
         };
         let members = options.endpoints.iter().map(member).collect();
-        Self { members, preferred: AtomicUsize::new(0), options, runtime }
+        Self { members, preferred: watch::Sender::new(0), options, runtime }
     }
 
     pub(super) fn are_several(&self) -> bool {
@@ -108,7 +78,11 @@ impl Endpoints {
     }
 
     /// Asks the members, one after the other, until one answers; each at most for the request
-    /// timeout.
+    /// timeout, which begins when the request is sent.
+    ///
+    /// A request goes on in a task of its own when its caller does not wait for it any more. Dropping it would
+    /// reset its stream, and HTTP/2 ends a connection, which all requests share, after a thousand answers to
+    /// streams that were reset.
     pub(super) async fn ask<T: Send + 'static, F>(
         &self,
         request: impl Fn(Client) -> F,
@@ -117,32 +91,46 @@ impl Endpoints {
         F: Future<Output = Result<T, Error>> + Send + 'static,
     {
         let request = &request;
-        let see_through =
-            |sent: Sent, client| self.see_through(sent.member, move || request(client));
-        self.ask_within(self.options.request_timeout, see_through).await
+        self.first_answer(|index| async move {
+            let Some(place) = self.place_at(index).await else {
+                let what = "requests to this member are not answered";
+                let error = BackendError::new(BackendErrorKind::Transient, what);
+                return Err(Failure { error, may_be_done: false });
+            };
+            let limit = self.options.request_timeout;
+            let see_through = |client| {
+                // a request is large, so it is made when there is a place for it
+                let (request, place) = (request(client), Arc::clone(&place));
+                let task = self.runtime.spawn(async move {
+                    let answer = timeout(limit.max(LONGEST_UNDER_WAY), request).await;
+                    drop(place);
+                    answer.unwrap_or_else(|elapsed| Err(Error::IoError(elapsed.into())))
+                });
+                async {
+                    let answer = if Defence::SeeThrough.is_on() {
+                        // a handle that is dropped leaves its task alone
+                        task.await
+                    } else {
+                        AbortOnDropHandle::new(task).await
+                    };
+                    answer.unwrap_or_else(|ended| Err(Error::IoError(ended.into())))
+                }
+            };
+            self.ask_member(index, limit, see_through).await
+        })
+        .await
     }
 
-    /// Sees a request to its end, also when its answer is not waited for any more. Dropping it would
-    /// reset its stream, and HTTP/2 ends a connection, which is everybody's, after a thousand answers
-    /// to streams that were reset.
-    ///
-    /// A request is large, so it is made when there is a place for it.
-    async fn see_through<F>(&self, member: usize, request: impl FnOnce() -> F) -> F::Output
-    where
-        F: Future<Output: Send> + Send + 'static,
-    {
-        if !Defence::SeeThrough.is_on() {
-            return request().await;
-        }
-        // nobody closes the semaphore
-        let place = Arc::clone(&self.members[member].under_way).acquire_owned().await.ok();
-        let request = request();
-        let request = Box::pin(async move {
-            let answer = request.await;
-            drop(place);
-            answer
-        });
-        SeenThrough { request: Some(request), runtime: &self.runtime }.await
+    /// As [`ask`](Self::ask), but each member at most for `limit`, at once, and not seen through. The
+    /// request is given the member's index.
+    pub(super) async fn ask_within<T, F: Future<Output = Result<T, Error>>>(
+        &self,
+        limit: Duration,
+        request: impl Fn(usize, Client) -> F,
+    ) -> Result<T, BackendError> {
+        let request = &request;
+        let ask = |index| self.ask_member(index, limit, move |client| request(index, client));
+        self.first_answer(ask).await.map(|answer| answer.value)
     }
 
     pub(super) async fn txn(&self, txn: &Txn) -> Result<Answer<TxnResponse>, BackendError> {
@@ -165,89 +153,113 @@ impl Endpoints {
         self.ask(request).await.map(|answer| answer.value)
     }
 
-    /// As [`ask`](Self::ask), each at most for `limit`; the request is told what it is sent with, and
-    /// ends when it is not waited for any more. One that is refused for its token is repeated once,
-    /// after authenticating anew.
+    /// Calls `ask` with the index of one member after the other until one answers, and has the next requests
+    /// begin with that one.
     ///
-    /// An error that leaves open whether any member has carried it out is `Transient`.
-    pub(super) async fn ask_within<T, F: Future<Output = Result<T, Error>>>(
+    /// An error that leaves open whether any member has carried the request out is `Transient`.
+    async fn first_answer<T, F: Future<Output = Result<T, Failure>>>(
         &self,
-        limit: Duration,
-        mut request: impl FnMut(Sent, Client) -> F,
+        ask: impl Fn(usize) -> F,
     ) -> Result<Answer<T>, BackendError> {
-        let first = self.preferred.load(Ordering::Relaxed);
-        let mut latest = None;
+        let (first, count) = (*self.preferred.borrow(), self.members.len());
         let mut may_be_second = false;
-        for attempt in 0..self.members.len() {
-            let index = (first + attempt) % self.members.len();
-            let mut is_open = false;
-            let answer = timeout(limit, async {
-                let client = self.client(&self.members[index]).await?;
-                let sent = self.sent_to(index);
-                is_open = true;
-                let answer = match request(sent, client.clone()).await {
-                    Err(error) if self.options.user.is_some() && asks_to_authenticate(&error) => {
-                        // boxed, as it is rare
-                        Box::pin(self.reauthenticate(sent)).await?;
-                        Box::pin(request(self.sent_to(index), client.clone())).await
-                    }
-                    answer => answer,
-                };
-                answer.map_err(|error| {
-                    is_open = may_be_done(&error);
-                    backend_error(error)
-                })
-            });
-            let answer = answer.await.unwrap_or_else(|elapsed| {
-                Err(BackendError::new(BackendErrorKind::Transient, elapsed))
-            });
-            match answer {
-                Err(error) if error.kind == BackendErrorKind::Transient => {
-                    may_be_second |= is_open;
+        let mut latest = None;
+        for index in (first..first + count).map(|index| index % count) {
+            match ask(index).await {
+                Err(Failure { error, may_be_done })
+                    if error.kind == BackendErrorKind::Transient =>
+                {
+                    may_be_second |= may_be_done;
                     latest = Some(error);
                     // at once, since the caller may give up before the next one has answered
-                    let next = (index + 1) % self.members.len();
-                    let relaxed = Ordering::Relaxed;
-                    // fails if another request has moved on already
-                    let _ = self.preferred.compare_exchange(index, next, relaxed, relaxed);
-                }
-                Err(refused) if may_be_second && refused.kind != BackendErrorKind::LeaseGone => {
-                    self.preferred.store(index, Ordering::Relaxed);
-                    return Err(BackendError::new(BackendErrorKind::Transient, refused));
+                    self.prefer((index + 1) % count, |preferred| preferred == index);
                 }
                 answer => {
-                    self.preferred.store(index, Ordering::Relaxed);
-                    return answer.map(|value| Answer { value, may_be_second });
+                    self.prefer(index, |preferred| preferred != index);
+                    return match answer {
+                        Ok(value) => Ok(Answer { value, may_be_second }),
+                        Err(Failure { error, .. })
+                            if may_be_second && error.kind != BackendErrorKind::LeaseGone =>
+                        {
+                            Err(BackendError::new(BackendErrorKind::Transient, error))
+                        }
+                        Err(Failure { error, .. }) => Err(error),
+                    };
                 }
             }
         }
-        // the next request begins with another one
-        self.preferred.store((first + 1) % self.members.len(), Ordering::Relaxed);
         Err(latest.unwrap_or_else(|| BackendError::new(BackendErrorKind::Permanent, "no endpoint")))
     }
 
-    fn sent_to(&self, index: usize) -> Sent {
-        let authentications = self.members[index].authentications.load(Ordering::Acquire);
-        Sent { member: index, authentications }
+    /// Has the next requests begin with this member, if that is right `instead` of the preferred one.
+    fn prefer(&self, index: usize, instead: impl Fn(usize) -> bool) {
+        self.preferred.send_if_modified(|preferred| {
+            let moves = instead(*preferred);
+            if moves {
+                *preferred = index;
+            }
+            moves
+        });
     }
 
-    /// Authenticates anew at the member that refused what was `sent`, unless that has happened since.
-    /// All whom it refuses at the same time share one attempt and its outcome.
-    pub(super) async fn reauthenticate(&self, sent: Sent) -> Result<(), BackendError> {
-        let member = &self.members[sent.member];
-        let client = self.client(member).await?.clone();
-        let mut latest = member.latest_authentication.lock().await;
-        if let Some((_, outcome)) = &*latest
-            && member.authentications.load(Ordering::Acquire) != sent.authentications
-        {
-            return outcome.clone();
+    /// Waits for a place for a request at this member, for as long as requests go there; then `None`.
+    async fn place_at(&self, index: usize) -> Option<Arc<OwnedSemaphorePermit>> {
+        let mut preferred = self.preferred.subscribe();
+        tokio::select! {
+            biased;
+            place = Arc::clone(&self.members[index].under_way).acquire_owned() => {
+                place.ok().map(Arc::new)
+            }
+            _ = preferred.wait_for(|preferred| *preferred != index) => None,
         }
-        if let Some((ended_at, _)) = &*latest {
+    }
+
+    /// Asks one member at most for `limit`. A request that is refused for its token is repeated once, after
+    /// authenticating anew.
+    async fn ask_member<T, F: Future<Output = Result<T, Error>>>(
+        &self,
+        index: usize,
+        limit: Duration,
+        request: impl Fn(Client) -> F,
+    ) -> Result<T, Failure> {
+        let mut is_open = false;
+        let answer = timeout(limit, async {
+            let client = self.client(&self.members[index]).await?;
+            let sent_at = Instant::now();
+            is_open = true;
+            let answer = match request(client.clone()).await {
+                Err(error) if self.options.user.is_some() && asks_to_authenticate(&error) => {
+                    // boxed, as it is rare
+                    Box::pin(self.reauthenticate(index, sent_at)).await?;
+                    Box::pin(request(client.clone())).await
+                }
+                answer => answer,
+            };
+            answer.map_err(|error| {
+                is_open = may_be_done(&error);
+                backend_error(error)
+            })
+        });
+        let answer = answer
+            .await
+            .unwrap_or_else(|elapsed| Err(BackendError::new(BackendErrorKind::Transient, elapsed)));
+        answer.map_err(|error| Failure { error, may_be_done: is_open })
+    }
+
+    /// Authenticates anew at a member that refused what was sent at `sent_at`, unless that has happened
+    /// since. All requests that it refuses at the same time share one attempt and its outcome.
+    async fn reauthenticate(&self, index: usize, sent_at: Instant) -> Result<(), BackendError> {
+        let member = &self.members[index];
+        let client = self.client(member).await?.clone();
+        let mut latest = member.authenticated.lock().await;
+        if let Some((ended_at, outcome)) = &*latest {
+            if *ended_at > sent_at {
+                return outcome.clone();
+            }
             sleep_until(*ended_at + AUTHENTICATE_EVERY).await;
         }
         let outcome = self.authenticate(client).await;
         *latest = Some((Instant::now(), outcome.clone()));
-        member.authentications.fetch_add(1, Ordering::Release);
         outcome
     }
 
@@ -273,8 +285,8 @@ impl Endpoints {
 
     /// Makes a client on the backend's own runtime, where its connection's tasks then live.
     async fn connect(&self, member: &Member) -> Result<Client, BackendError> {
-        let mut latest = member.latest_authentication.lock().await;
-        // those who wait share the outcome of the attempt that they waited for
+        let mut latest = member.authenticated.lock().await;
+        // those that wait share the outcome of the attempt that they waited for
         if let Some((ended_at, Err(error))) = &*latest
             && ended_at.elapsed() < AUTHENTICATE_EVERY
         {
@@ -290,5 +302,61 @@ impl Endpoints {
         let outcome = self.authenticate(client.clone()).await;
         *latest = Some((Instant::now(), outcome.clone()));
         outcome.map(|()| client)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_util::future::join_all;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    /// Members that nobody asks for anything: the requests of these tests do not use the client.
+    fn members(count: usize) -> Endpoints {
+        let urls = (1..=count).map(|port| format!("http://127.0.0.1:{port}"));
+        Endpoints::new(EtcdOptions::new(urls), Handle::current())
+    }
+
+    /// Goal: a request that waits until others have made room is not taken for one that was not answered.
+    /// Method: four times as many requests as there are places, each answered just in time.
+    #[tokio::test(start_paused = true)]
+    async fn waiting_for_a_place_is_no_silence() {
+        let members = members(1);
+        let almost = members.options.request_timeout * 9 / 10;
+        let asked = (0..4 * MOST_UNDER_WAY).map(|_| {
+            members.ask(move |_| async move {
+                sleep(almost).await;
+                Ok(())
+            })
+        });
+        for answer in join_all(asked).await {
+            answer.expect("it was answered in time");
+        }
+    }
+
+    /// Goal: requests that wait for a place at a member that has fallen silent go to the next member with
+    /// those that it left without an answer.
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_a_place_at_a_silent_member() {
+        let members = members(2);
+        let (began_at, sent) = (Instant::now(), AtomicUsize::new(0));
+        let asked = (0..2 * MOST_UNDER_WAY).map(|_| {
+            members.ask(|_| {
+                let is_silent = sent.fetch_add(1, Ordering::Relaxed) < MOST_UNDER_WAY;
+                async move {
+                    if is_silent {
+                        std::future::pending::<()>().await;
+                    }
+                    Ok(())
+                }
+            })
+        });
+        for answer in join_all(asked).await {
+            answer.expect("the second member answers");
+        }
+        assert_eq!(began_at.elapsed(), members.options.request_timeout);
     }
 }

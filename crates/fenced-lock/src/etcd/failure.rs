@@ -3,7 +3,7 @@
 use std::error::Error as _;
 use std::io;
 
-use etcd_client::Error;
+use etcd_client::{Error, ResponseHeader};
 
 use crate::chaos::Defence;
 use crate::{BackendError, BackendErrorKind};
@@ -106,10 +106,6 @@ pub(super) fn lease_gone() -> BackendError {
     BackendError::new(BackendErrorKind::LeaseGone, "the lease has expired or was revoked")
 }
 
-pub(super) fn claim_gone() -> BackendError {
-    BackendError::new(BackendErrorKind::ClaimGone, "the claim to hand over is gone")
-}
-
 /// Whether etcd answered with this gRPC status.
 pub(super) fn is_refused_with(error: &BackendError, code: i32) -> bool {
     matches!(error.cause(), Some(Plain(Error::GRpcStatus(status))) if status.code() as i32 == code)
@@ -118,6 +114,10 @@ pub(super) fn is_refused_with(error: &BackendError, code: i32) -> bool {
 /// An answer that etcd does not give; a proxy in between, perhaps.
 pub(super) fn malformed(what: &'static str) -> BackendError {
     BackendError::new(BackendErrorKind::Transient, what)
+}
+
+pub(super) fn header_of(header: Option<&ResponseHeader>) -> Result<&ResponseHeader, BackendError> {
+    header.ok_or_else(|| malformed("an answer without a header"))
 }
 
 /// As the client tells it, with the causes in their places: it would write those of a status into its own text, and

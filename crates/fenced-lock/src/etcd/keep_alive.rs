@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use etcd_client::{Client, Error, LeaseKeepAliveStream, LeaseKeeper};
 
-use super::endpoints::{Endpoints, Sent};
+use super::endpoints::Endpoints;
 use super::failure::lease_gone;
 use crate::{BackendError, Lease};
 
@@ -32,9 +32,8 @@ impl KeepAlives {
     ) -> Result<Duration, BackendError> {
         // short, so that there is time to ask another member before the session tries again
         let limit = if endpoints.are_several() { lease.ttl / 8 } else { lease.ttl / 4 };
-        let exchange = |sent: Sent, client| self.exchange(sent.member, client, lease.id);
-        let renewed = endpoints.ask_within(limit, exchange).await;
-        match u64::try_from(renewed?.value) {
+        let exchange = |member, client| self.exchange(member, client, lease.id);
+        match u64::try_from(endpoints.ask_within(limit, exchange).await?) {
             // to etcd, a lease that is gone is no error
             Ok(0) | Err(_) => Err(lease_gone()),
             Ok(ttl_seconds) => Ok(Duration::from_secs(ttl_seconds)),

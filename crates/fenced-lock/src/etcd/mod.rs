@@ -20,38 +20,35 @@
 
 mod endpoints;
 mod failure;
-mod history;
 mod keep_alive;
 mod keys;
+mod list;
 mod options;
 mod queue;
 mod queues;
-mod ranges;
 mod requests;
 mod standing_watch;
-mod thread;
 mod watch_stream;
 
 use std::sync::Arc;
 use std::time::Duration;
+use std::{io, thread};
 
-use etcd_client::ResponseHeader;
-use tokio::runtime::Handle;
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::{Mutex, mpsc, oneshot};
 
 pub use options::{EtcdOptions, EtcdUser};
 
 use self::endpoints::Endpoints;
-use self::failure::malformed;
 use self::keep_alive::KeepAlives;
 use self::queue::NameQueue;
 use self::queues::Queues;
 use self::standing_watch::StandingWatch;
-use self::thread::LockThread;
+use super::backend::release_then_enqueue;
 use super::chaos::Defence;
 use super::{
-    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClusterId, Lease, QueueEntry,
-    Released, Sighting, Ticket, Token,
+    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Lease, QueueEntry,
+    QueueSnapshot, Released, Ticket,
 };
 
 /// etcd as a lock service. It may serve several sessions, which then share a connection, a watch
@@ -80,8 +77,9 @@ pub struct EtcdBackend {
     replacing: Mutex<()>,
     /// Queues to watch. Its drop ends the standing watch.
     new_names: mpsc::UnboundedSender<Arc<str>>,
-    // last: its drop ends the runtime
-    thread: LockThread,
+    runtime: Handle,
+    /// Its drop ends the thread of the runtime. Nobody waits for that, so a backend may be dropped anywhere.
+    _running: oneshot::Sender<()>,
 }
 
 impl EtcdBackend {
@@ -92,26 +90,49 @@ impl EtcdBackend {
     /// [`BackendErrorKind::Permanent`] if an endpoint is no URL, or the thread cannot be started.
     pub fn new(options: EtcdOptions) -> Result<Self, BackendError> {
         options.check()?;
-        let thread = LockThread::start()
+        let (runtime, running) = runtime_on_own_thread()
             .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
-        let endpoints = Arc::new(Endpoints::new(options.clone(), thread.handle().clone()));
+        let endpoints = Arc::new(Endpoints::new(options.clone(), runtime.clone()));
         let queues = Arc::<Queues>::default();
         let (new_names, names) = mpsc::unbounded_channel();
         let watch = StandingWatch::new(Arc::clone(&endpoints), Arc::clone(&queues), names);
-        thread.handle().spawn(watch.run());
-        let keep_alives = KeepAlives::default();
-        let replacing = Mutex::default();
-        Ok(Self { options, endpoints, queues, keep_alives, replacing, new_names, thread })
+        runtime.spawn(watch.run());
+        Ok(Self {
+            options,
+            endpoints,
+            queues,
+            keep_alives: KeepAlives::default(),
+            replacing: Mutex::default(),
+            new_names,
+            runtime,
+            _running: running,
+        })
     }
+}
+
+/// A current-thread runtime on its own thread: leases are renewed on time, however busy the program's runtime is.
+/// It ends when the sender is dropped.
+fn runtime_on_own_thread() -> io::Result<(Handle, oneshot::Sender<()>)> {
+    let (running, ended) = oneshot::channel::<()>();
+    if !Defence::OwnThread.is_on() {
+        return Ok((Handle::current(), running));
+    }
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let handle = runtime.handle().clone();
+    thread::Builder::new().name("etcd-lock".into()).spawn(move || {
+        // an error means that the sender is gone
+        drop(runtime.block_on(ended));
+    })?;
+    Ok((handle, running))
 }
 
 impl Backend for EtcdBackend {
     fn runtime(&self) -> Option<Handle> {
-        Some(self.thread.handle().clone())
+        Some(self.runtime.clone())
     }
 
     fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
-        Box::pin(self.grant_lease(ttl))
+        Box::pin(self.open_lease(ttl))
     }
 
     fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
@@ -123,36 +144,40 @@ impl Backend for EtcdBackend {
     }
 
     fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket> {
-        Box::pin(self.on_some_lease(claim, || self.put_claim(claim, None)))
+        let gone = "the claim is gone";
+        Box::pin(async move {
+            let ticket = self.put_claim(claim, None).await?;
+            ticket.ok_or_else(|| BackendError::new(BackendErrorKind::Transient, gone))
+        })
     }
 
     fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Ticket>> {
-        Box::pin(self.on_some_lease(claim, || self.put_claim_if_free(claim)))
+        Box::pin(self.put_claim_if_free(claim))
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
         Box::pin(self.delete_claim(claim))
     }
 
-    fn contended(&self, claim: &Claim) -> watch::Receiver<bool> {
-        let known = self.queues.with(&claim.name, |queue| queue.contended(&claim.key())).flatten();
-        known.unwrap_or_else(|| watch::Sender::new(true).subscribe())
-    }
-
-    fn hand_over<'a>(&'a self, held: &'a Claim, next: &'a Claim) -> BackendFuture<'a, Ticket> {
+    fn hand_over<'a>(
+        &'a self,
+        held: &'a Claim,
+        next: &'a Claim,
+    ) -> BackendFuture<'a, Option<Ticket>> {
         if !Defence::OwnerByClaim.is_on() {
-            return Box::pin(self.release_and_queue(held, next));
+            // the two claims share a key
+            return Box::pin(release_then_enqueue(self, held, next));
         }
-        Box::pin(self.on_some_lease(next, || self.put_claim(next, Some(held))))
+        Box::pin(self.put_claim(next, Some(held)))
     }
 
-    fn sighting(&self, name: &Arc<str>) -> Option<Sighting> {
-        let (sighting, is_new) = self.queues.with_or_new(name, NameQueue::sighting);
+    fn queue_snapshot(&self, name: &Arc<str>) -> Option<QueueSnapshot> {
+        let (snapshot, is_new) = self.queues.with_or_new(name, NameQueue::snapshot);
         if is_new {
             // an error means that the backend's thread has ended, and with it whatever could be seen
             drop(self.new_names.send(Arc::clone(name)));
         }
-        Some(sighting)
+        Some(snapshot)
     }
 
     fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
@@ -173,14 +198,10 @@ impl std::fmt::Debug for EtcdBackend {
     }
 }
 
-fn token(header: Option<&ResponseHeader>, revision: i64) -> Result<Token, BackendError> {
-    let header = header.ok_or_else(|| malformed("an answer without a header"))?;
-    Ok(Token::new(ClusterId(header.cluster_id()), revision))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ClusterId;
 
     /// Goal: whatever an outage cuts short, nothing is remembered of a lease that was given up, so
     /// its queues are not watched for ever. Method: nobody listens where etcd should be.

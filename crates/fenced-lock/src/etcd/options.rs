@@ -59,8 +59,16 @@ impl fmt::Debug for EtcdUser {
 }
 
 /// How to reach etcd.
+///
+/// ```
+/// use fenced_lock::{EtcdOptions, EtcdUser};
+///
+/// let options = EtcdOptions {
+///     user: Some(EtcdUser::new("app", "secret")),
+///     ..EtcdOptions::new(["http://127.0.0.1:2379"])
+/// };
+/// ```
 #[derive(Clone)]
-#[non_exhaustive]
 pub struct EtcdOptions {
     /// The members' client URLs, such as `http://127.0.0.1:2379`, or all of them with `https`. With
     /// several, a request that one does not answer goes to the next.
@@ -87,34 +95,6 @@ impl EtcdOptions {
             identity: None,
             request_timeout: Duration::from_secs(2),
         }
-    }
-
-    /// The same with this user.
-    #[must_use]
-    pub fn user(mut self, user: EtcdUser) -> Self {
-        self.user = Some(user);
-        self
-    }
-
-    /// The same with these authorities' certificates, in PEM.
-    #[must_use]
-    pub fn ca(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.ca = Some(pem.into());
-        self
-    }
-
-    /// The same with this certificate and its key, in PEM.
-    #[must_use]
-    pub fn identity(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
-        self.identity = Some((certificate.into(), key.into()));
-        self
-    }
-
-    /// The same with this limit for a request.
-    #[must_use]
-    pub fn request_timeout(mut self, limit: Duration) -> Self {
-        self.request_timeout = limit;
-        self
     }
 
     /// A client of its own with these options, for transactions of yours beside the lock's. One that

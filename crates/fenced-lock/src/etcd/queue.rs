@@ -1,6 +1,6 @@
 //! The queue of one lock, kept in memory from what the watch says. No I/O here.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::history::History;
 use super::keys;
 use crate::chaos::Defence;
-use crate::{ClaimStatus, SeenClaim, Sighting};
+use crate::{ClaimStatus, ObservedClaim, ObservedTenure, QueueSnapshot};
 
 /// How long a queue is watched after its last claim. Long enough that a key which appears late, from
 /// a request that was given up, is still seen and removed; and that a lock which is used now and
@@ -26,11 +25,17 @@ const REREAD_LATER: Duration = Duration::from_millis(1);
 /// How many events may wait for a list. It takes a slow list and a fast queue to have more.
 const MAX_EARLY: usize = 16_384;
 
+/// How many tenures that have ended are kept: a reader that looks a few times a second misses none.
+const MAX_TENURES: usize = 256;
+
 /// A key as etcd has it: other clients' keys need not be text.
 pub(super) type Key = Arc<[u8]>;
 
 /// A key, the revision at which it was created, and the lease that it hangs on.
 pub(super) type Listed = (Key, i64, i64);
+
+/// What is told about a claim: its status, and whether others wait behind it.
+pub(super) type Expected = (watch::Receiver<ClaimStatus>, watch::Receiver<bool>);
 
 /// Who tells of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,14 +61,6 @@ pub(super) struct KeyEvent {
     pub(super) lease: i64,
 }
 
-/// A claim in the queue.
-#[derive(Clone, Copy, Debug)]
-struct Member {
-    /// When it was first seen.
-    since: Instant,
-    lease: i64,
-}
-
 /// One of this process's claims.
 #[derive(Debug)]
 struct Own {
@@ -84,7 +81,7 @@ pub(super) struct NameQueue {
     prefix: String,
     watcher: Watcher,
     /// The key is there for foreign claims that were made in one transaction, at one revision.
-    members: BTreeMap<(i64, Key), Member>,
+    members: BTreeMap<(i64, Key), ObservedClaim>,
     revisions: HashMap<Key, i64>,
     /// `members` is complete as of this revision; 0: nothing is known.
     known_revision: i64,
@@ -93,7 +90,8 @@ pub(super) struct NameQueue {
     /// Early events up to this revision were dropped, so an older list is of no use.
     dropped: i64,
     own: HashMap<Key, Own>,
-    history: History,
+    /// The last tenures that have ended.
+    tenures: VecDeque<ObservedTenure>,
     last_used: Instant,
     last_read: Instant,
 }
@@ -109,7 +107,7 @@ impl NameQueue {
             early: Some(Vec::new()),
             dropped: 0,
             own: HashMap::new(),
-            history: History::default(),
+            tenures: VecDeque::new(),
             last_used: Instant::now(),
             last_read: Instant::now(),
         }
@@ -124,14 +122,14 @@ impl NameQueue {
     }
 
     /// Makes a claim known before its request is sent, so that no event about it is missed.
-    pub(super) fn expect(&mut self, key: &str) -> watch::Receiver<ClaimStatus> {
+    pub(super) fn expect(&mut self, key: &str) -> Expected {
         self.last_used = Instant::now();
         let own = self.own.entry(key.as_bytes().into()).or_insert_with(|| Own {
             revision: None,
             status: watch::Sender::new(ClaimStatus::Waiting),
             contended: watch::Sender::new(true),
         });
-        own.status.subscribe()
+        (own.status.subscribe(), own.contended.subscribe())
     }
 
     /// Notes that the claim was created at `revision`, and whether it is known to be granted.
@@ -151,20 +149,13 @@ impl NameQueue {
     }
 
     /// Notes that the claim is not in the queue any more.
-    pub(super) fn released(&mut self, key: &str) {
-        self.forget(key.as_bytes());
-    }
-
-    /// As [`released`](Self::released), by the key as etcd has it.
     pub(super) fn forget(&mut self, key: &[u8]) {
         self.last_used = Instant::now();
         if let Some(own) = self.own.remove(key) {
             advance(&own.status, ClaimStatus::Gone);
             shrink(&mut self.own);
         }
-        let waiter = self.first_waiter();
-        self.remove(key);
-        self.note_first(waiter);
+        self.change(|queue| queue.remove(key));
     }
 
     /// Whether the watch will tell all that comes, so that a request need not ask who is first.
@@ -185,6 +176,17 @@ impl NameQueue {
         self.own.keys().filter(|key| key.starts_with(&begins)).cloned().collect()
     }
 
+    /// This process's claims on the lease `id` that are not seen to hang on `current`, which took its place.
+    pub(super) fn on_other_leases(&self, id: i64, current: i64) -> Vec<Key> {
+        let hangs_on = |key: &Key| {
+            let revision = *self.revisions.get(key)?;
+            self.members.get(&(revision, Arc::clone(key))).map(|member| member.lease)
+        };
+        let mut keys = self.own_of(id);
+        keys.retain(|key| hangs_on(key) != Some(current));
+        keys
+    }
+
     /// What the keys of claims on this lease begin with, if this library made them.
     fn begin_of(&self, lease: i64) -> Vec<u8> {
         format!("{}{lease:x}-", self.prefix).into_bytes()
@@ -195,11 +197,6 @@ impl NameQueue {
     pub(super) fn latest_revision(&self) -> i64 {
         let own = self.own.values().filter_map(|own| own.revision).max();
         own.unwrap_or(0).max(self.known_revision)
-    }
-
-    /// Tells whether a claim stands behind `key` once that is the first; `true` while not known.
-    pub(super) fn contended(&self, key: &str) -> Option<watch::Receiver<bool>> {
-        self.own.get(key.as_bytes()).map(|own| own.contended.subscribe())
     }
 
     /// Applies what the watch said, one answer at a time: all events of one revision come together.
@@ -219,15 +216,10 @@ impl NameQueue {
                 continue;
             }
             self.known_revision = self.known_revision.max(event.mod_revision);
-            let waiter = self.first_waiter();
-            match event.created {
-                Some(created) => {
-                    let member = Member { since: Instant::now(), lease: event.lease };
-                    self.insert(&event.key, created, member);
-                }
-                None => self.remove(&event.key),
-            }
-            self.note_first(waiter);
+            self.change(|queue| match event.created {
+                Some(created) => queue.insert(&event.key, created, event.lease),
+                None => queue.remove(&event.key),
+            });
             touched.push(event.key);
         }
         for key in touched {
@@ -253,18 +245,18 @@ impl NameQueue {
             // what the watch said since is newer, and complete as well
             return true;
         }
-        let waiter = self.first_waiter();
-        let before = std::mem::take(&mut self.members);
-        self.revisions.clear();
-        for (key, created, lease) in keys {
-            if keys::is_claim(key, &self.prefix) {
-                let known = before.get(&(*created, Arc::clone(key)));
-                let since = known.map_or_else(Instant::now, |member| member.since);
-                self.insert(key, *created, Member { since, lease: *lease });
+        let claims = keys.iter().filter(|(key, ..)| keys::is_claim(key, &self.prefix));
+        let listed: HashMap<_, _> =
+            claims.map(|(key, created, lease)| (Arc::clone(key), (*created, *lease))).collect();
+        self.change(|queue| {
+            let gone = queue.revisions.keys().filter(|key| !listed.contains_key(*key)).cloned();
+            for key in gone.collect::<Vec<_>>() {
+                queue.remove(&key);
             }
-        }
-        shrink(&mut self.revisions);
-        self.note_first(waiter);
+            for (key, (created, lease)) in listed {
+                queue.insert(&key, created, lease);
+            }
+        });
         self.known_revision = revision;
         let early = self.early.take().unwrap_or_default();
         self.apply(early);
@@ -286,8 +278,12 @@ impl NameQueue {
         }
     }
 
-    /// Notes that the watch broke: from now on events are missing, until the next list.
-    pub(super) fn unwatched(&mut self) {
+    /// Notes that nobody tells of the queue any more: from now on events are missing, until the next list.
+    pub(super) fn unwatched(&mut self, watcher: Watcher) {
+        self.watcher = watcher;
+        if !Defence::Relist.is_on() {
+            return;
+        }
         self.early = Some(Vec::new());
         self.dropped = 0;
         for own in self.own.values() {
@@ -295,31 +291,20 @@ impl NameQueue {
         }
     }
 
-    /// Where a watch that broke goes on if nothing is to be listed: behind the last event. `None` in
-    /// earnest, since what happened in between may have been compacted.
-    pub(super) fn resumes_from(&self) -> Option<i64> {
-        let is_resumed = !Defence::Relist.is_on() && self.is_current();
-        is_resumed.then_some(self.known_revision + 1)
-    }
-
-    /// Goes on behind what was compacted, if nothing is to be listed.
-    pub(super) fn compacted(&mut self, revision: i64) {
-        if !Defence::Relist.is_on() && revision > self.known_revision {
-            self.known_revision = revision - 1;
-        }
-    }
-
-    /// Whether it is the key of a claim that this process made (its lease is one of ours) but does not
-    /// know: a request that was given up and carried out all the same. It would block the lock for as
-    /// long as the session lives.
-    pub(super) fn is_orphan(&self, key: &[u8], is_own_lease: impl Fn(i64) -> bool) -> bool {
-        let lease = key.get(self.prefix.len()..).and_then(|rest| rest.split(|b| *b == b'-').next());
-        let lease = lease.and_then(|lease| std::str::from_utf8(lease).ok());
-        let lease = lease.and_then(|lease| i64::from_str_radix(lease, 16).ok());
-        // strictly as this library writes it
-        lease.is_some_and(|lease| is_own_lease(lease) && key.starts_with(&self.begin_of(lease)))
-            && !self.own.contains_key(key)
-            && self.revisions.contains_key(key)
+    /// Those of `keys` that are in the queue and are written as claims on one of these leases, but are none
+    /// of this process's claims.
+    pub(super) fn orphans(
+        &self,
+        mut keys: Vec<Key>,
+        leases: impl Iterator<Item = i64>,
+    ) -> Vec<Key> {
+        let begins: Vec<_> = leases.map(|lease| self.begin_of(lease)).collect();
+        keys.retain(|key| {
+            begins.iter().any(|begin| key.starts_with(begin))
+                && !self.own.contains_key(key)
+                && self.revisions.contains_key(key)
+        });
+        keys
     }
 
     /// How many of this process's claims are known.
@@ -363,44 +348,51 @@ impl NameQueue {
     }
 
     /// What the watch has told, for a caller that only looks. The queue is watched for a while from now.
-    pub(super) fn sighting(&mut self) -> Sighting {
+    pub(super) fn snapshot(&mut self) -> QueueSnapshot {
         self.last_used = Instant::now();
-        let holder = self.history.holder();
-        let claim = |((revision, _), member): (&(i64, Key), &Member)| SeenClaim {
-            revision: *revision,
-            lease: member.lease,
-            since: holder
-                .filter(|holder| holder.revision == *revision)
-                .map_or(member.since, |holder| holder.since),
-        };
-        Sighting {
+        QueueSnapshot {
             is_current: self.is_current(),
-            queue: self.members.iter().map(claim).collect(),
-            tenures: self.history.past(),
+            queue: self.members.values().copied().collect(),
+            tenures: self.tenures.iter().copied().collect(),
         }
     }
 
-    /// Since when a claim waits behind the first one.
-    fn first_waiter(&self) -> Option<Instant> {
-        self.members.values().nth(1).map(|member| member.since)
+    /// Changes the members, and notes the tenure that ends with that and the one that begins.
+    fn change(&mut self, change: impl FnOnce(&mut Self)) {
+        let mut members = self.members.values().copied();
+        let (holder, waiter) = (members.next(), members.next());
+        change(self);
+        let now = Instant::now();
+        let first = self.members.values_mut().next();
+        if first.as_ref().map(|first| first.revision) == holder.map(|holder| holder.revision) {
+            return;
+        }
+        if let Some(first) = first {
+            first.since = now;
+        }
+        let Some(holder) = holder else { return };
+        if self.tenures.len() == MAX_TENURES {
+            self.tenures.pop_front();
+        }
+        self.tenures.push_back(ObservedTenure {
+            revision: holder.revision,
+            lease: holder.lease,
+            began_at: holder.since,
+            ended_at: now,
+            contended_since: waiter.map(|waiter| waiter.since.max(holder.since)),
+        });
     }
 
-    /// Tells the history who is first now; `waiter` waited before the change.
-    fn note_first(&mut self, waiter: Option<Instant>) {
-        let first = self.members.first_key_value();
-        let first = first.map(|((revision, _), member)| (*revision, member.lease));
-        self.history.first_is(first, waiter);
-    }
-
-    fn insert(&mut self, key: &Key, created: i64, mut member: Member) {
+    fn insert(&mut self, key: &Key, created: i64, lease: i64) {
+        let mut claim = ObservedClaim { revision: created, lease, since: Instant::now() };
         if let Some(earlier) = self.revisions.insert(Arc::clone(key), created) {
             let known = self.members.remove(&(earlier, Arc::clone(key)));
-            // one that was only put on another lease waits as long as before
+            // one that is known, or was only put on another lease, waits as long as before
             if let Some(known) = known.filter(|_| earlier == created) {
-                member.since = known.since;
+                claim.since = known.since;
             }
         }
-        self.members.insert((created, Arc::clone(key)), member);
+        self.members.insert((created, Arc::clone(key)), claim);
     }
 
     fn remove(&mut self, key: &[u8]) {
@@ -482,13 +474,13 @@ mod tests {
     }
 
     fn is_contended(queue: &NameQueue) -> bool {
-        *queue.contended("a/1-1").expect("it is in the queue").borrow()
+        *queue.own[&b"a/1-1"[..]].contended.borrow()
     }
 
     /// A queue with a foreign holder at 5 and an own claim at 7, synced at 7.
     fn waiting() -> (NameQueue, watch::Receiver<ClaimStatus>) {
         let mut queue = NameQueue::new("a");
-        let status = queue.expect("a/1-1");
+        let (status, _) = queue.expect("a/1-1");
         assert!(load(&mut queue, &[("a/9-1", 5)], 6, 0));
         queue.enqueued("a/1-1", 7, false);
         queue.apply(vec![put("a/1-1", 7)]);
@@ -516,7 +508,7 @@ mod tests {
     #[tokio::test]
     async fn events_before_the_list_are_kept() {
         let mut queue = NameQueue::new("a");
-        let status = queue.expect("a/1-1");
+        let (status, _) = queue.expect("a/1-1");
         queue.enqueued("a/1-1", 7, false);
         queue.apply(vec![put("a/1-1", 7)]);
         queue.apply(vec![delete("a/9-1", 8)]);
@@ -540,7 +532,7 @@ mod tests {
     #[tokio::test]
     async fn keys_of_longer_names_are_ignored() {
         let mut queue = NameQueue::new("a");
-        let status = queue.expect("a/1-1");
+        let (status, _) = queue.expect("a/1-1");
         queue.enqueued("a/1-1", 7, false);
         assert!(load(&mut queue, &[("a/b/9-1", 5), ("a/1-1", 7), ("a/b/9-2", 8)], 8, 7));
         assert_eq!(*status.borrow(), ClaimStatus::Granted);
@@ -558,7 +550,7 @@ mod tests {
         assert!(is_contended(&queue));
         queue.apply(vec![delete("a/9-2", 10)]);
         assert!(!is_contended(&queue));
-        queue.unwatched();
+        queue.unwatched(Watcher::None);
         assert!(is_contended(&queue));
     }
 
@@ -566,7 +558,7 @@ mod tests {
     #[tokio::test]
     async fn a_break_hides_events_until_the_next_list() {
         let (mut queue, status) = waiting();
-        queue.unwatched();
+        queue.unwatched(Watcher::None);
         queue.apply(vec![delete("a/9-1", 12)]);
         assert_eq!(*status.borrow(), ClaimStatus::Waiting);
         assert!(load(&mut queue, &[("a/1-1", 7)], 12, 7));
@@ -580,9 +572,9 @@ mod tests {
         let others = ["a/2-1", "a/1", "a/01-3", "a/+1-3"];
         queue.apply(others.map(|key| put(key, 9)).into());
         queue.apply(vec![put("a/1-2", 10)]);
-        let is_orphan = |key: &str| queue.is_orphan(key.as_bytes(), |lease| lease == 1);
-        assert_eq!(["a/1-1", "a/1-2"].map(is_orphan), [false, true]);
-        assert_eq!(others.map(is_orphan), [false; 4]);
+        let keys = others.into_iter().chain(["a/1-1", "a/1-2"]);
+        let keys = keys.map(|key| key.as_bytes().into()).collect();
+        assert_eq!(queue.orphans(keys, [1].into_iter()), [Key::from(&b"a/1-2"[..])]);
     }
 
     /// Goal: a store that was put back to an earlier state, in which our lease still lives, takes back
@@ -593,7 +585,7 @@ mod tests {
         queue.apply(vec![delete("a/9-1", 8)]);
         assert_eq!(*status.borrow(), ClaimStatus::Granted);
         let latest = queue.latest_revision();
-        queue.unwatched();
+        queue.unwatched(Watcher::None);
         assert!(load(&mut queue, &[("a/2-1", 3)], 4, latest));
         assert_eq!(*status.borrow(), ClaimStatus::Gone);
     }
@@ -602,12 +594,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_claim_is_seen_on_the_lease_that_it_hangs_on() {
         let (mut queue, _status) = waiting();
-        let before = queue.sighting().queue[1];
+        let before = queue.snapshot().queue[1];
         tokio::time::advance(LINGER).await;
         queue.apply(vec![KeyEvent { created: Some(7), lease: 2, ..put("a/1-1", 9) }]);
-        assert_eq!(queue.sighting().queue[1], SeenClaim { lease: 2, ..before });
+        assert_eq!(queue.snapshot().queue[1], ObservedClaim { lease: 2, ..before });
         assert!(queue.load(&[(Arc::from(&b"a/1-1"[..]), 7, 3)], 10, 7));
-        assert_eq!(queue.sighting().queue[0].lease, 3);
+        assert_eq!(queue.snapshot().queue[0].lease, 3);
     }
 
     /// Goal: nothing is kept of a lease that has ended.
@@ -624,8 +616,8 @@ mod tests {
     #[tokio::test]
     async fn a_break_hides_what_was_known() {
         let (mut queue, _status) = waiting();
-        queue.unwatched();
-        let later = queue.expect("a/1-2");
+        queue.unwatched(Watcher::None);
+        let (later, _) = queue.expect("a/1-2");
         queue.enqueued("a/1-2", 6, false);
         assert_eq!(*later.borrow(), ClaimStatus::Waiting);
     }
@@ -654,7 +646,7 @@ mod tests {
     #[tokio::test]
     async fn a_claim_need_not_be_text() {
         let mut queue = NameQueue::new("a");
-        let status = queue.expect("a/1-1");
+        let (status, _) = queue.expect("a/1-1");
         let foreign: Key = Arc::from(&b"a/\xff\xfe"[..]);
         assert!(queue.load(&[(Arc::clone(&foreign), 5, 0)], 6, 0));
         queue.enqueued("a/1-1", 7, false);
@@ -686,7 +678,7 @@ mod tests {
         let (mut queue, status) = waiting();
         queue.denied(7);
         assert_eq!(*status.borrow(), ClaimStatus::Waiting);
-        queue.unwatched();
+        queue.unwatched(Watcher::None);
         queue.denied(6);
         assert_eq!(*status.borrow(), ClaimStatus::Waiting);
         queue.denied(7);
@@ -709,9 +701,40 @@ mod tests {
         let (mut queue, _status) = waiting();
         tokio::time::advance(2 * LINGER).await;
         assert!(!queue.is_idle(), "it has a claim");
-        queue.released("a/1-1");
+        queue.forget(b"a/1-1");
         assert!(!queue.is_idle(), "a key may appear late");
         tokio::time::advance(LINGER).await;
         assert!(queue.is_idle());
+    }
+
+    /// Goal: each tenure is told once, from when its claim was the first to when it was gone.
+    #[tokio::test(start_paused = true)]
+    async fn tenures_follow_each_other() {
+        let (mut queue, _status) = waiting();
+        let waits_since = Instant::now();
+        tokio::time::advance(Duration::from_millis(3)).await;
+        queue.apply(vec![delete("a/9-1", 8)]);
+        tokio::time::advance(Duration::from_millis(4)).await;
+        queue.apply(vec![delete("a/1-1", 9)]);
+        let QueueSnapshot { queue: claims, tenures, .. } = queue.snapshot();
+        let told =
+            |t: &ObservedTenure| (t.revision, t.lease, (t.ended_at - t.began_at).as_millis());
+        assert_eq!(tenures.iter().map(told).collect::<Vec<_>>(), [(5, 1, 3), (7, 1, 4)]);
+        assert_eq!(tenures[0].contended_since, Some(waits_since));
+        assert_eq!(tenures[1].contended_since, None);
+        assert!(claims.is_empty());
+    }
+
+    #[tokio::test]
+    async fn only_the_last_tenures_are_kept() {
+        let mut queue = NameQueue::new("a");
+        assert!(load(&mut queue, &[], 1, 0));
+        for number in 1..=i64::try_from(MAX_TENURES).expect("small") + 1 {
+            let key = format!("a/9-{number}");
+            queue.apply(vec![put(&key, 2 * number)]);
+            queue.apply(vec![delete(&key, 2 * number + 1)]);
+        }
+        let tenures = queue.snapshot().tenures;
+        assert_eq!((tenures.len(), tenures[0].revision), (MAX_TENURES, 4));
     }
 }

@@ -4,9 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::queue::{Key, NameQueue, Watcher, shrink};
+use crate::{ClusterId, Lease};
 
 /// The queues that are watched, and the leases whose keys are ours.
 #[derive(Debug, Default)]
@@ -17,16 +16,8 @@ pub(super) struct Queues {
 #[derive(Debug, Default)]
 struct State {
     by_name: HashMap<Arc<str>, NameQueue>,
-    leases: HashMap<i64, KeptBy>,
-}
-
-/// The lease on which the claims of a session hang: its own, or one that took its place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct KeptBy {
-    pub(super) lease: i64,
-    pub(super) ttl: Duration,
-    /// Whether all claims of the session hang on it by now.
-    pub(super) has_all: bool,
+    /// By the lease of each session, the one on which its new claims hang.
+    leases: HashMap<i64, Lease>,
 }
 
 impl Queues {
@@ -72,47 +63,43 @@ impl Queues {
         idle.into_iter().map(|(_, watcher)| watcher).collect()
     }
 
-    /// At most `limit` queues to read again. Half of them are those that have waited longest for it,
-    /// and half are chosen so among those in which a claim of ours waits.
+    /// At most `limit` queues to read again: those that have waited longest for it, half of them among those
+    /// in which a claim of this process waits.
     pub(super) fn due(&self, limit: usize) -> Vec<Arc<str>> {
         let mut state = self.state();
-        let mut due: Vec<(bool, Instant, Arc<str>)> = Vec::new();
-        for (name, queue) in &state.by_name {
-            if let Some(since) = queue.due_since() {
-                due.push((!queue.is_waited_for(), since, Arc::clone(name)));
-            }
-        }
+        let due = state.by_name.iter().filter_map(|(name, queue)| {
+            Some((queue.due_since()?, Arc::clone(name), queue.is_waited_for()))
+        });
+        let mut due: Vec<_> = due.collect();
         due.sort_unstable();
-        let mut chosen: Vec<_> = due.drain(..due.len().min(limit / 2)).collect();
-        due.sort_unstable_by_key(|(_, since, _)| *since);
-        chosen.extend(due.into_iter().take(limit - chosen.len()));
-        let chosen: Vec<_> = chosen.into_iter().map(|(.., name)| name).collect();
+        let (waited_for, others): (Vec<_>, Vec<_>) = due.into_iter().partition(|(.., is)| *is);
+        let half = |due: Vec<_>| due.into_iter().take(limit / 2);
+        let chosen: Vec<_> =
+            half(waited_for).chain(half(others)).map(|(_, name, _)| name).collect();
         for name in &chosen {
             state.by_name.get_mut(name).map(NameQueue::reading);
         }
         chosen
     }
 
-    pub(super) fn add_lease(&self, id: i64, ttl: Duration) {
-        self.set_kept_by(id, KeptBy { lease: id, ttl, has_all: true });
+    pub(super) fn set_current_lease(&self, id: i64, current: Lease) {
+        self.state().leases.insert(id, current);
     }
 
-    pub(super) fn set_kept_by(&self, id: i64, kept_by: KeptBy) {
-        self.state().leases.insert(id, kept_by);
-    }
-
-    /// On which lease the claims of the lease `id` hang.
-    pub(super) fn kept_by(&self, id: i64) -> KeptBy {
+    /// The lease on which new claims of the session with the lease `id` hang: that one, or another in its
+    /// place.
+    pub(super) fn current_lease(&self, id: i64) -> Lease {
         let known = self.state().leases.get(&id).copied();
-        known.unwrap_or(KeptBy { lease: id, ttl: Duration::ZERO, has_all: true })
+        known.unwrap_or(Lease { id, ttl: Duration::ZERO, cluster: ClusterId(0) })
     }
 
-    /// This process's claims of the lease `id`: their locks' names and their keys.
-    pub(super) fn own_of(&self, id: i64) -> Vec<(Arc<str>, Key)> {
+    /// The claims of the session with the lease `id` that are not seen to hang on `current`: their locks'
+    /// names and their keys.
+    pub(super) fn on_other_leases(&self, id: i64, current: i64) -> Vec<(Arc<str>, Key)> {
         let state = self.state();
         let of_queue = |(name, queue): (&Arc<str>, &NameQueue)| {
-            let own = queue.own_of(id).into_iter();
-            own.map(|key| (Arc::clone(name), key)).collect::<Vec<_>>()
+            let keys = queue.on_other_leases(id, current).into_iter();
+            keys.map(|key| (Arc::clone(name), key)).collect::<Vec<_>>()
         };
         state.by_name.iter().flat_map(of_queue).collect()
     }
@@ -126,12 +113,12 @@ impl Queues {
         }
     }
 
-    /// Those of `keys` in the queue of `name` that are ours and that nobody knows of: see
-    /// [`NameQueue::is_orphan`].
-    pub(super) fn orphans(&self, name: &str, mut keys: Vec<Key>) -> Vec<Key> {
+    /// Those of `keys` in the queue of `name` that this process made (their lease is one of its own) but does
+    /// not know: from a request that was given up and carried out all the same. They would block the lock for
+    /// as long as the session lives.
+    pub(super) fn orphans(&self, name: &str, keys: Vec<Key>) -> Vec<Key> {
         let state = self.state();
         let Some(queue) = state.by_name.get(name) else { return Vec::new() };
-        keys.retain(|key| queue.is_orphan(key, |lease| state.leases.contains_key(&lease)));
-        keys
+        queue.orphans(keys, state.leases.keys().copied())
     }
 }

@@ -3,28 +3,32 @@
 use std::time::Duration;
 
 use etcd_client::{
-    Client, Compare, CompareOp, GetOptions, KeyValue, LeaseGrantResponse, PutOptions,
-    ResponseHeader, Txn, TxnOp, TxnResponse,
+    Client, Compare, CompareOp, GetOptions, KeyValue, PutOptions, ResponseHeader, SortOrder,
+    SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use super::endpoints::Answer;
-use super::failure::{claim_gone, code, is_refused_with, malformed, names_no_user};
-use super::queue::Key;
-use super::queues::KeptBy;
-use super::ranges::{Ranges, first_of, list, whole_first_of};
-use super::{EtcdBackend, keys, token};
+use super::failure::{code, header_of, is_refused_with, malformed, names_no_user};
+use super::list::list;
+use super::queue::{Expected, Key, NameQueue};
+use super::{EtcdBackend, keys};
 use crate::chaos::Defence;
 use crate::{
     BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, QueueEntry, Released,
-    Ticket,
+    Ticket, Token,
 };
 
-/// How many claims go over to another lease at a time.
+/// How many claims move to another lease at a time.
 const MOST_MOVES: usize = 64;
 
-/// How many keys a try looks at if the queue is not empty: any claim among them decides.
-const SOME: i64 = 16;
+/// How a claim stands after the transaction that was to put it.
+struct Put {
+    /// Its token; `None` if it is not in the queue.
+    token: Option<Token>,
+    /// The first key under the lock's prefix, if that was asked for and there is any.
+    first: Option<Key>,
+}
 
 impl EtcdBackend {
     /// Tells early what every claim would be told: that etcd asks for a user and there is none, or that
@@ -38,7 +42,7 @@ impl EtcdBackend {
                     Err(BackendError::new(BackendErrorKind::Permanent, what))
                 }
                 Err(error) if error.kind == BackendErrorKind::Transient => Err(error),
-                // a refusal of this key tells nothing of others
+                // a refusal of this key says nothing about others
                 _ => Ok(()),
             };
         };
@@ -58,18 +62,14 @@ impl EtcdBackend {
         Ok(())
     }
 
-    pub(super) async fn grant_lease(&self, ttl: Duration) -> Result<Lease, BackendError> {
+    pub(super) async fn open_lease(&self, ttl: Duration) -> Result<Lease, BackendError> {
         self.check_user().await?;
-        let (granted, ttl) = self.ask_for_lease(ttl).await?;
-        let header = granted.header().ok_or_else(|| malformed("an answer without a header"))?;
-        self.queues.add_lease(granted.id(), ttl);
-        Ok(Lease { id: granted.id(), ttl, cluster: ClusterId(header.cluster_id()) })
+        let lease = self.grant_lease(ttl).await?;
+        self.queues.set_current_lease(lease.id, lease);
+        Ok(lease)
     }
 
-    async fn ask_for_lease(
-        &self,
-        ttl: Duration,
-    ) -> Result<(LeaseGrantResponse, Duration), BackendError> {
+    async fn grant_lease(&self, ttl: Duration) -> Result<Lease, BackendError> {
         // whole seconds, rounded up: a lease that is shorter than asked for would surprise
         let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
         let seconds = i64::try_from(seconds.max(1))
@@ -77,81 +77,59 @@ impl EtcdBackend {
         let grant = |mut client: Client| async move { client.lease_grant(seconds, None).await };
         let granted = self.endpoints.ask(grant).await?.value;
         let ttl = u64::try_from(granted.ttl()).map_err(|_| malformed("a lease without a TTL"))?;
-        Ok((granted, Duration::from_secs(ttl)))
+        let cluster = ClusterId(header_of(granted.header())?.cluster_id());
+        Ok(Lease { id: granted.id(), ttl: Duration::from_secs(ttl), cluster })
     }
 
-    /// Renews the lease on which the session's claims hang. From 3.5.30 on etcd refuses that, and new keys on the
-    /// lease, for the sake of one key on it that the user may not write any more: then those that
-    /// it may go over to another lease, and the one that it may not ends with the old lease.
+    /// Renews the lease on which the session's claims hang.
+    ///
+    /// From 3.5.30 on etcd refuses that, and new keys on the lease, if the user may no longer write one key
+    /// on it. The session's claims then move to another lease; the key that the user may not write ends
+    /// with the old one.
     pub(super) async fn renew_lease(&self, lease: Lease) -> Result<Duration, BackendError> {
-        let mut kept_by = self.queues.kept_by(lease.id);
-        let renewed = Lease { id: kept_by.lease, ..lease };
-        let lives_for = match self.keep_alives.renew(&self.endpoints, renewed).await {
+        let mut current = self.queues.current_lease(lease.id);
+        let lives_for = match self.keep_alives.renew(&self.endpoints, current).await {
             Err(error) if is_refused_with(&error, code::PERMISSION_DENIED) => {
                 tracing::warn!(lease = lease.id, "may not renew a lease: taking another one");
-                kept_by = self.replace_lease(lease.id, kept_by).await?;
-                kept_by.ttl
+                current = self.replace_lease(lease.id, current).await?;
+                current.ttl
             }
             renewed => renewed?,
         };
-        if !kept_by.has_all {
-            let moves = self.queues.own_of(lease.id).into_iter();
-            let moves = moves.map(async |(name, key)| self.keep(&name, &key, kept_by.lease).await);
+        if current.id != lease.id {
+            let moves = self.queues.on_other_leases(lease.id, current.id).into_iter();
+            let moves = moves.map(async |(name, key)| {
+                let exists = Compare::create_revision(&*key, CompareOp::Greater, 0);
+                let options = PutOptions::new().with_lease(current.id).with_ignore_value();
+                let put = TxnOp::put(&*key, "", Some(options));
+                match self.endpoints.txn(&Txn::new().when([exists]).and_then([put])).await {
+                    Err(error) if is_refused_with(&error, code::PERMISSION_DENIED) => {
+                        self.queues.with(&name, |queue| queue.forget(&key));
+                        Ok(())
+                    }
+                    answer => answer.map(drop),
+                }
+            });
             stream::iter(moves).buffer_unordered(MOST_MOVES).try_collect::<()>().await?;
-            self.queues.set_kept_by(lease.id, KeptBy { has_all: true, ..kept_by });
         }
         Ok(lives_for)
     }
 
-    /// Has another lease keep the claims of the session with the lease `id` instead of `old`.
-    async fn replace_lease(&self, id: i64, old: KeptBy) -> Result<KeptBy, BackendError> {
+    /// Grants a lease to take the place of `old` for the session whose own lease has this `id`, unless another
+    /// request has done so.
+    async fn replace_lease(&self, id: i64, old: Lease) -> Result<Lease, BackendError> {
         let _turn = self.replacing.lock().await;
-        if self.queues.kept_by(id).lease != old.lease {
-            let what = "another lease has taken the place of this one";
-            return Err(BackendError::new(BackendErrorKind::Transient, what));
+        let current = self.queues.current_lease(id);
+        if current.id != old.id {
+            return Ok(current);
         }
-        let (granted, ttl) = self.ask_for_lease(old.ttl).await?;
-        let kept_by = KeptBy { lease: granted.id(), ttl, has_all: false };
-        self.queues.set_kept_by(id, kept_by);
-        Ok(kept_by)
-    }
-
-    /// Asks for a claim; once more, on another lease, if etcd refused it for the sake of the lease alone: see
-    /// [`renew_lease`](Self::renew_lease), which then has the other claims follow.
-    pub(super) async fn on_some_lease<T, F: Future<Output = Result<T, BackendError>>>(
-        &self,
-        claim: &Claim,
-        ask: impl Fn() -> F,
-    ) -> Result<T, BackendError> {
-        let kept_by = self.queues.kept_by(claim.lease);
-        match ask().await {
-            Err(error) if is_refused_with(&error, code::PERMISSION_DENIED) => {
-                if self.endpoints.txn(&probe(&claim.name, &claim.key())).await.is_err() {
-                    return Err(error);
-                }
-                self.replace_lease(claim.lease, kept_by).await?;
-                ask().await
-            }
-            answer => answer,
-        }
-    }
-
-    /// Has a claim hang on this lease, if it is there. One that the user may not write is given up.
-    async fn keep(&self, name: &str, key: &Key, lease: i64) -> Result<(), BackendError> {
-        let exists = Compare::create_revision(&**key, CompareOp::Greater, 0);
-        let options = PutOptions::new().with_lease(lease).with_ignore_value();
-        let txn = Txn::new().when([exists]).and_then([TxnOp::put(&**key, "", Some(options))]);
-        match self.endpoints.txn(&txn).await {
-            Err(error) if is_refused_with(&error, code::PERMISSION_DENIED) => {
-                self.queues.with(name, |queue| queue.forget(key));
-                Ok(())
-            }
-            kept => kept.map(drop),
-        }
+        let granted = self.grant_lease(old.ttl).await?;
+        self.queues.set_current_lease(id, granted);
+        Ok(granted)
     }
 
     pub(super) async fn revoke_lease(&self, lease: Lease) -> Result<(), BackendError> {
-        let id = self.queues.kept_by(lease.id).lease;
+        let id = self.queues.current_lease(lease.id).id;
         self.keep_alives.forget(id);
         self.queues.remove_lease(lease.id);
         let revoke = |mut client: Client| async move { client.lease_revoke(id).await };
@@ -161,144 +139,143 @@ impl EtcdBackend {
         }
     }
 
-    /// Puts `claim` into the queue if it is not there yet, and takes `held` out, in one transaction
-    /// that may be repeated. While the watch is not up, it reads the first key as well, so that an
-    /// uncontended lock costs one round trip from the first time on.
+    /// Puts `claim` into the queue, and takes `held` out in the same transaction; `None` if `held` is gone.
     pub(super) async fn put_claim(
         &self,
         claim: &Claim,
         held: Option<&Claim>,
-    ) -> Result<Ticket, BackendError> {
+    ) -> Result<Option<Ticket>, BackendError> {
         let key = claim.key();
-        let status = self.expect(claim, &key);
-        let mut conditions = vec![Compare::create_revision(key.as_str(), CompareOp::Equal, 0)];
-        let mut changes = Vec::new();
-        if let Some(held) = held {
-            conditions.push(self.is_held(held));
-            changes.push(TxnOp::delete(held.key(), None));
-        }
-        let lease = self.queues.kept_by(claim.lease).lease;
-        changes.push(put(claim, &key, lease));
-        // what was there already, from a request whose answer got lost; or nothing, if the claim that
-        // was to be handed over is gone
-        let mut otherwise = vec![TxnOp::get(key.as_str(), None)];
-        // not where the watch tells, which comes as soon as the answer: to find the first key, etcd passes
-        // over all that were deleted since it was last compacted, and in a lock's queue those are many
+        let expected = self.expect(claim, &key);
+        // where the watch tells who is first, as soon as the answer comes, etcd is not asked: to find the
+        // first key, it passes over all that were deleted since it was last compacted, and in a lock's
+        // queue those are many. Elsewhere, asking grants an uncontended lock in one round trip.
         let is_watched = self.queues.with(&claim.name, |queue| queue.is_current()) == Some(true);
-        if !is_watched {
-            changes.push(first_of(&claim.name));
-            otherwise.push(first_of(&claim.name));
-        }
-        let txn = Txn::new().when(conditions).and_then(changes).or_else(otherwise);
-        let response = self.ask_for_ticket(claim, &key, &txn).await?;
-        let answers = Ranges::of(&response);
-        let Some((revision, lease)) = created_at(&response, &answers, &key, lease) else {
-            self.queues.with(&claim.name, |queue| queue.released(&key));
-            return Err(claim_gone());
+        let mut conditions = vec![Compare::create_revision(key.as_str(), CompareOp::Equal, 0)];
+        conditions.extend(held.map(|held| self.is_held(held)));
+        let put = self.put(claim, &key, &conditions, held, !is_watched).await?;
+        let Some(token) = put.token else {
+            self.queues.with(&claim.name, |queue| queue.forget(key.as_bytes()));
+            return Ok(None);
         };
-        self.keep_on_lease(claim, &key, lease).await?;
         if let Some(held) = held {
-            self.queues.with(&held.name, |queue| queue.released(&held.key()));
+            self.queues.with(&held.name, |queue| queue.forget(held.key().as_bytes()));
         }
-        let is_granted = !is_watched && self.is_first(claim, &key, &answers).await;
-        self.queues.with(&claim.name, |queue| queue.enqueued(&key, revision, is_granted));
-        Ok(Ticket { token: token(response.header(), revision)?, status })
+        let is_granted = match put.first {
+            Some(first) if keys::is_claim(&first, &keys::prefix(&claim.name)) => {
+                *first == *key.as_bytes()
+            }
+            // the first key is that of a lock with a longer name: only the whole queue can tell. If it
+            // cannot be read now, the watch will.
+            Some(_) => self.is_first(claim, &key).await.unwrap_or(false),
+            None => false,
+        };
+        Ok(Some(self.ticket(claim, &key, token, is_granted, expected)))
     }
 
-    /// As [`put_claim`](Self::put_claim) with `held`, in two steps: for claims that share a key.
-    pub(super) async fn release_and_queue(
-        &self,
-        held: &Claim,
-        next: &Claim,
-    ) -> Result<Ticket, BackendError> {
-        if self.delete_claim(held).await? == Released::Gone {
-            return Err(claim_gone());
-        }
-        self.put_claim(next, None).await
-    }
-
-    /// Puts `claim` into the queue only if that is empty, so that a try stands in nobody's way.
+    /// Puts `claim` into the queue only if that is empty, so that a try blocks no other claim.
     pub(super) async fn put_claim_if_free(
         &self,
         claim: &Claim,
     ) -> Result<Option<Ticket>, BackendError> {
-        let key = claim.key();
-        let prefix = keys::prefix(&claim.name);
+        let (key, prefix) = (claim.key(), keys::prefix(&claim.name));
+        let expected = self.expect(claim, &key);
         let is_empty = Compare::create_revision(prefix.as_str(), CompareOp::Equal, 0).with_prefix();
-        let some = GetOptions::new().with_prefix().with_keys_only().with_limit(SOME);
-        let lease = self.queues.kept_by(claim.lease).lease;
-        let txn = Txn::new()
-            .when([is_empty])
-            .and_then([put(claim, &key, lease)])
-            .or_else([TxnOp::get(prefix.as_str(), Some(some))]);
-        let status = self.expect(claim, &key);
-        let response = self.ask_for_ticket(claim, &key, &txn).await?;
-        let answers = Ranges::of(&response);
-        if let Some((revision, lease)) = created_at(&response, &answers, &key, lease) {
-            self.keep_on_lease(claim, &key, lease).await?;
-            self.queues.with(&claim.name, |queue| queue.enqueued(&key, revision, true));
-            return Ok(Some(Ticket { token: token(response.header(), revision)?, status }));
+        let put = self.put(claim, &key, &[is_empty], None, true).await?;
+        if let Some(token) = put.token {
+            return Ok(Some(self.ticket(claim, &key, token, true, expected)));
         }
-        let is_claimed = answers.all().any(|kv| keys::is_claim(kv.key(), &prefix))
-            || answers.are_more() && self.first_claim(&claim.name).await?.is_some();
-        if is_claimed {
-            self.queues.with(&claim.name, |queue| queue.released(&key));
+        // after a failure from here on, the claim may be in the queue
+        let left = |error| BackendError::new(BackendErrorKind::Transient, error);
+        let is_claimed = put.first.is_some_and(|first| keys::is_claim(&first, &prefix));
+        if is_claimed || self.first_claim(&claim.name).await.map_err(left)?.is_some() {
+            self.queues.with(&claim.name, |queue| queue.forget(key.as_bytes()));
             return Ok(None);
         }
-        // only keys of locks with longer names were there
-        let ticket = self.put_claim(claim, None).await?;
+        // the keys that are there are those of locks with longer names
+        let Some(ticket) = self.put_claim(claim, None).await? else { return Ok(None) };
         // etcd is asked, since the watch may not have told of the claim yet
-        if *ticket.status.borrow() == ClaimStatus::Waiting {
-            // whatever it is, the claim may still be there
-            let left = |error| BackendError::new(BackendErrorKind::Transient, error);
-            let first = self.first_claim(&claim.name).await.map_err(left)?;
-            if first.is_none_or(|first| *first != *key.as_bytes()) {
-                self.delete_claim(claim).await.map_err(left)?;
-                return Ok(None);
-            }
-            let revision = ticket.token.revision();
-            self.queues.with(&claim.name, |queue| queue.enqueued(&key, revision, true));
+        let is_granted = *ticket.status.borrow() != ClaimStatus::Waiting;
+        if !is_granted && !self.is_first(claim, &key).await.map_err(left)? {
+            self.delete_claim(claim).await.map_err(left)?;
+            return Ok(None);
         }
-        Ok(Some(ticket))
+        let expected = (ticket.status, ticket.contended);
+        Ok(Some(self.ticket(claim, &key, ticket.token, true, expected)))
     }
 
-    /// Sends a transaction that puts a claim, which is forgotten if etcd refuses that.
-    async fn ask_for_ticket(
+    /// Sends the transaction that puts a claim and deletes `held` if the conditions hold. The claim is
+    /// forgotten if etcd refuses that.
+    async fn put(
         &self,
         claim: &Claim,
         key: &str,
-        txn: &Txn,
-    ) -> Result<TxnResponse, BackendError> {
-        let answer = self.endpoints.txn(txn).await;
+        conditions: &[Compare],
+        held: Option<&Claim>,
+        asks_first: bool,
+    ) -> Result<Put, BackendError> {
+        let first = asks_first.then(|| first_of(&claim.name));
+        let txn = |lease: Lease| {
+            let delete = held.map(|held| TxnOp::delete(held.key(), None));
+            let on_lease = PutOptions::new().with_lease(lease.id);
+            let put = TxnOp::put(key, keys::value(claim), Some(on_lease));
+            // finds the claim if it is there already, from a request whose answer got lost
+            let own = TxnOp::get(key, None);
+            let changes: Vec<_> = delete.into_iter().chain([put]).chain(first.clone()).collect();
+            let otherwise: Vec<_> = [own].into_iter().chain(first.clone()).collect();
+            Txn::new().when(conditions).and_then(changes).or_else(otherwise)
+        };
+        let lease = self.queues.current_lease(claim.lease);
+        let mut answer = self.endpoints.txn(&txn(lease)).await;
+        if answer.as_ref().is_err_and(|error| is_refused_with(error, code::PERMISSION_DENIED))
+            && self.endpoints.txn(&probe(&claim.name, key)).await.is_ok()
+        {
+            // for the sake of the lease alone: see `renew_lease`, which has the other claims follow
+            answer = match self.replace_lease(claim.lease, lease).await {
+                Ok(lease) => self.endpoints.txn(&txn(lease)).await,
+                Err(error) => Err(error),
+            };
+        }
         if answer.as_ref().is_err_and(|error| error.kind != BackendErrorKind::Transient) {
-            self.queues.with(&claim.name, |queue| queue.released(key));
+            self.queues.with(&claim.name, |queue| queue.forget(key.as_bytes()));
         }
-        answer.map(|answer| answer.value)
-    }
-
-    /// Has a claim that hangs on `lease` hang on that of its session: another one may have taken its place
-    /// since the request was sent.
-    async fn keep_on_lease(
-        &self,
-        claim: &Claim,
-        key: &str,
-        lease: i64,
-    ) -> Result<(), BackendError> {
-        let current = self.queues.kept_by(claim.lease).lease;
-        if lease == current {
-            return Ok(());
-        }
-        self.keep(&claim.name, &key.as_bytes().into(), current).await
+        let response = answer?.value;
+        let header = header_of(response.header())?;
+        let found = found(&response);
+        let own = found.iter().find(|kv| kv.key() == key.as_bytes());
+        let revision = if response.succeeded() {
+            Some(header.revision())
+        } else {
+            own.map(KeyValue::create_revision)
+        };
+        Ok(Put {
+            token: revision.map(|revision| token(header, revision)),
+            first: found.last().filter(|_| asks_first).map(|kv| kv.key().into()),
+        })
     }
 
     /// Makes the claim known before its request is sent, and has its queue watched.
-    fn expect(&self, claim: &Claim, key: &str) -> tokio::sync::watch::Receiver<ClaimStatus> {
-        let (status, is_new_name) = self.queues.with_or_new(&claim.name, |queue| queue.expect(key));
-        if is_new_name {
+    fn expect(&self, claim: &Claim, key: &str) -> Expected {
+        let (expected, is_new) = self.queues.with_or_new(&claim.name, |queue| queue.expect(key));
+        if is_new {
             // an error means that the backend's thread has ended, which the request will tell
             drop(self.new_names.send(claim.name.clone()));
         }
-        status
+        expected
+    }
+
+    /// The ticket of a claim that was put into the queue.
+    fn ticket(
+        &self,
+        claim: &Claim,
+        key: &str,
+        token: Token,
+        is_granted: bool,
+        (status, contended): Expected,
+    ) -> Ticket {
+        let enqueued = |queue: &mut NameQueue| queue.enqueued(key, token.revision(), is_granted);
+        self.queues.with(&claim.name, enqueued);
+        Ticket { token, status, contended }
     }
 
     /// The condition that a claim is still the one that was made, and not merely of the same name.
@@ -311,19 +288,9 @@ impl EtcdBackend {
         }
     }
 
-    /// Whether the claim is the first in its queue.
-    async fn is_first(&self, claim: &Claim, key: &str, answers: &Ranges) -> bool {
-        let prefix = keys::prefix(&claim.name);
-        match answers.last() {
-            Some(first) if keys::is_claim(first.key(), &prefix) => first.key() == key.as_bytes(),
-            // a key of a lock with a longer name stands first: only the whole queue can tell. If it
-            // cannot be read now, the watch will.
-            Some(_) => {
-                let first = self.first_claim(&claim.name).await.unwrap_or_default();
-                first.is_some_and(|first| *first == *key.as_bytes())
-            }
-            None => false,
-        }
+    async fn is_first(&self, claim: &Claim, key: &str) -> Result<bool, BackendError> {
+        let first = self.first_claim(&claim.name).await?;
+        Ok(first.is_some_and(|first| *first == *key.as_bytes()))
     }
 
     /// The first claim in the queue.
@@ -340,12 +307,9 @@ impl EtcdBackend {
         let delete = TxnOp::delete(key.as_str(), None);
         let txn = Txn::new().when([self.is_held(claim)]).and_then([delete]);
         let Answer { value: response, may_be_second } = self.endpoints.txn(&txn).await?;
-        self.queues.with(&claim.name, |queue| queue.released(&key));
-        Ok(match response.succeeded() {
-            true => Released::Done,
-            false if may_be_second && Defence::UnknownRelease.is_on() => Released::Unknown,
-            false => Released::Gone,
-        })
+        self.queues.with(&claim.name, |queue| queue.forget(key.as_bytes()));
+        let may_be_done = may_be_second && Defence::UnknownRelease.is_on();
+        Ok(if response.succeeded() || may_be_done { Released::Done } else { Released::Gone })
     }
 
     pub(super) async fn read_queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
@@ -353,16 +317,16 @@ impl EtcdBackend {
         kvs.sort_by_key(KeyValue::create_revision);
         let prefix = keys::prefix(name);
         let claims = kvs.iter().filter(|kv| keys::is_claim(kv.key(), &prefix));
-        claims.map(|kv| entry(&header, kv)).collect()
+        Ok(claims.map(|kv| entry(&header, kv)).collect())
     }
 
     /// Reads the first key of the queue, where a claim would not be refused.
     pub(super) async fn probe_queue(&self, name: &str) -> Result<Option<QueueEntry>, BackendError> {
         let prefix = keys::prefix(name);
         let response = self.endpoints.txn(&probe(name, &prefix)).await?.value;
-        let header = response.header().ok_or_else(|| malformed("an answer without a header"))?;
-        match Ranges::of(&response).last() {
-            Some(kv) if keys::is_claim(kv.key(), &prefix) => entry(header, kv).map(Some),
+        let header = header_of(response.header())?;
+        match found(&response).last() {
+            Some(kv) if keys::is_claim(kv.key(), &prefix) => Ok(Some(entry(header, kv))),
             // a key of a longer name: its lock is another one
             Some(_) => Ok(self.read_queue(name).await?.into_iter().next()),
             None => Ok(None),
@@ -374,34 +338,38 @@ impl EtcdBackend {
 /// does: etcd refuses it where it would refuse a claim, for want of permission or of space.
 fn probe(name: &str, key: &str) -> Txn {
     let never = Compare::create_revision(key, CompareOp::Less, 0);
-    Txn::new().when([never]).and_then([TxnOp::put(key, "", None)]).or_else([whole_first_of(name)])
+    Txn::new().when([never]).and_then([TxnOp::put(key, "", None)]).or_else([first_of(name)])
 }
 
-fn put(claim: &Claim, key: &str, lease: i64) -> TxnOp {
-    TxnOp::put(key, keys::value(claim), Some(PutOptions::new().with_lease(lease)))
+/// Reads the first key of the queue.
+fn first_of(name: &str) -> TxnOp {
+    let options = GetOptions::new().with_prefix().with_limit(1);
+    let options = options.with_sort(SortTarget::Create, SortOrder::Ascend);
+    TxnOp::get(keys::prefix(name), Some(options))
 }
 
-/// The revision at which a transaction put the key on this lease; or at which it found that it was put,
-/// and on which lease.
-fn created_at(
-    response: &TxnResponse,
-    answers: &Ranges,
-    key: &str,
-    lease: i64,
-) -> Option<(i64, i64)> {
-    if response.succeeded() {
-        return response.header().map(|header| (header.revision(), lease));
+/// What the reads of a transaction found, in their order.
+fn found(response: &TxnResponse) -> Vec<KeyValue> {
+    let mut found = Vec::new();
+    for answer in response.op_responses() {
+        if let TxnOpResponse::Get(mut range) = answer {
+            found.extend(range.take_kvs());
+        }
     }
-    answers.find(key).map(|own| (own.create_revision(), own.lease()))
+    found
 }
 
-fn entry(header: &ResponseHeader, kv: &KeyValue) -> Result<QueueEntry, BackendError> {
+fn token(header: &ResponseHeader, revision: i64) -> Token {
+    Token::new(ClusterId(header.cluster_id()), revision)
+}
+
+fn entry(header: &ResponseHeader, kv: &KeyValue) -> QueueEntry {
     let (label, age) = keys::parse_value(kv.value()).unzip();
-    Ok(QueueEntry {
-        token: token(Some(header), kv.create_revision())?,
+    QueueEntry {
+        token: token(header, kv.create_revision()),
         lease: kv.lease(),
         key: String::from_utf8_lossy(kv.key()).into_owned(),
         label,
         age,
-    })
+    }
 }

@@ -17,15 +17,16 @@ use etcd_client::{
 };
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until};
 
 use super::endpoints::Endpoints;
 use super::failure::{code, is_refused_with};
-use super::queue::{Key, KeyEvent, Listed, NameQueue, Watcher};
+use super::list::list;
+use super::queue::{Key, KeyEvent, NameQueue, Watcher};
 use super::queues::Queues;
-use super::ranges::{list, member};
 use super::watch_stream::WatchedStream;
 use crate::BackendError;
+use crate::backoff::Backoff;
 use crate::chaos::Defence;
 
 /// How often to look for what is not used, late or to be read again.
@@ -34,22 +35,19 @@ const TIDY_EVERY: Duration = Duration::from_secs(1);
 /// How many queues are read again each time, in case their watchers have stopped telling.
 const MAX_REREADS: usize = 4;
 
-/// How many queues that could not be read are asked for again each time.
-const MAX_RETRIES: usize = 256;
-
 /// How many queues that are not used any more are forgotten each time.
 const MAX_FORGOTTEN: usize = 1000;
 
-/// How many queues are read at a time.
+/// How many queues are read at a time, and how long one that could not be read waits for the next attempt.
 const MAX_READS: usize = 16;
+const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// How many streams there are: usually one, and one more for each token that expired while its
 /// watchers were in use.
 const MAX_STREAMS: usize = 8;
 
-/// How long to wait before another stream is opened.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Streams that are opened more often than this are opened more and more slowly.
+const RARELY: Duration = Duration::from_secs(2);
 
 /// Follows all queues for the life of a backend.
 pub(super) struct StandingWatch {
@@ -60,16 +58,14 @@ pub(super) struct StandingWatch {
     new_names: mpsc::UnboundedReceiver<Arc<str>>,
     /// The newest is the last. New watchers are made there.
     streams: Vec<WatchedStream>,
-    /// Names that have no watcher, names whose queues are to be read, and those that could not be read:
-    /// each name at most once or twice.
+    /// Names that have no watcher, and names whose queues are to be read: each at most once or twice.
     to_watch: VecDeque<Arc<str>>,
     to_read: VecDeque<Arc<str>>,
-    to_read_later: Vec<Arc<str>>,
     tasks: JoinSet<Done>,
     is_opening: bool,
-    /// When the latest stream was opened, and how long after that another one may be.
+    /// When the latest stream was opened.
     opened_at: Option<Instant>,
-    pause: Duration,
+    backoff: Backoff,
     /// Names streams and watchers.
     next_id: i64,
 }
@@ -77,18 +73,9 @@ pub(super) struct StandingWatch {
 /// What a task has done.
 enum Done {
     Opened(Arc<str>, Result<Box<WatchedStream>, BackendError>),
-    Read(Read),
-}
-
-/// A queue that was read.
-struct Read {
-    name: Arc<str>,
-    /// Who told of it when it was asked for.
-    watcher: Watcher,
-    /// What was known to exist then.
-    latest_revision: i64,
-    /// The keys, and the revision as of which they are complete.
-    result: Result<(Vec<Listed>, i64), BackendError>,
+    Read,
+    /// The queue can be read, although a watcher was refused on the stream of this number.
+    Readable(Arc<str>, i64),
 }
 
 impl StandingWatch {
@@ -104,11 +91,10 @@ impl StandingWatch {
             streams: Vec::new(),
             to_watch: VecDeque::new(),
             to_read: VecDeque::new(),
-            to_read_later: Vec::new(),
             tasks: JoinSet::new(),
             is_opening: false,
             opened_at: None,
-            pause: Duration::ZERO,
+            backoff: Backoff::default(),
             next_id: 1,
         }
     }
@@ -126,7 +112,6 @@ impl StandingWatch {
                 self.watch_elsewhere(broken);
                 continue;
             }
-            let (needs_stream, may_open_at) = (self.needs_stream(), self.may_open_at());
             tokio::select! {
                 (index, response) = next(&mut self.streams) => match response {
                     Ok(response) => self.heard(index, &response),
@@ -140,7 +125,6 @@ impl StandingWatch {
                     None => return,
                 },
                 Some(Ok(done)) = self.tasks.join_next() => self.done(done),
-                () = sleep_until(may_open_at), if needs_stream => self.open(),
                 _ = tidy.tick() => self.tidy().await,
             }
         }
@@ -150,72 +134,59 @@ impl StandingWatch {
     async fn ask(&mut self) {
         while self.tasks.len() < MAX_READS {
             let Some(name) = self.to_read.pop_front() else { break };
-            self.read(name);
+            let read = read(Arc::clone(&self.endpoints), Arc::clone(&self.queues), name);
+            self.tasks.spawn(read);
         }
-        while let Some(stream) = self.streams.last_mut().filter(|s| !s.is_stale && s.has_room()) {
-            let Some(name) = next_unwatched(&mut self.to_watch, &self.queues) else { break };
+        while let Some(name) = self.to_watch.front().cloned() {
+            let newest = self.streams.last_mut().filter(|stream| !stream.is_stale);
+            if newest.as_ref().map_or(self.is_opening, |stream| !stream.has_room()) {
+                break;
+            }
+            self.to_watch.pop_front();
+            if self.queues.with(&name, |queue| queue.watcher()) != Some(Watcher::None) {
+                continue;
+            }
             let id = self.next_id;
             self.next_id += 1;
-            let from = start_watching(&self.queues, &name, id);
-            stream.watch(id, name, from).await;
+            self.queues.with(&name, |queue| queue.set_watcher(Watcher::Asked(id)));
+            match newest {
+                Some(stream) => stream.watch(id, name).await,
+                None => self.open(id, name),
+            }
         }
-    }
-
-    /// Whether names wait for a stream to be opened.
-    fn needs_stream(&self) -> bool {
-        let is_wanted = !self.to_watch.is_empty() && !self.is_opening;
-        is_wanted && self.streams.last().is_none_or(|newest| newest.is_stale)
-    }
-
-    fn may_open_at(&self) -> Instant {
-        self.opened_at.map_or_else(Instant::now, |opened_at| opened_at + self.pause)
     }
 
     /// Opens a stream in the background, with its first watcher.
-    fn open(&mut self) {
-        let Some(name) = next_unwatched(&mut self.to_watch, &self.queues) else { return };
-        // those that break again and again are opened more and more slowly
-        let is_rare = self.opened_at.is_none_or(|at| at.elapsed() > 2 * LONGEST_PAUSE);
-        self.pause = if is_rare { SHORTEST_PAUSE } else { (self.pause * 2).min(LONGEST_PAUSE) };
-        self.opened_at = Some(Instant::now());
+    fn open(&mut self, id: i64, name: Arc<str>) {
+        let now = Instant::now();
+        if self.opened_at.is_none_or(|at| now - at > RARELY) {
+            self.backoff = Backoff::default();
+        }
+        let open_at = self.opened_at.map_or(now, |at| now.max(at + self.backoff.next()));
+        self.opened_at = Some(open_at);
         self.is_opening = true;
-        let id = self.next_id;
-        self.next_id += 1;
-        let from = start_watching(&self.queues, &name, id);
         let endpoints = Arc::clone(&self.endpoints);
         self.tasks.spawn(async move {
-            let opened = WatchedStream::open(&endpoints, id, Arc::clone(&name), from).await;
+            sleep_until(open_at).await;
+            let opened = WatchedStream::open(&endpoints, id, Arc::clone(&name)).await;
             Done::Opened(name, opened.map(Box::new))
-        });
-    }
-
-    /// Reads the queue of `name` in the background.
-    fn read(&mut self, name: Arc<str>) {
-        let asked = self.queues.with(&name, |queue| {
-            queue.reading();
-            // without a watcher it is read when there is one
-            queue.is_readable().then(|| (queue.watcher(), queue.latest_revision()))
-        });
-        let Some((watcher, latest_revision)) = asked.flatten() else { return };
-        let endpoints = Arc::clone(&self.endpoints);
-        self.tasks.spawn(async move {
-            // with the values: 3.7 leaves out the leases as well
-            let listed = list(&endpoints, &name, &GetOptions::new()).await;
-            let claim = |kv: &KeyValue| (kv.key().into(), kv.create_revision(), kv.lease());
-            let result =
-                listed.map(|(header, kvs)| (kvs.iter().map(claim).collect(), header.revision()));
-            Done::Read(Read { name, watcher, latest_revision, result })
         });
     }
 
     fn done(&mut self, done: Done) {
         match done {
-            Done::Read(read) => self.take(read),
+            Done::Read => {}
+            Done::Readable(name, refused_on) => {
+                if let Some(newest) = self.streams.last_mut() {
+                    let is_refused = newest.number == refused_on;
+                    newest.is_stale |= is_refused && Defence::Reauthentication.is_on();
+                }
+                self.watch_again(name);
+            }
             Done::Opened(_, Ok(stream)) => {
                 self.is_opening = false;
                 self.streams.push(*stream);
-                self.streams
-                    .retain(|stream| !stream.is_stale || stream.watchers().next().is_some());
+                self.streams.retain(|stream| !stream.is_stale || stream.names().next().is_some());
                 if self.streams.len() > MAX_STREAMS {
                     self.watch_elsewhere(0);
                 }
@@ -223,25 +194,21 @@ impl StandingWatch {
             Done::Opened(name, Err(error)) => {
                 tracing::debug!(%error, "could not watch: trying again");
                 self.is_opening = false;
-                self.set_unwatched(name);
+                self.watch_again(name);
             }
         }
     }
 
     /// Has the names of a stream that is followed no longer watched on another one.
     fn watch_elsewhere(&mut self, index: usize) {
-        let stream = self.streams.remove(index);
-        for (_, name) in stream.watchers() {
-            self.set_unwatched(Arc::clone(name));
+        for name in self.streams.remove(index).names() {
+            self.watch_again(Arc::clone(name));
         }
     }
 
     /// Notes that events of the queue may be missing until there is another watcher.
-    fn set_unwatched(&mut self, name: Arc<str>) {
-        self.queues.with(&name, |queue| {
-            unwatched(queue);
-            queue.set_watcher(Watcher::None);
-        });
+    fn watch_again(&mut self, name: Arc<str>) {
+        self.queues.with(&name, |queue| queue.unwatched(Watcher::None));
         self.to_watch.push_back(name);
     }
 
@@ -255,23 +222,25 @@ impl StandingWatch {
                 self.refused(number, name, response.cancel_reason());
                 return;
             }
-            self.queues.with(&name, |queue| queue.set_watcher(Watcher::Created(id)));
+            let created = |queue: &mut NameQueue| {
+                queue.set_watcher(Watcher::Created(id));
+                queue.is_current()
+            };
             // only now: what was read before could miss what came in between
-            if self.queues.with(&name, |queue| queue.resumes_from()).flatten().is_none() {
+            if self.queues.with(&name, created) == Some(false) {
                 self.to_read.push_back(name);
             }
         } else if response.canceled() {
             // there is none for the answer to a cancellation
             let Some(name) = stream.forget(response.watch_id()) else { return };
             tracing::debug!(%name, reason = response.cancel_reason(), "a watcher was cancelled");
-            self.set_unwatched(Arc::clone(&name));
-            self.queues.with(&name, |queue| queue.compacted(response.compact_revision()));
+            self.watch_again(name);
         } else if let Some(name) = stream.name_of(response.watch_id()) {
             let events: Vec<_> = response.events().iter().filter_map(key_event).collect();
             let made = events.iter().filter(|event| event.created.is_some());
             let made = made.map(|event| Arc::clone(&event.key)).collect();
             self.queues.with(&name, |queue| queue.apply(events));
-            self.remove_orphans(&name, made);
+            remove_orphans(&self.endpoints, &self.queues, &name, made);
         }
     }
 
@@ -280,51 +249,14 @@ impl StandingWatch {
     fn refused(&mut self, stream: i64, name: Arc<str>, reason: &str) {
         tracing::debug!(%name, reason, "a watcher was refused");
         if self.streams.last().is_some_and(|newest| newest.number != stream) {
-            return self.set_unwatched(name);
+            return self.watch_again(name);
         }
-        self.queues.with(&name, |queue| {
-            unwatched(queue);
-            queue.set_watcher(Watcher::Refused(stream));
-        });
+        self.queues.with(&name, |queue| queue.unwatched(Watcher::Refused(stream)));
         self.to_read.push_back(name);
     }
 
-    fn take(&mut self, read: Read) {
-        let Read { name, watcher, latest_revision, result } = read;
-        // who told of it then may be gone
-        if self.queues.with(&name, |queue| queue.watcher()) != Some(watcher) {
-            return;
-        }
-        match (result, watcher) {
-            (Ok(_), Watcher::Refused(refused_on)) => {
-                if let Some(newest) = self.streams.last_mut() {
-                    let is_refused = newest.number == refused_on;
-                    newest.is_stale |= is_refused && Defence::Reauthentication.is_on();
-                }
-                self.set_unwatched(name);
-            }
-            (Ok((keys, revision)), _) => {
-                let load = |queue: &mut NameQueue| queue.load(&keys, revision, latest_revision);
-                if self.queues.with(&name, load) == Some(false) {
-                    self.to_read.push_back(name);
-                    return;
-                }
-                self.remove_orphans(&name, keys.into_iter().map(|(key, ..)| key).collect());
-            }
-            // asked for again at the pace of what is read in case of need
-            (Err(error), _) if is_refused_with(&error, code::PERMISSION_DENIED) => {
-                tracing::debug!(%name, %error, "may not look at a queue");
-                self.queues.with(&name, |queue| queue.denied(latest_revision));
-            }
-            (Err(error), _) => {
-                tracing::debug!(%name, %error, "could not read a queue");
-                self.to_read_later.push(name);
-            }
-        }
-    }
-
-    /// Stops watching what nobody queues for any more, reads again what could not be read and some of
-    /// what is in use, and gives up streams that do not get through.
+    /// Stops watching queues that are not used any more, reads some of those in use again, and gives up
+    /// streams that do not get through.
     async fn tidy(&mut self) {
         for watcher in self.queues.remove_idle(MAX_FORGOTTEN) {
             let Watcher::Created(id) = watcher else { continue };
@@ -335,25 +267,8 @@ impl StandingWatch {
         for stream in &mut self.streams {
             stream.is_broken |= stream.is_overdue();
         }
-        let retried = self.to_read_later.len().min(MAX_RETRIES);
-        self.to_read.extend(self.to_read_later.drain(..retried));
         if self.to_read.is_empty() && Defence::Relist.is_on() {
             self.to_read.extend(self.queues.due(MAX_REREADS));
-        }
-    }
-
-    /// Deletes those of `keys` that are ours and belong to no claim, in the background; what fails is
-    /// found again.
-    fn remove_orphans(&self, name: &str, keys: Vec<Key>) {
-        for key in self.queues.orphans(name, keys) {
-            let endpoints = Arc::clone(&self.endpoints);
-            tokio::spawn(async move {
-                let text = String::from_utf8_lossy(&key);
-                tracing::debug!(key = %text, "removing a key of a request that was given up");
-                if let Err(error) = endpoints.txn(&delete_if_exists(&key)).await {
-                    tracing::debug!(key = %text, %error, "could not remove it: trying again later");
-                }
-            });
         }
     }
 }
@@ -371,42 +286,73 @@ async fn next(streams: &mut [WatchedStream]) -> (usize, Result<WatchResponse, Ba
     .await
 }
 
-/// A name that is still to be watched.
-fn next_unwatched(names: &mut VecDeque<Arc<str>>, queues: &Queues) -> Option<Arc<str>> {
-    let is_unwatched =
-        |name: &Arc<str>| queues.with(name, |queue| queue.watcher()) == Some(Watcher::None);
-    std::iter::from_fn(|| names.pop_front()).find(is_unwatched)
-}
-
-/// Notes that etcd is asked for this watcher, and tells the revision at which it is to go on without a
-/// list: `None`, unless that defence was taken away.
-fn start_watching(queues: &Queues, name: &str, id: i64) -> Option<i64> {
-    let start = |queue: &mut NameQueue| {
-        queue.set_watcher(Watcher::Asked(id));
-        queue.resumes_from()
-    };
-    queues.with(name, start).flatten()
-}
-
-fn unwatched(queue: &mut NameQueue) {
-    if Defence::Relist.is_on() {
-        queue.unwatched();
+/// Reads the queue of `name`, again and again until that is of no use any more.
+async fn read(endpoints: Arc<Endpoints>, queues: Arc<Queues>, name: Arc<str>) -> Done {
+    loop {
+        let asked = queues.with(&name, |queue| {
+            queue.reading();
+            (queue.watcher(), queue.latest_revision())
+        });
+        let Some((watcher, latest)) = asked else { return Done::Read };
+        // without a watcher it is read when there is one
+        if matches!(watcher, Watcher::None | Watcher::Asked(_)) {
+            return Done::Read;
+        }
+        // with the values: 3.7 leaves out the leases as well
+        let listed = list(&endpoints, &name, &GetOptions::new()).await;
+        if queues.with(&name, |queue| queue.watcher()) != Some(watcher) {
+            return Done::Read;
+        }
+        match (listed, watcher) {
+            (Ok(_), Watcher::Refused(stream)) => return Done::Readable(name, stream),
+            (Ok((header, kvs)), _) => {
+                let claim = |kv: &KeyValue| (kv.key().into(), kv.create_revision(), kv.lease());
+                let keys: Vec<_> = kvs.iter().map(claim).collect();
+                let load = |queue: &mut NameQueue| queue.load(&keys, header.revision(), latest);
+                if queues.with(&name, load) != Some(false) {
+                    let keys = keys.into_iter().map(|(key, ..)| key).collect();
+                    remove_orphans(&endpoints, &queues, &name, keys);
+                    return Done::Read;
+                }
+            }
+            // it is read again when it is due
+            (Err(error), _) if is_refused_with(&error, code::PERMISSION_DENIED) => {
+                tracing::debug!(%name, %error, "may not look at a queue");
+                queues.with(&name, |queue| queue.denied(latest));
+                return Done::Read;
+            }
+            (Err(error), _) => {
+                tracing::debug!(%name, %error, "could not read a queue: trying again");
+                sleep(READ_AGAIN_AFTER).await;
+            }
+        }
     }
 }
 
-/// Deletes a key that is never used twice, whichever revision it has.
-fn delete_if_exists(key: &[u8]) -> Txn {
-    Txn::new()
-        .when([Compare::create_revision(key, CompareOp::Greater, 0)])
-        .and_then([TxnOp::delete(key, None)])
+/// Deletes those of `keys` that are ours and belong to no claim, in the background; one that cannot be deleted
+/// is found again.
+fn remove_orphans(endpoints: &Arc<Endpoints>, queues: &Queues, name: &str, keys: Vec<Key>) {
+    for key in queues.orphans(name, keys) {
+        let endpoints = Arc::clone(endpoints);
+        tokio::spawn(async move {
+            let text = String::from_utf8_lossy(&key);
+            tracing::debug!(key = %text, "removing a key of a request that was given up");
+            // whichever revision it has: a key is never used twice
+            let exists = Compare::create_revision(&*key, CompareOp::Greater, 0);
+            let delete = Txn::new().when([exists]).and_then([TxnOp::delete(&*key, None)]);
+            if let Err(error) = endpoints.txn(&delete).await {
+                tracing::debug!(key = %text, %error, "could not remove it: trying again later");
+            }
+        });
+    }
 }
 
 fn key_event(event: &Event) -> Option<KeyEvent> {
     let kv = event.kv()?;
-    let (key, create_revision) = member(kv);
     let created = match event.event_type() {
-        EventType::Put => Some(create_revision),
+        EventType::Put => Some(kv.create_revision()),
         EventType::Delete => None,
     };
-    Some(KeyEvent { key, mod_revision: kv.mod_revision(), created, lease: kv.lease() })
+    let (key, lease) = (kv.key().into(), kv.lease());
+    Some(KeyEvent { key, mod_revision: kv.mod_revision(), created, lease })
 }

@@ -44,11 +44,10 @@ impl WatchedStream {
         endpoints: &Endpoints,
         id: i64,
         name: Arc<str>,
-        from: Option<i64>,
     ) -> Result<Self, BackendError> {
         let open = |client: Client| {
             let prefix = keys::prefix(&name);
-            async move { client.watch_client().watch(prefix, Some(watch_options(id, from))).await }
+            async move { client.watch_client().watch(prefix, Some(watch_options(id))).await }
         };
         let (sender, responses) = endpoints.ask(open).await?.value.split();
         let asked = VecDeque::from([(id, Instant::now())]);
@@ -72,12 +71,12 @@ impl WatchedStream {
         self.asked.len() < MAX_ASKED
     }
 
-    /// Asks for a watcher of this id. It begins now, or at the revision `from`.
-    pub(super) async fn watch(&mut self, id: i64, name: Arc<str>, from: Option<i64>) {
+    /// Asks for a watcher of this id.
+    pub(super) async fn watch(&mut self, id: i64, name: Arc<str>) {
         let prefix = keys::prefix(&name);
         self.asked.push_back((id, Instant::now()));
         self.names.insert(id, name);
-        let sent = self.sender.watch(prefix, Some(watch_options(id, from)));
+        let sent = self.sender.watch(prefix, Some(watch_options(id)));
         self.is_broken |= !matches!(timeout(CREATED_WITHIN, sent).await, Ok(Ok(())));
     }
 
@@ -105,9 +104,9 @@ impl WatchedStream {
         self.names.get(&id).cloned()
     }
 
-    /// All watchers: their ids and the locks' names.
-    pub(super) fn watchers(&self) -> impl Iterator<Item = (i64, &Arc<str>)> {
-        self.names.iter().map(|(id, name)| (*id, name))
+    /// The names of the locks whose queues are watched.
+    pub(super) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.names.values()
     }
 
     /// Whether etcd has not answered for a watcher for a while: the stream does not get through.
@@ -116,9 +115,8 @@ impl WatchedStream {
     }
 }
 
-/// Usually no start revision: see `standing_watch`. The id is ours, so that answers can be told apart before
-/// the first one has come.
-fn watch_options(id: i64, from: Option<i64>) -> WatchOptions {
-    let options = WatchOptions::new().with_prefix().with_watch_id(id);
-    from.map_or(options.clone(), |from| options.with_start_revision(from))
+/// No start revision: see `standing_watch`. The id is ours, so that answers can be told apart before the first
+/// one has come.
+fn watch_options(id: i64) -> WatchOptions {
+    WatchOptions::new().with_prefix().with_watch_id(id)
 }

@@ -39,7 +39,7 @@ pub(crate) trait Lab {
     }
 
     async fn session_called(&self, label: &str) -> Session {
-        let options = SessionOptions::new(TTL).label(label);
+        let options = SessionOptions { label: label.into(), ..SessionOptions::new(TTL) };
         Session::open(self.backend(), options).await.unwrap()
     }
 

@@ -14,7 +14,8 @@ use super::lab::{EtcdLab, Lab, TTL, queue_length, queue_of};
 
 /// A session at these endpoints that waits for a member for 300 ms only.
 async fn session_at(endpoints: &[String], ttl: Duration) -> Session {
-    let options = EtcdOptions::new(endpoints).request_timeout(Duration::from_millis(300));
+    let options =
+        EtcdOptions { request_timeout: Duration::from_millis(300), ..EtcdOptions::new(endpoints) };
     let backend = Arc::new(EtcdBackend::new(options).unwrap());
     Session::open(backend, SessionOptions::new(ttl)).await.unwrap()
 }
@@ -97,7 +98,7 @@ async fn renewals_find_the_member_that_answers() {
     let endpoints = [proxies[0].url(), proxies[1].url(), lab.endpoint().to_owned()];
     let idle = session_at(&endpoints, 2 * TTL).await;
     let options = EtcdOptions::new([proxies[0].url(), lab.endpoint().to_owned()]);
-    let with_margin = SessionOptions::new(2 * TTL).margin(Duration::MAX);
+    let with_margin = SessionOptions { margin: Duration::MAX, ..SessionOptions::new(2 * TTL) };
     let careful = Session::open(Arc::new(EtcdBackend::new(options).unwrap()), with_margin);
     let careful = careful.await.unwrap();
     for proxy in &proxies {

@@ -20,7 +20,10 @@ async fn open(options: EtcdOptions) -> Result<Session, LockError> {
 }
 
 pub(super) async fn session_of(user: &str, etcd: &PrivateEtcd) -> Session {
-    let options = EtcdOptions::new([etcd.endpoint()]).user(EtcdUser::new(user, "secret"));
+    let options = EtcdOptions {
+        user: Some(EtcdUser::new(user, "secret")),
+        ..EtcdOptions::new([etcd.endpoint()])
+    };
     open(options).await.unwrap()
 }
 
@@ -148,7 +151,9 @@ async fn all_share_one_authentication() {
         counted.fetch_add(1, Ordering::Relaxed);
         Ok("secret".to_owned())
     });
-    let session = open(EtcdOptions::new([etcd.endpoint()]).user(user)).await.unwrap();
+    let session = open(EtcdOptions { user: Some(user), ..EtcdOptions::new([etcd.endpoint()]) })
+        .await
+        .unwrap();
     // etcd forgets the tokens of a user whose password is set, while a restart may bring them back from its log
     client.user_change_password("root", "secret").await.unwrap();
     let before = reads.load(Ordering::Relaxed);
@@ -204,10 +209,12 @@ async fn a_changed_role_is_no_matter_to_a_signed_token() {
     let file = |name: &str| Path::new(&flags[flags.iter().position(|f| f == name).unwrap() + 1]);
     let read = |name: &str| std::fs::read(file(name)).unwrap();
     let password = String::from_utf8(read("--etcd-password-file")).unwrap();
-    let options = EtcdOptions::new([etcd.endpoint()])
-        .ca(read("--etcd-ca"))
-        .identity(read("--etcd-cert"), read("--etcd-key"))
-        .user(EtcdUser::new("flash-sale", password));
+    let options = EtcdOptions {
+        ca: Some(read("--etcd-ca")),
+        identity: Some((read("--etcd-cert"), read("--etcd-key"))),
+        user: Some(EtcdUser::new("flash-sale", password)),
+        ..EtcdOptions::new([etcd.endpoint()])
+    };
     let session = open(options).await.unwrap();
     let mutex = session.mutex("stock-lock").unwrap();
     let mut root = etcd.root().await.unwrap();
@@ -232,9 +239,9 @@ async fn a_look_that_is_allowed_later_counts() {
     let app = session_of("app", &etcd).await;
     let mutex = app.mutex("refused").unwrap();
     assert!(mutex.lock().await.is_err());
-    assert!(!mutex.sighting().unwrap().is_current);
+    assert!(!mutex.queue_snapshot().unwrap().is_current);
     allow(&mut root, "refused").await;
-    eventually("it is seen", async || mutex.sighting().unwrap().is_current).await;
+    eventually("it is seen", async || mutex.queue_snapshot().unwrap().is_current).await;
 }
 
 /// Goal: names that a user may not use end no watch of those that it may.
@@ -286,7 +293,10 @@ async fn a_name_that_is_taken_away_costs_no_other() {
         allow(&mut root, name).await;
     }
     let ttl = Duration::from_secs(4);
-    let options = EtcdOptions::new([etcd.endpoint()]).user(EtcdUser::new("app", "secret"));
+    let options = EtcdOptions {
+        user: Some(EtcdUser::new("app", "secret")),
+        ..EtcdOptions::new([etcd.endpoint()])
+    };
     let backend = Arc::new(EtcdBackend::new(options).unwrap());
     let app = Session::open(backend, SessionOptions::new(ttl)).await.unwrap();
     let kept = app.mutex("kept").unwrap().lock().await.unwrap();
@@ -301,8 +311,8 @@ async fn a_name_that_is_taken_away_costs_no_other() {
     tokio::time::sleep(2 * ttl).await;
     assert_eq!(app.lost_reason(), None, "its lease is renewed");
     let seen_as_it_is = async || {
-        let sighting = app.mutex("kept").unwrap().sighting().unwrap();
-        let seen = sighting.queue.iter().map(|claim| claim.lease).collect::<Vec<_>>();
+        let snapshot = app.mutex("kept").unwrap().queue_snapshot().unwrap();
+        let seen = snapshot.queue.iter().map(|claim| claim.lease).collect::<Vec<_>>();
         let is = app.mutex("kept").unwrap().queue().await.unwrap();
         seen == is.iter().map(|entry| entry.lease).collect::<Vec<_>>()
     };
@@ -361,7 +371,10 @@ async fn a_session_closes_with_a_claim_that_it_may_not_withdraw() {
 async fn a_wrong_password_is_no_storm() {
     let (etcd, _root) = etcd_with_users().await;
     let before = metric(&etcd, "started", "Authenticate").await;
-    let options = EtcdOptions::new([etcd.endpoint()]).user(EtcdUser::new("app", "wrong"));
+    let options = EtcdOptions {
+        user: Some(EtcdUser::new("app", "wrong")),
+        ..EtcdOptions::new([etcd.endpoint()])
+    };
     let backend = Arc::new(EtcdBackend::new(options).unwrap());
     let open = |_| {
         let options = SessionOptions::new(Duration::from_secs(20));
@@ -381,7 +394,10 @@ async fn a_holder_that_may_do_nothing_is_told_if_its_lease_ends() {
     let (etcd, mut root) = etcd_with_users().await;
     allow(&mut root, "held").await;
     let ttl = Duration::from_secs(4);
-    let options = EtcdOptions::new([etcd.endpoint()]).user(EtcdUser::new("app", "secret"));
+    let options = EtcdOptions {
+        user: Some(EtcdUser::new("app", "secret")),
+        ..EtcdOptions::new([etcd.endpoint()])
+    };
     let backend = Arc::new(EtcdBackend::new(options).unwrap());
     let app = Session::open(Arc::clone(&backend) as Arc<dyn Backend>, SessionOptions::new(ttl));
     let app = app.await.unwrap();

@@ -59,7 +59,7 @@ async fn a_queue_may_be_larger_than_a_message() {
         assert_eq!(mutex.queue().await.unwrap().len(), length);
         assert!(mutex.try_lock().await.unwrap().is_none());
         eventually("all is seen", async || {
-            let seen = mutex.sighting().unwrap();
+            let seen = mutex.queue_snapshot().unwrap();
             seen.is_current && seen.queue.len() == length
         })
         .await;

@@ -65,7 +65,7 @@ impl Program {
         let length = body.len();
         let head =
             format!("PUT /stock HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
-        connection.send(head + &body).await;
+        connection.send(head + body.as_str()).await;
         assert_eq!(connection.answer().await.status, 200);
     }
 

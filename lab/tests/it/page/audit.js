@@ -1,61 +1,50 @@
-// Finds texts that stand out too little from what is behind them, and ids that are there twice. WCAG 2.2, AA:
-// 4.5 to 1, or 3 to 1 for large text, and for the edges of what one can use.
+// Returns what is wrong with the page: the findings of axe-core, which must be loaded, and what it has no rule for.
 
-const parse = (colour) => {
-  const parts = colour.match(/[0-9.]+/g).map(Number);
-  return { rgb: parts.slice(0, 3), alpha: parts[3] ?? 1 };
+const { violations, incomplete, passes } = await axe.run({
+  runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
+});
+const findings = (results) => results.flatMap(({ id, nodes }) => nodes.map(({ html }) => `${id}: ${html}`));
+// axe does not measure the contrast of texts of one character; that of all signs is measured below
+const isLong = ({ any }) => !["nonBmp", "shortTextContent"].includes(any[0].data?.messageKey);
+const unmeasured = incomplete.filter(({ id }) => id === "color-contrast")
+  .map(({ id, nodes }) => ({ id, nodes: nodes.filter(isLong) }));
+const faults = findings([...violations, ...unmeasured]);
+const texts = passes.find(({ id }) => id === "color-contrast")?.nodes.length ?? 0;
+if (texts < 50) faults.push(`the contrast of only ${texts} elements was measured`);
+
+axe.setup();
+const { aria, color } = axe.commons;
+const colourOf = (element, property) => {
+  const colour = new color.Color();
+  colour.parseString(getComputedStyle(element)[property]);
+  return colour;
 };
-const over = (top, bottom) => top.rgb.map((part, index) => part * top.alpha + bottom[index] * (1 - top.alpha));
-const luminance = (rgb) => {
-  const [red, green, blue] = rgb.map((part) => {
-    const share = part / 255;
-    return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
-  });
-  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
-};
-const contrast = (one, other) => {
-  const [light, dark] = [luminance(one), luminance(other)].sort((a, b) => b - a);
-  return (light + 0.05) / (dark + 0.05);
-};
-/** The colour behind an element: the first opaque one of its ancestors, with those before it laid upon. */
+/** The colour behind an element: that of its first ancestor, or its own, that is not transparent. */
 const behind = (element) => {
-  const layers = [];
-  for (let one = element; one; one = one.parentElement) {
-    const ground = parse(getComputedStyle(one).backgroundColor);
-    if (ground.alpha > 0) layers.push(ground);
-    if (ground.alpha === 1) break;
-  }
-  return layers.reverse().reduce((ground, layer) => over(layer, ground), [255, 255, 255]);
+  const ground = colourOf(element, "backgroundColor");
+  return ground.alpha > 0 || !element.parentElement ? ground : behind(element.parentElement);
 };
-const named = (element) => `${element.tagName}#${element.id}.${element.className} "${element.textContent.trim().slice(0, 30)}"`;
-
-const faults = [];
-let texts = 0;
-const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-while (walker.nextNode()) {
-  const element = walker.currentNode.parentElement;
-  if (!walker.currentNode.data.trim() || !element.checkVisibility() || element.closest(".hidden, noscript, .skip")) continue;
-  const style = getComputedStyle(element);
-  const size = parseFloat(style.fontSize);
-  const isLarge = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700);
-  // a disabled control may be faint
-  if (element.closest("label")?.querySelector("input:disabled")) continue;
-  const ground = behind(element);
-  const ratio = contrast(over(parse(style.color), ground), ground);
-  texts += 1;
-  const needed = isLarge || element.closest("[aria-hidden=true]") ? 3 : 4.5;
-  if (ratio < needed) faults.push(`${named(element)}: contrast ${ratio.toFixed(2)}`);
+const named = ({ id, textContent, localName }) => `${localName}#${id} ${textContent.trim().slice(0, 30)}`;
+const shown = [...document.querySelectorAll("body, body *")].filter((element) => element.checkVisibility());
+for (const element of shown) {
+  const isSign = element.childElementCount === 0 && [...element.textContent.trim()].length === 1;
+  const sign = color.getContrast(behind(element), colourOf(element, "color"));
+  if (isSign && sign < 3) faults.push(`contrast of a sign: ${named(element)}`);
+  const isControl = element.matches("button:not([aria-disabled=true]), input[type=number]");
+  const edges = [colourOf(element, "borderTopColor"), behind(element)];
+  const edge = Math.max(...edges.map((colour) => color.getContrast(behind(element.parentElement), colour)));
+  if (isControl && edge < 3) faults.push(`contrast of an edge: ${named(element)}`);
 }
-for (const control of document.querySelectorAll("button:not([aria-disabled=true]), input[type=number]")) {
-  if (!control.checkVisibility()) continue;
-  const style = getComputedStyle(control);
-  const outside = behind(control.parentElement);
-  const edge = Math.max(contrast(parse(style.borderTopColor).rgb, outside), contrast(behind(control), outside));
-  if (edge < 3) faults.push(`${named(control)}: its edge ${edge.toFixed(2)}`);
+const roles = Object.groupBy(shown, (element) => aria.getRole(element));
+// what changes in a live region is read out; too many of them drown each other
+const expected = { banner: [1, 1], main: [1, 1], contentinfo: [1, 1], region: [8, 99], status: [2, 4], alert: [0, 1] };
+for (const [role, [least, most]] of Object.entries(expected)) {
+  const count = roles[role]?.length ?? 0;
+  if (count < least || count > most) faults.push(`${count} with the role ${role}`);
 }
+const h1 = shown.filter((element) => element.localName === "h1").length;
+if (h1 !== 1) faults.push(`${h1} headings of level 1`);
 const ids = [...document.querySelectorAll("[id]")].map((element) => element.id);
-for (const id of new Set(ids)) {
-  if (ids.indexOf(id) !== ids.lastIndexOf(id)) faults.push(`the id ${id} is there twice`);
-}
-if (texts < 50) faults.push(`only ${texts} texts were looked at`);
+for (const id of ids) if (ids.indexOf(id) !== ids.lastIndexOf(id)) faults.push(`id used twice: ${id}`);
+axe.teardown();
 return faults;

@@ -1,17 +1,18 @@
-//! The page on devices that differ: narrow, dark, without a mouse, without motion.
+//! The page on other devices: narrow, dark, without a mouse, with reduced motion.
 
 use serde_json::{Value, json};
 use testkit::wait::eventually;
+use thirtyfour::Key;
 
 use super::browser::{DESKTOP, Device, PHONE, Tab};
 use super::scene::{Demo, Shop};
 
-/// Goal: on a phone nothing has to be scrolled sideways, not even with numbers as long as they get.
+/// Goal: on a phone nothing needs sideways scrolling, not even with the longest numbers.
 #[tokio::test]
 async fn a_phone_needs_no_sideways_scrolling() {
     let shop = Shop::empty(&[]).await;
     let page = Tab::open(&shop.url(), PHONE).await;
-    page.until_reads("#sum-words", "Choose something to try").await;
+    page.until_reads("#sum-words", "Choose a run to start one").await;
     assert_eq!(page.text("#proof-text").await, "no sale yet");
     assert_fits(&page).await;
     page.screenshot("phone-empty").await;
@@ -40,7 +41,7 @@ async fn a_phone_needs_no_sideways_scrolling() {
 }
 
 async fn assert_fits(page: &Tab) {
-    // an element may be wider than its parent where that one cuts it off
+    // an element may be wider than a parent that cuts it off
     let script = "
         const wide = [...document.querySelectorAll('main *, header *, footer *')].filter((one) =>
             one.checkVisibility() && !one.closest('.hidden, .cut')
@@ -51,7 +52,7 @@ async fn assert_fits(page: &Tab) {
     assert_eq!(found, json!([0, []]), "{}", page.run("return innerWidth").await);
 }
 
-/// Goal: the page follows the visitor's colours, in its charts as well.
+/// Goal: the page follows the visitor's colour scheme, in its charts as well.
 #[tokio::test]
 async fn both_colour_schemes() {
     let demo = Demo::start().await;
@@ -59,7 +60,7 @@ async fn both_colour_schemes() {
     page.until_reads("#orders", "300").await;
     let looks = async |dark| {
         page.become_device(Device { dark, ..DESKTOP }).await;
-        // two frames: the change of scheme is noticed in one and drawn in the next
+        // the change of scheme is noticed in one frame and drawn in the next
         let script = "await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() =>
                 requestAnimationFrame(done))));
             const luminance = (colour) => colour.match(/[0-9.]+/g).slice(0, 3).reduce((sum, part) => sum + Number(part), 0);
@@ -88,9 +89,8 @@ async fn both_colour_schemes() {
     eventually("light on dark", is_light_on_dark).await;
 }
 
-/// Goal: nothing jumps while the numbers change. Method: where everything with a fixed place is, in each frame
-/// of the first sale; and once more with numbers that were robbed of their room, where the same method must see
-/// something move.
+/// Goal: nothing jumps while the numbers change. Method: follow the places of everything fixed in each frame of the
+/// first sale; then once more with numbers without room of their own, where the same method must see a jump.
 #[tokio::test]
 async fn nothing_jumps_during_a_sale() {
     let demo = Demo::start().await;
@@ -99,13 +99,13 @@ async fn nothing_jumps_during_a_sale() {
     // the page is at rest: no run yet, nobody in the queue, no order in the last seconds
     page.until_reads("#latency-note", "None at").await;
     page.run(FOLLOW_PLACES).await;
-    // other numbers at its end than before
+    // the numbers at its end must differ from those before
     run_a_sale(&page, 30, 501).await;
     let places = followed_to_the_end(&page).await;
     assert!(places["followed"].as_u64().unwrap() > 50, "{places:#}");
     assert_eq!(places["moved"], json!([]), "{places:#}");
 
-    // a font whose digits differ in width would move what stands beside them
+    // digits of different widths would move their neighbours
     let proportional = "
         return [...document.querySelectorAll('.giant, .counters dd, .latency-value, .orders td.n')].filter((one) =>
             !getComputedStyle(one).fontVariantNumeric.includes('tabular-nums')).map((one) => one.id || one.className)";
@@ -120,10 +120,10 @@ async fn nothing_jumps_during_a_sale() {
     // back to three digits, so that a look at the end is enough
     run_a_sale(&page, 300, 502).await;
     let places = followed_to_the_end(&page).await;
-    assert_ne!(places["moved"], json!([]), "a page that jumps is not seen to");
+    assert_ne!(places["moved"], json!([]), "a jump is not noticed");
 }
 
-/// Where everything was, up to a look at what is there now.
+/// The places of everything, up to a frame from now.
 async fn followed_to_the_end(page: &Tab) -> Value {
     let frames = async || page.run("return window.places.frames()").await.as_u64().unwrap();
     let enough = frames().await.max(10) + 2;
@@ -131,7 +131,7 @@ async fn followed_to_the_end(page: &Tab) -> Value {
     page.run("return window.places.stop()").await
 }
 
-/// Runs one without the mouse, and waits until its verdict is there: `buyers` tell it from others.
+/// Runs a sale without the mouse and waits for its verdict. The number of `buyers` tells it from other runs.
 async fn run_a_sale(page: &Tab, units: u32, buyers: u32) {
     let script = "
         document.querySelector('#units').value = UNITS;
@@ -145,8 +145,8 @@ async fn run_a_sale(page: &Tab, units: u32, buyers: u32) {
     page.until_reads("#lucky", &units.to_string()).await;
 }
 
-/// Follows the upper left corners of what has a fixed place: headings, names, numbers, charts. Not of what is
-/// beside and below the last orders, a list that grows.
+/// Follows the upper left corners of everything fixed: headings, names, numbers, charts. The notes are left out: their
+/// list grows.
 const FOLLOW_PLACES: &str = "
     const all = [...document.querySelectorAll('main h2, main h3, main dt, main dd, main .term-name, main .giant, '
         + 'main .operator, main .proof, main canvas, main button, main .bar, main .key')]
@@ -178,18 +178,18 @@ const FOLLOW_PLACES: &str = "
         },
     };";
 
-/// Goal: who has no mouse can do everything, and sees where they are.
+/// Goal: the keyboard reaches everything, and the focus is visible.
 #[tokio::test]
 async fn the_keyboard_is_enough() {
     let demo = Demo::start().await;
     let page = demo.live_page().await;
-    let (tab, enter, space) = ("\u{e004}", "\u{e007}", " ");
+    let (tab, enter, space) = (Key::Tab.into(), Key::Enter.into(), ' ');
     let mut reached = Vec::new();
     for _ in 0..60 {
         page.press(tab).await;
         let script = "
             const one = document.activeElement;
-            // a segment's outline is on its label, since the radio button itself is not seen
+            // a segment's outline is on its label, since its radio button is invisible
             const seen = one.matches('.segment input') ? one.nextElementSibling : one;
             return [one.id || one.value || one.textContent.trim(), one === document.body
                 || getComputedStyle(seen).outlineStyle !== 'none'];";
@@ -218,14 +218,14 @@ async fn the_keyboard_is_enough() {
     assert_eq!(
         page.run("return document.activeElement.id").await,
         "preset-lock",
-        "the place is kept"
+        "the focus stays"
     );
     page.run("document.querySelector('#freeze').focus()").await;
     page.press(space).await;
-    page.until_reads("#timeline-note", "Held still").await;
+    page.until_reads("#timeline-note", "frozen").await;
 }
 
-/// Goal: who asked for less motion gets none: the charts move on by whole seconds, and nothing slides.
+/// Goal: with reduced motion, the charts move on by whole seconds, and nothing slides.
 #[tokio::test]
 async fn reduced_motion_is_respected() {
     let shop = Shop::selling(1000).await;
@@ -254,8 +254,8 @@ async fn reduced_motion_is_respected() {
     assert_eq!(page.run(slides).await, 0);
 }
 
-/// Goal: when the last sale is over and its holder keeps the lock for nothing, the timeline stays with the sale. Method:
-/// the page's own module, given what an instance would tell.
+/// Goal: after a sale, while its holder keeps the idle lock, the timeline stays with the sale. Method: call the page's own
+/// module with the messages of an instance.
 #[tokio::test]
 async fn a_lock_kept_for_nothing_moves_nothing() {
     let shop = Shop::empty(&[]).await;
@@ -275,7 +275,7 @@ async fn a_lock_kept_for_nothing_moves_nothing() {
     assert!(ended - served < 1000.0, "{served} {ended}");
 }
 
-/// Goal: a holder that others wait for is watched in each frame, but not for hours. Method: as above.
+/// Goal: a holder with waiters is drawn in each frame, but not for hours. Method: as above.
 #[tokio::test]
 async fn a_long_wait_is_drawn_at_a_slower_pace() {
     let shop = Shop::empty(&[]).await;

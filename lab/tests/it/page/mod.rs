@@ -1,5 +1,4 @@
-//! The page, in a real browser: headless Chromium by its driver, one for all tests, and each test with a sale
-//! of its own.
+//! The page in headless Chromium. All tests share one browser; each has a sale of its own.
 
 mod accessibility;
 mod browser;
@@ -8,4 +7,3 @@ mod outages;
 mod pictures;
 mod scene;
 mod selling;
-mod webdriver;

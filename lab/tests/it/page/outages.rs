@@ -1,4 +1,4 @@
-//! What goes away, and what the page says of it until it comes back.
+//! Outages, and what the page says of them until they end.
 
 use rustix::process::Signal;
 use serde_json::json;
@@ -6,7 +6,7 @@ use serde_json::json;
 use super::browser::{DESKTOP, Device, PHONE, Tab};
 use super::scene::{Demo, Shop};
 
-/// Goal: the page notices that its instance is gone, says so, and catches up by itself.
+/// Goal: the page notices that its instance is down, says so, and reconnects by itself.
 #[tokio::test]
 async fn the_instance_goes_away_and_comes_back() {
     let mut shop = Shop::selling(40).await;
@@ -15,13 +15,13 @@ async fn the_instance_goes_away_and_comes_back() {
 
     shop.kill_instance().await;
     page.until_reads("#link-text", "does not answer").await;
-    page.until_reads("#troubles", "hears nothing from").await;
-    // what was known stays to be read
+    page.until_reads("#troubles", "has lost its instance").await;
+    // the last known figures stay
     assert_eq!(page.number("#stock").await, Some(40));
     page.click("#preset-lock").await;
-    page.until_reads("#form-error", "hears nothing from").await;
+    page.until_reads("#form-error", "does not answer").await;
     page.screenshot("connection-lost").await;
-    // what gets the focus is not covered by what is wrong, at the page's end neither
+    // alerts do not cover the focused element, not even at the end of the page
     for width in [390, 1440] {
         page.become_device(Device { width, ..DESKTOP }).await;
         for selector in ["#run", "footer a:last-of-type"] {
@@ -40,17 +40,16 @@ async fn the_instance_goes_away_and_comes_back() {
 
     shop.start_instance(&[]).await;
     page.until_reads("#link-text", "live").await;
-    assert!(!page.text("#troubles").await.contains("hears nothing from"));
-    // the instance knows nothing of it, but the page does
-    page.until_reads("#notes", "hears nothing from").await;
-    page.until_reads("#notes", "hears from").await;
+    assert!(!page.text("#troubles").await.contains("has lost its instance"));
+    // these notes are the page's own: the instance does not know of its outage
+    page.until_reads("#notes", "has lost its connection").await;
+    page.until_reads("#notes", "is connected to").await;
     shop.sell(41).await;
     page.until_reads("#stock", "41").await;
 }
 
-/// Goal: an instance that stands still is not shown as live, and its figures with their age, although the line to
-/// it is whole; it is taken back when it goes on. Method: the page itself notes whether it had given up the line
-/// when it said so.
+/// Goal: an instance that hangs is not shown as live, and its figures have an age, although the connection still stands;
+/// when it continues, the page does too. Method: the page counts how often it had closed the connection by then.
 #[tokio::test]
 async fn an_instance_that_stands_still_is_noticed() {
     let shop = Shop::selling(40).await;
@@ -72,7 +71,7 @@ async fn an_instance_that_stands_still_is_noticed() {
     shop.signal_instance(Signal::STOP);
     page.until_reads("#link-age", "figures").await;
     assert_eq!(page.run("return window.closesWhenLost").await, 0);
-    page.until_reads("#troubles", "hears nothing from").await;
+    page.until_reads("#troubles", "has lost its instance").await;
     assert_eq!(page.text("#rate").await, "–");
     page.screenshot("stands-still").await;
     page.become_device(PHONE).await;
@@ -84,28 +83,28 @@ async fn an_instance_that_stands_still_is_noticed() {
     assert_eq!(page.number("#stock").await, Some(40));
 }
 
-/// Goal: a page that is told nothing shows what it has to say without news, and why there are none. Method: an
-/// instance that lets nobody watch; and a page whose scripts do not come.
+/// Goal: a page without any messages shows its static parts, and why there are no messages. Method: an instance without
+/// room for watchers; and a page whose scripts do not load.
 #[tokio::test]
 async fn a_page_without_any_news_is_not_blank() {
     let shop = Shop::empty(&["--max-watchers", "0"]).await;
     let page = Tab::open(&shop.url(), PHONE).await;
-    page.until_reads("#troubles", "too many watch it already").await;
+    page.until_reads("#troubles", "has too many watchers").await;
     page.until_reads("#link-text", "no answer yet").await;
-    page.until_reads("#words-title", "why a lock").await;
+    page.until_reads("#words-title", "Why a lock").await;
     assert_eq!(page.text("#proof-text").await, "not known yet");
     page.screenshot("no-news-phone").await;
     page.become_device(DESKTOP).await;
     page.screenshot("no-news-wide").await;
 
-    // as it is until a script has said otherwise
+    // the state before any script has run
     page.run("window.requestAnimationFrame = () => 0; delete document.body.dataset.link").await;
     let animation = "return getComputedStyle(document.querySelector('.stage')).animationName";
     assert_eq!(page.run(animation).await, "await-news");
-    page.until_reads("#words-title", "why a lock").await;
+    page.until_reads("#words-title", "Why a lock").await;
 }
 
-/// Goal: the page says that etcd is away, and takes it back.
+/// Goal: the page says that etcd is down, until it is back.
 #[tokio::test]
 async fn etcd_goes_away_and_comes_back() {
     let mut shop = Shop::selling(40).await;
@@ -117,12 +116,12 @@ async fn etcd_goes_away_and_comes_back() {
 
     shop.etcd.kill().await.unwrap();
     page.until_reads("#troubles [data-kind=etcd-away]", "etcd").await;
-    assert_eq!(page.run(place).await, before, "what is wrong pushes nothing away");
-    // it does not answer, or the session has ended by now
+    assert_eq!(page.run(place).await, before, "an alert moves nothing");
+    // because etcd does not answer, or because the session has ended by now
     page.until_reads("#holder-name", "not known: ").await;
     page.until_reads("#queue-none", "not known").await;
     page.screenshot("etcd-away").await;
-    // it stays the reason when the lease has ended as well
+    // etcd stays the stated reason after the lease has expired
     page.until_reads("#notes", "did not renew its lease").await;
     assert!(page.text("#troubles [data-kind=etcd-away]").await.contains("etcd does not answer"));
     assert!(!page.is_shown("#troubles [data-kind=lock-lost]").await);
@@ -132,7 +131,7 @@ async fn etcd_goes_away_and_comes_back() {
     testkit::wait::eventually("etcd is back on the page", is_back).await;
 }
 
-/// Goal: the same for Redis; the last known numbers stay.
+/// Goal: the same for Redis; the last known figures stay.
 #[tokio::test]
 async fn redis_goes_away_and_comes_back() {
     let mut shop = Shop::selling(40).await;
@@ -151,7 +150,7 @@ async fn redis_goes_away_and_comes_back() {
     testkit::wait::eventually("Redis is back on the page", is_back).await;
 }
 
-/// Goal: what cannot be known is not told. Method: a page that is opened while Redis is away.
+/// Goal: the page claims nothing that it cannot know. Method: open it while Redis is down.
 #[tokio::test]
 async fn a_page_opened_without_redis_knows_of_no_sale() {
     let mut shop = Shop::selling(40).await;
@@ -162,7 +161,7 @@ async fn a_page_opened_without_redis_knows_of_no_sale() {
     assert!(!page.text("#troubles").await.contains("last known"));
 }
 
-/// Goal: whoever loses the instance that serves the page is shown the way to another one.
+/// Goal: a page that has lost its instance links to another one.
 #[tokio::test]
 async fn a_page_without_its_instance_links_to_another() {
     let demo = Demo::start().await;

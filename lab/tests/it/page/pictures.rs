@@ -7,7 +7,7 @@ use super::scene::Demo;
 
 const WIDTH: u32 = 1440;
 
-/// A sale in full swing, and one without a lock when it is over.
+/// A sale under way, and the end of one without a lock.
 #[tokio::test]
 #[ignore = "makes the pictures of the README, with the demo's usual ports: make screenshots"]
 async fn pictures_of_the_readme() {
@@ -17,7 +17,6 @@ async fn pictures_of_the_readme() {
     page.fill("#units", "90000").await;
     page.fill("#buyers", "100000").await;
     page.click("#run").await;
-    // a picture of a sale that has been going on for a while
     let is_under_way = async || page.number("#sold").await.is_some_and(|sold| sold > 30_000);
     eventually("a third is sold", is_under_way).await;
     page.picture("readme-sale", WIDTH, 1240).await;

@@ -1,4 +1,4 @@
-//! What a page is opened on: a demo, or a single instance over servers that the test can take away.
+//! The servers behind a page: a demo, or a single instance over servers that the test can stop.
 
 use std::process::Stdio;
 
@@ -13,14 +13,14 @@ use super::browser::{DESKTOP, Tab};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_lab");
 
-/// The demo, as its users run it: two instances and servers of its own. It ends with this value.
+/// The demo, as users run it: two instances and servers of its own. It ends with this value.
 pub(super) struct Demo {
     _process: Child,
     pub(super) port: u16,
 }
 
 impl Demo {
-    /// Starts it, and waits until its first sale is over.
+    /// Starts the demo and waits until its first sale is over.
     pub(super) async fn start() -> Self {
         let mut free = std::iter::repeat_with(|| ports::free_ports::<1>().unwrap()[0]).take(100);
         Self::start_at(free.find(|port| ports::is_free(port + 10)).unwrap()).await
@@ -41,7 +41,7 @@ impl Demo {
             panic!("the demo ended before it served");
         };
         within("the demo serves", serves).await;
-        // it may go on talking
+        // reads on, so that the demo can write
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         Self { _process: process, port }
     }
@@ -50,7 +50,7 @@ impl Demo {
         url(self.port)
     }
 
-    /// Its page, once it shows the sale as it goes.
+    /// Opens its page and waits until that is live.
     pub(super) async fn live_page(&self) -> Tab {
         let page = Tab::open(&self.url(), DESKTOP).await;
         page.until_reads("#link-text", "live").await;
@@ -58,7 +58,7 @@ impl Demo {
     }
 }
 
-/// An etcd, a Redis and an instance over them, each of which the test can end and start again.
+/// An etcd, a Redis and an instance over them. The test can stop and restart each.
 pub(super) struct Shop {
     pub(super) etcd: PrivateEtcd,
     pub(super) redis: PrivateRedis,
@@ -141,7 +141,7 @@ impl Shop {
         self.instance.take().expect("it runs").kill().await.unwrap();
     }
 
-    /// Starts a sale afresh.
+    /// Starts a new sale.
     pub(super) async fn sell(&self, stock: u64) {
         let body = format!("{{\"stock\":{stock}}}").leak();
         let answer = probe::http(Method::PUT, self.port, "/stock", body).await.unwrap();
@@ -157,7 +157,7 @@ fn url(port: u16) -> String {
     format!("http://127.0.0.1:{port}/")
 }
 
-/// The program, without the settings of whoever runs the tests. It ends with the test.
+/// The program, without the settings of the environment. It ends with the test.
 fn program() -> Command {
     let mut command = Command::new(PROGRAM);
     for (name, _) in std::env::vars_os() {

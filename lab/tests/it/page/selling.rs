@@ -8,7 +8,7 @@ use super::browser::{DESKTOP, Tab};
 use super::scene::{Demo, Shop};
 
 impl Tab {
-    /// What the server says of the stock, asked by the page itself.
+    /// The server's stock, requested by the page itself.
     async fn stock(&self) -> Value {
         self.run_async("return (await fetch('stock')).json()").await
     }
@@ -20,7 +20,7 @@ impl Tab {
             let expected = stock[name].as_i64();
             assert!(expected.is_some(), "{stock}");
             let selector = format!("#{name}");
-            // the page hears of the last order a moment after the verdict at most
+            // the last order may reach the page after the verdict
             testkit::wait::eventually(&format!("{selector} is {expected:?}"), async || {
                 self.number(&selector).await == expected
             })
@@ -33,7 +33,7 @@ impl Tab {
     }
 }
 
-/// Goal: somebody who opens the page and clicks once sees a sale that is right, with the server's numbers.
+/// Goal: a visitor who clicks once sees a correct sale, with the server's figures.
 #[tokio::test]
 async fn with_the_lock_the_sale_is_right() {
     let demo = Demo::start().await;
@@ -49,21 +49,20 @@ async fn with_the_lock_the_sale_is_right() {
     assert_eq!(page.number("#lucky").await, Some(300));
     assert_eq!(page.number("#sold").await, Some(300));
 
-    // the newest order is the last unit, and the ledger's last entry
+    // the newest order took the last unit and is the last entry of the ledger
     page.until_reads("#orders tr:first-child td:first-child", "300").await;
     assert_eq!(page.text("#orders tr:first-child td:last-child").await, "0");
     let last = page.run_async("return (await fetch('orders?after=299')).json()").await;
     let id = last["orders"][0]["order"].as_str().unwrap_or_else(|| panic!("{last}"));
     assert_eq!(page.run("return document.querySelector('#orders .cut').title").await, id);
 
-    // the tenures say who held the lock
     page.run("document.querySelector('#tenures-details').open = true").await;
     page.until_reads("#tenures", &demo.port.to_string()).await;
     page.screenshot("with-the-lock").await;
     page.assert_no_complaints().await;
 }
 
-/// Goal: the page says plainly what happens without a lock, in words and not by colour alone.
+/// Goal: the page shows what happens without a lock, in words and not by colour alone.
 #[tokio::test]
 async fn without_a_lock_the_page_says_how_many_were_sold_too_many() {
     let demo = Demo::start().await;
@@ -84,14 +83,14 @@ async fn without_a_lock_the_page_says_how_many_were_sold_too_many() {
         assert!(sold > 300, "{sold}");
         let excess = format!("{} units sold too many", sold - 300);
         assert_eq!(page.text("#proof-text").await, excess);
-        // what cannot be shown without a ledger is not left empty
+        // panels that need a ledger say why they are empty
         page.until_reads("#orders-none", "no ledger").await;
         page.until_reads("#rate-all", "all instances").await;
         assert!(!page.is_shown("#rate-key").await);
     }
     page.screenshot("without-a-lock").await;
 
-    // and back: the same page, the same buyers
+    // and back to the lock on the same page
     page.click("#preset-lock").await;
     page.until_reads("#verdict-title", "Correct").await;
     page.until_reads("#proof-text", "adds up").await;
@@ -100,7 +99,7 @@ async fn without_a_lock_the_page_says_how_many_were_sold_too_many() {
     page.assert_no_complaints().await;
 }
 
-/// A page that shows a sale that began under this lock, and its first order.
+/// A page that shows a sale under this lock and its first order.
 async fn one_sold_under(lock: &str) -> (Shop, Tab) {
     let shop = Shop::empty(&["--lock", lock]).await;
     shop.sell(5).await;
@@ -111,7 +110,7 @@ async fn one_sold_under(lock: &str) -> (Shop, Tab) {
     (shop, page)
 }
 
-/// Goal: a sale whose lock leaves no claims to be seen and no ledger says so, and does not say that etcd is away.
+/// Goal: under a lock without visible claims and without a ledger, the page says so, and not that etcd is down.
 #[tokio::test]
 async fn what_a_sale_keeps_no_record_of_is_said() {
     let (_shop, page) = one_sold_under("etcd-rpc").await;
@@ -119,14 +118,14 @@ async fn what_a_sale_keeps_no_record_of_is_said() {
     page.until_reads("#rate-all", "all instances").await;
     page.until_reads("#holder-name", "etcd's own lock").await;
     page.until_reads("#timeline-note", "no tenures").await;
-    // what needs the lock is not offered
+    // a run that needs the lock is refused
     page.click("#preset-pause").await;
     page.until_reads("#form-error", "another guard").await;
     page.screenshot("without-a-ledger").await;
     page.assert_no_complaints().await;
 }
 
-/// Goal: a sale whose queue is not watched says so, and neither that etcd is away nor that nobody held the lock.
+/// Goal: under a lock whose queue is not watched, the page says so, and neither that etcd is down nor that the lock is free.
 #[tokio::test]
 async fn a_queue_that_is_not_watched_is_not_taken_for_an_outage() {
     let (_shop, page) = one_sold_under("etcd-recipe").await;
@@ -134,13 +133,13 @@ async fn a_queue_that_is_not_watched_is_not_taken_for_an_outage() {
     page.until_reads("#lock-words", "not watched here").await;
     page.until_reads("#timeline-note", "no tenures").await;
     let shown = page.text("main").await;
-    for untrue in ["does not answer", "Nobody has held", "Nobody queues"] {
+    for untrue in ["does not answer", "No instance has held", "No instance queues"] {
         assert!(!shown.contains(untrue), "{untrue}: {shown}");
     }
     page.assert_no_complaints().await;
 }
 
-/// Goal: a sale of the visitor's own size; a size that cannot be is answered with a sentence and sends nothing.
+/// Goal: a visitor chooses the size of a sale; an invalid size gets a message and sends nothing.
 #[tokio::test]
 async fn a_sale_of_ones_own() {
     let demo = Demo::start().await;
@@ -150,7 +149,7 @@ async fn a_sale_of_ones_own() {
         page.fill("#units", units).await;
         page.fill("#buyers", buyers).await;
         page.click("#run").await;
-        page.until_reads("#form-error", "is a whole one from").await;
+        page.until_reads("#form-error", "must be a whole number from").await;
     }
     assert_eq!(page.stock().await, before);
 
@@ -163,7 +162,7 @@ async fn a_sale_of_ones_own() {
     assert_eq!(page.text("#form-error").await, "");
     assert_eq!(page.number("#lucky").await, Some(7));
 
-    // one that is stopped before its end has no verdict, and that is no fault
+    // a run that is stopped before its end has no verdict, and that is no failure
     page.fill("#units", "100000").await;
     page.fill("#buyers", "200000").await;
     page.click("#run").await;
@@ -174,8 +173,7 @@ async fn a_sale_of_ones_own() {
     page.assert_no_complaints().await;
 }
 
-/// Goal: a holder that slept through its lease is refused by the fence, and without the fence does its harm;
-/// the page shows both.
+/// Goal: the fence refuses a holder that was paused beyond its lease; without the fence it oversells. The page shows both.
 #[tokio::test]
 async fn a_paused_holder_meets_the_fence_or_does_not() {
     let demo = Demo::start().await;
@@ -195,11 +193,11 @@ async fn a_paused_holder_meets_the_fence_or_does_not() {
     page.until_reads("#verdict-run", "was paused").await;
     page.until_reads("#verdict-title", "Correct").await;
     page.until_reads("#verdict-run", "Batches that the fence refused: ").await;
-    // while somebody waited for the one that slept, its block went on growing
+    // while another instance waited for the paused one, its block grew
     let seen = page.run("return window.seen").await;
     let seen: Vec<_> = seen.as_array().unwrap().iter().filter_map(|note| note.as_str()).collect();
-    assert!(!seen.is_empty(), "nobody waited");
-    assert!(!seen.iter().any(|note| note.contains("Nothing moves")), "{seen:?}");
+    assert!(!seen.is_empty(), "no instance waited");
+    assert!(!seen.iter().any(|note| note.contains("Nothing changes")), "{seen:?}");
     page.screenshot("paused-with-the-fence").await;
 
     page.click("#preset-pause-no-fence").await;
@@ -210,7 +208,7 @@ async fn a_paused_holder_meets_the_fence_or_does_not() {
     page.assert_no_complaints().await;
 }
 
-/// Goal: an instance that is killed is seen to go and to come back, and the sale is right all the same.
+/// Goal: the page shows that an instance was killed, and the sale is correct all the same.
 #[tokio::test]
 async fn a_killed_instance_is_seen_to_go() {
     let demo = Demo::start().await;
@@ -225,8 +223,8 @@ async fn a_killed_instance_is_seen_to_go() {
     page.assert_no_complaints().await;
 }
 
-/// Goal: an instance that was killed by hand is started again, is seen to be back, and sells; and so is the one
-/// that serves the page, which goes on by itself.
+/// Goal: an instance that was killed by hand restarts, is shown as up, and sells. If it is the one that serves the page, the
+/// page reconnects by itself.
 #[tokio::test]
 async fn a_killed_instance_is_seen_to_come_back() {
     let demo = Demo::start().await;
@@ -258,10 +256,10 @@ async fn a_killed_instance_is_seen_to_come_back() {
     page.until_reads("#link-text", "live").await;
     page.until_reads("#kills button:first-child", "(serves this page)").await;
     page.assert_shows_the_stock().await;
-    assert_eq!(page.number("#sold").await, Some(1), "the sale is as it was");
+    assert_eq!(page.number("#sold").await, Some(1), "the sale is unchanged");
 }
 
-/// Goal: the page of the service alone has no controls. Method: the service without the laboratory's.
+/// Goal: the page of the service alone has no controls. Method: `flash_sale::serve`, without `lab`.
 #[tokio::test]
 async fn without_the_laboratory_there_are_no_controls() {
     let shop = Shop::empty(&[]).await;

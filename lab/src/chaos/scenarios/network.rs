@@ -1,0 +1,116 @@
+//! What runs late, or not at all, between an instance and its neighbours.
+
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use testkit::LOCK_NAME;
+use testkit::{Proxy, Way};
+use tokio::time::sleep;
+
+use crate::chaos::etcd;
+use crate::chaos::scenario::{LoadPlan, Run, Scenario, Setup, TTL};
+use crate::chaos::scene::Scene;
+use crate::cluster::Proxied;
+use crate::error::LabError;
+
+/// Long enough to hold up what comes then, and too short for anybody to notice.
+const ABOUT_TO_WRITE: &str = "before-write:pause=200ms";
+
+/// For longer than a lease lives, and etcd takes to notice.
+const CUT_OFF: Duration = Duration::from_secs(5);
+
+pub(super) fn scenarios() -> Vec<Scenario> {
+    vec![write_late(), cut_off()]
+}
+
+fn write_late() -> Scenario {
+    let run = Run {
+        setup: Setup { proxied: Proxied::Redis, fault_points: &[ABOUT_TO_WRITE], ..Setup::USUAL },
+        inject: |scene| hold_write(scene).boxed_local(),
+        round: 2 * TTL,
+        goes_on_within: Duration::from_millis(3500),
+        proof: "late batches refused",
+    };
+    let unfenced = Run { proof: "late arrivals", ..run };
+    Scenario::new("write-late", "a write to Redis arrives after the takeover", run)
+        .control(unfenced.without("fence", &["I1", "I2"]))
+}
+
+fn cut_off() -> Scenario {
+    let setup = Setup { proxied: Proxied::Etcd, load: LoadPlan::LEAVES_SOON, ..Setup::USUAL };
+    let run = Run {
+        setup,
+        inject: |scene| cut_off_holder(scene).boxed_local(),
+        round: CUT_OFF + Duration::from_secs(4),
+        goes_on_within: TTL + Duration::from_secs(3),
+        proof: "leases gone",
+    };
+    let holds_on = Run { setup: Setup { flags: &["--tenure", "1m"], ..setup }, ..run };
+    Scenario::new("cut-off-from-etcd", "the holder is cut off from etcd, each direction", run)
+        .control(holds_on.without("local-expiry", &["I4"]))
+}
+
+/// What the holder sends to Redis is held up until another instance has sold.
+async fn hold_write(scene: &mut Scene) -> Result<(), LabError> {
+    while scene.next_round().await {
+        let index = scene.rng.below(scene.cluster.instances.len());
+        let late = |scene: &Scene| {
+            let proxy = scene.cluster.instances[index].redis_proxy.as_ref();
+            proxy.map_or((0, 0), |proxy| (proxy.late_chunks(), proxy.marked_answers()))
+        };
+        let before = late(scene);
+        scene.meet(index, ABOUT_TO_WRITE, "").await?;
+        scene.cluster.instances[index].redis_proxy.iter().for_each(|proxy| proxy.hold(Way::There));
+        let taken_over = scene.holder_besides(index).await;
+        sleep(TTL / 2).await;
+        scene.cluster.instances[index].redis_proxy.iter().for_each(Proxy::release);
+        taken_over?;
+        sleep(Duration::from_millis(500)).await;
+        let after = late(scene);
+        scene.evidence.saw("late arrivals", after.0 - before.0);
+        scene.evidence.saw("late batches refused", after.1 - before.1);
+    }
+    Ok(())
+}
+
+/// In one direction, the other, or both; nothing is ended, so that nobody is told. Just then nobody else
+/// waits for the lock, since the other instance has been asleep: what it does next, the one that is cut
+/// off cannot see.
+async fn cut_off_holder(scene: &mut Scene) -> Result<(), LabError> {
+    const WAYS: [&[Way]; 3] = [&[Way::There, Way::Back], &[Way::There], &[Way::Back]];
+    let mut next = 0;
+    while scene.next_round().await {
+        let other = scene.rng.below(scene.cluster.instances.len());
+        let index = (other + 1) % scene.cluster.instances.len();
+        let before = scene.stale_batches().await;
+        scene.pause(other)?;
+        let name = scene.cluster.instances[other].name.clone();
+        let alone = scene
+            .until("the lease of a sleeping instance is gone", async |scene| {
+                let lease = etcd::lease_of(scene.member(), LOCK_NAME, &name).await?;
+                Ok(lease.is_none().then_some(()))
+            })
+            .await;
+        let held = scene.holder_besides(other).await;
+        for proxy in &scene.cluster.instances[index].etcd_proxies {
+            WAYS[next % WAYS.len()].iter().for_each(|way| proxy.hold(*way));
+        }
+        next += 1;
+        scene.resume(other)?;
+        alone?;
+        let lease = held?.lease;
+        sleep(CUT_OFF).await;
+        // where only answers are held up, the lease may live on for as long as it is renewed
+        if etcd::is_lease_gone(scene.member(), lease).await? {
+            scene.evidence.saw("leases gone", 1);
+        }
+        scene.evidence.saw("instances cut off", 1);
+        let sent = scene.stale_batches().await.saturating_sub(before);
+        scene.cluster.instances[index].etcd_proxies.iter().for_each(Proxy::release);
+        if sent > 0 {
+            let sentence = format!("{sent} batches were sent under a lock that was lost before");
+            scene.evidence.complain("I4", sentence);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,232 @@
+//! How a fault is asked for: at which point, what, and when.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+/// The error for anything that is not a rule.
+const FORM: &str = "a fault is written POINT:ACTION:WHEN, such as before-write:stop:7; POINT is \
+    after-grant, before-write, after-send, between-writes, after-answer or before-release; ACTION is stop, \
+    stop=TIME, kill or pause=TIME; WHEN is a number (that pass alone), every=N, or file=PATH (the next pass once that \
+    file exists, which is then removed)";
+
+/// The longest pause that can be asked for.
+const LONGEST_PAUSE: Duration = Duration::from_mins(10);
+
+/// A point of a tenure, in the order in which it reaches them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Point {
+    /// The lock was granted, and its first batch is about to run: nothing is written under it yet.
+    AfterGrant,
+    /// The batch is about to be written: with the fence, the script is about to be sent; without it, this
+    /// is between GET and SET.
+    BeforeWrite,
+    /// The batch was sent, and its answer was not read.
+    AfterSend,
+    /// Between the stock and the ledger. Reached only without `atomic-ledger`, where these are two commands.
+    BetweenWrites,
+    /// The store has answered, and no buyer has.
+    AfterAnswer,
+    /// The buyers were answered, and the claim is about to be released or handed over.
+    BeforeRelease,
+}
+
+impl Point {
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AfterGrant => "after-grant",
+            Self::BeforeWrite => "before-write",
+            Self::AfterSend => "after-send",
+            Self::BetweenWrites => "between-writes",
+            Self::AfterAnswer => "after-answer",
+            Self::BeforeRelease => "before-release",
+        }
+    }
+}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What happens at a point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The whole process stops (SIGSTOP) until SIGCONT.
+    Stop,
+    /// The whole process stops for this time, rounded up to whole seconds.
+    StopFor(Duration),
+    /// The process is killed (SIGKILL).
+    Kill,
+    /// Only the task at the point waits; the rest of the process goes on.
+    Pause(Duration),
+}
+
+/// At which passes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum When {
+    /// At this one, counted from 1 since the start of the process.
+    Pass(u64),
+    /// At every multiple of this.
+    Every(u64),
+    /// At the next one after this file was created. It is removed first, which shows that the point was
+    /// reached, and can be created again.
+    File(PathBuf),
+}
+
+/// A fault, `POINT:ACTION:WHEN`. Clones share their count of passes.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    point: Point,
+    action: Action,
+    when: When,
+    passes: Arc<AtomicU64>,
+}
+
+impl Rule {
+    /// Where it happens.
+    pub fn point(&self) -> Point {
+        self.point
+    }
+
+    /// What happens.
+    pub fn action(&self) -> Action {
+        self.action
+    }
+
+    /// At which passes.
+    pub fn when(&self) -> &When {
+        &self.when
+    }
+
+    /// Counts a pass. Returns its number if the fault is due.
+    pub(super) fn pass(&self) -> Option<u64> {
+        let pass = self.passes.fetch_add(1, Ordering::Relaxed) + 1;
+        let is_due = match &self.when {
+            When::Pass(due) => pass == *due,
+            When::Every(count) => pass.is_multiple_of(*count),
+            // of several tasks, one removes it
+            When::File(path) => std::fs::remove_file(path).is_ok(),
+        };
+        is_due.then_some(pass)
+    }
+}
+
+impl FromStr for Rule {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        let mut parts = text.splitn(3, ':');
+        let mut part = || parts.next().ok_or(FORM);
+        let point = Point::from_str(part()?, false).map_err(|_| FORM)?;
+        let action = action(part()?).ok_or(FORM)?;
+        let when = when(part()?).ok_or(FORM)?;
+        Ok(Self { point, action, when, passes: Arc::default() })
+    }
+}
+
+fn action(text: &str) -> Option<Action> {
+    match text {
+        "stop" => Some(Action::Stop),
+        "kill" => Some(Action::Kill),
+        _ => {
+            let (action, time) = text.split_once('=')?;
+            let time = humantime::parse_duration(time).ok().filter(|t| *t <= LONGEST_PAUSE)?;
+            match action {
+                "pause" => Some(Action::Pause(time)),
+                "stop" => Some(Action::StopFor(time)),
+                _ => None,
+            }
+        }
+    }
+}
+
+fn when(text: &str) -> Option<When> {
+    let number = |text: &str| text.parse().ok().filter(|number| *number > 0);
+    if let Some(path) = text.strip_prefix("file=") {
+        return (!path.is_empty()).then(|| When::File(path.into()));
+    }
+    match text.strip_prefix("every=") {
+        Some(count) => number(count).map(When::Every),
+        None => number(text).map(When::Pass),
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stop => f.write_str("stop"),
+            Self::StopFor(time) => write!(f, "stop={}", humantime::format_duration(*time)),
+            Self::Kill => f.write_str("kill"),
+            Self::Pause(time) => write!(f, "pause={}", humantime::format_duration(*time)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn due(rule: &str, passes: usize) -> Vec<u64> {
+        let rule: Rule = rule.parse().expect("a rule");
+        (0..passes).filter_map(|_| rule.pass()).collect()
+    }
+
+    #[test]
+    fn a_rule_is_due_when_it_says() {
+        assert_eq!(due("before-write:stop:3", 9), [3]);
+        assert_eq!(due("after-grant:kill:every=4", 9), [4, 8]);
+    }
+
+    /// Goal: a file is used up by one pass, and can be made again.
+    #[test]
+    fn a_file_asks_for_one_pass() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("now: or never");
+        let rule = format!("after-send:pause=5ms:file={}", path.display());
+        let rule: Rule = rule.parse().expect("a rule");
+        assert_eq!(rule.action(), Action::Pause(Duration::from_millis(5)));
+        assert_eq!(rule.pass(), None);
+        for pass in [2, 4] {
+            std::fs::write(&path, "").expect("it can be made");
+            assert_eq!(rule.pass(), Some(pass));
+            assert!(!path.exists());
+            assert_eq!(rule.pass(), None);
+        }
+    }
+
+    #[test]
+    fn each_point_can_be_named() {
+        for point in Point::value_variants() {
+            let rule: Rule = format!("{point}:stop:1").parse().expect("a rule");
+            assert_eq!(rule.point(), *point);
+            assert!(FORM.contains(point.name()), "{point}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_rule_gets_a_sentence() {
+        for text in [
+            "",
+            "before-write",
+            "before-write:stop",
+            "nowhere:stop:1",
+            "before-write:halt:1",
+            "before-write:stop:0",
+            "before-write:stop:every=0",
+            "before-write:stop:file=",
+            "before-write:stop=x:1",
+            "before-write:pause:1",
+            "before-write:pause=1h:1",
+        ] {
+            assert_eq!(text.parse::<Rule>().err(), Some(FORM), "{text}");
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Safeguards of the server that a fault suite switches off, to show what they are for. Without the cargo
+//! feature `chaos`, which is off by default, each is a constant. **Never build a service for a real sale
+//! with it.** The other safeguards are not here: the package `lab` plugs in another writer or guard.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The bounds on the size of a request, the time that it takes to arrive, and the event feeds.
+pub static LIMITS: Safeguard = Safeguard(AtomicBool::new(true));
+
+/// A look at a queue runs to its end, and only so many run at once.
+pub static SEE_THROUGH: Safeguard = Safeguard(AtomicBool::new(true));
+
+/// On, unless the program was built with the feature `chaos` and it was switched off.
+#[derive(Debug)]
+pub struct Safeguard(AtomicBool);
+
+impl Safeguard {
+    pub(super) fn is_on(&self) -> bool {
+        !cfg!(feature = "chaos") || self.0.load(Ordering::Relaxed)
+    }
+
+    /// Switches it off for the rest of the process.
+    #[cfg(feature = "chaos")]
+    pub fn switch_off(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,207 @@
+//! The watermark of each item: what the store acknowledged last, so that an older copy of its data is
+//! noticed.
+//!
+//! A Redis that lost its last writes looks healthy: it restarted without them, a lagging replica was
+//! promoted, or a backup was restored. Only an instance that remembers can tell. So every call carries the
+//! watermark of its item, and the script compares before it writes or answers: the fence, which never goes
+//! down; the sale; and the latest order that was acknowledged here, whose record never changes. That costs
+//! one more field in a command that is sent anyway.
+//!
+//! The first instance that misses something has the script record it in the store (key `doubt`), and then
+//! every instance is refused. Until an instance that remembers sends a call, the others sell on.
+//!
+//! A watermark holds what was acknowledged, never what was merely read: with replicas to wait for, a
+//! failover may undo what was read, and no buyer was promised it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::record::{fence_text, record_text};
+use super::{Accepted, Fence, InventoryError, Item};
+
+/// What the store must still have of an item; empty if it acknowledged nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Watermark {
+    fence: Option<Fence>,
+    /// The latest order's place in the ledger.
+    position: u64,
+    /// As the scripts take it: the fence, the sale's name in the store, the latest order, its record.
+    arguments: [String; 4],
+}
+
+/// What one answer acknowledged.
+pub(super) struct Acknowledgement<'a> {
+    pub(super) fence: Option<Fence>,
+    pub(super) sale: String,
+    /// The accepted order with the largest position in the ledger.
+    pub(super) latest: Option<&'a Accepted>,
+}
+
+impl Watermark {
+    /// The first four arguments of every script.
+    pub(super) fn arguments(&self) -> &[String; 4] {
+        &self.arguments
+    }
+
+    fn sale(&self) -> &str {
+        &self.arguments[1]
+    }
+
+    /// Raises it to an acknowledgement of the same sale. Answers may overtake each other: it never goes down.
+    fn raise(&mut self, to: &Acknowledgement<'_>) {
+        let is_lower = |fence: &Fence| {
+            self.fence.is_some_and(|known| {
+                known.cluster == fence.cluster && known.revision >= fence.revision
+            })
+        };
+        if let Some(fence) = to.fence.filter(|fence| !is_lower(fence)) {
+            self.fence = Some(fence);
+            self.arguments[0] = fence_text(fence);
+        }
+        if let Some(latest) = to.latest.filter(|latest| latest.position > self.position) {
+            self.position = latest.position;
+            latest.order.as_str().clone_into(&mut self.arguments[2]);
+            self.arguments[3] = record_text(latest);
+        }
+    }
+}
+
+/// The watermarks of one instance, by item. They outlive every connection.
+#[derive(Debug, Default)]
+pub(super) struct Watermarks(Mutex<HashMap<Item, Entry>>);
+
+#[derive(Debug, Default)]
+struct Entry {
+    watermark: Arc<Watermark>,
+    /// Whether the store was last seen below the watermark of this or another instance.
+    is_missed: bool,
+}
+
+impl Watermarks {
+    /// What the store must have of `item`.
+    pub(super) fn of(&self, item: &Item) -> Arc<Watermark> {
+        self.0.lock().get(item).map(|entry| Arc::clone(&entry.watermark)).unwrap_or_default()
+    }
+
+    /// Raises the watermark of `item` to what the answer to a call acknowledged; `sent` went with the call.
+    pub(super) fn raise(&self, item: &Item, sent: &Watermark, to: &Acknowledgement<'_>) {
+        let mut entries = self.0.lock();
+        let entry = entries.entry(item.clone()).or_default();
+        let known = Arc::make_mut(&mut entry.watermark);
+        if to.sale != known.sale() {
+            if known.sale() != sent.sale() {
+                // two answers name two sales: the answer to the next call says which is the later one
+                return;
+            }
+            // the store checked that this sale is later than that of `sent`
+            let arguments = [String::new(), to.sale.clone(), String::new(), String::new()];
+            *known = Watermark { arguments, ..Watermark::default() };
+        }
+        known.raise(to);
+    }
+
+    /// Notes by an answer whether the store is below the watermark of `item`: one line in the log when that
+    /// changes, not one for each order.
+    pub(super) fn note<T>(&self, item: &Item, answer: &Result<T, InventoryError>) {
+        match answer {
+            Err(InventoryError::RolledBack { what }) if self.set_missed(item, true) => {
+                tracing::error!(
+                    %item,
+                    "the store was rolled back: {what}. This instance sells nothing of the item until the data is \
+                     restored, a new sale starts, or an operator accepts the loss with `flash-sale recover \
+                     store`"
+                );
+            }
+            Ok(_) | Err(InventoryError::UnknownItem) if self.set_missed(item, false) => {
+                tracing::warn!(%item, "the store has again all that it acknowledged, or a later sale");
+            }
+            Err(InventoryError::Damaged { .. }) => self.track(item),
+            _ => {}
+        }
+    }
+
+    /// Adds an item that is damaged to [`items`](Self::items).
+    pub(super) fn track(&self, item: &Item) {
+        self.0.lock().entry(item.clone()).or_default();
+    }
+
+    /// Up to `most` known items: those that the store was rolled back for first, and at least one other.
+    pub(super) fn items(&self, most: usize) -> Vec<Item> {
+        let entries = self.0.lock();
+        let (missed, others): (Vec<_>, Vec<_>) =
+            entries.iter().partition(|(_, entry)| entry.is_missed);
+        missed
+            .into_iter()
+            .take(most - 1)
+            .chain(others)
+            .take(most)
+            .map(|(item, _)| item.clone())
+            .collect()
+    }
+
+    /// How many items the store was rolled back for.
+    pub(super) fn missed(&self) -> usize {
+        self.0.lock().values().filter(|entry| entry.is_missed).count()
+    }
+
+    /// Returns whether that changed.
+    fn set_missed(&self, item: &Item, is_missed: bool) -> bool {
+        let mut entries = self.0.lock();
+        // another instance may miss something of an item that is not known here
+        let entry = match entries.get_mut(item) {
+            Some(entry) => entry,
+            None if is_missed => entries.entry(item.clone()).or_default(),
+            None => return false,
+        };
+        std::mem::replace(&mut entry.is_missed, is_missed) != is_missed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::{OrderId, Quantity, User};
+    use fenced_lock::ClusterId;
+
+    fn accepted(position: u64) -> Accepted {
+        Accepted {
+            position,
+            order: OrderId::new(&format!("order-{position}")).expect("visible ASCII"),
+            quantity: Quantity::ONE,
+            user: User::default(),
+            remaining: 7,
+            instance: "8080".into(),
+            token: None,
+        }
+    }
+
+    fn acknowledged(
+        sale: &str,
+        revision: i64,
+        latest: Option<&'static Accepted>,
+    ) -> Acknowledgement<'static> {
+        let fence = Some(Fence { cluster: ClusterId(1), revision });
+        Acknowledgement { fence, sale: sale.into(), latest }
+    }
+
+    /// Goal: answers that overtake each other never lower a watermark, nor does the answer to a call that was
+    /// sent before a new sale began.
+    #[test]
+    fn a_watermark_never_goes_down() {
+        let (watermarks, item) = (Watermarks::default(), Item::DEFAULT);
+        let order = |position| -> &'static Accepted { Box::leak(Box::new(accepted(position))) };
+        let before = watermarks.of(&item);
+        assert_eq!(*before.arguments(), ["", "", "", ""]);
+        watermarks.raise(&item, &before, &acknowledged("first", 3, Some(order(5))));
+        watermarks.raise(&item, &before, &acknowledged("first", 2, Some(order(4))));
+        let first = watermarks.of(&item);
+        assert_eq!(*first.arguments(), ["1 3", "first", "order-5", "5\t1\t7\t\t8080\t"]);
+
+        watermarks.raise(&item, &first, &acknowledged("second", 9, None));
+        assert_eq!(*watermarks.of(&item).arguments(), ["1 9", "second", "", ""]);
+        watermarks.raise(&item, &before, &acknowledged("first", 3, Some(order(6))));
+        assert_eq!(*watermarks.of(&item).arguments(), ["1 9", "second", "", ""]);
+    }
+}
