@@ -9,7 +9,7 @@ struct Program {
     config: Config,
 }
 
-/// Without the variables: for the tests' own servers, two of them name programs.
+/// Ignores the variables, of which the tests use two for their own servers.
 fn parse(flags: &[&str]) -> Result<Config, String> {
     let arguments = std::iter::once("serve").chain(flags.iter().copied());
     let command = Program::command().mut_args(|argument| argument.env(Resettable::Reset));
@@ -17,7 +17,7 @@ fn parse(flags: &[&str]) -> Result<Config, String> {
     Ok(Program::from_arg_matches(&matches).expect("they match").config)
 }
 
-/// The defaults are those that the documentation names.
+/// Goal: the defaults are those of the documentation.
 #[test]
 fn the_defaults() {
     let config = parse(&[]).expect("no flag is needed");
@@ -26,10 +26,10 @@ fn the_defaults() {
     assert_eq!(config.servers.redis.expose(), "redis://127.0.0.1:6379");
     assert_eq!(config.lock_ttl, Duration::from_secs(30));
     assert_eq!(config.sale_options(8090).instance, "8090");
-    assert!(matches!(config.start_access(), StartAccess::Nobody));
+    assert!(matches!(config.start_access(), StartAccess::Denied));
 }
 
-/// Each flag has the variable that its name promises.
+/// Goal: the variable of each flag follows from its name.
 #[test]
 fn every_flag_has_its_variable() {
     let command = Program::command();
@@ -41,7 +41,7 @@ fn every_flag_has_its_variable() {
     }
 }
 
-/// Goal: a variable that is set to nothing is as one that is not set. Method: the parser that it goes through.
+/// Goal: an empty variable is as good as none. Method: its parser.
 #[test]
 fn an_empty_switch_is_off() {
     for (text, is_on) in
@@ -51,7 +51,7 @@ fn an_empty_switch_is_off() {
     }
 }
 
-/// The names that Go's `NewMutex` takes are allowed.
+/// Goal: every name that Go's `NewMutex` accepts is allowed.
 #[test]
 fn a_lock_name_may_begin_and_end_with_a_slash() {
     for name in ["/my-lock", "/my-lock/", "my-lock/"] {
@@ -59,10 +59,10 @@ fn a_lock_name_may_begin_and_end_with_a_slash() {
     }
 }
 
-/// A wrong value is answered with what is allowed.
+/// Goal: the error about a wrong value says what is allowed.
 #[test]
-fn wrong_values_get_a_sentence() {
-    for (flag, value, sentence) in [
+fn wrong_values_get_a_message() {
+    for (flag, value, message) in [
         ("--listen", "8080", "an address is an IP and a port"),
         ("--etcd", "127.0.0.1:2379", "an etcd address looks like"),
         ("--etcd", "http://a:1,ftp://b", "an etcd address looks like"),
@@ -80,7 +80,7 @@ fn wrong_values_get_a_sentence() {
         ("--admin-token", "", "at least one character"),
     ] {
         let error = parse(&[flag, value]).expect_err(value);
-        assert!(error.contains(sentence), "{flag} {value}: {error}");
+        assert!(error.contains(message), "{flag} {value}: {error}");
     }
 }
 

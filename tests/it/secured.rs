@@ -154,9 +154,9 @@ async fn a_start_without_trust_says_what_to_do() {
         let (ca, cert, key_flag) = (ca.as_str(), cert.as_str(), key_flag.as_str());
         let ours = format!("--{server}: ");
         for (without, others, sentence) in [
-            (vec![ca], vec![(ca, foreign.ca())], "signed by an authority that is trusted here"),
-            (vec![ca], vec![], "signed by an authority that is trusted here"),
-            (vec![cert, key_flag], vec![], "asks for one"),
+            (vec![ca], vec![(ca, foreign.ca())], "signed by a trusted CA"),
+            (vec![ca], vec![], "signed by a trusted CA"),
+            (vec![cert, key_flag], vec![], "requires one"),
             (
                 vec![cert, key_flag],
                 vec![(cert, certificate.clone()), (key_flag, key.clone())],
