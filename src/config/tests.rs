@@ -1,20 +1,9 @@
-use clap::builder::Resettable;
-use clap::{CommandFactory, FromArgMatches, Parser};
+use testkit::flags;
 
 use super::*;
 
-#[derive(Parser)]
-struct Program {
-    #[command(flatten)]
-    config: Config,
-}
-
-/// Ignores the variables, of which the tests use two for their own servers.
 fn parse(flags: &[&str]) -> Result<Config, String> {
-    let arguments = std::iter::once("serve").chain(flags.iter().copied());
-    let command = Program::command().mut_args(|argument| argument.env(Resettable::Reset));
-    let matches = command.try_get_matches_from(arguments).map_err(|error| error.to_string())?;
-    Ok(Program::from_arg_matches(&matches).expect("they match").config)
+    flags::parse(flags).map_err(|error| error.to_string())
 }
 
 /// Goal: the defaults are those of the documentation.
@@ -32,13 +21,7 @@ fn the_defaults() {
 /// Goal: the variable of each flag follows from its name.
 #[test]
 fn every_flag_has_its_variable() {
-    let command = Program::command();
-    for argument in command.get_arguments().filter(|argument| argument.get_id() != "help") {
-        let flag = argument.get_long().expect("only long flags");
-        let variable = format!("FLASH_SALE_{}", flag.replace('-', "_").to_uppercase());
-        let found = argument.get_env().and_then(|name| name.to_str());
-        assert_eq!(found, Some(variable.as_str()), "--{flag}");
-    }
+    flags::assert_variables::<Config>();
 }
 
 /// Goal: an empty variable is as good as none. Method: its parser.

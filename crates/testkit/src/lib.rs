@@ -12,6 +12,7 @@
 //! - [`shared`]: servers that many tests use, with a namespace for each
 //! - [`client`]: HTTP, byte by byte
 //! - [`copies`]: a Redis that comes back with older data
+//! - [`flags`]: the flags of a program, without its environment variables
 //! - [`wait`], [`processes`]: what comes about, and what is left
 
 pub mod certificates;
@@ -20,6 +21,7 @@ pub mod client;
 pub mod copies;
 pub mod dir;
 pub mod etcd;
+pub mod flags;
 pub mod ports;
 pub mod probe;
 pub mod processes;
