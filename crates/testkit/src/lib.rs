@@ -13,6 +13,7 @@
 //! - [`shared`]: shared servers, with a namespace for each test
 //! - [`client`]: HTTP, byte by byte
 //! - [`copies`]: a Redis that comes back with older data
+//! - [`flags`]: the flags of a program, without its environment variables
 //! - [`wait`], [`processes`]: waiting for a condition, finding processes
 
 pub mod certificates;
@@ -21,6 +22,7 @@ pub mod client;
 pub mod copies;
 pub mod dir;
 pub mod etcd;
+pub mod flags;
 pub mod ports;
 pub mod probe;
 pub mod processes;
