@@ -87,7 +87,7 @@ impl EtcdBackend {
     /// on it. The session's claims then move to another lease; the key that the user may not write ends
     /// with the old one.
     pub(super) async fn renew_lease(&self, lease: Lease) -> Result<Duration, BackendError> {
-        let mut current = self.queues.current_lease(lease.id);
+        let mut current = Lease { ttl: lease.ttl, ..self.queues.current_lease(lease.id) };
         let lives_for = match self.keep_alive(current).await {
             Err(error) if is_refused_with(&error, code::PERMISSION_DENIED) => {
                 tracing::warn!(lease = lease.id, "may not renew a lease: taking another one");
