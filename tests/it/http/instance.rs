@@ -99,8 +99,8 @@ async fn start_sale_of_five(instance: &Instance) -> Connection {
     buyer
 }
 
-/// SIGTERM while an order waits for the lock: nobody new is let in, the order gets its unit and its
-/// answer, the claim and the lease are given up, and the exit code is 0.
+/// Goal: SIGTERM while an order waits for the lock: new connections are refused, the order gets its unit and
+/// its answer, claim and lease are given up, and the exit status is 0.
 #[tokio::test]
 async fn sigterm_finishes_the_order_in_flight() {
     let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
@@ -217,7 +217,7 @@ async fn under_nohup_it_outlives_its_terminal() {
     assert!(log.contains("SIGTERM: stopping") && !log.contains("SIGHUP"), "{log}");
 }
 
-/// The instance is up before its servers are: it lives, is not ready, and is ready once they are.
+/// Goal: an instance can start before its servers: it lives, is not ready, and is ready once they run.
 #[tokio::test]
 async fn it_may_start_before_its_servers() {
     let mut etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
@@ -239,7 +239,7 @@ async fn it_may_start_before_its_servers() {
     assert_eq!(status.code(), Some(0), "{log}");
 }
 
-/// A roll-back is one line in the log, not one for each order; and so is another Redis process.
+/// Goal: a roll-back is one line in the log, not one for each order; so is another Redis process.
 #[tokio::test]
 async fn a_roll_back_is_logged_once() {
     let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
@@ -305,7 +305,7 @@ async fn an_etcd_that_is_away_is_told_plainly_and_seldom() {
     }
 }
 
-/// What waiting does not mend ends the start with a sentence, and without the password.
+/// Goal: a permanent error ends the start with a message that hides the password.
 #[tokio::test]
 async fn a_wrong_configuration_fails_at_once() {
     let etcd = shared_endpoint().await;
