@@ -204,7 +204,7 @@ async fn a_start_without_rights_says_so() {
     assert!(said.contains("its user has no role"), "{said}");
 }
 
-/// All that an instance asks of its store, where nobody else does anything.
+/// Every call of an instance to its store.
 async fn ask_everything(access: RedisAccess) -> Result<(), Box<dyn Error>> {
     let inventory = Inventory::new(access, InventoryOptions::default())?;
     inventory.ping().await?;

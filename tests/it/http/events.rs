@@ -1,4 +1,4 @@
-//! Goal: who watches is told the truth, in order, at a bounded cost. Method: shops over the real servers,
+//! Goal: a watcher sees the true state, in order, at a bounded cost. Method: shops over the real servers,
 //! and streams that are read in process, so that nothing is in flight between them.
 
 use std::sync::Arc;
@@ -125,7 +125,7 @@ async fn the_number_of_watchers_is_bounded() {
     assert_eq!(second.next().await.event, "snapshot");
 }
 
-/// Goal: visitors who come and go, each for another item, cost the store no more than so many looks a second, and
+/// Goal: visitors that come and go, each for another item, cost the store a bounded number of polls a second, and
 /// leave no more behind than may watch. Method: they come in numbers; Redis counts the looks, and etcd the names.
 #[tokio::test]
 async fn visitors_of_many_items_are_bounded() {
@@ -204,7 +204,7 @@ async fn all_instances_tell_the_whole_sale() {
         Watcher::open(&there.router, "/events").await,
     ];
     for watcher in &mut watchers {
-        // a tenure that ends before the queue is watched is not told
+        // a tenure that ends before the queue is watched is not shown
         watcher.until("the queue is watched", |view| view["lock"]["known"] == true).await;
     }
     let mut tokens = Vec::new();

@@ -1,4 +1,4 @@
-//! Goal: an outage is told apart from a sale that ended, sells nothing, and is over when it is over.
+//! Goal: an outage differs from a sale that ended, sells nothing, and leaves nothing behind.
 //! Method: servers of the test's own, killed, paused and started again.
 
 use std::time::Duration;

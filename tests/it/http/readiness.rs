@@ -132,7 +132,7 @@ async fn an_etcd_without_space_is_in_the_way() {
     until_ready(&shop).await;
 }
 
-/// Goal: looks at queues are bounded, also where those who asked have gone. Method: an etcd that stands still.
+/// Goal: reads of queues are bounded, also after their clients disconnected. Method: an etcd that stands still.
 #[tokio::test]
 async fn looks_at_queues_are_bounded() {
     let mut etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();

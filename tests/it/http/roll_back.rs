@@ -41,7 +41,7 @@ async fn recover(what: &str, shop: &Shop, flags: &[&str]) -> (Option<i32>, Strin
     (status.code(), text)
 }
 
-/// Every call about the item is refused: `sold out` above all must not be told from an old copy.
+/// Asserts that every call about the item is refused. Above all, an old copy must not answer `sold out`.
 async fn assert_stopped(shop: &Shop) {
     // the connection may still be seen as open for a moment
     eventually("the store answers", async || {

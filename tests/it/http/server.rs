@@ -55,7 +55,7 @@ fn hello() -> Router {
     Router::new().route("/", get(async || "hello"))
 }
 
-/// A route that tells when a request has come, and answers when it is let go on.
+/// A route that reports each request, and answers when it gets a permit.
 fn gated() -> (Router, mpsc::Receiver<()>, Arc<Semaphore>) {
     let (arrived, arrivals) = mpsc::channel(10);
     let gate = Arc::new(Semaphore::new(0));
@@ -117,7 +117,7 @@ async fn headers_beyond_the_limit_are_refused_as_a_problem() {
 async fn a_head_without_end_is_cut_off() {
     let server = Running::start(hello(), OPTIONS);
     let mut connection = server.connect().await;
-    // not a byte more: what is left unread when the server closes would reset the connection
+    // not a byte more: unread data would reset the connection when the server closes it
     let mut head = b"GET / HTTP/1.1\r\nX: ".to_vec();
     head.resize(server::MAX_HEAD_BUFFER, b'x');
     connection.send(head).await;
@@ -213,7 +213,7 @@ async fn a_client_that_goes_away_ends_its_request() {
     timeout(DEADLINE, dropped.notified()).await.expect("the handler ends");
 }
 
-/// Goal: who asks and does not read keeps no place from the others, nor a stop waiting. Method: room for one
+/// Goal: a client that does not read its answer blocks neither other connections nor a stop. Method: room for one
 /// connection, which asks ahead for far more than the system keeps for it.
 #[tokio::test]
 async fn a_client_that_reads_nothing_is_cut_off() {

@@ -1,4 +1,4 @@
-//! Keys that hold what nobody here wrote: an error that names the key, and nothing is written.
+//! Goal: a key with foreign content is an error that names the key, and nothing is written.
 
 use flash_sale::inventory::{InventoryError, Item, Outcome};
 

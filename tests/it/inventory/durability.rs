@@ -1,4 +1,4 @@
-//! What the store's settings can lose is told.
+//! Warnings about settings of the store that can lose orders.
 
 use flash_sale::inventory::Warning;
 use testkit::{PrivateRedis, RedisOptions};

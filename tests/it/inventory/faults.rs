@@ -255,7 +255,7 @@ async fn the_password_is_shown_nowhere() {
     let with_password = url.replace("redis://", "redis://user:hunter2@");
     for url in [
         with_password.as_str(),               // the server knows no such user
-        "redis://user:hunter2@127.0.0.1:1/0", // nobody listens
+        "redis://user:hunter2@127.0.0.1:1/0", // a closed port
         "redis://user:hunter2@0.0.0.0",
         "redis://user:hunter2@127.0.0.1/hunter2",
         "redis://user:hunter2@127.0.0.1:port",

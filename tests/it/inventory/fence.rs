@@ -1,4 +1,4 @@
-//! The fence: whoever was overtaken writes nothing.
+//! The fence: a stale token writes nothing.
 
 use fenced_lock::{ClusterId, Token};
 use flash_sale::inventory::{Fence, InventoryError, Item};

@@ -33,7 +33,7 @@ fn assert_rolled_back<T: std::fmt::Debug>(result: Result<T, InventoryError>, lac
     assert!(what.contains(lacks), "{lacks:?} is not in {what:?}");
 }
 
-/// All keys but the one that says what is missed.
+/// All keys but `doubt`.
 async fn data(redis: &PrivateRedis) -> Vec<(String, Vec<u8>)> {
     let mut dump = Raw::connect(&redis.url()).await.dump().await;
     dump.retain(|(key, _)| key != "doubt");
@@ -115,7 +115,7 @@ async fn an_empty_store_is_noticed() {
     assert_stopped(&inventory, &redis, 1, "its sale is gone").await;
     restart_with(&mut redis, None).await;
     Raw::connect(&redis.url()).await.run::<()>("SET stock 10").await;
-    // one who remembers nothing sells from it, which does not make it a fresh start
+    // an instance without a watermark sells from it, which does not make it a new sale
     let forgetful = connect(&redis.url()).await;
     sell(&forgetful, Some(token(2)), "a").await.unwrap();
     assert_stopped(&inventory, &redis, 2, "its sale is not the latest").await;
@@ -291,7 +291,7 @@ async fn one_who_misses_something_stops_all() {
         assert_rolled_back(sell(&newcomer, None, "d").await, lacks);
         assert_rolled_back(newcomer.stock_and_order(&ITEM, &order("a", 1).id).await, lacks);
         assert_eq!((one.rolled_back_items(), newcomer.rolled_back_items()), (1, 1));
-        // who remembers nothing misses nothing, and can sell nothing of it either
+        // an instance without a watermark misses nothing, and cannot sell either
         assert_rolled_back(newcomer.check(None).await.map_err(|(_, error)| error), lacks);
     }
     restart_with(&mut redis, Some(&right)).await;
