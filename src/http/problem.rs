@@ -220,7 +220,7 @@ impl IntoResponse for Problem {
 mod tests {
     use super::*;
 
-    /// Two types with one word could not be told apart.
+    /// Goal: no two types share a word.
     #[test]
     fn words_are_unique() {
         for (at, kind) in ProblemType::ALL.iter().enumerate() {

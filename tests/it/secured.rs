@@ -204,7 +204,7 @@ async fn a_start_without_rights_says_so() {
     assert!(said.contains("its user has no role"), "{said}");
 }
 
-/// All that an instance asks of its store, where nobody else does anything.
+/// Every call of an instance to its store.
 async fn ask_everything(access: RedisAccess) -> Result<(), Box<dyn Error>> {
     let inventory = Inventory::new(access, InventoryOptions::default())?;
     inventory.ping().await?;
@@ -286,7 +286,7 @@ async fn a_password_of_redis_can_be_changed() {
     assert!(error.is_wrong_server(), "{error:?}");
 }
 
-/// Certificates without an address that asks for TLS are a mistake, and so is half of a pair.
+/// Goal: certificates without a TLS address are refused, and so is half of a pair.
 #[tokio::test]
 async fn certificates_need_an_address_with_tls() {
     let (etcd, redis) = (secured_etcd(AuthTokens::Simple(300)).await, secured_redis().await);

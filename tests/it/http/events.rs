@@ -1,4 +1,4 @@
-//! Goal: who watches is told the truth, in order, at a bounded cost. Method: shops over the real servers,
+//! Goal: a watcher sees the true state, in order, at a bounded cost. Method: shops over the real servers,
 //! and streams that are read in process, so that nothing is in flight between them.
 
 use std::sync::Arc;
@@ -25,8 +25,8 @@ fn has_note(view: &Value, kind: &str) -> bool {
     view["notes"].as_array().unwrap().iter().any(|note| note["kind"] == kind)
 }
 
-/// A snapshot first, then what changes; every order is told once, with its place, and the tenure in which
-/// it was sold.
+/// Goal: a snapshot comes first, then changes; every order is shown once, with its position and the tenure in
+/// which it was sold.
 #[tokio::test]
 async fn a_snapshot_then_changes() {
     let shop = Shop::selling(10, ShopOptions::default()).await;
@@ -69,8 +69,8 @@ async fn a_snapshot_then_changes() {
         .await;
 }
 
-/// Messages come at most ten a second, however fast the sale. Method: the time that a number of them takes
-/// at least; each is asked for as soon as it can be had.
+/// Goal: at most ten messages a second, however fast the sale. Method: the least time for a number of
+/// messages, each read as soon as it is there.
 #[tokio::test]
 async fn at_most_ten_messages_a_second() {
     let shop = Arc::new(Shop::selling(1_000_000, ShopOptions::default()).await);
@@ -91,7 +91,7 @@ async fn at_most_ten_messages_a_second() {
     assert!(took >= Duration::from_millis(1500), "15 messages in {took:?}");
 }
 
-/// A reader that is slow has no messages waiting for it: it gets everything in one, as it is now.
+/// Goal: nothing is buffered for a slow reader: it gets one message with the present state.
 #[tokio::test]
 async fn a_slow_reader_skips_what_it_missed() {
     let shop = Shop::selling(100, ShopOptions::default()).await;
@@ -110,7 +110,7 @@ async fn a_slow_reader_skips_what_it_missed() {
     assert_eq!(slow.view["orders"].as_array().unwrap().len(), 5);
 }
 
-/// No more watch than may; a place is free again as soon as somebody has gone.
+/// Goal: the number of watchers is bounded, and a place is free again as soon as a watcher leaves.
 #[tokio::test]
 async fn the_number_of_watchers_is_bounded() {
     let shop = Shop::selling(1, ShopOptions { watchers: 2, ..ShopOptions::default() }).await;
@@ -125,7 +125,7 @@ async fn the_number_of_watchers_is_bounded() {
     assert_eq!(second.next().await.event, "snapshot");
 }
 
-/// Goal: visitors who come and go, each for another item, cost the store no more than so many looks a second, and
+/// Goal: visitors that come and go, each for another item, cost the store a bounded number of polls a second, and
 /// leave no more behind than may watch. Method: they come in numbers; Redis counts the looks, and etcd the names.
 #[tokio::test]
 async fn visitors_of_many_items_are_bounded() {
@@ -163,7 +163,7 @@ async fn visitors_of_many_items_are_bounded() {
     assert!(looks <= 4 * ITEMS + 2 * ticks, "{looks} looks in {ticks} ticks");
 }
 
-/// Streams end when the instance stops, so that nobody waits for them.
+/// Goal: the streams end when the instance stops, so that it does not wait for them.
 #[tokio::test]
 async fn streams_end_at_shutdown() {
     let shop = Shop::selling(1, ShopOptions::default()).await;
@@ -194,7 +194,7 @@ async fn streams_end_at_shutdown() {
     shop.call("GET /events").await.problem(503, "stopping");
 }
 
-/// Both instances tell the same sale, whichever of them sells.
+/// Goal: both instances show the same sale, whichever of them sells.
 #[tokio::test]
 async fn all_instances_tell_the_whole_sale() {
     let here = Shop::selling(100, ShopOptions::default()).await;
@@ -204,7 +204,7 @@ async fn all_instances_tell_the_whole_sale() {
         Watcher::open(&there.router, "/events").await,
     ];
     for watcher in &mut watchers {
-        // a tenure that ends before the queue is watched is not told
+        // a tenure that ends before the queue is watched is not shown
         watcher.until("the queue is watched", |view| view["lock"]["known"] == true).await;
     }
     let mut tokens = Vec::new();
@@ -234,7 +234,8 @@ async fn all_instances_tell_the_whole_sale() {
     there.sale.close().await;
 }
 
-/// A named item has a stream of its own once there is a sale of it; the default one says that there is none.
+/// Goal: a named item has a stream once it has a sale; the stream of the default item says that there is
+/// none.
 #[tokio::test]
 async fn items_are_told_apart() {
     let shop = Shop::empty(ShopOptions::default()).await;
@@ -262,7 +263,7 @@ async fn items_are_told_apart() {
     shop.call("GET /events?items=t").await.problem(400, "bad-parameter");
 }
 
-/// What is away is said, and so is that it came back; the stream goes on meanwhile.
+/// Goal: an outage and its end are shown, and the stream goes on meanwhile.
 #[tokio::test]
 async fn outages_are_told() {
     let mut etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
@@ -288,7 +289,7 @@ async fn outages_are_told() {
     assert!(has_note(&watcher.view, "etcd-back"), "{}", watcher.view);
 }
 
-/// What is sold without a ledger counts as well, in a sale that had one until then.
+/// Goal: orders without a ledger count as well, in a sale that had one until then.
 #[tokio::test]
 async fn what_is_sold_without_a_ledger_counts_in_the_rate() {
     let shop = Shop::selling(10, ShopOptions::default()).await;
@@ -305,7 +306,7 @@ async fn what_is_sold_without_a_ledger_counts_in_the_rate() {
     assert_eq!(watcher.view["stock"]["orders"], 1, "{}", watcher.view);
 }
 
-/// Whoever comes back soon finds what happened meanwhile.
+/// Goal: a watcher that returns soon finds what happened meanwhile.
 #[tokio::test]
 async fn a_stream_that_comes_back_finds_the_history() {
     let shop = Shop::selling(10, ShopOptions::default()).await;

@@ -99,8 +99,8 @@ async fn start_sale_of_five(instance: &Instance) -> Connection {
     buyer
 }
 
-/// SIGTERM while an order waits for the lock: nobody new is let in, the order gets its unit and its
-/// answer, the claim and the lease are given up, and the exit code is 0.
+/// Goal: SIGTERM while an order waits for the lock: new connections are refused, the order gets its unit and
+/// its answer, claim and lease are given up, and the exit status is 0.
 #[tokio::test]
 async fn sigterm_finishes_the_order_in_flight() {
     let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
@@ -131,7 +131,7 @@ async fn sigterm_finishes_the_order_in_flight() {
     assert_eq!(leases, [session.lease().id], "only the test's own lease is left");
 }
 
-/// Goal: whoever presses Ctrl-C once more does not wait for the order in flight.
+/// Goal: a second Ctrl-C does not wait for the order in flight.
 #[tokio::test]
 async fn a_later_interrupt_ends_it_at_once() {
     let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
@@ -200,7 +200,7 @@ async fn signals_in_a_row_drop_no_order() {
     }
 }
 
-/// Goal: a service that was told to outlive its terminal does.
+/// Goal: a service under `nohup` outlives its terminal.
 #[tokio::test]
 async fn under_nohup_it_outlives_its_terminal() {
     let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
@@ -217,7 +217,7 @@ async fn under_nohup_it_outlives_its_terminal() {
     assert!(log.contains("SIGTERM: stopping") && !log.contains("SIGHUP"), "{log}");
 }
 
-/// The instance is up before its servers are: it lives, is not ready, and is ready once they are.
+/// Goal: an instance can start before its servers: it lives, is not ready, and is ready once they run.
 #[tokio::test]
 async fn it_may_start_before_its_servers() {
     let mut etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
@@ -227,7 +227,7 @@ async fn it_may_start_before_its_servers() {
     let mut instance = Instance::start(&etcd.endpoint(), &redis.url(), "lock").await;
     eventually("it lives", async || instance.status("/healthz").await == Some(200)).await;
     assert_eq!(instance.status("/readyz").await, Some(503));
-    // an outage is told of ever more rarely
+    // an outage is logged ever more rarely
     let log = async || tokio::fs::read_to_string(instance.log.path()).await.unwrap();
     eventually("etcd was asked again", async || log().await.contains("failures=4")).await;
     assert_eq!(log().await.matches("could not open a lock session").count(), 3, "of four");
@@ -239,7 +239,7 @@ async fn it_may_start_before_its_servers() {
     assert_eq!(status.code(), Some(0), "{log}");
 }
 
-/// A roll-back is one line in the log, not one for each order; and so is another Redis process.
+/// Goal: a roll-back is one line in the log, not one for each order; so is another Redis process.
 #[tokio::test]
 async fn a_roll_back_is_logged_once() {
     let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
@@ -260,7 +260,7 @@ async fn a_roll_back_is_logged_once() {
     assert_eq!(log.matches("another Redis process answers").count(), 1, "{log}");
 }
 
-/// Goal: who reads the log of a sale that stands still learns which key is in front, once.
+/// Goal: the log of a sale that stands still names the first key of the queue, once.
 #[tokio::test]
 async fn a_key_without_a_lease_is_named_in_the_log() {
     let (etcd, lock_name) = (shared_endpoint().await, fresh_lock_name());
@@ -305,7 +305,7 @@ async fn an_etcd_that_is_away_is_told_plainly_and_seldom() {
     }
 }
 
-/// What waiting does not mend ends the start with a sentence, and without the password.
+/// Goal: a permanent error ends the start with a message that hides the password.
 #[tokio::test]
 async fn a_wrong_configuration_fails_at_once() {
     let etcd = shared_endpoint().await;

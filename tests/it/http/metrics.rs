@@ -95,7 +95,7 @@ async fn the_page_is_well_formed() {
     assert!(page.ends_with('\n'));
 }
 
-/// Goal: a client that went away is counted too, and nobody waits for it.
+/// Goal: an order of a disconnected client is counted too, and waits no longer.
 #[tokio::test]
 async fn who_goes_away_is_counted() {
     let shop = Shop::selling(2, ShopOptions::default()).await;

@@ -1,4 +1,4 @@
-//! Goal: an outage is told apart from a sale that ended, sells nothing, and is over when it is over.
+//! Goal: an outage differs from a sale that ended, sells nothing, and leaves nothing behind.
 //! Method: servers of the test's own, killed, paused and started again.
 
 use std::time::Duration;
@@ -62,8 +62,8 @@ async fn without_redis_nothing_is_sold() {
     assert_eq!(shop.stock().await["stock"], 4);
 }
 
-/// Redis stops answering between the moment when an order was sent and its answer: whether it stands
-/// is not known. Asking again with the id of the answer tells, and takes nothing twice.
+/// Goal: when Redis stops between an order and its answer, the outcome is unknown; a retry with the id of the
+/// answer gets it and takes nothing twice.
 #[tokio::test]
 async fn a_lost_answer_is_an_unknown_outcome() {
     let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
@@ -90,7 +90,7 @@ async fn a_lost_answer_is_an_unknown_outcome() {
     assert_eq!((&stock["lucky"], &stock["orders"]), (&json!(1), &json!(1)));
 }
 
-/// A permission that is missing does not come by waiting: nobody is told to ask again.
+/// Goal: a missing permission is a permanent error, without `Retry-After`.
 #[tokio::test]
 async fn a_missing_permission_is_no_passing_failure() {
     let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
@@ -107,7 +107,7 @@ async fn a_missing_permission_is_no_passing_failure() {
     shop.order("a-2").await.json(200);
 }
 
-/// Once the sale is closed, orders are refused as by an instance that stops.
+/// Goal: once the sale is closed, orders are refused as by a stopping instance.
 #[tokio::test]
 async fn a_closed_sale_takes_no_orders() {
     let shop = Shop::selling(5, ShopOptions::default()).await;

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::shop::{Shop, ShopOptions};
 
-/// With one place to wait, the second order is turned away at once; the first one gets its unit.
+/// Goal: with one place to wait, the second order is refused at once, and the first one gets its unit.
 #[tokio::test]
 async fn a_full_queue_turns_away() {
     let options = ShopOptions { queue_length: 1, ..ShopOptions::default() };
@@ -33,7 +33,7 @@ async fn a_full_queue_turns_away() {
     shop.order("second").await.json(200);
 }
 
-/// A buyer who goes away gives up the place and the claim, and buys nothing.
+/// Goal: a buyer that disconnects gives up the place and the claim, and buys nothing.
 #[tokio::test]
 async fn an_order_whose_buyer_goes_away_is_skipped() {
     let options = ShopOptions { queue_length: 1, ..ShopOptions::default() };
@@ -49,7 +49,7 @@ async fn an_order_whose_buyer_goes_away_is_skipped() {
     assert_eq!(shop.stock().await["lucky"], 1);
 }
 
-/// The lock is held by `etcdctl lock`, which knows nothing of this service.
+/// Goal: a lock held by `etcdctl lock` is waited for.
 #[tokio::test]
 async fn waiting_too_long_is_given_up() {
     let options =
@@ -74,8 +74,8 @@ async fn waiting_too_long_is_given_up() {
     shop.until_queued(1).await;
 }
 
-/// The store has seen a later token, so the instance's own is refused, and the time to wait for a
-/// better one has passed: Redis is held up until then.
+/// Goal: an order under a stale token is refused once its time to wait for another tenure is over. Method: a
+/// later token in the store, and a Redis that is held up.
 #[tokio::test]
 async fn a_stale_token_sells_nothing() {
     let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();

@@ -60,7 +60,8 @@ async fn a_store_that_takes_no_order_is_not_ready() {
     assert_eq!(shop.stock().await["orders"], 0);
 }
 
-/// One item's trouble is no other's; nothing left to sell is no trouble at all.
+/// Goal: one damaged item does not affect readiness while others are whole; nor does an item that is sold
+/// out.
 #[tokio::test]
 async fn what_is_wrong_with_all_items_is_in_the_way() {
     let shop = Shop::selling(1, ShopOptions::default()).await;
@@ -77,7 +78,7 @@ async fn what_is_wrong_with_all_items_is_in_the_way() {
     until_ready(&shop).await;
 }
 
-/// An instance that has sold nothing yet learns of the damage by the first order.
+/// Goal: an instance that has sold nothing yet learns of damage by its first order.
 #[tokio::test]
 async fn damage_is_noticed_by_who_has_not_sold_yet() {
     let shop = Shop::empty(ShopOptions::default()).await;
@@ -97,7 +98,7 @@ async fn a_foreign_fence_is_in_the_way() {
     until_unready(&shop, 503, "foreign-fence").await;
 }
 
-/// It never ends by itself, so whoever looks is told which key it is; another item's lock is another one.
+/// Goal: a key without a lease that holds the lock is named, and does not block the lock of another item.
 #[tokio::test]
 async fn a_key_without_a_lease_in_front_is_named() {
     let shop = Shop::selling(5, ShopOptions::default()).await;
@@ -131,7 +132,7 @@ async fn an_etcd_without_space_is_in_the_way() {
     until_ready(&shop).await;
 }
 
-/// Goal: looks at queues are bounded, also where those who asked have gone. Method: an etcd that stands still.
+/// Goal: reads of queues are bounded, also after their clients disconnected. Method: an etcd that stands still.
 #[tokio::test]
 async fn looks_at_queues_are_bounded() {
     let mut etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();

@@ -90,7 +90,7 @@ async fn what_was_never_started_or_ordered_is_unknown() {
     assert_eq!(reply.headers["allow"], "GET,HEAD,PUT");
 }
 
-/// The item's keys hold what the service does not write: the client is not told what.
+/// Goal: damaged data is an error, and the client does not see the data.
 #[tokio::test]
 async fn damaged_data_is_no_answer() {
     let shop = Shop::selling(5, ShopOptions::default()).await;
@@ -103,7 +103,7 @@ async fn damaged_data_is_no_answer() {
     shop.order("a-1").await.problem(500, "damaged");
 }
 
-/// A token of another cluster in the fence: nothing is sold, and the answer is not to ask again.
+/// Goal: a fence of another cluster stops the sale, without `Retry-After`.
 #[tokio::test]
 async fn a_fence_of_another_cluster_stops_the_sale() {
     let shop = Shop::empty(ShopOptions::default()).await;

@@ -41,7 +41,7 @@ async fn recover(what: &str, shop: &Shop, flags: &[&str]) -> (Option<i32>, Strin
     (status.code(), text)
 }
 
-/// Every call about the item is refused: `sold out` above all must not be told from an old copy.
+/// Asserts that every call about the item is refused. Above all, an old copy must not answer `sold out`.
 async fn assert_stopped(shop: &Shop) {
     // the connection may still be seen as open for a moment
     eventually("the store answers", async || {
@@ -90,7 +90,7 @@ async fn a_rolled_back_store_stops_the_sale() {
     }
 }
 
-/// The command shows what it found and does nothing; with `--yes` the sale goes on.
+/// Goal: without `--yes` the command shows the state and changes nothing; with it the sale goes on.
 #[tokio::test]
 async fn an_operator_accepts_the_loss() {
     let mut redis = redis().await;
@@ -124,8 +124,8 @@ async fn an_operator_accepts_the_loss() {
     assert!(ledger.contains("a-1") && !ledger.contains("a-2"), "{ledger}");
 }
 
-/// An item's keys are gone on purpose: the operator says so, and that there is no sale is the end of it.
-/// Nobody need read what the command says.
+/// Goal: an operator can end the sale of an item whose keys were deleted on purpose, also with a closed
+/// standard output.
 #[tokio::test]
 async fn an_operator_ends_a_sale_that_is_gone() {
     let redis = redis().await;
@@ -155,8 +155,8 @@ async fn an_operator_ends_a_sale_that_is_gone() {
     shop.order("a-2").await.json(200);
 }
 
-/// etcd was set up anew: nothing is sold until an operator accepts its cluster. A lock that somebody holds is
-/// waited for, and named.
+/// Goal: after etcd was set up anew, nothing is sold until an operator accepts its cluster. The command waits
+/// for a lock that is held, and names its holder.
 #[tokio::test]
 async fn an_operator_accepts_another_cluster() {
     let redis = redis().await;
@@ -188,8 +188,8 @@ async fn an_operator_accepts_another_cluster() {
     assert!(text.contains("Nothing to do"), "{text}");
 }
 
-/// A replica that sleeps leaves an order unknown; the same order, asked again, has its answer only when
-/// the replica has it, also if nothing is left by then.
+/// Goal: a sleeping replica makes the outcome unknown; a retry gets its answer only when the replica has the
+/// order, also if nothing is left by then.
 #[tokio::test]
 async fn without_its_replica_an_order_is_unknown() {
     let (primary, mut replica) = (redis().await, redis().await);

@@ -58,7 +58,7 @@ async fn head_is_get_without_the_body() {
     assert_eq!(text(response).await, "");
 }
 
-/// The panic's message is for the log.
+/// Goal: the client does not see the message of a panic.
 #[tokio::test]
 async fn a_panic_is_a_problem_without_its_message() {
     let response = send("GET", "/fault").await;

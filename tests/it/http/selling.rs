@@ -77,7 +77,7 @@ async fn with_text_preferred_the_answers_are_lines() {
     assert_eq!((end.status.as_u16(), end.text.as_str()), (409, "8080 reduce stock end!\n"));
 }
 
-/// The same id gets its first answer again, also when nothing is left, and takes nothing twice.
+/// Goal: a retry with the same id gets the first answer, also when nothing is left, and takes nothing twice.
 #[tokio::test]
 async fn asking_again_gives_the_same_answer() {
     let shop = Shop::selling(1, ShopOptions::default()).await;
@@ -99,7 +99,7 @@ async fn the_same_id_for_another_order_is_a_conflict() {
     assert_eq!(shop.stock().await["stock"], 9);
 }
 
-/// Each item has a stock, a ledger and a lock of its own.
+/// Goal: each item has a stock, a ledger and a lock of its own.
 #[tokio::test]
 async fn items_are_sold_apart() {
     let shop = Shop::selling(5, ShopOptions::default()).await;
@@ -112,7 +112,7 @@ async fn items_are_sold_apart() {
     assert_eq!(lock["name"], format!("{}:tea", shop.lock_name));
 }
 
-/// `HEAD` must not sell.
+/// Goal: `HEAD` does not sell.
 #[tokio::test]
 async fn head_does_not_buy() {
     let shop = Shop::selling(5, ShopOptions::default()).await;
@@ -144,7 +144,7 @@ async fn starting_a_sale_needs_the_token() {
     assert!(problem["detail"].as_str().expect("a text").contains("--admin-token-file"));
 }
 
-/// The queue is shown by revision: who holds, who waits, and for how long.
+/// Goal: the queue is listed by revision, with the holder, the waiters and their ages.
 #[tokio::test]
 async fn the_lock_shows_its_holder_and_who_waits() {
     let shop = Shop::selling(5, ShopOptions::default()).await;

@@ -55,7 +55,7 @@ fn hello() -> Router {
     Router::new().route("/", get(async || "hello"))
 }
 
-/// A route that tells when a request has come, and answers when it is let go on.
+/// A route that reports each request, and answers when it gets a permit.
 fn gated() -> (Router, mpsc::Receiver<()>, Arc<Semaphore>) {
     let (arrived, arrivals) = mpsc::channel(10);
     let gate = Arc::new(Semaphore::new(0));
@@ -78,7 +78,7 @@ async fn a_connection_serves_several_requests() {
     }
 }
 
-/// A client that sends its head byte by byte, or nothing at all, does not keep a connection.
+/// Goal: a client that sends its head byte by byte, or nothing at all, does not keep a connection.
 #[tokio::test]
 async fn a_slow_head_is_cut_off_at_the_timeout() {
     let options = ServerOptions { header_timeout: Duration::from_millis(100), ..OPTIONS };
@@ -112,12 +112,12 @@ async fn headers_beyond_the_limit_are_refused_as_a_problem() {
     assert!(called.try_recv().is_err(), "no handler was called");
 }
 
-/// Behind our limit there is hyper's, so that the memory for a head is bounded.
+/// Goal: hyper's limit bounds the memory for a head beyond our own limit.
 #[tokio::test]
 async fn a_head_without_end_is_cut_off() {
     let server = Running::start(hello(), OPTIONS);
     let mut connection = server.connect().await;
-    // not a byte more: what is left unread when the server closes would reset the connection
+    // not a byte more: unread data would reset the connection when the server closes it
     let mut head = b"GET / HTTP/1.1\r\nX: ".to_vec();
     head.resize(server::MAX_HEAD_BUFFER, b'x');
     connection.send(head).await;
@@ -134,7 +134,7 @@ async fn a_path_beyond_the_limit_is_refused_as_a_problem() {
     answer.assert_problem(414, "uri-too-long");
 }
 
-/// With room for one connection, the second waits, and is served when the first ends.
+/// Goal: with room for one connection, the second waits, and is served when the first ends.
 #[tokio::test]
 async fn connections_beyond_the_limit_wait() {
     let options = ServerOptions { max_connections: 1, ..OPTIONS };
@@ -149,7 +149,7 @@ async fn connections_beyond_the_limit_wait() {
     assert_eq!(second.answer().await.status, 200);
 }
 
-/// Stopping answers the request in flight, and lets nobody else in.
+/// Goal: a stopping server answers the request in flight and accepts no other connection.
 #[tokio::test]
 async fn stopping_answers_the_request_in_flight() {
     let (router, mut arrivals, gate) = gated();
@@ -174,7 +174,7 @@ async fn stopping_answers_the_request_in_flight() {
     assert_eq!(Running::end(ended).await, Stopped::Drained);
 }
 
-/// A request that takes longer than the grace period does not keep the server.
+/// Goal: a request that outlasts the grace period does not keep the server.
 #[tokio::test]
 async fn stopping_cuts_off_what_takes_too_long() {
     let (router, mut arrivals, _gate) = gated();
@@ -188,7 +188,7 @@ async fn stopping_cuts_off_what_takes_too_long() {
     assert!(busy.is_closed().await);
 }
 
-/// A buyer who goes away is noticed while the request waits, so that it leaves the queue.
+/// Goal: a disconnect is noticed while the request waits, so that the order leaves the queue.
 #[tokio::test]
 async fn a_client_that_goes_away_ends_its_request() {
     struct TellWhenDropped(Arc<Notify>);
@@ -213,7 +213,7 @@ async fn a_client_that_goes_away_ends_its_request() {
     timeout(DEADLINE, dropped.notified()).await.expect("the handler ends");
 }
 
-/// Goal: who asks and does not read keeps no place from the others, nor a stop waiting. Method: room for one
+/// Goal: a client that does not read its answer blocks neither other connections nor a stop. Method: room for one
 /// connection, which asks ahead for far more than the system keeps for it.
 #[tokio::test]
 async fn a_client_that_reads_nothing_is_cut_off() {
@@ -303,7 +303,7 @@ async fn what_http_forbids_is_refused() {
     assert!(both.is_closed().await);
 }
 
-/// A panic costs one request, not the connection.
+/// Goal: a panic costs one request, not the connection.
 #[tokio::test]
 async fn a_connection_survives_a_panic() {
     async fn fault() {

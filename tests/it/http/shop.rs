@@ -30,7 +30,7 @@ pub(super) struct Shop {
     pub(super) router: Router,
 }
 
-/// The header of those who may start a sale in most shops.
+/// The header that permits the start of a sale in most shops.
 pub(super) const ADMIN: (&str, &str) = ("authorization", "Bearer s3cret");
 
 /// What a shop is like, if not like most.

@@ -1,4 +1,4 @@
-//! Somebody who watches a sale.
+//! A watcher of a sale.
 
 use axum::Router;
 use axum::body::Body;
@@ -9,7 +9,7 @@ use testkit::wait::within;
 use tokio::time::timeout;
 use tower::ServiceExt as _;
 
-/// A stream of `GET /events`, and what is known from it.
+/// A stream of `GET /events`, and the state that it has shown.
 pub(super) struct Watcher {
     body: Body,
     /// The last message as it came, with the lists as they are after all messages.

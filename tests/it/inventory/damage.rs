@@ -1,10 +1,10 @@
-//! Keys that hold what nobody here wrote: an error that names the key, and nothing is written.
+//! Goal: a key with foreign content is an error that names the key, and nothing is written.
 
 use flash_sale::inventory::{InventoryError, Item, Outcome};
 
 use super::{Raw, accepted, connect, fresh_database, order, token};
 
-/// No stock key is no sale: an error, never zero, and no key appears.
+/// Goal: an item without a stock key is an error, never zero, and no key is created.
 #[tokio::test]
 async fn an_unknown_item_is_an_error() {
     let url = fresh_database().await;
@@ -28,7 +28,7 @@ async fn an_unknown_item_is_an_error() {
     assert_eq!(raw.dump().await, []);
 }
 
-/// Each kind of damage in turn, to a sale of three with one sold: refused, and not a byte changed.
+/// Goal: each kind of damage is refused, and not a byte changes. Method: a sale of three units with one sold.
 #[tokio::test]
 async fn damaged_keys_are_refused_and_nothing_is_written() {
     let url = fresh_database().await;
@@ -78,7 +78,7 @@ async fn damaged_keys_are_refused_and_nothing_is_written() {
     }
 }
 
-/// A record that is none is the trouble of its own order: the others of the batch are sold.
+/// Goal: a damaged record concerns its own order: the others of the batch are sold.
 #[tokio::test]
 async fn a_damaged_record_does_not_spoil_its_batch() {
     let url = fresh_database().await;
@@ -99,7 +99,7 @@ async fn a_damaged_record_does_not_spoil_its_batch() {
     assert_eq!(inventory.stock(&Item::DEFAULT).await.unwrap().lucky, 4);
 }
 
-/// Reads tell damage from absence, and a negative stock from one that is sold out.
+/// Goal: reads distinguish damage from absence, and a negative stock from a sold-out one.
 #[tokio::test]
 async fn reads_tell_damage_from_absence() {
     let url = fresh_database().await;
@@ -129,7 +129,7 @@ async fn reads_tell_damage_from_absence() {
     }
 }
 
-/// A fresh start is the way out of any damage but that of the fence.
+/// Goal: a new sale repairs any damage but that of the fence.
 #[tokio::test]
 async fn a_fresh_start_repairs_everything_but_the_fence() {
     let url = fresh_database().await;

@@ -1,12 +1,12 @@
-//! What the store's settings can lose is told.
+//! Warnings about settings of the store that can lose orders.
 
 use flash_sale::inventory::Warning;
 use testkit::{PrivateRedis, RedisOptions};
 
 use super::{Raw, connect};
 
-/// The private Redis is durable, so there is nothing to warn of; each setting that is not brings its
-/// sentence; a server that forbids the question brings one as well, and no error.
+/// Goal: durable settings cause no warning, each other setting causes one, and so does a server that hides
+/// its settings.
 #[tokio::test]
 async fn what_can_lose_orders_is_told() {
     let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();

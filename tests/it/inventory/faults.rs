@@ -54,7 +54,7 @@ async fn a_missing_permission_leaves_nothing_half_written() {
     inventory.reduce(&Item::DEFAULT, Some(token(2)), "8080", &orders).await.unwrap();
 }
 
-/// To connect takes several round trips: each has its time, not all of them together.
+/// Goal: each round trip of a connection attempt has its own time limit.
 #[tokio::test]
 async fn a_slow_network_can_be_connected_over() {
     let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
@@ -69,8 +69,8 @@ async fn a_slow_network_can_be_connected_over() {
     inventory.ping().await.unwrap();
 }
 
-/// The keys of an item that is not named are on several nodes of a cluster: it is refused at once, and
-/// with the reason.
+/// Goal: a Redis Cluster, where the keys of the default item are on several nodes, is refused at once with
+/// the reason.
 #[tokio::test]
 async fn a_cluster_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -97,7 +97,7 @@ async fn a_cluster_is_refused() {
     assert!(told.contains("Redis Cluster, which is not supported"), "{told}");
 }
 
-/// A server that forgot the scripts gets them again, in the same call.
+/// Goal: a server that forgot the scripts gets them again, in the same call.
 #[tokio::test]
 async fn a_flushed_script_cache_is_not_noticed() {
     let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
@@ -113,7 +113,7 @@ async fn a_flushed_script_cache_is_not_noticed() {
     assert_eq!(inventory.stock(&Item::DEFAULT).await.unwrap().stock, 9);
 }
 
-/// With memory used up, no write happens, whole or half; reads go on; memory again, and it sells.
+/// Goal: with full memory nothing is written, not even half, and reads go on; with memory again, it sells.
 #[tokio::test]
 async fn out_of_memory_nothing_is_half_written() {
     let (redis, inventory) = start().await;
@@ -139,7 +139,7 @@ async fn out_of_memory_nothing_is_half_written() {
     inventory.reduce(&Item::DEFAULT, Some(token(2)), "8080", &[order("b", 1)]).await.unwrap();
 }
 
-/// A server that cannot take writes says so before anything is written.
+/// Goal: a server that cannot write refuses before anything is written.
 #[tokio::test]
 async fn a_replica_is_refused() {
     let (redis, inventory) = start().await;
@@ -154,8 +154,8 @@ async fn a_replica_is_refused() {
     assert!(error.nothing_written() && error.is_retryable());
 }
 
-/// A silent server: the write that was under way is unknown, those after it were never sent, all
-/// within the bound. It speaks again: the same order is answered, and was taken once.
+/// Goal: when a server falls silent, the write under way is unknown and later ones are not sent, all within
+/// the time limit; afterwards a retry is answered, and the order was taken once.
 #[tokio::test]
 async fn a_silent_store_leaves_one_write_unknown_and_recovers() {
     let (mut redis, inventory) = start().await;
@@ -180,8 +180,7 @@ async fn a_silent_store_leaves_one_write_unknown_and_recovers() {
     assert_eq!((stock.stock, stock.lucky, stock.orders), (9, 1, 1));
 }
 
-/// A server that ends: nothing is sent to nobody. It comes back with its data, and the next call
-/// works.
+/// Goal: nothing is sent while the server is down; after its restart with its data the next call works.
 #[tokio::test]
 async fn a_store_that_went_away_is_found_again() {
     let (mut redis, inventory) = start().await;
@@ -209,8 +208,8 @@ async fn a_store_that_went_away_is_found_again() {
     assert_eq!(inventory.stock(&Item::DEFAULT).await.unwrap().lucky, 1);
 }
 
-/// A server that was started anew between two calls costs none of them: the break is seen when it
-/// happens, and no write goes to a dead connection, to be unknown for nothing.
+/// Goal: a restart of the server between two calls costs none of them: the break is noticed at once, so no
+/// write is sent over a dead connection and becomes unknown.
 #[tokio::test]
 async fn a_restart_between_calls_is_not_noticed() {
     let (mut redis, inventory) = start().await;
@@ -222,7 +221,7 @@ async fn a_restart_between_calls_is_not_noticed() {
     assert_eq!(inventory.available(&Item::DEFAULT).await.unwrap(), 7);
 }
 
-/// A handshake that the server refuses is not kept either: a full server has room again.
+/// Goal: a refused handshake is not kept: when a full server has room again, the next call works.
 #[tokio::test]
 async fn a_refused_connection_is_tried_again() {
     let (redis, inventory) = start().await;
@@ -237,7 +236,7 @@ async fn a_refused_connection_is_tried_again() {
     inventory.ping().await.unwrap();
 }
 
-/// Many callers wait for one attempt to connect, not for one each.
+/// Goal: many callers wait for one attempt to connect, not for one each.
 #[tokio::test]
 async fn callers_share_an_attempt_to_connect() {
     let (mut redis, inventory) = start().await;
@@ -249,14 +248,14 @@ async fn callers_share_an_attempt_to_connect() {
     redis.child().resume().unwrap();
 }
 
-/// Wherever an error or a `Debug` shows something, it is not the password.
+/// Goal: no error and no `Debug` shows the password.
 #[tokio::test]
 async fn the_password_is_shown_nowhere() {
     let url = fresh_database().await;
     let with_password = url.replace("redis://", "redis://user:hunter2@");
     for url in [
         with_password.as_str(),               // the server knows no such user
-        "redis://user:hunter2@127.0.0.1:1/0", // nobody listens
+        "redis://user:hunter2@127.0.0.1:1/0", // a closed port
         "redis://user:hunter2@0.0.0.0",
         "redis://user:hunter2@127.0.0.1/hunter2",
         "redis://user:hunter2@127.0.0.1:port",

@@ -1,12 +1,12 @@
-//! The fence: whoever was overtaken writes nothing.
+//! The fence: a stale token writes nothing.
 
 use fenced_lock::{ClusterId, Token};
 use flash_sale::inventory::{Fence, InventoryError, Item};
 
 use super::{Raw, accepted, connect, fresh_database, order, token};
 
-/// A batch and a fresh start under a smaller token are refused with the fence, and nothing is
-/// written; the same token again is fine.
+/// Goal: a batch and a start under a smaller token are refused with the fence, and nothing is written; the
+/// same token again is accepted.
 #[tokio::test]
 async fn a_stale_token_is_refused() {
     let url = fresh_database().await;
@@ -33,7 +33,7 @@ async fn a_stale_token_is_refused() {
     inventory.reduce(&Item::DEFAULT, Some(token(10)), "8080", &[order("b", 1)]).await.unwrap();
 }
 
-/// Revisions that a double cannot tell apart are still told apart.
+/// Goal: revisions are compared exactly, also those that a double cannot represent.
 #[tokio::test]
 async fn revisions_are_compared_exactly() {
     let inventory = connect(&fresh_database().await).await;
@@ -54,8 +54,8 @@ async fn revisions_are_compared_exactly() {
     assert!(matches!(sell(0, "b").await.unwrap_err(), InventoryError::InvalidArgument(_)));
 }
 
-/// A token of another cluster is refused however large it is, until an operator accepts its cluster;
-/// then the old cluster is refused.
+/// Goal: a token of another cluster is refused, however large, until an operator accepts its cluster; then
+/// the old cluster is refused.
 #[tokio::test]
 async fn another_cluster_is_refused_until_accepted() {
     let url = fresh_database().await;
@@ -84,7 +84,7 @@ async fn another_cluster_is_refused_until_accepted() {
     assert!(matches!(error, InventoryError::ForeignFence { .. }), "{error}");
 }
 
-/// Nothing to recover: an item that nobody knows gets no fence by a slip of the pen.
+/// Goal: an item without a sale cannot be recovered, so a mistyped name creates no fence.
 #[tokio::test]
 async fn an_unknown_item_is_not_recovered() {
     let url = fresh_database().await;
@@ -96,7 +96,7 @@ async fn an_unknown_item_is_not_recovered() {
     assert_eq!(inventory.recover_cluster(&Item::DEFAULT, token(1)).await.unwrap(), None);
 }
 
-/// A fresh start forgets the orders and keeps the fence, with or without a token of its own.
+/// Goal: a new sale forgets the orders and keeps the fence, with or without a token.
 #[tokio::test]
 async fn a_fresh_start_keeps_the_fence() {
     let inventory = connect(&fresh_database().await).await;
@@ -120,7 +120,7 @@ async fn a_fresh_start_keeps_the_fence() {
     assert_eq!(accepted(&outcomes[0]).position, 1);
 }
 
-/// A batch that sells nothing raises the fence as well: its holder was there.
+/// Goal: a batch that sells nothing raises the fence as well.
 #[tokio::test]
 async fn a_sold_out_batch_raises_the_fence() {
     let inventory = connect(&fresh_database().await).await;

@@ -4,8 +4,7 @@ use flash_sale::inventory::{Cursor, Inventory, Item, Order, SaleUpdate};
 
 use super::{accepted, connect, fresh_database, order, token};
 
-/// Pages of any size, put together, are the orders in the order of acceptance, with what was
-/// answered then.
+/// Goal: pages of any size add up to the orders in the order of acceptance, with their first answers.
 #[tokio::test]
 async fn the_ledger_is_read_page_by_page() {
     let inventory = connect(&fresh_database().await).await;

@@ -86,8 +86,8 @@ fn assert_not_replicated(result: Result<u64, InventoryError>) {
     assert!(!error.nothing_written() && error.is_retryable());
 }
 
-/// A replica that sleeps makes the outcome unknown, as often as one asks, over whatever connection; it
-/// wakes, and the same order is answered, taken once.
+/// Goal: while a replica sleeps, the outcome stays unknown with every retry and over any connection; when it
+/// wakes, the order is answered and was taken once.
 #[tokio::test]
 async fn an_order_counts_once_the_replica_has_it() {
     let mut pair = Pair::start().await;
@@ -111,8 +111,8 @@ async fn an_order_counts_once_the_replica_has_it() {
     assert_eq!(inventory.stock(&ITEM).await.unwrap().lucky, 2);
 }
 
-/// A replica is promoted that lacks the latest order. Where that order had been acknowledged, nothing
-/// more is sold; where replicas are waited for it had not been, and the sale goes on.
+/// Goal: a replica is promoted that lacks the latest order. If that order was acknowledged, nothing more is
+/// sold; if replicas are waited for, it was not, and the sale goes on.
 #[tokio::test]
 async fn a_promoted_replica_that_lacks_orders_is_noticed() {
     for waits in [false, true] {
@@ -157,8 +157,8 @@ async fn connect_to_replica(pair: &Pair) -> Raw {
     Raw::connect(&pair.replica.url()).await
 }
 
-/// A replica is neither written to nor read from, even if it would let one write; promoted, it is the
-/// store at once.
+/// Goal: a replica is neither written to nor read from, even if it would accept writes; once promoted, it is
+/// the store at once.
 #[tokio::test]
 async fn a_replica_is_left_alone_until_it_is_promoted() {
     let pair = Pair::start().await;
@@ -182,8 +182,8 @@ async fn a_replica_is_left_alone_until_it_is_promoted() {
     assert_eq!(sell(&inventory, "a").await.unwrap(), 1);
 }
 
-/// The two change places, and nothing ends the connection to the one that is a replica now: its first
-/// refusal has the instance ask who is at the address.
+/// Goal: when primary and replica change places and the connection stays open, the first refusal makes the
+/// instance reconnect.
 #[tokio::test]
 async fn a_primary_that_became_a_replica_is_left() {
     let pair = Pair::start().await;
@@ -202,8 +202,8 @@ async fn a_primary_that_became_a_replica_is_left() {
     assert_eq!(sell(&inventory, "a").await.unwrap(), 1);
 }
 
-/// What a demoted primary shows may be old: a question is refused as an order is, also while no order is
-/// sent, and the next call asks who is at the address.
+/// Goal: a demoted primary is not read from: its data may be old. A read is refused like an order, and the
+/// next call reconnects.
 #[tokio::test]
 async fn a_primary_that_became_a_replica_tells_nothing() {
     let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
@@ -230,7 +230,8 @@ async fn a_primary_that_became_a_replica_tells_nothing() {
     }
 }
 
-/// Redis serves nothing else on a connection that waits for replicas: not all items wait for one.
+/// Goal: items share several connections for writes that wait for replicas, since Redis serves nothing else
+/// on one that waits.
 #[tokio::test]
 async fn items_do_not_wait_for_each_other() {
     let mut pair = Pair::start().await;
@@ -257,7 +258,7 @@ async fn items_do_not_wait_for_each_other() {
     assert!(clients.lines().count() <= 8 + 3, "a fixed number of them: {clients}");
 }
 
-/// The operator is told when there are fewer replicas than each order waits for.
+/// Goal: there is a warning when fewer replicas are connected than each order waits for.
 #[tokio::test]
 async fn too_few_replicas_are_told_of() {
     let pair = Pair::start().await;

@@ -33,7 +33,7 @@ fn assert_rolled_back<T: std::fmt::Debug>(result: Result<T, InventoryError>, lac
     assert!(what.contains(lacks), "{lacks:?} is not in {what:?}");
 }
 
-/// All keys but the one that says what is missed.
+/// All keys but `doubt`.
 async fn data(redis: &PrivateRedis) -> Vec<(String, Vec<u8>)> {
     let mut dump = Raw::connect(&redis.url()).await.dump().await;
     dump.retain(|(key, _)| key != "doubt");
@@ -55,7 +55,7 @@ async fn assert_stopped(inventory: &Inventory, redis: &PrivateRedis, highest: i6
     assert_eq!(data(redis).await, before);
 }
 
-/// An older copy in which the fence is lower; then the right data again, and the sale goes on.
+/// Goal: an older copy with a lower fence is noticed; when the right data is back, the sale goes on.
 #[tokio::test]
 async fn an_older_copy_is_noticed_by_its_fence() {
     let mut redis = redis().await;
@@ -74,8 +74,8 @@ async fn an_older_copy_is_noticed_by_its_fence() {
     assert_eq!(accepted(&sell(&inventory, Some(token(10)), "d").await.unwrap()).position, 4);
 }
 
-/// Within one tenure the fence stays the same: the ledger tells. Also when somebody who remembers
-/// nothing has sold on, and the ledger is as long as it was, or longer.
+/// Goal: an older copy with the same fence is noticed by its ledger, also when another instance without a
+/// watermark has sold on and the ledger is as long as before, or longer.
 #[tokio::test]
 async fn an_older_copy_is_noticed_by_its_ledger() {
     let mut redis = redis().await;
@@ -100,8 +100,8 @@ async fn an_older_copy_is_noticed_by_its_ledger() {
     assert_stopped(&inventory, &redis, 1, "order b is not the one").await;
 }
 
-/// An empty Redis at the same address is no unknown item. Neither is one with a stock set by hand: an
-/// older copy of a stock that was set by hand looks just so.
+/// Goal: an empty Redis at the same address is a roll-back, not an unknown item; so is one with a stock set
+/// by hand, which may be an older copy.
 #[tokio::test]
 async fn an_empty_store_is_noticed() {
     let mut redis = redis().await;
@@ -115,7 +115,7 @@ async fn an_empty_store_is_noticed() {
     assert_stopped(&inventory, &redis, 1, "its sale is gone").await;
     restart_with(&mut redis, None).await;
     Raw::connect(&redis.url()).await.run::<()>("SET stock 10").await;
-    // one who remembers nothing sells from it, which does not make it a fresh start
+    // an instance without a watermark sells from it, which does not make it a new sale
     let forgetful = connect(&redis.url()).await;
     sell(&forgetful, Some(token(2)), "a").await.unwrap();
     assert_stopped(&inventory, &redis, 2, "its sale is not the latest").await;
@@ -125,7 +125,7 @@ async fn an_empty_store_is_noticed() {
     assert_eq!(accepted(&sell(&inventory, Some(token(3)), "a").await.unwrap()).remaining, 4);
 }
 
-/// Keys that somebody deletes by hand are missed as well.
+/// Goal: keys deleted by hand are missed as well.
 #[tokio::test]
 async fn deleted_keys_are_missed() {
     let redis = redis().await;
@@ -144,8 +144,8 @@ async fn deleted_keys_are_missed() {
     }
 }
 
-/// A copy from before a fresh start, sold from under a later token by one who remembers nothing: its
-/// fence is high enough, but its sale is over.
+/// Goal: a copy from before a new sale is noticed although an instance without a watermark sold from it under
+/// a later token: its fence is high enough, but its sale is over.
 #[tokio::test]
 async fn a_copy_from_before_a_fresh_start_is_noticed() {
     let mut redis = redis().await;
@@ -159,8 +159,7 @@ async fn a_copy_from_before_a_fresh_start_is_noticed() {
     assert_stopped(&inventory, &redis, 8, "its sale is not the latest").await;
 }
 
-/// A fresh start at another instance is none, with a token and without, whatever was sold before; and
-/// after a roll-back it is the way out.
+/// Goal: a new sale at another instance is no roll-back, with and without a token; and it ends a roll-back.
 #[tokio::test]
 async fn a_fresh_start_elsewhere_is_no_roll_back() {
     let mut redis = redis().await;
@@ -192,8 +191,8 @@ async fn a_fresh_start_elsewhere_is_no_roll_back() {
     }
 }
 
-/// A stock set by hand is remembered like any other: its orders must not vanish. The plain counters may
-/// be set again at any time.
+/// Goal: the orders of a stock set by hand must not vanish, but its plain counters may be set again at any
+/// time.
 #[tokio::test]
 async fn a_stock_set_by_hand_is_remembered() {
     let mut redis = redis().await;
@@ -214,7 +213,7 @@ async fn a_stock_set_by_hand_is_remembered() {
     sell(&inventory, Some(token(1)), "a").await.unwrap();
 }
 
-/// Whoever accepts a roll-back does so for all instances. What was acknowledged since then counts.
+/// Goal: an accepted roll-back is accepted for all instances, and what is acknowledged afterwards counts.
 #[tokio::test]
 async fn an_accepted_roll_back_is_over() {
     let mut redis = redis().await;
@@ -244,7 +243,7 @@ async fn an_accepted_roll_back_is_over() {
     assert_stopped(&one, &redis, 6, "its sale is not the latest").await;
 }
 
-/// An accepted fence of another etcd cluster is no roll-back, and hides none.
+/// Goal: an accepted fence of another etcd cluster is no roll-back, and hides none.
 #[tokio::test]
 async fn an_accepted_fence_keeps_the_watermark() {
     let mut redis = redis().await;
@@ -262,8 +261,8 @@ async fn an_accepted_fence_keeps_the_watermark() {
     assert_rolled_back(sell(&inventory, other(7), "c").await, "order b is not in its ledger");
 }
 
-/// Who has sold nothing of what is lost cannot miss it; but as soon as one misses something, by an order
-/// or by a question, nobody sells or says that nothing is left. The right data make an end of that.
+/// Goal: an instance that acknowledged none of the lost orders cannot miss them; but once one instance misses
+/// something, by an order or by a read, every instance refuses, until the right data is back.
 #[tokio::test]
 async fn one_who_misses_something_stops_all() {
     let mut redis = redis().await;
@@ -292,7 +291,7 @@ async fn one_who_misses_something_stops_all() {
         assert_rolled_back(sell(&newcomer, None, "d").await, lacks);
         assert_rolled_back(newcomer.stock_and_order(&ITEM, &order("a", 1).id).await, lacks);
         assert_eq!((one.rolled_back_items(), newcomer.rolled_back_items()), (1, 1));
-        // who remembers nothing misses nothing, and can sell nothing of it either
+        // an instance without a watermark misses nothing, and cannot sell either
         assert_rolled_back(newcomer.check(None).await.map_err(|(_, error)| error), lacks);
     }
     restart_with(&mut redis, Some(&right)).await;
@@ -301,7 +300,7 @@ async fn one_who_misses_something_stops_all() {
     assert_eq!((one.rolled_back_items(), other.rolled_back_items()), (0, 0));
 }
 
-/// An answer that is told again is an acknowledgement like the first.
+/// Goal: a repeated answer is an acknowledgement like the first one.
 #[tokio::test]
 async fn an_answer_that_was_told_again_is_remembered() {
     let mut redis = redis().await;
@@ -316,8 +315,7 @@ async fn an_answer_that_was_told_again_is_remembered() {
     assert_rolled_back(sell(&other, Some(token(1)), "b").await, "order a is not in its ledger");
 }
 
-/// The keys of one item that are gone keep no other item from being sold. An operator can say that there
-/// is no sale of it any more.
+/// Goal: the missing keys of one item stop no other item, and an operator can end its sale.
 #[tokio::test]
 async fn one_item_that_is_gone_is_no_trouble_for_others() {
     let redis = redis().await;

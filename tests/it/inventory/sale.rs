@@ -6,8 +6,8 @@ use flash_sale::inventory::{Inventory, InventoryError, Item, Order, OrderId, Out
 
 use super::{Raw, accepted, connect, fresh_database, order, token};
 
-/// 500 orders for 300 units in batches of odd sizes: exactly the first 300 are accepted, each has
-/// its own place, and the counters agree.
+/// Goal: of 500 orders for 300 units, in batches of odd sizes, exactly the first 300 are accepted, each has
+/// its own position, and the counters agree.
 #[tokio::test]
 async fn sells_every_unit_once() {
     let inventory = connect(&fresh_database().await).await;
@@ -38,7 +38,7 @@ async fn sells_every_unit_once() {
     assert!(stock.is_balanced());
 }
 
-/// The largest batch there may be, and one more.
+/// Goal: the largest batch is accepted, and one order more is refused.
 #[tokio::test]
 async fn a_batch_is_bounded() {
     let inventory = connect(&fresh_database().await).await;
@@ -58,8 +58,8 @@ async fn a_batch_is_bounded() {
     assert_eq!(none, []);
 }
 
-/// A retry, through another instance and under a later token, gets the first answer and takes
-/// nothing; another quantity or user under the same id is a conflict.
+/// Goal: a retry, through another instance and under a later token, gets the first answer and takes nothing;
+/// another quantity or user under the same id is a conflict.
 #[tokio::test]
 async fn a_known_order_gets_its_first_answer() {
     let url = fresh_database().await;
@@ -84,7 +84,7 @@ async fn a_known_order_gets_its_first_answer() {
     assert_eq!(inventory.stock(&Item::DEFAULT).await.unwrap().lucky, 3);
 }
 
-/// The same id twice in one batch is one order; with another quantity the second is a conflict.
+/// Goal: the same id twice in one batch is one order; with another quantity the second is a conflict.
 #[tokio::test]
 async fn an_order_can_come_twice_in_one_batch() {
     let inventory = connect(&fresh_database().await).await;
@@ -98,8 +98,8 @@ async fn an_order_can_come_twice_in_one_batch() {
     assert_eq!((stock.stock, stock.lucky, stock.orders), (6, 4, 2));
 }
 
-/// An order for more than is left is sold out with what remains, later and smaller orders of the
-/// batch are served, and the same id may ask again for less.
+/// Goal: an order for more than is left is sold out with the remaining units; smaller orders behind it are
+/// served, and the same id may retry for less.
 #[tokio::test]
 async fn a_sold_out_order_leaves_no_trace() {
     let inventory = connect(&fresh_database().await).await;
@@ -115,7 +115,7 @@ async fn a_sold_out_order_leaves_no_trace() {
     assert_eq!(accepted(&again[0]).remaining, 0);
 }
 
-/// A stock set with `redis-cli SET stock 300`, and nothing else, is a sale.
+/// Goal: a stock set with `redis-cli SET stock 300`, and nothing else, is a sale.
 #[tokio::test]
 async fn a_stock_set_by_hand_is_sold() {
     let url = fresh_database().await;
@@ -130,7 +130,7 @@ async fn a_stock_set_by_hand_is_sold() {
     assert_eq!(raw.run::<String>("GET initial").await, "305");
 }
 
-/// Items share nothing, and a batch cannot mix them.
+/// Goal: items share nothing, and a batch cannot mix them.
 #[tokio::test]
 async fn items_are_separate() {
     let url = fresh_database().await;
@@ -148,7 +148,7 @@ async fn items_are_separate() {
     assert!(matches!(error, InventoryError::InvalidArgument(_)), "{error}");
 }
 
-/// The largest sale there may be is counted exactly.
+/// Goal: the largest sale is counted exactly.
 #[tokio::test]
 async fn large_numbers_stay_exact() {
     let url = fresh_database().await;
@@ -168,8 +168,8 @@ async fn large_numbers_stay_exact() {
     assert_eq!(raw.run::<String>("GET initial").await, "9007199254740991");
 }
 
-/// Two instances sell at once, each batch under a later token than its own last: no unit is sold
-/// twice, whichever batches the fence refuses.
+/// Goal: two instances sell at once, each batch under a later token than its last: no unit is sold twice,
+/// whichever batches the fence refuses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_batches_sell_no_unit_twice() {
     let url = fresh_database().await;

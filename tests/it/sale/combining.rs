@@ -93,7 +93,7 @@ async fn another_client_gets_its_turn() {
     instance.sale.close().await;
 }
 
-/// Goal: a buyer who goes away before the order is in a batch buys nothing; the others do.
+/// Goal: a buyer that disconnects before the order is in a batch buys nothing; the others do.
 #[tokio::test]
 async fn who_goes_away_in_time_buys_nothing() {
     let market = Market::of(100).await;

@@ -84,7 +84,7 @@ impl Instance {
     }
 }
 
-/// An order that nobody has sent yet.
+/// A new order.
 fn order_of_one() -> Order {
     order(OrderId::random().as_str(), 1)
 }

@@ -6,7 +6,7 @@ pub(crate) async fn connect(url: &str) -> Inventory {
     Inventory::connect(url, InventoryOptions::default()).await.unwrap()
 }
 
-/// An order of the default item for nobody in particular.
+/// An order of the default item, without a user.
 pub(crate) fn order(id: &str, units: u32) -> Order {
     Order {
         id: OrderId::new(id).unwrap(),
