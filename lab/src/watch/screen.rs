@@ -68,15 +68,19 @@ impl Screen {
         }
     }
 
+    fn terminal(&mut self) -> Option<&mut Terminal> {
+        match &mut self.surface {
+            Surface::Terminal(terminal) => Some(terminal),
+            Surface::Lines(_) => None,
+        }
+    }
+
     /// Draws again: the size has changed, or time has passed.
     ///
     /// # Errors
     /// It cannot be written.
     pub(super) fn draw(&mut self) -> io::Result<()> {
-        match &mut self.surface {
-            Surface::Terminal(terminal) => terminal.draw(),
-            Surface::Lines(_) => Ok(()),
-        }
+        self.terminal().map_or(Ok(()), Terminal::draw)
     }
 
     /// Restores the terminal until the next draw.
@@ -84,10 +88,7 @@ impl Screen {
     /// # Errors
     /// It cannot be written.
     pub(super) fn leave(&mut self) -> io::Result<()> {
-        match &mut self.surface {
-            Surface::Terminal(terminal) => terminal.leave(),
-            Surface::Lines(_) => Ok(()),
-        }
+        self.terminal().map_or(Ok(()), Terminal::leave)
     }
 
     /// Restores the terminal, and prints the last state.
@@ -95,10 +96,7 @@ impl Screen {
     /// # Errors
     /// It cannot be written.
     pub(super) fn end(&mut self) -> io::Result<()> {
-        match &mut self.surface {
-            Surface::Terminal(terminal) => terminal.end(),
-            Surface::Lines(_) => Ok(()),
-        }
+        self.terminal().map_or(Ok(()), Terminal::end)
     }
 }
 
