@@ -1,4 +1,6 @@
-# The three programs, built here and run on Debian by an unprivileged user. docker-compose.yml uses it.
+# The programs, built here and run on Debian by an unprivileged user.
+#   docker build .               the service alone
+#   docker build --target lab .  the service with the page's controls, and the load test, for docker-compose.yml
 FROM rust:1.95-slim-bookworm AS builder
 RUN apt-get update \
     && apt-get install -y --no-install-recommends protobuf-compiler libprotobuf-dev \
@@ -20,13 +22,21 @@ RUN for package in . crates/fenced-lock crates/testkit lab loadtest; do mkdir -p
 COPY . .
 RUN cargo clean --release --workspace && cargo build --release --locked --workspace --bins
 
-FROM debian:bookworm-slim
-COPY --from=builder /build/target/release/flash-sale /build/target/release/loadtest \
-    /build/target/release/lab /usr/local/bin/
+FROM debian:bookworm-slim AS runtime
 # a number, so that an orchestrator can see that it is not root
 USER 65532:65532
 # inside a container no client reaches the loopback address
 ENV FLASH_SALE_LISTEN=0.0.0.0:8080
 EXPOSE 8080
+
+# not for a real sale
+FROM runtime AS lab
+COPY --from=builder /build/target/release/flash-sale /build/target/release/loadtest \
+    /build/target/release/lab /usr/local/bin/
+ENTRYPOINT ["lab"]
+CMD ["serve"]
+
+FROM runtime AS service
+COPY --from=builder /build/target/release/flash-sale /usr/local/bin/
 ENTRYPOINT ["flash-sale"]
 CMD ["serve"]

@@ -1,7 +1,6 @@
-//! Every flag of `serve` and its environment variable, once. Those that say where the servers are, which
-//! other commands take as well, are [`Servers`].
+//! The flags of `serve` and their environment variables. [`Servers`] are those that other commands share.
 //!
-//! A flag `--lock-ttl` is also the variable `FLASH_SALE_LOCK_TTL`; a flag wins over its variable.
+//! The variable of `--lock-ttl` is `FLASH_SALE_LOCK_TTL`. A flag overrides its variable.
 
 mod servers;
 
@@ -78,7 +77,7 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub admin_token_file: Option<PathBuf>,
 
-    /// How many may watch at GET /events
+    /// Most watchers at GET /events
     #[arg(long, env = "FLASH_SALE_MAX_WATCHERS", value_name = "N", default_value = "64", value_parser = count(0, 10_000))]
     pub max_watchers: usize,
 
@@ -103,12 +102,12 @@ pub struct FileError {
     pub flag: &'static str,
     /// The file.
     pub path: PathBuf,
-    /// Why.
+    /// The cause.
     pub source: io::Error,
 }
 
 impl Config {
-    /// Reads the file with the admin token, and sees that the others can be read.
+    /// Reads the file with the admin token, and checks that the others can be read.
     ///
     /// # Errors
     /// [`FileError`] names the flag and the file.
@@ -120,7 +119,7 @@ impl Config {
         Ok(())
     }
 
-    /// How the instance sells, given the port that it listens on.
+    /// The options of the sale, for an instance that listens on `port`.
     pub fn sale_options(&self, port: u16) -> SaleOptions {
         SaleOptions {
             lock_name: self.servers.lock_name.clone(),
@@ -133,7 +132,7 @@ impl Config {
         }
     }
 
-    /// How the instance serves.
+    /// The options of the server.
     pub fn server_options(&self) -> ServerOptions {
         ServerOptions {
             header_timeout: self.header_timeout,
@@ -142,16 +141,16 @@ impl Config {
         }
     }
 
-    /// Who may start a sale.
+    /// The permission to start a sale.
     pub fn start_access(&self) -> StartAccess {
         match &self.admin_token {
             Some(token) => StartAccess::Token(token.clone()),
-            None => StartAccess::Nobody,
+            None => StartAccess::Denied,
         }
     }
 }
 
-/// The secret in the file that a flag names.
+/// Reads the secret in the file of a flag.
 fn read_secret(flag: &'static str, path: &Path) -> Result<Secret, FileError> {
     let read = SecretSource::File(path.to_owned()).read();
     read.map_err(|source| FileError { flag, path: path.to_owned(), source })
@@ -161,10 +160,10 @@ fn address(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse().map_err(|_| "an address is an IP and a port, such as 127.0.0.1:8080 or [::]:8080")
 }
 
-/// Parses a flag that is on or off; a variable that is set to nothing switches nothing on.
+/// Parses a flag that is on or off. An empty variable is off.
 ///
 /// # Errors
-/// It is another word.
+/// Another word.
 pub fn switch(text: &str) -> Result<bool, &'static str> {
     match text.to_ascii_lowercase().as_str() {
         "true" | "yes" | "on" | "1" => Ok(true),
@@ -173,13 +172,13 @@ pub fn switch(text: &str) -> Result<bool, &'static str> {
     }
 }
 
-/// A variable that is set to nothing must not become a token that everybody knows.
+/// An empty variable must not become an empty token.
 fn admin_token(text: &str) -> Result<Secret, &'static str> {
     let is_empty = text.trim().is_empty();
     (!is_empty).then(|| Secret::new(text.trim())).ok_or("an admin token has at least one character")
 }
 
-/// `default` is what the default item is called everywhere.
+/// Parses an item name. `default` is the default item.
 pub(crate) fn item_name(text: &str) -> Result<Item, InvalidItem> {
     if text == "default" { Ok(Item::DEFAULT) } else { text.parse() }
 }

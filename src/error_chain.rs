@@ -1,10 +1,10 @@
-//! Showing an error with every reason behind it.
+//! An error with its sources.
 
 use std::error::Error;
 use std::fmt;
 
-/// Shows an error and then its sources, outermost first: for the log and the terminal, never for a
-/// client. Some errors repeat their source in their own text: it is shown once.
+/// Displays an error and its sources, outermost first: for the log and the terminal, never for a client. A source
+/// that an error repeats in its own text is shown once.
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorChain<'a>(pub &'a (dyn Error + 'static));
 

@@ -1,4 +1,4 @@
-//! Asks an instance how it is, for a container's health check: the image has no `curl`.
+//! The `health` command, for a container's health check: the image has no `curl`.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
 
-/// What `flash-sale health` asks when it is given no URL: the default instance on this machine.
+/// The default URL: the default instance on this machine.
 pub const DEFAULT_URL: &str = "http://127.0.0.1:8080/readyz";
 
-/// How long the whole check may take by default: longer than a busy instance needs, shorter than the five
-/// seconds after which a container engine usually gives up without saying why.
+/// The default time limit: longer than a busy instance needs, shorter than the usual five seconds of a
+/// container engine, which gives no reason.
 pub const DEFAULT_TIMEOUT: &str = "3s";
 
-/// What the command `health` can be told.
+/// The flags of `health`.
 #[derive(Args, Clone, Debug)]
 pub struct HealthOptions {
     /// URL to request: healthy if it answers 2xx
@@ -31,56 +31,56 @@ pub struct HealthOptions {
     pub timeout: Duration,
 }
 
-/// Why an instance does not count as healthy.
+/// Why an instance is not healthy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HealthError {
-    /// The URL is not one that can be asked; nothing was sent.
-    #[error("cannot ask {url}: it must look like {DEFAULT_URL} (http only)")]
+    /// The URL is invalid; nothing was sent.
+    #[error("invalid URL {url}: it must look like {DEFAULT_URL} (http only)")]
     Url {
-        /// What was given.
+        /// The URL.
         url: Uri,
     },
-    /// Nobody accepted the connection.
+    /// The connection was refused.
     #[error("cannot connect to {authority}")]
     Connect {
-        /// The host and port that were tried.
+        /// Host and port.
         authority: String,
-        /// What the operating system says.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The connection was accepted, but no HTTP answer came over it.
+    /// The connection was accepted, but no HTTP answer came.
     #[error("no HTTP answer from {url}")]
     Exchange {
-        /// What was asked.
+        /// The URL.
         url: Uri,
-        /// What went wrong on the way.
+        /// The cause.
         source: hyper::Error,
     },
-    /// An answer came, and it says that the instance is not well.
+    /// The answer has another status than 2xx.
     #[error("{url} answered {status}")]
     Status {
-        /// What was asked.
+        /// The URL.
         url: Uri,
-        /// Any status but 2xx.
+        /// The status.
         status: StatusCode,
     },
     /// No answer in time.
     #[error("{url} did not answer within {}", humantime::format_duration(*timeout))]
     Timeout {
-        /// What was asked.
+        /// The URL.
         url: Uri,
-        /// How long was waited.
+        /// The time limit.
         timeout: Duration,
     },
 }
 
-/// Sends one `GET` and is content with any 2xx status that comes in time, which covers everything from the
-/// name's look-up to the head of the answer. The answer's body is not read.
+/// Sends one `GET`; any 2xx status is healthy. The time limit covers everything from the DNS look-up to the head
+/// of the answer. The body is not read.
 ///
 /// # Errors
 ///
-/// [`HealthError`] says in which step it failed.
+/// [`HealthError`] names the step that failed.
 ///
 /// # Cancel safety
 ///
@@ -120,7 +120,7 @@ async fn ask(url: &Uri) -> Result<StatusCode, HealthError> {
     })?;
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(exchange)?;
-    // the connection moves only while it is polled; it shall end with this check
+    // the connection is driven by a task, which ends with this check
     let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
     let response = sender.send_request(request).await.map_err(exchange)?;
     Ok(response.status())
@@ -128,8 +128,8 @@ async fn ask(url: &Uri) -> Result<StatusCode, HealthError> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: each way in which an instance can be unwell is told apart. Method: a listener on a free port that
-    //! answers with given bytes.
+    //! Goal: each way to be unhealthy has its error. Method: a listener on a free port that answers with given
+    //! bytes.
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
@@ -180,18 +180,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_listening_is_reported() {
+    async fn a_refused_connection_is_reported() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
         drop(listener);
         let url = format!("http://{address}/").parse().expect("a URL");
-        let error = check_within(&url, GENEROUS).await.expect_err("nobody is there");
+        let error = check_within(&url, GENEROUS).await.expect_err("the port is closed");
         assert_eq!(error.to_string(), format!("cannot connect to {address}"));
     }
 
     #[tokio::test]
     async fn silence_is_reported_in_time() {
-        // the listener's queue accepts the connection, and nobody ever answers
+        // the system accepts the connection, and no answer ever comes
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}/", listener.local_addr().expect("it is bound"))
             .parse()

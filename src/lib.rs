@@ -9,14 +9,14 @@
 //!
 //! Imports go one way: `serve` and `http` use `sale`, `sale` uses `fenced-lock` and `inventory`.
 //!
-//! - [`fenced_lock`]: a package of its own, the reentrant distributed lock. It uses nothing else of the workspace.
-//! - [`inventory`]: the stock in Redis. Of the lock it knows the token alone.
-//! - [`sale`]: where lock meets stock.
+//! - [`fenced_lock`]: the reentrant distributed lock, a package of its own. It uses nothing else of the workspace.
+//! - [`inventory`]: the stock in Redis. It knows only the token of the lock.
+//! - [`sale`]: sells the stock under the lock.
 //! - [`http`]: the interface of one instance.
 //! - [`serve`]: the `serve` command: connect, run, stop. [`config`] has its flags.
 //! - [`recover`]: the `recover` command, for an operator after etcd or Redis was replaced or restored.
 //! - [`health`]: the `health` command, for containers.
-//! - [`error_chain`], [`logging`], [`secret`]: small things that several of these need.
+//! - [`error_chain`], [`logging`], [`secret`]: small modules that several of these use.
 //!
 //! Around it, in packages of their own: `loadtest`, which speaks HTTP alone, and `lab`, with the demo, the bench and the
 //! fault suite.

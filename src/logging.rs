@@ -1,4 +1,4 @@
-//! The log: what is written, and how. It goes to standard error.
+//! The log, which goes to standard error.
 
 use clap::{Args, ValueEnum};
 use tracing_subscriber::EnvFilter;
@@ -37,7 +37,7 @@ pub struct LogOptions {
 /// # Errors
 /// If `RUST_LOG` is not a filter; [`LogOptions::log`] was checked when it was parsed.
 pub fn init(options: &LogOptions) -> Result<(), ParseError> {
-    // an empty variable is as good as none
+    // an empty variable counts as none
     let set = |text: &String| !text.trim().is_empty();
     let text = options
         .log
@@ -48,7 +48,7 @@ pub fn init(options: &LogOptions) -> Result<(), ParseError> {
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::try_new(text)?)
         .with_writer(std::io::stderr);
-    // it fails only if a log was started before, and then that one goes on
+    // fails only if a log was started before, which goes on
     let _ = match options.log_format {
         LogFormat::Text => {
             let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());

@@ -24,10 +24,10 @@ use crate::sale::lock_name;
 /// The exit status of a dry run that found something to do.
 const NOT_DONE: u8 = 3;
 
-/// How long the lock outlives this command, should it die.
+/// How long the lock outlives this command if it is killed.
 const LOCK_TTL: Duration = Duration::from_secs(10);
 
-/// How many times the store is asked whether it is there, and the pause in between.
+/// The attempts to reach the store, and the pause between them.
 const PINGS: u32 = 4;
 const PING_PAUSE: Duration = Duration::from_millis(500);
 
@@ -103,7 +103,7 @@ fn held_by(holder: Option<&str>) -> String {
     holder.map_or_else(String::new, |holder| format!(": {holder} holds it"))
 }
 
-/// How it ended.
+/// The result of the command.
 enum Done {
     Recovered,
     NothingToDo,
@@ -140,12 +140,12 @@ async fn recover(options: &mut RecoverOptions) -> Result<Done, RecoverError> {
     let session = session.map_err(|_| RecoverError::Silent(options.wait_timeout))?;
     let session = session.map_err(lock_error)?;
     let done = under_lock(options, &item, &name, &inventory, &session).await;
-    // gives up the lock; should that fail, it ends with the lease
+    // releases the lock; if that fails, it ends with the lease
     let _ = timeout(LOCK_TTL, session.close()).await;
     done
 }
 
-/// Whether the store answers, before anything waits for the lock. It may have just been started.
+/// Whether the store answers. It may have just been started. Checked before the lock is taken.
 async fn reach(inventory: &Inventory) -> Result<(), InventoryError> {
     for _ in 1..PINGS {
         match inventory.ping().await {
@@ -217,7 +217,7 @@ async fn recover_store(
     token: Token,
 ) -> Result<Done, RecoverError> {
     let inspected = inventory.inspect(item).await?;
-    // an item whose keys were deleted has nothing but what an instance misses
+    // an item whose keys were deleted has only what an instance misses
     if inspected.stock.is_none() && inspected.rollback_detected.is_none() {
         return Err(RecoverError::NoSale(item.clone()));
     }
@@ -238,7 +238,7 @@ async fn recover_store(
     Ok(Done::Recovered)
 }
 
-/// An etcd that was restored with smaller revisions gives tokens that no store may take.
+/// Refuses a token of an etcd that was restored with smaller revisions.
 fn check_is_later(token: Token, fence: Fence) -> Result<(), RecoverError> {
     if fence.revision > token.revision() {
         return Err(RecoverError::Restored { fence: fence.revision, token: token.revision() });
@@ -246,7 +246,7 @@ fn check_is_later(token: Token, fence: Fence) -> Result<(), RecoverError> {
     Ok(())
 }
 
-/// Tells the operator. Whether anybody reads it changes nothing of what is done.
+/// Prints for the operator. A failure to print does not stop the command.
 fn say(text: &str) {
     let mut stdout = std::io::stdout().lock();
     let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());

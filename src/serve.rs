@@ -22,57 +22,55 @@ use signals::Signals;
 /// File descriptors for everything but clients: etcd, Redis, the runtime, the standard streams.
 const RESERVED_FILES: u64 = 64;
 
-/// How long giving up the lock may take when the requests in flight used up the time to stop.
+/// The time to release the lock if the requests in flight used up the time to stop.
 const MIN_CLOSE_TIME: Duration = Duration::from_secs(2);
 
-/// Why an instance did not start, or did not stop as it should.
+/// Why an instance did not start, or did not stop in order.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// A file that a flag names cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The address cannot be listened on.
+    /// Listening failed.
     #[error("cannot listen on {address}{}", advice(.source))]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The configuration of the store or of the lock is wrong, and waiting mends nothing.
+    /// The configuration of the store or of the lock is wrong.
     #[error("cannot connect")]
     Connect {
-        /// What is wrong.
+        /// The cause.
         #[source]
         source: BoxError,
     },
-    /// A TLS connection did not come about for want of trust, and waiting mends nothing.
+    /// A TLS connection failed because of a certificate.
     #[error("cannot connect to the server of --{server}: {what}")]
     Distrust {
         /// `etcd` or `redis`, as in the flags.
         server: &'static str,
-        /// Who does not trust whom.
+        /// What is wrong with it.
         what: Distrust,
-        /// In the words of TLS.
+        /// The error of TLS.
         #[source]
         source: BoxError,
     },
-    /// The system does not let this process wait for signals.
-    #[error("cannot wait for signals")]
+    /// Signals cannot be handled.
+    #[error("cannot handle signals")]
     Signals(#[source] io::Error),
-    /// SIGINT came once more before the instance had stopped.
-    #[error("a second Ctrl-C ended the instance before it had finished")]
+    /// A second SIGINT came before the instance had stopped.
+    #[error("a second Ctrl-C ended the instance before it had stopped")]
     Interrupted,
 }
 
-/// Why one side does not trust the other.
+/// What is wrong with a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Distrust {
-    /// Nobody trusted has signed the server's certificate.
-    #[error(
-        "its certificate is not signed by an authority that is trusted here; the flag that ends in -ca names one"
-    )]
+    /// The server's certificate is not signed by a trusted CA.
+    #[error("its certificate is not signed by a trusted CA; the flag that ends in -ca names one")]
     Unknown,
     /// The certificate is for another host.
     #[error("its certificate is not for the host in the address")]
@@ -80,30 +78,26 @@ pub enum Distrust {
     /// The certificate is not valid at this time.
     #[error("its certificate has expired, or is not valid yet")]
     Outdated,
-    /// The server refuses us.
+    /// The server refuses our certificate, or requires one.
     #[error(
-        "it refuses our certificate, or asks for one; the flags that end in -cert and -key name it"
+        "it refuses our certificate, or requires one; the flags that end in -cert and -key name it"
     )]
     OfUs,
 }
 
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            ": something else listens there; stop it, or choose another address with --listen"
-        }
-        io::ErrorKind::AddrNotAvailable => {
-            ": no network interface of this machine has this address"
-        }
-        io::ErrorKind::PermissionDenied => ": ports below 1024 are for root; choose another one",
+        io::ErrorKind::AddrInUse => ": the address is in use; choose another one with --listen",
+        io::ErrorKind::AddrNotAvailable => ": this machine does not have the address",
+        io::ErrorKind::PermissionDenied => ": ports below 1024 require root; choose another one",
         _ => "",
     }
 }
 
-/// Runs one instance until the process is told to stop by SIGTERM, SIGINT or SIGHUP, and then stops it: it
-/// is no longer ready and accepts no more connections, answers the requests in flight, gives up the
-/// lock and revokes its lease. Further signals change nothing, except that a SIGINT which comes more than
-/// a second later ends it at once. Where SIGHUP is ignored from the start, as under `nohup`, it stays so.
+/// Runs one instance until SIGTERM, SIGINT or SIGHUP. Then it is no longer ready, accepts no more connections,
+/// answers the requests in flight, releases the lock and revokes its lease. Further signals are ignored, but a
+/// SIGINT more than a second later ends it at once. A SIGHUP that is ignored from the start, as under `nohup`,
+/// stays ignored.
 ///
 /// # Errors
 /// See [`ServeError`].
@@ -112,8 +106,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     serve_with(config, sale).await
 }
 
-/// As [`serve`], with the sale that `sale` makes for the port that the instance listens on, and what else
-/// the instance serves.
+/// As [`serve`], with the sale and the extension that `sale` returns for the port of the instance.
 ///
 /// # Errors
 /// See [`ServeError`].
@@ -139,32 +132,31 @@ pub async fn serve_with(
     let instance = sale.instance();
     tracing::info!(instance, lock = sale.guard_status().name, "listening on http://{address}");
 
-    let (stop, told_to_stop) = oneshot::channel::<()>();
-    let told_to_stop = async move {
-        // it is sent below, unless this whole future is dropped
-        let _ = told_to_stop.await;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let stopped = async move {
+        // sent below, unless this whole future is dropped
+        let _ = stopped.await;
     };
-    let mut serving =
-        pin!(server::serve(listener, router(Arc::clone(&state)), options, told_to_stop));
+    let mut serving = pin!(server::serve(listener, router(Arc::clone(&state)), options, stopped));
     let signal = tokio::select! {
         signal = signals.next() => signal,
-        // it ends only after it was told to
+        // it ends only after `stop`
         _ = &mut serving => return Ok(()),
     };
-    tracing::info!("{signal}: stopping as soon as the requests in flight are answered");
+    tracing::info!("{signal}: stopping after the requests in flight");
     state.set_stopping();
     let stop_by = Instant::now() + options.shutdown_grace;
     let _ = stop.send(());
 
     let finish = async {
         if let Stopped::CutOff { connections } = serving.await {
-            tracing::warn!(connections, "some requests took longer than the time to stop");
+            tracing::warn!(connections, "requests in flight took longer than the time to stop");
         }
         let close_by = stop_by.max(Instant::now() + MIN_CLOSE_TIME);
         if timeout_at(close_by, sale.close()).await.is_err() {
             let ttl = humantime::format_duration(config.lock_ttl);
             tracing::warn!(
-                "the lock was not given up in time: it ends with its lease, within {ttl}"
+                "the lock was not released in time: it ends with its lease, within {ttl}"
             );
         }
     };
@@ -174,7 +166,7 @@ pub async fn serve_with(
             Ok(())
         }
         () = signals.hurry() => {
-            tracing::warn!("SIGINT once more: ending at once");
+            tracing::warn!("a second SIGINT: ending at once");
             Err(ServeError::Interrupted)
         }
     }

@@ -1,4 +1,4 @@
-//! Keeping a flood of equal events out of the log.
+//! Limits the rate of equal lines in the log.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Lets one event through in each interval and counts the others.
+/// Passes one event in each interval and counts the others.
 #[derive(Debug)]
 pub(crate) struct Throttle {
     interval: Duration,
@@ -20,14 +20,14 @@ impl Throttle {
         Self { interval, next: AtomicU64::new(0), suppressed: AtomicU64::new(0) }
     }
 
-    /// `Some` if the event may pass, with the number of events that were held back before it.
+    /// `Some` if the event may pass, with the number of events suppressed before it.
     pub(crate) fn pass(&self) -> Option<u64> {
         static START: LazyLock<Instant> = LazyLock::new(Instant::now);
         let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let now = milliseconds(START.elapsed());
         let next = self.next.load(Ordering::Relaxed);
         let after = now.saturating_add(milliseconds(self.interval));
-        // of several threads that are due at once, one passes
+        // only one of several threads passes
         let won = now >= next
             && self
                 .next

@@ -35,7 +35,7 @@ pub enum LabError {
     #[error(transparent)]
     Server(#[from] ServerError),
     /// The load test, or its checker, ended without a report.
-    #[error("the load test came to no report ({status}); its last words:\n{tail}")]
+    #[error("the load test ended without a report ({status}); the end of its log:\n{tail}")]
     NoReport {
         /// How it ended.
         status: std::process::ExitStatus,

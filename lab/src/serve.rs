@@ -117,35 +117,18 @@ fn instance_address(text: &str) -> Result<Uri, &'static str> {
 
 #[cfg(test)]
 mod tests {
-    use clap::builder::Resettable;
-    use clap::{CommandFactory as _, FromArgMatches as _, Parser};
+    use testkit::flags;
 
     use super::*;
 
-    #[derive(Parser)]
-    struct Program {
-        #[command(flatten)]
-        options: ServeOptions,
-    }
-
-    /// Without the environment of the test run.
     fn parse(flags: &[&str]) -> Result<ServeOptions, String> {
-        let arguments = std::iter::once("serve").chain(flags.iter().copied());
-        let command = Program::command().mut_args(|argument| argument.env(Resettable::Reset));
-        let matches = command.try_get_matches_from(arguments).map_err(|error| error.to_string())?;
-        Ok(Program::from_arg_matches(&matches).expect("they match").options)
+        flags::parse(flags).map_err(|error| error.to_string())
     }
 
     /// Goal: each flag has the variable that its name promises.
     #[test]
     fn every_flag_has_its_variable() {
-        let command = Program::command();
-        for argument in command.get_arguments().filter(|argument| argument.get_id() != "help") {
-            let flag = argument.get_long().expect("only long flags");
-            let variable = format!("FLASH_SALE_{}", flag.replace('-', "_").to_uppercase());
-            let found = argument.get_env().and_then(|name| name.to_str());
-            assert_eq!(found, Some(variable.as_str()), "--{flag}");
-        }
+        flags::assert_variables::<ServeOptions>();
     }
 
     /// Goal: a wrong value is answered with the allowed ones.

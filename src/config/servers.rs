@@ -1,4 +1,4 @@
-//! The flags that say where etcd and Redis are: `serve` and `recover` share them.
+//! The flags of etcd and Redis, which `serve` and `recover` share.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::{FileError, count, duration, read_secret};
 use crate::inventory::{Inventory, InventoryError, InventoryOptions, RedisAccess, Replicas};
 use crate::secret::{Secret, SecretSource};
 
-/// Where the servers are, and how they let one in.
+/// The addresses of the servers, and the credentials and certificates for them.
 #[derive(Args, Clone, Debug)]
 pub struct Servers {
     /// Addresses of the etcd cluster, separated by commas
@@ -104,7 +104,7 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Sees that each file can be read and holds what it should, to say so before anything is asked.
+    /// Checks that each file can be read and has the right content, before any connection.
     ///
     /// # Errors
     /// [`FileError`] names the flag and the file.
@@ -130,7 +130,7 @@ impl Servers {
         Ok(())
     }
 
-    /// How to reach etcd.
+    /// The options for etcd.
     ///
     /// # Errors
     /// [`FileError`] names the flag and the file with a certificate that cannot be used.
@@ -161,7 +161,7 @@ impl Servers {
         }
     }
 
-    /// The stock in Redis, which nothing is asked yet.
+    /// The stock in Redis. Does not connect yet.
     ///
     /// # Errors
     /// [`InventoryError::InvalidUrl`] or [`InventoryError::InvalidCertificates`].
@@ -175,11 +175,11 @@ impl Servers {
     }
 }
 
-/// The file that a flag names, which must hold `what`.
+/// Reads the PEM file of a flag, which must contain `what`.
 fn read_pem(flag: &'static str, path: &Path, what: &str) -> Result<Vec<u8>, FileError> {
     let found = std::fs::read_to_string(path).and_then(|text| {
         let missing =
-            || io::Error::new(io::ErrorKind::InvalidData, format!("no {what} in PEM in it"));
+            || io::Error::new(io::ErrorKind::InvalidData, format!("it has no {what} in PEM"));
         text.contains(&format!("{what}-----")).then(|| text.into_bytes()).ok_or_else(missing)
     });
     found.map_err(|source| FileError { flag, path: path.to_owned(), source })
@@ -193,7 +193,7 @@ fn etcd_address(text: &str) -> Result<String, &'static str> {
             && matches!(uri.path(), "" | "/")
             && uri.query().is_none()
     });
-    // the client would show a password in an address wherever it shows the address
+    // the etcd client shows addresses in its errors, so a password must not be part of one
     let plain = plain.filter(|uri| uri.authority().is_some_and(|a| !a.as_str().contains('@')));
     plain.map(|_| text.to_owned()).ok_or(
         "an etcd address looks like http://127.0.0.1:2379, with https for TLS; user and password have flags of \

@@ -1,23 +1,12 @@
-use clap::builder::Resettable;
-use clap::{CommandFactory, FromArgMatches, Parser};
+use testkit::flags;
 
 use super::*;
 
-#[derive(Parser)]
-struct Program {
-    #[command(flatten)]
-    config: Config,
-}
-
-/// Without the variables: for the tests' own servers, two of them name programs.
 fn parse(flags: &[&str]) -> Result<Config, String> {
-    let arguments = std::iter::once("serve").chain(flags.iter().copied());
-    let command = Program::command().mut_args(|argument| argument.env(Resettable::Reset));
-    let matches = command.try_get_matches_from(arguments).map_err(|error| error.to_string())?;
-    Ok(Program::from_arg_matches(&matches).expect("they match").config)
+    flags::parse(flags).map_err(|error| error.to_string())
 }
 
-/// The defaults are those that the documentation names.
+/// Goal: the defaults are those of the documentation.
 #[test]
 fn the_defaults() {
     let config = parse(&[]).expect("no flag is needed");
@@ -26,22 +15,16 @@ fn the_defaults() {
     assert_eq!(config.servers.redis.expose(), "redis://127.0.0.1:6379");
     assert_eq!(config.lock_ttl, Duration::from_secs(30));
     assert_eq!(config.sale_options(8090).instance, "8090");
-    assert!(matches!(config.start_access(), StartAccess::Nobody));
+    assert!(matches!(config.start_access(), StartAccess::Denied));
 }
 
-/// Each flag has the variable that its name promises.
+/// Goal: the variable of each flag follows from its name.
 #[test]
 fn every_flag_has_its_variable() {
-    let command = Program::command();
-    for argument in command.get_arguments().filter(|argument| argument.get_id() != "help") {
-        let flag = argument.get_long().expect("only long flags");
-        let variable = format!("FLASH_SALE_{}", flag.replace('-', "_").to_uppercase());
-        let found = argument.get_env().and_then(|name| name.to_str());
-        assert_eq!(found, Some(variable.as_str()), "--{flag}");
-    }
+    flags::assert_variables::<Config>();
 }
 
-/// Goal: a variable that is set to nothing is as one that is not set. Method: the parser that it goes through.
+/// Goal: an empty variable is as good as none. Method: its parser.
 #[test]
 fn an_empty_switch_is_off() {
     for (text, is_on) in
@@ -51,7 +34,7 @@ fn an_empty_switch_is_off() {
     }
 }
 
-/// The names that Go's `NewMutex` takes are allowed.
+/// Goal: every name that Go's `NewMutex` accepts is allowed.
 #[test]
 fn a_lock_name_may_begin_and_end_with_a_slash() {
     for name in ["/my-lock", "/my-lock/", "my-lock/"] {
@@ -59,10 +42,10 @@ fn a_lock_name_may_begin_and_end_with_a_slash() {
     }
 }
 
-/// A wrong value is answered with what is allowed.
+/// Goal: the error about a wrong value says what is allowed.
 #[test]
-fn wrong_values_get_a_sentence() {
-    for (flag, value, sentence) in [
+fn wrong_values_get_a_message() {
+    for (flag, value, message) in [
         ("--listen", "8080", "an address is an IP and a port"),
         ("--etcd", "127.0.0.1:2379", "an etcd address looks like"),
         ("--etcd", "http://a:1,ftp://b", "an etcd address looks like"),
@@ -80,7 +63,7 @@ fn wrong_values_get_a_sentence() {
         ("--admin-token", "", "at least one character"),
     ] {
         let error = parse(&[flag, value]).expect_err(value);
-        assert!(error.contains(sentence), "{flag} {value}: {error}");
+        assert!(error.contains(message), "{flag} {value}: {error}");
     }
 }
 

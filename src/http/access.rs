@@ -1,21 +1,21 @@
-//! Who may start a sale.
+//! Permission to start a sale.
 
 use axum::http::{HeaderMap, header};
 
 use super::problem::{Problem, ProblemType};
 use crate::secret::Secret;
 
-/// Who may start a sale afresh, which forgets all orders of the one before.
+/// The permission to start a new sale, which deletes all orders of the one before.
 #[derive(Clone, Debug)]
 pub enum StartAccess {
-    /// Nobody: nothing was configured.
-    Nobody,
-    /// Those who send this token as `Authorization: Bearer`.
+    /// Every start is refused: no token is configured.
+    Denied,
+    /// A start requires this token, as `Authorization: Bearer`.
     Token(Secret),
 }
 
 impl StartAccess {
-    /// Whether the sender of a request with these headers may.
+    /// Checks the headers of a request to start a sale.
     ///
     /// # Errors
     /// `token-required` or `not-allowed`.
@@ -26,16 +26,16 @@ impl StartAccess {
                 ProblemType::TOKEN_REQUIRED,
                 "send the admin token of this instance as `Authorization: Bearer <token>`",
             )),
-            Self::Nobody => Err(Problem::new(
+            Self::Denied => Err(Problem::new(
                 ProblemType::NOT_ALLOWED,
-                "this instance has no admin token: start it with --admin-token-file or \
+                "this instance has no admin token: restart it with --admin-token-file or \
                  FLASH_SALE_ADMIN_TOKEN",
             )),
         }
     }
 }
 
-/// The bearer token; the scheme's name may be written in any case (RFC 9110, section 11.1).
+/// The bearer token. The case of the scheme's name does not matter (RFC 9110, section 11.1).
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let value = headers.get(header::AUTHORIZATION)?.as_bytes();
     let (scheme, token) = value.split_at_checked("bearer ".len())?;
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_token_nobody_may() {
-        assert_eq!(check(&StartAccess::Nobody, Some("Bearer x")), Some(ProblemType::NOT_ALLOWED));
+    fn without_a_token_every_start_is_refused() {
+        assert_eq!(check(&StartAccess::Denied, Some("Bearer x")), Some(ProblemType::NOT_ALLOWED));
     }
 }

@@ -1,4 +1,4 @@
-//! Reading a request's body, bounded in size and time.
+//! Reading the body of a request, bounded in size and time.
 
 use std::time::Duration;
 
@@ -10,23 +10,23 @@ use tokio::time::timeout;
 use super::problem::{Problem, ProblemType};
 use super::safeguard::LIMITS;
 
-/// The most bytes that a body may have.
+/// The most bytes of a body.
 pub const MAX_BODY_BYTES: usize = 16 * 1024;
 
 /// How long a body may take to arrive.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How much of a body that is too large is read before it is refused. A client that still sends
-/// when the connection closes would see a reset in the place of the answer.
+/// How much of a body that is too large is read before it is refused. A client that still sends when the
+/// connection closes would get a reset instead of the answer.
 const MAX_DISCARDED_BYTES: usize = 1024 * 1024;
 
 /// The whole body.
 ///
 /// # Errors
-/// `body-too-large`, `request-timeout`, and `bad-body` if it breaks off.
+/// `body-too-large`, `request-timeout`, and `bad-body` if the body is incomplete.
 pub async fn read(body: Body) -> Result<Bytes, Problem> {
     if !LIMITS.is_on() {
-        let broken = |_| Problem::new(ProblemType::BAD_BODY, "the body broke off");
+        let broken = |_| Problem::new(ProblemType::BAD_BODY, "the body is incomplete");
         return Ok(body.collect().await.map_err(broken)?.to_bytes());
     }
     timeout(BODY_TIMEOUT, collect(body)).await.unwrap_or_else(|_elapsed| {
@@ -36,13 +36,13 @@ pub async fn read(body: Body) -> Result<Bytes, Problem> {
     })
 }
 
-/// The value of the JSON object in a body, if it is one; serde alone would take an array for a struct too.
+/// Parses a JSON object. serde alone would accept an array for a struct.
 pub fn object<T: DeserializeOwned>(body: &[u8]) -> Option<T> {
     let is_object = body.trim_ascii_start().starts_with(b"{");
     is_object.then(|| serde_json::from_slice(body).ok()).flatten()
 }
 
-/// Refuses a body in a call that takes none: what stands in it would be ignored.
+/// Refuses a body in a call that takes none, since it would be ignored.
 ///
 /// # Errors
 /// `bad-body`, and those of [`read`].
@@ -61,7 +61,7 @@ async fn collect(mut body: Body) -> Result<Bytes, Problem> {
     while total.max(announced) <= MAX_DISCARDED_BYTES
         && let Some(frame) = body.frame().await
     {
-        let broken = |_| Problem::new(ProblemType::BAD_BODY, "the body broke off");
+        let broken = |_| Problem::new(ProblemType::BAD_BODY, "the body is incomplete");
         let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
         total = total.saturating_add(data.len());
         if total <= MAX_BODY_BYTES {
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(kind(read(known_size).await), ProblemType::BODY_TOO_LARGE);
     }
 
-    /// A stream without end is read no further than the bound.
+    /// Goal: an endless body is read up to the bound only.
     #[tokio::test]
     async fn an_endless_body_is_refused() {
         assert_eq!(kind(read(chunks(usize::MAX)).await), ProblemType::BODY_TOO_LARGE);

@@ -1,5 +1,5 @@
-//! The socket of one client, as the server sees it: who reads nothing is cut off, and who only stops
-//! sending still gets an answer.
+//! The socket of one client: a client that reads nothing is cut off; one that only stops sending gets its
+//! answer.
 
 use std::io;
 use std::pin::Pin;
@@ -12,30 +12,30 @@ use axum::http::Version;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// After how long a client that stopped sending, and waits for its answer, is asked whether it is still there;
-/// then after twice as long, and so on.
+/// The pause before the first probe of a client that stopped sending and waits for its answer. It doubles with
+/// each probe.
 const FIRST_PROBE: Duration = Duration::from_millis(250);
 
-/// An interim answer, which a client skips (RFC 9110, section 15.2). The system of a client that has gone
-/// answers it with a reset, and the next one fails.
+/// An interim answer, which a client skips (RFC 9110, section 15.2). If the client is gone, its system answers
+/// with a reset, and the next probe fails.
 const PROBE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// How much of an answer a client has to take within the timeout, or else all that is left of it.
+/// How much of an answer a client has to read within the timeout, unless less is left.
 const LEAST_BYTES: usize = 16 * 1024;
 
-/// What the connection's request has come to: shared by the socket and the service behind it.
+/// The state of the connection's request, shared by the socket and the service behind it.
 #[derive(Debug, Default)]
 pub(super) struct Exchange(AtomicU8);
 
 impl Exchange {
     /// No request waits for an answer.
     const IDLE: u8 = 0;
-    /// One does, of HTTP/1.0, which has no interim answers.
+    /// A request of HTTP/1.0, which has no interim answers, waits for an answer.
     const WAITS: u8 = 1;
-    /// One does.
+    /// A request waits for an answer.
     const WAITS_AND_CAN_BE_PROBED: u8 = 2;
 
-    /// A request of this version has come, at least its head: an answer is owed.
+    /// The head of a request of this version has come.
     pub(super) fn begin(&self, version: Version) {
         let waits = match version {
             Version::HTTP_10 => Self::WAITS,
@@ -44,7 +44,7 @@ impl Exchange {
         self.0.store(waits, Ordering::Relaxed);
     }
 
-    /// The answer is the connection's from now on.
+    /// The answer has been handed to the connection.
     pub(super) fn end(&self) {
         self.0.store(Self::IDLE, Ordering::Relaxed);
     }
@@ -56,22 +56,22 @@ impl Exchange {
 
 /// The socket of one client, read and written by one task.
 ///
-/// A write fails, which ends the connection, if the client takes too little for the timeout.
+/// A write fails, which ends the connection, if the client reads too little within the timeout.
 ///
-/// The end of what a client sends is kept from hyper while an answer is owed: hyper would take it for a
-/// client that has gone. TCP tells the two apart only when something is sent, hence [`PROBE`].
+/// While a request waits for its answer, hyper does not see the end of the client's data: it would take the
+/// client for gone. TCP shows the difference only when something is sent, hence [`PROBE`].
 #[derive(Debug)]
 pub(super) struct ClientIo<S> {
     socket: S,
     exchange: Arc<Exchange>,
     write_timeout: Duration,
-    /// Ends when a client that does not take all has taken too little.
+    /// The time limit of a client that does not read all.
     stall: Option<Pin<Box<Sleep>>>,
-    /// How much it took since.
+    /// How much it has read since.
     taken: usize,
-    /// Whether hyper has begun to write and not flushed.
+    /// Whether hyper has written and not flushed.
     is_writing: bool,
-    /// The client sends nothing more: the next probe, and the pause before it.
+    /// Set when the client stopped sending: the next probe, and the pause before it.
     half_closed: Option<(Pin<Box<Sleep>>, Duration)>,
 }
 
@@ -85,7 +85,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientIo<S> {
         self.is_writing || !self.exchange.is(Exchange::IDLE)
     }
 
-    /// Fails in the place of a write that waits for a client which takes too little.
+    /// Fails a write that waits for a client which reads too little.
     fn bound<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -99,7 +99,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientIo<S> {
         progress
     }
 
-    /// Waits until the answer is written; fails if the client has gone.
+    /// Waits until the answer is written. Fails if the client is gone.
     fn poll_half_closed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let (next_probe, pause) =
             self.half_closed.get_or_insert_with(|| (Box::pin(sleep(FIRST_PROBE)), FIRST_PROBE));
@@ -112,7 +112,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientIo<S> {
             }
             match Pin::new(&mut self.socket).poll_write(cx, PROBE) {
                 Poll::Ready(Ok(written)) if written < PROBE.len() => {
-                    // what is left of it would come after the answer has begun
+                    // the rest of the probe would follow the beginning of the answer
                     return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
@@ -155,13 +155,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientIo<S> {
         Poll::Ready(Ok(written))
     }
 
-    /// hyper flushes when it has written all that it had.
+    /// hyper flushes when it has written everything.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.socket).poll_flush(cx);
         ready!(self.bound(cx, flushed))?;
         (self.stall, self.taken, self.is_writing) = (None, 0, false);
         if self.half_closed.is_some() && !self.owes_answer() {
-            // the same task reads, and is told of the end now
+            // wakes the reader, which can see the end now
             cx.waker().wake_by_ref();
         }
         Poll::Ready(Ok(()))
@@ -175,8 +175,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientIo<S> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a client that reads is served however slow it is, and one that does not is cut off; one that
-    //! stopped sending is served, and one that has gone is not. Method: a pipe in memory, and paused time.
+    //! Goal: a slow reader is served, and a client that does not read is cut off; one that stopped sending is
+    //! served, and one that is gone is not. Method: a pipe in memory, and paused time.
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
     use tokio::time::timeout;
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(began_at.elapsed(), TIMEOUT);
     }
 
-    /// Slowly, and not byte by byte.
+    /// Goal: reading byte by byte is too slow.
     #[tokio::test(start_paused = true)]
     async fn a_client_that_reads_slowly_is_served() {
         for (step, is_enough) in [(LEAST_BYTES, true), (1, false)] {
@@ -217,17 +217,17 @@ mod tests {
         }
     }
 
-    /// The end is told when the answer is written, and not before.
+    /// Goal: hyper sees the end of the client's data when the answer is written, and not before.
     #[tokio::test(start_paused = true)]
     async fn a_client_that_stopped_sending_gets_its_answer() {
         for (state, probes) in [(Exchange::WAITS, 0), (Exchange::WAITS_AND_CAN_BE_PROBED, 2)] {
             let (mut io, mut client) = pipe(state);
             client.shutdown().await.expect("it only stops sending");
-            timeout(4 * FIRST_PROBE, io.read_u8()).await.expect_err("not told yet");
+            timeout(4 * FIRST_PROBE, io.read_u8()).await.expect_err("not yet");
             io.exchange.end();
             io.write_all(b"!").await.expect("written");
             io.flush().await.expect("flushed");
-            assert_eq!(io.read(&mut [0]).await.expect("told now"), 0);
+            assert_eq!(io.read(&mut [0]).await.expect("now"), 0);
             drop(io);
             let mut answer = Vec::new();
             client.read_to_end(&mut answer).await.expect("the answer");
@@ -240,7 +240,7 @@ mod tests {
         let (mut io, client) = pipe(Exchange::WAITS_AND_CAN_BE_PROBED);
         drop(client);
         io.read_u8().await.expect_err("it has gone");
-        assert!(io.owes_answer(), "or the end itself would have been told");
+        assert!(io.owes_answer(), "or hyper would have seen the end");
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! The header `Idempotency-Key`: the order's id, chosen by the buyer.
+//! The header `Idempotency-Key`: the id of the order, chosen by the buyer.
 
 use axum::http::{HeaderMap, HeaderValue};
 
@@ -8,10 +8,10 @@ use crate::inventory::OrderId;
 /// The header's name.
 pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// The order id that the request brings, or a random one.
+/// The order id of the request, or a random one.
 ///
-/// The IETF draft of the header wants a structured-field string, `"8e03978e"`; most clients that
-/// send it today send the bare text. Both name the same order.
+/// The IETF draft of the header requires a structured-field string, `"8e03978e"`; most clients send the bare
+/// text. Both name the same order.
 ///
 /// # Errors
 /// `bad-order-id` if the header is given twice or names no [`OrderId`].

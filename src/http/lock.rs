@@ -1,4 +1,4 @@
-//! `GET /lock`: who holds an item's lock, and who waits for it.
+//! `GET /lock`: the holder and the queue of an item's lock.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use super::state::AppState;
 use super::{params, reply};
 use crate::sale::QueuedClaim;
 
-/// How many may look at queues at once: each look is a request to etcd, which the lock needs as well.
-pub(super) const MAX_LOOKS: usize = 16;
+/// The most reads of queues at once: each is a request to etcd, which the lock needs as well.
+pub(super) const MAX_READS: usize = 16;
 
 #[derive(Serialize)]
 struct LockView<'a> {
-    /// There is none without a distributed lock.
+    /// None without a distributed lock.
     name: Option<String>,
     /// The first of the queue.
     holder: Option<&'a ClaimView>,
-    /// Every claim in order of revision, the holder's included.
+    /// Every claim in the order of revisions, the holder first.
     queue: &'a [ClaimView],
 }
 
@@ -29,7 +29,7 @@ struct LockView<'a> {
 struct ClaimView {
     token: i64,
     key: String,
-    /// In hexadecimal, as `etcdctl lease list` prints it; a key without one never ends by itself.
+    /// In hexadecimal, as `etcdctl lease list` prints it. A key without a lease never ends by itself.
     lease: Option<String>,
     instance: Option<String>,
     age_ms: Option<u64>,
@@ -57,18 +57,18 @@ pub(super) async fn queue(
     if !SEE_THROUGH.is_on() {
         return Ok(view(app.sale.lock_name(&item), app.sale.queue(&item).await?));
     }
-    let place = Arc::clone(&app.queue_looks).try_acquire_owned().map_err(|_| {
-        let detail = format!("{MAX_LOOKS} reads of queues are in progress, which is the limit");
+    let place = Arc::clone(&app.queue_reads).try_acquire_owned().map_err(|_| {
+        let detail = format!("{MAX_READS} reads of queues are in progress, which is the limit");
         Problem::new(ProblemType::TOO_MANY_WATCHERS, detail)
     })?;
     let (sale, name) = (app.sale.clone(), app.sale.lock_name(&item));
-    // to its end, also if the client goes away: requests that are cut short wear out the connection
-    let look = tokio::spawn(async move {
+    // runs to its end also if the client disconnects: cancelled requests wear out the connection
+    let read = tokio::spawn(async move {
         let queue = sale.queue(&item).await;
         drop(place);
         queue
     });
-    let queue = look.await.map_err(|_| Problem::panicked())?;
+    let queue = read.await.map_err(|_| Problem::panicked())?;
     Ok(view(name, queue?))
 }
 

@@ -4,15 +4,15 @@
 //! |---|---|
 //! | `GET` or `POST /stock/reduce?item=&quantity=&user=` | takes units; header `Idempotency-Key` names the order |
 //! | `GET /stock?item=` | the item's state |
-//! | `PUT /stock?item=` | starts a sale afresh |
+//! | `PUT /stock?item=` | starts a new sale |
 //! | `GET /orders?item=&after=&limit=` | the ledger, page by page |
-//! | `GET /orders/{id}?item=` | one order's answer again |
-//! | `GET /lock?item=` | who holds the lock, and who waits |
-//! | `GET /events?item=` | the sale as it goes, as server-sent events |
+//! | `GET /orders/{id}?item=` | the answer to one order again |
+//! | `GET /lock?item=` | the holder and the queue of the lock |
+//! | `GET /events?item=` | the sale and its changes, as server-sent events |
 //! | `GET /`, `/static/..` | the page |
 //! | `GET /healthz`, `/readyz`, `/version`, `/metrics` | for load balancers and operators |
 //!
-//! [`router`] is the interface without a socket, [`server`] puts it on one. Errors are in [`problem`]. An
+//! [`router`] is the interface without a socket, [`server`] serves it on one. Errors are in [`problem`]. An
 //! [`Extension`] adds routes.
 
 mod access;
@@ -57,7 +57,7 @@ pub use state::AppState;
 
 use problem::{Problem, ProblemType};
 
-/// Everything that an instance answers.
+/// All routes of an instance.
 pub fn router(state: Arc<AppState>) -> Router {
     let extension = state.extension.clone();
     let routes = Router::new()
@@ -80,14 +80,14 @@ pub fn router(state: Arc<AppState>) -> Router {
     })
 }
 
-/// Puts around `routes` what every route needs: problems for unknown paths and methods, an answer after a
+/// Adds what every route needs: problems for unknown paths and methods, an answer after a
 /// panic, and tracing. [`server::serve`] checks the head of each request before.
 pub fn guard(routes: Router) -> Router {
     let guarded = routes
         .fallback(no_such_path)
         .method_not_allowed_fallback(async || no_such_method())
         .layer(CatchPanicLayer::custom(after_panic));
-    // the log's filter is set up before the router and stays as it is
+    // the filter of the log is set before the router is built, and does not change
     if tracing::enabled!(target: "tower_http::trace", Level::DEBUG) {
         let trace = TraceLayer::new_for_http();
         return guarded.layer(trace.on_failure(DefaultOnFailure::new().level(Level::DEBUG)));
@@ -105,11 +105,11 @@ async fn no_such_path() -> Problem {
 fn no_such_method() -> Problem {
     Problem::new(
         ProblemType::METHOD_NOT_ALLOWED,
-        "the path does not have this method: the header Allow lists those that it has",
+        "the path does not have this method: the header Allow lists those it has",
     )
 }
 
-/// The client learns nothing of a panic but that there was one; the log has its message.
+/// The client learns only that there was a fault; the log has the message of the panic.
 #[allow(clippy::needless_pass_by_value, reason = "the signature that the layer asks for")]
 fn after_panic(payload: Box<dyn Any + Send>) -> Response {
     let message = payload

@@ -1,9 +1,9 @@
-//! Which of the two forms of an answer the client prefers (RFC 9110, section 12.5.1).
+//! Content negotiation between JSON and plain text (RFC 9110, section 12.5.1).
 
 use axum::http::{HeaderMap, header};
 
-/// Whether `text/plain` is preferred to JSON. A tie goes to JSON, so that `*/*`, no header and a
-/// browser's header all get JSON.
+/// Whether the client prefers `text/plain` to JSON. A tie is JSON: `*/*`, no header, and the header of a
+/// browser.
 pub(super) fn prefers_text(headers: &HeaderMap) -> bool {
     let mut text = Preference::default();
     let mut json = Preference::default();
@@ -19,12 +19,12 @@ pub(super) fn prefers_text(headers: &HeaderMap) -> bool {
     text.quality > json.quality
 }
 
-/// How much one media type is wanted: the most specific range that matches it decides.
+/// The preference for one media type: the most specific matching range decides.
 #[derive(Default)]
 struct Preference {
     /// 0: no match yet, 1: `*/*`, 2: `type/*`, 3: `type/subtype`.
     specificity: u8,
-    /// The weight `q` in thousandths.
+    /// The weight `q`, in thousandths.
     quality: u16,
 }
 
@@ -51,7 +51,7 @@ impl Preference {
     }
 }
 
-/// The weight in thousandths; 0 for what is not a weight.
+/// The weight in thousandths; 0 if it is invalid.
 fn quality(text: &str) -> u16 {
     match text.parse::<f32>() {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 1000")]

@@ -13,7 +13,7 @@ use super::state::AppState;
 use super::{params, reply};
 use crate::inventory::{Accepted, Inventory, OrderId};
 
-/// How many orders a page has if the client does not say.
+/// The default length of a page.
 const DEFAULT_LIMIT: u64 = 100;
 
 #[derive(Serialize)]
@@ -61,13 +61,13 @@ pub(super) async fn list(
     let limit = u32::try_from(limit).unwrap_or(Inventory::MAX_PAGE);
 
     let accepted = app.sale.ledger(&item, after, limit).await?;
-    // a full page may be the last one: then the next is empty, and says so
+    // a full page may be the last one: then the next one is empty
     let count = u64::try_from(accepted.len()).unwrap_or(u64::MAX);
     let next = (count >= u64::from(limit)).then(|| after.saturating_add(count));
     Ok(reply::json(&Page { orders: accepted.iter().map(OrderView::from).collect(), next }))
 }
 
-/// One order's answer again.
+/// The answer to one order again.
 pub(super) async fn one(
     State(app): State<Arc<AppState>>,
     id: Result<Path<String>, PathRejection>,

@@ -1,7 +1,6 @@
 //! Query parameters.
 //!
-//! A parameter that the call does not know is refused, and so is one given twice: `?qty=2` must not
-//! silently buy one unit.
+//! Unknown and repeated parameters are refused: `?qty=2` must not silently buy one unit.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -12,7 +11,7 @@ use crate::inventory::{Item, Quantity, User};
 /// The values of the parameters `names` in `query`, in the order of `names`.
 ///
 /// # Errors
-/// `bad-parameter` if another name occurs, or one occurs twice, or a value is not UTF-8.
+/// `bad-parameter` for an unknown or repeated name, or a value that is not UTF-8.
 pub(super) fn parse<'q, const N: usize>(
     query: Option<&'q str>,
     names: [&'static str; N],
@@ -22,7 +21,7 @@ pub(super) fn parse<'q, const N: usize>(
         let Some(at) = names.iter().position(|known| *known == name) else {
             return Err(unknown(&name, &names));
         };
-        // decoding puts this character in the place of bytes that are not UTF-8
+        // decoding replaces bytes that are not UTF-8 by this character
         if value.contains(char::REPLACEMENT_CHARACTER) {
             return Err(wrong(names[at], format!("the parameter `{name}` is not UTF-8")));
         }
@@ -39,7 +38,7 @@ fn wrong(name: &'static str, detail: String) -> Problem {
 }
 
 fn unknown(name: &str, names: &[&str]) -> Problem {
-    // the client's text comes back to it, but not a whole page of it
+    // bounded: it goes back to the client
     let name: String = name.chars().take(40).collect();
     let detail = match names {
         [] => format!("the parameter `{name}` is unknown: this call has none"),
@@ -48,8 +47,8 @@ fn unknown(name: &str, names: &[&str]) -> Problem {
     Problem::new(ProblemType::BAD_PARAMETER, detail).with_parameter(name)
 }
 
-/// The item of parameter `item`. `default` and no parameter both mean the default item, so that the
-/// name in an answer can be sent back.
+/// The item of parameter `item`: the default item for `default` or no parameter, so that the name in an answer
+/// can be sent back.
 ///
 /// # Errors
 /// `bad-item`.
@@ -62,20 +61,20 @@ pub(super) fn item(value: Option<&str>) -> Result<Item, Problem> {
     }
 }
 
-/// The quantity of parameter `quantity`: one unit if there is none.
+/// The quantity of parameter `quantity`: one unit by default.
 ///
 /// # Errors
 /// `bad-quantity`.
 pub(super) fn quantity(value: Option<&str>) -> Result<Quantity, Problem> {
     let Some(text) = value else { return Ok(Quantity::ONE) };
-    // 0 stands for every text that is not a number of this size: it is refused all the same
+    // any other text becomes 0, which is refused too
     let units = whole_number(text).and_then(|units| u32::try_from(units).ok()).unwrap_or(0);
     Quantity::new(units).map_err(|error| {
         Problem::new(ProblemType::BAD_QUANTITY, error.to_string()).with_parameter("quantity")
     })
 }
 
-/// The user of parameter `user`: nobody in particular if there is none.
+/// The user of parameter `user`: empty by default.
 ///
 /// # Errors
 /// `bad-user`.
@@ -101,7 +100,7 @@ pub(super) fn number(
     })
 }
 
-/// Digits alone: the standard parser would also take a sign.
+/// Digits alone: the standard parser would accept a sign.
 fn whole_number(text: &str) -> Option<u64> {
     text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }

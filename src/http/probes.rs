@@ -16,10 +16,10 @@ use super::reply;
 use super::state::AppState;
 use crate::sale::Sale;
 
-/// How long the readiness check may take. Most probes wait for one to five seconds.
+/// The time limit of the readiness check. Most probes wait for one to five seconds.
 const READY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The least time between two checks.
+/// The shortest time between two checks.
 const READY_GAP: Duration = Duration::from_millis(250);
 
 #[derive(Serialize)]
@@ -31,13 +31,13 @@ struct Status {
 struct Build {
     name: &'static str,
     version: &'static str,
-    /// Known if `GIT_COMMIT` was set while the program was built.
+    /// The variable `GIT_COMMIT` at build time.
     commit: Option<&'static str>,
     /// The safeguards that are off: none in the service.
     without: Vec<String>,
 }
 
-/// The process lives. Nothing else is asked, since a restart mends nothing else.
+/// The process lives. Nothing else is checked, since a restart would not repair it.
 pub(super) async fn healthz() -> Response {
     reply::json(&Status { status: "ok" })
 }
@@ -51,8 +51,8 @@ pub(super) async fn readyz(State(app): State<Arc<AppState>>) -> Result<Response,
     Ok(reply::json(&Status { status: "ready" }))
 }
 
-/// The latest check and when it begins, shared by all who ask before: everybody may ask, and each check is a
-/// request to Redis and one to etcd. So no answer is older than its question.
+/// The latest check and its start. Requests that come before the start share it: each check is a request to
+/// Redis and one to etcd, and every client may ask. So no answer is older than its request.
 #[derive(Default)]
 pub(super) struct Readiness(Mutex<Option<(Instant, Check)>>);
 
@@ -69,7 +69,7 @@ impl Readiness {
             begins_at = begins_at.max(*latest_at + READY_GAP);
         }
         let sale = sale.clone();
-        // a task of its own: it goes on for the others when the first who asked has gone
+        // a task of its own: it goes on for the other requests when the first client disconnects
         let check = tokio::spawn(async move {
             sleep_until(begins_at).await;
             match timeout(READY_TIMEOUT, sale.ready()).await {
@@ -88,7 +88,7 @@ impl Readiness {
     }
 }
 
-/// What runs here.
+/// The version of the program.
 pub(super) async fn version(State(app): State<Arc<AppState>>) -> Response {
     reply::json(&Build {
         name: env!("CARGO_PKG_NAME"),

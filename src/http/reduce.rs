@@ -25,10 +25,10 @@ struct Reserved<'a> {
     token: Option<i64>,
 }
 
-/// Takes the order's units, or says why not.
+/// Takes the units of the order.
 ///
-/// The route takes every method, so that `HEAD` does not come here as a `GET`: it promises to change
-/// nothing, and a prober that sends it must not buy.
+/// The route takes every method, so that axum does not treat `HEAD` as `GET`: a prober that sends `HEAD` must
+/// not buy.
 pub(super) async fn reduce(
     State(app): State<Arc<AppState>>,
     request: Request,

@@ -12,7 +12,7 @@ pub(super) fn item_name(item: &Item) -> &str {
     item.name().unwrap_or("default")
 }
 
-/// A number as people read it: 1234567 as `1,234,567`.
+/// A number with separators: 1234567 as `1,234,567`.
 pub fn grouped(number: impl Into<i128>) -> String {
     let number: i128 = number.into();
     let digits = number.unsigned_abs().to_string();
@@ -37,7 +37,7 @@ pub fn json(body: &impl Serialize) -> Response {
 /// `body` as JSON of the given media type.
 ///
 /// # Panics
-/// `body` has no JSON: a map whose keys are not texts.
+/// `body` cannot be JSON: a map whose keys are not strings.
 pub fn json_as(media_type: &'static str, status: StatusCode, body: &impl Serialize) -> Response {
     let body = serde_json::to_vec(body)
         .expect("every body is a struct of texts and numbers, and those always serialize");
@@ -54,8 +54,7 @@ fn answer(media_type: &'static str, status: StatusCode, body: Vec<u8>) -> Respon
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
-    // `GET /stock/reduce` sells, and every other answer is out of date when it arrives: no cache may
-    // answer in our place
+    // `GET /stock/reduce` sells, and every other answer is soon out of date: no cache may answer
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }

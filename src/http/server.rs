@@ -1,9 +1,8 @@
 //! Serving a router on a socket, and stopping without dropping a request.
 //!
-//! HTTP/1.1 alone: load balancers speak it to what stands behind them, and HTTP/2 without TLS would
-//! have to be told apart by its first bytes, for which hyper-util's detection waits without a bound.
-//! `axum::serve` waits for a request's head without a bound too. hyper's own connection has one; that on
-//! writing is `ClientIo`'s.
+//! HTTP/1.1 alone: load balancers use it to their backends, and hyper-util's detection of HTTP/2 without TLS
+//! waits for the first bytes without a bound. So does `axum::serve` for the head of a request. hyper's
+//! connection has a time limit for the head; `ClientIo` adds one for writing.
 
 use std::convert::Infallible;
 use std::io;
@@ -35,40 +34,37 @@ use crate::throttle::Throttle;
 /// How many connections may wait to be accepted; the kernel may allow fewer.
 const BACKLOG: u32 = 4096;
 
-/// How much of what a client does not read, or has sent ahead, the system keeps of each connection: by
-/// itself it keeps megabytes. It may count twice, for its own needs.
+/// The buffers of the system for each connection, which by default hold megabytes. The system may double them.
 const SEND_BUFFER_BYTES: u32 = 128 * 1024;
 const RECEIVE_BUFFER_BYTES: u32 = 64 * 1024;
 
-/// The most bytes of a request's head that are kept in memory. Ours are the limits that a client meets, since they
-/// answer with a problem; hyper's answer is a bare 431, for heads far beyond them.
+/// The most bytes of a head in memory. A client meets our own smaller limits, which answer with a problem; hyper
+/// answers a head beyond this with a bare 431.
 pub const MAX_HEAD_BUFFER: usize = 2 * (MAX_HEADER_BYTES + MAX_URI_BYTES);
 
-/// How long to wait after the system refused to accept a connection: file descriptors or memory
-/// have run out, and come back when connections end.
+/// The pause after the system failed to accept a connection: file descriptors or memory have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Bounds on connections.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerOptions {
-    /// How long a client may take to send a request's head, counted from when the connection is
-    /// free for it, so also how long a connection may be idle; and how long a client may take to
-    /// read 16 KiB of its answers, or all that is left of them.
+    /// The time for a client to send the head of a request, which includes the time that the connection is idle;
+    /// and to read 16 KiB of its answers, or the rest of them.
     pub header_timeout: Duration,
-    /// How many connections may be open; more wait to be accepted.
+    /// The most open connections; more wait to be accepted.
     pub max_connections: usize,
-    /// How long requests in flight may take after the server was told to stop.
+    /// The time for requests in flight after the stop.
     pub shutdown_grace: Duration,
 }
 
-/// How a server ended.
+/// The end of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
     /// Every request was answered.
     Drained,
     /// Some requests took longer than the grace period and were cut off.
     CutOff {
-        /// On how many connections.
+        /// The number of their connections.
         connections: usize,
     },
 }
@@ -76,7 +72,7 @@ pub enum Stopped {
 /// Listens on `address`.
 ///
 /// # Errors
-/// Those of the system, such as an address that is taken.
+/// Those of the system, such as an address in use.
 ///
 /// # Panics
 /// Outside of a Tokio runtime.
@@ -110,18 +106,18 @@ pub async fn serve(
         .max_buf_size(if LIMITS.is_on() { MAX_HEAD_BUFFER } else { usize::MAX })
         // for answers this small, copying head and body together costs less than `writev`
         .writev(false);
-    // `half_close` stays off: what hyper takes for an end is one, see `ClientIo`, and it drops the
-    // handler, so that an order which nobody waits for any more leaves the queue
+    // `half_close` stays off: an end that hyper sees means that the client is gone, see `ClientIo`, and hyper
+    // drops the handler, so that the order of a disconnected buyer leaves the queue
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
             () = &mut stop => break,
-            // only collects what has ended
+            // removes the ended connections
             Some(_) = connections.join_next() => continue,
             accepted = accept(&listener, &permits) => accepted,
         };
         let (stream, permit) = accepted;
-        // answers are small and complete: waiting for more to send would only delay them
+        // answers are small and complete: Nagle's algorithm would only delay them
         let _ = stream.set_nodelay(true);
         let exchange = Arc::<Exchange>::default();
         let io = ClientIo::new(stream, Arc::clone(&exchange), options.header_timeout);
@@ -129,7 +125,7 @@ pub async fn serve(
         let service = service_fn(move |request| answer(&router, &exchange, request));
         let connection = graceful.watch(http.serve_connection(TokioIo::new(io), service));
         connections.spawn(async move {
-            // a connection that breaks is the client's affair, and it has no one to be told
+            // a broken connection is no fault of the service
             if let Err(error) = connection.await {
                 tracing::debug!(error = &error as &dyn std::error::Error, "connection ended");
             }
@@ -193,7 +189,7 @@ async fn accept(
     }
 }
 
-/// Whether the connection ended before it was accepted: the next one may be there already.
+/// Whether only this connection failed: the next one may be there already.
 fn is_of_the_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)

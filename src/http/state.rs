@@ -1,4 +1,4 @@
-//! What the handlers share.
+//! The state that the handlers share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,24 +8,24 @@ use tokio::sync::Semaphore;
 use super::access::StartAccess;
 use super::events::{DEFAULT_WATCHERS, Events};
 use super::extension::Extension;
-use super::lock::MAX_LOOKS;
+use super::lock::MAX_READS;
 use super::probes::Readiness;
 use crate::sale::Sale;
 
-/// What the handlers of one instance share.
+/// The state that the handlers of one instance share.
 pub struct AppState {
     pub(super) sale: Sale,
     pub(super) access: StartAccess,
     pub(super) events: Events,
     pub(super) extension: Option<Arc<dyn Extension>>,
-    /// Places for looks at queues.
-    pub(super) queue_looks: Arc<Semaphore>,
+    /// Permits for reads of queues.
+    pub(super) queue_reads: Arc<Semaphore>,
     pub(super) readiness: Readiness,
     stopping: AtomicBool,
 }
 
 impl AppState {
-    /// The state of an instance that sells with `sale` and lets those in `access` start a sale.
+    /// The state of an instance that sells with `sale`; `access` says who may start a sale.
     pub fn new(sale: Sale, access: StartAccess) -> Self {
         let events = Events::new(DEFAULT_WATCHERS);
         Self {
@@ -33,28 +33,28 @@ impl AppState {
             access,
             events,
             extension: None,
-            queue_looks: Arc::new(Semaphore::new(MAX_LOOKS)),
+            queue_reads: Arc::new(Semaphore::new(MAX_READS)),
             readiness: Readiness::default(),
             stopping: AtomicBool::new(false),
         }
     }
 
-    /// The same, with at most so many who watch it.
+    /// The same, with at most so many watchers.
     #[must_use]
     pub fn with_watchers(mut self, most: usize) -> Self {
         self.events = Events::new(most);
         self
     }
 
-    /// The same, with what `extension` adds.
+    /// The same, with an extension.
     #[must_use]
     pub fn with_extension(mut self, extension: Arc<dyn Extension>) -> Self {
         self.extension = Some(extension);
         self
     }
 
-    /// From now on the instance is not ready, so that a load balancer sends its requests elsewhere. The
-    /// event streams end: they would never end by themselves.
+    /// The instance is not ready from now on, so that a load balancer sends its requests elsewhere. The event
+    /// streams end, which they would not do by themselves.
     pub fn set_stopping(&self) {
         self.stopping.store(true, Ordering::Relaxed);
         self.events.stop();

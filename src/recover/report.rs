@@ -1,4 +1,4 @@
-//! What the operator reads.
+//! The texts for the operator.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use fenced_lock::Token;
 
 use crate::inventory::{Fence, Inspection, Inventory, Item, Stock};
 
-/// What was found.
+/// The state of the item.
 pub(super) fn state(
     item: &Item,
     inventory: &Inventory,
@@ -14,7 +14,7 @@ pub(super) fn state(
     token: Token,
 ) -> String {
     let mut text = String::new();
-    // writing to a text cannot fail
+    // writing to a string cannot fail
     let _ = writeln!(text, "item     {item}");
     let _ = writeln!(text, "store    {}", inventory.address());
     match &inspected.stock {
@@ -45,7 +45,7 @@ pub(super) fn state(
     text
 }
 
-/// What another cluster for the fence means.
+/// The effect of another cluster.
 pub(super) fn cluster_given_up(fence: Fence) -> String {
     format!(
         "\nThe fence would become one of this cluster. The store would refuse every token of cluster {},\n\
@@ -54,7 +54,7 @@ pub(super) fn cluster_given_up(fence: Fence) -> String {
     )
 }
 
-/// What accepting the store as it is means.
+/// The effect of accepting the store.
 pub(super) fn store_given_up(inspected: &Inspection) -> String {
     if inspected.stock.is_none() {
         return "\nThis would end the sale of the item and give up all its acknowledged orders. If a complete\n\
@@ -75,7 +75,7 @@ pub(super) fn store_given_up(inspected: &Inspection) -> String {
     )
 }
 
-/// That it was done.
+/// The result of accepting the store.
 pub(super) fn store_accepted(inspected: &Inspection, token: Token) -> String {
     if inspected.stock.is_none() {
         return "\nDone. The item has no sale. PUT /stock starts one.\n".to_owned();

@@ -15,17 +15,17 @@ use crate::error_chain::ErrorChain;
 use crate::inventory::Inventory;
 use crate::sale::Sale;
 
-/// How long the start waits for the lock service, to tell at once what waiting does not mend.
+/// How long the start waits for the lock service, to report a permanent error at once.
 const FIRST_SESSION_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often the start looks why there is no session yet.
+/// How often the start checks why there is no session yet.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The sale as `config` describes it, for an instance that listens on `port`. It need not be able to
-/// sell yet: as long as the store or the lock service does not answer, the instance is not ready.
+/// The sale of `config`, for an instance that listens on `port`. While the store or the lock service does not
+/// answer, the instance is not ready.
 ///
 /// # Errors
-/// What waiting does not mend: an address of the wrong form, a wrong password.
+/// A permanent error: an invalid address, a wrong password.
 pub(super) async fn sale(config: &Config, port: u16) -> Result<Sale, ServeError> {
     let options = config.sale_options(port);
     let inventory = inventory(config).await?;
@@ -33,10 +33,10 @@ pub(super) async fn sale(config: &Config, port: u16) -> Result<Sale, ServeError>
     Ok(Sale::guarded(inventory, sessions, options))
 }
 
-/// The stock as `config` describes it.
+/// The stock of `config`.
 ///
 /// # Errors
-/// What waiting does not mend.
+/// A permanent error.
 pub async fn inventory(config: &Config) -> Result<Inventory, ServeError> {
     let inventory = store(&config.servers).await?;
     tokio::spawn(warn_of_weak_settings(inventory.clone()));
@@ -66,11 +66,10 @@ async fn store(servers: &Servers) -> Result<Inventory, ServeError> {
     Ok(inventory)
 }
 
-/// Sessions of the lock as `config` describes them, for the instance of this name, on what `wrap` makes of
-/// the backend.
+/// The sessions of the lock of `config`, for the instance of this name. `wrap` may wrap the backend.
 ///
 /// # Errors
-/// What waiting does not mend.
+/// A permanent error.
 pub async fn lock_sessions(
     config: &Config,
     instance: &str,
@@ -109,7 +108,7 @@ pub async fn lock_sessions(
     Ok(sessions)
 }
 
-/// Looks whether the lock could be taken.
+/// Warns if etcd refuses the lock.
 async fn warn_of_refusal(session: &Session, lock: &str) {
     let Ok(mutex) = session.mutex(lock) else { return };
     if let Ok(Err(LockError::Backend(error))) = timeout(FIRST_SESSION_TIMEOUT, mutex.probe()).await
@@ -124,7 +123,7 @@ async fn warn_of_refusal(session: &Session, lock: &str) {
     }
 }
 
-/// Looks at the store's settings as soon as it answers.
+/// Checks the settings of the store once it answers.
 async fn warn_of_weak_settings(inventory: Inventory) {
     loop {
         match inventory.durability().await {
@@ -144,8 +143,7 @@ async fn warn_of_weak_settings(inventory: Inventory) {
     }
 }
 
-/// What is wrong if it is that we do not trust the server, or it does not trust us. Both clients keep the
-/// errors of TLS as text alone.
+/// The problem with a certificate, if the error has one. Both clients keep the errors of TLS as text alone.
 fn distrust(error: &(dyn Error + 'static)) -> Option<Distrust> {
     let text = ErrorChain(error).to_string();
     if text.contains("received fatal alert") {
@@ -160,7 +158,7 @@ fn distrust(error: &(dyn Error + 'static)) -> Option<Distrust> {
     })
 }
 
-/// Whether the server hung up instead of answering, as one does that expects TLS and gets plain text.
+/// Whether the server closed the connection without an answer, as it does when it expects TLS.
 fn hung_up(error: &(dyn Error + 'static)) -> bool {
     let text = ErrorChain(error).to_string();
     ["broken pipe", "Broken pipe", "reset by peer", "unexpected end of file"]
@@ -168,8 +166,8 @@ fn hung_up(error: &(dyn Error + 'static)) -> bool {
         .any(|how| text.contains(how))
 }
 
-/// Waits until an attempt to open a session has failed for want of trust. The answer of a server that
-/// refuses us may be lost with its connection: then the next attempt shows it.
+/// Waits until an attempt to open a session has failed because of a certificate. The answer of a server that
+/// refuses ours may be lost with its connection: then the next attempt shows it.
 async fn until_distrust(sessions: &SessionKeeper) -> (Distrust, LockError) {
     loop {
         if let Some(error) = sessions.latest_error()

@@ -1,4 +1,4 @@
-//! The signals that ask a process to stop.
+//! The signals that stop a process.
 
 use std::io;
 use std::time::Duration;
@@ -6,20 +6,20 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 
-/// A SIGINT this soon after the signal to stop may be that signal's echo: Ctrl-C reaches all programs of a
-/// terminal, and some pass it on.
+/// A SIGINT this soon after the first signal may be its echo: Ctrl-C reaches all programs of a terminal, and
+/// some pass it on.
 const ECHO: Duration = Duration::from_secs(1);
 
-/// SIGTERM, SIGINT and SIGHUP, from the moment of [`Signals::new`] on.
+/// Handles SIGTERM, SIGINT and SIGHUP.
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    /// None where it is ignored, as under `nohup`: the process shall outlive its terminal then.
+    /// None if it is ignored, as under `nohup`: then the process outlives its terminal.
     hang_up: Option<Signal>,
 }
 
 impl Signals {
-    /// Takes over the signals: they no longer end the process by themselves.
+    /// Installs the handlers: the signals no longer end the process by themselves.
     pub(super) fn new() -> io::Result<Self> {
         let hang_up = (!ignores_hang_up()).then(|| signal(SignalKind::hangup()));
         Ok(Self {
@@ -29,10 +29,10 @@ impl Signals {
         })
     }
 
-    /// Waits for the next one and names it.
+    /// Waits for the next signal and returns its name.
     ///
     /// # Cancel safety
-    /// A signal that comes while nobody waits is kept for the next call.
+    /// A signal between two calls is kept.
     pub(super) async fn next(&mut self) -> &'static str {
         let hang_up = async {
             match &mut self.hang_up {
@@ -47,7 +47,7 @@ impl Signals {
         }
     }
 
-    /// Waits for a SIGINT later than a second from now: the user at the terminal does not want to wait.
+    /// Waits for a SIGINT later than a second from now: the user does not want to wait.
     pub(super) async fn hurry(&mut self) {
         let echo_ends = Instant::now() + ECHO;
         loop {
@@ -60,10 +60,10 @@ impl Signals {
     }
 }
 
-/// Whether the process was started with SIGHUP ignored. Looks at `/proc`, and says no where there is none.
+/// Whether SIGHUP is ignored. Reads `/proc`; false without it.
 fn ignores_hang_up() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    // the lowest bit is that of the first signal, which is SIGHUP
+    // the lowest bit is signal 1, SIGHUP
     ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|m| m & 1 == 1)
 }

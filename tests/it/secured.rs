@@ -6,8 +6,6 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::builder::Resettable;
-use clap::{CommandFactory, FromArgMatches, Parser};
 use fenced_lock::{ClusterId, EtcdBackend, Session, SessionOptions, Token};
 use flash_sale::config::Servers;
 use flash_sale::inventory::{
@@ -26,17 +24,8 @@ use crate::support::store::order;
 /// The lock that the user of a secured etcd may use.
 const LOCK: &str = "stock-lock";
 
-#[derive(Parser)]
-struct Flags {
-    #[command(flatten)]
-    servers: Servers,
-}
-
-/// Without the variables: for the tests' own servers, two of them name programs.
-fn servers(flags: impl IntoIterator<Item = String>) -> Servers {
-    let command = Flags::command().mut_args(|argument| argument.env(Resettable::Reset));
-    let words = std::iter::once("flash-sale".to_owned()).chain(flags);
-    Flags::from_arg_matches(&command.get_matches_from(words)).unwrap().servers
+fn servers(flags: &[impl AsRef<str>]) -> Servers {
+    testkit::flags::parse(flags).unwrap()
 }
 
 async fn secured_etcd(tokens: AuthTokens) -> PrivateEtcd {
@@ -54,7 +43,7 @@ fn flags_of(etcd: &PrivateEtcd) -> Vec<String> {
 }
 
 async fn session(etcd: &PrivateEtcd) -> Session {
-    let options = servers(flags_of(etcd)).etcd_options().unwrap();
+    let options = servers(&flags_of(etcd)).etcd_options().unwrap();
     let backend = Arc::new(EtcdBackend::new(options).unwrap());
     Session::open(backend, SessionOptions::new(Duration::from_secs(10))).await.unwrap()
 }
@@ -154,9 +143,9 @@ async fn a_start_without_trust_says_what_to_do() {
         let (ca, cert, key_flag) = (ca.as_str(), cert.as_str(), key_flag.as_str());
         let ours = format!("--{server}: ");
         for (without, others, sentence) in [
-            (vec![ca], vec![(ca, foreign.ca())], "signed by an authority that is trusted here"),
-            (vec![ca], vec![], "signed by an authority that is trusted here"),
-            (vec![cert, key_flag], vec![], "asks for one"),
+            (vec![ca], vec![(ca, foreign.ca())], "signed by a trusted CA"),
+            (vec![ca], vec![], "signed by a trusted CA"),
+            (vec![cert, key_flag], vec![], "requires one"),
             (
                 vec![cert, key_flag],
                 vec![(cert, certificate.clone()), (key_flag, key.clone())],
@@ -312,7 +301,7 @@ async fn certificates_need_an_address_with_tls() {
 }
 
 fn access_of(redis: &PrivateRedis) -> RedisAccess {
-    let servers = servers(redis.flags());
+    let servers = servers(&redis.flags());
     let identity = servers.redis_cert.zip(servers.redis_key);
     let address = SecretSource::File(servers.redis_file.unwrap());
     RedisAccess { address, ca: servers.redis_ca, identity }

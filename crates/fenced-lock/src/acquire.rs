@@ -16,17 +16,16 @@ use super::{BackendErrorKind, Claim, ClaimStatus, Guard, LockError, LostReason, 
 pub(super) enum Turn {
     /// Wait for as long as it takes.
     Wait,
-    /// Take the lock if nobody has it.
+    /// Take the lock only if it is free.
     Try,
-    /// Release this claim and wait behind those who are queued.
+    /// Release this claim and wait behind those that are queued.
     After(Claim),
 }
 
-/// Takes the lock; `None` if it was only tried and somebody has it.
+/// Takes the lock; `None` if it was only tried and is taken, or the claim to hand over is gone.
 ///
-/// The work is done by a task of the session, so that it is seen to its end when the caller goes
-/// away: a claim that was put into the queue is then withdrawn, and a grant that nobody waits for is
-/// released.
+/// A task of the session does the work, so that it comes to its end when the caller goes away: the claim is
+/// then withdrawn, or the grant released.
 pub(super) async fn acquire(
     session: &Session,
     name: &Arc<str>,
@@ -68,7 +67,7 @@ impl Attempt {
             granted = self.granted() => granted,
             reason = inner.validity.lost() => Err(LockError::SessionLost { reason }),
         };
-        // a try that found somebody there has put nothing into the queue
+        // a try that found the lock taken has put nothing into the queue
         let is_left = !Defence::ClaimCleanup.is_on() && self.reply.is_closed();
         if granted.is_err() && !is_left {
             if self.may_exist {
@@ -78,7 +77,7 @@ impl Attempt {
                 inner.spawn_release(held.clone());
             }
         }
-        // a guard that finds nobody waiting comes back, and releases the lock as it is dropped
+        // if the caller has gone, the guard comes back, and its drop releases the lock
         drop(self.reply.send(granted));
     }
 
@@ -107,7 +106,7 @@ impl Attempt {
         Ok(Some(Guard::new(hold, self.session.clone())))
     }
 
-    /// Puts the claim into the queue. A request that was not answered is repeated as long as anybody waits
+    /// Puts the claim into the queue. A request that was not answered is repeated as long as the caller waits
     /// for it, unless it is a try, which does not wait. `None` if a try found the lock taken, or the claim to
     /// hand over is gone.
     async fn enqueue(&mut self) -> Result<Option<Ticket>, LockError> {

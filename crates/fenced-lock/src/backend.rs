@@ -27,14 +27,13 @@ pub enum Released {
 /// A lock service: a queue of claims for each name, in an order that all its clients agree on, and
 /// leases that remove the claims of a dead client.
 ///
-/// It is narrow on purpose. Owners, re-entry, guards, cancellation, retries and the local deadline
-/// are the [`Session`](super::Session)'s, once for every backend. Taking a lock is two steps,
-/// [`enqueue`](Self::enqueue) and then waiting for [`Ticket::status`], because they differ when the
-/// caller goes away: the wait can be dropped at any time, while an enqueue that was sent must be
-/// seen to its end, or a key could appear after it was withdrawn.
+/// The trait is narrow on purpose: the [`Session`](super::Session) handles owners, re-entry, guards,
+/// cancellation, retries and the local deadline, for every backend. Taking a lock has two steps,
+/// [`enqueue`](Self::enqueue) and the wait for [`Ticket::status`], because they differ when the caller goes
+/// away. The wait can be dropped at any time. An enqueue that was sent must come to its end, or a key could
+/// appear after it was withdrawn.
 ///
-/// Every request must end in bounded time, and each may be repeated: a repetition finds what the
-/// first one did. Futures of `open`, `renew`, `queue` and `close` may be dropped at any point.
+/// Every request must end in bounded time. Each may be repeated: the repetition finds what the first one did. Futures of `open`, `renew`, `queue` and `close` may be dropped at any point.
 pub trait Backend: Send + Sync + 'static {
     /// The runtime on which a session should run its tasks; `None` for the one that opens it. A
     /// backend with a thread of its own keeps renewing while the service's runtime is busy.
@@ -55,13 +54,13 @@ pub trait Backend: Send + Sync + 'static {
     /// whether it is there; after any other this request has not put it there.
     fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket>;
 
-    /// Puts the claim into its name's queue only if nobody is there; nothing if somebody is. Errors mean
-    /// the same as those of [`enqueue`](Self::enqueue).
+    /// Puts the claim into its name's queue only if that is empty; `None` if it is not. Errors mean the same as
+    /// those of [`enqueue`](Self::enqueue).
     fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Ticket>> {
         Box::pin(async move {
             let ticket = self.enqueue(claim).await?;
             if *ticket.status.borrow() == ClaimStatus::Waiting {
-                // whatever it is, the claim may still be there
+                // after any error the claim may still be there
                 let left = |error| BackendError::new(BackendErrorKind::Transient, error);
                 self.release(claim).await.map_err(left)?;
                 return Ok(None);
@@ -86,14 +85,14 @@ pub trait Backend: Send + Sync + 'static {
     /// The queue of `name` as it stands now, the holder first.
     fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>>;
 
-    /// The first of the queue of `name`. It fails where a claim would be refused; a backend that cannot tell
-    /// that without a claim only looks.
+    /// The first claim in the queue of `name`. It fails where a claim would be refused, if the backend can find
+    /// that out without a claim.
     fn probe<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<QueueEntry>> {
         Box::pin(async move { Ok(self.queue(name).await?.into_iter().next()) })
     }
 
-    /// What is seen of the queue of `name` without a request; from the first call on it is watched, for
-    /// as long as somebody looks. `None` for a backend that watches nothing.
+    /// The queue of `name` as this process sees it, without a request. The first call begins to watch the
+    /// queue, which ends some time after the last call. `None` for a backend that watches nothing.
     fn queue_snapshot(&self, name: &Arc<str>) -> Option<QueueSnapshot> {
         let _ = name;
         None

@@ -10,8 +10,7 @@ use tokio::time::Instant;
 use super::chaos::Defence;
 use super::{ClusterId, Token};
 
-/// What keeps a session's claims alive: when it is not renewed for its TTL, the backend removes the
-/// claims.
+/// What keeps a session's claims alive. If it is not renewed for its TTL, the backend removes the claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The backend's number for it.
@@ -31,7 +30,7 @@ pub struct Claim {
     pub lease: i64,
     /// Counts the claims of its process.
     pub number: u64,
-    /// Who makes it, in words for a human who looks at the queue.
+    /// Who makes it, for a human who looks at the queue.
     pub label: Arc<str>,
 }
 
@@ -58,22 +57,22 @@ pub enum ClaimStatus {
     Waiting,
     /// It is the first in the queue.
     Granted,
-    /// It is not in the queue any more: withdrawn, deleted by somebody, or its lease ended.
+    /// It is not in the queue any more: it was withdrawn or deleted, or its lease ended.
     Gone,
 }
 
 /// A claim's place in the queue.
 #[derive(Clone, Debug)]
 pub struct Ticket {
-    /// The token that it has when granted; claims are granted in the order of their tokens.
+    /// The token of the grant. Claims are granted in the order of their tokens.
     pub token: Token,
-    /// Tells when it is granted, and when it is gone.
+    /// Where the claim stands.
     pub status: watch::Receiver<ClaimStatus>,
     /// Whether another claim waits behind it while it is granted; `true` where that is not known.
     pub contended: watch::Receiver<bool>,
 }
 
-/// One claim in a queue, as anybody can see it.
+/// One claim in a queue, as every process can see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueEntry {
     /// Its place; the smallest one holds the lock.
@@ -82,10 +81,10 @@ pub struct QueueEntry {
     pub lease: i64,
     /// Its key.
     pub key: String,
-    /// Who made it, if it is one of this library's claims.
+    /// Who made it, if this library did.
     pub label: Option<String>,
-    /// How long ago it was made, by the wall clocks of its maker and of this process, if it is one of
-    /// this library's claims.
+    /// How long ago it was made, if this library made it, by the wall clocks of its maker and of this
+    /// process.
     pub age: Option<Duration>,
 }
 

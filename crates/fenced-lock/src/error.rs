@@ -15,7 +15,7 @@ pub enum LockError {
         /// The time allowed.
         waited: Duration,
     },
-    /// The claim is gone, granted or not: its lease ran out or was revoked, or somebody deleted its key.
+    /// The claim is gone, granted or not: its lease ran out or was revoked, or its key was deleted.
     /// Another claim may hold the lock by now.
     #[error("the lock was lost")]
     Lost,

@@ -22,10 +22,10 @@ use super::{LockError, Released, Session, Token};
 /// # }
 /// ```
 ///
-/// Holding is a belief. When the session is lost (see [`lost`](Self::lost)), the guard goes on to
-/// exist while somebody else may hold the lock; a process that is paused cannot even notice. So pass
-/// [`token`](Self::token) along with every write to what the lock protects, and let the store refuse
-/// smaller ones.
+/// A guard does not prevent the loss of the lock. When the session is lost (see [`lost`](Self::lost)), the guard
+/// still exists while another process may hold the lock, and a process that is paused cannot notice that. So
+/// send the [`token`](Self::token) with every write to what the lock protects, and let the store refuse smaller
+/// ones.
 ///
 /// Dropping a guard never blocks: the release is done in the background, and is repeated until it
 /// succeeded or a TTL has passed. [`unlock`](Self::unlock) waits for it. So after a drop,
@@ -71,7 +71,7 @@ impl Guard {
         self.hold.granted_at.elapsed()
     }
 
-    /// Another guard of the same tenure, without a word to the lock service.
+    /// Another guard of the same tenure, without a request.
     ///
     /// # Errors
     /// [`LockError::Lost`], [`LockError::TooManyEntries`].
@@ -88,7 +88,7 @@ impl Guard {
     }
 
     /// Waits until the hold is lost: the lease was not renewed in time or is gone, the session was
-    /// closed, or somebody deleted the claim.
+    /// closed, or the claim was deleted.
     ///
     /// # Cancel safety
     /// Safe.
@@ -116,18 +116,18 @@ impl Guard {
         }
     }
 
-    /// Whether somebody else waits for this lock, as far as this process knows; `true` if it does
+    /// Whether another claim waits for this lock, as far as this process knows; `true` if it does
     /// not know. Costs nothing: no request is made.
     pub fn is_contended(&self) -> bool {
         *self.hold.contended.borrow()
     }
 
-    /// Waits until somebody else waits for this lock, as far as this process knows.
+    /// Waits until another claim waits for this lock, as far as this process knows.
     ///
     /// # Cancel safety
     /// Safe.
     pub async fn contended(&self) {
-        // an error means that the backend forgot the claim: nothing is known of who waits
+        // an error means that the backend forgot the claim
         drop(self.hold.contended.clone().wait_for(|contended| *contended).await);
     }
 
@@ -137,8 +137,7 @@ impl Guard {
     /// When the future is dropped, the release goes on in the background.
     ///
     /// # Errors
-    /// [`LockError::Lost`] if the hold was lost before: what it protected may have been touched by
-    /// somebody else. [`LockError::Backend`] or [`LockError::SessionLost`] if the release did not succeed
+    /// [`LockError::Lost`] if the hold was lost before: another holder may have changed what it protects. [`LockError::Backend`] or [`LockError::SessionLost`] if the release did not succeed
     /// within a TTL; the claim then ends with its lease, or as soon as a backend that refused does not any
     /// more.
     pub async fn unlock(mut self) -> Result<(), LockError> {
@@ -156,7 +155,7 @@ impl Guard {
         if was_lost || released? == Released::Gone { Err(LockError::Lost) } else { Ok(()) }
     }
 
-    /// Lets somebody else have a turn: releases the lock and queues for it again, in one step if the
+    /// Gives the next claim its turn: releases the lock and queues for it again, in one step if the
     /// backend can, then waits for the next grant, which is a new tenure with a new token. An owner
     /// with other guards of this tenure keeps it, and gets this guard back at once.
     ///

@@ -1,6 +1,7 @@
 //! One tenure: a granted claim and how often its owner has entered.
 
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -16,7 +17,7 @@ pub(super) struct Hold {
     pub(super) token: Token,
     pub(super) granted_at: Instant,
     pub(super) owner: OwnerId,
-    entries: StdMutex<u32>,
+    entries: AtomicU32,
     status: watch::Receiver<ClaimStatus>,
     pub(super) contended: watch::Receiver<bool>,
 }
@@ -35,7 +36,7 @@ impl Hold {
             token,
             granted_at: Instant::now(),
             owner,
-            entries: StdMutex::new(1),
+            entries: AtomicU32::new(1),
             status,
             contended,
         });
@@ -48,22 +49,19 @@ impl Hold {
         if self.is_lost() {
             return Err(LockError::Lost);
         }
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        if *entries > 0 {
-            *entries = entries.checked_add(1).ok_or(LockError::TooManyEntries)?;
-        }
-        Ok(*entries > 0)
+        let one_more = |entries| if entries == 0 { Some(0) } else { u32::checked_add(entries, 1) };
+        let before = self.entries.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
+        before.map(|entries| entries > 0).map_err(|_| LockError::TooManyEntries)
     }
 
     /// Counts one entry less; `true` if it was the last, and the claim is now the caller's to
     /// release.
     pub(super) fn leave(self: &Arc<Self>) -> bool {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        *entries -= 1;
-        if *entries == 0 {
+        let was_last = self.entries.fetch_sub(1, Ordering::AcqRel) == 1;
+        if was_last {
             self.inner.remove_hold(self);
         }
-        *entries == 0
+        was_last
     }
 
     /// As [`leave`](Self::leave) if there is just one entry left; else changes nothing. `true` if
@@ -72,13 +70,11 @@ impl Hold {
         if self.is_lost() {
             return Err(LockError::Lost);
         }
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_last = *entries == 1;
-        if is_last {
-            *entries = 0;
+        let left = self.entries.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Acquire);
+        if left.is_ok() {
             self.inner.remove_hold(self);
         }
-        Ok(is_last)
+        Ok(left.is_ok())
     }
 
     pub(super) fn is_lost(&self) -> bool {
@@ -111,7 +107,7 @@ mod tests {
         let mutex = session.mutex("a").expect("a valid name");
         let guard = mutex.lock().await.expect("nobody else is there");
         let hold = session.inner.hold_of("a").expect("it was just granted");
-        *hold.entries.lock().expect("nobody panicked") = u32::MAX;
+        hold.entries.store(u32::MAX, Ordering::Relaxed);
         assert!(matches!(guard.reenter(), Err(LockError::TooManyEntries)));
         assert!(!hold.leave());
         drop(guard.reenter().expect("one entry was given back"));

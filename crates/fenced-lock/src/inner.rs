@@ -28,7 +28,7 @@ pub(super) struct SessionInner {
     pub(super) lease: Lease,
     pub(super) validity: Validity,
     pub(super) runtime: Handle,
-    /// Set when the session closes: waiters fail, nobody new is let in.
+    /// Set when the session closes: waiters fail, and no new ones are let in.
     pub(super) closing: CancellationToken,
     /// The acquires and releases under way, for `close` to wait for. There is at most one for each
     /// future that waits and each guard that was dropped.
@@ -145,7 +145,7 @@ impl SessionInner {
     }
 
     /// Withdraws the claim, trying again for a TTL unless the session is lost. What is not answered
-    /// then gives up the session, so that the claim ends with the lease and blocks nobody. What is
+    /// then gives up the session, so that the claim ends with the lease and blocks no other. What is
     /// refused is no reason to end the other holds: it is tried again now and then.
     pub(super) async fn release(self: &Arc<Self>, claim: &Claim) -> Result<Released, LockError> {
         let began_at = Instant::now();
@@ -200,7 +200,7 @@ impl SessionInner {
         }
     }
 
-    /// Drains and revokes, once; the result is kept for whoever asks again.
+    /// Drains and revokes, once, and keeps the result.
     pub(super) async fn close(&self) -> Result<(), BackendError> {
         self.closed.get_or_init(|| self.drain_and_revoke()).await.clone()
     }
@@ -218,7 +218,7 @@ impl SessionInner {
         let mut backoff = Backoff::default();
         loop {
             let Err(error) = self.backend.close(self.lease).await else { return Ok(()) };
-            // by then the lease has ended by itself; it also ends where nobody may revoke it
+            // by then the lease has ended by itself, as does one that may not be revoked
             let pause = backoff.next();
             let is_over = began_at.elapsed() + pause >= self.lease.ttl;
             if is_over || error.kind == BackendErrorKind::Permanent {

@@ -17,8 +17,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Opens a session, and the next one whenever it is lost, for the life of a service.
 ///
-/// What was held in a lost session stays lost: those who held it find out through their guards, and
-/// lock again in the new session.
+/// What was held in a lost session stays lost. Its holders find out through their guards, and lock again in the
+/// new session.
 #[derive(Clone, Debug)]
 pub struct SessionKeeper {
     state: watch::Receiver<State>,

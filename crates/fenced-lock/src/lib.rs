@@ -9,12 +9,12 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), LockError> {
-//! // `EtcdBackend` in earnest; `MemoryBackend` in tests
+//! // `EtcdBackend` in production, `MemoryBackend` in tests
 //! let backend = Arc::new(MemoryBackend::new());
 //! let session = Session::open(backend, SessionOptions::new(Duration::from_secs(30))).await?;
 //! let mutex = session.mutex("stock-lock")?;
 //!
-//! // re-entry: whoever has the owner is let in again, and no request is sent
+//! // re-entry: the owner is let in again, without a request
 //! async fn inner(mutex: &Mutex, owner: &mut Owner) -> Result<(), LockError> {
 //!     let _guard = mutex.lock_as(owner).await?;
 //!     Ok(())
@@ -35,33 +35,36 @@
 //!
 //! - **Turns in order.** Claims are served by the order in which the service put them into the
 //!   queue, across all processes.
-//! - **One holder at a time**, as long as the holder's lease lives.
+//! - **One holder at a time**, while the holder's lease lives.
 //! - **A holder that dies is succeeded** when its lease has ended: within the TTL and the little that
 //!   the service takes to notice (etcd: up to a second and a half).
 //! - **Re-entry without a request**, counted, by an explicit [`Owner`].
 //! - **A fencing token** with every grant, larger than that of any earlier grant.
 //! - **A signal when a hold is lost**: [`Guard::lost`], [`Guard::run`], [`Guard::is_lost`]. It comes
-//!   by the local monotonic clock, before the lease can have ended, also when the service says
-//!   nothing. (On Linux that clock stands still while the machine is suspended.)
-//! - **No claim left behind** by a future that was dropped, whenever that was: the claim is withdrawn
-//!   in the background.
+//!   by the local monotonic clock, before the lease can have ended, also when the service is
+//!   silent. (On Linux that clock stands still while the machine is suspended.)
+//! - **No claim left behind** by a future that was dropped: the claim is withdrawn in the background.
 //!
 //! # What it cannot promise
 //!
 //! No lock with a lease can promise that its holder knows when it has lost it. A process can be
 //! paused (by the scheduler, a virtual machine's migration, a laptop's lid) between looking at the
-//! clock and writing, for longer than the TTL; when it goes on, somebody else holds the lock. So
-//! what the lock protects must check the [`Token`] with every write, and refuse one that is smaller
-//! than the largest it has seen: Kleppmann, "How to do distributed locking" (2016). What cannot
-//! check a token is protected only as long as nobody is paused.
+//! clock and writing, for longer than the TTL; when it goes on, another process holds the lock. So
+//! the store must check the [`Token`] of every write, and refuse one that is smaller than the largest
+//! it has seen: Kleppmann, "How to do distributed locking" (2016). A store that cannot check tokens
+//! is protected only while no process is paused.
 //!
 //! # Layout
 //!
-//! `session` is the handle to what `inner` holds; `renewal` keeps the lease alive and `validity` says until
-//! when that can be believed; `mutex` is the front, `acquire` the way from a call to a grant, `hold`
-//! one tenure with its entries, `guard` the handle to it; `keeper` opens a session anew when one was
-//! lost. Below the [`Backend`] trait, `etcd` is the real service and `memory` a double for paused
-//! time. `chaos` is for tests that show what each part is there for.
+//! - `mutex`, `guard`, `session`: the handles. `keeper` opens another session when one was lost.
+//! - `acquire`: from a call to a grant. A waiter waits in `Attempt::granted`, for a status that the
+//!   backend's watch sets; an enqueue whose answer got lost is repeated in `Attempt::enqueue`.
+//! - `inner`: what a session's handles share. A release whose answer got lost is repeated in
+//!   `SessionInner::release`. `hold` is one tenure with its entries.
+//! - `renewal` keeps the lease alive, and `validity` is the local deadline.
+//! - `backend`: what a lock service must do. `etcd` does it, and `memory` in tests with paused time.
+//! - `token`: the fencing token. The store checks it, not this library: see `examples/fenced_redis.rs`.
+//! - `chaos`: switches for tests that show what each safeguard is there for.
 
 mod acquire;
 mod backend;

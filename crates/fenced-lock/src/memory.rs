@@ -73,7 +73,7 @@ impl MemoryBackend {
         self.state().end_lease(lease);
     }
 
-    /// Deletes a claim behind its owner's back.
+    /// Deletes a claim, as an operator would.
     pub fn delete(&self, key: &str) {
         let mut state = self.state();
         state.remove_where(|member| member.claim.key() == key);
@@ -104,7 +104,7 @@ impl State {
     fn remove_where(&mut self, goes: impl Fn(&Member) -> bool) -> bool {
         let mut removed = false;
         for queue in self.queues.values_mut() {
-            // those who go are told first, so that none of them is granted in passing
+            // those that go are told first, so that none of them is granted in passing
             queue.retain(|_, member| {
                 let stays = !goes(member);
                 if !stays {

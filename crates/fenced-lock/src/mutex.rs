@@ -11,13 +11,12 @@ use super::{Guard, LockError, Owner, QueueEntry, QueueSnapshot, Session};
 pub const MAX_NAME_LENGTH_BYTES: usize = 256;
 
 /// A lock, known to all processes by its name, which is 1 to [`MAX_NAME_LENGTH_BYTES`] bytes without
-/// control characters. Names are told apart as they are written: `a`, `a/` and `/a` are three locks, as
-/// they are to etcd's own tools. Waiters are served in the order in which they queued,
-/// across all processes.
+/// control characters. Names are compared byte by byte: `a`, `a/` and `/a` are three locks, as they are
+/// to etcd's own tools. Waiters are served in the order in which they queued, across all processes.
 ///
 /// The methods without an owner make one for the call: they wait for any other holder, also if the
-/// same task holds the lock already (and so can wait for themselves for ever, like
-/// [`tokio::sync::Mutex`]). Those with an [`Owner`] let the owner in again.
+/// same task holds the lock already, and can so wait for ever, as [`tokio::sync::Mutex`] does. The methods with
+/// an [`Owner`] let the owner in again.
 #[derive(Clone, Debug)]
 pub struct Mutex {
     session: Session,
@@ -47,14 +46,14 @@ impl Mutex {
     ///
     /// # Errors
     /// [`LockError::SessionLost`] when the session is lost or closed, also while waiting;
-    /// [`LockError::Lost`] when somebody deleted the claim, and then calling again is right;
-    /// [`LockError::Backend`] when the backend refuses. A backend that is away for a while is asked again until it answers or the session
-    /// is lost.
+    /// [`LockError::Lost`] when the claim was deleted, and then calling again is right;
+    /// [`LockError::Backend`] when the backend refuses. A backend that does not answer is asked again until
+    /// it does or the session is lost.
     pub async fn lock(&self) -> Result<Guard, LockError> {
         self.enter(OwnerId::next(), Turn::Wait).await?.ok_or(LockError::Lost)
     }
 
-    /// Takes the lock for `owner`; at once and without a word to the backend if it holds it already.
+    /// Takes the lock for `owner`; at once and without a request if it holds the lock already.
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).
@@ -66,8 +65,8 @@ impl Mutex {
         self.enter(owner.id(), Turn::Wait).await?.ok_or(LockError::Lost)
     }
 
-    /// Takes the lock if nobody has it; `None` if somebody has, or waits for it. A guard that was just
-    /// dropped may still have it; one that was [unlocked](Guard::unlock) has not.
+    /// Takes the lock if it is free; `None` if it is held or waited for. Right after a guard was dropped, the lock
+    /// may still be held; after [`unlock`](Guard::unlock) it is not.
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).
@@ -78,7 +77,7 @@ impl Mutex {
         self.enter(OwnerId::next(), Turn::Try).await
     }
 
-    /// Takes the lock for `owner` if nobody else has it.
+    /// Takes the lock for `owner` if it is free or the owner's.
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).
@@ -129,8 +128,8 @@ impl Mutex {
         Ok(inner.entered(inner.backend.queue(&self.name)).await?)
     }
 
-    /// The holder, or the first who will be, of all processes. As far as the backend can tell without a
-    /// claim, it fails where a claim would: for want of permission, or of room.
+    /// The holder of the lock, in whichever process; `None` if it is free. As far as the backend can tell without
+    /// a claim, it fails where a claim would: for want of permission, or of room.
     ///
     /// # Cancel safety
     /// Safe.
@@ -142,9 +141,9 @@ impl Mutex {
         Ok(inner.entered(inner.backend.probe(&self.name)).await?)
     }
 
-    /// What this process sees of the queue without asking anybody: the claims, and the last tenures.
-    /// From the first call on the queue is watched, until some time after the last. `None` if the
-    /// backend watches nothing.
+    /// The queue as this process sees it, without a request: the claims, and the last tenures. The first call
+    /// begins to watch the queue, which ends some time after the last call. `None` if the backend watches
+    /// nothing.
     pub fn queue_snapshot(&self) -> Option<QueueSnapshot> {
         self.session.inner.backend.queue_snapshot(&self.name)
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Who holds a lock, for re-entry: who has the `Owner` may enter again what it holds.
+/// Who holds a lock, for re-entry: a call with the same `Owner` enters again.
 ///
 /// An owner is explicit, never the thread or the task: two branches of one task would both be let
 /// in. Methods take it as `&mut`, so nested calls pass it on, and two futures that run at the same
@@ -16,8 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// ```
 ///
 /// An owner is not `Clone` for the same reason. It belongs to no session, but holds are counted in
-/// the session that granted them: through another session the same owner waits like anybody else,
-/// for itself too.
+/// the session that granted them: through another session the same owner waits like any other, for itself too.
 #[derive(Debug)]
 pub struct Owner {
     id: OwnerId,
@@ -40,7 +39,7 @@ impl Default for Owner {
     }
 }
 
-/// What tells owners apart. Never reused: a process would need centuries to run out of 64 bits.
+/// The identity of an owner. Never reused: a process would need centuries to run out of 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct OwnerId(u64);
 

@@ -8,9 +8,9 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::inner::SessionInner;
 use super::{BackendError, BackendErrorKind, LostReason};
 
-/// Renews the session's lease, asked for at `asked_at`, three times before its deadline until the
-/// session is lost or closed. A renewal that fails or hangs is repeated until the deadline; then the session is lost, by the local clock,
-/// whatever the backend says later.
+/// Renews the session's lease, which was asked for at `asked_at`, every third of its lifetime until the session
+/// is lost or closed. A renewal that fails or hangs is repeated until the deadline. Then the session is lost, by
+/// the local clock, and a later answer changes nothing.
 pub(super) async fn renew_until_lost(
     inner: Arc<SessionInner>,
     margin: Duration,

@@ -24,7 +24,7 @@ pub struct SessionOptions {
     /// between looking at the clock and acting on it, and clocks that run at different speeds. At most
     /// half of the TTL counts.
     pub margin: Duration,
-    /// Who this is, in words for a human who looks at the queue.
+    /// Who this is, for a human who looks at the queue.
     pub label: String,
 }
 
@@ -111,7 +111,7 @@ impl Session {
     }
 
     /// Whether the backend answered the latest request. A backend that does not is asked again until
-    /// the session is lost; this tells meanwhile why nobody is granted anything.
+    /// the session is lost; meanwhile no lock is granted.
     pub fn is_answered(&self) -> bool {
         self.inner.is_answered()
     }
@@ -125,7 +125,7 @@ impl Session {
     }
 
     /// Closes the session: waiters fail, releases that are under way end, the lease is revoked.
-    /// Guards that still live are lost. Closing twice is harmless, and tells the same twice.
+    /// Guards that still live are lost. Closing twice is harmless, and has the same result twice.
     ///
     /// # Cancel safety
     /// When the future is dropped, closing goes on in the background.
@@ -137,7 +137,7 @@ impl Session {
         let closing = self.inner.runtime.spawn(async move { inner.close().await });
         match closing.await {
             Ok(result) => Ok(result?),
-            // only a runtime that shuts down ends the task early, and then nobody renews any more
+            // only a runtime that shuts down ends the task early, and its renewals end with it
             Err(_) => Err(LockError::SessionLost { reason: LostReason::Closed }),
         }
     }
@@ -152,7 +152,7 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// Closes the session when nobody uses it any more.
+/// Closes the session when its last handle is dropped.
 struct CloseOnDrop {
     inner: Arc<SessionInner>,
 }

@@ -25,7 +25,7 @@ impl fmt::Debug for ClusterId {
 /// A fencing token: a number that comes with every grant of a lock, larger for a later grant of the
 /// same cluster.
 ///
-/// A holder that was paused does not know that its lease ran out and that somebody else holds the
+/// A holder that was paused does not know that its lease ran out and that another process holds the
 /// lock by now. So every write to what the lock protects carries the token, and the store refuses a
 /// token that is smaller than one it has already seen. The idea is from Burrows, "The Chubby lock
 /// service" (OSDI 2006, section 2.4, there called a sequencer); the name is Kleppmann's, "How to do

@@ -10,13 +10,13 @@ use tokio::time::{Instant, sleep_until};
 use super::LostReason;
 use super::chaos::Defence;
 
-/// When a lease ends that is believed in whatever the clock says.
+/// The deadline where the local clock is ignored.
 const FOR_EVER: Duration = Duration::from_hours(24 * 365);
 
 /// Until when the session's lease is certain to live, by the local monotonic clock.
 ///
-/// Once lost, it stays lost: a renewal that comes back after the deadline changes nothing, because
-/// somebody may already have acted on the loss.
+/// Once lost, it stays lost: a renewal that is answered after the deadline changes nothing, because the loss may
+/// have been acted on.
 #[derive(Debug)]
 pub(super) struct Validity {
     deadline: Mutex<Instant>,
@@ -96,7 +96,7 @@ mod tests {
         Validity::until(Instant::now() + 2 * SECOND, Handle::current())
     }
 
-    /// Goal: the loss is known by the clock alone, to who asks and to who waits, though no task
+    /// Goal: the loss is known by the clock alone, to a caller that asks and to one that waits, though no task
     /// declares it.
     #[tokio::test(start_paused = true)]
     async fn lost_by_the_clock() {
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(validity.lost_reason(), Some(LostReason::Expired));
     }
 
-    /// Goal: who waits while the deadline moves is not told too early.
+    /// Goal: a caller that waits while the deadline moves does not return too early.
     #[tokio::test(start_paused = true)]
     async fn an_extension_is_waited_for() {
         let validity = valid_for_two_seconds();

@@ -10,7 +10,7 @@ use rcgen::{
 };
 
 /// A directory with the certificate of an authority, one for the server at 127.0.0.1, one for its
-/// clients, and the keys of both. The authority's own key is gone: nobody else gets a certificate.
+/// clients, and the keys of both. The authority's own key is discarded, so there are no further certificates.
 #[derive(Clone, Debug)]
 pub struct Certificates(PathBuf);
 
@@ -93,7 +93,7 @@ pub(crate) fn write_secret(path: &Path, text: &str) -> io::Result<()> {
     std::fs::rename(half, path)
 }
 
-/// A password that nobody guesses.
+/// A random password.
 pub(crate) fn password() -> String {
     uuid::Uuid::new_v4().simple().to_string()
 }

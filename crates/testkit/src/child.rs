@@ -1,4 +1,4 @@
-//! A process that never outlives us.
+//! A child process that never outlives us.
 
 use std::ffi::OsStr;
 use std::io::{self, PipeWriter, Write as _};
@@ -13,14 +13,13 @@ use super::dir::{GUARDIAN_PATH, OwnedDir};
 
 /// Becomes the program, after leaving a guardian behind.
 ///
-/// The guardian reads a pipe that only we can write to. It gets the end of file when we let go of
-/// it, and also when we are gone, whatever ended us; then it asks the program to end, and after
-/// the grace it ends it. A line means that the program has ended already: its process id may be
-/// somebody else's by now and must be left alone.
+/// The guardian reads a pipe that only we can write to. At the end of file, when we close it or end in
+/// any way, it asks the program to end, and kills it after the grace. A line means that the program has
+/// ended already: its process id may be reused and must be left alone.
 ///
 /// - The pipe moves to descriptor 3 because a shell gives its background jobs an empty stdin.
 /// - `$$` is the process id of the shell, also in the subshell, and the program's after `exec`.
-/// - Standard output is the hold on the directory: the guardian keeps it to its own end.
+/// - Standard output is the hold on the directory, kept until the guardian ends.
 /// - `CONT` lets a paused program see the `TERM`.
 const SCRIPT: &str = r#"
 tenths=$1 log=$2 errors=$3
@@ -47,14 +46,13 @@ exec 3<&- >>"$log"
 exec "$@"
 "#;
 
-/// How long we wait for a killed process to be gone.
+/// How long a killed process may take to end.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A running program that is told to end when this value is dropped, and when our process ends,
-/// however it ends: SIGTERM first, SIGKILL after the grace.
+/// A running program. When this value is dropped, or our process ends in any way, it gets SIGTERM, and SIGKILL
+/// after the grace.
 ///
-/// It runs in a process group of its own, so that a Ctrl-C in the terminal reaches us alone and we
-/// decide in which order things stop. Its standard input is empty, its output goes to the log.
+/// It runs in its own process group, so that a Ctrl-C in the terminal reaches only us. Its standard input is empty, its output goes to the log.
 #[derive(Debug)]
 pub struct Child {
     process: tokio::process::Child,
@@ -76,9 +74,9 @@ pub struct Program<'a> {
     pub log: &'a Path,
     /// How long it may take to end when asked to.
     pub grace: Duration,
-    /// Picks the variables of our environment that it does not get.
+    /// Picks variables of our environment to leave out.
     pub without_env: fn(&str) -> bool,
-    /// Its standard error is ours, and not the log: what it says there is for people.
+    /// Its standard error is ours, instead of the log.
     pub shares_stderr: bool,
 }
 
@@ -131,10 +129,10 @@ impl Child {
         &self.log
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     ///
     /// # Errors
-    /// When the system cannot say.
+    /// When the system call fails.
     pub fn exited(&mut self) -> io::Result<Option<ExitStatus>> {
         let status = self.process.try_wait()?;
         if status.is_some() {
@@ -143,23 +141,23 @@ impl Child {
         Ok(status)
     }
 
-    /// Waits until it ends by itself.
+    /// Waits for its end.
     ///
     /// # Cancel safety
     /// Nothing is lost when the future is dropped.
     ///
     /// # Errors
-    /// When the system cannot say.
+    /// When the system call fails.
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
         let status = self.process.wait().await?;
         self.dismiss_guardian();
         Ok(status)
     }
 
-    /// Asks it to end, ends it after the grace, and waits until it is gone.
+    /// Asks it to end, kills it after the grace, and waits for its end.
     ///
     /// # Errors
-    /// When it is still there some seconds after the grace.
+    /// When it still runs some seconds after the grace.
     pub async fn stop(&mut self) -> io::Result<ExitStatus> {
         if let Some(status) = self.exited()? {
             return Ok(status);
@@ -168,10 +166,10 @@ impl Child {
         self.gone_within(self.grace + KILL_TIMEOUT).await
     }
 
-    /// Ends it with SIGKILL, and waits until it is gone.
+    /// Kills it with SIGKILL, and waits for its end.
     ///
     /// # Errors
-    /// When it is still there after some seconds.
+    /// When it still runs after some seconds.
     pub async fn kill(&mut self) -> io::Result<ExitStatus> {
         if self.exited()?.is_none() {
             self.process.start_kill()?;
@@ -179,7 +177,7 @@ impl Child {
         self.gone_within(KILL_TIMEOUT).await
     }
 
-    /// Stops it from running at all until [`resume`](Self::resume): SIGSTOP.
+    /// Stops it with SIGSTOP until [`resume`](Self::resume).
     ///
     /// # Errors
     /// When it has ended.
@@ -187,7 +185,7 @@ impl Child {
         self.signal(Signal::STOP)
     }
 
-    /// Lets it run on after [`pause`](Self::pause): SIGCONT.
+    /// Continues it after [`pause`](Self::pause), with SIGCONT.
     ///
     /// # Errors
     /// When it has ended.
@@ -195,10 +193,9 @@ impl Child {
         self.signal(Signal::CONT)
     }
 
-    /// Whether it stands still, by our [`pause`](Self::pause) or by its own doing. Looks at `/proc`, and
-    /// says no where there is none.
+    /// Whether it is stopped, by [`pause`](Self::pause) or by itself. Reads `/proc`; `false` where there is none.
     pub fn is_paused(&self) -> bool {
-        // the name before the state may have brackets of its own
+        // the name before the state may contain brackets
         let state = std::fs::read_to_string(format!("/proc/{}/stat", self.pid));
         state
             .is_ok_and(|line| line.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
@@ -209,7 +206,7 @@ impl Child {
     /// # Errors
     /// When it has ended.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
-        // no id once it was waited for: the number may be somebody else's by then
+        // no id after the wait: the number may be reused
         let pid = self.process.id().and_then(|pid| Pid::from_raw(pid.try_into().ok()?));
         let pid = pid.ok_or_else(|| io::Error::other("the process has ended"))?;
         Ok(kill_process(pid, signal)?)
@@ -224,7 +221,7 @@ impl Child {
 
     fn dismiss_guardian(&mut self) {
         if let Some(mut lifeline) = self.lifeline.take() {
-            // the pipe is empty, so this cannot block; a guardian that is gone needs no message
+            // the pipe is empty, so this cannot block; without a guardian, the message is not needed
             let _ = lifeline.write_all(b"ended\n");
         }
     }

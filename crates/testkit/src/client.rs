@@ -1,4 +1,4 @@
-//! A client that sends exactly the bytes that a test wants, and reads one answer.
+//! An HTTP client that sends exactly the given bytes.
 #![allow(
     clippy::unwrap_used,
     clippy::missing_panics_doc,

@@ -1,4 +1,4 @@
-//! Copies of a Redis' data, to start it again with older ones.
+//! Copies of a Redis' data, to restart it with older data.
 #![allow(
     clippy::unwrap_used,
     clippy::missing_panics_doc,
@@ -11,12 +11,11 @@ use tempfile::TempDir;
 
 use crate::PrivateRedis;
 
-/// What a Redis had on its disk at one moment.
+/// The data of a Redis at one moment.
 pub struct DataCopy(TempDir);
 
 impl DataCopy {
-    /// Copies the data as they are. With each write synced before its answer, nothing acknowledged is
-    /// missing.
+    /// Copies the current data. Nothing acknowledged is missing, as each write is synced before its answer.
     pub fn of(redis: &PrivateRedis) -> Self {
         let copy = tempfile::tempdir().unwrap();
         copy_files(&data_dir(redis), copy.path());
@@ -24,7 +23,7 @@ impl DataCopy {
     }
 }
 
-/// Kills the Redis and starts it again, at the same address, with these data; with none, it is empty.
+/// Kills the Redis and restarts it at the same address with these data, or empty.
 pub async fn restart_with(redis: &mut PrivateRedis, copy: Option<&DataCopy>) {
     redis.kill().await.unwrap();
     std::fs::remove_dir_all(data_dir(redis)).unwrap();

@@ -1,4 +1,4 @@
-//! A temporary directory that is gone when its users are, SIGKILL included.
+//! A temporary directory that is removed with its users, even on SIGKILL.
 
 use std::fs::Permissions;
 use std::io::{self, PipeWriter};
@@ -9,28 +9,27 @@ use std::time::Duration;
 
 use tokio::process::Command;
 
-/// Waits until nobody holds the other end of its standard input, then removes the directory.
+/// Waits for the end of file on its standard input, then removes the directory.
 ///
-/// The second attempt is for file systems that notice late that a file was closed. The signals
-/// are those that end its maker: it must outlast them.
+/// The second attempt is for file systems that notice a closed file late. The guardian must outlast the
+/// signals that end its parent.
 const GUARDIAN: &str = r#"
 trap '' HUP INT TERM
 read -r _
 rm -rf -- "$1" || { sleep 1; rm -rf -- "$1"; }
 "#;
 
-/// Where the guardians find `rm` and `sleep`, whatever our own path is.
+/// The path of the guardians, independent of ours.
 pub(crate) const GUARDIAN_PATH: &str = "/usr/bin:/bin";
 
-/// How long the removal may take once nobody uses the directory.
+/// How long the removal may take once the directory is unused.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A directory `flash-sale-XXXXXX` among the system's temporary ones.
 ///
-/// A small shell process guards it: it reads a pipe whose writing end is held by us and by the
-/// guardian of each [`Child`](super::Child) that uses the directory, and removes the directory
-/// when the last of them has let go. So it goes on drop, on exit and on SIGKILL, but never under a
-/// process that still writes to it.
+/// A small shell process, the guardian, reads a pipe whose writing end is held by us and by the guardian of
+/// each [`Child`](super::Child) that uses the directory. It removes the directory when the last of them has
+/// closed the pipe: on drop, on exit and on SIGKILL, but never under a process that still writes to it.
 #[derive(Debug)]
 pub struct OwnedDir {
     path: PathBuf,
@@ -47,7 +46,7 @@ impl OwnedDir {
         Self::guard(builder().tempdir()?, Stdio::null())
     }
 
-    /// Creates it in another one, which then stays for as long as this one does.
+    /// Creates it in another one, which stays as long as this one.
     ///
     /// # Errors
     /// As [`create`](Self::create).
@@ -61,13 +60,13 @@ impl OwnedDir {
             .args(["-c", GUARDIAN, "flash-sale-dir"])
             .arg(dir.path())
             .env("PATH", GUARDIAN_PATH)
-            // its own group: Ctrl-C in the terminal is for us alone
+            // its own group: a Ctrl-C in the terminal is only for us
             .process_group(0)
             .stdin(held)
             .stdout(hold_on_parent)
             .stderr(Stdio::null())
             .spawn()?;
-        // from here on the guardian removes it, in time
+        // from here on the guardian removes it
         Ok(Self { path: dir.keep(), lifeline, guardian })
     }
 
@@ -76,12 +75,12 @@ impl OwnedDir {
         &self.path
     }
 
-    /// Another writing end of the pipe: the directory stays for as long as that one is open.
+    /// Another writing end of the pipe: the directory stays as long as it is open.
     pub(crate) fn hold(&self) -> io::Result<PipeWriter> {
         self.lifeline.try_clone()
     }
 
-    /// Removes the directory as soon as no child uses it, and waits for that.
+    /// Removes the directory once no child uses it, and waits for that.
     ///
     /// # Errors
     /// When it is still there after 20 s.
@@ -96,7 +95,7 @@ impl OwnedDir {
     }
 }
 
-/// Its data and logs are for nobody else on this machine.
+/// Only this user may read its data and logs.
 fn builder() -> tempfile::Builder<'static, 'static> {
     let mut builder = tempfile::Builder::new();
     builder.prefix("flash-sale-").permissions(Permissions::from_mode(0o700));

@@ -14,7 +14,7 @@ use super::probe;
 use super::server::{Kind, Private, ServerError, find_program, on_free_ports};
 use crate::LOCK_NAME;
 
-/// How a private etcd differs from the usual one.
+/// Options of a private etcd.
 #[derive(Clone, Debug, Default)]
 pub struct EtcdOptions {
     /// The size in bytes beyond which it refuses to write; etcd's own default if `None`.
@@ -25,29 +25,29 @@ pub struct EtcdOptions {
     pub secured: Option<AuthTokens>,
 }
 
-/// What a secured etcd gives a user who has authenticated.
+/// The tokens of a secured etcd.
 #[derive(Clone, Copy, Debug)]
 pub enum AuthTokens {
-    /// A word in each member's memory that ends when it is not used for so many seconds.
+    /// A word in each member's memory that expires after this many seconds without use.
     Simple(u64),
-    /// A signed text that ends after so many seconds.
+    /// A signed text that expires after this many seconds.
     Jwt(u64),
 }
 
-/// The user of a secured etcd who may use the lock `stock-lock` and those of its items, and no more.
+/// The user of a secured etcd with rights for the lock `stock-lock` and those of its items only.
 pub const USER: &str = "flash-sale";
 
 /// The longest that etcd takes to answer us.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What one needs to get into a secured cluster.
+/// Certificates and passwords of a secured cluster.
 #[derive(Clone, Debug)]
 struct Keys {
     certificates: Certificates,
     root_password: String,
     /// The file with the password of [`USER`].
     password_file: PathBuf,
-    /// Whether it has its users yet.
+    /// Whether the users exist yet.
     has_users: bool,
 }
 
@@ -82,7 +82,7 @@ impl Keys {
             "--auth-token".to_owned(),
             kind,
             format!("--auth-token-ttl={seconds}"),
-            // the least: it is for passwords that can be guessed
+            // the minimum: the passwords are random
             "--bcrypt-cost=4".to_owned(),
         ]
     }
@@ -102,15 +102,15 @@ pub struct Etcd {
 impl Kind for Etcd {
     const NAME: &str = "etcd";
 
-    /// etcd takes each flag from the environment as well; but on some machines it refuses to run without being
-    /// told there that they are fine.
+    /// etcd reads each flag from the environment as well; but on some machines it does not run without
+    /// `ETCD_UNSUPPORTED_ARCH`.
     fn is_setting(variable: &str) -> bool {
         variable.starts_with("ETCD_") && variable != "ETCD_UNSUPPORTED_ARCH"
     }
 
     async fn is_ready(&self, port: u16, _: u32) -> bool {
         if self.keys.is_some() {
-            // nobody else has a certificate of this authority
+            // no other server has a certificate of this authority
             return match self.root(port).await {
                 Ok(mut root) => Box::pin(root.get("ready", None)).await.is_ok(),
                 Err(_) => false,
@@ -118,7 +118,7 @@ impl Kind for Etcd {
         }
         let health = probe::http(Method::GET, port, "/health", "").await;
         let members = probe::http(Method::POST, port, "/v3/cluster/member/list", "{}").await;
-        // one that asks for users names its members to them alone
+        // with users, it lists its members only to them
         let is_ours =
             |answer: &str| answer.contains(&self.name) || answer.contains("user name is empty");
         health.is_ok_and(|(status, _)| status.is_success())
@@ -132,7 +132,7 @@ impl Etcd {
         format!("{scheme}://127.0.0.1:{port}")
     }
 
-    /// A client of this member that may do everything.
+    /// A client of this member with all rights.
     async fn root(&self, port: u16) -> Result<Client, etcd_client::Error> {
         let mut options = ConnectOptions::new()
             .with_timeout(TIMEOUT)
@@ -156,7 +156,7 @@ impl PrivateEtcd {
     /// Starts it, and waits until it answers.
     ///
     /// # Errors
-    /// When etcd is not installed, ends, or does not answer within [`START_TIMEOUT`].
+    /// When etcd is not installed, ends, or does not answer within [`START_TIMEOUT`](super::server::START_TIMEOUT).
     pub async fn start(options: EtcdOptions) -> Result<Self, ServerError> {
         let mut members = Self::start_members(OwnedDir::create, 1, &options).await?;
         Ok(members.remove(0))
@@ -202,7 +202,7 @@ impl PrivateEtcd {
         let mut seats = Vec::with_capacity(members);
         for _ in 0..members {
             let [port, peer_port] = free_ports().map_err(&system)?;
-            // also tells our member from a foreign one that took the port before us
+            // distinguishes our member from another etcd that took the port
             let name = format!("flash-sale-{}", uuid::Uuid::new_v4().simple());
             seats.push((name, port, format!("http://127.0.0.1:{peer_port}")));
         }
@@ -247,7 +247,7 @@ impl PrivateEtcd {
             }
             all.push(Self::spawn(program.to_owned(), args, dir, port, Etcd { name, keys })?);
         }
-        // none of several answers before most of them run
+        // no member answers before most of them run
         for member in &mut all {
             member.until_ready().await?;
         }
@@ -260,7 +260,7 @@ impl PrivateEtcd {
         Ok(all)
     }
 
-    /// `root`, and the one who may use the locks of a sale.
+    /// Adds `root` and [`USER`].
     async fn add_users(&self) -> Result<(), etcd_client::Error> {
         let Some(keys) = &self.kind.keys else { return Ok(()) };
         let mut client = self.root().await?;
@@ -278,7 +278,7 @@ impl PrivateEtcd {
         Ok(())
     }
 
-    /// A client that may do everything.
+    /// A client with all rights.
     ///
     /// # Errors
     /// When etcd does not answer.
@@ -286,7 +286,7 @@ impl PrivateEtcd {
         self.kind.root(self.port()).await
     }
 
-    /// The flags by which an instance gets in, besides the address; none if it is not secured.
+    /// The flags of an instance for a secured etcd, besides the address.
     pub fn flags(&self) -> Vec<String> {
         let Some(keys) = &self.kind.keys else { return Vec::new() };
         let user = ["--etcd-user", USER, "--etcd-password-file"].map(str::to_owned);
@@ -294,7 +294,7 @@ impl PrivateEtcd {
         flags.chain([text(&keys.password_file)]).collect()
     }
 
-    /// How a person's `etcdctl` gets in.
+    /// The flags of `etcdctl`.
     pub fn tool_flags(&self) -> String {
         let endpoint = format!("--endpoints {}", self.endpoint());
         let Some(Keys { certificates, password_file, .. }) = &self.kind.keys else {
@@ -304,8 +304,7 @@ impl PrivateEtcd {
         format!("{endpoint} {certificates} --user \"{USER}:$(cat {password})\"")
     }
 
-    /// Gives [`USER`] another password: to the file first, so that those who authenticate after the
-    /// change finds it there.
+    /// Changes the password of [`USER`]: in the file first, so that it is there for the next authentication.
     ///
     /// # Errors
     /// When etcd does not answer.
@@ -316,12 +315,12 @@ impl PrivateEtcd {
         self.root().await?.user_change_password(USER, password).await.map(drop)
     }
 
-    /// What a client of a secured one has; none if it is not secured.
+    /// The certificates of a secured etcd.
     pub fn certificates(&self) -> Option<&Certificates> {
         self.kind.keys.as_ref().map(|keys| &keys.certificates)
     }
 
-    /// The address for clients, as etcd's tools want it.
+    /// The address for clients.
     pub fn endpoint(&self) -> String {
         self.kind.endpoint(self.port())
     }

@@ -1,19 +1,20 @@
-//! Private servers and what harms them, on this machine: for the tests of all packages, and for the
+//! Private servers, processes and faulty networks on this machine, for the tests of all packages and for the
 //! laboratory.
 //!
 //! - [`etcd`], [`redis`]: servers on free ports, with data of their own, plain or secured
 //! - [`certificates`]: what a secured server needs
 //! - [`server`]: what they have in common: kill, restart, stop
-//! - [`child`]: a process that ends when we end, however we end
-//! - [`dir`]: a directory that goes when we end
-//! - [`ports`], [`probe`]: finding a port, asking whether a server answers there
-//! - [`proxy`]: what networks do
+//! - [`child`]: a process that ends with us, even on SIGKILL
+//! - [`dir`]: a directory that is removed with us
+//! - [`ports`], [`probe`]: free ports, and requests to servers
+//! - [`proxy`]: a TCP proxy with faults
 //!
-//! For tests, which panic where something is not as they expect:
-//! - [`shared`]: servers that many tests use, with a namespace for each
+//! For tests, with panics on failure:
+//! - [`shared`]: shared servers, with a namespace for each test
 //! - [`client`]: HTTP, byte by byte
 //! - [`copies`]: a Redis that comes back with older data
-//! - [`wait`], [`processes`]: what comes about, and what is left
+//! - [`flags`]: the flags of a program, without its environment variables
+//! - [`wait`], [`processes`]: waiting for a condition, finding processes
 
 pub mod certificates;
 pub mod child;
@@ -21,6 +22,7 @@ pub mod client;
 pub mod copies;
 pub mod dir;
 pub mod etcd;
+pub mod flags;
 pub mod ports;
 pub mod probe;
 pub mod processes;
@@ -38,5 +40,5 @@ pub use proxy::{Proxy, Way};
 pub use redis::{PrivateRedis, RedisOptions};
 pub use server::ServerError;
 
-/// The name of the lock of the service's default item, unless it is given another one.
+/// The default name of the service's lock.
 pub const LOCK_NAME: &str = "stock-lock";

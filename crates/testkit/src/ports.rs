@@ -14,11 +14,11 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::wait::eventually;
 
-/// Below the range from which Linux and macOS number outgoing connections, so that none of those
-/// takes the port while a server that was killed on it is being started again.
+/// Below the ephemeral ports of Linux and macOS, so that no outgoing connection takes the port while a killed
+/// server is restarted.
 const RANGE: Range<u16> = 15_000..30_000;
 
-/// How many ports are tried for each one that is wanted.
+/// How many ports are tried for each one.
 const ATTEMPTS: usize = 200;
 
 /// Whether a server could listen on `127.0.0.1:port` now.
@@ -28,7 +28,7 @@ pub fn is_free(port: u16) -> bool {
 
 /// `N` different ports of 127.0.0.1 that were free a moment ago.
 ///
-/// Somebody else may take one before it is used: whoever starts a server on it tries again then.
+/// Another program may take one before it is used; then the caller tries again.
 ///
 /// # Errors
 /// When hardly any port is free.
@@ -48,16 +48,16 @@ fn random_port() -> u16 {
     RANGE.start + u16::from_be_bytes([bytes[0], bytes[1]]) % (RANGE.end - RANGE.start)
 }
 
-/// Below [`RANGE`], so that a server on a random port gets none of these.
+/// Below [`RANGE`], so that servers on random ports get none of these.
 const RESERVABLE: Range<u16> = 10_000..15_000;
 
-/// How often a test is played again if another program took its port.
-const PLAYS: u32 = 5;
+/// How often a test is repeated if another program took its port.
+const TRIES: u32 = 5;
 
-/// Who was given a port by [`reserve`] keeps it for as long as this process lives.
+/// The ports given out by [`reserve`], for the life of this process.
 static RESERVED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
-/// A port `p` so that nothing listens on `p + offset` for each of these, and no other test gets them.
+/// A port `p` such that all `p + offset` are free, and no other test gets them.
 ///
 /// Another run of the tests may take one before it is used: see [`on_free_ports`].
 ///
@@ -66,7 +66,7 @@ static RESERVED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 pub fn reserve(offsets: &[u16]) -> u16 {
     let mut reserved = RESERVED.lock().unwrap_or_else(PoisonError::into_inner);
     let bytes = uuid::Uuid::new_v4().into_bytes();
-    // runs side by side look at different places first
+    // parallel runs begin at different places
     let start = usize::from(u16::from_be_bytes([bytes[0], bytes[1]])) % RESERVABLE.len();
     let mut ports = RESERVABLE.cycle().skip(start).take(RESERVABLE.len());
     let all = |port| offsets.iter().map(move |offset| port + offset);
@@ -76,29 +76,27 @@ pub fn reserve(offsets: &[u16]) -> u16 {
     port
 }
 
-/// Another program took the port between the look at it and its use.
+/// Another program took the port before its use.
 #[derive(Debug)]
 pub struct PortTaken;
 
-/// Plays a test again from its beginning, which reserves other ports, as long as another program took
-/// its port.
+/// Repeats a test, with other ports, as long as another program took its port.
 ///
 /// # Panics
-/// When that happens again and again.
-pub async fn on_free_ports<T>(mut play: impl AsyncFnMut() -> Result<T, PortTaken>) -> T {
-    for _ in 0..PLAYS {
-        if let Ok(played) = play().await {
-            return played;
+/// When that happens too often.
+pub async fn on_free_ports<T>(mut test: impl AsyncFnMut() -> Result<T, PortTaken>) -> T {
+    for _ in 0..TRIES {
+        if let Ok(done) = test().await {
+            return done;
         }
     }
-    panic!("other programs took the port {PLAYS} times in a row");
+    panic!("other programs took the port {TRIES} times in a row");
 }
 
-/// Where an instance listens that was told to choose a port (`--listen 127.0.0.1:0`), once its log says
-/// so.
+/// The address of an instance with `--listen 127.0.0.1:0`, from its log.
 ///
 /// # Panics
-/// When it does not say so in time.
+/// When it is not there in time.
 pub async fn address_in(log: &Path) -> SocketAddr {
     let mut address = None;
     eventually("the log says where it listens", async || {

@@ -1,4 +1,4 @@
-//! Asks a server on this machine whether it is there.
+//! Requests to servers on this machine.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -10,13 +10,13 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// How long one question may take.
+/// The time limit of a request.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The longest answer of a Redis that is read, in bytes.
 const ANSWER_LIMIT: u64 = 256 * 1024;
 
-/// A connection for each request: tests end their runtime, and with it the connections.
+/// One connection for each request: pooled ones would end with the runtime of a test.
 static CLIENT: LazyLock<Client> = LazyLock::new(|| {
     let client = Client::builder().no_proxy().pool_max_idle_per_host(0).timeout(TIMEOUT).build();
     client.expect("without TLS there is nothing to set up that can fail")
@@ -41,7 +41,7 @@ pub async fn http(
     answer.await.map_err(|error: reqwest::Error| io::Error::other(error))
 }
 
-/// Sends one inline command to the Redis at `127.0.0.1:port` and returns what it says.
+/// Sends one inline command to the Redis at `127.0.0.1:port` and returns its answer.
 ///
 /// # Errors
 /// When there is no answer within 2 s, or one of more than 256 KiB.

@@ -7,14 +7,14 @@
 
 use std::path::Path;
 
-/// Whether a process of this id exists, one that has ended but was not waited for included.
+/// Whether a process with this id exists; zombies included.
 pub fn process_exists(pid: u32) -> bool {
     let pid = rustix::process::Pid::from_raw(pid.try_into().unwrap()).unwrap();
     rustix::process::test_kill_process(pid).is_ok()
 }
 
 /// The process ids and command lines of all processes that have `text` in one of their arguments,
-/// or, where the system tells, in their environment.
+/// or, if readable, in their environment.
 pub fn processes(text: &str) -> Vec<(i32, String)> {
     let own = i32::try_from(std::process::id()).unwrap();
     let mut all = if Path::new("/proc/self/cmdline").exists() { from_proc() } else { from_ps() };

@@ -14,27 +14,27 @@ use super::ports::free_ports;
 use super::probe;
 use super::server::{Kind, Private, START_TIMEOUT, ServerError, find_program, on_free_ports};
 
-/// How a private Redis differs from the usual one.
+/// Options of a private Redis.
 #[derive(Clone, Debug, Default)]
 pub struct RedisOptions {
     /// How many numbered databases it has; 16 if `None`.
     pub databases: Option<u32>,
     /// The size in bytes beyond which it refuses to write; no limit if `None`.
     pub maxmemory_bytes: Option<u64>,
-    /// Whether it keeps its data in memory alone, so that they go with the process.
+    /// Whether it keeps its data in memory only.
     pub volatile: bool,
     /// Mutual TLS, and two users: `root`, and [`USER`] with the rights of an instance.
     pub secured: bool,
 }
 
-/// The user of a secured Redis who has the rights that an instance needs, and no more.
+/// The user of a secured Redis with the rights of an instance only.
 pub const USER: &str = "flash-sale";
 
-/// What an instance needs to do, as `ACL SETUSER` takes it: the keys of all items, and the commands of
-/// the service and of its scripts.
+/// The rights of an instance, for `ACL SETUSER`: the keys of all items, and the commands of the service and its
+/// scripts.
 pub const RIGHTS: &str = include_str!("redis.acl");
 
-/// What one needs to get into a secured Redis.
+/// Certificates and passwords of a secured Redis.
 #[derive(Clone, Debug)]
 struct Keys {
     certificates: Certificates,
@@ -45,8 +45,8 @@ struct Keys {
 
 /// A Redis on a free port of 127.0.0.1, with data in a directory of its own.
 ///
-/// If not said otherwise, it is set up to lose nothing that it acknowledged: each write is on the disk
-/// before its answer, and nothing is evicted.
+/// By default it loses no acknowledged write: each one is on the disk before its answer, and nothing is
+/// evicted.
 pub type PrivateRedis = Private<Redis>;
 
 /// What makes a private server a Redis.
@@ -60,13 +60,13 @@ impl Kind for Redis {
 
     async fn is_ready(&self, port: u16, pid: u32) -> bool {
         if self.keys.is_some() {
-            // nobody else has a certificate of this authority
+            // no other server has a certificate of this authority
             return self.run::<String>(port, "PING").await.is_ok();
         }
         // an answer to PING is an error while the data are being loaded
         let pong = probe::redis(port, "PING").await;
         let info = probe::redis(port, "INFO server").await;
-        // the process id tells ours from a foreign one that took the port before us
+        // the process id distinguishes our Redis from another one that took the port
         let ours = format!("process_id:{pid}\r\n");
         pong.is_ok_and(|pong| pong.starts_with("+PONG"))
             && info.is_ok_and(|info| info.contains(&ours))
@@ -83,7 +83,7 @@ impl Keys {
         let users = [
             "user default off".to_owned(),
             format!("user root on >{} ~* &* +@all", keys.root_password),
-            // who sells without a guard needs one right more
+            // a baseline needs one more right
             format!("user {USER} on >{password} {} +incrby", RIGHTS.trim()),
         ];
         write_secret(&dir.join("users.acl"), &users.join("\n"))?;
@@ -160,7 +160,7 @@ impl PrivateRedis {
             ("--dir", &dir.path().to_string_lossy()),
             ("--appendonly", if options.volatile { "no" } else { "yes" }),
             ("--appendfsync", "always"),
-            // the log has everything already
+            // no snapshots: the log has everything
             ("--save", ""),
             ("--maxmemory-policy", "noeviction"),
         ]
@@ -181,19 +181,19 @@ impl PrivateRedis {
         Ok(redis)
     }
 
-    /// The address, as Redis clients want it; of a secured one, with neither user nor password.
+    /// The address, without user and password.
     pub fn url(&self) -> String {
         self.kind.url(self.port())
     }
 
-    /// The flags by which an instance gets in.
+    /// The flags of an instance.
     pub fn flags(&self) -> Vec<String> {
         let Some(keys) = &self.kind.keys else { return vec!["--redis".to_owned(), self.url()] };
         let file = ["--redis-file".to_owned(), text(&keys.address_file)];
         file.into_iter().chain(keys.certificates.flags("redis")).collect()
     }
 
-    /// How a person's `redis-cli` gets in.
+    /// The flags of `redis-cli`.
     pub fn tool_flags(&self) -> String {
         match &self.kind.keys {
             None => format!("-p {}", self.port()),
@@ -203,7 +203,7 @@ impl PrivateRedis {
         }
     }
 
-    /// Runs `line`, split at spaces, as a user who may do everything.
+    /// Runs `line`, split at spaces, with all rights.
     ///
     /// # Errors
     /// When there is no answer, or Redis refuses.
@@ -211,7 +211,7 @@ impl PrivateRedis {
         self.kind.run(self.port(), line).await
     }
 
-    /// Gives [`USER`] another password. Both count until the file has the new one.
+    /// Changes the password of [`USER`]. Both are valid until the file has the new one.
     ///
     /// # Errors
     /// When Redis refuses.
@@ -223,7 +223,7 @@ impl PrivateRedis {
         self.run::<()>(&format!("ACL SETUSER {USER} resetpass >{new}")).await
     }
 
-    /// What a client of a secured one has; none if it is not secured.
+    /// The certificates of a secured Redis.
     pub fn certificates(&self) -> Option<&Certificates> {
         self.kind.keys.as_ref().map(|keys| &keys.certificates)
     }
@@ -235,7 +235,7 @@ impl Redis {
         format!("{scheme}://127.0.0.1:{port}")
     }
 
-    /// Runs a command, split at spaces, as a user who may do everything.
+    /// Runs a command, split at spaces, with all rights.
     async fn run<T: FromRedisValue>(&self, port: u16, line: &str) -> RedisResult<T> {
         let url = self.url(port);
         let client = match &self.keys {
@@ -252,7 +252,7 @@ impl Redis {
                 Client::build_with_tls(url, tls)?
             }
         };
-        // half a second, the default, is too short for a busy machine that has to write to its disk
+        // the default of half a second is too short for a busy disk
         let patient = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(START_TIMEOUT))
             .set_response_timeout(Some(START_TIMEOUT));

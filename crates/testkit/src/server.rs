@@ -15,25 +15,25 @@ use super::dir::OwnedDir;
 /// How long a server may take from its start to its first answer.
 pub const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long a server may take to end when asked to.
+/// How long a server may take to end.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
-/// How many times a server is started on other ports if the first ones were taken meanwhile.
+/// How often a server is started on other ports if the first ones were taken meanwhile.
 const PORT_ATTEMPTS: usize = 5;
 
-/// How often a starting server is asked whether it is there.
+/// How often a starting server is probed.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How much of the end of a log is shown.
 const TAIL_BYTES: u64 = 4096;
 const TAIL_LINES: usize = 10;
 
-/// What kind of server it is.
+/// A kind of server.
 pub trait Kind {
     /// Its name in messages.
     const NAME: &str;
 
-    /// Whether this variable of our environment would be taken for a setting.
+    /// Whether the server would read this variable of our environment as a setting.
     fn is_setting(_variable: &str) -> bool {
         false
     }
@@ -47,7 +47,7 @@ pub trait Kind {
 /// Process and directory go when this value is dropped, and when our process ends, however it ends.
 #[derive(Debug)]
 pub struct Private<K> {
-    // before the directory: it is told to end first
+    // before the directory: it must end first
     child: Child,
     dir: OwnedDir,
     program: PathBuf,
@@ -144,7 +144,7 @@ pub(crate) async fn on_free_ports<T>(
     }
 }
 
-/// Why a server does not run.
+/// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
@@ -165,32 +165,32 @@ pub enum ServerError {
         /// Its Homebrew packages.
         brew: &'static str,
     },
-    /// It ended before it answered.
-    #[error("{name} ended before it answered ({status}); its last words:\n{tail}")]
+    /// The server ended before it answered.
+    #[error("{name} ended before it answered ({status}); the end of its log:\n{tail}")]
     Ended {
-        /// What ended.
+        /// The server.
         name: String,
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
         /// The end of its log.
         tail: String,
     },
-    /// It runs but does not answer.
-    #[error("{name} did not answer within {}; its last words:\n{tail}", humantime::format_duration(*.within))]
+    /// The server runs but does not answer.
+    #[error("{name} did not answer within {}; the end of its log:\n{tail}", humantime::format_duration(*.within))]
     Silent {
-        /// What is silent.
+        /// The server.
         name: String,
-        /// How long it was asked.
+        /// The time limit.
         within: Duration,
         /// The end of its log.
         tail: String,
     },
-    /// The system refused something.
+    /// A system call failed.
     #[error("{name} could not be started: {source}")]
     System {
-        /// What could not be started.
+        /// The server.
         name: String,
-        /// What the system says.
+        /// The system's reason.
         source: io::Error,
     },
 }
@@ -201,15 +201,15 @@ impl ServerError {
         move |source| Self::System { name: name.to_owned(), source }
     }
 
-    /// Whether it ended because another program listens on its port.
+    /// Whether another program had its port.
     pub fn is_port_taken(&self) -> bool {
         matches!(self, Self::Ended { tail, .. } if tail.to_lowercase().contains("address already in use"))
     }
 }
 
-/// The program that `variable` names by its path, or the first of `names` on the `PATH`.
+/// The program at the path in `variable`, or the first of `names` on the `PATH`.
 pub fn find_program(variable: &str, names: &[&str]) -> Option<PathBuf> {
-    // for an instance the same variable holds an address
+    // an instance reads the same variable as an address
     let given = std::env::var_os(variable).map(PathBuf::from).filter(|given| given.is_absolute());
     if given.is_some() {
         return given;
@@ -220,7 +220,7 @@ pub fn find_program(variable: &str, names: &[&str]) -> Option<PathBuf> {
     candidates.find(|candidate| candidate.is_file())
 }
 
-/// Asks until the answer is yes.
+/// Probes until `is_ready`.
 ///
 /// # Errors
 /// When `child` ends before that, or takes longer than `within`.
@@ -247,7 +247,7 @@ pub async fn until_ready(
     }
 }
 
-/// The last lines of a log, indented; best effort, for people.
+/// The last lines of a log, indented; best effort.
 pub fn tail(log: &Path) -> String {
     let read = || -> io::Result<Vec<u8>> {
         let mut file = File::open(log)?;
@@ -259,12 +259,12 @@ pub fn tail(log: &Path) -> String {
     };
     let bytes = match read() {
         Ok(bytes) => bytes,
-        Err(error) => return format!("  (its log cannot be read: {error})"),
+        Err(error) => return format!("  (unreadable: {error})"),
     };
     let text = String::from_utf8_lossy(&bytes);
     let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     if lines.is_empty() {
-        return "  (it said nothing)".to_owned();
+        return "  (empty)".to_owned();
     }
     let last = &lines[lines.len().saturating_sub(TAIL_LINES)..];
     last.iter().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")

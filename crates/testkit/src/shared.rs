@@ -1,4 +1,4 @@
-//! An etcd and a Redis that many tests share, and names and databases in them that they do not.
+//! An etcd and a Redis for many tests, with a lock name and a database for each.
 #![allow(
     clippy::unwrap_used,
     clippy::missing_panics_doc,
@@ -15,23 +15,22 @@ use tokio::sync::OnceCell;
 use crate::server::find_program;
 use crate::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 
-/// Never dropped, as statics are not; it ends with the process, by its guardian.
+/// Statics are not dropped: its guardian ends it with the process.
 static ETCD: OnceCell<PrivateEtcd> = OnceCell::const_new();
 
-/// The address of an etcd that nobody stops.
+/// The address of the shared etcd; no test stops it.
 pub async fn shared_endpoint() -> String {
     let start = async || PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
     ETCD.get_or_init(start).await.endpoint()
 }
 
-/// The program `etcdctl` that belongs to the etcd of the tests.
+/// The `etcdctl` beside the etcd of the tests.
 pub fn etcdctl() -> PathBuf {
     let etcd = find_program("FLASH_SALE_ETCD", &["etcd"]);
     etcd.expect("etcd is installed by `make setup`").with_file_name("etcdctl")
 }
 
-/// Has etcd be out of space, or no more. It raises the alarm itself when its quota is used up; an operator
-/// may raise it as well.
+/// Raises or clears etcd's alarm for an exhausted quota.
 pub async fn no_space(endpoint: &str, action: AlarmAction) {
     let mut client = Client::connect([endpoint], None).await.unwrap();
     let mut options = AlarmOptions::new();
@@ -58,7 +57,7 @@ pub async fn fresh_database() -> String {
     format!("{}/{database}", redis.url())
 }
 
-/// A connection to look and meddle with, past the inventory.
+/// A direct connection, past the inventory.
 pub struct Raw(::redis::aio::MultiplexedConnection);
 
 impl Raw {
@@ -82,7 +81,7 @@ impl Raw {
         command.query_async(&mut self.0).await.unwrap()
     }
 
-    /// Everything in the database, as Redis serializes it: equal dumps, nothing was written.
+    /// The serialized content of the database: equal dumps mean that nothing was written.
     pub async fn dump(&mut self) -> Vec<(String, Vec<u8>)> {
         let mut keys: Vec<String> = self.run("KEYS *").await;
         keys.sort();

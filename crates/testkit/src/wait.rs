@@ -1,13 +1,13 @@
-//! Waiting for what must come about, with a bound.
+//! Waiting with a bound.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// How long a condition may take to come true: generous, for a machine with much to do.
+/// How long a condition may take to come true: generous, for a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Asks every 20 ms until the answer is yes.
+/// Checks the condition every 20 ms until it is true.
 ///
 /// # Panics
 /// With `what`, after [`DEADLINE`].

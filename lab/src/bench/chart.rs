@@ -34,7 +34,7 @@ struct Bar {
     ours: bool,
 }
 
-/// File name and content of every chart that the results are enough for.
+/// File name and content of every chart with results.
 pub(super) fn charts(results: &Results, contenders: &[Contender]) -> Vec<(&'static str, String)> {
     let scale = &results.scale;
     let compared = |figure: fn(&Turn) -> Option<f64>| -> Vec<Bar> {

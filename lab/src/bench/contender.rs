@@ -1,4 +1,4 @@
-//! Who takes part.
+//! The contenders.
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -7,14 +7,14 @@ use crate::baselines::LockMode;
 use crate::cluster::{Cluster, Spec};
 use crate::error::LabError;
 
-/// With hundreds of waiting orders, the slow contenders need more than the defaults to answer all.
+/// The slow contenders need more than the defaults to answer hundreds of waiting orders.
 const FLAGS: [&str; 4] = ["--wait-timeout", "5m", "--queue-length", "20000"];
 
 /// A way to guard the sale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Contender {
-    /// The product: the holder of the lock runs the orders of everybody who waits in its process.
+    /// The product: the holder of the lock runs all waiting orders of its process.
     Combined,
     /// The product's lock, taken for each request.
     Request,
@@ -24,12 +24,12 @@ pub enum Contender {
     EtcdRecipe,
     /// A lease and etcd's own `Lock` call for each request.
     EtcdRpc,
-    /// A handler that touches no store: what instances and load test can do at most.
+    /// A handler without a store: the upper bound of instances and load test.
     NoStore,
 }
 
 impl Contender {
-    /// What it is, in few words.
+    /// A short description.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Combined => "guarded, combined",
@@ -41,7 +41,7 @@ impl Contender {
         }
     }
 
-    /// What guards the sale of its instances.
+    /// The guard of its instances.
     fn lock(self) -> LockMode {
         match self {
             Self::Combined | Self::Request | Self::NoStore => LockMode::Etcd,
@@ -70,12 +70,12 @@ impl Contender {
         matches!(self, Self::Request | Self::EtcdRecipe | Self::EtcdRpc)
     }
 
-    /// Whether its ledger shows how often instances pass the lock to one another.
+    /// Whether its ledger shows handovers between instances.
     pub(super) fn shows_handovers(self) -> bool {
         matches!(self, Self::Combined | Self::Request | Self::EtcdRecipe)
     }
 
-    /// Starts `count` instances and waits until they can sell.
+    /// Starts `count` instances and waits until they are ready.
     pub(super) async fn start(self, cluster: &mut Cluster, count: usize) -> Result<(), LabError> {
         let flags = FLAGS.iter().chain(self.flags()).map(ToString::to_string);
         let flags: Vec<_> = flags.collect();
@@ -88,7 +88,7 @@ impl Contender {
     }
 }
 
-/// Stops the instances of a contender, so that the next one can take its turn.
+/// Stops the instances of a contender.
 pub(super) async fn leave(cluster: &mut Cluster) -> Result<(), LabError> {
     cluster.stop_instances().await.map_err(LabError::system("an instance does not stop"))
 }

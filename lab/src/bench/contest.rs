@@ -1,4 +1,4 @@
-//! The contenders, one after the other, in rounds.
+//! Rounds of all contenders in turn.
 
 use loadtest::Report;
 use serde::Serialize;
@@ -18,7 +18,7 @@ const INSTANCES: usize = 2;
 /// A burst that took longer is not repeated in later rounds.
 const REPEATED_BURST_SECONDS: f64 = 30.0;
 
-/// What a contender did in one round. What was not measured is `None`.
+/// The figures of a contender in one round; `None` if not measured.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Turn {
     pub(super) contender: Contender,
@@ -46,8 +46,7 @@ impl Round {
     }
 }
 
-/// Round `number`. The order of the contenders changes from round to round: nobody is always the one
-/// that comes after the heaviest.
+/// A round. The order of the contenders rotates, so that none always follows the heaviest.
 pub(super) async fn round(
     cluster: &mut Cluster,
     options: &BenchOptions,

@@ -1,5 +1,5 @@
-//! What etcd asks for the least that a handover needs: one commit, and one notification of it. And
-//! its compaction, so that it asks everybody for the same.
+//! The cost of the minimum of a handover: one commit, and its notification. And compaction, so that all
+//! contenders meet the same etcd.
 
 use etcd_client::{Client, CompactionOptions};
 use serde::Serialize;
@@ -15,13 +15,12 @@ const KEY: &str = "bench/commit";
 pub(super) struct EtcdCost {
     /// From sending a put to its answer.
     pub(super) commit: Spread,
-    /// From sending a put until another client's standing watch tells of it.
+    /// From sending a put until another client's watch reports it.
     pub(super) commit_and_notification: Spread,
 }
 
-/// Lets etcd forget what was deleted, as every etcd that is looked after does now and then.
-/// Until then it walks over all claims that were ever made on a lock whenever it lists the queue: the
-/// later a load, the slower it would be.
+/// Compacts etcd, as its operators do regularly. Otherwise it walks over all deleted claims of a lock when it
+/// lists the queue, and later loads would be slower.
 pub(super) async fn compact(endpoint: &str) -> Result<(), LabError> {
     let compact = async {
         let mut client = Client::connect([endpoint], None).await?;

@@ -8,24 +8,23 @@ use crate::cluster::Cluster;
 use crate::error::LabError;
 use crate::load::{Load, TIMEOUT};
 
-/// How long one order may take: the slowest contenders answer hundreds of them one by one.
+/// The time limit of an order: the slowest contenders serve hundreds of them one by one.
 const ORDER_TIMEOUT: &str = "10m";
 
-/// What is sent.
+/// The orders of a load.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Orders {
     pub(super) requests: usize,
     pub(super) connections: usize,
     /// The units to begin with; `None` leaves the sale as it is.
     pub(super) stock: Option<u64>,
-    /// How many instances of the team they go to.
+    /// How many of the instances they go to.
     pub(super) instances: usize,
-    /// Over how many items they are spread, if not the default one.
+    /// The number of items; `None` is the default item alone.
     pub(super) items: Option<usize>,
 }
 
-/// Sends the orders and waits for the report. etcd is compacted before, so that no load pays for the
-/// ones before it.
+/// Compacts etcd, so that no load pays for earlier ones; sends the orders and waits for the report.
 pub(super) async fn run(
     cluster: &Cluster,
     contender: Contender,
@@ -66,7 +65,7 @@ pub(super) fn start(
     Load::start(cluster, &args, false)
 }
 
-/// What is wrong with a load, if anything is.
+/// The fault of a load, if there is one.
 pub(super) fn fault(load: &Report) -> Option<String> {
     let settled = load.acknowledged + load.sold_out + load.answered;
     if !load.pass {

@@ -1,4 +1,4 @@
-//! What shared the machine: without it no figure means anything.
+//! A description of the machine, without which no figure means anything.
 
 use std::fs;
 use std::time::SystemTime;
@@ -9,7 +9,7 @@ use testkit::probe;
 
 use crate::cluster::Cluster;
 
-/// What the figures were measured on.
+/// The machine of the figures.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Machine {
     pub(super) date: String,
@@ -24,7 +24,7 @@ pub(super) struct Machine {
     pub(super) redis: String,
 }
 
-/// What the machine was doing before we began.
+/// The load before the start.
 pub(super) fn load_average() -> String {
     let line = line("loadavg").unwrap_or_default();
     let averages: Vec<_> = line.split(' ').take(3).collect();

@@ -17,13 +17,13 @@ use crate::cluster::Cluster;
 use crate::error::LabError;
 use crate::load::{ENDLESS_STOCK, TIMEOUT};
 
-/// How often the instance is looked at.
+/// How often the instance is checked.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// It is at rest after so many looks in a row without work.
+/// It is at rest after this many checks in a row without work.
 const QUIET_LOOKS: u32 = 5;
 
-/// Ticks between two looks that are no work: 10 ms each, timers and keepalives.
+/// Ticks of 10 ms between two checks that do not count as work: timers and keepalives.
 const QUIET_TICKS: u64 = 1;
 
 /// How long the orders may take to come to rest.
@@ -60,10 +60,10 @@ pub(super) async fn measure(
         instances: 1,
         items: None,
     };
-    // also starts the sale, which needs the lock
+    // also starts the sale
     load::run(cluster, Contender::Combined, orders(1, Some(ENDLESS_STOCK))).await?;
     if open_files(pid).is_some() {
-        // what that load opened must be closed before files are counted
+        // the files of that load must be closed before the count
         at_rest(pid, 0).await?;
     }
     let (Some(idle), Some(files)) = (resident_bytes(pid), open_files(pid)) else {

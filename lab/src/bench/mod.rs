@@ -1,18 +1,16 @@
-//! The `bench` command: how fast the guarded sale is, beside other ways to guard it and beside no
-//! guard at all, in one run on this machine.
+//! The `bench` command: compares the guarded sale with other guards and with no guard on this machine.
 //!
-//! Absolute figures are the machine's. Contenders take turns in rounds on the same etcd, the same Redis
-//! and the same number of connections, and ratios are computed within a round, so that they hold
-//! elsewhere as well.
+//! Contenders take turns in rounds on the same etcd, the same Redis and the same number of connections. Ratios
+//! are computed within a round, so that they hold on other machines as well.
 //!
 //! # Layout
-//! - [`BenchOptions`], [`run()`]: what can be asked for, and the run from its beginning to its end
-//! - `contender`, `scale`: who takes part, and how much of everything
+//! - [`BenchOptions`], [`run()`]: the flags, and the whole run
+//! - `contender`, `scale`: the contenders, and the sizes of the loads
 //! - `load`: one load on a contender's instances
 //! - `contest`, `sweep`, `memory`, `etcd_cost`: the measures
-//! - `machine`: what this machine is
-//! - `results`, `ratios`, `stats`: what was found, as data
-//! - `table`, `markdown`, `chart`, `svg`: what was found, for people
+//! - `machine`: a description of this machine
+//! - `results`, `ratios`, `stats`: the results as data
+//! - `table`, `markdown`, `chart`, `svg`: the results as text and pictures
 
 mod chart;
 mod contender;

@@ -1,4 +1,4 @@
-//! What one can ask of the bench.
+//! The flags of the bench.
 
 use std::path::PathBuf;
 
@@ -8,12 +8,12 @@ use serde::Serialize;
 
 use super::contender::Contender;
 
-/// Compares the guarded sale with other ways to guard it and with no guard, on this machine.
+/// Compares the guarded sale with other guards and with no guard, on this machine.
 ///
 /// Starts private servers and instances, prints tables, and writes results.json and plots. Leaves
 /// nothing behind.
 ///
-/// Exit status: 0 every load was answered and accounted for, 1 not so, 2 could not run.
+/// Exit status: 0 every load was answered and accounted for, 1 some were not, 2 could not run.
 #[derive(Clone, Debug, Args)]
 pub struct BenchOptions {
     /// Everything once with tiny numbers: a smoke test.
@@ -37,7 +37,7 @@ pub struct BenchOptions {
     pub rounds: Option<usize>,
 }
 
-/// What is measured.
+/// A measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measure {
@@ -45,7 +45,7 @@ pub enum Measure {
     Throughput,
     /// All buyers at once, more than there are units.
     Burst,
-    /// How often two instances with one client each pass the lock to one another.
+    /// How often the lock passes between two instances with one client each.
     Handovers,
     /// Throughput by the number of requests.
     Requests,

@@ -1,4 +1,4 @@
-//! What follows from the figures: ratios within a round, which hold on other machines as well.
+//! Ratios within a round, which hold on other machines as well.
 
 use serde::Serialize;
 
@@ -10,17 +10,17 @@ use super::results::{Results, burst_millis, handovers, throughput};
 use super::stats::Spread;
 use super::sweep::Point;
 
-/// A ratio, or another figure that is not this machine's alone.
+/// A ratio, or another figure that does not depend on the machine.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Finding {
     pub(super) name: &'static str,
-    /// Of the ratios of all rounds.
+    /// Over all rounds.
     pub(super) spread: Spread,
-    /// What it must reach.
+    /// The goal.
     pub(super) goal: Option<Goal>,
 }
 
-/// What a finding must reach.
+/// The goal of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Goal {
@@ -37,7 +37,7 @@ impl Goal {
     }
 }
 
-/// Everything that the results are enough for.
+/// The findings for which there are results.
 pub(super) fn findings(results: &Results) -> Vec<Finding> {
     use Goal::{AtLeast, AtMost};
     let rounds = |ratio: &dyn Fn(&Round) -> Option<f64>| -> Vec<f64> {

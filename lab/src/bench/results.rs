@@ -1,4 +1,4 @@
-//! All that was found: what results.json has.
+//! The content of results.json.
 
 use loadtest::Report;
 use serde::Serialize;
@@ -14,15 +14,15 @@ use super::scale::Scale;
 use super::stats::Spread;
 use super::sweep::{Point, Sweep};
 
-/// All that was found.
+/// All results.
 #[derive(Debug, Serialize)]
 pub(super) struct Results {
     pub(super) machine: Machine,
     pub(super) scale: Scale,
     pub(super) findings: Vec<Finding>,
-    /// Loads that were not answered or accounted for in full: they make the run a failure.
+    /// Loads that were not fully answered or accounted for: the run fails.
     pub(super) faults: Vec<String>,
-    /// What was not measured, and why.
+    /// Skipped measures, and why.
     pub(super) left_out: Vec<String>,
     pub(super) rounds: Vec<Round>,
     pub(super) sweeps: Vec<Sweep>,
@@ -51,7 +51,7 @@ impl Results {
         self.sweep(measure).map_or(&[], |sweep| sweep.points.as_slice())
     }
 
-    /// Every load, with what it was.
+    /// Every load, with its name.
     pub(super) fn loads(&self) -> impl Iterator<Item = (String, &Report)> {
         let turns = self.rounds.iter().flat_map(|round| &round.turns);
         let turns = turns

@@ -1,4 +1,4 @@
-//! The bench from its beginning to its end.
+//! Runs the bench.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -21,10 +21,9 @@ use crate::error::LabError;
 const FAULTS: u8 = 1;
 const NO_RESULTS: u8 = 2;
 
-/// Measures what the options ask for, prints it, and writes results.json and the plots.
+/// Takes the measures, prints the results, and writes results.json and the charts.
 ///
-/// The exit code is 0 if every load was answered and accounted for, 1 if not, 2 if there are no
-/// results.
+/// The exit code is 0 if every load was answered and accounted for, 1 if not, 2 without results.
 pub async fn run(options: BenchOptions) -> ExitCode {
     match Box::pin(bench(&options)).await {
         Ok(results) if results.faults.is_empty() => ExitCode::SUCCESS,
@@ -71,9 +70,9 @@ async fn bench(options: &BenchOptions) -> Result<Results, LabError> {
     results.findings = ratios::findings(&results);
     let mut text = table::text(&results, &contenders);
     if options.short {
-        text.push_str("A short run: that these figures are there is all they say.\n");
+        text.push_str("A short run: the figures mean nothing.\n");
     }
-    // if nobody reads it, the files remain
+    // if this fails, the files remain
     let _ = write!(io::stdout(), "{text}");
     write(&options.out, &results, &contenders, &text)
         .map_err(LabError::system("the results could not be written"))?;
@@ -123,7 +122,7 @@ fn write(out: &Path, results: &Results, contenders: &[Contender], text: &str) ->
     Ok(())
 }
 
-/// Progress, for people: standard output has the results.
+/// Progress, on standard error: standard output has the results.
 fn note(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }

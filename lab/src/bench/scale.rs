@@ -1,10 +1,10 @@
-//! How much of everything.
+//! The sizes of the loads.
 
 use serde::Serialize;
 
 use super::contender::Contender;
 
-/// How much of everything. The numbers of requests are such that a load takes some seconds.
+/// The sizes of the loads, such that each one takes some seconds.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Scale {
     pub(super) rounds: usize,

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Write as _};
 
-/// Grey text and lines that can be read on white and on black, and one colour for what matters.
+/// Grey that is readable on white and on black, and one colour for emphasis.
 const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#6b7280}\
     .title{font-size:15px;font-weight:600}.small{font-size:11px}\
     .grid{stroke:#9ca3af;stroke-opacity:.35}.axis{stroke:#6b7280}\
@@ -67,7 +67,7 @@ impl Svg {
         ));
     }
 
-    /// The whole file; `title` is for those who cannot see it.
+    /// The whole file; `title` is for screen readers.
     pub(super) fn finish(self, title: &str) -> String {
         let Self { body, width, height } = self;
         let title = Escaped(title);
@@ -83,7 +83,7 @@ impl Svg {
     }
 }
 
-/// Text that is no markup.
+/// Text with escaped markup.
 struct Escaped<'a>(&'a str);
 
 impl Display for Escaped<'_> {

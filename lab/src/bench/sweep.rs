@@ -12,10 +12,10 @@ use crate::cluster::Cluster;
 use crate::error::LabError;
 use crate::load::ENDLESS_STOCK;
 
-/// Instances, where their number is not what changes.
+/// The number of instances in other sweeps.
 const INSTANCES: usize = 2;
 
-/// What changes, and what came of it.
+/// The changed number, and its results.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Sweep {
     pub(super) measure: Measure,
@@ -37,7 +37,7 @@ impl Point {
     }
 }
 
-/// What changes in a sweep, and from where to where.
+/// The values of a sweep.
 pub(super) fn values(scale: &Scale, measure: Measure) -> &[usize] {
     match measure {
         Measure::Requests => &scale.sweep_requests,

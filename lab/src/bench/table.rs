@@ -1,4 +1,4 @@
-//! What was found, as Markdown: it is read on a terminal and pasted into a document.
+//! The results as Markdown, for the terminal and for documents.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ use super::ratios::{Finding, Goal};
 use super::results::{Results, burst_millis, handovers, throughput};
 use super::stats::Spread;
 
-/// Everything that was found.
+/// All results.
 pub(super) fn text(results: &Results, contenders: &[Contender]) -> String {
     let mut text = String::new();
     for (title, table) in [
@@ -35,8 +35,8 @@ pub(super) fn text(results: &Results, contenders: &[Contender]) -> String {
             let _ = write!(text, "## {title}\n\n{table}\n");
         }
     }
-    for sentence in &results.left_out {
-        let _ = writeln!(text, "Left out: {sentence}.");
+    for left_out in &results.left_out {
+        let _ = writeln!(text, "Left out: {left_out}.");
     }
     for fault in &results.faults {
         let _ = writeln!(text, "FAULT: {fault}");

@@ -137,16 +137,15 @@ impl Controls {
         }
 
         let up = self.instances.all().into_iter().filter(|instance| instance.is_up);
-        let urls: Vec<_> = up.map(|instance| format!("http://{}", instance.authority)).collect();
-        let first = victim.and_then(|victim| {
-            urls.iter().position(|url| *url == format!("http://{}", victim.authority))
-        });
+        let up: Vec<_> = up.map(|instance| instance.authority).collect();
+        let first = victim.and_then(|victim| up.iter().position(|one| *one == victim.authority));
         let start = CancellationToken::new();
         let head_start = first.map(|first| (first, start.clone()));
         let live = Arc::new(Live { head_start, ..Live::default() });
         let requests = format!("--requests={}", run.requests);
-        let flags = LOAD_FLAGS.into_iter().chain([requests.as_str()]);
-        let args = loadtest::Args::from_flags(flags.chain(urls.iter().map(String::as_str)));
+        let flags = LOAD_FLAGS.map(str::to_owned).into_iter().chain([requests]);
+        let urls = up.iter().map(|authority| format!("http://{authority}"));
+        let args = loadtest::Args::from_flags(flags.chain(urls));
         let args = args.map_err(|error| error.to_string())?;
         let stop = self.stop_of_run().ok_or("the run is gone")?;
         self.change_run(|begun| {

@@ -1,5 +1,5 @@
-//! Goal: the controls of the page show what the lock and the fence are for, and are closed to other sites.
-//! Method: real instances as processes, since some of them are stopped and killed.
+//! Goal: the controls of the page show what lock and fence prevent, and refuse other sites.
+//! Method: real instances as processes, since some are stopped and killed.
 
 use std::process::Stdio;
 
@@ -24,7 +24,7 @@ impl Pair {
         Self::start_beside(&[]).await
     }
 
-    /// Two that are told of these instances as well.
+    /// Two that know these instances as well.
     async fn start_beside(others: &[&str]) -> Self {
         let ports: [u16; 2] = ports::free_ports().unwrap();
         let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
@@ -100,10 +100,10 @@ impl Pair {
     }
 }
 
-/// With the lock every unit goes to one buyer; without one, or with one in each instance, too many are sold,
-/// and it is said.
+/// Goal: with the lock every unit goes to one buyer; without one, or with one in each instance, the verdict says
+/// that too many were sold.
 #[tokio::test]
-async fn runs_tell_what_the_lock_is_for() {
+async fn runs_show_what_the_lock_prevents() {
     let pair = Pair::start().await;
     let sale = |guard: &str| json!({"stock": 60, "requests": 100, "guard": guard});
     let run = pair.run(sale("etcd")).await;
@@ -117,8 +117,8 @@ async fn runs_tell_what_the_lock_is_for() {
         assert_eq!(verdict["pass"], false, "{run}");
         let sold = verdict["sold"].as_u64().unwrap();
         assert!(sold > 60 && verdict["oversold"] == sold - 60, "{run}");
-        let sentence = format!("Sold {sold} of 60: {} too many. That is what happens", sold - 60);
-        assert!(verdict["text"].as_str().unwrap().starts_with(&sentence), "{run}");
+        let start = format!("Sold {sold} of 60: {} too many. That is what happens", sold - 60);
+        assert!(verdict["text"].as_str().unwrap().starts_with(&start), "{run}");
         let other = pair.json(1, "GET /demo", &json!({})).await;
         assert_eq!((&other["guard"], &other["run"]["id"]), (&guard.into(), &run["id"]), "{other}");
     }
@@ -129,10 +129,10 @@ async fn runs_tell_what_the_lock_is_for() {
     assert_eq!((&stock["lucky"], &stock["balanced"]), (&60.into(), &true.into()), "{stock}");
 }
 
-/// A holder that is paused beyond its lease: the fence refuses its batch, and without the fence it undoes
+/// Goal: a holder is paused beyond its lease: the fence refuses its batch, and without the fence it undoes
 /// what others have sold.
 #[tokio::test]
-async fn runs_tell_what_the_fence_is_for() {
+async fn runs_show_what_the_fence_prevents() {
     let pair = Pair::start().await;
     let paused = |fence: bool| json!({"stock": 60, "requests": 100, "guard": "etcd", "fence": fence, "fault": "pause"});
     let run = pair.run(paused(true)).await;
@@ -147,7 +147,7 @@ async fn runs_tell_what_the_fence_is_for() {
     assert!(run["verdict"]["text"].as_str().unwrap().contains("without a fence"), "{run}");
 }
 
-/// A holder that is killed: its lease ends, the next is served, and no unit is sold twice.
+/// Goal: a holder is killed: its lease ends, the next is served, and no unit is sold twice.
 #[tokio::test]
 async fn a_killed_holder_is_succeeded() {
     let mut pair = Pair::start().await;
@@ -162,7 +162,7 @@ async fn a_killed_holder_is_succeeded() {
     pair.call(0, "POST /demo/run", &again).await.assert_problem(409, "needs-instances");
 }
 
-/// Switches reach the other instance, and `kill` ends the one that is named.
+/// Goal: switches reach the other instance, and `kill` ends the one that is named.
 #[tokio::test]
 async fn switches_reach_all_instances() {
     let mut pair = Pair::start().await;
@@ -236,7 +236,7 @@ async fn another_sale_in_the_middle_of_a_run_is_no_fault() {
     );
 }
 
-/// One run at a time, and one that is stopped ends without a verdict.
+/// Goal: there is one run at a time, and a stopped one ends without a verdict.
 #[tokio::test]
 async fn one_run_at_a_time() {
     let pair = Pair::start().await;
@@ -260,7 +260,7 @@ async fn one_run_at_a_time() {
     .await;
 }
 
-/// Pages of other sites can do nothing, though a browser on this machine shows them.
+/// Goal: pages of other sites in a browser of this machine can do nothing.
 #[tokio::test]
 async fn other_sites_are_kept_out() {
     let pair = Pair::start().await;
@@ -277,7 +277,7 @@ async fn other_sites_are_kept_out() {
             format!("POST /demo/kill HTTP/1.1\r\n{headers}\r\nContent-Length: 2\r\n\r\n{{}}");
         pair.send(&request).await.assert_problem(status, word);
     }
-    // nor start a sale afresh, which a page may not ask for, but for one whose name was made to point here
+    // nor start a sale under a foreign name that resolves to this machine
     for headers in ["Host: evil.example", "Host: localhost\r\nOrigin: http://evil.example"] {
         let request = format!(
             "PUT /stock HTTP/1.1\r\n{headers}\r\nContent-Length: 11\r\n\r\n{{\"stock\":5}}"
@@ -288,8 +288,8 @@ async fn other_sites_are_kept_out() {
     assert!(demo["instances"].as_array().unwrap().iter().all(|i| i["up"] == true), "{demo}");
 }
 
-/// Instances that know each other by names, as in containers, may call each other; under any other name it is
-/// another site.
+/// Goal: instances may call each other by the names of `--instances`, as in containers; any other name is another
+/// site.
 #[tokio::test]
 async fn instances_are_called_by_the_names_they_were_given() {
     let pair = Pair::start_beside(&["http://shop-3.invalid:9"]).await;

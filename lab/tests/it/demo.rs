@@ -1,4 +1,4 @@
-//! The demo, as its users run it: verdicts, sentences for what goes wrong, and nothing left behind.
+//! The demo as its users run it: verdicts, error messages, and nothing left behind.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -303,9 +303,9 @@ async fn dead_instance_is_reported() {
     .await;
 }
 
-/// Goal: a taken port is a sentence that names it, before anything is started.
+/// Goal: a taken port is reported before anything is started.
 #[tokio::test]
-async fn taken_port_gets_a_sentence() {
+async fn a_taken_port_is_reported() {
     on_free_ports(async || {
         let port = two_free_ports();
         let listener = std::net::TcpListener::bind(("127.0.0.1", port + SECOND));
@@ -313,11 +313,11 @@ async fn taken_port_gets_a_sentence() {
         let mut demo = Demo::start_at(port, &["--once"], |_| {});
         let status = demo.end_anyhow().await;
         demo.look_for_a_taken_port(&[0])?;
-        let sentence = format!(
+        let message = format!(
             "port {} is taken: stop what listens there or choose another with --port",
             port + SECOND
         );
-        assert!(demo.stderr().contains(&sentence), "{}", demo.stderr());
+        assert!(demo.stderr().contains(&message), "{}", demo.stderr());
         assert_eq!((status.code(), demo.said.as_str()), (Some(2), ""));
         drop(listener);
         demo.assert_everything_is_gone();
@@ -394,9 +394,9 @@ fn reserved_ports_differ() {
     assert!(all.windows(2).all(|pair| pair[0] != pair[1]), "{all:?}");
 }
 
-/// Goal: without etcd, a sentence that says how to get it.
+/// Goal: without etcd, the message says how to install it.
 #[tokio::test]
-async fn missing_etcd_gets_a_sentence() {
+async fn a_missing_etcd_is_reported() {
     on_free_ports(async || {
         let empty = tempfile::tempdir().unwrap();
         let mut demo = Demo::start_at(two_free_ports(), &["--once"], |command| {
@@ -413,7 +413,7 @@ async fn missing_etcd_gets_a_sentence() {
     .await;
 }
 
-/// Goal: a failure half-way is told with its cause, and what was started is gone. Method: a Redis
+/// Goal: a failure half-way is reported with its cause, and all processes are gone. Method: a Redis
 /// that does not start, beside the real etcd.
 #[tokio::test]
 async fn failure_half_way_leaves_nothing() {

@@ -1,5 +1,4 @@
-//! Goal: `lab watch` tells the sale as the instance does, through outages, and leaves the terminal as
-//! it was. Method: the real program, to a pipe and on a pseudo-terminal, beside a real instance.
+//! Goal: `lab watch` shows the sale of the instance, through outages, and restores the terminal. Method: the real program, to a pipe and on a pseudo-terminal, beside a real instance.
 
 mod terminal;
 
@@ -61,7 +60,7 @@ impl Shop {
         serde_json::from_str(&body).unwrap()
     }
 
-    /// The stock that the instance tells, in the words that are waited for.
+    /// The stock of the instance, in the words of `lab watch`.
     async fn stock_in_words(&self) -> String {
         let stock = self.ask(Method::GET, "/stock", "").await;
         let [left, lucky, initial] =
@@ -78,7 +77,7 @@ fn url(port: u16) -> String {
     format!("http://127.0.0.1:{port}")
 }
 
-/// A command of the program, without the settings of whoever runs the tests. It ends with the test.
+/// A command of the program, without settings from the environment. It ends with the test.
 fn program(command: &str) -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_lab"));
     for (name, _) in std::env::vars_os() {
@@ -191,7 +190,7 @@ async fn an_instance_goes_away_and_comes_back() {
     shop.kill().await;
     let authority = format!("127.0.0.1:{}", shop.port);
     watch.until(&[&format!("cannot reach {authority}"), "asking again"]).await;
-    // somebody who hangs up is asked again and again
+    // an instance that hangs up is asked again and again
     let listener = TcpListener::bind(&authority).await.unwrap();
     for _ in 0..3 {
         drop(asked(&listener).await);
@@ -229,7 +228,7 @@ async fn the_next_instance_is_asked() {
     watch.until(&["stock 5 + lucky 0 = initial 5;"]).await;
 }
 
-/// Goal: an address that cannot be one is refused with a sentence that says what to write.
+/// Goal: an invalid address is refused with an example.
 #[tokio::test]
 async fn a_bad_address_is_refused() {
     for address in [

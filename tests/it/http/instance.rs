@@ -335,7 +335,7 @@ async fn a_wrong_configuration_fails_at_once() {
         .expect("in time")
         .unwrap();
     assert_eq!(second.wait().await.unwrap().code(), Some(1));
-    assert!(log.contains("something else listens there"), "{log}");
+    assert!(log.contains("the address is in use"), "{log}");
     first.signal(Signal::TERM);
     first.exit().await;
 }

@@ -138,7 +138,7 @@ async fn starting_a_sale_needs_the_token() {
     assert_eq!(shop.stock().await["stock"], 5);
     assert_eq!(shop.call_with("PUT /stock", &[ADMIN], body).await.json(200)["stock"], 9);
 
-    let access = StartAccess::Nobody;
+    let access = StartAccess::Denied;
     let shop = Shop::selling(5, ShopOptions { access, ..ShopOptions::default() }).await;
     let problem = shop.call_with("PUT /stock", &[ADMIN], body).await.problem(403, "not-allowed");
     assert!(problem["detail"].as_str().expect("a text").contains("--admin-token-file"));

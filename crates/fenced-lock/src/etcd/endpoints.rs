@@ -121,15 +121,14 @@ impl Endpoints {
         .await
     }
 
-    /// As [`ask`](Self::ask), but each member at most for `limit`, at once, and not seen through. The
-    /// request is given the member's index.
+    /// As [`ask`](Self::ask), but each member at most for `limit`, without waiting for a place, and the request
+    /// ends when its caller does not wait for it any more.
     pub(super) async fn ask_within<T, F: Future<Output = Result<T, Error>>>(
         &self,
         limit: Duration,
-        request: impl Fn(usize, Client) -> F,
+        request: impl Fn(Client) -> F,
     ) -> Result<T, BackendError> {
-        let request = &request;
-        let ask = |index| self.ask_member(index, limit, move |client| request(index, client));
+        let ask = |index| self.ask_member(index, limit, &request);
         self.first_answer(ask).await.map(|answer| answer.value)
     }
 
@@ -269,7 +268,7 @@ impl Endpoints {
         let credentials = user.credentials().await?;
         let updated = match client.update_user(Some(credentials)).await {
             Err(error) if says_auth_is_off(&error) => {
-                tracing::warn!("etcd asks nobody who they are: its authentication is switched off");
+                tracing::warn!("etcd's authentication is switched off: its user is not checked");
                 client.update_user(None).await
             }
             updated => updated,

@@ -8,7 +8,7 @@ use etcd_client::{Error, ResponseHeader};
 use crate::chaos::Defence;
 use crate::{BackendError, BackendErrorKind};
 
-/// gRPC status codes (`google.golang.org/grpc/codes`), as far as they are told apart here.
+/// The gRPC status codes (`google.golang.org/grpc/codes`) that make a difference here.
 pub(super) mod code {
     pub(in super::super) const UNKNOWN: i32 = 2;
     pub(in super::super) const INVALID_ARGUMENT: i32 = 3;
@@ -27,10 +27,10 @@ const AUTH_IS_OFF: &str = "authentication is not enabled";
 
 pub(super) fn backend_error(error: Error) -> BackendError {
     let kind = match &error {
-        // made here, for want of an answer, whatever its code: etcd's own has no source
+        // made by the client, for want of an answer: a status of etcd's has no source
         Error::GRpcStatus(status) if status.source().is_some() => BackendErrorKind::Transient,
         Error::GRpcStatus(status) => kind_of(status.code() as i32, status.message()),
-        // of these, the third tells that the certificates cannot be used: no connection ends in it
+        // a transport error means that the certificates cannot be used, not that a connection failed
         Error::InvalidArgs(_)
         | Error::InvalidUri(_)
         | Error::TransportError(_)
@@ -40,7 +40,7 @@ pub(super) fn backend_error(error: Error) -> BackendError {
     BackendError::new(kind, Plain(error))
 }
 
-/// Whether the request may have been carried out, although it failed: not if nobody listened.
+/// Whether a request that failed may have been carried out: not if its connection was refused.
 pub(super) fn may_be_done(error: &Error) -> bool {
     let Error::GRpcStatus(status) = error else { return true };
     let mut causes = std::iter::successors(status.source(), |cause| (*cause).source());
@@ -73,7 +73,7 @@ pub(super) fn names_no_user(error: &BackendError) -> bool {
     error.cause().is_some_and(|Plain(cause)| cause.to_string().contains(NO_USER))
 }
 
-/// Whether the answer to an authentication says that etcd asks nobody who they are.
+/// Whether the answer to an authentication says that authentication is switched off.
 pub(super) fn says_auth_is_off(error: &Error) -> bool {
     matches!(error, Error::GRpcStatus(status) if status.message().contains(AUTH_IS_OFF))
 }
@@ -90,7 +90,7 @@ fn kind_of(code: i32, message: &str) -> BackendErrorKind {
         code::RESOURCE_EXHAUSTED => BackendErrorKind::Refused,
         // again, although the client has just authenticated anew: it does so the next time
         code::INVALID_ARGUMENT if message.contains(OLD_REVISION) => BackendErrorKind::Transient,
-        // this code also tells that a member is not the leader, which passes
+        // this code also means that a member is not the leader, which passes
         code::FAILED_PRECONDITION if !message.contains(AUTH_IS_OFF) => BackendErrorKind::Transient,
         // wrong credentials or no permission
         code::INVALID_ARGUMENT

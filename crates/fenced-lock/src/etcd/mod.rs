@@ -9,9 +9,9 @@
 //! does not know it yet answers renewals of leases that its successor may end (etcd#15247): a holder can
 //! then learn of its loss too late. The token guards against that too.
 //!
-//! What it costs: an uncontended lock one round trip, a release one, and a hand-over one for both. A
-//! waiter makes no request of its own: one watch stream for all queues tells when it is granted. Four queues
-//! a second are read again, however many there are.
+//! What it costs: an uncontended lock takes one round trip, a release one, and a hand-over one for both. A
+//! waiter makes no request of its own: one watch stream for all queues shows when it is granted. At most four
+//! queues a second are read again.
 //!
 //! In memory, a name that is held takes 2.4 KiB, and a waiter 2.8 KiB, its caller's task included. All of it
 //! is given back, at the latest half a minute after a name was last used. A request under way takes more, so the process grows
@@ -20,7 +20,6 @@
 
 mod endpoints;
 mod failure;
-mod keep_alive;
 mod keys;
 mod list;
 mod options;
@@ -40,7 +39,6 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 pub use options::{EtcdOptions, EtcdUser};
 
 use self::endpoints::Endpoints;
-use self::keep_alive::KeepAlives;
 use self::queue::NameQueue;
 use self::queues::Queues;
 use self::standing_watch::StandingWatch;
@@ -72,7 +70,6 @@ pub struct EtcdBackend {
     options: EtcdOptions,
     endpoints: Arc<Endpoints>,
     queues: Arc<Queues>,
-    keep_alives: KeepAlives,
     /// Held while a lease is replaced.
     replacing: Mutex<()>,
     /// Queues to watch. Its drop ends the standing watch.
@@ -101,7 +98,6 @@ impl EtcdBackend {
             options,
             endpoints,
             queues,
-            keep_alives: KeepAlives::default(),
             replacing: Mutex::default(),
             new_names,
             runtime,
@@ -174,7 +170,7 @@ impl Backend for EtcdBackend {
     fn queue_snapshot(&self, name: &Arc<str>) -> Option<QueueSnapshot> {
         let (snapshot, is_new) = self.queues.with_or_new(name, NameQueue::snapshot);
         if is_new {
-            // an error means that the backend's thread has ended, and with it whatever could be seen
+            // an error means that the backend's thread has ended, and the watch with it
             drop(self.new_names.send(Arc::clone(name)));
         }
         Some(snapshot)
@@ -203,7 +199,7 @@ mod tests {
     use super::*;
     use crate::ClusterId;
 
-    /// Goal: whatever an outage cuts short, nothing is remembered of a lease that was given up, so
+    /// Goal: after requests that an outage cut short, nothing is remembered of a lease that was given up, so
     /// its queues are not watched for ever. Method: nobody listens where etcd should be.
     #[tokio::test]
     async fn nothing_is_left_of_a_lease_after_an_outage() {

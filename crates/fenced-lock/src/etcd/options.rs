@@ -80,8 +80,7 @@ pub struct EtcdOptions {
     pub ca: Option<Vec<u8>>,
     /// With `https`: our certificate and its key, in PEM, if etcd asks for one.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// The longest that one member may take to answer. After that the next one is asked; and what
-    /// nobody answered is asked again where that is of use.
+    /// The longest that one member may take to answer a request that was sent. After that the next one is asked.
     pub request_timeout: Duration,
 }
 

@@ -1,4 +1,6 @@
 //! The queue of one lock, kept in memory from what the watch says. No I/O here.
+//!
+//! `settle` decides that a claim is granted or gone.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
@@ -17,8 +19,8 @@ use crate::{ClaimStatus, ObservedClaim, ObservedTenure, QueueSnapshot};
 /// then is not watched anew each time.
 const LINGER: Duration = Duration::from_secs(30);
 
-/// How often a queue in use is read again in case its watcher has stopped telling; and so much less
-/// often for each claim in it.
+/// How often a queue in use is read again in case its watcher has fallen silent, and how much later for each
+/// claim in it.
 const REREAD_EVERY: Duration = Duration::from_secs(1);
 const REREAD_LATER: Duration = Duration::from_millis(1);
 
@@ -34,19 +36,19 @@ pub(super) type Key = Arc<[u8]>;
 /// A key, the revision at which it was created, and the lease that it hangs on.
 pub(super) type Listed = (Key, i64, i64);
 
-/// What is told about a claim: its status, and whether others wait behind it.
+/// A claim's status, and whether others wait behind it.
 pub(super) type Expected = (watch::Receiver<ClaimStatus>, watch::Receiver<bool>);
 
-/// Who tells of a queue.
+/// The watcher of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Watcher {
-    /// Nobody yet.
+    /// None yet.
     None,
     /// One that etcd has been asked for.
     Asked(i64),
     /// One that etcd has made. From then on it misses nothing.
     Created(i64),
-    /// Nobody: etcd refused to make one on the stream of this number.
+    /// None: etcd refused to make one on the stream of this number.
     Refused(i64),
 }
 
@@ -74,7 +76,7 @@ struct Own {
 /// All claims on one name, by their `create_revision`.
 ///
 /// What makes it sound to decide from memory: creations only ever get larger revisions. So if the
-/// queue is complete as of a revision at or past that of a claim, nobody can come before that claim
+/// queue is complete as of a revision at or past that of a claim, no other can come before that claim
 /// any more, and it stays first once it is first.
 #[derive(Debug)]
 pub(super) struct NameQueue {
@@ -158,7 +160,7 @@ impl NameQueue {
         self.change(|queue| queue.remove(key));
     }
 
-    /// Whether the watch will tell all that comes, so that a request need not ask who is first.
+    /// Whether the watch will show every change, so that a request need not ask who is first.
     pub(super) fn is_current(&self) -> bool {
         self.early.is_none()
     }
@@ -278,7 +280,7 @@ impl NameQueue {
         }
     }
 
-    /// Notes that nobody tells of the queue any more: from now on events are missing, until the next list.
+    /// Notes that the watcher has gone: from now on events are missing, until the next list.
     pub(super) fn unwatched(&mut self, watcher: Watcher) {
         self.watcher = watcher;
         if !Defence::Relist.is_on() {
@@ -322,8 +324,7 @@ impl NameQueue {
         self.own.values().any(Own::is_waiting)
     }
 
-    /// Since when it should be read again, if it is time: in case its watcher has stopped telling, or
-    /// there is none.
+    /// Since when it should be read again, if it is time: its watcher may have fallen silent, or there is none.
     pub(super) fn due_since(&self) -> Option<Instant> {
         let claims = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
         let due = self.last_read + REREAD_EVERY + REREAD_LATER.saturating_mul(claims);
@@ -347,7 +348,7 @@ impl NameQueue {
         self.own.is_empty() && !is_asked && self.last_used.elapsed() >= LINGER
     }
 
-    /// What the watch has told, for a caller that only looks. The queue is watched for a while from now.
+    /// What the watch has shown, for a caller that only looks. The queue is watched for a while from now.
     pub(super) fn snapshot(&mut self) -> QueueSnapshot {
         self.last_used = Instant::now();
         QueueSnapshot {

@@ -25,8 +25,8 @@ impl Queues {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Works with the queue of `name`, making it if there is none; the second part of the answer
-    /// tells whether it is new, and so has to be watched from now on.
+    /// Works with the queue of `name`, making it if there is none. The second part of the answer is whether it is
+    /// new, and so has to be watched from now on.
     pub(super) fn with_or_new<T>(
         &self,
         name: &Arc<str>,
@@ -51,7 +51,7 @@ impl Queues {
         self.state().by_name.values().map(NameQueue::count_own).sum()
     }
 
-    /// Removes at most `limit` queues that nobody needs any more, and tells who watched them.
+    /// Removes at most `limit` queues that are not needed any more, and returns their watchers.
     pub(super) fn remove_idle(&self, limit: usize) -> Vec<Watcher> {
         let mut state = self.state();
         let idle = state.by_name.iter().filter(|(_, queue)| queue.is_idle()).take(limit);

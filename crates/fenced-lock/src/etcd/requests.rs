@@ -9,7 +9,7 @@ use etcd_client::{
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use super::endpoints::Answer;
-use super::failure::{code, header_of, is_refused_with, malformed, names_no_user};
+use super::failure::{code, header_of, is_refused_with, lease_gone, malformed, names_no_user};
 use super::list::list;
 use super::queue::{Expected, Key, NameQueue};
 use super::{EtcdBackend, keys};
@@ -31,8 +31,8 @@ struct Put {
 }
 
 impl EtcdBackend {
-    /// Tells early what every claim would be told: that etcd asks for a user and there is none, or that
-    /// the user may do nothing.
+    /// Finds out early what would refuse every claim: etcd asks for a user and there is none, or the user has no
+    /// role.
     async fn check_user(&self) -> Result<(), BackendError> {
         let Some(user) = &self.options.user else {
             let any = GetOptions::new().with_keys_only().with_limit(1);
@@ -88,7 +88,7 @@ impl EtcdBackend {
     /// with the old one.
     pub(super) async fn renew_lease(&self, lease: Lease) -> Result<Duration, BackendError> {
         let mut current = self.queues.current_lease(lease.id);
-        let lives_for = match self.keep_alives.renew(&self.endpoints, current).await {
+        let lives_for = match self.keep_alive(current).await {
             Err(error) if is_refused_with(&error, code::PERMISSION_DENIED) => {
                 tracing::warn!(lease = lease.id, "may not renew a lease: taking another one");
                 current = self.replace_lease(lease.id, current).await?;
@@ -115,6 +115,27 @@ impl EtcdBackend {
         Ok(lives_for)
     }
 
+    /// Renews a lease once, and returns its TTL from now on. The stream is opened for that: it takes no more
+    /// than a stream that is kept, and no late answer is ever taken for that to a later renewal.
+    async fn keep_alive(&self, lease: Lease) -> Result<Duration, BackendError> {
+        let keep_alive = |mut client: Client| async move {
+            match client.lease_keep_alive(lease.id).await {
+                Ok(_renewed) => Ok(lease.ttl),
+                // the client reports a lease that is gone as just another failed stream, so ask
+                Err(error) => match client.lease_time_to_live(lease.id, None).await {
+                    Ok(answer) if answer.ttl() <= 0 => Ok(Duration::ZERO),
+                    _ => Err(error),
+                },
+            }
+        };
+        // short, so that there is time to ask another member before the session tries again
+        let limit = if self.endpoints.are_several() { lease.ttl / 8 } else { lease.ttl / 4 };
+        match self.endpoints.ask_within(limit, keep_alive).await? {
+            Duration::ZERO => Err(lease_gone()),
+            ttl => Ok(ttl),
+        }
+    }
+
     /// Grants a lease to take the place of `old` for the session whose own lease has this `id`, unless another
     /// request has done so.
     async fn replace_lease(&self, id: i64, old: Lease) -> Result<Lease, BackendError> {
@@ -130,7 +151,6 @@ impl EtcdBackend {
 
     pub(super) async fn revoke_lease(&self, lease: Lease) -> Result<(), BackendError> {
         let id = self.queues.current_lease(lease.id).id;
-        self.keep_alives.forget(id);
         self.queues.remove_lease(lease.id);
         let revoke = |mut client: Client| async move { client.lease_revoke(id).await };
         match self.endpoints.ask(revoke).await {
@@ -147,9 +167,10 @@ impl EtcdBackend {
     ) -> Result<Option<Ticket>, BackendError> {
         let key = claim.key();
         let expected = self.expect(claim, &key);
-        // where the watch tells who is first, as soon as the answer comes, etcd is not asked: to find the
-        // first key, it passes over all that were deleted since it was last compacted, and in a lock's
-        // queue those are many. Elsewhere, asking grants an uncontended lock in one round trip.
+        // Where the queue is watched, the watch shows who is first, as soon as the answer comes. etcd is not
+        // asked then: to find the first key, it passes over all that were deleted since it was last
+        // compacted, and in a lock's queue those are many. Elsewhere, asking grants an uncontended lock in
+        // one round trip.
         let is_watched = self.queues.with(&claim.name, |queue| queue.is_current()) == Some(true);
         let mut conditions = vec![Compare::create_revision(key.as_str(), CompareOp::Equal, 0)];
         conditions.extend(held.map(|held| self.is_held(held)));
@@ -194,7 +215,7 @@ impl EtcdBackend {
         }
         // the keys that are there are those of locks with longer names
         let Some(ticket) = self.put_claim(claim, None).await? else { return Ok(None) };
-        // etcd is asked, since the watch may not have told of the claim yet
+        // etcd is asked, since the watch may not have shown the claim yet
         let is_granted = *ticket.status.borrow() != ClaimStatus::Waiting;
         if !is_granted && !self.is_first(claim, &key).await.map_err(left)? {
             self.delete_claim(claim).await.map_err(left)?;
@@ -258,7 +279,7 @@ impl EtcdBackend {
     fn expect(&self, claim: &Claim, key: &str) -> Expected {
         let (expected, is_new) = self.queues.with_or_new(&claim.name, |queue| queue.expect(key));
         if is_new {
-            // an error means that the backend's thread has ended, which the request will tell
+            // an error means that the backend's thread has ended, and then the request fails
             drop(self.new_names.send(claim.name.clone()));
         }
         expected

@@ -32,7 +32,7 @@ use crate::chaos::Defence;
 /// How often to look for what is not used, late or to be read again.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
 
-/// How many queues are read again each time, in case their watchers have stopped telling.
+/// How many queues are read again each time, in case their watchers have fallen silent.
 const MAX_REREADS: usize = 4;
 
 /// How many queues that are not used any more are forgotten each time.
@@ -244,8 +244,8 @@ impl StandingWatch {
         }
     }
 
-    /// etcd made no watcher: the stream's token counts no more, which old versions do not tell from
-    /// a user who may not look. A request for the same keys tells, and gets a new token if need be.
+    /// etcd made no watcher: the stream's token is not valid any more, or the user may not look, and old versions
+    /// do not say which. A request for the same keys shows it, and gets a new token if need be.
     fn refused(&mut self, stream: i64, name: Arc<str>, reason: &str) {
         tracing::debug!(%name, reason, "a watcher was refused");
         if self.streams.last().is_some_and(|newest| newest.number != stream) {

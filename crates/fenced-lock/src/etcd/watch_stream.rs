@@ -24,7 +24,7 @@ const MAX_ASKED: usize = 64;
 
 /// One stream, and a watcher on it for each of some locks' queues.
 pub(super) struct WatchedStream {
-    /// The id of its first watcher, which tells it from other streams.
+    /// The id of its first watcher, which identifies the stream.
     pub(super) number: i64,
     /// Whether new watchers are refused: its token has expired, or etcd has forgotten it. Those that
     /// are there go on.
@@ -115,8 +115,7 @@ impl WatchedStream {
     }
 }
 
-/// No start revision: see `standing_watch`. The id is ours, so that answers can be told apart before the first
-/// one has come.
+/// No start revision: see `standing_watch`. The id is chosen here, so that the watcher has one before etcd answers.
 fn watch_options(id: i64) -> WatchOptions {
     WatchOptions::new().with_prefix().with_watch_id(id)
 }
