@@ -81,6 +81,9 @@ pub enum Safeguard {
     /// A claim that is gone counts as lost, even if another member may have released it
     #[cfg(feature = "chaos")]
     UnknownRelease,
+    /// The lock reads a queue at once, however long it is
+    #[cfg(feature = "chaos")]
+    Pages,
 }
 
 impl fmt::Display for Safeguard {
@@ -119,6 +122,7 @@ impl Safeguard {
             Self::Reauthentication => Lock::Reauthentication,
             Self::Denials => Lock::Denials,
             Self::UnknownRelease => Lock::UnknownRelease,
+            Self::Pages => Lock::Pages,
             _ => return,
         };
         of_the_lock.set(false);

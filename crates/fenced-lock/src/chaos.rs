@@ -31,6 +31,8 @@ pub enum Defence {
     UnknownRelease,
     /// A request runs to its end when its caller has stopped waiting for the answer.
     SeeThrough,
+    /// A queue is read in pages.
+    Pages,
 }
 
 /// The bit of each defence that is off, for the whole process.

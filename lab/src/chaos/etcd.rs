@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{
-    AlarmAction, AlarmOptions, AlarmType, CompactionOptions, GetOptions, SortOrder, SortTarget,
+    AlarmAction, AlarmOptions, AlarmType, CompactionOptions, GetOptions, PutOptions, SortOrder,
+    SortTarget, Txn, TxnOp,
 };
-use fenced_lock::{EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
+use fenced_lock::{EtcdBackend, EtcdOptions, Guard, LockError, Session, SessionOptions};
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use testkit::PrivateEtcd;
 use tokio::time::{sleep, timeout};
 
@@ -30,8 +32,9 @@ pub(super) struct Holder {
 
 /// Who holds the lock `name`, as this member sees it.
 pub(super) async fn holder(etcd: &PrivateEtcd, name: &str) -> Result<Option<Holder>, LabError> {
+    // keys of claims begin with the hexadecimal number of a lease; those of longer names need not
     let options = GetOptions::new()
-        .with_prefix()
+        .with_range(format!("{name}/g"))
         .with_sort(SortTarget::Create, SortOrder::Ascend)
         .with_limit(1);
     let queue = etcd.root().await?.get(format!("{name}/"), Some(options)).await?;
@@ -108,6 +111,58 @@ pub(super) async fn session(endpoints: &[String]) -> Result<Session, LabError> {
     let options =
         SessionOptions { label: "chaos".into(), ..SessionOptions::new(Duration::from_secs(10)) };
     Ok(Session::open(Arc::new(etcd), options).await?)
+}
+
+/// Locks that the suite holds, as others do with the same etcd.
+#[derive(Debug)]
+pub(super) struct Crowd {
+    session: Session,
+    guards: Vec<Guard>,
+}
+
+impl Crowd {
+    /// Takes 10,000 locks.
+    pub(super) async fn gather(etcd: &PrivateEtcd) -> Result<Self, LabError> {
+        const LOCKS: usize = 10_000;
+        const LOCKS_AT_A_TIME: usize = 200;
+        let session = session(&[etcd.endpoint()]).await?;
+        let lock = async |n| session.mutex(&format!("held-{n}"))?.lock().await;
+        let guards = stream::iter((0..LOCKS).map(lock)).buffer_unordered(LOCKS_AT_A_TIME);
+        let guards = guards.try_collect().await?;
+        Ok(Self { session, guards })
+    }
+
+    /// Gives the locks up. The number of those that were lost.
+    pub(super) async fn disperse(self) -> Result<usize, LabError> {
+        let lost = self.guards.iter().filter(|guard| guard.is_lost()).count();
+        self.session.close().await?;
+        Ok(lost)
+    }
+}
+
+/// Puts `claims` into the queue of the lock `name`. A list of them all is larger than a message may be.
+pub(super) async fn put_claims(
+    etcd: &PrivateEtcd,
+    name: &str,
+    claims: usize,
+) -> Result<(), LabError> {
+    // longer than a run
+    const LEASE_SECONDS: i64 = 600;
+    // etcd takes at most 128 operations in a transaction
+    const PIECE: usize = 125;
+    const PIECES_AT_A_TIME: usize = 16;
+    let client = etcd.root().await?;
+    let lease = client.clone().lease_grant(LEASE_SECONDS, None).await?.id();
+    let put = |n| {
+        let options = PutOptions::new().with_lease(lease);
+        TxnOp::put(format!("{name}/{n:0100}"), "", Some(options))
+    };
+    let pieces = (0..claims).step_by(PIECE).map(async |begin| {
+        let puts: Vec<_> = (begin..claims.min(begin + PIECE)).map(put).collect();
+        client.clone().txn(Txn::new().and_then(puts)).await.map(drop)
+    });
+    stream::iter(pieces).buffer_unordered(PIECES_AT_A_TIME).try_collect::<()>().await?;
+    Ok(())
 }
 
 /// Frees space and ends the alarm.

@@ -78,6 +78,8 @@ pub(super) struct Setup {
     pub(super) etcd_quota_bytes: Option<u64>,
     /// Mutual TLS and users at etcd, with tokens of this kind, and at Redis.
     pub(super) secured: Option<AuthTokens>,
+    /// etcd has many other locks: see [`Crowd`](super::etcd::Crowd).
+    pub(super) crowded: bool,
     /// The instances know only one member of etcd, the leader.
     pub(super) one_endpoint: bool,
     pub(super) redis_maxmemory_bytes: Option<u64>,
@@ -160,6 +162,7 @@ impl Setup {
         etcd_members: 1,
         etcd_quota_bytes: None,
         secured: None,
+        crowded: false,
         one_endpoint: false,
         redis_maxmemory_bytes: None,
         redis_volatile: false,

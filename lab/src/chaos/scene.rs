@@ -12,6 +12,7 @@ use rand_xoshiro::SplitMix64;
 use testkit::{EtcdOptions, OwnedDir, RedisOptions};
 use tokio::time::{Instant, sleep};
 
+use super::etcd::Crowd;
 use super::scenario::{FIRST_CALM, LAST_CALM, LONGEST_CALM, Run, Setup, TTL_FLAG};
 use crate::baselines::LockMode;
 use crate::cluster::{Cluster, Spec};
@@ -28,6 +29,7 @@ pub(super) struct Scene {
     /// The random choices of the run, which repeat with the seed.
     pub(super) rng: SplitMix64,
     pub(super) evidence: Evidence,
+    pub(super) crowd: Option<Crowd>,
     /// The member of etcd that a fault has killed or paused.
     pub(super) member_away: Option<usize>,
     round: Duration,
@@ -89,6 +91,7 @@ impl Scene {
             setup,
             rng,
             evidence,
+            crowd: None,
             member_away: None,
             round,
             may_hang: false,
@@ -98,6 +101,9 @@ impl Scene {
         scene.cluster.etcd.swap(0, leader);
         for index in 0..setup.instances {
             scene.add(index).await?;
+        }
+        if setup.crowded {
+            scene.crowd = Some(Crowd::gather(scene.member()).await?);
         }
         Ok(scene)
     }
