@@ -33,6 +33,9 @@ build: setup ## build flash-sale, loadtest and lab, optimised, in target/release
 demo: build ## start everything on this machine, sell out under load, print the verdict
 	@exec $(RUN) -- demo $(ARGS)
 
+# Tools that only tests need.
+TOOLS := $(abspath $(or $(CARGO_TARGET_DIR),target))/tools
+
 # The tests that need a browser; left out where .ci/setup can install none.
 PAGE_TESTS := accessibility looks outages selling
 
@@ -53,14 +56,12 @@ test: ## check format, lints, docs and licences, then run every test (they start
 	  $(CARGO) test --locked --no-fail-fast --package lab --all-features $$left_out
 	@echo "== all passed: format, lints, docs, tests, doctests"
 
-# Advisories need the network; licences, bans and sources do not.
-deny: ## check the licences and sources of all dependencies (needs cargo-deny)
+# Advisories need the network; licences, bans and sources do not. Where cargo-deny is missing, it is built in `target`.
+deny: ## check the licences and sources of all dependencies
 	@echo "== dependencies: licences, bans, sources"
-	@if command -v cargo-deny >/dev/null; then \
-	  $(CARGO) deny --locked check --allow duplicate licenses bans sources; \
-	else \
-	  echo "left out: cargo-deny is not installed (cargo install cargo-deny --locked)"; \
-	fi
+	@command -v cargo-deny >/dev/null || [ -x $(TOOLS)/bin/cargo-deny ] || \
+	  { echo "building cargo-deny, once: some minutes" && $(CARGO) install --quiet --locked --root $(TOOLS) cargo-deny@0.20.2; }
+	@PATH="$(TOOLS)/bin:$$PATH" $(CARGO) deny --locked check --allow duplicate licenses bans sources
 
 bench: build ## compare the guards of a sale; tables, and plots in target/bench (about ten minutes)
 	@exec $(RUN) -- bench $(ARGS)
