@@ -40,9 +40,9 @@ pub enum LockError {
 }
 
 impl LockError {
-    /// Whether taking the lock again may succeed in the same session. After
-    /// [`SessionLost`](Self::SessionLost) it takes a new one. Calling [`lock`](super::Mutex::lock) again is
-    /// always safe: the claim of a failed call is being withdrawn.
+    /// Whether taking the lock again may succeed in the same session; after
+    /// [`SessionLost`](Self::SessionLost), open a new one. Calling [`lock`](super::Mutex::lock) again, also for the
+    /// same owner, is always safe: it makes a new claim, and that of the failed call is withdrawn.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Timeout { .. } | Self::Lost => true,

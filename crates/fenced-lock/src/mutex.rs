@@ -53,14 +53,14 @@ impl Mutex {
         self.enter(OwnerId::next(), Turn::Wait).await?.ok_or(LockError::Lost)
     }
 
-    /// Takes the lock for `owner`; at once and without a request if it holds the lock already.
+    /// Takes the lock for `owner`; at once and without a request if it holds the lock already. An owner that lost
+    /// its hold queues again: the new guard has a larger token, and the old guards stay lost.
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).
     ///
     /// # Errors
-    /// As [`lock`](Self::lock); for an owner that holds it already [`LockError::Lost`] when the hold
-    /// is lost, [`LockError::TooManyEntries`].
+    /// As [`lock`](Self::lock), and [`LockError::TooManyEntries`] for an owner that holds it already.
     pub async fn lock_as(&self, owner: &mut Owner) -> Result<Guard, LockError> {
         self.enter(owner.id(), Turn::Wait).await?.ok_or(LockError::Lost)
     }
@@ -150,8 +150,10 @@ impl Mutex {
 
     async fn enter(&self, owner: OwnerId, turn: Turn) -> Result<Option<Guard>, LockError> {
         let current = self.session.inner.hold_of(&self.name);
-        // its last guard may just have been dropped somewhere else
-        if let Some(hold) = current.filter(|hold| hold.owner == owner)
+        // a lost hold does not count, though it is still known while one of its guards lives
+        let current = current.filter(|hold| hold.owner == owner && !hold.is_lost());
+        // its last guard may just have been dropped elsewhere
+        if let Some(hold) = current
             && hold.enter()?
         {
             return Ok(Some(Guard::new(hold, self.session.clone())));
