@@ -131,15 +131,17 @@ impl Guard {
         drop(self.hold.contended.clone().wait_for(|contended| *contended).await);
     }
 
-    /// Gives this entry back, and waits until the lock is released if it was the last.
+    /// Gives this entry back, and waits until the lock is released if it was the last. `Ok` means that the claim
+    /// is not there any more: this release deleted it, or an earlier one whose answer was lost. Where a member of
+    /// the service did not answer, a claim that an operator deleted meanwhile can also be reported as `Ok`.
     ///
     /// # Cancel safety
     /// When the future is dropped, the release goes on in the background.
     ///
     /// # Errors
-    /// [`LockError::Lost`] if the hold was lost before: another holder may have changed what it protects. [`LockError::Backend`] or [`LockError::SessionLost`] if the release did not succeed
-    /// within a TTL; the claim then ends with its lease, or as soon as a backend that refused does not any
-    /// more.
+    /// [`LockError::Lost`] if the hold was lost before: another holder may have changed what the lock protects.
+    /// [`LockError::Backend`] or [`LockError::SessionLost`] if the release did not succeed within a TTL. The claim
+    /// then ends with its lease, or as soon as a backend that refused the release permits it.
     pub async fn unlock(mut self) -> Result<(), LockError> {
         self.armed = false;
         let was_lost = self.hold.is_lost();
