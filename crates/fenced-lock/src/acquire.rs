@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use super::backoff::Backoff;
-use super::chaos::Defence;
+use super::chaos::Safeguard;
 use super::hold::Hold;
 use super::inner::SessionInner;
 use super::owner::OwnerId;
@@ -68,7 +68,7 @@ impl Attempt {
             reason = inner.validity.lost() => Err(LockError::SessionLost { reason }),
         };
         // a try that found the lock taken has put nothing into the queue
-        let is_left = !Defence::ClaimCleanup.is_on() && self.reply.is_closed();
+        let is_left = !Safeguard::ClaimCleanup.is_on() && self.reply.is_closed();
         if granted.is_err() && !is_left {
             if self.may_exist {
                 inner.spawn_release(self.claim.clone());
@@ -125,11 +125,11 @@ impl Attempt {
                 Ok(ticket) => return Ok(ticket),
                 Err(error) => error,
             };
-            if error.kind != BackendErrorKind::Transient && Defence::Denials.is_on() {
+            if error.kind != BackendErrorKind::Transient && Safeguard::Denials.is_on() {
                 self.may_exist = may_have_existed;
             }
             let is_repeated = error.kind == BackendErrorKind::Transient
-                || error.kind == BackendErrorKind::Refused && !Defence::Refusals.is_on();
+                || error.kind == BackendErrorKind::Refused && !Safeguard::Refusals.is_on();
             if error.kind == BackendErrorKind::LeaseGone {
                 inner.validity.lose(LostReason::Revoked);
                 return Err(LockError::SessionLost { reason: LostReason::Revoked });

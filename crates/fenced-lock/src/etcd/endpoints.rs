@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::EtcdOptions;
 use super::failure::{asks_to_authenticate, backend_error, may_be_done, says_auth_is_off};
-use crate::chaos::Defence;
+use crate::chaos::Safeguard;
 use crate::{BackendError, BackendErrorKind};
 
 /// How often a client authenticates at the most. etcd makes each authentication cost time on purpose.
@@ -107,7 +107,7 @@ impl Endpoints {
                     answer.unwrap_or_else(|elapsed| Err(Error::IoError(elapsed.into())))
                 });
                 async {
-                    let answer = if Defence::SeeThrough.is_on() {
+                    let answer = if Safeguard::SeeThrough.is_on() {
                         // a handle that is dropped leaves its task alone
                         task.await
                     } else {

@@ -43,7 +43,7 @@ use self::queue::NameQueue;
 use self::queues::Queues;
 use self::standing_watch::StandingWatch;
 use super::backend::release_then_enqueue;
-use super::chaos::Defence;
+use super::chaos::Safeguard;
 use super::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Lease, QueueEntry,
     QueueSnapshot, Released, Ticket,
@@ -110,7 +110,7 @@ impl EtcdBackend {
 /// It ends when the sender is dropped.
 fn runtime_on_own_thread() -> io::Result<(Handle, oneshot::Sender<()>)> {
     let (running, ended) = oneshot::channel::<()>();
-    if !Defence::OwnThread.is_on() {
+    if !Safeguard::OwnThread.is_on() {
         return Ok((Handle::current(), running));
     }
     let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -160,7 +160,7 @@ impl Backend for EtcdBackend {
         held: &'a Claim,
         next: &'a Claim,
     ) -> BackendFuture<'a, Option<Ticket>> {
-        if !Defence::OwnerByClaim.is_on() {
+        if !Safeguard::OwnerByClaim.is_on() {
             // the two claims share a key
             return Box::pin(release_then_enqueue(self, held, next));
         }

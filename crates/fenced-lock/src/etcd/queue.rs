@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::keys;
-use crate::chaos::Defence;
+use crate::chaos::Safeguard;
 use crate::{ClaimStatus, ObservedClaim, ObservedTenure, QueueSnapshot};
 
 /// How long a queue is watched after its last claim. Long enough that a key which appears late, from
@@ -283,7 +283,7 @@ impl NameQueue {
     /// Notes that the watcher has gone: from now on events are missing, until the next list.
     pub(super) fn unwatched(&mut self, watcher: Watcher) {
         self.watcher = watcher;
-        if !Defence::Relist.is_on() {
+        if !Safeguard::Relist.is_on() {
             return;
         }
         self.early = Some(Vec::new());
