@@ -30,10 +30,13 @@ pub enum LockError {
     TooManyEntries,
     /// The name cannot be a lock's.
     #[error(
-        "a lock name is 1 to {} bytes and has no control characters",
+        "a lock name has 1 to {} bytes and no control characters, unlike {name:?}",
         super::MAX_NAME_LENGTH_BYTES
     )]
-    InvalidName,
+    InvalidName {
+        /// The name.
+        name: String,
+    },
     /// The backend failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
@@ -49,7 +52,7 @@ impl LockError {
             Self::Backend(error) => {
                 matches!(error.kind, BackendErrorKind::Transient | BackendErrorKind::Refused)
             }
-            Self::SessionLost { .. } | Self::TooManyEntries | Self::InvalidName => false,
+            Self::SessionLost { .. } | Self::TooManyEntries | Self::InvalidName { .. } => false,
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -64,11 +63,6 @@ impl Guard {
     /// The lock's name.
     pub fn name(&self) -> &str {
         &self.hold.claim.name
-    }
-
-    /// How long this tenure has lasted.
-    pub fn held_for(&self) -> Duration {
-        self.hold.granted_at.elapsed()
     }
 
     /// Another guard of the same tenure, without a request.

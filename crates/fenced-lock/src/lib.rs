@@ -54,17 +54,22 @@
 //! it has seen: Kleppmann, "How to do distributed locking" (2016). A store that cannot check tokens
 //! is protected only while no process is paused.
 //!
-//! # Layout
+//! # Features
 //!
-//! - `mutex`, `guard`, `session`: the handles. `keeper` opens another session when one was lost.
-//! - `acquire`: from a call to a grant. A waiter waits in `Attempt::granted`, for a status that the
-//!   backend's watch sets; an enqueue whose answer got lost is repeated in `Attempt::enqueue`.
-//! - `inner`: what a session's handles share. A release whose answer got lost is repeated in
-//!   `SessionInner::release`. `hold` is one tenure with its entries.
-//! - `renewal` keeps the lease alive, and `validity` is the local deadline.
-//! - `backend`: what a lock service must do. `etcd` does it, and `memory` in tests with paused time.
-//! - `token`: the fencing token. The store checks it, not this library: see `examples/fenced_redis.rs`.
-//! - `chaos`: switches for tests that show what each safeguard is there for.
+//! - `etcd` (default): `EtcdBackend`. Building it needs `protoc` and Google's protobuf types. Without it,
+//!   [`MemoryBackend`] and the trait [`Backend`] are left.
+//! - `chaos`: for fault suites only. It lets a program switch off each safeguard of the lock.
+
+// Layout:
+// - `mutex`, `guard`, `session`: the handles. `keeper` opens another session when one was lost.
+// - `acquire`: from a call to a grant. A waiter waits in `Attempt::granted`, for a status that the
+//   backend's watch sets; an enqueue whose answer got lost is repeated in `Attempt::enqueue`.
+// - `inner`: what a session's handles share. A release whose answer got lost is repeated in
+//   `SessionInner::release`. `hold` is one tenure with its entries.
+// - `renewal` keeps the lease alive, and `validity` is the local deadline.
+// - `backend`: what a lock service must do. `etcd` does it, and `memory` in tests with paused time.
+// - `token`: the fencing token. The store checks it, not this library: see `examples/fenced_redis.rs`.
+// - `chaos`: switches for tests that show what each safeguard is there for.
 
 mod acquire;
 mod backend;
@@ -97,6 +102,9 @@ pub use claim::{
 pub use error::{BackendError, BackendErrorKind, LockError, LostReason};
 #[cfg(feature = "etcd")]
 pub use etcd::{EtcdBackend, EtcdOptions, EtcdUser};
+/// The client that [`EtcdOptions::connect`] returns.
+#[cfg(feature = "etcd")]
+pub use etcd_client;
 pub use guard::Guard;
 pub use keeper::SessionKeeper;
 pub use memory::MemoryBackend;

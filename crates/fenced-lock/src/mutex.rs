@@ -28,7 +28,7 @@ impl Mutex {
         let valid = (1..=MAX_NAME_LENGTH_BYTES).contains(&name.len())
             && !name.chars().any(char::is_control);
         if !valid {
-            return Err(LockError::InvalidName);
+            return Err(LockError::InvalidName { name: name.to_owned() });
         }
         Ok(Self { session, name: name.into() })
     }
