@@ -5,6 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The most bytes that a lock's name may have.
+pub const MAX_NAME_LENGTH_BYTES: usize = 256;
+
 /// Why a lock was not granted, kept or released.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -31,7 +34,7 @@ pub enum LockError {
     /// The name cannot be a lock's.
     #[error(
         "a lock name has 1 to {} bytes and no control characters, unlike {name:?}",
-        super::MAX_NAME_LENGTH_BYTES
+        MAX_NAME_LENGTH_BYTES
     )]
     InvalidName {
         /// The name.

@@ -99,7 +99,7 @@ pub use backend::{Backend, BackendFuture, Released};
 pub use claim::{
     Claim, ClaimStatus, Lease, ObservedClaim, ObservedTenure, QueueEntry, QueueSnapshot, Ticket,
 };
-pub use error::{BackendError, BackendErrorKind, LockError, LostReason};
+pub use error::{BackendError, BackendErrorKind, LockError, LostReason, MAX_NAME_LENGTH_BYTES};
 #[cfg(feature = "etcd")]
 pub use etcd::{EtcdBackend, EtcdOptions, EtcdUser};
 /// The client that [`EtcdOptions::connect`] returns.
@@ -108,7 +108,7 @@ pub use etcd_client;
 pub use guard::Guard;
 pub use keeper::SessionKeeper;
 pub use memory::MemoryBackend;
-pub use mutex::{MAX_NAME_LENGTH_BYTES, Mutex};
+pub use mutex::Mutex;
 pub use owner::Owner;
 pub use session::{Session, SessionOptions};
 pub use token::{ClusterId, Token};

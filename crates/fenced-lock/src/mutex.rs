@@ -5,10 +5,7 @@ use std::time::Duration;
 
 use super::acquire::{Turn, acquire};
 use super::owner::OwnerId;
-use super::{Guard, LockError, Owner, QueueEntry, QueueSnapshot, Session};
-
-/// The most bytes that a lock's name may have.
-pub const MAX_NAME_LENGTH_BYTES: usize = 256;
+use super::{Guard, LockError, MAX_NAME_LENGTH_BYTES, Owner, QueueEntry, QueueSnapshot, Session};
 
 /// A lock, known to all processes by its name, which is 1 to [`MAX_NAME_LENGTH_BYTES`] bytes without
 /// control characters. Names are compared byte by byte: `a`, `a/` and `/a` are three locks, as they are
