@@ -18,14 +18,14 @@ pub(super) enum Turn {
     Wait,
     /// Take the lock only if it is free.
     Try,
-    /// Release this claim and wait behind those that are queued.
+    /// Release this claim and queue again at the end.
     After(Claim),
 }
 
-/// Takes the lock; `None` if it was only tried and is taken, or the claim to hand over is gone.
+/// Takes the lock. `None` if a try found it taken, or the claim to hand over is gone.
 ///
-/// A task of the session does the work, so that it comes to its end when the caller goes away: the claim is
-/// then withdrawn, or the grant released.
+/// A task of the session does the work, and ends it also after the caller has dropped the future: it then
+/// withdraws the claim, or releases the grant.
 pub(super) async fn acquire(
     session: &Session,
     name: &Arc<str>,
@@ -77,7 +77,7 @@ impl Attempt {
                 inner.spawn_release(held.clone());
             }
         }
-        // if the caller has gone, the guard comes back, and its drop releases the lock
+        // if the caller has dropped the future, the guard is dropped as well, which releases the lock
         drop(self.reply.send(granted));
     }
 
@@ -106,9 +106,8 @@ impl Attempt {
         Ok(Some(Guard::new(hold, self.session.clone())))
     }
 
-    /// Puts the claim into the queue. A request that was not answered is repeated as long as the caller waits
-    /// for it, unless it is a try, which does not wait. `None` if a try found the lock taken, or the claim to
-    /// hand over is gone.
+    /// Puts the claim into the queue. Repeats an unanswered request while the caller waits, except for a try.
+    /// `None` if a try found the lock taken, or the claim to hand over is gone.
     async fn enqueue(&mut self) -> Result<Option<Ticket>, LockError> {
         let inner = Arc::clone(self.inner());
         let mut backoff = Backoff::default();

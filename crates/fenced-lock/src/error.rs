@@ -12,14 +12,14 @@ pub const MAX_NAME_LENGTH_BYTES: usize = 256;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// The lock was not granted in the time allowed. The claim is being withdrawn.
+    /// The lock was not granted in the time allowed. The session withdraws the claim.
     #[error("the lock was not granted within {waited:?}")]
     Timeout {
         /// The time allowed.
         waited: Duration,
     },
-    /// The claim is gone, granted or not: its lease ran out or was revoked, or its key was deleted.
-    /// Another claim may hold the lock by now.
+    /// The claim, granted or waiting, is gone: its lease expired or was revoked, or its key was deleted. Another
+    /// claim may hold the lock now.
     #[error("the lock was lost")]
     Lost,
     /// The session is gone, and all its claims with it: open a new one.

@@ -102,7 +102,7 @@ mod tests {
         let session = Session::open(Arc::new(MemoryBackend::new()), options).await;
         let session = session.expect("it is in memory");
         let mutex = session.mutex("a").expect("a valid name");
-        let guard = mutex.lock().await.expect("nobody else is there");
+        let guard = mutex.lock().await.expect("the lock is free");
         let hold = session.inner.hold_of("a").expect("it was just granted");
         hold.entries.store(u32::MAX, Ordering::Relaxed);
         assert!(matches!(guard.reenter(), Err(LockError::TooManyEntries)));

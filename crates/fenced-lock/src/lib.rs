@@ -14,7 +14,7 @@
 //! let session = Session::open(backend, SessionOptions::new(Duration::from_secs(30))).await?;
 //! let mutex = session.mutex("stock-lock")?;
 //!
-//! // re-entry: the owner is let in again, without a request
+//! // re-entry: the owner enters again, without a request
 //! async fn inner(mutex: &Mutex, owner: &mut Owner) -> Result<(), LockError> {
 //!     let _guard = mutex.lock_as(owner).await?;
 //!     Ok(())
@@ -47,12 +47,11 @@
 //!
 //! # What it cannot promise
 //!
-//! No lock with a lease can promise that its holder knows when it has lost it. A process can be
-//! paused (by the scheduler, a virtual machine's migration, a laptop's lid) between looking at the
-//! clock and writing, for longer than the TTL; when it goes on, another process holds the lock. So
-//! the store must check the [`Token`] of every write, and refuse one that is smaller than the largest
-//! it has seen: Kleppmann, "How to do distributed locking" (2016). A store that cannot check tokens
-//! is protected only while no process is paused.
+//! No lock with a lease can promise that its holder notices the loss in time. The scheduler, the migration of a
+//! virtual machine or a closed laptop can pause a process for longer than the TTL, between a look at the clock
+//! and a write. When the process goes on, another one holds the lock. So the store must check the [`Token`] of
+//! every write, and refuse a token smaller than the largest it has seen: Kleppmann, "How to do distributed
+//! locking" (2016). A store that cannot check tokens is protected only while no process is paused.
 //!
 //! # Features
 //!

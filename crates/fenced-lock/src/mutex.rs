@@ -43,9 +43,8 @@ impl Mutex {
     ///
     /// # Errors
     /// [`LockError::SessionLost`] when the session is lost or closed, also while waiting;
-    /// [`LockError::Lost`] when the claim was deleted, and then calling again is right;
-    /// [`LockError::Backend`] when the backend refuses. A backend that does not answer is asked again until
-    /// it does or the session is lost.
+    /// [`LockError::Lost`] when the claim was deleted: call again; [`LockError::Backend`] when the backend
+    /// refuses. A request that is not answered is repeated until it is or the session is lost.
     pub async fn lock(&self) -> Result<Guard, LockError> {
         self.enter(OwnerId::next(), Turn::Wait).await?.ok_or(LockError::Lost)
     }
@@ -62,14 +61,14 @@ impl Mutex {
         self.enter(owner.id(), Turn::Wait).await?.ok_or(LockError::Lost)
     }
 
-    /// Takes the lock if it is free; `None` if it is held or waited for. Right after a guard was dropped, the lock
+    /// Takes the lock if it is free; `None` if there is another claim. Right after a guard was dropped, the lock
     /// may still be held; after [`unlock`](Guard::unlock) it is not.
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).
     ///
     /// # Errors
-    /// As [`lock`](Self::lock), but a backend that does not answer is an error at once.
+    /// As [`lock`](Self::lock), but a request that is not answered fails and is not repeated.
     pub async fn try_lock(&self) -> Result<Option<Guard>, LockError> {
         self.enter(OwnerId::next(), Turn::Try).await
     }
@@ -125,8 +124,8 @@ impl Mutex {
         Ok(inner.entered(inner.backend.queue(&self.name)).await?)
     }
 
-    /// The holder of the lock, in whichever process; `None` if it is free. As far as the backend can tell without
-    /// a claim, it fails where a claim would: for want of permission, or of room.
+    /// The holder of the lock, in any process; `None` if it is free. It fails where a claim would, for lack of
+    /// permission or room, as far as the backend can find out without a claim.
     ///
     /// # Cancel safety
     /// Safe.

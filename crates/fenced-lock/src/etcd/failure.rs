@@ -120,8 +120,8 @@ pub(super) fn header_of(header: Option<&ResponseHeader>) -> Result<&ResponseHead
     header.ok_or_else(|| malformed("an answer without a header"))
 }
 
-/// As the client tells it, with the causes in their places: it would write those of a status into its own text, and
-/// leave out the others.
+/// An error of the client, with each cause in the chain of sources once. The client itself writes the causes of a
+/// status into the status's text, and leaves out other causes.
 #[derive(Debug)]
 struct Plain(Error);
 

@@ -75,7 +75,7 @@ pub struct EtcdBackend {
     /// Queues to watch. Its drop ends the standing watch.
     new_names: mpsc::UnboundedSender<Arc<str>>,
     runtime: Handle,
-    /// Its drop ends the thread of the runtime. Nobody waits for that, so a backend may be dropped anywhere.
+    /// Its drop ends the thread of the runtime. It does not block, so a backend may be dropped anywhere.
     _running: oneshot::Sender<()>,
 }
 
@@ -200,7 +200,7 @@ mod tests {
     use crate::ClusterId;
 
     /// Goal: after requests that an outage cut short, nothing is remembered of a lease that was given up, so
-    /// its queues are not watched for ever. Method: nobody listens where etcd should be.
+    /// its queues are not watched for ever. Method: no process listens on etcd's port.
     #[tokio::test]
     async fn nothing_is_left_of_a_lease_after_an_outage() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");

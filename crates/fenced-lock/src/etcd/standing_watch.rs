@@ -199,7 +199,7 @@ impl StandingWatch {
         }
     }
 
-    /// Has the names of a stream that is followed no longer watched on another one.
+    /// Drops a stream, and watches its names on another one.
     fn watch_elsewhere(&mut self, index: usize) {
         for name in self.streams.remove(index).names() {
             self.watch_again(Arc::clone(name));
