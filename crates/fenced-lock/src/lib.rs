@@ -77,6 +77,7 @@ mod backoff;
 pub mod chaos;
 #[cfg(not(feature = "chaos"))]
 #[allow(unreachable_pub, reason = "it is public with the feature")]
+#[cfg_attr(not(feature = "etcd"), allow(dead_code, reason = "most safeguards are those of etcd"))]
 mod chaos;
 mod claim;
 mod error;
