@@ -9,7 +9,7 @@ use std::fmt;
 
 use clap::ValueEnum;
 #[cfg(feature = "chaos")]
-use fenced_lock::chaos::Defence as Lock;
+use fenced_lock::chaos::Safeguard as Lock;
 #[cfg(feature = "chaos")]
 use flash_sale::config::Config;
 #[cfg(feature = "chaos")]

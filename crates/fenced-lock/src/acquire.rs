@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use super::backoff::Backoff;
-use super::chaos::Defence;
+use super::chaos::Safeguard;
 use super::hold::Hold;
 use super::inner::SessionInner;
 use super::owner::OwnerId;
@@ -18,14 +18,14 @@ pub(super) enum Turn {
     Wait,
     /// Take the lock only if it is free.
     Try,
-    /// Release this claim and wait behind those that are queued.
+    /// Release this claim and queue again at the end.
     After(Claim),
 }
 
-/// Takes the lock; `None` if it was only tried and is taken, or the claim to hand over is gone.
+/// Takes the lock. `None` if a try found it taken, or the claim to hand over is gone.
 ///
-/// A task of the session does the work, so that it comes to its end when the caller goes away: the claim is
-/// then withdrawn, or the grant released.
+/// A task of the session does the work, and ends it also after the caller has dropped the future: it then
+/// withdraws the claim, or releases the grant.
 pub(super) async fn acquire(
     session: &Session,
     name: &Arc<str>,
@@ -68,7 +68,7 @@ impl Attempt {
             reason = inner.validity.lost() => Err(LockError::SessionLost { reason }),
         };
         // a try that found the lock taken has put nothing into the queue
-        let is_left = !Defence::ClaimCleanup.is_on() && self.reply.is_closed();
+        let is_left = !Safeguard::ClaimCleanup.is_on() && self.reply.is_closed();
         if granted.is_err() && !is_left {
             if self.may_exist {
                 inner.spawn_release(self.claim.clone());
@@ -77,7 +77,7 @@ impl Attempt {
                 inner.spawn_release(held.clone());
             }
         }
-        // if the caller has gone, the guard comes back, and its drop releases the lock
+        // if the caller has dropped the future, the guard is dropped as well, which releases the lock
         drop(self.reply.send(granted));
     }
 
@@ -106,9 +106,8 @@ impl Attempt {
         Ok(Some(Guard::new(hold, self.session.clone())))
     }
 
-    /// Puts the claim into the queue. A request that was not answered is repeated as long as the caller waits
-    /// for it, unless it is a try, which does not wait. `None` if a try found the lock taken, or the claim to
-    /// hand over is gone.
+    /// Puts the claim into the queue. Repeats an unanswered request while the caller waits, except for a try.
+    /// `None` if a try found the lock taken, or the claim to hand over is gone.
     async fn enqueue(&mut self) -> Result<Option<Ticket>, LockError> {
         let inner = Arc::clone(self.inner());
         let mut backoff = Backoff::default();
@@ -125,11 +124,11 @@ impl Attempt {
                 Ok(ticket) => return Ok(ticket),
                 Err(error) => error,
             };
-            if error.kind != BackendErrorKind::Transient && Defence::Denials.is_on() {
+            if error.kind != BackendErrorKind::Transient && Safeguard::Denials.is_on() {
                 self.may_exist = may_have_existed;
             }
             let is_repeated = error.kind == BackendErrorKind::Transient
-                || error.kind == BackendErrorKind::Refused && !Defence::Refusals.is_on();
+                || error.kind == BackendErrorKind::Refused && !Safeguard::Refusals.is_on();
             if error.kind == BackendErrorKind::LeaseGone {
                 inner.validity.lose(LostReason::Revoked);
                 return Err(LockError::SessionLost { reason: LostReason::Revoked });

@@ -18,9 +18,10 @@ pub type BackendFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, BackendErr
 /// What became of a claim that was to be released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// It is not in its queue, and was there until this request or an earlier one that was not answered.
+    /// It is not in its queue any more. This request deleted it, or an earlier one that was not answered. If that
+    /// is unknown, the answer is `Done` too.
     Done,
-    /// It had gone before.
+    /// It was gone before the first request.
     Gone,
 }
 
@@ -33,7 +34,8 @@ pub enum Released {
 /// away. The wait can be dropped at any time. An enqueue that was sent must come to its end, or a key could
 /// appear after it was withdrawn.
 ///
-/// Every request must end in bounded time. Each may be repeated: the repetition finds what the first one did. Futures of `open`, `renew`, `queue` and `close` may be dropped at any point.
+/// Every request must end in bounded time. Each may be repeated: the repetition finds what the first one did.
+/// Futures of `open`, `renew`, `queue` and `close` may be dropped at any point.
 pub trait Backend: Send + Sync + 'static {
     /// The runtime on which a session should run its tasks; `None` for the one that opens it. A
     /// backend with a thread of its own keeps renewing while the service's runtime is busy.

@@ -1,12 +1,12 @@
 //! Switches with which a fault suite takes the lock's safeguards away.
 //!
-//! Without the cargo feature `chaos` nothing here can be switched: [`Defence::is_on`] is a constant.
+//! Without the cargo feature `chaos` nothing here can be switched: [`Safeguard::is_on`] is a constant.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A safeguard of the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Defence {
+pub enum Safeguard {
     /// A claim whose waiter has gone is withdrawn.
     ClaimCleanup,
     /// A session is lost by the local clock, without a word from the service.
@@ -35,10 +35,10 @@ pub enum Defence {
     Pages,
 }
 
-/// The bit of each defence that is off, for the whole process.
+/// The bit of each safeguard that is off, for the whole process.
 static OFF: AtomicU32 = AtomicU32::new(0);
 
-impl Defence {
+impl Safeguard {
     /// Whether it is on: always, in a program that was built without the feature `chaos`.
     pub fn is_on(self) -> bool {
         !cfg!(feature = "chaos") || OFF.load(Ordering::Relaxed) & (1 << self as u32) == 0

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::chaos::Defence;
+use super::chaos::Safeguard;
 use super::{ClusterId, Token};
 
 /// What keeps a session's claims alive. If it is not renewed for its TTL, the backend removes the claims.
@@ -37,7 +37,7 @@ pub struct Claim {
 impl Claim {
     /// The claim's key.
     pub fn key(&self) -> String {
-        if !Defence::OwnerByClaim.is_on() {
+        if !Safeguard::OwnerByClaim.is_on() {
             return format!("{}/{}", self.name, self.label);
         }
         format!("{}/{:x}-{}", self.name, self.lease, self.number)

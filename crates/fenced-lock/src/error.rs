@@ -5,18 +5,21 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The most bytes that a lock's name may have.
+pub const MAX_NAME_LENGTH_BYTES: usize = 256;
+
 /// Why a lock was not granted, kept or released.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// The lock was not granted in the time allowed. The claim is being withdrawn.
+    /// The lock was not granted in the time allowed. The session withdraws the claim.
     #[error("the lock was not granted within {waited:?}")]
     Timeout {
         /// The time allowed.
         waited: Duration,
     },
-    /// The claim is gone, granted or not: its lease ran out or was revoked, or its key was deleted.
-    /// Another claim may hold the lock by now.
+    /// The claim, granted or waiting, is gone: its lease expired or was revoked, or its key was deleted. Another
+    /// claim may hold the lock now.
     #[error("the lock was lost")]
     Lost,
     /// The session is gone, and all its claims with it: open a new one.
@@ -30,26 +33,29 @@ pub enum LockError {
     TooManyEntries,
     /// The name cannot be a lock's.
     #[error(
-        "a lock name is 1 to {} bytes and has no control characters",
-        super::MAX_NAME_LENGTH_BYTES
+        "a lock name has 1 to {} bytes and no control characters, unlike {name:?}",
+        MAX_NAME_LENGTH_BYTES
     )]
-    InvalidName,
+    InvalidName {
+        /// The name.
+        name: String,
+    },
     /// The backend failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
 }
 
 impl LockError {
-    /// Whether taking the lock again may succeed in the same session. After
-    /// [`SessionLost`](Self::SessionLost) it takes a new one. Calling [`lock`](super::Mutex::lock) again is
-    /// always safe: the claim of a failed call is being withdrawn.
+    /// Whether taking the lock again may succeed in the same session; after
+    /// [`SessionLost`](Self::SessionLost), open a new one. Calling [`lock`](super::Mutex::lock) again, also for the
+    /// same owner, is always safe: it makes a new claim, and that of the failed call is withdrawn.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Timeout { .. } | Self::Lost => true,
             Self::Backend(error) => {
                 matches!(error.kind, BackendErrorKind::Transient | BackendErrorKind::Refused)
             }
-            Self::SessionLost { .. } | Self::TooManyEntries | Self::InvalidName => false,
+            Self::SessionLost { .. } | Self::TooManyEntries | Self::InvalidName { .. } => false,
         }
     }
 }

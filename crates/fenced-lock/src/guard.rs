@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -22,15 +21,15 @@ use super::{LockError, Released, Session, Token};
 /// # }
 /// ```
 ///
-/// A guard does not prevent the loss of the lock. When the session is lost (see [`lost`](Self::lost)), the guard
-/// still exists while another process may hold the lock, and a process that is paused cannot notice that. So
-/// send the [`token`](Self::token) with every write to what the lock protects, and let the store refuse smaller
-/// ones.
+/// A guard does not prevent the loss of the lock. It still exists after a loss (see [`lost`](Self::lost)), when
+/// another process may hold the lock, and a paused process cannot notice the loss. So send the
+/// [`token`](Self::token) with every write to the data that the lock protects, and let the store refuse a
+/// smaller token.
 ///
-/// Dropping a guard never blocks: the release is done in the background, and is repeated until it
-/// succeeded or a TTL has passed. [`unlock`](Self::unlock) waits for it. So after a drop,
-/// [`try_lock`](super::Mutex::try_lock) may find the lock still taken; and a process that ends right after
-/// one leaves the claim until its lease ends, unless it closes the [`Session`] first.
+/// Dropping a guard never blocks. The session releases the lock in the background, and repeats the release until
+/// it succeeds or a TTL has passed; [`unlock`](Self::unlock) waits for it. So right after a drop,
+/// [`try_lock`](super::Mutex::try_lock) may find the lock still taken. A process that ends right after a drop
+/// leaves the claim until its lease ends, unless it closes the [`Session`] first.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard {
     hold: Arc<Hold>,
@@ -66,11 +65,6 @@ impl Guard {
         &self.hold.claim.name
     }
 
-    /// How long this tenure has lasted.
-    pub fn held_for(&self) -> Duration {
-        self.hold.granted_at.elapsed()
-    }
-
     /// Another guard of the same tenure, without a request.
     ///
     /// # Errors
@@ -96,12 +90,11 @@ impl Guard {
         self.hold.lost().await;
     }
 
-    /// Runs `future` as long as the lock is held. It is run where the caller is, and needs a runtime
-    /// there only for what it does itself.
+    /// Runs `future`, in the caller's task, as long as the lock is held. It needs no runtime, unless `future`
+    /// does.
     ///
     /// # Cancel safety
-    /// When the hold is lost, `future` is dropped at the point where it waits. What it has started
-    /// elsewhere goes on.
+    /// When the hold is lost, `future` is dropped at the point where it waits. Tasks that it has spawned go on.
     ///
     /// # Errors
     /// [`LockError::Lost`] if the hold was lost before `future` ended.
@@ -116,8 +109,8 @@ impl Guard {
         }
     }
 
-    /// Whether another claim waits for this lock, as far as this process knows; `true` if it does
-    /// not know. Costs nothing: no request is made.
+    /// Whether another claim waits for this lock, as far as this process knows; `true` if it does not know. Makes
+    /// no request.
     pub fn is_contended(&self) -> bool {
         *self.hold.contended.borrow()
     }
@@ -131,22 +124,24 @@ impl Guard {
         drop(self.hold.contended.clone().wait_for(|contended| *contended).await);
     }
 
-    /// Gives this entry back, and waits until the lock is released if it was the last.
+    /// Gives this entry back, and waits until the lock is released if it was the last. `Ok` means that the claim
+    /// is not there any more: this release deleted it, or an earlier one whose answer was lost. Where a member of
+    /// the service did not answer, a claim that an operator deleted meanwhile can also be reported as `Ok`.
     ///
     /// # Cancel safety
     /// When the future is dropped, the release goes on in the background.
     ///
     /// # Errors
-    /// [`LockError::Lost`] if the hold was lost before: another holder may have changed what it protects. [`LockError::Backend`] or [`LockError::SessionLost`] if the release did not succeed
-    /// within a TTL; the claim then ends with its lease, or as soon as a backend that refused does not any
-    /// more.
+    /// [`LockError::Lost`] if the hold was lost before: another holder may have changed what the lock protects.
+    /// [`LockError::Backend`] or [`LockError::SessionLost`] if the release did not succeed within a TTL. The claim
+    /// then ends with its lease, or as soon as a backend that refused the release permits it.
     pub async fn unlock(mut self) -> Result<(), LockError> {
         self.armed = false;
         let was_lost = self.hold.is_lost();
         let mut released = Ok(Released::Done);
         if self.hold.leave() {
             let (inner, claim) = (Arc::clone(&self.hold.inner), self.hold.claim.clone());
-            // a task of the session, so that it goes on when the caller goes away
+            // a task of the session, so that it goes on when the caller drops the future
             let release = async move { inner.release(&claim).await };
             let release = self.hold.inner.tasks.spawn_on(release, &self.hold.inner.runtime);
             // a task that did not end was dropped with its runtime, and the lease ends by itself
@@ -155,9 +150,9 @@ impl Guard {
         if was_lost || released? == Released::Gone { Err(LockError::Lost) } else { Ok(()) }
     }
 
-    /// Gives the next claim its turn: releases the lock and queues for it again, in one step if the
-    /// backend can, then waits for the next grant, which is a new tenure with a new token. An owner
-    /// with other guards of this tenure keeps it, and gets this guard back at once.
+    /// Gives the next claim its turn: releases the lock and queues for it again, in one step if the backend can,
+    /// then waits for the next grant, which has a new token. While the owner has other guards of this tenure,
+    /// it keeps the lock, and this guard is returned at once.
     ///
     /// # Cancel safety
     /// When the future is dropped, the lock is released and the new claim withdrawn.

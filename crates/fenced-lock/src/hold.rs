@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use super::inner::SessionInner;
 use super::owner::OwnerId;
@@ -15,7 +14,6 @@ pub(super) struct Hold {
     pub(super) inner: Arc<SessionInner>,
     pub(super) claim: Claim,
     pub(super) token: Token,
-    pub(super) granted_at: Instant,
     pub(super) owner: OwnerId,
     entries: AtomicU32,
     status: watch::Receiver<ClaimStatus>,
@@ -34,7 +32,6 @@ impl Hold {
             inner: Arc::clone(inner),
             claim,
             token,
-            granted_at: Instant::now(),
             owner,
             entries: AtomicU32::new(1),
             status,
@@ -105,7 +102,7 @@ mod tests {
         let session = Session::open(Arc::new(MemoryBackend::new()), options).await;
         let session = session.expect("it is in memory");
         let mutex = session.mutex("a").expect("a valid name");
-        let guard = mutex.lock().await.expect("nobody else is there");
+        let guard = mutex.lock().await.expect("the lock is free");
         let hold = session.inner.hold_of("a").expect("it was just granted");
         hold.entries.store(u32::MAX, Ordering::Relaxed);
         assert!(matches!(guard.reenter(), Err(LockError::TooManyEntries)));

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::backoff::Backoff;
-use super::chaos::Defence;
+use super::chaos::Safeguard;
 use super::hold::Hold;
 use super::validity::Validity;
 use super::{
@@ -159,7 +159,8 @@ impl SessionInner {
                 Ok(released) => return Ok(released),
                 Err(error) => error,
             };
-            let is_refused = error.kind != BackendErrorKind::Transient && Defence::Denials.is_on();
+            let is_refused =
+                error.kind != BackendErrorKind::Transient && Safeguard::Denials.is_on();
             may_be_done |= !is_refused;
             if let Some(reason) = self.validity.lost_reason() {
                 return Err(LockError::SessionLost { reason });

@@ -14,7 +14,7 @@
 //! let session = Session::open(backend, SessionOptions::new(Duration::from_secs(30))).await?;
 //! let mutex = session.mutex("stock-lock")?;
 //!
-//! // re-entry: the owner is let in again, without a request
+//! // re-entry: the owner enters again, without a request
 //! async fn inner(mutex: &Mutex, owner: &mut Owner) -> Result<(), LockError> {
 //!     let _guard = mutex.lock_as(owner).await?;
 //!     Ok(())
@@ -47,24 +47,28 @@
 //!
 //! # What it cannot promise
 //!
-//! No lock with a lease can promise that its holder knows when it has lost it. A process can be
-//! paused (by the scheduler, a virtual machine's migration, a laptop's lid) between looking at the
-//! clock and writing, for longer than the TTL; when it goes on, another process holds the lock. So
-//! the store must check the [`Token`] of every write, and refuse one that is smaller than the largest
-//! it has seen: Kleppmann, "How to do distributed locking" (2016). A store that cannot check tokens
-//! is protected only while no process is paused.
+//! No lock with a lease can promise that its holder notices the loss in time. The scheduler, the migration of a
+//! virtual machine or a closed laptop can pause a process for longer than the TTL, between a look at the clock
+//! and a write. When the process goes on, another one holds the lock. So the store must check the [`Token`] of
+//! every write, and refuse a token smaller than the largest it has seen: Kleppmann, "How to do distributed
+//! locking" (2016). A store that cannot check tokens is protected only while no process is paused.
 //!
-//! # Layout
+//! # Features
 //!
-//! - `mutex`, `guard`, `session`: the handles. `keeper` opens another session when one was lost.
-//! - `acquire`: from a call to a grant. A waiter waits in `Attempt::granted`, for a status that the
-//!   backend's watch sets; an enqueue whose answer got lost is repeated in `Attempt::enqueue`.
-//! - `inner`: what a session's handles share. A release whose answer got lost is repeated in
-//!   `SessionInner::release`. `hold` is one tenure with its entries.
-//! - `renewal` keeps the lease alive, and `validity` is the local deadline.
-//! - `backend`: what a lock service must do. `etcd` does it, and `memory` in tests with paused time.
-//! - `token`: the fencing token. The store checks it, not this library: see `examples/fenced_redis.rs`.
-//! - `chaos`: switches for tests that show what each safeguard is there for.
+//! - `etcd` (default): `EtcdBackend`. Building it needs `protoc` and Google's protobuf types. Without it,
+//!   [`MemoryBackend`] and the trait [`Backend`] are left.
+//! - `chaos`: for fault suites only. It lets a program switch off each safeguard of the lock.
+
+// Layout:
+// - `mutex`, `guard`, `session`: the handles. `keeper` opens another session when one was lost.
+// - `acquire`: from a call to a grant. A waiter waits in `Attempt::granted`, for a status that the
+//   backend's watch sets; an enqueue whose answer got lost is repeated in `Attempt::enqueue`.
+// - `inner`: what a session's handles share. A release whose answer got lost is repeated in
+//   `SessionInner::release`. `hold` is one tenure with its entries.
+// - `renewal` keeps the lease alive, and `validity` is the local deadline.
+// - `backend`: what a lock service must do. `etcd` does it, and `memory` in tests with paused time.
+// - `token`: the fencing token. The store checks it, not this library: see `examples/fenced_redis.rs`.
+// - `chaos`: switches for tests that show what each safeguard is there for.
 
 mod acquire;
 mod backend;
@@ -73,6 +77,7 @@ mod backoff;
 pub mod chaos;
 #[cfg(not(feature = "chaos"))]
 #[allow(unreachable_pub, reason = "it is public with the feature")]
+#[cfg_attr(not(feature = "etcd"), allow(dead_code, reason = "most safeguards are those of etcd"))]
 mod chaos;
 mod claim;
 mod error;
@@ -94,13 +99,16 @@ pub use backend::{Backend, BackendFuture, Released};
 pub use claim::{
     Claim, ClaimStatus, Lease, ObservedClaim, ObservedTenure, QueueEntry, QueueSnapshot, Ticket,
 };
-pub use error::{BackendError, BackendErrorKind, LockError, LostReason};
+pub use error::{BackendError, BackendErrorKind, LockError, LostReason, MAX_NAME_LENGTH_BYTES};
 #[cfg(feature = "etcd")]
 pub use etcd::{EtcdBackend, EtcdOptions, EtcdUser};
+/// The client that [`EtcdOptions::connect`] returns.
+#[cfg(feature = "etcd")]
+pub use etcd_client;
 pub use guard::Guard;
 pub use keeper::SessionKeeper;
 pub use memory::MemoryBackend;
-pub use mutex::{MAX_NAME_LENGTH_BYTES, Mutex};
+pub use mutex::Mutex;
 pub use owner::Owner;
 pub use session::{Session, SessionOptions};
 pub use token::{ClusterId, Token};

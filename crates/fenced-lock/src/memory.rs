@@ -104,7 +104,7 @@ impl State {
     fn remove_where(&mut self, goes: impl Fn(&Member) -> bool) -> bool {
         let mut removed = false;
         for queue in self.queues.values_mut() {
-            // those that go are told first, so that none of them is granted in passing
+            // all of these end before the first of the rest is granted, so that none of these is granted
             queue.retain(|_, member| {
                 let stays = !goes(member);
                 if !stays {

@@ -5,10 +5,7 @@ use std::time::Duration;
 
 use super::acquire::{Turn, acquire};
 use super::owner::OwnerId;
-use super::{Guard, LockError, Owner, QueueEntry, QueueSnapshot, Session};
-
-/// The most bytes that a lock's name may have.
-pub const MAX_NAME_LENGTH_BYTES: usize = 256;
+use super::{Guard, LockError, MAX_NAME_LENGTH_BYTES, Owner, QueueEntry, QueueSnapshot, Session};
 
 /// A lock, known to all processes by its name, which is 1 to [`MAX_NAME_LENGTH_BYTES`] bytes without
 /// control characters. Names are compared byte by byte: `a`, `a/` and `/a` are three locks, as they are
@@ -28,7 +25,7 @@ impl Mutex {
         let valid = (1..=MAX_NAME_LENGTH_BYTES).contains(&name.len())
             && !name.chars().any(char::is_control);
         if !valid {
-            return Err(LockError::InvalidName);
+            return Err(LockError::InvalidName { name: name.to_owned() });
         }
         Ok(Self { session, name: name.into() })
     }
@@ -46,33 +43,32 @@ impl Mutex {
     ///
     /// # Errors
     /// [`LockError::SessionLost`] when the session is lost or closed, also while waiting;
-    /// [`LockError::Lost`] when the claim was deleted, and then calling again is right;
-    /// [`LockError::Backend`] when the backend refuses. A backend that does not answer is asked again until
-    /// it does or the session is lost.
+    /// [`LockError::Lost`] when the claim was deleted: call again; [`LockError::Backend`] when the backend
+    /// refuses. A request that is not answered is repeated until it is or the session is lost.
     pub async fn lock(&self) -> Result<Guard, LockError> {
         self.enter(OwnerId::next(), Turn::Wait).await?.ok_or(LockError::Lost)
     }
 
-    /// Takes the lock for `owner`; at once and without a request if it holds the lock already.
+    /// Takes the lock for `owner`; at once and without a request if it holds the lock already. An owner that lost
+    /// its hold queues again: the new guard has a larger token, and the old guards stay lost.
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).
     ///
     /// # Errors
-    /// As [`lock`](Self::lock); for an owner that holds it already [`LockError::Lost`] when the hold
-    /// is lost, [`LockError::TooManyEntries`].
+    /// As [`lock`](Self::lock), and [`LockError::TooManyEntries`] for an owner that holds it already.
     pub async fn lock_as(&self, owner: &mut Owner) -> Result<Guard, LockError> {
         self.enter(owner.id(), Turn::Wait).await?.ok_or(LockError::Lost)
     }
 
-    /// Takes the lock if it is free; `None` if it is held or waited for. Right after a guard was dropped, the lock
+    /// Takes the lock if it is free; `None` if there is another claim. Right after a guard was dropped, the lock
     /// may still be held; after [`unlock`](Guard::unlock) it is not.
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).
     ///
     /// # Errors
-    /// As [`lock`](Self::lock), but a backend that does not answer is an error at once.
+    /// As [`lock`](Self::lock), but a request that is not answered fails and is not repeated.
     pub async fn try_lock(&self) -> Result<Option<Guard>, LockError> {
         self.enter(OwnerId::next(), Turn::Try).await
     }
@@ -128,8 +124,8 @@ impl Mutex {
         Ok(inner.entered(inner.backend.queue(&self.name)).await?)
     }
 
-    /// The holder of the lock, in whichever process; `None` if it is free. As far as the backend can tell without
-    /// a claim, it fails where a claim would: for want of permission, or of room.
+    /// The holder of the lock, in any process; `None` if it is free. It fails where a claim would, for lack of
+    /// permission or room, as far as the backend can find out without a claim.
     ///
     /// # Cancel safety
     /// Safe.
@@ -150,8 +146,10 @@ impl Mutex {
 
     async fn enter(&self, owner: OwnerId, turn: Turn) -> Result<Option<Guard>, LockError> {
         let current = self.session.inner.hold_of(&self.name);
-        // its last guard may just have been dropped somewhere else
-        if let Some(hold) = current.filter(|hold| hold.owner == owner)
+        // a lost hold does not count, though it is still known while one of its guards lives
+        let current = current.filter(|hold| hold.owner == owner && !hold.is_lost());
+        // its last guard may just have been dropped elsewhere
+        if let Some(hold) = current
             && hold.enter()?
         {
             return Ok(Some(Guard::new(hold, self.session.clone())));

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::LostReason;
-use super::chaos::Defence;
+use super::chaos::Safeguard;
 
 /// The deadline where the local clock is ignored.
 const FOR_EVER: Duration = Duration::from_hours(24 * 365);
@@ -31,7 +31,7 @@ impl Validity {
     }
 
     pub(super) fn deadline(&self) -> Instant {
-        if !Defence::LocalExpiry.is_on() {
+        if !Safeguard::LocalExpiry.is_on() {
             return Instant::now() + FOR_EVER;
         }
         *self.deadline.lock().unwrap_or_else(PoisonError::into_inner)

@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::EtcdOptions;
 use super::failure::{asks_to_authenticate, backend_error, may_be_done, says_auth_is_off};
-use crate::chaos::Defence;
+use crate::chaos::Safeguard;
 use crate::{BackendError, BackendErrorKind};
 
 /// How often a client authenticates at the most. etcd makes each authentication cost time on purpose.
@@ -107,7 +107,7 @@ impl Endpoints {
                     answer.unwrap_or_else(|elapsed| Err(Error::IoError(elapsed.into())))
                 });
                 async {
-                    let answer = if Defence::SeeThrough.is_on() {
+                    let answer = if Safeguard::SeeThrough.is_on() {
                         // a handle that is dropped leaves its task alone
                         task.await
                     } else {
@@ -190,7 +190,7 @@ impl Endpoints {
         Err(latest.unwrap_or_else(|| BackendError::new(BackendErrorKind::Permanent, "no endpoint")))
     }
 
-    /// Has the next requests begin with this member, if that is right `instead` of the preferred one.
+    /// Prefers this member for the next requests if `instead` says so of the preferred one.
     fn prefer(&self, index: usize, instead: impl Fn(usize) -> bool) {
         self.preferred.send_if_modified(|preferred| {
             let moves = instead(*preferred);
@@ -313,7 +313,7 @@ mod tests {
 
     use super::*;
 
-    /// Members that nobody asks for anything: the requests of these tests do not use the client.
+    /// Members that get no requests: those of the tests do not use the client.
     fn members(count: usize) -> Endpoints {
         let urls = (1..=count).map(|port| format!("http://127.0.0.1:{port}"));
         Endpoints::new(EtcdOptions::new(urls), Handle::current())
@@ -339,7 +339,7 @@ mod tests {
     /// Goal: requests that wait for a place at a member that has fallen silent go to the next member with
     /// those that it left without an answer.
     #[tokio::test(start_paused = true)]
-    async fn nobody_waits_for_a_place_at_a_silent_member() {
+    async fn no_request_waits_for_a_place_at_a_silent_member() {
         let members = members(2);
         let (began_at, sent) = (Instant::now(), AtomicUsize::new(0));
         let asked = (0..2 * MOST_UNDER_WAY).map(|_| {

@@ -5,7 +5,7 @@ use std::io;
 
 use etcd_client::{Error, ResponseHeader};
 
-use crate::chaos::Defence;
+use crate::chaos::Safeguard;
 use crate::{BackendError, BackendErrorKind};
 
 /// The gRPC status codes (`google.golang.org/grpc/codes`) that make a difference here.
@@ -57,10 +57,10 @@ pub(super) fn asks_to_authenticate(error: &Error) -> bool {
     match status.code() as i32 {
         code::UNAUTHENTICATED => true,
         // as 3.5.1 says "revision of auth store is old"
-        code::UNKNOWN if Defence::Reauthentication.is_on() => {
+        code::UNKNOWN if Safeguard::Reauthentication.is_on() => {
             status.message().contains("revision in header is old")
         }
-        code::INVALID_ARGUMENT if Defence::Reauthentication.is_on() => {
+        code::INVALID_ARGUMENT if Safeguard::Reauthentication.is_on() => {
             let message = status.message();
             message.contains(OLD_REVISION) || message.contains(NO_USER)
         }
@@ -120,8 +120,8 @@ pub(super) fn header_of(header: Option<&ResponseHeader>) -> Result<&ResponseHead
     header.ok_or_else(|| malformed("an answer without a header"))
 }
 
-/// As the client tells it, with the causes in their places: it would write those of a status into its own text, and
-/// leave out the others.
+/// An error of the client, with each cause in the chain of sources once. The client itself writes the causes of a
+/// status into the status's text, and leaves out other causes.
 #[derive(Debug)]
 struct Plain(Error);
 

@@ -7,11 +7,11 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::Claim;
-use crate::chaos::Defence;
+use crate::chaos::Safeguard;
 
 /// What all keys of a lock begin with. It ends in `/`, so `item-1` never meets `item-10`.
 pub(super) fn prefix(name: &str) -> String {
-    if !Defence::ExactPrefix.is_on() {
+    if !Safeguard::ExactPrefix.is_on() {
         return name.to_owned();
     }
     format!("{name}/")
@@ -31,7 +31,7 @@ pub(super) fn end(name: &str) -> Vec<u8> {
 /// `a/` too, but claim another lock.
 pub(super) fn is_claim(key: &[u8], prefix: &str) -> bool {
     let rest = key.strip_prefix(prefix.as_bytes());
-    rest.is_some_and(|rest| !rest.contains(&b'/') || !Defence::ExactPrefix.is_on())
+    rest.is_some_and(|rest| !rest.contains(&b'/') || !Safeguard::ExactPrefix.is_on())
 }
 
 /// The value of a claim's key: when it was made, in milliseconds since 1970, and by whom. Nothing

@@ -43,7 +43,7 @@ use self::queue::NameQueue;
 use self::queues::Queues;
 use self::standing_watch::StandingWatch;
 use super::backend::release_then_enqueue;
-use super::chaos::Defence;
+use super::chaos::Safeguard;
 use super::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Lease, QueueEntry,
     QueueSnapshot, Released, Ticket,
@@ -75,7 +75,7 @@ pub struct EtcdBackend {
     /// Queues to watch. Its drop ends the standing watch.
     new_names: mpsc::UnboundedSender<Arc<str>>,
     runtime: Handle,
-    /// Its drop ends the thread of the runtime. Nobody waits for that, so a backend may be dropped anywhere.
+    /// Its drop ends the thread of the runtime. It does not block, so a backend may be dropped anywhere.
     _running: oneshot::Sender<()>,
 }
 
@@ -110,7 +110,7 @@ impl EtcdBackend {
 /// It ends when the sender is dropped.
 fn runtime_on_own_thread() -> io::Result<(Handle, oneshot::Sender<()>)> {
     let (running, ended) = oneshot::channel::<()>();
-    if !Defence::OwnThread.is_on() {
+    if !Safeguard::OwnThread.is_on() {
         return Ok((Handle::current(), running));
     }
     let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -160,7 +160,7 @@ impl Backend for EtcdBackend {
         held: &'a Claim,
         next: &'a Claim,
     ) -> BackendFuture<'a, Option<Ticket>> {
-        if !Defence::OwnerByClaim.is_on() {
+        if !Safeguard::OwnerByClaim.is_on() {
             // the two claims share a key
             return Box::pin(release_then_enqueue(self, held, next));
         }
@@ -200,7 +200,7 @@ mod tests {
     use crate::ClusterId;
 
     /// Goal: after requests that an outage cut short, nothing is remembered of a lease that was given up, so
-    /// its queues are not watched for ever. Method: nobody listens where etcd should be.
+    /// its queues are not watched for ever. Method: no process listens on etcd's port.
     #[tokio::test]
     async fn nothing_is_left_of_a_lease_after_an_outage() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");

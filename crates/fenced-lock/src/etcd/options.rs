@@ -100,7 +100,7 @@ impl EtcdOptions {
     /// compares the claim's key changes data in etcd only while the lock is held:
     ///
     /// ```no_run
-    /// use etcd_client::{Compare, CompareOp, Txn, TxnOp};
+    /// use fenced_lock::etcd_client::{self, Compare, CompareOp, Txn, TxnOp};
     /// use fenced_lock::{EtcdOptions, Guard};
     ///
     /// # async fn example(guard: Guard, options: EtcdOptions) -> Result<(), etcd_client::Error> {

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::keys;
-use crate::chaos::Defence;
+use crate::chaos::Safeguard;
 use crate::{ClaimStatus, ObservedClaim, ObservedTenure, QueueSnapshot};
 
 /// How long a queue is watched after its last claim. Long enough that a key which appears late, from
@@ -30,10 +30,10 @@ const MAX_EARLY: usize = 16_384;
 /// How many tenures that have ended are kept: a reader that looks a few times a second misses none.
 const MAX_TENURES: usize = 256;
 
-/// A key as etcd has it: other clients' keys need not be text.
+/// A key in etcd. Keys of other clients need not be text.
 pub(super) type Key = Arc<[u8]>;
 
-/// A key, the revision at which it was created, and the lease that it hangs on.
+/// A key, the revision that created it, and its lease.
 pub(super) type Listed = (Key, i64, i64);
 
 /// A claim's status, and whether others wait behind it.
@@ -283,7 +283,7 @@ impl NameQueue {
     /// Notes that the watcher has gone: from now on events are missing, until the next list.
     pub(super) fn unwatched(&mut self, watcher: Watcher) {
         self.watcher = watcher;
-        if !Defence::Relist.is_on() {
+        if !Safeguard::Relist.is_on() {
             return;
         }
         self.early = Some(Vec::new());
@@ -513,7 +513,7 @@ mod tests {
         queue.enqueued("a/1-1", 7, false);
         queue.apply(vec![put("a/1-1", 7)]);
         queue.apply(vec![delete("a/9-1", 8)]);
-        assert_eq!(*status.borrow(), ClaimStatus::Waiting, "nobody knows yet who else is there");
+        assert_eq!(*status.borrow(), ClaimStatus::Waiting, "the list is not there yet");
         assert!(load(&mut queue, &[("a/9-1", 5), ("a/1-1", 7)], 7, 7));
         assert_eq!(*status.borrow(), ClaimStatus::Granted);
     }
@@ -672,8 +672,8 @@ mod tests {
         assert_eq!(queue.members.len(), 1, "the last event is on top of the list");
     }
 
-    /// Goal: a waiter of a queue at which nobody may look any more does not wait for ever, one that a
-    /// watcher from before still serves does, and so does one that queued later.
+    /// Goal: a waiter of a queue that may not be read any more does not wait for ever. One that an earlier watcher
+    /// still serves waits on, and so does one that queued later.
     #[tokio::test]
     async fn a_denied_waiter_is_told() {
         let (mut queue, status) = waiting();
@@ -708,7 +708,7 @@ mod tests {
         assert!(queue.is_idle());
     }
 
-    /// Goal: each tenure is told once, from when its claim was the first to when it was gone.
+    /// Goal: each tenure is reported once, from when its claim was the first to when it was gone.
     #[tokio::test(start_paused = true)]
     async fn tenures_follow_each_other() {
         let (mut queue, _status) = waiting();

@@ -13,7 +13,7 @@ use super::failure::{code, header_of, is_refused_with, lease_gone, malformed, na
 use super::list::list;
 use super::queue::{Expected, Key, NameQueue};
 use super::{EtcdBackend, keys};
-use crate::chaos::Defence;
+use crate::chaos::Safeguard;
 use crate::{
     BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, QueueEntry, Released,
     Ticket, Token,
@@ -329,7 +329,7 @@ impl EtcdBackend {
         let txn = Txn::new().when([self.is_held(claim)]).and_then([delete]);
         let Answer { value: response, may_be_second } = self.endpoints.txn(&txn).await?;
         self.queues.with(&claim.name, |queue| queue.forget(key.as_bytes()));
-        let may_be_done = may_be_second && Defence::UnknownRelease.is_on();
+        let may_be_done = may_be_second && Safeguard::UnknownRelease.is_on();
         Ok(if response.succeeded() || may_be_done { Released::Done } else { Released::Gone })
     }
 

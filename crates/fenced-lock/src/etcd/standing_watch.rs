@@ -27,7 +27,7 @@ use super::queues::Queues;
 use super::watch_stream::WatchedStream;
 use crate::BackendError;
 use crate::backoff::Backoff;
-use crate::chaos::Defence;
+use crate::chaos::Safeguard;
 
 /// How often to look for what is not used, late or to be read again.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
@@ -106,7 +106,7 @@ impl StandingWatch {
         loop {
             self.ask().await;
             if let Some(broken) = self.streams.iter().position(|stream| stream.is_broken) {
-                if !Defence::ReWatch.is_on() {
+                if !Safeguard::ReWatch.is_on() {
                     return;
                 }
                 self.watch_elsewhere(broken);
@@ -179,7 +179,7 @@ impl StandingWatch {
             Done::Readable(name, refused_on) => {
                 if let Some(newest) = self.streams.last_mut() {
                     let is_refused = newest.number == refused_on;
-                    newest.is_stale |= is_refused && Defence::Reauthentication.is_on();
+                    newest.is_stale |= is_refused && Safeguard::Reauthentication.is_on();
                 }
                 self.watch_again(name);
             }
@@ -199,7 +199,7 @@ impl StandingWatch {
         }
     }
 
-    /// Has the names of a stream that is followed no longer watched on another one.
+    /// Drops a stream, and watches its names on another one.
     fn watch_elsewhere(&mut self, index: usize) {
         for name in self.streams.remove(index).names() {
             self.watch_again(Arc::clone(name));
@@ -267,7 +267,7 @@ impl StandingWatch {
         for stream in &mut self.streams {
             stream.is_broken |= stream.is_overdue();
         }
-        if self.to_read.is_empty() && Defence::Relist.is_on() {
+        if self.to_read.is_empty() && Safeguard::Relist.is_on() {
             self.to_read.extend(self.queues.due(MAX_REREADS));
         }
     }

@@ -78,6 +78,7 @@ contract! {
         queueing_on_a_revoked_lease_loses_the_session
         a_deleted_waiter_is_told_and_the_others_go_on
         a_lost_hold_cannot_be_entered_or_unlocked
+        an_owner_takes_the_lock_anew_after_a_loss
         run_ends_with_the_hold
         a_keeper_opens_the_next_session;
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fenced_lock::chaos::Defence;
+use fenced_lock::chaos::Safeguard;
 use futures_util::FutureExt as _;
 use hyper::Method;
 use rand::RngExt as _;
@@ -190,7 +190,7 @@ async fn compact(scene: &mut Scene) -> Result<(), LabError> {
 /// for the end of theirs. Answers to them are lost as well.
 async fn lose_answers(scene: &mut Scene) -> Result<(), LabError> {
     // for the suite's own release; in no other scenario is its answer lost
-    Defence::UnknownRelease.set(scene.setup.without != Some("unknown-release"));
+    Safeguard::UnknownRelease.set(scene.setup.without != Some("unknown-release"));
     while scene.next_round().await {
         let proxy = Proxy::to(scene.cluster.etcd[0].port()).await;
         let proxy = proxy.map_err(LabError::system("a proxy has no port"))?;

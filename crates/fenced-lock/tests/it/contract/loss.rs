@@ -121,6 +121,26 @@ pub(crate) async fn a_lost_hold_cannot_be_entered_or_unlocked(lab: &impl Lab) {
     assert!(matches!(guard.unlock().await.unwrap_err(), LockError::Lost));
 }
 
+/// Goal: an owner that lost its hold takes the lock anew while its old guard lives, with a claim of its own,
+/// which the end of the old guard leaves alone.
+pub(crate) async fn an_owner_takes_the_lock_anew_after_a_loss(lab: &impl Lab) {
+    let mutex = lab.mutex(&lab.name()).await;
+    let mut owner = Owner::new();
+    let old = mutex.lock_as(&mut owner).await.unwrap();
+    lab.delete(&old.key()).await;
+    within("the holder is told", old.lost()).await;
+    let new = within("a new grant", mutex.lock_as(&mut owner)).await.unwrap();
+    assert!(new.token() > old.token());
+    assert_eq!(queue_of(&mutex).await, [new.key()]);
+    // as a drop does, but waits until the release has ended
+    assert_eq!(old.unlock().await.unwrap_err(), LockError::Lost);
+    assert_eq!(queue_of(&mutex).await, [new.key()]);
+    let inner = mutex.lock_as(&mut owner).await.unwrap();
+    assert_eq!(inner.token(), new.token(), "a re-entry of the new hold");
+    inner.unlock().await.unwrap();
+    new.unlock().await.unwrap();
+}
+
 /// Goal: what runs under a guard is stopped when the hold is lost, and does not begin after that.
 pub(crate) async fn run_ends_with_the_hold(lab: &impl Lab) {
     let session = lab.session().await;
