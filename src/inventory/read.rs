@@ -298,18 +298,18 @@ impl Inventory {
         let items = self.known_items(MAX_CHECKED);
         let probes =
             futures_util::future::join_all(items.iter().map(|i| self.probe(i, token))).await;
-        let (mut trouble, mut is_some_fine) = (None, false);
+        let (mut first_error, mut is_some_fine) = (None, false);
         for (item, probed) in items.into_iter().zip(probes) {
             match probed {
                 Ok(()) | Err(InventoryError::UnknownItem) => is_some_fine = true,
                 // a store that is away, a replica, one without room
                 Err(error) if error.is_retryable() => return Err((item, error)),
                 Err(error) => {
-                    trouble.get_or_insert((item, error));
+                    first_error.get_or_insert((item, error));
                 }
             }
         }
-        trouble.filter(|_| !is_some_fine).map_or(Ok(()), Err)
+        first_error.filter(|_| !is_some_fine).map_or(Ok(()), Err)
     }
 
     /// Up to `most` known items: those of earlier calls, or else the default one.

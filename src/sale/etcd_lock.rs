@@ -128,7 +128,7 @@ impl EtcdLock {
     /// Whether the lock of some known item can be had.
     async fn probe(&self) -> Result<(), SaleError> {
         let deadline = Instant::now() + QUESTION_TIMEOUT;
-        let mut trouble = None;
+        let mut first_error = None;
         for item in self.context.inventory.known_items(MAX_CHECKED_LOCKS) {
             let mutex = tenure::mutex_of(&self.sessions, &self.name_for(&item), deadline).await?;
             let error = match mutex.probe().await.map_err(tenure::unavailable) {
@@ -138,9 +138,9 @@ impl EtcdLock {
                 Ok(_) => return Ok(()),
                 Err(error) => error,
             };
-            trouble.get_or_insert(error);
+            first_error.get_or_insert(error);
         }
-        trouble.map_or(Ok(()), Err)
+        first_error.map_or(Ok(()), Err)
     }
 }
 

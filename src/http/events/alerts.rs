@@ -82,8 +82,11 @@ pub(super) fn of_guard(guard: &GuardStatus) -> impl Iterator<Item = Alert> {
 }
 
 /// The alert for a holder that seems to be gone.
-pub(super) fn of_holder(sighting: &QueueSnapshot, holder: Option<&ClaimView>) -> Option<Alert> {
-    let [first, next, ..] = sighting.queue.as_slice() else { return None };
+pub(super) fn of_holder(
+    queue_snapshot: &QueueSnapshot,
+    holder: Option<&ClaimView>,
+) -> Option<Alert> {
+    let [first, next, ..] = queue_snapshot.queue.as_slice() else { return None };
     let waited = Instant::now() - first.since.max(next.since);
     if waited < STUCK {
         return None;

@@ -32,7 +32,7 @@ pub(super) struct Reading {
     pub(super) cursor: Option<Cursor>,
     /// The error is `None` if the store did not answer in time.
     pub(super) update: Result<SaleUpdate, Option<InventoryError>>,
-    pub(super) sighting: Option<QueueSnapshot>,
+    pub(super) queue_snapshot: Option<QueueSnapshot>,
     /// Leases and their instances.
     pub(super) labels: Vec<(i64, String)>,
 }
@@ -70,23 +70,23 @@ impl Poller {
             self.budget -= f64::from(read);
         }
         // after the ledger, so that the tenures of its orders are known
-        let sighting = self.sale.sighting(&self.item);
-        let labels = match &sighting {
-            Some(sighting) => self.ask(projection, sighting, by).await,
+        let queue_snapshot = self.sale.queue_snapshot(&self.item);
+        let labels = match &queue_snapshot {
+            Some(queue_snapshot) => self.ask(projection, queue_snapshot, by).await,
             None => Vec::new(),
         };
-        Reading { cursor, update, sighting, labels }
+        Reading { cursor, update, queue_snapshot, labels }
     }
 
     /// The instances of the claims in the queue, if some are unknown.
     async fn ask(
         &mut self,
         projection: &Mutex<Projection>,
-        sighting: &QueueSnapshot,
+        queue_snapshot: &QueueSnapshot,
         by: Instant,
     ) -> Vec<(i64, String)> {
         let is_due = self.asked_at.is_none_or(|asked_at| asked_at.elapsed() >= ASK_EVERY);
-        if !is_due || !projection.lock().has_strangers(sighting) {
+        if !is_due || !projection.lock().has_strangers(queue_snapshot) {
             return Vec::new();
         }
         self.pace.turn().await;

@@ -41,7 +41,7 @@ pub(super) struct Projection {
     lock_alert: Option<Alert>,
     holder_alert: Option<Alert>,
     guarded_by: Option<GuardStatus>,
-    sighting: Option<QueueSnapshot>,
+    queue_snapshot: Option<QueueSnapshot>,
     queue: Vec<ClaimView>,
     timeline: Timeline,
     throughput: Throughput,
@@ -66,7 +66,7 @@ impl Projection {
             lock_alert: None,
             holder_alert: None,
             guarded_by: None,
-            sighting: None,
+            queue_snapshot: None,
             queue: Vec::new(),
             timeline: Timeline::default(),
             throughput: Throughput::default(),
@@ -81,7 +81,7 @@ impl Projection {
 
     /// Adds a reading. Returns whether another sale has begun, so that all earlier messages are void.
     pub(super) fn take(&mut self, reading: Reading) -> bool {
-        let Reading { cursor, update, sighting, labels } = reading;
+        let Reading { cursor, update, queue_snapshot, labels } = reading;
         let mut is_new_sale = false;
         let alert = match update {
             Ok(update) => {
@@ -109,7 +109,7 @@ impl Projection {
         for (lease, instance) in labels {
             self.timeline.lease_is_of(lease, &instance);
         }
-        self.see(sighting);
+        self.see(queue_snapshot);
         self.throughput.tick(self.stock.as_ref(), &self.clock);
         self.percentiles = self.seconds.tick(&self.sale.metrics().latency);
         self.event_log.count(&self.clock, &self.sale);
@@ -192,12 +192,12 @@ impl Projection {
         }
     }
 
-    fn see(&mut self, sighting: Option<QueueSnapshot>) {
+    fn see(&mut self, queue_snapshot: Option<QueueSnapshot>) {
         if let Some((lease, _)) = self.sale.lease() {
             self.timeline.lease_is_of(lease, self.sale.instance());
         }
-        if let Some(sighting) = &sighting {
-            self.timeline.see(sighting);
+        if let Some(queue_snapshot) = &queue_snapshot {
+            self.timeline.see(queue_snapshot);
         }
         self.timeline.settle();
         self.timeline.prune();
@@ -208,13 +208,13 @@ impl Projection {
             instance: timeline.instance_of(claim.lease),
             since_ms: clock.ms(claim.since),
         };
-        let current = sighting.as_ref().filter(|sighting| sighting.is_current);
+        let current = queue_snapshot.as_ref().filter(|snapshot| snapshot.is_current);
         self.queue = current.map_or(Vec::new(), |s| s.queue.iter().take(QUEUE).map(view).collect());
         self.holder_alert = current.and_then(|s| alerts::of_holder(s, self.queue.first()));
-        if let Some(sighting) = &sighting {
-            self.event_log.see(clock, &sighting.tenures, |lease| timeline.instance_of(lease));
+        if let Some(queue_snapshot) = &queue_snapshot {
+            self.event_log.see(clock, &queue_snapshot.tenures, |lease| timeline.instance_of(lease));
         }
-        self.sighting = sighting;
+        self.queue_snapshot = queue_snapshot;
     }
 
     fn note_change(&mut self, what: &str, before: Option<&Alert>, now: Option<&Alert>) {
@@ -257,8 +257,8 @@ impl Projection {
     }
 
     /// Whether the queue has claims of unknown instances.
-    pub(super) fn has_strangers(&self, sighting: &QueueSnapshot) -> bool {
-        let leases: BTreeSet<_> = sighting.queue.iter().map(|claim| claim.lease).collect();
+    pub(super) fn has_strangers(&self, queue_snapshot: &QueueSnapshot) -> bool {
+        let leases: BTreeSet<_> = queue_snapshot.queue.iter().map(|claim| claim.lease).collect();
         leases.into_iter().any(|lease| self.timeline.instance_of(lease).is_none())
     }
 
@@ -344,7 +344,7 @@ impl Projection {
         Some(LockView {
             name,
             ttl_ms: ttl.and_then(|ttl| u64::try_from(ttl).ok()),
-            known: self.sighting.as_ref().is_some_and(|sighting| sighting.is_current),
+            known: self.queue_snapshot.as_ref().is_some_and(|snapshot| snapshot.is_current),
             holder: self.queue.first().cloned(),
             queue: self.queue.clone(),
         })
