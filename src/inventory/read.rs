@@ -6,10 +6,10 @@ use fenced_lock::Token;
 use redis::{Cmd, Value};
 
 use super::connection::Effect;
-use super::record::{parse_fence, parse_number, parse_record};
+use super::record::{began, parse_number};
 use super::script::{Place, Script};
 use super::watermark::{Acknowledgement, Watermark};
-use super::{Accepted, Inventory, InventoryError, Item, Keys, OrderId, Stock};
+use super::{Accepted, Fence, Inventory, InventoryError, Item, Keys, OrderId, Stock};
 
 /// How many items the readiness check probes.
 const MAX_CHECKED: usize = 64;
@@ -246,7 +246,7 @@ impl Inventory {
         if first.is_some() && self.replicas().is_none() {
             let text = |text: Option<Text>| text.and_then(|text| String::from_utf8(text).ok());
             if let Some(sale) = text(sale) {
-                let fence = text(fence).as_deref().and_then(parse_fence);
+                let fence = text(fence).as_deref().and_then(Fence::from_record);
                 self.watermarks.raise(
                     item,
                     &sent,
@@ -381,15 +381,12 @@ fn parse_state(keys: &Keys, state: State) -> Result<Option<Stock>, InventoryErro
         what: format!("{} is not a cluster and a revision", keys.fence),
     };
     let fence = fence
-        .map(|text| std::str::from_utf8(&text).ok().and_then(parse_fence).ok_or_else(damaged))
+        .map(|text| {
+            std::str::from_utf8(&text).ok().and_then(Fence::from_record).ok_or_else(damaged)
+        })
         .transpose()?;
     let sale = sale.as_deref().and_then(|name| began(std::str::from_utf8(name).ok()?));
     Ok(Some(Stock { stock, lucky, initial, fence, orders, sale }))
-}
-
-/// When the sale of this name began.
-pub(super) fn began(name: &str) -> Option<u64> {
-    name.split(' ').nth(1)?.parse().ok()
 }
 
 fn number(key: &str, value: Option<Text>) -> Result<Option<i64>, InventoryError> {
@@ -403,7 +400,7 @@ fn number(key: &str, value: Option<Text>) -> Result<Option<i64>, InventoryError>
 fn accepted(keys: &Keys, id: &[u8], record: Option<&[u8]>) -> Result<Accepted, InventoryError> {
     let parse = || {
         let (id, record) = (std::str::from_utf8(id).ok()?, std::str::from_utf8(record?).ok()?);
-        parse_record(id, record)
+        Accepted::from_record(id, record)
     };
     parse().ok_or_else(|| InventoryError::Damaged {
         what: format!("{} has no order under {}", keys.orders, String::from_utf8_lossy(id)),

@@ -11,12 +11,12 @@ use futures_util::future::BoxFuture;
 use redis::{Cmd, FromRedisValue, Value};
 
 use super::connection::{Connection, Effect};
-use super::record::{instance_text, parse_fence, parse_record, token_text};
+use super::record::{began, instance_text, token_text};
 use super::script::{self, Answer, Done, Place};
 use super::watermark::{Acknowledgement, Watermark, Watermarks};
 use super::{
-    Fence, InventoryError, InventoryOptions, Item, Keys, Order, Outcome, RedisAccess, Replicas,
-    Stock, read,
+    Accepted, Fence, InventoryError, InventoryOptions, Item, Keys, Order, Outcome, RedisAccess,
+    Replicas, Stock,
 };
 
 /// The number of connections on which writes wait for replicas.
@@ -245,7 +245,7 @@ impl Inventory {
             command.arg("start").arg(&token_text).arg(units);
         };
         let Done { fence, sale, .. } = self.begin(item, token, arguments).await?;
-        let sale = sale.as_deref().and_then(read::began);
+        let sale = sale.as_deref().and_then(began);
         Ok(Stock { stock: initial, lucky: 0, initial, fence, orders: 0, sale })
     }
 
@@ -368,7 +368,7 @@ fn outcome(order: &Order, answer: Value) -> Result<Outcome, InventoryError> {
     match answer {
         Value::BulkString(record) => std::str::from_utf8(&record)
             .ok()
-            .and_then(|record| parse_record(order.id.as_str(), record))
+            .and_then(|record| Accepted::from_record(order.id.as_str(), record))
             .map(Outcome::Reserved)
             .ok_or_else(script::not_understood),
         Value::Int(remaining) => u64::try_from(remaining)
@@ -392,7 +392,7 @@ fn only_fence(answers: Vec<Value>) -> Result<Option<Fence>, InventoryError> {
             let text: String =
                 redis::from_redis_value(value).map_err(|_| script::not_understood())?;
             let damaged = || InventoryError::Damaged { what: format!("the fence is {text:?}") };
-            parse_fence(&text).map(Some).ok_or_else(damaged)
+            Fence::from_record(&text).map(Some).ok_or_else(damaged)
         }
     }
 }

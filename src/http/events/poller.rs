@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use super::pace::Pace;
-use super::projection::Projection;
-use crate::inventory::{Cursor, InventoryError, Item, SaleUpdate};
+use super::projection::{Projection, Reading};
+use crate::inventory::Item;
 use crate::sale::Sale;
 
 /// The time limit of a poll with all its requests. A watcher takes a longer silence for a dead instance.
@@ -25,17 +25,6 @@ const A_SECOND: f64 = 500.0;
 
 /// How often etcd is asked for the instances of the claims, while some are unknown.
 const ASK_EVERY: Duration = Duration::from_secs(1);
-
-/// The result of one poll.
-pub(super) struct Reading {
-    /// How far the ledger was read before.
-    pub(super) cursor: Option<Cursor>,
-    /// The error is `None` if the store did not answer in time.
-    pub(super) update: Result<SaleUpdate, Option<InventoryError>>,
-    pub(super) queue_snapshot: Option<QueueSnapshot>,
-    /// Leases and their instances.
-    pub(super) labels: Vec<(i64, String)>,
-}
 
 /// Polls the store and the queue within a budget.
 pub(super) struct Poller {

@@ -9,7 +9,6 @@ use super::alerts;
 use super::clock::Clock;
 use super::event_log::EventLog;
 use super::percentiles::LastSeconds;
-use super::poller::Reading;
 use super::throughput::Throughput;
 use super::timeline::Timeline;
 use super::view::{
@@ -17,7 +16,7 @@ use super::view::{
 };
 use crate::http::extension::Extension;
 use crate::http::reply;
-use crate::inventory::{Accepted, Cursor, Fence, Item, Stock};
+use crate::inventory::{Accepted, Cursor, Fence, InventoryError, Item, SaleUpdate, Stock};
 use crate::sale::{GuardStatus, Sale};
 
 /// How many of the last orders are shown.
@@ -28,6 +27,17 @@ const FAST_ORDERS: usize = 10;
 
 /// How many claims of the queue are shown.
 const QUEUE: usize = 32;
+
+/// The result of one poll.
+pub(super) struct Reading {
+    /// How far the ledger was read before.
+    pub(super) cursor: Option<Cursor>,
+    /// The error is `None` if the store did not answer in time.
+    pub(super) update: Result<SaleUpdate, Option<InventoryError>>,
+    pub(super) queue_snapshot: Option<QueueSnapshot>,
+    /// Leases and their instances.
+    pub(super) labels: Vec<(i64, String)>,
+}
 
 /// The state of a watched sale, as the readings add up to it.
 pub(super) struct Projection {
