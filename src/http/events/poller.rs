@@ -82,6 +82,6 @@ impl Poller {
         self.asked_at = Some(Instant::now());
         let queue = timeout_at(by, self.sale.queue(&self.item)).await;
         let claims = queue.ok().and_then(Result::ok).unwrap_or_default();
-        claims.into_iter().filter_map(|claim| Some((claim.lease, claim.instance?))).collect()
+        claims.into_iter().filter_map(|claim| Some((claim.lease, claim.label?))).collect()
     }
 }
