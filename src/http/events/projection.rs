@@ -103,7 +103,7 @@ impl Projection {
                 None
             }
             Err(error) => {
-                let alert = alerts::of_store(error.as_ref(), self.stock.is_some());
+                let alert = alerts::of_store(error, &self.item, self.stock.is_some());
                 if alert.kind == "no-sale" && self.stock.take().is_some() {
                     self.forget_sale();
                     is_new_sale = true;
