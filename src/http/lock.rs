@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
+use fenced_lock::QueueEntry;
 use serde::Serialize;
 
 use super::problem::{Problem, ProblemType};
 use super::safeguard::SEE_THROUGH;
 use super::state::AppState;
 use super::{params, reply};
-use crate::sale::QueuedClaim;
 
 /// The most reads of queues at once: each is a request to etcd, which the lock needs as well.
 pub(super) const MAX_READS: usize = 16;
@@ -35,13 +35,13 @@ struct ClaimView {
     age_ms: Option<u64>,
 }
 
-impl From<QueuedClaim> for ClaimView {
-    fn from(claim: QueuedClaim) -> Self {
+impl From<QueueEntry> for ClaimView {
+    fn from(claim: QueueEntry) -> Self {
         Self {
             token: claim.token.revision(),
             key: claim.key,
             lease: (claim.lease != 0).then(|| format!("{:x}", claim.lease)),
-            instance: claim.instance,
+            instance: claim.label,
             age_ms: claim.age.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
         }
     }
@@ -72,7 +72,7 @@ pub(super) async fn queue(
     Ok(view(name, queue?))
 }
 
-fn view(name: Option<String>, queue: Vec<QueuedClaim>) -> Response {
+fn view(name: Option<String>, queue: Vec<QueueEntry>) -> Response {
     let queue: Vec<_> = queue.into_iter().map(ClaimView::from).collect();
     reply::json(&LockView { name, holder: queue.first(), queue: &queue })
 }

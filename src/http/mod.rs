@@ -74,7 +74,7 @@ pub fn router(state: Arc<AppState>) -> Router {
         .route("/version", get(probes::version))
         .route("/metrics", get(metrics::metrics))
         .with_state(state);
-    guard(match extension {
+    with_defaults(match extension {
         Some(extension) => routes.merge(extension.routes()),
         None => routes,
     })
@@ -82,17 +82,17 @@ pub fn router(state: Arc<AppState>) -> Router {
 
 /// Adds what every route needs: problems for unknown paths and methods, an answer after a
 /// panic, and tracing. [`server::serve`] checks the head of each request before.
-pub fn guard(routes: Router) -> Router {
-    let guarded = routes
+pub fn with_defaults(routes: Router) -> Router {
+    let routes = routes
         .fallback(no_such_path)
         .method_not_allowed_fallback(async || no_such_method())
         .layer(CatchPanicLayer::custom(after_panic));
     // the filter of the log is set before the router is built, and does not change
     if tracing::enabled!(target: "tower_http::trace", Level::DEBUG) {
         let trace = TraceLayer::new_for_http();
-        return guarded.layer(trace.on_failure(DefaultOnFailure::new().level(Level::DEBUG)));
+        return routes.layer(trace.on_failure(DefaultOnFailure::new().level(Level::DEBUG)));
     }
-    guarded
+    routes
 }
 
 async fn no_such_path() -> Problem {

@@ -20,7 +20,6 @@ use redis::{
 };
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::script::RedisAnswer;
 use super::server::LastServer;
 use super::{InventoryError, RedisAccess};
 
@@ -30,6 +29,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// After a connection that lived this long, the next attempt counts as a first one.
 const GOOD_AFTER: Duration = Duration::from_secs(1);
+
+/// The answer to the second of two commands in one round trip.
+pub(super) type RedisAnswer = RedisResult<Value>;
 
 /// How long to wait for the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,6 @@
 use fenced_lock::Token;
 
 use super::Item;
-use super::record::{parse_record, record_text};
 
 /// The name of an order, chosen by the buyer or made by the service: 1 to 128 visible ASCII characters. It
 /// makes retries safe.
@@ -124,17 +123,6 @@ pub struct Accepted {
 }
 
 impl Accepted {
-    /// Parses the store's record of the order with this id.
-    pub fn from_record(order: &str, record: &str) -> Option<Self> {
-        parse_record(order, record)
-    }
-
-    /// The store's record of it: position, quantity, remaining, token, instance and user, with
-    /// tabs between them.
-    pub fn record(&self) -> String {
-        record_text(self)
-    }
-
     /// Whether `order`, which has the same id, repeats this one. If not, it is a conflict.
     pub fn is_repeated_by(&self, order: &Order) -> bool {
         self.quantity == order.quantity && self.user == order.user

@@ -6,10 +6,10 @@ use fenced_lock::Token;
 use redis::{Cmd, Value};
 
 use super::connection::Effect;
-use super::record::{parse_fence, parse_number, parse_record};
+use super::record::{began, parse_number};
 use super::script::{Place, Script};
 use super::watermark::{Acknowledgement, Watermark};
-use super::{Accepted, Inventory, InventoryError, Item, Keys, OrderId, Stock};
+use super::{Accepted, Fence, Inventory, InventoryError, Item, Keys, OrderId, Stock};
 
 /// How many items the readiness check probes.
 const MAX_CHECKED: usize = 64;
@@ -246,7 +246,7 @@ impl Inventory {
         if first.is_some() && self.replicas().is_none() {
             let text = |text: Option<Text>| text.and_then(|text| String::from_utf8(text).ok());
             if let Some(sale) = text(sale) {
-                let fence = text(fence).as_deref().and_then(parse_fence);
+                let fence = text(fence).as_deref().and_then(Fence::from_record);
                 self.watermarks.raise(
                     item,
                     &sent,
@@ -298,18 +298,18 @@ impl Inventory {
         let items = self.known_items(MAX_CHECKED);
         let probes =
             futures_util::future::join_all(items.iter().map(|i| self.probe(i, token))).await;
-        let (mut trouble, mut is_some_fine) = (None, false);
+        let (mut first_error, mut is_some_fine) = (None, false);
         for (item, probed) in items.into_iter().zip(probes) {
             match probed {
                 Ok(()) | Err(InventoryError::UnknownItem) => is_some_fine = true,
                 // a store that is away, a replica, one without room
                 Err(error) if error.is_retryable() => return Err((item, error)),
                 Err(error) => {
-                    trouble.get_or_insert((item, error));
+                    first_error.get_or_insert((item, error));
                 }
             }
         }
-        trouble.filter(|_| !is_some_fine).map_or(Ok(()), Err)
+        first_error.filter(|_| !is_some_fine).map_or(Ok(()), Err)
     }
 
     /// Up to `most` known items: those of earlier calls, or else the default one.
@@ -381,15 +381,12 @@ fn parse_state(keys: &Keys, state: State) -> Result<Option<Stock>, InventoryErro
         what: format!("{} is not a cluster and a revision", keys.fence),
     };
     let fence = fence
-        .map(|text| std::str::from_utf8(&text).ok().and_then(parse_fence).ok_or_else(damaged))
+        .map(|text| {
+            std::str::from_utf8(&text).ok().and_then(Fence::from_record).ok_or_else(damaged)
+        })
         .transpose()?;
     let sale = sale.as_deref().and_then(|name| began(std::str::from_utf8(name).ok()?));
     Ok(Some(Stock { stock, lucky, initial, fence, orders, sale }))
-}
-
-/// When the sale of this name began.
-pub(super) fn began(name: &str) -> Option<u64> {
-    name.split(' ').nth(1)?.parse().ok()
 }
 
 fn number(key: &str, value: Option<Text>) -> Result<Option<i64>, InventoryError> {
@@ -403,7 +400,7 @@ fn number(key: &str, value: Option<Text>) -> Result<Option<i64>, InventoryError>
 fn accepted(keys: &Keys, id: &[u8], record: Option<&[u8]>) -> Result<Accepted, InventoryError> {
     let parse = || {
         let (id, record) = (std::str::from_utf8(id).ok()?, std::str::from_utf8(record?).ok()?);
-        parse_record(id, record)
+        Accepted::from_record(id, record)
     };
     parse().ok_or_else(|| InventoryError::Damaged {
         what: format!("{} has no order under {}", keys.orders, String::from_utf8_lossy(id)),

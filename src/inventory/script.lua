@@ -1,12 +1,15 @@
 -- The only writer of an item's keys. Redis runs one script at a time, so what is checked here still holds
 -- when it is written here.
 --
+-- Loaded behind `watermark.lua`, which defines RECORD, below, parts, beginning, lacks, lacks_order, refused and
+-- rolled_back.
+--
 -- The shebang (Redis 7 and later) makes Redis refuse the script before it runs when memory is full, the disk
 -- fails or the server is a replica, so that nothing is half written. For the same reason everything is
 -- validated before the first write.
 --
 -- KEYS  stock, lucky, initial, orders, ledger, fence, sale, doubt
--- ARGV  1 to 4 the watermark (see above; only reduce and probe compare it)
+-- ARGV  1 to 4 the watermark (see watermark.lua; only reduce and probe compare it)
 --       5 operation: reduce, probe (whether reduce would work; writes nothing), start, recover-cluster,
 --         recover-store
 --       6 token as "<cluster> <revision>"; empty: no fence is checked

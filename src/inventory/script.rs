@@ -4,8 +4,7 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 
-use super::connection::{Connection, Effect};
-use super::record::parse_fence;
+use super::connection::{Connection, Effect, RedisAnswer};
 use super::watermark::Watermark;
 use super::{Fence, InventoryError, Replicas};
 
@@ -101,9 +100,6 @@ impl Script {
     }
 }
 
-/// The answer to the command behind a script.
-pub(super) type RedisAnswer = Result<Value, RedisError>;
-
 /// The missing data, if the script reported a roll-back.
 fn rolled_back(error: &RedisError) -> Option<String> {
     let is_it = error.code() == Some("ROLLEDBACK");
@@ -127,13 +123,13 @@ fn parse_answer(answer: Value) -> Option<Answer> {
             let (sale, fence): (Option<String>, Option<String>) =
                 redis::from_redis_value(Value::Array(values.by_ref().take(2).collect())).ok()?;
             let fence = match fence {
-                Some(fence) => Some(parse_fence(&fence)?),
+                Some(fence) => Some(Fence::from_record(&fence)?),
                 None => None,
             };
             Answer::Done(Done { sale, fence, values: values.collect() })
         }
-        "stale" => Answer::Stale(parse_fence(&text(values.next()?)?)?),
-        "foreign" => Answer::Foreign(parse_fence(&text(values.next()?)?)?),
+        "stale" => Answer::Stale(Fence::from_record(&text(values.next()?)?)?),
+        "foreign" => Answer::Foreign(Fence::from_record(&text(values.next()?)?)?),
         "unknown" => Answer::Unknown,
         "damaged" => Answer::Damaged(text(values.next()?)?),
         _ => return None,

@@ -2,8 +2,6 @@
 
 use fenced_lock::{ClusterId, Token};
 
-use super::record::{fence_text, parse_fence};
-
 /// The largest token that the store has accepted for an item. It refuses smaller ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fence {
@@ -11,18 +9,6 @@ pub struct Fence {
     pub cluster: ClusterId,
     /// The revision of the largest token.
     pub revision: i64,
-}
-
-impl Fence {
-    /// Reads the record that the store has of it.
-    pub fn from_record(record: &str) -> Option<Self> {
-        parse_fence(record)
-    }
-
-    /// The record that the store has of it: the cluster in hexadecimal, a space, the revision in decimal.
-    pub fn record(self) -> String {
-        fence_text(self)
-    }
 }
 
 impl From<Token> for Fence {

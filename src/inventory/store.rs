@@ -11,16 +11,16 @@ use futures_util::future::BoxFuture;
 use redis::{Cmd, FromRedisValue, Value};
 
 use super::connection::{Connection, Effect};
-use super::record::{instance_text, parse_fence, parse_record, token_text};
+use super::record::{began, instance_text, token_text};
 use super::script::{self, Answer, Done, Place};
 use super::watermark::{Acknowledgement, Watermark, Watermarks};
 use super::{
-    Fence, InventoryError, InventoryOptions, Item, Keys, Order, Outcome, RedisAccess, Replicas,
-    Stock, read,
+    Accepted, Fence, InventoryError, InventoryOptions, Item, Keys, Order, Outcome, RedisAccess,
+    Replicas, Stock,
 };
 
-/// The number of connections for writes that wait for replicas.
-const WRITERS: usize = 8;
+/// The number of connections on which writes wait for replicas.
+const REPLICATED_CONNECTIONS: usize = 8;
 
 /// The stock of all items in one Redis (version 7 or later, or Valkey). Clones share one connection,
 /// which comes back by itself after a failure, and the watermarks of its items.
@@ -35,10 +35,10 @@ pub struct Inventory {
     pub(super) connection: Connection,
     /// For writes that wait for replicas. Redis serves nothing else on a connection that waits, so reads and
     /// most other items use other connections. Each is opened when it is first used.
-    writers: Option<(Arc<[Connection; WRITERS]>, Replicas)>,
+    replicated_connections: Option<(Arc<[Connection; REPLICATED_CONNECTIONS]>, Replicas)>,
     pub(super) watermarks: Arc<Watermarks>,
     /// Writes the batches instead of the script. Another program may plug it in.
-    writer: Option<Arc<dyn BatchWriter>>,
+    batch_writer: Option<Arc<dyn BatchWriter>>,
 }
 
 /// The seam at which the batches of an [`Inventory`] are written. The service has none, and writes them
@@ -72,22 +72,27 @@ impl Inventory {
         options: InventoryOptions,
     ) -> Result<Self, InventoryError> {
         let connection = Connection::new(access.into(), options)?;
-        Ok(Self { connection, writers: None, watermarks: Arc::default(), writer: None })
+        Ok(Self {
+            connection,
+            replicated_connections: None,
+            watermarks: Arc::default(),
+            batch_writer: None,
+        })
     }
 
     /// The same, with every write acknowledged only when so many replicas have it.
     #[must_use]
     pub fn with_replicas(mut self, replicas: Replicas) -> Self {
-        let writer = |_| self.connection.patient_by(replicas.timeout);
-        let writers = || (Arc::new(std::array::from_fn(writer)), replicas);
-        self.writers = (replicas.count > 0).then(writers);
+        let connection = |_| self.connection.patient_by(replicas.timeout);
+        let connections = || (Arc::new(std::array::from_fn(connection)), replicas);
+        self.replicated_connections = (replicas.count > 0).then(connections);
         self
     }
 
     /// The same, with its batches written by `writer`.
     #[must_use]
     pub fn with_writer(mut self, writer: Arc<dyn BatchWriter>) -> Self {
-        self.writer = Some(writer);
+        self.batch_writer = Some(writer);
         self
     }
 
@@ -104,7 +109,7 @@ impl Inventory {
 
     /// The replicas that a write waits for, if any.
     pub fn replicas(&self) -> Option<Replicas> {
-        self.writers.as_ref().map(|(_, replicas)| *replicas)
+        self.replicated_connections.as_ref().map(|(_, replicas)| *replicas)
     }
 
     /// Connects to the Redis of `access`, for example a URL: `redis://[[user]:password@]host[:port][/database]`
@@ -157,7 +162,7 @@ impl Inventory {
         if orders.is_empty() {
             return Ok(Vec::new());
         }
-        match &self.writer {
+        match &self.batch_writer {
             Some(writer) => {
                 let orders: Vec<&Order> = orders.iter().map(Borrow::borrow).collect();
                 writer.reduce(self, item, token, instance, &orders).await
@@ -182,7 +187,7 @@ impl Inventory {
     ) -> Result<Vec<Outcome>, InventoryError> {
         let (token_text, instance) = (token_text(token)?, instance_text(instance));
         let arguments = |command: &mut Cmd| {
-            let writes_always = if self.writers.is_some() { "1" } else { "" };
+            let writes_always = if self.replicated_connections.is_some() { "1" } else { "" };
             command.arg("reduce").arg(&token_text).arg(writes_always).arg(&instance);
             for order in orders.iter().map(Borrow::borrow) {
                 command.arg(order.id.as_str()).arg(order.quantity.get()).arg(order.user.as_str());
@@ -240,7 +245,7 @@ impl Inventory {
             command.arg("start").arg(&token_text).arg(units);
         };
         let Done { fence, sale, .. } = self.begin(item, token, arguments).await?;
-        let sale = sale.as_deref().and_then(read::began);
+        let sale = sale.as_deref().and_then(began);
         Ok(Stock { stock: initial, lucky: 0, initial, fence, orders: 0, sale })
     }
 
@@ -307,8 +312,8 @@ impl Inventory {
         arguments: impl Fn(&mut Cmd),
     ) -> Result<Done, InventoryError> {
         let keys = Keys::of(item);
-        let (connection, replicas) = match &self.writers {
-            Some((writers, replicas)) => (&writers[writer_of(item)], Some(*replicas)),
+        let (connection, replicas) = match &self.replicated_connections {
+            Some((connections, replicas)) => (&connections[connection_of(item)], Some(*replicas)),
             None => (&self.connection, None),
         };
         let place = Place { connection, effect: Effect::Write, replicas };
@@ -352,18 +357,18 @@ fn done(answer: Answer, token: Option<Token>) -> Result<Done, InventoryError> {
 }
 
 /// The connection for the writes of `item`: always the same one.
-fn writer_of(item: &Item) -> usize {
+fn connection_of(item: &Item) -> usize {
     let mut hasher = DefaultHasher::new();
     item.hash(&mut hasher);
     // the remainder is below 8
-    usize::try_from(hasher.finish() % WRITERS as u64).unwrap_or(0)
+    usize::try_from(hasher.finish() % REPLICATED_CONNECTIONS as u64).unwrap_or(0)
 }
 
 fn outcome(order: &Order, answer: Value) -> Result<Outcome, InventoryError> {
     match answer {
         Value::BulkString(record) => std::str::from_utf8(&record)
             .ok()
-            .and_then(|record| parse_record(order.id.as_str(), record))
+            .and_then(|record| Accepted::from_record(order.id.as_str(), record))
             .map(Outcome::Reserved)
             .ok_or_else(script::not_understood),
         Value::Int(remaining) => u64::try_from(remaining)
@@ -387,7 +392,7 @@ fn only_fence(answers: Vec<Value>) -> Result<Option<Fence>, InventoryError> {
             let text: String =
                 redis::from_redis_value(value).map_err(|_| script::not_understood())?;
             let damaged = || InventoryError::Damaged { what: format!("the fence is {text:?}") };
-            parse_fence(&text).map(Some).ok_or_else(damaged)
+            Fence::from_record(&text).map(Some).ok_or_else(damaged)
         }
     }
 }

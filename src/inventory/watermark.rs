@@ -18,7 +18,6 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::record::{fence_text, record_text};
 use super::{Accepted, Fence, InventoryError, Item};
 
 /// What the store must still have of an item; empty if it acknowledged nothing.
@@ -58,12 +57,12 @@ impl Watermark {
         };
         if let Some(fence) = to.fence.filter(|fence| !is_lower(fence)) {
             self.fence = Some(fence);
-            self.arguments[0] = fence_text(fence);
+            self.arguments[0] = fence.record();
         }
         if let Some(latest) = to.latest.filter(|latest| latest.position > self.position) {
             self.position = latest.position;
             latest.order.as_str().clone_into(&mut self.arguments[2]);
-            self.arguments[3] = record_text(latest);
+            self.arguments[3] = latest.record();
         }
     }
 }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{LockError, SessionKeeper};
+use fenced_lock::{LockError, QueueEntry, SessionKeeper};
 use futures_util::future::BoxFuture;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::combiner::Combiner;
 use super::guard::{GuardStatus, SaleGuard};
 use super::tenure::{self, Tenure, lock_name};
-use super::{HoldMode, QUESTION_TIMEOUT, QueuedClaim, SaleContext, SaleError, StockCheck, reduce};
+use super::{HoldMode, QUESTION_TIMEOUT, SaleContext, SaleError, StockCheck, reduce};
 use crate::inventory::{Item, Order, Outcome, Stock};
 
 /// How many locks the readiness check tries.
@@ -109,26 +109,18 @@ impl EtcdLock {
         }
     }
 
-    async fn read_queue(&self, item: &Item) -> Result<Vec<QueuedClaim>, SaleError> {
+    async fn read_queue(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {
         let deadline = Instant::now() + QUESTION_TIMEOUT;
         let mutex = tenure::mutex_of(&self.sessions, &self.name_for(item), deadline).await?;
         let entries = timeout_at(deadline, mutex.queue()).await;
         let entries = entries.unwrap_or(Err(LockError::Timeout { waited: QUESTION_TIMEOUT }));
-        let entries = entries.map_err(tenure::unavailable)?;
-        let claim = |entry: fenced_lock::QueueEntry| QueuedClaim {
-            token: entry.token,
-            key: entry.key,
-            lease: entry.lease,
-            instance: entry.label,
-            age: entry.age,
-        };
-        Ok(entries.into_iter().map(claim).collect())
+        entries.map_err(tenure::unavailable)
     }
 
     /// Whether the lock of some known item can be had.
     async fn probe(&self) -> Result<(), SaleError> {
         let deadline = Instant::now() + QUESTION_TIMEOUT;
-        let mut trouble = None;
+        let mut first_error = None;
         for item in self.context.inventory.known_items(MAX_CHECKED_LOCKS) {
             let mutex = tenure::mutex_of(&self.sessions, &self.name_for(&item), deadline).await?;
             let error = match mutex.probe().await.map_err(tenure::unavailable) {
@@ -138,9 +130,9 @@ impl EtcdLock {
                 Ok(_) => return Ok(()),
                 Err(error) => error,
             };
-            trouble.get_or_insert(error);
+            first_error.get_or_insert(error);
         }
-        trouble.map_or(Ok(()), Err)
+        first_error.map_or(Ok(()), Err)
     }
 }
 
@@ -162,7 +154,7 @@ impl SaleGuard for EtcdLock {
         Box::pin(self.start_sale(item, units))
     }
 
-    fn queue<'a>(&'a self, item: &'a Item) -> BoxFuture<'a, Result<Vec<QueuedClaim>, SaleError>> {
+    fn queue<'a>(&'a self, item: &'a Item) -> BoxFuture<'a, Result<Vec<QueueEntry>, SaleError>> {
         Box::pin(self.read_queue(item))
     }
 

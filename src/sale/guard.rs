@@ -1,9 +1,9 @@
 //! The seam at which a sale is guarded.
 
-use fenced_lock::SessionKeeper;
+use fenced_lock::{QueueEntry, SessionKeeper};
 use futures_util::future::BoxFuture;
 
-use super::{QueuedClaim, SaleError};
+use super::SaleError;
 use crate::inventory::{Item, Order, Outcome, Stock};
 
 /// What guards a sale. The service has one implementation, [`EtcdLock`](super::EtcdLock).
@@ -18,7 +18,7 @@ pub trait SaleGuard: Send + Sync + 'static {
     fn start<'a>(&'a self, item: &'a Item, units: u64) -> BoxFuture<'a, Result<Stock, SaleError>>;
 
     /// The claims on the lock of `item`, the holder first.
-    fn queue<'a>(&'a self, item: &'a Item) -> BoxFuture<'a, Result<Vec<QueuedClaim>, SaleError>>;
+    fn queue<'a>(&'a self, item: &'a Item) -> BoxFuture<'a, Result<Vec<QueueEntry>, SaleError>>;
 
     /// The name of the lock of `item`, if there is a distributed lock.
     fn lock_name(&self, item: &Item) -> Option<String>;

@@ -35,25 +35,10 @@ use tokio::time::timeout;
 
 use self::metrics::Metrics;
 use crate::inventory::{Accepted, Inventory, Item, Order, OrderId, Outcome, Stock};
-use fenced_lock::{LockError, SessionKeeper, Token};
+use fenced_lock::{LockError, QueueEntry, SessionKeeper, Token};
 
 /// How long a question about the lock may take.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// One claim in the queue for an item's lock, the holder first.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QueuedClaim {
-    /// Its token, once granted; orders the queue.
-    pub token: Token,
-    /// Its key.
-    pub key: String,
-    /// Its lease. 0: none, so it never ends by itself.
-    pub lease: i64,
-    /// The instance that made it; none for other etcd clients.
-    pub instance: Option<String>,
-    /// How long ago it was made, by the clock of that instance.
-    pub age: Option<Duration>,
-}
 
 /// The sale of all items at one instance. Clones share everything.
 #[derive(Clone)]
@@ -166,7 +151,7 @@ impl Sale {
     ///
     /// # Errors
     /// See [`SaleError`].
-    pub async fn queue(&self, item: &Item) -> Result<Vec<QueuedClaim>, SaleError> {
+    pub async fn queue(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {
         self.guard().queue(item).await
     }
 

@@ -53,7 +53,7 @@ impl Sale {
 
     /// The queue for the lock of `item` as this instance sees it, without a request; `None` without a
     /// distributed lock or without a session.
-    pub fn sighting(&self, item: &Item) -> Option<QueueSnapshot> {
+    pub fn queue_snapshot(&self, item: &Item) -> Option<QueueSnapshot> {
         let name = self.lock_name(item)?;
         self.session()?.mutex(&name).ok()?.queue_snapshot()
     }

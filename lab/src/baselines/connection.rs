@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use etcd_client::{Client, Error, GetOptions, KeyValue, ResponseHeader, SortOrder, SortTarget};
-use fenced_lock::{ClusterId, EtcdOptions, Token};
-use flash_sale::sale::{QueuedClaim, SaleError};
+use fenced_lock::{ClusterId, EtcdOptions, QueueEntry, Token};
+use flash_sale::sale::SaleError;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
@@ -43,7 +43,7 @@ impl Connection {
     }
 
     /// The claims on the lock `name`, the holder first.
-    pub(super) async fn queue(&self, name: &str) -> Result<Vec<QueuedClaim>, SaleError> {
+    pub(super) async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, SaleError> {
         let prefix = prefix(name);
         let options =
             GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend);
@@ -56,7 +56,7 @@ impl Connection {
         let claim = |kv: &KeyValue| {
             let token = token(found.header(), kv.create_revision())?;
             let key = String::from_utf8_lossy(kv.key()).into_owned();
-            Ok(QueuedClaim { token, key, lease: kv.lease(), instance: None, age: None })
+            Ok(QueueEntry { token, key, lease: kv.lease(), label: None, age: None })
         };
         found.kvs().iter().filter(is_claim).map(claim).collect()
     }

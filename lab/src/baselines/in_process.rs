@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use fenced_lock::QueueEntry;
 use flash_sale::inventory::{Item, Order, Outcome, Stock};
-use flash_sale::sale::{GuardStatus, QueuedClaim, SaleContext, SaleError, SaleGuard, StockCheck};
+use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, StockCheck};
 use futures_util::future::BoxFuture;
 
 use super::per_order::by_the_script;
@@ -65,7 +66,7 @@ impl SaleGuard for InProcess {
         })
     }
 
-    fn queue<'a>(&'a self, _item: &'a Item) -> BoxFuture<'a, Result<Vec<QueuedClaim>, SaleError>> {
+    fn queue<'a>(&'a self, _item: &'a Item) -> BoxFuture<'a, Result<Vec<QueueEntry>, SaleError>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
 

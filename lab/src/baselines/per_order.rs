@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::Token;
+use fenced_lock::{QueueEntry, Token};
 use flash_sale::inventory::{Item, Order, Outcome, Stock};
-use flash_sale::sale::{
-    GuardStatus, QueuedClaim, SaleContext, SaleError, SaleGuard, StockCheck, lock_name,
-};
+use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, StockCheck, lock_name};
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
@@ -137,7 +135,7 @@ impl<L: OrderLock> SaleGuard for PerOrder<L> {
         Box::pin(self.start_sale(item, units))
     }
 
-    fn queue<'a>(&'a self, item: &'a Item) -> BoxFuture<'a, Result<Vec<QueuedClaim>, SaleError>> {
+    fn queue<'a>(&'a self, item: &'a Item) -> BoxFuture<'a, Result<Vec<QueueEntry>, SaleError>> {
         let name = self.name_for(item);
         Box::pin(async move { self.lock.connection().queue(&name).await })
     }

@@ -4,11 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fenced_lock::{LockError, SessionKeeper};
+use fenced_lock::{LockError, QueueEntry, SessionKeeper};
 use flash_sale::inventory::{Item, Order, Outcome, Stock};
-use flash_sale::sale::{
-    GuardStatus, QueuedClaim, SaleContext, SaleError, SaleGuard, StockCheck, lock_name,
-};
+use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, StockCheck, lock_name};
 use futures_util::future::BoxFuture;
 use tokio::time::timeout;
 
@@ -109,7 +107,7 @@ impl SaleGuard for Switch {
         self.current().start(item, units)
     }
 
-    fn queue<'a>(&'a self, item: &'a Item) -> BoxFuture<'a, Result<Vec<QueuedClaim>, SaleError>> {
+    fn queue<'a>(&'a self, item: &'a Item) -> BoxFuture<'a, Result<Vec<QueueEntry>, SaleError>> {
         self.current().queue(item)
     }
 

@@ -246,11 +246,11 @@ impl Controls {
     /// The instance to hit if the caller names none: the holder, or any other if this one holds the lock.
     async fn victim(&self) -> Result<Instance, Problem> {
         self.instances.ask().await;
-        let sighting = self.sale.sighting(&Item::DEFAULT);
-        let holder = sighting.and_then(|sighting| Some(sighting.queue.first()?.revision));
+        let queue_snapshot = self.sale.queue_snapshot(&Item::DEFAULT);
+        let holder = queue_snapshot.and_then(|snapshot| Some(snapshot.queue.first()?.revision));
         let claims = self.sale.queue(&Item::DEFAULT).await.unwrap_or_default();
         let holder = claims.into_iter().find(|claim| Some(claim.token.revision()) == holder);
-        let holder = holder.and_then(|claim| claim.instance);
+        let holder = holder.and_then(|claim| claim.label);
         let others: Vec<_> =
             self.instances.all().into_iter().filter(|i| i.is_up && !i.is_here).collect();
         let named = others.iter().find(|other| Some(&*other.name) == holder.as_deref());

@@ -6,36 +6,35 @@ use tokio::time::Instant;
 use super::event_log::STUCK;
 use super::view::{Alert, ClaimView};
 use crate::http::reply::grouped;
-use crate::inventory::{InventoryError, Stock};
-use crate::sale::{GuardStatus, LockHealth};
+use crate::inventory::{InventoryError, Item, Stock};
+use crate::sale::{GuardStatus, LockHealth, SaleError};
 
-/// The alert for a failed read of the store. `has_numbers`: whether an earlier read succeeded.
-pub(super) fn of_store(error: Option<&InventoryError>, has_numbers: bool) -> Alert {
-    let (kind, text) = match error {
-        Some(InventoryError::UnknownItem) => {
-            ("no-sale", "No sale was started: there is no stock.".to_owned())
-        }
+/// The alert for a failed read of the stock of `item`; without an error, the store did not answer in time.
+/// `has_numbers`: whether an earlier read succeeded.
+pub(super) fn of_store(error: Option<InventoryError>, item: &Item, has_numbers: bool) -> Alert {
+    let (kind, error) = match error {
+        Some(error @ InventoryError::UnknownItem) => ("no-sale", error),
+        Some(error @ InventoryError::RolledBack { .. }) => ("rolled-back", error),
+        Some(error @ InventoryError::Damaged { .. }) => ("damaged", error),
         Some(InventoryError::Refused { .. }) => {
-            ("redis-refuses", "Redis answers that it will not serve.".to_owned())
+            let text = "Redis refuses to serve this instance.".to_owned();
+            return Alert { kind: "redis-refuses", text };
         }
-        Some(InventoryError::RolledBack { .. }) => (
-            "rolled-back",
-            "Redis lacks what it has acknowledged: it was put back to an earlier state. Nothing is sold \
-             until an operator has looked, or a sale is started afresh."
-                .to_owned(),
-        ),
-        Some(InventoryError::Damaged { .. }) => (
-            "damaged",
-            "What is in Redis under this item's keys is not what the service writes there."
-                .to_owned(),
-        ),
         _ => {
-            let numbers = if has_numbers { ", and the numbers are the last known ones" } else { "" };
-            let text = format!("Redis does not answer: nothing can be sold until it does{numbers}.");
-            ("redis-away", text)
+            let numbers =
+                if has_numbers { ", and the numbers are the last known ones" } else { "" };
+            let text =
+                format!("Redis does not answer: nothing can be sold until it does{numbers}.");
+            return Alert { kind: "redis-away", text };
         }
     };
-    Alert { kind, text }
+    Alert { kind, text: sentence(&SaleError::of_read(error, item).to_string()) }
+}
+
+/// The message of an error as a sentence.
+fn sentence(message: &str) -> String {
+    let (first, rest) = message.split_at(message.chars().next().map_or(0, char::len_utf8));
+    format!("{}{rest}.", first.to_uppercase())
 }
 
 /// The alert for the state of the lock service, after the alert `before`.
@@ -47,11 +46,11 @@ pub(super) fn of_lock(health: Option<LockHealth>, before: Option<&Alert>) -> Opt
         // a session that ends while etcd is away ends because of that
         LockHealth::NoSession if !was_away => (
             "lock-lost",
-            "This instance did not renew its lease in time: it slept, was cut off from etcd, or etcd is away. \
-             It has lost its place in the queue, and sells on once it has a new one.",
+            "This instance did not renew its lease in time: it was paused, was cut off from etcd, or etcd \
+             does not answer. It lost its place in the queue, and sells again once it has a new one.",
         ),
         LockHealth::Silent | LockHealth::NoSession => {
-            (AWAY, "etcd does not answer: nobody is granted the lock until it does.")
+            (AWAY, "etcd does not answer: no instance gets the lock until it does.")
         }
     };
     Some(Alert { kind, text: text.to_owned() })
@@ -69,7 +68,7 @@ pub(super) fn of_stock(stock: &Stock) -> Vec<Alert> {
     if !stock.is_balanced() {
         let [stock, lucky, initial] = [stock.stock, stock.lucky, stock.initial].map(grouped);
         let text = format!(
-            "{stock} in stock and {lucky} sold are not the {initial} that there were: updates were lost."
+            "{stock} in stock and {lucky} sold do not add up to the initial {initial}: updates were lost."
         );
         alerts.push(Alert { kind: "unbalanced", text });
     }
@@ -82,16 +81,19 @@ pub(super) fn of_guard(guard: &GuardStatus) -> impl Iterator<Item = Alert> {
 }
 
 /// The alert for a holder that seems to be gone.
-pub(super) fn of_holder(sighting: &QueueSnapshot, holder: Option<&ClaimView>) -> Option<Alert> {
-    let [first, next, ..] = sighting.queue.as_slice() else { return None };
+pub(super) fn of_holder(
+    queue_snapshot: &QueueSnapshot,
+    holder: Option<&ClaimView>,
+) -> Option<Alert> {
+    let [first, next, ..] = queue_snapshot.queue.as_slice() else { return None };
     let waited = Instant::now() - first.since.max(next.since);
     if waited < STUCK {
         return None;
     }
-    let name = holder.and_then(|holder| holder.instance.as_deref()).unwrap_or("Somebody");
+    let name = holder.and_then(|holder| holder.instance.as_deref()).unwrap_or("An instance");
     let text = format!(
-        "{name} holds the lock and does not give it back: it is paused or cut off, or has died. The next in \
-         the queue gets it when its lease has ended."
+        "{name} holds the lock and does not release it: it is paused, cut off or dead. The next instance in \
+         the queue gets the lock when the lease of the holder ends."
     );
     Some(Alert { kind: "holder-silent", text })
 }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::pace::Pace;
 use super::poller::Poller;
-use super::projection::Projection;
+use super::projection::{Projection, Reading};
 use super::view::View;
 use crate::http::extension::Extension;
 use crate::inventory::Item;
@@ -177,7 +177,7 @@ impl FeedTask {
     }
 }
 
-fn publish(feed: &Feed, reading: super::poller::Reading, last: &mut String) {
+fn publish(feed: &Feed, reading: Reading, last: &mut String) {
     let mut projection = feed.projection.lock();
     let is_new_sale = projection.take(reading);
     let version = feed.latest.borrow().version;

@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use super::pace::Pace;
-use super::projection::Projection;
-use crate::inventory::{Cursor, InventoryError, Item, SaleUpdate};
+use super::projection::{Projection, Reading};
+use crate::inventory::Item;
 use crate::sale::Sale;
 
 /// The time limit of a poll with all its requests. A watcher takes a longer silence for a dead instance.
@@ -25,17 +25,6 @@ const A_SECOND: f64 = 500.0;
 
 /// How often etcd is asked for the instances of the claims, while some are unknown.
 const ASK_EVERY: Duration = Duration::from_secs(1);
-
-/// The result of one poll.
-pub(super) struct Reading {
-    /// How far the ledger was read before.
-    pub(super) cursor: Option<Cursor>,
-    /// The error is `None` if the store did not answer in time.
-    pub(super) update: Result<SaleUpdate, Option<InventoryError>>,
-    pub(super) sighting: Option<QueueSnapshot>,
-    /// Leases and their instances.
-    pub(super) labels: Vec<(i64, String)>,
-}
 
 /// Polls the store and the queue within a budget.
 pub(super) struct Poller {
@@ -70,29 +59,29 @@ impl Poller {
             self.budget -= f64::from(read);
         }
         // after the ledger, so that the tenures of its orders are known
-        let sighting = self.sale.sighting(&self.item);
-        let labels = match &sighting {
-            Some(sighting) => self.ask(projection, sighting, by).await,
+        let queue_snapshot = self.sale.queue_snapshot(&self.item);
+        let labels = match &queue_snapshot {
+            Some(queue_snapshot) => self.ask(projection, queue_snapshot, by).await,
             None => Vec::new(),
         };
-        Reading { cursor, update, sighting, labels }
+        Reading { cursor, update, queue_snapshot, labels }
     }
 
     /// The instances of the claims in the queue, if some are unknown.
     async fn ask(
         &mut self,
         projection: &Mutex<Projection>,
-        sighting: &QueueSnapshot,
+        queue_snapshot: &QueueSnapshot,
         by: Instant,
     ) -> Vec<(i64, String)> {
         let is_due = self.asked_at.is_none_or(|asked_at| asked_at.elapsed() >= ASK_EVERY);
-        if !is_due || !projection.lock().has_strangers(sighting) {
+        if !is_due || !projection.lock().has_strangers(queue_snapshot) {
             return Vec::new();
         }
         self.pace.turn().await;
         self.asked_at = Some(Instant::now());
         let queue = timeout_at(by, self.sale.queue(&self.item)).await;
         let claims = queue.ok().and_then(Result::ok).unwrap_or_default();
-        claims.into_iter().filter_map(|claim| Some((claim.lease, claim.instance?))).collect()
+        claims.into_iter().filter_map(|claim| Some((claim.lease, claim.label?))).collect()
     }
 }

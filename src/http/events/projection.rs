@@ -9,7 +9,6 @@ use super::alerts;
 use super::clock::Clock;
 use super::event_log::EventLog;
 use super::percentiles::LastSeconds;
-use super::poller::Reading;
 use super::throughput::Throughput;
 use super::timeline::Timeline;
 use super::view::{
@@ -17,7 +16,7 @@ use super::view::{
 };
 use crate::http::extension::Extension;
 use crate::http::reply;
-use crate::inventory::{Accepted, Cursor, Fence, Item, Stock};
+use crate::inventory::{Accepted, Cursor, Fence, InventoryError, Item, SaleUpdate, Stock};
 use crate::sale::{GuardStatus, Sale};
 
 /// How many of the last orders are shown.
@@ -28,6 +27,17 @@ const FAST_ORDERS: usize = 10;
 
 /// How many claims of the queue are shown.
 const QUEUE: usize = 32;
+
+/// The result of one poll.
+pub(super) struct Reading {
+    /// How far the ledger was read before.
+    pub(super) cursor: Option<Cursor>,
+    /// The error is `None` if the store did not answer in time.
+    pub(super) update: Result<SaleUpdate, Option<InventoryError>>,
+    pub(super) queue_snapshot: Option<QueueSnapshot>,
+    /// Leases and their instances.
+    pub(super) labels: Vec<(i64, String)>,
+}
 
 /// The state of a watched sale, as the readings add up to it.
 pub(super) struct Projection {
@@ -41,7 +51,7 @@ pub(super) struct Projection {
     lock_alert: Option<Alert>,
     holder_alert: Option<Alert>,
     guarded_by: Option<GuardStatus>,
-    sighting: Option<QueueSnapshot>,
+    queue_snapshot: Option<QueueSnapshot>,
     queue: Vec<ClaimView>,
     timeline: Timeline,
     throughput: Throughput,
@@ -66,7 +76,7 @@ impl Projection {
             lock_alert: None,
             holder_alert: None,
             guarded_by: None,
-            sighting: None,
+            queue_snapshot: None,
             queue: Vec::new(),
             timeline: Timeline::default(),
             throughput: Throughput::default(),
@@ -81,7 +91,7 @@ impl Projection {
 
     /// Adds a reading. Returns whether another sale has begun, so that all earlier messages are void.
     pub(super) fn take(&mut self, reading: Reading) -> bool {
-        let Reading { cursor, update, sighting, labels } = reading;
+        let Reading { cursor, update, queue_snapshot, labels } = reading;
         let mut is_new_sale = false;
         let alert = match update {
             Ok(update) => {
@@ -93,7 +103,7 @@ impl Projection {
                 None
             }
             Err(error) => {
-                let alert = alerts::of_store(error.as_ref(), self.stock.is_some());
+                let alert = alerts::of_store(error, &self.item, self.stock.is_some());
                 if alert.kind == "no-sale" && self.stock.take().is_some() {
                     self.forget_sale();
                     is_new_sale = true;
@@ -109,7 +119,7 @@ impl Projection {
         for (lease, instance) in labels {
             self.timeline.lease_is_of(lease, &instance);
         }
-        self.see(sighting);
+        self.see(queue_snapshot);
         self.throughput.tick(self.stock.as_ref(), &self.clock);
         self.percentiles = self.seconds.tick(&self.sale.metrics().latency);
         self.event_log.count(&self.clock, &self.sale);
@@ -192,12 +202,12 @@ impl Projection {
         }
     }
 
-    fn see(&mut self, sighting: Option<QueueSnapshot>) {
+    fn see(&mut self, queue_snapshot: Option<QueueSnapshot>) {
         if let Some((lease, _)) = self.sale.lease() {
             self.timeline.lease_is_of(lease, self.sale.instance());
         }
-        if let Some(sighting) = &sighting {
-            self.timeline.see(sighting);
+        if let Some(queue_snapshot) = &queue_snapshot {
+            self.timeline.see(queue_snapshot);
         }
         self.timeline.settle();
         self.timeline.prune();
@@ -208,13 +218,13 @@ impl Projection {
             instance: timeline.instance_of(claim.lease),
             since_ms: clock.ms(claim.since),
         };
-        let current = sighting.as_ref().filter(|sighting| sighting.is_current);
+        let current = queue_snapshot.as_ref().filter(|snapshot| snapshot.is_current);
         self.queue = current.map_or(Vec::new(), |s| s.queue.iter().take(QUEUE).map(view).collect());
         self.holder_alert = current.and_then(|s| alerts::of_holder(s, self.queue.first()));
-        if let Some(sighting) = &sighting {
-            self.event_log.see(clock, &sighting.tenures, |lease| timeline.instance_of(lease));
+        if let Some(queue_snapshot) = &queue_snapshot {
+            self.event_log.see(clock, &queue_snapshot.tenures, |lease| timeline.instance_of(lease));
         }
-        self.sighting = sighting;
+        self.queue_snapshot = queue_snapshot;
     }
 
     fn note_change(&mut self, what: &str, before: Option<&Alert>, now: Option<&Alert>) {
@@ -257,8 +267,8 @@ impl Projection {
     }
 
     /// Whether the queue has claims of unknown instances.
-    pub(super) fn has_strangers(&self, sighting: &QueueSnapshot) -> bool {
-        let leases: BTreeSet<_> = sighting.queue.iter().map(|claim| claim.lease).collect();
+    pub(super) fn has_strangers(&self, queue_snapshot: &QueueSnapshot) -> bool {
+        let leases: BTreeSet<_> = queue_snapshot.queue.iter().map(|claim| claim.lease).collect();
         leases.into_iter().any(|lease| self.timeline.instance_of(lease).is_none())
     }
 
@@ -344,7 +354,7 @@ impl Projection {
         Some(LockView {
             name,
             ttl_ms: ttl.and_then(|ttl| u64::try_from(ttl).ok()),
-            known: self.sighting.as_ref().is_some_and(|sighting| sighting.is_current),
+            known: self.queue_snapshot.as_ref().is_some_and(|snapshot| snapshot.is_current),
             holder: self.queue.first().cloned(),
             queue: self.queue.clone(),
         })

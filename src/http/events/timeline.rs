@@ -49,12 +49,12 @@ struct Seen {
 
 impl Timeline {
     /// Adds what the watch of the queue has seen.
-    pub(super) fn see(&mut self, sighting: &QueueSnapshot) {
-        let ended = sighting.tenures.iter().map(|tenure| {
+    pub(super) fn see(&mut self, queue_snapshot: &QueueSnapshot) {
+        let ended = queue_snapshot.tenures.iter().map(|tenure| {
             let (lease, began_at) = (tenure.lease, tenure.began_at);
             (tenure.revision, Seen { lease, began_at, ended_at: Some(tenure.ended_at) })
         });
-        let holder = sighting.queue.first().map(|claim| {
+        let holder = queue_snapshot.queue.first().map(|claim| {
             (claim.revision, Seen { lease: claim.lease, began_at: claim.since, ended_at: None })
         });
         let oldest = Instant::now().checked_sub(WINDOW);

@@ -1,11 +1,11 @@
-//! Goal: what stands around every route. Method: the guard around small routers, called in process.
+//! Goal: what stands around every route. Method: small routers with the defaults, called in process.
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
 use axum::response::Response;
 use axum::routing::get;
-use flash_sale::http::guard;
+use flash_sale::http::with_defaults;
 use http_body_util::BodyExt;
 use serde_json::Value;
 use tower::ServiceExt;
@@ -14,7 +14,7 @@ fn router() -> Router {
     async fn fault() {
         panic!("redis://:pw@10.0.0.1")
     }
-    guard(Router::new().route("/ok", get(async || "fine")).route("/fault", get(fault)))
+    with_defaults(Router::new().route("/ok", get(async || "fine")).route("/fault", get(fault)))
 }
 
 async fn send(method: &str, path: &str) -> Response {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::{get, post};
-use flash_sale::http::guard;
 use flash_sale::http::server::{self, ServerOptions, Stopped};
+use flash_sale::http::with_defaults;
 use testkit::client::Connection;
 use testkit::wait::{DEADLINE, eventually};
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
@@ -37,7 +37,7 @@ impl Running {
             // a sender that was dropped ends the server with the test
             let _ = stopped.await;
         };
-        let ended = tokio::spawn(server::serve(listener, guard(router), options, stopped));
+        let ended = tokio::spawn(server::serve(listener, with_defaults(router), options, stopped));
         Self { address, stop, ended }
     }
 
