@@ -13,12 +13,12 @@ use testkit::{LOCK_NAME, OwnedDir};
 use super::options::DemoOptions;
 use super::screen::{Screen, Tone, say};
 use super::upkeep::{End, RESTART_PAUSE, look_after};
-use super::verdict::explain;
 use crate::baselines::LockMode;
 use crate::cluster::{self, Cluster, Spec};
 use crate::error::LabError;
 use crate::load::{Load, TIMEOUT};
 use crate::signals::{self, ENDINGS, Signals};
+use crate::verdict::explain;
 
 /// Short, so that a viewer soon sees the effect of a pause or a kill.
 const LOCK_TTL: &str = "3s";
@@ -155,7 +155,13 @@ impl Show<'_> {
             if report.pass { (PASS, Tone::Good, "PASS  ") } else { (FAIL, Tone::Bad, "FAIL  ") };
         *verdict = Some(code);
         say("");
-        screen.paragraph(tone, label, &explain(options, &report));
+        let setting = [
+            count(options.stock, "unit"),
+            count(options.requests, "buyer"),
+            count(options.instances.into(), "instance"),
+        ];
+        let text = explain(&report, options.stock, options.lock.flaw());
+        screen.paragraph(tone, label, &format!("{}. {text}", setting.join(", ")));
         if options.once {
             return Ok(());
         }
@@ -300,6 +306,10 @@ fn make_room(buyers: u64) -> u64 {
     let wanted = buyers.min(CONCURRENCY_LIMIT) + OTHER_FILES;
     let files = rlimit::increase_nofile_limit(wanted).unwrap_or(SMALLEST_LIMIT).min(wanted);
     files.saturating_sub(OTHER_FILES).max(1)
+}
+
+fn count(n: u64, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
 /// Writes to standard error; if that fails, the exit code remains.

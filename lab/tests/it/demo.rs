@@ -136,8 +136,8 @@ async fn once_passes() {
         let said = demo.said.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(
         said.contains(
-            "PASS 300 units, 500 buyers, 2 instances: 300 sold, 200 told sold out, nobody got a \
-             unit that was not there."
+            "PASS 300 units, 500 buyers, 2 instances. 300 of 300 sold, 200 told sold out: no unit \
+             was sold twice."
         ),
         "{said}"
     );
@@ -155,11 +155,12 @@ async fn oversells(lock: &str) {
         let status = demo.end().await?;
         assert_eq!(status.code(), Some(1), "{}{}", demo.said, demo.stderr());
         let said = demo.said.split_whitespace().collect::<Vec<_>>().join(" ");
-        let (_, after) = said.split_once("FAIL 300 units, 500 buyers, 2 instances: sold ").unwrap();
+        let (_, after) = said.split_once("FAIL 300 units, 500 buyers, 2 instances. ").unwrap();
         let mut words = after.split(' ');
         let sold: u64 = words.next().unwrap().parse().unwrap();
         assert!(sold > 300);
-        let told = format!("{sold} of 300: {} too many. That is what happens without", sold - 300);
+        let told =
+            format!("{sold} sold of 300: {} too many. That is what happens without", sold - 300);
         assert!(after.starts_with(&told), "{said}");
         demo.assert_everything_is_gone();
         Ok(())
