@@ -17,7 +17,6 @@ use sse_stream::{Sse, SseByteStream};
 use tokio::time::timeout;
 
 use super::sale::plain;
-use super::source::authority;
 
 /// How long an instance may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -113,6 +112,11 @@ impl Feed {
         }
         Err(FeedError::Ended { authority: authority() })
     }
+}
+
+/// Host and port.
+pub(super) fn authority(url: &Uri) -> String {
+    url.authority().map_or_else(String::new, ToString::to_string)
 }
 
 /// Whether a retry may succeed.

@@ -7,7 +7,7 @@ use futures_util::stream::{self, Stream};
 use hyper::Uri;
 use tokio::time::{Instant, sleep};
 
-use super::feed::{Feed, FeedError};
+use super::feed::{Feed, FeedError, authority};
 use super::sale::Sale;
 
 /// How long to wait before all instances are asked again. An instance that hangs up sooner counts as not
@@ -101,11 +101,6 @@ impl Source {
         Sale::parse(&told)
             .map_err(|source| FeedError::NotUnderstood { authority: authority(url), source })
     }
-}
-
-/// Host and port.
-pub(super) fn authority(url: &Uri) -> String {
-    url.authority().map_or_else(String::new, ToString::to_string)
 }
 
 #[cfg(test)]
