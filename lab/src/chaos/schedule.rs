@@ -1,5 +1,6 @@
 //! Runs the scenarios, some in parallel, each before its controls.
 
+use std::io::{self, Write as _};
 use std::time::Duration;
 
 use flash_sale::error_chain::ErrorChain;
@@ -8,10 +9,10 @@ use testkit::OwnedDir;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use super::options::ChaosOptions;
 use super::results::{ControlResult, Results, ScenarioResult};
 use super::run::{Outcome, Plan};
 use super::scenario::{Control, Scenario};
-use super::suite::{ChaosOptions, note};
 use super::table;
 
 /// How long each scenario of a short run sends orders.
@@ -159,6 +160,11 @@ impl Suite<'_> {
         note(&progress(&name, good, control.is_some(), &result));
         result
     }
+}
+
+/// Prints progress to standard error: standard output has the results.
+pub(super) fn note(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
 fn progress(name: &str, good: bool, is_control: bool, result: &Result<Outcome, String>) -> String {
