@@ -42,7 +42,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::checker::message::Message;
-use crate::checker::{History, Pause, Tally, Told, Verdict, u64_from};
+use crate::checker::{FinalOutcome, History, Pause, Tally, Verdict, u64_from};
 pub use crate::checker::{StockState, Turns};
 pub use crate::latency::Percentiles;
 use crate::load::Load;
@@ -170,18 +170,18 @@ impl Report {
             }
             ledger_orders += history.ledger.len();
             for order in &history.orders {
-                let status = match &order.told {
-                    Told::Acknowledged(answer) => {
+                let status = match &order.outcome {
+                    FinalOutcome::Acknowledged(answer) => {
                         count(&mut instances, &answer.instance);
                         200
                     }
-                    Told::Probed => 200,
-                    Told::SoldOut => 409,
-                    Told::Failed { status, kind } => {
+                    FinalOutcome::Probed => 200,
+                    FinalOutcome::SoldOut => 409,
+                    FinalOutcome::Failed { status, kind } => {
                         *failures.entry(kind.clone()).or_default() += 1;
                         *status
                     }
-                    Told::Unknown => continue,
+                    FinalOutcome::Unknown => continue,
                 };
                 *answers_by_status.entry(status).or_default() += 1;
             }
@@ -242,13 +242,13 @@ impl Report {
 impl Report {
     /// For probes.
     pub(crate) fn of_probes(path: String, connections: usize, load: Load) -> Self {
-        let count = |is: fn(&Told) -> bool| {
-            u64_from(load.orders.iter().filter(|order| is(&order.told)).count())
+        let count = |is: fn(&FinalOutcome) -> bool| {
+            u64_from(load.orders.iter().filter(|order| is(&order.outcome)).count())
         };
         let requests = load.orders.len();
-        let answered = count(|told| *told == Told::Probed);
-        let failed = count(|told| matches!(told, Told::Failed { .. }));
-        let unknown = count(|told| *told == Told::Unknown);
+        let answered = count(|outcome| *outcome == FinalOutcome::Probed);
+        let failed = count(|outcome| matches!(outcome, FinalOutcome::Failed { .. }));
+        let unknown = count(|outcome| *outcome == FinalOutcome::Unknown);
         let pass = answered == u64_from(requests);
         let answers_per_second = per_second(answered, load.duration);
         let label = if pass { "PASS" } else { "FAIL" };

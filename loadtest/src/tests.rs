@@ -58,7 +58,7 @@ async fn sale_goes_on_without_a_fresh_start() {
     assert!(load(&shop, &first).await.expect("the shop is open").pass);
     let second = ["--requests", "1100", "--concurrency", "8", "--quantity", "2", "--item", "shoe"];
     let report = load(&shop, &second).await.expect("the shop is open");
-    let pass = "PASS: 2200 of 2960 units sold, each exactly once; nobody was told sold out; \
+    let pass = "PASS: 2200 of 2960 units sold, each exactly once; none was told sold out; \
                 stock 760 + lucky 2240 = 3000";
     assert_eq!((report.verdict.as_str(), report.ledger_orders), (pass, 1100));
 }
@@ -106,7 +106,7 @@ async fn silence_is_bounded() {
 }
 
 /// Goal: the limit of one attempt is the one that was asked for, so an order that met an instance which
-/// hangs is settled elsewhere soon; and how long it took is told.
+/// hangs is settled elsewhere soon; and the report says how long it took.
 #[tokio::test(flavor = "multi_thread")]
 async fn hanging_attempt_is_left() {
     let shop = Shop::open(Fault::Hang(1)).await;
@@ -241,11 +241,11 @@ async fn no_run_without_a_service() {
     let error = load(&shop, &["--item", "unheard-of"]).await.expect_err("there is no such sale");
     assert!(matches!(error, RunError::NoSale(_)), "{error}");
 
-    // bound, so that nobody else gets the port, but not listening
+    // bound, so that no other program gets the port, but not listening
     let closed = TcpSocket::new_v4().expect("a socket");
     closed.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
     let url = format!("http://{}", closed.local_addr().expect("it is bound"));
     let args = Args::from_flags([&url]).expect("a URL");
-    let error = run_shown(&args).await.expect_err("nobody listens");
+    let error = run_shown(&args).await.expect_err("nothing listens");
     assert!(crate::in_full(&error).contains(&format!("cannot connect to {url}")), "{error}");
 }

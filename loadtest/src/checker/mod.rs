@@ -37,6 +37,6 @@ mod tests;
 
 pub(crate) use history::{History, LedgerEntry, Tally, order_id, u64_from};
 pub use history::{StockState, Turns};
-pub(crate) use order::{Acknowledgement, Order, Other, Outcome, Told};
+pub(crate) use order::{Acknowledgement, FinalOutcome, Order, Other, Outcome};
 pub(crate) use pause::Pause;
 pub(crate) use verdict::{Limits, Verdict, judge};
