@@ -34,13 +34,13 @@ pub(crate) fn explain(report: &Report, stock: u64, flaw: Option<&str>) -> String
 
 #[cfg(test)]
 mod tests {
-    use loadtest::report::Fault;
+    use loadtest::report::Failure;
 
     use super::*;
     use crate::baselines::LockMode;
 
     fn explained(lock: LockMode, sold: u64, sold_out: u64, reason: Option<&str>) -> String {
-        let reason = reason.map(|text| Fault { kind: "a kind".into(), text: text.into() });
+        let reason = reason.map(|text| Failure { kind: "a kind".into(), text: text.into() });
         let report = Report {
             reasons: reason.into_iter().collect(),
             acknowledged_units: sold,

@@ -82,7 +82,7 @@ fn row(scenario: &ScenarioResult) -> [String; 10] {
         outcome.times.to_string(),
         counts.requests.to_string(),
         counts.acknowledged.to_string(),
-        counts.refused.to_string(),
+        counts.sold_out.to_string(),
         counts.unknown.to_string(),
         counts.resolved.to_string(),
         format!("{:.1}", counts.longest_pause_seconds),

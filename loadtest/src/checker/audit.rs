@@ -75,7 +75,7 @@ impl Audit {
             );
             self.contradiction.get_or_insert(what);
         }
-        // report a fault once, not for all entries after it
+        // report a failure once, not for all entries after it
         (*position, *remaining) = (entry.position, entry.remaining);
     }
 
@@ -118,7 +118,7 @@ impl Audit {
         }
     }
 
-    /// The faults of the ledger.
+    /// The failures of the ledger.
     pub(crate) fn reasons(&self, history: &History) -> Vec<Reason> {
         let mut reasons = Vec::new();
         reasons.extend(self.duplicates(history));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::pause::Pause;
 
-/// A fault; the most important ones come first.
+/// A failure; the most important ones come first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reason {
     /// Another sale was started during the run.
