@@ -25,7 +25,7 @@ const SHORT_GRACE: Duration = Duration::from_secs(2);
 /// How long a control sends orders at most: one failure is enough.
 const CONTROL_LASTS: Duration = Duration::from_secs(16);
 
-/// Whether a control fails is partly chance, so it may try this often.
+/// How often a control may run: a fault does not break the sale every time.
 const CONTROL_ATTEMPTS: u32 = 4;
 
 /// What all runs of a suite share.

@@ -45,7 +45,7 @@ const NO_VERDICT: u8 = 2;
 /// The exit code is 0 if every unit was sold exactly once, 1 if not, 2 without a verdict; 128 and the
 /// signal's number if a signal came before the verdict.
 pub async fn run(options: DemoOptions) -> ExitCode {
-    match play(&options, Screen::new()).await {
+    match run_until_signal(&options, Screen::new()).await {
         Ok(code) => code.into(),
         Err(error) => {
             complain(&ErrorChain(&error).to_string());
@@ -55,7 +55,7 @@ pub async fn run(options: DemoOptions) -> ExitCode {
 }
 
 /// Returns errors before the start; prints later ones, and then stops everything.
-async fn play(options: &DemoOptions, screen: Screen) -> Result<u8, LabError> {
+async fn run_until_signal(options: &DemoOptions, screen: Screen) -> Result<u8, LabError> {
     let ports = options.ports()?;
     check_ports(&ports)?;
     let mut signals =

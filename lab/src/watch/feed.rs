@@ -52,12 +52,12 @@ pub(super) enum FeedError {
 }
 
 impl FeedError {
-    /// Whether it is useless to ask this address again. `has_told`: it has sent a sale before, so the address is
+    /// Whether it is useless to ask this address again. `has_answered`: it has sent a sale before, so the address is
     /// right and another program answers there for a while.
-    pub(super) fn is_final(&self, has_told: bool) -> bool {
+    pub(super) fn is_final(&self, has_answered: bool) -> bool {
         match self {
             Self::Refused { .. } | Self::NotUnderstood { .. } => true,
-            Self::NoEvents { .. } => !has_told,
+            Self::NoEvents { .. } => !has_answered,
             _ => false,
         }
     }
