@@ -21,9 +21,6 @@ const SHUTDOWN_GRACE: &str = "5s";
 /// How long it may take to end in all: it gives up its claims as well.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
-/// How often an instance is started on another port if its port was taken meanwhile.
-const PORT_ATTEMPTS: usize = 5;
-
 /// A running cluster. Everything ends when it is dropped; [`stop`](Self::stop) ends it in order.
 #[derive(Debug)]
 pub(crate) struct Cluster {
@@ -156,7 +153,7 @@ impl Cluster {
             let added = self.instances.last_mut().expect("it was started just now");
             match added.until_ready().await {
                 Err(LabError::Server(error))
-                    if error.is_port_taken() && attempt < PORT_ATTEMPTS =>
+                    if error.is_port_taken() && attempt < ports::PORT_ATTEMPTS =>
                 {
                     attempt += 1;
                     self.instances.pop();

@@ -23,6 +23,7 @@ mod load;
 pub mod safeguard;
 pub mod serve;
 mod signals;
+mod verdict;
 pub mod watch;
 pub mod writer;
 

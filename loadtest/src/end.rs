@@ -7,7 +7,6 @@ use hyper::StatusCode;
 use crate::api::{Api, ApiError};
 use crate::checker::{LedgerEntry, StockState, u64_from};
 use crate::plan::{Plan, PlannedItem};
-use crate::run::api;
 
 /// How often the end is read at most: an order whose buyer gave up may still be on its way.
 const READINGS: u32 = 10;
@@ -30,7 +29,7 @@ pub(crate) async fn end(plan: &Plan, item: &PlannedItem, from: u64) -> Result<Re
     let mut apis = Vec::new();
     let mut failure = None;
     for endpoint in &plan.endpoints {
-        let mut api = api(item, endpoint);
+        let mut api = item.api(endpoint);
         match api.stock().await {
             Ok(_) => apis.push((endpoint.url.to_string(), api)),
             Err(ApiError::Refused { status: StatusCode::NOT_FOUND, .. }) => {

@@ -78,7 +78,7 @@ pub async fn run_in_process(
 pub async fn run(cli: Cli) -> ExitCode {
     let Cli { command, args } = cli;
     if let Some(Command::Check(args)) = command {
-        return tell(check(&args), args.json);
+        return print_report(check(&args), args.json);
     }
     // each connection takes a file descriptor; if this fails, the error of opening too many says what to do
     let _ = rlimit::increase_nofile_limit(u64::MAX);
@@ -87,10 +87,10 @@ pub async fn run(cli: Cli) -> ExitCode {
     } else {
         run::run_shown(&args).await
     };
-    tell(report, args.json)
+    print_report(report, args.json)
 }
 
-fn tell(report: Result<Report, impl Error>, json: bool) -> ExitCode {
+fn print_report(report: Result<Report, impl Error>, json: bool) -> ExitCode {
     match report {
         Ok(report) => {
             // if this fails, the exit code remains

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::buyer::{Buyer, Witness};
-use crate::checker::{Order, Told};
+use crate::checker::{FinalOutcome, Order};
 use crate::connection::ConnectionError;
 use crate::cpu::Meter;
 use crate::latency::Latencies;
@@ -56,11 +56,11 @@ pub struct Live {
 
 impl Live {
     /// Counts an order that has ended.
-    fn count(&self, told: &Told) {
-        let counter = match told {
-            Told::Acknowledged(_) | Told::Probed => &self.acknowledged,
-            Told::SoldOut => &self.sold_out,
-            Told::Unknown | Told::Failed { .. } => &self.unsettled,
+    fn count(&self, outcome: &FinalOutcome) {
+        let counter = match outcome {
+            FinalOutcome::Acknowledged(_) | FinalOutcome::Probed => &self.acknowledged,
+            FinalOutcome::SoldOut => &self.sold_out,
+            FinalOutcome::Unknown | FinalOutcome::Failed { .. } => &self.unsettled,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }
@@ -166,7 +166,7 @@ impl Load {
         let mut span: Option<(u64, u64)> = None;
         for order in orders.into_iter().filter(|order| order.attempts > 0) {
             let (sent, ended) = (order.sent, order.ended);
-            if order.told != Told::Unknown {
+            if order.outcome != FinalOutcome::Unknown {
                 latencies.record(Duration::from_micros(ended - sent));
             }
             let (first, last) = span.unwrap_or((sent, ended));
@@ -190,7 +190,7 @@ async fn purchase(
     let mut patience = Patience::default();
     while let Some(number) = pace.next(plan, &patience).await {
         let order = buyer.buy(number, witness).await?;
-        live.count(&order.told);
+        live.count(&order.outcome);
         patience.note(order.is_settled() || order.abandoned);
         orders.push((number, order));
     }

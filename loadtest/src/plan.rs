@@ -5,9 +5,13 @@ use std::time::Duration;
 use hyper::{Method, Uri};
 
 use crate::abandon::Abandon;
+use crate::api::Api;
 use crate::cli::Args;
 use crate::cpu::Process;
 use crate::endpoint::Endpoint;
+
+/// The time limit of a call other than an order.
+const CALL_LIMIT: Duration = Duration::from_secs(10);
 
 /// What is sent, and where to.
 #[derive(Debug)]
@@ -51,6 +55,13 @@ pub(crate) struct PlannedItem {
     pub(crate) name: Option<String>,
     /// The prefix of its order ids, of visible ASCII characters.
     pub(crate) run: String,
+}
+
+impl PlannedItem {
+    /// The calls to one instance about this item.
+    pub(crate) fn api<'a>(&'a self, endpoint: &'a Endpoint) -> Api<'a> {
+        Api::new(endpoint, self.name.as_deref(), CALL_LIMIT)
+    }
 }
 
 impl Plan {

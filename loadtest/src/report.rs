@@ -1,40 +1,4 @@
-//! The report on a run. With `--json` it is the one object on stdout:
-//!
-//! | field | meaning |
-//! |---|---|
-//! | `pass` | whether the run passed |
-//! | `verdict` | the verdict in words |
-//! | `reasons` | the faults, the most important first: `kind` (a stable name) and `text` |
-//! | `violations` | those of them that violate an invariant of the sale: `invariant` (`I1` to `I6`) and `sentence`; what each means stands in the module `checker` |
-//! | `notes` | remarks that are no fault |
-//! | `urls`, `item`, `items`, `quantity` | the request; `item` is null for the default item, and if `items` is more than 1 |
-//! | `run` | the prefix of the order ids (of several items: of the first) |
-//! | `requests`, `connections` | how many orders were sent, over how many connections |
-//! | `seed` | the seed that decided which clients went away |
-//! | `acknowledged`, `acknowledged_units` | orders that were accepted, and their units |
-//! | `probe_path`, `answered` | the path of probes, or null, and how many of them got a 2xx |
-//! | `sold_out`, `unknown`, `failed` | orders refused, without a definite answer, answered with an error |
-//! | `refused` | the same as `sold_out` |
-//! | `abandoned` | of `unknown`: orders whose client went away for good, on purpose |
-//! | `resolved` | orders with an attempt of unknown effect that a retry decided |
-//! | `lost` | orders that were accepted and are not in the ledger |
-//! | `attempts` | how often orders were sent, retries included |
-//! | `stale_tokens` | attempts that were refused because the instance had lost the lock unnoticed |
-//! | `answers_by_status` | settled orders by HTTP status |
-//! | `failures` | failed orders by status and problem type |
-//! | `unsettled_attempts` | attempts without a decision, by reason; each was retried while retries and time were left |
-//! | `instances` | by name: `acknowledged` orders, and their `share` (0 to 1) |
-//! | `turns` | how often the ledger goes from one instance to another (`handovers`), and how often to another token (`tokens`) |
-//! | `longest_pause_seconds`, `longest_pause_at_seconds` | the longest time in which orders were tried and none was decided, and its begin, counted from the run's start (of several items: the longest of all) |
-//! | `slowest_order_seconds` | the longest time that one order was tried: from first sending until it was settled, or else to the end of its last attempt (of several items: the longest of all) |
-//! | `duration_seconds` | from the first request to the last answer |
-//! | `answers_per_second` | settled orders in that time |
-//! | `latency_microseconds` | `min`, `p50`, `p90`, `p99`, `p99_9`, `max` of settled orders, from first sending to answer, retries included; null if there were none |
-//! | `cpu_seconds` | CPU time of user and kernel during the load, by process: `loadtest` and what `--process` names |
-//! | `before`, `after` | the stock before, and after by URL: `stock`, `lucky`, `initial`, `orders`; several items are added up |
-//! | `ledger_orders` | orders that the ledger gained |
-
-#![expect(missing_docs, reason = "the table describes the fields")]
+//! The report on a run: with `--json` the one object on stdout.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -42,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::checker::message::Message;
-use crate::checker::{History, Pause, Tally, Told, Verdict, u64_from};
+use crate::checker::{FinalOutcome, History, Pause, Tally, Verdict, u64_from};
 pub use crate::checker::{StockState, Turns};
 pub use crate::latency::Percentiles;
 use crate::load::Load;
@@ -50,63 +14,108 @@ use crate::load::Load;
 /// How the refusal of an old token is counted.
 const STALE_TOKEN: &str = "503 stale-token";
 
-/// The report on a run. The fields are described at the top of this file.
+/// The report on a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
+    /// Whether the run passed.
     pub pass: bool,
+    /// The verdict in words.
     pub verdict: String,
-    pub reasons: Vec<Fault>,
+    /// The failures, the most important first.
+    pub reasons: Vec<Failure>,
+    /// Those of them that violate an invariant of the sale.
     pub violations: Vec<Violation>,
+    /// Remarks that are no failure.
     pub notes: Vec<String>,
+    /// The instances that the orders were sent to.
     pub urls: Vec<String>,
+    /// The ordered item; null for the default item, and for several.
     pub item: Option<String>,
+    /// The number of items.
     pub items: usize,
+    /// The units of each order.
     pub quantity: u64,
+    /// The prefix of the order ids (of several items: of the first).
     pub run: String,
+    /// The orders that were sent.
     pub requests: usize,
+    /// The connections that they were sent over.
     pub connections: usize,
+    /// The seed that decided which clients went away.
     pub seed: u64,
+    /// Accepted orders.
     pub acknowledged: u64,
+    /// The units of accepted orders.
     pub acknowledged_units: u64,
+    /// The path of probes.
     pub probe_path: Option<String>,
+    /// Probes that got a 2xx.
     pub answered: u64,
+    /// Orders that were refused because too few units were left.
     pub sold_out: u64,
+    /// Orders without a definite answer.
     pub unknown: u64,
+    /// Orders that were answered with an error.
     pub failed: u64,
-    pub refused: u64,
+    /// Of `unknown`: orders whose client went away for good, on purpose.
     pub abandoned: u64,
+    /// Orders with an attempt of unknown effect that a retry decided.
     pub resolved: u64,
+    /// Orders that were accepted and are not in the ledger.
     pub lost: u64,
+    /// How often orders were sent, retries included.
     pub attempts: u64,
+    /// Attempts that were refused because the instance had lost the lock unnoticed.
     pub stale_tokens: u64,
+    /// Settled orders by HTTP status.
     pub answers_by_status: BTreeMap<u16, u64>,
+    /// Failed orders by status and problem type.
     pub failures: BTreeMap<String, u64>,
+    /// Attempts without a decision, by reason; each was retried while retries and time were left.
     pub unsettled_attempts: BTreeMap<String, u64>,
+    /// The accepted orders of each instance, by its name.
     pub instances: BTreeMap<String, Share>,
+    /// How often the ledger goes from one instance or token to another.
     pub turns: Turns,
+    /// The longest time in which orders were tried and none was decided (of several items: the longest of
+    /// all).
     pub longest_pause_seconds: f64,
+    /// When that pause began, counted from the run's start.
     pub longest_pause_at_seconds: f64,
+    /// The longest time that one order was tried: from its first sending until it was settled, or else to
+    /// the end of its last attempt (of several items: the longest of all).
     pub slowest_order_seconds: f64,
+    /// From the first request to the last answer.
     pub duration_seconds: f64,
+    /// Settled orders a second.
     pub answers_per_second: f64,
+    /// Of settled orders, from first sending to answer, retries included; null if there were none.
     pub latency_microseconds: Option<Percentiles>,
+    /// CPU time of user and kernel during the load, by process: `loadtest` and what `--process` names.
     pub cpu_seconds: BTreeMap<String, f64>,
+    /// The stock before; several items are added up.
     pub before: StockState,
+    /// The stock after, by URL; several items are added up.
     pub after: BTreeMap<String, StockState>,
+    /// Orders that the ledger gained.
     pub ledger_orders: usize,
 }
 
 /// A reason for not passing.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Fault {
+pub struct Failure {
+    /// A stable name.
     pub kind: String,
+    /// The same in words.
     pub text: String,
 }
 
 /// An invariant that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
+    /// `I1` to `I6`, as the module `checker` describes them, or another name.
     pub invariant: String,
+    /// What violates it.
     pub sentence: String,
 }
 
@@ -120,7 +129,9 @@ impl Violation {
 /// What one instance did.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Share {
+    /// Accepted orders.
     pub acknowledged: u64,
+    /// Their share of all, 0 to 1.
     pub share: f64,
 }
 
@@ -170,18 +181,18 @@ impl Report {
             }
             ledger_orders += history.ledger.len();
             for order in &history.orders {
-                let status = match &order.told {
-                    Told::Acknowledged(answer) => {
+                let status = match &order.outcome {
+                    FinalOutcome::Acknowledged(answer) => {
                         count(&mut instances, &answer.instance);
                         200
                     }
-                    Told::Probed => 200,
-                    Told::SoldOut => 409,
-                    Told::Failed { status, kind } => {
+                    FinalOutcome::Probed => 200,
+                    FinalOutcome::SoldOut => 409,
+                    FinalOutcome::Failed { status, kind } => {
                         *failures.entry(kind.clone()).or_default() += 1;
                         *status
                     }
-                    Told::Unknown => continue,
+                    FinalOutcome::Unknown => continue,
                 };
                 *answers_by_status.entry(status).or_default() += 1;
             }
@@ -214,7 +225,6 @@ impl Report {
             sold_out: tally.sold_out,
             unknown: tally.unknown,
             failed: tally.failed,
-            refused: tally.sold_out,
             abandoned: tally.abandoned,
             resolved: tally.resolved,
             lost,
@@ -242,13 +252,13 @@ impl Report {
 impl Report {
     /// For probes.
     pub(crate) fn of_probes(path: String, connections: usize, load: Load) -> Self {
-        let count = |is: fn(&Told) -> bool| {
-            u64_from(load.orders.iter().filter(|order| is(&order.told)).count())
+        let count = |is: fn(&FinalOutcome) -> bool| {
+            u64_from(load.orders.iter().filter(|order| is(&order.outcome)).count())
         };
         let requests = load.orders.len();
-        let answered = count(|told| *told == Told::Probed);
-        let failed = count(|told| matches!(told, Told::Failed { .. }));
-        let unknown = count(|told| *told == Told::Unknown);
+        let answered = count(|outcome| *outcome == FinalOutcome::Probed);
+        let failed = count(|outcome| matches!(outcome, FinalOutcome::Failed { .. }));
+        let unknown = count(|outcome| *outcome == FinalOutcome::Unknown);
         let pass = answered == u64_from(requests);
         let answers_per_second = per_second(answered, load.duration);
         let label = if pass { "PASS" } else { "FAIL" };
@@ -278,7 +288,7 @@ impl Report {
 
 /// The judgement on the whole run.
 struct Judgement {
-    reasons: Vec<Fault>,
+    reasons: Vec<Failure>,
     violations: Vec<Violation>,
     notes: Vec<String>,
     verdict: String,
@@ -291,12 +301,10 @@ fn conclude(judged: Vec<Judged>, tally: &Tally) -> Judgement {
     let mut message = String::new();
     for Judged { item, verdict, .. } in judged {
         let of = item.filter(|_| items > 1).map(|item| format!("{item}: ")).unwrap_or_default();
-        reasons.extend(
-            verdict.reasons.iter().map(|reason| Fault {
-                kind: reason.kind().to_owned(),
-                text: format!("{of}{reason}"),
-            }),
-        );
+        reasons.extend(verdict.reasons.iter().map(|reason| Failure {
+            kind: reason.kind().to_owned(),
+            text: format!("{of}{reason}"),
+        }));
         violations.extend(verdict.reasons.iter().filter_map(|reason| {
             let invariant = format!("{:?}", reason.invariant()?);
             Some(Violation::new(&invariant, format!("{of}{}", Message(reason))))
@@ -310,7 +318,7 @@ fn conclude(judged: Vec<Judged>, tally: &Tally) -> Judgement {
         let units = tally.acknowledged_units;
         format!("PASS: {units} units of {items} items sold, each exactly once")
     } else {
-        let all: Vec<_> = reasons.iter().map(|fault| fault.text.as_str()).collect();
+        let all: Vec<_> = reasons.iter().map(|failure| failure.text.as_str()).collect();
         format!("FAIL: {}", all.join("; "))
     };
     Judgement { reasons, violations, notes, verdict }

@@ -3,12 +3,12 @@
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use hyper::StatusCode;
 use hyper::header::HeaderValue;
 
-use crate::api::{Api, ApiError};
+use crate::api::ApiError;
 use crate::checker::{History, Limits, StockState, judge};
 use crate::cli::{Args, bearer};
 use crate::end::{Reading, end};
@@ -18,9 +18,6 @@ use crate::plan::{Plan, PlannedItem};
 use crate::progress;
 use crate::record::{self, ItemLine, Recorder, RunLine, Writer};
 use crate::report::{Asked, Judged, Report};
-
-/// The time limit of a call other than an order.
-const CALL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Why there was nothing to judge.
 #[derive(Debug, thiserror::Error)]
@@ -208,15 +205,10 @@ fn admin_token(args: &Args) -> Result<Option<HeaderValue>, RunError> {
     bearer(&text).map(Some).map_err(|_| RunError::Token { path: path.clone() })
 }
 
-/// The calls to one instance about one item.
-pub(crate) fn api<'a>(item: &'a PlannedItem, endpoint: &'a Endpoint) -> Api<'a> {
-    Api::new(endpoint, item.name.as_deref(), CALL_LIMIT)
-}
-
 /// Checks that all instances are ready.
 async fn ready(plan: &Plan) -> Result<(), RunError> {
     for endpoint in &plan.endpoints {
-        api(&plan.items[0], endpoint).ready().await.map_err(RunError::NotReady)?;
+        plan.items[0].api(endpoint).ready().await.map_err(RunError::NotReady)?;
     }
     Ok(())
 }
@@ -228,7 +220,7 @@ async fn prepare(
     stock: Option<u64>,
     token: Option<&HeaderValue>,
 ) -> Result<StockState, RunError> {
-    let mut first = api(item, &plan.endpoints[0]);
+    let mut first = item.api(&plan.endpoints[0]);
     if let Some(units) = stock {
         first.start_sale(units, token).await.map_err(|error| match error {
             ApiError::Refused {

@@ -2,7 +2,6 @@
 #![allow(
     clippy::unwrap_used,
     clippy::missing_panics_doc,
-    missing_docs,
     reason = "a test that cannot go on has failed"
 )]
 
@@ -21,12 +20,15 @@ pub struct Connection(BufReader<TcpStream>);
 /// One answer.
 #[derive(Debug)]
 pub struct Answer {
+    /// The HTTP status.
     pub status: u16,
     headers: Vec<(String, String)>,
+    /// The whole body.
     pub body: String,
 }
 
 impl Connection {
+    /// Connects to a server.
     pub async fn open(address: SocketAddr) -> Self {
         Self(BufReader::new(TcpStream::connect(address).await.unwrap()))
     }
@@ -92,6 +94,7 @@ impl Connection {
 }
 
 impl Answer {
+    /// The value of the first header with this name; `name` is in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }

@@ -18,6 +18,9 @@ use crate::wait::eventually;
 /// server is restarted.
 const RANGE: Range<u16> = 15_000..30_000;
 
+/// How often a server or a test is started on other ports if another program took its port.
+pub const PORT_ATTEMPTS: usize = 5;
+
 /// How many ports are tried for each one.
 const ATTEMPTS: usize = 200;
 
@@ -51,9 +54,6 @@ fn random_port() -> u16 {
 /// Below [`RANGE`], so that servers on random ports get none of these.
 const RESERVABLE: Range<u16> = 10_000..15_000;
 
-/// How often a test is repeated if another program took its port.
-const TRIES: u32 = 5;
-
 /// The ports given out by [`reserve`], for the life of this process.
 static RESERVED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
@@ -85,12 +85,12 @@ pub struct PortTaken;
 /// # Panics
 /// When that happens too often.
 pub async fn on_free_ports<T>(mut test: impl AsyncFnMut() -> Result<T, PortTaken>) -> T {
-    for _ in 0..TRIES {
+    for _ in 0..PORT_ATTEMPTS {
         if let Ok(done) = test().await {
             return done;
         }
     }
-    panic!("other programs took the port {TRIES} times in a row");
+    panic!("other programs took the port {PORT_ATTEMPTS} times in a row");
 }
 
 /// The address of an instance with `--listen 127.0.0.1:0`, from its log.

@@ -139,7 +139,7 @@ impl Proxy {
         self.counts.swallowed.load(Ordering::Relaxed)
     }
 
-    /// How many chunks came back with the marker in them, also such that nobody was left to read.
+    /// How many chunks came back with the marker in them, also after the client had gone.
     pub fn marked_answers(&self) -> u64 {
         self.counts.marked.load(Ordering::Relaxed)
     }

@@ -11,15 +11,13 @@ use tokio::time::{Instant, sleep};
 
 use super::child::{Child, Program};
 use super::dir::OwnedDir;
+use super::ports::PORT_ATTEMPTS;
 
 /// How long a server may take from its start to its first answer.
 pub const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long a server may take to end.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-
-/// How often a server is started on other ports if the first ones were taken meanwhile.
-const PORT_ATTEMPTS: usize = 5;
 
 /// How often a starting server is probed.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);

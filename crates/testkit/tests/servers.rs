@@ -125,7 +125,7 @@ async fn pause_and_resume() {
     redis.stop().await.unwrap();
 }
 
-/// Goal: nobody else on this machine reads what the servers keep, and their logs.
+/// Goal: no other user of this machine can read what the servers keep, and their logs.
 #[tokio::test]
 async fn directories_are_private() {
     let outer = OwnedDir::create().unwrap();

@@ -1,41 +1,12 @@
 //! Ratios within a round, which hold on other machines as well.
 
-use serde::Serialize;
-
 use super::contender::Contender;
 use super::contest::{Round, Turn};
 use super::memory::Memory;
 use super::options::Measure;
-use super::results::{Results, burst_millis, handovers, throughput};
+use super::results::{Finding, Goal, Results, burst_millis, handovers, throughput};
 use super::stats::Spread;
 use super::sweep::Point;
-
-/// A ratio, or another figure that does not depend on the machine.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct Finding {
-    pub(super) name: &'static str,
-    /// Over all rounds.
-    pub(super) spread: Spread,
-    /// The goal.
-    pub(super) goal: Option<Goal>,
-}
-
-/// The goal of a finding.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Goal {
-    AtLeast(f64),
-    AtMost(f64),
-}
-
-impl Goal {
-    pub(super) fn is_reached(self, value: f64) -> bool {
-        match self {
-            Self::AtLeast(least) => value >= least,
-            Self::AtMost(most) => value <= most,
-        }
-    }
-}
 
 /// The findings for which there are results.
 pub(super) fn findings(results: &Results) -> Vec<Finding> {

@@ -9,7 +9,6 @@ use super::load;
 use super::machine::Machine;
 use super::memory::Memory;
 use super::options::Measure;
-use super::ratios::Finding;
 use super::scale::Scale;
 use super::stats::Spread;
 use super::sweep::{Point, Sweep};
@@ -27,6 +26,33 @@ pub(super) struct Results {
     pub(super) rounds: Vec<Round>,
     pub(super) sweeps: Vec<Sweep>,
     pub(super) memory: Option<Memory>,
+}
+
+/// A ratio, or another figure that does not depend on the machine.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Finding {
+    pub(super) name: &'static str,
+    /// Over all rounds.
+    pub(super) spread: Spread,
+    /// The goal.
+    pub(super) goal: Option<Goal>,
+}
+
+/// The goal of a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Goal {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Goal {
+    pub(super) fn is_reached(self, value: f64) -> bool {
+        match self {
+            Self::AtLeast(least) => value >= least,
+            Self::AtMost(most) => value <= most,
+        }
+    }
 }
 
 impl Results {

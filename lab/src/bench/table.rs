@@ -10,8 +10,7 @@ use super::machine::Machine;
 use super::markdown::{figure, rows};
 use super::memory::Memory;
 use super::options::Measure;
-use super::ratios::{Finding, Goal};
-use super::results::{Results, burst_millis, handovers, throughput};
+use super::results::{Finding, Goal, Results, burst_millis, handovers, throughput};
 use super::stats::Spread;
 
 /// All results.

@@ -31,7 +31,7 @@ const TOO_MUCH_BYTES: usize = 64 << 20;
 #[derive(Debug)]
 pub(super) struct Silent {
     pub(super) opened: u64,
-    pub(super) harm: Option<String>,
+    pub(super) failure: Option<String>,
 }
 
 /// Connections that have sent an order each and wait for its answer. Dropping one closes it.
@@ -111,10 +111,10 @@ pub(super) async fn silent(port: u16, count: usize) -> Silent {
         let _ = connection.read_to_end(&mut answer).await;
     });
     let closed = timeout(CLOSED_WITHIN, futures_util::future::join_all(closing)).await;
-    let harm = closed.err().map(|_| {
+    let failure = closed.err().map(|_| {
         format!("of {count} connections that sent nothing, some were open after {CLOSED_WITHIN:?}")
     });
-    Silent { opened: u64::try_from(count).unwrap_or(u64::MAX), harm }
+    Silent { opened: u64::try_from(count).unwrap_or(u64::MAX), failure }
 }
 
 /// Requests a large file again and again, reads nothing, and expects to be disconnected.

@@ -53,8 +53,8 @@ pub(super) async fn check(
     let checker = Load::start(&scene.cluster, &args.map(str::to_owned), false)?;
     let report = checker.report(CHECK_TIMEOUT).await?;
     let mut found = report.violations.clone();
-    let is_told = |text: &str| found.iter().any(|told| text.ends_with(&told.sentence));
-    let others = report.reasons.iter().filter(|reason| !is_told(&reason.text));
+    let is_found = |text: &str| found.iter().any(|finding| text.ends_with(&finding.sentence));
+    let others = report.reasons.iter().filter(|reason| !is_found(&reason.text));
     let others: Vec<_> =
         others.map(|reason| Violation::new(&reason.kind, reason.text.clone())).collect();
     found.extend(others);

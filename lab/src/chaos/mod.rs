@@ -2,7 +2,7 @@
 //! clients saw. Then it repeats each fault without the safeguard against it, which must fail.
 //!
 //! # Layout
-//! - `suite`: the flags, and the suite from start to end; `schedule`: the runs, some in parallel
+//! - `options`: the flags; `suite`: the suite from start to end; `schedule`: the runs, some in parallel
 //! - `scenario`: a fault and its controls, as data; `scenarios`: all of them
 //! - `run`: one run and its outcome; `scene`: its processes, what a fault does to them, and what was seen
 //! - `etcd`, `load`, `flood`: requests past the service, the load test, hostile clients
@@ -11,6 +11,7 @@
 mod etcd;
 mod flood;
 mod load;
+mod options;
 mod results;
 mod run;
 mod scenario;
@@ -20,4 +21,5 @@ mod schedule;
 mod suite;
 mod table;
 
-pub use suite::{ChaosOptions, run};
+pub use options::ChaosOptions;
+pub use suite::run;

@@ -101,8 +101,8 @@ impl Plan<'_> {
         findings.append(&mut evidence.findings);
         let proof = self.run.proof;
         if evidence.times == 0 || evidence.count(proof) == 0 {
-            let sentence = format!("the fault did not happen: not seen: {proof}");
-            findings.push(Violation::new(NO_FAULT, sentence));
+            let message = format!("the fault did not happen: not seen: {proof}");
+            findings.push(Violation::new(NO_FAULT, message));
         }
         Ok(Outcome {
             seed: self.seed,

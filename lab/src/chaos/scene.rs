@@ -18,7 +18,7 @@ use crate::baselines::LockMode;
 use crate::cluster::{Cluster, Spec};
 use crate::error::LabError;
 
-/// How long to wait for something without which the scenario cannot go on.
+/// How long to wait for a condition that the scenario needs.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Everything that a run has started. It ends when this is dropped.
@@ -45,7 +45,7 @@ pub(super) struct Evidence {
     /// What was seen, and how often.
     pub(super) facts: BTreeMap<&'static str, u64>,
     pub(super) findings: Vec<Violation>,
-    /// The longest time in which a fault kept everyone from selling.
+    /// The longest time in which a fault kept all instances from selling.
     pub(super) longest_outage: Duration,
 }
 
@@ -64,8 +64,9 @@ impl Evidence {
         self.longest_outage = self.longest_outage.max(lasted);
     }
 
-    pub(super) fn complain(&mut self, invariant: &str, sentence: impl Into<String>) {
-        self.findings.push(Violation::new(invariant, sentence));
+    /// Records that an invariant does not hold.
+    pub(super) fn complain(&mut self, invariant: &str, message: impl Into<String>) {
+        self.findings.push(Violation::new(invariant, message));
     }
 }
 

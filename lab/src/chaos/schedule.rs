@@ -1,5 +1,6 @@
 //! Runs the scenarios, some in parallel, each before its controls.
 
+use std::io::{self, Write as _};
 use std::time::Duration;
 
 use flash_sale::error_chain::ErrorChain;
@@ -8,10 +9,10 @@ use testkit::OwnedDir;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use super::options::ChaosOptions;
 use super::results::{ControlResult, Results, ScenarioResult};
 use super::run::{Outcome, Plan};
 use super::scenario::{Control, Scenario};
-use super::suite::{ChaosOptions, note};
 use super::table;
 
 /// How long each scenario of a short run sends orders.
@@ -24,7 +25,7 @@ const SHORT_GRACE: Duration = Duration::from_secs(2);
 /// How long a control sends orders at most: one failure is enough.
 const CONTROL_LASTS: Duration = Duration::from_secs(16);
 
-/// Whether a control fails is partly chance, so it may try this often.
+/// How often a control may run: a fault does not break the sale every time.
 const CONTROL_ATTEMPTS: u32 = 4;
 
 /// What all runs of a suite share.
@@ -159,6 +160,11 @@ impl Suite<'_> {
         note(&progress(&name, good, control.is_some(), &result));
         result
     }
+}
+
+/// Prints progress to standard error: standard output has the results.
+pub(super) fn note(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
 fn progress(name: &str, good: bool, is_control: bool, result: &Result<Outcome, String>) -> String {

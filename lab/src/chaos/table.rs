@@ -82,7 +82,7 @@ fn row(scenario: &ScenarioResult) -> [String; 10] {
         outcome.times.to_string(),
         counts.requests.to_string(),
         counts.acknowledged.to_string(),
-        counts.refused.to_string(),
+        counts.sold_out.to_string(),
         counts.unknown.to_string(),
         counts.resolved.to_string(),
         format!("{:.1}", counts.longest_pause_seconds),
@@ -177,9 +177,9 @@ mod tests {
     fn scenarios_hold_and_controls_fail() {
         let good = results(Ok(outcome(&[])), Ok(outcome(&["I4", "I2"])));
         assert_eq!(good.verdict(), Verdict::Good);
-        let told = text(&good);
-        assert!(told.contains("holds") && told.contains("fails, as it must"), "{told}");
-        assert!(!told.contains("again:"), "{told}");
+        let table = text(&good);
+        assert!(table.contains("holds") && table.contains("fails, as it must"), "{table}");
+        assert!(!table.contains("again:"), "{table}");
 
         for bad in [
             results(Ok(outcome(&["I2"])), Ok(outcome(&["I2"]))),
@@ -189,9 +189,9 @@ mod tests {
             results(Ok(outcome(&[])), Ok(outcome(&["I2", NO_FAULT]))),
         ] {
             assert_eq!(bad.verdict(), Verdict::Bad);
-            let told = text(&bad);
+            let table = text(&bad);
             let again = "again: CHAOS_SEED=7 CHAOS_SECONDS=24 make chaos ARGS='--only name'";
-            assert!(told.contains(again), "{told}");
+            assert!(table.contains(again), "{table}");
         }
     }
 

@@ -3,14 +3,12 @@
 //! # Layout
 //! - [`DemoOptions`], [`run()`]: the flags, and the whole demo
 //! - `upkeep`: watches the processes while it serves
-//! - `verdict`: the load test's report in words
 //! - `screen`: the terminal
 
 mod options;
 mod run;
 mod screen;
 mod upkeep;
-mod verdict;
 
 pub use options::DemoOptions;
 pub use run::run;

@@ -13,12 +13,12 @@ use testkit::{LOCK_NAME, OwnedDir};
 use super::options::DemoOptions;
 use super::screen::{Screen, Tone, say};
 use super::upkeep::{End, RESTART_PAUSE, look_after};
-use super::verdict::explain;
 use crate::baselines::LockMode;
 use crate::cluster::{self, Cluster, Spec};
 use crate::error::LabError;
 use crate::load::{Load, TIMEOUT};
 use crate::signals::{self, ENDINGS, Signals};
+use crate::verdict::explain;
 
 /// Short, so that a viewer soon sees the effect of a pause or a kill.
 const LOCK_TTL: &str = "3s";
@@ -45,7 +45,7 @@ const NO_VERDICT: u8 = 2;
 /// The exit code is 0 if every unit was sold exactly once, 1 if not, 2 without a verdict; 128 and the
 /// signal's number if a signal came before the verdict.
 pub async fn run(options: DemoOptions) -> ExitCode {
-    match play(&options, Screen::new()).await {
+    match run_until_signal(&options, Screen::new()).await {
         Ok(code) => code.into(),
         Err(error) => {
             complain(&ErrorChain(&error).to_string());
@@ -55,7 +55,7 @@ pub async fn run(options: DemoOptions) -> ExitCode {
 }
 
 /// Returns errors before the start; prints later ones, and then stops everything.
-async fn play(options: &DemoOptions, screen: Screen) -> Result<u8, LabError> {
+async fn run_until_signal(options: &DemoOptions, screen: Screen) -> Result<u8, LabError> {
     let ports = options.ports()?;
     check_ports(&ports)?;
     let mut signals =
@@ -155,7 +155,13 @@ impl Show<'_> {
             if report.pass { (PASS, Tone::Good, "PASS  ") } else { (FAIL, Tone::Bad, "FAIL  ") };
         *verdict = Some(code);
         say("");
-        screen.paragraph(tone, label, &explain(options, &report));
+        let setting = [
+            count(options.stock, "unit"),
+            count(options.requests, "buyer"),
+            count(options.instances.into(), "instance"),
+        ];
+        let text = explain(&report, options.stock, options.lock.flaw());
+        screen.paragraph(tone, label, &format!("{}. {text}", setting.join(", ")));
         if options.once {
             return Ok(());
         }
@@ -300,6 +306,10 @@ fn make_room(buyers: u64) -> u64 {
     let wanted = buyers.min(CONCURRENCY_LIMIT) + OTHER_FILES;
     let files = rlimit::increase_nofile_limit(wanted).unwrap_or(SMALLEST_LIMIT).min(wanted);
     files.saturating_sub(OTHER_FILES).max(1)
+}
+
+fn count(n: u64, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
 /// Writes to standard error; if that fails, the exit code remains.

@@ -17,7 +17,6 @@ use sse_stream::{Sse, SseByteStream};
 use tokio::time::timeout;
 
 use super::sale::plain;
-use super::source::authority;
 
 /// How long an instance may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -53,12 +52,12 @@ pub(super) enum FeedError {
 }
 
 impl FeedError {
-    /// Whether it is useless to ask this address again. `has_told`: it has sent a sale before, so the address is
+    /// Whether it is useless to ask this address again. `has_answered`: it has sent a sale before, so the address is
     /// right and another program answers there for a while.
-    pub(super) fn is_final(&self, has_told: bool) -> bool {
+    pub(super) fn is_final(&self, has_answered: bool) -> bool {
         match self {
             Self::Refused { .. } | Self::NotUnderstood { .. } => true,
-            Self::NoEvents { .. } => !has_told,
+            Self::NoEvents { .. } => !has_answered,
             _ => false,
         }
     }
@@ -113,6 +112,11 @@ impl Feed {
         }
         Err(FeedError::Ended { authority: authority() })
     }
+}
+
+/// Host and port.
+pub(super) fn authority(url: &Uri) -> String {
+    url.authority().map_or_else(String::new, ToString::to_string)
 }
 
 /// Whether a retry may succeed.

@@ -23,7 +23,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use self::feed::FeedError;
 use self::screen::Screen;
-use self::source::Told;
+use self::source::News;
 use crate::signals::{Signal, Signals};
 
 /// The longest time between two draws: ages are shown.
@@ -99,7 +99,7 @@ fn is_unread(error: &io::Error, on_terminal: bool) -> bool {
 async fn watch(options: WatchOptions) -> Result<(), WatchError> {
     let mut signals = Signals::listen(&SIGNALS).map_err(WatchError::Signals)?;
     let mut screen = Screen::new(&options.item);
-    let mut told = pin!(source::listen(options.urls, options.item));
+    let mut news = pin!(source::listen(options.urls, options.item));
     let mut ticks = interval(DRAW_EVERY);
     // after a stop, draw once and not once for each second
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -121,15 +121,15 @@ async fn watch(options: WatchOptions) -> Result<(), WatchError> {
                 Signal::WINCH => screen.draw()?,
                 _ => return Ok(screen.end()?),
             },
-            Some(told) = told.next() => match told {
-                Told::Sale { authority, is_first, sale } => {
+            Some(news) = news.next() => match news {
+                News::Sale { authority, is_first, sale } => {
                     screen.show(&authority, *sale, is_first)?;
                 }
-                Told::Lost { error, is_final: true, .. } => {
+                News::Lost { error, is_final: true, .. } => {
                     screen.end()?;
                     return Err(error.into());
                 }
-                Told::Lost { authority, error, .. } => {
+                News::Lost { authority, error, .. } => {
                     screen.lost(&authority, ErrorChain(&error).to_string())?;
                 }
             },

@@ -188,7 +188,7 @@ impl Sale {
 
 impl Claim {
     fn name(&self) -> String {
-        plain(self.instance.as_deref().unwrap_or("somebody else"))
+        plain(self.instance.as_deref().unwrap_or("another client"))
     }
 }
 

@@ -7,7 +7,7 @@ use futures_util::stream::{self, Stream};
 use hyper::Uri;
 use tokio::time::{Instant, sleep};
 
-use super::feed::{Feed, FeedError};
+use super::feed::{Feed, FeedError, authority};
 use super::sale::Sale;
 
 /// How long to wait before all instances are asked again. An instance that hangs up sooner counts as not
@@ -15,7 +15,7 @@ use super::sale::Sale;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// News of the sale.
-pub(super) enum Told {
+pub(super) enum News {
     /// The sale at one moment; `is_first` on this connection, so that its notes are history.
     Sale { authority: String, is_first: bool, sale: Box<Sale> },
     /// There is no news until the next `Sale`; never again if `is_final`.
@@ -32,13 +32,13 @@ struct Source {
     answered_at: Option<Instant>,
     /// Attempts since an instance answered for longer than the pause, or since the last pause.
     asked: usize,
-    has_told: bool,
+    has_answered: bool,
     /// The addresses whose last error [is final](FeedError::is_final).
     refused: BTreeSet<usize>,
 }
 
 /// Asks the instances in turn, forever.
-pub(super) fn listen(urls: Vec<Uri>, item: String) -> impl Stream<Item = Told> {
+pub(super) fn listen(urls: Vec<Uri>, item: String) -> impl Stream<Item = News> {
     let source = Source {
         urls,
         item,
@@ -46,26 +46,26 @@ pub(super) fn listen(urls: Vec<Uri>, item: String) -> impl Stream<Item = Told> {
         feed: None,
         answered_at: None,
         asked: 0,
-        has_told: false,
+        has_answered: false,
         refused: BTreeSet::new(),
     };
     stream::unfold(source, |mut source| async {
-        let told = source.next().await?;
-        Some((told, source))
+        let news = source.next().await?;
+        Some((news, source))
     })
 }
 
 impl Source {
     /// `None` without addresses.
-    async fn next(&mut self) -> Option<Told> {
+    async fn next(&mut self) -> Option<News> {
         let authority = authority(self.urls.get(self.at)?);
         let error = match self.sale().await {
             Ok(sale) => {
-                self.has_told = true;
+                self.has_answered = true;
                 self.refused.clear();
                 let is_first = self.answered_at.is_none();
                 self.answered_at.get_or_insert_with(Instant::now);
-                return Some(Told::Sale { authority, is_first, sale: Box::new(sale) });
+                return Some(News::Sale { authority, is_first, sale: Box::new(sale) });
             }
             Err(error) => error,
         };
@@ -73,7 +73,7 @@ impl Source {
         if self.answered_at.take().is_some_and(|at| at.elapsed() > PAUSE) {
             self.asked = 0;
         }
-        if error.is_final(self.has_told) {
+        if error.is_final(self.has_answered) {
             self.refused.insert(self.at);
         } else {
             self.refused.remove(&self.at);
@@ -81,7 +81,7 @@ impl Source {
         // another one may still answer
         let is_final = self.refused.len() == self.urls.len();
         self.at = (self.at + 1) % self.urls.len();
-        Some(Told::Lost { authority, error, is_final })
+        Some(News::Lost { authority, error, is_final })
     }
 
     async fn sale(&mut self) -> Result<Sale, FeedError> {
@@ -97,15 +97,10 @@ impl Source {
             self.asked += 1;
             self.feed.insert(Feed::open(url, &self.item).await?)
         };
-        let told = feed.next().await?;
-        Sale::parse(&told)
+        let news = feed.next().await?;
+        Sale::parse(&news)
             .map_err(|source| FeedError::NotUnderstood { authority: authority(url), source })
     }
-}
-
-/// Host and port.
-pub(super) fn authority(url: &Uri) -> String {
-    url.authority().map_or_else(String::new, ToString::to_string)
 }
 
 #[cfg(test)]
@@ -147,11 +142,11 @@ mod tests {
     #[tokio::test]
     async fn who_hangs_up_at_once_is_asked_after_a_pause() {
         let (url, _answering) = answering(vec![one_sale()]).await;
-        let mut told = pin!(listen(vec![url], "default".to_owned()));
+        let mut news = pin!(listen(vec![url], "default".to_owned()));
         let started = Instant::now();
         for _ in 0..2 {
-            assert!(matches!(told.next().await, Some(Told::Sale { is_first: true, .. })));
-            assert!(matches!(told.next().await, Some(Told::Lost { .. })));
+            assert!(matches!(news.next().await, Some(News::Sale { is_first: true, .. })));
+            assert!(matches!(news.next().await, Some(News::Lost { .. })));
         }
         assert!(started.elapsed() >= PAUSE);
     }
@@ -162,10 +157,10 @@ mod tests {
 
     /// Of each loss until the end, or until there are this many, whether it is final.
     async fn losses(urls: Vec<Uri>, most: usize) -> Vec<bool> {
-        let mut told = pin!(listen(urls, "default".to_owned()));
+        let mut news = pin!(listen(urls, "default".to_owned()));
         let mut losses = Vec::new();
         while losses.len() < most && losses.last() != Some(&true) {
-            if let Some(Told::Lost { is_final, .. }) = told.next().await {
+            if let Some(News::Lost { is_final, .. }) = news.next().await {
                 losses.push(is_final);
             }
         }

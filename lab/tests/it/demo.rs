@@ -136,8 +136,8 @@ async fn once_passes() {
         let said = demo.said.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(
         said.contains(
-            "PASS 300 units, 500 buyers, 2 instances: 300 sold, 200 told sold out, nobody got a \
-             unit that was not there."
+            "PASS 300 units, 500 buyers, 2 instances. 300 of 300 sold, 200 told sold out: no unit \
+             was sold twice."
         ),
         "{said}"
     );
@@ -155,11 +155,12 @@ async fn oversells(lock: &str) {
         let status = demo.end().await?;
         assert_eq!(status.code(), Some(1), "{}{}", demo.said, demo.stderr());
         let said = demo.said.split_whitespace().collect::<Vec<_>>().join(" ");
-        let (_, after) = said.split_once("FAIL 300 units, 500 buyers, 2 instances: sold ").unwrap();
+        let (_, after) = said.split_once("FAIL 300 units, 500 buyers, 2 instances. ").unwrap();
         let mut words = after.split(' ');
         let sold: u64 = words.next().unwrap().parse().unwrap();
         assert!(sold > 300);
-        let told = format!("{sold} of 300: {} too many. That is what happens without", sold - 300);
+        let told =
+            format!("{sold} sold of 300: {} too many. That is what happens without", sold - 300);
         assert!(after.starts_with(&told), "{said}");
         demo.assert_everything_is_gone();
         Ok(())
@@ -344,15 +345,15 @@ async fn port_that_is_taken_meanwhile_is_no_failure() {
     let path = [programs.path().to_owned()].into_iter().chain(std::env::split_paths(&path));
     let path = std::env::join_paths(path).unwrap();
 
-    let mut plays = 0;
+    let mut tries = 0;
     on_free_ports(async || {
-        plays += 1;
+        tries += 1;
         let flags = ["--once", "--requests", "10", "--stock", "5"];
         let mut demo = Demo::start_at(two_free_ports(), &flags, |command| {
             command.env("PATH", &path);
         });
         demo.until_it_says("starting").await?;
-        let _other = (plays == 1).then(|| std::net::TcpListener::bind(("127.0.0.1", demo.port)));
+        let _other = (tries == 1).then(|| std::net::TcpListener::bind(("127.0.0.1", demo.port)));
         std::fs::write(&gate, "").unwrap();
         let status = demo.end().await?;
         assert_eq!(status.code(), Some(0), "{}{}", demo.said, demo.stderr());
@@ -360,7 +361,7 @@ async fn port_that_is_taken_meanwhile_is_no_failure() {
         Ok(())
     })
     .await;
-    assert!(plays > 1, "the port was taken");
+    assert!(tries > 1, "the port was taken");
 }
 
 /// Goal: a whole sale over mutual TLS with users, judged as any other, also without a fence and a lock,

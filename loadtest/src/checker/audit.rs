@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::history::{History, LedgerEntry, order_id, u64_from};
-use super::order::{Acknowledgement, Told};
+use super::order::{Acknowledgement, FinalOutcome};
 use super::reason::Reason;
 
 /// The ledger, entry by entry.
@@ -14,14 +14,14 @@ pub(crate) struct Audit {
     /// Units in the ledger.
     pub(crate) units: u64,
     /// Units and orders of other clients.
-    pub(crate) stranger_units: u64,
-    pub(crate) strangers: u64,
+    pub(crate) foreign_units: u64,
+    pub(crate) foreign: u64,
     /// Unanswered orders that are in the ledger, and their units.
     pub(crate) standing: u64,
     pub(crate) standing_units: u64,
     /// Repeated orders of other clients: one entry for each repetition.
-    stranger_repeats: Vec<String>,
-    untold: Vec<String>,
+    foreign_repeats: Vec<String>,
+    unacknowledged: Vec<String>,
     /// Orders of other clients where none are allowed.
     unexpected: Vec<String>,
     misreported: Vec<String>,
@@ -40,7 +40,7 @@ impl Audit {
         let mut remaining = history.before.stock;
         let mut position = history.before.orders;
         let mut token = None;
-        let mut strangers = HashSet::new();
+        let mut foreign = HashSet::new();
         let is_guarded = history.is_guarded();
         for entry in &history.ledger {
             audit.units = audit.units.saturating_add(entry.quantity);
@@ -56,7 +56,7 @@ impl Audit {
             }
             match history.number(&entry.order) {
                 Some(number) => audit.check_order(history, entry, number),
-                None => audit.check_stranger(history, entry, strangers.insert(&entry.order)),
+                None => audit.check_foreign(history, entry, foreign.insert(&entry.order)),
             }
         }
         audit
@@ -75,25 +75,25 @@ impl Audit {
             );
             self.contradiction.get_or_insert(what);
         }
-        // report a fault once, not for all entries after it
+        // report a failure once, not for all entries after it
         (*position, *remaining) = (entry.position, entry.remaining);
     }
 
     /// Checks an order of another item or run.
-    fn check_stranger(&mut self, history: &History, entry: &LedgerEntry, is_new: bool) {
+    fn check_foreign(&mut self, history: &History, entry: &LedgerEntry, is_new: bool) {
         if !is_new {
-            self.stranger_repeats.push(entry.order.clone());
+            self.foreign_repeats.push(entry.order.clone());
         }
         // no other client's ids begin like this: a service that changes ids has sold twice
         if entry.order.starts_with(&history.family) {
-            self.untold.push(entry.order.clone());
+            self.unacknowledged.push(entry.order.clone());
             return;
         }
         if history.alone && is_new {
             self.unexpected.push(entry.order.clone());
         }
-        self.strangers += 1;
-        self.stranger_units = self.stranger_units.saturating_add(entry.quantity);
+        self.foreign += 1;
+        self.foreign_units = self.foreign_units.saturating_add(entry.quantity);
     }
 
     fn check_order(&mut self, history: &History, entry: &LedgerEntry, number: usize) {
@@ -104,32 +104,32 @@ impl Audit {
             }
         }
         match history.orders.get(number) {
-            Some(order) if !order.must_not_stand() => match &order.told {
-                Told::Acknowledged(answer) if differs(answer, entry) => {
+            Some(order) if !order.must_not_stand() => match &order.outcome {
+                FinalOutcome::Acknowledged(answer) if differs(answer, entry) => {
                     self.misreported.push(entry.order.clone());
                 }
-                Told::Acknowledged(_) => {}
+                FinalOutcome::Acknowledged(_) => {}
                 _ => {
                     self.standing += 1;
                     self.standing_units = self.standing_units.saturating_add(entry.quantity);
                 }
             },
-            _ => self.untold.push(entry.order.clone()),
+            _ => self.unacknowledged.push(entry.order.clone()),
         }
     }
 
-    /// The faults of the ledger.
+    /// The failures of the ledger.
     pub(crate) fn reasons(&self, history: &History) -> Vec<Reason> {
         let mut reasons = Vec::new();
         reasons.extend(self.duplicates(history));
         reasons.extend(self.lost(history));
         if let Some(example) = self.unexpected.first() {
             let (orders, example) = (u64_from(self.unexpected.len()), example.clone());
-            reasons.push(Reason::Strangers { orders, example });
+            reasons.push(Reason::ForeignOrders { orders, example });
         }
-        if let Some(example) = self.untold.first() {
-            let (orders, example) = (u64_from(self.untold.len()), example.clone());
-            reasons.push(Reason::Untold { orders, example });
+        if let Some(example) = self.unacknowledged.first() {
+            let (orders, example) = (u64_from(self.unacknowledged.len()), example.clone());
+            reasons.push(Reason::Unacknowledged { orders, example });
         }
         if let Some(example) = self.misreported.first() {
             let (orders, example) = (u64_from(self.misreported.len()), example.clone());
@@ -152,15 +152,15 @@ impl Audit {
     fn duplicates(&self, history: &History) -> Option<Reason> {
         let own = self.seen.iter().enumerate().filter(|(_, times)| **times > 1);
         let own = own.map(|(number, _)| order_id(&history.run, number));
-        let others: HashSet<_> = self.stranger_repeats.iter().collect();
-        let example = own.clone().next().or_else(|| self.stranger_repeats.first().cloned())?;
+        let others: HashSet<_> = self.foreign_repeats.iter().collect();
+        let example = own.clone().next().or_else(|| self.foreign_repeats.first().cloned())?;
         Some(Reason::Duplicates { orders: u64_from(own.count() + others.len()), example })
     }
 
     fn lost(&self, history: &History) -> Option<Reason> {
         let (mut orders, mut without_token, mut first) = (0, 0, None);
         for (number, (order, seen)) in history.orders.iter().zip(&self.seen).enumerate() {
-            if let (Told::Acknowledged(answer), 0) = (&order.told, seen) {
+            if let (FinalOutcome::Acknowledged(answer), 0) = (&order.outcome, seen) {
                 orders += 1;
                 without_token += u64::from(answer.token.is_none());
                 first = first.or(Some(number));

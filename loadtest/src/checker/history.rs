@@ -4,7 +4,7 @@ use std::ops::AddAssign;
 
 use serde::{Deserialize, Serialize};
 
-use super::order::{Order, Told};
+use super::order::{FinalOutcome, Order};
 
 /// The state of the item, from `GET /stock`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -132,7 +132,7 @@ impl History {
 
     /// Whether orders must have a token: by flag, or since an answer has one.
     pub(crate) fn is_guarded(&self) -> bool {
-        let has_token = |order: &Order| matches!(&order.told, Told::Acknowledged(answer) if answer.token.is_some());
+        let has_token = |order: &Order| matches!(&order.outcome, FinalOutcome::Acknowledged(answer) if answer.token.is_some());
         self.tokens || self.orders.iter().any(has_token)
     }
 
@@ -150,23 +150,23 @@ impl History {
         let mut tally = Tally::default();
         for order in &self.orders {
             tally.attempts += u64::from(order.attempts);
-            match &order.told {
-                Told::Acknowledged(answer) => {
+            match &order.outcome {
+                FinalOutcome::Acknowledged(answer) => {
                     tally.acknowledged += 1;
                     tally.acknowledged_units =
                         tally.acknowledged_units.saturating_add(answer.quantity);
                     tally.resolved += u64::from(order.in_doubt);
                 }
-                Told::SoldOut => {
+                FinalOutcome::SoldOut => {
                     tally.sold_out += 1;
                     tally.resolved += u64::from(order.in_doubt);
                 }
-                Told::Unknown => {
+                FinalOutcome::Unknown => {
                     tally.unknown += 1;
                     tally.abandoned += u64::from(order.abandoned);
                 }
-                Told::Failed { .. } => tally.failed += 1,
-                Told::Probed => {}
+                FinalOutcome::Failed { .. } => tally.failed += 1,
+                FinalOutcome::Probed => {}
             }
         }
         tally

@@ -41,12 +41,12 @@ impl fmt::Display for Message<'_> {
                     n => write!(f, " ({n} of them sold without the distributed lock)"),
                 }
             }
-            Reason::Untold { orders, example } => write!(
+            Reason::Unacknowledged { orders, example } => write!(
                 f,
                 "unacknowledged: {} in the ledger without an answer to a buyer, such as {example}",
                 are(*orders, "order")
             ),
-            Reason::Strangers { orders, example } => write!(
+            Reason::ForeignOrders { orders, example } => write!(
                 f,
                 "foreign: {} in the ledger and not of this run, such as {example}, and there must be no other \
                  buyers",
@@ -110,10 +110,10 @@ impl fmt::Display for Message<'_> {
                 "unanswered: {orders} of {} got no answer, too many to judge the sale",
                 count(*of, "order")
             ),
-            Reason::Unaccounted { told, taken } => write!(
+            Reason::Unaccounted { acknowledged, taken } => write!(
                 f,
                 "unaccounted: buyers got {}, and the stock went down by {taken}",
-                count(*told, "unit")
+                count(*acknowledged, "unit")
             ),
         }
     }

@@ -21,7 +21,7 @@
 //! - [`real_time`]: compares the ledger with the clients' clock (I6).
 //! - [`pause`]: finds pauses and slow orders (I5).
 //! - [`verdict`]: the judgement, and the sums (I1).
-//! - [`reason`], [`message`]: the possible faults, and their texts.
+//! - [`reason`], [`message`]: the possible failures, and their texts.
 
 pub(crate) mod audit;
 pub(crate) mod history;
@@ -37,6 +37,6 @@ mod tests;
 
 pub(crate) use history::{History, LedgerEntry, Tally, order_id, u64_from};
 pub use history::{StockState, Turns};
-pub(crate) use order::{Acknowledgement, Order, Other, Outcome, Told};
+pub(crate) use order::{Acknowledgement, FinalOutcome, Order, Other, Outcome};
 pub(crate) use pause::Pause;
 pub(crate) use verdict::{Limits, Verdict, judge};

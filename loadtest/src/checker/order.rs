@@ -6,7 +6,7 @@ use std::borrow::Cow;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Order {
     /// Its final outcome.
-    pub(crate) told: Told,
+    pub(crate) outcome: FinalOutcome,
     /// Whether an attempt without an answer may have taken units.
     pub(crate) in_doubt: bool,
     /// Whether its buyer went away for good, on purpose.
@@ -21,7 +21,7 @@ pub(crate) struct Order {
 
 /// The final outcome of an order for its buyer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum FinalOutcome {
     /// It was accepted.
     Acknowledged(Acknowledgement),
     /// Too few units were left.
@@ -105,7 +105,7 @@ impl Order {
     /// An order that was not sent.
     pub(crate) fn unsent() -> Self {
         Self {
-            told: Told::Unknown,
+            outcome: FinalOutcome::Unknown,
             in_doubt: false,
             abandoned: false,
             attempts: 0,
@@ -124,14 +124,14 @@ impl Order {
         self.ended = ended;
         self.abandoned = outcome == Outcome::WentAway;
         match outcome {
-            Outcome::Acknowledged(answer) => self.told = Told::Acknowledged(answer),
-            Outcome::SoldOut => self.told = Told::SoldOut,
-            Outcome::Probed => self.told = Told::Probed,
+            Outcome::Acknowledged(answer) => self.outcome = FinalOutcome::Acknowledged(answer),
+            Outcome::SoldOut => self.outcome = FinalOutcome::SoldOut,
+            Outcome::Probed => self.outcome = FinalOutcome::Probed,
             Outcome::WentAway => self.in_doubt = true,
             Outcome::Other(other) => {
                 self.in_doubt |= !other.nothing_taken;
                 if let Some(status) = other.status.filter(|_| other.is_final) {
-                    self.told = Told::Failed { status, kind: other.kind() };
+                    self.outcome = FinalOutcome::Failed { status, kind: other.kind() };
                 }
             }
         }
@@ -139,26 +139,26 @@ impl Order {
 
     /// When its buyer got the acknowledgement.
     pub(crate) fn acknowledged(&self) -> Option<u64> {
-        matches!(self.told, Told::Acknowledged(_)).then_some(self.ended)
+        matches!(self.outcome, FinalOutcome::Acknowledged(_)).then_some(self.ended)
     }
 
     /// Whether it was accepted or refused.
     pub(crate) fn is_decided(&self) -> bool {
-        matches!(self.told, Told::Acknowledged(_) | Told::SoldOut)
+        matches!(self.outcome, FinalOutcome::Acknowledged(_) | FinalOutcome::SoldOut)
     }
 
     /// Whether it has a definite answer.
     pub(crate) fn is_settled(&self) -> bool {
-        self.told != Told::Unknown
+        self.outcome != FinalOutcome::Unknown
     }
 
     /// Whether it must not be in the ledger: by its answers, no attempt can have taken anything. Sold out
     /// covers all attempts of an order, as an accepted one gets its first answer again.
     pub(crate) fn must_not_stand(&self) -> bool {
-        match self.told {
-            Told::Acknowledged(_) => false,
-            Told::SoldOut | Told::Probed => true,
-            Told::Unknown | Told::Failed { .. } => !self.in_doubt,
+        match self.outcome {
+            FinalOutcome::Acknowledged(_) => false,
+            FinalOutcome::SoldOut | FinalOutcome::Probed => true,
+            FinalOutcome::Unknown | FinalOutcome::Failed { .. } => !self.in_doubt,
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 
 use super::history::{History, LedgerEntry, order_id, u64_from};
-use super::order::{Order, Told};
+use super::order::{FinalOutcome, Order};
 use super::reason::{Moment, Reason};
 
 /// What in the ledger contradicts the times. It is read once, from its beginning.
@@ -22,7 +22,7 @@ pub(super) fn reasons(history: &History) -> Vec<Reason> {
     let mut available = enough(left);
     for entry in &history.ledger {
         left = left.saturating_sub_unsigned(entry.quantity);
-        // of other buyers the times are not known; an order that is there twice is told of elsewhere
+        // of other buyers the times are not known; an order that is there twice is reported elsewhere
         if let Some(order) = first_entry(history, entry, &mut seen) {
             if let Some((before, later)) = latest
                 && order.acknowledged().is_some_and(|answered| answered < later.sent)
@@ -62,7 +62,7 @@ fn first_entry<'h>(
 /// emptied the stock were sent by then. The one of them that was sent last is given.
 fn refused_too_early(history: &History, entry: &LedgerEntry, taker: &Order) -> Option<Reason> {
     let refused = history.orders.iter().enumerate().filter(|(_, order)| {
-        order.told == Told::SoldOut && order.attempts > 0 && order.ended < taker.sent
+        order.outcome == FinalOutcome::SoldOut && order.attempts > 0 && order.ended < taker.sent
     });
     let orders = u64_from(refused.clone().count());
     let (number, first) = refused.min_by_key(|(_, order)| order.ended)?;

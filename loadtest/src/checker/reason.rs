@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::pause::Pause;
 
-/// A fault; the most important ones come first.
+/// A failure; the most important ones come first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reason {
     /// Another sale was started during the run.
@@ -18,9 +18,9 @@ pub(crate) enum Reason {
     /// An instance no longer has the sale.
     Gone { url: String },
     /// Orders are recorded whose buyers were refused, or that were not sent.
-    Untold { orders: u64, example: String },
+    Unacknowledged { orders: u64, example: String },
     /// Orders of other clients are recorded, and none are allowed.
-    Strangers { orders: u64, example: String },
+    ForeignOrders { orders: u64, example: String },
     /// An instance wrote with an older token after a newer one: two held the lock.
     TokenWentDown { times: u64, position: u64, from: i64, to: i64 },
     /// Orders were accepted without a token, where each must have one.
@@ -48,7 +48,7 @@ pub(crate) enum Reason {
     /// Too many orders got no answer.
     Unanswered { orders: u64, of: u64 },
     /// Without a ledger: the stock does not fit the answers.
-    Unaccounted { told: u64, taken: i64 },
+    Unaccounted { acknowledged: u64, taken: i64 },
 }
 
 /// An order in the ledger, and something that happened to it.
@@ -90,7 +90,7 @@ impl Reason {
             | Self::Lost { .. }
             | Self::Gone { .. }
             | Self::Misreported { .. } => Some(Invariant::I2),
-            Self::Untold { .. } | Self::Strangers { .. } => Some(Invariant::I3),
+            Self::Unacknowledged { .. } | Self::ForeignOrders { .. } => Some(Invariant::I3),
             Self::TokenWentDown { .. } | Self::WithoutToken { .. } => Some(Invariant::I4),
             Self::Paused { .. } | Self::SlowOrder { .. } => Some(Invariant::I5),
             Self::SoldOutTooEarly { .. }
@@ -110,8 +110,8 @@ impl Reason {
             Self::Oversold { .. } => "oversold",
             Self::Duplicates { .. } => "duplicates",
             Self::Lost { .. } => "lost",
-            Self::Untold { .. } => "untold",
-            Self::Strangers { .. } => "strangers",
+            Self::Unacknowledged { .. } => "untold",
+            Self::ForeignOrders { .. } => "strangers",
             Self::TokenWentDown { .. } => "token_went_down",
             Self::WithoutToken { .. } => "without_token",
             Self::Unbalanced { .. } => "unbalanced",

@@ -3,7 +3,7 @@
 mod random;
 mod time;
 
-use super::order::{Acknowledgement, Order, Told};
+use super::order::{Acknowledgement, FinalOutcome, Order};
 use super::reason::Reason;
 use super::*;
 
@@ -13,17 +13,23 @@ fn state(stock: i64, lucky: i64, orders: u64) -> StockState {
     StockState { stock, lucky, initial: 300, orders, sale: Some(1) }
 }
 
-fn acknowledged(remaining: i64, token: Option<i64>) -> Told {
+fn acknowledged(remaining: i64, token: Option<i64>) -> FinalOutcome {
     let instance = "8080".to_owned();
     let position = None;
-    Told::Acknowledged(Acknowledgement { quantity: 1, remaining, instance, token, position })
+    FinalOutcome::Acknowledged(Acknowledgement {
+        quantity: 1,
+        remaining,
+        instance,
+        token,
+        position,
+    })
 }
 
 /// An order that was answered at once: all are sent at the beginning, and answered one by one.
-fn order(number: usize, told: Told) -> Order {
-    let in_doubt = told == Told::Unknown;
+fn order(number: usize, outcome: FinalOutcome) -> Order {
+    let in_doubt = outcome == FinalOutcome::Unknown;
     let ended = 1000 + u64_from(number);
-    Order { told, in_doubt, abandoned: false, attempts: 1, sent: 0, ended }
+    Order { outcome, in_doubt, abandoned: false, attempts: 1, sent: 0, ended }
 }
 
 fn judge(history: &History) -> Verdict {
@@ -34,12 +40,13 @@ fn judge(history: &History) -> Verdict {
 fn good() -> History {
     let numbered = (0..300_usize).zip((0..300_i64).rev());
     let token = |number: usize| Some(100 + i64::try_from(number / 10).expect("small"));
-    let mut told: Vec<_> = numbered
+    let mut outcomes: Vec<_> = numbered
         .clone()
         .map(|(number, remaining)| acknowledged(remaining, token(number)))
         .collect();
-    told.resize(500, Told::SoldOut);
-    let orders = told.into_iter().enumerate().map(|(number, told)| order(number, told)).collect();
+    outcomes.resize(500, FinalOutcome::SoldOut);
+    let orders =
+        outcomes.into_iter().enumerate().map(|(number, outcome)| order(number, outcome)).collect();
     let ledger = numbered
         .map(|(number, remaining)| LedgerEntry {
             position: u64_from(number) + 1,
@@ -97,18 +104,18 @@ fn good_history_passes() {
 fn order_twice_in_the_ledger() {
     let mut history = good();
     history.ledger[299].order = order_id(RUN, 298);
-    history.orders[299].told = Told::SoldOut;
+    history.orders[299].outcome = FinalOutcome::SoldOut;
     assert_eq!(kinds(&history), ["duplicates"]);
 }
 
 /// Goal: an acknowledged order that the ledger lacks is found, though all sums are right: a
-/// stranger's order stands in its place.
+/// foreign order stands in its place.
 #[test]
 fn order_missing_from_the_ledger() {
     let mut history = good();
     history.orders.truncate(299);
     history.ledger.truncate(299);
-    history.ledger[17].order = "somebody-else".to_owned();
+    history.ledger[17].order = "another-client".to_owned();
     set_after(&mut history, &state(1, 299, 299));
     assert_eq!(kinds(&history), ["lost"]);
     assert!(judge(&history).message.contains("1 acknowledged order is not in the ledger"));
@@ -118,7 +125,7 @@ fn order_missing_from_the_ledger() {
 #[test]
 fn one_sale_too_many() {
     let mut history = good();
-    history.orders[300].told = acknowledged(-1, Some(129));
+    history.orders[300].outcome = acknowledged(-1, Some(129));
     let order = order_id(RUN, 300);
     history.ledger.push(LedgerEntry {
         position: 301,
@@ -151,7 +158,7 @@ fn tokens_swapped() {
     let mut history = good();
     for (number, token) in [(9, 101), (10, 100)] {
         history.ledger[number].token = Some(token);
-        let Told::Acknowledged(answer) = &mut history.orders[number].told else {
+        let FinalOutcome::Acknowledged(answer) = &mut history.orders[number].outcome else {
             unreachable!("the first 300 are acknowledged")
         };
         answer.token = Some(token);
@@ -160,28 +167,28 @@ fn tokens_swapped() {
     assert!(judge(&history).message.contains("first at position 11, from 101 to 100"));
 }
 
-/// Goal: an order without a token beside others that have one is found, whoever's it is; and where
+/// Goal: an order without a token beside others that have one is found, also of another client; and where
 /// tokens are asked for, a sale without any.
 #[test]
 fn tokens_missing() {
     let mut history = good();
     history.ledger[299].token = None;
-    history.orders[299] = order(299, Told::Unknown);
+    history.orders[299] = order(299, FinalOutcome::Unknown);
     assert_eq!(kinds(&history), ["without_token"]);
-    history.ledger[299].order = "somebody-else".to_owned();
+    history.ledger[299].order = "another-client".to_owned();
     assert_eq!(kinds(&history), ["without_token"]);
     assert_eq!(
         judge(&history).message,
-        "FAIL: I4 without a token: 1 order was accepted without one, such as somebody-else, and \
+        "FAIL: I4 without a token: 1 order was accepted without one, such as another-client, and \
          each must have one"
     );
 
     let mut history = good();
     for (number, entry) in history.ledger.iter_mut().enumerate() {
         entry.token = None;
-        history.orders[number].told = acknowledged(entry.remaining, None);
+        history.orders[number].outcome = acknowledged(entry.remaining, None);
     }
-    assert_eq!(kinds(&history), [""; 0], "nothing guards it, and nobody said that something must");
+    assert_eq!(kinds(&history), [""; 0], "nothing guards it, and no token is required");
     history.tokens = true;
     assert_eq!(kinds(&history), ["without_token"]);
 
@@ -203,14 +210,14 @@ fn instance_that_contradicts_the_ledger() {
 
 /// Goal: an entry of this run whose buyer was refused is found, and one that was never sent.
 #[test]
-fn entry_that_nobody_was_told_of() {
+fn unacknowledged_entry() {
     let mut history = good();
-    history.orders[5].told = Told::SoldOut;
+    history.orders[5].outcome = FinalOutcome::SoldOut;
     assert_eq!(kinds(&history), ["untold"]);
 
     let mut history = good();
     history.ledger[299].order = order_id(RUN, 9999);
-    history.orders[299].told = Told::SoldOut;
+    history.orders[299].outcome = FinalOutcome::SoldOut;
     assert_eq!(kinds(&history), ["untold"]);
 }
 
@@ -218,7 +225,7 @@ fn entry_that_nobody_was_told_of() {
 #[test]
 fn sold_out_while_stock_remained() {
     let mut history = good();
-    history.orders[299].told = Told::SoldOut;
+    history.orders[299].outcome = FinalOutcome::SoldOut;
     history.ledger.pop();
     set_after(&mut history, &state(1, 299, 299));
     assert_eq!(kinds(&history), ["sold_out_too_early"]);
@@ -229,7 +236,7 @@ fn sold_out_while_stock_remained() {
 fn sold_out_with_too_few_left() {
     let mut history = good();
     history.quantity = 2;
-    history.orders[299].told = Told::SoldOut;
+    history.orders[299].outcome = FinalOutcome::SoldOut;
     history.ledger.pop();
     set_after(&mut history, &state(1, 299, 299));
     assert_eq!(kinds(&history), [""; 0]);
@@ -252,12 +259,12 @@ fn sale_that_is_gone() {
     assert_eq!(kinds(&history), ["lost", "gone"]);
 }
 
-/// Goal: a place in the ledger that the service told, and that is another order's, is found.
+/// Goal: a place in the ledger that the service reported, and that is another order's, is found.
 #[test]
 fn position_that_contradicts_the_ledger() {
     let mut history = good();
     for (position, right) in [(4, true), (5, false)] {
-        let Told::Acknowledged(answer) = &mut history.orders[3].told else {
+        let FinalOutcome::Acknowledged(answer) = &mut history.orders[3].outcome else {
             unreachable!("the first 300 are acknowledged")
         };
         answer.position = Some(position);
@@ -282,7 +289,7 @@ fn ledger_that_does_not_add_up() {
 #[test]
 fn answer_that_contradicts_the_ledger() {
     let mut history = good();
-    history.orders[3].told = acknowledged(5, Some(100));
+    history.orders[3].outcome = acknowledged(5, Some(100));
     assert_eq!(kinds(&history), ["misreported"]);
 }
 
@@ -300,12 +307,12 @@ fn sale_started_afresh_meanwhile() {
     assert_eq!(kinds(&history), ["restarted"]);
 }
 
-/// Goal: orders without an answer do not fail a run, stand or not, and the reader is told.
+/// Goal: orders without an answer do not fail a run, stand or not, and a note mentions them.
 #[test]
 fn unanswered_orders_are_noted() {
     let mut history = good();
-    history.orders[5] = order(5, Told::Unknown);
-    history.orders[400] = order(400, Told::Unknown);
+    history.orders[5] = order(5, FinalOutcome::Unknown);
+    history.orders[400] = order(400, FinalOutcome::Unknown);
     let verdict = judge(&history);
     assert_eq!(verdict.reasons, []);
     assert_eq!(
@@ -319,20 +326,21 @@ fn unanswered_orders_are_noted() {
 fn orders_must_be_settled() {
     let mut history = good();
     for number in 495..500 {
-        history.orders[number] = order(number, Told::Unknown);
+        history.orders[number] = order(number, FinalOutcome::Unknown);
     }
     assert_eq!(kinds(&history), [""; 0], "one in a hundred is a note");
-    history.orders[494] = order(494, Told::Unknown);
+    history.orders[494] = order(494, FinalOutcome::Unknown);
     assert_eq!(kinds(&history), ["unanswered"]);
     let message = judge(&history).message;
     assert!(message.starts_with("FAIL: unanswered: 6 of 500 orders got no answer"), "{message}");
     for number in 0..500 {
-        history.orders[number] = order(number, Told::Unknown);
+        history.orders[number] = order(number, FinalOutcome::Unknown);
     }
     assert_eq!(kinds(&history), ["unanswered"]);
 
     let mut history = good();
-    history.orders[400].told = Told::Failed { status: 500, kind: "500 internal".to_owned() };
+    history.orders[400].outcome =
+        FinalOutcome::Failed { status: 500, kind: "500 internal".to_owned() };
     assert_eq!(kinds(&history), ["failed"]);
     assert!(judge(&history).message.contains("(1 x 500 internal)"));
 }
@@ -341,43 +349,43 @@ fn orders_must_be_settled() {
 #[test]
 fn other_buyers() {
     let mut history = good();
-    history.ledger[299].order = "somebody-else".to_owned();
-    history.orders[299].told = Told::SoldOut;
+    history.ledger[299].order = "another-client".to_owned();
+    history.orders[299].outcome = FinalOutcome::SoldOut;
     let verdict = judge(&history);
     assert_eq!(verdict.reasons, []);
     assert_eq!(verdict.notes, ["other buyers took 1 unit in 1 order during the run"]);
 
-    history.orders[300].told = acknowledged(0, Some(129));
+    history.orders[300].outcome = acknowledged(0, Some(129));
     assert_eq!(kinds(&history), ["oversold", "lost"]);
 }
 
-/// Goal: where nobody else buys, an order that nobody sent is found, though all sums are right.
+/// Goal: where no other client may buy, an order that was not sent is found, though all sums are right.
 #[test]
-fn stranger_where_nobody_else_buys() {
+fn foreign_order_where_no_other_buys() {
     let mut history = good();
-    history.ledger[299].order = "somebody-else".to_owned();
-    history.orders[299].told = Told::SoldOut;
-    assert_eq!(kinds(&history), [""; 0], "it may be anybody's");
+    history.ledger[299].order = "another-client".to_owned();
+    history.orders[299].outcome = FinalOutcome::SoldOut;
+    assert_eq!(kinds(&history), [""; 0], "it may be of another client");
     history.alone = true;
     assert_eq!(kinds(&history), ["strangers"]);
     assert_eq!(
         judge(&history).message,
         "FAIL: I3 foreign: 1 order is in the ledger and not of this run, such as \
-         somebody-else, and there must be no other buyers"
+         another-client, and there must be no other buyers"
     );
 }
 
 /// Goal: an order that took its unit twice is found, whether it is ours or not.
 #[test]
-fn stranger_twice_in_the_ledger() {
+fn foreign_order_twice_in_the_ledger() {
     let mut history = good();
     for number in [298, 299] {
-        history.ledger[number].order = "somebody-else".to_owned();
-        history.orders[number].told = Told::SoldOut;
+        history.ledger[number].order = "another-client".to_owned();
+        history.orders[number].outcome = FinalOutcome::SoldOut;
     }
     assert_eq!(kinds(&history), ["duplicates"]);
     let message = judge(&history).message;
-    assert!(message.contains("1 order is more than once in the ledger, such as somebody-else"));
+    assert!(message.contains("1 order is more than once in the ledger, such as another-client"));
 }
 
 /// Goal: an order of this run that stands in another item's ledger, or under another id, is found.
@@ -391,7 +399,7 @@ fn order_of_this_run_in_the_wrong_ledger() {
         }
         assert_eq!(kinds(&history), [""; 0]);
         history.ledger[299].order = id.to_owned();
-        history.orders[299].told = Told::SoldOut;
+        history.orders[299].outcome = FinalOutcome::SoldOut;
         assert_eq!(kinds(&history), ["untold"], "{id}");
     }
 }
@@ -401,7 +409,7 @@ fn good_without_a_ledger() -> History {
     let mut history = good();
     history.ledger.clear();
     for (number, remaining) in (0..300_usize).zip((0..300_i64).rev()) {
-        history.orders[number].told = acknowledged(remaining, None);
+        history.orders[number].outcome = acknowledged(remaining, None);
     }
     set_after(&mut history, &state(0, 300, 0));
     history
@@ -420,11 +428,11 @@ fn sums_decide_without_a_ledger() {
     assert_eq!(verdict.notes.len(), 1);
     assert!(verdict.notes[0].starts_with("no ledger: only the sums"), "{:?}", verdict.notes);
 
-    history.orders[7] = order(7, Told::Unknown);
+    history.orders[7] = order(7, FinalOutcome::Unknown);
     assert_eq!(kinds(&history), [""; 0], "its unit may be one of those that left the stock");
     assert_eq!(judge(&history).notes.len(), 2);
 
-    history.orders[7].told = Told::SoldOut;
+    history.orders[7].outcome = FinalOutcome::SoldOut;
     assert_eq!(kinds(&history), ["unaccounted"]);
     assert!(
         judge(&history).message.contains("buyers got 299 units, and the stock went down by 300")
@@ -449,7 +457,7 @@ fn sale_without_a_lock() {
     let mut history = good();
     history.ledger.clear();
     for order in &mut history.orders {
-        order.told = acknowledged(289, None);
+        order.outcome = acknowledged(289, None);
     }
     set_after(&mut history, &state(289, 500, 0));
     assert_eq!(kinds(&history), ["oversold", "unbalanced", "unaccounted"]);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::audit::Audit;
 use super::history::{History, StockState, Tally, order_id, u64_from};
 use super::message::{count, were};
-use super::order::{Order, Told};
+use super::order::{FinalOutcome, Order};
 use super::pause::{self, Pause, Slowest};
 use super::real_time;
 use super::reason::Reason;
@@ -84,8 +84,8 @@ pub(crate) fn judge(history: &History, limits: Limits) -> Verdict {
 
 /// A sale without a ledger records and counts no orders, and its answers have no token.
 fn keeps_no_ledger(history: &History) -> bool {
-    let mut answers = history.orders.iter().filter_map(|order| match &order.told {
-        Told::Acknowledged(answer) => Some(answer),
+    let mut answers = history.orders.iter().filter_map(|order| match &order.outcome {
+        FinalOutcome::Acknowledged(answer) => Some(answer),
         _ => None,
     });
     let counts_no_orders =
@@ -102,10 +102,10 @@ fn keeps_no_ledger(history: &History) -> bool {
 fn unaccounted(history: &History, tally: &Tally) -> Option<Reason> {
     let (_, after) = history.after.first()?;
     let taken = history.before.stock.saturating_sub(after.stock);
-    let told = tally.acknowledged_units;
-    let most = told.saturating_add(tally.unknown.saturating_mul(history.quantity));
-    let fits = u64::try_from(taken).is_ok_and(|taken| (told..=most).contains(&taken));
-    (!fits).then_some(Reason::Unaccounted { told, taken })
+    let acknowledged = tally.acknowledged_units;
+    let most = acknowledged.saturating_add(tally.unknown.saturating_mul(history.quantity));
+    let fits = u64::try_from(taken).is_ok_and(|taken| (acknowledged..=most).contains(&taken));
+    (!fits).then_some(Reason::Unaccounted { acknowledged, taken })
 }
 
 fn slow_order(history: &History, slowest: Slowest, limit: Duration) -> Option<Reason> {
@@ -125,10 +125,10 @@ fn without_token(history: &History, tally: &Tally) -> Option<Reason> {
 
 fn oversold(history: &History, tally: &Tally, audit: &Audit) -> Option<Reason> {
     let available = history.before.stock.max(0).unsigned_abs();
-    let told_units = tally.acknowledged_units + audit.stranger_units + audit.standing_units;
-    let told_orders = tally.acknowledged + audit.strangers + audit.standing;
+    let known_units = tally.acknowledged_units + audit.foreign_units + audit.standing_units;
+    let known_orders = tally.acknowledged + audit.foreign + audit.standing;
     let recorded = (audit.units, u64_from(history.ledger.len()));
-    let (units, orders) = (told_units, told_orders).max(recorded);
+    let (units, orders) = (known_units, known_orders).max(recorded);
     (units > available).then_some(Reason::Oversold { orders, units, available })
 }
 
@@ -141,7 +141,7 @@ fn settled(history: &History, tally: &Tally) -> Vec<Reason> {
     if tally.failed > 0 {
         let mut kinds = BTreeMap::<&str, u64>::new();
         for order in &history.orders {
-            if let Told::Failed { kind, .. } = &order.told {
+            if let FinalOutcome::Failed { kind, .. } = &order.outcome {
                 *kinds.entry(kind).or_default() += 1;
             }
         }
@@ -156,7 +156,7 @@ fn settled(history: &History, tally: &Tally) -> Vec<Reason> {
     reasons
 }
 
-/// Whether the stock fits what the buyers were told.
+/// Whether the stock fits the answers.
 fn state(history: &History, tally: &Tally, audit: &Audit, no_ledger: bool) -> Vec<Reason> {
     let Some((url, after)) = history.after.first() else { return Vec::new() };
     let before = &history.before;
@@ -193,14 +193,16 @@ fn state(history: &History, tally: &Tally, audit: &Audit, no_ledger: bool) -> Ve
         reasons.extend(what.map(|what| Reason::LedgerDoesNotAddUp { what }));
     }
     if let Some((other, differing)) = history.after.iter().find(|(_, state)| state != after) {
-        let tell = |url: &str, state: &StockState| {
+        let describe = |url: &str, state: &StockState| {
             format!(
                 "{url} tells stock {}, lucky {}, {} orders",
                 state.stock, state.lucky, state.orders
             )
         };
-        reasons
-            .push(Reason::StatesDiffer { first: tell(url, after), second: tell(other, differing) });
+        reasons.push(Reason::StatesDiffer {
+            first: describe(url, after),
+            second: describe(other, differing),
+        });
     }
     reasons
 }
@@ -219,11 +221,11 @@ fn notes(tally: &Tally, audit: &Audit, no_ledger: bool) -> Vec<String> {
             audit.standing
         ));
     }
-    if audit.strangers > 0 {
+    if audit.foreign > 0 {
         notes.push(format!(
             "other buyers took {} in {} during the run",
-            count(audit.stranger_units, "unit"),
-            count(audit.strangers, "order")
+            count(audit.foreign_units, "unit"),
+            count(audit.foreign, "order")
         ));
     }
     notes
@@ -232,7 +234,7 @@ fn notes(tally: &Tally, audit: &Audit, no_ledger: bool) -> Vec<String> {
 fn pass_message(history: &History, tally: &Tally, audit: &Audit, no_ledger: bool) -> String {
     let (before, after) = (&history.before, history.after.first().map(|(_, state)| state));
     let refused = match tally.sold_out {
-        0 => "nobody was told sold out".to_owned(),
+        0 => "none was told sold out".to_owned(),
         1 => "1 was told sold out".to_owned(),
         n => format!("{n} were told sold out"),
     };

@@ -5,7 +5,7 @@
 //!
 //! | line | how often | what |
 //! |---|---|---|
-//! | `run` | first | `version` (1), `run` (what all order ids begin with), `started` (wall clock), `requests` and `seconds` (the bounds; null is none in time), `connections`, `rate` (or null), `abandon`, `seed`, `quantity`, `alone` (whether nobody else buys), `tokens` (whether each order must have one), `instances` (the URLs), `items` |
+//! | `run` | first | `version` (1), `run` (what all order ids begin with), `started` (wall clock), `requests` and `seconds` (the bounds; null is none in time), `connections`, `rate` (or null), `abandon`, `seed`, `quantity`, `alone` (whether there must be no other buyers), `tokens` (whether each order must have one), `instances` (the URLs), `items` |
 //! | `attempt` | one each, as they end | see below |
 //! | `order` | one each | the ledger: `item`, `position`, `order`, `quantity`, `remaining`, `instance`, `token` |
 //! | `state` | one for an item and instance that answers | `item`, `instance` (an index into `instances`), `state`: `stock`, `lucky`, `initial`, `orders`, `sale` if it is known; null if there is no such sale any more |
@@ -27,7 +27,7 @@
 //! | `status` | the HTTP status; left out without an answer |
 //! | `why` | of `failed` and `unknown`: `sold-out`, another problem's type, or what happened instead of an answer (`client went away`: on purpose) |
 //! | `final` | `true` of `failed` and `unknown`, if the order ends with this answer; else left out: it was asked for again while retries and time were left |
-//! | `remaining`, `instance`, `token`, `position` | of `ok`, as the service told them; `token` and `position` are left out if it did not |
+//! | `remaining`, `instance`, `token`, `position` | of `ok`, as the service reported them; `token` and `position` are left out if it did not |
 //!
 //! A line is written when its attempt has ended. Of a run that was killed, the attempts that were
 //! under way are missing, and so is all that comes at the end: there is nothing to judge then.

@@ -39,8 +39,8 @@ pub(crate) enum ReadError {
          or could not read the end of the sale, so there is nothing to judge"
     )]
     CutOff { attempts: u64, until: Until, missing: &'static str },
-    #[error("{found} {what} are in it, and {told} were written: lines are missing")]
-    Missing { what: &'static str, found: u64, told: u64 },
+    #[error("{found} {what} are in it, and {written} were written: lines are missing")]
+    Missing { what: &'static str, found: u64, written: u64 },
 }
 
 /// Until when a file goes.
@@ -195,18 +195,18 @@ impl Reading {
             let (attempts, until) = (self.attempts, Until(self.until));
             return Err(ReadError::CutOff { attempts, until, missing });
         };
-        for (what, found, told) in [
+        for (what, found, written) in [
             ("attempts", self.attempts, end.attempts),
             ("orders of the ledger", self.ledger, end.ledger),
             ("items", u64_from(self.recorded.histories.len()), u64_from(end.orders.len())),
         ] {
-            if found != told {
-                return Err(ReadError::Missing { what, found, told });
+            if found != written {
+                return Err(ReadError::Missing { what, found, written });
             }
         }
         for (history, orders) in self.recorded.histories.iter_mut().zip(end.orders) {
             if history.after.is_empty() && history.gone.is_empty() {
-                return Err(ReadError::Missing { what: "states of an item", found: 0, told: 1 });
+                return Err(ReadError::Missing { what: "states of an item", found: 0, written: 1 });
             }
             // those that were not sent, since all buyers had given up
             if orders > history.orders.len() && orders <= ORDER_LIMIT {

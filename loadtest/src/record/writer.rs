@@ -91,7 +91,7 @@ impl Writer {
     }
 
     /// Waits until all attempts are written, which needs all recorders to be gone, and writes the
-    /// ends of the items, if the run came that far. (Called after the load: waiting harms nobody.)
+    /// ends of the items, if the run came that far. (Called after the load: waiting costs nothing.)
     ///
     /// # Errors
     /// Something could not be written.
@@ -121,7 +121,7 @@ impl Output {
                 self.attempt(&attempt)?;
             }
             if all {
-                // whoever kills the run finds what happened until a moment ago
+                // a run that is killed leaves what happened until a moment before
                 self.file.flush()?;
                 thread::sleep(NAP);
             }

@@ -43,7 +43,7 @@ fn client_gone() -> Scenario {
         goes_on_within: Duration::from_secs(1),
         proof: "connections cut",
     };
-    // a client that is told that nothing was taken may believe it
+    // a client may believe the answer that nothing was taken
     let load = LoadPlan { flags: &["--retries", "0"], ..LoadPlan::USUAL };
     let believing = Run { setup: Setup { load, ..setup }, ..run };
     Scenario::new("client-gone", "clients go away in mid-request", run)
@@ -149,8 +149,8 @@ async fn flood_instances(scene: &mut Scene) -> Result<(), LabError> {
             flood::body(port)
         );
         scene.evidence.saw("silent connections", silent.opened);
-        for sentence in silent.harm.into_iter().chain(deaf).chain(headers).chain(body) {
-            scene.evidence.complain("limits", sentence);
+        for message in silent.failure.into_iter().chain(deaf).chain(headers).chain(body) {
+            scene.evidence.complain("limits", message);
         }
     }
     Ok(())

@@ -107,8 +107,8 @@ async fn cut_off_holder(scene: &mut Scene) -> Result<(), LabError> {
         let sent = scene.stale_batches().await.saturating_sub(before);
         scene.cluster.instances[index].etcd_proxies.iter().for_each(Proxy::release);
         if sent > 0 {
-            let sentence = format!("{sent} batches were sent under a lock that was lost before");
-            scene.evidence.complain("I4", sentence);
+            let message = format!("{sent} batches were sent under a lock that was lost before");
+            scene.evidence.complain("I4", message);
         }
     }
     Ok(())

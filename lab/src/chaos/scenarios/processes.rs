@@ -162,7 +162,8 @@ async fn kill_holder(scene: &mut Scene) -> Result<(), LabError> {
     // a short run has no time for all points
     if scene.evidence.times >= 5 {
         let unmet = points.iter().filter(|point| scene.evidence.count(point) == 0);
-        let unmet = unmet.map(|point| Violation::new(NO_FAULT, format!("nobody died at {point}")));
+        let unmet =
+            unmet.map(|point| Violation::new(NO_FAULT, format!("no instance died at {point}")));
         let unmet: Vec<_> = unmet.collect();
         scene.evidence.findings.extend(unmet);
     }
@@ -255,15 +256,15 @@ async fn tell_to_stop(scene: &mut Scene) -> Result<(), LabError> {
             })
             .await?;
         for &signal in signals {
-            let told = scene.cluster.instances[index].child.signal(signal);
-            told.map_err(LabError::system("an instance cannot be told to stop"))?;
+            let sent = scene.cluster.instances[index].child.signal(signal);
+            sent.map_err(LabError::system("an instance cannot be told to stop"))?;
             sleep(Duration::from_millis(20)).await;
         }
         let unanswered = flood::unanswered(buyers).await;
         let status = scene.has_died(index).await?;
         if unanswered > 0 || !status.success() {
-            let sentence = format!("{unanswered} orders that waited were not answered ({status})");
-            scene.evidence.complain("drain", sentence);
+            let message = format!("{unanswered} orders that waited were not answered ({status})");
+            scene.evidence.complain("drain", message);
         }
         scene.evidence.saw("instances drained", 1);
         scene.evidence.outage(Duration::from_millis(1500));

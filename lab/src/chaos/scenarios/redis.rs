@@ -188,13 +188,13 @@ async fn fill(scene: &mut Scene) -> Result<(), LabError> {
             Ok((status, text)) if status == 503 && text.contains("store-unavailable") => {
                 scene.evidence.saw("clear refusals", 1);
                 if took > Duration::from_secs(1) {
-                    let sentence = format!("a full store was told after {took:?}");
-                    scene.evidence.complain("I5", sentence);
+                    let message = format!("a full store was reported after {took:?}");
+                    scene.evidence.complain("I5", message);
                 }
             }
             Ok((status, text)) => {
-                let sentence = format!("a full store was told as {status}: {text}");
-                scene.evidence.complain("503", sentence);
+                let message = format!("a full store was reported as {status}: {text}");
+                scene.evidence.complain("503", message);
             }
             Err(error) => scene.evidence.complain("503", format!("a full store: {error}")),
         }

@@ -130,7 +130,7 @@ async fn refuse_name(scene: &mut Scene) -> Result<(), LabError> {
                 Ok((status, text)) if status == 503 && text.contains("lock-refused") => {
                     scene.evidence.saw(REFUSED, 1);
                 }
-                told => scene.evidence.complain("refusal", format!("the order was told {told:?}")),
+                answer => scene.evidence.complain("refusal", format!("the order got {answer:?}")),
             }
         }
     }

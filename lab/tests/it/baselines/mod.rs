@@ -75,7 +75,7 @@ impl Lab {
         self.client().await.get("", Some(options)).await.unwrap().count()
     }
 
-    /// A claim of somebody else, who holds the lock until it is deleted.
+    /// A claim of another client, which holds the lock until it is deleted.
     async fn hold(&self) {
         self.client().await.put(format!("{LOCK}/someone"), "", None).await.unwrap();
     }

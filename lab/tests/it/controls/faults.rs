@@ -20,7 +20,7 @@ async fn killed_at(point: &str) -> Raw {
     let file = program.ask_for("now");
     let _order = program.send_order("a").await;
     if point == "before-release" {
-        // somebody else has to want the lock
+        // another client has to want the lock
         let other = session(&etcd, "other").await;
         let mutex = other.mutex(&lock).unwrap();
         within("the dead holder is succeeded", mutex.lock()).await.unwrap().unlock().await.unwrap();

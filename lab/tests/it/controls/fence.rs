@@ -81,8 +81,8 @@ async fn without_the_fence_it_sells_all_the_same() {
     );
 }
 
-/// Goal: whoever looks while it sells without the fence sees a sale that adds up, and no order without its
-/// record. Method: batches of one order follow each other, and somebody looks all the time.
+/// Goal: a reader sees, while it sells without the fence, a sale that adds up, and no order without its
+/// record. Method: batches of one order follow each other, and a reader looks all the time.
 #[tokio::test]
 async fn without_the_fence_no_half_of_a_write_is_seen() {
     let (etcd, redis) = (shared_endpoint().await, fresh_database().await);

@@ -27,7 +27,7 @@ async fn without_claim_cleanup_a_claim_stays() {
     let order = program.send_order("a").await;
     eventually("the order waits", async || claims(&other, &lock).await == 2).await;
     drop(order);
-    eventually("nobody waits any more", async || {
+    eventually("no order waits any more", async || {
         program.metric("flash_sale_orders_waiting").await == 0
     })
     .await;
@@ -50,7 +50,7 @@ async fn refused_after_a_cut(flags: &[&str]) -> u64 {
     proxy.freeze();
     let mut waiting = other.send_order("b").await;
     let mut orders = Vec::new();
-    // a holder whom nobody asks for anything gives the lock up
+    // a holder without orders gives the lock up
     eventually("the other one sells", async || {
         orders.push(cut_off.send_order(&format!("a{}", orders.len())).await);
         other.metric("flash_sale_orders_total{outcome=\"reserved\"}").await == 1
@@ -68,7 +68,7 @@ async fn without_local_expiry_a_stale_batch_is_sent() {
     assert_eq!(refused_after_a_cut(&[]).await, 0);
 }
 
-/// Whether an order that waits behind somebody is served after the watch was broken, and what happened
+/// Whether an order that waits behind another client is served after the watch was broken, and what happened
 /// meanwhile was compacted.
 async fn is_served_after_a_break(flags: &[&str], is_compacted: bool) -> bool {
     let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
@@ -171,7 +171,7 @@ async fn without_owner_by_claim_a_name_is_enough() {
     assert!(!are_taken_for_one(&[]).await);
 }
 
-/// The status of an order of item `a` while somebody holds the lock of item `a-b`.
+/// The status of an order of item `a` while another client holds the lock of item `a-b`.
 async fn beside_a_longer_name(flags: &[&str]) -> u16 {
     let (etcd, redis, lock) = (shared_endpoint().await, fresh_database().await, fresh_lock_name());
     let flags = [&["--wait-timeout", "1s"], flags].concat();

@@ -96,7 +96,7 @@ async fn nothing_jumps_during_a_sale() {
     let demo = Demo::start().await;
     let page = Tab::open(&demo.url(), DESKTOP).await;
     page.until_reads("#orders", "300").await;
-    // the page is at rest: no run yet, nobody in the queue, no order in the last seconds
+    // the page is at rest: no run yet, an empty queue, no order in the last seconds
     page.until_reads("#latency-note", "None at").await;
     page.run(FOLLOW_PLACES).await;
     // the numbers at its end must differ from those before

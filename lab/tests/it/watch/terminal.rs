@@ -39,7 +39,7 @@ impl Terminal {
         let (copy, mut reader) = (Arc::clone(&written), File::from(ours.try_clone().unwrap()));
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // an error is the end: nobody has the other end open
+            // an error is the end: no process has the other end open
             while let Ok(length @ 1..) = reader.read(&mut bytes) {
                 // all that is written is ASCII
                 copy.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..length]));

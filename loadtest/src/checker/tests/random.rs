@@ -55,15 +55,16 @@ fn sale(random: &mut SplitMix64) -> History {
             Fate::Lost => random.random_bool(0.5),
             Fate::Refused => false,
             Fate::Failed => {
-                order.told = Told::Failed { status: 400, kind: "400 bad-item".to_owned() };
+                order.outcome =
+                    FinalOutcome::Failed { status: 400, kind: "400 bad-item".to_owned() };
                 false
             }
         };
         if !reached {
             continue;
         }
-        let told = if stock < units {
-            Told::SoldOut
+        let outcome = if stock < units {
+            FinalOutcome::SoldOut
         } else {
             stock -= units;
             token += random.random_range(0..3);
@@ -76,7 +77,7 @@ fn sale(random: &mut SplitMix64) -> History {
                 instance: Some("8080".to_owned()),
                 token: Some(token),
             });
-            Told::Acknowledged(Acknowledgement {
+            FinalOutcome::Acknowledged(Acknowledgement {
                 quantity,
                 remaining: stock,
                 instance: "8080".to_owned(),
@@ -85,7 +86,7 @@ fn sale(random: &mut SplitMix64) -> History {
             })
         };
         if fate != Fate::Lost {
-            order.told = told;
+            order.outcome = outcome;
         }
     }
     let before = StockState { stock: initial, lucky: 0, initial, orders: 0, sale: None };
@@ -154,20 +155,21 @@ fn repeat_an_entry(history: &mut History, random: &mut SplitMix64) -> bool {
 }
 
 fn sell_one_more(history: &mut History, random: &mut SplitMix64) -> bool {
-    let Some(number) = number_of(history, |order| order.told == Told::SoldOut, random) else {
+    let Some(number) = number_of(history, |order| order.outcome == FinalOutcome::SoldOut, random)
+    else {
         return false;
     };
     history.quantity = 1;
     history.before.stock = history.ledger.iter().map(|entry| entry.quantity.cast_signed()).sum();
-    history.orders[number].told = acknowledged(-1, None);
+    history.orders[number].outcome = acknowledged(-1, None);
     true
 }
 
 /// Of an order that has no answer: else it is lost as well, which is another damage.
-fn give_it_to_a_stranger(history: &mut History, random: &mut SplitMix64) -> bool {
-    let number = number_of(history, |order| order.told == Told::Unknown, random);
+fn make_it_foreign(history: &mut History, random: &mut SplitMix64) -> bool {
+    let number = number_of(history, |order| order.outcome == FinalOutcome::Unknown, random);
     let place = number.and_then(|number| place_of(history, number));
-    place.map(|place| history.ledger[place].order = "somebody-else".to_owned()).is_some()
+    place.map(|place| history.ledger[place].order = "another-client".to_owned()).is_some()
 }
 
 fn unbalance_the_stock(history: &mut History, random: &mut SplitMix64) -> bool {
@@ -181,7 +183,7 @@ fn refuse_who_got_it(history: &mut History, random: &mut SplitMix64) -> bool {
     let Some(number) = number_of(history, |order| order.acknowledged().is_some(), random) else {
         return false;
     };
-    history.orders[number].told = Told::SoldOut;
+    history.orders[number].outcome = FinalOutcome::SoldOut;
     true
 }
 
@@ -219,7 +221,7 @@ fn turn_time_round(history: &mut History, random: &mut SplitMix64) -> bool {
 fn refuse_too_early(history: &mut History, random: &mut SplitMix64) -> bool {
     let latest = history.ledger.iter().filter_map(|entry| history.number(&entry.order));
     let latest = latest.map(|number| history.orders[number].sent).max().unwrap_or(0);
-    let refused = number_of(history, |order| order.told == Told::SoldOut, random);
+    let refused = number_of(history, |order| order.outcome == FinalOutcome::SoldOut, random);
     let Some(number) = refused.filter(|_| latest > 0) else { return false };
     (history.orders[number].sent, history.orders[number].ended) =
         (0, random.random_range(0..latest));
@@ -234,7 +236,7 @@ fn damaged_sales_fail() {
         (unbalance_the_stock, Invariant::I1),
         (lose_an_entry, Invariant::I2),
         (repeat_an_entry, Invariant::I2),
-        (give_it_to_a_stranger, Invariant::I3),
+        (make_it_foreign, Invariant::I3),
         (refuse_who_got_it, Invariant::I3),
         (swap_tokens, Invariant::I4),
         (forget_a_token, Invariant::I4),

@@ -9,20 +9,20 @@ use super::*;
 #[test]
 fn refusals_must_have_taken_nothing() {
     let mut history = good();
-    history.orders[5].told = Told::Unknown;
+    history.orders[5].outcome = FinalOutcome::Unknown;
     assert_eq!(kinds(&history), ["untold"]);
     let message = judge(&history).message;
     assert!(message.starts_with("FAIL: I3 unacknowledged: 1 order is in the ledger"), "{message}");
     history.orders[5].in_doubt = true;
     assert_eq!(kinds(&history), [""; 0]);
 
-    let failed = Told::Failed { status: 500, kind: "500 internal".to_owned() };
-    history.orders[5].told = failed;
+    let failed = FinalOutcome::Failed { status: 500, kind: "500 internal".to_owned() };
+    history.orders[5].outcome = failed;
     assert_eq!(kinds(&history), ["failed"], "an earlier attempt may have taken it");
     history.orders[5].in_doubt = false;
     assert_eq!(kinds(&history), ["untold", "failed"]);
 
-    history.orders[5] = Order { in_doubt: true, ..order(5, Told::SoldOut) };
+    history.orders[5] = Order { in_doubt: true, ..order(5, FinalOutcome::SoldOut) };
     assert_eq!(kinds(&history), ["untold"], "sold out speaks for all attempts");
 }
 
@@ -31,7 +31,7 @@ fn refusals_must_have_taken_nothing() {
 fn abandoned_orders_are_not_unanswered() {
     let mut history = good();
     for number in 300..400 {
-        history.orders[number] = Order { abandoned: true, ..order(number, Told::Unknown) };
+        history.orders[number] = Order { abandoned: true, ..order(number, FinalOutcome::Unknown) };
     }
     assert_eq!(kinds(&history), [""; 0]);
     assert_eq!((history.tally().unknown, history.tally().abandoned), (100, 100));
@@ -94,8 +94,8 @@ fn sold_out_for_large_orders() {
 }
 
 /// An order that was sent and ended then, in milliseconds.
-fn span(sent: u64, ended: u64, told: Told) -> Order {
-    Order { sent: sent * 1000, ended: ended * 1000, ..order(0, told) }
+fn span(sent: u64, ended: u64, outcome: FinalOutcome) -> Order {
+    Order { sent: sent * 1000, ended: ended * 1000, ..order(0, outcome) }
 }
 
 fn longest_pause(orders: &[Order]) -> (u64, u64) {
@@ -109,25 +109,25 @@ fn longest_pause_is_found() {
     let yes = || acknowledged(0, None);
     assert_eq!(longest_pause(&[]), (0, 0));
     assert_eq!(longest_pause(&[span(5, 9, yes())]), (5, 9));
-    // nobody tried from 3 to 500
+    // no order was tried from 3 to 500
     assert_eq!(longest_pause(&[span(0, 3, yes()), span(500, 502, yes())]), (0, 3));
     // one waited from 0 to 60, and others were answered meanwhile
-    let orders = [span(0, 60, yes()), span(1, 10, yes()), span(11, 30, Told::SoldOut)];
+    let orders = [span(0, 60, yes()), span(1, 10, yes()), span(11, 30, FinalOutcome::SoldOut)];
     assert_eq!(longest_pause(&orders), (30, 60));
     // orders that fail or are not answered do not end it
     let orders = [
         span(0, 1, yes()),
-        span(100, 120, Told::Unknown),
-        span(150, 160, Told::Failed { status: 500, kind: "500".to_owned() }),
+        span(100, 120, FinalOutcome::Unknown),
+        span(150, 160, FinalOutcome::Failed { status: 500, kind: "500".to_owned() }),
         span(200, 250, yes()),
     ];
     assert_eq!(longest_pause(&orders), (100, 250));
     // nor is there an end to it if nothing is answered any more
     assert_eq!(longest_pause(&orders[..2]), (100, 120));
-    assert_eq!(longest_pause(&[Order::unsent(), span(7, 8, Told::Unknown)]), (7, 8));
+    assert_eq!(longest_pause(&[Order::unsent(), span(7, 8, FinalOutcome::Unknown)]), (7, 8));
 }
 
-/// Goal: a pause that is too long fails, and without a limit it is only told.
+/// Goal: a pause that is too long fails, and without a limit it is only a note.
 #[test]
 fn pause_too_long() {
     let mut history = good();
@@ -158,9 +158,9 @@ fn order_that_hangs() {
         pause: Some(Duration::from_secs(1)),
         order: Some(Duration::from_secs(seconds)),
     };
-    for told in [Told::SoldOut, Told::Unknown] {
+    for outcome in [FinalOutcome::SoldOut, FinalOutcome::Unknown] {
         let mut history = good();
-        history.orders[420].told = told;
+        history.orders[420].outcome = outcome;
         history.orders[420].ended = 5_000_001;
         for (number, order) in history.orders[421..].iter_mut().enumerate() {
             (order.sent, order.ended) =

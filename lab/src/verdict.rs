@@ -1,0 +1,82 @@
+//! The load test's report in words for a first-time reader, for the demo and for the page.
+
+use flash_sale::http::reply::grouped;
+use loadtest::Report;
+
+/// Failures of the load test that the service need not have caused.
+const NO_FAULT: [&str; 2] = ["unanswered", "failed"];
+
+/// The text behind PASS or FAIL. `flaw` says why the settings of the run make it fail, if they do.
+pub(crate) fn explain(report: &Report, stock: u64, flaw: Option<&str>) -> String {
+    let cause = flaw.unwrap_or("That must not happen: it is a fault of the service.");
+    let sold = report.acknowledged_units;
+    let excess = sold.saturating_sub(stock);
+    let unanswered = report.unknown + report.failed;
+    let [sold, sold_out, stock] = [sold, report.sold_out, stock].map(grouped);
+    let text = match report.reasons.first() {
+        None => {
+            format!("{sold} of {stock} sold, {sold_out} told sold out: no unit was sold twice.")
+        }
+        Some(_) if excess > 0 && flaw.is_some() => {
+            format!("{sold} sold of {stock}: {} too many. {cause}", grouped(excess))
+        }
+        Some(reason) if NO_FAULT.contains(&reason.kind.as_str()) => format!("{}.", reason.text),
+        Some(reason) => {
+            let violation = report.violations.first().map(|violation| &violation.sentence);
+            format!("{}. {cause}", violation.unwrap_or(&reason.text))
+        }
+    };
+    match unanswered {
+        0 => text,
+        n => format!("{text} {} buyers got no answer.", grouped(n)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loadtest::report::Failure;
+
+    use super::*;
+    use crate::baselines::LockMode;
+
+    fn explained(lock: LockMode, sold: u64, sold_out: u64, reason: Option<&str>) -> String {
+        let reason = reason.map(|text| Failure { kind: "a kind".into(), text: text.into() });
+        let report = Report {
+            reasons: reason.into_iter().collect(),
+            acknowledged_units: sold,
+            sold_out,
+            unknown: 500 - sold - sold_out,
+            ..Report::default()
+        };
+        explain(&report, 300, lock.flaw())
+    }
+
+    /// Goal: each outcome is explained with its numbers and its cause.
+    #[test]
+    fn gives_numbers_and_cause() {
+        assert_eq!(
+            explained(LockMode::Etcd, 300, 200, None),
+            "300 of 300 sold, 200 told sold out: no unit was sold twice."
+        );
+        assert_eq!(
+            explained(LockMode::Etcd, 100, 0, None),
+            "100 of 300 sold, 0 told sold out: no unit was sold twice. 400 buyers got no answer."
+        );
+        assert_eq!(
+            explained(LockMode::NoLock, 500, 0, Some("oversold: 500 orders")),
+            "500 sold of 300: 200 too many. That is what happens without a lock."
+        );
+        assert!(explained(LockMode::Local, 400, 100, Some("oversold")).starts_with(
+            "400 sold of 300: 100 too many. That is what happens without a lock between the instances"
+        ));
+    }
+
+    /// Goal: a failure that the lock mode does not explain is a fault of the service.
+    #[test]
+    fn gives_other_faults() {
+        assert_eq!(
+            explained(LockMode::Etcd, 300, 200, Some("lost: 2 orders")),
+            "lost: 2 orders. That must not happen: it is a fault of the service."
+        );
+    }
+}
