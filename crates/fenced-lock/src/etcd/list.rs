@@ -6,7 +6,7 @@ use super::endpoints::Endpoints;
 use super::failure::{code, header_of, is_refused_with};
 use super::keys;
 use crate::BackendError;
-use crate::chaos::Defence;
+use crate::chaos::Safeguard;
 
 /// How many keys are read at once, at the most.
 const PAGE: i64 = 2000;
@@ -19,7 +19,7 @@ pub(super) async fn list(
     options: &GetOptions,
 ) -> Result<(ResponseHeader, Vec<KeyValue>), BackendError> {
     // 0: all at once
-    let mut page = if Defence::Pages.is_on() { PAGE } else { 0 };
+    let mut page = if Safeguard::Pages.is_on() { PAGE } else { 0 };
     loop {
         match list_by(page, endpoints, name, options).await {
             // the page is larger than a message may be, or etcd was compacted between two pages: either
