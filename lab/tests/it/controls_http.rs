@@ -117,7 +117,7 @@ async fn runs_show_what_the_lock_prevents() {
         assert_eq!(verdict["pass"], false, "{run}");
         let sold = verdict["sold"].as_u64().unwrap();
         assert!(sold > 60 && verdict["oversold"] == sold - 60, "{run}");
-        let start = format!("Sold {sold} of 60: {} too many. That is what happens", sold - 60);
+        let start = format!("{sold} sold of 60: {} too many. That is what happens", sold - 60);
         assert!(verdict["text"].as_str().unwrap().starts_with(&start), "{run}");
         let other = pair.json(1, "GET /demo", &json!({})).await;
         assert_eq!((&other["guard"], &other["run"]["id"]), (&guard.into(), &run["id"]), "{other}");

@@ -85,7 +85,8 @@ impl Demo {
         let stderr = self.stderr();
         let is_taken = |port| {
             stderr.contains(&format!("port {port} is taken:"))
-                || stderr.contains(&format!("cannot listen on 127.0.0.1:{port}: something else"))
+                || stderr
+                    .contains(&format!("cannot listen on 127.0.0.1:{port}: the address is in use"))
         };
         let mut ports = offsets.iter().map(|offset| self.port + offset);
         if ports.any(is_taken) { Err(PortTaken) } else { Ok(()) }

@@ -13,7 +13,9 @@ use crate::sale::{GuardStatus, LockHealth, SaleError};
 /// `has_numbers`: whether an earlier read succeeded.
 pub(super) fn of_store(error: Option<InventoryError>, item: &Item, has_numbers: bool) -> Alert {
     let (kind, error) = match error {
-        Some(error @ InventoryError::UnknownItem) => ("no-sale", error),
+        Some(InventoryError::UnknownItem) => {
+            return Alert { kind: "no-sale", text: "No sale was started.".to_owned() };
+        }
         Some(error @ InventoryError::RolledBack { .. }) => ("rolled-back", error),
         Some(error @ InventoryError::Damaged { .. }) => ("damaged", error),
         Some(InventoryError::Refused { .. }) => {
