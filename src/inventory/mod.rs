@@ -32,4 +32,4 @@ pub use order::{Accepted, InvalidOrder, Order, OrderId, Outcome, Quantity, User}
 pub use read::{Cursor, Inspection, SaleUpdate};
 pub use replicas::Replicas;
 pub use stock::{Fence, Stock};
-pub use store::{BatchWriter, Inventory};
+pub use store::{Batch, BatchWriter, Inventory};

@@ -288,6 +288,7 @@ impl Inventory {
             ids.iter().zip(&records).map(|(id, record)| accepted(&keys, id, record.as_deref()));
         Ok(SaleUpdate { stock, is_same_ledger, step, orders: orders.collect::<Result<_, _>>()? })
     }
+
     /// Probes up to 64 known items, or else the default one: whether the store answers, has room and lets this
     /// user write; whether it is above the watermark and undamaged, and its fence is of the cluster of `token`.
     /// Succeeds if some item can be sold or has no sale.

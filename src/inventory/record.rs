@@ -56,11 +56,6 @@ impl Accepted {
     }
 }
 
-/// The recorded name of an instance: a control character could end its field.
-pub(super) fn instance_text(instance: &str) -> String {
-    instance.replace(char::is_control, "?")
-}
-
 /// When the sale of this name began.
 pub(super) fn began(name: &str) -> Option<u64> {
     name.split(' ').nth(1)?.parse().ok()

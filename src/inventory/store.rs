@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use redis::{Cmd, FromRedisValue, Value};
 
 use super::connection::{Connection, Effect};
-use super::record::{began, instance_text, token_text};
+use super::record::{began, token_text};
 use super::script::{self, Answer, Done, Place};
 use super::watermark::{Acknowledgement, Watermark, Watermarks};
 use super::{
@@ -41,17 +41,27 @@ pub struct Inventory {
     batch_writer: Option<Arc<dyn BatchWriter>>,
 }
 
+/// The arguments of [`Inventory::reduce`], checked: there are orders, not too many, and all are of the item.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    /// What is sold.
+    pub item: &'a Item,
+    /// The fencing token, or `None` to check no fence.
+    pub token: Option<Token>,
+    /// The instance that sells, without control characters.
+    pub instance: &'a str,
+    /// The orders.
+    pub orders: &'a [&'a Order],
+}
+
 /// The seam at which the batches of an [`Inventory`] are written. The service has none, and writes them
 /// [by the script](Inventory::reduce_by_script).
 pub trait BatchWriter: fmt::Debug + Send + Sync + 'static {
-    /// As [`Inventory::reduce`], for a batch that is not empty.
+    /// As [`Inventory::reduce`].
     fn reduce<'a>(
         &'a self,
         inventory: &'a Inventory,
-        item: &'a Item,
-        token: Option<Token>,
-        instance: &'a str,
-        orders: &'a [&'a Order],
+        batch: Batch<'a>,
     ) -> BoxFuture<'a, Result<Vec<Outcome>, InventoryError>>;
 }
 
@@ -162,12 +172,12 @@ impl Inventory {
         if orders.is_empty() {
             return Ok(Vec::new());
         }
+        let orders: Vec<&Order> = orders.iter().map(Borrow::borrow).collect();
+        let instance = instance.replace(char::is_control, "?");
+        let batch = Batch { item, token, instance: &instance, orders: &orders };
         match &self.batch_writer {
-            Some(writer) => {
-                let orders: Vec<&Order> = orders.iter().map(Borrow::borrow).collect();
-                writer.reduce(self, item, token, instance, &orders).await
-            }
-            None => self.reduce_by_script(item, token, instance, orders).await,
+            Some(writer) => writer.reduce(self, batch).await,
+            None => self.reduce_by_script(batch).await,
         }
     }
 
@@ -180,16 +190,13 @@ impl Inventory {
     /// As [`reduce`](Self::reduce).
     pub async fn reduce_by_script(
         &self,
-        item: &Item,
-        token: Option<Token>,
-        instance: &str,
-        orders: &[impl Borrow<Order>],
+        Batch { item, token, instance, orders }: Batch<'_>,
     ) -> Result<Vec<Outcome>, InventoryError> {
-        let (token_text, instance) = (token_text(token)?, instance_text(instance));
+        let token_text = token_text(token)?;
         let arguments = |command: &mut Cmd| {
             let writes_always = if self.replicated_connections.is_some() { "1" } else { "" };
-            command.arg("reduce").arg(&token_text).arg(writes_always).arg(&instance);
-            for order in orders.iter().map(Borrow::borrow) {
+            command.arg("reduce").arg(&token_text).arg(writes_always).arg(instance);
+            for order in orders {
                 command.arg(order.id.as_str()).arg(order.quantity.get()).arg(order.user.as_str());
             }
         };
@@ -200,9 +207,9 @@ impl Inventory {
         if values.len() != orders.len() {
             return Err(script::not_understood());
         }
-        let orders = orders.iter().map(Borrow::borrow).zip(values);
+        let answers = orders.iter().zip(values);
         let outcomes: Vec<Outcome> =
-            orders.map(|(order, answer)| outcome(order, answer)).collect::<Result<_, _>>()?;
+            answers.map(|(order, answer)| outcome(order, answer)).collect::<Result<_, _>>()?;
         let accepted = outcomes.iter().filter_map(|outcome| match outcome {
             Outcome::Reserved(accepted) => Some(accepted),
             _ => None,

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use clap::ValueEnum as _;
 use fenced_lock::Token;
 use flash_sale::inventory::{
-    BatchWriter, Inventory, InventoryError, Item, Order, OrderId, Outcome,
+    Batch, BatchWriter, Inventory, InventoryError, Item, Order, OrderId, Outcome,
 };
 use futures_util::future::BoxFuture;
 use tokio::sync::OnceCell;
@@ -68,25 +68,21 @@ impl Writer {
     async fn write(
         &self,
         inventory: &Inventory,
-        item: &Item,
-        token: Option<Token>,
-        instance: &str,
-        orders: &[&Order],
+        batch: Batch<'_>,
     ) -> Result<Vec<Outcome>, InventoryError> {
-        if token.is_some_and(|token| self.is_first_under(token, item)) {
+        if batch.token.is_some_and(|token| self.is_first_under(token, batch.item)) {
             fault::at(Point::AfterGrant).await;
         }
         let has_ids = self.has(Safeguard::OrderIds);
-        if let Some(token) = token.filter(|_| !self.has(Safeguard::Fence)) {
-            let instance = instance.replace(char::is_control, "?");
-            return unfenced::reduce(inventory, item, token, &instance, orders, has_ids).await;
+        if let Some(token) = batch.token.filter(|_| !self.has(Safeguard::Fence)) {
+            return unfenced::reduce(inventory, batch, token, has_ids).await;
         }
         fault::at(Point::BeforeWrite).await;
         let weak = [Safeguard::OrderIds, Safeguard::AtomicLedger, Safeguard::ScriptReload];
         let outcomes = if weak.iter().all(|safeguard| self.has(*safeguard)) {
-            fault::once_sent(inventory.reduce_by_script(item, token, instance, orders)).await?
+            fault::once_sent(inventory.reduce_by_script(batch)).await?
         } else {
-            weak::reduce(self, inventory, item, token, instance, orders).await?
+            weak::reduce(self, inventory, batch).await?
         };
         fault::at(Point::AfterAnswer).await;
         Ok(outcomes)
@@ -96,10 +92,7 @@ impl Writer {
     async fn write_under_new_ids(
         &self,
         inventory: &Inventory,
-        item: &Item,
-        token: Option<Token>,
-        instance: &str,
-        orders: &[&Order],
+        batch: Batch<'_>,
     ) -> Result<Vec<Outcome>, InventoryError> {
         let unanswered = || self.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
         let rename = |order: &&Order| {
@@ -111,10 +104,10 @@ impl Writer {
             }
             order
         };
-        let renamed: Vec<Order> = orders.iter().map(rename).collect();
+        let renamed: Vec<Order> = batch.orders.iter().map(rename).collect();
         let renamed: Vec<&Order> = renamed.iter().collect();
-        let written = self.write(inventory, item, token, instance, &renamed).await;
-        for order in orders {
+        let written = self.write(inventory, Batch { orders: &renamed, ..batch }).await;
+        for order in batch.orders {
             match &written {
                 Ok(_) => drop(unanswered().remove(&order.id)),
                 Err(error) if error.nothing_written() => {}
@@ -129,15 +122,12 @@ impl BatchWriter for Writer {
     fn reduce<'a>(
         &'a self,
         inventory: &'a Inventory,
-        item: &'a Item,
-        token: Option<Token>,
-        instance: &'a str,
-        orders: &'a [&'a Order],
+        batch: Batch<'a>,
     ) -> BoxFuture<'a, Result<Vec<Outcome>, InventoryError>> {
         if self.has(Safeguard::CarefulRetry) {
-            Box::pin(self.write(inventory, item, token, instance, orders))
+            Box::pin(self.write(inventory, batch))
         } else {
-            Box::pin(self.write_under_new_ids(inventory, item, token, instance, orders))
+            Box::pin(self.write_under_new_ids(inventory, batch))
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use fenced_lock::Token;
 use flash_sale::inventory::{
-    Accepted, Inventory, InventoryError, Item, Keys, Order, OrderId, Outcome,
+    Accepted, Batch, Inventory, InventoryError, Keys, Order, OrderId, Outcome,
 };
 
 use crate::baselines::naive::without_place;
@@ -31,10 +31,8 @@ return position";
 /// As [`Inventory::reduce`], with only the lock to keep its steps together.
 pub(super) async fn reduce(
     inventory: &Inventory,
-    item: &Item,
+    Batch { item, instance, orders, .. }: Batch<'_>,
     token: Token,
-    instance: &str,
-    orders: &[&Order],
     has_ids: bool,
 ) -> Result<Vec<Outcome>, InventoryError> {
     let keys = Keys::of(item);

@@ -1,8 +1,7 @@
 //! The write without order ids, with stock and ledger in two commands, or by a script that is loaded once.
 
-use fenced_lock::Token;
 use flash_sale::inventory::{
-    Accepted, Fence, Inventory, InventoryError, Item, Keys, Order, Outcome,
+    Accepted, Batch, Fence, Inventory, InventoryError, Keys, Order, Outcome,
 };
 use redis::{ErrorKind, RedisError, Value, from_redis_value};
 
@@ -27,10 +26,7 @@ return 'ok'";
 pub(super) async fn reduce(
     writer: &Writer,
     inventory: &Inventory,
-    item: &Item,
-    token: Option<Token>,
-    instance: &str,
-    orders: &[&Order],
+    Batch { item, token, instance, orders }: Batch<'_>,
 ) -> Result<Vec<Outcome>, InventoryError> {
     let keys = Keys::of(item);
     let flag = |safeguard| if writer.has(safeguard) { "1" } else { "" };
@@ -47,7 +43,7 @@ pub(super) async fn reduce(
     take.arg(token.map(|token| Fence::from(token).record()).unwrap_or_default())
         .arg(flag(Safeguard::OrderIds))
         .arg(flag(Safeguard::AtomicLedger));
-    take.arg(instance.replace(char::is_control, "?"));
+    take.arg(instance);
     for order in orders {
         take.arg(order.id.as_str()).arg(order.quantity.get()).arg(order.user.as_str());
     }
