@@ -16,7 +16,7 @@ use crate::config::{Config, FileError};
 use crate::http::server::{self, Stopped};
 use crate::http::{AppState, Extension, router};
 use crate::sale::{BoxError, Sale};
-pub use connect::{inventory, lock_sessions};
+pub use connect::{etcd, inventory, lock_sessions};
 use signals::Signals;
 
 /// File descriptors for everything but clients: etcd, Redis, the runtime, the standard streams.

@@ -1,54 +1,64 @@
-//! etcd as a lock service, with a fault point at the release of a claim.
+//! A lock service with a fault point at the release of a claim.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fenced_lock::{
-    Backend, BackendFuture, Claim, EtcdBackend, Lease, QueueEntry, QueueSnapshot, Released, Ticket,
-    Token,
+    Backend, BackendFuture, Claim, ClaimStatus, Lease, Promises, QueueEntry, QueueSnapshot,
+    Released, Ticket, Token,
 };
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 
 use crate::fault::{self, Point};
 use crate::writer::Writer;
 
-/// etcd, with [`Point::BeforeRelease`] before a claim is released or handed over. Only claims count under
+/// A lock service with [`Point::BeforeRelease`] before a claim is released or handed over. Only claims count under
 /// which `writer` wrote: not those of waiters, nor that of a sale's start.
 pub(crate) struct FaultyLock {
-    etcd: EtcdBackend,
+    lock: Arc<dyn Backend<Token = Token>>,
     writer: Arc<Writer>,
-    /// The token of each claim that was not released yet.
-    tokens: Mutex<HashMap<Claim, Token>>,
+    /// Where each claim stands that was not released yet.
+    claims: Mutex<HashMap<Claim, watch::Receiver<ClaimStatus>>>,
 }
 
 impl FaultyLock {
-    pub(crate) fn new(etcd: EtcdBackend, writer: &Arc<Writer>) -> Self {
-        Self { etcd, writer: Arc::clone(writer), tokens: Mutex::default() }
+    pub(crate) fn new(lock: Arc<dyn Backend<Token = Token>>, writer: &Arc<Writer>) -> Self {
+        Self { lock, writer: Arc::clone(writer), claims: Mutex::default() }
     }
 
     fn note(&self, claim: &Claim, ticket: Ticket) -> Ticket {
-        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-        tokens.insert(claim.clone(), ticket.token);
+        let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        claims.insert(claim.clone(), ticket.status.clone());
         ticket
     }
 
     async fn before_release(&self, claim: &Claim) {
-        let token = self.tokens.lock().unwrap_or_else(PoisonError::into_inner).remove(claim);
-        if token.is_some_and(|token| self.writer.has_written_under(token)) {
+        let status = self.claims.lock().unwrap_or_else(PoisonError::into_inner).remove(claim);
+        let status = status.map(|status| *status.borrow());
+        if let Some(ClaimStatus::Granted(token)) = status
+            && self.writer.has_written_under(token)
+        {
             fault::at(Point::BeforeRelease).await;
         }
     }
 }
 
 impl Backend for FaultyLock {
+    type Token = Token;
+
+    fn promises(&self) -> Promises {
+        self.lock.promises()
+    }
+
     fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket> {
-        Box::pin(async move { Ok(self.note(claim, self.etcd.enqueue(claim).await?)) })
+        Box::pin(async move { Ok(self.note(claim, self.lock.enqueue(claim).await?)) })
     }
 
     fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Ticket>> {
         Box::pin(async move {
-            let ticket = self.etcd.try_enqueue(claim).await?;
+            let ticket = self.lock.try_enqueue(claim).await?;
             Ok(ticket.map(|ticket| self.note(claim, ticket)))
         })
     }
@@ -56,7 +66,7 @@ impl Backend for FaultyLock {
     fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
         Box::pin(async move {
             self.before_release(claim).await;
-            self.etcd.release(claim).await
+            self.lock.release(claim).await
         })
     }
 
@@ -67,38 +77,38 @@ impl Backend for FaultyLock {
     ) -> BackendFuture<'a, Option<Ticket>> {
         Box::pin(async move {
             self.before_release(held).await;
-            let ticket = self.etcd.hand_over(held, next).await?;
+            let ticket = self.lock.hand_over(held, next).await?;
             Ok(ticket.map(|ticket| self.note(next, ticket)))
         })
     }
 
-    // the rest is etcd's
+    // the rest as it is
 
     fn runtime(&self) -> Option<Handle> {
-        self.etcd.runtime()
+        self.lock.runtime()
     }
 
     fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
-        self.etcd.open(ttl)
+        self.lock.open(ttl)
     }
 
     fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
-        self.etcd.renew(lease)
+        self.lock.renew(lease)
     }
 
     fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
-        self.etcd.close(lease)
+        self.lock.close(lease)
     }
 
     fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
-        self.etcd.queue(name)
+        self.lock.queue(name)
     }
 
     fn probe<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<QueueEntry>> {
-        self.etcd.probe(name)
+        self.lock.probe(name)
     }
 
     fn queue_snapshot(&self, name: &Arc<str>) -> Option<QueueSnapshot> {
-        self.etcd.queue_snapshot(name)
+        self.lock.queue_snapshot(name)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
-use fenced_lock::QueueEntry;
+use fenced_lock::{QueueEntry, Token};
 use serde::Serialize;
 
 use super::problem::{Problem, ProblemType};
@@ -27,7 +27,8 @@ struct LockView<'a> {
 
 #[derive(Serialize)]
 struct ClaimView {
-    token: i64,
+    /// None while it is not known.
+    token: Option<i64>,
     key: String,
     /// In hexadecimal, as `etcdctl lease list` prints it. A key without a lease never ends by itself.
     lease: Option<String>,
@@ -38,7 +39,7 @@ struct ClaimView {
 impl From<QueueEntry> for ClaimView {
     fn from(claim: QueueEntry) -> Self {
         Self {
-            token: claim.token.revision(),
+            token: claim.token.map(Token::revision),
             key: claim.key,
             lease: (claim.lease != 0).then(|| format!("{:x}", claim.lease)),
             instance: claim.label,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use fenced_lock::{
     Backend, BackendErrorKind, EtcdBackend, LockError, Session, SessionKeeper, SessionOptions,
+    Token,
 };
 use tokio::time::{sleep, timeout};
 
@@ -29,7 +30,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub(super) async fn sale(config: &Config, port: u16) -> Result<Sale, ServeError> {
     let options = config.sale_options(port);
     let inventory = inventory(config).await?;
-    let sessions = lock_sessions(config, &options.instance, |etcd| Arc::new(etcd)).await?;
+    let sessions = lock_sessions(config, &options.instance, etcd(config)?).await?;
     Ok(Sale::guarded(inventory, sessions, options))
 }
 
@@ -66,19 +67,26 @@ async fn store(servers: &Servers) -> Result<Inventory, ServeError> {
     Ok(inventory)
 }
 
-/// The sessions of the lock of `config`, for the instance of this name. `wrap` may wrap the backend.
+/// The lock service of `config`.
+///
+/// # Errors
+/// A permanent error.
+pub fn etcd(config: &Config) -> Result<Arc<EtcdBackend>, ServeError> {
+    EtcdBackend::new(config.servers.etcd_options()?).map(Arc::new).map_err(refused)
+}
+
+/// The sessions of the lock of `config` on this lock service, for the instance of this name.
 ///
 /// # Errors
 /// A permanent error.
 pub async fn lock_sessions(
     config: &Config,
     instance: &str,
-    wrap: impl FnOnce(EtcdBackend) -> Arc<dyn Backend>,
+    backend: Arc<dyn Backend<Token = Token>>,
 ) -> Result<SessionKeeper, ServeError> {
-    let etcd = EtcdBackend::new(config.servers.etcd_options()?).map_err(refused)?;
     let session_options =
         SessionOptions { label: instance.into(), ..SessionOptions::new(config.lock_ttl) };
-    let sessions = SessionKeeper::start(wrap(etcd), session_options);
+    let sessions = SessionKeeper::start(backend, session_options);
     let opened = async {
         tokio::select! {
             opened = sessions.session() => opened.map_err(refused),

@@ -24,7 +24,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let label = claim.label.as_deref().unwrap_or("(no label)");
         // 0 is a key without a lease: it stays until an operator deletes it
         let lease = claim.lease;
-        println!("{role}  {label}  token {}  lease {lease:x}  key {}", claim.token, claim.key);
+        let token = claim.token.map(|token| format!("  token {token}")).unwrap_or_default();
+        println!("{role}  {label}{token}  lease {lease:x}  key {}", claim.key);
     }
     Ok(session.close().await?)
 }

@@ -10,7 +10,9 @@ use super::chaos::Safeguard;
 use super::hold::Hold;
 use super::inner::SessionInner;
 use super::owner::OwnerId;
-use super::{BackendErrorKind, Claim, ClaimStatus, Guard, LockError, LostReason, Session, Ticket};
+use super::{
+    BackendErrorKind, Claim, ClaimStatus, GrantToken, Guard, LockError, LostReason, Session, Ticket,
+};
 
 /// How to queue.
 pub(super) enum Turn {
@@ -26,12 +28,12 @@ pub(super) enum Turn {
 ///
 /// A task of the session does the work, and ends it also after the caller has dropped the future: it then
 /// withdraws the claim, or releases the grant.
-pub(super) async fn acquire(
-    session: &Session,
+pub(super) async fn acquire<T: GrantToken>(
+    session: &Session<T>,
     name: &Arc<str>,
     owner: OwnerId,
     turn: Turn,
-) -> Result<Option<Guard>, LockError> {
+) -> Result<Option<Guard<T>>, LockError> {
     let inner = &session.inner;
     if let Err(error) = inner.check() {
         if let Turn::After(held) = turn {
@@ -48,17 +50,17 @@ pub(super) async fn acquire(
     answer.await.unwrap_or(Err(closed()))
 }
 
-struct Attempt {
-    session: Session,
+struct Attempt<T: GrantToken> {
+    session: Session<T>,
     claim: Claim,
     /// Whether the claim may be in the queue.
     may_exist: bool,
     owner: OwnerId,
     turn: Turn,
-    reply: oneshot::Sender<Result<Option<Guard>, LockError>>,
+    reply: oneshot::Sender<Result<Option<Guard<T>>, LockError>>,
 }
 
-impl Attempt {
+impl<T: GrantToken> Attempt<T> {
     async fn run(mut self) {
         let inner = Arc::clone(self.inner());
         // nothing but the loss of the lease may drop a request: see `Backend::enqueue`
@@ -81,11 +83,11 @@ impl Attempt {
         drop(self.reply.send(granted));
     }
 
-    fn inner(&self) -> &Arc<SessionInner> {
+    fn inner(&self) -> &Arc<SessionInner<T>> {
         &self.session.inner
     }
 
-    async fn granted(&mut self) -> Result<Option<Guard>, LockError> {
+    async fn granted(&mut self) -> Result<Option<Guard<T>>, LockError> {
         let inner = Arc::clone(self.inner());
         let Some(mut ticket) = self.enqueue().await? else { return Ok(None) };
         // this is where a waiter waits
@@ -99,16 +101,14 @@ impl Attempt {
             () = self.reply.closed() => return Err(closed()),
         };
         inner.check()?;
-        if reached == ClaimStatus::Gone {
-            return Err(LockError::Lost);
-        }
-        let hold = Hold::begin(&inner, self.claim.clone(), self.owner, ticket);
+        let ClaimStatus::Granted(token) = reached else { return Err(LockError::Lost) };
+        let hold = Hold::begin(&inner, self.claim.clone(), self.owner, token, ticket);
         Ok(Some(Guard::new(hold, self.session.clone())))
     }
 
     /// Puts the claim into the queue. Repeats an unanswered request while the caller waits, except for a try.
     /// `None` if a try found the lock taken, or the claim to hand over is gone.
-    async fn enqueue(&mut self) -> Result<Option<Ticket>, LockError> {
+    async fn enqueue(&mut self) -> Result<Option<Ticket<T>>, LockError> {
         let inner = Arc::clone(self.inner());
         let mut backoff = Backoff::default();
         loop {

@@ -8,7 +8,8 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use super::{
-    BackendError, BackendErrorKind, Claim, ClaimStatus, Lease, QueueEntry, QueueSnapshot, Ticket,
+    BackendError, BackendErrorKind, Claim, ClaimStatus, GrantToken, Lease, Promises, QueueEntry,
+    QueueSnapshot, Ticket,
 };
 
 /// A future that a [`Backend`] returns; boxed, so that a session can use any backend without naming
@@ -18,11 +19,12 @@ pub type BackendFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, BackendErr
 /// What became of a claim that was to be released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// It is not in its queue any more. This request deleted it, or an earlier one that was not answered. If that
-    /// is unknown, the answer is `Done` too.
+    /// This request took it out of its queue.
     Done,
-    /// It was gone before the first request.
+    /// It was gone before the request.
     Gone,
+    /// It is gone. An earlier request, which was not answered, may have taken it out.
+    Unknown,
 }
 
 /// A lock service: a queue of claims for each name, in an order that all its clients agree on, and
@@ -37,6 +39,12 @@ pub enum Released {
 /// Every request must end in bounded time. Each may be repeated: the repetition finds what the first one did.
 /// Futures of `open`, `renew`, `queue` and `close` may be dropped at any point.
 pub trait Backend: Send + Sync + 'static {
+    /// What a grant carries: [`Token`](super::Token), or [`Unfenced`](super::Unfenced).
+    type Token: GrantToken;
+
+    /// What this service promises, and what it does not.
+    fn promises(&self) -> Promises;
+
     /// The runtime on which a session should run its tasks; `None` for the one that opens it. A
     /// backend with a thread of its own keeps renewing while the service's runtime is busy.
     fn runtime(&self) -> Option<Handle> {
@@ -54,11 +62,14 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Puts the claim at the end of its name's queue. An error of the kind `Transient` leaves open
     /// whether it is there; after any other this request has not put it there.
-    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket>;
+    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket<Self::Token>>;
 
     /// Puts the claim into its name's queue only if that is empty; `None` if it is not. Errors mean the same as
     /// those of [`enqueue`](Self::enqueue).
-    fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Ticket>> {
+    fn try_enqueue<'a>(
+        &'a self,
+        claim: &'a Claim,
+    ) -> BackendFuture<'a, Option<Ticket<Self::Token>>> {
         Box::pin(async move {
             let ticket = self.enqueue(claim).await?;
             if *ticket.status.borrow() == ClaimStatus::Waiting {
@@ -80,7 +91,7 @@ pub trait Backend: Send + Sync + 'static {
         &'a self,
         held: &'a Claim,
         next: &'a Claim,
-    ) -> BackendFuture<'a, Option<Ticket>> {
+    ) -> BackendFuture<'a, Option<Ticket<Self::Token>>> {
         Box::pin(release_then_enqueue(self, held, next))
     }
 
@@ -106,9 +117,9 @@ pub(crate) async fn release_then_enqueue<B: Backend + ?Sized>(
     backend: &B,
     held: &Claim,
     next: &Claim,
-) -> Result<Option<Ticket>, BackendError> {
+) -> Result<Option<Ticket<B::Token>>, BackendError> {
     match backend.release(held).await? {
-        Released::Done => backend.enqueue(next).await.map(Some),
+        Released::Done | Released::Unknown => backend.enqueue(next).await.map(Some),
         Released::Gone => Ok(None),
     }
 }

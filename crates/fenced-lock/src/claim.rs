@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::chaos::Safeguard;
-use super::{ClusterId, Token};
+use super::{ClusterId, GrantToken, Token};
 
 /// What keeps a session's claims alive. If it is not renewed for its TTL, the backend removes the claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,23 +51,38 @@ impl fmt::Display for Claim {
 }
 
 /// Where a claim stands. It goes through these from first to last and never back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ClaimStatus {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimStatus<T = Token> {
     /// Others are before it.
     Waiting,
-    /// It is the first in the queue.
-    Granted,
+    /// It is the first in the queue, and this is the token of the grant.
+    Granted(T),
     /// It is not in the queue any more: it was withdrawn or deleted, or its lease ended.
     Gone,
 }
 
+impl<T: GrantToken> ClaimStatus<T> {
+    /// Moves `status` on to this one, never back.
+    pub(crate) fn advance(self, status: &watch::Sender<Self>) {
+        status.send_if_modified(|status| {
+            let moves = match status {
+                Self::Waiting => self != Self::Waiting,
+                Self::Granted(_) => self == Self::Gone,
+                Self::Gone => false,
+            };
+            if moves {
+                *status = self;
+            }
+            moves
+        });
+    }
+}
+
 /// A claim's place in the queue.
 #[derive(Clone, Debug)]
-pub struct Ticket {
-    /// The token of the grant. Claims are granted in the order of their tokens.
-    pub token: Token,
+pub struct Ticket<T = Token> {
     /// Where the claim stands.
-    pub status: watch::Receiver<ClaimStatus>,
+    pub status: watch::Receiver<ClaimStatus<T>>,
     /// Whether another claim waits behind it while it is granted; `true` where that is not known.
     pub contended: watch::Receiver<bool>,
 }
@@ -75,8 +90,8 @@ pub struct Ticket {
 /// One claim in a queue, as every process can see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueEntry {
-    /// Its place; the smallest one holds the lock.
-    pub token: Token,
+    /// The token of its grant, as far as that is known: where the lock has tokens, the holder's always is.
+    pub token: Option<Token>,
     /// The id of its lease.
     pub lease: i64,
     /// Its key.

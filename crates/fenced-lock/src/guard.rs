@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::acquire::{Turn, acquire};
 use super::hold::Hold;
-use super::{LockError, Released, Session, Token};
+use super::{GrantToken, LockError, Released, Session, Token};
 
 /// Proof that its owner holds a lock; the lock is released when the owner's last guard is dropped.
 ///
@@ -31,21 +31,21 @@ use super::{LockError, Released, Session, Token};
 /// [`try_lock`](super::Mutex::try_lock) may find the lock still taken. A process that ends right after a drop
 /// leaves the claim until its lease ends, unless it closes the [`Session`] first.
 #[must_use = "the lock is released when the guard is dropped"]
-pub struct Guard {
-    hold: Arc<Hold>,
-    session: Session,
+pub struct Guard<T: GrantToken = Token> {
+    hold: Arc<Hold<T>>,
+    session: Session<T>,
     /// Whether this guard still has an entry to give back.
     armed: bool,
 }
 
-impl Guard {
-    pub(super) fn new(hold: Arc<Hold>, session: Session) -> Self {
+impl<T: GrantToken> Guard<T> {
+    pub(super) fn new(hold: Arc<Hold<T>>, session: Session<T>) -> Self {
         Self { hold, session, armed: true }
     }
 
     /// The fencing token of this tenure. A re-entered guard has the same one; a later grant of the
-    /// same name has a larger one.
-    pub fn token(&self) -> Token {
+    /// same name has a larger one. [`Unfenced`](super::Unfenced) for a lock that has no tokens.
+    pub fn token(&self) -> T {
         self.hold.token
     }
 
@@ -69,7 +69,7 @@ impl Guard {
     ///
     /// # Errors
     /// [`LockError::Lost`], [`LockError::TooManyEntries`].
-    pub fn reenter(&self) -> Result<Guard, LockError> {
+    pub fn reenter(&self) -> Result<Self, LockError> {
         // this guard has an entry, so there is one to add to
         self.hold.enter()?;
         Ok(Self::new(Arc::clone(&self.hold), self.session.clone()))
@@ -159,7 +159,7 @@ impl Guard {
     ///
     /// # Errors
     /// As [`Mutex::lock`](super::Mutex::lock), and [`LockError::Lost`] if the hold was lost before.
-    pub async fn hand_over(mut self) -> Result<Guard, LockError> {
+    pub async fn hand_over(mut self) -> Result<Self, LockError> {
         if !self.hold.leave_if_last()? {
             return Ok(self);
         }
@@ -170,7 +170,7 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
+impl<T: GrantToken> Drop for Guard<T> {
     fn drop(&mut self) {
         if self.armed && self.hold.leave() {
             self.hold.inner.spawn_release(self.hold.claim.clone());
@@ -178,7 +178,7 @@ impl Drop for Guard {
     }
 }
 
-impl std::fmt::Debug for Guard {
+impl<T: GrantToken> std::fmt::Debug for Guard<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Guard")
             .field("name", &self.name())

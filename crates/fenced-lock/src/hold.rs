@@ -7,26 +7,27 @@ use tokio::sync::watch;
 
 use super::inner::SessionInner;
 use super::owner::OwnerId;
-use super::{Claim, ClaimStatus, LockError, Ticket, Token};
+use super::{Claim, ClaimStatus, GrantToken, LockError, Ticket};
 
 /// A granted claim. Guards count on it; the last one to go releases it.
-pub(super) struct Hold {
-    pub(super) inner: Arc<SessionInner>,
+pub(super) struct Hold<T: GrantToken> {
+    pub(super) inner: Arc<SessionInner<T>>,
     pub(super) claim: Claim,
-    pub(super) token: Token,
+    pub(super) token: T,
     pub(super) owner: OwnerId,
     entries: AtomicU32,
-    status: watch::Receiver<ClaimStatus>,
+    status: watch::Receiver<ClaimStatus<T>>,
     pub(super) contended: watch::Receiver<bool>,
 }
 
-impl Hold {
+impl<T: GrantToken> Hold<T> {
     /// A tenure with one entry, known to the session for re-entry.
     pub(super) fn begin(
-        inner: &Arc<SessionInner>,
+        inner: &Arc<SessionInner<T>>,
         claim: Claim,
         owner: OwnerId,
-        Ticket { token, status, contended }: Ticket,
+        token: T,
+        Ticket { status, contended }: Ticket<T>,
     ) -> Arc<Self> {
         let hold = Arc::new(Self {
             inner: Arc::clone(inner),

@@ -19,12 +19,13 @@ use super::chaos::Safeguard;
 use super::hold::Hold;
 use super::validity::Validity;
 use super::{
-    Backend, BackendError, BackendErrorKind, Claim, Lease, LockError, LostReason, Released,
+    Backend, BackendError, BackendErrorKind, Claim, GrantToken, Lease, LockError, LostReason,
+    Released,
 };
 
 /// What all handles of one session share.
-pub(super) struct SessionInner {
-    pub(super) backend: Arc<dyn Backend>,
+pub(super) struct SessionInner<T: GrantToken> {
+    pub(super) backend: Arc<dyn Backend<Token = T>>,
     pub(super) lease: Lease,
     pub(super) validity: Validity,
     pub(super) runtime: Handle,
@@ -38,12 +39,12 @@ pub(super) struct SessionInner {
     is_answered: AtomicBool,
     closed: OnceCell<Result<(), BackendError>>,
     /// The newest hold of each name, for re-entry.
-    holds: StdMutex<HashMap<Arc<str>, Arc<Hold>>>,
+    holds: StdMutex<HashMap<Arc<str>, Arc<Hold<T>>>>,
 }
 
-impl SessionInner {
+impl<T: GrantToken> SessionInner<T> {
     pub(super) fn new(
-        backend: Arc<dyn Backend>,
+        backend: Arc<dyn Backend<Token = T>>,
         runtime: Handle,
         lease: Lease,
         believed_until: Instant,
@@ -92,10 +93,10 @@ impl SessionInner {
 
     /// Waits for a request, and notes whether it was answered; an answer may be a refusal. A backend
     /// that panics has not answered.
-    pub(super) async fn ask<T>(
+    pub(super) async fn ask<A>(
         &self,
-        request: impl Future<Output = Result<T, BackendError>>,
-    ) -> Result<T, BackendError> {
+        request: impl Future<Output = Result<A, BackendError>>,
+    ) -> Result<A, BackendError> {
         let result = AssertUnwindSafe(request).catch_unwind().await;
         let result = result.unwrap_or_else(|_| {
             Err(BackendError::new(BackendErrorKind::Transient, "the backend panicked"))
@@ -116,17 +117,17 @@ impl SessionInner {
         }
     }
 
-    pub(super) fn hold_of(&self, name: &str) -> Option<Arc<Hold>> {
+    pub(super) fn hold_of(&self, name: &str) -> Option<Arc<Hold<T>>> {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
-    pub(super) fn add_hold(&self, hold: &Arc<Hold>) {
+    pub(super) fn add_hold(&self, hold: &Arc<Hold<T>>) {
         let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
         holds.insert(Arc::clone(&hold.claim.name), Arc::clone(hold));
     }
 
     /// Forgets the hold, unless a newer one of the same name has taken its place.
-    pub(super) fn remove_hold(&self, hold: &Arc<Hold>) {
+    pub(super) fn remove_hold(&self, hold: &Arc<Hold<T>>) {
         let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
         if holds.get(&hold.claim.name).is_some_and(|newest| Arc::ptr_eq(newest, hold)) {
             holds.remove(&hold.claim.name);
@@ -155,7 +156,7 @@ impl SessionInner {
             // sent also when the lease seems lost: a key that is still there should go now
             let released = self.ask(async { self.backend.release(claim).await }).await;
             let error = match released {
-                Ok(Released::Gone) if may_be_done => return Ok(Released::Done),
+                Ok(Released::Gone) if may_be_done => return Ok(Released::Unknown),
                 Ok(released) => return Ok(released),
                 Err(error) => error,
             };

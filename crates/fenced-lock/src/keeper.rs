@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{Backend, LockError, LostReason, Session, SessionOptions};
+use super::{Backend, GrantToken, LockError, LostReason, Session, SessionOptions, Token};
 
 /// How long to wait before a session is opened again.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
@@ -20,27 +20,27 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// What was held in a lost session stays lost. Its holders find out through their guards, and lock again in the
 /// new session.
 #[derive(Clone, Debug)]
-pub struct SessionKeeper {
-    state: watch::Receiver<State>,
+pub struct SessionKeeper<T: GrantToken = Token> {
+    state: watch::Receiver<State<T>>,
     stop: CancellationToken,
     losses: Arc<AtomicU64>,
 }
 
 /// What the keeper's task has got so far. The task has stopped when the channel is closed.
 #[derive(Clone, Debug)]
-enum State {
+enum State<T: GrantToken> {
     /// No session, and why the latest attempt to open one failed, if it has.
     Opening(Option<LockError>),
-    Open(Session),
+    Open(Session<T>),
 }
 
-impl SessionKeeper {
+impl<T: GrantToken> SessionKeeper<T> {
     /// Starts to open a session. A lock service that is not there yet is asked again, twice a second
     /// at the most.
     ///
     /// # Panics
     /// Outside of a tokio runtime, with a backend that has none of its own.
-    pub fn start(backend: Arc<dyn Backend>, options: SessionOptions) -> Self {
+    pub fn start(backend: Arc<dyn Backend<Token = T>>, options: SessionOptions) -> Self {
         let (publish, state) = watch::channel(State::Opening(None));
         let stop = CancellationToken::new();
         let runtime = backend.runtime().unwrap_or_else(Handle::current);
@@ -58,7 +58,7 @@ impl SessionKeeper {
     /// # Errors
     /// [`LockError::SessionLost`] once the keeper was closed; [`LockError::Backend`] if a session was
     /// refused for a reason that waiting does not mend.
-    pub async fn session(&self) -> Result<Session, LockError> {
+    pub async fn session(&self) -> Result<Session<T>, LockError> {
         // the session that is being closed still looks alive while it drains
         if self.stop.is_cancelled() {
             return Err(LockError::SessionLost { reason: LostReason::Closed });
@@ -78,7 +78,7 @@ impl SessionKeeper {
     }
 
     /// The session, if one is open now.
-    pub fn current(&self) -> Option<Session> {
+    pub fn current(&self) -> Option<Session<T>> {
         match &*self.state.borrow() {
             State::Open(session) if !session.is_lost() => Some(session.clone()),
             _ => None,
@@ -110,10 +110,10 @@ impl SessionKeeper {
 }
 
 /// Keeps a session open until `stop`, or until the last keeper was dropped.
-async fn keep_open(
-    backend: Arc<dyn Backend>,
+async fn keep_open<T: GrantToken>(
+    backend: Arc<dyn Backend<Token = T>>,
     options: SessionOptions,
-    publish: watch::Sender<State>,
+    publish: watch::Sender<State<T>>,
     stop: CancellationToken,
     losses: Arc<AtomicU64>,
 ) {
@@ -130,10 +130,10 @@ async fn keep_open(
 }
 
 /// Opens one session after the other, for ever.
-async fn open_again(
-    backend: Arc<dyn Backend>,
+async fn open_again<T: GrantToken>(
+    backend: Arc<dyn Backend<Token = T>>,
     options: SessionOptions,
-    publish: &watch::Sender<State>,
+    publish: &watch::Sender<State<T>>,
     losses: &AtomicU64,
 ) {
     let mut pause = SHORTEST_PAUSE;

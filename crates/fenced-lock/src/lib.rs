@@ -66,7 +66,8 @@
 // - `inner`: what a session's handles share. A release whose answer got lost is repeated in
 //   `SessionInner::release`. `hold` is one tenure with its entries.
 // - `renewal` keeps the lease alive, and `validity` is the local deadline.
-// - `backend`: what a lock service must do. `etcd` does it, and `memory` in tests with paused time.
+// - `backend`: what a lock service must do, and `promises` what it says of itself. `etcd` is one, and
+//   `memory` is one for tests with paused time.
 // - `token`: the fencing token. The store checks it, not this library: see `examples/fenced_redis.rs`.
 // - `chaos`: switches for tests that show what each safeguard is there for.
 
@@ -90,6 +91,7 @@ mod keeper;
 mod memory;
 mod mutex;
 mod owner;
+mod promises;
 mod renewal;
 mod session;
 mod token;
@@ -110,6 +112,9 @@ pub use keeper::SessionKeeper;
 pub use memory::MemoryBackend;
 pub use mutex::Mutex;
 pub use owner::Owner;
+pub use promises::{
+    Clock, Ends, GrantToken, Loss, Order, Promises, QueueView, TokenLife, Unfenced, Wake,
+};
 pub use session::{Session, SessionOptions};
 pub use token::{ClusterId, Token};
 

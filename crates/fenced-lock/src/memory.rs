@@ -8,8 +8,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::{
-    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClaimStatus, ClusterId, Lease,
-    QueueEntry, Released, Ticket, Token,
+    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClaimStatus, Clock, ClusterId,
+    Ends, Lease, Loss, Order, Promises, QueueEntry, QueueView, Released, Ticket, Token, TokenLife,
+    Wake,
 };
 
 /// A lock service in this process, for tests of services that use the lock: it follows tokio's
@@ -39,6 +40,9 @@ pub struct MemoryBackend {
     state: Arc<Mutex<State>>,
     silent: Arc<watch::Sender<bool>>,
 }
+
+/// There is one.
+const CLUSTER: ClusterId = ClusterId(0);
 
 #[derive(Debug, Default)]
 struct State {
@@ -91,10 +95,6 @@ impl MemoryBackend {
 }
 
 impl State {
-    fn token(&self) -> Token {
-        Token::new(ClusterId(0), self.revision)
-    }
-
     fn end_lease(&mut self, lease: i64) {
         self.leases.remove(&lease);
         self.remove_where(|member| member.claim.lease == lease);
@@ -139,23 +139,32 @@ impl State {
         grant_first(queue);
         let Member { status, contended, .. } = &queue[&revision];
         let (status, contended) = (status.subscribe(), contended.subscribe());
-        Ok(Ticket { token: Token::new(ClusterId(0), revision), status, contended })
+        Ok(Ticket { status, contended })
     }
 }
 
 fn grant_first(queue: &BTreeMap<i64, Member>) {
-    if let Some((_, first)) = queue.first_key_value() {
-        first.status.send_if_modified(|status| {
-            let waited = *status == ClaimStatus::Waiting;
-            *status = ClaimStatus::Granted;
-            waited
-        });
+    if let Some((revision, first)) = queue.first_key_value() {
+        ClaimStatus::Granted(Token::new(CLUSTER, *revision)).advance(&first.status);
         let contended = queue.len() > 1;
         first.contended.send_if_modified(|flag| std::mem::replace(flag, contended) != contended);
     }
 }
 
 impl Backend for MemoryBackend {
+    type Token = Token;
+
+    fn promises(&self) -> Promises {
+        Promises {
+            order: Order::Fifo,
+            wake: Wake::Pushed,
+            token: TokenLife::Volatile,
+            ends: Ends::Lease(Clock::Monotonic),
+            loss: Loss::Pushed,
+            queue: QueueView::Whole,
+        }
+    }
+
     fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
         Box::pin(async move {
             self.answering().await;
@@ -164,7 +173,7 @@ impl Backend for MemoryBackend {
             let id = state.last_lease;
             state.leases.insert(id, (Instant::now() + ttl, ttl));
             tokio::spawn(expire(Arc::downgrade(&self.state), id));
-            Ok(Lease { id, ttl, cluster: state.token().cluster() })
+            Ok(Lease { id, ttl, cluster: CLUSTER })
         })
     }
 
@@ -212,7 +221,7 @@ impl Backend for MemoryBackend {
             let state = self.state();
             let members = state.queues.get(name).into_iter().flatten();
             let entry = |(revision, member): (&i64, &Member)| QueueEntry {
-                token: Token::new(ClusterId(0), *revision),
+                token: Some(Token::new(CLUSTER, *revision)),
                 lease: member.claim.lease,
                 key: member.claim.key(),
                 label: Some(member.claim.label.to_string()),

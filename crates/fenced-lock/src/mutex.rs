@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use super::acquire::{Turn, acquire};
 use super::owner::OwnerId;
-use super::{Guard, LockError, MAX_NAME_LENGTH_BYTES, Owner, QueueEntry, QueueSnapshot, Session};
+use super::{
+    GrantToken, Guard, LockError, MAX_NAME_LENGTH_BYTES, Owner, QueueEntry, QueueSnapshot, Session,
+    Token,
+};
 
 /// A lock, known to all processes by its name, which is 1 to [`MAX_NAME_LENGTH_BYTES`] bytes without
 /// control characters. Names are compared byte by byte: `a`, `a/` and `/a` are three locks, as they are
@@ -15,13 +18,13 @@ use super::{Guard, LockError, MAX_NAME_LENGTH_BYTES, Owner, QueueEntry, QueueSna
 /// same task holds the lock already, and can so wait for ever, as [`tokio::sync::Mutex`] does. The methods with
 /// an [`Owner`] let the owner in again.
 #[derive(Clone, Debug)]
-pub struct Mutex {
-    session: Session,
+pub struct Mutex<T: GrantToken = Token> {
+    session: Session<T>,
     name: Arc<str>,
 }
 
-impl Mutex {
-    pub(super) fn new(session: Session, name: &str) -> Result<Self, LockError> {
+impl<T: GrantToken> Mutex<T> {
+    pub(super) fn new(session: Session<T>, name: &str) -> Result<Self, LockError> {
         let valid = (1..=MAX_NAME_LENGTH_BYTES).contains(&name.len())
             && !name.chars().any(char::is_control);
         if !valid {
@@ -45,7 +48,7 @@ impl Mutex {
     /// [`LockError::SessionLost`] when the session is lost or closed, also while waiting;
     /// [`LockError::Lost`] when the claim was deleted: call again; [`LockError::Backend`] when the backend
     /// refuses. A request that is not answered is repeated until it is or the session is lost.
-    pub async fn lock(&self) -> Result<Guard, LockError> {
+    pub async fn lock(&self) -> Result<Guard<T>, LockError> {
         self.enter(OwnerId::next(), Turn::Wait).await?.ok_or(LockError::Lost)
     }
 
@@ -57,7 +60,7 @@ impl Mutex {
     ///
     /// # Errors
     /// As [`lock`](Self::lock), and [`LockError::TooManyEntries`] for an owner that holds it already.
-    pub async fn lock_as(&self, owner: &mut Owner) -> Result<Guard, LockError> {
+    pub async fn lock_as(&self, owner: &mut Owner) -> Result<Guard<T>, LockError> {
         self.enter(owner.id(), Turn::Wait).await?.ok_or(LockError::Lost)
     }
 
@@ -69,7 +72,7 @@ impl Mutex {
     ///
     /// # Errors
     /// As [`lock`](Self::lock), but a request that is not answered fails and is not repeated.
-    pub async fn try_lock(&self) -> Result<Option<Guard>, LockError> {
+    pub async fn try_lock(&self) -> Result<Option<Guard<T>>, LockError> {
         self.enter(OwnerId::next(), Turn::Try).await
     }
 
@@ -80,7 +83,7 @@ impl Mutex {
     ///
     /// # Errors
     /// As [`try_lock`](Self::try_lock) and [`lock_as`](Self::lock_as).
-    pub async fn try_lock_as(&self, owner: &mut Owner) -> Result<Option<Guard>, LockError> {
+    pub async fn try_lock_as(&self, owner: &mut Owner) -> Result<Option<Guard<T>>, LockError> {
         self.enter(owner.id(), Turn::Try).await
     }
 
@@ -91,7 +94,7 @@ impl Mutex {
     ///
     /// # Errors
     /// [`LockError::Timeout`], and as [`lock`](Self::lock).
-    pub async fn lock_timeout(&self, limit: Duration) -> Result<Guard, LockError> {
+    pub async fn lock_timeout(&self, limit: Duration) -> Result<Guard<T>, LockError> {
         let locked = self.session.inner.timeout(limit, self.lock()).await;
         locked.unwrap_or(Err(LockError::Timeout { waited: limit }))
     }
@@ -107,7 +110,7 @@ impl Mutex {
         &self,
         owner: &mut Owner,
         limit: Duration,
-    ) -> Result<Guard, LockError> {
+    ) -> Result<Guard<T>, LockError> {
         let locked = self.session.inner.timeout(limit, self.lock_as(owner)).await;
         locked.unwrap_or(Err(LockError::Timeout { waited: limit }))
     }
@@ -144,7 +147,7 @@ impl Mutex {
         self.session.inner.backend.queue_snapshot(&self.name)
     }
 
-    async fn enter(&self, owner: OwnerId, turn: Turn) -> Result<Option<Guard>, LockError> {
+    async fn enter(&self, owner: OwnerId, turn: Turn) -> Result<Option<Guard<T>>, LockError> {
         let current = self.session.inner.hold_of(&self.name);
         // a lost hold does not count, though it is still known while one of its guards lives
         let current = current.filter(|hold| hold.owner == owner && !hold.is_lost());

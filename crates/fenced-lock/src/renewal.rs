@@ -6,13 +6,13 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::inner::SessionInner;
-use super::{BackendError, BackendErrorKind, LostReason};
+use super::{BackendError, BackendErrorKind, GrantToken, LostReason};
 
 /// Renews the session's lease, which was asked for at `asked_at`, every third of its lifetime until the session
 /// is lost or closed. A renewal that fails or hangs is repeated until the deadline. Then the session is lost, by
 /// the local clock, and a later answer changes nothing.
-pub(super) async fn renew_until_lost(
-    inner: Arc<SessionInner>,
+pub(super) async fn renew_until_lost<T: GrantToken>(
+    inner: Arc<SessionInner<T>>,
     margin: Duration,
     asked_at: Instant,
 ) {

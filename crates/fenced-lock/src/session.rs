@@ -8,7 +8,9 @@ use tokio::time::Instant;
 
 use super::inner::SessionInner;
 use super::renewal::renew_until_lost;
-use super::{Backend, BackendError, BackendErrorKind, Lease, LockError, LostReason, Mutex};
+use super::{
+    Backend, BackendError, BackendErrorKind, GrantToken, Lease, LockError, LostReason, Mutex, Token,
+};
 
 /// Longer TTLs are cut to this one: those behind a dead process wait so long.
 const MAX_TTL: Duration = Duration::from_hours(24);
@@ -43,14 +45,13 @@ impl SessionOptions {
 ///
 /// A session that is lost stays lost: open another one, or let a
 /// [`SessionKeeper`](super::SessionKeeper) do so.
-#[derive(Clone)]
-pub struct Session {
-    pub(super) inner: Arc<SessionInner>,
+pub struct Session<T: GrantToken = Token> {
+    pub(super) inner: Arc<SessionInner<T>>,
     // last, so that it goes after everything that may still want to release a claim
-    _closer: Arc<CloseOnDrop>,
+    _closer: Arc<CloseOnDrop<T>>,
 }
 
-impl Session {
+impl<T: GrantToken> Session<T> {
     /// Opens a session: one lease, renewed from now on.
     ///
     /// # Cancel safety
@@ -64,7 +65,7 @@ impl Session {
     /// # Panics
     /// Outside of a tokio runtime, with a backend that has none of its own.
     pub async fn open(
-        backend: Arc<dyn Backend>,
+        backend: Arc<dyn Backend<Token = T>>,
         options: SessionOptions,
     ) -> Result<Self, LockError> {
         let runtime = backend.runtime().unwrap_or_else(Handle::current);
@@ -91,7 +92,7 @@ impl Session {
     ///
     /// # Errors
     /// [`LockError::InvalidName`].
-    pub fn mutex(&self, name: &str) -> Result<Mutex, LockError> {
+    pub fn mutex(&self, name: &str) -> Result<Mutex<T>, LockError> {
         Mutex::new(self.clone(), name)
     }
 
@@ -143,7 +144,13 @@ impl Session {
     }
 }
 
-impl std::fmt::Debug for Session {
+impl<T: GrantToken> Clone for Session<T> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), _closer: Arc::clone(&self._closer) }
+    }
+}
+
+impl<T: GrantToken> std::fmt::Debug for Session<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Session")
             .field("lease", &self.inner.lease)
@@ -153,11 +160,11 @@ impl std::fmt::Debug for Session {
 }
 
 /// Closes the session when its last handle is dropped.
-struct CloseOnDrop {
-    inner: Arc<SessionInner>,
+struct CloseOnDrop<T: GrantToken> {
+    inner: Arc<SessionInner<T>>,
 }
 
-impl Drop for CloseOnDrop {
+impl<T: GrantToken> Drop for CloseOnDrop<T> {
     fn drop(&mut self) {
         let inner = Arc::clone(&self.inner);
         self.inner.runtime.spawn(async move {

@@ -56,7 +56,7 @@ impl Connection {
         let claim = |kv: &KeyValue| {
             let token = token(found.header(), kv.create_revision())?;
             let key = String::from_utf8_lossy(kv.key()).into_owned();
-            Ok(QueueEntry { token, key, lease: kv.lease(), label: None, age: None })
+            Ok(QueueEntry { token: Some(token), key, lease: kv.lease(), label: None, age: None })
         };
         found.kvs().iter().filter(is_claim).map(claim).collect()
     }

@@ -27,7 +27,7 @@ mod watchers;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{Backend, BackendError, EtcdBackend, EtcdOptions};
+use fenced_lock::{BackendError, EtcdBackend, EtcdOptions};
 use flash_sale::config::Config;
 use flash_sale::inventory::BatchWriter;
 use flash_sale::sale::{EtcdLock, GuardStatus, Sale, SaleContext, SaleGuard};
@@ -158,8 +158,8 @@ pub async fn sale(
     let refused = |error: BackendError| ServeError::Connect { source: error.into() };
     let main: Box<dyn SaleGuard> = match lock {
         LockMode::Etcd => {
-            let wrap = |etcd| Arc::new(FaultyLock::new(etcd, writer)) as Arc<dyn Backend>;
-            let sessions = serve::lock_sessions(config, &context.options.instance, wrap).await?;
+            let lock = Arc::new(FaultyLock::new(serve::etcd(config)?, writer));
+            let sessions = serve::lock_sessions(config, &context.options.instance, lock).await?;
             Box::new(EtcdLock::new(&context, sessions))
         }
         LockMode::EtcdRecipe => {

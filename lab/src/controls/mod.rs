@@ -18,6 +18,7 @@ use axum::Router;
 use axum::http::request::Parts;
 use axum::http::{Method, Uri};
 use clap::ValueEnum as _;
+use fenced_lock::Token;
 use flash_sale::http::Extension;
 use flash_sale::http::problem::{Problem, ProblemType};
 use flash_sale::inventory::Item;
@@ -249,7 +250,7 @@ impl Controls {
         let queue_snapshot = self.sale.queue_snapshot(&Item::DEFAULT);
         let holder = queue_snapshot.and_then(|snapshot| Some(snapshot.queue.first()?.revision));
         let claims = self.sale.queue(&Item::DEFAULT).await.unwrap_or_default();
-        let holder = claims.into_iter().find(|claim| Some(claim.token.revision()) == holder);
+        let holder = claims.into_iter().find(|claim| claim.token.map(Token::revision) == holder);
         let holder = holder.and_then(|claim| claim.label);
         let others: Vec<_> =
             self.instances.all().into_iter().filter(|i| i.is_up && !i.is_here).collect();

@@ -52,7 +52,7 @@ async fn alone_it_keeps_the_lock() {
     }
     let entries = queue.queue().await.unwrap();
     assert_eq!(entries.len(), 1, "its claim is still there");
-    assert_eq!(Some(entries[0].token), first.token);
+    assert_eq!(entries[0].token, first.token);
     instance.sale.close().await;
 }
 

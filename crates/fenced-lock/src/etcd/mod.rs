@@ -45,8 +45,8 @@ use self::standing_watch::StandingWatch;
 use super::backend::release_then_enqueue;
 use super::chaos::Safeguard;
 use super::{
-    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Lease, QueueEntry,
-    QueueSnapshot, Released, Ticket,
+    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Clock, Ends, Lease, Loss, Order,
+    Promises, QueueEntry, QueueSnapshot, QueueView, Released, Ticket, Token, TokenLife, Wake,
 };
 
 /// etcd as a lock service. It may serve several sessions, which then share a connection, a watch
@@ -123,6 +123,19 @@ fn runtime_on_own_thread() -> io::Result<(Handle, oneshot::Sender<()>)> {
 }
 
 impl Backend for EtcdBackend {
+    type Token = Token;
+
+    fn promises(&self) -> Promises {
+        Promises {
+            order: Order::Fifo,
+            wake: Wake::Pushed,
+            token: TokenLife::Durable,
+            ends: Ends::Lease(Clock::Monotonic),
+            loss: Loss::Pushed,
+            queue: QueueView::Whole,
+        }
+    }
+
     fn runtime(&self) -> Option<Handle> {
         Some(self.runtime.clone())
     }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::keys;
 use crate::chaos::Safeguard;
-use crate::{ClaimStatus, ObservedClaim, ObservedTenure, QueueSnapshot};
+use crate::{ClaimStatus, ObservedClaim, ObservedTenure, QueueSnapshot, Token};
 
 /// How long a queue is watched after its last claim. Long enough that a key which appears late, from
 /// a request that was given up, is still seen and removed; and that a lock which is used now and
@@ -66,8 +66,8 @@ pub(super) struct KeyEvent {
 /// One of this process's claims.
 #[derive(Debug)]
 struct Own {
-    /// Its `create_revision`, once known.
-    revision: Option<i64>,
+    /// With its `create_revision`, once known.
+    token: Option<Token>,
     status: watch::Sender<ClaimStatus>,
     /// Whether others wait behind it, while it is the first.
     contended: watch::Sender<bool>,
@@ -127,34 +127,41 @@ impl NameQueue {
     pub(super) fn expect(&mut self, key: &str) -> Expected {
         self.last_used = Instant::now();
         let own = self.own.entry(key.as_bytes().into()).or_insert_with(|| Own {
-            revision: None,
+            token: None,
             status: watch::Sender::new(ClaimStatus::Waiting),
             contended: watch::Sender::new(true),
         });
         (own.status.subscribe(), own.contended.subscribe())
     }
 
-    /// Notes that the claim was created at `revision`, and whether it is known to be granted.
-    pub(super) fn enqueued(&mut self, key: &str, revision: i64, is_granted: bool) {
+    /// Notes that the claim was created, and whether it is known to be granted.
+    pub(super) fn enqueued(&mut self, key: &str, token: Token, is_granted: bool) {
         if let Some(own) = self.own.get_mut(key.as_bytes()) {
-            own.revision = Some(revision);
-            if is_granted {
-                advance(&own.status, ClaimStatus::Granted);
-            }
+            own.token = Some(token);
+        }
+        if is_granted {
+            self.granted(key);
         }
         self.settle(key.as_bytes());
     }
 
+    /// Notes that the claim is the first.
+    pub(super) fn granted(&self, key: &str) {
+        if let Some(Own { token: Some(token), status, .. }) = self.own.get(key.as_bytes()) {
+            ClaimStatus::Granted(*token).advance(status);
+        }
+    }
+
     /// The revision at which one of this process's claims was created, if known.
     pub(super) fn revision_of(&self, key: &str) -> Option<i64> {
-        self.own.get(key.as_bytes()).and_then(|own| own.revision)
+        self.own.get(key.as_bytes()).and_then(Own::revision)
     }
 
     /// Notes that the claim is not in the queue any more.
     pub(super) fn forget(&mut self, key: &[u8]) {
         self.last_used = Instant::now();
         if let Some(own) = self.own.remove(key) {
-            advance(&own.status, ClaimStatus::Gone);
+            ClaimStatus::Gone.advance(&own.status);
             shrink(&mut self.own);
         }
         self.change(|queue| queue.remove(key));
@@ -197,7 +204,7 @@ impl NameQueue {
     /// The latest revision that this process knows to exist. No list that is asked for from now on
     /// can be older, unless the store was put back to an earlier state.
     pub(super) fn latest_revision(&self) -> i64 {
-        let own = self.own.values().filter_map(|own| own.revision).max();
+        let own = self.own.values().filter_map(Own::revision).max();
         own.unwrap_or(0).max(self.known_revision)
     }
 
@@ -240,8 +247,8 @@ impl NameQueue {
         if revision < latest {
             // the store was put back to an earlier state: what it granted since counts no more
             tracing::error!(prefix = self.prefix, revision, latest, "the revisions went back");
-            for own in self.own.values().filter(|own| own.revision.is_some()) {
-                advance(&own.status, ClaimStatus::Gone);
+            for own in self.own.values().filter(|own| own.token.is_some()) {
+                ClaimStatus::Gone.advance(&own.status);
             }
         } else if self.early.is_none() && revision < self.known_revision {
             // what the watch said since is newer, and complete as well
@@ -274,9 +281,9 @@ impl NameQueue {
     /// unless there is a watcher from better times.
     pub(super) fn denied(&mut self, latest: i64) {
         let is_left_alone =
-            |own: &&Own| own.revision.is_some_and(|r| r <= latest) && own.is_waiting();
+            |own: &&Own| own.revision().is_some_and(|r| r <= latest) && own.is_waiting();
         for own in self.own.values().filter(is_left_alone).filter(|_| self.early.is_some()) {
-            advance(&own.status, ClaimStatus::Gone);
+            ClaimStatus::Gone.advance(&own.status);
         }
     }
 
@@ -405,15 +412,19 @@ impl NameQueue {
 
     /// Tells one of this process's claims if it is gone or granted.
     fn settle(&self, key: &[u8]) {
-        let Some(Own { revision: Some(revision), status, .. }) = self.own.get(key) else { return };
+        let Some(Own { token: Some(token), status, .. }) = self.own.get(key) else { return };
         // while events may be missing, nothing is concluded: the gap may be a whole new cluster, whose
         // revisions begin anew
-        if self.early.is_some() || self.known_revision < *revision {
+        if self.early.is_some() || self.known_revision < token.revision() {
             return;
         }
         match self.members.first_key_value() {
-            _ if self.revisions.get(key) != Some(revision) => advance(status, ClaimStatus::Gone),
-            Some(((_, first), _)) if **first == *key => advance(status, ClaimStatus::Granted),
+            _ if self.revisions.get(key) != Some(&token.revision()) => {
+                ClaimStatus::Gone.advance(status);
+            }
+            Some(((_, first), _)) if **first == *key => {
+                ClaimStatus::Granted(*token).advance(status);
+            }
             _ => {}
         }
     }
@@ -430,6 +441,10 @@ impl NameQueue {
 }
 
 impl Own {
+    fn revision(&self) -> Option<i64> {
+        self.token.map(Token::revision)
+    }
+
     fn is_waiting(&self) -> bool {
         *self.status.borrow() == ClaimStatus::Waiting
     }
@@ -446,18 +461,10 @@ fn set(flag: &watch::Sender<bool>, to: bool) {
     flag.send_if_modified(|flag| std::mem::replace(flag, to) != to);
 }
 
-/// Moves a status on, never back.
-fn advance(status: &watch::Sender<ClaimStatus>, to: ClaimStatus) {
-    status.send_if_modified(|status| {
-        let moves = to > *status;
-        *status = to.max(*status);
-        moves
-    });
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ClusterId;
 
     fn put(key: &str, revision: i64) -> KeyEvent {
         let key = key.as_bytes().into();
@@ -474,6 +481,13 @@ mod tests {
         queue.load(&keys, revision, latest)
     }
 
+    const fn token(revision: i64) -> Token {
+        Token::new(ClusterId(1), revision)
+    }
+
+    /// To the claim of most tests.
+    const GRANTED: ClaimStatus = ClaimStatus::Granted(token(7));
+
     fn is_contended(queue: &NameQueue) -> bool {
         *queue.own[&b"a/1-1"[..]].contended.borrow()
     }
@@ -483,7 +497,7 @@ mod tests {
         let mut queue = NameQueue::new("a");
         let (status, _) = queue.expect("a/1-1");
         assert!(load(&mut queue, &[("a/9-1", 5)], 6, 0));
-        queue.enqueued("a/1-1", 7, false);
+        queue.enqueued("a/1-1", token(7), false);
         queue.apply(vec![put("a/1-1", 7)]);
         (queue, status)
     }
@@ -493,7 +507,7 @@ mod tests {
         let (mut queue, status) = waiting();
         assert_eq!(*status.borrow(), ClaimStatus::Waiting);
         queue.apply(vec![delete("a/9-1", 8)]);
-        assert_eq!(*status.borrow(), ClaimStatus::Granted);
+        assert_eq!(*status.borrow(), GRANTED);
     }
 
     /// Goal: a waiter whose own key went first never believes that it was granted (etcd#11456).
@@ -510,12 +524,12 @@ mod tests {
     async fn events_before_the_list_are_kept() {
         let mut queue = NameQueue::new("a");
         let (status, _) = queue.expect("a/1-1");
-        queue.enqueued("a/1-1", 7, false);
+        queue.enqueued("a/1-1", token(7), false);
         queue.apply(vec![put("a/1-1", 7)]);
         queue.apply(vec![delete("a/9-1", 8)]);
         assert_eq!(*status.borrow(), ClaimStatus::Waiting, "the list is not there yet");
         assert!(load(&mut queue, &[("a/9-1", 5), ("a/1-1", 7)], 7, 7));
-        assert_eq!(*status.borrow(), ClaimStatus::Granted);
+        assert_eq!(*status.borrow(), GRANTED);
     }
 
     /// Goal: a list that was read before the latest event does not undo it.
@@ -524,7 +538,7 @@ mod tests {
         let (mut queue, status) = waiting();
         queue.apply(vec![delete("a/9-1", 8)]);
         assert!(load(&mut queue, &[("a/9-1", 5)], 6, 6));
-        assert_eq!(*status.borrow(), ClaimStatus::Granted);
+        assert_eq!(*status.borrow(), GRANTED);
         queue.apply(vec![put("a/9-2", 9)]);
         assert!(is_contended(&queue), "the claim is still the first");
     }
@@ -534,9 +548,9 @@ mod tests {
     async fn keys_of_longer_names_are_ignored() {
         let mut queue = NameQueue::new("a");
         let (status, _) = queue.expect("a/1-1");
-        queue.enqueued("a/1-1", 7, false);
+        queue.enqueued("a/1-1", token(7), false);
         assert!(load(&mut queue, &[("a/b/9-1", 5), ("a/1-1", 7), ("a/b/9-2", 8)], 8, 7));
-        assert_eq!(*status.borrow(), ClaimStatus::Granted);
+        assert_eq!(*status.borrow(), GRANTED);
         assert!(!is_contended(&queue));
     }
 
@@ -563,7 +577,7 @@ mod tests {
         queue.apply(vec![delete("a/9-1", 12)]);
         assert_eq!(*status.borrow(), ClaimStatus::Waiting);
         assert!(load(&mut queue, &[("a/1-1", 7)], 12, 7));
-        assert_eq!(*status.borrow(), ClaimStatus::Granted);
+        assert_eq!(*status.borrow(), GRANTED);
     }
 
     /// Goal: a key from a request that was given up is found; others' keys are left alone.
@@ -584,7 +598,7 @@ mod tests {
     async fn revisions_that_go_back_take_grants_back() {
         let (mut queue, status) = waiting();
         queue.apply(vec![delete("a/9-1", 8)]);
-        assert_eq!(*status.borrow(), ClaimStatus::Granted);
+        assert_eq!(*status.borrow(), GRANTED);
         let latest = queue.latest_revision();
         queue.unwatched(Watcher::None);
         assert!(load(&mut queue, &[("a/2-1", 3)], 4, latest));
@@ -619,7 +633,7 @@ mod tests {
         let (mut queue, _status) = waiting();
         queue.unwatched(Watcher::None);
         let (later, _) = queue.expect("a/1-2");
-        queue.enqueued("a/1-2", 6, false);
+        queue.enqueued("a/1-2", token(6), false);
         assert_eq!(*later.borrow(), ClaimStatus::Waiting);
     }
 
@@ -640,7 +654,7 @@ mod tests {
         queue.apply(vec![delete("a/9-1", 8)]);
         assert_eq!(*status.borrow(), ClaimStatus::Waiting);
         queue.apply(vec![delete("a/9-2", 9)]);
-        assert_eq!(*status.borrow(), ClaimStatus::Granted);
+        assert_eq!(*status.borrow(), GRANTED);
     }
 
     /// Goal: a key that is no text is a claim like any other.
@@ -650,11 +664,11 @@ mod tests {
         let (status, _) = queue.expect("a/1-1");
         let foreign: Key = Arc::from(&b"a/\xff\xfe"[..]);
         assert!(queue.load(&[(Arc::clone(&foreign), 5, 0)], 6, 0));
-        queue.enqueued("a/1-1", 7, false);
+        queue.enqueued("a/1-1", token(7), false);
         queue.apply(vec![put("a/1-1", 7)]);
         assert_eq!(*status.borrow(), ClaimStatus::Waiting);
         queue.apply(vec![KeyEvent { key: foreign, mod_revision: 8, created: None, lease: 0 }]);
-        assert_eq!(*status.borrow(), ClaimStatus::Granted);
+        assert_eq!(*status.borrow(), GRANTED);
     }
 
     /// Goal: events that wait for a list do not pile up; a list that lacks those that were dropped is
@@ -692,7 +706,7 @@ mod tests {
         let (mut queue, status) = waiting();
         queue.apply(vec![delete("a/1-1", 8)]);
         assert_eq!(*status.borrow(), ClaimStatus::Gone);
-        queue.enqueued("a/1-1", 7, true);
+        queue.enqueued("a/1-1", token(7), true);
         assert_eq!(*status.borrow(), ClaimStatus::Gone);
     }
 

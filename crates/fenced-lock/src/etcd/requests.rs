@@ -221,8 +221,8 @@ impl EtcdBackend {
             self.delete_claim(claim).await.map_err(left)?;
             return Ok(None);
         }
-        let expected = (ticket.status, ticket.contended);
-        Ok(Some(self.ticket(claim, &key, ticket.token, true, expected)))
+        self.queues.with(&claim.name, |queue| queue.granted(&key));
+        Ok(Some(ticket))
     }
 
     /// Sends the transaction that puts a claim and deletes `held` if the conditions hold. The claim is
@@ -294,9 +294,9 @@ impl EtcdBackend {
         is_granted: bool,
         (status, contended): Expected,
     ) -> Ticket {
-        let enqueued = |queue: &mut NameQueue| queue.enqueued(key, token.revision(), is_granted);
+        let enqueued = |queue: &mut NameQueue| queue.enqueued(key, token, is_granted);
         self.queues.with(&claim.name, enqueued);
-        Ticket { token, status, contended }
+        Ticket { status, contended }
     }
 
     /// The condition that a claim is still the one that was made, and not merely of the same name.
@@ -330,7 +330,11 @@ impl EtcdBackend {
         let Answer { value: response, may_be_second } = self.endpoints.txn(&txn).await?;
         self.queues.with(&claim.name, |queue| queue.forget(key.as_bytes()));
         let may_be_done = may_be_second && Safeguard::UnknownRelease.is_on();
-        Ok(if response.succeeded() || may_be_done { Released::Done } else { Released::Gone })
+        Ok(match response.succeeded() {
+            true => Released::Done,
+            false if may_be_done => Released::Unknown,
+            false => Released::Gone,
+        })
     }
 
     pub(super) async fn read_queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
@@ -387,7 +391,7 @@ fn token(header: &ResponseHeader, revision: i64) -> Token {
 fn entry(header: &ResponseHeader, kv: &KeyValue) -> QueueEntry {
     let (label, age) = keys::parse_value(kv.value()).unzip();
     QueueEntry {
-        token: token(header, kv.create_revision()),
+        token: Some(token(header, kv.create_revision())),
         lease: kv.lease(),
         key: String::from_utf8_lossy(kv.key()).into_owned(),
         label,

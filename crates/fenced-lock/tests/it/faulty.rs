@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
 use fenced_lock::{
-    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Lease, MemoryBackend,
-    QueueEntry, Released, Ticket,
+    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Lease, MemoryBackend, Promises,
+    QueueEntry, Released, Ticket, Token,
 };
 use tokio::time::sleep;
 
@@ -132,6 +132,12 @@ impl FaultyBackend {
 }
 
 impl Backend for FaultyBackend {
+    type Token = Token;
+
+    fn promises(&self) -> Promises {
+        self.service.promises()
+    }
+
     fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
         let ttl = self.grants_ttl.unwrap_or(ttl);
         Box::pin(async move {

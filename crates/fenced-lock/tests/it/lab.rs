@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use etcd_client::Client;
 use fenced_lock::{
-    Backend, EtcdBackend, EtcdOptions, MemoryBackend, Mutex, Session, SessionOptions,
+    Backend, EtcdBackend, EtcdOptions, GrantToken, MemoryBackend, Mutex, Session, SessionOptions,
+    Token,
 };
 use hyper::Method;
 use testkit::shared::shared_endpoint;
@@ -18,8 +19,11 @@ pub(crate) const TTL: Duration = Duration::from_secs(2);
 
 /// A lock service that can be broken.
 pub(crate) trait Lab {
+    /// What its grants carry.
+    type Token: GrantToken;
+
     /// A client of the service, as a process of its own would have one.
-    fn backend(&self) -> Arc<dyn Backend>;
+    fn backend(&self) -> Arc<dyn Backend<Token = Self::Token>>;
 
     /// Ends a lease as an operator would.
     async fn revoke(&self, lease: i64);
@@ -34,28 +38,28 @@ pub(crate) trait Lab {
     }
 
     /// A session of a client of its own.
-    async fn session(&self) -> Session {
+    async fn session(&self) -> Session<Self::Token> {
         self.session_called("").await
     }
 
-    async fn session_called(&self, label: &str) -> Session {
+    async fn session_called(&self, label: &str) -> Session<Self::Token> {
         let options = SessionOptions { label: label.into(), ..SessionOptions::new(TTL) };
         Session::open(self.backend(), options).await.unwrap()
     }
 
     /// The mutex of `name` in a session of its own.
-    async fn mutex(&self, name: &str) -> Mutex {
+    async fn mutex(&self, name: &str) -> Mutex<Self::Token> {
         self.session().await.mutex(name).unwrap()
     }
 }
 
 /// The keys in the queue of a lock, the holder's first.
-pub(crate) async fn queue_of(mutex: &Mutex) -> Vec<String> {
+pub(crate) async fn queue_of<T: GrantToken>(mutex: &Mutex<T>) -> Vec<String> {
     mutex.queue().await.unwrap().into_iter().map(|entry| entry.key).collect()
 }
 
 /// Waits until the queue is so long.
-pub(crate) async fn queue_length(mutex: &Mutex, length: usize) {
+pub(crate) async fn queue_length<T: GrantToken>(mutex: &Mutex<T>, length: usize) {
     let what = format!("a queue of {length} for {}", mutex.name());
     eventually(&what, async || queue_of(mutex).await.len() == length).await;
 }
@@ -75,7 +79,9 @@ pub(crate) struct MemoryLab {
 }
 
 impl Lab for MemoryLab {
-    fn backend(&self) -> Arc<dyn Backend> {
+    type Token = Token;
+
+    fn backend(&self) -> Arc<dyn Backend<Token = Token>> {
         Arc::new(self.service.clone())
     }
 
@@ -121,7 +127,9 @@ impl EtcdLab {
 }
 
 impl Lab for EtcdLab {
-    fn backend(&self) -> Arc<dyn Backend> {
+    type Token = Token;
+
+    fn backend(&self) -> Arc<dyn Backend<Token = Token>> {
         self.backend_of_its_own()
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use etcd_client::{Client, ConnectOptions, GetOptions, Permission};
 use fenced_lock::{
     Backend, BackendError, BackendErrorKind, EtcdBackend, EtcdOptions, EtcdUser, Guard, LockError,
-    Session, SessionOptions,
+    Session, SessionOptions, Token,
 };
 use testkit::wait::{eventually, within};
 use testkit::{AuthTokens, EtcdOptions as ServerOptions, PrivateEtcd};
@@ -378,7 +378,10 @@ async fn a_wrong_password_is_no_storm() {
     let backend = Arc::new(EtcdBackend::new(options).unwrap());
     let open = |_| {
         let options = SessionOptions::new(Duration::from_secs(20));
-        tokio::spawn(Session::open(Arc::clone(&backend) as Arc<dyn Backend>, options))
+        tokio::spawn(Session::open(
+            Arc::clone(&backend) as Arc<dyn Backend<Token = Token>>,
+            options,
+        ))
     };
     for opened in (0..50).map(open).collect::<Vec<_>>() {
         assert!(within("it is refused", opened).await.unwrap().is_err());
@@ -399,7 +402,10 @@ async fn a_holder_that_may_do_nothing_is_told_if_its_lease_ends() {
         ..EtcdOptions::new([etcd.endpoint()])
     };
     let backend = Arc::new(EtcdBackend::new(options).unwrap());
-    let app = Session::open(Arc::clone(&backend) as Arc<dyn Backend>, SessionOptions::new(ttl));
+    let app = Session::open(
+        Arc::clone(&backend) as Arc<dyn Backend<Token = Token>>,
+        SessionOptions::new(ttl),
+    );
     let app = app.await.unwrap();
     let held = app.mutex("held").unwrap().lock().await.unwrap();
     assert!(is_refused(&app.mutex("other").unwrap().lock().await));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use fenced_lock::{BackendErrorKind, LockError, LostReason};
+use fenced_lock::{BackendErrorKind, LockError, LostReason, Token};
 use testkit::wait::eventually;
 
 use crate::lab::{Lab, queue_length, queue_of};
@@ -24,7 +24,7 @@ pub(crate) async fn a_lock_is_granted_and_released(lab: &impl Lab) {
 }
 
 /// Goal: tokens grow from grant to grant, whoever is granted: the store's fence depends on it.
-pub(crate) async fn a_later_grant_has_a_larger_token(lab: &impl Lab) {
+pub(crate) async fn a_later_grant_has_a_larger_token(lab: &impl Lab<Token = Token>) {
     let name = lab.name();
     let (a, b) = (lab.mutex(&name).await, lab.mutex(&name).await);
     let mut latest = None;

@@ -1,6 +1,6 @@
 //! Holds and sessions that are lost.
 
-use fenced_lock::{LockError, LostReason, Owner, SessionKeeper, SessionOptions};
+use fenced_lock::{LockError, LostReason, Owner, SessionKeeper, SessionOptions, Token};
 use testkit::wait::within;
 
 use crate::lab::{Lab, TTL, queue_length, queue_of};
@@ -123,7 +123,7 @@ pub(crate) async fn a_lost_hold_cannot_be_entered_or_unlocked(lab: &impl Lab) {
 
 /// Goal: an owner that lost its hold takes the lock anew while its old guard lives, with a claim of its own,
 /// which the end of the old guard leaves alone.
-pub(crate) async fn an_owner_takes_the_lock_anew_after_a_loss(lab: &impl Lab) {
+pub(crate) async fn an_owner_takes_the_lock_anew_after_a_loss(lab: &impl Lab<Token = Token>) {
     let mutex = lab.mutex(&lab.name()).await;
     let mut owner = Owner::new();
     let old = mutex.lock_as(&mut owner).await.unwrap();

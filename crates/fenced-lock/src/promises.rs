@@ -1,0 +1,107 @@
+//! What a lock service promises, and what it does not.
+
+use std::fmt::Debug;
+
+/// What comes with a grant: a [`Token`](super::Token), or [`Unfenced`] for a lock that has none. A function that
+/// takes a [`Guard`](super::Guard) takes one with a token; a lock without one does not compile there.
+pub trait GrantToken: Copy + Debug + PartialEq + Send + Sync + 'static {}
+
+impl<T: Copy + Debug + PartialEq + Send + Sync + 'static> GrantToken for T {}
+
+/// The mark of a lock whose grants carry no fencing token. A holder that is paused beyond its lease can then
+/// write beside its successor, and nothing refuses the write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unfenced;
+
+/// What a [`Backend`](super::Backend) promises. The contract suite shows that each promise holds, and that what is
+/// not promised is indeed missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promises {
+    /// In which order waiters are served.
+    pub order: Order,
+    /// How a waiter learns of its grant.
+    pub wake: Wake,
+    /// Whether tokens keep growing.
+    pub token: TokenLife,
+    /// What ends a hold whose process is gone.
+    pub ends: Ends,
+    /// How a holder learns that its claim was removed while its lease lives.
+    pub loss: Loss,
+    /// What can be seen of a queue.
+    pub queue: QueueView,
+}
+
+/// In which order waiters are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// In the order in which the service put their claims into the queue.
+    Fifo,
+    /// In the order in which the server got them, unless a waiter loses its connection: it then starts anew.
+    Arrival,
+    /// Whoever asks at the right moment.
+    Unordered,
+}
+
+/// How a waiter learns of its grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// The service sends a message.
+    Pushed,
+    /// The service answers the waiter's request when it is granted.
+    ServerWait,
+    /// The waiter asks again and again.
+    Polled,
+}
+
+/// Whether a later grant has the larger token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenLife {
+    /// Always, also after the service has failed over or was started again.
+    Durable,
+    /// Until the service loses what it had not yet stored or copied.
+    Volatile,
+    /// There is no token.
+    None,
+}
+
+/// What ends a hold whose process is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// Its lease does, as measured by this clock.
+    Lease(Clock),
+    /// The end of its connection does: the service can take long to notice that, and the holder as well.
+    Connection,
+    /// Nothing does; an operator must.
+    Never,
+}
+
+/// The clock that measures a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// A monotonic one: nobody can set it.
+    Monotonic,
+    /// The wall clock of the service: whoever sets it forward ends leases early.
+    Wall,
+}
+
+/// How a holder learns that its claim was removed while its lease lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// The service sends a message.
+    Pushed,
+    /// The next renewal of the lease shows it.
+    AtRenewal,
+    /// It does not, before it releases the lock.
+    Never,
+}
+
+/// What can be seen of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueView {
+    /// Every claim, in its order.
+    Whole,
+    /// The holder.
+    HolderOnly,
+    /// Nothing.
+    Nothing,
+}
