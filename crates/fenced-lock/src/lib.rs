@@ -96,6 +96,8 @@ mod renewal;
 mod session;
 mod token;
 mod validity;
+#[allow(dead_code, reason = "not every backend uses all of it")]
+mod waiters;
 
 pub use backend::{Backend, BackendFuture, Released};
 pub use claim::{

@@ -1,0 +1,208 @@
+//! This process's claims at a service that is asked where they stand: the waiting, once for all such backends.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::time::{sleep, timeout};
+
+use super::backoff::Backoff;
+use super::{BackendError, BackendErrorKind, Claim, ClaimStatus, GrantToken, Ticket};
+
+/// The claims of this process that wait or hold.
+#[derive(Debug)]
+pub(crate) struct Waiters<T> {
+    claims: Mutex<HashMap<Claim, Waiter<T>>>,
+}
+
+#[derive(Debug)]
+struct Waiter<T> {
+    status: watch::Sender<ClaimStatus<T>>,
+    contended: watch::Sender<bool>,
+    /// A message came: it is time to ask.
+    wake: Arc<Notify>,
+}
+
+/// Where the service says that a claim stands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answer<T> {
+    pub(crate) status: ClaimStatus<T>,
+    /// When to ask again at the latest, while it waits. The pause is between half of that and all of it, so that
+    /// waiters who came together do not ask together.
+    pub(crate) ask_again_in: Duration,
+}
+
+impl<T: GrantToken> Waiters<T> {
+    pub(crate) fn new() -> Self {
+        Self { claims: Mutex::default() }
+    }
+
+    /// Makes a claim known, before its request is sent.
+    pub(crate) fn expect(&self, claim: &Claim) -> Ticket<T> {
+        let mut claims = self.claims();
+        let waiter = claims.entry(claim.clone()).or_insert_with(|| Waiter {
+            status: watch::Sender::new(ClaimStatus::Waiting),
+            contended: watch::Sender::new(true),
+            wake: Arc::default(),
+        });
+        Ticket { status: waiter.status.subscribe(), contended: waiter.contended.subscribe() }
+    }
+
+    /// Notes where a claim stands. One that is gone is forgotten.
+    pub(crate) fn note(&self, claim: &Claim, status: ClaimStatus<T>) {
+        let mut claims = self.claims();
+        if let Some(waiter) = claims.get(claim) {
+            status.advance(&waiter.status);
+            if status == ClaimStatus::Gone {
+                waiter.wake.notify_one();
+                claims.remove(claim);
+            }
+        }
+    }
+
+    /// Notes whether others wait behind a claim that holds.
+    pub(crate) fn note_contended(&self, claim: &Claim, contended: bool) {
+        if let Some(waiter) = self.claims().get(claim) {
+            let set = |flag: &mut bool| std::mem::replace(flag, contended) != contended;
+            waiter.contended.send_if_modified(set);
+        }
+    }
+
+    /// Has the service asked now about those of these claims that wait.
+    pub(crate) fn wake(&self, which: impl Fn(&Claim) -> bool) {
+        for (_, waiter) in self.claims().iter().filter(|(claim, _)| which(claim)) {
+            waiter.wake.notify_one();
+        }
+    }
+
+    /// The claims on this lease.
+    pub(crate) fn on_lease(&self, lease: i64) -> Vec<Claim> {
+        self.claims().keys().filter(|claim| claim.lease == lease).cloned().collect()
+    }
+
+    /// Asks where a claim stands until it does not wait any more, or is forgotten.
+    ///
+    /// A question that is not answered is asked again; one that is refused for good means that nothing can be known
+    /// of the claim, which counts as gone.
+    pub(crate) async fn watch<F>(&self, claim: &Claim, ask: impl Fn() -> F)
+    where
+        F: Future<Output = Result<Answer<T>, BackendError>>,
+    {
+        let mut backoff = Backoff::default();
+        loop {
+            let Some(wake) = self.claims().get(claim).map(|waiter| Arc::clone(&waiter.wake)) else {
+                return;
+            };
+            match ask().await {
+                Ok(Answer { status: ClaimStatus::Waiting, ask_again_in }) => {
+                    backoff = Backoff::default();
+                    let pause = ask_again_in.mul_f64(between_half_and_one());
+                    // an error means that no message came
+                    drop(timeout(pause, wake.notified()).await);
+                }
+                Ok(Answer { status, .. }) => return self.note(claim, status),
+                Err(error) => match error.kind {
+                    BackendErrorKind::Transient | BackendErrorKind::Refused => {
+                        tracing::debug!(%claim, %error, "cannot tell where a claim stands: asking again");
+                        sleep(backoff.next()).await;
+                    }
+                    BackendErrorKind::LeaseGone | BackendErrorKind::Permanent => {
+                        tracing::debug!(%claim, %error, "cannot tell where a claim stands");
+                        return self.note(claim, ClaimStatus::Gone);
+                    }
+                },
+            }
+        }
+    }
+
+    fn claims(&self) -> MutexGuard<'_, HashMap<Claim, Waiter<T>>> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn between_half_and_one() -> f64 {
+    let random = u32::try_from(RandomState::new().hash_one(()) >> 32).unwrap_or(u32::MAX);
+    0.5 + f64::from(random) / f64::from(u32::MAX) / 2.0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::Unfenced;
+
+    const MINUTE: Duration = Duration::from_mins(1);
+
+    fn claim(number: u64) -> Claim {
+        Claim { name: "a".into(), lease: 1, number, label: "".into() }
+    }
+
+    fn waiting<T>() -> Answer<T> {
+        Answer { status: ClaimStatus::Waiting, ask_again_in: MINUTE }
+    }
+
+    const GRANTED: Answer<Unfenced> =
+        Answer { status: ClaimStatus::Granted(Unfenced), ask_again_in: MINUTE };
+
+    /// Goal: a waiter asks again by itself, within the time that it was given.
+    #[tokio::test(start_paused = true)]
+    async fn it_is_asked_again_without_a_message() {
+        let (waiters, asked) = (Waiters::new(), AtomicU32::new(0));
+        let (ticket, began_at) = (waiters.expect(&claim(1)), Instant::now());
+        let answer = |times| if times < 2 { waiting() } else { GRANTED };
+        waiters.watch(&claim(1), async || Ok(answer(asked.fetch_add(1, Ordering::Relaxed)))).await;
+        assert_eq!(*ticket.status.borrow(), GRANTED.status);
+        assert!((MINUTE..=2 * MINUTE).contains(&began_at.elapsed()));
+    }
+
+    /// Goal: a message has the claim asked about at once, and no other one.
+    #[tokio::test(start_paused = true)]
+    async fn a_message_wakes() {
+        let (waiters, asked) = (Waiters::new(), AtomicU32::new(0));
+        let (ticket, began_at) = (waiters.expect(&claim(1)), Instant::now());
+        let answer = |times| if times < 1 { waiting() } else { GRANTED };
+        let message = async {
+            waiters.wake(|claim| claim.number == 2);
+            tokio::task::yield_now().await;
+            waiters.wake(|claim| claim.number == 1);
+        };
+        let one = claim(1);
+        let ask = async || Ok(answer(asked.fetch_add(1, Ordering::Relaxed)));
+        tokio::join!(waiters.watch(&one, ask), message);
+        assert_eq!(*ticket.status.borrow(), GRANTED.status);
+        assert_eq!((began_at.elapsed(), asked.into_inner()), (Duration::ZERO, 2));
+    }
+
+    /// Goal: a claim that is withdrawn is not asked about any more, and its caller learns that it is gone.
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_that_is_gone_is_forgotten() {
+        let waiters = Waiters::<Unfenced>::new();
+        let (ticket, began_at) = (waiters.expect(&claim(1)), Instant::now());
+        let withdraw = async { waiters.note(&claim(1), ClaimStatus::Gone) };
+        let one = claim(1);
+        tokio::join!(waiters.watch(&one, async || Ok(waiting())), withdraw);
+        assert_eq!(*ticket.status.borrow(), ClaimStatus::Gone);
+        assert_eq!(began_at.elapsed(), Duration::ZERO);
+        assert!(waiters.on_lease(1).is_empty());
+    }
+
+    /// Goal: silence is not taken for an answer, and a final refusal ends the wait.
+    #[tokio::test(start_paused = true)]
+    async fn silence_is_asked_again_and_a_refusal_ends_it() {
+        let (waiters, asked) = (Waiters::<Unfenced>::new(), AtomicU32::new(0));
+        let ticket = waiters.expect(&claim(1));
+        let fail = async || {
+            let kinds = [BackendErrorKind::Transient, BackendErrorKind::Permanent];
+            let kind = kinds[asked.fetch_add(1, Ordering::Relaxed) as usize];
+            Err(BackendError::new(kind, "a failure"))
+        };
+        waiters.watch(&claim(1), fail).await;
+        assert_eq!(*ticket.status.borrow(), ClaimStatus::Gone);
+        assert_eq!(asked.into_inner(), 2);
+    }
+}
