@@ -48,7 +48,7 @@ impl SessionOptions {
 pub struct Session<T: GrantToken = Token> {
     pub(super) inner: Arc<SessionInner<T>>,
     // last, so that it goes after everything that may still want to release a claim
-    _closer: Arc<CloseOnDrop<T>>,
+    closer: Arc<CloseOnDrop<T>>,
 }
 
 impl<T: GrantToken> Session<T> {
@@ -81,7 +81,7 @@ impl<T: GrantToken> Session<T> {
             Arc::new(SessionInner::new(backend, runtime, lease, believed_until, options.label));
         inner.runtime.spawn(renew_until_lost(Arc::clone(&inner), margin, asked_at));
         let closer = Arc::new(CloseOnDrop { inner: Arc::clone(&inner) });
-        let session = Self { inner, _closer: closer };
+        let session = Self { inner, closer: closer };
         // a service that took its time to answer may have used up the lease
         session.inner.check()?;
         Ok(session)
@@ -146,7 +146,7 @@ impl<T: GrantToken> Session<T> {
 
 impl<T: GrantToken> Clone for Session<T> {
     fn clone(&self) -> Self {
-        Self { inner: Arc::clone(&self.inner), _closer: Arc::clone(&self._closer) }
+        Self { inner: Arc::clone(&self.inner), closer: Arc::clone(&self.closer) }
     }
 }
 
