@@ -3,6 +3,7 @@
 //! - [`baselines`]: other ways to guard the sale, to compare with
 //! - [`demo`]: private servers, the instances, the run, the verdict
 //! - [`mod@bench`]: the sale beside others, in rounds
+//! - [`store_fence`]: tokens for a lock that has none
 //! - [`watch`]: a sale in the terminal, the counterpart of the page
 //! - [`serve`]: one instance of the service, with the page's controls (`controls`)
 //! - `chaos`: faults and what must hold all the same; with the feature of this name
@@ -23,6 +24,7 @@ mod load;
 pub mod safeguard;
 pub mod serve;
 mod signals;
+pub mod store_fence;
 mod verdict;
 pub mod watch;
 pub mod writer;

@@ -10,6 +10,7 @@ mod controls;
 mod controls_http;
 mod demo;
 mod page;
+mod store_fence;
 #[allow(dead_code, reason = "the service's own tests need more of it")]
 #[path = "../../../tests/it/support/mod.rs"]
 mod support;

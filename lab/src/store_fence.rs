@@ -1,0 +1,162 @@
+//! The store's own fence: a fencing token for a lock that has none.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fenced_lock::{
+    Backend, BackendFuture, Claim, ClaimStatus, ClusterId, GrantToken, Lease, Promises, QueueEntry,
+    QueueSnapshot, Released, Ticket, Token, TokenLife,
+};
+use flash_sale::inventory::{Inventory, Item, Keys};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+/// The cluster of the tokens that the store itself numbers: `store` in ASCII.
+pub const STORE: ClusterId = ClusterId(0x0073_746f_7265);
+
+/// The pause before a tenure that was not opened is tried again.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// Counts the fence of an item up, and returns it. A fence of another cluster is left as it is: the batches then
+/// say so.
+///
+/// KEYS: the fence. ARGV: the cluster in hexadecimal.
+const OPEN_TENURE: &str = "#!lua
+local theirs, revision = string.match(redis.call('GET', KEYS[1]) or '', '^(%x+) (%d+)$')
+if theirs and theirs ~= ARGV[1] then return 1 end
+local opened = string.format('%.0f', (tonumber(revision) or 0) + 1)
+redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. opened)
+return tonumber(opened)";
+
+/// Any lock, with tokens that the store numbers: with each grant the holder opens a tenure at the stock, which
+/// counts the item's fence up. A holder that was overtaken is refused there, even if the lock let two in. The lock
+/// brings order and speed, the store safety.
+///
+/// A holder that was paused between its grant and its tenure opens a later one than its successor, and fences
+/// that one. Then the successor loses its turn, but no write of the two interleaves.
+pub struct StoreFence<T: GrantToken> {
+    lock: Arc<dyn Backend<Token = T>>,
+    tenures: Tenures,
+}
+
+/// Opens tenures at the store.
+#[derive(Clone)]
+struct Tenures {
+    inventory: Inventory,
+    /// The name of the default item's lock, with which those of the others begin.
+    lock_name: Arc<str>,
+}
+
+impl Tenures {
+    /// The token of a tenure that begins now. Asks until the store answers.
+    async fn open(&self, claim: &Claim) -> Token {
+        let item = claim.name.strip_prefix(&*self.lock_name).unwrap_or_default();
+        let item = item.trim_start_matches(':').parse().unwrap_or(Item::DEFAULT);
+        let mut command = redis::cmd("EVAL");
+        command.arg(OPEN_TENURE).arg(1).arg(Keys::of(&item).fence).arg(STORE.to_string());
+        loop {
+            match self.inventory.command(&command).await {
+                Ok(revision) => return Token::new(STORE, revision),
+                Err(error) => {
+                    tracing::debug!(%claim, %error, "no tenure at the store: trying again");
+                    sleep(AGAIN_AFTER).await;
+                }
+            }
+        }
+    }
+
+    /// The ticket of a claim whose grant, shown by `lock`, becomes one with a tenure at the store.
+    fn ticket<T: GrantToken>(&self, claim: &Claim, lock: Ticket<T>) -> Ticket {
+        let Ticket { status: mut lock, contended } = lock;
+        let (publish, status) = watch::channel(ClaimStatus::Waiting);
+        let (tenures, claim) = (self.clone(), claim.clone());
+        tokio::spawn(async move {
+            let follow = async {
+                let settled = lock.wait_for(|status| *status != ClaimStatus::Waiting).await;
+                if settled.is_ok_and(|status| *status != ClaimStatus::Gone) {
+                    publish.send_replace(ClaimStatus::Granted(tenures.open(&claim).await));
+                    // an error means that the lock forgot the claim
+                    let _ = lock.wait_for(|status| *status == ClaimStatus::Gone).await;
+                }
+                publish.send_replace(ClaimStatus::Gone);
+            };
+            tokio::select! {
+                () = follow => {}
+                () = publish.closed() => {}
+            }
+        });
+        Ticket { status, contended }
+    }
+}
+
+impl<T: GrantToken> StoreFence<T> {
+    /// `lock_name` is the name of the default item's lock.
+    pub fn new(lock: Arc<dyn Backend<Token = T>>, inventory: Inventory, lock_name: &str) -> Self {
+        Self { lock, tenures: Tenures { inventory, lock_name: lock_name.into() } }
+    }
+}
+
+impl<T: GrantToken> Backend for StoreFence<T> {
+    type Token = Token;
+
+    fn promises(&self) -> Promises {
+        Promises { token: TokenLife::Durable, ..self.lock.promises() }
+    }
+
+    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket> {
+        Box::pin(async move { Ok(self.tenures.ticket(claim, self.lock.enqueue(claim).await?)) })
+    }
+
+    fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Ticket>> {
+        Box::pin(async move {
+            let ticket = self.lock.try_enqueue(claim).await?;
+            Ok(ticket.map(|ticket| self.tenures.ticket(claim, ticket)))
+        })
+    }
+
+    fn hand_over<'a>(
+        &'a self,
+        held: &'a Claim,
+        next: &'a Claim,
+    ) -> BackendFuture<'a, Option<Ticket>> {
+        Box::pin(async move {
+            let ticket = self.lock.hand_over(held, next).await?;
+            Ok(ticket.map(|ticket| self.tenures.ticket(next, ticket)))
+        })
+    }
+
+    // the rest as it is
+
+    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
+        self.lock.release(claim)
+    }
+
+    fn runtime(&self) -> Option<Handle> {
+        self.lock.runtime()
+    }
+
+    fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
+        Box::pin(async move { Ok(Lease { cluster: STORE, ..self.lock.open(ttl).await? }) })
+    }
+
+    fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
+        self.lock.renew(lease)
+    }
+
+    fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
+        self.lock.close(lease)
+    }
+
+    fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
+        self.lock.queue(name)
+    }
+
+    fn probe<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<QueueEntry>> {
+        self.lock.probe(name)
+    }
+
+    fn queue_snapshot(&self, name: &Arc<str>) -> Option<QueueSnapshot> {
+        self.lock.queue_snapshot(name)
+    }
+}
