@@ -8,7 +8,7 @@ use flash_sale::config::{Config, switch};
 use flash_sale::http::Extension;
 use flash_sale::serve::{ServeError, serve_with};
 
-use crate::baselines::{self, LockMode};
+use crate::baselines::{self, GuardOptions};
 use crate::controls::Controls;
 use crate::fault::{self, Rule};
 use crate::safeguard::{Safeguard, end_at_once};
@@ -21,9 +21,9 @@ pub struct ServeOptions {
     #[command(flatten)]
     pub service: Config,
 
-    /// Guard of the stock
-    #[arg(long, env = "FLASH_SALE_LOCK", default_value = "etcd")]
-    pub lock: LockMode,
+    /// What guards the stock
+    #[command(flatten)]
+    pub guard: GuardOptions,
 
     /// Addresses of all instances that the page controls together, this one included, separated by commas, each
     /// with its own port
@@ -69,9 +69,9 @@ pub async fn serve(mut options: ServeOptions) -> Result<(), LabServeError> {
         return Err(LabServeError::AdminToken);
     }
     let writer = sabotage(&mut options);
-    let ServeOptions { service, lock, instances, restarted, .. } = options;
+    let ServeOptions { service, guard, instances, restarted, .. } = options;
     let sale = async |config: &Config, port| {
-        let (sale, switch) = baselines::sale(config, lock, &writer, port).await?;
+        let (sale, switch) = baselines::sale(config, &guard, &writer, port).await?;
         let controls = Controls::new(sale.clone(), switch, port, &instances, restarted);
         Ok((sale, Some(Arc::new(controls) as Arc<dyn Extension>)))
     };

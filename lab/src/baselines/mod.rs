@@ -27,7 +27,7 @@ mod watchers;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{BackendError, EtcdBackend, EtcdOptions};
+use fenced_lock::{Backend, BackendError, EtcdBackend, EtcdOptions, Token};
 use flash_sale::config::Config;
 use flash_sale::inventory::BatchWriter;
 use flash_sale::sale::{EtcdLock, GuardStatus, Sale, SaleContext, SaleGuard};
@@ -40,6 +40,8 @@ use self::rpc::Rpc;
 
 pub use self::switch::Switch;
 use crate::faulty_lock::FaultyLock;
+use crate::safeguard::Safeguard;
+use crate::store_fence::StoreFence;
 use crate::writer::Writer;
 
 /// What guards the sale.
@@ -71,6 +73,11 @@ impl LockMode {
             Self::EtcdRpc => "etcd-rpc",
             Self::AtomicScript => "atomic-script",
         }
+    }
+
+    /// Whether it is a lock of the library that all instances share.
+    pub const fn is_shared(self) -> bool {
+        matches!(self, Self::Etcd)
     }
 
     /// Why this guard oversells, if it does.
@@ -140,6 +147,40 @@ pub fn atomic_script(context: &Arc<SaleContext>) -> impl SaleGuard + use<> {
     InProcess::new(context, LockMode::AtomicScript)
 }
 
+/// What guards a sale, and what refuses the writes of a holder that was overtaken.
+#[derive(clap::Args, Clone, Debug)]
+pub struct GuardOptions {
+    /// Guard of the stock
+    #[arg(long, env = "FLASH_SALE_LOCK", default_value = "etcd")]
+    pub lock: LockMode,
+
+    /// Fence of the stock [default: that of the lock if it has tokens, else that of the store]
+    #[arg(long, env = "FLASH_SALE_FENCE")]
+    pub fence: Option<Fence>,
+}
+
+/// What refuses the writes of a holder that was overtaken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Fence {
+    /// The store compares the tokens of the lock.
+    Lock,
+    /// The store counts the tenures itself: for a lock without tokens.
+    Store,
+    /// Nothing: a holder that was paused can undo what others have sold.
+    None,
+}
+
+impl Fence {
+    /// Its name on the command line.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Lock => "lock",
+            Self::Store => "store",
+            Self::None => "none",
+        }
+    }
+}
+
 /// The sale as `config` describes it under this guard, for an instance that listens on `port`, and the
 /// switch between its guards.
 ///
@@ -147,10 +188,14 @@ pub fn atomic_script(context: &Arc<SaleContext>) -> impl SaleGuard + use<> {
 /// Permanent errors: a malformed address, a wrong password.
 pub async fn sale(
     config: &Config,
-    lock: LockMode,
+    options: &GuardOptions,
     writer: &Arc<Writer>,
     port: u16,
 ) -> Result<(Sale, Arc<Switch>), ServeError> {
+    let lock = options.lock;
+    if options.fence == Some(Fence::None) {
+        writer.set(Safeguard::Fence, false);
+    }
     let inventory = serve::inventory(config).await?;
     let inventory = inventory.with_writer(Arc::clone(writer) as Arc<dyn BatchWriter>);
     let context = SaleContext::new(inventory, config.sale_options(port));
@@ -158,7 +203,12 @@ pub async fn sale(
     let refused = |error: BackendError| ServeError::Connect { source: error.into() };
     let main: Box<dyn SaleGuard> = match lock {
         LockMode::Etcd => {
-            let lock = Arc::new(FaultyLock::new(serve::etcd(config)?, writer));
+            let mut lock: Arc<dyn Backend<Token = Token>> = serve::etcd(config)?;
+            if options.fence == Some(Fence::Store) {
+                let name = &context.options.lock_name;
+                lock = Arc::new(StoreFence::new(lock, context.inventory.clone(), name));
+            }
+            let lock = Arc::new(FaultyLock::new(lock, writer));
             let sessions = serve::lock_sessions(config, &context.options.instance, lock).await?;
             Box::new(EtcdLock::new(&context, sessions))
         }

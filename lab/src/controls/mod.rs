@@ -18,7 +18,6 @@ use axum::Router;
 use axum::http::request::Parts;
 use axum::http::{Method, Uri};
 use clap::ValueEnum as _;
-use fenced_lock::Token;
 use flash_sale::http::Extension;
 use flash_sale::http::problem::{Problem, ProblemType};
 use flash_sale::inventory::Item;
@@ -193,9 +192,8 @@ impl Controls {
         let guard = wanted.guard.unwrap_or_else(|| self.switch.mode());
         self.instances.ask().await;
         let victim = match wanted.fault {
-            Some(_) if guard != LockMode::Etcd => {
-                let detail =
-                    "a fault needs the guard etcd: without a lock there is no holder to hit";
+            Some(_) if !guard.is_shared() => {
+                let detail = "a fault needs a lock that the instances share: without one there is no holder to hit";
                 return Err(Problem::new(ProblemType::BAD_BODY, detail));
             }
             Some(_) => {
@@ -247,11 +245,8 @@ impl Controls {
     /// The instance to hit if the caller names none: the holder, or any other if this one holds the lock.
     async fn victim(&self) -> Result<Instance, Problem> {
         self.instances.ask().await;
-        let queue_snapshot = self.sale.queue_snapshot(&Item::DEFAULT);
-        let holder = queue_snapshot.and_then(|snapshot| Some(snapshot.queue.first()?.revision));
         let claims = self.sale.queue(&Item::DEFAULT).await.unwrap_or_default();
-        let holder = claims.into_iter().find(|claim| claim.token.map(Token::revision) == holder);
-        let holder = holder.and_then(|claim| claim.label);
+        let holder = claims.into_iter().next().and_then(|claim| claim.label);
         let others: Vec<_> =
             self.instances.all().into_iter().filter(|i| i.is_up && !i.is_here).collect();
         let named = others.iter().find(|other| Some(&*other.name) == holder.as_deref());

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 
-use crate::baselines::LockMode;
+use crate::baselines::{Fence, LockMode};
 use crate::error::LabError;
 
 /// Each further instance listens this many ports higher.
@@ -59,6 +59,10 @@ pub struct DemoOptions {
     /// `etcd-recipe`, `etcd-rpc` and `atomic-script` are for comparison.
     #[arg(long, env = "FLASH_SALE_DEMO_LOCK", default_value = "etcd", value_name = "KIND")]
     pub lock: LockMode,
+
+    /// Fence of the stock [default: that of the lock if it has tokens, else that of the store]
+    #[arg(long, env = "FLASH_SALE_DEMO_FENCE")]
+    pub fence: Option<Fence>,
 }
 
 impl DemoOptions {

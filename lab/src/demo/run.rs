@@ -13,7 +13,7 @@ use testkit::{LOCK_NAME, OwnedDir};
 use super::options::DemoOptions;
 use super::screen::{Screen, Tone, say};
 use super::upkeep::{End, RESTART_PAUSE, look_after};
-use crate::baselines::LockMode;
+use crate::baselines::{Fence, LockMode};
 use crate::cluster::{self, Cluster, Spec};
 use crate::error::LabError;
 use crate::load::{Load, TIMEOUT};
@@ -159,6 +159,7 @@ impl Show<'_> {
             count(options.stock, "unit"),
             count(options.requests, "buyer"),
             count(options.instances.into(), "instance"),
+            guarded_by(options.lock, options.fence),
         ];
         let text = explain(&report, options.stock, options.lock.flaw());
         screen.paragraph(tone, label, &format!("{}. {text}", setting.join(", ")));
@@ -186,12 +187,15 @@ impl Show<'_> {
     }
 
     async fn instances(&self, cluster: &mut Cluster) -> Result<(), LabError> {
-        let DemoOptions { lock, instances, .. } = *self.options;
+        let DemoOptions { lock, fence, instances, .. } = *self.options;
         let urls: Vec<_> = self.ports.iter().map(|&port| cluster::url(port)).collect();
         let urls = urls.join(",");
         let mut flags = vec!["--instances", &urls, "--restarted"];
-        if lock == LockMode::Etcd {
+        if lock.is_shared() {
             flags.extend(["--lock-ttl", LOCK_TTL]);
+        }
+        if let Some(fence) = fence {
+            flags.extend(["--fence", fence.name()]);
         }
         let flags: Vec<_> = flags.into_iter().map(str::to_owned).collect();
         let spec = Spec { lock, instances: instances.into(), flags: &flags, ..Spec::default() };
@@ -200,8 +204,7 @@ impl Show<'_> {
         }
         for instance in &mut cluster.instances {
             instance.until_ready().await?;
-            let what = guarded_by(lock);
-            say(&format!("instance {} answers on {} ({what})", instance.port, instance.url()));
+            say(&format!("instance {} answers on {}", instance.port, instance.url()));
         }
         Ok(())
     }
@@ -250,15 +253,24 @@ impl Show<'_> {
     }
 }
 
-fn guarded_by(lock: LockMode) -> &'static str {
-    match lock {
-        LockMode::Etcd => "sells under the etcd lock",
-        LockMode::Local => "sells under a lock of its own",
-        LockMode::NoLock => "sells without a lock",
-        LockMode::EtcdRecipe => "sells by the lock recipe of Go's client",
-        LockMode::EtcdRpc => "sells by etcd's Lock call",
-        LockMode::AtomicScript => "sells without a lock, by one script",
+fn guarded_by(lock: LockMode, fence: Option<Fence>) -> String {
+    let guard = match lock {
+        LockMode::Etcd => "the lock in etcd",
+        LockMode::Local => "a lock in each instance",
+        LockMode::NoLock => "no lock",
+        LockMode::EtcdRecipe => "the lock recipe of Go's etcd client",
+        LockMode::EtcdRpc => "etcd's Lock call",
+        LockMode::AtomicScript => "no lock, one atomic script",
+    };
+    if !lock.is_shared() {
+        return guard.to_owned();
     }
+    let fence = match fence {
+        None | Some(Fence::Lock) => "the lock's fence",
+        Some(Fence::Store) => "the store's fence",
+        Some(Fence::None) => "no fence",
+    };
+    format!("{guard}, {fence}")
 }
 
 /// Whether buyers queue in etcd.
