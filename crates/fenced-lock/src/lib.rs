@@ -57,6 +57,7 @@
 //!
 //! - `etcd` (default): `EtcdBackend`. Building it needs `protoc` and Google's protobuf types. Without it,
 //!   [`MemoryBackend`] and the trait [`Backend`] are left.
+//! - `redis`: `RedisBackend`, a queue on one Redis.
 //! - `chaos`: for fault suites only. It lets a program switch off each safeguard of the lock.
 
 // Layout:
@@ -90,8 +91,12 @@ mod inner;
 mod keeper;
 mod memory;
 mod mutex;
+#[allow(dead_code, reason = "the backend in memory does not use it")]
+mod own_thread;
 mod owner;
 mod promises;
+#[cfg(feature = "redis")]
+mod redis;
 mod renewal;
 mod session;
 mod token;
@@ -117,6 +122,8 @@ pub use owner::Owner;
 pub use promises::{
     Clock, Ends, GrantToken, Loss, Order, Promises, QueueView, TokenLife, Unfenced, Wake,
 };
+#[cfg(feature = "redis")]
+pub use redis::{RedisBackend, RedisOptions};
 pub use session::{Session, SessionOptions};
 pub use token::{ClusterId, Token};
 

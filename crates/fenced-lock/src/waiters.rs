@@ -55,8 +55,9 @@ impl<T: GrantToken> Waiters<T> {
         let mut claims = self.claims();
         if let Some(waiter) = claims.get(claim) {
             status.advance(&waiter.status);
+            // whoever watches it stops
+            waiter.wake.notify_one();
             if status == ClaimStatus::Gone {
-                waiter.wake.notify_one();
                 claims.remove(claim);
             }
         }
@@ -77,6 +78,32 @@ impl<T: GrantToken> Waiters<T> {
         }
     }
 
+    /// It is not known any more whether others wait behind the claims that hold.
+    pub(crate) fn forget_contended(&self) {
+        for waiter in self.claims().values() {
+            waiter.contended.send_replace(true);
+        }
+    }
+
+    /// The claim with this number, which no other claim of this process has.
+    pub(crate) fn find(&self, lease: i64, number: u64) -> Option<Claim> {
+        let is_it = |claim: &&Claim| claim.number == number && claim.lease == lease;
+        self.claims().keys().find(is_it).cloned()
+    }
+
+    /// The claims on this lease that hold.
+    pub(crate) fn holding(&self, lease: i64) -> Vec<Claim> {
+        let holds = |waiter: &Waiter<T>| *waiter.status.borrow() != ClaimStatus::Waiting;
+        let claims = self.claims();
+        let held = claims.iter().filter(|(claim, waiter)| claim.lease == lease && holds(waiter));
+        held.map(|(claim, _)| claim.clone()).collect()
+    }
+
+    /// How many claims are known.
+    pub(crate) fn count(&self) -> usize {
+        self.claims().len()
+    }
+
     /// The claims on this lease.
     pub(crate) fn on_lease(&self, lease: i64) -> Vec<Claim> {
         self.claims().keys().filter(|claim| claim.lease == lease).cloned().collect()
@@ -92,8 +119,11 @@ impl<T: GrantToken> Waiters<T> {
     {
         let mut backoff = Backoff::default();
         loop {
-            let Some(wake) = self.claims().get(claim).map(|waiter| Arc::clone(&waiter.wake)) else {
-                return;
+            let wake = match self.claims().get(claim) {
+                Some(waiter) if *waiter.status.borrow() == ClaimStatus::Waiting => {
+                    Arc::clone(&waiter.wake)
+                }
+                _ => return,
             };
             match ask().await {
                 Ok(Answer { status: ClaimStatus::Waiting, ask_again_in }) => {

@@ -1,0 +1,173 @@
+//! One connection to a Redis, opened when it is needed.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use redis::aio::{MultiplexedConnection, SendError};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError,
+    RedisResult, ScriptInvocation, ServerErrorKind, cmd,
+};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use crate::{BackendError, BackendErrorKind};
+
+/// Takes messages, and the news that the connection broke.
+type Hear = dyn Fn(PushInfo) + Send + Sync;
+
+/// One connection that all requests share. It is opened when it is needed.
+pub(super) struct Connection {
+    client: Client,
+    request_timeout: Duration,
+    /// The channel to listen to, if any.
+    channel: Option<String>,
+    hear: Arc<Hear>,
+    link: Mutex<Option<Link>>,
+}
+
+#[derive(Clone)]
+struct Link {
+    redis: MultiplexedConnection,
+    is_broken: Arc<AtomicBool>,
+}
+
+impl Connection {
+    /// Connects nothing yet.
+    pub(super) fn new(
+        client: Client,
+        request_timeout: Duration,
+        channel: Option<String>,
+        hear: impl Fn(PushInfo) + Send + Sync + 'static,
+    ) -> Self {
+        Self { client, request_timeout, channel, hear: Arc::new(hear), link: Mutex::default() }
+    }
+
+    /// Runs a script once.
+    pub(super) async fn run<T: FromRedisValue>(
+        &self,
+        script: &ScriptInvocation<'_>,
+    ) -> Result<T, BackendError> {
+        self.request(async |redis| script.invoke_async(redis).await).await
+    }
+
+    /// Sends a command once.
+    pub(super) async fn send<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, BackendError> {
+        self.request(async |redis| command.query_async(redis).await).await
+    }
+
+    async fn request<T>(
+        &self,
+        send: impl AsyncFnOnce(&mut MultiplexedConnection) -> RedisResult<T>,
+    ) -> Result<T, BackendError> {
+        let mut used = None;
+        let request = async {
+            let link = used.insert(self.link().await?);
+            let answer = send(&mut link.redis).await;
+            answer.map_err(|error| {
+                // a primary that became a replica: the address may lead to the new one
+                let is_replica = error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly);
+                if error.is_io_error() || error.is_unrecoverable_error() || is_replica {
+                    link.is_broken.store(true, Ordering::Release);
+                }
+                backend_error(error)
+            })
+        };
+        let answer = timeout(self.request_timeout, request).await;
+        answer.unwrap_or_else(|_| {
+            // the server may be gone without a word
+            if let Some(link) = used {
+                link.is_broken.store(true, Ordering::Release);
+            }
+            let error = io::Error::new(io::ErrorKind::TimedOut, "no answer in time");
+            Err(BackendError::new(BackendErrorKind::Transient, error))
+        })
+    }
+
+    /// The connection. One caller opens it, and the others wait for that within their own time.
+    async fn link(&self) -> Result<Link, BackendError> {
+        let mut link = self.link.lock().await;
+        if let Some(link) = link.as_ref().filter(|link| !link.is_broken.load(Ordering::Acquire)) {
+            return Ok(link.clone());
+        }
+        Ok(link.insert(self.connect().await?).clone())
+    }
+
+    async fn connect(&self) -> Result<Link, BackendError> {
+        let is_broken = Arc::new(AtomicBool::new(false));
+        let (broken, hear) = (Arc::clone(&is_broken), Arc::clone(&self.hear));
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.request_timeout))
+            .set_response_timeout(Some(self.request_timeout))
+            .set_push_sender(move |push: PushInfo| {
+                if push.kind == PushKind::Disconnection {
+                    broken.store(true, Ordering::Release);
+                }
+                hear(push);
+                Ok::<_, SendError>(())
+            });
+        let connect = self.client.get_multiplexed_async_connection_with_config(&config);
+        let mut redis = connect.await.map_err(backend_error)?;
+        check_server(&mut redis).await?;
+        if let Some(channel) = &self.channel {
+            redis.subscribe(channel).await.map_err(backend_error)?;
+            // shows that messages may be sent
+            let publish = cmd("PUBLISH").arg(channel).arg("").to_owned();
+            publish.query_async::<()>(&mut redis).await.map_err(backend_error)?;
+        }
+        Ok(Link { redis, is_broken })
+    }
+}
+
+/// Refuses a server on which a lock would not hold.
+async fn check_server(redis: &mut MultiplexedConnection) -> Result<(), BackendError> {
+    let mut info = String::new();
+    for section in ["server", "replication", "memory"] {
+        let section: String =
+            cmd("INFO").arg(section).query_async(redis).await.map_err(backend_error)?;
+        info.push_str(&section);
+    }
+    let field = |name: &str| {
+        let mut fields = info.lines().filter_map(|line| line.split_once(':'));
+        fields.find(|(found, _)| *found == name).map(|(_, value)| value.trim())
+    };
+    // the second name is Valkey's
+    let mode = field("redis_mode").or_else(|| field("server_mode"));
+    let what = if mode == Some("cluster") {
+        "this Redis is a node of a Redis Cluster, where the keys of a lock are on several nodes: use one primary"
+    } else if field("maxmemory") != Some("0") && field("maxmemory_policy") != Some("noeviction") {
+        "this Redis evicts keys, locks among them: set its maxmemory-policy to noeviction"
+    } else if field("role") == Some("slave") {
+        // passes when it is promoted, or the address leads to the primary again
+        let what = "this Redis is a replica, which grants no locks";
+        return Err(BackendError::new(BackendErrorKind::Transient, what));
+    } else {
+        return Ok(());
+    };
+    Err(BackendError::new(BackendErrorKind::Permanent, what))
+}
+
+fn backend_error(error: RedisError) -> BackendError {
+    let kind = match (error.kind(), error.code()) {
+        (_, Some("LEASEGONE")) => BackendErrorKind::LeaseGone,
+        // not the primary, or not yet
+        (_, Some("LOADING" | "READONLY" | "MASTERDOWN")) => BackendErrorKind::Transient,
+        (_, Some("ERR")) if error.to_string().contains("max number of clients") => {
+            BackendErrorKind::Refused
+        }
+        (_, Some("ERR" | "NOPERM" | "NOAUTH" | "WRONGPASS" | "WRONGTYPE"))
+        | (
+            ErrorKind::AuthenticationFailed
+            | ErrorKind::InvalidClientConfig
+            | ErrorKind::RESP3NotSupported
+            | ErrorKind::UnexpectedReturnType,
+            _,
+        ) => BackendErrorKind::Permanent,
+        // no room, not enough replicas, a disk that fails, a script that runs
+        (_, Some(_)) => BackendErrorKind::Refused,
+        (_, None) => BackendErrorKind::Transient,
+    };
+    BackendError::new(kind, error)
+}

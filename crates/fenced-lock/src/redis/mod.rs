@@ -1,0 +1,417 @@
+//! Redis as a lock service: one primary, a queue for each name.
+//!
+//! A claim is a member of the sorted set `{fenced-lock}:queue:NAME`, and its score is its ticket: a number that the
+//! server counts up. The first one whose session lives holds the lock, and its ticket is its token. A session is one
+//! key with the TTL, so one renewal keeps all its claims; claims of a session that has ended are removed by the next
+//! request for their queue. All this is in one script, so that each request is one step. All keys share a hash tag.
+//!
+//! A message goes to the process of the holder alone: when it becomes the holder, and when others begin or cease to
+//! wait. It carries the token, so a hand-over takes one request and one message. Messages get lost; so a waiter also
+//! asks when the holder's session could have ended.
+//!
+//! # What it does not promise
+//!
+//! Redis answers before its replicas have a write, and in many set-ups before its disk has it. After a failover or a
+//! restart, two claims can hold for as long as the first one's next renewal takes, which finds its claim gone. Numbers
+//! can then come again: the token's [`ClusterId`](crate::ClusterId) tells them apart. It changes with each failover,
+//! restart and `FLUSHALL`, and the store must treat it as such. `appendonly yes` with `appendfsync always`, and
+//! `min-replicas-to-write`, make that rarer, not impossible.
+//!
+//! Redis measures a TTL by its wall clock, also while it is down: a clock that is set forward ends leases early.
+//!
+//! # What it asks of the server
+//!
+//! Redis from 6.0 on, or Valkey; a primary, no node of a cluster, that evicts no keys. A user needs
+//!
+//! ```text
+//! ~{fenced-lock}:* &{fenced-lock}:*
+//! +hello +info +subscribe +publish +evalsha +script|load +time +get +set +del +pexpire +pttl
+//! +hget +hset +hsetnx +hincrby +hdel +zadd +zrem +zscore +zcard +zrange
+//! ```
+//!
+//! and `+select` for a database other than 0. (Redis 6 has no `script|load` for itself: `+script`.)
+
+mod connection;
+mod options;
+
+use std::collections::HashSet;
+use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::{FromRedisValue, PushInfo, PushKind, Script, ScriptInvocation, cmd};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+pub use options::RedisOptions;
+
+use self::connection::Connection;
+use super::own_thread::runtime_on_own_thread;
+use super::waiters::{Answer, Waiters};
+use super::{
+    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClaimStatus, Clock, ClusterId,
+    Ends, Lease, Loss, Order, Promises, QueueEntry, QueueView, Released, Ticket, Token, TokenLife,
+    Wake,
+};
+
+/// How soon a waiter asks again at the earliest.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+
+/// The last ticket.
+const LAST: &str = "{fenced-lock}:last";
+
+static OPEN: LazyLock<Script> =
+    LazyLock::new(|| Script::new(concat!(include_str!("cluster.lua"), include_str!("open.lua"))));
+static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("renew.lua")));
+static QUEUE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(concat!(include_str!("cluster.lua"), include_str!("queue.lua"))));
+
+/// Redis as a lock service. It may serve several sessions, which then share a connection and a thread.
+///
+/// ```no_run
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use fenced_lock::{RedisBackend, RedisOptions, Session, SessionOptions};
+///
+/// # async fn example() -> Result<(), fenced_lock::LockError> {
+/// let redis = RedisBackend::new(RedisOptions::new("redis://127.0.0.1:6379"))?;
+/// let session = Session::open(Arc::new(redis), SessionOptions::new(Duration::from_secs(30))).await?;
+/// let guard = session.mutex("stock-lock")?.lock().await?;
+/// println!("held under token {}", guard.token());
+/// guard.unlock().await?;
+/// session.close().await
+/// # }
+/// ```
+pub struct RedisBackend {
+    shared: Arc<Shared>,
+    /// Where the server is, for a human.
+    address: String,
+    runtime: Handle,
+    /// Its drop ends the thread of the runtime.
+    _running: oneshot::Sender<()>,
+}
+
+struct Shared {
+    connection: Connection,
+    /// Where messages for this process go.
+    channel: String,
+    waiters: Waiters<Token>,
+}
+
+/// How to put a claim into its queue.
+#[derive(Clone, Copy)]
+enum How<'a> {
+    Wait,
+    Try,
+    After(&'a Claim),
+}
+
+impl RedisBackend {
+    /// A backend for these options. Nothing is sent before a session is opened, so a Redis that is not there yet is
+    /// no error.
+    ///
+    /// # Errors
+    /// [`BackendErrorKind::Permanent`] if the address or a certificate cannot be used, or the thread cannot be started.
+    pub fn new(options: RedisOptions) -> Result<Self, BackendError> {
+        let (runtime, running) = runtime_on_own_thread("redis-lock")
+            .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
+        let channel = format!("{{fenced-lock}}:process:{:x}", random());
+        let client = options.client()?;
+        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
+            let shared = Weak::clone(shared);
+            let hear = move |push| _ = shared.upgrade().map(|shared| shared.hear(push));
+            let (timeout, to_us) = (options.request_timeout, Some(channel.clone()));
+            let connection = Connection::new(client, timeout, to_us, hear);
+            Shared { connection, channel, waiters: Waiters::new() }
+        });
+        Ok(Self { shared, address: options.address().to_owned(), runtime, _running: running })
+    }
+
+    async fn put(&self, claim: &Claim, how: How<'_>) -> Result<Option<Ticket>, BackendError> {
+        let waiters = &self.shared.waiters;
+        let ticket = waiters.expect(claim);
+        let (how, held) = match how {
+            How::Wait => ("wait", String::new()),
+            How::Try => ("try", String::new()),
+            How::After(held) => ("after", id_of(held)),
+        };
+        let mut script = on_queue("put", &claim.name, &id_of(claim));
+        let put = script.arg(how).arg(&*claim.label).arg(held);
+        match self.shared.connection.run::<Option<Standing>>(put).await {
+            Ok(Some(standing)) => {
+                let first = self.shared.note(claim, standing)?;
+                if first.status == ClaimStatus::Waiting {
+                    self.runtime.spawn(Arc::clone(&self.shared).watch(claim.clone(), first));
+                }
+                Ok(Some(ticket))
+            }
+            Ok(None) => {
+                waiters.note(claim, ClaimStatus::Gone);
+                Ok(None)
+            }
+            Err(error) => {
+                if error.kind != BackendErrorKind::Transient {
+                    waiters.note(claim, ClaimStatus::Gone);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn list(&self, name: &str, limit: u32) -> Result<Vec<QueueEntry>, BackendError> {
+        let mut list = on_queue("list", name, "");
+        let (cluster, entries) = self.shared.connection.run::<Listed>(list.arg(limit)).await?;
+        let cluster = cluster_of(&cluster)?;
+        let entry = |(place, (id, ticket, age_ms, label)): (usize, ListedClaim)| {
+            Some(QueueEntry {
+                // the token of a waiter is another one if the server fails over before the grant
+                token: (place == 0).then(|| Token::new(cluster, ticket)),
+                lease: parse_id(&id)?.0,
+                key: format!("{name}/{id}"),
+                label,
+                age: age_ms.map(Duration::from_millis),
+            })
+        };
+        Ok(entries.into_iter().enumerate().filter_map(entry).collect())
+    }
+}
+
+/// Where a claim stands: [`WAITING`], [`GRANTED`] or [`GONE`]; its ticket, or the PTTL of the holder; the cluster; whether
+/// others wait.
+type Standing = (u8, i64, String, bool);
+const WAITING: u8 = 0;
+const GRANTED: u8 = 1;
+
+/// The cluster, and the claims in a queue: id, ticket, age in milliseconds, label.
+type Listed = (String, Vec<ListedClaim>);
+type ListedClaim = (String, i64, Option<u64>, Option<String>);
+
+impl Shared {
+    /// Notes what the server says of a claim.
+    fn note(&self, claim: &Claim, standing: Standing) -> Result<Answer<Token>, BackendError> {
+        let (status, number, cluster, is_contended) = standing;
+        let mut ask_again_in = SHORTEST_PAUSE;
+        let status = match status {
+            WAITING => {
+                let ends_in = Duration::from_millis(number.try_into().unwrap_or_default());
+                ask_again_in = ask_again_in.max(ends_in);
+                ClaimStatus::Waiting
+            }
+            GRANTED => ClaimStatus::Granted(Token::new(cluster_of(&cluster)?, number)),
+            _ => ClaimStatus::Gone,
+        };
+        if status != ClaimStatus::Waiting {
+            self.waiters.note_contended(claim, is_contended);
+            self.waiters.note(claim, status);
+        }
+        Ok(Answer { status, ask_again_in })
+    }
+
+    /// Waits for the claim, of which `first` is known.
+    async fn watch(self: Arc<Self>, claim: Claim, first: Answer<Token>) {
+        let first = Mutex::new(Some(first));
+        let ask = async || {
+            let first = first.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(first) = first {
+                return Ok(first);
+            }
+            let ask = on_queue("ask", &claim.name, &id_of(&claim));
+            self.note(&claim, self.connection.run(&ask).await?)
+        };
+        self.waiters.watch(&claim, ask).await;
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
+        let release = on_queue("release", &claim.name, &id_of(claim));
+        let was_there: bool = self.connection.run(&release).await?;
+        self.waiters.note(claim, ClaimStatus::Gone);
+        Ok(if was_there { Released::Done } else { Released::Gone })
+    }
+
+    /// Takes a message, or the news that the connection broke.
+    fn hear(self: Arc<Self>, push: PushInfo) {
+        match push.kind {
+            PushKind::Disconnection => {
+                self.waiters.forget_contended();
+                self.waiters.wake(|_| true);
+            }
+            PushKind::Message => {
+                let message = push.data.into_iter().nth(1);
+                let message = message.and_then(|text| String::from_redis_value(text).ok());
+                let head = message.as_deref().and_then(parse_message);
+                let Some((claim, standing)) = head else { return };
+                if let Some(known) = self.waiters.find(claim.lease, claim.number) {
+                    // an error means that the message is not ours
+                    drop(self.note(&known, standing));
+                } else {
+                    // put by a request that came late, or back after a failover: nobody here waits for it
+                    tokio::spawn(async move { self.release(&claim).await });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    async fn renew(&self, lease: Lease) -> Result<Duration, BackendError> {
+        let held = self.waiters.holding(lease.id);
+        let mut renew = RENEW.key(session_key(lease.id));
+        renew.arg(millis(lease.ttl));
+        for claim in &held {
+            renew.key(queue_key(&claim.name)).arg(id_of(claim));
+        }
+        let standings: Vec<u8> = self.connection.run(&renew).await?;
+        for (claim, standing) in held.iter().zip(standings) {
+            if standing == 0 {
+                self.waiters.note(claim, ClaimStatus::Gone);
+            }
+            self.waiters.note_contended(claim, standing > 1);
+        }
+        Ok(lease.ttl)
+    }
+
+    async fn close(&self, lease: Lease) -> Result<(), BackendError> {
+        let claims = self.waiters.on_lease(lease.id);
+        for claim in &claims {
+            self.waiters.note(claim, ClaimStatus::Gone);
+        }
+        self.connection.send::<()>(cmd("DEL").arg(session_key(lease.id))).await?;
+        // the next in line is told; who is not, asks
+        let names: HashSet<_> = claims.into_iter().map(|claim| claim.name).collect();
+        let sweep =
+            async |name: Arc<str>| self.connection.run::<()>(&on_queue("sweep", &name, "")).await;
+        drop(join_all(names.into_iter().map(sweep)).await);
+        Ok(())
+    }
+}
+
+impl Backend for RedisBackend {
+    type Token = Token;
+
+    fn promises(&self) -> Promises {
+        Promises {
+            order: Order::Fifo,
+            wake: Wake::Pushed,
+            token: TokenLife::Volatile,
+            ends: Ends::Lease(Clock::Wall),
+            loss: Loss::AtRenewal,
+            queue: QueueView::Whole,
+        }
+    }
+
+    fn runtime(&self) -> Option<Handle> {
+        Some(self.runtime.clone())
+    }
+
+    fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
+        Box::pin(async move {
+            let id = i64::from_ne_bytes(random().to_ne_bytes()) & i64::MAX;
+            let mut open = OPEN.key(session_key(id));
+            open.key(LAST).arg(&self.shared.channel).arg(millis(ttl));
+            let cluster: String = self.shared.connection.run(&open).await?;
+            Ok(Lease { id, ttl, cluster: cluster_of(&cluster)? })
+        })
+    }
+
+    fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
+        Box::pin(self.shared.renew(lease))
+    }
+
+    fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
+        Box::pin(self.shared.close(lease))
+    }
+
+    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket> {
+        Box::pin(async move {
+            let gone = || BackendError::new(BackendErrorKind::Transient, "the claim is gone");
+            self.put(claim, How::Wait).await?.ok_or_else(gone)
+        })
+    }
+
+    fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Ticket>> {
+        Box::pin(self.put(claim, How::Try))
+    }
+
+    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
+        Box::pin(self.shared.release(claim))
+    }
+
+    fn hand_over<'a>(
+        &'a self,
+        held: &'a Claim,
+        next: &'a Claim,
+    ) -> BackendFuture<'a, Option<Ticket>> {
+        Box::pin(async move {
+            let ticket = self.put(next, How::After(held)).await?;
+            self.shared.waiters.note(held, ClaimStatus::Gone);
+            Ok(ticket)
+        })
+    }
+
+    fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
+        Box::pin(self.list(name, u32::MAX))
+    }
+
+    fn probe<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<QueueEntry>> {
+        Box::pin(async move { Ok(self.list(name, 1).await?.pop()) })
+    }
+}
+
+impl fmt::Debug for RedisBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisBackend")
+            .field("address", &self.address)
+            .field("claims", &self.shared.waiters.count())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A number that no other process has; the standard library seeds it from the system.
+fn random() -> u64 {
+    RandomState::new().hash_one(())
+}
+
+fn millis(ttl: Duration) -> u64 {
+    u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+fn session_key(lease: i64) -> String {
+    format!("{{fenced-lock}}:session:{lease:x}")
+}
+
+fn queue_key(name: &str) -> String {
+    format!("{{fenced-lock}}:queue:{name}")
+}
+
+fn id_of(claim: &Claim) -> String {
+    format!("{:x}-{}", claim.lease, claim.number)
+}
+
+fn parse_id(id: &str) -> Option<(i64, u64)> {
+    let (lease, number) = id.split_once('-')?;
+    Some((i64::from_str_radix(lease, 16).ok()?, number.parse().ok()?))
+}
+
+/// The claim that holds now, and how.
+fn parse_message(message: &str) -> Option<(Claim, Standing)> {
+    let mut parts = message.splitn(5, ' ');
+    let (lease, number) = parse_id(parts.next()?)?;
+    let (ticket, cluster) = (parts.next()?.parse().ok()?, parts.next()?.to_owned());
+    let is_contended = parts.next()? == "1";
+    let claim = Claim { name: parts.next()?.into(), lease, number, label: "".into() };
+    Some((claim, (GRANTED, ticket, cluster, is_contended)))
+}
+
+fn cluster_of(hex: &str) -> Result<ClusterId, BackendError> {
+    let unreadable = |error| BackendError::new(BackendErrorKind::Transient, error);
+    u64::from_str_radix(hex, 16).map(ClusterId).map_err(unreadable)
+}
+
+/// Runs an operation on the queue of `name`.
+fn on_queue(what: &str, name: &str, claim: &str) -> ScriptInvocation<'static> {
+    let mut script = QUEUE.key(queue_key(name));
+    script.key(format!("{{fenced-lock}}:makers:{name}")).key(LAST);
+    script.arg(what).arg(name).arg(claim);
+    script
+}

@@ -1,0 +1,81 @@
+//! How to reach Redis.
+
+use std::fmt;
+use std::time::Duration;
+
+use redis::io::tcp::TcpSettings;
+use redis::{
+    Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo as _, ProtocolVersion, RedisResult,
+    TlsCertificates,
+};
+
+use crate::{BackendError, BackendErrorKind};
+
+/// How to reach a Redis.
+///
+/// ```
+/// use fenced_lock::RedisOptions;
+///
+/// let options = RedisOptions::new("rediss://app:secret@redis.example:6379");
+/// ```
+#[derive(Clone)]
+pub struct RedisOptions {
+    /// The address, `redis://[USER:PASSWORD@]HOST:PORT[/DATABASE]`, or `rediss://` for TLS.
+    pub url: String,
+    /// With `rediss`: the certificates, in PEM, of the authorities of which one signed the server's; those that
+    /// this system trusts if `None`.
+    pub ca: Option<Vec<u8>>,
+    /// With `rediss`: our certificate and its key, in PEM, if the server asks for one.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// The longest that a request may take, the connection for it included.
+    pub request_timeout: Duration,
+}
+
+impl RedisOptions {
+    /// This address, no certificates, and two seconds for a request.
+    pub fn new(url: impl Into<String>) -> Self {
+        let request_timeout = Duration::from_secs(2);
+        Self { url: url.into(), ca: None, identity: None, request_timeout }
+    }
+
+    pub(super) fn client(&self) -> Result<Client, BackendError> {
+        let permanent = |error| BackendError::new(BackendErrorKind::Permanent, error);
+        let is_tls = self.url.starts_with("rediss://");
+        if !is_tls && (self.ca.is_some() || self.identity.is_some()) {
+            let what = "Redis's certificates are for an address with rediss://";
+            return Err(BackendError::new(BackendErrorKind::Permanent, what));
+        }
+        let build = || -> RedisResult<Client> {
+            let info = self.url.as_str().into_connection_info()?;
+            // with RESP3, messages and answers share a connection, and its end is told at once
+            let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+            // a small request must not wait for the acknowledgement of the one before
+            let tcp = TcpSettings::default().set_nodelay(true);
+            let info = info.set_redis_settings(redis).set_tcp_settings(tcp);
+            if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+                return Client::open(info);
+            }
+            let client_tls = self
+                .identity
+                .clone()
+                .map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+            Client::build_with_tls(info, TlsCertificates { client_tls, root_cert: self.ca.clone() })
+        };
+        build().map_err(permanent)
+    }
+
+    /// Where the server is, without user and password.
+    pub(super) fn address(&self) -> &str {
+        self.url.rsplit_once('@').map_or(&self.url, |(_, address)| address)
+    }
+}
+
+impl fmt::Debug for RedisOptions {
+    /// Without user, password, certificates and key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisOptions")
+            .field("address", &self.address())
+            .field("request_timeout", &self.request_timeout)
+            .finish_non_exhaustive()
+    }
+}

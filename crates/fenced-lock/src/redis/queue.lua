@@ -1,0 +1,130 @@
+-- The queue of one name.
+--
+-- KEYS: 1 queue, the claims by their tickets; 2 makers, when and by whom each was made; 3 last, the last ticket.
+-- A claim is `SESSION-NUMBER`. The keys of the sessions are not among KEYS: they follow from the claims. So this runs
+-- on one server only.
+-- ARGV: 1 what to do, 2 the name, 3 the claim, then for `put`: 4 `wait`, `try` or `after`, 5 its label, 6 after which.
+local queue, makers, last = KEYS[1], KEYS[2], KEYS[3]
+local todo, name, claim = ARGV[1], ARGV[2], ARGV[3]
+
+local WAITING, GRANTED, GONE = 0, 1, 2
+
+local function session(of)
+  return '{fenced-lock}:session:' .. string.match(of, '^[^-]*')
+end
+
+-- Where the process of the claim listens; false if its session has ended.
+local function channel(of)
+  return redis.call('GET', session(of))
+end
+
+local function remove(which)
+  redis.call('HDEL', makers, which)
+  return redis.call('ZREM', queue, which)
+end
+
+-- The holder. Claims before it whose sessions have ended are removed.
+local function first()
+  local head = redis.call('ZRANGE', queue, 0, 0)[1]
+  while head and not channel(head) do
+    remove(head)
+    head = redis.call('ZRANGE', queue, 0, 0)[1]
+  end
+  return head
+end
+
+local function count()
+  return redis.call('ZCARD', queue)
+end
+
+local function now_ms()
+  local now = redis.call('TIME')
+  return math.floor(now[1] * 1000 + now[2] / 1000)
+end
+
+-- {status, ticket or PTTL of the holder, cluster, whether others wait}
+local function standing()
+  local ticket = redis.call('ZSCORE', queue, claim)
+  if not ticket then
+    return {GONE, 0, '0', 0}
+  end
+  local head = first()
+  if head == claim then
+    return {GRANTED, tonumber(ticket), cluster(last), count() > 1 and 1 or 0}
+  end
+  return {WAITING, redis.call('PTTL', session(head)), '0', 0}
+end
+
+local function put(how, label, held)
+  if not channel(claim) then
+    return redis.error_reply('LEASEGONE the session does not exist')
+  end
+  if not redis.call('ZSCORE', queue, claim) then
+    if how == 'try' and first() then
+      return false
+    end
+    if how == 'after' and remove(held) == 0 then
+      return false
+    end
+    local ticket = redis.call('HINCRBY', last, 'ticket', 1)
+    redis.call('HSET', makers, claim, string.format('%.0f %s', now_ms(), label))
+    redis.call('ZADD', queue, ticket, claim)
+  end
+  return standing()
+end
+
+local function ask()
+  if not channel(claim) then
+    return redis.error_reply('LEASEGONE the session does not exist')
+  end
+  return standing()
+end
+
+-- 1 if it was there, and its session as well.
+local function release()
+  local is_alive = channel(claim)
+  local removed = remove(claim)
+  return is_alive and removed or 0
+end
+
+-- {cluster, {{claim, ticket, age in milliseconds, label}, ..}}, the first ones only
+local function list(limit)
+  local entries, now = {}, now_ms()
+  local members = redis.call('ZRANGE', queue, 0, -1, 'WITHSCORES')
+  for i = 1, #members, 2 do
+    local which, maker = members[i], redis.call('HGET', makers, members[i])
+    if not channel(which) then
+      remove(which)
+    elseif #entries < limit then
+      local made_at, label = string.match(maker or '', '^(%d+) (.*)$')
+      local age = made_at and math.max(now - made_at, 0)
+      entries[#entries + 1] = {which, tonumber(members[i + 1]), age or false, label or false}
+    end
+  end
+  return {cluster(last), entries}
+end
+
+local head_before, count_before = redis.call('ZRANGE', queue, 0, 0)[1], count()
+local answer
+if todo == 'put' then
+  answer = put(ARGV[4], ARGV[5], ARGV[6])
+elseif todo == 'ask' then
+  answer = ask()
+elseif todo == 'release' then
+  answer = release()
+elseif todo == 'list' then
+  answer = list(tonumber(ARGV[4]))
+end
+
+-- The holder is told when it becomes the holder, and when others begin or cease to wait. It is told again when a waiter
+-- asks, or a try finds it alone: a message can get lost, and a holder that nobody knows of is then withdrawn.
+local head = first()
+if head and head ~= claim then
+  local is_news = head ~= head_before or (count() > 1) ~= (count_before > 1)
+  if is_news or todo == 'ask' or (todo == 'put' and count() == 1) then
+    local news = {head, redis.call('ZSCORE', queue, head), cluster(last), count() > 1 and 1 or 0, name}
+    -- a message that may not be sent is one that got lost
+    redis.pcall('PUBLISH', channel(head), table.concat(news, ' '))
+  end
+end
+return answer
