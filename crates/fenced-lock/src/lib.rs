@@ -57,6 +57,7 @@
 //!
 //! - `etcd` (default): `EtcdBackend`. Building it needs `protoc` and Google's protobuf types. Without it,
 //!   [`MemoryBackend`] and the trait [`Backend`] are left.
+//! - `zookeeper`: `ZooKeeperBackend`, on ZooKeeper from 3.6 on.
 //! - `chaos`: for fault suites only. It lets a program switch off each safeguard of the lock.
 
 // Layout:
@@ -90,6 +91,8 @@ mod inner;
 mod keeper;
 mod memory;
 mod mutex;
+#[allow(dead_code, reason = "the backend in memory does not use it")]
+mod own_thread;
 mod owner;
 mod promises;
 mod renewal;
@@ -98,6 +101,8 @@ mod token;
 mod validity;
 #[allow(dead_code, reason = "not every backend uses all of it")]
 mod waiters;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
 
 pub use backend::{Backend, BackendFuture, Released};
 pub use claim::{
@@ -119,6 +124,8 @@ pub use promises::{
 };
 pub use session::{Session, SessionOptions};
 pub use token::{ClusterId, Token};
+#[cfg(feature = "zookeeper")]
+pub use zookeeper::{ZooKeeperBackend, ZooKeeperOptions};
 
 /// The README's example, compiled.
 #[cfg(all(doctest, feature = "etcd"))]
