@@ -58,6 +58,7 @@
 //! - `etcd` (default): `EtcdBackend`. Building it needs `protoc` and Google's protobuf types. Without it,
 //!   [`MemoryBackend`] and the trait [`Backend`] are left.
 //! - `redis`: `RedisBackend`, a queue on one Redis.
+//! - `zookeeper`: `ZooKeeperBackend`, on ZooKeeper from 3.6 on.
 //! - `chaos`: for fault suites only. It lets a program switch off each safeguard of the lock.
 
 // Layout:
@@ -103,6 +104,8 @@ mod token;
 mod validity;
 #[allow(dead_code, reason = "not every backend uses all of it")]
 mod waiters;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
 
 pub use backend::{Backend, BackendFuture, Released};
 pub use claim::{
@@ -126,6 +129,8 @@ pub use promises::{
 pub use redis::{RedisBackend, RedisOptions};
 pub use session::{Session, SessionOptions};
 pub use token::{ClusterId, Token};
+#[cfg(feature = "zookeeper")]
+pub use zookeeper::{ZooKeeperBackend, ZooKeeperOptions};
 
 /// The README's example, compiled.
 #[cfg(all(doctest, feature = "etcd"))]

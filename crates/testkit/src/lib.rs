@@ -1,7 +1,7 @@
 //! Private servers, processes and faulty networks on this machine, for the tests of all packages and for the
 //! laboratory.
 //!
-//! - [`etcd`], [`redis`]: servers on free ports, with data of their own, plain or secured
+//! - [`etcd`], [`redis`], [`zookeeper`]: servers on free ports, with data of their own, plain or secured
 //! - [`certificates`]: what a secured server needs
 //! - [`server`]: what they have in common: kill, restart, stop
 //! - [`child`]: a process that ends with us, even on SIGKILL
@@ -31,6 +31,7 @@ pub mod redis;
 pub mod server;
 pub mod shared;
 pub mod wait;
+pub mod zookeeper;
 
 pub use certificates::Certificates;
 pub use child::{Child, Program};
@@ -39,6 +40,7 @@ pub use etcd::{AuthTokens, EtcdOptions, PrivateEtcd};
 pub use proxy::{Proxy, Way};
 pub use redis::{PrivateRedis, RedisOptions};
 pub use server::ServerError;
+pub use zookeeper::{PrivateZooKeeper, ZooKeeperOptions};
 
 /// The default name of the service's lock.
 pub const LOCK_NAME: &str = "stock-lock";

@@ -41,6 +41,21 @@ pub async fn http(
     answer.await.map_err(|error: reqwest::Error| io::Error::other(error))
 }
 
+/// Sends one of its four-letter words to the ZooKeeper at `127.0.0.1:port` and returns its answer.
+///
+/// # Errors
+/// When there is no answer within 2 s, or one of more than 256 KiB.
+pub async fn zookeeper(port: u16, word: &str) -> io::Result<String> {
+    let answer = async {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
+        stream.write_all(word.as_bytes()).await?;
+        let mut answer = Vec::new();
+        stream.take(ANSWER_LIMIT).read_to_end(&mut answer).await?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    };
+    timeout(TIMEOUT, answer).await?
+}
+
 /// Sends one inline command to the Redis at `127.0.0.1:port` and returns its answer.
 ///
 /// # Errors

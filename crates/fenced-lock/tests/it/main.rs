@@ -12,12 +12,16 @@ mod keeper;
 mod lab;
 #[cfg(feature = "redis")]
 mod lab_redis;
+#[cfg(feature = "zookeeper")]
+mod lab_zookeeper;
 mod members;
 mod permissions;
 mod processes;
 mod scale;
 mod session;
 mod tokens;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
 
 use contract::{basics, cancellation, loss, queueing, reentry};
 
@@ -49,6 +53,18 @@ macro_rules! contract {
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $test() {
                     $area::$test(&lab_redis::RedisLab::shared().await).await;
+                }
+            )*)*
+        }
+        #[cfg(feature = "zookeeper")]
+        mod on_zookeeper {
+            use super::*;
+            $($(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $test() {
+                    if let Some(lab) = lab_zookeeper::ZooKeeperLab::shared().await {
+                        $area::$test(&lab).await;
+                    }
                 }
             )*)*
         }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use fenced_lock::{BackendErrorKind, LockError, LostReason, Token};
+use fenced_lock::{BackendErrorKind, LockError, LostReason, Session, SessionOptions, Token};
 use testkit::wait::eventually;
 
-use crate::lab::{Lab, queue_length, queue_of};
+use crate::lab::{Lab, TTL, queue_length, queue_of};
 
 /// Goal: a free lock is granted; dropping the guard and unlocking both release it.
 pub(crate) async fn a_lock_is_granted_and_released(lab: &impl Lab) {
@@ -135,12 +135,13 @@ pub(crate) async fn closing_releases_everything(lab: &impl Lab) {
 pub(crate) async fn an_unused_session_closes_by_itself(lab: &impl Lab) {
     let name = lab.name();
     let watching = lab.mutex(&name).await;
-    let (backend, session) = (lab.backend(), lab.session().await);
+    let backend = lab.backend();
+    let session = Session::open(Arc::clone(&backend), SessionOptions::new(TTL)).await.unwrap();
     let lease = session.lease();
     let guard = session.mutex(&name).unwrap().lock().await.unwrap();
     drop(session);
     let key = queue_of(&watching).await;
-    tokio::time::sleep(crate::lab::TTL * 2).await;
+    tokio::time::sleep(TTL * 2).await;
     assert_eq!(queue_of(&watching).await, key, "the guard keeps the session alive");
     assert!(!guard.is_lost());
     drop(guard);

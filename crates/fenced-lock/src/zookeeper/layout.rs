@@ -1,0 +1,138 @@
+//! How claims are written as nodes.
+//!
+//! A claim on the lock `NAME` is an ephemeral sequential node `ROOT/NAME/_c_<guid>-lock-<sequence>`, as Curator's
+//! `InterProcessMutex` with the path `ROOT/NAME` writes it. The GUID is made of the session's id and the claim's
+//! number: a claim whose answer got lost is found by it, and no two claims have the same.
+
+use std::cmp::Ordering;
+use std::fmt::Write as _;
+
+use crate::Claim;
+
+/// What stands before the GUID and behind it.
+const BEFORE: &str = "_c_";
+const BEHIND: &str = "-lock-";
+
+/// The name of the node that identifies the data. No lock has it: see [`dir`].
+pub(super) const EPOCH: &str = "%epoch";
+
+/// The node of a lock, in which its claims are. Each name is one node, so `a/b` is no part of `a`: a slash, and what
+/// ZooKeeper allows in no name, is written `%` and its bytes in hexadecimal.
+pub(super) fn dir(root: &str, name: &str) -> String {
+    let is_plain =
+        |c: char| !matches!(c, '/' | '%' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..='\u{ffff}');
+    // two names that are not allowed
+    let is_dots = name == "." || name == "..";
+    let mut dir = format!("{root}/");
+    for c in name.chars() {
+        if is_plain(c) && !is_dots {
+            dir.push(c);
+            continue;
+        }
+        for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+            // to a string it cannot fail
+            let _ = write!(dir, "%{byte:02X}");
+        }
+    }
+    dir
+}
+
+/// What the name of a claim's node begins with, up to its sequence number.
+pub(super) fn prefix(claim: &Claim) -> String {
+    let digits = format!("{:016x}{:016x}", claim.lease, claim.number);
+    let (a, b, c, d, e) =
+        (&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]);
+    format!("{BEFORE}{a}-{b}-{c}-{d}-{e}{BEHIND}")
+}
+
+/// The lease and the number of the claim with this node, if this library may have made it.
+pub(super) fn claim_of(node: &str) -> Option<(i64, u64)> {
+    let (guid, _) = node.strip_prefix(BEFORE)?.split_once(BEHIND)?;
+    let digits = guid.replace('-', "");
+    let (lease, number) = digits.split_at_checked(16)?;
+    let lease = u64::from_str_radix(lease, 16).ok()?.cast_signed();
+    Some((lease, u64::from_str_radix(number, 16).ok()?))
+}
+
+/// A node in a lock's queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Node {
+    sequence: u32,
+    pub(super) name: String,
+}
+
+impl Node {
+    /// `None` for a node without a sequence number, which is no claim. What stands before the number does not
+    /// matter: other recipes have prefixes of their own.
+    pub(super) fn new(name: &str) -> Option<Self> {
+        let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+        let (before, digits) = name.split_at(name.len() - digits.min(10));
+        // ten characters: zeros first, or a sign once the counter has passed the largest number
+        let is_negative = before.ends_with("--") && (digits.len() == 9 || !digits.starts_with('0'));
+        if digits.len() != 10 && !is_negative {
+            return None;
+        }
+        let number: u32 = digits.parse().ok()?;
+        let sequence = if is_negative { number.wrapping_neg() } else { number };
+        Some(Self { sequence, name: name.to_owned() })
+    }
+
+    /// What its name begins with, up to the sequence number.
+    pub(super) fn prefix(&self) -> &str {
+        self.name.rfind(BEHIND).map_or("", |at| &self.name[..at + BEHIND.len()])
+    }
+
+    /// Whose turn is earlier. The server's counter has 32 bits and wraps around, so the distance decides: no queue
+    /// is as long as half of all numbers.
+    pub(super) fn turn(&self, other: &Self) -> Ordering {
+        let distance = self.sequence.wrapping_sub(other.sequence).cast_signed();
+        distance.cmp(&0).then_with(|| self.name.cmp(&other.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a claim is found by its node's name, and Curator's names are not taken for ours by accident.
+    #[test]
+    fn a_claim_is_known_by_its_node() {
+        let claim = Claim { name: "a".into(), lease: -2, number: 77, label: "".into() };
+        let prefix = prefix(&claim);
+        assert_eq!(prefix, "_c_ffffffff-ffff-fffe-0000-00000000004d-lock-");
+        let node = Node::new(&format!("{prefix}0000000012")).expect("it has a number");
+        assert_eq!(node.prefix(), prefix);
+        assert_eq!(claim_of(&node.name), Some((-2, 77)));
+        assert_eq!(claim_of("x-100-0000000012"), None);
+    }
+
+    /// Goal: turns follow the sequence number, whatever stands before it, also where the counter wraps around.
+    #[test]
+    fn turns_follow_the_sequence() {
+        let names = [
+            "x-99-2147483646",
+            "_c_ab-lock-2147483647",
+            "_c_aa-lock--2147483648",
+            "x-1--2147483647",
+            "_c_aa-lock--000000001",
+            "_c_aa-lock-0000000000",
+        ];
+        let nodes: Vec<_> = names.iter().map(|name| Node::new(name).expect("a claim")).collect();
+        assert!(nodes[..4].is_sorted_by(|a, b| a.turn(b).is_lt()));
+        assert!(nodes[4..].is_sorted_by(|a, b| a.turn(b).is_lt()));
+        let write = Node::new("_c_aa-__WRIT__0000000003").expect("of Curator's other recipes");
+        assert!(write.turn(&Node::new("x-1-0000000004").expect("a claim")).is_lt());
+        for other in ["", "b", "b%2F1", "lock-12", "-123456789"] {
+            assert_eq!(Node::new(other), None);
+        }
+    }
+
+    /// Goal: each name is one node, which ZooKeeper allows.
+    #[test]
+    fn a_name_is_one_node() {
+        assert_eq!(dir("/locks", "stock-lock"), "/locks/stock-lock");
+        assert_eq!(dir("/locks", "a/ü/%"), "/locks/a%2Fü%2F%25");
+        assert_eq!(dir("/locks", ".."), "/locks/%2E%2E");
+        assert_eq!(dir("/locks", "%epoch"), "/locks/%25epoch");
+    }
+}

@@ -1,0 +1,271 @@
+//! ZooKeeper as a lock service.
+//!
+//! A claim is an ephemeral sequential node `ROOT/NAME/_c_<guid>-lock-<sequence>`; the queue is the nodes of a lock by
+//! their sequence numbers, whatever stands before these, and the first one holds the lock. Curator's
+//! `InterProcessMutex` with the path `ROOT/NAME` and ZooKeeper's own recipe `WriteLock` queue in the same way, so each
+//! of them and this library exclude each other. (They do not exclude one another: Curator sorts by more than the
+//! number.)
+//!
+//! The lease is a ZooKeeper session. The servers measure it by a monotonic clock, in steps of their `tickTime`. Between
+//! a client and the leader stands a server that tells of its clients every half a tick, which is at most a
+//! quarter of a session timeout, and that may be cut off from the leader. So a session is believed in for two thirds of
+//! its timeout: for a TTL of 20 s the servers are asked for 30 s, and the claims of a process that dies stay for
+//! that long and a tick. The servers grant at most their `maxSessionTimeout`, 20 ticks by default, and the lease is
+//! the shorter for it.
+//!
+//! The token is the `czxid` of a claim's node, the number of the transaction that made it: unlike the sequence number it
+//! grows for as long as the data live, also when a lock's node is made anew. ZooKeeper has no identity that changes with
+//! its data. The [`ClusterId`](crate::ClusterId) is a random number in the node `ROOT/%epoch`, which the first session
+//! writes; whoever deletes it makes a new cluster. A copy of the data has the identity of the original.
+//!
+//! What it costs: an uncontended lock takes one write, a release one, and a hand-over one for both. One persistent
+//! watch for each name in use shows its queue, so a waiter makes no request of its own. That needs ZooKeeper 3.6.
+//!
+//! Connections are not encrypted: the client library's TLS comes with a second cryptography library, beside which that
+//! of etcd's and Redis's clients does not start.
+
+mod failure;
+mod layout;
+mod options;
+mod queue;
+mod session;
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use zookeeper_client::{Acls, Client, CreateMode, Error};
+
+pub use options::ZooKeeperOptions;
+
+use self::failure::{backend_error, lease_gone, transient, within};
+use self::session::Connected;
+use super::own_thread::runtime_on_own_thread;
+use super::{
+    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Clock, ClusterId, Ends, Lease,
+    Loss, Order, Promises, QueueEntry, QueueView, Released, Ticket, Token, TokenLife, Wake,
+};
+
+/// ZooKeeper as a lock service. It may serve several leases, each a ZooKeeper session with a connection of its own.
+///
+/// ```no_run
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use fenced_lock::{Session, SessionOptions, ZooKeeperBackend, ZooKeeperOptions};
+///
+/// # async fn example() -> Result<(), fenced_lock::LockError> {
+/// let zookeeper = ZooKeeperBackend::new(ZooKeeperOptions::new("127.0.0.1:2181"))?;
+/// let session =
+///     Session::open(Arc::new(zookeeper), SessionOptions::new(Duration::from_secs(20))).await?;
+/// let guard = session.mutex("stock-lock")?.lock().await?;
+/// println!("held under token {}", guard.token());
+/// guard.unlock().await?;
+/// session.close().await
+/// # }
+/// ```
+pub struct ZooKeeperBackend {
+    options: ZooKeeperOptions,
+    sessions: Mutex<HashMap<i64, Arc<Connected>>>,
+    runtime: Handle,
+    /// Its drop ends the thread of the runtime. It does not block, so a backend may be dropped anywhere.
+    _running: oneshot::Sender<()>,
+}
+
+impl ZooKeeperBackend {
+    /// A backend for these options. Nothing is sent before a session is opened, so a ZooKeeper that is not there yet
+    /// is no error.
+    ///
+    /// # Errors
+    /// [`BackendErrorKind::Permanent`] if the root is no path of a node below `/`, or the thread cannot be started.
+    pub fn new(options: ZooKeeperOptions) -> Result<Self, BackendError> {
+        let permanent = |what| BackendError::new(BackendErrorKind::Permanent, what);
+        let root = options.root.as_str();
+        if !root.strip_prefix('/').is_some_and(|root| root.split('/').all(|node| !node.is_empty()))
+        {
+            return Err(permanent(format!("a root is written /NODE or /NODE/NODE, not {root:?}")));
+        }
+        let (runtime, running) = runtime_on_own_thread("zookeeper-lock")
+            .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
+        Ok(Self { options, sessions: Mutex::default(), runtime, _running: running })
+    }
+
+    async fn connect(&self, ttl: Duration) -> Result<Lease, BackendError> {
+        let ZooKeeperOptions { servers, root, user, request_timeout } = &self.options;
+        // see the module's text
+        let session_timeout = ttl * 3 / 2;
+        // a client pings often enough to learn of a dead connection in this time
+        let silence = (*request_timeout).min(session_timeout / 5);
+        let mut connector = Client::connector()
+            .with_session_timeout(session_timeout)
+            .with_connection_timeout(silence)
+            .with_fail_eagerly();
+        if let Some(user) = user {
+            connector = connector.with_auth("digest", user.as_bytes());
+        }
+        let count = u32::try_from(servers.split(',').count()).unwrap_or(u32::MAX);
+        let limit = request_timeout.saturating_mul(count);
+        let client = match within(limit, connector.connect(servers)).await {
+            Ok(client) => client,
+            Err(error) => return Err(self.explained(error).await),
+        };
+        // what nobody else may use nobody else can break
+        let acls = if user.is_some() { Acls::creator_all() } else { Acls::anyone_all() };
+        let cluster = self.epoch(&client, acls).await?;
+        let ttl = client.session_timeout() * 2 / 3;
+        let lease = Lease { id: client.session_id().0, ttl, cluster };
+        let session = Connected::new(client, lease, root, acls, *request_timeout);
+        self.sessions().insert(lease.id, Arc::new(session));
+        Ok(lease)
+    }
+
+    /// The identity of the data. The first session writes it.
+    async fn epoch(&self, client: &Client, acls: Acls<'_>) -> Result<ClusterId, BackendError> {
+        let ZooKeeperOptions { root, request_timeout, .. } = &self.options;
+        let path = format!("{root}/{}", layout::EPOCH);
+        let epoch = async {
+            match client.get_data(&path).await {
+                Err(Error::NoNode) => {}
+                known => return known,
+            }
+            let mode = CreateMode::Persistent.with_acls(acls);
+            client.mkdir(root, &mode).await?;
+            let random = format!("{:016x}", RandomState::new().hash_one(()));
+            match client.create(&path, random.as_bytes(), &mode).await {
+                Ok(_) | Err(Error::NodeExists) => client.get_data(&path).await,
+                Err(error) => Err(error),
+            }
+        };
+        let (data, _) = within(*request_timeout, epoch).await.map_err(backend_error)?;
+        let id = std::str::from_utf8(&data).ok().and_then(|id| u64::from_str_radix(id, 16).ok());
+        id.map(ClusterId).ok_or_else(|| {
+            let what = format!("{path} has no hexadecimal number");
+            BackendError::new(BackendErrorKind::Permanent, what)
+        })
+    }
+
+    /// Why no session could be opened: a server of another kind says nothing, or nothing that the client understands.
+    /// A ZooKeeper answers the word `srvr`, if only to refuse it.
+    async fn explained(&self, error: Error) -> BackendError {
+        let error = backend_error(error);
+        if error.kind != BackendErrorKind::Transient {
+            return error;
+        }
+        for server in self.options.servers.split(',') {
+            let ask = async {
+                let mut stream = TcpStream::connect(server).await?;
+                stream.write_all(b"srvr\r\n").await?;
+                let mut answer = [0; 64];
+                let length = stream.read(&mut answer).await?;
+                Ok::<_, std::io::Error>(String::from_utf8_lossy(&answer[..length]).into_owned())
+            };
+            let Ok(Ok(answer)) = timeout(self.options.request_timeout, ask).await else { continue };
+            if !answer.is_empty()
+                && !answer.to_lowercase().contains("zookeeper")
+                && !answer.starts_with("srvr")
+            {
+                let what = format!("{server} is no ZooKeeper: it says {:?}", answer.trim_end());
+                return BackendError::new(BackendErrorKind::Permanent, what);
+            }
+        }
+        error
+    }
+
+    fn session(&self, lease: i64) -> Result<Arc<Connected>, BackendError> {
+        self.sessions().get(&lease).cloned().ok_or_else(lease_gone)
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, HashMap<i64, Arc<Connected>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends a session at the servers.
+    async fn disconnect(&self, lease: i64) -> Result<(), BackendError> {
+        let Ok(session) = self.session(lease) else { return Ok(()) };
+        session.close().await?;
+        self.sessions().remove(&lease);
+        Ok(())
+    }
+}
+
+impl Backend for ZooKeeperBackend {
+    type Token = Token;
+
+    fn promises(&self) -> Promises {
+        Promises {
+            order: Order::Fifo,
+            wake: Wake::Pushed,
+            token: TokenLife::Durable,
+            ends: Ends::Lease(Clock::Monotonic),
+            loss: Loss::Pushed,
+            queue: QueueView::Whole,
+        }
+    }
+
+    fn runtime(&self) -> Option<Handle> {
+        Some(self.runtime.clone())
+    }
+
+    fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
+        Box::pin(self.connect(ttl))
+    }
+
+    fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
+        Box::pin(async move { self.session(lease.id)?.renew().await })
+    }
+
+    fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
+        Box::pin(self.disconnect(lease.id))
+    }
+
+    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket> {
+        Box::pin(async move {
+            let ticket = self.session(claim.lease)?.put(claim, None).await?;
+            ticket.ok_or_else(|| transient("the claim is gone"))
+        })
+    }
+
+    fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Ticket>> {
+        Box::pin(async move { self.session(claim.lease)?.put_if_free(claim).await })
+    }
+
+    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
+        Box::pin(async move {
+            match self.session(claim.lease) {
+                Ok(session) => session.release(claim).await,
+                // it went with its session
+                Err(_) => Ok(Released::Gone),
+            }
+        })
+    }
+
+    fn hand_over<'a>(
+        &'a self,
+        held: &'a Claim,
+        next: &'a Claim,
+    ) -> BackendFuture<'a, Option<Ticket>> {
+        Box::pin(async move { self.session(held.lease)?.put(next, Some(held)).await })
+    }
+
+    fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
+        Box::pin(async move {
+            let session = self.sessions().values().max_by_key(|session| session.is_up()).cloned();
+            session.ok_or_else(|| transient("no session is open"))?.queue(name).await
+        })
+    }
+}
+
+impl std::fmt::Debug for ZooKeeperBackend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let claims: usize = self.sessions().values().map(|session| session.count_claims()).sum();
+        f.debug_struct("ZooKeeperBackend")
+            .field("options", &self.options)
+            .field("claims", &claims)
+            .finish_non_exhaustive()
+    }
+}

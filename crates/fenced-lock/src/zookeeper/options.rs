@@ -1,0 +1,51 @@
+//! How to reach ZooKeeper.
+
+use std::fmt;
+use std::time::Duration;
+
+/// How to reach ZooKeeper.
+///
+/// ```
+/// use fenced_lock::ZooKeeperOptions;
+///
+/// let options = ZooKeeperOptions {
+///     user: Some("app:secret".to_owned()),
+///     ..ZooKeeperOptions::new("10.0.0.1:2181,10.0.0.2:2181,10.0.0.3:2181")
+/// };
+/// ```
+#[derive(Clone)]
+pub struct ZooKeeperOptions {
+    /// The servers, `HOST:PORT` each, separated by commas.
+    pub servers: String,
+    /// The node in which the locks are. The lock `NAME` is that of Curator's `InterProcessMutex` with the path
+    /// `ROOT/NAME`. It is made if it does not exist.
+    pub root: String,
+    /// The user, `NAME:PASSWORD`, for ZooKeeper's scheme `digest`. With a user, only the same user can use what this
+    /// library makes; without one, everybody can.
+    pub user: Option<String>,
+    /// The longest that a request may take. A server that is silent for so long is left for the next one.
+    pub request_timeout: Duration,
+}
+
+impl ZooKeeperOptions {
+    /// These servers, the root `/locks`, no user, and two seconds for a request.
+    pub fn new(servers: impl Into<String>) -> Self {
+        Self {
+            servers: servers.into(),
+            root: "/locks".to_owned(),
+            user: None,
+            request_timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+impl fmt::Debug for ZooKeeperOptions {
+    /// Without the user's password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ZooKeeperOptions")
+            .field("servers", &self.servers)
+            .field("root", &self.root)
+            .field("request_timeout", &self.request_timeout)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,158 @@
+//! A lock's queue, as its watch has shown it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokio::sync::OnceCell;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::layout::Node;
+use crate::waiters::Waiters;
+use crate::{Claim, ClaimStatus, Token};
+
+/// The claims on one lock, and which of them are ours.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    /// Set once the queue is watched and was read.
+    pub(super) watched: Arc<OnceCell<()>>,
+    /// Follows what happens in it.
+    pub(super) task: Option<AbortOnDropHandle<()>>,
+    /// In the order of their turns. Only what the watch shows changes it: a node that was just made is not the first
+    /// before all that came earlier are here.
+    nodes: Vec<Node>,
+    /// Our claims, by the prefixes of their nodes.
+    own: HashMap<String, Own>,
+    /// Whether a claim came since the last look.
+    was_used: bool,
+}
+
+/// A claim of this process.
+#[derive(Debug)]
+struct Own {
+    claim: Claim,
+    /// Its node and its token, once the server has answered.
+    made: Option<(String, Token)>,
+}
+
+/// What a look at an unused queue says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) enum Use {
+    #[default]
+    None,
+    /// A claim waits in it.
+    Waited,
+    Other,
+}
+
+impl Queue {
+    /// Makes a claim known before its request is sent; `true` if it was known: the request may have been carried out.
+    pub(super) fn expect(&mut self, prefix: &str, claim: &Claim) -> bool {
+        self.was_used = true;
+        let own = Own { claim: claim.clone(), made: None };
+        let known = self.own.contains_key(prefix);
+        self.own.entry(prefix.to_owned()).or_insert(own);
+        known
+    }
+
+    /// Notes that a claim was made.
+    pub(super) fn made(
+        &mut self,
+        prefix: &str,
+        node: String,
+        token: Token,
+        waiters: &Waiters<Token>,
+    ) {
+        // it is not there if the node was deleted meanwhile
+        if let Some(own) = self.own.get_mut(prefix) {
+            own.made = Some((node, token));
+            self.settle(waiters);
+        }
+    }
+
+    /// Whether a claim is known, and its node, as far as that is known.
+    pub(super) fn node_of(&self, prefix: &str) -> Option<Option<String>> {
+        let own = self.own.get(prefix)?;
+        Some(own.made.as_ref().map(|(node, _)| node.clone()))
+    }
+
+    /// Forgets a claim, which is not in the queue any more.
+    pub(super) fn forget(&mut self, prefix: &str, waiters: &Waiters<Token>) {
+        if let Some(own) = self.own.remove(prefix) {
+            waiters.note(&own.claim, ClaimStatus::Gone);
+        }
+    }
+
+    /// Our claims that were made. A list that is asked for from now on shows them, or they are gone.
+    pub(super) fn all_made(&self) -> Vec<String> {
+        let made = self.own.iter().filter(|(_, own)| own.made.is_some());
+        made.map(|(prefix, _)| prefix.clone()).collect()
+    }
+
+    /// Takes over the nodes of a list. `made` is what [`all_made`](Self::all_made) said before it was asked for.
+    pub(super) fn load(&mut self, nodes: Vec<Node>, made: &[String], waiters: &Waiters<Token>) {
+        self.nodes = nodes;
+        for prefix in made {
+            if !self.nodes.iter().any(|node| node.prefix() == prefix) {
+                self.forget(prefix, waiters);
+            }
+        }
+        self.settle(waiters);
+    }
+
+    pub(super) fn created(&mut self, node: Node, waiters: &Waiters<Token>) {
+        if let Err(place) = self.nodes.binary_search_by(|known| known.turn(&node)) {
+            self.nodes.insert(place, node);
+            self.settle(waiters);
+        }
+    }
+
+    pub(super) fn deleted(&mut self, node: &Node, waiters: &Waiters<Token>) {
+        if let Ok(place) = self.nodes.binary_search_by(|known| known.turn(node)) {
+            self.nodes.remove(place);
+        }
+        self.forget(node.prefix(), waiters);
+        self.settle(waiters);
+    }
+
+    /// Tells the first in the queue, if it is ours.
+    fn settle(&self, waiters: &Waiters<Token>) {
+        let first = self.nodes.first().and_then(|first| self.own.get(first.prefix()));
+        if let Some(Own { claim, made: Some((_, token)) }) = first {
+            waiters.note(claim, ClaimStatus::Granted(*token));
+            waiters.note_contended(claim, self.nodes.len() > 1);
+        }
+    }
+
+    /// Notes that the watch is interrupted: who waits is not known.
+    pub(super) fn interrupted(&self, waiters: &Waiters<Token>) {
+        for own in self.own.values() {
+            waiters.note_contended(&own.claim, true);
+        }
+    }
+
+    /// Notes that nothing can be known of it any more. Our claims are told that they are gone, but not forgotten: what
+    /// there is of them must still be withdrawn.
+    pub(super) fn end(&mut self, waiters: &Waiters<Token>) {
+        self.watched = Arc::default();
+        for own in self.own.values() {
+            waiters.note(&own.claim, ClaimStatus::Gone);
+        }
+    }
+
+    /// Whether it was used since the last look.
+    pub(super) fn look(&mut self) -> Use {
+        let was_used = std::mem::take(&mut self.was_used);
+        let first = self.nodes.first().map(Node::prefix);
+        if self.own.keys().any(|prefix| Some(prefix.as_str()) != first) {
+            Use::Waited
+        } else if was_used || !self.own.is_empty() {
+            Use::Other
+        } else {
+            Use::None
+        }
+    }
+
+    pub(super) fn count_own(&self) -> usize {
+        self.own.len()
+    }
+}

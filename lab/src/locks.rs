@@ -1,0 +1,98 @@
+//! The locks of the library that a sale can run under, and private servers for them.
+
+use std::sync::Arc;
+
+use fenced_lock::{Backend, BackendError, RedisBackend, RedisOptions, Token, Unfenced};
+use flash_sale::inventory::Inventory;
+use testkit::{Child, OwnedDir, PrivateRedis, RedisOptions as RedisServer, ServerError};
+
+use crate::baselines::{Fence, LockMode};
+use crate::error::LabError;
+use crate::store_fence::StoreFence;
+
+/// The nodes of a private Redlock.
+const REDLOCK_NODES: usize = 3;
+
+/// A lock, with or without tokens.
+pub(crate) enum AnyLock {
+    Fenced(Arc<dyn Backend<Token = Token>>),
+    Unfenced(Arc<dyn Backend<Token = Unfenced>>),
+}
+
+impl AnyLock {
+    /// The lock at these addresses. Not for etcd, which has flags of its own.
+    pub(crate) fn at(lock: LockMode, addresses: &[String]) -> Result<Self, BackendError> {
+        let first = addresses.first().map(String::as_str).unwrap_or_default();
+        Ok(match lock {
+            LockMode::Redis => Self::Fenced(Arc::new(RedisBackend::new(RedisOptions::new(first))?)),
+            _ => todo!(),
+        })
+    }
+
+    /// The lock with the tokens of this fence: its own ones if it has any, unless the store's are asked for.
+    pub(crate) fn fenced_by(
+        self,
+        fence: Option<Fence>,
+        inventory: &Inventory,
+        name: &str,
+    ) -> Arc<dyn Backend<Token = Token>> {
+        let inventory = inventory.clone();
+        match self {
+            Self::Fenced(lock) if fence == Some(Fence::Store) => {
+                Arc::new(StoreFence::new(lock, inventory, name))
+            }
+            Self::Fenced(lock) => lock,
+            Self::Unfenced(lock) => Arc::new(StoreFence::new(lock, inventory, name)),
+        }
+    }
+}
+
+/// The private servers of a lock.
+#[derive(Debug)]
+pub(crate) enum LockServers {
+    /// The sale has its etcd, or the lock needs no server.
+    None(Vec<String>),
+    Redis(Vec<PrivateRedis>),
+}
+
+impl LockServers {
+    /// Starts what this lock needs, in a directory in `parent`.
+    pub(crate) async fn start(lock: LockMode, parent: &OwnedDir) -> Result<Self, LabError> {
+        Ok(match lock {
+            LockMode::Redis => Self::Redis(vec![redis(parent).await?]),
+            LockMode::Redlock => {
+                let mut nodes = Vec::new();
+                for _ in 0..REDLOCK_NODES {
+                    nodes.push(redis(parent).await?);
+                }
+                Self::Redis(nodes)
+            }
+            LockMode::File => Self::None(vec![parent.path().join("locks").display().to_string()]),
+            _ => Self::None(Vec::new()),
+        })
+    }
+
+    /// Where it is, as for `--lock-at`.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        match self {
+            Self::None(addresses) => addresses.clone(),
+            Self::Redis(nodes) => {
+                nodes.iter().map(|node| format!("redis://127.0.0.1:{}", node.port())).collect()
+            }
+        }
+    }
+
+    /// Their processes, with their names.
+    pub(crate) fn children(&mut self) -> Vec<(&'static str, &mut Child)> {
+        match self {
+            Self::None(_) => Vec::new(),
+            Self::Redis(nodes) => {
+                nodes.iter_mut().map(|node| ("the lock's Redis", node.child())).collect()
+            }
+        }
+    }
+}
+
+async fn redis(parent: &OwnedDir) -> Result<PrivateRedis, ServerError> {
+    PrivateRedis::start_in(parent, RedisServer::default()).await
+}
