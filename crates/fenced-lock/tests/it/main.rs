@@ -10,6 +10,8 @@ mod examples;
 mod faulty;
 mod keeper;
 mod lab;
+#[cfg(feature = "file")]
+mod lab_file;
 mod members;
 mod permissions;
 mod processes;
@@ -37,6 +39,16 @@ macro_rules! contract {
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $test() {
                     $area::$test(&lab::EtcdLab::shared().await).await;
+                }
+            )*)*
+        }
+        #[cfg(feature = "file")]
+        mod on_file {
+            use super::*;
+            $($(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $test() {
+                    $area::$test(&lab_file::FileLab::new()).await;
                 }
             )*)*
         }
