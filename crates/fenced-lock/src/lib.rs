@@ -59,6 +59,7 @@
 //!   [`MemoryBackend`] and the trait [`Backend`] are left.
 //! - `redis`: `RedisBackend`, a queue on one Redis.
 //! - `zookeeper`: `ZooKeeperBackend`, on ZooKeeper from 3.6 on.
+//! - `file`: `FileBackend`, for the processes of one machine, without a server.
 //! - `chaos`: for fault suites only. It lets a program switch off each safeguard of the lock.
 
 // Layout:
@@ -68,8 +69,8 @@
 // - `inner`: what a session's handles share. A release whose answer got lost is repeated in
 //   `SessionInner::release`. `hold` is one tenure with its entries.
 // - `renewal` keeps the lease alive, and `validity` is the local deadline.
-// - `backend`: what a lock service must do, and `promises` what it says of itself. `etcd` is one, and
-//   `memory` is one for tests with paused time.
+// - `backend`: what a lock service must do, and `promises` what it says of itself. `etcd` is one,
+//   `file` one without a server, and `memory` one for tests with paused time.
 // - `token`: the fencing token. The store checks it, not this library: see `examples/fenced_redis.rs`.
 // - `chaos`: switches for tests that show what each safeguard is there for.
 
@@ -86,6 +87,8 @@ mod claim;
 mod error;
 #[cfg(feature = "etcd")]
 mod etcd;
+#[cfg(feature = "file")]
+mod file;
 mod guard;
 mod hold;
 mod inner;
@@ -117,6 +120,8 @@ pub use etcd::{EtcdBackend, EtcdOptions, EtcdUser};
 /// The client that [`EtcdOptions::connect`] returns.
 #[cfg(feature = "etcd")]
 pub use etcd_client;
+#[cfg(feature = "file")]
+pub use file::{FileBackend, FileOptions};
 pub use guard::Guard;
 pub use keeper::SessionKeeper;
 pub use memory::MemoryBackend;

@@ -71,6 +71,8 @@ pub enum Ends {
     Lease(Clock),
     /// The end of its connection does: the service can take long to notice that, and the holder as well.
     Connection,
+    /// The end of the process does, at once. A process that is stopped keeps its holds and its places in the queues.
+    Process,
     /// Nothing does; an operator must.
     Never,
 }

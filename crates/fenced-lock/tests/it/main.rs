@@ -14,6 +14,8 @@ mod lab;
 mod lab_redis;
 #[cfg(feature = "zookeeper")]
 mod lab_zookeeper;
+#[cfg(feature = "file")]
+mod lab_file;
 mod members;
 mod permissions;
 mod processes;
@@ -43,6 +45,16 @@ macro_rules! contract {
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $test() {
                     $area::$test(&lab::EtcdLab::shared().await).await;
+                }
+            )*)*
+        }
+        #[cfg(feature = "file")]
+        mod on_file {
+            use super::*;
+            $($(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $test() {
+                    $area::$test(&lab_file::FileLab::new()).await;
                 }
             )*)*
         }

@@ -1,0 +1,616 @@
+//! The directory, and what this process has in it. One thread owns it.
+//!
+//! Who may hold is decided by the lock of `NAME.lock` alone, and so is the token, which is counted up under it. The
+//! queue decides who asks for that lock: only the first claim does. So whatever happens to the queue, there are no two
+//! holders and no two equal tokens.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs::{self, File, TryLockError};
+use std::hash::{BuildHasher as _, RandomState};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+#[cfg(target_os = "linux")]
+use super::watch::Watch;
+use crate::waiters::Waiters;
+use crate::{
+    BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, QueueEntry, Released,
+    Ticket, Token,
+};
+
+#[cfg(not(target_os = "linux"))]
+type Watch = std::convert::Infallible;
+
+/// How long a renewed lease lives: nothing but the end of the process or of the session ends it.
+const FOR_EVER: Duration = Duration::from_hours(24 * 365);
+
+/// How often to look at queues by oneself, if the kernel tells of changes and if it does not.
+const LOOK_EVERY: [Duration; 2] = [Duration::from_millis(250), Duration::from_millis(20)];
+
+/// How many tokens are stored as used before they are, so that not every grant has to wait for the disk. PostgreSQL's
+/// sequences do the same with 32 (`SEQ_LOG_VALS`).
+const RESERVED: i64 = 1000;
+
+/// A change of a queue takes a fraction of a millisecond. Whoever needs longer for it is stopped.
+const BUSY_TRIES: usize = 100;
+const BUSY_PAUSE: Duration = Duration::from_millis(1);
+
+/// A file name has at most 255 bytes.
+const LONGEST_PART: usize = 200;
+
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+const LOCK: &str = ".lock";
+const QUEUES: &str = "queues";
+const SESSIONS: &str = "sessions";
+
+#[derive(Debug)]
+pub(super) struct Files {
+    directory: PathBuf,
+    cluster: Option<ClusterId>,
+    /// What tells one start of the machine from the next; `None` where there is no such thing.
+    boot: Option<String>,
+    watch: Option<Watch>,
+    /// The file of each session, locked for as long as it is here.
+    sessions: HashMap<i64, File>,
+    /// This process's claims on each name, in their order. The key is the path of the lock, without its suffix.
+    queues: HashMap<String, Vec<Own>>,
+    waiters: Waiters<Token>,
+}
+
+#[derive(Debug)]
+struct Own {
+    claim: Claim,
+    /// The name of its file, which sorts it into its queue.
+    entry: String,
+    /// The file to lock, while the claim is the first. Closing it tells the others that the queue has changed.
+    lock: Option<File>,
+    is_granted: bool,
+}
+
+impl Files {
+    pub(super) fn new(directory: PathBuf, watch: Option<Watch>) -> Self {
+        Self {
+            directory,
+            cluster: None,
+            boot: fs::read_to_string(BOOT_ID).ok().map(|boot| boot.trim_end().to_owned()),
+            watch,
+            sessions: HashMap::new(),
+            queues: HashMap::new(),
+            waiters: Waiters::new(),
+        }
+    }
+
+    pub(super) fn open(&mut self, ttl: Duration) -> Result<Lease, BackendError> {
+        self.open_session(ttl).map_err(|error| self.failure(&error))
+    }
+
+    fn open_session(&mut self, ttl: Duration) -> io::Result<Lease> {
+        let sessions = self.directory.join(SESSIONS);
+        fs::create_dir_all(&sessions)?;
+        let cluster = self.read_cluster()?;
+        self.cluster = Some(cluster);
+        // those that died without a claim are found by nobody else
+        for file in fs::read_dir(sessions)? {
+            let lease = file?.file_name().to_str().map(|name| i64::from_str_radix(name, 16));
+            if let Some(Ok(lease)) = lease {
+                self.lives(lease);
+            }
+        }
+        loop {
+            let id = i64::try_from(random() >> 1).unwrap_or(i64::MAX);
+            let path = self.session_path(id);
+            let file = File::options().write(true).create_new(true).open(&path)?;
+            // until it is locked, another process may take it for a dead one
+            if file.try_lock().is_ok() && is_at(&path, &file)? {
+                self.sessions.insert(id, file);
+                return Ok(Lease { id, ttl, cluster });
+            }
+        }
+    }
+
+    /// The identity of the directory; the first to ask gives it one.
+    fn read_cluster(&self) -> io::Result<ClusterId> {
+        let path = self.directory.join("cluster");
+        let mut options = File::options();
+        let mut file = options.read(true).write(true).create(true).truncate(false).open(&path)?;
+        lock_soon(&file)?;
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        if text.is_empty() {
+            let id = random();
+            file.write_all(format!("{id:016x}\n").as_bytes())?;
+            file.sync_all()?;
+            sync_directory(&self.directory)?;
+            return Ok(ClusterId(id));
+        }
+        u64::from_str_radix(text.trim_end(), 16).map(ClusterId).map_err(|_| malformed(&path))
+    }
+
+    pub(super) fn renew(&mut self, lease: i64) -> Result<Duration, BackendError> {
+        self.check_session(lease)?;
+        for stem in self.stems_where(|own| own.claim.lease == lease) {
+            self.look(&stem).map_err(|error| self.failure(&error))?;
+        }
+        Ok(FOR_EVER)
+    }
+
+    pub(super) fn close(&mut self, lease: i64) -> Result<(), BackendError> {
+        if !self.sessions.contains_key(&lease) {
+            return Ok(());
+        }
+        let removed = remove(&self.session_path(lease));
+        // also if the file stays: it is not locked any more
+        self.end(lease);
+        removed.map(drop).map_err(|error| self.failure(&error))
+    }
+
+    pub(super) fn enqueue(&mut self, claim: &Claim) -> Result<Ticket, BackendError> {
+        let ticket = self.put(claim, false)?;
+        ticket.ok_or_else(|| BackendError::new(BackendErrorKind::Refused, "the claim was deleted"))
+    }
+
+    pub(super) fn try_enqueue(&mut self, claim: &Claim) -> Result<Option<Ticket>, BackendError> {
+        self.put(claim, true)
+    }
+
+    /// Puts the claim into its queue; `None` if it may only if nobody else is there, and somebody is.
+    fn put(&mut self, claim: &Claim, if_free: bool) -> Result<Option<Ticket>, BackendError> {
+        self.check_session(claim.lease)?;
+        let stem = stem(&claim.name);
+        let is_known = |claims: &Vec<Own>| claims.iter().any(|own| own.claim == *claim);
+        if !self.queues.get(&stem).is_some_and(is_known) {
+            let made = self.make_entry(&stem, claim, if_free);
+            let Some(own) = made.map_err(|error| self.failure(&error))? else { return Ok(None) };
+            self.queues.entry(stem.clone()).or_default().push(own);
+        }
+        let ticket = self.waiters.expect(claim);
+        if let Err(error) = self.look(&stem) {
+            self.withdraw(&stem, claim).map_err(|error| {
+                // it may still be there
+                BackendError::new(BackendErrorKind::Transient, error)
+            })?;
+            return Err(self.failure(&error));
+        }
+        let is_gone = *ticket.status.borrow() == ClaimStatus::Gone;
+        Ok((!is_gone).then_some(ticket))
+    }
+
+    fn make_entry(&self, stem: &str, claim: &Claim, if_free: bool) -> io::Result<Option<Own>> {
+        let lock = self.open_lock(stem)?;
+        #[cfg(target_os = "linux")]
+        if let Some(watch) = &self.watch {
+            watch.add(&self.directory, &self.directory.join(SESSIONS));
+        }
+        let directory = self.queue_path(stem);
+        fs::create_dir_all(&directory)?;
+        // numbers grow only while no two processes look for the next one
+        let changing = File::open(&directory)?;
+        lock_soon(&changing)?;
+        let queue = self.living(stem)?;
+        if if_free && !(queue.is_empty() && try_lock(&lock)?) {
+            return Ok(None);
+        }
+        let number = queue.last().and_then(|last| number_of(last)).unwrap_or(0) + 1;
+        let entry = format!("{number:019}-{:x}-{}", claim.lease, claim.number);
+        let path = directory.join(&entry);
+        let mut file = File::options().write(true).create_new(true).open(&path)?;
+        // a child that is being started may share the descriptor for a moment
+        changing.unlock()?;
+        if let Err(error) = file.write_all(claim.label.as_bytes()) {
+            drop(fs::remove_file(path));
+            return Err(error);
+        }
+        Ok(Some(Own { claim: claim.clone(), entry, lock: Some(lock), is_granted: false }))
+    }
+
+    pub(super) fn release(&mut self, claim: &Claim) -> Result<Released, BackendError> {
+        // its claims have ended with the session
+        if self.check_session(claim.lease).is_err_and(|e| e.kind == BackendErrorKind::LeaseGone) {
+            return Ok(Released::Gone);
+        }
+        let was_there = self.withdraw(&stem(&claim.name), claim);
+        let was_there = was_there.map_err(|error| self.failure(&error))?;
+        Ok(if was_there { Released::Done } else { Released::Gone })
+    }
+
+    /// Takes a claim of this process out of its queue. Returns whether it was there.
+    fn withdraw(&mut self, stem: &str, claim: &Claim) -> io::Result<bool> {
+        let directory = self.queue_path(stem);
+        let Some(claims) = self.queues.get_mut(stem) else { return Ok(false) };
+        let Some(place) = claims.iter().position(|own| own.claim == *claim) else {
+            return Ok(false);
+        };
+        let was_there = remove(&directory.join(&claims[place].entry))?;
+        let own = claims.remove(place);
+        self.forget(stem, own);
+        self.look_again(stem);
+        Ok(was_there)
+    }
+
+    /// Forgets a claim whose file is gone, gives up its lock, and tells the other processes.
+    fn forget(&self, stem: &str, own: Own) {
+        let lock = own.lock.map_or_else(|| self.open_lock(stem), Ok);
+        if let Ok(lock) = lock {
+            // a child that is being started may share the descriptor for a moment
+            drop(lock.unlock());
+        }
+        self.waiters.note(&own.claim, ClaimStatus::Gone);
+    }
+
+    /// Ends what this process has of a session.
+    fn end(&mut self, lease: i64) {
+        for stem in self.stems_where(|own| own.claim.lease == lease) {
+            let Some(claims) = self.queues.get_mut(&stem) else { continue };
+            let of_lease = |own: &mut Own| own.claim.lease == lease;
+            for own in claims.extract_if(.., of_lease).collect::<Vec<_>>() {
+                // without its session it does not count, even if it stays
+                drop(remove(&self.queue_path(&stem).join(&own.entry)));
+                self.forget(&stem, own);
+            }
+            self.look_again(&stem);
+        }
+        self.sessions.remove(&lease);
+    }
+
+    /// Fails if the session has ended, and ends what is left of it.
+    fn check_session(&mut self, lease: i64) -> Result<(), BackendError> {
+        let path = self.session_path(lease);
+        let is_there = self.sessions.get(&lease).map_or_else(
+            // another backend's
+            || path.try_exists(),
+            |file| is_at(&path, file),
+        );
+        if is_there.map_err(|error| self.failure(&error))? {
+            return Ok(());
+        }
+        self.end(lease);
+        Err(BackendError::new(BackendErrorKind::LeaseGone, "the file of the session is gone"))
+    }
+
+    pub(super) fn probe(&mut self, name: &str) -> Result<Option<QueueEntry>, BackendError> {
+        // as a claim would
+        self.open_lock(&stem(name)).map_err(|error| self.failure(&error))?;
+        Ok(self.queue(name)?.into_iter().next())
+    }
+
+    pub(super) fn queue(&mut self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
+        self.read_queue(name).map_err(|error| self.failure(&error))
+    }
+
+    fn read_queue(&mut self, name: &str) -> io::Result<Vec<QueueEntry>> {
+        let stem = stem(name);
+        let queue = self.living(&stem)?;
+        let lock = fs::read_to_string(self.lock_path(&stem)).unwrap_or_default();
+        let latest = Record::parse(&lock).and_then(|record| record.latest);
+        let entries = queue.iter().filter_map(|entry| {
+            let (_, claim) = entry.split_once('-')?;
+            let path = self.queue_path(&stem).join(entry);
+            let token = latest.filter(|latest| latest.holder == claim).map(|latest| latest.token);
+            Some(QueueEntry {
+                token: token.zip(self.cluster).map(|(token, cluster)| Token::new(cluster, token)),
+                lease: lease_of(entry)?,
+                key: format!("{name}/{claim}"),
+                label: fs::read_to_string(&path).ok(),
+                age: path.metadata().and_then(|data| data.modified()).ok()?.elapsed().ok(),
+            })
+        });
+        Ok(entries.collect())
+    }
+
+    /// The claims that count, the first one first. The files of the others are removed.
+    fn living(&self, stem: &str) -> io::Result<Vec<String>> {
+        let directory = self.queue_path(stem);
+        let files = match fs::read_dir(&directory) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            files => files?,
+        };
+        let names = files.map(|file| file.map(|file| file.file_name().into_string().ok()));
+        let mut queue: Vec<_> =
+            names.collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect();
+        queue.sort_unstable();
+        let mut lives = HashMap::new();
+        queue.retain(|entry| {
+            let Some(lease) = lease_of(entry) else { return false };
+            let lives = *lives.entry(lease).or_insert_with(|| self.lives(lease));
+            if !lives {
+                // if this fails, it does not count all the same
+                drop(remove(&directory.join(entry)));
+            }
+            lives
+        });
+        Ok(queue)
+    }
+
+    /// Whether a process has locked the session's file. That of a dead one is removed.
+    fn lives(&self, lease: i64) -> bool {
+        let path = self.session_path(lease);
+        match File::open(&path) {
+            Err(error) => error.kind() != ErrorKind::NotFound,
+            // shared: several processes may find out at the same time
+            Ok(file) if file.try_lock_shared().is_ok() => {
+                drop(remove(&path));
+                false
+            }
+            Ok(_) => true,
+        }
+    }
+
+    /// Notes where the claims of this process stand in a queue, and takes the lock for the first.
+    fn look(&mut self, stem: &str) -> io::Result<()> {
+        let Some(mut claims) = self.queues.remove(stem) else { return Ok(()) };
+        let mut result = Ok(());
+        match self.living(stem) {
+            Ok(living) => {
+                let gone = claims.extract_if(.., |own| {
+                    let stays = self.look_at(stem, &living, own);
+                    let is_gone = matches!(stays, Ok(false));
+                    result = std::mem::replace(&mut result, Ok(())).and(stays.map(drop));
+                    is_gone
+                });
+                gone.for_each(|own| self.forget(stem, own));
+            }
+            Err(error) => result = Err(error),
+        }
+        if !claims.is_empty() {
+            self.queues.insert(stem.to_owned(), claims);
+        }
+        result
+    }
+
+    fn look_again(&mut self, stem: &str) {
+        if let Err(error) = self.look(stem) {
+            tracing::debug!(stem, %error, "cannot look at the queue: it is looked at later");
+        }
+    }
+
+    /// Returns whether the claim still stands.
+    fn look_at(&self, stem: &str, living: &[String], own: &mut Own) -> io::Result<bool> {
+        let Ok(place) = living.binary_search(&own.entry) else { return Ok(false) };
+        if place > 0 && !own.is_granted {
+            own.lock = None;
+            return Ok(true);
+        }
+        if let Some(lock) = own.lock.as_ref().filter(|_| own.is_granted)
+            && !is_at(&self.lock_path(stem), lock)?
+        {
+            // others may hold the file that is there now
+            remove(&self.queue_path(stem).join(&own.entry))?;
+            return Ok(false);
+        }
+        if !own.is_granted
+            && let Some(token) = self.grant(stem, own)?
+        {
+            own.is_granted = true;
+            self.waiters.note(&own.claim, ClaimStatus::Granted(token));
+        }
+        self.waiters.note_contended(&own.claim, living.len() > 1);
+        Ok(true)
+    }
+
+    /// Locks the lock's file and counts the token up. `None` if a script has locked it.
+    fn grant(&self, stem: &str, own: &mut Own) -> io::Result<Option<Token>> {
+        let path = self.lock_path(stem);
+        loop {
+            let lock = own.lock.take().map_or_else(|| self.open_lock(stem), Ok)?;
+            if !try_lock(&lock)? {
+                own.lock = Some(lock);
+                return Ok(None);
+            }
+            if !is_at(&path, &lock)? {
+                continue;
+            }
+            let token = self.count_up(stem, &lock, &own.claim)?;
+            own.lock = Some(lock);
+            return Ok(Some(token));
+        }
+    }
+
+    /// The next token. A file that was synced last in this start of the machine still shows the latest one, since
+    /// what was written is read again whatever process dies. In another start only what was reserved is certain.
+    fn count_up(&self, stem: &str, lock: &File, claim: &Claim) -> io::Result<Token> {
+        let path = self.lock_path(stem);
+        let cluster = self.cluster.ok_or_else(|| malformed(&path))?;
+        let mut bytes = [0; 256];
+        let length = lock.read_at(&mut bytes, 0)?;
+        let record = str::from_utf8(&bytes[..length]).ok().and_then(Record::parse);
+        let Record { reserved, latest } = record.ok_or_else(|| malformed(&path))?;
+        let is_ours = |latest: &Latest<'_>| {
+            // a script changes the first line only
+            latest.reserved == reserved && Some(latest.boot) == self.boot.as_deref()
+        };
+        let token = latest.filter(is_ours).map_or(reserved, |latest| latest.token) + 1;
+        let is_reserved = token <= reserved;
+        let more = if self.boot.is_some() { RESERVED } else { 1 };
+        let now = if is_reserved { reserved } else { reserved + more };
+        let boot = self.boot.as_deref().unwrap_or("-");
+        let holder = format!("{:x}-{}", claim.lease, claim.number);
+        // always as long, so that neither the end of the file nor an old rest matters
+        let text = format!("{now:<19}\n{token:<19} {now:<19} {boot:<36} {holder:<37}\n");
+        lock.write_all_at(text.as_bytes(), 0)?;
+        if !is_reserved {
+            lock.sync_data()?;
+        }
+        if reserved == 0 {
+            sync_directory(path.parent().unwrap_or(&self.directory))?;
+        }
+        Ok(Token::new(cluster, token))
+    }
+
+    /// The file of a lock or of a session was closed.
+    pub(super) fn changed(&mut self, file_name: &str) {
+        if let Some(stem) = file_name.strip_suffix(LOCK) {
+            self.look_again(stem);
+        } else {
+            // a session has ended, and with it those of its claims that were before others
+            self.look_where_claims_wait();
+        }
+    }
+
+    /// Looks at the queues in which claims of this process wait. Returns when to do it again.
+    pub(super) fn look_where_claims_wait(&mut self) -> Duration {
+        for stem in self.stems_where(|own| !own.is_granted) {
+            self.look_again(&stem);
+        }
+        LOOK_EVERY[usize::from(self.watch.is_none())]
+    }
+
+    fn stems_where(&self, is_sought: impl Fn(&Own) -> bool) -> Vec<String> {
+        let sought = self.queues.iter().filter(|(_, claims)| claims.iter().any(&is_sought));
+        sought.map(|(stem, _)| stem.clone()).collect()
+    }
+
+    fn lock_path(&self, stem: &str) -> PathBuf {
+        self.directory.join(format!("{stem}{LOCK}"))
+    }
+
+    fn queue_path(&self, stem: &str) -> PathBuf {
+        self.directory.join(QUEUES).join(stem)
+    }
+
+    fn session_path(&self, lease: i64) -> PathBuf {
+        self.directory.join(SESSIONS).join(format!("{lease:x}"))
+    }
+
+    fn open_lock(&self, stem: &str) -> io::Result<File> {
+        let path = self.lock_path(stem);
+        if let Some(parent) = path.parent().filter(|parent| *parent != self.directory) {
+            fs::create_dir_all(parent)?;
+        }
+        File::options().read(true).write(true).create(true).truncate(false).open(path)
+    }
+
+    /// What a failed operation means. It was not done; only a time limit leaves that open.
+    fn failure(&self, error: &io::Error) -> BackendError {
+        let kind = match error.kind() {
+            ErrorKind::PermissionDenied
+            | ErrorKind::ReadOnlyFilesystem
+            | ErrorKind::NotADirectory
+            | ErrorKind::IsADirectory
+            | ErrorKind::InvalidData
+            | ErrorKind::Unsupported => BackendErrorKind::Permanent,
+            _ => BackendErrorKind::Refused,
+        };
+        BackendError::new(kind, format!("{}: {error}", self.directory.display()))
+    }
+}
+
+/// What the file of a lock contains.
+struct Record<'a> {
+    /// No token was larger.
+    reserved: i64,
+    latest: Option<Latest<'a>>,
+}
+
+/// The latest grant, as long as the machine was not started anew.
+#[derive(Clone, Copy)]
+struct Latest<'a> {
+    token: i64,
+    /// What was reserved at the grant.
+    reserved: i64,
+    boot: &'a str,
+    holder: &'a str,
+}
+
+impl<'a> Record<'a> {
+    /// `None` if the first line is not a number. An empty file is that of a lock that was not granted yet.
+    fn parse(text: &'a str) -> Option<Self> {
+        let (reserved, latest) = text.split_once('\n').unwrap_or((text, ""));
+        let reserved = match reserved.trim_end() {
+            "" => 0,
+            number => number.parse().ok()?,
+        };
+        let words: Vec<_> = latest.split_whitespace().collect();
+        let latest = match words[..] {
+            [token, reserved, boot, holder, ..] => token
+                .parse()
+                .ok()
+                .zip(reserved.parse().ok())
+                .map(|(token, reserved)| Latest { token, reserved, boot, holder }),
+            _ => None,
+        };
+        Some(Self { reserved, latest })
+    }
+}
+
+/// A lock's name as a path, without suffix. Only lower case, for file systems that do not tell the cases apart.
+fn stem(name: &str) -> String {
+    let mut plain = String::new();
+    for byte in name.bytes() {
+        if matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-') {
+            plain.push(char::from(byte));
+        } else {
+            // writing to a string does not fail
+            _ = write!(plain, "%{byte:02x}");
+        }
+    }
+    let (mut stem, mut rest) = (String::new(), plain.as_str());
+    while rest.len() > LONGEST_PART {
+        let (part, left) = rest.split_at(LONGEST_PART);
+        stem += part;
+        stem += "+/";
+        rest = left;
+    }
+    stem + rest
+}
+
+fn number_of(entry: &str) -> Option<u64> {
+    entry.split('-').next()?.parse().ok()
+}
+
+fn lease_of(entry: &str) -> Option<i64> {
+    i64::from_str_radix(entry.split('-').nth(1)?, 16).ok()
+}
+
+/// Whether this file, and not one made anew, is at the path.
+fn is_at(path: &Path, file: &File) -> io::Result<bool> {
+    let (there, ours) = match fs::metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        there => (there?, file.metadata()?),
+    };
+    Ok((there.dev(), there.ino()) == (ours.dev(), ours.ino()))
+}
+
+/// Returns whether it was there.
+fn remove(path: &Path) -> io::Result<bool> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        removed => removed.map(|()| true),
+    }
+}
+
+/// Returns whether the file is locked now.
+fn try_lock(file: &File) -> io::Result<bool> {
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// Locks a file that others lock for a moment only.
+fn lock_soon(file: &File) -> io::Result<()> {
+    for _ in 0..BUSY_TRIES {
+        if try_lock(file)? {
+            return Ok(());
+        }
+        #[expect(clippy::disallowed_methods, reason = "the thread is the files' own")]
+        thread::sleep(BUSY_PAUSE);
+    }
+    Err(io::Error::new(ErrorKind::ResourceBusy, "a process is stopped while it changes a queue"))
+}
+
+fn sync_directory(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+fn malformed(path: &Path) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, format!("{} is malformed", path.display()))
+}
+
+fn random() -> u64 {
+    RandomState::new().hash_one(())
+}

@@ -1,0 +1,240 @@
+//! A directory as a lock service, for the processes of one machine: no server, no network.
+//!
+//! # Why files
+//!
+//! The engine is `flock`, not a database. The kernel ends a process's file locks with the process, at once and
+//! whatever ended it; rows of SQLite would need a lease for that, and so a clock and a bound on pauses. A change of a
+//! file wakes its waiters by `inotify`, where a database must be asked again and again. What has to survive a power
+//! failure is one number for each lock; a thousand tokens are reserved with one `fdatasync`, where SQLite would sync
+//! every enqueue, grant and release. Last, `flock(1)` is on every machine, so a shell script can take part, and `std` has
+//! the calls, so no C code is built.
+//!
+//! # What ends a hold
+//!
+//! The process does, or its session; time does not. A holder that is stopped (`SIGSTOP`, a debugger, a frozen
+//! container) keeps its locks, and a stopped waiter its places in the queues, until it goes on or is killed. That is
+//! a promise to the holder: **no pause can bring a second holder**, so here even a resource that checks no tokens is
+//! safe. It is a cost to the others: they wait, and a lease would have let them in. A process that forks without
+//! `exec` shares its locks with the child; they end with the later one.
+//!
+//! A session is therefore not lost by the clock, once its lease was renewed for the first time. The TTL says how soon
+//! a session notices what an operator did: at the latest after a third of it.
+//!
+//! # The directory
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `NAME.lock` | locked (`flock`) by the holder; its first line is a number that no token exceeds, its second the latest grant |
+//! | `queues/NAME/NUMBER-LEASE-CLAIM` | one for each claim, in the order of the numbers; it contains the label |
+//! | `sessions/LEASE` | locked by the process of the session; a claim whose session is not locked does not count |
+//! | `cluster` | the directory's identity, which its tokens carry |
+//!
+//! In `NAME`, bytes other than `a-z 0-9 . _ -` are written `%xx`; a result longer than 200 characters continues in a
+//! directory `BEGINNING+`. `NAME.lock` and the empty `queues/NAME` stay for ever: with the first, the token would be
+//! forgotten. An operator may delete a claim or a session. Deleting the whole directory ends all sessions, each at
+//! its next renewal; a new directory has another identity, so a store can tell its tokens from the old ones.
+//!
+//! The directory must be on a local file system, and all that use it need the right to write it. With another umask
+//! than the usual one, or an ACL, they may be different users.
+//!
+//! # Shell scripts
+//!
+//! A script excludes the holders, and they exclude it. It stands in no queue: it gets the lock when it asks at the
+//! right moment, the claims wait for it, and [`Guard::is_contended`](crate::Guard::is_contended) does not know of it.
+//!
+//! ```sh
+//! flock /var/lib/shop/nightly-report.lock ./report.sh
+//! ```
+//!
+//! One that needs a token takes the next that is not reserved:
+//!
+//! ```sh
+//! lock=/var/lib/shop/nightly-report.lock
+//! exec 9<>"$lock" && flock 9
+//! read -r last <&9 || last=0
+//! printf '%-19d\n' "$((last + 1))" 1<>"$lock" && sync -d "$lock"
+//! ```
+//!
+//! # What it costs
+//!
+//! One descriptor for a session and one for each lock that is held, and two threads: one does all file operations,
+//! one after the other, and one waits for `inotify`. A waiter needs neither. Besides, the front of each queue with
+//! waiters is looked at four times a second; fifty times where there is no `inotify`.
+
+mod files;
+#[cfg(target_os = "linux")]
+mod watch;
+
+use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+use std::{fmt, io, thread};
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
+
+use self::files::Files;
+use super::{
+    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Ends, Lease, Loss, Order,
+    Promises, QueueEntry, QueueView, Released, Ticket, Token, TokenLife, Wake,
+};
+
+/// Where the locks are.
+#[derive(Clone, Debug)]
+pub struct FileOptions {
+    /// The directory, on a local file system. It is made when a session is opened.
+    pub directory: PathBuf,
+    /// The longest that the file system may take for a request. After that it is not known whether it was done.
+    pub request_timeout: Duration,
+}
+
+impl FileOptions {
+    /// This directory, and two seconds for a request.
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into(), request_timeout: Duration::from_secs(2) }
+    }
+}
+
+/// A directory as a lock service, for the processes of one machine, without any server. It may serve several
+/// sessions.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use fenced_lock::{FileBackend, FileOptions, Session, SessionOptions};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), fenced_lock::LockError> {
+/// # let directory = std::env::temp_dir().join(format!("fenced-lock-doc-{}", std::process::id()));
+/// let files = FileBackend::new(FileOptions::new(&directory))?;
+/// let session = Session::open(Arc::new(files), SessionOptions::new(Duration::from_secs(30))).await?;
+/// let guard = session.mutex("stock-lock")?.lock().await?;
+/// println!("held under token {}", guard.token());
+/// guard.unlock().await?;
+/// session.close().await?;
+/// # std::fs::remove_dir_all(directory).unwrap();
+/// # Ok(())
+/// # }
+/// ```
+pub struct FileBackend {
+    options: FileOptions,
+    jobs: mpsc::Sender<Job>,
+    wake: Wake,
+    /// Its drop ends the thread of the watch, and with the last sender the other one ends.
+    _running: io::PipeWriter,
+}
+
+/// Something that the thread of the files does.
+type Job = Box<dyn FnOnce(&mut Files) + Send>;
+
+impl FileBackend {
+    /// A backend for this directory. Nothing is read or written before a session is opened.
+    ///
+    /// # Errors
+    /// [`BackendErrorKind::Permanent`] if the threads cannot be started.
+    pub fn new(options: FileOptions) -> Result<Self, BackendError> {
+        let no_thread = |error| BackendError::new(BackendErrorKind::Permanent, error);
+        let (jobs, queued) = mpsc::channel();
+        let (ended, running) = io::pipe().map_err(no_thread)?;
+        #[cfg(target_os = "linux")]
+        let watch = watch::start(jobs.clone(), ended).map_err(no_thread)?;
+        #[cfg(not(target_os = "linux"))]
+        let watch = drop(ended);
+        let wake = if watch.is_some() { Wake::Pushed } else { Wake::Polled };
+        let files = Files::new(options.directory.clone(), watch);
+        let thread = thread::Builder::new().name("file-lock".into());
+        thread.spawn(move || work(files, &queued)).map_err(no_thread)?;
+        Ok(Self { options, jobs, wake, _running: running })
+    }
+
+    /// Has the files' thread do it. What was asked for is done even if the caller has stopped waiting, and before
+    /// anything that is asked for later.
+    fn ask<'a, A: Send + 'static>(
+        &'a self,
+        job: impl FnOnce(&mut Files) -> Result<A, BackendError> + Send + 'static,
+    ) -> BackendFuture<'a, A> {
+        Box::pin(async move {
+            let (reply, answer) = oneshot::channel();
+            // an error means that the thread has ended, which the answer shows too
+            drop(self.jobs.send(Box::new(move |files| drop(reply.send(job(files))))));
+            let silence = |why| BackendError::new(BackendErrorKind::Transient, why);
+            match timeout(self.options.request_timeout, answer).await {
+                Ok(answer) => answer.map_err(|_| silence("the thread of the files has ended"))?,
+                Err(_) => Err(silence("the file system takes too long")),
+            }
+        })
+    }
+}
+
+/// Does the jobs, and looks at the queues by itself from time to time, until the backend is dropped.
+fn work(mut files: Files, jobs: &mpsc::Receiver<Job>) {
+    let mut next_look = Instant::now();
+    loop {
+        match jobs.recv_timeout(next_look.saturating_duration_since(Instant::now())) {
+            Ok(job) => job(&mut files),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        if Instant::now() >= next_look {
+            next_look = Instant::now() + files.look_where_claims_wait();
+        }
+    }
+}
+
+impl Backend for FileBackend {
+    type Token = Token;
+
+    fn promises(&self) -> Promises {
+        Promises {
+            order: Order::Fifo,
+            wake: self.wake,
+            token: TokenLife::Durable,
+            ends: Ends::Process,
+            loss: Loss::AtRenewal,
+            queue: QueueView::Whole,
+        }
+    }
+
+    fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
+        self.ask(move |files| files.open(ttl))
+    }
+
+    fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
+        self.ask(move |files| files.renew(lease.id))
+    }
+
+    fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
+        self.ask(move |files| files.close(lease.id))
+    }
+
+    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket> {
+        let claim = claim.clone();
+        self.ask(move |files| files.enqueue(&claim))
+    }
+
+    fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Ticket>> {
+        let claim = claim.clone();
+        self.ask(move |files| files.try_enqueue(&claim))
+    }
+
+    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
+        let claim = claim.clone();
+        self.ask(move |files| files.release(&claim))
+    }
+
+    fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
+        let name = name.to_owned();
+        self.ask(move |files| files.queue(&name))
+    }
+
+    fn probe<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<QueueEntry>> {
+        let name = name.to_owned();
+        self.ask(move |files| files.probe(&name))
+    }
+}
+
+impl fmt::Debug for FileBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileBackend").field("options", &self.options).finish_non_exhaustive()
+    }
+}
