@@ -14,6 +14,7 @@ use testkit::{
 
 use crate::baselines::LockMode;
 use crate::error::LabError;
+use crate::locks::LockServers;
 
 /// How long an instance may finish its requests when asked to end.
 const SHUTDOWN_GRACE: &str = "5s";
@@ -27,6 +28,7 @@ pub(crate) struct Cluster {
     pub(crate) instances: Vec<Instance>,
     pub(crate) redis: PrivateRedis,
     pub(crate) etcd: Vec<PrivateEtcd>,
+    pub(crate) lock: LockServers,
     /// Has the data and logs of all.
     pub(crate) dir: OwnedDir,
     pub(crate) program: PathBuf,
@@ -72,7 +74,8 @@ pub(crate) enum Proxied {
 }
 
 impl Cluster {
-    /// Starts the servers, in a directory in `parent`, and waits until they answer.
+    /// Starts the servers, in a directory in `parent`, and waits until they answer. Without a member of etcd, the
+    /// guard is one that needs none.
     pub(crate) async fn open(
         parent: &OwnedDir,
         members: usize,
@@ -84,10 +87,16 @@ impl Cluster {
         let dir = OwnedDir::create_in(parent)
             .map_err(LabError::system("no temporary directory could be made"))?;
         let (etcd, redis) = tokio::try_join!(
-            PrivateEtcd::start_cluster_in(&dir, members, etcd),
+            async {
+                match members {
+                    0 => Ok(Vec::new()),
+                    _ => PrivateEtcd::start_cluster_in(&dir, members, etcd).await,
+                }
+            },
             PrivateRedis::start_in(&dir, redis),
         )?;
-        Ok(Self { instances: Vec::new(), redis, etcd, dir, program })
+        let lock = LockServers::None(Vec::new());
+        Ok(Self { instances: Vec::new(), redis, etcd, lock, dir, program })
     }
 
     /// Starts another instance on this port, without waiting for it.
@@ -131,11 +140,15 @@ impl Cluster {
             LOCK_NAME,
             "--lock",
             spec.lock.name(),
-            "--etcd",
-            &endpoints.join(","),
         ];
-        let args: Vec<_> =
-            args.map(str::to_owned).into_iter().chain(self.etcd[0].flags()).collect();
+        let mut args = args.map(str::to_owned).to_vec();
+        if let Some(member) = self.etcd.first() {
+            args.extend(["--etcd".to_owned(), endpoints.join(",")]);
+            args.extend(member.flags());
+        }
+        for address in self.lock.addresses() {
+            args.extend(["--lock-at".to_owned(), address]);
+        }
         let args = [&args, &redis, spec.flags].concat();
         let child = spawn(port, &self.program, &args, &self.dir)?;
         let instance =
@@ -202,14 +215,14 @@ impl Cluster {
     /// # Errors
     /// When that takes too long.
     pub(crate) async fn remove(self) -> io::Result<()> {
-        let Self { instances, redis, etcd, dir, .. } = self;
-        drop((instances, redis, etcd));
+        let Self { instances, redis, etcd, lock, dir, .. } = self;
+        drop((instances, redis, etcd, lock));
         dir.remove().await
     }
 
     fn servers(&mut self) -> impl Iterator<Item = (&'static str, &mut Child)> {
         let etcd = self.etcd.iter_mut().map(|etcd| ("etcd", etcd.child()));
-        etcd.chain([("Redis", self.redis.child())])
+        etcd.chain([("Redis", self.redis.child())]).chain(self.lock.children())
     }
 }
 

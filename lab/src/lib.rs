@@ -21,6 +21,7 @@ mod error;
 pub mod fault;
 mod faulty_lock;
 mod load;
+mod locks;
 pub mod safeguard;
 pub mod serve;
 mod signals;

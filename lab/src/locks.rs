@@ -2,21 +2,21 @@
 
 use std::sync::Arc;
 
-use fenced_lock::{Backend, BackendError, RedisBackend, RedisOptions, Token, Unfenced};
+use fenced_lock::{
+    Backend, BackendError, FileBackend, FileOptions, RedisBackend, RedisOptions, Token,
+    ZooKeeperBackend, ZooKeeperOptions,
+};
 use flash_sale::inventory::Inventory;
+use testkit::zookeeper::{PrivateZooKeeper, ZooKeeperOptions as ZooKeeperServer};
 use testkit::{Child, OwnedDir, PrivateRedis, RedisOptions as RedisServer, ServerError};
 
 use crate::baselines::{Fence, LockMode};
 use crate::error::LabError;
 use crate::store_fence::StoreFence;
 
-/// The nodes of a private Redlock.
-const REDLOCK_NODES: usize = 3;
-
 /// A lock, with or without tokens.
 pub(crate) enum AnyLock {
     Fenced(Arc<dyn Backend<Token = Token>>),
-    Unfenced(Arc<dyn Backend<Token = Unfenced>>),
 }
 
 impl AnyLock {
@@ -25,7 +25,11 @@ impl AnyLock {
         let first = addresses.first().map(String::as_str).unwrap_or_default();
         Ok(match lock {
             LockMode::Redis => Self::Fenced(Arc::new(RedisBackend::new(RedisOptions::new(first))?)),
-            _ => todo!(),
+            LockMode::ZooKeeper => {
+                let options = ZooKeeperOptions::new(addresses.join(","));
+                Self::Fenced(Arc::new(ZooKeeperBackend::new(options)?))
+            }
+            _ => Self::Fenced(Arc::new(FileBackend::new(FileOptions::new(first))?)),
         })
     }
 
@@ -42,7 +46,6 @@ impl AnyLock {
                 Arc::new(StoreFence::new(lock, inventory, name))
             }
             Self::Fenced(lock) => lock,
-            Self::Unfenced(lock) => Arc::new(StoreFence::new(lock, inventory, name)),
         }
     }
 }
@@ -53,6 +56,7 @@ pub(crate) enum LockServers {
     /// The sale has its etcd, or the lock needs no server.
     None(Vec<String>),
     Redis(Vec<PrivateRedis>),
+    ZooKeeper(PrivateZooKeeper),
 }
 
 impl LockServers {
@@ -60,12 +64,8 @@ impl LockServers {
     pub(crate) async fn start(lock: LockMode, parent: &OwnedDir) -> Result<Self, LabError> {
         Ok(match lock {
             LockMode::Redis => Self::Redis(vec![redis(parent).await?]),
-            LockMode::Redlock => {
-                let mut nodes = Vec::new();
-                for _ in 0..REDLOCK_NODES {
-                    nodes.push(redis(parent).await?);
-                }
-                Self::Redis(nodes)
+            LockMode::ZooKeeper => {
+                Self::ZooKeeper(PrivateZooKeeper::start(ZooKeeperServer::default()).await?)
             }
             LockMode::File => Self::None(vec![parent.path().join("locks").display().to_string()]),
             _ => Self::None(Vec::new()),
@@ -79,6 +79,7 @@ impl LockServers {
             Self::Redis(nodes) => {
                 nodes.iter().map(|node| format!("redis://127.0.0.1:{}", node.port())).collect()
             }
+            Self::ZooKeeper(server) => vec![server.address()],
         }
     }
 
@@ -89,6 +90,7 @@ impl LockServers {
             Self::Redis(nodes) => {
                 nodes.iter_mut().map(|node| ("the lock's Redis", node.child())).collect()
             }
+            Self::ZooKeeper(server) => vec![("ZooKeeper", server.child())],
         }
     }
 }

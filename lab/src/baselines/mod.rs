@@ -3,6 +3,7 @@
 //! | `--lock` | what guards the stock | what one order costs |
 //! |---|---|---|
 //! | `etcd` | the service's own lock | its part of a batch |
+//! | `redis`, `redlock`, `postgres`, `zookeeper`, `file` | the same lock on another service | its part of a batch |
 //! | `local` | a mutex in each process: oversells with two instances | GET, SET and INCRBY in Redis |
 //! | `no-lock` | nothing: oversells | GET, SET and INCRBY in Redis |
 //! | `etcd-recipe` | the recipe of Go's etcd client | one claim in etcd: two commits, and for a waiter a read and a watcher as well |
@@ -27,7 +28,7 @@ mod watchers;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{Backend, BackendError, EtcdBackend, EtcdOptions, Token};
+use fenced_lock::{BackendError, EtcdBackend, EtcdOptions};
 use flash_sale::config::Config;
 use flash_sale::inventory::BatchWriter;
 use flash_sale::sale::{EtcdLock, GuardStatus, Sale, SaleContext, SaleGuard};
@@ -40,8 +41,8 @@ use self::rpc::Rpc;
 
 pub use self::switch::Switch;
 use crate::faulty_lock::FaultyLock;
+use crate::locks::AnyLock;
 use crate::safeguard::Safeguard;
-use crate::store_fence::StoreFence;
 use crate::writer::Writer;
 
 /// What guards the sale.
@@ -50,6 +51,14 @@ pub enum LockMode {
     /// The distributed lock: one holder among all instances.
     #[default]
     Etcd,
+    /// The lock in a Redis of its own.
+    Redis,
+    /// The lock in ZooKeeper.
+    #[value(name = "zookeeper")]
+    ZooKeeper,
+    /// The lock in a directory of this machine.
+    #[value(alias = "embedded")]
+    File,
     /// A mutex in the process: one holder in each instance. Oversells with two instances.
     Local,
     /// Nothing. Oversells.
@@ -63,10 +72,16 @@ pub enum LockMode {
 }
 
 impl LockMode {
+    /// The locks of the library that all instances share.
+    pub(crate) const SHARED: [Self; 4] = [Self::Etcd, Self::Redis, Self::ZooKeeper, Self::File];
+
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Etcd => "etcd",
+            Self::Redis => "redis",
+            Self::ZooKeeper => "zookeeper",
+            Self::File => "file",
             Self::Local => "local",
             Self::NoLock => "no-lock",
             Self::EtcdRecipe => "etcd-recipe",
@@ -76,8 +91,13 @@ impl LockMode {
     }
 
     /// Whether it is a lock of the library that all instances share.
-    pub const fn is_shared(self) -> bool {
-        matches!(self, Self::Etcd)
+    pub fn is_shared(self) -> bool {
+        Self::SHARED.contains(&self)
+    }
+
+    /// How many members of etcd a demo under this guard starts.
+    pub(crate) fn etcd_members(self) -> usize {
+        usize::from(self == Self::Etcd || !self.is_shared())
     }
 
     /// Why this guard oversells, if it does.
@@ -88,7 +108,7 @@ impl LockMode {
                 "That is what happens without a lock between the instances: each one guards the stock only \
                  against itself.",
             ),
-            Self::Etcd | Self::EtcdRecipe | Self::EtcdRpc | Self::AtomicScript => None,
+            _ => None,
         }
     }
 
@@ -154,6 +174,10 @@ pub struct GuardOptions {
     #[arg(long, env = "FLASH_SALE_LOCK", default_value = "etcd")]
     pub lock: LockMode,
 
+    /// Where the lock is, if it is not etcd: addresses of its servers, separated by commas, or its directory
+    #[arg(long, env = "FLASH_SALE_LOCK_AT", value_name = "ADDRESS", value_delimiter = ',')]
+    pub lock_at: Vec<String>,
+
     /// Fence of the stock [default: that of the lock if it has tokens, else that of the store]
     #[arg(long, env = "FLASH_SALE_FENCE")]
     pub fence: Option<Fence>,
@@ -202,12 +226,13 @@ pub async fn sale(
     let etcd = || config.servers.etcd_options();
     let refused = |error: BackendError| ServeError::Connect { source: error.into() };
     let main: Box<dyn SaleGuard> = match lock {
-        LockMode::Etcd => {
-            let mut lock: Arc<dyn Backend<Token = Token>> = serve::etcd(config)?;
-            if options.fence == Some(Fence::Store) {
-                let name = &context.options.lock_name;
-                lock = Arc::new(StoreFence::new(lock, context.inventory.clone(), name));
-            }
+        lock if lock.is_shared() => {
+            let any = match lock {
+                LockMode::Etcd => AnyLock::Fenced(serve::etcd(config)?),
+                _ => AnyLock::at(lock, &options.lock_at).map_err(refused)?,
+            };
+            let name = &context.options.lock_name;
+            let lock = any.fenced_by(options.fence, &context.inventory, name);
             let lock = Arc::new(FaultyLock::new(lock, writer));
             let sessions = serve::lock_sessions(config, &context.options.instance, lock).await?;
             Box::new(EtcdLock::new(&context, sessions))
@@ -219,7 +244,7 @@ pub async fn sale(
             tracing::warn!("the lock has no token and the sale no ledger: a retry buys again");
             Box::new(rpc(&context, etcd()?, config.lock_ttl).map_err(refused)?)
         }
-        LockMode::Local | LockMode::NoLock | LockMode::AtomicScript => {
+        _ => {
             for (_, warning) in lock.status().warnings {
                 tracing::warn!("{warning}");
             }

@@ -86,6 +86,7 @@ impl Switch {
 impl SaleGuard for Switch {
     fn status(&self) -> GuardStatus {
         let mut status = self.current().status();
+        status.name = self.mode().name();
         status.without = self.writer.without();
         if !status.is_fenced() {
             let text = "The fence is off: a holder that was paused can undo what others have sold.";

@@ -17,6 +17,7 @@ use crate::baselines::{Fence, LockMode};
 use crate::cluster::{self, Cluster, Spec};
 use crate::error::LabError;
 use crate::load::{Load, TIMEOUT};
+use crate::locks::LockServers;
 use crate::signals::{self, ENDINGS, Signals};
 use crate::verdict::explain;
 
@@ -174,14 +175,20 @@ impl Show<'_> {
 
     async fn servers(&self, dir: &OwnedDir) -> Result<Cluster, LabError> {
         let secure = self.options.secure;
-        say("starting etcd, Redis and the instances");
+        say("starting the servers and the instances");
         let secured = secure.then_some(AuthTokens::Simple(TOKEN_SECONDS));
         let etcd = EtcdOptions { secured, ..EtcdOptions::default() };
         let redis = RedisOptions { secured: secure, ..RedisOptions::default() };
-        let cluster = Cluster::open(dir, 1, etcd, redis).await?;
+        let lock = self.options.lock;
+        let mut cluster = Cluster::open(dir, lock.etcd_members(), etcd, redis).await?;
+        cluster.lock = LockServers::start(lock, &cluster.dir).await?;
         let how = if secure { "mutual TLS and users, " } else { "" };
-        for (name, port) in [("etcd", cluster.etcd[0].port()), ("Redis", cluster.redis.port())] {
+        let etcd = cluster.etcd.first().map(|etcd| ("etcd", etcd.port()));
+        for (name, port) in etcd.into_iter().chain([("Redis", cluster.redis.port())]) {
             say(&format!("{name} answers on 127.0.0.1:{port} ({how}private, removed at the end)"));
+        }
+        for address in cluster.lock.addresses() {
+            say(&format!("the lock is at {address} (private, removed at the end)"));
         }
         Ok(cluster)
     }
@@ -241,8 +248,11 @@ impl Show<'_> {
         ];
         lines.push(format!("  redis-cli {} get stock", cluster.redis.tool_flags()));
         if has_queue(self.options.lock) {
-            let etcd = &cluster.etcd[0];
             lines.push(format!("  curl 'http://127.0.0.1:{first}/lock'"));
+        }
+        if has_queue(self.options.lock)
+            && let Some(etcd) = cluster.etcd.first()
+        {
             lines.push(format!("  etcdctl {} lock {LOCK_NAME}", etcd.tool_flags()));
             lines.push("    (holds the lock: all orders wait until you press Ctrl-C)".to_owned());
         }
@@ -256,6 +266,9 @@ impl Show<'_> {
 fn guarded_by(lock: LockMode, fence: Option<Fence>) -> String {
     let guard = match lock {
         LockMode::Etcd => "the lock in etcd",
+        LockMode::Redis => "the lock in Redis",
+        LockMode::ZooKeeper => "the lock in ZooKeeper",
+        LockMode::File => "the lock in a directory",
         LockMode::Local => "a lock in each instance",
         LockMode::NoLock => "no lock",
         LockMode::EtcdRecipe => "the lock recipe of Go's etcd client",
@@ -273,12 +286,9 @@ fn guarded_by(lock: LockMode, fence: Option<Fence>) -> String {
     format!("{guard}, {fence}")
 }
 
-/// Whether buyers queue in etcd.
+/// Whether buyers queue for a lock that all instances share.
 fn has_queue(lock: LockMode) -> bool {
-    match lock {
-        LockMode::Etcd | LockMode::EtcdRecipe | LockMode::EtcdRpc => true,
-        LockMode::Local | LockMode::NoLock | LockMode::AtomicScript => false,
-    }
+    lock.is_shared() || matches!(lock, LockMode::EtcdRecipe | LockMode::EtcdRpc)
 }
 
 fn report_end(screen: Screen, name: &str, end: End<'_>) {

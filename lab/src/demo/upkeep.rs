@@ -25,10 +25,11 @@ pub(super) async fn look_after(
     cluster: &mut Cluster,
     report: impl Fn(&str, End<'_>),
 ) -> Infallible {
-    let Cluster { instances, redis, etcd, dir, program } = cluster;
+    let Cluster { instances, redis, etcd, lock, dir, program } = cluster;
     let report = &report;
     let etcd = etcd.iter_mut().map(|etcd| ("etcd", etcd.child()));
-    let servers = etcd.chain([("Redis", redis.child())]).map(|(name, child)| async move {
+    let servers = etcd.chain([("Redis", redis.child())]).chain(lock.children());
+    let servers = servers.map(|(name, child)| async move {
         let status = child.wait().await;
         report(name, End::Ended(&status));
     });

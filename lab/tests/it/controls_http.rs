@@ -174,7 +174,7 @@ async fn switches_reach_all_instances() {
         assert_eq!(demo["guards"], json!(["etcd", "local", "no-lock"]));
     }
     for (line, body) in [
-        ("PUT /demo/guard", json!({"guard": "zookeeper"})),
+        ("PUT /demo/guard", json!({"guard": "consul"})),
         ("PUT /demo/fence", json!({"on": 1})),
         ("POST /demo/run", json!({"stock": 1})),
         ("POST /demo/run", json!({"stock": 1, "requests": 0})),

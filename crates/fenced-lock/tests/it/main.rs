@@ -10,12 +10,12 @@ mod examples;
 mod faulty;
 mod keeper;
 mod lab;
+#[cfg(feature = "file")]
+mod lab_file;
 #[cfg(feature = "redis")]
 mod lab_redis;
 #[cfg(feature = "zookeeper")]
 mod lab_zookeeper;
-#[cfg(feature = "file")]
-mod lab_file;
 mod members;
 mod permissions;
 mod processes;
