@@ -435,7 +435,10 @@ impl Files {
             lock.sync_data()?;
         }
         if reserved == 0 {
-            sync_directory(path.parent().unwrap_or(&self.directory))?;
+            let directories = path.ancestors().skip(1);
+            for directory in directories.take_while(|path| path.starts_with(&self.directory)) {
+                sync_directory(directory)?;
+            }
         }
         Ok(Token::new(cluster, token))
     }

@@ -15,7 +15,8 @@ fn modified(path: &Path) -> SystemTime {
 /// When the sources of an example, the library's among them, were last changed.
 fn latest_change(example: &str) -> SystemTime {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let files = ["src", "src/etcd"].map(|directory| package.join(directory).read_dir().unwrap());
+    let files = ["src", "src/etcd", "src/file"]
+        .map(|directory| package.join(directory).read_dir().unwrap());
     let library = files.into_iter().flatten().map(|file| modified(&file.unwrap().path()));
     let own = modified(&package.join("examples").join(example).with_extension("rs"));
     library.max().unwrap().max(own)
@@ -33,7 +34,10 @@ async fn output_of(example: &str) -> String {
     let directory = tempfile::tempdir().unwrap();
     let mut run = Command::new(program);
     run.env("ETCD", shared_endpoint().await).env("REDIS", fresh_database().await);
-    run.env("FILE", directory.path().join("file")).stdin(Stdio::null()).kill_on_drop(true);
+    run.env("FILE", directory.path().join("file"))
+        .env("LOCKS", directory.path())
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
     let output = within("the example ends", run.output()).await.unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
@@ -57,4 +61,6 @@ async fn examples_do_what_they_say() {
     let tokens: Vec<_> = lines.lines().map(|line| line.rsplit_once(' ').unwrap().1).collect();
     assert!(tokens.len() == 2 && tokens[0] == tokens[1], "{lines}");
     assert_eq!(output_of("queue").await, "stock-lock is free\n");
+    #[cfg(feature = "file")]
+    assert_eq!(output_of("one_machine").await, "the report is written, under token 1\n");
 }

@@ -8,6 +8,8 @@ mod etcd;
 mod etcdctl;
 mod examples;
 mod faulty;
+#[cfg(feature = "file")]
+mod file;
 mod keeper;
 mod lab;
 #[cfg(feature = "file")]

@@ -1,0 +1,563 @@
+//! The backend on files: what is particular to it, with processes that die and stop, and with `flock(1)`.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use fenced_lock::{
+    BackendErrorKind, Ends, LockError, Loss, LostReason, Order, Promises, QueueView, Session,
+    SessionOptions, TokenLife, Wake,
+};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use testkit::wait::{eventually, within};
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::{Child, Command};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::lab::{Lab, TTL, queue_length, queue_of};
+use super::lab_file::{FileLab, backend_in};
+
+/// What a worker is told by its environment.
+const LOCKS: &str = "FILE_WORKER_LOCKS";
+const NOTES: &str = "FILE_WORKER_NOTES";
+
+const HOUR: Duration = Duration::from_hours(1);
+
+/// This test binary again, as `worker`, behind a command that runs it.
+fn start_by(by: &[&str], worker: &str, locks: &Path, notes: &Path) -> Child {
+    let program = std::env::current_exe().unwrap();
+    let mut words = by.iter().map(Path::new).chain([program.as_path()]);
+    Command::new(words.next().unwrap())
+        .args(words)
+        .args(["--ignored", "--exact", &format!("file::{worker}")])
+        .env(LOCKS, locks)
+        .env(NOTES, notes)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap()
+}
+
+fn start(worker: &str, lab: &FileLab, notes: &Path) -> Child {
+    start_by(&[], worker, lab.directory(), notes)
+}
+
+/// The directories that this process is told, if it is a worker.
+fn told() -> Option<(PathBuf, PathBuf)> {
+    Some((std::env::var_os(LOCKS)?.into(), std::env::var_os(NOTES).unwrap().into()))
+}
+
+fn signal(child: &Child, signal: Signal) {
+    let pid = i32::try_from(child.id().unwrap()).unwrap();
+    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+}
+
+async fn session_in(directory: &Path, ttl: Duration) -> Session {
+    Session::open(backend_in(directory), SessionOptions::new(ttl)).await.unwrap()
+}
+
+async fn exists(path: &Path) {
+    eventually(&format!("{} exists", path.display()), async || path.exists()).await;
+}
+
+/// Whether a process may have namespaces of its own here.
+fn may_unshare() -> bool {
+    let mut unshare = std::process::Command::new("unshare");
+    let may = unshare.args(["--user", "--map-root-user", "--mount", "true"]).status();
+    let may = may.is_ok_and(|status| status.success());
+    if !may {
+        eprintln!("left out: unshare(1) may make no namespaces here");
+    }
+    may
+}
+
+/// Goal: the promises are those that the tests of this module hold it to.
+#[tokio::test]
+async fn it_says_what_it_promises() {
+    let says = FileLab::new().backend().promises();
+    let promises = Promises {
+        order: Order::Fifo,
+        wake: Wake::Pushed,
+        token: TokenLife::Durable,
+        ends: Ends::Process,
+        loss: Loss::AtRenewal,
+        queue: QueueView::Whole,
+    };
+    assert_eq!(says, promises);
+}
+
+/// Goal: a killed holder is succeeded because its process has ended, not because time has passed. Method: a TTL of
+/// an hour.
+#[tokio::test]
+async fn a_killed_holder_is_succeeded_at_once() {
+    let lab = FileLab::new();
+    let notes = tempfile::tempdir().unwrap();
+    let mutex = session_in(lab.directory(), HOUR).await.mutex("a").unwrap();
+    let mut holder = start("holding_worker", &lab, notes.path());
+    exists(&notes.path().join("held")).await;
+    let waiting = mutex.clone();
+    let waiter = tokio::spawn(async move { waiting.lock().await.unwrap() });
+    queue_length(&mutex, 2).await;
+    holder.start_kill().unwrap();
+    let guard = within("the next is served", waiter).await.unwrap();
+    assert_eq!(queue_of(&mutex).await, [guard.key()]);
+}
+
+/// Goal: a holder that is stopped for longer than any TTL keeps its lock, so that no two processes hold it: it goes on
+/// as the holder, and when it is killed while it is stopped, the next is served.
+#[tokio::test]
+async fn a_stopped_holder_keeps_its_lock() {
+    for goes_on in [true, false] {
+        let lab = FileLab::new();
+        let notes = tempfile::tempdir().unwrap();
+        let mutex = lab.mutex("a").await;
+        let mut holder = start("holding_worker", &lab, notes.path());
+        exists(&notes.path().join("held")).await;
+        signal(&holder, Signal::STOP);
+        let waiting = mutex.clone();
+        let waiter = tokio::spawn(async move { waiting.lock().await.unwrap() });
+        queue_length(&mutex, 2).await;
+        sleep(2 * TTL).await;
+        assert!(!waiter.is_finished(), "nobody else holds it");
+        if goes_on {
+            signal(&holder, Signal::CONT);
+            File::create(notes.path().join("release")).unwrap();
+            assert!(within("the holder ends", holder.wait()).await.unwrap().success());
+            assert_eq!(fs::read_to_string(notes.path().join("end")).unwrap(), "kept");
+        } else {
+            holder.start_kill().unwrap();
+        }
+        drop(within("the next is served", waiter).await.unwrap());
+    }
+}
+
+#[tokio::test]
+#[ignore = "run by tests of this module"]
+async fn holding_worker() {
+    let Some((locks, notes)) = told() else { return };
+    let session = session_in(&locks, TTL).await;
+    let guard = session.mutex("a").unwrap().lock().await.unwrap();
+    let far = tokio::time::Instant::now() + HOUR;
+    eventually("it was renewed", async || guard.valid_until() > far).await;
+    File::create(notes.join("held")).unwrap();
+    while !notes.join("release").exists() {
+        sleep(Duration::from_millis(20)).await;
+    }
+    fs::write(notes.join("end"), if guard.is_lost() { "lost" } else { "kept" }).unwrap();
+    guard.unlock().await.unwrap();
+    session.close().await.unwrap();
+}
+
+/// Goal: what is documented as the cost of that: a waiter that is stopped when its turn comes lets nobody pass, until
+/// it is killed.
+#[tokio::test]
+async fn a_stopped_waiter_lets_nobody_pass() {
+    let lab = FileLab::new();
+    let notes = tempfile::tempdir().unwrap();
+    let mutex = lab.mutex("a").await;
+    let guard = mutex.lock().await.unwrap();
+    let mut stopped = start("holding_worker", &lab, notes.path());
+    queue_length(&mutex, 2).await;
+    signal(&stopped, Signal::STOP);
+    let waiting = mutex.clone();
+    let waiter = tokio::spawn(async move { waiting.lock().await.unwrap() });
+    queue_length(&mutex, 3).await;
+    guard.unlock().await.unwrap();
+    sleep(TTL).await;
+    assert!(!waiter.is_finished());
+    stopped.start_kill().unwrap();
+    drop(within("the next is served", waiter).await.unwrap());
+}
+
+/// Goal: whenever a process is killed, no claim of it stays in the way, and no token comes twice. Method: three
+/// workers take five locks in several ways and note each token under its lock; again and again one is killed in the
+/// midst of it.
+#[tokio::test]
+async fn killed_at_any_moment() {
+    let lab = FileLab::new();
+    let notes = tempfile::tempdir().unwrap();
+    let noted = || -> u64 {
+        let files = notes.path().read_dir().unwrap();
+        files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
+    };
+    let mut workers: Vec<_> =
+        (0..3).map(|_| start("restless_worker", &lab, notes.path())).collect();
+    for round in 0..40_u64 {
+        let (before, place) = (noted(), usize::try_from(round % 3).unwrap());
+        eventually("work is done", async || noted() > before).await;
+        sleep(Duration::from_micros(round * 7919 % 30_000)).await;
+        let mut killed =
+            std::mem::replace(&mut workers[place], start("restless_worker", &lab, notes.path()));
+        killed.kill().await.unwrap();
+    }
+    for mut worker in workers {
+        worker.kill().await.unwrap();
+    }
+    let session = lab.session().await;
+    for number in 0..5 {
+        let mutex = session.mutex(&number.to_string()).unwrap();
+        let guard = within("nothing is in the way", mutex.lock()).await.unwrap();
+        let file = notes.path().join(number.to_string());
+        let mut tokens: Vec<i64> = Vec::new();
+        for line in fs::read_to_string(file).unwrap_or_default().lines() {
+            tokens.push(line.parse().unwrap());
+        }
+        tokens.push(guard.token().revision());
+        assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+        guard.unlock().await.unwrap();
+    }
+    assert!(lab.claims().is_empty());
+    let sessions = lab.directory().join("sessions").read_dir().unwrap();
+    assert_eq!(sessions.count(), 1, "those of the dead are removed");
+}
+
+#[tokio::test]
+#[ignore = "run by killed_at_any_moment"]
+async fn restless_worker() {
+    let Some((locks, notes)) = told() else { return };
+    let session = session_in(&locks, TTL).await;
+    let mut tasks = JoinSet::new();
+    for task in 0..10 {
+        let name = (task % 5).to_string();
+        let (mutex, file) = (session.mutex(&name).unwrap(), notes.join(&name));
+        tasks.spawn(async move {
+            loop {
+                let guard = match task % 3 {
+                    0 => mutex.lock().await.ok(),
+                    1 => mutex.lock_timeout(Duration::from_millis(3)).await.ok(),
+                    _ => mutex.try_lock().await.ok().flatten(),
+                };
+                let Some(guard) = guard else {
+                    sleep(Duration::from_millis(1)).await;
+                    continue;
+                };
+                let mut file = File::options().create(true).append(true).open(&file).unwrap();
+                file.write_all(format!("{}\n", guard.token()).as_bytes()).unwrap();
+                guard.unlock().await.unwrap();
+            }
+        });
+    }
+    tasks.join_all().await;
+}
+
+/// Goal: tokens grow also when the machine fails and loses what was not synced. Method: the lock's file as it was
+/// when it was synced, in another start of the machine.
+#[tokio::test]
+async fn tokens_grow_over_a_power_failure() {
+    let lab = FileLab::new();
+    let mutex = lab.mutex("a").await;
+    let file = lab.directory().join("a.lock");
+    let mut latest = 0;
+    for _ in 0..3 {
+        let guard = mutex.lock().await.unwrap();
+        let synced = fs::read_to_string(&file).unwrap();
+        assert!(guard.token().revision() > latest);
+        guard.unlock().await.unwrap();
+        for _ in 0..5 {
+            let guard = mutex.lock().await.unwrap();
+            latest = guard.token().revision();
+            guard.unlock().await.unwrap();
+        }
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        let another = synced.replace(boot.trim_end(), "another-start");
+        assert_ne!(synced, another);
+        fs::write(&file, another).unwrap();
+    }
+}
+
+/// Goal: tokens that were reserved are all used before more are, so a disk is waited for once in a thousand grants.
+#[tokio::test]
+async fn more_tokens_than_are_reserved() {
+    let lab = FileLab::new();
+    let mutex = lab.mutex("a").await;
+    for token in 1..=2100 {
+        let guard = mutex.lock().await.unwrap();
+        assert_eq!(guard.token().revision(), token);
+        guard.unlock().await.unwrap();
+    }
+}
+
+fn flock(args: &[&str]) -> Command {
+    let mut command = Command::new("flock");
+    command.args(args).kill_on_drop(true);
+    command
+}
+
+/// Goal: `flock(1)` on a lock's file waits for the holder, and the holder for it, in both directions, also when the
+/// script is killed; and a waiter is served although it is not told.
+#[tokio::test]
+async fn scripts_and_claims_exclude_each_other() {
+    let lab = FileLab::new();
+    let mutex = lab.mutex("a").await;
+    let other = lab.mutex("a").await;
+    let file = lab.directory().join("a.lock");
+    let file = file.to_str().unwrap();
+
+    // the script comes first, even before the lock's file is there
+    for is_killed in [false, true] {
+        let mut script = flock(&[file, "sh", "-c", "echo held; read -r _"]);
+        let mut script =
+            script.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = [0; 5];
+        let stdout = script.stdout.as_mut().unwrap();
+        tokio::io::AsyncReadExt::read_exact(stdout, &mut line).await.unwrap();
+        assert!(mutex.try_lock().await.unwrap().is_none(), "a try finds it taken");
+        assert!(lab.claims().is_empty());
+        let waiting = mutex.clone();
+        let waiter = tokio::spawn(async move { waiting.lock().await.unwrap() });
+        queue_length(&mutex, 1).await;
+        assert_eq!(mutex.queue().await.unwrap()[0].token, None, "it is not granted yet");
+        let behind = other.clone();
+        let behind = tokio::spawn(async move { behind.lock().await.unwrap() });
+        queue_length(&mutex, 2).await;
+        assert!(!waiter.is_finished());
+        if is_killed {
+            // with the shell that it has started, which shares the lock
+            let group = Pid::from_raw(i32::try_from(script.id().unwrap()).unwrap()).unwrap();
+            rustix::process::kill_process_group(group, Signal::KILL).unwrap();
+        } else {
+            script.stdin.take().unwrap().write_all(b"\n").await.unwrap();
+        }
+        let guard = within("the first is served", waiter).await.unwrap();
+        guard.unlock().await.unwrap();
+        drop(within("the second is served", behind).await.unwrap());
+    }
+
+    // the claim comes first
+    let guard = mutex.lock().await.unwrap();
+    let refused = flock(&["--nonblock", file, "true"]).status().await.unwrap();
+    assert_eq!(refused.code(), Some(1));
+    let mut script = flock(&[file, "true"]).spawn().unwrap();
+    assert!(script.try_wait().unwrap().is_none());
+    guard.unlock().await.unwrap();
+    assert!(within("the script is served", script.wait()).await.unwrap().success());
+}
+
+/// Goal: the script of the documentation gets a token that is larger than all before, and the next grant a larger
+/// one.
+#[tokio::test]
+async fn a_script_can_take_a_token() {
+    const SCRIPT: &str = r#"
+exec 9<>"$lock" && flock 9
+read -r last <&9 || last=0
+printf '%-19d\n' "$((last + 1))" 1<>"$lock" && sync -d "$lock"
+read -r token <"$lock" && echo $token
+"#;
+    let lab = FileLab::new();
+    let mutex = lab.mutex("a").await;
+    let mut latest = 0;
+    for _ in 0..3 {
+        let mut script = Command::new("sh");
+        let script = script.args(["-c", SCRIPT]).env("lock", lab.directory().join("a.lock"));
+        let output = script.output().await.unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        let taken: i64 = String::from_utf8_lossy(&output.stdout).trim().parse().expect(&error);
+        assert!(taken > latest, "{taken} after {latest}");
+        for _ in 0..2 {
+            let guard = mutex.lock().await.unwrap();
+            latest = guard.token().revision();
+            assert!(latest > taken, "{latest} after {taken}");
+            guard.unlock().await.unwrap();
+        }
+    }
+}
+
+/// Goal: one holder among three processes with a hundred waiters, none of which needs a thread. Method: each adds one
+/// to a number in a file by reading and writing it.
+#[tokio::test]
+async fn a_hundred_waiters_in_three_processes() {
+    let lab = FileLab::new();
+    let notes = tempfile::tempdir().unwrap();
+    let file = notes.path().join("number");
+    fs::write(&file, "0").unwrap();
+    let workers: Vec<_> = (0..3).map(|_| start("adding_worker", &lab, notes.path())).collect();
+    for mut worker in workers {
+        assert!(within("the worker ends", worker.wait()).await.unwrap().success());
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), "102");
+}
+
+#[tokio::test]
+#[ignore = "run by a_hundred_waiters_in_three_processes"]
+async fn adding_worker() {
+    let Some((locks, notes)) = told() else { return };
+    let (session, file) = (session_in(&locks, TTL).await, notes.join("number"));
+    let mut waiters = JoinSet::new();
+    for _ in 0..34 {
+        let (mutex, file) = (session.mutex("a").unwrap(), file.clone());
+        waiters.spawn(async move {
+            let guard = mutex.lock().await.unwrap();
+            let number: u32 = fs::read_to_string(&file).unwrap().parse().unwrap();
+            tokio::task::yield_now().await;
+            fs::write(&file, (number + 1).to_string()).unwrap();
+            guard.unlock().await.unwrap();
+        });
+    }
+    let threads = Path::new("/proc/self/task").read_dir().unwrap().count();
+    assert!(threads <= 4, "the test's two, and two of the backend: {threads}");
+    waiters.join_all().await;
+    session.close().await.unwrap();
+}
+
+/// Goal: a thousand names can be held at once, with one descriptor for each; where there are no more, a claim is
+/// refused for now.
+#[tokio::test]
+async fn a_thousand_names() {
+    let (lab, notes) = (FileLab::new(), tempfile::tempdir().unwrap());
+    let mut worker = start("many_names_worker", &lab, notes.path());
+    assert!(within("the worker ends", worker.wait()).await.unwrap().success());
+}
+
+#[tokio::test]
+#[ignore = "run by a_thousand_names"]
+async fn many_names_worker() {
+    let Some((locks, _)) = told() else { return };
+    let all = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(1100), ..all }).unwrap();
+    let session = session_in(&locks, HOUR).await;
+    let mutexes = (0..1000).map(|name| session.mutex(&name.to_string()).unwrap());
+    let locks = mutexes.map(async |mutex| mutex.lock().await);
+    let guards: Vec<_> = stream::iter(locks).buffer_unordered(50).try_collect().await.unwrap();
+    assert_eq!(guards.len(), 1000);
+    let rest: Vec<_> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    assert!(rest.len() < 100, "each lock has one");
+    let one_more = session.mutex("one more").unwrap();
+    let LockError::Backend(refused) = one_more.lock().await.unwrap_err() else { panic!() };
+    assert_eq!(refused.kind, BackendErrorKind::Refused, "{refused}");
+    drop(rest);
+    one_more.lock().await.unwrap().unlock().await.unwrap();
+    session.close().await.unwrap();
+}
+
+/// Goal: on a full disk, a lock that was granted before works; a new one is refused until there is room.
+#[tokio::test]
+async fn a_full_disk() {
+    on_a_file_system("size=64k", "full_disk_worker").await;
+}
+
+#[tokio::test]
+#[ignore = "run by a_full_disk"]
+async fn full_disk_worker() {
+    let Some((locks, _)) = told() else { return };
+    let session = session_in(&locks, TTL).await;
+    let (known, new) = (session.mutex("known").unwrap(), session.mutex("new").unwrap());
+    known.lock().await.unwrap().unlock().await.unwrap();
+    let ballast = locks.join("ballast");
+    assert!(fs::write(&ballast, vec![0; 100_000]).is_err(), "the disk is full");
+    known.lock().await.unwrap().unlock().await.unwrap();
+    let LockError::Backend(refused) = new.try_lock().await.unwrap_err() else { panic!() };
+    assert_eq!(refused.kind, BackendErrorKind::Refused, "{refused}");
+    assert!(queue_of(&new).await.is_empty(), "nothing is left of it");
+    fs::remove_file(ballast).unwrap();
+    new.lock().await.unwrap().unlock().await.unwrap();
+    session.close().await.unwrap();
+}
+
+/// Goal: a read-only file system is refused for good, and the error says which directory it is.
+#[tokio::test]
+async fn a_read_only_file_system() {
+    on_a_file_system("ro", "refused_worker").await;
+}
+
+/// Goal: so is a directory without the right to write.
+#[tokio::test]
+async fn a_directory_without_rights() {
+    if !may_unshare() {
+        return;
+    }
+    let (lab, notes) = (FileLab::new(), tempfile::tempdir().unwrap());
+    fs::set_permissions(lab.directory(), fs::Permissions::from_mode(0o500)).unwrap();
+    // without the rights of the administrator, should this be one
+    let by = ["unshare", "--user"];
+    let mut worker = start_by(&by, "refused_worker", lab.directory(), notes.path());
+    assert!(within("the worker ends", worker.wait()).await.unwrap().success());
+}
+
+#[tokio::test]
+#[ignore = "run by tests of this module"]
+async fn refused_worker() {
+    let Some((locks, _)) = told() else { return };
+    let opened = Session::open(backend_in(&locks), SessionOptions::new(TTL)).await;
+    let LockError::Backend(refused) = opened.unwrap_err() else { panic!() };
+    assert_eq!(refused.kind, BackendErrorKind::Permanent, "{refused}");
+    assert!(refused.to_string().contains(locks.to_str().unwrap()), "{refused}");
+}
+
+/// Runs the worker where a file system of its own is mounted.
+async fn on_a_file_system(options: &str, worker: &str) {
+    if !may_unshare() {
+        return;
+    }
+    let (lab, notes) = (FileLab::new(), tempfile::tempdir().unwrap());
+    let mount = format!("mount -t tmpfs -o {options} none \"${LOCKS}\" && exec \"$@\"");
+    let by = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", &mount, "sh"];
+    let mut worker = start_by(&by, worker, lab.directory(), notes.path());
+    assert!(within("the worker ends", worker.wait()).await.unwrap().success());
+}
+
+/// Goal: when the directory is deleted under way, sessions are lost and their holders told; the next session works,
+/// and its tokens are not taken for those of the old directory.
+#[tokio::test]
+async fn a_directory_that_is_deleted_under_way() {
+    let lab = FileLab::new();
+    let session = lab.session().await;
+    let guard = session.mutex("a").unwrap().lock().await.unwrap();
+    fs::remove_dir_all(lab.directory()).unwrap();
+    within("the holder is told", guard.lost()).await;
+    assert_eq!(within("the session is lost", session.lost()).await, LostReason::Revoked);
+    let new = lab.mutex("a").await.lock().await.unwrap();
+    assert_ne!(new.token().cluster(), guard.token().cluster());
+    assert_eq!(new.token().partial_cmp(&guard.token()), None);
+}
+
+/// Goal: a holder whose file was replaced is told, since others may lock the new one; tokens are not mixed up.
+#[tokio::test]
+async fn a_lock_file_that_is_replaced() {
+    let lab = FileLab::new();
+    let mutex = lab.mutex("a").await;
+    let guard = mutex.lock().await.unwrap();
+    let (file, copy) = (lab.directory().join("a.lock"), lab.directory().join("copy"));
+    fs::copy(&file, &copy).unwrap();
+    fs::rename(copy, file).unwrap();
+    within("the holder is told", guard.lost()).await;
+    let next = mutex.lock().await.unwrap();
+    assert!(next.token() > guard.token());
+}
+
+/// Goal: a lock's file that contains something else is no reason to begin with the first token again.
+#[tokio::test]
+async fn a_lock_file_that_contains_something_else() {
+    let lab = FileLab::new();
+    let mutex = lab.mutex("a").await;
+    fs::write(lab.directory().join("a.lock"), "seven\n").unwrap();
+    for error in [mutex.lock().await.unwrap_err(), mutex.try_lock().await.unwrap_err()] {
+        let LockError::Backend(refused) = error else { panic!("{error}") };
+        assert_eq!(refused.kind, BackendErrorKind::Permanent, "{refused}");
+        assert!(refused.to_string().contains("a.lock is malformed"), "{refused}");
+    }
+    assert!(queue_of(&mutex).await.is_empty());
+}
+
+/// Goal: names that differ are different locks, whatever characters they have and however long they are.
+#[tokio::test]
+async fn names_are_told_apart() {
+    let lab = FileLab::new();
+    let session = lab.session().await;
+    let long = "x".repeat(255);
+    let names =
+        ["a", "A", "a.lock", ".", "..", "../a", "a/", "/a", "a+", "%61", "ü", "queues", &long];
+    let mut guards = Vec::new();
+    for name in names.into_iter().chain([&long[1..], &"Ü".repeat(128)]) {
+        let mutex = session.mutex(name).unwrap();
+        let guard = mutex.try_lock().await.unwrap();
+        guards.push(guard.unwrap_or_else(|| panic!("{name} is another lock")));
+        assert!(mutex.try_lock().await.unwrap().is_none());
+        assert_eq!(mutex.queue().await.unwrap().len(), 1);
+    }
+}
