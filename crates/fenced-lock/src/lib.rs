@@ -57,6 +57,7 @@
 //!
 //! - `etcd` (default): `EtcdBackend`. Building it needs `protoc` and Google's protobuf types. Without it,
 //!   [`MemoryBackend`] and the trait [`Backend`] are left.
+//! - `postgres`: `PostgresBackend`, a queue in a table, and `PostgresAdvisoryBackend`, advisory locks.
 //! - `chaos`: for fault suites only. It lets a program switch off each safeguard of the lock.
 
 // Layout:
@@ -90,7 +91,11 @@ mod inner;
 mod keeper;
 mod memory;
 mod mutex;
+#[allow(dead_code, reason = "the backend in memory does not use it")]
+mod own_thread;
 mod owner;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod promises;
 mod renewal;
 mod session;
@@ -114,6 +119,8 @@ pub use keeper::SessionKeeper;
 pub use memory::MemoryBackend;
 pub use mutex::Mutex;
 pub use owner::Owner;
+#[cfg(feature = "postgres")]
+pub use postgres::{PostgresBackend, PostgresOptions};
 pub use promises::{
     Clock, Ends, GrantToken, Loss, Order, Promises, QueueView, TokenLife, Unfenced, Wake,
 };

@@ -21,6 +21,8 @@ pub(crate) struct Waiters<T> {
 struct Waiter<T> {
     status: watch::Sender<ClaimStatus<T>>,
     contended: watch::Sender<bool>,
+    /// As of when that is known, and then whether no other waits.
+    contended_as_of: (i64, bool),
     /// A message came: it is time to ask.
     wake: Arc<Notify>,
 }
@@ -45,6 +47,7 @@ impl<T: GrantToken> Waiters<T> {
         let waiter = claims.entry(claim.clone()).or_insert_with(|| Waiter {
             status: watch::Sender::new(ClaimStatus::Waiting),
             contended: watch::Sender::new(true),
+            contended_as_of: (i64::MIN, false),
             wake: Arc::default(),
         });
         Ticket { status: waiter.status.subscribe(), contended: waiter.contended.subscribe() }
@@ -55,8 +58,9 @@ impl<T: GrantToken> Waiters<T> {
         let mut claims = self.claims();
         if let Some(waiter) = claims.get(claim) {
             status.advance(&waiter.status);
+            // whoever watches it stops
+            waiter.wake.notify_one();
             if status == ClaimStatus::Gone {
-                waiter.wake.notify_one();
                 claims.remove(claim);
             }
         }
@@ -70,11 +74,44 @@ impl<T: GrantToken> Waiters<T> {
         }
     }
 
+    /// Notes whether others waited behind a claim that holds when `as_of` was the last ticket of the queue. News
+    /// that come late change nothing: of two of one ticket, that others wait was the first.
+    pub(crate) fn note_contended_as_of(&self, claim: &Claim, as_of: i64, contended: bool) {
+        let news = (as_of, !contended);
+        if let Some(waiter) = self.claims().get_mut(claim)
+            && news > waiter.contended_as_of
+        {
+            waiter.contended_as_of = news;
+            waiter.contended.send_replace(contended);
+        }
+    }
+
     /// Has the service asked now about those of these claims that wait.
     pub(crate) fn wake(&self, which: impl Fn(&Claim) -> bool) {
         for (_, waiter) in self.claims().iter().filter(|(claim, _)| which(claim)) {
             waiter.wake.notify_one();
         }
+    }
+
+    /// It is not known any more whether others wait behind the claims that hold.
+    pub(crate) fn forget_contended(&self) {
+        for waiter in self.claims().values() {
+            waiter.contended.send_replace(true);
+        }
+    }
+
+    /// The claim with this number, which no other claim of this process has.
+    pub(crate) fn find(&self, lease: i64, number: u64) -> Option<Claim> {
+        let is_it = |claim: &&Claim| claim.number == number && claim.lease == lease;
+        self.claims().keys().find(is_it).cloned()
+    }
+
+    /// The claims on this lease that hold.
+    pub(crate) fn holding(&self, lease: i64) -> Vec<Claim> {
+        let holds = |waiter: &Waiter<T>| *waiter.status.borrow() != ClaimStatus::Waiting;
+        let claims = self.claims();
+        let held = claims.iter().filter(|(claim, waiter)| claim.lease == lease && holds(waiter));
+        held.map(|(claim, _)| claim.clone()).collect()
     }
 
     /// The claims on this lease.
@@ -92,8 +129,11 @@ impl<T: GrantToken> Waiters<T> {
     {
         let mut backoff = Backoff::default();
         loop {
-            let Some(wake) = self.claims().get(claim).map(|waiter| Arc::clone(&waiter.wake)) else {
-                return;
+            let wake = match self.claims().get(claim) {
+                Some(waiter) if *waiter.status.borrow() == ClaimStatus::Waiting => {
+                    Arc::clone(&waiter.wake)
+                }
+                _ => return,
             };
             match ask().await {
                 Ok(Answer { status: ClaimStatus::Waiting, ask_again_in }) => {

@@ -31,9 +31,8 @@ mod watch_stream;
 
 use std::sync::Arc;
 use std::time::Duration;
-use std::{io, thread};
 
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 pub use options::{EtcdOptions, EtcdUser};
@@ -44,6 +43,7 @@ use self::queues::Queues;
 use self::standing_watch::StandingWatch;
 use super::backend::release_then_enqueue;
 use super::chaos::Safeguard;
+use super::own_thread::runtime_on_own_thread;
 use super::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Clock, Ends, Lease, Loss, Order,
     Promises, QueueEntry, QueueSnapshot, QueueView, Released, Ticket, Token, TokenLife, Wake,
@@ -87,7 +87,7 @@ impl EtcdBackend {
     /// [`BackendErrorKind::Permanent`] if an endpoint is no URL, or the thread cannot be started.
     pub fn new(options: EtcdOptions) -> Result<Self, BackendError> {
         options.check()?;
-        let (runtime, running) = runtime_on_own_thread()
+        let (runtime, running) = runtime_on_own_thread("etcd-lock")
             .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
         let endpoints = Arc::new(Endpoints::new(options.clone(), runtime.clone()));
         let queues = Arc::<Queues>::default();
@@ -104,22 +104,6 @@ impl EtcdBackend {
             _running: running,
         })
     }
-}
-
-/// A current-thread runtime on its own thread: leases are renewed on time, however busy the program's runtime is.
-/// It ends when the sender is dropped.
-fn runtime_on_own_thread() -> io::Result<(Handle, oneshot::Sender<()>)> {
-    let (running, ended) = oneshot::channel::<()>();
-    if !Safeguard::OwnThread.is_on() {
-        return Ok((Handle::current(), running));
-    }
-    let runtime = Builder::new_current_thread().enable_all().build()?;
-    let handle = runtime.handle().clone();
-    thread::Builder::new().name("etcd-lock".into()).spawn(move || {
-        // an error means that the sender is gone
-        drop(runtime.block_on(ended));
-    })?;
-    Ok((handle, running))
 }
 
 impl Backend for EtcdBackend {

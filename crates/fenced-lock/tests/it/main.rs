@@ -10,8 +10,12 @@ mod examples;
 mod faulty;
 mod keeper;
 mod lab;
+#[cfg(feature = "postgres")]
+mod lab_postgres;
 mod members;
 mod permissions;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod processes;
 mod scale;
 mod session;
@@ -37,6 +41,17 @@ macro_rules! contract {
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $test() {
                     $area::$test(&lab::EtcdLab::shared().await).await;
+                }
+            )*)*
+        }
+        #[cfg(feature = "postgres")]
+        mod on_postgres {
+            use super::*;
+            $($(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $test() {
+                    let Some(lab) = lab_postgres::PostgresLab::shared().await else { return };
+                    $area::$test(&lab).await;
                 }
             )*)*
         }
