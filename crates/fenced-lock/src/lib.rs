@@ -60,6 +60,7 @@
 //! - `redis`: `RedisBackend`, a queue on one Redis.
 //! - `zookeeper`: `ZooKeeperBackend`, on ZooKeeper from 3.6 on.
 //! - `file`: `FileBackend`, for the processes of one machine, without a server.
+//! - `postgres`: `PostgresBackend`, a queue in a table, and `PostgresAdvisoryBackend`, advisory locks.
 //! - `chaos`: for fault suites only. It lets a program switch off each safeguard of the lock.
 
 // Layout:
@@ -98,6 +99,8 @@ mod mutex;
 #[allow(dead_code, reason = "the backend in memory does not use it")]
 mod own_thread;
 mod owner;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod promises;
 #[cfg(feature = "redis")]
 mod redis;
@@ -127,6 +130,8 @@ pub use keeper::SessionKeeper;
 pub use memory::MemoryBackend;
 pub use mutex::Mutex;
 pub use owner::Owner;
+#[cfg(feature = "postgres")]
+pub use postgres::{PostgresBackend, PostgresOptions};
 pub use promises::{
     Clock, Ends, GrantToken, Loss, Order, Promises, QueueView, TokenLife, Unfenced, Wake,
 };

@@ -21,6 +21,8 @@ pub(crate) struct Waiters<T> {
 struct Waiter<T> {
     status: watch::Sender<ClaimStatus<T>>,
     contended: watch::Sender<bool>,
+    /// As of when that is known, and then whether no other waits.
+    contended_as_of: (i64, bool),
     /// A message came: it is time to ask.
     wake: Arc<Notify>,
 }
@@ -45,6 +47,7 @@ impl<T: GrantToken> Waiters<T> {
         let waiter = claims.entry(claim.clone()).or_insert_with(|| Waiter {
             status: watch::Sender::new(ClaimStatus::Waiting),
             contended: watch::Sender::new(true),
+            contended_as_of: (i64::MIN, false),
             wake: Arc::default(),
         });
         Ticket { status: waiter.status.subscribe(), contended: waiter.contended.subscribe() }
@@ -68,6 +71,18 @@ impl<T: GrantToken> Waiters<T> {
         if let Some(waiter) = self.claims().get(claim) {
             let set = |flag: &mut bool| std::mem::replace(flag, contended) != contended;
             waiter.contended.send_if_modified(set);
+        }
+    }
+
+    /// Notes whether others waited behind a claim that holds when `as_of` was the last ticket of the queue. News
+    /// that come late change nothing: of two of one ticket, that others wait was the first.
+    pub(crate) fn note_contended_as_of(&self, claim: &Claim, as_of: i64, contended: bool) {
+        let news = (as_of, !contended);
+        if let Some(waiter) = self.claims().get_mut(claim)
+            && news > waiter.contended_as_of
+        {
+            waiter.contended_as_of = news;
+            waiter.contended.send_replace(contended);
         }
     }
 

@@ -14,22 +14,22 @@ use super::dir::{GUARDIAN_PATH, OwnedDir};
 /// Becomes the program, after leaving a guardian behind.
 ///
 /// The guardian reads a pipe that only we can write to. At the end of file, when we close it or end in
-/// any way, it asks the program to end, and kills it after the grace. A line means that the program has
+/// any way, it asks the program to end by the signal, and kills it after the grace. A line means that the program has
 /// ended already: its process id may be reused and must be left alone.
 ///
 /// - The pipe moves to descriptor 3 because a shell gives its background jobs an empty stdin.
 /// - `$$` is the process id of the shell, also in the subshell, and the program's after `exec`.
 /// - Standard output is the hold on the directory, kept until the guardian ends.
-/// - `CONT` lets a paused program see the `TERM`.
+/// - `CONT` lets a paused program see the signal.
 const SCRIPT: &str = r#"
-tenths=$1 log=$2 errors=$3
-shift 3
+tenths=$1 log=$2 errors=$3 signal=$4
+shift 4
 exec 3<&0 </dev/null
 (
     trap '' HUP INT TERM
     PATH=$GUARDIAN_PATH
     read -r _ <&3 && exit
-    kill -TERM $$
+    kill -"$signal" $$
     kill -CONT $$
     while kill -0 $$; do
         if [ "$tenths" -le 0 ]; then
@@ -49,8 +49,8 @@ exec "$@"
 /// How long a killed process may take to end.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A running program. When this value is dropped, or our process ends in any way, it gets SIGTERM, and SIGKILL
-/// after the grace.
+/// A running program. When this value is dropped, or our process ends in any way, it gets SIGTERM or the signal that
+/// it was started with, and SIGKILL after the grace.
 ///
 /// It runs in its own process group, so that a Ctrl-C in the terminal reaches only us. Its standard input is empty, its output goes to the log.
 #[derive(Debug)]
@@ -74,6 +74,8 @@ pub struct Program<'a> {
     pub log: &'a Path,
     /// How long it may take to end when asked to.
     pub grace: Duration,
+    /// The name of the signal that asks it to end.
+    pub end_signal: &'a str,
     /// Picks variables of our environment to leave out.
     pub without_env: fn(&str) -> bool,
     /// Its standard error is ours, instead of the log.
@@ -83,7 +85,8 @@ pub struct Program<'a> {
 impl<'a> Program<'a> {
     /// With our whole environment.
     pub fn new(path: &'a Path, dir: &'a OwnedDir, log: &'a Path, grace: Duration) -> Self {
-        Self { path, dir, log, grace, without_env: |_| false, shares_stderr: false }
+        let (end_signal, without_env, shares_stderr) = ("TERM", |_: &str| false, false);
+        Self { path, dir, log, grace, end_signal, without_env, shares_stderr }
     }
 
     /// Starts it. Must be called in a Tokio runtime.
@@ -92,7 +95,7 @@ impl<'a> Program<'a> {
     /// When the pipe or the process cannot be made. A program that cannot be executed ends at once
     /// with status 126 or 127, and the reason in the log.
     pub fn start<A: AsRef<OsStr>>(self, args: impl IntoIterator<Item = A>) -> io::Result<Child> {
-        let Self { path, dir, log, grace, without_env, shares_stderr } = self;
+        let Self { path, dir, log, grace, end_signal, without_env, shares_stderr } = self;
         let (held, lifeline) = io::pipe()?;
         let mut command = Command::new("/bin/sh");
         command
@@ -100,6 +103,7 @@ impl<'a> Program<'a> {
             .arg((grace.as_millis().div_ceil(100)).to_string())
             .arg(log)
             .arg(if shares_stderr { "ours" } else { "log" })
+            .arg(end_signal)
             .arg(path)
             .args(args)
             .env("GUARDIAN_PATH", GUARDIAN_PATH)

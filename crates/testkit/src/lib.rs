@@ -1,7 +1,8 @@
 //! Private servers, processes and faulty networks on this machine, for the tests of all packages and for the
 //! laboratory.
 //!
-//! - [`etcd`], [`redis`], [`zookeeper`]: servers on free ports, with data of their own, plain or secured
+//! - [`etcd`], [`postgres`], [`redis`], [`zookeeper`]: servers on free ports, with data of their own, plain or
+//!   secured
 //! - [`certificates`]: what a secured server needs
 //! - [`server`]: what they have in common: kill, restart, stop
 //! - [`child`]: a process that ends with us, even on SIGKILL
@@ -24,6 +25,7 @@ pub mod dir;
 pub mod etcd;
 pub mod flags;
 pub mod ports;
+pub mod postgres;
 pub mod probe;
 pub mod processes;
 pub mod proxy;
@@ -37,6 +39,7 @@ pub use certificates::Certificates;
 pub use child::{Child, Program};
 pub use dir::OwnedDir;
 pub use etcd::{AuthTokens, EtcdOptions, PrivateEtcd};
+pub use postgres::{PostgresOptions, PrivatePostgres};
 pub use proxy::{Proxy, Way};
 pub use redis::{PrivateRedis, RedisOptions};
 pub use server::ServerError;

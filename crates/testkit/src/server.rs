@@ -31,6 +31,9 @@ pub trait Kind {
     /// Its name in messages.
     const NAME: &str;
 
+    /// The name of the signal that asks it to end.
+    const END_SIGNAL: &str = "TERM";
+
     /// Whether the server would read this variable of our environment as a setting.
     fn is_setting(_variable: &str) -> bool {
         false
@@ -70,7 +73,8 @@ impl<K: Kind> Private<K> {
     fn child_of(path: &Path, args: &[String], dir: &OwnedDir) -> Result<Child, ServerError> {
         let log = dir.path().join(format!("{}.log", K::NAME.to_lowercase()));
         let program = Program::new(path, dir, &log, STOP_GRACE);
-        let program = Program { without_env: K::is_setting, ..program };
+        let end_signal = K::END_SIGNAL;
+        let program = Program { end_signal, without_env: K::is_setting, ..program };
         program.start(args).map_err(ServerError::system(K::NAME))
     }
 

@@ -18,8 +18,12 @@ mod lab_file;
 mod lab_redis;
 #[cfg(feature = "zookeeper")]
 mod lab_zookeeper;
+#[cfg(feature = "postgres")]
+mod lab_postgres;
 mod members;
 mod permissions;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod processes;
 mod scale;
 mod session;
@@ -57,6 +61,17 @@ macro_rules! contract {
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $test() {
                     $area::$test(&lab_file::FileLab::new()).await;
+                }
+            )*)*
+        }
+        #[cfg(feature = "postgres")]
+        mod on_postgres {
+            use super::*;
+            $($(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $test() {
+                    let Some(lab) = lab_postgres::PostgresLab::shared().await else { return };
+                    $area::$test(&lab).await;
                 }
             )*)*
         }

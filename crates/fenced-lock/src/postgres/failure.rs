@@ -1,0 +1,60 @@
+//! What PostgreSQL's errors mean.
+
+use std::error::Error as _;
+use std::io;
+
+use tokio_postgres::Error;
+use tokio_postgres::error::SqlState;
+
+use crate::{BackendError, BackendErrorKind};
+
+/// An error of a request that was sent.
+pub(super) fn failure(error: &Error) -> BackendError {
+    BackendError::new(kind_of(error).unwrap_or(BackendErrorKind::Transient), text_of(error))
+}
+
+/// An error while connecting. What is neither the network's nor the server's is another kind of server, or wrong
+/// settings.
+pub(super) fn connect_failure(error: &Error) -> BackendError {
+    BackendError::new(kind_of(error).unwrap_or(BackendErrorKind::Permanent), text_of(error))
+}
+
+fn kind_of(error: &Error) -> Option<BackendErrorKind> {
+    let Some(state) = error.code() else {
+        let network = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
+        return match network.map(io::Error::kind) {
+            // an answer that is not PostgreSQL's, a certificate that is not trusted, a malformed name
+            Some(io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput) => {
+                Some(BackendErrorKind::Permanent)
+            }
+            Some(_) => Some(BackendErrorKind::Transient),
+            None => error.is_closed().then_some(BackendErrorKind::Transient),
+        };
+    };
+    // a claim refers to its lease
+    if *state == SqlState::FOREIGN_KEY_VIOLATION {
+        return Some(BackendErrorKind::LeaseGone);
+    }
+    Some(match state.code().get(..2) {
+        // out of memory, disk or connections
+        Some("53") => BackendErrorKind::Refused,
+        // wrong credentials, database, rights, tables or settings
+        Some("0A" | "22" | "23" | "28" | "3D" | "3F" | "42") => BackendErrorKind::Permanent,
+        // the server starts, ends or became a standby; a statement took too long, or met another one
+        _ => BackendErrorKind::Transient,
+    })
+}
+
+/// The error with its causes; the client leaves them out.
+fn text_of(error: &Error) -> String {
+    if let Some(error) = error.as_db_error() {
+        return format!("{} ({})", error.message(), error.code().code());
+    }
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

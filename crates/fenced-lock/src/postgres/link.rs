@@ -1,0 +1,289 @@
+//! Connections, and what becomes of requests on one that is lost.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::runtime::Handle;
+use tokio::sync::Mutex;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout};
+use tokio_postgres::types::Type;
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error};
+use tokio_postgres_rustls::MakeRustlsConnect;
+use tokio_util::sync::CancellationToken;
+
+use super::PostgresOptions;
+use super::failure::{connect_failure, failure};
+use super::registry::Registry;
+use crate::{BackendError, BackendErrorKind, ClusterId};
+
+/// The first version with `idle_session_timeout`, and with a `pg_terminate_backend` that waits.
+const OLDEST_VERSION: i32 = 14_00_00;
+
+/// The tables, for a database that has none.
+const SCHEMA: &str = include_str!("schema.sql");
+
+/// Who the server process of a connection is, and which tables it works on.
+const IDENTIFY: &str = "
+    SELECT pg_backend_pid(),
+        (SELECT EXTRACT(EPOCH FROM backend_start)::text FROM pg_stat_get_activity(pg_backend_pid())),
+        current_setting('server_version_num')::integer,
+        (SELECT system_identifier FROM pg_control_system()),
+        to_regclass('fenced_lock.names')::oid,
+        current_setting('fsync')::boolean,
+        CASE current_setting('synchronous_commit')
+            WHEN 'off' THEN set_config('synchronous_commit', 'on', false) END";
+
+/// Ends a server process and waits for its end; no row if it has ended before.
+const TERMINATE: &str = "
+    SELECT pg_terminate_backend(pid, $3) FROM pg_stat_get_activity($1)
+    WHERE EXTRACT(EPOCH FROM backend_start)::text = $2";
+
+/// What every connection needs.
+pub(super) struct Access {
+    config: Config,
+    tls: MakeRustlsConnect,
+    pub(super) request_timeout: Duration,
+    pub(super) runtime: Handle,
+}
+
+impl Access {
+    pub(super) fn new(options: &PostgresOptions, runtime: Handle) -> Result<Self, BackendError> {
+        let (config, tls) = options.connector()?;
+        Ok(Self { config, tls, request_timeout: options.request_timeout, runtime })
+    }
+
+    /// A statement that waits for others ends before its request does, and so with an answer.
+    pub(super) fn statement_timeout(&self) -> Duration {
+        self.request_timeout / 2
+    }
+
+    /// Connects, with the name that `pg_stat_activity` shows, and with more settings of the server. Messages go to
+    /// the registry.
+    pub(super) async fn connect(
+        self: &Arc<Self>,
+        name: &str,
+        settings: &str,
+        registry: Option<Arc<Registry>>,
+    ) -> Result<Wire, BackendError> {
+        let access = Arc::clone(self);
+        let mut config = self.config.clone();
+        let given = config.get_options().unwrap_or_default();
+        let isolation = r"-c default_transaction_isolation=read\ committed";
+        config.options(format!("{given} {isolation} {settings}")).application_name(name);
+        let connecting = async move {
+            let (client, connection) = config
+                .connect(access.tls.clone())
+                .await
+                .map_err(|error| connect_failure(&error))?;
+            let ended = CancellationToken::new();
+            let guard = ended.clone().drop_guard();
+            let driver = access.runtime.spawn(async move {
+                drive(connection, registry).await;
+                drop(guard);
+            });
+            let limit = access.request_timeout;
+            Wire::identified(client, ended, driver.abort_handle(), limit).await
+        };
+        let limited = timeout(self.request_timeout, self.runtime.spawn(connecting)).await;
+        let silence = |error| Err(BackendError::new(BackendErrorKind::Transient, error));
+        // a task ends without a result when its runtime does
+        let joined = limited.unwrap_or_else(|elapsed| Ok(silence(elapsed.to_string())));
+        joined.unwrap_or_else(|error| silence(error.to_string()))
+    }
+}
+
+/// Reads and writes until the connection ends.
+async fn drive<S, T>(mut connection: Connection<S, T>, registry: Option<Arc<Registry>>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+        if let (AsyncMessage::Notification(message), Some(registry)) = (message, &registry) {
+            registry.hear(message.channel(), message.payload());
+        }
+    }
+}
+
+/// A server process: a process id may be used again.
+#[derive(Clone, Debug)]
+struct Process {
+    id: i32,
+    began_at: String,
+}
+
+/// One connection. The server answers its requests in turn.
+pub(super) struct Wire {
+    pub(super) client: Client,
+    /// The identity of the tables: another server has another system identifier, and other tables, in another
+    /// database or made anew, have another object id.
+    pub(super) cluster: ClusterId,
+    /// Cancelled when the connection has ended.
+    pub(super) ended: CancellationToken,
+    process: Process,
+    driver: AbortHandle,
+    answers: AtomicU64,
+    pub(super) limit: Duration,
+}
+
+impl Wire {
+    /// Finds out what it leads to, and makes the tables if they are missing.
+    async fn identified(
+        client: Client,
+        ended: CancellationToken,
+        driver: AbortHandle,
+        limit: Duration,
+    ) -> Result<Self, BackendError> {
+        let identify = async || {
+            let row = client.query_typed_one(IDENTIFY, &[]).await?;
+            let process = Process { id: row.try_get(0)?, began_at: row.try_get(1)? };
+            let numbers: (i32, i64) = (row.try_get(2)?, row.try_get(3)?);
+            Ok((process, numbers, row.try_get::<_, Option<u32>>(4)?, row.try_get::<_, bool>(5)?))
+        };
+        let answer = async {
+            let answer = identify().await?;
+            if answer.2.is_some() || answer.1.0 < OLDEST_VERSION {
+                return Ok(answer);
+            }
+            client.batch_execute(SCHEMA).await?;
+            identify().await
+        };
+        let (process, (version, system), table, is_synced) =
+            answer.await.map_err(|error| failure(&error))?;
+        if version < OLDEST_VERSION {
+            let what =
+                format!("PostgreSQL 14 or later is needed, and this is {}", version / 10_000);
+            return Err(BackendError::new(BackendErrorKind::Permanent, what));
+        }
+        if !is_synced {
+            tracing::warn!("PostgreSQL runs with fsync=off: after a crash, tokens may come again");
+        }
+        let cluster = ClusterId(system.cast_unsigned() ^ u64::from(table.unwrap_or_default()));
+        let answers = AtomicU64::new(0);
+        Ok(Self { client, cluster, ended, process, driver, answers, limit })
+    }
+
+    /// Waits for the answer to a request that goes out at its first poll.
+    pub(super) async fn ask<A>(
+        &self,
+        request: impl Future<Output = Result<A, Error>>,
+    ) -> Result<A, BackendError> {
+        self.ask_within(self.limit, request).await
+    }
+
+    /// As [`ask`](Self::ask). Gives up the connection if the server answers nothing at all for so long.
+    pub(super) async fn ask_within<A>(
+        &self,
+        limit: Duration,
+        request: impl Future<Output = Result<A, Error>>,
+    ) -> Result<A, BackendError> {
+        let mut request = pin!(request);
+        loop {
+            let answers = self.answers.load(Ordering::Relaxed);
+            match timeout(limit, &mut request).await {
+                Ok(answer) => {
+                    self.answers.fetch_add(1, Ordering::Relaxed);
+                    return answer.map_err(|error| failure(&error));
+                }
+                // it was answering others meanwhile
+                Err(_) if self.answers.load(Ordering::Relaxed) != answers => {}
+                Err(_) => {
+                    self.give_up();
+                    let what = format!("PostgreSQL did not answer within {limit:?}");
+                    return Err(BackendError::new(BackendErrorKind::Transient, what));
+                }
+            }
+        }
+    }
+
+    /// Ends the connection at once, whatever is under way.
+    pub(super) fn give_up(&self) {
+        self.driver.abort();
+        self.ended.cancel();
+    }
+
+    /// Ends the server process of another connection, so that nothing that was sent on that one is carried out later.
+    /// Returns whether it was still there.
+    pub(super) async fn terminate(&self, other: &Self) -> Result<bool, BackendError> {
+        other.give_up();
+        let Process { id, began_at } = &other.process;
+        let patience = i64::try_from(self.limit.as_millis() / 2).unwrap_or(i64::MAX);
+        let params: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 3] =
+            [(id, Type::INT4), (began_at, Type::TEXT), (&patience, Type::INT8)];
+        match self.ask(self.client.query_typed_opt(TERMINATE, &params)).await? {
+            Some(row) if !row.get::<_, bool>(0) => {
+                let what = "an earlier connection does not end";
+                Err(BackendError::new(BackendErrorKind::Transient, what))
+            }
+            row => Ok(row.is_some()),
+        }
+    }
+}
+
+/// A connection that is made anew when it was lost.
+pub(super) struct Link {
+    access: Arc<Access>,
+    name: String,
+    registry: Option<Arc<Registry>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The latest connection, also after its end.
+    wire: Option<Arc<Wire>>,
+    /// When the latest attempt began, if it failed.
+    failed: Option<(Instant, BackendError)>,
+}
+
+impl Link {
+    /// Nothing is sent yet. With a registry, the connection listens for the messages to its leases.
+    pub(super) fn new(access: &Arc<Access>, name: &str, registry: Option<Arc<Registry>>) -> Self {
+        let (access, name) = (Arc::clone(access), name.to_owned());
+        Self { access, name, registry, state: Mutex::default() }
+    }
+
+    /// The connection. Those who wait for a new one share its failure.
+    pub(super) async fn wire(&self) -> Result<Arc<Wire>, BackendError> {
+        let asked_at = Instant::now();
+        let mut state = self.state.lock().await;
+        if let Some(wire) = &state.wire
+            && !wire.ended.is_cancelled()
+        {
+            return Ok(Arc::clone(wire));
+        }
+        if let Some((began_at, error)) = &state.failed
+            && *began_at >= asked_at
+        {
+            return Err(error.clone());
+        }
+        let began_at = Instant::now();
+        match self.connect(state.wire.as_deref()).await {
+            Ok(wire) => Ok(Arc::clone(state.wire.insert(Arc::new(wire)))),
+            Err(error) => {
+                state.failed = Some((began_at, error.clone()));
+                Err(error)
+            }
+        }
+    }
+
+    async fn connect(&self, lost: Option<&Wire>) -> Result<Wire, BackendError> {
+        let limit_ms = self.access.statement_timeout().as_millis();
+        let settings = format!("-c statement_timeout={limit_ms}");
+        let wire = self.access.connect(&self.name, &settings, self.registry.clone()).await?;
+        if let Some(lost) = lost {
+            wire.terminate(lost).await?;
+        }
+        if let Some(registry) = &self.registry {
+            wire.ask(wire.client.batch_execute(&registry.listen())).await?;
+            // messages may have been lost
+            registry.waiters.wake(|_| true);
+        }
+        Ok(wire)
+    }
+}

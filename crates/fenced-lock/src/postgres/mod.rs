@@ -1,0 +1,516 @@
+//! PostgreSQL as a lock service: a queue in a table.
+//!
+//! A claim is a row of `fenced_lock.claims` with a ticket, and the lowest ticket on a name holds the lock. The
+//! tickets of a name come from its row in `fenced_lock.names`, which each claim counts up and keeps locked until it
+//! commits. (A sequence gives numbers in the order in which it is asked, not that of the commits: a claim with a lower
+//! ticket could appear before a holder.) So whoever sees a claim sees all that were before it, and a claim
+//! that is once first stays first until it goes. Nothing else is locked for longer than a statement, and no
+//! transaction spans two of them.
+//!
+//! A claim refers to its session's row in `fenced_lock.leases`, and goes with it. Waiters delete the leases that have
+//! expired by the server's clock. Until then an expired lease counts and can be renewed, so a clock that is set back
+//! gives nobody a lock that is held.
+//!
+//! A waiter is told by `NOTIFY` when it is first; the channel is its lease's. Messages can get lost with a
+//! connection, so it asks as well when a lease before it could expire.
+//!
+//! What it costs: an uncontended lock takes one round trip and one commit, a release the same, and a hand-over one
+//! for both. A session has two connections, so that no slow claim delays a renewal. Tickets are as durable as commits are: with
+//! `fsync` and, where a standby can take over, synchronous replication.
+//!
+//! The tables, and the rights that a role needs on them, are in `schema.sql`.
+
+mod failure;
+mod link;
+mod options;
+mod registry;
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use futures_util::future::{try_join, try_join4};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Error, Row};
+
+pub use self::options::PostgresOptions;
+
+use self::link::{Access, Link, Wire};
+use self::registry::Registry;
+use super::backoff::Backoff;
+use super::own_thread::runtime_on_own_thread;
+use super::waiters::Answer;
+use super::{
+    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClaimStatus, Clock, Ends, Lease,
+    Loss, Order, Promises, QueueEntry, QueueView, Released, Ticket, Token, TokenLife, Wake,
+};
+
+/// Puts a claim at the end of its queue, once, if the query in it gives a row.
+macro_rules! put_if {
+    ($condition:literal) => {
+        concat!(
+            "WITH condition AS (",
+            $condition,
+            "), ticket AS (
+                INSERT INTO fenced_lock.names AS n SELECT $1, 1 FROM condition
+                ON CONFLICT (name) DO UPDATE SET last = n.last + 1 RETURNING last
+            )
+            INSERT INTO fenced_lock.claims (name, ticket, lease, number, label)
+            SELECT $1, last, $2, $3, $4 FROM ticket
+            ON CONFLICT (lease, number) DO NOTHING"
+        )
+    };
+}
+
+const PUT: &str = put_if!("SELECT 1");
+const PUT_IF_FREE: &str =
+    put_if!("SELECT 1 WHERE NOT EXISTS (SELECT FROM fenced_lock.claims WHERE name = $1)");
+const PUT_AFTER: &str =
+    put_if!("DELETE FROM fenced_lock.claims WHERE lease = $2 AND number = $5 RETURNING 1");
+
+const RELEASE: &str = "DELETE FROM fenced_lock.claims WHERE lease = $1 AND number = $2";
+
+/// Where a claim stands: how many are before it, when the first of their leases can expire, whether one is behind
+/// it, and the last ticket of its name as of which this is so.
+const PLACE: &str = "
+    SELECT c.ticket, b.count, b.expires_in, n.last, EXISTS (
+        SELECT FROM fenced_lock.claims a WHERE a.name = c.name AND a.ticket > c.ticket
+    )
+    FROM fenced_lock.claims c JOIN fenced_lock.names n ON n.name = c.name, LATERAL (
+        SELECT count(*), EXTRACT(EPOCH FROM min(l.expires_at) - clock_timestamp())::float8 AS expires_in
+        FROM fenced_lock.claims b LEFT JOIN fenced_lock.leases l ON l.id = b.lease
+        WHERE b.name = c.name AND b.ticket < c.ticket
+    ) b
+    WHERE c.lease = $1 AND c.number = $2";
+
+/// Tells the first claim on each name, except one, that its queue has changed: its number, and what [`PLACE`] says
+/// of those behind it.
+const NUDGE: &str = "
+    SELECT pg_notify('fenced_lock_' || c.lease, concat_ws(' ', c.number, n.last, EXISTS (
+        SELECT FROM fenced_lock.claims a WHERE a.name = c.name AND a.ticket > c.ticket
+    )))
+    FROM fenced_lock.names n, LATERAL (
+        SELECT * FROM fenced_lock.claims WHERE name = n.name ORDER BY ticket LIMIT 1
+    ) c
+    WHERE n.name = ANY ($1) AND (c.lease, c.number) <> ($2, $3)";
+
+const OPEN: &str = "
+    INSERT INTO fenced_lock.leases VALUES ($1, clock_timestamp() + $2 * interval '1 second')";
+const RENEW: &str = "
+    UPDATE fenced_lock.leases SET expires_at = clock_timestamp() + $2 * interval '1 second'
+    WHERE id = $1";
+
+/// The claims on a lease, and whether others are behind them.
+const HELD: &str = "
+    SELECT c.number, n.last, EXISTS (
+        SELECT FROM fenced_lock.claims a WHERE a.name = c.name AND a.ticket > c.ticket
+    )
+    FROM fenced_lock.claims c JOIN fenced_lock.names n ON n.name = c.name WHERE c.lease = $1";
+
+/// Deletes leases and with them their claims, and returns the names of these.
+macro_rules! end_leases {
+    ($which:literal) => {
+        concat!(
+            "WITH dead AS (DELETE FROM fenced_lock.leases WHERE ",
+            $which,
+            " RETURNING id)
+            SELECT DISTINCT name FROM fenced_lock.claims WHERE lease IN (SELECT id FROM dead)"
+        )
+    };
+}
+
+const CLOSE: &str = end_leases!("id = $1");
+/// A lease that another client renews or ends just now is left to that client.
+const REAP: &str = end_leases!(
+    "id IN (
+        SELECT id FROM fenced_lock.leases WHERE expires_at <= clock_timestamp() FOR UPDATE SKIP LOCKED
+    )"
+);
+
+const QUEUE: &str = "
+    SELECT ticket, lease, number, label, EXTRACT(EPOCH FROM clock_timestamp() - made_at)::float8
+    FROM fenced_lock.claims WHERE name = $1 ORDER BY ticket";
+
+/// How soon a waiter asks again at the earliest: a lease that has expired is deleted by one of those who wait.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
+
+type Params<'a> = [(&'a (dyn ToSql + Sync), Type)];
+
+/// PostgreSQL as a lock service, with a queue in a table. It may serve several sessions, which then share two
+/// connections and a thread.
+///
+/// The server keeps the queues when it is stopped or crashes; a session lives on if it is back within the TTL.
+/// Leases are measured by its wall clock: one that is set forward ends them early. Locks of one name
+/// are the same lock only in one database.
+///
+/// ```no_run
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use fenced_lock::{PostgresBackend, PostgresOptions, Session, SessionOptions};
+///
+/// # async fn example() -> Result<(), fenced_lock::LockError> {
+/// let options = PostgresOptions::new("postgres://app:secret@127.0.0.1/sale");
+/// let postgres = Arc::new(PostgresBackend::new(&options)?);
+/// let session = Session::open(postgres, SessionOptions::new(Duration::from_secs(30))).await?;
+/// let guard = session.mutex("stock-lock")?.lock().await?;
+/// println!("held under token {}", guard.token());
+/// guard.unlock().await?;
+/// session.close().await
+/// # }
+/// ```
+pub struct PostgresBackend {
+    shared: Arc<Shared>,
+    runtime: Handle,
+    /// Set when it listens.
+    listening: OnceLock<()>,
+    /// Its drop ends the thread of the runtime.
+    _running: oneshot::Sender<()>,
+}
+
+struct Shared {
+    registry: Arc<Registry>,
+    /// For the queues.
+    requests: Link,
+    /// For messages and renewals: what holds up a queue holds up none of these.
+    events: Link,
+}
+
+impl PostgresBackend {
+    /// A backend for these options. Nothing is sent before a session is opened, so a server that is not
+    /// there yet is no error.
+    ///
+    /// # Errors
+    /// [`BackendErrorKind::Permanent`] if the address or a certificate cannot be read, or the thread cannot be
+    /// started.
+    pub fn new(options: &PostgresOptions) -> Result<Self, BackendError> {
+        let (runtime, running) = runtime_on_own_thread("postgres-lock")
+            .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
+        let access = Arc::new(Access::new(options, runtime.clone())?);
+        let registry = Arc::new(Registry::new());
+        let requests = Link::new(&access, "fenced-lock", None);
+        let events = Link::new(&access, "fenced-lock events", Some(Arc::clone(&registry)));
+        let shared = Arc::new(Shared { registry, requests, events });
+        Ok(Self { shared, runtime, listening: OnceLock::new(), _running: running })
+    }
+
+    async fn open_lease(&self, ttl: Duration) -> Result<Lease, BackendError> {
+        self.listening.get_or_init(|| {
+            let shared = Arc::clone(&self.shared);
+            self.runtime.spawn(async move { shared.keep_listening().await });
+        });
+        let random = RandomState::new().hash_one(()) >> 1;
+        let id = random.cast_signed();
+        // first, so that a connection that is made meanwhile listens for it
+        self.shared.registry.leases().insert(id);
+        let opened = self.shared.open(id, ttl).await;
+        if opened.is_err() {
+            self.shared.registry.leases().remove(&id);
+        }
+        opened
+    }
+
+    /// Puts the claim into its queue by this statement; `None` if that did not put it.
+    async fn put(
+        &self,
+        claim: &Claim,
+        sql: &'static str,
+        held: Option<&Claim>,
+    ) -> Result<Option<Ticket>, BackendError> {
+        let ticket = self.shared.registry.waiters.expect(claim);
+        let put = self.shared.put(claim, sql, held).await;
+        match &put {
+            Err(error) if error.kind == BackendErrorKind::Transient => {}
+            Err(_) | Ok(ClaimStatus::Gone) => self.shared.forget(claim),
+            Ok(ClaimStatus::Granted(_)) => {}
+            Ok(ClaimStatus::Waiting) => {
+                let (shared, claim) = (Arc::clone(&self.shared), claim.clone());
+                self.runtime.spawn(async move { shared.watch(&claim).await });
+            }
+        }
+        Ok((put? != ClaimStatus::Gone).then_some(ticket))
+    }
+}
+
+impl Shared {
+    /// Makes the connection for messages anew when it was lost.
+    async fn keep_listening(&self) {
+        let mut backoff = Backoff::default();
+        loop {
+            match self.events.wire().await {
+                Ok(wire) => {
+                    backoff = Backoff::default();
+                    wire.ended.cancelled().await;
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "cannot listen: trying again");
+                    sleep(backoff.next()).await;
+                }
+            }
+        }
+    }
+
+    async fn open(&self, id: i64, ttl: Duration) -> Result<Lease, BackendError> {
+        let wire = self.requests.wire().await?;
+        let params: &Params<'_> = &[(&id, Type::INT8), (&ttl.as_secs_f64(), Type::FLOAT8)];
+        let (names, _) = wire
+            .ask(try_join(
+                wire.client.query_typed(REAP, &[]),
+                wire.client.execute_typed(OPEN, params),
+            ))
+            .await?;
+        self.nudge(&wire, &names).await?;
+        let events = self.events.wire().await?;
+        events.ask(events.client.batch_execute(&self.registry.listen())).await?;
+        Ok(Lease { id, ttl, cluster: wire.cluster })
+    }
+
+    async fn renew(&self, lease: Lease) -> Result<Duration, BackendError> {
+        // those that came to hold while the server was asked are not missing
+        let held = self.registry.waiters.holding(lease.id);
+        let wire = self.events.wire().await?;
+        let params: &Params<'_> =
+            &[(&lease.id, Type::INT8), (&lease.ttl.as_secs_f64(), Type::FLOAT8)];
+        let requests = try_join(
+            wire.client.execute_typed(RENEW, params),
+            wire.client.query_typed(HELD, &params[..1]),
+        );
+        // short, so that there is time to connect anew
+        let limit = (lease.ttl / 8).min(wire.limit);
+        let (renewed, rows) = wire.ask_within(limit, requests).await?;
+        if renewed == 0 {
+            let gone = "the lease has expired or was deleted";
+            return Err(BackendError::new(BackendErrorKind::LeaseGone, gone));
+        }
+        for claim in held {
+            let number = claim.number.cast_signed();
+            match rows.iter().find(|row| row.get::<_, i64>(0) == number) {
+                Some(row) => {
+                    self.registry.waiters.note_contended_as_of(&claim, row.get(1), row.get(2));
+                }
+                None => self.forget(&claim),
+            }
+        }
+        Ok(lease.ttl)
+    }
+
+    async fn close(&self, lease: Lease) -> Result<(), BackendError> {
+        self.registry.leases().remove(&lease.id);
+        for claim in self.registry.waiters.on_lease(lease.id) {
+            self.forget(&claim);
+        }
+        let wire = self.requests.wire().await?;
+        let params: &Params<'_> = &[(&lease.id, Type::INT8)];
+        let names = wire.ask(wire.client.query_typed(CLOSE, params)).await?;
+        self.nudge(&wire, &names).await
+    }
+
+    /// Where the claim stands after this statement. What it takes out of the queue, it tells the next of.
+    async fn put(
+        &self,
+        claim: &Claim,
+        sql: &str,
+        held: Option<&Claim>,
+    ) -> Result<ClaimStatus, BackendError> {
+        let wire = self.requests.wire().await?;
+        let (name, lease, label) = (&*claim.name, claim.lease, &*claim.label);
+        let number = claim.number.cast_signed();
+        let before = held.map(|held| held.number.cast_signed());
+        let params: &Params<'_> = &[
+            (&name, Type::TEXT),
+            (&lease, Type::INT8),
+            (&number, Type::INT8),
+            (&label, Type::TEXT),
+            (&before, Type::INT8),
+        ];
+        let params = if held.is_some() { params } else { &params[..4] };
+        let names = [name];
+        let nudge: &Params<'_> =
+            &[(&&names[..], Type::TEXT_ARRAY), (&lease, Type::INT8), (&number, Type::INT8)];
+        let reap =
+            async { if sql == PUT_IF_FREE { self.reap(&wire).await } else { Ok(Vec::new()) } };
+        let tell_next = async {
+            if held.is_some() { wire.client.execute_typed(NUDGE, nudge).await } else { Ok(0) }
+        };
+        let put = wire.client.execute_typed(sql, params);
+        let (names, _, _, rows) =
+            wire.ask(try_join4(reap, put, tell_next, self.place(&wire, claim))).await?;
+        self.nudge(&wire, &names).await?;
+        if let Some(held) = held {
+            self.forget(held);
+        }
+        let answer = self.answer(&wire, claim, &rows);
+        // the holder hears of the first who waits behind it
+        let is_second = rows.first().is_some_and(|row| row.get::<_, i64>(1) == 1);
+        if is_second && sql == PUT {
+            wire.ask(wire.client.execute_typed(NUDGE, nudge)).await?;
+        }
+        Ok(answer.status)
+    }
+
+    /// Asks where a claim stands, for as long as it waits.
+    async fn watch(&self, claim: &Claim) {
+        let ask = async || {
+            let wire = self.requests.wire().await?;
+            let (names, rows) =
+                wire.ask(try_join(self.reap(&wire), self.place(&wire, claim))).await?;
+            self.nudge(&wire, &names).await?;
+            Ok(self.answer(&wire, claim, &rows))
+        };
+        self.registry.waiters.watch(claim, ask).await;
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
+        let wire = self.requests.wire().await?;
+        let (number, names) = (claim.number.cast_signed(), [&*claim.name]);
+        let params: &Params<'_> =
+            &[(&&names[..], Type::TEXT_ARRAY), (&claim.lease, Type::INT8), (&number, Type::INT8)];
+        // in two statements: the second one sees who came to wait before the first one was committed
+        let deleted = wire
+            .ask(try_join(
+                wire.client.execute_typed(RELEASE, &params[1..]),
+                wire.client.execute_typed(NUDGE, params),
+            ))
+            .await?
+            .0;
+        self.forget(claim);
+        Ok(if deleted == 0 { Released::Gone } else { Released::Done })
+    }
+
+    async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
+        let wire = self.requests.wire().await?;
+        let params: &Params<'_> = &[(&name, Type::TEXT)];
+        let queue = wire.client.query_typed(QUEUE, params);
+        let (names, rows) = wire.ask(try_join(self.reap(&wire), queue)).await?;
+        self.nudge(&wire, &names).await?;
+        let entry = |row: &Row| QueueEntry {
+            token: Some(Token::new(wire.cluster, row.get(0))),
+            lease: row.get(1),
+            key: format!("{name}/{:x}-{}", row.get::<_, i64>(1), row.get::<_, i64>(2)),
+            label: Some(row.get(3)),
+            age: Duration::try_from_secs_f64(row.get(4)).ok(),
+        };
+        Ok(rows.iter().map(entry).collect())
+    }
+
+    /// Deletes the leases that have expired, and returns the names on which they had claims.
+    async fn reap(&self, wire: &Wire) -> Result<Vec<Row>, Error> {
+        wire.client.query_typed(REAP, &[]).await
+    }
+
+    /// Tells the first claims on these names that leases have ended.
+    async fn nudge(&self, wire: &Wire, names: &[Row]) -> Result<(), BackendError> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<&str> = names.iter().map(|row| row.get(0)).collect();
+        let params: &Params<'_> =
+            &[(&names, Type::TEXT_ARRAY), (&0_i64, Type::INT8), (&0_i64, Type::INT8)];
+        wire.ask(wire.client.execute_typed(NUDGE, params)).await.map(drop)
+    }
+
+    async fn place(&self, wire: &Wire, claim: &Claim) -> Result<Vec<Row>, Error> {
+        let number = claim.number.cast_signed();
+        let params: &Params<'_> = &[(&claim.lease, Type::INT8), (&number, Type::INT8)];
+        wire.client.query_typed(PLACE, params).await
+    }
+
+    /// What the answer to [`PLACE`] says, which it notes.
+    fn answer(&self, wire: &Wire, claim: &Claim, rows: &[Row]) -> Answer<Token> {
+        let (status, ask_again_in) = match rows.first() {
+            None => (ClaimStatus::Gone, Duration::ZERO),
+            Some(row) if row.get::<_, i64>(1) == 0 => {
+                self.registry.waiters.note_contended_as_of(claim, row.get(3), row.get(4));
+                (ClaimStatus::Granted(Token::new(wire.cluster, row.get(0))), Duration::ZERO)
+            }
+            Some(row) => {
+                // without a lease before it there is nothing to wait for
+                let expires_in = row.get::<_, Option<f64>>(2).unwrap_or_default();
+                let expires_in = Duration::try_from_secs_f64(expires_in).unwrap_or_default();
+                (ClaimStatus::Waiting, expires_in.max(SHORTEST_PAUSE))
+            }
+        };
+        self.registry.waiters.note(claim, status);
+        Answer { status, ask_again_in }
+    }
+
+    fn forget(&self, claim: &Claim) {
+        self.registry.waiters.note(claim, ClaimStatus::Gone);
+    }
+}
+
+impl Backend for PostgresBackend {
+    type Token = Token;
+
+    fn promises(&self) -> Promises {
+        Promises {
+            order: Order::Fifo,
+            wake: Wake::Pushed,
+            token: TokenLife::Durable,
+            ends: Ends::Lease(Clock::Wall),
+            loss: Loss::AtRenewal,
+            queue: QueueView::Whole,
+        }
+    }
+
+    fn runtime(&self) -> Option<Handle> {
+        Some(self.runtime.clone())
+    }
+
+    fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
+        Box::pin(self.open_lease(ttl))
+    }
+
+    fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
+        Box::pin(self.shared.renew(lease))
+    }
+
+    fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
+        Box::pin(self.shared.close(lease))
+    }
+
+    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket> {
+        let gone = "the claim is gone";
+        Box::pin(async move {
+            let ticket = self.put(claim, PUT, None).await?;
+            ticket.ok_or_else(|| BackendError::new(BackendErrorKind::Transient, gone))
+        })
+    }
+
+    fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Ticket>> {
+        Box::pin(async move {
+            let Some(ticket) = self.put(claim, PUT_IF_FREE, None).await? else { return Ok(None) };
+            if *ticket.status.borrow() != ClaimStatus::Waiting {
+                return Ok(Some(ticket));
+            }
+            // another one came at the same moment; after any error the claim may still be there
+            let left = |error| BackendError::new(BackendErrorKind::Transient, error);
+            self.shared.release(claim).await.map_err(left)?;
+            Ok(None)
+        })
+    }
+
+    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
+        Box::pin(self.shared.release(claim))
+    }
+
+    fn hand_over<'a>(
+        &'a self,
+        held: &'a Claim,
+        next: &'a Claim,
+    ) -> BackendFuture<'a, Option<Ticket>> {
+        Box::pin(self.put(next, PUT_AFTER, Some(held)))
+    }
+
+    fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
+        Box::pin(self.shared.queue(name))
+    }
+}
+
+impl std::fmt::Debug for PostgresBackend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PostgresBackend").finish_non_exhaustive()
+    }
+}

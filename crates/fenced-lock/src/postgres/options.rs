@@ -1,0 +1,103 @@
+//! How to reach PostgreSQL.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore, crypto::ring};
+use tokio_postgres::Config;
+use tokio_postgres::config::{SslMode, TargetSessionAttrs};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::{BackendError, BackendErrorKind};
+
+/// How to reach PostgreSQL.
+///
+/// ```
+/// use fenced_lock::PostgresOptions;
+///
+/// let options = PostgresOptions::new("postgres://app:secret@127.0.0.1/sale");
+/// ```
+#[derive(Clone)]
+pub struct PostgresOptions {
+    /// The server's address, as `psql` takes it: `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, or
+    /// `host=.. user=..`. With several hosts, the one that accepts writes is taken. It must lead to the server itself:
+    /// a pooler in between that gives a connection to several clients takes locks and messages away.
+    ///
+    /// With `sslmode=require` or a [`ca`](Self::ca), the connection is encrypted and the server's certificate and name
+    /// are checked, as `psql` does with `sslmode=verify-full`. Else it is not encrypted.
+    pub url: String,
+    /// The certificates, in PEM, of the authorities of which one signed the server's; those that this system trusts
+    /// if `None`.
+    pub ca: Option<Vec<u8>>,
+    /// Our certificate and its key, in PEM, if the server asks for one.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// The longest that the server may be silent while requests wait for its answers.
+    pub request_timeout: Duration,
+}
+
+impl PostgresOptions {
+    /// This address, no certificates, and two seconds for a request.
+    pub fn new(url: impl Into<String>) -> Self {
+        let request_timeout = Duration::from_secs(2);
+        Self { url: url.into(), ca: None, identity: None, request_timeout }
+    }
+
+    /// What connects with these options, for a connection with these server settings.
+    pub(super) fn connector(&self) -> Result<(Config, MakeRustlsConnect), BackendError> {
+        let unusable = |error| BackendError::new(BackendErrorKind::Permanent, error);
+        let parsed = self.url.parse::<Config>();
+        // its error does not repeat the address, which may have a password in it
+        let mut config = parsed.map_err(|error| {
+            let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+            unusable(format!("a PostgreSQL address is a URL or a list of settings{cause}"))
+        })?;
+        if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+            return Err(unusable("the PostgreSQL address has no host".to_owned()));
+        }
+        let is_encrypted = config.get_ssl_mode() == SslMode::Require || self.ca.is_some();
+        let mode = if is_encrypted { SslMode::Require } else { SslMode::Disable };
+        config
+            .ssl_mode(mode)
+            .target_session_attrs(TargetSessionAttrs::ReadWrite)
+            .connect_timeout(self.request_timeout)
+            .tcp_user_timeout(self.request_timeout);
+        let tls = self.tls(is_encrypted).map_err(|error| unusable(error.to_string()))?;
+        Ok((config, tls))
+    }
+
+    fn tls(&self, is_encrypted: bool) -> Result<MakeRustlsConnect, Box<dyn Error>> {
+        let mut roots = RootCertStore::empty();
+        if let Some(ca) = &self.ca {
+            for certificate in CertificateDer::pem_slice_iter(ca) {
+                roots.add(certificate?)?;
+            }
+        } else if is_encrypted {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots);
+        let config = match &self.identity {
+            None => config.with_no_client_auth(),
+            Some((certificates, key)) => {
+                let chain = CertificateDer::pem_slice_iter(certificates);
+                let key = PrivateKeyDer::from_pem_slice(key)?;
+                config.with_client_auth_cert(chain.collect::<Result<_, _>>()?, key)?
+            }
+        };
+        Ok(MakeRustlsConnect::new(config))
+    }
+}
+
+impl fmt::Debug for PostgresOptions {
+    /// Without the address, which may have a password in it, and the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresOptions")
+            .field("request_timeout", &self.request_timeout)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,223 @@
+//! A private PostgreSQL.
+
+use std::io;
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use rustix::process::{Signal, geteuid};
+use tokio::process::Command;
+
+use super::certificates::{Certificates, text, write_secret};
+use super::dir::OwnedDir;
+use super::ports::free_ports;
+use super::server::{Kind, Private, ServerError, find_program, on_free_ports};
+
+/// Options of a private PostgreSQL.
+#[derive(Clone, Debug, Default)]
+pub struct PostgresOptions {
+    /// Connections from other machines and this one are encrypted, with the certificates of an authority of its
+    /// own, and ask all users but `postgres` for a password.
+    pub secured: bool,
+    /// More settings, as `name=value`.
+    pub settings: Vec<String>,
+}
+
+/// A PostgreSQL on a free port of 127.0.0.1, with data in a directory of its own, and the superuser `postgres`
+/// without a password.
+///
+/// Where we are `root`, which PostgreSQL refuses to run as, it runs as the user `postgres`, or `nobody`.
+pub type PrivatePostgres = Private<Postgres>;
+
+/// What makes a private server a PostgreSQL.
+#[derive(Debug)]
+pub struct Postgres {
+    data: PathBuf,
+    certificates: Option<Certificates>,
+}
+
+impl Kind for Postgres {
+    const NAME: &str = "PostgreSQL";
+
+    /// It ends the connections; with `TERM` it would wait for their ends.
+    const END_SIGNAL: &str = "INT";
+
+    fn is_setting(variable: &str) -> bool {
+        variable.starts_with("PG")
+    }
+
+    /// The server writes its process id and its state into this file.
+    async fn is_ready(&self, _: u16, pid: u32) -> bool {
+        let state = std::fs::read_to_string(self.data.join("postmaster.pid"));
+        state.is_ok_and(|state| {
+            let (first, last) = (state.lines().next(), state.lines().last());
+            first == Some(&pid.to_string()) && last.is_some_and(|last| last.trim_end() == "ready")
+        })
+    }
+}
+
+/// Where its programs are: on the `PATH`, or where Debian and Fedora put those of the newest version.
+fn programs() -> Option<PathBuf> {
+    if let Some(server) = find_program("FLASH_SALE_POSTGRES", &["postgres"]) {
+        return server.parent().map(Path::to_owned);
+    }
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let number = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u32>().ok();
+    let newest = versions.map(|entry| entry.path()).max_by_key(number);
+    newest.map(|path| path.join("bin")).filter(|path| path.join("postgres").is_file())
+}
+
+/// Whether PostgreSQL is installed; if not, says that the caller's test is left out.
+pub fn is_installed() -> bool {
+    let is_installed = programs().is_some();
+    if !is_installed {
+        eprintln!("left out: PostgreSQL is not installed (Debian: apt-get install postgresql)");
+    }
+    is_installed
+}
+
+/// The client `psql`, beside the server.
+pub fn psql() -> PathBuf {
+    let beside = programs().map(|programs| programs.join("psql")).filter(|psql| psql.is_file());
+    beside.unwrap_or_else(|| PathBuf::from("psql"))
+}
+
+/// The user and group to run as, if we are `root`.
+fn unprivileged_user() -> io::Result<Option<(u32, u32)>> {
+    if !geteuid().is_root() {
+        return Ok(None);
+    }
+    let users = std::fs::read_to_string("/etc/passwd")?;
+    let ids = |name: &str| {
+        let mut fields =
+            users.lines().find_map(|user| user.strip_prefix(&format!("{name}:x:")))?.split(':');
+        Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+    };
+    let user = ids("postgres").or_else(|| ids("nobody"));
+    user.map(Some).ok_or_else(|| {
+        io::Error::other("PostgreSQL does not run as root, and there is no `nobody`")
+    })
+}
+
+/// The program that becomes another one as this user, and its arguments.
+fn as_user(
+    user: Option<(u32, u32)>,
+    program: PathBuf,
+    args: Vec<String>,
+) -> (PathBuf, Vec<String>) {
+    let Some((user, group)) = user else { return (program, args) };
+    let ids = [format!("--reuid={user}"), format!("--regid={group}"), "--clear-groups".to_owned()];
+    let args = ids.into_iter().chain([text(&program)]).chain(args).collect();
+    ("/usr/bin/setpriv".into(), args)
+}
+
+impl PrivatePostgres {
+    /// Starts it, and waits until it answers.
+    ///
+    /// # Errors
+    /// When PostgreSQL is not installed, ends, or does not answer within
+    /// [`START_TIMEOUT`](super::server::START_TIMEOUT).
+    pub async fn start(options: PostgresOptions) -> Result<Self, ServerError> {
+        let programs = programs().ok_or(ServerError::NotInstalled {
+            program: "postgres",
+            apt: "postgresql",
+            dnf: "postgresql-server",
+            brew: "postgresql",
+        })?;
+        on_free_ports(async || Self::start_on_free_port(&programs, &options).await).await
+    }
+
+    async fn start_on_free_port(
+        programs: &Path,
+        options: &PostgresOptions,
+    ) -> Result<Self, ServerError> {
+        let system = ServerError::system("PostgreSQL");
+        let dir = OwnedDir::create().map_err(&system)?;
+        let [port] = free_ports().map_err(&system)?;
+        let user = unprivileged_user().map_err(&system)?;
+        let data = dir.path().join("data");
+        let certificates = options.secured.then(|| Certificates::create_in(dir.path()));
+        let certificates = certificates.transpose().map_err(&system)?;
+        let mut settings = vec![
+            format!("port={port}"),
+            "listen_addresses=127.0.0.1".to_owned(),
+            "unix_socket_directories=".to_owned(),
+            "max_connections=300".to_owned(),
+            "shared_buffers=16MB".to_owned(),
+            // in its directory, which goes with it
+            "dynamic_shared_memory_type=mmap".to_owned(),
+        ];
+        if let Some(certificates) = &certificates {
+            let (certificate, key) = certificates.server();
+            let access = dir.path().join("access.conf");
+            let lines = "hostssl all postgres 127.0.0.1/32 trust\nhostssl all all 127.0.0.1/32 scram-sha-256\n";
+            write_secret(&access, lines).map_err(&system)?;
+            settings.extend([
+                "ssl=on".to_owned(),
+                format!("ssl_cert_file={}", text(&certificate)),
+                format!("ssl_key_file={}", text(&key)),
+                format!("ssl_ca_file={}", text(&certificates.ca())),
+                format!("hba_file={}", text(&access)),
+            ]);
+        }
+        settings.extend_from_slice(&options.settings);
+        if let Some((user, group)) = user {
+            give_all(dir.path(), user, group).map_err(&system)?;
+        }
+
+        let data_flag = format!("--pgdata={}", text(&data));
+        let init = [&data_flag, "--username=postgres", "--auth=trust", "--encoding=UTF8"];
+        let init = init.into_iter().chain(["--locale=C", "--no-sync"]).map(str::to_owned);
+        let (program, args) = as_user(user, programs.join("initdb"), init.collect());
+        let output = Command::new(program).args(args).stdin(Stdio::null()).output().await;
+        let output = output.map_err(&system)?;
+        if !output.status.success() {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            return Err(system(io::Error::other(format!("initdb: {}", errors.trim()))));
+        }
+
+        let settings = settings.into_iter().flat_map(|setting| ["-c".to_owned(), setting]);
+        let args = ["-D".to_owned(), text(&data)].into_iter().chain(settings).collect();
+        let (program, args) = as_user(user, programs.join("postgres"), args);
+        let mut postgres = Self::spawn(program, args, dir, port, Postgres { data, certificates })?;
+        postgres.until_ready().await?;
+        Ok(postgres)
+    }
+
+    /// The address of the database `postgres`, for its superuser.
+    pub fn url(&self) -> String {
+        self.url_of("postgres", self.port())
+    }
+
+    /// The address for another user, and through another port.
+    pub fn url_of(&self, user: &str, port: u16) -> String {
+        let mode = if self.kind.certificates.is_some() { "?sslmode=require" } else { "" };
+        format!("postgres://{user}@127.0.0.1:{port}/postgres{mode}")
+    }
+
+    /// The certificates of a secured server.
+    pub fn certificates(&self) -> Option<&Certificates> {
+        self.kind.certificates.as_ref()
+    }
+
+    /// Ends all its processes at once, as a crash of the machine does; the data stay for
+    /// [`restart`](Self::restart), which recovers them.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub async fn crash(&mut self) -> io::Result<()> {
+        self.child().signal(Signal::QUIT)?;
+        self.child().wait().await.map(drop)
+    }
+}
+
+/// Gives a directory and what is in it to this user.
+fn give_all(path: &Path, user: u32, group: u32) -> io::Result<()> {
+    chown(path, Some(user), Some(group))?;
+    if path.is_dir() {
+        for entry in std::fs::read_dir(path)? {
+            give_all(&entry?.path(), user, group)?;
+        }
+    }
+    Ok(())
+}
