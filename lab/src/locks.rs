@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use fenced_lock::{
-    Backend, BackendError, FileBackend, FileOptions, RedisBackend, RedisOptions, Token,
-    ZooKeeperBackend, ZooKeeperOptions,
+    Backend, BackendError, FileBackend, FileOptions, PostgresBackend, PostgresOptions,
+    RedisBackend, RedisOptions, Token, ZooKeeperBackend, ZooKeeperOptions,
 };
 use flash_sale::inventory::Inventory;
+use testkit::postgres::{PostgresOptions as PostgresServer, PrivatePostgres};
 use testkit::zookeeper::{PrivateZooKeeper, ZooKeeperOptions as ZooKeeperServer};
 use testkit::{Child, OwnedDir, PrivateRedis, RedisOptions as RedisServer, ServerError};
 
@@ -25,6 +26,9 @@ impl AnyLock {
         let first = addresses.first().map(String::as_str).unwrap_or_default();
         Ok(match lock {
             LockMode::Redis => Self::Fenced(Arc::new(RedisBackend::new(RedisOptions::new(first))?)),
+            LockMode::Postgres => {
+                Self::Fenced(Arc::new(PostgresBackend::new(&PostgresOptions::new(first))?))
+            }
             LockMode::ZooKeeper => {
                 let options = ZooKeeperOptions::new(addresses.join(","));
                 Self::Fenced(Arc::new(ZooKeeperBackend::new(options)?))
@@ -56,6 +60,7 @@ pub(crate) enum LockServers {
     /// The sale has its etcd, or the lock needs no server.
     None(Vec<String>),
     Redis(Vec<PrivateRedis>),
+    Postgres(PrivatePostgres),
     ZooKeeper(PrivateZooKeeper),
 }
 
@@ -64,6 +69,9 @@ impl LockServers {
     pub(crate) async fn start(lock: LockMode, parent: &OwnedDir) -> Result<Self, LabError> {
         Ok(match lock {
             LockMode::Redis => Self::Redis(vec![redis(parent).await?]),
+            LockMode::Postgres => {
+                Self::Postgres(PrivatePostgres::start(PostgresServer::default()).await?)
+            }
             LockMode::ZooKeeper => {
                 Self::ZooKeeper(PrivateZooKeeper::start(ZooKeeperServer::default()).await?)
             }
@@ -79,6 +87,7 @@ impl LockServers {
             Self::Redis(nodes) => {
                 nodes.iter().map(|node| format!("redis://127.0.0.1:{}", node.port())).collect()
             }
+            Self::Postgres(server) => vec![server.url()],
             Self::ZooKeeper(server) => vec![server.address()],
         }
     }
@@ -90,6 +99,7 @@ impl LockServers {
             Self::Redis(nodes) => {
                 nodes.iter_mut().map(|node| ("the lock's Redis", node.child())).collect()
             }
+            Self::Postgres(server) => vec![("PostgreSQL", server.child())],
             Self::ZooKeeper(server) => vec![("ZooKeeper", server.child())],
         }
     }

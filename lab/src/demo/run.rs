@@ -267,6 +267,7 @@ fn guarded_by(lock: LockMode, fence: Option<Fence>) -> String {
     let guard = match lock {
         LockMode::Etcd => "the lock in etcd",
         LockMode::Redis => "the lock in Redis",
+        LockMode::Postgres => "the lock in PostgreSQL",
         LockMode::ZooKeeper => "the lock in ZooKeeper",
         LockMode::File => "the lock in a directory",
         LockMode::Local => "a lock in each instance",

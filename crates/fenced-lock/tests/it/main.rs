@@ -14,12 +14,12 @@ mod keeper;
 mod lab;
 #[cfg(feature = "file")]
 mod lab_file;
+#[cfg(feature = "postgres")]
+mod lab_postgres;
 #[cfg(feature = "redis")]
 mod lab_redis;
 #[cfg(feature = "zookeeper")]
 mod lab_zookeeper;
-#[cfg(feature = "postgres")]
-mod lab_postgres;
 mod members;
 mod permissions;
 #[cfg(feature = "postgres")]
