@@ -57,10 +57,10 @@
 //!
 //! - `etcd` (default): `EtcdBackend`. Building it needs `protoc` and Google's protobuf types. Without it,
 //!   [`MemoryBackend`] and the trait [`Backend`] are left.
-//! - `redis`: `RedisBackend`, a queue on one Redis.
-//! - `zookeeper`: `ZooKeeperBackend`, on ZooKeeper from 3.6 on.
 //! - `file`: `FileBackend`, for the processes of one machine, without a server.
 //! - `postgres`: `PostgresBackend`, a queue in a table, and `PostgresAdvisoryBackend`, advisory locks.
+//! - `redis`: `RedisBackend`, a queue on one Redis, and `RedlockBackend`, on several, without tokens.
+//! - `zookeeper`: `ZooKeeperBackend`, on ZooKeeper from 3.6 on.
 //! - `chaos`: for fault suites only. It lets a program switch off each safeguard of the lock.
 
 // Layout:
@@ -70,8 +70,9 @@
 // - `inner`: what a session's handles share. A release whose answer got lost is repeated in
 //   `SessionInner::release`. `hold` is one tenure with its entries.
 // - `renewal` keeps the lease alive, and `validity` is the local deadline.
-// - `backend`: what a lock service must do, and `promises` what it says of itself. `etcd` is one,
-//   `file` one without a server, and `memory` one for tests with paused time.
+// - `backend`: what a lock service must do, and `promises` what it says of itself. `etcd`, `file`, `postgres`,
+//   `redis` and `zookeeper` do it, and `memory` in tests with paused time.
+// - `waiters`: the waiting of the backends that are asked where a claim stands.
 // - `token`: the fencing token. The store checks it, not this library: see `examples/fenced_redis.rs`.
 // - `chaos`: switches for tests that show what each safeguard is there for.
 
@@ -136,7 +137,7 @@ pub use promises::{
     Clock, Ends, GrantToken, Loss, Order, Promises, QueueView, TokenLife, Unfenced, Wake,
 };
 #[cfg(feature = "redis")]
-pub use redis::{RedisBackend, RedisOptions};
+pub use redis::{RedisBackend, RedisOptions, RedlockBackend};
 pub use session::{Session, SessionOptions};
 pub use token::{ClusterId, Token};
 #[cfg(feature = "zookeeper")]

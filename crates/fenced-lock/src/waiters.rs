@@ -114,6 +114,12 @@ impl<T: GrantToken> Waiters<T> {
         held.map(|(claim, _)| claim.clone()).collect()
     }
 
+    /// Whether it is known that the claim is to be waited for.
+    pub(crate) fn is_waiting(&self, claim: &Claim) -> bool {
+        let claims = self.claims();
+        claims.get(claim).is_some_and(|waiter| *waiter.status.borrow() == ClaimStatus::Waiting)
+    }
+
     /// How many claims are known.
     pub(crate) fn count(&self) -> usize {
         self.claims().len()
@@ -132,6 +138,18 @@ impl<T: GrantToken> Waiters<T> {
     where
         F: Future<Output = Result<Answer<T>, BackendError>>,
     {
+        self.watch_from(claim, None, ask).await;
+    }
+
+    /// As [`watch`](Self::watch), where the first answer may be known.
+    pub(crate) async fn watch_from<F>(
+        &self,
+        claim: &Claim,
+        mut known: Option<Answer<T>>,
+        ask: impl Fn() -> F,
+    ) where
+        F: Future<Output = Result<Answer<T>, BackendError>>,
+    {
         let mut backoff = Backoff::default();
         loop {
             let wake = match self.claims().get(claim) {
@@ -140,7 +158,11 @@ impl<T: GrantToken> Waiters<T> {
                 }
                 _ => return,
             };
-            match ask().await {
+            let answer = match known.take() {
+                Some(answer) => Ok(answer),
+                None => ask().await,
+            };
+            match answer {
                 Ok(Answer { status: ClaimStatus::Waiting, ask_again_in }) => {
                     backoff = Backoff::default();
                     let pause = ask_again_in.mul_f64(between_half_and_one());

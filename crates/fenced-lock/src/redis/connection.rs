@@ -11,7 +11,7 @@ use redis::{
     RedisResult, ScriptInvocation, ServerErrorKind, cmd,
 };
 use tokio::sync::Mutex;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::{BackendError, BackendErrorKind};
 
@@ -25,7 +25,8 @@ pub(super) struct Connection {
     /// The channel to listen to, if any.
     channel: Option<String>,
     hear: Arc<Hear>,
-    link: Mutex<Option<Link>>,
+    /// What the last attempt to connect led to, and when.
+    last: Mutex<Option<(Instant, Result<Link, BackendError>)>>,
 }
 
 #[derive(Clone)]
@@ -42,7 +43,7 @@ impl Connection {
         channel: Option<String>,
         hear: impl Fn(PushInfo) + Send + Sync + 'static,
     ) -> Self {
-        Self { client, request_timeout, channel, hear: Arc::new(hear), link: Mutex::default() }
+        Self { client, request_timeout, channel, hear: Arc::new(hear), last: Mutex::default() }
     }
 
     /// Runs a script once.
@@ -86,13 +87,19 @@ impl Connection {
         })
     }
 
-    /// The connection. One caller opens it, and the others wait for that within their own time.
+    /// The connection. One caller opens it; those who wait for it share what becomes of that.
     async fn link(&self) -> Result<Link, BackendError> {
-        let mut link = self.link.lock().await;
-        if let Some(link) = link.as_ref().filter(|link| !link.is_broken.load(Ordering::Acquire)) {
-            return Ok(link.clone());
+        let asked_at = Instant::now();
+        let mut last = self.last.lock().await;
+        match &*last {
+            Some((_, Ok(link))) if !link.is_broken.load(Ordering::Acquire) => Ok(link.clone()),
+            Some((ended_at, Err(error))) if *ended_at > asked_at => Err(error.clone()),
+            _ => {
+                let connected = self.connect().await;
+                *last = Some((Instant::now(), connected.clone()));
+                connected
+            }
         }
-        Ok(link.insert(self.connect().await?).clone())
     }
 
     async fn connect(&self) -> Result<Link, BackendError> {

@@ -25,7 +25,7 @@
 //!
 //! ```text
 //! ~{fenced-lock}:* &{fenced-lock}:*
-//! +hello +info +subscribe +publish +evalsha +script|load +time +get +set +del +pexpire +pttl
+//! +info +subscribe +publish +evalsha +script|load +time +get +set +del +pexpire +pttl
 //! +hget +hset +hsetnx +hincrby +hdel +zadd +zrem +zscore +zcard +zrange
 //! ```
 //!
@@ -33,11 +33,12 @@
 
 mod connection;
 mod options;
+mod redlock;
 
 use std::collections::HashSet;
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -46,6 +47,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 pub use options::RedisOptions;
+pub use redlock::RedlockBackend;
 
 use self::connection::Connection;
 use super::own_thread::runtime_on_own_thread;
@@ -202,7 +204,8 @@ impl Shared {
             GRANTED => ClaimStatus::Granted(Token::new(cluster_of(&cluster)?, number)),
             _ => ClaimStatus::Gone,
         };
-        if status != ClaimStatus::Waiting {
+        // a message that came before this answer was taken up is newer
+        if status != ClaimStatus::Waiting && self.waiters.is_waiting(claim) {
             self.waiters.note_contended(claim, is_contended);
             self.waiters.note(claim, status);
         }
@@ -211,16 +214,11 @@ impl Shared {
 
     /// Waits for the claim, of which `first` is known.
     async fn watch(self: Arc<Self>, claim: Claim, first: Answer<Token>) {
-        let first = Mutex::new(Some(first));
         let ask = async || {
-            let first = first.lock().unwrap_or_else(PoisonError::into_inner).take();
-            if let Some(first) = first {
-                return Ok(first);
-            }
             let ask = on_queue("ask", &claim.name, &id_of(&claim));
             self.note(&claim, self.connection.run(&ask).await?)
         };
-        self.waiters.watch(&claim, ask).await;
+        self.waiters.watch_from(&claim, Some(first), ask).await;
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
@@ -243,6 +241,7 @@ impl Shared {
                 let head = message.as_deref().and_then(parse_message);
                 let Some((claim, standing)) = head else { return };
                 if let Some(known) = self.waiters.find(claim.lease, claim.number) {
+                    self.waiters.note_contended(&known, standing.3);
                     // an error means that the message is not ours
                     drop(self.note(&known, standing));
                 } else {
@@ -263,10 +262,12 @@ impl Shared {
         }
         let standings: Vec<u8> = self.connection.run(&renew).await?;
         for (claim, standing) in held.iter().zip(standings) {
-            if standing == 0 {
-                self.waiters.note(claim, ClaimStatus::Gone);
+            match standing {
+                0 => self.waiters.note(claim, ClaimStatus::Gone),
+                // a message that came behind this answer may have said so already
+                1 => {}
+                _ => self.waiters.note_contended(claim, true),
             }
-            self.waiters.note_contended(claim, standing > 1);
         }
         Ok(lease.ttl)
     }

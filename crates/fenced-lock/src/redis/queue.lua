@@ -119,7 +119,10 @@ end
 -- The holder is told when it becomes the holder, and when others begin or cease to wait. It is told again when a waiter
 -- asks, or a try finds it alone: a message can get lost, and a holder that nobody knows of is then withdrawn.
 local head = first()
-if head and head ~= claim then
+if not head then
+  -- what is left of claims that were removed past this script
+  redis.call('DEL', makers)
+elseif head ~= claim then
   local is_news = head ~= head_before or (count() > 1) ~= (count_before > 1)
   if is_news or todo == 'ask' or (todo == 'put' and count() == 1) then
     local news = {head, redis.call('ZSCORE', queue, head), cluster(last), count() > 1 and 1 or 0, name}

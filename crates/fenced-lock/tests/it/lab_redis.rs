@@ -1,10 +1,12 @@
 //! Redis for the contract.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use fenced_lock::{Backend, RedisBackend, RedisOptions, Token};
-use testkit::PrivateRedis;
+use fenced_lock::{Backend, RedisBackend, RedisOptions, RedlockBackend, Token, Unfenced};
 use testkit::shared::{Raw, fresh_database};
+use testkit::{PrivateRedis, RedisOptions as ServerOptions};
+use tokio::sync::OnceCell;
 
 use super::lab::Lab;
 
@@ -56,5 +58,61 @@ impl Lab for RedisLab {
         let (name, claim) = key.rsplit_once('/').unwrap();
         let zrem = format!("ZREM {{fenced-lock}}:queue:{name}");
         assert!(self.raw().await.run_with::<bool>(&zrem, claim).await);
+    }
+}
+
+/// Three Redis servers that know nothing of each other.
+pub(crate) struct RedlockLab {
+    urls: Vec<String>,
+}
+
+impl RedlockLab {
+    /// A database of its own at each of three nodes that the tests of this process share.
+    pub(crate) async fn shared() -> Self {
+        static NODES: OnceCell<Vec<PrivateRedis>> = OnceCell::const_new();
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let options = ServerOptions { databases: Some(256), volatile: true, ..Default::default() };
+        let start = async || {
+            let start = || PrivateRedis::start(options.clone());
+            let nodes = tokio::try_join!(start(), start(), start()).unwrap();
+            <[_; 3]>::from(nodes).into()
+        };
+        let nodes = NODES.get_or_init(start).await;
+        let database = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self::at(nodes.iter().map(|node| format!("{}/{database}", node.url())))
+    }
+
+    pub(crate) fn of(nodes: &[PrivateRedis]) -> Self {
+        Self::at(nodes.iter().map(PrivateRedis::url))
+    }
+
+    pub(crate) fn at(urls: impl IntoIterator<Item = String>) -> Self {
+        Self { urls: urls.into_iter().collect() }
+    }
+
+    pub(crate) fn urls(&self) -> &[String] {
+        &self.urls
+    }
+}
+
+impl Lab for RedlockLab {
+    type Token = Unfenced;
+
+    fn backend(&self) -> Arc<dyn Backend<Token = Unfenced>> {
+        Arc::new(RedlockBackend::new(self.urls.iter().map(RedisOptions::new)).unwrap())
+    }
+
+    /// The nodes know of no leases; an operator deletes the claims of one.
+    async fn revoke(&self, _lease: i64) {
+        for url in &self.urls {
+            Raw::connect(url).await.run::<()>("FLUSHDB").await;
+        }
+    }
+
+    async fn delete(&self, key: &str) {
+        let (name, _) = key.rsplit_once('/').unwrap();
+        for url in &self.urls {
+            Raw::connect(url).await.run_with::<()>("DEL", name).await;
+        }
     }
 }

@@ -25,6 +25,10 @@ mod permissions;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod processes;
+#[cfg(feature = "redis")]
+mod redis;
+#[cfg(feature = "redis")]
+mod redlock;
 mod scale;
 mod session;
 mod tokens;
@@ -138,4 +142,42 @@ contract! {
         an_owner_takes_the_lock_anew_after_a_loss
         run_ends_with_the_hold
         a_keeper_opens_the_next_session;
+}
+
+/// What a lock must do that has no order, no tokens and no queue to look at.
+#[cfg(feature = "redis")]
+mod on_redlock {
+    use super::*;
+    macro_rules! contract {
+        ($($area:ident: $($test:ident)*;)*) => {
+            $($(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $test() {
+                    $area::$test(&lab_redis::RedlockLab::shared().await).await;
+                }
+            )*)*
+        };
+    }
+    contract! {
+        basics:
+            a_lock_is_granted_and_released
+            names_are_checked
+            one_holder_at_a_time
+            try_takes_a_free_lock_only
+            a_try_does_not_stand_in_the_way
+            a_timeout_leaves_no_claim
+            names_that_contain_each_other_are_different_locks;
+        queueing:
+            a_hand_over_with_entries_left_keeps_the_lock;
+        reentry:
+            an_owner_enters_again
+            a_thousand_entries_cost_no_request
+            another_owner_waits;
+        cancellation:
+            a_holder_that_is_aborted_leaves_no_claim
+            many_aborted_at_any_moment_leave_no_claim;
+        loss:
+            a_deleted_claim_is_told_to_its_holder
+            an_unlock_after_the_deletion_says_that_it_was_lost;
+    }
 }

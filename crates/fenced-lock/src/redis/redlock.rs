@@ -1,0 +1,465 @@
+//! Redlock: a lock on several Redis servers that know nothing of each other.
+//!
+//! The algorithm is that of <https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>: a claim holds
+//! the lock `NAME` while the key `NAME` has its value at more than half of the nodes. All clients that keep to it
+//! exclude each other, such as the crate `rslock` and Go's redsync. Nodes are asked in
+//! parallel, and a majority that agrees is enough: a node that hangs holds nothing up. An attempt that fails is taken
+//! back everywhere, and repeated after 50 to 250 ms.
+//!
+//! A renewal extends the key at each node, and puts it back at a node that lost it, but only while more than half of
+//! the nodes still have it.
+//!
+//! # What it does not promise
+//!
+//! There is no queue: the one who asks at the right moment gets the lock. There is **no token**: the nodes have no
+//! number in common that grows, so nothing refuses the write of a holder that was paused beyond its lease. For work
+//! where two holders at once do harm, take a lock with a token: Kleppmann, "How to do distributed locking" (2016).
+//!
+//! Each node measures the TTL by its wall clock. A node that lost its keys must stay away for the longest TTL in use,
+//! or sync each write to its disk (`appendonly yes`, `appendfsync always`): else, two claims can have a majority.
+//!
+//! # What it asks of the nodes
+//!
+//! Three or five primaries of Redis from 6.0 on, or Valkey, without replicas, that evict no keys. A user needs
+//! `+info +evalsha +script|load +get +set +del +pexpire`, and the keys of its locks.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use std::{fmt, slice};
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
+use redis::{Script, cmd};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::connection::Connection;
+use super::{id_of, millis, parse_id, random};
+use crate::own_thread::runtime_on_own_thread;
+use crate::waiters::{Answer, Waiters};
+use crate::{
+    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClaimStatus, Clock, ClusterId,
+    Ends, Lease, Loss, Order, Promises, QueueEntry, QueueView, RedisOptions, Released, Ticket,
+    TokenLife, Unfenced, Wake,
+};
+
+static NODE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("redlock.lua")));
+
+/// Redlock on three or five Redis servers, as a lock service without tokens.
+///
+/// ```no_run
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use fenced_lock::{RedisOptions, RedlockBackend, Session, SessionOptions};
+///
+/// # async fn example() -> Result<(), fenced_lock::LockError> {
+/// let node = |address: &str| RedisOptions {
+///     request_timeout: Duration::from_millis(400),
+///     ..RedisOptions::new(address)
+/// };
+/// let nodes = ["redis://a:6379", "redis://b:6379", "redis://c:6379"].map(node);
+/// let redlock = RedlockBackend::new(nodes)?;
+/// let session = Session::open(Arc::new(redlock), SessionOptions::new(Duration::from_secs(8))).await?;
+/// let guard = session.mutex("report")?.lock().await?;
+/// guard.unlock().await?;
+/// session.close().await
+/// # }
+/// ```
+pub struct RedlockBackend(Arc<Shared>);
+
+struct Shared {
+    nodes: Vec<Arc<Node>>,
+    /// The longest that an attempt may take.
+    patience: Duration,
+    waiters: Waiters<Unfenced>,
+    /// The sessions that are open, with their TTLs. The nodes know of claims alone.
+    leases: Mutex<HashMap<i64, Duration>>,
+    runtime: Handle,
+    /// Its drop ends the thread of the runtime.
+    _running: oneshot::Sender<()>,
+}
+
+struct Node {
+    address: String,
+    connection: Connection,
+}
+
+/// What a node did for each name.
+type Done = Vec<u8>;
+const OTHERS: u8 = 0;
+const OWN: u8 = 1;
+const MISSING: u8 = 2;
+
+/// The answers of the nodes, as they come, with the number of the node.
+type Answers<A> = FuturesUnordered<BoxFuture<'static, (usize, Result<A, BackendError>)>>;
+
+impl RedlockBackend {
+    /// A backend on these nodes. Nothing is sent before a session is opened.
+    ///
+    /// The largest `request_timeout` is how long an attempt may take. The keys outlive their session by as much, so it
+    /// should be small beside the TTL: redsync has a twentieth.
+    ///
+    /// # Errors
+    /// [`BackendErrorKind::Permanent`] if there are fewer than three nodes, an address or a certificate cannot be used,
+    /// or the thread cannot be started.
+    pub fn new(nodes: impl IntoIterator<Item = RedisOptions>) -> Result<Self, BackendError> {
+        let permanent = |what: &str| BackendError::new(BackendErrorKind::Permanent, what);
+        let nodes: Vec<RedisOptions> = nodes.into_iter().collect();
+        let patience = nodes.iter().map(|node| node.request_timeout).max().unwrap_or_default();
+        if nodes.len() < 3 {
+            return Err(permanent("Redlock takes three nodes, or five"));
+        }
+        let (runtime, running) = runtime_on_own_thread("redlock")
+            .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
+        let node = |options: RedisOptions| {
+            let timeout = options.request_timeout;
+            let connection = Connection::new(options.client()?, timeout, None, drop);
+            Ok(Arc::new(Node { address: options.address().to_owned(), connection }))
+        };
+        Ok(Self(Arc::new(Shared {
+            nodes: nodes.into_iter().map(node).collect::<Result<_, BackendError>>()?,
+            patience,
+            waiters: Waiters::new(),
+            leases: Mutex::default(),
+            runtime,
+            _running: running,
+        })))
+    }
+
+    async fn put(&self, claim: &Claim, is_try: bool) -> Result<bool, BackendError> {
+        let Self(shared) = self;
+        match shared.attempt(claim).await {
+            Ok(true) => shared.waiters.note(claim, ClaimStatus::Granted(Unfenced)),
+            Ok(false) if is_try => {
+                shared.waiters.note(claim, ClaimStatus::Gone);
+                return Ok(false);
+            }
+            Ok(false) => {
+                let (shared, claim) = (Arc::clone(shared), claim.clone());
+                let watch = async move {
+                    let ask = async || Ok(answer(shared.attempt(&claim).await?));
+                    shared.waiters.watch_from(&claim, Some(answer(false)), ask).await;
+                };
+                self.0.runtime.spawn(watch);
+            }
+            Err(error) => {
+                if error.kind != BackendErrorKind::Transient {
+                    shared.waiters.note(claim, ClaimStatus::Gone);
+                }
+                return Err(error);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// One that is not granted asks again after 50 to 250 ms.
+fn answer(is_granted: bool) -> Answer<Unfenced> {
+    let status = if is_granted { ClaimStatus::Granted(Unfenced) } else { ClaimStatus::Waiting };
+    Answer { status, ask_again_in: Duration::from_millis(100 + random() % 151) }
+}
+
+impl Shared {
+    /// More than half of the nodes.
+    fn quorum(&self) -> usize {
+        self.nodes.len() / 2 + 1
+    }
+
+    /// How long a key lives: as long as its session, and an attempt, and what clocks that run at different speeds differ by.
+    fn lifetime(&self, ttl: Duration) -> Duration {
+        ttl + ttl / 100 + Duration::from_millis(2) + self.patience
+    }
+
+    fn lifetime_of(&self, lease: i64) -> Result<Duration, BackendError> {
+        let closed =
+            || BackendError::new(BackendErrorKind::LeaseGone, "the session is not open here");
+        self.leases().get(&lease).map(|ttl| self.lifetime(*ttl)).ok_or_else(closed)
+    }
+
+    fn leases(&self) -> MutexGuard<'_, HashMap<i64, Duration>> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a request to all nodes. It runs to its end there, also when nobody waits for it any more.
+    fn ask_all<A: Send + 'static, F>(&self, ask: impl Fn(Arc<Node>) -> F) -> Answers<A>
+    where
+        F: Future<Output = Result<A, BackendError>> + Send + 'static,
+    {
+        let ask = |(number, node)| {
+            let asked = self.runtime.spawn(ask(Arc::clone(node)));
+            let ended = |error| Err(BackendError::new(BackendErrorKind::Transient, error));
+            async move { (number, asked.await.unwrap_or_else(ended)) }.boxed()
+        };
+        self.nodes.iter().enumerate().map(ask).collect()
+    }
+
+    fn run_all(&self, what: &'static str, lifetime: Duration, claims: &[Claim]) -> Answers<Done> {
+        self.ask_all(|node| {
+            let claims = claims.to_vec();
+            async move { node.run(what, lifetime, &claims).await }
+        })
+    }
+
+    /// Tries once to take the lock. If it fails, it is taken back.
+    async fn attempt(&self, claim: &Claim) -> Result<bool, BackendError> {
+        let lifetime = self.lifetime_of(claim.lease)?;
+        let began_at = Instant::now();
+        let mut answers = self.run_all("set", lifetime, slice::from_ref(claim));
+        let (mut own, mut others, mut errors) = (0, 0, Vec::new());
+        let too_many = self.nodes.len() - self.quorum();
+        while let Some((number, answer)) = answers.next().await {
+            match answer {
+                Ok(done) if done == [OTHERS] => others += 1,
+                Ok(_) => own += 1,
+                Err(error) => errors.push((number, error)),
+            }
+            // an answer that comes too late counts for nothing: the session would believe in it for too long
+            if own >= self.quorum() && began_at.elapsed() <= self.patience {
+                return Ok(true);
+            }
+            if others > too_many || errors.len() > too_many {
+                break;
+            }
+        }
+        // behind the requests before, on the same connections
+        drop(self.run_all("delete", lifetime, slice::from_ref(claim)));
+        if errors.len() > too_many { Err(self.failure(errors)) } else { Ok(false) }
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
+        // first, so that no attempt begins behind this
+        self.waiters.note(claim, ClaimStatus::Gone);
+        let mut answers = self.run_all("delete", Duration::ZERO, slice::from_ref(claim));
+        let (mut own, mut missing, mut errors) = (0, 0, Vec::new());
+        while let Some((number, answer)) = answers.next().await {
+            match answer {
+                Ok(done) if done == [OWN] => own += 1,
+                Ok(_) => missing += 1,
+                Err(error) => errors.push((number, error)),
+            }
+            if own >= self.quorum() {
+                return Ok(Released::Done);
+            }
+            if missing > self.nodes.len() - self.quorum() {
+                return Ok(Released::Gone);
+            }
+        }
+        Err(self.failure(errors))
+    }
+
+    /// Extends all claims that hold, and puts them back where they are missing, if more than half of the nodes have them.
+    async fn renew(&self, lease: Lease) -> Result<Duration, BackendError> {
+        let lifetime = self.lifetime_of(lease.id)?;
+        let held = self.waiters.holding(lease.id);
+        let mut answers = self.run_all("extend", lifetime, &held);
+        let (mut done, mut errors) = (Vec::new(), Vec::new());
+        let count = |done: &[(usize, Done)], claim: usize, is_own: bool| {
+            done.iter().filter(|(_, done)| (done[claim] == OWN) == is_own).count()
+        };
+        let (quorum, too_many) = (self.quorum(), self.nodes.len() - self.quorum());
+        while let Some((number, answer)) = answers.next().await {
+            match answer {
+                Ok(answer) => done.push((number, answer)),
+                Err(error) => errors.push((number, error)),
+            }
+            let is_decided = |claim| {
+                count(&done, claim, true) >= quorum || count(&done, claim, false) > too_many
+            };
+            if done.len() >= quorum && (0..held.len()).all(is_decided) {
+                let is_kept = |claim: &usize| count(&done, *claim, true) >= quorum;
+                let (kept, lost): (Vec<_>, Vec<_>) = (0..held.len()).partition(is_kept);
+                for claim in lost {
+                    self.waiters.note(&held[claim], ClaimStatus::Gone);
+                    drop(self.run_all("delete", lifetime, slice::from_ref(&held[claim])));
+                }
+                for (number, done) in &done {
+                    let missing = kept.iter().filter(|claim| done[**claim] == MISSING);
+                    let missing: Vec<_> = missing.map(|claim| held[*claim].clone()).collect();
+                    if !missing.is_empty() {
+                        let node = Arc::clone(&self.nodes[*number]);
+                        self.runtime
+                            .spawn(async move { node.run("set", lifetime, &missing).await });
+                    }
+                }
+                return Ok(lease.ttl);
+            }
+        }
+        Err(self.failure(errors))
+    }
+
+    async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
+        let id = i64::from_ne_bytes(random().to_ne_bytes()) & i64::MAX;
+        let lease = Lease { id, ttl, cluster: ClusterId(0) };
+        self.leases().insert(id, ttl);
+        // shows that more than half of the nodes answer
+        let opened = self.renew(lease).await;
+        if opened.is_err() {
+            self.leases().remove(&id);
+        }
+        opened.map(|_| lease)
+    }
+
+    async fn close(&self, lease: Lease) -> Result<(), BackendError> {
+        let claims = self.waiters.on_lease(lease.id);
+        for claim in &claims {
+            self.waiters.note(claim, ClaimStatus::Gone);
+        }
+        self.leases().remove(&lease.id);
+        let (mut answers, mut answered) = (self.run_all("delete", lease.ttl, &claims), 0);
+        let mut errors = Vec::new();
+        while let Some((number, answer)) = answers.next().await {
+            match answer {
+                Ok(_) => answered += 1,
+                Err(error) => errors.push((number, error)),
+            }
+            if answered >= self.quorum() {
+                return Ok(());
+            }
+        }
+        Err(self.failure(errors))
+    }
+
+    /// The holder, if more than half of the nodes have the same value.
+    async fn holder(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
+        let mut answers = self.ask_all::<Option<Vec<u8>>, _>(|node| {
+            let get = cmd("GET").arg(name).to_owned();
+            async move { node.connection.send(&get).await }
+        });
+        let (mut values, mut errors) = (HashMap::<_, usize>::new(), Vec::new());
+        while let Some((number, answer)) = answers.next().await {
+            match answer {
+                Ok(value) => *values.entry(value).or_default() += 1,
+                Err(error) => errors.push((number, error)),
+            }
+        }
+        if errors.len() > self.nodes.len() - self.quorum() {
+            return Err(self.failure(errors));
+        }
+        let holder = values.into_iter().find(|(_, count)| *count >= self.quorum());
+        let Some((Some(value), _)) = holder else { return Ok(Vec::new()) };
+        let value = String::from_utf8_lossy(&value);
+        let own = value.split_once(' ').and_then(|(id, label)| Some((id, label, parse_id(id)?)));
+        Ok(vec![match own {
+            Some((id, label, (lease, _))) => QueueEntry {
+                token: None,
+                lease,
+                key: format!("{name}/{id}"),
+                label: Some(label.to_owned()),
+                age: None,
+            },
+            // of another library
+            None => QueueEntry { token: None, lease: 0, key: name.into(), label: None, age: None },
+        }])
+    }
+
+    /// What all nodes that failed say. Its kind is theirs if they agree.
+    fn failure(&self, errors: Vec<(usize, BackendError)>) -> BackendError {
+        let kind = errors.first().map_or(BackendErrorKind::Transient, |(_, error)| error.kind);
+        let is_shared = errors.iter().all(|(_, error)| error.kind == kind);
+        let texts = errors.into_iter().map(|(number, error)| {
+            let address = &self.nodes[number].address;
+            format!("{address}: {error}")
+        });
+        let texts = texts.collect::<Vec<_>>().join("; ");
+        let kind = if is_shared { kind } else { BackendErrorKind::Transient };
+        BackendError::new(kind, format!("less than half of the nodes agree ({texts})"))
+    }
+}
+
+impl Node {
+    async fn run(
+        &self,
+        what: &str,
+        lifetime: Duration,
+        claims: &[Claim],
+    ) -> Result<Done, BackendError> {
+        let mut script = NODE.arg(what);
+        script.arg(millis(lifetime));
+        for claim in claims {
+            script.key(&*claim.name).arg(format!("{} {}", id_of(claim), claim.label));
+        }
+        self.connection.run(&script).await
+    }
+}
+
+impl Backend for RedlockBackend {
+    type Token = Unfenced;
+
+    fn promises(&self) -> Promises {
+        Promises {
+            order: Order::Unordered,
+            wake: Wake::Polled,
+            token: TokenLife::None,
+            ends: Ends::Lease(Clock::Wall),
+            loss: Loss::AtRenewal,
+            queue: QueueView::HolderOnly,
+        }
+    }
+
+    fn runtime(&self) -> Option<Handle> {
+        Some(self.0.runtime.clone())
+    }
+
+    fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
+        Box::pin(self.0.open(ttl))
+    }
+
+    fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
+        Box::pin(self.0.renew(lease))
+    }
+
+    fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
+        Box::pin(self.0.close(lease))
+    }
+
+    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket<Unfenced>> {
+        Box::pin(async move {
+            let ticket = self.0.waiters.expect(claim);
+            self.put(claim, false).await?;
+            Ok(ticket)
+        })
+    }
+
+    fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Ticket<Unfenced>>> {
+        Box::pin(async move {
+            let ticket = self.0.waiters.expect(claim);
+            Ok(self.put(claim, true).await?.then_some(ticket))
+        })
+    }
+
+    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
+        Box::pin(self.0.release(claim))
+    }
+
+    fn hand_over<'a>(
+        &'a self,
+        held: &'a Claim,
+        next: &'a Claim,
+    ) -> BackendFuture<'a, Option<Ticket<Unfenced>>> {
+        Box::pin(async move {
+            // one that is not known any more may have been released by the request before, which was not answered
+            let may_be_done = self.0.waiters.find(held.lease, held.number).is_none();
+            match self.0.release(held).await? {
+                Released::Gone if !may_be_done => Ok(None),
+                _ => self.enqueue(next).await.map(Some),
+            }
+        })
+    }
+
+    fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
+        Box::pin(self.0.holder(name))
+    }
+}
+
+impl fmt::Debug for RedlockBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let addresses: Vec<_> = self.0.nodes.iter().map(|node| &node.address).collect();
+        f.debug_struct("RedlockBackend")
+            .field("nodes", &addresses)
+            .field("claims", &self.0.waiters.count())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,252 @@
+//! What is particular to Redlock: its nodes, its peers, and what it does not promise.
+
+use std::time::Duration;
+
+use fenced_lock::{
+    BackendErrorKind, Guard, LockError, LostReason, RedisOptions, RedlockBackend, Session,
+    SessionOptions, TokenLife, Unfenced,
+};
+use rslock::LockManager;
+use testkit::shared::Raw;
+use testkit::wait::{eventually, within};
+use testkit::{PrivateRedis, Proxy, RedisOptions as ServerOptions};
+
+use super::lab::{Lab, TTL, queue_length, queue_of};
+use super::lab_redis::RedlockLab;
+
+/// A TTL that outlives what these tests do.
+const LONG: Duration = Duration::from_secs(20);
+
+async fn nodes(count: usize) -> Vec<PrivateRedis> {
+    let mut nodes = Vec::new();
+    for _ in 0..count {
+        let options = ServerOptions { volatile: true, ..ServerOptions::default() };
+        nodes.push(PrivateRedis::start(options).await.unwrap());
+    }
+    nodes
+}
+
+async fn session_for(lab: &RedlockLab, ttl: Duration) -> Session<Unfenced> {
+    Session::open(lab.backend(), SessionOptions::new(ttl)).await.unwrap()
+}
+
+/// At how many nodes the key has a value.
+async fn count(nodes: &[PrivateRedis], key: &str) -> usize {
+    let mut count = 0;
+    for node in nodes {
+        count += node.run::<usize>(&format!("EXISTS {key}")).await.unwrap_or_default();
+    }
+    count
+}
+
+/// Goal: the crate `rslock` and this library exclude each other on the same keys, in both directions.
+#[tokio::test]
+async fn rslock_is_excluded_and_excludes() {
+    let lab = RedlockLab::shared().await;
+    let mutex = session_for(&lab, LONG).await.mutex("stock-lock").unwrap();
+    let mut peer = LockManager::new(lab.urls().to_vec());
+    peer.set_retry(1, Duration::ZERO);
+
+    let guard = mutex.lock().await.unwrap();
+    peer.lock("stock-lock", LONG).await.unwrap_err();
+    guard.unlock().await.unwrap();
+    let theirs = peer.lock("stock-lock", LONG).await.unwrap();
+    assert!(mutex.try_lock().await.unwrap().is_none());
+    assert_eq!(queue_of(&mutex).await, ["stock-lock"], "it is seen");
+    let waiting = mutex.clone();
+    let waiter = tokio::spawn(async move { waiting.lock().await });
+    peer.extend(&theirs, LONG).await.unwrap();
+    assert!(!waiter.is_finished());
+    peer.unlock(&theirs).await;
+    let guard = within("the waiter is granted", waiter).await.unwrap().unwrap();
+    peer.lock("stock-lock", LONG).await.unwrap_err();
+    drop(guard);
+}
+
+/// Goal: a minority of the nodes may be gone, stopped or empty: the lock is taken, kept and released, and a node that
+/// comes back empty gets the key again. With more than half of them gone nothing is granted, and the holder is told.
+#[tokio::test]
+async fn a_minority_may_fail() {
+    for size in [3, 5] {
+        let mut nodes = nodes(size).await;
+        let minority = size / 2;
+        let lab = RedlockLab::of(&nodes);
+        let session = session_for(&lab, Duration::from_secs(6)).await;
+        let mutex = session.mutex("a").unwrap();
+        let guard = mutex.lock().await.unwrap();
+        for node in &mut nodes[..minority] {
+            node.kill().await.unwrap();
+            node.restart().await.unwrap();
+        }
+        eventually("the key is back", async || count(&nodes, "a").await == size).await;
+        nodes[0].child().pause().unwrap();
+        for node in &mut nodes[1..minority] {
+            node.kill().await.unwrap();
+        }
+        assert!(
+            session_for(&lab, LONG).await.mutex("a").unwrap().try_lock().await.unwrap().is_none()
+        );
+        within("the release", guard.unlock()).await.unwrap();
+        let guard = within("a grant", mutex.lock()).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(7)).await;
+        assert!(!guard.is_lost(), "a node that hangs holds no renewal up");
+
+        for node in &mut nodes[minority..=minority] {
+            node.kill().await.unwrap();
+        }
+        let error = mutex.try_lock().await.unwrap_err();
+        assert!(
+            matches!(&error, LockError::Backend(error) if error.kind == BackendErrorKind::Transient),
+            "{error}"
+        );
+        within("the holder is told", guard.lost()).await;
+        assert_eq!(session.lost_reason(), Some(LostReason::Expired));
+        nodes[0].child().resume().unwrap();
+    }
+}
+
+/// Goal: what is not promised is missing. There is no token; so after a pause beyond the lease the earlier holder's
+/// write comes after the later one's, and nothing refuses it. Method: the holder does not look at its guard, as a
+/// process that was stopped between look and write.
+#[tokio::test]
+async fn a_pause_lets_two_write() {
+    let lab = RedlockLab::shared().await;
+    assert_eq!(lab.backend().promises().token, TokenLife::None);
+    let mut proxies = Vec::new();
+    for url in lab.urls() {
+        let port = url.rsplit_once(':').unwrap().1.split_once('/').unwrap().0.parse().unwrap();
+        proxies.push(Proxy::to(port).await.unwrap());
+    }
+    let database = lab.urls()[0].rsplit_once('/').unwrap().1.to_owned();
+    let behind = RedlockLab::at(
+        proxies.iter().map(|proxy| format!("redis://127.0.0.1:{}/{database}", proxy.port())),
+    );
+    let mut store = Raw::connect(&lab.urls()[0]).await;
+    let earlier = session_for(&behind, TTL).await.mutex("a").unwrap().lock().await.unwrap();
+    assert!(!earlier.is_lost(), "it looks, and is paused before it writes");
+    proxies.iter().for_each(Proxy::freeze);
+    let mutex = session_for(&lab, LONG).await.mutex("a").unwrap();
+    let later = within("the next is granted", mutex.lock()).await.unwrap();
+    store.run::<()>("SET data later").await;
+    proxies.iter().for_each(Proxy::release);
+    store.run::<()>("SET data earlier").await;
+    assert_eq!(store.run::<String>("GET data").await, "earlier");
+    assert!(earlier.is_lost() && !later.is_lost());
+}
+
+/// Goal: what is not promised is missing. More than half of the nodes that come back empty at once let two hold, until
+/// the first one's renewal.
+#[tokio::test]
+async fn nodes_that_forget_let_two_hold() {
+    let mut nodes = nodes(3).await;
+    let lab = RedlockLab::of(&nodes);
+    let (one, other) = (session_for(&lab, LONG).await, session_for(&lab, LONG).await);
+    let guard = one.mutex("a").unwrap().lock().await.unwrap();
+    for node in &mut nodes[..2] {
+        node.kill().await.unwrap();
+        node.restart().await.unwrap();
+    }
+    let theirs = within("a grant", other.mutex("a").unwrap().lock()).await.unwrap();
+    assert!(!guard.is_lost() && !theirs.is_lost(), "two hold");
+    within("the first is told by its renewal", guard.lost()).await;
+    assert!(!one.is_lost() && !theirs.is_lost());
+}
+
+/// Goal: what is not promised is missing: one who came later is served before one who waits.
+#[tokio::test]
+async fn a_waiter_is_overtaken() {
+    let lab = RedlockLab::shared().await;
+    let (one, other) = (lab.mutex("a").await, lab.mutex("a").await);
+    let overtaken = async || -> Option<()> {
+        let guard = one.lock().await.unwrap();
+        let waiting = other.clone();
+        let waiter = tokio::spawn(async move { waiting.lock().await.map(drop) });
+        // it has asked in vain, and asks again later
+        tokio::task::yield_now().await;
+        assert!(other.try_lock().await.unwrap().is_none());
+        guard.unlock().await.unwrap();
+        let late = one.try_lock().await.unwrap()?;
+        let is_first = !waiter.is_finished();
+        late.unlock().await.unwrap();
+        waiter.await.unwrap().unwrap();
+        is_first.then_some(())
+    };
+    eventually("a waiter is overtaken", async || overtaken().await.is_some()).await;
+}
+
+/// Goal: answers and requests that get lost at a minority, and at all nodes, leave no claim behind.
+#[tokio::test]
+async fn lost_answers_leave_no_claim() {
+    let nodes = nodes(3).await;
+    let mut proxies = Vec::new();
+    for node in &nodes {
+        proxies.push(Proxy::to(node.port()).await.unwrap());
+    }
+    let urls = proxies.iter().map(|proxy| format!("redis://127.0.0.1:{}", proxy.port()));
+    let session = session_for(&RedlockLab::at(urls), LONG).await;
+    let mutex = session.mutex("a").unwrap();
+    for failing in [1, 3] {
+        let swallow = || proxies[..failing].iter().for_each(|proxy| proxy.swallow(1));
+        swallow();
+        let guard: Guard<Unfenced> = within("a grant", mutex.lock()).await.unwrap();
+        swallow();
+        let guard = within("a hand-over", guard.hand_over()).await.unwrap();
+        swallow();
+        within("a release", guard.unlock()).await.unwrap();
+        eventually("nothing is left", async || count(&nodes, "a").await == 0).await;
+        proxies.iter().for_each(Proxy::cut);
+    }
+    assert!(!session.is_lost());
+}
+
+/// Goal: a hundred waiters on one name, and a thousand names in one session, are served; nothing is left of them.
+#[tokio::test]
+async fn many_waiters_and_many_names() {
+    let nodes = nodes(3).await;
+    let lab = RedlockLab::of(&nodes);
+    let session = session_for(&lab, Duration::from_secs(3)).await;
+    let mut holds = tokio::task::JoinSet::new();
+    for number in 0..1000 {
+        let mutex = session.mutex(&format!("name-{number}")).unwrap();
+        holds.spawn(async move { mutex.lock().await.unwrap() });
+    }
+    let guards = holds.join_all().await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(guards.iter().all(|guard| !guard.is_lost()), "renewed together");
+    session.close().await.unwrap();
+    for node in &nodes {
+        eventually("nothing is left", async || node.run::<u64>("DBSIZE").await.unwrap() == 0).await;
+    }
+}
+
+/// Goal: a node that refuses its user says so; with the documented rights the lock is taken, renewed and released.
+#[tokio::test]
+async fn rights() {
+    let nodes = nodes(3).await;
+    let rights = "~a +info +evalsha +script|load +get +set +del +pexpire";
+    let setuser = format!("ACL SETUSER locker on >secret {rights}");
+    let urls: Vec<_> =
+        nodes.iter().map(|node| node.url().replace("://", "://locker:secret@")).collect();
+    let open = async || {
+        let backend = RedlockBackend::new(urls.iter().map(RedisOptions::new)).unwrap();
+        Session::open(std::sync::Arc::new(backend), SessionOptions::new(TTL)).await
+    };
+    let error = open().await.unwrap_err();
+    assert!(
+        matches!(&error, LockError::Backend(error) if error.kind == BackendErrorKind::Permanent),
+        "{error}"
+    );
+    assert!(!error.to_string().contains("secret"), "{error}");
+    for node in &nodes {
+        node.run::<()>(&setuser).await.unwrap();
+    }
+    let session = open().await.unwrap();
+    let guard = session.mutex("a").unwrap().lock().await.unwrap();
+    assert_eq!(queue_of(&session.mutex("a").unwrap()).await, [guard.key()]);
+    tokio::time::sleep(TTL * 2).await;
+    guard.unlock().await.unwrap();
+    queue_length(&session.mutex("a").unwrap(), 0).await;
+    assert!(session.mutex("b").unwrap().lock().await.is_err(), "no right to this key");
+    let few = ["redis://127.0.0.1:1", "redis://127.0.0.1:2"].map(RedisOptions::new);
+    assert!(RedlockBackend::new(few).unwrap_err().to_string().contains("three nodes"));
+}
