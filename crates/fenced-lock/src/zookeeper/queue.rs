@@ -69,10 +69,14 @@ impl Queue {
         }
     }
 
-    /// Whether a claim is known, and its node, as far as that is known.
-    pub(super) fn node_of(&self, prefix: &str) -> Option<Option<String>> {
-        let own = self.own.get(prefix)?;
-        Some(own.made.as_ref().map(|(node, _)| node.clone()))
+    /// Whether a claim may be in the queue.
+    pub(super) fn knows(&self, prefix: &str) -> bool {
+        self.own.contains_key(prefix)
+    }
+
+    /// The node of a claim that was made.
+    pub(super) fn node_of(&self, prefix: &str) -> Option<String> {
+        self.own.get(prefix)?.made.as_ref().map(|(node, _)| node.clone())
     }
 
     /// Forgets a claim, which is not in the queue any more.
