@@ -10,6 +10,7 @@ use fenced_lock::{
     BackendErrorKind, Guard, LockError, LostReason, Mutex, Session, SessionOptions,
     ZooKeeperBackend, ZooKeeperOptions,
 };
+use futures_util::future::try_join_all;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::wait::{eventually, within};
@@ -345,12 +346,11 @@ async fn a_thousand_names() {
         eventually("somebody waits", async || guard.is_contended()).await;
         assert!(!guard.is_lost());
     }
-    for guard in guards {
-        within("the release", guard.unlock()).await.unwrap();
-    }
-    for waiter in waiters {
-        within("the waiter is granted", waiter).await.unwrap().unwrap().unlock().await.unwrap();
-    }
+    let releases = guards.into_iter().map(Guard::unlock);
+    within("the releases", try_join_all(releases)).await.unwrap();
+    let granted = within("the waiters are granted", try_join_all(waiters)).await.unwrap();
+    let releases = granted.into_iter().map(async |granted| granted.unwrap().unlock().await);
+    within("the releases", try_join_all(releases)).await.unwrap();
 }
 
 /// Goal: the lease is what the server grants, not what was asked for, and no shorter than that if it can be.
@@ -365,6 +365,24 @@ async fn the_lease_is_what_the_server_grants() {
     }
 }
 
+/// Goal: a renewal is a write: a server that was cut off from the others cannot answer it.
+#[tokio::test]
+async fn a_renewal_is_a_write() {
+    let Some((server, lab)) = ZooKeeperLab::private().await else { return };
+    let backend = lab.backend();
+    let lease = backend.open(LONG).await.unwrap();
+    let writes = async || {
+        let page = probe::zookeeper(server.port(), "srvr").await.unwrap();
+        page.lines().find_map(|line| line.strip_prefix("Zxid: ").map(ToOwned::to_owned)).unwrap()
+    };
+    let before = writes().await;
+    assert_eq!(before, writes().await);
+    assert_eq!(backend.renew(lease).await.unwrap(), lease.ttl);
+    assert_ne!(before, writes().await);
+    backend.close(lease).await.unwrap();
+    assert_eq!(backend.renew(lease).await.unwrap_err().kind, BackendErrorKind::LeaseGone);
+}
+
 /// Goal: who may not use the root, or one lock in it, is told so, and the session goes on with the others.
 #[tokio::test]
 async fn wrong_rights_are_refused() {
@@ -374,8 +392,8 @@ async fn wrong_rights_are_refused() {
         user: Some("app:secret".to_owned()),
         ..lab.options()
     };
-    let owner = open(owned.clone()).await.unwrap();
-    let guard = owner.mutex("a").unwrap().lock().await.unwrap();
+    let session = open(owned.clone()).await.unwrap();
+    let guard = session.mutex("a").unwrap().lock().await.unwrap();
     for user in [None, Some("app:wrong".to_owned()), Some("other:secret".to_owned())] {
         let refused = open(ZooKeeperOptions { user, ..owned.clone() }).await.unwrap_err();
         assert_eq!(kind_of(&refused), BackendErrorKind::Permanent, "{refused}");
