@@ -1,20 +1,8 @@
 //! What ZooKeeper's errors mean.
 
-use std::time::Duration;
-
-use tokio::time::timeout;
 use zookeeper_client::Error;
 
 use crate::{BackendError, BackendErrorKind};
-
-/// Waits for an answer for at most `limit`. The request stays under way after that; requests of one session are
-/// carried out in their order, so that no later one comes before it.
-pub(super) async fn within<T>(
-    limit: Duration,
-    request: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Error> {
-    timeout(limit, request).await.unwrap_or(Err(Error::Timeout))
-}
 
 pub(super) fn backend_error(error: Error) -> BackendError {
     let kind = match error {

@@ -40,9 +40,11 @@ pub(super) fn dir(root: &str, name: &str) -> String {
 /// What the name of a claim's node begins with, up to its sequence number.
 pub(super) fn prefix(claim: &Claim) -> String {
     let digits = format!("{:016x}{:016x}", claim.lease, claim.number);
-    let (a, b, c, d, e) =
-        (&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]);
-    format!("{BEFORE}{a}-{b}-{c}-{d}-{e}{BEHIND}")
+    let (lease, number) = digits.split_at(16);
+    let (first, second) = lease.split_at(8);
+    let (second, third) = second.split_at(4);
+    let (fourth, fifth) = number.split_at(4);
+    format!("{BEFORE}{first}-{second}-{third}-{fourth}-{fifth}{BEHIND}")
 }
 
 /// The lease and the number of the claim with this node, if this library may have made it.

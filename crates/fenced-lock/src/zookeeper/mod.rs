@@ -44,7 +44,7 @@ use zookeeper_client::{Acls, Client, CreateMode, Error};
 
 pub use options::ZooKeeperOptions;
 
-use self::failure::{backend_error, lease_gone, transient, within};
+use self::failure::{backend_error, lease_gone, transient};
 use self::session::Connected;
 use super::own_thread::runtime_on_own_thread;
 use super::{
@@ -110,7 +110,8 @@ impl ZooKeeperBackend {
         }
         let count = u32::try_from(servers.split(',').count()).unwrap_or(u32::MAX);
         let limit = request_timeout.saturating_mul(count);
-        let client = match within(limit, connector.connect(servers)).await {
+        let client = timeout(limit, connector.connect(servers)).await;
+        let client = match client.unwrap_or(Err(Error::Timeout)) {
             Ok(client) => client,
             Err(error) => return Err(self.explained(error).await),
         };
@@ -141,7 +142,8 @@ impl ZooKeeperBackend {
                 Err(error) => Err(error),
             }
         };
-        let (data, _) = within(*request_timeout, epoch).await.map_err(backend_error)?;
+        let known = timeout(*request_timeout, epoch).await.unwrap_or(Err(Error::Timeout));
+        let (data, _) = known.map_err(backend_error)?;
         let id = std::str::from_utf8(&data).ok().and_then(|id| u64::from_str_radix(id, 16).ok());
         id.map(ClusterId).ok_or_else(|| {
             let what = format!("{path} has no hexadecimal number");

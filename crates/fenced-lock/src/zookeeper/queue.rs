@@ -69,10 +69,14 @@ impl Queue {
         }
     }
 
-    /// Whether a claim is known, and its node, as far as that is known.
-    pub(super) fn node_of(&self, prefix: &str) -> Option<Option<String>> {
-        let own = self.own.get(prefix)?;
-        Some(own.made.as_ref().map(|(node, _)| node.clone()))
+    /// Whether a claim may be in the queue.
+    pub(super) fn knows(&self, prefix: &str) -> bool {
+        self.own.contains_key(prefix)
+    }
+
+    /// The node of a claim that was made.
+    pub(super) fn node_of(&self, prefix: &str) -> Option<String> {
+        self.own.get(prefix)?.made.as_ref().map(|(node, _)| node.clone())
     }
 
     /// Forgets a claim, which is not in the queue any more.
@@ -154,5 +158,73 @@ impl Queue {
 
     pub(super) fn count_own(&self) -> usize {
         self.own.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ClusterId, Ticket};
+
+    const TOKEN: Token = Token::new(ClusterId(1), 7);
+
+    fn node(name: &str) -> Node {
+        Node::new(name).expect("it has a number")
+    }
+
+    fn claim() -> Claim {
+        Claim { name: "a".into(), lease: 1, number: 1, label: "".into() }
+    }
+
+    /// A claim that was made, as far as its answer says.
+    fn made(queue: &mut Queue, waiters: &Waiters<Token>) -> Ticket {
+        let ticket = waiters.expect(&claim());
+        assert!(!queue.expect("_c_1-lock-", &claim()));
+        queue.made("_c_1-lock-", "_c_1-lock-0000000005".to_owned(), TOKEN, waiters);
+        ticket
+    }
+
+    /// Goal: a claim is granted only once the watch has shown it: news of an earlier claim may be on the way when the
+    /// answer comes.
+    #[test]
+    fn an_answer_grants_nothing() {
+        let (mut queue, waiters) = (Queue::default(), Waiters::new());
+        let ticket = made(&mut queue, &waiters);
+        assert_eq!(*ticket.status.borrow(), ClaimStatus::Waiting);
+        queue.created(node("x-9-0000000004"), &waiters);
+        queue.created(node("_c_1-lock-0000000005"), &waiters);
+        assert_eq!(*ticket.status.borrow(), ClaimStatus::Waiting);
+        queue.deleted(&node("x-9-0000000004"), &waiters);
+        assert_eq!(*ticket.status.borrow(), ClaimStatus::Granted(TOKEN));
+        queue.deleted(&node("_c_1-lock-0000000005"), &waiters);
+        assert_eq!(*ticket.status.borrow(), ClaimStatus::Gone);
+    }
+
+    /// Goal: a list that was asked for before a claim was made does not end it; a later one without it does.
+    #[test]
+    fn an_old_list_ends_nothing() {
+        let (mut queue, waiters) = (Queue::default(), Waiters::new());
+        let before = queue.all_made();
+        let ticket = made(&mut queue, &waiters);
+        queue.load(Vec::new(), &before, &waiters);
+        assert_eq!(*ticket.status.borrow(), ClaimStatus::Waiting);
+        let before = queue.all_made();
+        queue.load(Vec::new(), &before, &waiters);
+        assert_eq!(*ticket.status.borrow(), ClaimStatus::Gone);
+        assert!(!queue.knows("_c_1-lock-"));
+    }
+
+    /// Goal: a queue is given up at the second look without a claim of ours, and read again while one waits.
+    #[test]
+    fn an_unused_queue_is_given_up() {
+        let (mut queue, waiters) = (Queue::default(), Waiters::new());
+        let _ticket = made(&mut queue, &waiters);
+        assert_eq!(queue.look(), Use::Waited);
+        queue.created(node("_c_1-lock-0000000005"), &waiters);
+        assert_eq!(queue.look(), Use::Other, "it holds");
+        assert!(queue.expect("_c_1-lock-", &claim()), "a repetition");
+        queue.forget("_c_1-lock-", &waiters);
+        assert_eq!(queue.look(), Use::Other, "it was used");
+        assert_eq!(queue.look(), Use::None);
     }
 }

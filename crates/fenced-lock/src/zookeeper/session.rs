@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tokio::sync::Semaphore;
 use tokio::time::{interval, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use zookeeper_client::{
@@ -11,7 +12,7 @@ use zookeeper_client::{
     MultiWriteResult, PersistentWatcher, SessionState, StateWatcher,
 };
 
-use super::failure::{backend_error, lease_gone, transient, within};
+use super::failure::{backend_error, lease_gone, transient};
 use super::layout::{self, Node};
 use super::queue::{Queue, Use};
 use crate::backoff::Backoff;
@@ -27,6 +28,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(15);
 /// How many claims are read at a time: a request may have a megabyte.
 const MOST_READS: usize = 1000;
 
+/// How many requests may be under way; further ones wait. So few that each is answered in time: what times out is
+/// sent again, and the server has both to do.
+const MOST_UNDER_WAY: usize = 64;
+
 /// How often a claim is tried in a lock's node that goes: an empty one is removed by the servers.
 const MOST_TRIES: u32 = 3;
 
@@ -39,6 +44,8 @@ pub(super) struct Connected {
     root: String,
     acls: Acls<'static>,
     request_timeout: Duration,
+    /// A place for each request.
+    under_way: Semaphore,
     waiters: Waiters<Token>,
     queues: Mutex<HashMap<Arc<str>, Queue>>,
 }
@@ -58,6 +65,7 @@ impl Connected {
             root: root.to_owned(),
             acls,
             request_timeout,
+            under_way: Semaphore::new(MOST_UNDER_WAY),
             waiters: Waiters::new(),
             queues: Mutex::default(),
         }
@@ -155,14 +163,14 @@ impl Connected {
         let mut tries = 0;
         loop {
             tries += 1;
-            match within(self.request_timeout, client.create(&path, label, &mode)).await {
+            match self.ask(|| client.create(&path, label, &mode)).await {
                 Ok((stat, sequence)) => {
                     return Ok((format!("{prefix}{sequence}"), self.token(stat.czxid)));
                 }
                 Err(Error::NoNode) if tries < MOST_TRIES => {
                     // the servers remove an empty one: names that are not used any more cost nothing
                     let mode = CreateMode::Container.with_acls(self.acls);
-                    match within(self.request_timeout, client.create(&dir, b"", &mode)).await {
+                    match self.ask(|| client.create(&dir, b"", &mode)).await {
                         Ok(_) | Err(Error::NodeExists) => {}
                         Err(error) => return Err(backend_error(error)),
                     }
@@ -179,38 +187,32 @@ impl Connected {
         held: &Claim,
         next: &Claim,
     ) -> Result<Option<(String, Token)>, BackendError> {
-        let known = self.with(&held.name, |queue| queue.node_of(&layout::prefix(held)));
-        let Some(Some(node)) = known else { return Ok(None) };
+        let node = self.with(&held.name, |queue| queue.node_of(&layout::prefix(held)));
+        let Some(node) = node else { return Ok(None) };
         let dir = layout::dir(&self.root, &next.name);
         let path = format!("{dir}/{}", layout::prefix(next));
         let mode = CreateMode::EphemeralSequential.with_acls(self.acls);
         let mut writer = client.new_multi_writer();
         writer.add_delete(&format!("{dir}/{node}"), None).map_err(backend_error)?;
         writer.add_create(&path, next.label.as_bytes(), &mode).map_err(backend_error)?;
-        let commit = async {
-            writer.commit().await.map_err(|error| match error {
-                MultiWriteError::OperationFailed { index: 0, source: Error::NoNode } => None,
-                error => Some(Error::from(error)),
-            })
-        };
-        let results = match timeout(self.request_timeout, commit).await {
-            Ok(Ok(results)) => results,
-            Ok(Err(None)) => return Ok(None),
-            Ok(Err(Some(error))) => return Err(backend_error(error)),
-            Err(elapsed) => return Err(BackendError::new(BackendErrorKind::Transient, elapsed)),
+        let results = match self.ask(|| writer.commit()).await {
+            Err(MultiWriteError::OperationFailed { index: 0, source: Error::NoNode }) => {
+                return Ok(None);
+            }
+            results => results.map_err(|error| backend_error(error.into()))?,
         };
         let Some(MultiWriteResult::Create { path, stat }) = results.into_iter().nth(1) else {
             return Err(transient("a transaction without its results"));
         };
-        let made = if stat.is_invalid() {
+        let stat = if stat.is_invalid() {
             // as before 3.8.2: ZOOKEEPER-4026
-            let read = within(self.request_timeout, client.check_stat(&path)).await;
+            let read = self.ask(|| client.check_stat(&path)).await;
             read.map_err(backend_error)?.ok_or_else(|| transient("the claim is gone"))?
         } else {
             stat
         };
         let node = path.rsplit('/').next().unwrap_or_default();
-        Ok(Some((node.to_owned(), self.token(made.czxid))))
+        Ok(Some((node.to_owned(), self.token(stat.czxid))))
     }
 
     /// The node of a claim whose answer got lost, if it is there.
@@ -225,7 +227,7 @@ impl Connected {
             return Ok(None);
         };
         let path = format!("{}/{}", layout::dir(&self.root, &claim.name), node.name);
-        let stat = within(self.request_timeout, client.check_stat(&path)).await;
+        let stat = self.ask(|| client.check_stat(&path)).await;
         // a node of another session is about to go: CURATOR-498
         let stat = stat.map_err(backend_error)?.filter(|stat| stat.ephemeral_owner == claim.lease);
         Ok(stat.map(|stat| (node.name, self.token(stat.czxid))))
@@ -256,13 +258,12 @@ impl Connected {
 
     pub(super) async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
         let prefix = layout::prefix(claim);
-        let node = match self.with(&claim.name, |queue| queue.node_of(&prefix)) {
+        if !self.with(&claim.name, |queue| queue.knows(&prefix)) {
             // it was seen to go, or never made
-            None => return Ok(Released::Gone),
-            Some(node) => node,
-        };
+            return Ok(Released::Gone);
+        }
         let client = self.client()?;
-        let node = match node {
+        let node = match self.with(&claim.name, |queue| queue.node_of(&prefix)) {
             Some(node) => Some(node),
             None => self.find(&client, claim).await?.map(|(node, _)| node),
         };
@@ -271,7 +272,7 @@ impl Connected {
             return Ok(Released::Gone);
         };
         let path = format!("{}/{node}", layout::dir(&self.root, &claim.name));
-        let released = match within(self.request_timeout, client.delete(&path, None)).await {
+        let released = match self.ask(|| client.delete(&path, None)).await {
             Ok(()) => Released::Done,
             Err(Error::NoNode | Error::SessionExpired) => Released::Gone,
             Err(error) => return Err(backend_error(error)),
@@ -291,12 +292,13 @@ impl Connected {
             for node in nodes {
                 reader.add_get_data(&format!("{dir}/{}", node.name)).map_err(backend_error)?;
             }
-            let read =
-                within(self.request_timeout, reader.commit()).await.map_err(backend_error)?;
+            let read = self.ask(|| reader.commit()).await.map_err(backend_error)?;
             for (node, read) in nodes.iter().zip(read) {
                 // what could not be read is gone
                 let MultiReadResult::Data { data, stat } = read else { continue };
                 let ours = layout::claim_of(&node.name);
+                // Curator's GUIDs are random
+                let ours = ours.filter(|(lease, _)| *lease == stat.ephemeral_owner);
                 let made_at = Duration::from_millis(stat.ctime.try_into().unwrap_or_default());
                 let age = SystemTime::now().duration_since(UNIX_EPOCH + made_at);
                 entries.push(QueueEntry {
@@ -318,19 +320,35 @@ impl Connected {
     /// The nodes of a lock's queue in the order of their turns, as new as the leader has them.
     async fn list(&self, client: &Client, name: &str) -> Result<Vec<Node>, BackendError> {
         let dir = layout::dir(&self.root, name);
-        // both are sent now, and answered in their order
-        let (sync, list) = (client.sync(&dir), client.list_children(&dir));
-        let list = async {
-            sync.await?;
-            list.await
+        let list = || {
+            // both are sent now, and answered in their order
+            let (sync, list) = (client.sync(&dir), client.list_children(&dir));
+            async {
+                sync.await?;
+                list.await
+            }
         };
-        let names = match within(self.request_timeout, list).await {
+        let names = match self.ask(list).await {
             Err(Error::NoNode) => Vec::new(),
             names => names.map_err(backend_error)?,
         };
         let mut nodes: Vec<_> = names.iter().filter_map(|name| Node::new(name)).collect();
         nodes.sort_unstable_by(Node::turn);
         Ok(nodes)
+    }
+
+    /// Sends a request when there is room for it.
+    ///
+    /// It stays under way when it was waited for too long. Requests of one session are carried out in their order, so
+    /// a later one finds what it did.
+    async fn ask<T, E: From<Error>, F: Future<Output = Result<T, E>>>(
+        &self,
+        request: impl FnOnce() -> F,
+    ) -> Result<T, E> {
+        let limit = self.request_timeout;
+        let place = timeout(limit, self.under_way.acquire()).await;
+        let _place = place.map_err(|_| Error::Timeout)?;
+        timeout(limit, request()).await.unwrap_or_else(|_| Err(Error::Timeout.into()))
     }
 
     /// Has a queue watched from now on.
@@ -346,8 +364,8 @@ impl Connected {
     async fn read(&self, name: &Arc<str>) -> Result<PersistentWatcher, BackendError> {
         let client = self.client()?;
         let dir = layout::dir(&self.root, name);
-        let watch = client.watch(&dir, AddWatchMode::PersistentRecursive);
-        let watcher = within(self.request_timeout, watch).await.map_err(backend_error)?;
+        let watch = || client.watch(&dir, AddWatchMode::PersistentRecursive);
+        let watcher = self.ask(watch).await.map_err(backend_error)?;
         let made = self.with(name, |queue| queue.all_made());
         let nodes = self.list(&client, name).await?;
         self.with(name, |queue| queue.load(nodes, &made, &self.waiters));

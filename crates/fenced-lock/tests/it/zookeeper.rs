@@ -1,1 +1,556 @@
+//! What is particular to ZooKeeper: its sessions, its restarts, its rights, and other libraries on the same locks.
 
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fenced_lock::{
+    BackendErrorKind, Guard, LockError, LostReason, Mutex, Session, SessionOptions,
+    ZooKeeperBackend, ZooKeeperOptions,
+};
+use futures_util::future::try_join_all;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use rustix::process::{Pid, Signal, kill_process};
+use testkit::wait::{eventually, within};
+use testkit::{PrivateRedis, Proxy, RedisOptions, Way, probe};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::{Child, Command};
+use tokio::task::{JoinHandle, JoinSet};
+use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
+
+use super::lab::{Lab, queue_length, queue_of};
+use super::lab_zookeeper::ZooKeeperLab;
+
+/// A TTL that outlives a restart of the server.
+const LONG: Duration = Duration::from_secs(20);
+
+async fn open(options: ZooKeeperOptions) -> Result<Session, LockError> {
+    let backend = ZooKeeperBackend::new(options)?;
+    Session::open(Arc::new(backend), SessionOptions::new(LONG)).await
+}
+
+async fn patient_session(lab: &ZooKeeperLab) -> Session {
+    open(lab.options()).await.unwrap()
+}
+
+/// A waiter in a task, seen in the queue.
+async fn waiter(mutex: &Mutex, length: usize) -> JoinHandle<Result<Guard, LockError>> {
+    let waiting = mutex.clone();
+    let waiter = tokio::spawn(async move { waiting.lock().await });
+    queue_length(mutex, length).await;
+    waiter
+}
+
+fn kind_of(error: &LockError) -> BackendErrorKind {
+    let LockError::Backend(error) = error else { panic!("not of the backend: {error}") };
+    error.kind
+}
+
+/// Goal: a waiter that dies in the middle of the queue does not wake the one behind it: to be notified is not to
+/// hold.
+#[tokio::test]
+async fn a_dying_middle_waiter_wakes_nobody() {
+    let Some(lab) = ZooKeeperLab::shared().await else { return };
+    let name = lab.name();
+    let (holder, middle, last) =
+        (lab.mutex(&name).await, lab.session().await, lab.mutex(&name).await);
+    let guard = holder.lock().await.unwrap();
+    let dying = waiter(&middle.mutex(&name).unwrap(), 2).await;
+    let is_released = Arc::new(AtomicBool::new(false));
+    let (waiting, seen) = (last.clone(), Arc::clone(&is_released));
+    let waiting = tokio::spawn(async move {
+        let guard = waiting.lock().await.unwrap();
+        assert!(seen.load(Ordering::SeqCst), "the holder still holds");
+        guard
+    });
+    queue_length(&last, 3).await;
+    lab.revoke(middle.lease().id).await;
+    // through the last one's connection: what came before the answer has been heard
+    queue_length(&last, 2).await;
+    assert!(within("the waiter is told", dying).await.unwrap().is_err());
+    assert!(!guard.is_lost() && !waiting.is_finished());
+    is_released.store(true, Ordering::SeqCst);
+    guard.unlock().await.unwrap();
+    drop(within("the last is granted", waiting).await.unwrap());
+}
+
+/// Goal: an expired session ends each of its holds, and no other's.
+#[tokio::test]
+async fn an_expired_session_ends_all_its_holds() {
+    let Some(lab) = ZooKeeperLab::shared().await else { return };
+    let (session, other) = (lab.session().await, lab.session().await);
+    let names = [lab.name(), lab.name()];
+    let mut guards = Vec::new();
+    for name in &names {
+        guards.push(session.mutex(name).unwrap().lock().await.unwrap());
+    }
+    let theirs = other.mutex(&lab.name()).unwrap().lock().await.unwrap();
+    lab.revoke(session.lease().id).await;
+    for (name, guard) in names.iter().zip(&guards) {
+        within("the holder is told", guard.lost()).await;
+        let next = other.mutex(name).unwrap().try_lock().await.unwrap();
+        drop(next.expect("its claim went with the session"));
+    }
+    assert!(!theirs.is_lost());
+}
+
+/// Goal: a later token is larger, also when the sequence numbers begin anew because the lock's node was deleted.
+#[tokio::test]
+async fn tokens_grow_though_a_locks_node_is_made_anew() {
+    let Some(lab) = ZooKeeperLab::shared().await else { return };
+    let (name, client) = (lab.name(), lab.client().await);
+    let mutex = lab.mutex(&name).await;
+    let mut latest = None;
+    for _ in 0..3 {
+        let guard = mutex.lock().await.unwrap();
+        assert!(lab.nodes(&name).await[0].ends_with("-lock-0000000000"), "a new count");
+        assert!(latest.is_none_or(|latest| guard.token() > latest));
+        latest = Some(guard.token());
+        guard.unlock().await.unwrap();
+        client.delete(&format!("/locks/{name}"), None).await.unwrap();
+    }
+}
+
+/// Goal: killed and started again, ZooKeeper keeps the hold and its tokens go on; what comes meanwhile is done
+/// afterwards. Other data are another cluster, whose tokens are neither larger nor smaller.
+#[tokio::test]
+async fn killed_and_started_again() {
+    let Some((mut server, lab)) = ZooKeeperLab::private().await else { return };
+    let (holder, session) = (patient_session(&lab).await, patient_session(&lab).await);
+    let name = lab.name();
+    let guard = holder.mutex(&name).unwrap().lock().await.unwrap();
+    let mutex = session.mutex(&name).unwrap();
+    let waiting = waiter(&mutex, 2).await;
+    server.kill().await.unwrap();
+    let other = session.mutex(&lab.name()).unwrap();
+    assert!(matches!(other.try_lock().await, Err(LockError::Backend(_))), "a try does not wait");
+    let queueing = tokio::spawn({
+        let other = other.clone();
+        async move { other.lock().await }
+    });
+    eventually("the session notices", async || !session.is_answered()).await;
+    server.restart().await.unwrap();
+    drop(within("granted when it is back", queueing).await.unwrap().unwrap());
+    assert!(!guard.is_lost());
+    let first = guard.token();
+    within("the release", guard.unlock()).await.unwrap();
+    let granted = within("the waiter is granted", waiting).await.unwrap().unwrap();
+    assert!(granted.token() > first);
+    granted.unlock().await.unwrap();
+    let anew = patient_session(&lab).await.mutex(&name).unwrap().lock().await.unwrap();
+    assert!(anew.token() > first);
+    queue_length(&other, 0).await;
+
+    let elsewhere = ZooKeeperLab::shared().await.unwrap().session().await;
+    let token = elsewhere.mutex(&name).unwrap().lock().await.unwrap().token();
+    assert_eq!(token.partial_cmp(&first), None);
+}
+
+/// Goal: a waiter whose connection breaks is granted all the same, and a holder keeps its hold.
+#[tokio::test]
+async fn a_cut_watch_is_opened_again() {
+    let Some(lab) = ZooKeeperLab::shared().await else { return };
+    let proxy = Proxy::to(lab.port()).await.unwrap();
+    let direct = patient_session(&lab).await;
+    let session = patient_session(&ZooKeeperLab::at(proxy.port())).await;
+    let name = lab.name();
+    for _ in 0..3 {
+        let guard = direct.mutex(&name).unwrap().lock().await.unwrap();
+        let waiter = waiter(&session.mutex(&name).unwrap(), 2).await;
+        proxy.cut();
+        guard.unlock().await.unwrap();
+        let granted = within("the waiter is granted", waiter).await.unwrap().unwrap();
+        proxy.cut();
+        assert!(!granted.is_lost());
+        granted.unlock().await.unwrap();
+    }
+}
+
+/// Goal: a request whose answer gets lost is found to be done: one claim is in the queue, and a release has
+/// released.
+#[tokio::test]
+async fn lost_answers_are_made_up_for() {
+    let Some(lab) = ZooKeeperLab::shared().await else { return };
+    let proxy = Proxy::to(lab.port()).await.unwrap();
+    let session = patient_session(&ZooKeeperLab::at(proxy.port())).await;
+    let mutex = session.mutex(&lab.name()).unwrap();
+    for round in 1..=5 {
+        proxy.swallow(1);
+        let guard = within("the grant", mutex.lock()).await.unwrap();
+        let first = guard.token();
+        assert_eq!(queue_of(&mutex).await, [guard.key()]);
+        proxy.swallow(1);
+        let guard = within("the hand-over", guard.hand_over()).await.unwrap();
+        assert!(guard.token() > first);
+        assert_eq!(queue_of(&mutex).await, [guard.key()]);
+        proxy.swallow(1);
+        within("the release", guard.unlock()).await.unwrap();
+        assert_eq!(queue_of(&mutex).await.len(), 0);
+        assert_eq!(proxy.swallowed_answers(), 3 * round);
+    }
+}
+
+/// Goal: a request that gets lost is sent again.
+#[tokio::test]
+async fn lost_requests_are_sent_again() {
+    let Some(lab) = ZooKeeperLab::shared().await else { return };
+    let proxy = Proxy::to(lab.port()).await.unwrap();
+    let session = patient_session(&ZooKeeperLab::at(proxy.port())).await;
+    let mutex = session.mutex(&lab.name()).unwrap();
+    let lose = async || {
+        eventually("the request is under way", async || proxy.holds_something()).await;
+        proxy.cut();
+        proxy.release();
+    };
+    for _ in 0..3 {
+        proxy.hold(Way::There);
+        let (guard, ()) = tokio::join!(mutex.lock(), lose());
+        let guard = guard.unwrap();
+        assert_eq!(queue_of(&mutex).await, [guard.key()]);
+        proxy.hold(Way::There);
+        let (released, ()) = tokio::join!(guard.unlock(), lose());
+        released.unwrap();
+        assert_eq!(queue_of(&mutex).await.len(), 0);
+    }
+}
+
+/// Goal: a claim that was given up while its request was under way leaves nothing in the queue, whether the request
+/// arrives or not.
+#[tokio::test]
+async fn a_claim_given_up_on_the_way_is_withdrawn() {
+    let Some(lab) = ZooKeeperLab::shared().await else { return };
+    let proxy = Proxy::to(lab.port()).await.unwrap();
+    let session = patient_session(&ZooKeeperLab::at(proxy.port())).await;
+    let (mutex, direct) = (session.mutex(&lab.name()).unwrap(), lab.session().await);
+    let direct = direct.mutex(mutex.name()).unwrap();
+    for cuts in [false, true] {
+        proxy.hold(Way::There);
+        let giving_up = mutex.lock_timeout(Duration::from_millis(200)).await.unwrap_err();
+        assert!(matches!(giving_up, LockError::Timeout { .. }), "{giving_up}");
+        if cuts {
+            proxy.cut();
+        }
+        proxy.release();
+        // behind all that was sent before
+        drop(within("a grant", mutex.lock()).await.unwrap());
+        queue_length(&direct, 0).await;
+    }
+}
+
+/// Goal: when the server says nothing, the holder and a waiter know by their own clock that they cannot believe in
+/// their session any more, and what comes afterwards does not bring it back.
+#[tokio::test]
+async fn a_silent_server_means_loss_in_time() {
+    let Some((mut server, lab)) = ZooKeeperLab::private().await else { return };
+    let session = lab.session().await;
+    let guard = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
+    let other = lab.name();
+    let _theirs = patient_session(&lab).await.mutex(&other).unwrap().lock().await.unwrap();
+    let waiter = waiter(&session.mutex(&other).unwrap(), 2).await;
+    server.child().pause().unwrap();
+    within("the holder is told", guard.lost()).await;
+    let ended = within("the waiter is told", waiter).await.unwrap().unwrap_err();
+    assert!(matches!(ended, LockError::SessionLost { reason: LostReason::Expired }), "{ended}");
+    server.child().resume().unwrap();
+    assert!(guard.is_lost());
+    assert_eq!(session.lost_reason(), Some(LostReason::Expired));
+}
+
+/// Goal: a process that is stopped for longer than its session lives is succeeded, and knows when it goes on.
+/// Method: this test binary runs itself again.
+#[tokio::test]
+async fn a_stopped_holder_is_succeeded_and_knows() {
+    let Some(lab) = ZooKeeperLab::shared().await else { return };
+    let mutex = lab.mutex(&lab.name()).await;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("told");
+    let holder = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "zookeeper::holding_worker"])
+        .env("LOCK_WORKER_PORT", lab.port().to_string())
+        .env("LOCK_WORKER_NAME", mutex.name())
+        .env("LOCK_WORKER_FILE", &file)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    queue_length(&mutex, 1).await;
+    let waiter = waiter(&mutex, 2).await;
+    let pid = Pid::from_raw(holder.id().unwrap().try_into().unwrap()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let guard = within("the next is served", waiter).await.unwrap().unwrap();
+    kill_process(pid, Signal::CONT).unwrap();
+    eventually("the holder knows", async || file.exists()).await;
+    assert!(!guard.is_lost());
+}
+
+#[tokio::test]
+#[ignore = "run by a_stopped_holder_is_succeeded_and_knows"]
+async fn holding_worker() {
+    let Ok(port) = std::env::var("LOCK_WORKER_PORT") else { return };
+    let lab = ZooKeeperLab::at(port.parse().unwrap());
+    let mutex = lab.mutex(&std::env::var("LOCK_WORKER_NAME").unwrap()).await;
+    let guard = mutex.lock().await.unwrap();
+    guard.lost().await;
+    std::fs::write(std::env::var("LOCK_WORKER_FILE").unwrap(), "").unwrap();
+}
+
+/// Goal: a hundred waiters are served with a few requests each: nobody asks when it is not its turn.
+#[tokio::test]
+async fn a_hundred_waiters_make_few_requests() {
+    let Some((server, lab)) = ZooKeeperLab::private().await else { return };
+    let name = lab.name();
+    let sessions = [patient_session(&lab).await, patient_session(&lab).await];
+    let guard = sessions[0].mutex(&name).unwrap().lock().await.unwrap();
+    let requests = async || {
+        let page = probe::zookeeper(server.port(), "mntr").await.unwrap();
+        let line = page.lines().find_map(|line| line.strip_prefix("zk_packets_received"));
+        line.unwrap().trim().parse::<u64>().unwrap()
+    };
+    let before = requests().await;
+    let mut waiters = JoinSet::new();
+    for number in 0..100 {
+        let mutex = sessions[number % 2].mutex(&name).unwrap();
+        waiters.spawn(async move { mutex.lock().await.unwrap().unlock().await.unwrap() });
+    }
+    eventually("all wait", async || lab.nodes(&name).await.len() == 101).await;
+    guard.unlock().await.unwrap();
+    within("all are served", waiters.join_all()).await;
+    let requests = requests().await - before;
+    // a claim and a release each; pings, renewals, and the looks of this test come on top
+    assert!(requests < 1000, "{requests} requests");
+}
+
+/// Goal: a thousand locks held at a time, through a connection that breaks and comes back, and each of them works
+/// afterwards.
+#[tokio::test]
+async fn a_thousand_names() {
+    let Some((_server, lab)) = ZooKeeperLab::private().await else { return };
+    let proxy = Proxy::to(lab.port()).await.unwrap();
+    let session = patient_session(&ZooKeeperLab::at(proxy.port())).await;
+    let direct = patient_session(&lab).await;
+    let mutexes = (0..1000).map(|number| session.mutex(&format!("name-{number}")).unwrap());
+    let locks = mutexes.map(async |mutex| mutex.lock().await);
+    let guards: Vec<_> = stream::iter(locks).buffer_unordered(200).try_collect().await.unwrap();
+    proxy.cut();
+    let waiters: Vec<_> = guards
+        .iter()
+        .map(|guard| {
+            let mutex = direct.mutex(guard.name()).unwrap();
+            tokio::spawn(async move { mutex.lock().await })
+        })
+        .collect();
+    for guard in &guards {
+        eventually("somebody waits", async || guard.is_contended()).await;
+        assert!(!guard.is_lost());
+    }
+    let releases = guards.into_iter().map(Guard::unlock);
+    within("the releases", try_join_all(releases)).await.unwrap();
+    let granted = within("the waiters are granted", try_join_all(waiters)).await.unwrap();
+    let releases = granted.into_iter().map(async |granted| granted.unwrap().unlock().await);
+    within("the releases", try_join_all(releases)).await.unwrap();
+}
+
+/// Goal: the lease is what the server grants, not what was asked for, and no shorter than that if it can be.
+#[tokio::test]
+async fn the_lease_is_what_the_server_grants() {
+    let Some(lab) = ZooKeeperLab::shared().await else { return };
+    for (asked, granted) in [(2, 2), (20, 20), (3600, 20)] {
+        let backend = ZooKeeperBackend::new(lab.options()).unwrap();
+        let options = SessionOptions::new(Duration::from_secs(asked));
+        let session = Session::open(Arc::new(backend), options).await.unwrap();
+        assert_eq!(session.lease().ttl, Duration::from_secs(granted));
+    }
+}
+
+/// Goal: a renewal is a write: a server that was cut off from the others cannot answer it.
+#[tokio::test]
+async fn a_renewal_is_a_write() {
+    let Some((server, lab)) = ZooKeeperLab::private().await else { return };
+    let backend = lab.backend();
+    let lease = backend.open(LONG).await.unwrap();
+    let writes = async || {
+        let page = probe::zookeeper(server.port(), "srvr").await.unwrap();
+        page.lines().find_map(|line| line.strip_prefix("Zxid: ").map(ToOwned::to_owned)).unwrap()
+    };
+    let before = writes().await;
+    assert_eq!(before, writes().await);
+    assert_eq!(backend.renew(lease).await.unwrap(), lease.ttl);
+    assert_ne!(before, writes().await);
+    backend.close(lease).await.unwrap();
+    assert_eq!(backend.renew(lease).await.unwrap_err().kind, BackendErrorKind::LeaseGone);
+}
+
+/// Goal: who may not use the root, or one lock in it, is told so, and the session goes on with the others.
+#[tokio::test]
+async fn wrong_rights_are_refused() {
+    let Some(lab) = ZooKeeperLab::shared().await else { return };
+    let owned = ZooKeeperOptions {
+        root: "/owned/locks".to_owned(),
+        user: Some("app:secret".to_owned()),
+        ..lab.options()
+    };
+    let session = open(owned.clone()).await.unwrap();
+    let guard = session.mutex("a").unwrap().lock().await.unwrap();
+    for user in [None, Some("app:wrong".to_owned()), Some("other:secret".to_owned())] {
+        let refused = open(ZooKeeperOptions { user, ..owned.clone() }).await.unwrap_err();
+        assert_eq!(kind_of(&refused), BackendErrorKind::Permanent, "{refused}");
+        assert!(refused.to_string().contains("not authorized"), "{refused}");
+    }
+    let again = open(owned).await.unwrap();
+    assert!(again.mutex("a").unwrap().try_lock().await.unwrap().is_none());
+    guard.unlock().await.unwrap();
+
+    // one may look, but not queue; the other one not even look
+    let (session, client) = (lab.session().await, lab.client().await);
+    for permission in [Permission::READ, Permission::CREATE] {
+        let name = lab.name();
+        let acls = [Acl::new(permission, AuthId::anyone())];
+        let mode = CreateMode::Persistent.with_acls(Acls::new(&acls));
+        client.create(&format!("/locks/{name}"), b"", &mode).await.unwrap();
+        let mutex = session.mutex(&name).unwrap();
+        for refused in [mutex.lock().await, mutex.try_lock().await.map(Option::unwrap)] {
+            let refused = refused.unwrap_err();
+            assert_eq!(kind_of(&refused), BackendErrorKind::Permanent, "{refused}");
+        }
+    }
+    drop(session.mutex(&lab.name()).unwrap().lock().await.unwrap());
+}
+
+/// Goal: what listens on the port and is no ZooKeeper is named, and silence is not waited for without end.
+#[tokio::test]
+async fn another_server_is_refused() {
+    let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let refused = open(ZooKeeperLab::at(redis.port()).options()).await.unwrap_err();
+    assert_eq!(kind_of(&refused), BackendErrorKind::Permanent, "{refused}");
+    assert!(refused.to_string().contains("is no ZooKeeper: it says"), "{refused}");
+
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let refused = within("an end", open(ZooKeeperLab::at(port).options())).await.unwrap_err();
+    assert_eq!(kind_of(&refused), BackendErrorKind::Transient, "{refused}");
+    drop(silent);
+    let refused = within("an end", open(ZooKeeperLab::at(port).options())).await.unwrap_err();
+    assert_eq!(kind_of(&refused), BackendErrorKind::Transient, "{refused}");
+    let no_root = ZooKeeperOptions { root: "/".to_owned(), ..ZooKeeperLab::at(port).options() };
+    assert_eq!(ZooKeeperBackend::new(no_root).unwrap_err().kind, BackendErrorKind::Permanent);
+}
+
+/// Another library's client, in a process of its own.
+struct Peer(Child);
+
+impl Peer {
+    /// Has it take the lock, or wait for it. `None` where the library, or Java's compiler, is not installed.
+    fn start(recipe: &str, lab: &ZooKeeperLab, name: &str) -> Option<Self> {
+        let jars = [
+            "curator-recipes.jar",
+            "curator-framework.jar",
+            "curator-client.jar",
+            "guava.jar",
+            "zookeeper-recipes-lock.jar",
+        ];
+        let Some((java, class_path)) = testkit::zookeeper::java(&jars)
+            .filter(|(java, _)| java.with_file_name("javac").exists())
+        else {
+            eprintln!(
+                "left out: no other library to meet \
+                 (apt-get install libcurator-recipes-java openjdk-17-jdk-headless)"
+            );
+            return None;
+        };
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/ZooKeeperPeer.java");
+        let started = Command::new(java)
+            .args(["-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp"])
+            .arg(class_path)
+            .arg(source)
+            .args([recipe, &lab.options().servers, &format!("/locks/{name}")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn();
+        Some(Self(started.unwrap()))
+    }
+
+    async fn holds(&mut self) {
+        let mut line = String::new();
+        let mut output = BufReader::new(self.0.stdout.as_mut().unwrap());
+        within("the peer holds the lock", output.read_line(&mut line)).await.unwrap();
+        assert_eq!(line, "held\n");
+    }
+
+    /// Has it release the lock and end.
+    async fn release(mut self) {
+        self.0.stdin.take().unwrap().write_all(b"\n").await.unwrap();
+        assert!(within("the peer ends", self.0.wait()).await.unwrap().success());
+    }
+}
+
+/// Goal: another library's lock and ours are one: each waits for the other, first come, first served.
+async fn meets(recipe: &str) {
+    let Some(lab) = ZooKeeperLab::shared().await else { return };
+    let name = lab.name();
+    let mutex = patient_session(&lab).await.mutex(&name).unwrap();
+    // ours, theirs, ours, theirs
+    let guard = mutex.lock().await.unwrap();
+    let Some(mut second) = Peer::start(recipe, &lab, &name) else { return };
+    queue_length(&mutex, 2).await;
+    assert!(guard.is_contended());
+    let third = waiter(&mutex, 3).await;
+    let mut fourth = Peer::start(recipe, &lab, &name).unwrap();
+    queue_length(&mutex, 4).await;
+    let queue = mutex.queue().await.unwrap();
+    assert_eq!(queue.iter().filter(|entry| entry.label.is_some()).count(), 2, "two are ours");
+    assert_eq!(queue[0].key, guard.key());
+    guard.unlock().await.unwrap();
+    second.holds().await;
+    assert!(!third.is_finished());
+    assert!(mutex.try_lock().await.unwrap().is_none());
+    second.release().await;
+    let guard = within("our turn", third).await.unwrap().unwrap();
+    assert_eq!(queue_of(&mutex).await.len(), 2, "theirs waits");
+    guard.unlock().await.unwrap();
+    fourth.holds().await;
+    // a peer that dies is succeeded
+    let fifth = waiter(&mutex, 2).await;
+    fourth.0.start_kill().unwrap();
+    drop(within("our turn again", fifth).await.unwrap().unwrap());
+}
+
+/// Goal: as [`meets`], with Curator's `InterProcessMutex`.
+#[tokio::test]
+async fn curator_and_we_exclude_each_other() {
+    meets("curator").await;
+}
+
+/// Goal: as [`meets`], with ZooKeeper's own recipe, whose nodes have names of another form.
+#[tokio::test]
+async fn the_recipe_and_we_exclude_each_other() {
+    meets("recipe").await;
+}
+
+/// Goal: nodes of other forms take their turns by their sequence numbers, and a node without one is no claim.
+#[tokio::test]
+async fn foreign_nodes_take_their_turns() {
+    let Some(lab) = ZooKeeperLab::shared().await else { return };
+    let name = lab.name();
+    let (mutex, client) = (lab.mutex(&name).await, lab.client().await);
+    mutex.lock().await.unwrap().unlock().await.unwrap();
+    let dir = format!("/locks/{name}");
+    let make = async |client: &Client, node: &str, mode: CreateMode| {
+        let mode = mode.with_acls(Acls::anyone_all());
+        client.create(&format!("{dir}/{node}"), b"", &mode).await.unwrap()
+    };
+    make(&client, "notes", CreateMode::Persistent).await;
+    drop(mutex.try_lock().await.unwrap().expect("a note is no claim"));
+    queue_length(&mutex, 0).await;
+    for prefix in ["_c_7e1f0a3c-0000-4000-8000-000000000000-lock-", "x-72057-", "write"] {
+        let (_, sequence) = make(&client, prefix, CreateMode::EphemeralSequential).await;
+        assert!(mutex.try_lock().await.unwrap().is_none());
+        let waiter = waiter(&mutex, 2).await;
+        client.delete(&format!("{dir}/{prefix}{sequence}"), None).await.unwrap();
+        drop(within("our turn", waiter).await.unwrap().unwrap());
+        queue_length(&mutex, 0).await;
+    }
+}
