@@ -4,7 +4,7 @@
 //! queue decides who asks for that lock: only the first claim does. So whatever happens to the queue, there are no two
 //! holders and no two equal tokens.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs::{self, File, TryLockError};
 use std::hash::{BuildHasher as _, RandomState};
@@ -58,6 +58,8 @@ pub(super) struct Files {
     sessions: HashMap<i64, File>,
     /// This process's claims on each name, in their order. The key is the path of the lock, without its suffix.
     queues: HashMap<String, Vec<Own>>,
+    /// The queues that have changed since they were looked at.
+    changed: HashSet<String>,
     waiters: Waiters<Token>,
 }
 
@@ -80,6 +82,7 @@ impl Files {
             watch,
             sessions: HashMap::new(),
             queues: HashMap::new(),
+            changed: HashSet::new(),
             waiters: Waiters::new(),
         }
     }
@@ -161,14 +164,18 @@ impl Files {
     fn put(&mut self, claim: &Claim, if_free: bool) -> Result<Option<Ticket>, BackendError> {
         self.check_session(claim.lease)?;
         let stem = stem(&claim.name);
+        let mut is_first = false;
         let is_known = |claims: &Vec<Own>| claims.iter().any(|own| own.claim == *claim);
         if !self.queues.get(&stem).is_some_and(is_known) {
             let made = self.make_entry(&stem, claim, if_free);
             let Some(own) = made.map_err(|error| self.failure(&error))? else { return Ok(None) };
+            is_first = own.lock.is_some();
             self.queues.entry(stem.clone()).or_default().push(own);
         }
         let ticket = self.waiters.expect(claim);
-        if let Err(error) = self.look(&stem) {
+        if !is_first {
+            self.changed.insert(stem);
+        } else if let Err(error) = self.look(&stem) {
             self.withdraw(&stem, claim).map_err(|error| {
                 // it may still be there
                 BackendError::new(BackendErrorKind::Transient, error)
@@ -204,7 +211,9 @@ impl Files {
             drop(fs::remove_file(path));
             return Err(error);
         }
-        Ok(Some(Own { claim: claim.clone(), entry, lock: Some(lock), is_granted: false }))
+        // closed here if others are first, which tells them that the queue has changed
+        let lock = queue.is_empty().then_some(lock);
+        Ok(Some(Own { claim: claim.clone(), entry, lock, is_granted: false }))
     }
 
     pub(super) fn release(&mut self, claim: &Claim) -> Result<Released, BackendError> {
@@ -227,7 +236,7 @@ impl Files {
         let was_there = remove(&directory.join(&claims[place].entry))?;
         let own = claims.remove(place);
         self.forget(stem, own);
-        self.look_again(stem);
+        self.changed.insert(stem.to_owned());
         Ok(was_there)
     }
 
@@ -251,7 +260,7 @@ impl Files {
                 drop(remove(&self.queue_path(&stem).join(&own.entry)));
                 self.forget(&stem, own);
             }
-            self.look_again(&stem);
+            self.changed.insert(stem);
         }
         self.sessions.remove(&lease);
     }
@@ -361,12 +370,6 @@ impl Files {
         result
     }
 
-    fn look_again(&mut self, stem: &str) {
-        if let Err(error) = self.look(stem) {
-            tracing::debug!(stem, %error, "cannot look at the queue: it is looked at later");
-        }
-    }
-
     /// Returns whether the claim still stands.
     fn look_at(&self, stem: &str, living: &[String], own: &mut Own) -> io::Result<bool> {
         let Ok(place) = living.binary_search(&own.entry) else { return Ok(false) };
@@ -444,21 +447,28 @@ impl Files {
     }
 
     /// The file of a lock or of a session was closed.
-    pub(super) fn changed(&mut self, file_name: &str) {
+    pub(super) fn closed(&mut self, file_name: &str) {
         if let Some(stem) = file_name.strip_suffix(LOCK) {
-            self.look_again(stem);
+            self.changed.insert(stem.to_owned());
         } else {
             // a session has ended, and with it those of its claims that were before others
             self.look_where_claims_wait();
         }
     }
 
-    /// Looks at the queues in which claims of this process wait. Returns when to do it again.
+    /// Has the queues looked at in which claims of this process wait. Returns when to do it again.
     pub(super) fn look_where_claims_wait(&mut self) -> Duration {
-        for stem in self.stems_where(|own| !own.is_granted) {
-            self.look_again(&stem);
-        }
+        self.changed.extend(self.stems_where(|own| !own.is_granted));
         LOOK_EVERY[usize::from(self.watch.is_none())]
+    }
+
+    /// Looks at the queues that have changed.
+    pub(super) fn look_where_changed(&mut self) {
+        for stem in std::mem::take(&mut self.changed) {
+            if let Err(error) = self.look(&stem) {
+                tracing::debug!(stem, %error, "cannot look at the queue: it is looked at later");
+            }
+        }
     }
 
     fn stems_where(&self, is_sought: impl Fn(&Own) -> bool) -> Vec<String> {

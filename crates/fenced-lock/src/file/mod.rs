@@ -166,6 +166,9 @@ impl FileBackend {
     }
 }
 
+/// How many jobs are done before queues that have changed are looked at: several changes of one cost one look.
+const JOBS_AT_ONCE: usize = 64;
+
 /// Does the jobs, and looks at the queues by itself from time to time, until the backend is dropped.
 fn work(mut files: Files, jobs: &mpsc::Receiver<Job>) {
     let mut next_look = Instant::now();
@@ -175,9 +178,11 @@ fn work(mut files: Files, jobs: &mpsc::Receiver<Job>) {
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
+        jobs.try_iter().take(JOBS_AT_ONCE).for_each(|job| job(&mut files));
         if Instant::now() >= next_look {
             next_look = Instant::now() + files.look_where_claims_wait();
         }
+        files.look_where_changed();
     }
 }
 

@@ -66,7 +66,7 @@ fn read(inotify: &OwnedFd, running: &PipeReader, jobs: &mpsc::Sender<Job>) {
             let name = message.file_name().and_then(|name| name.to_str().ok());
             changed.insert(name.unwrap_or_default().to_owned());
         }
-        let look = move |files: &mut Files| changed.iter().for_each(|name| files.changed(name));
+        let look = move |files: &mut Files| changed.iter().for_each(|name| files.closed(name));
         // an error means that the other thread has ended, and so will this one
         drop(jobs.send(Box::new(look)));
     }
