@@ -1,5 +1,6 @@
 //! The laboratory around the flash sale: demo, bench, fault suite.
 //!
+//! - [`arena`]: every lock under the same load and the same faults
 //! - [`baselines`]: other ways to guard the sale, to compare with
 //! - [`demo`]: private servers, the instances, the run, the verdict
 //! - [`mod@bench`]: the sale beside others, in rounds
@@ -10,6 +11,7 @@
 //!
 //! All but `watch` and `serve` start a `cluster`, and the `load` test on it.
 
+pub mod arena;
 pub mod baselines;
 pub mod bench;
 #[cfg(feature = "chaos")]

@@ -1,13 +1,15 @@
 //! The locks of the library that a sale can run under, and private servers for them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fenced_lock::{
     Backend, BackendError, FileBackend, FileOptions, PostgresBackend, PostgresOptions,
-    RedisBackend, RedisOptions, Token, ZooKeeperBackend, ZooKeeperOptions,
+    RedisBackend, RedisOptions, RedlockBackend, Token, Unfenced, ZooKeeperBackend,
+    ZooKeeperOptions,
 };
 use flash_sale::inventory::Inventory;
-use testkit::postgres::{PostgresOptions as PostgresServer, PrivatePostgres};
+use testkit::postgres::{PostgresOptions as PostgresServer, PrivatePostgres, is_installed};
 use testkit::zookeeper::{PrivateZooKeeper, ZooKeeperOptions as ZooKeeperServer};
 use testkit::{Child, OwnedDir, PrivateRedis, RedisOptions as RedisServer, ServerError};
 
@@ -15,9 +17,16 @@ use crate::baselines::{Fence, LockMode};
 use crate::error::LabError;
 use crate::store_fence::StoreFence;
 
+/// The nodes of a private Redlock.
+const REDLOCK_NODES: usize = 3;
+
+/// Small beside the TTL of a demo: a key on one node outlives its session by as much.
+const REDLOCK_TIMEOUT: Duration = Duration::from_millis(150);
+
 /// A lock, with or without tokens.
 pub(crate) enum AnyLock {
     Fenced(Arc<dyn Backend<Token = Token>>),
+    Unfenced(Arc<dyn Backend<Token = Unfenced>>),
 }
 
 impl AnyLock {
@@ -26,6 +35,14 @@ impl AnyLock {
         let first = addresses.first().map(String::as_str).unwrap_or_default();
         Ok(match lock {
             LockMode::Redis => Self::Fenced(Arc::new(RedisBackend::new(RedisOptions::new(first))?)),
+            LockMode::Redlock => {
+                let node = |url: &String| RedisOptions {
+                    request_timeout: REDLOCK_TIMEOUT,
+                    ..RedisOptions::new(url)
+                };
+                let nodes: Vec<_> = addresses.iter().map(node).collect();
+                Self::Unfenced(Arc::new(RedlockBackend::new(nodes)?))
+            }
             LockMode::Postgres => {
                 Self::Fenced(Arc::new(PostgresBackend::new(&PostgresOptions::new(first))?))
             }
@@ -50,6 +67,7 @@ impl AnyLock {
                 Arc::new(StoreFence::new(lock, inventory, name))
             }
             Self::Fenced(lock) => lock,
+            Self::Unfenced(lock) => Arc::new(StoreFence::new(lock, inventory, name)),
         }
     }
 }
@@ -69,6 +87,13 @@ impl LockServers {
     pub(crate) async fn start(lock: LockMode, parent: &OwnedDir) -> Result<Self, LabError> {
         Ok(match lock {
             LockMode::Redis => Self::Redis(vec![redis(parent).await?]),
+            LockMode::Redlock => {
+                let mut nodes = Vec::new();
+                for _ in 0..REDLOCK_NODES {
+                    nodes.push(redis(parent).await?);
+                }
+                Self::Redis(nodes)
+            }
             LockMode::Postgres => {
                 Self::Postgres(PrivatePostgres::start(PostgresServer::default()).await?)
             }
@@ -78,6 +103,15 @@ impl LockServers {
             LockMode::File => Self::None(vec![parent.path().join("locks").display().to_string()]),
             _ => Self::None(Vec::new()),
         })
+    }
+
+    /// The server that this lock needs and this machine lacks.
+    pub(crate) fn missing(lock: LockMode) -> Option<&'static str> {
+        match lock {
+            LockMode::Postgres if !is_installed() => Some("PostgreSQL"),
+            LockMode::ZooKeeper if !PrivateZooKeeper::is_installed() => Some("ZooKeeper"),
+            _ => None,
+        }
     }
 
     /// Where it is, as for `--lock-at`.

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use flash_sale::error_chain::ErrorChain;
 use flash_sale::logging::{self, LogOptions};
+use lab::arena::{self, ArenaOptions};
 use lab::bench::{self, BenchOptions};
 #[cfg(feature = "chaos")]
 use lab::chaos::{self, ChaosOptions};
@@ -28,6 +29,7 @@ struct Arguments {
 enum Command {
     Demo(DemoOptions),
     Bench(BenchOptions),
+    Arena(ArenaOptions),
     Watch(WatchOptions),
     #[cfg(feature = "chaos")]
     Chaos(ChaosOptions),
@@ -68,6 +70,7 @@ async fn run(Arguments { log, command }: Arguments) -> Result<ExitCode, Box<dyn 
     Ok(match command {
         Command::Demo(options) => demo::run(options).await,
         Command::Bench(options) => bench::run(options).await,
+        Command::Arena(options) => arena::run(options).await,
         Command::Watch(options) => watch::run(options).await,
         #[cfg(feature = "chaos")]
         Command::Chaos(options) => chaos::run(options).await,

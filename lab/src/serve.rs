@@ -136,7 +136,7 @@ mod tests {
     fn wrong_values_are_explained() {
         for (flag, value, message) in [
             ("--instances", "127.0.0.1:8080", "an instance's address looks like"),
-            ("--lock", "consul", "etcd, redis, postgres"),
+            ("--lock", "consul", "etcd, redis, redlock"),
             ("--without", "fence,sense", "[possible values: fence, order-ids"),
             ("--fault-at", "before-write:stop", "a fault is written POINT:ACTION:WHEN"),
         ] {

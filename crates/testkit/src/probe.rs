@@ -30,7 +30,7 @@ pub async fn http(
     method: Method,
     port: u16,
     path: &str,
-    body: &'static str,
+    body: impl Into<reqwest::Body>,
 ) -> io::Result<(StatusCode, String)> {
     let request = CLIENT.request(method, format!("http://127.0.0.1:{port}{path}"));
     let request = request.header(header::CONTENT_TYPE, "application/json").body(body);

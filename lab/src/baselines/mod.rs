@@ -3,7 +3,7 @@
 //! | `--lock` | what guards the stock | what one order costs |
 //! |---|---|---|
 //! | `etcd` | the service's own lock | its part of a batch |
-//! | `redis`, `postgres`, `zookeeper`, `file` | the same lock on another service | its part of a batch |
+//! | `redis`, `redlock`, `postgres`, `zookeeper`, `file` | the same lock on another service | its part of a batch |
 //! | `local` | a mutex in each process: oversells with two instances | GET, SET and INCRBY in Redis |
 //! | `no-lock` | nothing: oversells | GET, SET and INCRBY in Redis |
 //! | `etcd-recipe` | the recipe of Go's etcd client | one claim in etcd: two commits, and for a waiter a read and a watcher as well |
@@ -53,6 +53,8 @@ pub enum LockMode {
     Etcd,
     /// The lock in a Redis of its own.
     Redis,
+    /// Redlock, on several Redis servers: a lock without tokens.
+    Redlock,
     /// The lock in PostgreSQL.
     Postgres,
     /// The lock in ZooKeeper.
@@ -75,14 +77,15 @@ pub enum LockMode {
 
 impl LockMode {
     /// The locks of the library that all instances share.
-    pub(crate) const SHARED: [Self; 5] =
-        [Self::Etcd, Self::Redis, Self::Postgres, Self::ZooKeeper, Self::File];
+    pub(crate) const SHARED: [Self; 6] =
+        [Self::Etcd, Self::Redis, Self::Redlock, Self::Postgres, Self::ZooKeeper, Self::File];
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Etcd => "etcd",
             Self::Redis => "redis",
+            Self::Redlock => "redlock",
             Self::Postgres => "postgres",
             Self::ZooKeeper => "zookeeper",
             Self::File => "file",

@@ -18,7 +18,7 @@ pub(crate) fn rows<const N: usize>(
 }
 
 /// Three digits that count, and commas: `46,100`, `3.14`, `0.0521`.
-pub(super) fn figure(value: f64) -> String {
+pub(crate) fn figure(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return "0".to_owned();
     }

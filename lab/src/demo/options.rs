@@ -55,7 +55,7 @@ pub struct DemoOptions {
           value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
 
-    /// Guard of the sale. `redis`, `postgres`, `zookeeper` and `file` are other locks, which need their
+    /// Guard of the sale. `redis`, `redlock`, `postgres`, `zookeeper` and `file` are other locks, which need their
     /// servers, but no etcd. `no-lock` and `local` oversell, to show why the lock is there; `etcd-recipe`, `etcd-rpc`
     /// and `atomic-script` are for comparison.
     #[arg(long, env = "FLASH_SALE_DEMO_LOCK", default_value = "etcd", value_name = "KIND")]
@@ -117,7 +117,7 @@ mod tests {
             ("--instances", "0", "1..=32"),
             ("--instances", "33", "1..=32"),
             ("--port", "0", "1..=65535"),
-            ("--lock", "consul", "etcd, redis, postgres"),
+            ("--lock", "consul", "etcd, redis, redlock"),
         ] {
             let error = parse(&[flag, value]).expect_err("out of bounds");
             assert!(error.contains(message), "{flag} {value}: {error}");

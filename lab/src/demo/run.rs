@@ -268,6 +268,7 @@ fn guarded_by(lock: LockMode, fence: Option<Fence>) -> String {
         LockMode::Etcd => "the lock in etcd",
         LockMode::Redis => "the lock in Redis",
         LockMode::Postgres => "the lock in PostgreSQL",
+        LockMode::Redlock => "Redlock",
         LockMode::ZooKeeper => "the lock in ZooKeeper",
         LockMode::File => "the lock in a directory",
         LockMode::Local => "a lock in each instance",
@@ -280,8 +281,8 @@ fn guarded_by(lock: LockMode, fence: Option<Fence>) -> String {
         return guard.to_owned();
     }
     let fence = match fence {
-        None | Some(Fence::Lock) => "the lock's fence",
-        Some(Fence::Store) => "the store's fence",
+        None | Some(Fence::Lock) if lock != LockMode::Redlock => "the lock's fence",
+        None | Some(Fence::Lock | Fence::Store) => "the store's fence",
         Some(Fence::None) => "no fence",
     };
     format!("{guard}, {fence}")
