@@ -88,8 +88,7 @@ static QUEUE: LazyLock<Script> =
 /// ```
 pub struct RedisBackend {
     shared: Arc<Shared>,
-    /// Where the server is, for a human.
-    address: String,
+    options: RedisOptions,
     runtime: Handle,
     /// Its drop ends the thread of the runtime.
     _running: oneshot::Sender<()>,
@@ -128,7 +127,7 @@ impl RedisBackend {
             let connection = Connection::new(client, timeout, to_us, hear);
             Shared { connection, channel, waiters: Waiters::new() }
         });
-        Ok(Self { shared, address: options.address().to_owned(), runtime, _running: running })
+        Ok(Self { shared, options, runtime, _running: running })
     }
 
     async fn put(&self, claim: &Claim, how: How<'_>) -> Result<Option<Ticket>, BackendError> {
@@ -362,7 +361,7 @@ impl Backend for RedisBackend {
 impl fmt::Debug for RedisBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisBackend")
-            .field("address", &self.address)
+            .field("options", &self.options)
             .field("claims", &self.shared.waiters.count())
             .finish_non_exhaustive()
     }
