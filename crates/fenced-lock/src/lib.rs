@@ -132,7 +132,7 @@ pub use memory::MemoryBackend;
 pub use mutex::Mutex;
 pub use owner::Owner;
 #[cfg(feature = "postgres")]
-pub use postgres::{PostgresBackend, PostgresOptions};
+pub use postgres::{PostgresAdvisoryBackend, PostgresBackend, PostgresOptions};
 pub use promises::{
     Clock, Ends, GrantToken, Loss, Order, Promises, QueueView, TokenLife, Unfenced, Wake,
 };

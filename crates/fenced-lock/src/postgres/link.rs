@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -82,12 +82,14 @@ impl Access {
                 .map_err(|error| connect_failure(&error))?;
             let ended = CancellationToken::new();
             let guard = ended.clone().drop_guard();
+            let by_server = Arc::<AtomicBool>::default();
+            let said = Arc::clone(&by_server);
             let driver = access.runtime.spawn(async move {
-                drive(connection, registry).await;
+                said.store(drive(connection, registry).await, Ordering::Relaxed);
                 drop(guard);
             });
-            let limit = access.request_timeout;
-            Wire::identified(client, ended, driver.abort_handle(), limit).await
+            let identified = Wire::identified(client, driver.abort_handle(), &access);
+            Ok(Wire { ended, ended_by_server: by_server, ..identified.await? })
         };
         let limited = timeout(self.request_timeout, self.runtime.spawn(connecting)).await;
         let silence = |error| Err(BackendError::new(BackendErrorKind::Transient, error));
@@ -97,15 +99,23 @@ impl Access {
     }
 }
 
-/// Reads and writes until the connection ends.
-async fn drive<S, T>(mut connection: Connection<S, T>, registry: Option<Arc<Registry>>)
+/// Reads and writes until the connection ends. Returns whether the server said that it ends it: what was not
+/// answered before that is not carried out.
+async fn drive<S, T>(mut connection: Connection<S, T>, registry: Option<Arc<Registry>>) -> bool
 where
     S: AsyncRead + AsyncWrite + Unpin,
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
-        if let (AsyncMessage::Notification(message), Some(registry)) = (message, &registry) {
-            registry.hear(message.channel(), message.payload());
+    loop {
+        match poll_fn(|cx| connection.poll_message(cx)).await {
+            Some(Ok(AsyncMessage::Notification(message))) => {
+                if let Some(registry) = &registry {
+                    registry.hear(message.channel(), message.payload());
+                }
+            }
+            Some(Ok(_)) => {}
+            Some(Err(error)) => return error.code().is_some(),
+            None => return false,
         }
     }
 }
@@ -125,6 +135,8 @@ pub(super) struct Wire {
     pub(super) cluster: ClusterId,
     /// Cancelled when the connection has ended.
     pub(super) ended: CancellationToken,
+    /// Whether the server said that it ends it.
+    pub(super) ended_by_server: Arc<AtomicBool>,
     process: Process,
     driver: AbortHandle,
     answers: AtomicU64,
@@ -135,9 +147,8 @@ impl Wire {
     /// Finds out what it leads to, and makes the tables if they are missing.
     async fn identified(
         client: Client,
-        ended: CancellationToken,
         driver: AbortHandle,
-        limit: Duration,
+        access: &Access,
     ) -> Result<Self, BackendError> {
         let identify = async || {
             let row = client.query_typed_one(IDENTIFY, &[]).await?;
@@ -164,8 +175,16 @@ impl Wire {
             tracing::warn!("PostgreSQL runs with fsync=off: after a crash, tokens may come again");
         }
         let cluster = ClusterId(system.cast_unsigned() ^ u64::from(table.unwrap_or_default()));
-        let answers = AtomicU64::new(0);
-        Ok(Self { client, cluster, ended, process, driver, answers, limit })
+        Ok(Self {
+            client,
+            cluster,
+            ended: CancellationToken::new(),
+            ended_by_server: Arc::default(),
+            process,
+            driver,
+            answers: AtomicU64::new(0),
+            limit: access.request_timeout,
+        })
     }
 
     /// Waits for the answer to a request that goes out at its first poll.

@@ -20,6 +20,7 @@
 //!
 //! The tables, and the rights that a role needs on them, are in `schema.sql`.
 
+mod advisory;
 mod failure;
 mod link;
 mod options;
@@ -36,6 +37,7 @@ use tokio::time::sleep;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, Row};
 
+pub use self::advisory::PostgresAdvisoryBackend;
 pub use self::options::PostgresOptions;
 
 use self::link::{Access, Link, Wire};

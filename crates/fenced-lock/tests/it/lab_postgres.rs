@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fenced_lock::{Backend, PostgresBackend, PostgresOptions, Token};
+use fenced_lock::{Backend, PostgresAdvisoryBackend, PostgresBackend, PostgresOptions, Token};
 use testkit::{PostgresOptions as ServerOptions, PrivatePostgres};
 use tokio::sync::OnceCell;
 use tokio_postgres::{Client, NoTls};
@@ -11,6 +11,9 @@ use super::lab::Lab;
 
 /// Statics are not dropped: its guardian ends it with the process.
 static POSTGRES: OnceCell<PrivatePostgres> = OnceCell::const_new();
+
+/// Advisory locks take many connections.
+static FOR_ADVISORY_LOCKS: OnceCell<PrivatePostgres> = OnceCell::const_new();
 
 /// A client past the library, to look and meddle.
 pub(crate) async fn client(url: &str) -> Client {
@@ -74,5 +77,54 @@ impl Lab for PostgresLab {
         let delete =
             "DELETE FROM fenced_lock.claims WHERE name = $1 AND lease = $2 AND number = $3";
         self.client().await.execute(delete, &[&name, &lease, &number]).await.unwrap();
+    }
+}
+
+pub(crate) struct AdvisoryLab {
+    url: String,
+}
+
+impl AdvisoryLab {
+    /// A server that the tests of this process share, each with locks of its own, if PostgreSQL is installed.
+    pub(crate) async fn shared() -> Option<Self> {
+        if !testkit::postgres::is_installed() {
+            return None;
+        }
+        let settings = vec!["max_connections=1000".to_owned()];
+        let options = ServerOptions { settings, ..ServerOptions::default() };
+        let start = async || PrivatePostgres::start(options).await.unwrap();
+        Some(Self::at(FOR_ADVISORY_LOCKS.get_or_init(start).await.url()))
+    }
+
+    pub(crate) fn at(url: impl Into<String>) -> Self {
+        Self { url: url.into() }
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Ends the connections whose names begin so, and waits for their ends.
+    async fn terminate(&self, name: &str) {
+        let terminate = "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity
+            WHERE starts_with(application_name, $1)";
+        client(&self.url).await.query(terminate, &[&name]).await.unwrap();
+    }
+}
+
+impl Lab for AdvisoryLab {
+    type Token = Token;
+
+    fn backend(&self) -> Arc<dyn Backend<Token = Token>> {
+        Arc::new(PostgresAdvisoryBackend::new(&PostgresOptions::new(&self.url)).unwrap())
+    }
+
+    async fn revoke(&self, lease: i64) {
+        self.terminate(&format!("fenced-lock {lease:x}")).await;
+    }
+
+    async fn delete(&self, key: &str) {
+        let (_, claim) = key.rsplit_once('/').unwrap();
+        self.terminate(&format!("fenced-lock {claim} ")).await;
     }
 }

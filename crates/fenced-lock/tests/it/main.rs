@@ -24,6 +24,8 @@ mod members;
 mod permissions;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "postgres")]
+mod postgres_advisory;
 mod processes;
 #[cfg(feature = "redis")]
 mod redis;
@@ -179,5 +181,60 @@ mod on_redlock {
         loss:
             a_deleted_claim_is_told_to_its_holder
             an_unlock_after_the_deletion_says_that_it_was_lost;
+    }
+}
+
+/// All but that a holder knows of those who wait, and that the claims of a session end at one moment: their
+/// connections end one by one, and a claim can be granted in between.
+#[cfg(feature = "postgres")]
+mod on_postgres_advisory {
+    use super::*;
+    macro_rules! contract {
+        ($($area:ident: $($test:ident)*;)*) => {
+            $($(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $test() {
+                    let Some(lab) = lab_postgres::AdvisoryLab::shared().await else { return };
+                    $area::$test(&lab).await;
+                }
+            )*)*
+        };
+    }
+    contract! {
+        basics:
+            a_lock_is_granted_and_released
+            a_later_grant_has_a_larger_token
+            names_are_checked
+            one_holder_at_a_time
+            try_takes_a_free_lock_only
+            a_try_does_not_stand_in_the_way
+            a_timeout_leaves_no_claim
+            closing_releases_everything
+            an_unused_session_closes_by_itself
+            names_that_contain_each_other_are_different_locks;
+        queueing:
+            waiters_are_served_in_the_order_of_their_claims
+            the_queue_can_be_seen
+            a_hand_over_goes_to_the_next_and_comes_back
+            a_hand_over_with_entries_left_keeps_the_lock;
+        reentry:
+            an_owner_enters_again
+            a_thousand_entries_cost_no_request
+            another_owner_waits;
+        cancellation:
+            a_waiter_that_is_aborted_leaves_no_claim
+            a_holder_that_is_aborted_leaves_no_claim
+            many_aborted_at_any_moment_leave_no_claim
+            a_dropped_hand_over_leaves_no_claim;
+        loss:
+            a_revoked_lease_is_told_to_holder_and_waiters
+            a_deleted_claim_is_told_to_its_holder
+            an_unlock_after_the_deletion_says_that_it_was_lost
+            queueing_on_a_revoked_lease_loses_the_session
+            a_deleted_waiter_is_told_and_the_others_go_on
+            a_lost_hold_cannot_be_entered_or_unlocked
+            an_owner_takes_the_lock_anew_after_a_loss
+            run_ends_with_the_hold
+            a_keeper_opens_the_next_session;
     }
 }
