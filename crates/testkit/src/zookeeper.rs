@@ -1,5 +1,6 @@
 //! A private ZooKeeper.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,6 +23,27 @@ pub struct ZooKeeperOptions {
 impl Default for ZooKeeperOptions {
     fn default() -> Self {
         Self { tick: Duration::from_millis(100) }
+    }
+}
+
+impl ZooKeeperOptions {
+    fn settings(&self, port: u16, data: &Path, ensemble: &str) -> String {
+        let tick = self.tick.as_millis();
+        [
+            format!("tickTime={tick}"),
+            format!("maxSessionTimeout={}", tick * 300),
+            // in ticks: how long a member may take to join the leader, and to answer it
+            "initLimit=100".to_owned(),
+            "syncLimit=20".to_owned(),
+            format!("dataDir={}", text(data)),
+            format!("clientPort={port}"),
+            "clientPortAddress=127.0.0.1".to_owned(),
+            "maxClientCnxns=0".to_owned(),
+            "admin.enableServer=false".to_owned(),
+            "4lw.commands.whitelist=conf,mntr,srvr".to_owned(),
+            ensemble.to_owned(),
+        ]
+        .join("\n")
     }
 }
 
@@ -75,6 +97,28 @@ impl PrivateZooKeeper {
     /// When ZooKeeper is not installed, ends, or does not answer within
     /// [`START_TIMEOUT`](super::server::START_TIMEOUT).
     pub async fn start(options: ZooKeeperOptions) -> Result<Self, ServerError> {
+        let mut members = Self::start_members(OwnedDir::create, 1, &options).await?;
+        Ok(members.remove(0))
+    }
+
+    /// Starts an ensemble of `members` in `parent`, which then stays until they are gone, and waits until all of them
+    /// answer.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub async fn start_ensemble_in(
+        parent: &OwnedDir,
+        members: usize,
+        options: ZooKeeperOptions,
+    ) -> Result<Vec<Self>, ServerError> {
+        Self::start_members(|| OwnedDir::create_in(parent), members, &options).await
+    }
+
+    async fn start_members(
+        create_dir: impl Fn() -> io::Result<OwnedDir>,
+        members: usize,
+        options: &ZooKeeperOptions,
+    ) -> Result<Vec<Self>, ServerError> {
         let (java, class_path) = java(&[]).ok_or(ServerError::NotInstalled {
             program: "zookeeper.jar",
             apt: "libzookeeper-java openjdk-17-jre-headless",
@@ -83,38 +127,50 @@ impl PrivateZooKeeper {
         })?;
         on_free_ports(async || {
             let system = ServerError::system("ZooKeeper");
-            let dir = OwnedDir::create().map_err(&system)?;
-            let [port] = free_ports().map_err(&system)?;
-            let (settings, data) = (dir.path().join("zoo.cfg"), text(&dir.path().join("data")));
-            let ZooKeeperOptions { tick } = options;
-            let lines = [
-                format!("tickTime={}", tick.as_millis()),
-                format!("maxSessionTimeout={}", (tick * 300).as_millis()),
-                format!("dataDir={data}"),
-                format!("clientPort={port}"),
-                "clientPortAddress=127.0.0.1".to_owned(),
-                "maxClientCnxns=0".to_owned(),
-                "admin.enableServer=false".to_owned(),
-                "4lw.commands.whitelist=conf,mntr,srvr".to_owned(),
-            ];
-            std::fs::write(&settings, lines.join("\n")).map_err(&system)?;
-            let args = [
-                // up in a second, and small
-                "-XX:+UseSerialGC",
-                "-XX:TieredStopAtLevel=1",
-                "-Xmx192m",
-                "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-                "-cp",
-                &class_path,
-                "org.apache.zookeeper.server.quorum.QuorumPeerMain",
-                &text(&settings),
-            ];
-            let args = args.map(ToOwned::to_owned).to_vec();
-            let mut server = Self::spawn(java.clone(), args, dir, port, ZooKeeper { data })?;
-            server.until_ready().await?;
-            Ok(server)
+            let mut seats = Vec::with_capacity(members);
+            for number in 1..=members {
+                let [port, to_leader, election] = free_ports().map_err(&system)?;
+                seats.push((port, format!("server.{number}=127.0.0.1:{to_leader}:{election}")));
+            }
+            let ensemble: Vec<_> = seats.iter().map(|(_, line)| line.clone()).collect();
+            // one server alone is no ensemble
+            let ensemble = if members > 1 { ensemble.join("\n") } else { String::new() };
+            let mut all = Vec::with_capacity(members);
+            for (number, (port, _)) in (1..).zip(seats) {
+                let dir = create_dir().map_err(&system)?;
+                let (settings, data) = (dir.path().join("zoo.cfg"), dir.path().join("data"));
+                std::fs::create_dir(&data).map_err(&system)?;
+                std::fs::write(data.join("myid"), format!("{number}")).map_err(&system)?;
+                let written = options.settings(port, &data, &ensemble);
+                std::fs::write(&settings, written).map_err(&system)?;
+                let args = [
+                    // up in a second, and small
+                    "-XX:+UseSerialGC",
+                    "-XX:TieredStopAtLevel=1",
+                    "-Xmx192m",
+                    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+                    "-cp",
+                    &class_path,
+                    "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+                    &text(&settings),
+                ];
+                let args = args.map(ToOwned::to_owned).to_vec();
+                let kind = ZooKeeper { data: text(&data) };
+                all.push(Self::spawn(java.clone(), args, dir, port, kind)?);
+            }
+            // none answers before most of them run
+            for member in &mut all {
+                member.until_ready().await?;
+            }
+            Ok(all)
         })
         .await
+    }
+
+    /// Whether it leads its ensemble.
+    pub async fn is_leader(&self) -> bool {
+        let state = probe::zookeeper(self.port(), "srvr").await;
+        state.is_ok_and(|state| state.contains("Mode: leader"))
     }
 
     /// Its address, as clients want it.

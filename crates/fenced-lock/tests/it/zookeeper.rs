@@ -14,7 +14,10 @@ use futures_util::future::try_join_all;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::wait::{eventually, within};
-use testkit::{PrivateRedis, Proxy, RedisOptions, Way, probe};
+use testkit::{
+    OwnedDir, PrivateRedis, PrivateZooKeeper, Proxy, RedisOptions, Way,
+    ZooKeeperOptions as ServerOptions, probe,
+};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::task::{JoinHandle, JoinSet};
@@ -146,6 +149,36 @@ async fn killed_and_started_again() {
     let elsewhere = ZooKeeperLab::shared().await.unwrap().session().await;
     let token = elsewhere.mutex(&name).unwrap().lock().await.unwrap().token();
     assert_eq!(token.partial_cmp(&first), None);
+}
+
+/// Goal: in an ensemble, a hold outlives the death of the leader, and the waiter behind it is granted after that, with
+/// a larger token.
+#[tokio::test]
+async fn a_killed_leader_ends_nothing() {
+    let Some(lab) = ZooKeeperLab::shared().await else { return };
+    let dir = OwnedDir::create().unwrap();
+    let members = PrivateZooKeeper::start_ensemble_in(&dir, 3, ServerOptions::default()).await;
+    let mut members = members.unwrap();
+    let servers: Vec<_> = members.iter().map(PrivateZooKeeper::address).collect();
+    let options = ZooKeeperOptions::new(servers.join(","));
+    let (holder, session) = (open(options.clone()).await.unwrap(), open(options).await.unwrap());
+    let name = lab.name();
+    let guard = holder.mutex(&name).unwrap().lock().await.unwrap();
+    let waiting = waiter(&session.mutex(&name).unwrap(), 2).await;
+    let mut killed = false;
+    for member in &mut members {
+        if member.is_leader().await {
+            member.kill().await.unwrap();
+            killed = true;
+        }
+    }
+    assert!(killed, "one of them leads");
+    let first = guard.token();
+    within("the release", guard.unlock()).await.unwrap();
+    let second = within("the waiter is granted", waiting).await.unwrap().unwrap();
+    assert!(second.token() > first);
+    within("the release", second.unlock()).await.unwrap();
+    assert!(!holder.is_lost() && !session.is_lost());
 }
 
 /// Goal: a waiter whose connection breaks is granted all the same, and a holder keeps its hold.
@@ -462,7 +495,7 @@ impl Peer {
         };
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/ZooKeeperPeer.java");
         let started = Command::new(java)
-            .args(["-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp"])
+            .args(["-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp"])
             .arg(class_path)
             .arg(source)
             .args([recipe, &lab.options().servers, &format!("/locks/{name}")])
