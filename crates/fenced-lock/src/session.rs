@@ -81,7 +81,7 @@ impl<T: GrantToken> Session<T> {
             Arc::new(SessionInner::new(backend, runtime, lease, believed_until, options.label));
         inner.runtime.spawn(renew_until_lost(Arc::clone(&inner), margin, asked_at));
         let closer = Arc::new(CloseOnDrop { inner: Arc::clone(&inner) });
-        let session = Self { inner, closer: closer };
+        let session = Self { inner, closer };
         // a service that took its time to answer may have used up the lease
         session.inner.check()?;
         Ok(session)

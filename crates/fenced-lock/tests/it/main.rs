@@ -17,6 +17,7 @@ mod lab_file;
 mod members;
 mod permissions;
 mod processes;
+mod promises;
 mod scale;
 mod session;
 mod tokens;
