@@ -31,7 +31,7 @@ const FOR_EVER: Duration = Duration::from_hours(24 * 365);
 /// How often to look at queues by oneself, if the kernel tells of changes and if it does not.
 const LOOK_EVERY: [Duration; 2] = [Duration::from_millis(250), Duration::from_millis(20)];
 
-/// How many tokens are stored as used before they are, so that not every grant has to wait for the disk. PostgreSQL's
+/// How many tokens are stored as used before they are, so that not every grant has to wait for the disk. `PostgreSQL`'s
 /// sequences do the same with 32 (`SEQ_LOG_VALS`).
 const RESERVED: i64 = 1000;
 

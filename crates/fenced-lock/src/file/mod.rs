@@ -3,9 +3,9 @@
 //! # Why files
 //!
 //! The engine is `flock`, not a database. The kernel ends a process's file locks with the process, at once and
-//! whatever ended it; rows of SQLite would need a lease for that, and so a clock and a bound on pauses. A change of a
+//! whatever ended it; rows of `SQLite` would need a lease for that, and so a clock and a bound on pauses. A change of a
 //! file wakes its waiters by `inotify`, where a database must be asked again and again. What has to survive a power
-//! failure is one number for each lock; a thousand tokens are reserved with one `fdatasync`, where SQLite would sync
+//! failure is one number for each lock; a thousand tokens are reserved with one `fdatasync`, where `SQLite` would sync
 //! every enqueue, grant and release. Last, `flock(1)` is on every machine, so a shell script can take part, and `std` has
 //! the calls, so no C code is built.
 //!
@@ -149,10 +149,10 @@ impl FileBackend {
 
     /// Has the files' thread do it. What was asked for is done even if the caller has stopped waiting, and before
     /// anything that is asked for later.
-    fn ask<'a, A: Send + 'static>(
-        &'a self,
+    fn ask<A: Send + 'static>(
+        &self,
         job: impl FnOnce(&mut Files) -> Result<A, BackendError> + Send + 'static,
-    ) -> BackendFuture<'a, A> {
+    ) -> BackendFuture<'_, A> {
         Box::pin(async move {
             let (reply, answer) = oneshot::channel();
             // an error means that the thread has ended, which the answer shows too
@@ -241,5 +241,52 @@ impl Backend for FileBackend {
 impl fmt::Debug for FileBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FileBackend").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use crate::ClaimStatus;
+
+    fn claim(lease: Lease) -> Claim {
+        Claim { name: "a".into(), lease: lease.id, number: 1, label: "".into() }
+    }
+
+    /// Goal: the kernel's messages suffice: a waiter in another process gets its grant by them alone when the holder
+    /// releases, when its process ends, and when a script does. Method: nothing looks at the queue by itself.
+    #[test]
+    fn a_waiter_is_told() {
+        let second = Duration::from_secs(1);
+        let directory = tempfile::tempdir().expect("a directory");
+        let lock = directory.path().join("a.lock");
+        let (jobs, queued) = mpsc::channel();
+        let (ended, _running) = io::pipe().expect("a pipe");
+        let watch = watch::start(jobs, ended).expect("a thread");
+        let mut waiter = Files::new(directory.path().to_owned(), watch);
+        let mine = claim(waiter.open(second).expect("a session"));
+        for way in ["a release", "an end", "a script"] {
+            let mut holder = Files::new(directory.path().to_owned(), None);
+            let theirs = claim(holder.open(second).expect("another session"));
+            let script = std::fs::File::create(&lock).expect("the lock's file");
+            if way == "a script" {
+                script.lock().expect("it is free");
+            } else {
+                holder.enqueue(&theirs).expect("it is free");
+            }
+            let ticket = waiter.enqueue(&mine).expect("a place in the queue");
+            assert_eq!(*ticket.status.borrow(), ClaimStatus::Waiting);
+            match way {
+                "a release" => assert_eq!(holder.release(&theirs), Ok(Released::Done)),
+                "an end" => drop(holder),
+                _ => drop(script),
+            }
+            while *ticket.status.borrow() == ClaimStatus::Waiting {
+                let job = queued.recv_timeout(30 * second);
+                job.unwrap_or_else(|_| panic!("nothing is told of {way}"))(&mut waiter);
+                waiter.look_where_changed();
+            }
+            assert_eq!(waiter.release(&mine), Ok(Released::Done));
+        }
     }
 }

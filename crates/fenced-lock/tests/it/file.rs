@@ -182,15 +182,15 @@ async fn a_stopped_waiter_lets_nobody_pass() {
 async fn killed_at_any_moment() {
     let lab = FileLab::new();
     let notes = tempfile::tempdir().unwrap();
-    let noted = || -> u64 {
+    let bytes = || -> u64 {
         let files = notes.path().read_dir().unwrap();
         files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
     };
     let mut workers: Vec<_> =
         (0..3).map(|_| start("restless_worker", &lab, notes.path())).collect();
     for round in 0..40_u64 {
-        let (before, place) = (noted(), usize::try_from(round % 3).unwrap());
-        eventually("work is done", async || noted() > before).await;
+        let (before, place) = (bytes(), usize::try_from(round % 3).unwrap());
+        eventually("work is done", async || bytes() > before).await;
         sleep(Duration::from_micros(round * 7919 % 30_000)).await;
         let mut killed =
             std::mem::replace(&mut workers[place], start("restless_worker", &lab, notes.path()));
@@ -542,6 +542,23 @@ async fn a_lock_file_that_contains_something_else() {
         assert!(refused.to_string().contains("a.lock is malformed"), "{refused}");
     }
     assert!(queue_of(&mutex).await.is_empty());
+}
+
+/// Goal: a process that is stopped in the midst of changing a queue stands in the way of that name only, and requests
+/// still end. Method: the queue's directory is locked, as it would be.
+#[tokio::test]
+async fn a_queue_that_cannot_be_changed_now() {
+    let lab = FileLab::new();
+    let session = lab.session().await;
+    let (mutex, other) = (session.mutex("a").unwrap(), session.mutex("b").unwrap());
+    mutex.lock().await.unwrap().unlock().await.unwrap();
+    let stopped = File::open(lab.directory().join("queues/a")).unwrap();
+    stopped.lock().unwrap();
+    let LockError::Backend(refused) = mutex.lock().await.unwrap_err() else { panic!() };
+    assert_eq!(refused.kind, BackendErrorKind::Refused, "{refused}");
+    other.lock().await.unwrap().unlock().await.unwrap();
+    drop(stopped);
+    mutex.lock().await.unwrap().unlock().await.unwrap();
 }
 
 /// Goal: names that differ are different locks, whatever characters they have and however long they are.

@@ -31,6 +31,7 @@ mod processes;
 mod redis;
 #[cfg(feature = "redis")]
 mod redlock;
+mod promises;
 mod scale;
 mod session;
 mod tokens;
