@@ -13,7 +13,7 @@ CARGO := env -u MAKEFLAGS cargo
 RUN := $(CARGO) run --quiet --release --locked --package lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test deny bench chaos screenshots clean
+.PHONY: help setup build demo test deny bench arena chaos screenshots clean
 
 help: ## list the targets
 	@echo "A flash sale that sells no unit twice."
@@ -65,6 +65,9 @@ deny: ## check the licences and sources of all dependencies
 
 bench: build ## compare the guards of a sale; tables, and plots in target/bench (about ten minutes)
 	@exec $(RUN) -- bench $(ARGS)
+
+arena: build ## compare locks: speed, fairness, and what a pause and a kill of the holder do (about an hour)
+	@exec $(RUN) -- arena $(ARGS)
 
 screenshots: ## take the pictures of the page for the README (needs pngquant, and ports 8080 and 8090)
 	@.ci/setup --test

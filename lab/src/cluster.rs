@@ -216,8 +216,9 @@ impl Cluster {
     /// When that takes too long.
     pub(crate) async fn remove(self) -> io::Result<()> {
         let Self { instances, redis, etcd, lock, dir, .. } = self;
-        drop((instances, redis, etcd, lock));
-        dir.remove().await
+        drop((instances, redis, etcd));
+        let removed = lock.remove().await;
+        dir.remove().await.and(removed)
     }
 
     fn servers(&mut self) -> impl Iterator<Item = (&'static str, &mut Child)> {

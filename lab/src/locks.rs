@@ -1,5 +1,6 @@
 //! The locks of the library that a sale can run under, and private servers for them.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -123,6 +124,16 @@ impl LockServers {
             }
             Self::Postgres(server) => vec![server.url()],
             Self::ZooKeeper(server) => vec![server.address()],
+        }
+    }
+
+    /// Waits until their processes and files are gone.
+    pub(crate) async fn remove(self) -> io::Result<()> {
+        match self {
+            // in the directory of the cluster
+            Self::None(_) | Self::Redis(_) => Ok(()),
+            Self::Postgres(server) => server.stop().await,
+            Self::ZooKeeper(server) => server.stop().await,
         }
     }
 

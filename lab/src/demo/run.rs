@@ -104,8 +104,11 @@ async fn stop(mut cluster: Option<Cluster>, dir: OwnedDir, signals: &mut Signals
                 cluster.kill().await;
             }
             // also after an interrupted start
-            drop(cluster);
-            dir.remove().await
+            let removed = match cluster.take() {
+                Some(cluster) => cluster.remove().await,
+                None => Ok(()),
+            };
+            dir.remove().await.and(removed)
         } => cleared,
         // the guardians remove the rest a little later
         _ = signals.next() => return false,
@@ -156,12 +159,15 @@ impl Show<'_> {
             if report.pass { (PASS, Tone::Good, "PASS  ") } else { (FAIL, Tone::Bad, "FAIL  ") };
         *verdict = Some(code);
         say("");
-        let setting = [
+        let mut setting = vec![
             count(options.stock, "unit"),
             count(options.requests, "buyer"),
             count(options.instances.into(), "instance"),
-            guarded_by(options.lock, options.fence),
         ];
+        // the service's own lock and fence need no mention
+        if options.lock.is_shared() && (options.lock != LockMode::Etcd || options.fence.is_some()) {
+            setting.push(guarded_by(options.lock, options.fence));
+        }
         let text = explain(&report, options.stock, options.lock.flaw());
         screen.paragraph(tone, label, &format!("{}. {text}", setting.join(", ")));
         if options.once {
@@ -211,7 +217,8 @@ impl Show<'_> {
         }
         for instance in &mut cluster.instances {
             instance.until_ready().await?;
-            say(&format!("instance {} answers on {}", instance.port, instance.url()));
+            let guard = guarded_by(lock, fence);
+            say(&format!("instance {} answers on {} ({guard})", instance.port, instance.url()));
         }
         Ok(())
     }

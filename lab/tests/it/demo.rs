@@ -6,6 +6,7 @@ use std::process::{ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+use testkit::PrivateZooKeeper;
 use testkit::ports;
 use testkit::ports::{PortTaken, on_free_ports, reserve};
 use testkit::{
@@ -380,6 +381,28 @@ async fn secured_sale() {
                 demo.stderr()
             );
             assert!(demo.said.contains("mutual TLS and users"), "{}", demo.said);
+            demo.assert_everything_is_gone();
+            Ok(())
+        })
+        .await;
+    }
+}
+
+/// Goal: a sale under each other lock is right, and needs no etcd. Method: what should be etcd ends at once.
+#[tokio::test]
+async fn other_locks_sell_without_etcd() {
+    let zookeeper = PrivateZooKeeper::is_installed();
+    let locks = [("redis", true), ("redlock", true), ("file", true), ("zookeeper", zookeeper)];
+    for (lock, _) in locks.into_iter().filter(|(_, is_installed)| *is_installed) {
+        on_free_ports(async || {
+            let args = ["--once", "--lock", lock];
+            let mut demo = Demo::start_at(two_free_ports(), &args, |command| {
+                command.env("FLASH_SALE_ETCD", "/bin/false");
+            });
+            let status = demo.end().await?;
+            assert_eq!(status.code(), Some(0), "{lock}: {}{}", demo.said, demo.stderr());
+            let fence = if lock == "redlock" { "the store's fence" } else { "the lock's fence" };
+            assert!(demo.said.contains(fence), "{}", demo.said);
             demo.assert_everything_is_gone();
             Ok(())
         })

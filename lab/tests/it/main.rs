@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::large_futures, reason = "the stack of a test has room for them")]
 
+mod arena;
 mod baselines;
 mod bench;
 #[cfg(feature = "chaos")]

@@ -434,7 +434,9 @@ impl Shared {
                 (ClaimStatus::Waiting, expires_in.max(SHORTEST_PAUSE))
             }
         };
-        self.registry.waiters.note(claim, status);
+        if status != ClaimStatus::Waiting {
+            self.registry.waiters.note(claim, status);
+        }
         Answer { status, ask_again_in }
     }
 

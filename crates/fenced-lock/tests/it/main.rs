@@ -27,11 +27,11 @@ mod postgres;
 #[cfg(feature = "postgres")]
 mod postgres_advisory;
 mod processes;
+mod promises;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "redis")]
 mod redlock;
-mod promises;
 mod scale;
 mod session;
 mod tokens;

@@ -143,7 +143,7 @@ impl Shop {
 
     /// Starts a new sale.
     pub(super) async fn sell(&self, stock: u64) {
-        let body = format!("{{\"stock\":{stock}}}").leak();
+        let body = format!("{{\"stock\":{stock}}}");
         let answer = probe::http(Method::PUT, self.port, "/stock", body).await.unwrap();
         assert_eq!(answer.0, 200, "{}", answer.1);
     }
