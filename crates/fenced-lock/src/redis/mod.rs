@@ -29,7 +29,7 @@
 //! +hget +hset +hsetnx +hincrby +hdel +zadd +zrem +zscore +zcard +zrange
 //! ```
 //!
-//! and `+select` for a database other than 0. (Redis 6 has no `script|load` for itself: `+script`.)
+//! and `+select` for a database other than 0. Redis before 6.2 has no rights on channels: leave `&..` out there.
 
 mod connection;
 mod options;
