@@ -258,6 +258,24 @@ mod tests {
         assert!(waiters.on_lease(1).is_empty());
     }
 
+    /// Goal: a grant that a message brings ends the wait without a question, and a first answer that is known is not
+    /// asked for.
+    #[tokio::test(start_paused = true)]
+    async fn a_grant_by_message_ends_the_wait() {
+        let waiters = Waiters::new();
+        let (ticket, began_at) = (waiters.expect(&claim(1)), Instant::now());
+        let message = async {
+            tokio::task::yield_now().await;
+            assert!(waiters.holding(1).is_empty());
+            let found = waiters.find(1, 1).expect("it waits");
+            waiters.note(&found, GRANTED.status);
+        };
+        let (one, none) = (claim(1), async || unreachable!("nothing is to be asked"));
+        tokio::join!(waiters.watch_from(&one, Some(waiting()), none), message);
+        assert_eq!((*ticket.status.borrow(), began_at.elapsed()), (GRANTED.status, Duration::ZERO));
+        assert_eq!(waiters.holding(1), [claim(1)]);
+    }
+
     /// Goal: silence is not taken for an answer, and a final refusal ends the wait.
     #[tokio::test(start_paused = true)]
     async fn silence_is_asked_again_and_a_refusal_ends_it() {

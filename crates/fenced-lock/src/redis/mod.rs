@@ -8,28 +8,6 @@
 //! A message goes to the process of the holder alone: when it becomes the holder, and when others begin or cease to
 //! wait. It carries the token, so a hand-over takes one request and one message. Messages get lost; so a waiter also
 //! asks when the holder's session could have ended.
-//!
-//! # What it does not promise
-//!
-//! Redis answers before its replicas have a write, and in many set-ups before its disk has it. After a failover or a
-//! restart, two claims can hold for as long as the first one's next renewal takes, which finds its claim gone. Numbers
-//! can then come again: the token's [`ClusterId`](crate::ClusterId) tells them apart. It changes with each failover,
-//! restart and `FLUSHALL`, and the store must treat it as such. `appendonly yes` with `appendfsync always`, and
-//! `min-replicas-to-write`, make that rarer, not impossible.
-//!
-//! Redis measures a TTL by its wall clock, also while it is down: a clock that is set forward ends leases early.
-//!
-//! # What it asks of the server
-//!
-//! Redis from 6.0 on, or Valkey; a primary, no node of a cluster, that evicts no keys. A user needs
-//!
-//! ```text
-//! ~{fenced-lock}:* &{fenced-lock}:*
-//! +info +subscribe +publish +evalsha +script|load +time +get +set +del +pexpire +pttl
-//! +hget +hset +hsetnx +hincrby +hdel +zadd +zrem +zscore +zcard +zrange
-//! ```
-//!
-//! and `+select` for a database other than 0. (Redis 6 has no `script|load` for itself: `+script`.)
 
 mod connection;
 mod options;
@@ -86,6 +64,28 @@ static QUEUE: LazyLock<Script> =
 /// session.close().await
 /// # }
 /// ```
+///
+/// # What it does not promise
+///
+/// Redis answers before its replicas have a write, and in many set-ups before its disk has it. After a failover or a
+/// restart, two claims can hold for as long as the first one's next renewal takes, which finds its claim gone. Numbers
+/// can then come again: the token's [`ClusterId`](crate::ClusterId) tells them apart. It changes with each failover,
+/// restart and `FLUSHALL`, and the store must treat it as such. `appendonly yes` with `appendfsync always`, and
+/// `min-replicas-to-write`, make that rarer, not impossible.
+///
+/// Redis measures a TTL by its wall clock, also while it is down: a clock that is set forward ends leases early.
+///
+/// # What it asks of the server
+///
+/// Redis from 6.0 on, or Valkey; a primary, no node of a cluster, that evicts no keys. A user needs
+///
+/// ```text
+/// ~{fenced-lock}:* &{fenced-lock}:*
+/// +info +subscribe +publish +evalsha +script|load +time +get +set +del +pexpire +pttl
+/// +hget +hset +hsetnx +hincrby +hdel +zadd +zrem +zscore +zcard +zrange
+/// ```
+///
+/// and `+select` for a database other than 0. Redis before 6.2 has no rights on channels: leave `&..` out there.
 pub struct RedisBackend {
     shared: Arc<Shared>,
     options: RedisOptions,

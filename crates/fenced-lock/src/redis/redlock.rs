@@ -8,20 +8,6 @@
 //!
 //! A renewal extends the key at each node, and puts it back at a node that lost it, but only while more than half of
 //! the nodes still have it.
-//!
-//! # What it does not promise
-//!
-//! There is no queue: the one who asks at the right moment gets the lock. There is **no token**: the nodes have no
-//! number in common that grows, so nothing refuses the write of a holder that was paused beyond its lease. For work
-//! where two holders at once do harm, take a lock with a token: Kleppmann, "How to do distributed locking" (2016).
-//!
-//! Each node measures the TTL by its wall clock. A node that lost its keys must stay away for the longest TTL in use,
-//! or sync each write to its disk (`appendonly yes`, `appendfsync always`): else, two claims can have a majority.
-//!
-//! # What it asks of the nodes
-//!
-//! Three or five primaries of Redis from 6.0 on, or Valkey, without replicas, that evict no keys. A user needs
-//! `+info +evalsha +script|load +get +set +del +pexpire`, and the keys of its locks.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -68,6 +54,20 @@ static NODE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("redlo
 /// session.close().await
 /// # }
 /// ```
+///
+/// # What it does not promise
+///
+/// There is no queue: the one who asks at the right moment gets the lock. There is **no token**: the nodes have no
+/// number in common that grows, so nothing refuses the write of a holder that was paused beyond its lease. For work
+/// where two holders at once do harm, take a lock with a token: Kleppmann, "How to do distributed locking" (2016).
+///
+/// Each node measures the TTL by its wall clock. A node that lost its keys must stay away for the longest TTL in use,
+/// or sync each write to its disk (`appendonly yes`, `appendfsync always`): else, two claims can have a majority.
+///
+/// # What it asks of the nodes
+///
+/// Three or five primaries of Redis from 6.0 on, or Valkey, without replicas, that evict no keys. A user needs
+/// `+info +evalsha +script|load +get +set +del +pexpire`, and the keys of its locks.
 pub struct RedlockBackend(Arc<Shared>);
 
 struct Shared {
