@@ -27,7 +27,7 @@ mod options;
 mod registry;
 
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{try_join, try_join4};
@@ -225,14 +225,14 @@ impl PostgresBackend {
         let put = self.shared.put(claim, sql, held).await;
         match &put {
             Err(error) if error.kind == BackendErrorKind::Transient => {}
-            Err(_) | Ok(ClaimStatus::Gone) => self.shared.forget(claim),
-            Ok(ClaimStatus::Granted(_)) => {}
-            Ok(ClaimStatus::Waiting) => {
-                let (shared, claim) = (Arc::clone(&self.shared), claim.clone());
-                self.runtime.spawn(async move { shared.watch(&claim).await });
+            Err(_) => self.shared.forget(claim),
+            Ok(answer) if answer.status == ClaimStatus::Waiting => {
+                let (shared, claim, answer) = (Arc::clone(&self.shared), claim.clone(), *answer);
+                self.runtime.spawn(async move { shared.watch(&claim, answer).await });
             }
+            Ok(_) => {}
         }
-        Ok((put? != ClaimStatus::Gone).then_some(ticket))
+        Ok((put?.status != ClaimStatus::Gone).then_some(ticket))
     }
 }
 
@@ -315,7 +315,7 @@ impl Shared {
         claim: &Claim,
         sql: &str,
         held: Option<&Claim>,
-    ) -> Result<ClaimStatus, BackendError> {
+    ) -> Result<Answer<Token>, BackendError> {
         let wire = self.requests.wire().await?;
         let (name, lease, label) = (&*claim.name, claim.lease, &*claim.label);
         let number = claim.number.cast_signed();
@@ -349,12 +349,17 @@ impl Shared {
         if is_second && sql == PUT {
             wire.ask(wire.client.execute_typed(NUDGE, nudge)).await?;
         }
-        Ok(answer.status)
+        Ok(answer)
     }
 
-    /// Asks where a claim stands, for as long as it waits.
-    async fn watch(&self, claim: &Claim) {
+    /// Asks where a claim stands, for as long as it waits; the first answer is there.
+    async fn watch(&self, claim: &Claim, first: Answer<Token>) {
+        let first = Mutex::new(Some(first));
         let ask = async || {
+            let first = first.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(answer) = first {
+                return Ok(answer);
+            }
             let wire = self.requests.wire().await?;
             let (names, rows) =
                 wire.ask(try_join(self.reap(&wire), self.place(&wire, claim))).await?;
@@ -434,6 +439,7 @@ impl Shared {
                 (ClaimStatus::Waiting, expires_in.max(SHORTEST_PAUSE))
             }
         };
+        // a note of what is the case already would have it asked again
         if status != ClaimStatus::Waiting {
             self.registry.waiters.note(claim, status);
         }

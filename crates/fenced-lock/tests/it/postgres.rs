@@ -38,29 +38,62 @@ fn kind_of<T: std::fmt::Debug>(result: Result<T, LockError>) -> BackendErrorKind
     }
 }
 
-/// Goal: a waiter is told by a message that it is first, and after the connection for messages was lost, that is
-/// made anew. Method: leases that outlive the test, so that no timer helps.
+/// Goal: a waiter is told by a message that it is first. Method: leases that outlive the test, so that no timer helps.
 #[tokio::test]
 async fn a_grant_is_pushed() {
     let Some(postgres) = private().await else { return };
+    let ours = session(&postgres.url(), LONG).await.mutex("a").unwrap();
+    let theirs = session(&postgres.url(), LONG).await.mutex("a").unwrap();
+    let guard = ours.lock().await.unwrap();
+    let waiter = tokio::spawn(async move { theirs.lock().await });
+    queue_length(&ours, 2).await;
+    guard.unlock().await.unwrap();
+    drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
+}
+
+/// Goal: who waits or holds sends nothing but renewals. Method: for a second, the server sees no new request.
+#[tokio::test]
+async fn a_wait_costs_no_requests() {
+    let Some(postgres) = private().await else { return };
     let operator = client(&postgres.url()).await;
-    let (holder, waiter) =
-        (session(&postgres.url(), LONG).await, session(&postgres.url(), LONG).await);
-    for listener_dies in [false, true] {
-        let mutex = holder.mutex("a").unwrap();
-        let guard = mutex.lock().await.unwrap();
-        let waiting = waiter.mutex("a").unwrap();
-        let waiting = tokio::spawn(async move { waiting.lock().await });
-        queue_length(&mutex, 2).await;
-        if listener_dies {
-            let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-                WHERE application_name = 'fenced-lock events'";
-            operator.execute(kill, &[]).await.unwrap();
-        }
-        guard.unlock().await.unwrap();
-        drop(within("the waiter is granted", waiting).await.unwrap().unwrap());
-        queue_length(&mutex, 0).await;
+    let session = session(&postgres.url(), LONG).await;
+    let mutex = session.mutex("a").unwrap();
+    let guard = mutex.lock().await.unwrap();
+    let mut waiters = tokio::task::JoinSet::new();
+    for number in 0..20 {
+        let waiting = mutex.clone();
+        waiters.spawn(async move { waiting.lock().await });
+        queue_length(&mutex, number + 2).await;
     }
+    let latest = async || {
+        let latest = "SELECT max(query_start)::text FROM pg_stat_activity
+            WHERE starts_with(application_name, 'fenced-lock')";
+        operator.query_one(latest, &[]).await.unwrap().get::<_, String>(0)
+    };
+    eventually("there is nothing to ask", async || {
+        let before = latest().await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        before == latest().await
+    })
+    .await;
+    assert!(!guard.is_lost());
+}
+
+/// Goal: a waiter whose message is lost with the connection learns that it is first when it is connected again.
+#[tokio::test]
+async fn a_lost_message_is_made_up_for() {
+    let Some(postgres) = private().await else { return };
+    let proxy = Proxy::to(postgres.port()).await.unwrap();
+    let ours = session(&postgres.url(), LONG).await.mutex("a").unwrap();
+    let theirs = session(&postgres.url_of("postgres", proxy.port()), LONG).await;
+    let theirs = theirs.mutex("a").unwrap();
+    let guard = ours.lock().await.unwrap();
+    let waiter = tokio::spawn(async move { theirs.lock().await });
+    queue_length(&ours, 2).await;
+    proxy.refuse();
+    guard.unlock().await.unwrap();
+    proxy.admit();
+    drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
 }
 
 /// Goal: a crash of the server takes neither a hold nor a place in the queue, and no token comes twice.
