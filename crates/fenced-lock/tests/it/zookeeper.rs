@@ -201,6 +201,22 @@ async fn a_cut_watch_is_opened_again() {
     }
 }
 
+/// Goal: a holder whose connection was cut hears of what comes after that as before. Method: its claim is deleted; its
+/// session lives on, so nothing else tells it.
+#[tokio::test]
+async fn a_holder_is_told_after_a_cut() {
+    let Some(lab) = ZooKeeperLab::shared().await else { return };
+    let proxy = Proxy::to(lab.port()).await.unwrap();
+    let session = patient_session(&ZooKeeperLab::at(proxy.port())).await;
+    let guard = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
+    proxy.cut();
+    eventually("a new connection", async || proxy.connections() == 2).await;
+    eventually("the queue is read again", async || !guard.is_contended()).await;
+    lab.delete(&guard.key()).await;
+    within("the holder is told", guard.lost()).await;
+    assert!(!session.is_lost());
+}
+
 /// Goal: a request whose answer gets lost is found to be done: one claim is in the queue, and a release has
 /// released.
 #[tokio::test]
