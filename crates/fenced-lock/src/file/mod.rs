@@ -17,8 +17,8 @@
 //! safe. It is a cost to the others: they wait, and a lease would have let them in. A process that forks without
 //! `exec` shares its locks with the child; they end with the later one.
 //!
-//! A session is therefore not lost by the clock, once its lease was renewed for the first time. The TTL says how soon
-//! a session notices what an operator did: at the latest after a third of it.
+//! A session is therefore never lost by the clock. The TTL says how soon a session notices what an operator did: after
+//! a third of it.
 //!
 //! # The directory
 //!
@@ -147,8 +147,8 @@ impl FileBackend {
         Ok(Self { options, jobs, wake, _running: running })
     }
 
-    /// Has the files' thread do it. What was asked for is done even if the caller has stopped waiting, and before
-    /// anything that is asked for later.
+    /// Has the files' thread do it, before anything that is asked for later. What nobody waits for any more is left
+    /// out, so that a slow disk gets no slower by requests that are repeated.
     fn ask<A: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Files) -> Result<A, BackendError> + Send + 'static,
@@ -156,7 +156,11 @@ impl FileBackend {
         Box::pin(async move {
             let (reply, answer) = oneshot::channel();
             // an error means that the thread has ended, which the answer shows too
-            drop(self.jobs.send(Box::new(move |files| drop(reply.send(job(files))))));
+            drop(self.jobs.send(Box::new(move |files| {
+                if !reply.is_closed() {
+                    drop(reply.send(job(files)));
+                }
+            })));
             let silence = |why| BackendError::new(BackendErrorKind::Transient, why);
             match timeout(self.options.request_timeout, answer).await {
                 Ok(answer) => answer.map_err(|_| silence("the thread of the files has ended"))?,
