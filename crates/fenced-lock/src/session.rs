@@ -8,8 +8,10 @@ use tokio::time::Instant;
 
 use super::inner::SessionInner;
 use super::renewal::renew_until_lost;
+use super::validity::FOR_EVER;
 use super::{
-    Backend, BackendError, BackendErrorKind, GrantToken, Lease, LockError, LostReason, Mutex, Token,
+    Backend, BackendError, BackendErrorKind, Ends, GrantToken, Lease, LockError, LostReason, Mutex,
+    Token,
 };
 
 /// Longer TTLs are cut to this one: those behind a dead process wait so long.
@@ -69,6 +71,7 @@ impl<T: GrantToken> Session<T> {
         options: SessionOptions,
     ) -> Result<Self, LockError> {
         let runtime = backend.runtime().unwrap_or_else(Handle::current);
+        let ends = backend.promises().ends;
         let asked_at = Instant::now();
         let (opening, ttl) = (Arc::clone(&backend), options.ttl.min(MAX_TTL));
         let opened = runtime.spawn(async move { opening.open(ttl).await }).await;
@@ -76,7 +79,8 @@ impl<T: GrantToken> Session<T> {
             .unwrap_or_else(|ended| Err(BackendError::new(BackendErrorKind::Transient, ended)))?;
         // a larger one would leave no time to renew
         let margin = options.margin.min(lease.ttl / 2);
-        let believed_until = asked_at + lease.ttl.saturating_sub(margin);
+        let lives_for = if ends == Ends::Process { FOR_EVER } else { lease.ttl };
+        let believed_until = asked_at + lives_for.saturating_sub(margin);
         let inner =
             Arc::new(SessionInner::new(backend, runtime, lease, believed_until, options.label));
         inner.runtime.spawn(renew_until_lost(Arc::clone(&inner), margin, asked_at));

@@ -10,8 +10,8 @@ use tokio::time::{Instant, sleep_until};
 use super::LostReason;
 use super::chaos::Safeguard;
 
-/// The deadline where the local clock is ignored.
-const FOR_EVER: Duration = Duration::from_hours(24 * 365);
+/// The deadline where no clock ends a lease, or the local one is ignored.
+pub(super) const FOR_EVER: Duration = Duration::from_hours(24 * 365);
 
 /// Until when the session's lease is certain to live, by the local monotonic clock.
 ///

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 #[cfg(target_os = "linux")]
 use super::watch::Watch;
+use crate::validity::FOR_EVER;
 use crate::waiters::Waiters;
 use crate::{
     BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, QueueEntry, Released,
@@ -25,9 +26,6 @@ use crate::{
 #[cfg(not(target_os = "linux"))]
 type Watch = std::convert::Infallible;
 
-/// How long a renewed lease lives: nothing but the end of the process or of the session ends it.
-const FOR_EVER: Duration = Duration::from_hours(24 * 365);
-
 /// How often to look at queues by oneself, if the kernel tells of changes and if it does not.
 const LOOK_EVERY: [Duration; 2] = [Duration::from_millis(250), Duration::from_millis(20)];
 
@@ -35,9 +33,10 @@ const LOOK_EVERY: [Duration; 2] = [Duration::from_millis(250), Duration::from_mi
 /// sequences do the same with 32 (`SEQ_LOG_VALS`).
 const RESERVED: i64 = 1000;
 
-/// A change of a queue takes a fraction of a millisecond. Whoever needs longer for it is stopped.
-const BUSY_TRIES: usize = 100;
-const BUSY_PAUSE: Duration = Duration::from_millis(1);
+/// A change of a queue takes a fraction of a millisecond. Many processes may want to change it, or one is stopped while
+/// it does: after these tries the other queues have their turn, and the request is repeated.
+const BUSY_TRIES: usize = 500;
+const BUSY_PAUSE: Duration = Duration::from_micros(200);
 
 /// A file name has at most 255 bytes.
 const LONGEST_PART: usize = 200;
@@ -496,7 +495,8 @@ impl Files {
         File::options().read(true).write(true).create(true).truncate(false).open(path)
     }
 
-    /// What a failed operation means. It was not done; only a time limit leaves that open.
+    /// What a failed operation means. It was not done; only a time limit leaves that open. To repeat it at once helps
+    /// where others were faster.
     fn failure(&self, error: &io::Error) -> BackendError {
         let kind = match error.kind() {
             ErrorKind::PermissionDenied
@@ -505,6 +505,7 @@ impl Files {
             | ErrorKind::IsADirectory
             | ErrorKind::InvalidData
             | ErrorKind::Unsupported => BackendErrorKind::Permanent,
+            ErrorKind::ResourceBusy => BackendErrorKind::Transient,
             _ => BackendErrorKind::Refused,
         };
         BackendError::new(kind, format!("{}: {error}", self.directory.display()))
@@ -613,7 +614,7 @@ fn lock_soon(file: &File) -> io::Result<()> {
         #[expect(clippy::disallowed_methods, reason = "the thread is the files' own")]
         thread::sleep(BUSY_PAUSE);
     }
-    Err(io::Error::new(ErrorKind::ResourceBusy, "a process is stopped while it changes a queue"))
+    Err(io::Error::new(ErrorKind::ResourceBusy, "other processes change the queue"))
 }
 
 fn sync_directory(directory: &Path) -> io::Result<()> {

@@ -8,58 +8,6 @@
 //! failure is one number for each lock; a thousand tokens are reserved with one `fdatasync`, where `SQLite` would sync
 //! every enqueue, grant and release. Last, `flock(1)` is on every machine, so a shell script can take part, and `std` has
 //! the calls, so no C code is built.
-//!
-//! # What ends a hold
-//!
-//! The process does, or its session; time does not. A holder that is stopped (`SIGSTOP`, a debugger, a frozen
-//! container) keeps its locks, and a stopped waiter its places in the queues, until it goes on or is killed. That is
-//! a promise to the holder: **no pause can bring a second holder**, so here even a resource that checks no tokens is
-//! safe. It is a cost to the others: they wait, and a lease would have let them in. A process that forks without
-//! `exec` shares its locks with the child; they end with the later one.
-//!
-//! A session is therefore not lost by the clock, once its lease was renewed for the first time. The TTL says how soon
-//! a session notices what an operator did: at the latest after a third of it.
-//!
-//! # The directory
-//!
-//! | file | what it is |
-//! |---|---|
-//! | `NAME.lock` | locked (`flock`) by the holder; its first line is a number that no token exceeds, its second the latest grant |
-//! | `queues/NAME/NUMBER-LEASE-CLAIM` | one for each claim, in the order of the numbers; it contains the label |
-//! | `sessions/LEASE` | locked by the process of the session; a claim whose session is not locked does not count |
-//! | `cluster` | the directory's identity, which its tokens carry |
-//!
-//! In `NAME`, bytes other than `a-z 0-9 . _ -` are written `%xx`; a result longer than 200 characters continues in a
-//! directory `BEGINNING+`. `NAME.lock` and the empty `queues/NAME` stay for ever: with the first, the token would be
-//! forgotten. An operator may delete a claim or a session. Deleting the whole directory ends all sessions, each at
-//! its next renewal; a new directory has another identity, so a store can tell its tokens from the old ones.
-//!
-//! The directory must be on a local file system, and all that use it need the right to write it. With another umask
-//! than the usual one, or an ACL, they may be different users.
-//!
-//! # Shell scripts
-//!
-//! A script excludes the holders, and they exclude it. It stands in no queue: it gets the lock when it asks at the
-//! right moment, the claims wait for it, and [`Guard::is_contended`](crate::Guard::is_contended) does not know of it.
-//!
-//! ```sh
-//! flock /var/lib/shop/nightly-report.lock ./report.sh
-//! ```
-//!
-//! One that needs a token takes the next that is not reserved:
-//!
-//! ```sh
-//! lock=/var/lib/shop/nightly-report.lock
-//! exec 9<>"$lock" && flock 9
-//! read -r last <&9 || last=0
-//! printf '%-19d\n' "$((last + 1))" 1<>"$lock" && sync -d "$lock"
-//! ```
-//!
-//! # What it costs
-//!
-//! One descriptor for a session and one for each lock that is held, and two threads: one does all file operations,
-//! one after the other, and one waits for `inotify`. A waiter needs neither. Besides, the front of each queue with
-//! waiters is looked at four times a second; fifty times where there is no `inotify`.
 
 mod files;
 #[cfg(target_os = "linux")]
@@ -116,6 +64,58 @@ impl FileOptions {
 /// # Ok(())
 /// # }
 /// ```
+///
+/// # What ends a hold
+///
+/// The process does, or its session; time does not. A holder that is stopped (`SIGSTOP`, a debugger, a frozen
+/// container) keeps its locks, and a stopped waiter its places in the queues, until it goes on or is killed. That is
+/// a promise to the holder: **no pause can bring a second holder**, so here even a resource that checks no tokens is
+/// safe. It is a cost to the others: they wait, and a lease would have let them in. A process that forks without
+/// `exec` shares its locks with the child; they end with the later one.
+///
+/// A session is therefore never lost by the clock. The TTL says how soon a session notices what an operator did: after
+/// a third of it.
+///
+/// # The directory
+///
+/// | file | what it is |
+/// |---|---|
+/// | `NAME.lock` | locked (`flock`) by the holder; its first line is a number that no token exceeds, its second the latest grant |
+/// | `queues/NAME/NUMBER-LEASE-CLAIM` | one for each claim, in the order of the numbers; it contains the label |
+/// | `sessions/LEASE` | locked by the process of the session; a claim whose session is not locked does not count |
+/// | `cluster` | the directory's identity, which its tokens carry |
+///
+/// In `NAME`, bytes other than `a-z 0-9 . _ -` are written `%xx`; a result longer than 200 characters continues in a
+/// directory `BEGINNING+`. `NAME.lock` and the empty `queues/NAME` stay for ever: with the first, the token would be
+/// forgotten. An operator may delete a claim or a session. Deleting the whole directory ends all sessions, each at
+/// its next renewal; a new directory has another identity, so a store can tell its tokens from the old ones.
+///
+/// The directory must be on a local file system, and all that use it need the right to write it. With another umask
+/// than the usual one, or an ACL, they may be different users.
+///
+/// # Shell scripts
+///
+/// A script excludes the holders, and they exclude it. It stands in no queue: it gets the lock when it asks at the
+/// right moment, the claims wait for it, and [`Guard::is_contended`](crate::Guard::is_contended) does not know of it.
+///
+/// ```sh
+/// flock /var/lib/shop/nightly-report.lock ./report.sh
+/// ```
+///
+/// One that needs a token takes the next that is not reserved:
+///
+/// ```sh
+/// lock=/var/lib/shop/nightly-report.lock
+/// exec 9<>"$lock" && flock 9
+/// read -r last <&9 || last=0
+/// printf '%-19d\n' "$((last + 1))" 1<>"$lock" && sync -d "$lock"
+/// ```
+///
+/// # What it costs
+///
+/// One descriptor for a session and one for each lock that is held, and two threads: one does all file operations,
+/// one after the other, and one waits for `inotify`. A waiter needs neither. Besides, the front of each queue with
+/// waiters is looked at four times a second; fifty times where there is no `inotify`.
 pub struct FileBackend {
     options: FileOptions,
     jobs: mpsc::Sender<Job>,
@@ -147,8 +147,8 @@ impl FileBackend {
         Ok(Self { options, jobs, wake, _running: running })
     }
 
-    /// Has the files' thread do it. What was asked for is done even if the caller has stopped waiting, and before
-    /// anything that is asked for later.
+    /// Has the files' thread do it, before anything that is asked for later. What nobody waits for any more is left
+    /// out, so that a slow disk gets no slower by requests that are repeated.
     fn ask<A: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Files) -> Result<A, BackendError> + Send + 'static,
@@ -156,7 +156,11 @@ impl FileBackend {
         Box::pin(async move {
             let (reply, answer) = oneshot::channel();
             // an error means that the thread has ended, which the answer shows too
-            drop(self.jobs.send(Box::new(move |files| drop(reply.send(job(files))))));
+            drop(self.jobs.send(Box::new(move |files| {
+                if !reply.is_closed() {
+                    drop(reply.send(job(files)));
+                }
+            })));
             let silence = |why| BackendError::new(BackendErrorKind::Transient, why);
             match timeout(self.options.request_timeout, answer).await {
                 Ok(answer) => answer.map_err(|_| silence("the thread of the files has ended"))?,

@@ -143,8 +143,6 @@ async fn holding_worker() {
     let Some((locks, notes)) = told() else { return };
     let session = session_in(&locks, TTL).await;
     let guard = session.mutex("a").unwrap().lock().await.unwrap();
-    let far = tokio::time::Instant::now() + HOUR;
-    eventually("it was renewed", async || guard.valid_until() > far).await;
     File::create(notes.join("held")).unwrap();
     while !notes.join("release").exists() {
         sleep(Duration::from_millis(20)).await;
@@ -221,7 +219,7 @@ async fn killed_at_any_moment() {
 #[ignore = "run by killed_at_any_moment"]
 async fn restless_worker() {
     let Some((locks, notes)) = told() else { return };
-    let session = session_in(&locks, TTL).await;
+    let session = session_in(&locks, HOUR).await;
     let mut tasks = JoinSet::new();
     for task in 0..10 {
         let name = (task % 5).to_string();
@@ -234,7 +232,8 @@ async fn restless_worker() {
                     _ => mutex.try_lock().await.ok().flatten(),
                 };
                 let Some(guard) = guard else {
-                    sleep(Duration::from_millis(1)).await;
+                    // a withdrawal is slower than the next claim: without a pause, claims would pile up
+                    sleep(Duration::from_millis(20)).await;
                     continue;
                 };
                 let mut file = File::options().create(true).append(true).open(&file).unwrap();
@@ -409,8 +408,10 @@ async fn adding_worker() {
 /// refused for now.
 #[tokio::test]
 async fn a_thousand_names() {
-    let (lab, notes) = (FileLab::new(), tempfile::tempdir().unwrap());
-    let mut worker = start("many_names_worker", &lab, notes.path());
+    let notes = tempfile::tempdir().unwrap();
+    // in memory, if there is such a place: the first grant of each name waits twice for a disk
+    let locks = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let mut worker = start_by(&[], "many_names_worker", locks.path(), notes.path());
     assert!(within("the worker ends", worker.wait()).await.unwrap().success());
 }
 
@@ -554,11 +555,13 @@ async fn a_queue_that_cannot_be_changed_now() {
     mutex.lock().await.unwrap().unlock().await.unwrap();
     let stopped = File::open(lab.directory().join("queues/a")).unwrap();
     stopped.lock().unwrap();
-    let LockError::Backend(refused) = mutex.lock().await.unwrap_err() else { panic!() };
-    assert_eq!(refused.kind, BackendErrorKind::Refused, "{refused}");
+    let LockError::Backend(refused) = mutex.try_lock().await.unwrap_err() else { panic!() };
+    assert_eq!(refused.kind, BackendErrorKind::Transient, "{refused}");
+    let waiter = tokio::spawn(async move { mutex.lock().await.unwrap() });
     other.lock().await.unwrap().unlock().await.unwrap();
+    assert!(!waiter.is_finished());
     drop(stopped);
-    mutex.lock().await.unwrap().unlock().await.unwrap();
+    drop(within("it goes on", waiter).await.unwrap());
 }
 
 /// Goal: names that differ are different locks, whatever characters they have and however long they are.
