@@ -211,14 +211,14 @@ impl Show<'_> {
             flags.extend(["--fence", fence.name()]);
         }
         let flags: Vec<_> = flags.into_iter().map(str::to_owned).collect();
+        say(&format!("guard of the sale: {}", guarded_by(lock, fence)));
         let spec = Spec { lock, instances: instances.into(), flags: &flags, ..Spec::default() };
         for &port in &self.ports {
             cluster.start(port, spec).await?;
         }
         for instance in &mut cluster.instances {
             instance.until_ready().await?;
-            let guard = guarded_by(lock, fence);
-            say(&format!("instance {} answers on {} ({guard})", instance.port, instance.url()));
+            say(&format!("instance {} answers on {}", instance.port, instance.url()));
         }
         Ok(())
     }
