@@ -47,7 +47,7 @@ pub struct Config {
     pub batch_size: usize,
 
     /// Longest time to keep the lock while another instance waits for it
-    #[arg(long, env = "FLASH_SALE_TENURE", value_name = "TIME", default_value = "5ms", value_parser = duration("0ms", "1m"))]
+    #[arg(long, env = "FLASH_SALE_TENURE", value_name = "TIME", default_value = "50ms", value_parser = duration("0ms", "1m"))]
     pub tenure: Duration,
 
     /// Worker threads [default: one for each core]
