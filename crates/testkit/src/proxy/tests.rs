@@ -87,7 +87,7 @@ async fn delays_do_not_add_up() {
     let proxy = Proxy::to(port).await.unwrap();
     proxy.delay(Duration::from_secs(3));
     let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await.unwrap();
-    client.write_all(&[b'x'; 10 * CHUNK_BYTES]).await.unwrap();
+    client.write_all(&vec![b'x'; 10 * CHUNK_BYTES]).await.unwrap();
     until(|| got.load(Ordering::Relaxed) == 10 * CHUNK_BYTES as u64).await;
 }
 
