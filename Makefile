@@ -63,7 +63,7 @@ deny: ## check the licences and sources of all dependencies
 	  { echo "building cargo-deny, once: some minutes" && $(CARGO) install --quiet --locked --root $(TOOLS) cargo-deny@0.20.2; }
 	@PATH="$(TOOLS)/bin:$$PATH" $(CARGO) deny --locked check --allow duplicate licenses bans sources
 
-bench: build ## compare the guards of a sale; tables, and plots in target/bench (about ten minutes)
+bench: build ## compare the guards of a sale; tables, and plots in target/bench (about twenty minutes)
 	@exec $(RUN) -- bench $(ARGS)
 
 arena: build ## compare locks: speed, fairness, and what a pause and a kill of the holder do (about an hour)

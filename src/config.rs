@@ -46,8 +46,8 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_BATCH_SIZE", value_name = "N", default_value = "500", value_parser = count(1, Inventory::MAX_BATCH))]
     pub batch_size: usize,
 
-    /// Time to keep the lock while another instance waits for it
-    #[arg(long, env = "FLASH_SALE_TENURE", value_name = "TIME", default_value = "5ms", value_parser = duration("0ms", "1m"))]
+    /// Longest time to keep the lock while another instance waits for it
+    #[arg(long, env = "FLASH_SALE_TENURE", value_name = "TIME", default_value = "50ms", value_parser = duration("0ms", "1m"))]
     pub tenure: Duration,
 
     /// Worker threads [default: one for each core]

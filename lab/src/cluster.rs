@@ -65,12 +65,25 @@ pub(crate) struct Spec<'a> {
 
 /// Which connections of an instance run through a proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(not(feature = "chaos"), allow(dead_code, reason = "the fault suite uses all variants"))]
 pub(crate) enum Proxied {
     #[default]
     Nothing,
     Etcd,
     Redis,
+    /// Both.
+    Servers,
     Clients,
+}
+
+impl Proxied {
+    fn has_etcd(self) -> bool {
+        matches!(self, Self::Etcd | Self::Servers)
+    }
+
+    fn has_redis(self) -> bool {
+        matches!(self, Self::Redis | Self::Servers)
+    }
 }
 
 impl Cluster {
@@ -103,18 +116,18 @@ impl Cluster {
     pub(crate) async fn start(&mut self, port: u16, spec: Spec<'_>) -> Result<(), LabError> {
         let no_proxy = LabError::system("a proxy has no port");
         let mut etcd_proxies = Vec::new();
-        for member in self.etcd.iter().filter(|_| spec.proxied == Proxied::Etcd) {
+        for member in self.etcd.iter().filter(|_| spec.proxied.has_etcd()) {
             etcd_proxies.push(Proxy::to(member.port()).await.map_err(&no_proxy)?);
         }
         let (mut redis_proxy, mut client_proxy) = (None, None);
-        if spec.proxied == Proxied::Redis {
+        if spec.proxied.has_redis() {
             let proxy = Proxy::with_marker(self.redis.port(), b"stale\r\n").await;
             redis_proxy = Some(proxy.map_err(&no_proxy)?);
         } else if spec.proxied == Proxied::Clients {
             client_proxy = Some(Proxy::to(port).await.map_err(&no_proxy)?);
         }
         let mut endpoints: Vec<_> = self.etcd.iter().map(PrivateEtcd::endpoint).collect();
-        if spec.proxied == Proxied::Etcd {
+        if spec.proxied.has_etcd() {
             endpoints = etcd_proxies.iter().map(Proxy::url).collect();
         } else if spec.one_endpoint {
             endpoints.truncate(1);

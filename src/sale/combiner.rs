@@ -7,8 +7,8 @@
 //! al. 2012).
 //!
 //! The lock is kept while no other claim waits for it, and a batch then costs etcd nothing. When another
-//! claim waits, the tenure ends after its time, or as soon as no order waits here. The release and the next
-//! claim are then one transaction; a tenure without an order ends with the release alone.
+//! claim waits, the `hold_policy` ends the tenure. The release and the next claim are then one transaction; a
+//! tenure without an order ends with the release alone.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -17,8 +17,9 @@ use std::time::Duration;
 
 use fenced_lock::{Guard, LockError, SessionKeeper};
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
+use super::hold_policy::{HoldPolicy, Step};
 use super::order_queue::{Answer, NotQueued, OrderQueue, WaitingOrder};
 use super::tenure::{is_gone, is_refused, lock_name, log_first_claim, unavailable};
 use super::{SaleContext, SaleError, SaleOptions};
@@ -109,7 +110,9 @@ impl Combiner {
 
     /// Serves the queue of an item until no order came for a while, or the sale stops.
     async fn serve(&self, queue: &OrderQueue) {
-        let name = lock_name(&self.context.options.lock_name, queue.item());
+        let SaleOptions { lock_name: base, tenure, batch_size, .. } = &self.context.options;
+        let name = lock_name(base, queue.item());
+        let mut policy = HoldPolicy::new(*tenure, *batch_size);
         loop {
             tokio::select! {
                 biased;
@@ -128,7 +131,7 @@ impl Combiner {
                 locked = queue.while_wanted(self.lock(&name), |o| self.too_late(queue, o)) => locked,
             };
             let pause = match locked {
-                Some(Ok(guard)) => self.hold(queue, guard, asked_at).await,
+                Some(Ok(guard)) => self.hold(queue, guard, &mut policy, asked_at).await,
                 Some(Err(error)) => {
                     let pause = if is_refused(&error) { REFUSED_PAUSE } else { LOCK_PAUSE };
                     let error = Arc::new(error);
@@ -170,49 +173,71 @@ impl Combiner {
         &self,
         queue: &OrderQueue,
         mut guard: Guard,
+        policy: &mut HoldPolicy,
         mut asked_at: Instant,
     ) -> Option<Duration> {
-        let mut tenure = Some(self.context.metrics.granted(asked_at));
-        let mut ends_at = Instant::now() + self.context.options.tenure;
-        let mut has_sold = false;
+        let SaleContext { metrics, stopping, options, .. } = &*self.context;
+        let mut tenure = Some(metrics.granted(asked_at));
+        policy.granted(Instant::now(), guard.enqueued_in());
         loop {
-            let batch = queue.take(self.context.options.batch_size);
-            if batch.is_empty() {
-                tokio::select! {
-                    biased;
-                    () = self.context.stopping.cancelled() => return None,
-                    () = queue.arrival() => continue,
-                    // no order came during the whole tenure: the next order takes the lock again
-                    () = guard.contended() => if !has_sold { return None },
-                    () = guard.lost() => {
-                        self.context.metrics.lost();
-                        return None;
+            let (now, waiting) = (Instant::now(), queue.len());
+            let is_contended = guard.is_contended();
+            let step = match waiting {
+                _ if is_contended => policy.next(now, waiting),
+                0 => Step::Wait { orders: 1, until: now + IDLE_TIMEOUT },
+                _ => Step::Run,
+            };
+            match step {
+                Step::Run => {
+                    let batch = queue.take(options.batch_size);
+                    // all buyers may have disconnected
+                    if batch.is_empty() {
+                        continue;
                     }
-                    () = sleep(IDLE_TIMEOUT) => return None,
-                }
-            } else {
-                match self.run(queue, &guard, batch, ends_at).await {
-                    Ran::Answered => has_sold = true,
-                    Ran::LockLost => {
-                        self.context.metrics.lost();
-                        return Some(SHORTEST_PAUSE);
+                    let orders = batch.len();
+                    match self.run(queue, &guard, batch, policy.ends_at()).await {
+                        Ran::Answered { took } => policy.ran(Instant::now(), took, orders),
+                        Ran::LockLost => {
+                            metrics.lost();
+                            return Some(SHORTEST_PAUSE);
+                        }
+                        Ran::StoreFailed => return Some(STORE_PAUSE),
                     }
-                    Ran::StoreFailed => return Some(STORE_PAUSE),
-                }
-                if !guard.is_contended() || (Instant::now() < ends_at && !queue.is_empty()) {
                     continue;
                 }
+                Step::Wait { orders, until } => tokio::select! {
+                    biased;
+                    () = stopping.cancelled() => return None,
+                    () = queue.reaches(orders) => continue,
+                    () = guard.contended(), if !is_contended => continue,
+                    () = guard.lost() => {
+                        metrics.lost();
+                        return None;
+                    }
+                    () = sleep_until(until) => if is_contended { continue } else { return None },
+                },
+                // no order came during the whole tenure: the next order takes the lock again
+                Step::HandOver if !policy.has_sold() => return None,
+                Step::HandOver => {}
             }
             drop(tenure.take());
-            self.context.metrics.handed_over();
+            metrics.handed_over();
             asked_at = Instant::now();
             // also if no order waits right now: the buyers that were just answered will order again, and the
             // release and the next claim are one transaction this way
             let turn = queue.while_expiring(guard.hand_over(), |o| self.too_late(queue, o));
+            let mut turn = pin!(turn);
+            let learn_and_wait = async {
+                tokio::select! {
+                    biased;
+                    next = &mut turn => next,
+                    () = learn(policy, queue) => turn.await,
+                }
+            };
             let next = tokio::select! {
                 biased;
-                () = self.context.stopping.cancelled() => return None,
-                next = turn => next,
+                () = stopping.cancelled() => return None,
+                next = learn_and_wait => next,
             };
             match next {
                 Ok(next) => guard = next,
@@ -221,9 +246,8 @@ impl Combiner {
                     return None;
                 }
             }
-            tenure = Some(self.context.metrics.granted(asked_at));
-            ends_at = Instant::now() + self.context.options.tenure;
-            has_sold = false;
+            tenure = Some(metrics.granted(asked_at));
+            policy.granted(Instant::now(), guard.enqueued_in());
         }
     }
 
@@ -254,11 +278,12 @@ impl Combiner {
                 inventory.reduce(queue.item(), Some(entry.token()), &options.instance, &orders);
             let sent_at = Instant::now();
             let ran = queue.while_expiring(run, late).await;
+            let took = sent_at.elapsed();
             self.context.metrics.batch(batch.len(), sent_at, &ran);
             let error = match ran {
                 Ok(outcomes) => {
                     answer_all(queue, batch, outcomes);
-                    return Ran::Answered;
+                    return Ran::Answered { took };
                 }
                 Err(InventoryError::StaleToken { .. }) => {
                     for waiting in &mut batch {
@@ -337,8 +362,8 @@ impl Combiner {
 
 /// The result of a batch.
 enum Ran {
-    /// Its orders have their answers.
-    Answered,
+    /// Its orders have their answers; the store took so long.
+    Answered { took: Duration },
     /// They are back in the queue, for another tenure.
     LockLost,
     /// The store failed: its orders have an error, or are back in the queue.
@@ -359,6 +384,22 @@ impl Drop for Served {
             None => SaleError::Stopping,
         });
         self.combiner.queues.lock().remove(self.queue.item());
+    }
+}
+
+/// Notes whether it would have paid to wait for the next orders in the tenure that has just ended.
+async fn learn(policy: &mut HoldPolicy, queue: &OrderQueue) {
+    // its time was over: nothing was waited for
+    if Instant::now() >= policy.ends_at() {
+        return;
+    }
+    loop {
+        match policy.without_end(Instant::now(), queue.len()) {
+            Step::Run => return policy.learn(true),
+            Step::HandOver => return policy.learn(false),
+            // late is no error: it is asked again
+            Step::Wait { orders, until } => drop(timeout_at(until, queue.reaches(orders)).await),
+        }
     }
 }
 

@@ -34,7 +34,7 @@ pub struct SaleOptions {
     pub hold: HoldMode,
     /// The most orders in a batch; at most [`MAX_BATCH`](crate::inventory::Inventory::MAX_BATCH).
     pub batch_size: usize,
-    /// How long a tenure lasts while another instance waits for the lock.
+    /// How long a tenure lasts at most while another instance waits for the lock.
     pub tenure: Duration,
     /// How long an order may wait for the lock, and for an answer of the store once it was sent.
     pub wait_timeout: Duration,

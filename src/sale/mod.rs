@@ -12,6 +12,7 @@ mod context;
 mod error;
 mod etcd_lock;
 mod guard;
+mod hold_policy;
 pub mod latency;
 pub mod metrics;
 mod order_queue;

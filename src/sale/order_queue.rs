@@ -155,13 +155,17 @@ impl OrderQueue {
         self.state.lock().waiting.len()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.state.lock().waiting.is_empty()
-    }
-
     /// Waits until an order waits whose buyer is connected.
     pub(super) async fn arrival(&self) {
         while !self.is_wanted() {
+            // an earlier notification is kept
+            self.arrived.notified().await;
+        }
+    }
+
+    /// Waits until so many orders wait.
+    pub(super) async fn reaches(&self, orders: usize) {
+        while self.len() < orders {
             // an earlier notification is kept
             self.arrived.notified().await;
         }

@@ -1,9 +1,10 @@
 //! From a call to a grant.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::backoff::Backoff;
 use super::chaos::Safeguard;
@@ -89,7 +90,7 @@ impl<T: GrantToken> Attempt<T> {
 
     async fn granted(&mut self) -> Result<Option<Guard<T>>, LockError> {
         let inner = Arc::clone(self.inner());
-        let Some(mut ticket) = self.enqueue().await? else { return Ok(None) };
+        let Some((mut ticket, enqueued_in)) = self.enqueue().await? else { return Ok(None) };
         // this is where a waiter waits
         let reached = tokio::select! {
             biased;
@@ -102,16 +103,18 @@ impl<T: GrantToken> Attempt<T> {
         };
         inner.check()?;
         let ClaimStatus::Granted(token) = reached else { return Err(LockError::Lost) };
-        let hold = Hold::begin(&inner, self.claim.clone(), self.owner, token, ticket);
+        let hold = Hold::begin(&inner, self.claim.clone(), self.owner, token, enqueued_in, ticket);
         Ok(Some(Guard::new(hold, self.session.clone())))
     }
 
     /// Puts the claim into the queue. Repeats an unanswered request while the caller waits, except for a try.
-    /// `None` if a try found the lock taken, or the claim to hand over is gone.
-    async fn enqueue(&mut self) -> Result<Option<Ticket<T>>, LockError> {
+    /// `None` if a try found the lock taken, or the claim to hand over is gone; otherwise also how long the answered
+    /// request took.
+    async fn enqueue(&mut self) -> Result<Option<(Ticket<T>, Duration)>, LockError> {
         let inner = Arc::clone(self.inner());
         let mut backoff = Backoff::default();
         loop {
+            let asked_at = Instant::now();
             let may_have_existed = std::mem::replace(&mut self.may_exist, true);
             let request = inner.ask(async {
                 match &self.turn {
@@ -121,7 +124,7 @@ impl<T: GrantToken> Attempt<T> {
                 }
             });
             let error = match request.await {
-                Ok(ticket) => return Ok(ticket),
+                Ok(ticket) => return Ok(ticket.map(|ticket| (ticket, asked_at.elapsed()))),
                 Err(error) => error,
             };
             if error.kind != BackendErrorKind::Transient && Safeguard::Denials.is_on() {

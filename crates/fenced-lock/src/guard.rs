@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -53,6 +54,12 @@ impl<T: GrantToken> Guard<T> {
     /// `create_revision`, exactly as long as the lock is held: see `EtcdOptions::connect`.
     pub fn key(&self) -> String {
         self.hold.claim.key()
+    }
+
+    /// How long the request took that put the claim into the queue, or handed over to it. Where the backend pushes grants,
+    /// a handover costs about as much: the release goes the same way, and so does the grant.
+    pub fn enqueued_in(&self) -> Duration {
+        self.hold.enqueued_in
     }
 
     /// Until when the lock is held if no further renewal of the lease succeeds; each one moves it.

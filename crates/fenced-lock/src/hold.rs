@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -15,6 +16,8 @@ pub(super) struct Hold<T: GrantToken> {
     pub(super) claim: Claim,
     pub(super) token: T,
     pub(super) owner: OwnerId,
+    /// How long the request took that queued the claim.
+    pub(super) enqueued_in: Duration,
     entries: AtomicU32,
     status: watch::Receiver<ClaimStatus<T>>,
     pub(super) contended: watch::Receiver<bool>,
@@ -27,6 +30,7 @@ impl<T: GrantToken> Hold<T> {
         claim: Claim,
         owner: OwnerId,
         token: T,
+        enqueued_in: Duration,
         Ticket { status, contended }: Ticket<T>,
     ) -> Arc<Self> {
         let hold = Arc::new(Self {
@@ -34,6 +38,7 @@ impl<T: GrantToken> Hold<T> {
             claim,
             token,
             owner,
+            enqueued_in,
             entries: AtomicU32::new(1),
             status,
             contended,
@@ -91,8 +96,6 @@ impl<T: GrantToken> Hold<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::super::{LockError, MemoryBackend, Session, SessionOptions};
     use super::*;
 

@@ -1,5 +1,6 @@
 //! A TCP proxy that can hold up, delay, swallow and cut what runs through it.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -10,10 +11,13 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
 /// How much is forwarded at once.
 const CHUNK_BYTES: usize = 16 << 10;
+
+/// The most chunks that are on their way at once.
+const MAX_CHUNKS: usize = 1024;
 
 /// How long to leave the listener alone when the system has no room for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -47,7 +51,7 @@ struct State {
     holds_back: bool,
     /// Connections are closed as soon as they are accepted.
     refuses: bool,
-    /// How long each chunk waits.
+    /// How long a chunk is on its way.
     delay: Duration,
 }
 
@@ -174,7 +178,8 @@ impl Proxy {
         self.state.send_modify(|state| (state.holds_there, state.holds_back) = (false, false));
     }
 
-    /// Each chunk waits that long, each way; also those that stand behind one another.
+    /// From now on everything takes that long, each way, as over a long line: what is sent meanwhile does not
+    /// wait for what is already on its way. Up to a millisecond more, as far as the timer is exact.
     pub fn delay(&self, delay: Duration) {
         self.state.send_modify(|state| state.delay = delay);
     }
@@ -240,12 +245,35 @@ impl Line {
     ) -> io::Result<()> {
         let Self { marker, counts, .. } = self;
         let mut buffer = vec![0; CHUNK_BYTES];
-        loop {
-            let length = from.read(&mut buffer).await?;
-            if length == 0 {
-                return to.shutdown().await;
+        // what is on its way, and when it arrives
+        let mut line: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();
+        let mut is_open = true;
+        while is_open || !line.is_empty() {
+            let arrival = line.front().map(|(arrival, _)| *arrival);
+            let read = tokio::select! {
+                biased;
+                () = reached(arrival), if arrival.is_some() => None,
+                length = from.read(&mut buffer), if is_open && line.len() < MAX_CHUNKS => {
+                    Some(&buffer[..length?])
+                }
+            };
+            let Some(chunk) = read else {
+                if states.borrow().holds(way) {
+                    counts.holds.store(true, Ordering::Relaxed);
+                    if states.wait_for(|state| !state.holds(way)).await.is_err() {
+                        return Ok(());
+                    }
+                    counts.late.fetch_add(1, Ordering::Relaxed);
+                }
+                if let Some((_, chunk)) = line.pop_front() {
+                    to.write_all(&chunk).await?;
+                }
+                continue;
+            };
+            if chunk.is_empty() {
+                is_open = false;
+                continue;
             }
-            let chunk = &buffer[..length];
             if way == Way::Back {
                 if !marker.is_empty() && chunk.windows(marker.len()).any(|part| part == *marker) {
                     counts.marked.fetch_add(1, Ordering::Relaxed);
@@ -255,19 +283,17 @@ impl Line {
                     return Err(io::ErrorKind::ConnectionReset.into());
                 }
             }
-            let state = *states.borrow();
-            if !state.delay.is_zero() {
-                sleep(state.delay).await;
-            }
-            if state.holds(way) {
-                counts.holds.store(true, Ordering::Relaxed);
-                if states.wait_for(|state| !state.holds(way)).await.is_err() {
-                    return Ok(());
-                }
-                counts.late.fetch_add(1, Ordering::Relaxed);
-            }
-            to.write_all(chunk).await?;
+            let delay = states.borrow().delay;
+            line.push_back((Instant::now() + delay, chunk.into()));
         }
+        to.shutdown().await
+    }
+}
+
+/// Waits until then. A time that has come takes no wait: the timer would round it up.
+async fn reached(arrival: Option<Instant>) {
+    if let Some(arrival) = arrival.filter(|arrival| *arrival > Instant::now()) {
+        sleep_until(arrival).await;
     }
 }
 

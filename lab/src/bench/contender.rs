@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::baselines::LockMode;
-use crate::cluster::{Cluster, Spec};
+use crate::cluster::{Cluster, Proxied, Spec};
 use crate::error::LabError;
 
 /// The slow contenders need more than the defaults to answer hundreds of waiting orders.
@@ -77,10 +77,20 @@ impl Contender {
 
     /// Starts `count` instances and waits until they are ready.
     pub(super) async fn start(self, cluster: &mut Cluster, count: usize) -> Result<(), LabError> {
+        self.start_behind(cluster, count, Proxied::Nothing).await
+    }
+
+    /// The same, with these connections of the instances through proxies.
+    pub(super) async fn start_behind(
+        self,
+        cluster: &mut Cluster,
+        count: usize,
+        proxied: Proxied,
+    ) -> Result<(), LabError> {
         let flags = FLAGS.iter().chain(self.flags()).map(ToString::to_string);
         let flags: Vec<_> = flags.collect();
         let lock = self.lock();
-        let spec = Spec { lock, instances: count, flags: &flags, ..Spec::default() };
+        let spec = Spec { lock, instances: count, flags: &flags, proxied, ..Spec::default() };
         for _ in 0..count {
             cluster.add(spec).await?;
         }

@@ -7,7 +7,7 @@
 //! - [`BenchOptions`], [`run()`]: the flags, and the whole run
 //! - `contender`, `scale`: the contenders, and the sizes of the loads
 //! - `load`: one load on a contender's instances
-//! - `contest`, `sweep`, `memory`, `etcd_cost`: the measures
+//! - `contest`, `sweep`, `distance`, `memory`, `etcd_cost`: the measures
 //! - `machine`: a description of this machine
 //! - `results`, `ratios`, `stats`: the results as data
 //! - `table`, `markdown`, `chart`, `svg`: the results as text and pictures
@@ -15,6 +15,7 @@
 mod chart;
 mod contender;
 mod contest;
+mod distance;
 mod etcd_cost;
 mod load;
 mod machine;

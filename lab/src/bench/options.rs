@@ -55,6 +55,8 @@ pub enum Measure {
     Instances,
     /// Throughput by the number of items.
     Items,
+    /// Throughput with etcd and Redis some milliseconds away, guarded and not.
+    Distance,
     /// Memory of an instance, idle and with many waiting orders.
     Memory,
 }

@@ -54,6 +54,21 @@ pub(super) fn findings(results: &Results) -> Vec<Finding> {
             Some(AtLeast(0.8)),
         ),
         (
+            "throughput, guarded : atomic script, etcd 2 ms away",
+            far(results, 2),
+            Some(AtLeast(1.2)),
+        ),
+        (
+            "throughput, guarded : atomic script, etcd 6 ms away",
+            far(results, 6),
+            Some(AtLeast(1.0)),
+        ),
+        (
+            "throughput, guarded : atomic script, etcd 20 ms away",
+            far(results, 20),
+            Some(AtLeast(0.75)),
+        ),
+        (
             "share of the instance that sold less",
             rounds(&|round| smaller_share(round.turn(Contender::Combined)?)),
             Some(AtLeast(0.45)),
@@ -114,6 +129,16 @@ fn between(results: &Results, measure: Measure, above: usize, below: usize) -> V
         .filter(|(_, below)| below.answers_per_second > 0.0)
         .map(|(above, below)| above.answers_per_second / below.answers_per_second)
         .collect()
+}
+
+/// The product's throughput divided by that without a lock, with Redis near and the usual connections.
+fn far(results: &Results, etcd: u64) -> Vec<f64> {
+    let mut distances = results.distances.iter();
+    let at = distances.find(|distance| {
+        (distance.etcd, distance.redis, distance.connections)
+            == (etcd, 0, results.scale.connections)
+    });
+    at.map_or_else(Vec::new, |distance| distance.ratios(|load| Some(load.answers_per_second)))
 }
 
 fn smaller_share(turn: &Turn) -> Option<f64> {

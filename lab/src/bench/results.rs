@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::contender::Contender;
 use super::contest::{Round, Turn};
+use super::distance::Distance;
 use super::load;
 use super::machine::Machine;
 use super::memory::Memory;
@@ -25,6 +26,7 @@ pub(super) struct Results {
     pub(super) left_out: Vec<String>,
     pub(super) rounds: Vec<Round>,
     pub(super) sweeps: Vec<Sweep>,
+    pub(super) distances: Vec<Distance>,
     pub(super) memory: Option<Memory>,
 }
 
@@ -89,8 +91,13 @@ impl Results {
                 .iter()
                 .flat_map(move |point| point.loads.iter().map(move |load| (name(point), load)))
         });
+        let distances = self.distances.iter().flat_map(|distance| {
+            let name = format!("etcd {} ms, Redis {} ms", distance.etcd, distance.redis);
+            let loads = distance.guarded.iter().chain(&distance.unguarded);
+            loads.map(move |load| (name.clone(), load))
+        });
         let memory = self.memory.iter().map(|memory| ("memory".to_owned(), &memory.load));
-        turns.chain(points).chain(memory)
+        turns.chain(points).chain(distances).chain(memory)
     }
 }
 

@@ -14,7 +14,7 @@ use super::machine::{Machine, load_average};
 use super::options::{BenchOptions, Measure};
 use super::results::Results;
 use super::scale::Scale;
-use super::{chart, load, memory, ratios, sweep, table};
+use super::{chart, distance, load, memory, ratios, sweep, table};
 use crate::cluster::Cluster;
 use crate::error::LabError;
 
@@ -55,6 +55,7 @@ async fn bench(options: &BenchOptions) -> Result<Results, LabError> {
         left_out: Vec::new(),
         rounds: Vec::new(),
         sweeps: Vec::new(),
+        distances: Vec::new(),
         memory: None,
     };
     let all = Contender::value_variants().iter().copied();
@@ -101,6 +102,10 @@ async fn measure(
             note(&format!("{measure:?}: {:?}", sweep::values(&results.scale, measure)));
             results.sweeps.push(sweep::run(cluster, &results.scale, measure).await?);
         }
+    }
+    if options.wants(Measure::Distance) {
+        note(&format!("distance: etcd and Redis at {:?} ms", results.scale.distances));
+        results.distances = distance::run(cluster, &results.scale).await?;
     }
     if options.wants(Measure::Memory) {
         note(&format!("memory: {} waiting orders", results.scale.waiting));

@@ -30,6 +30,9 @@ pub(super) struct Scale {
     pub(super) sweep_connections: Vec<usize>,
     pub(super) sweep_instances: Vec<usize>,
     pub(super) sweep_items: Vec<usize>,
+    /// Round trips to etcd and to Redis in milliseconds.
+    pub(super) distances: Vec<(u64, u64)>,
+    pub(super) distance_connections: Vec<usize>,
     /// Requests of a load within a sweep; fewer where there are few connections.
     pub(super) requests_of_a_sweep: usize,
     /// How many of them at most for each connection.
@@ -57,6 +60,8 @@ impl Scale {
             sweep_connections: vec![2, 10, 50, 500, 2000, 10_000],
             sweep_instances: vec![1, 2, 4, 8],
             sweep_items: vec![1, 4, 16, 64],
+            distances: vec![(0, 0), (2, 0), (6, 0), (20, 0), (0, 2), (2, 2), (6, 2), (20, 2)],
+            distance_connections: vec![500, 5000],
             requests_of_a_sweep: 200_000,
             requests_of_a_connection: 2000,
             waiting: 10_000,
@@ -81,6 +86,8 @@ impl Scale {
             sweep_connections: vec![2, 8],
             sweep_instances: vec![1, 2],
             sweep_items: vec![1, 3],
+            distances: vec![(0, 0), (4, 2)],
+            distance_connections: vec![10],
             requests_of_a_sweep: 40,
             requests_of_a_connection: 10,
             waiting: 50,

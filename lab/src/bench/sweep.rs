@@ -44,7 +44,11 @@ pub(super) fn values(scale: &Scale, measure: Measure) -> &[usize] {
         Measure::Connections => &scale.sweep_connections,
         Measure::Instances => &scale.sweep_instances,
         Measure::Items => &scale.sweep_items,
-        Measure::Throughput | Measure::Burst | Measure::Handovers | Measure::Memory => &[],
+        Measure::Throughput
+        | Measure::Burst
+        | Measure::Handovers
+        | Measure::Distance
+        | Measure::Memory => &[],
     }
 }
 

@@ -27,6 +27,7 @@ pub(super) fn text(results: &Results, contenders: &[Contender]) -> String {
         ("By connections", swept(results, Measure::Connections, "connections")),
         ("By instances", swept(results, Measure::Instances, "instances")),
         ("By items", swept(results, Measure::Items, "items")),
+        ("By distance, guarded : atomic script", far(results)),
         ("Memory of one instance", results.memory.as_ref().map(memory).unwrap_or_default()),
     ] {
         if !table.is_empty() {
@@ -163,6 +164,40 @@ fn swept(results: &Results, measure: Measure, name: &str) -> String {
         ]
     });
     rows([name, "orders/s", "min to max", "p50 ms", "p99 ms"], table)
+}
+
+fn far(results: &Results) -> String {
+    let table = results.distances.iter().filter_map(|distance| {
+        let rates = |loads: &[Report]| {
+            let rates: Vec<_> = loads.iter().map(|load| load.answers_per_second).collect();
+            figure(Spread::of(&rates).median)
+        };
+        let tails = distance.ratios(|load| Some(float(load.latency_microseconds?.p99)));
+        let ratio = distance.throughput()?;
+        Some([
+            distance.etcd.to_string(),
+            distance.redis.to_string(),
+            distance.connections.to_string(),
+            rates(&distance.guarded),
+            rates(&distance.unguarded),
+            figure(ratio.median),
+            range(ratio),
+            Spread::of_some(tails).map_or_else(String::new, |tail| figure(tail.median)),
+        ])
+    });
+    rows(
+        [
+            "etcd ms",
+            "Redis ms",
+            "connections",
+            "guarded, orders/s",
+            "atomic script",
+            "ratio",
+            "min to max",
+            "ratio of p99",
+        ],
+        table,
+    )
 }
 
 fn memory(memory: &Memory) -> String {

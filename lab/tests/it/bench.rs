@@ -69,6 +69,14 @@ async fn short_run_measures_everything() {
             assert_eq!((&load["pass"], &load["acknowledged"]), (&true.into(), &load["requests"]));
         }
     }
+    let distances = results["distances"].as_array().unwrap();
+    assert_eq!(distances.len(), 2);
+    for (distance, contender) in
+        distances.iter().flat_map(|distance| [(distance, "guarded"), (distance, "unguarded")])
+    {
+        let load = &distance[contender][0];
+        assert_eq!((&load["pass"], &load["acknowledged"]), (&true.into(), &load["requests"]));
+    }
     if cfg!(target_os = "linux") {
         let memory = &results["memory"];
         assert_eq!((&memory["orders"], &memory["load"]["acknowledged"]), (&50.into(), &50.into()));

@@ -49,6 +49,24 @@ async fn a_cut_watch_is_opened_again() {
     }
 }
 
+/// Goal: a guard tells how long its claim took to queue, the way to etcd and back included, also after a handover.
+#[tokio::test]
+async fn the_way_to_etcd_is_measured() {
+    let shared = EtcdLab::shared().await;
+    let port = shared.endpoint().rsplit_once(':').unwrap().1.parse().unwrap();
+    let proxy = Proxy::to(port).await.unwrap();
+    let session = patient_session(&EtcdLab::at(proxy.url())).await;
+    let mutex = session.mutex(&shared.name()).unwrap();
+    for each_way in [Duration::from_millis(30), Duration::from_millis(60)] {
+        proxy.delay(each_way);
+        let guard = mutex.lock().await.unwrap();
+        assert!(guard.enqueued_in() >= 2 * each_way);
+        let guard = guard.hand_over().await.unwrap();
+        assert!(guard.enqueued_in() >= 2 * each_way);
+        guard.unlock().await.unwrap();
+    }
+}
+
 /// Goal: compaction of everything that was, again and again while waiters wait and the watch is cut,
 /// neither hides a grant nor ends a hold.
 #[tokio::test]

@@ -79,6 +79,18 @@ async fn delays() {
     assert!(sent.elapsed() >= delay * 2, "there and back");
 }
 
+/// Goal: a delay is a longer way, not a narrower one: chunks do not wait for one another. One behind the other, they
+/// would take longer than this test may.
+#[tokio::test]
+async fn delays_do_not_add_up() {
+    let (port, got) = echo().await;
+    let proxy = Proxy::to(port).await.unwrap();
+    proxy.delay(Duration::from_secs(3));
+    let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await.unwrap();
+    client.write_all(&vec![b'x'; 10 * CHUNK_BYTES]).await.unwrap();
+    until(|| got.load(Ordering::Relaxed) == 10 * CHUNK_BYTES as u64).await;
+}
+
 /// Goal: a refusing proxy ends what is open and what comes, until it admits again.
 #[tokio::test]
 async fn refuses_and_admits() {
