@@ -39,7 +39,10 @@ TOOLS := $(abspath $(or $(CARGO_TARGET_DIR),target))/tools
 # The tests that need a browser; left out where .ci/setup can install none.
 PAGE_TESTS := accessibility looks outages selling
 
-test: ## check format, lints, docs and licences, then run every test (they start their own etcd and Redis)
+# The lock's backends besides etcd. Tests whose server is not installed are left out, and say so.
+BACKENDS := file,postgres,redis,zookeeper
+
+test: ## check format, lints, docs and licences, then run every test (they start their own servers)
 	@.ci/setup --test
 	@echo "== format"
 	@$(CARGO) fmt --all --check
@@ -49,8 +52,10 @@ test: ## check format, lints, docs and licences, then run every test (they start
 	@echo "== docs"
 	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --all-features
 	@$(MAKE) --no-print-directory deny
-	@echo "== lock, service and load test, as shipped"
-	@$(CARGO) test --locked --no-fail-fast --workspace --exclude lab
+	@echo "== lock, on every service"
+	@$(CARGO) test --locked --no-fail-fast --package fenced-lock --features $(BACKENDS)
+	@echo "== service and load test, as shipped"
+	@$(CARGO) test --locked --no-fail-fast --workspace --exclude lab --exclude fenced-lock
 	@echo "== lab, with every way to remove a safeguard"
 	@command -v chromedriver >/dev/null || left_out="-- $(PAGE_TESTS:%=--skip page::%)"; \
 	  $(CARGO) test --locked --no-fail-fast --package lab --all-features $$left_out
@@ -67,6 +72,7 @@ bench: build ## compare the guards of a sale; tables, and plots in target/bench 
 	@exec $(RUN) -- bench $(ARGS)
 
 arena: build ## compare locks: speed, fairness, and what a pause and a kill of the holder do (about an hour)
+	@.ci/setup --test
 	@exec $(RUN) -- arena $(ARGS)
 
 screenshots: ## take the pictures of the page for the README (needs pngquant, and ports 8080 and 8090)
