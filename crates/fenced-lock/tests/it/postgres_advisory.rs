@@ -182,6 +182,24 @@ async fn a_long_hold_and_a_long_wait_live_on() {
     assert_eq!(queue_of(&ours).await, [guard.key()]);
 }
 
+/// Goal: a session that nobody uses any more ends all its connections; but a guard uses it.
+#[tokio::test]
+async fn an_unused_session_ends_its_connections() {
+    let Some(postgres) = private().await else { return };
+    let operator = client(&postgres.url()).await;
+    let connections = async || {
+        let count = "SELECT count(*) FROM pg_stat_activity
+            WHERE starts_with(application_name, 'fenced-lock')";
+        operator.query_one(count, &[]).await.unwrap().get::<_, i64>(0)
+    };
+    let guard = mutex(&postgres.url(), "a").await.lock().await.unwrap();
+    tokio::time::sleep(TTL).await;
+    assert_eq!(connections().await, 2, "the guard keeps the session alive");
+    assert!(!guard.is_lost());
+    drop(guard);
+    eventually("all connections have ended", async || connections().await == 0).await;
+}
+
 /// Goal: what is not promised: a crash of the server takes the locks with the connections. Their holders are told,
 /// and no token comes twice.
 #[tokio::test]
