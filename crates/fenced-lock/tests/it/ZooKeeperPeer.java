@@ -12,7 +12,7 @@ public class ZooKeeperPeer {
     public static void main(String[] args) throws Exception {
         String recipe = args[0], servers = args[1], path = args[2];
         if (recipe.equals("curator")) {
-            CuratorFramework client = CuratorFrameworkFactory.newClient(servers, new RetryOneTime(100));
+            CuratorFramework client = CuratorFrameworkFactory.newClient(servers, 5000, 5000, new RetryOneTime(100));
             client.start();
             InterProcessMutex mutex = new InterProcessMutex(client, path);
             mutex.acquire();
@@ -20,7 +20,7 @@ public class ZooKeeperPeer {
             mutex.release();
             client.close();
         } else {
-            ZooKeeper client = new ZooKeeper(servers, 20000, event -> { });
+            ZooKeeper client = new ZooKeeper(servers, 5000, event -> { });
             CountDownLatch acquired = new CountDownLatch(1);
             WriteLock lock = new WriteLock(client, path, null, new LockListener() {
                 public void lockAcquired() {
