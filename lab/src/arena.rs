@@ -537,7 +537,7 @@ fn tables(all: &[Figures]) -> String {
 /// What the trials say: none of n is no proof, but at most 3/n (the rule of three).
 fn bound(Paused { trials, oversold, .. }: &Paused) -> String {
     if *oversold > 0 {
-        return format!("{} of {trials}", oversold);
+        return format!("{oversold} of {trials}");
     }
     format!("at most {}", figure((3.0 / f64::from(*trials)).min(1.0)))
 }
