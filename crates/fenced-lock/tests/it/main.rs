@@ -40,65 +40,16 @@ mod zookeeper;
 
 use contract::{basics, cancellation, loss, queueing, reentry};
 
-/// Runs each test of the contract against each backend.
+/// Runs these tests of the contract against a backend, in a module of this name. Without a lab, its server is not
+/// installed.
 macro_rules! contract {
-    ($($area:ident: $($test:ident)*;)*) => {
-        mod on_memory {
+    ($module:ident, $attribute:meta, $lab:expr; $($area:ident: $($test:ident)*;)*) => {
+        mod $module {
             use super::*;
             $($(
-                #[tokio::test(start_paused = true)]
+                #[$attribute]
                 async fn $test() {
-                    $area::$test(&lab::MemoryLab::default()).await;
-                }
-            )*)*
-        }
-        mod on_etcd {
-            use super::*;
-            $($(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $test() {
-                    $area::$test(&lab::EtcdLab::shared().await).await;
-                }
-            )*)*
-        }
-        #[cfg(feature = "file")]
-        mod on_file {
-            use super::*;
-            $($(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $test() {
-                    $area::$test(&lab_file::FileLab::new()).await;
-                }
-            )*)*
-        }
-        #[cfg(feature = "postgres")]
-        mod on_postgres {
-            use super::*;
-            $($(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $test() {
-                    let Some(lab) = lab_postgres::PostgresLab::shared().await else { return };
-                    $area::$test(&lab).await;
-                }
-            )*)*
-        }
-        #[cfg(feature = "redis")]
-        mod on_redis {
-            use super::*;
-            $($(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $test() {
-                    $area::$test(&lab_redis::RedisLab::shared().await).await;
-                }
-            )*)*
-        }
-        #[cfg(feature = "zookeeper")]
-        mod on_zookeeper {
-            use super::*;
-            $($(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $test() {
-                    if let Some(lab) = lab_zookeeper::ZooKeeperLab::shared().await {
+                    if let Some(lab) = $lab {
                         $area::$test(&lab).await;
                     }
                 }
@@ -107,7 +58,115 @@ macro_rules! contract {
     };
 }
 
+/// The same with the whole contract.
+macro_rules! whole_contract {
+    ($module:ident, $attribute:meta, $lab:expr) => {
+        contract! {
+            $module, $attribute, $lab;
+            basics:
+                a_lock_is_granted_and_released
+                a_later_grant_has_a_larger_token
+                names_are_checked
+                one_holder_at_a_time
+                try_takes_a_free_lock_only
+                a_try_does_not_stand_in_the_way
+                a_timeout_leaves_no_claim
+                closing_releases_everything
+                an_unused_session_closes_by_itself
+                names_that_contain_each_other_are_different_locks;
+            queueing:
+                waiters_are_served_in_the_order_of_their_claims
+                the_queue_can_be_seen
+                a_hand_over_goes_to_the_next_and_comes_back
+                a_hand_over_with_entries_left_keeps_the_lock
+                contention_is_known_to_the_holder;
+            reentry:
+                an_owner_enters_again
+                a_thousand_entries_cost_no_request
+                another_owner_waits;
+            cancellation:
+                a_waiter_that_is_aborted_leaves_no_claim
+                a_holder_that_is_aborted_leaves_no_claim
+                many_aborted_at_any_moment_leave_no_claim
+                a_dropped_hand_over_leaves_no_claim;
+            loss:
+                a_revoked_lease_is_told_to_holder_and_waiters
+                a_deleted_claim_is_told_to_its_holder
+                an_unlock_after_the_deletion_says_that_it_was_lost
+                a_revoked_lease_grants_nothing_while_unlocking
+                queueing_on_a_revoked_lease_loses_the_session
+                a_deleted_waiter_is_told_and_the_others_go_on
+                a_lost_hold_cannot_be_entered_or_unlocked
+                an_owner_takes_the_lock_anew_after_a_loss
+                run_ends_with_the_hold
+                a_keeper_opens_the_next_session;
+        }
+    };
+}
+
+whole_contract!(on_memory, tokio::test(start_paused = true), Some(lab::MemoryLab::default()));
+whole_contract!(
+    on_etcd,
+    tokio::test(flavor = "multi_thread", worker_threads = 2),
+    Some(lab::EtcdLab::shared().await)
+);
+#[cfg(feature = "file")]
+whole_contract!(
+    on_file,
+    tokio::test(flavor = "multi_thread", worker_threads = 2),
+    Some(lab_file::FileLab::new())
+);
+#[cfg(feature = "postgres")]
+whole_contract!(
+    on_postgres,
+    tokio::test(flavor = "multi_thread", worker_threads = 2),
+    lab_postgres::PostgresLab::shared().await
+);
+#[cfg(feature = "redis")]
+whole_contract!(
+    on_redis,
+    tokio::test(flavor = "multi_thread", worker_threads = 2),
+    Some(lab_redis::RedisLab::shared().await)
+);
+#[cfg(feature = "zookeeper")]
+whole_contract!(
+    on_zookeeper,
+    tokio::test(flavor = "multi_thread", worker_threads = 2),
+    lab_zookeeper::ZooKeeperLab::shared().await
+);
+
+// What a lock must do that has no order, no tokens and no queue to look at.
+#[cfg(feature = "redis")]
 contract! {
+    on_redlock, tokio::test(flavor = "multi_thread", worker_threads = 2), Some(lab_redis::RedlockLab::shared().await);
+    basics:
+        a_lock_is_granted_and_released
+        names_are_checked
+        one_holder_at_a_time
+        try_takes_a_free_lock_only
+        a_try_does_not_stand_in_the_way
+        a_timeout_leaves_no_claim
+        names_that_contain_each_other_are_different_locks;
+    queueing:
+        a_hand_over_with_entries_left_keeps_the_lock;
+    reentry:
+        an_owner_enters_again
+        a_thousand_entries_cost_no_request
+        another_owner_waits;
+    cancellation:
+        a_holder_that_is_aborted_leaves_no_claim
+        many_aborted_at_any_moment_leave_no_claim;
+    loss:
+        a_deleted_claim_is_told_to_its_holder
+        an_unlock_after_the_deletion_says_that_it_was_lost;
+}
+
+// All but that a holder knows of those who wait, and that the claims of a session end at one moment: their
+// connections end one by one, and a claim can be granted in between. No other client can renew a session, so whether
+// an unused one closes has a test of its own.
+#[cfg(feature = "postgres")]
+contract! {
+    on_postgres_advisory, tokio::test(flavor = "multi_thread", worker_threads = 2), lab_postgres::AdvisoryLab::shared().await;
     basics:
         a_lock_is_granted_and_released
         a_later_grant_has_a_larger_token
@@ -117,14 +176,12 @@ contract! {
         a_try_does_not_stand_in_the_way
         a_timeout_leaves_no_claim
         closing_releases_everything
-        an_unused_session_closes_by_itself
         names_that_contain_each_other_are_different_locks;
     queueing:
         waiters_are_served_in_the_order_of_their_claims
         the_queue_can_be_seen
         a_hand_over_goes_to_the_next_and_comes_back
-        a_hand_over_with_entries_left_keeps_the_lock
-        contention_is_known_to_the_holder;
+        a_hand_over_with_entries_left_keeps_the_lock;
     reentry:
         an_owner_enters_again
         a_thousand_entries_cost_no_request
@@ -138,104 +195,10 @@ contract! {
         a_revoked_lease_is_told_to_holder_and_waiters
         a_deleted_claim_is_told_to_its_holder
         an_unlock_after_the_deletion_says_that_it_was_lost
-        a_revoked_lease_grants_nothing_while_unlocking
         queueing_on_a_revoked_lease_loses_the_session
         a_deleted_waiter_is_told_and_the_others_go_on
         a_lost_hold_cannot_be_entered_or_unlocked
         an_owner_takes_the_lock_anew_after_a_loss
         run_ends_with_the_hold
         a_keeper_opens_the_next_session;
-}
-
-/// What a lock must do that has no order, no tokens and no queue to look at.
-#[cfg(feature = "redis")]
-mod on_redlock {
-    use super::*;
-    macro_rules! contract {
-        ($($area:ident: $($test:ident)*;)*) => {
-            $($(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $test() {
-                    $area::$test(&lab_redis::RedlockLab::shared().await).await;
-                }
-            )*)*
-        };
-    }
-    contract! {
-        basics:
-            a_lock_is_granted_and_released
-            names_are_checked
-            one_holder_at_a_time
-            try_takes_a_free_lock_only
-            a_try_does_not_stand_in_the_way
-            a_timeout_leaves_no_claim
-            names_that_contain_each_other_are_different_locks;
-        queueing:
-            a_hand_over_with_entries_left_keeps_the_lock;
-        reentry:
-            an_owner_enters_again
-            a_thousand_entries_cost_no_request
-            another_owner_waits;
-        cancellation:
-            a_holder_that_is_aborted_leaves_no_claim
-            many_aborted_at_any_moment_leave_no_claim;
-        loss:
-            a_deleted_claim_is_told_to_its_holder
-            an_unlock_after_the_deletion_says_that_it_was_lost;
-    }
-}
-
-/// All but that a holder knows of those who wait, and that the claims of a session end at one moment: their
-/// connections end one by one, and a claim can be granted in between. No other client can renew a session, so whether
-/// an unused one closes has a test of its own.
-#[cfg(feature = "postgres")]
-mod on_postgres_advisory {
-    use super::*;
-    macro_rules! contract {
-        ($($area:ident: $($test:ident)*;)*) => {
-            $($(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $test() {
-                    let Some(lab) = lab_postgres::AdvisoryLab::shared().await else { return };
-                    $area::$test(&lab).await;
-                }
-            )*)*
-        };
-    }
-    contract! {
-        basics:
-            a_lock_is_granted_and_released
-            a_later_grant_has_a_larger_token
-            names_are_checked
-            one_holder_at_a_time
-            try_takes_a_free_lock_only
-            a_try_does_not_stand_in_the_way
-            a_timeout_leaves_no_claim
-            closing_releases_everything
-            names_that_contain_each_other_are_different_locks;
-        queueing:
-            waiters_are_served_in_the_order_of_their_claims
-            the_queue_can_be_seen
-            a_hand_over_goes_to_the_next_and_comes_back
-            a_hand_over_with_entries_left_keeps_the_lock;
-        reentry:
-            an_owner_enters_again
-            a_thousand_entries_cost_no_request
-            another_owner_waits;
-        cancellation:
-            a_waiter_that_is_aborted_leaves_no_claim
-            a_holder_that_is_aborted_leaves_no_claim
-            many_aborted_at_any_moment_leave_no_claim
-            a_dropped_hand_over_leaves_no_claim;
-        loss:
-            a_revoked_lease_is_told_to_holder_and_waiters
-            a_deleted_claim_is_told_to_its_holder
-            an_unlock_after_the_deletion_says_that_it_was_lost
-            queueing_on_a_revoked_lease_loses_the_session
-            a_deleted_waiter_is_told_and_the_others_go_on
-            a_lost_hold_cannot_be_entered_or_unlocked
-            an_owner_takes_the_lock_anew_after_a_loss
-            run_ends_with_the_hold
-            a_keeper_opens_the_next_session;
-    }
 }
