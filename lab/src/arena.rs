@@ -173,15 +173,14 @@ impl Arena<'_> {
         let etcd = (EtcdOptions::default(), self.lock.etcd_members());
         let mut cluster = Cluster::open(self.dir, etcd.1, etcd.0, RedisOptions::default()).await?;
         cluster.lock = LockServers::start(self.lock, &cluster.dir).await?;
-        let mut figures = match self.client(&cluster)? {
-            AnyLock::Fenced(first) => {
-                let AnyLock::Fenced(second) = self.client(&cluster)? else { unreachable!() };
-                self.of_the_lock([first, second]).await?
+        let mut figures = match (self.client(&cluster)?, self.client(&cluster)?) {
+            (AnyLock::Fenced(one), AnyLock::Fenced(other)) => {
+                self.of_the_lock([one, other]).await?
             }
-            AnyLock::Unfenced(first) => {
-                let AnyLock::Unfenced(second) = self.client(&cluster)? else { unreachable!() };
-                self.of_the_lock([first, second]).await?
+            (AnyLock::Unfenced(one), AnyLock::Unfenced(other)) => {
+                self.of_the_lock([one, other]).await?
             }
+            _ => unreachable!("both are clients of one lock"),
         };
         for fence in [None, Some(Fence::Store)] {
             if fence.is_none() || self.wants(Measure::Pause) {
@@ -282,11 +281,7 @@ impl Arena<'_> {
         figures: &mut Figures,
     ) -> Result<(), LabError> {
         let name = self.lock.name();
-        let fence_name = match fence {
-            None if figures.promises.contains("no token") => "store",
-            None => "lock",
-            Some(fence) => fence.name(),
-        };
+        let fence_name = self.lock.fence(fence).name();
         if fence.is_none() && self.wants(Measure::Burst) {
             self.say("500 buyers for 300 units");
             let wanted = json!({"stock": 300, "requests": 500, "guard": name, "fence": true});

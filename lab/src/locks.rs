@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{
-    Backend, BackendError, FileBackend, FileOptions, PostgresBackend, PostgresOptions,
-    RedisBackend, RedisOptions, RedlockBackend, Token, Unfenced, ZooKeeperBackend,
+    Backend, BackendError, BackendErrorKind, FileBackend, FileOptions, PostgresBackend,
+    PostgresOptions, RedisBackend, RedisOptions, RedlockBackend, Token, Unfenced, ZooKeeperBackend,
     ZooKeeperOptions,
 };
 use flash_sale::inventory::Inventory;
@@ -33,7 +33,10 @@ pub(crate) enum AnyLock {
 impl AnyLock {
     /// The lock at these addresses. Not for etcd, which has flags of its own.
     pub(crate) fn at(lock: LockMode, addresses: &[String]) -> Result<Self, BackendError> {
-        let first = addresses.first().map(String::as_str).unwrap_or_default();
+        let Some(first) = addresses.first() else {
+            let what = format!("the lock {} needs its addresses: --lock-at", lock.name());
+            return Err(BackendError::new(BackendErrorKind::Permanent, what));
+        };
         Ok(match lock {
             LockMode::Redis => Self::Fenced(Arc::new(RedisBackend::new(RedisOptions::new(first))?)),
             LockMode::Redlock => {
@@ -61,15 +64,19 @@ impl AnyLock {
         fence: Option<Fence>,
         inventory: &Inventory,
         name: &str,
-    ) -> Arc<dyn Backend<Token = Token>> {
+    ) -> Result<Arc<dyn Backend<Token = Token>>, BackendError> {
         let inventory = inventory.clone();
-        match self {
+        Ok(match self {
+            Self::Unfenced(_) if fence == Some(Fence::Lock) => {
+                let what = "this lock has no tokens: choose --fence store or none";
+                return Err(BackendError::new(BackendErrorKind::Permanent, what));
+            }
             Self::Fenced(lock) if fence == Some(Fence::Store) => {
                 Arc::new(StoreFence::new(lock, inventory, name))
             }
             Self::Fenced(lock) => lock,
             Self::Unfenced(lock) => Arc::new(StoreFence::new(lock, inventory, name)),
-        }
+        })
     }
 }
 
@@ -152,4 +159,18 @@ impl LockServers {
 
 async fn redis(parent: &OwnedDir) -> Result<PrivateRedis, ServerError> {
     PrivateRedis::start_in(parent, RedisServer::default()).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a lock without its addresses is refused, with the flag that gives them.
+    #[test]
+    fn addresses_are_needed() {
+        for lock in LockMode::SHARED.into_iter().filter(|lock| *lock != LockMode::Etcd) {
+            let refused = AnyLock::at(lock, &[]).err().expect("there is no address");
+            assert!(refused.to_string().contains("--lock-at"), "{refused}");
+        }
+    }
 }

@@ -102,6 +102,11 @@ impl LockMode {
         Self::SHARED.contains(&self)
     }
 
+    /// The fence of a sale under this lock if `asked` is the one that was asked for: the lock's own, if it has tokens.
+    pub(crate) fn fence(self, asked: Option<Fence>) -> Fence {
+        asked.unwrap_or(if self == Self::Redlock { Fence::Store } else { Fence::Lock })
+    }
+
     /// How many members of etcd a demo under this guard starts.
     pub(crate) fn etcd_members(self) -> usize {
         usize::from(self == Self::Etcd || !self.is_shared())
@@ -239,7 +244,7 @@ pub async fn sale(
                 _ => AnyLock::at(lock, &options.lock_at).map_err(refused)?,
             };
             let name = &context.options.lock_name;
-            let lock = any.fenced_by(options.fence, &context.inventory, name);
+            let lock = any.fenced_by(options.fence, &context.inventory, name).map_err(refused)?;
             let lock = Arc::new(FaultyLock::new(lock, writer));
             let sessions = serve::lock_sessions(config, &context.options.instance, lock).await?;
             Box::new(EtcdLock::new(&context, sessions))

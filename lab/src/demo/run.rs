@@ -287,10 +287,10 @@ fn guarded_by(lock: LockMode, fence: Option<Fence>) -> String {
     if !lock.is_shared() {
         return guard.to_owned();
     }
-    let fence = match fence {
-        None | Some(Fence::Lock) if lock != LockMode::Redlock => "the lock's fence",
-        None | Some(Fence::Lock | Fence::Store) => "the store's fence",
-        Some(Fence::None) => "no fence",
+    let fence = match lock.fence(fence) {
+        Fence::Lock => "the lock's fence",
+        Fence::Store => "the store's fence",
+        Fence::None => "no fence",
     };
     format!("{guard}, {fence}")
 }

@@ -410,6 +410,19 @@ async fn other_locks_sell_without_etcd() {
     }
 }
 
+/// Goal: a fence that the lock does not have is refused, with those that can be chosen.
+#[tokio::test]
+async fn a_lock_without_tokens_has_no_fence_of_its_own() {
+    on_free_ports(async || {
+        let mut demo = Demo::start(&["--once", "--lock", "redlock", "--fence", "lock"]);
+        assert_eq!(demo.end().await?.code(), Some(2), "{}", demo.said);
+        assert!(demo.stderr().contains("choose --fence store or none"), "{}", demo.stderr());
+        demo.assert_everything_is_gone();
+        Ok(())
+    })
+    .await;
+}
+
 /// Goal: no two tests of this run get the same ports, though none listens on them yet.
 #[test]
 fn reserved_ports_differ() {
