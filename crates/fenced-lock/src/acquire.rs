@@ -124,6 +124,11 @@ impl<T: GrantToken> Attempt<T> {
                 }
             });
             let error = match request.await {
+                // an earlier request, which was not answered, may have released it
+                Ok(None) if may_have_existed && matches!(self.turn, Turn::After(_)) => {
+                    self.turn = Turn::Wait;
+                    continue;
+                }
                 Ok(ticket) => return Ok(ticket.map(|ticket| (ticket, asked_at.elapsed()))),
                 Err(error) => error,
             };

@@ -86,7 +86,8 @@ pub trait Backend: Send + Sync + 'static {
     fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released>;
 
     /// Takes `held` out of the queue and puts `next` at its end, in one step if the backend can. `None`, and
-    /// nothing is put, if `held` is not there. Errors mean the same as those of [`enqueue`](Self::enqueue).
+    /// nothing is put, if `held` is not there. Errors mean the same as those of [`enqueue`](Self::enqueue); after
+    /// one that is `Transient`, the session takes `None` for a release that was done, and enqueues `next`.
     fn hand_over<'a>(
         &'a self,
         held: &'a Claim,

@@ -434,21 +434,6 @@ impl Backend for RedlockBackend {
         Box::pin(self.0.release(claim))
     }
 
-    fn hand_over<'a>(
-        &'a self,
-        held: &'a Claim,
-        next: &'a Claim,
-    ) -> BackendFuture<'a, Option<Ticket<Unfenced>>> {
-        Box::pin(async move {
-            // one that is not known any more may have been released by the request before, which was not answered
-            let may_be_done = self.0.waiters.find(held.lease, held.number).is_none();
-            match self.0.release(held).await? {
-                Released::Gone if !may_be_done => Ok(None),
-                _ => self.enqueue(next).await.map(Some),
-            }
-        })
-    }
-
     fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
         Box::pin(self.0.holder(name))
     }

@@ -100,6 +100,21 @@ async fn a_refused_hand_over_releases_the_lock() {
     eventually("nothing is left", async || queue_of(&mutex).await.is_empty()).await;
 }
 
+/// Goal: a hand-over in two steps whose release was done and not answered goes on: only a hold that is gone for
+/// another reason is lost.
+#[tokio::test(start_paused = true)]
+async fn a_hand_over_survives_a_lost_answer() {
+    let backend = FaultyBackend::new();
+    let mutex = session(&backend).await.mutex("a").unwrap();
+    let guard = mutex.lock().await.unwrap();
+    let first = guard.token();
+    backend.release.next(Some(Fault::AnswerLost));
+    let guard = guard.hand_over().await.unwrap();
+    assert!(guard.token() > first);
+    guard.unlock().await.unwrap();
+    eventually("nothing is left", async || queue_of(&mutex).await.is_empty()).await;
+}
+
 /// Goal: a claim that cannot be withdrawn does not block the lock for as long as the process lives:
 /// the session is given up, and says why.
 #[tokio::test(start_paused = true)]
