@@ -7,7 +7,7 @@ use Action::*;
 use Instance::{A, B};
 use stateright::{Model, Property};
 
-use super::{Sale, properties};
+use super::{Fence, Sale, properties};
 
 pub(crate) const ORDERS: usize = 3;
 pub(crate) const STOCK: usize = 2;
@@ -25,11 +25,14 @@ pub(crate) enum Instance {
     B,
 }
 
-/// One step of an instance, but for `Expire` (etcd's) and `ReduceLate` (the network's).
+/// One step of an instance, but for `Expire` (etcd's), `ReduceLate` and `OpenLate` (the network's).
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Action {
     Enqueue(Instance),
     Grant(Instance),
+    /// Opens a tenure at the store, which counts the fence up: the store's fence alone.
+    Open(Instance),
+    OpenLate,
     /// Takes a batch and sends it. Redis sees it in `Reduce`, or in `Look` and `Take`.
     Run(Instance, Batch),
     Reduce(Instance, Reply),
@@ -59,6 +62,8 @@ pub(crate) struct State {
     pub(crate) claims: [Option<Claim>; 2],
     // copies of batches that nobody waits for any more, and that may still arrive
     pub(crate) sent: BTreeSet<(Token, Batch)>,
+    // a request to open a tenure whose answer nobody waits for: one is enough, it fences whoever holds
+    pub(crate) opened_late: bool,
     // Redis
     pub(crate) stock: usize,
     pub(crate) fence: Token,
@@ -73,6 +78,8 @@ pub(crate) struct State {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Claim {
     pub(crate) token: Token,
+    /// What its writes carry: the lock's token, or the number of its tenure at the store.
+    pub(crate) number: Option<Token>,
     pub(crate) is_granted: bool,
     /// The instance does not know it.
     pub(crate) has_expired: bool,
@@ -100,18 +107,19 @@ struct Stale;
 
 /// Redis.
 impl Sale {
-    fn pass_fence(self, state: &mut State, token: Token) -> Result<(), Stale> {
-        if self.fence {
-            if token < state.fence {
+    fn pass_fence(self, state: &mut State, number: Token) -> Result<(), Stale> {
+        if self.fence != Fence::None {
+            if number < state.fence {
                 return Err(Stale);
             }
-            state.fence = token;
+            state.fence = number;
         }
         Ok(())
     }
 
     fn reduce(self, state: &mut State, claim: &Claim) -> Result<Vec<Answer>, Stale> {
-        self.pass_fence(state, claim.token)?;
+        let number = claim.number.expect("only who holds the lock sends a batch");
+        self.pass_fence(state, number)?;
         let mut stock = claim.seen.unwrap_or(state.stock);
         let answer = |order: &Order| {
             let known = state.ledger.iter().position(|(known, _)| known == order);
@@ -121,7 +129,7 @@ impl Sale {
                 None => {
                     stock -= 1;
                     state.stock = stock;
-                    state.ledger.push((*order, claim.token));
+                    state.ledger.push((*order, number));
                     Answer::Reserved { position: state.ledger.len() - 1 }
                 }
             }
@@ -131,14 +139,19 @@ impl Sale {
 
     /// Whether a copy that arrives late would change anything. In two steps there are no copies: a
     /// pause before the second step stands for a write that is late.
-    fn can_matter(self, state: &State, token: Token, batch: Batch) -> bool {
+    fn can_matter(self, state: &State, number: Token, batch: Batch) -> bool {
         if !self.script || batch.is_empty() {
             return false;
         }
         let mut after = state.clone();
-        drop(self.reduce(&mut after, &Claim { token, batch, ..Claim::default() }));
+        drop(self.reduce(&mut after, &late(number, batch)));
         after != *state
     }
+}
+
+/// The claim of a batch that nobody waits for any more.
+fn late(number: Token, batch: Batch) -> Claim {
+    Claim { number: Some(number), batch, ..Claim::default() }
 }
 
 /// The instances, etcd and the buyers.
@@ -151,17 +164,19 @@ impl State {
             .try_fold(self.asked, |asked, order| (*order <= asked).then_some(asked.max(order + 1)))
     }
 
-    fn enqueue(&mut self, instance: Instance) {
+    fn enqueue(&mut self, instance: Instance, lock_excludes: bool) {
         self.revision += 1;
-        self.queue.push(self.revision);
-        let claim = Claim { token: self.revision, ..Claim::default() };
+        if lock_excludes {
+            self.queue.push(self.revision);
+        }
+        let claim = Claim { token: self.revision, is_granted: !lock_excludes, ..Claim::default() };
         self.claims[instance as usize] = Some(claim);
     }
 
     /// Ends what the instance believes to hold. Its batch waits again, and a copy may be under way.
     fn put_back(&mut self, instance: Instance) -> Option<Token> {
         let claim = self.claims[instance as usize].take()?;
-        self.sent.insert((claim.token, claim.batch));
+        self.sent.extend(claim.number.map(|number| (number, claim.batch)));
         Some(claim.token)
     }
 
@@ -179,7 +194,7 @@ impl State {
         };
         let claim = self.claims[instance as usize].as_mut()?;
         let batch = take(&mut claim.batch);
-        self.sent.insert((claim.token, batch));
+        self.sent.extend(claim.number.map(|number| (number, batch)));
         for (&order, answer) in batch.iter().zip(answers) {
             if let Some(earlier) = self.answers[order].replace(answer) {
                 let is_same = earlier == answer;
@@ -202,7 +217,9 @@ impl Model for Sale {
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         actions.extend(state.queue.iter().map(|token| Expire(*token)));
-        actions.extend(state.sent.iter().map(|(token, batch)| ReduceLate(*token, batch)));
+        actions.extend(state.sent.iter().map(|(number, batch)| ReduceLate(*number, batch)));
+        let may_open = self.fence == Fence::Store && !state.opened_late;
+        actions.extend(may_open.then_some(OpenLate));
         let may_enqueue = state.revision < CLAIMS;
         for (instance, claim) in [A, B].into_iter().zip(&state.claims) {
             let Some(claim) = claim else {
@@ -220,6 +237,8 @@ impl Model for Sale {
             if !claim.is_granted {
                 let is_first = state.queue.first() == Some(&claim.token);
                 actions.extend(is_first.then_some(Grant(instance)));
+            } else if claim.number.is_none() {
+                actions.push(Open(instance));
             } else if is_idle {
                 let batches = BATCHES.into_iter().filter(|batch| state.ask(batch).is_some());
                 actions.extend(batches.map(|batch| Run(instance, batch)));
@@ -238,15 +257,27 @@ impl Model for Sale {
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = State { event: None, ..last.clone() };
         match action {
-            Enqueue(instance) => state.enqueue(instance),
-            Grant(instance) => state.claims[instance as usize].as_mut()?.is_granted = true,
+            Enqueue(instance) => state.enqueue(instance, self.lock_excludes),
+            Grant(instance) => {
+                let claim = state.claims[instance as usize].as_mut()?;
+                claim.is_granted = true;
+                claim.number = (self.fence != Fence::Store).then_some(claim.token);
+            }
+            Open(instance) => {
+                state.fence += 1;
+                state.claims[instance as usize].as_mut()?.number = Some(state.fence);
+            }
+            OpenLate => {
+                state.fence += 1;
+                state.opened_late = true;
+            }
             Run(instance, batch) => {
                 state.claims[instance as usize].as_mut()?.batch = batch;
                 state.asked = last.ask(batch)?;
             }
             Look(instance) => {
                 let claim = state.claims[instance as usize].clone()?;
-                match self.pass_fence(&mut state, claim.token) {
+                match self.pass_fence(&mut state, claim.number?) {
                     Ok(()) => state.claims[instance as usize].as_mut()?.seen = Some(last.stock),
                     Err(refused) => state.hear(instance, Err(refused))?,
                 }
@@ -259,12 +290,10 @@ impl Model for Sale {
                     state.hear(instance, answers)?;
                 }
             }
-            ReduceLate(token, batch) => {
-                drop(self.reduce(&mut state, &Claim { token, batch, ..Claim::default() }));
-            }
+            ReduceLate(number, batch) => drop(self.reduce(&mut state, &late(number, batch))),
             HandOver(instance) => {
                 state.release(instance)?;
-                state.enqueue(instance);
+                state.enqueue(instance, self.lock_excludes);
             }
             Release(instance) => state.release(instance)?,
             Expire(token) => {
@@ -275,7 +304,7 @@ impl Model for Sale {
             Lost(instance) | Crash(instance) => drop(state.put_back(instance)),
         }
         let mut sent = take(&mut state.sent);
-        sent.retain(|(token, batch)| self.can_matter(&state, *token, batch));
+        sent.retain(|(number, batch)| self.can_matter(&state, *number, batch));
         Some(State { sent, ..state })
     }
 
