@@ -1,17 +1,18 @@
 //! A TCP proxy that can hold up, delay, swallow and cut what runs through it.
 
-use std::collections::VecDeque;
-use std::io;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
+use std::{io, thread};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 
 /// How much is forwarded at once.
 const CHUNK_BYTES: usize = 16 << 10;
@@ -179,7 +180,7 @@ impl Proxy {
     }
 
     /// From now on everything takes that long, each way, as over a long line: what is sent meanwhile does not
-    /// wait for what is already on its way. Up to a millisecond more, as far as the timer is exact.
+    /// wait for what is already on its way.
     pub fn delay(&self, delay: Duration) {
         self.state.send_modify(|state| state.delay = delay);
     }
@@ -245,17 +246,16 @@ impl Line {
     ) -> io::Result<()> {
         let Self { marker, counts, .. } = self;
         let mut buffer = vec![0; CHUNK_BYTES];
-        // what is on its way, and when it arrives
-        let mut line: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();
+        // what is on its way, and what tells that it has arrived
+        let mut line: VecDeque<(Option<oneshot::Receiver<()>>, Vec<u8>)> = VecDeque::new();
         let mut is_open = true;
         while is_open || !line.is_empty() {
-            let arrival = line.front().map(|(arrival, _)| *arrival);
+            let (is_idle, may_read) = (line.is_empty(), is_open && line.len() < MAX_CHUNKS);
+            let arrival = line.front_mut().and_then(|(arrival, _)| arrival.as_mut());
             let read = tokio::select! {
                 biased;
-                () = reached(arrival), if arrival.is_some() => None,
-                length = from.read(&mut buffer), if is_open && line.len() < MAX_CHUNKS => {
-                    Some(&buffer[..length?])
-                }
+                () = reached(arrival), if !is_idle => None,
+                length = from.read(&mut buffer), if may_read => Some(&buffer[..length?]),
             };
             let Some(chunk) = read else {
                 if states.borrow().holds(way) {
@@ -284,16 +284,54 @@ impl Line {
                 }
             }
             let delay = states.borrow().delay;
-            line.push_back((Instant::now() + delay, chunk.into()));
+            let arrival = (!delay.is_zero()).then(|| alarm(Instant::now() + delay));
+            line.push_back((arrival, chunk.into()));
         }
         to.shutdown().await
     }
 }
 
-/// Waits until then. A time that has come takes no wait: the timer would round it up.
-async fn reached(arrival: Option<Instant>) {
-    if let Some(arrival) = arrival.filter(|arrival| *arrival > Instant::now()) {
-        sleep_until(arrival).await;
+async fn reached(arrival: Option<&mut oneshot::Receiver<()>>) {
+    if let Some(arrival) = arrival {
+        // an error: the thread has gone, with the process
+        let _ = arrival.await;
+    }
+}
+
+/// Fires at that time. A thread waits for it: Tokio's timer would add up to two milliseconds, which is the whole
+/// distance of a near server.
+fn alarm(at: Instant) -> oneshot::Receiver<()> {
+    static ALARMS: LazyLock<mpsc::Sender<(Instant, oneshot::Sender<()>)>> = LazyLock::new(|| {
+        let (sender, alarms) = mpsc::channel();
+        thread::spawn(move || ring(&alarms));
+        sender
+    });
+    let (fire, fired) = oneshot::channel();
+    // an error drops `fire`, which fires as well
+    let _ = ALARMS.send((at, fire));
+    fired
+}
+
+fn ring(alarms: &mpsc::Receiver<(Instant, oneshot::Sender<()>)>) {
+    let mut waiting: BTreeMap<Instant, Vec<oneshot::Sender<()>>> = BTreeMap::new();
+    loop {
+        let next = waiting.first_key_value().map(|(at, _)| at.duration_since(Instant::now()));
+        let new = match next {
+            Some(wait) => alarms.recv_timeout(wait),
+            None => alarms.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match new {
+            Ok((at, fire)) => waiting.entry(at).or_default().push(fire),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        while let Some(first) = waiting.first_entry().filter(|first| *first.key() <= Instant::now())
+        {
+            for fire in first.remove() {
+                // whom it was for may be gone
+                let _ = fire.send(());
+            }
+        }
     }
 }
 
