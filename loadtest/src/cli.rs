@@ -77,7 +77,7 @@ pub struct Args {
 
     /// Orders a second over all connections, evenly paced, 0.001 to 1000000 [default: each
     /// connection sends its next order after the answer]. An order that is late because all
-    /// connections are busy is sent as soon as one is free.
+    /// connections are busy is sent as soon as one is free; its latency counts from when it was due.
     #[arg(long, env = "FLASH_SALE_LOADTEST_RATE", value_name = "ORDERS", value_parser = rate)]
     pub(crate) rate: Option<f64>,
 

@@ -113,9 +113,13 @@ fn check(args: &CheckArgs) -> Result<Report, CheckError> {
     let unreadable = |source| CheckError { path: path.clone(), source };
     let file = File::open(path).map_err(|error| unreadable(error.into()))?;
     let recorded = record::read(BufReader::new(file)).map_err(unreadable)?;
-    let RunLine { quantity, connections, seed, instances, items, .. } = recorded.run;
-    let orders = recorded.histories.iter().flat_map(|history| &history.orders);
-    let load = Load::of(orders, recorded.unsettled);
+    let RunLine { quantity, connections, seed, instances, items, rate, .. } = recorded.run;
+    let count = items.len();
+    let orders = recorded.histories.iter().enumerate().flat_map(|(item, history)| {
+        let orders = history.orders.iter().enumerate();
+        orders.map(move |(number, order)| (number * count + item, order))
+    });
+    let load = Load::of(orders, rate, recorded.unsettled);
     let limits = Limits { pause: args.longest_pause, order: args.longest_order };
     let judged = items.into_iter().zip(recorded.histories).map(|(item, history)| {
         let verdict = judge(&history, limits);

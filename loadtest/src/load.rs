@@ -16,7 +16,7 @@ use crate::checker::{FinalOutcome, Order};
 use crate::connection::ConnectionError;
 use crate::cpu::Meter;
 use crate::latency::Latencies;
-use crate::pace::{Pace, Patience};
+use crate::pace::{Pace, Patience, due};
 use crate::plan::Plan;
 use crate::record::{Recorder, RecorderGone};
 
@@ -152,22 +152,29 @@ pub(crate) async fn run(
             *unsettled.entry(why).or_default() += times;
         }
     }
-    let load = Load::of(&orders, unsettled);
+    let load = Load::of(orders.iter().enumerate(), plan.rate, unsettled);
     Ok(Load { orders, cpu_seconds, ..load })
 }
 
 impl Load {
-    /// The figures of `orders`, without keeping them.
+    /// The figures of `orders`, with their numbers in the run, without keeping them.
+    ///
+    /// At a rate, a latency begins when the order was due, also if all connections were busy then: else a
+    /// service that stalls would hide most of the orders that wait for it. Tene, "How not to measure latency" (2013),
+    /// calls that coordinated omission.
     pub(crate) fn of<'o>(
-        orders: impl IntoIterator<Item = &'o Order>,
+        orders: impl IntoIterator<Item = (usize, &'o Order)>,
+        rate: Option<f64>,
         unsettled: BTreeMap<String, u64>,
     ) -> Self {
         let mut latencies = Latencies::default();
         let mut span: Option<(u64, u64)> = None;
-        for order in orders.into_iter().filter(|order| order.attempts > 0) {
+        for (number, order) in orders.into_iter().filter(|(_, order)| order.attempts > 0) {
             let (sent, ended) = (order.sent, order.ended);
             if order.outcome != FinalOutcome::Unknown {
-                latencies.record(Duration::from_micros(ended - sent));
+                let sent = Duration::from_micros(sent);
+                let since = rate.map_or(sent, |rate| due(rate, number).min(sent));
+                latencies.record(Duration::from_micros(ended) - since);
             }
             let (first, last) = span.unwrap_or((sent, ended));
             span = Some((first.min(sent), last.max(ended)));

@@ -15,6 +15,12 @@ const GIVE_UP_AFTER: u32 = 3;
 const FIRST_REST: Duration = Duration::from_millis(20);
 const LONGEST_REST: Duration = Duration::from_secs(1);
 
+/// How long after the run's start the order `number` is due.
+pub(crate) fn due(rate: f64, number: usize) -> Duration {
+    #[expect(clippy::cast_precision_loss, reason = "counts of a run are far below 2^52")]
+    Duration::from_secs_f64(number as f64 / rate)
+}
+
 /// Gives out the orders of a run, each when it is due.
 #[derive(Debug)]
 pub(crate) struct Pace {
@@ -48,7 +54,7 @@ impl Pace {
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         // counted from the start, so that delays do not add up
-        let due = self.started + plan.due(number);
+        let due = self.started + plan.rate.map_or(Duration::ZERO, |rate| due(rate, number));
         if number >= plan.requests || over.is_some_and(|over| due >= over) {
             return None;
         }

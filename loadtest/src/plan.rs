@@ -105,12 +105,6 @@ impl Plan {
         }
     }
 
-    /// How long after the run's start the order `number` is due.
-    pub(crate) fn due(&self, number: usize) -> Duration {
-        #[expect(clippy::cast_precision_loss, reason = "counts of a run are far below 2^52")]
-        self.rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64(number as f64 / rate))
-    }
-
     /// Which item the order `number` of the run is for, and its number among that item's orders.
     pub(crate) fn place(&self, number: usize) -> (usize, usize) {
         (number % self.items.len(), number / self.items.len())

@@ -129,6 +129,20 @@ async fn time_and_rate_bound_a_run() {
     assert_eq!(load(&shop, &both).await.expect("the shop is open").requests, 7);
 }
 
+/// Goal: at a rate, a latency counts from when the order was due, so that a slow service cannot hide the orders
+/// that wait for it. Method: all are due at once, and one connection sends them one after the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn latency_counts_from_when_an_order_is_due() {
+    let shop = Shop::open(Fault::None).await;
+    let (_directory, path) = file();
+    let flags = ["--requests", "60", "--rate", "1000000", "--concurrency", "1", "--stock", "60"];
+    let flags = [&flags[..], &["--items", "2", "--history", &path]].concat();
+    let report = load(&shop, &flags).await.expect("the shop is open");
+    let p50 = Duration::from_micros(report.latency_microseconds.expect("all are settled").p50);
+    assert!(p50.as_secs_f64() > report.duration_seconds / 10.0, "{p50:?}");
+    assert_eq!(essence(&report), essence(&checked(&path)));
+}
+
 /// Goal: with a duration, buyers outlast an outage in which one order after another gets no answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn buyers_outlast_an_outage() {
