@@ -19,17 +19,17 @@
 //!
 //! The token is counted in `fenced_lock.names` after the grant, while the lock is held, so a later grant has the larger
 //! token. A peer that counts none has no token. For an advisory lock, the server process that holds it counts. A
-//! transaction that holds a row cannot: its own update ends with it, and a sequence's number is
-//! only as durable as the commit that follows (PostgreSQL's documentation of `nextval`, since its commit 4ac452e2).
-//! Either could give a token twice. So another connection counts, and commits. Then the connection that holds the row has to
-//! answer once more: a number that was counted after its end could be larger than its successor's.
+//! transaction that holds a row cannot: its own update ends with it, and a sequence's number is only as durable as the
+//! commit that follows (PostgreSQL's documentation of `nextval`, since its commit 4ac452e2). Either could give a token
+//! twice. So another connection counts, and commits. Then the connection that holds the row has to answer once more:
+//! a number that was counted after its end could be larger than its successor's.
 //!
 //! A connection alone is no lease: a server notices a vanished client late, and a paused one never. So each
 //! connection has a timeout for idling of a little more than the TTL, in and out of a transaction, and a renewal sends
 //! a word on each.
 //!
-//! Waiters for an advisory lock are served by whoever releases it. The first waiter for a row is only woken, and
-//! one that comes before it has taken the row can take it. So a hand-over waits until it has.
+//! The process that releases an advisory lock gives it to the first waiter. The first waiter for a row is only woken,
+//! and another one that comes before it has taken the row can take it. So a hand-over waits until it has.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -66,7 +66,7 @@ const LOCK: &str = "SELECT pg_advisory_lock(hashtextextended($1, 0))";
 const TRY_LOCK: &str = "SELECT pg_try_advisory_lock(hashtextextended($1, 0))";
 const UNLOCK: &str = "SELECT pg_advisory_unlock(hashtextextended($1, 0))";
 
-/// A row stays for ever: whoever deletes it ends the wait of all who wait for it.
+/// A row stays for ever: a client that deletes it ends the claims that wait for it.
 const MAKE_ROW: &str = "INSERT INTO fenced_lock.row_locks VALUES ($1) ON CONFLICT DO NOTHING";
 const LOCK_ROW: &str = "SELECT 1 FROM fenced_lock.row_locks WHERE name = $1 FOR UPDATE";
 /// No row if the row is locked. `NOWAIT` would be an error.
@@ -124,9 +124,9 @@ const QUEUE: &str = "
     LEFT JOIN pg_stat_get_activity(l.pid) a ON true
     ORDER BY l.granted DESC, l.waitstart NULLS LAST";
 
-/// The same for a row. Its `xmax` is the transaction that has locked it last; the first waiter waits for the end of that
-/// one and holds the lock of the row's place, for which the others wait. The locks are read first: who is seen
-/// to wait and has been served since is still seen.
+/// The same for a row. Its `xmax` is the transaction that has locked it last; the first waiter waits for the end of
+/// that one and holds the lock of the row's place, for which the others wait. The locks are read before `xmax` is, so a
+/// waiter that takes the row in between is not missed.
 const ROW_QUEUE: &str = "
     SELECT l.pid, a.application_name, EXTRACT(EPOCH FROM clock_timestamp() - a.xact_start)::float8
     FROM pg_locks l LEFT JOIN pg_stat_get_activity(l.pid) a ON true
@@ -263,8 +263,8 @@ backend! {
     ///
     /// As for [`PostgresAdvisoryBackend`], each claim takes a connection, sessions and claims are lost with theirs, and
     /// a name is one lock only in one database. But a claim that comes just when the lock is released can be
-    /// served before those that wait, and a grant takes two requests more, for its token. A transaction is open while the
-    /// lock is held, so `VACUUM` keeps all that is deleted meanwhile, in all tables: hold it for seconds, not hours.
+    /// served before those that wait, and a grant takes two requests more, for its token. A transaction is open while
+    /// the lock is held, so `VACUUM` keeps all that is deleted meanwhile, in all tables: hold it for seconds, not hours.
     ///
     /// ```no_run
     /// use std::sync::Arc;
@@ -444,7 +444,7 @@ impl Shared {
         ticket
     }
 
-    /// Locks if nobody holds the lock; `None` if somebody does.
+    /// Locks if the lock is free; `None` if it is taken.
     async fn try_lock(self: &Arc<Self>, claim: &Claim) -> Result<Option<Ticket>, BackendError> {
         let (wire, ttl) = self.sit(claim).await?;
         let ticket = self.waiters.expect(claim);

@@ -493,7 +493,7 @@ async fn rights_are_needed_and_enough(kind: Kind) {
     let url = postgres.url_of("app", postgres.port());
     let tables: &[_] = match kind {
         Kind::Advisory => &["names"],
-        Kind::Row => &["row_locks", "names"],
+        Kind::Row => &["names", "row_locks"],
     };
     for table in tables {
         let refused = kind.open(&url, LONG).await;
@@ -530,39 +530,81 @@ async fn connections_are_encrypted(kind: Kind) {
     assert!(mutex.try_lock().await.unwrap().is_some());
 }
 
-/// Goal: a row's grant is counted on another connection; that one may be lost meanwhile, but without the one
+/// Goal: a row's grant is counted on another connection. That one may be lost meanwhile; but without a word of the one
 /// that holds the row there is no grant, and the number goes to nobody. Method: an operator holds up the count.
 #[tokio::test]
 async fn a_grant_needs_both_its_connections() {
     let Some(postgres) = private().await else { return };
     let (mut operator, observer) = (client(&postgres.url()).await, client(&postgres.url()).await);
     let mutex = Kind::Row.mutex(&postgres.url(), "a").await;
-    let first = mutex.lock().await.unwrap();
-    let token = first.token();
-    first.unlock().await.unwrap();
+    mutex.lock().await.unwrap().unlock().await.unwrap();
+    let pid_of = async |connection: &str| {
+        let find =
+            format!("SELECT pid FROM pg_stat_activity WHERE application_name LIKE '{connection}'");
+        observer.query_one(&find, &[]).await.unwrap().get::<_, i32>(0)
+    };
     let counts = async || {
         let waiting = "SELECT count(*) FROM pg_stat_activity
             WHERE application_name = 'fenced-lock' AND wait_event_type = 'Lock'";
         observer.query_one(waiting, &[]).await.unwrap().get::<_, i64>(0) == 1
     };
-    let of_a_claim = "application_name LIKE 'fenced-lock %-% - %'";
-    for (lost, is_granted) in [("application_name = 'fenced-lock'", true), (of_a_claim, false)] {
-        let held_up = operator.transaction().await.unwrap();
-        held_up.execute("UPDATE fenced_lock.names SET last = last", &[]).await.unwrap();
-        let waiting = mutex.clone();
-        let waiter = tokio::spawn(async move { waiting.lock().await });
-        eventually("it counts", counts).await;
-        let end = "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity WHERE";
-        let ended = observer.query(&format!("{end} {lost}"), &[]).await.unwrap();
-        assert_eq!(ended.len(), 1);
-        held_up.commit().await.unwrap();
-        let granted = within("an end", waiter).await.unwrap();
-        assert_eq!(granted.is_ok(), is_granted, "{granted:?}");
-        if let Ok(guard) = granted {
-            assert!(guard.token() > token);
-        }
-        queue_length(&mutex, 0).await;
-    }
+    let hold_up = "UPDATE fenced_lock.names SET last = last";
+
+    let held_up = operator.transaction().await.unwrap();
+    held_up.execute(hold_up, &[]).await.unwrap();
+    let waiting = mutex.clone();
+    let waiter = tokio::spawn(async move { waiting.lock().await });
+    eventually("it counts", counts).await;
+    let terminate = "SELECT pg_terminate_backend($1, 30000)";
+    observer.query_one(terminate, &[&pid_of("fenced-lock").await]).await.unwrap();
+    held_up.commit().await.unwrap();
+    let first = within("it is granted", waiter).await.unwrap().unwrap();
+    let token = first.token();
+    first.unlock().await.unwrap();
+
+    let held_up = operator.transaction().await.unwrap();
+    held_up.execute(hold_up, &[]).await.unwrap();
+    let waiting = mutex.clone();
+    let waiter = tokio::spawn(async move { waiting.lock().await });
+    eventually("it counts", counts).await;
+    let pid = Pid::from_raw(pid_of("fenced-lock %-% - %").await).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    held_up.commit().await.unwrap();
+    let counted = "SELECT last FROM fenced_lock.names WHERE last > $1";
+    eventually("it has counted", async || {
+        !observer.query(counted, &[&token.revision()]).await.unwrap().is_empty()
+    })
+    .await;
+    // on the connection that has counted, so the answer to that has come
+    let queue = mutex.queue().await;
+    kill_process(pid, Signal::TERM).unwrap();
+    kill_process(pid, Signal::CONT).unwrap();
+    assert_eq!(queue.unwrap().len(), 1);
+    let ended = within("it is told", waiter).await.unwrap().unwrap_err();
+    assert!(matches!(ended, LockError::Lost), "{ended}");
+    assert!(mutex.lock().await.unwrap().token().revision() > token.revision() + 1);
+}
+
+/// Goal: a row that an operator deletes ends the claims that wait for it. The next one makes it anew, and its token is
+/// larger all the same.
+#[tokio::test]
+async fn a_row_that_is_deleted_is_made_anew() {
+    let Some(postgres) = private().await else { return };
+    let mutex = Kind::Row.mutex(&postgres.url(), "a").await;
+    let guard = mutex.lock().await.unwrap();
+    let token = guard.token();
+    let operator = client(&postgres.url()).await;
+    let delete = async move { operator.execute("DELETE FROM fenced_lock.row_locks", &[]).await };
+    let deletion = tokio::spawn(delete);
+    queue_length(&mutex, 2).await;
+    let waiting = mutex.clone();
+    let waiter = tokio::spawn(async move { waiting.lock().await });
+    queue_length(&mutex, 3).await;
+    guard.unlock().await.unwrap();
+    assert_eq!(within("it is deleted", deletion).await.unwrap().unwrap(), 1);
+    let ended = within("the waiter is told", waiter).await.unwrap().unwrap_err();
+    assert!(matches!(ended, LockError::Lost), "{ended}");
+    assert!(mutex.lock().await.unwrap().token() > token);
 }
 
 /// Goal: a server that is older than the statements need is an error that says so, at once and for all backends.
