@@ -548,28 +548,28 @@ async fn a_grant_needs_both_its_connections() {
             WHERE application_name = 'fenced-lock' AND wait_event_type = 'Lock'";
         observer.query_one(waiting, &[]).await.unwrap().get::<_, i64>(0) == 1
     };
-    let hold_up = "UPDATE fenced_lock.names SET last = last";
+    let write = "UPDATE fenced_lock.names SET last = last";
 
-    let held_up = operator.transaction().await.unwrap();
-    held_up.execute(hold_up, &[]).await.unwrap();
+    let held = operator.transaction().await.unwrap();
+    held.execute(write, &[]).await.unwrap();
     let waiting = mutex.clone();
     let waiter = tokio::spawn(async move { waiting.lock().await });
     eventually("it counts", counts).await;
     let terminate = "SELECT pg_terminate_backend($1, 30000)";
     observer.query_one(terminate, &[&pid_of("fenced-lock").await]).await.unwrap();
-    held_up.commit().await.unwrap();
+    held.commit().await.unwrap();
     let first = within("it is granted", waiter).await.unwrap().unwrap();
     let token = first.token();
     first.unlock().await.unwrap();
 
-    let held_up = operator.transaction().await.unwrap();
-    held_up.execute(hold_up, &[]).await.unwrap();
+    let held = operator.transaction().await.unwrap();
+    held.execute(write, &[]).await.unwrap();
     let waiting = mutex.clone();
     let waiter = tokio::spawn(async move { waiting.lock().await });
     eventually("it counts", counts).await;
     let pid = Pid::from_raw(pid_of("fenced-lock %-% - %").await).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
-    held_up.commit().await.unwrap();
+    held.commit().await.unwrap();
     let counted = "SELECT last FROM fenced_lock.names WHERE last > $1";
     eventually("it has counted", async || {
         !observer.query(counted, &[&token.revision()]).await.unwrap().is_empty()
