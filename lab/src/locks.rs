@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{
-    Backend, BackendError, BackendErrorKind, FileBackend, FileOptions, PostgresBackend,
-    PostgresOptions, RedisBackend, RedisOptions, RedlockBackend, Token, Unfenced, ZooKeeperBackend,
-    ZooKeeperOptions,
+    Backend, BackendError, BackendErrorKind, FileBackend, FileOptions, PostgresAdvisoryBackend,
+    PostgresBackend, PostgresOptions, PostgresRowBackend, RedisBackend, RedisOptions,
+    RedlockBackend, Token, Unfenced, ZooKeeperBackend, ZooKeeperOptions,
 };
 use flash_sale::inventory::Inventory;
 use testkit::postgres::{PostgresOptions as PostgresServer, PrivatePostgres, is_installed};
@@ -49,6 +49,12 @@ impl AnyLock {
             }
             LockMode::Postgres => {
                 Self::Fenced(Arc::new(PostgresBackend::new(&PostgresOptions::new(first))?))
+            }
+            LockMode::PostgresAdvisory => {
+                Self::Fenced(Arc::new(PostgresAdvisoryBackend::new(&PostgresOptions::new(first))?))
+            }
+            LockMode::PostgresRow => {
+                Self::Fenced(Arc::new(PostgresRowBackend::new(&PostgresOptions::new(first))?))
             }
             LockMode::ZooKeeper => {
                 let options = ZooKeeperOptions::new(addresses.join(","));
@@ -102,7 +108,7 @@ impl LockServers {
                 }
                 Self::Redis(nodes)
             }
-            LockMode::Postgres => {
+            LockMode::Postgres | LockMode::PostgresAdvisory | LockMode::PostgresRow => {
                 Self::Postgres(PrivatePostgres::start(PostgresServer::default()).await?)
             }
             LockMode::ZooKeeper => {
@@ -116,7 +122,11 @@ impl LockServers {
     /// The server that this lock needs and this machine lacks.
     pub(crate) fn missing(lock: LockMode) -> Option<&'static str> {
         match lock {
-            LockMode::Postgres if !is_installed() => Some("PostgreSQL"),
+            LockMode::Postgres | LockMode::PostgresAdvisory | LockMode::PostgresRow
+                if !is_installed() =>
+            {
+                Some("PostgreSQL")
+            }
             LockMode::ZooKeeper if !PrivateZooKeeper::is_installed() => Some("ZooKeeper"),
             _ => None,
         }

@@ -58,7 +58,8 @@
 //! - `etcd` (default): `EtcdBackend`. Building it needs `protoc` and Google's protobuf types. Without it,
 //!   [`MemoryBackend`] and the trait [`Backend`] are left.
 //! - `file`: `FileBackend`, for the processes of one machine, without a server.
-//! - `postgres`: `PostgresBackend`, a queue in a table, and `PostgresAdvisoryBackend`, advisory locks.
+//! - `postgres`: `PostgresBackend`, a queue in a table; `PostgresAdvisoryBackend` and `PostgresRowBackend`, locks of the
+//!   server. PostgreSQL from 14 on.
 //! - `redis`: `RedisBackend`, a queue on one Redis, and `RedlockBackend`, on several, without tokens.
 //! - `zookeeper`: `ZooKeeperBackend`, on ZooKeeper from 3.6 on.
 //! - `chaos`: for fault suites only. It lets a program switch off each safeguard of the lock.
@@ -132,7 +133,7 @@ pub use memory::MemoryBackend;
 pub use mutex::Mutex;
 pub use owner::Owner;
 #[cfg(feature = "postgres")]
-pub use postgres::{PostgresAdvisoryBackend, PostgresBackend, PostgresOptions};
+pub use postgres::{PostgresAdvisoryBackend, PostgresBackend, PostgresOptions, PostgresRowBackend};
 pub use promises::{
     Clock, Ends, GrantToken, Loss, Order, Promises, QueueView, TokenLife, Unfenced, Wake,
 };

@@ -63,6 +63,8 @@ struct Counts {
     holds: AtomicBool,
     /// Chunks that were held up and went on later.
     late: AtomicU64,
+    /// Chunks until one is lost, with that one: there and back.
+    until_lost: [AtomicU64; 2],
     /// Answers that are still to be swallowed.
     to_swallow: AtomicU64,
     swallowed: AtomicU64,
@@ -198,6 +200,19 @@ impl Proxy {
         self.state.send_modify(|state| state.refuses = false);
     }
 
+    /// Lets so many more chunks run this way, and loses the next one: its connection ends instead.
+    pub fn lose_after(&self, way: Way, chunks: u64) {
+        for until_lost in &self.counts.until_lost {
+            until_lost.store(0, Ordering::Relaxed);
+        }
+        self.counts.until_lost[way as usize].store(chunks + 1, Ordering::Relaxed);
+    }
+
+    /// Whether the chunk of [`lose_after`](Self::lose_after) has been lost.
+    pub fn has_lost(&self) -> bool {
+        self.counts.until_lost.iter().all(|until_lost| until_lost.load(Ordering::Relaxed) == 0)
+    }
+
     /// Swallows the next answers: the server gets the question, and its client sees the connection end
     /// where the answer should be.
     pub fn swallow(&self, answers: u64) {
@@ -274,11 +289,14 @@ impl Line {
                 is_open = false;
                 continue;
             }
+            if take_one(&counts.until_lost[way as usize]) == Some(1) {
+                return Err(io::ErrorKind::ConnectionReset.into());
+            }
             if way == Way::Back {
                 if !marker.is_empty() && chunk.windows(marker.len()).any(|part| part == *marker) {
                     counts.marked.fetch_add(1, Ordering::Relaxed);
                 }
-                if take_one(&counts.to_swallow) {
+                if take_one(&counts.to_swallow).is_some() {
                     counts.swallowed.fetch_add(1, Ordering::Relaxed);
                     return Err(io::ErrorKind::ConnectionReset.into());
                 }
@@ -344,10 +362,10 @@ impl State {
     }
 }
 
-/// One less, unless there is none.
-fn take_one(count: &AtomicU64) -> bool {
+/// One less, unless there is none. Returns how many there were.
+fn take_one(count: &AtomicU64) -> Option<u64> {
     let less = |count: u64| count.checked_sub(1);
-    count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).ok()
 }
 
 #[cfg(test)]

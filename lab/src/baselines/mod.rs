@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `etcd` | the service's own lock | its part of a batch |
 //! | `redis`, `redlock`, `postgres`, `zookeeper`, `file` | the same lock on another service | its part of a batch |
+//! | `postgres-advisory`, `postgres-row` | PostgreSQL's own locks, a connection for each claim | its part of a batch |
 //! | `local` | a mutex in each process: oversells with two instances | GET, SET and INCRBY in Redis |
 //! | `no-lock` | nothing: oversells | GET, SET and INCRBY in Redis |
 //! | `etcd-recipe` | the recipe of Go's etcd client | one claim in etcd: two commits, and for a waiter a read and a watcher as well |
@@ -55,8 +56,12 @@ pub enum LockMode {
     Redis,
     /// Redlock, on several Redis servers: a lock without tokens.
     Redlock,
-    /// The lock in PostgreSQL.
+    /// The lock in PostgreSQL, with a queue in a table.
     Postgres,
+    /// An advisory lock of PostgreSQL.
+    PostgresAdvisory,
+    /// A row lock of PostgreSQL.
+    PostgresRow,
     /// The lock in ZooKeeper.
     #[value(name = "zookeeper")]
     ZooKeeper,
@@ -77,8 +82,16 @@ pub enum LockMode {
 
 impl LockMode {
     /// The locks of the library that all instances share.
-    pub(crate) const SHARED: [Self; 6] =
-        [Self::Etcd, Self::Redis, Self::Redlock, Self::Postgres, Self::ZooKeeper, Self::File];
+    pub(crate) const SHARED: [Self; 8] = [
+        Self::Etcd,
+        Self::Redis,
+        Self::Redlock,
+        Self::Postgres,
+        Self::PostgresAdvisory,
+        Self::PostgresRow,
+        Self::ZooKeeper,
+        Self::File,
+    ];
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
@@ -87,6 +100,8 @@ impl LockMode {
             Self::Redis => "redis",
             Self::Redlock => "redlock",
             Self::Postgres => "postgres",
+            Self::PostgresAdvisory => "postgres-advisory",
+            Self::PostgresRow => "postgres-row",
             Self::ZooKeeper => "zookeeper",
             Self::File => "file",
             Self::Local => "local",

@@ -55,9 +55,9 @@ pub struct DemoOptions {
           value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
 
-    /// Guard of the sale. `redis`, `redlock`, `postgres`, `zookeeper` and `file` are other locks, which need their
-    /// servers, but no etcd. `no-lock` and `local` oversell, to show why the lock is there; `etcd-recipe`, `etcd-rpc`
-    /// and `atomic-script` are for comparison.
+    /// Guard of the sale. `redis`, `redlock`, `postgres`, `postgres-advisory`, `postgres-row`, `zookeeper` and `file` are
+    /// other locks, which need their servers, but no etcd. `no-lock` and `local` oversell, to show why the lock is
+    /// there; `etcd-recipe`, `etcd-rpc` and `atomic-script` are for comparison.
     #[arg(long, env = "FLASH_SALE_DEMO_LOCK", default_value = "etcd", value_name = "KIND")]
     pub lock: LockMode,
 

@@ -275,6 +275,8 @@ fn guarded_by(lock: LockMode, fence: Option<Fence>) -> String {
         LockMode::Etcd => "the lock in etcd",
         LockMode::Redis => "the lock in Redis",
         LockMode::Postgres => "the lock in PostgreSQL",
+        LockMode::PostgresAdvisory => "PostgreSQL's advisory lock",
+        LockMode::PostgresRow => "PostgreSQL's row lock",
         LockMode::Redlock => "Redlock",
         LockMode::ZooKeeper => "the lock in ZooKeeper",
         LockMode::File => "the lock in a directory",

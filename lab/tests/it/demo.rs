@@ -391,8 +391,17 @@ async fn secured_sale() {
 /// Goal: a sale under each other lock is right, and needs no etcd. Method: what should be etcd ends at once.
 #[tokio::test]
 async fn other_locks_sell_without_etcd() {
-    let zookeeper = PrivateZooKeeper::is_installed();
-    let locks = [("redis", true), ("redlock", true), ("file", true), ("zookeeper", zookeeper)];
+    let (zookeeper, postgres) =
+        (PrivateZooKeeper::is_installed(), testkit::postgres::is_installed());
+    let locks = [
+        ("redis", true),
+        ("redlock", true),
+        ("file", true),
+        ("zookeeper", zookeeper),
+        ("postgres", postgres),
+        ("postgres-advisory", postgres),
+        ("postgres-row", postgres),
+    ];
     for (lock, _) in locks.into_iter().filter(|(_, is_installed)| *is_installed) {
         on_free_ports(async || {
             let args = ["--once", "--lock", lock];

@@ -33,7 +33,7 @@ const IDENTIFY: &str = "
         (SELECT EXTRACT(EPOCH FROM backend_start)::text FROM pg_stat_get_activity(pg_backend_pid())),
         current_setting('server_version_num')::integer,
         (SELECT system_identifier FROM pg_control_system()),
-        to_regclass('fenced_lock.names')::oid,
+        CASE WHEN to_regclass('fenced_lock.row_locks') IS NOT NULL THEN to_regclass('fenced_lock.names')::oid END,
         current_setting('fsync')::boolean,
         CASE current_setting('synchronous_commit')
             WHEN 'off' THEN set_config('synchronous_commit', 'on', false) END";

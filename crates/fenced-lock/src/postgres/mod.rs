@@ -20,11 +20,11 @@
 //!
 //! The tables, and the rights that a role needs on them, are in `schema.sql`.
 
-mod advisory;
 mod failure;
 mod link;
 mod options;
 mod registry;
+mod server_wait;
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -37,8 +37,8 @@ use tokio::time::sleep;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, Row};
 
-pub use self::advisory::PostgresAdvisoryBackend;
 pub use self::options::PostgresOptions;
+pub use self::server_wait::{PostgresAdvisoryBackend, PostgresRowBackend};
 
 use self::link::{Access, Link, Wire};
 use self::registry::Registry;

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use fenced_lock::{Backend, PostgresAdvisoryBackend, PostgresBackend, PostgresOptions, Token};
+use fenced_lock::{
+    Backend, BackendError, PostgresAdvisoryBackend, PostgresBackend, PostgresOptions,
+    PostgresRowBackend, Token,
+};
 use testkit::{PostgresOptions as ServerOptions, PrivatePostgres};
 use tokio::sync::OnceCell;
 use tokio_postgres::{Client, NoTls};
@@ -12,8 +15,8 @@ use super::lab::Lab;
 /// Statics are not dropped: its guardian ends it with the process.
 static POSTGRES: OnceCell<PrivatePostgres> = OnceCell::const_new();
 
-/// Advisory locks take many connections.
-static FOR_ADVISORY_LOCKS: OnceCell<PrivatePostgres> = OnceCell::const_new();
+/// Claims that wait in the server take many connections.
+static WITH_MANY_CONNECTIONS: OnceCell<PrivatePostgres> = OnceCell::const_new();
 
 /// A client past the library, to look and meddle.
 pub(crate) async fn client(url: &str) -> Client {
@@ -80,51 +83,68 @@ impl Lab for PostgresLab {
     }
 }
 
-pub(crate) struct AdvisoryLab {
+/// A lock of PostgreSQL for which the server itself lets its clients wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Advisory,
+    Row,
+}
+
+impl Kind {
+    pub(crate) fn backend(
+        self,
+        options: &PostgresOptions,
+    ) -> Result<Arc<dyn Backend<Token = Token>>, BackendError> {
+        Ok(match self {
+            Self::Advisory => Arc::new(PostgresAdvisoryBackend::new(options)?),
+            Self::Row => Arc::new(PostgresRowBackend::new(options)?),
+        })
+    }
+}
+
+pub(crate) struct ServerWaitLab {
+    pub(crate) kind: Kind,
     url: String,
 }
 
-impl AdvisoryLab {
+impl ServerWaitLab {
     /// A server that the tests of this process share, each with locks of its own, if PostgreSQL is installed.
-    pub(crate) async fn shared() -> Option<Self> {
+    pub(crate) async fn shared(kind: Kind) -> Option<Self> {
         if !testkit::postgres::is_installed() {
             return None;
         }
         let settings = vec!["max_connections=1000".to_owned()];
         let options = ServerOptions { settings, ..ServerOptions::default() };
         let start = async || PrivatePostgres::start(options).await.unwrap();
-        Some(Self::at(FOR_ADVISORY_LOCKS.get_or_init(start).await.url()))
-    }
-
-    pub(crate) fn at(url: impl Into<String>) -> Self {
-        Self { url: url.into() }
+        let url = WITH_MANY_CONNECTIONS.get_or_init(start).await.url();
+        Some(Self { kind, url })
     }
 
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
-
-    /// Ends the connections whose names begin so, and waits for their ends.
-    async fn terminate(&self, name: &str) {
-        let terminate = "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity
-            WHERE starts_with(application_name, $1)";
-        client(&self.url).await.query(terminate, &[&name]).await.unwrap();
-    }
 }
 
-impl Lab for AdvisoryLab {
+/// Ends the connections whose names begin so, and waits for their ends.
+pub(crate) async fn terminate(client: &Client, name: &str) {
+    let terminate = "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity
+        WHERE starts_with(application_name, $1)";
+    client.query(terminate, &[&name]).await.unwrap();
+}
+
+impl Lab for ServerWaitLab {
     type Token = Token;
 
     fn backend(&self) -> Arc<dyn Backend<Token = Token>> {
-        Arc::new(PostgresAdvisoryBackend::new(&PostgresOptions::new(&self.url)).unwrap())
+        self.kind.backend(&PostgresOptions::new(&self.url)).unwrap()
     }
 
     async fn revoke(&self, lease: i64) {
-        self.terminate(&format!("fenced-lock {lease:x}")).await;
+        terminate(&client(&self.url).await, &format!("fenced-lock {lease:x}")).await;
     }
 
     async fn delete(&self, key: &str) {
         let (_, claim) = key.rsplit_once('/').unwrap();
-        self.terminate(&format!("fenced-lock {claim} ")).await;
+        terminate(&client(&self.url).await, &format!("fenced-lock {claim} ")).await;
     }
 }

@@ -65,6 +65,28 @@ async fn swallows_the_answer_alone() {
     assert_eq!(client.read_u8().await.unwrap(), b'y', "only one was to be swallowed");
 }
 
+/// Goal: a chunk that is lost ends its connection alone, and does not arrive.
+#[tokio::test]
+async fn loses_one_chunk() {
+    for (way, arrived) in [(Way::There, 1), (Way::Back, 2)] {
+        let (port, got) = echo().await;
+        let proxy = Proxy::to(port).await.unwrap();
+        let connect = async || TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await;
+        proxy.lose_after(way, 1);
+        let mut client = connect().await.unwrap();
+        client.write_u8(b'x').await.unwrap();
+        assert_eq!(client.read_u8().await.unwrap(), b'x');
+        assert!(!proxy.has_lost());
+        client.write_u8(b'y').await.unwrap();
+        assert!(client.read_u8().await.is_err());
+        assert!(proxy.has_lost());
+        assert_eq!(got.load(Ordering::Relaxed), arrived);
+        let mut client = connect().await.unwrap();
+        client.write_u8(b'z').await.unwrap();
+        assert_eq!(client.read_u8().await.unwrap(), b'z');
+    }
+}
+
 /// Goal: what is delayed comes later, and comes.
 #[tokio::test]
 async fn delays() {
