@@ -5,6 +5,7 @@ import { children, make, makeSegment, setData, setShown, setText } from "../../s
 import { count, duration } from "../../static/page/format.js";
 import { labelOf } from "../../static/page/guards.js";
 import { colour, makeTag, place, setTag } from "../../static/page/instances.js";
+import { fenceOf } from "./scoreboard.js";
 
 const LOCKS = ["etcd", "redis", "redlock", "postgres", "zookeeper", "file"];
 const FAULTS = [["", "none"], ["kill", "kill the holder"], ["pause", "pause the holder"]];
@@ -142,9 +143,10 @@ export class Beside {
 
 /** One lock and its sale. */
 class Side {
-  /** Its last answer, and whether it did answer. */
+  /** Its last answer. */
   news = null;
-  isUp = true;
+  /** Why there was none later. */
+  #silence = null;
   /** Why it did not carry out the last call. */
   refusal = null;
   #name;
@@ -163,14 +165,16 @@ class Side {
   async read() {
     try {
       this.news = await call("GET", `${this.path}/lanes`);
-      this.isUp = true;
-    } catch {
-      this.isUp = false;
+      // what failed while it was away is no news any more
+      if (this.#silence !== null) this.refusal = null;
+      this.#silence = null;
+    } catch (error) {
+      this.#silence = error.message;
     }
   }
 
   isRunning() {
-    return this.isUp && RUNNING.has(this.news?.run?.state);
+    return this.#silence === null && RUNNING.has(this.news?.run?.state);
   }
 
   /** The guard that the visitor has chosen. */
@@ -211,6 +215,7 @@ class Side {
     setText(this.#find("name"), shown ? labelOf(shown) : "not known yet");
     setText(this.#find("promises"), !news ? "" : news.locks.includes(shown)
       ? news.promises.join(" · ") : "no promise: nothing excludes the other instances");
+    setText(this.#find("fence"), news && run ? fenceOf(run, news.fence_kind) : "–");
     const { verdict } = run ?? {};
     setText(this.#find("sold"), run ? `${count(run.sold)} of ${count(run.stock)}` : "–");
     setText(this.#find("over"), run ? count(verdict?.oversold ?? Math.max(0, run.sold - run.stock)) : "–");
@@ -225,11 +230,11 @@ class Side {
   }
 
   #reading(run) {
-    if (this.refusal) return { tone: "fail", title: "Not carried out", text: this.refusal };
-    if (!this.isUp) return { tone: "fail", title: "No answer", text: "The first instance of this sale does not answer. This page keeps asking." };
+    if (this.refusal) return { tone: "fail", title: "Not carried out", text: sentence(this.refusal) };
+    if (this.#silence !== null) return { tone: "fail", title: "No answer", text: `${sentence(this.#silence)} This page keeps asking.` };
     if (!run) return { tone: "quiet", title: "No run yet", text: "Choose a fault and press Run both." };
     if (run.verdict) return { tone: run.verdict.pass ? "pass" : "fail", title: run.verdict.pass ? "✓ PASS" : "✕ FAIL", text: run.verdict.text };
-    if (run.state === "failed") return { tone: "quiet", title: "No verdict", text: run.error };
+    if (run.state === "failed") return { tone: "quiet", title: "No verdict", text: sentence(run.error) };
     return { tone: "quiet", title: "Running", text: `${count(run.sold + run.sold_out)} of ${count(run.requests)} buyers have their answer.` };
   }
 
@@ -241,7 +246,7 @@ class Side {
     lanes.forEach((lane, index) => {
       const [tag, track, words] = rows[index].children;
       setTag(tag, names, lane.instance);
-      const { blocks, text } = hasTenures ? this.#read(lane) : { blocks: [], text: "no lock, so no tenure" };
+      const { blocks, text } = hasTenures ? this.#read(lane) : { blocks: [], text: run ? "no tenures: it takes no lock that the instances share" : "" };
       const parts = children(track, blocks.length, () => make("span"));
       blocks.forEach(({ kind, from, to, label = "" }, at) => {
         const part = parts[at];
@@ -265,28 +270,35 @@ class Side {
     const tenures = lane.tenures.map((tenure) => ({ ...tenure, from: since(tenure.from_ms), to: tenure.to_ms === null ? end : since(tenure.to_ms) }));
     const blocks = tenures.map(({ from, to }) => ({ kind: "tenure", from, to }));
     const words = [`${count(tenures.length)} ${tenures.length === 1 ? "tenure" : "tenures"}`];
+    const others = lanes.filter((other) => other !== lane).flatMap((other) => other.tenures).map((tenure) => since(tenure.from_ms));
     if (run.victim === lane.instance && run.hit_ms !== null) {
       const hit = since(run.hit_ms);
       if (run.fault === "kill") {
-        const others = lanes.filter((other) => other !== lane).flatMap((other) => other.tenures).map((tenure) => since(tenure.from_ms));
+        // its memory is gone, and so are its tenures
         const next = Math.min(end, ...others.filter((from) => from >= hit));
-        blocks.unshift({ kind: "tenure", from: 0, to: hit }, { kind: "held", from: hit, to: next });
-        blocks.push({ kind: "mark", from: hit, label: "killed" });
-        words.push(`killed at ${duration(hit)} while it held the lock`);
+        blocks.push({ kind: "held", from: hit, to: next }, { kind: "mark", from: hit, label: "killed" });
+        words.splice(0, 1, `killed at ${duration(hit)} while it held the lock`);
       } else {
-        const paused = tenures.find(({ from, to }) => from <= hit && to > hit) ?? { from: hit, to: end };
-        blocks.push({ kind: "held", ...paused, label: "" }, { kind: "mark", from: paused.from, label: "paused" });
-        words.push(`paused from ${duration(paused.from)} to ${duration(paused.to)}`);
+        const { from, to, refused = false } = tenures.find((tenure) => tenure.from <= hit && tenure.to > hit) ?? { from: hit, to: end };
+        blocks.push({ kind: "held", from, to }, { kind: "mark", from, label: "paused" });
+        words.push(`paused from ${duration(from)} to ${duration(to)}`);
+        const isLate = !refused && to < end && others.some((other) => other > from && other < to);
+        if (isLate) blocks.push({ kind: "mark", from: to, label: "wrote late" });
+        if (isLate) words.push("then it wrote, although another instance had held the lock since");
       }
     }
     for (const { to, refused } of tenures) {
-      if (refused) blocks.push({ kind: "mark refused", from: to, label: "refused" });
+      if (refused) blocks.push({ kind: "mark", from: to, label: "refused" });
     }
-    const refused = tenures.filter((tenure) => tenure.refused).length;
-    if (refused > 0) words.push("its stale write was refused");
+    if (tenures.some((tenure) => tenure.refused)) words.push("its stale write was refused");
     if (!lane.up) words.push("does not answer");
     return { blocks, text: words.join("; ") };
   }
+}
+
+/** With a capital at its start and a full stop at its end. */
+function sentence(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
 }
 
 function makeLane() {
@@ -308,6 +320,7 @@ const column = (name, title) => `
       <div><dt>sold</dt><dd id="${name}-sold">–</dd></div>
       <div><dt>oversold</dt><dd id="${name}-over">–</dd></div>
       <div><dt>takeover</dt><dd id="${name}-takeover">–</dd></div>
+      <div><dt>fence</dt><dd id="${name}-fence">–</dd></div>
     </dl>
     <div class="verdict" id="${name}-verdict" data-tone="quiet">
       <p class="verdict-head"><b id="${name}-title">No run yet</b></p>
@@ -335,6 +348,6 @@ const MARKUP = `
     <ul id="both-others"></ul>
   </details>
   <div class="columns">${column("left", "Left")}${column("right", "Right")}</div>
-  <p class="note">A coloured block is a tenure, as its instance sees it; hatched, its holder is paused or dead. If blocks of two
-    instances overlap, two hold the lock at once.</p>
+  <p class="note">A coloured block is a tenure, as its instance sees it; hatched, its holder is paused or dead. If the
+    blocks of two instances overlap, both take themselves for the holder. Below, the left sale in detail.</p>
   <p class="hidden" id="both-status" role="status"></p>`;

@@ -9,6 +9,7 @@ const MOST = 50;
 const COLUMNS = ["lock", "fence", "fault", "sold", "oversold", "takeover", "verdict"];
 const NUMBERS = new Set(["sold", "oversold", "takeover"]);
 const FENCES = { lock: "the lock's", store: "the store's" };
+const WITHOUT_TOKENS = new Set(["no-lock", "local"]);
 const FAULTS = { pause: "holder paused", kill: "holder killed" };
 
 export class Scoreboard {
@@ -24,20 +25,19 @@ export class Scoreboard {
     this.panel.id = "scoreboard";
     this.panel.setAttribute("aria-labelledby", title.id);
     const table = make("table", "table");
+    // on a phone the cells of a row stand in lines, and the roles are no longer those of the elements
+    table.role = "table";
     const head = make("tr");
+    head.role = "row";
     for (const column of COLUMNS) {
       const cell = make("th", NUMBERS.has(column) ? "n" : "", column);
-      cell.scope = "col";
+      Object.assign(cell, { scope: "col", role: "columnheader" });
       head.append(cell);
     }
     table.append(make("thead"), this.#body);
     table.tHead.append(head);
-    const box = make("div", "scores");
-    // it scrolls, so the keyboard must reach it
-    Object.assign(box, { tabIndex: 0, role: "group", ariaLabel: "Rows of the scoreboard" });
-    box.append(table, this.#none);
     const note = make("p", "note", `Each run of this tab, newest first. It keeps the last ${MOST} rows, also when the page is loaded again.`);
-    this.panel.append(title, note, box);
+    this.panel.append(title, note, table, this.#none);
     this.#show();
   }
 
@@ -50,8 +50,7 @@ export class Scoreboard {
     this.#rows = [{
       id,
       lock: run.guard,
-      // a guard without tokens has no fence
-      fence: FENCES[fenceKind] && !["no-lock", "local"].includes(run.guard) ? (run.fence ? FENCES[fenceKind] : "none") : "–",
+      fence: fenceOf(run, fenceKind),
       fault: FAULTS[run.fault] ?? "none",
       sold: `${count(run.sold)} of ${count(run.stock)}`,
       oversold: verdict ? count(verdict.oversold) : "–",
@@ -82,6 +81,12 @@ export class Scoreboard {
   }
 }
 
+/** The fence of a run in a demo with a fence of this kind. */
+export function fenceOf({ guard, fence }, kind) {
+  if (WITHOUT_TOKENS.has(guard) || !FENCES[kind]) return "–";
+  return fence ? FENCES[kind] : "none";
+}
+
 /** The rows of this tab, from before the page was loaded. */
 function stored() {
   try {
@@ -95,6 +100,12 @@ function stored() {
 
 function makeRow() {
   const row = make("tr");
-  for (const column of COLUMNS) row.append(make("td", NUMBERS.has(column) ? "n" : ""));
+  row.role = "row";
+  for (const column of COLUMNS) {
+    const cell = make("td", NUMBERS.has(column) ? "n" : "");
+    cell.role = "cell";
+    setData(cell, "column", column);
+    row.append(cell);
+  }
   return row;
 }

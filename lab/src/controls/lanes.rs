@@ -41,10 +41,7 @@ impl Controls {
     /// The last run, and the lanes of all instances in it.
     pub(super) async fn side(&self) -> Side {
         let run = self.newest_run();
-        let lanes = match &run {
-            Some(run) => self.lanes(run).await,
-            None => Vec::new(),
-        };
+        let lanes = self.lanes(run.as_ref()).await;
         let modes = self.switch.modes();
         let lock = self.switch.lock();
         Side {
@@ -64,8 +61,9 @@ impl Controls {
         Lane { instance, up: true, tenures }
     }
 
-    /// The tenures of all instances since `run` began.
-    pub(super) async fn lanes(&self, run: &Run) -> Vec<Lane> {
+    /// The tenures of all instances since the buyers of `run` came.
+    pub(super) async fn lanes(&self, run: Option<&Run>) -> Vec<Lane> {
+        let began_ms = run.map(|run| run.began_ms).filter(|began| *began > 0.0);
         let instances = self.instances.all();
         let lanes = instances.iter().map(|instance| async move {
             let answer = match instance.is_here {
@@ -80,8 +78,7 @@ impl Controls {
         });
         let mut lanes = join_all(lanes).await;
         for lane in &mut lanes {
-            // before the buyers came there was no run, or another one
-            lane.tenures.retain(|tenure| run.began_ms > 0.0 && tenure.from_ms >= run.began_ms);
+            lane.tenures.retain(|tenure| began_ms.is_some_and(|began| tenure.from_ms >= began));
         }
         lanes
     }
@@ -100,4 +97,51 @@ pub(super) fn takeover_ms(run: &Run, lanes: &[Lane]) -> Option<u64> {
     let millis = next.reduce(f64::min)? - stopped_at;
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a length of time")]
     Some(millis.round() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::{Fault, State};
+    use super::*;
+
+    fn lane(instance: &str, tenures: &[(f64, f64)]) -> Lane {
+        let tenure = |&(from_ms, to)| Tenure { token: 1, from_ms, to_ms: Some(to), refused: false };
+        let tenures = tenures.iter().map(tenure).collect();
+        Lane { instance: instance.into(), up: true, tenures }
+    }
+
+    /// Goal: a takeover is counted from the stop of the victim to the next write of another instance.
+    #[test]
+    fn takeover_is_from_the_stop_to_the_next_write() {
+        let mut run = Run {
+            id: "1-8080".into(),
+            at_ms: 1,
+            by: "8080".into(),
+            state: State::Done,
+            began_ms: 100.0,
+            hit_ms: Some(1000.0),
+            stock: 1,
+            requests: 1,
+            guard: "etcd".into(),
+            fence: true,
+            fault: Some(Fault::Pause),
+            victim: Some("8090".into()),
+            answered: 1,
+            sold: 1,
+            sold_out: 0,
+            failed: 0,
+            elapsed_ms: 1,
+            verdict: None,
+            error: None,
+        };
+        let other = || lane("8080", &[(110.0, 120.0), (3200.0, 3300.0), (4000.0, 4001.0)]);
+        // paused: its tenure began before it was found to be stopped
+        let paused = [other(), lane("8090", &[(105.0, 106.0), (200.0, 8200.0)])];
+        assert_eq!(takeover_ms(&run, &paused), Some(3000));
+        // killed: it remembers nothing
+        assert_eq!(takeover_ms(&run, &[other(), lane("8090", &[])]), Some(2200));
+        assert_eq!(takeover_ms(&run, &[lane("8080", &[(110.0, 120.0)])]), None, "nobody wrote");
+        run.hit_ms = None;
+        assert_eq!(takeover_ms(&run, &paused), None, "no fault");
+    }
 }

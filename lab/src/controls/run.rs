@@ -173,7 +173,10 @@ impl Controls {
         }
         let verdict = judge(run, guard, &report, &stock, stale);
         let now = self.current_run().ok_or("the run is gone")?;
-        Ok(Verdict { takeover_ms: lanes::takeover_ms(&now, &self.lanes(&now).await), ..verdict })
+        Ok(Verdict {
+            takeover_ms: lanes::takeover_ms(&now, &self.lanes(Some(&now)).await),
+            ..verdict
+        })
     }
 
     /// Waits until another sale has replaced `started`.
