@@ -186,13 +186,11 @@ class Side {
     return Boolean(this.news?.locks.includes(this.guard()));
   }
 
-  /** How long the run has taken, in milliseconds. */
+  /** How long the run has taken up to its last answer, in milliseconds. */
   length() {
-    const { run, lanes, now_ms: now } = this.news ?? {};
+    const { run, now_ms: now } = this.news ?? {};
     if (!run?.began_ms) return 0;
-    if (this.isRunning()) return now - run.began_ms;
-    const ends = lanes.flatMap((lane) => lane.tenures).map((tenure) => (tenure.to_ms ?? tenure.from_ms) - run.began_ms);
-    return Math.max(run.elapsed_ms, ...ends);
+    return this.isRunning() ? now - run.began_ms : run.elapsed_ms;
   }
 
   /** The end of the run in a few words; empty before it. */
@@ -264,10 +262,12 @@ class Side {
 
   /** The blocks of a lane, in milliseconds since the buyers came, and the same in words. */
   #read(lane) {
-    const { run, now_ms: now, lanes } = this.news;
+    const { run, lanes } = this.news;
     const since = (ms) => ms - run.began_ms;
-    const end = this.isRunning() ? since(now) : this.length();
-    const tenures = lane.tenures.map((tenure) => ({ ...tenure, from: since(tenure.from_ms), to: tenure.to_ms === null ? end : since(tenure.to_ms) }));
+    const end = this.length();
+    // a holder without rivals keeps the lock for a while after the last answer
+    const tenures = lane.tenures.map((tenure) =>
+      ({ ...tenure, from: since(tenure.from_ms), to: Math.min(end, tenure.to_ms === null ? end : since(tenure.to_ms)) }));
     const blocks = tenures.map(({ from, to }) => ({ kind: "tenure", from, to }));
     const words = [`${count(tenures.length)} ${tenures.length === 1 ? "tenure" : "tenures"}`];
     const others = lanes.filter((other) => other !== lane).flatMap((other) => other.tenures).map((tenure) => since(tenure.from_ms));
@@ -279,10 +279,10 @@ class Side {
         blocks.push({ kind: "held", from: hit, to: next }, { kind: "mark", from: hit, label: "killed" });
         words.splice(0, 1, `killed at ${duration(hit)} while it held the lock`);
       } else {
-        const { from, to, refused = false } = tenures.find((tenure) => tenure.from <= hit && tenure.to > hit) ?? { from: hit, to: end };
+        const { from, to, to_ms: wroteAt = null, refused = false } = tenures.find((tenure) => tenure.from <= hit && tenure.to > hit) ?? { from: hit, to: end };
         blocks.push({ kind: "held", from, to }, { kind: "mark", from, label: "paused" });
         words.push(`paused from ${duration(from)} to ${duration(to)}`);
-        const isLate = !refused && to < end && others.some((other) => other > from && other < to);
+        const isLate = !refused && wroteAt !== null && others.some((other) => other > from && other < to);
         if (isLate) blocks.push({ kind: "mark", from: to, label: "wrote late" });
         if (isLate) words.push("then it wrote, although another instance had held the lock since");
       }

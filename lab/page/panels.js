@@ -1,6 +1,6 @@
 // What the laboratory adds to the page: two locks side by side, and the scoreboard.
 
-import { byId, make } from "../../static/page/dom.js";
+import { make } from "../../static/page/dom.js";
 import { Beside } from "./beside.js";
 import { Scoreboard } from "./scoreboard.js";
 
@@ -12,7 +12,8 @@ export class Panels {
     const sheet = make("link");
     Object.assign(sheet, { rel: "stylesheet", href: new URL("panels.css", import.meta.url) });
     document.head.append(sheet);
-    byId("main").append(this.#scoreboard.panel);
+    // rows that are added there move nothing else
+    document.querySelector(".side").append(this.#scoreboard.panel);
   }
 
   /** Shows the state of the page. */
