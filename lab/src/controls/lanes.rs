@@ -66,13 +66,11 @@ impl Controls {
         let began_ms = run.map(|run| run.began_ms).filter(|began| *began > 0.0);
         let instances = self.instances.all();
         let lanes = instances.iter().map(|instance| async move {
-            let answer = match instance.is_here {
-                true => Some(self.lane()),
-                false => {
-                    let answer = call(instance, Method::GET, "/demo/lanes?only=here", None).await;
-                    answer.ok().and_then(|answer| serde_json::from_slice(&answer).ok())
-                }
-            };
+            if instance.is_here {
+                return self.lane();
+            }
+            let answer = call(instance, Method::GET, "/demo/lanes?only=here", None).await;
+            let answer = answer.ok().and_then(|answer| serde_json::from_slice(&answer).ok());
             let instance = Arc::clone(&instance.name);
             answer.unwrap_or(Lane { instance, up: false, tenures: Vec::new() })
         });
