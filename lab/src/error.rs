@@ -17,6 +17,16 @@ pub enum LabError {
         /// The highest first port with which all of them have one.
         highest: u16,
     },
+    /// A lock beside itself.
+    #[error("{0} is given twice: choose another lock with --beside")]
+    SameLock(&'static str),
+    /// A baseline beside a lock.
+    #[error(
+        "{0} is no lock that instances share, so it cannot stand beside another: choose two of {locks}; the page \
+         offers no-lock and local on both sides",
+        locks = crate::baselines::LockMode::SHARED.map(crate::baselines::LockMode::name).join(", ")
+    )]
+    NotBeside(&'static str),
     /// Another program listens where an instance should.
     #[error("port {0} is taken: stop what listens there or choose another with --port")]
     PortTaken(u16),

@@ -40,6 +40,7 @@ impl FaultyLock {
         if let Some(ClaimStatus::Granted(token)) = status
             && self.writer.has_written_under(token)
         {
+            self.writer.tenures().until_now(token, false);
             fault::at(Point::BeforeRelease).await;
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use loadtest::Report;
 use testkit::server::tail;
-use testkit::{Child, Program};
+use testkit::{Child, OwnedDir, Program};
 use tokio::time::timeout;
 
 use crate::cluster::{Cluster, is_setting};
@@ -32,12 +32,22 @@ impl Load {
         args: &[String],
         is_talking: bool,
     ) -> Result<Self, LabError> {
-        let log = cluster.dir.path().join("loadtest.log");
+        Self::start_in(&cluster.program, &cluster.dir, args, is_talking)
+    }
+
+    /// The same with this program, and a log in `dir`.
+    pub(crate) fn start_in(
+        program: &Path,
+        dir: &OwnedDir,
+        args: &[String],
+        is_talking: bool,
+    ) -> Result<Self, LabError> {
+        let log = dir.path().join("loadtest.log");
         // of an earlier load
         let _ = std::fs::remove_file(&log);
         let args =
             ["loadtest"].into_iter().chain(args.iter().map(String::as_str)).chain(["--json"]);
-        let program = Program::new(&cluster.program, &cluster.dir, &log, STOP_GRACE);
+        let program = Program::new(program, dir, &log, STOP_GRACE);
         let program = Program { without_env: is_setting, shares_stderr: is_talking, ..program };
         Ok(Self(
             program.start(args).map_err(LabError::system("the load test could not be started"))?,

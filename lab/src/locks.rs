@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{
-    Backend, BackendError, BackendErrorKind, FileBackend, FileOptions, PostgresAdvisoryBackend,
-    PostgresBackend, PostgresOptions, PostgresRowBackend, RedisBackend, RedisOptions,
-    RedlockBackend, Token, Unfenced, ZooKeeperBackend, ZooKeeperOptions,
+    Backend, BackendError, BackendErrorKind, Ends, FileBackend, FileOptions, Loss, Order,
+    PostgresAdvisoryBackend, PostgresBackend, PostgresOptions, PostgresRowBackend, Promises,
+    RedisBackend, RedisOptions, RedlockBackend, Token, TokenLife, Unfenced, Wake, ZooKeeperBackend,
+    ZooKeeperOptions,
 };
 use flash_sale::inventory::Inventory;
 use testkit::postgres::{PostgresOptions as PostgresServer, PrivatePostgres, is_installed};
@@ -64,6 +65,14 @@ impl AnyLock {
         })
     }
 
+    /// What the lock promises, without the tokens that a store adds.
+    pub(crate) fn promises(&self) -> Promises {
+        match self {
+            Self::Fenced(lock) => lock.promises(),
+            Self::Unfenced(lock) => lock.promises(),
+        }
+    }
+
     /// The lock with the tokens of this fence: its own ones if it has any, unless the store's are asked for.
     pub(crate) fn fenced_by(
         self,
@@ -84,6 +93,39 @@ impl AnyLock {
             Self::Unfenced(lock) => Arc::new(StoreFence::new(lock, inventory, name)),
         })
     }
+}
+
+/// The promises of a lock in a few words each, for the page.
+pub(crate) fn in_words(promises: Promises) -> [&'static str; 5] {
+    let Promises { order, wake, token, ends, loss, .. } = promises;
+    [
+        match order {
+            Order::Fifo => "in order",
+            Order::Arrival => "in order of arrival",
+            Order::Unordered => "no order",
+        },
+        match wake {
+            Wake::Pushed => "waiters told at once",
+            Wake::ServerWait => "waiters wait at the server",
+            Wake::Polled => "waiters ask again",
+        },
+        match token {
+            TokenLife::Durable => "durable tokens",
+            TokenLife::Volatile => "volatile tokens",
+            TokenLife::None => "no tokens",
+        },
+        match ends {
+            Ends::Lease(_) => "ends with its lease",
+            Ends::Connection => "ends with its connection",
+            Ends::Process => "ends with its process",
+            Ends::Never => "never ends by itself",
+        },
+        match loss {
+            Loss::Pushed => "loss told at once",
+            Loss::AtRenewal => "loss told at renewal",
+            Loss::Never => "loss not told",
+        },
+    ]
 }
 
 /// The private servers of a lock.

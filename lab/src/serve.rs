@@ -30,6 +30,10 @@ pub struct ServeOptions {
     #[arg(long, env = "FLASH_SALE_INSTANCES", value_name = "URL", value_delimiter = ',', value_parser = instance_address)]
     pub instances: Vec<Uri>,
 
+    /// Address of an instance of a demo with another lock, whose sale the page shows beside this one
+    #[arg(long, env = "FLASH_SALE_BESIDE", value_name = "URL", value_parser = instance_address)]
+    pub beside: Option<Uri>,
+
     /// Tell the page that a killed instance is started again
     #[arg(long, env = "FLASH_SALE_RESTARTED", value_parser = switch, hide = true)]
     pub restarted: bool,
@@ -69,10 +73,11 @@ pub async fn serve(mut options: ServeOptions) -> Result<(), LabServeError> {
         return Err(LabServeError::AdminToken);
     }
     let writer = sabotage(&mut options);
-    let ServeOptions { service, guard, instances, restarted, .. } = options;
+    let ServeOptions { service, guard, instances, beside, restarted, .. } = options;
     let sale = async |config: &Config, port| {
         let (sale, switch) = baselines::sale(config, &guard, &writer, port).await?;
-        let controls = Controls::new(sale.clone(), switch, port, &instances, restarted);
+        let beside = beside.as_ref();
+        let controls = Controls::new(sale.clone(), switch, port, &instances, restarted, beside);
         Ok((sale, Some(Arc::new(controls) as Arc<dyn Extension>)))
     };
     Ok(serve_with(service, sale).await?)

@@ -1,11 +1,26 @@
 // What each guard of the sale means for this page. The names are those of `lab serve --lock`.
 
+/** A lock of the library on another service, whose queue no watch shows. */
+const other = (words, label) => ({
+  words,
+  label,
+  noHolder: "The claims of this lock are not watched here.",
+  isUnwatched: true,
+  hasLedger: true,
+  hasTokens: true,
+});
+
 /**
  * `words` name it, and `label` on a button. Without a watched queue in etcd, `noHolder` stands in the holder's place, and
  * `isUnwatched` says that there is a queue all the same.
  */
 const GUARDS = {
   etcd: { words: "the etcd lock", label: "etcd lock", hasLedger: true, hasTokens: true },
+  redis: other("the lock in Redis", "Redis lock"),
+  redlock: other("Redlock", "Redlock"),
+  postgres: other("the lock in PostgreSQL", "PostgreSQL lock"),
+  zookeeper: other("the lock in ZooKeeper", "ZooKeeper lock"),
+  file: other("the lock in a file", "file lock"),
   local: {
     words: "a lock in each process",
     label: "local lock",

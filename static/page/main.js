@@ -21,11 +21,20 @@ const state = new State();
 const [timeline, stockChart, rateChart] = [new Timeline(), new StockChart(), new RateChart()];
 const tryIt = new TryIt();
 
+/** Further panels, which the instances of the laboratory name and serve. */
+let panels = null;
+function showPanels(state) {
+  const path = state.now?.demo?.panels;
+  if (!path) return;
+  panels ??= import(new URL(path, document.baseURI)).then(({ Panels }) => new Panels());
+  panels.then((panels) => panels.show(state));
+}
+
 const renderer = new Renderer(state, {
   // once for each message
   onNews: [
     showLink, showTroubles, showSum, showVerdict, showLock, showTenures, showLatency, showOrders, showNotes,
-    (state) => tryIt.show(state),
+    (state) => tryIt.show(state), showPanels,
   ],
   // once for each frame, while something moves
   onFrame: [timeline, stockChart, rateChart],

@@ -6,7 +6,7 @@ import { guardOf } from "../page/guards.js";
 import { makeTag, setTag } from "../page/instances.js";
 import { roster } from "../page/roster.js";
 
-const NOT_WATCHED = "Each order takes the lock and releases it at once. That queue is not watched here.";
+const NOT_WATCHED = "The queue of this lock is not watched here.";
 const NO_QUEUE = "No instance queues in etcd.";
 const STRANGER = "another program";
 const RULE = "The claims in etcd form a queue, and the first one holds the lock. Each grant has a larger number than all before: its token.";

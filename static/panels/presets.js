@@ -1,6 +1,8 @@
 // The runs that the page offers. Each is a whole sale, from its start to its verdict.
 
-const USUAL = { stock: 300, requests: 500, guard: "etcd", fence: true, fault: null };
+/** The lock that the demo was started with. */
+export const LOCK = "etcd";
+const USUAL = { stock: 300, requests: 500, guard: LOCK, fence: true, fault: null };
 
 export const PRESETS = [
   {

@@ -183,7 +183,7 @@ export class Timeline {
   #say(state, view) {
     let text = NOTE;
     if (view.guard.isUnwatched) {
-      text = "The claims of single orders are not watched, so there are no tenures to show.";
+      text = "The claims of this lock are not watched, so there are no tenures to show.";
     } else if (view.guard.noHolder) {
       text = "No instance takes the lock in etcd, so there are no tenures to show.";
     } else if (state.now && state.tenures.length === 0) {

@@ -4,7 +4,7 @@ import { NO_ANSWER, call } from "../page/api.js";
 import { byId, children, make, makeSegment, setData, setShown, setText } from "../page/dom.js";
 import { count, duration } from "../page/format.js";
 import { labelOf } from "../page/guards.js";
-import { PRESETS } from "./presets.js";
+import { LOCK, PRESETS } from "./presets.js";
 
 const FAULTS = [["", "none"], ["pause", "pause"], ["kill", "kill"]];
 const RUNNING = new Set(["preparing", "firing", "checking"]);
@@ -57,8 +57,13 @@ export class TryIt {
   /** A demo that was started with another guard does not offer the lock. */
   #showPresets() {
     for (const { id, run } of PRESETS) {
-      setData(byId(`preset-${id}`), "off", !this.#demo.guards.includes(run.guard));
+      setData(byId(`preset-${id}`), "off", !this.#demo.guards.includes(this.#here(run).guard));
     }
+  }
+
+  /** The run under the lock of this demo. */
+  #here(run) {
+    return run.guard === LOCK ? { ...run, guard: this.#demo?.locks[0] ?? LOCK } : run;
   }
 
   #showGuards() {
@@ -118,13 +123,13 @@ export class TryIt {
 
   /** The server accepts a fault only under the lock, so the form offers it only there. */
   #limit() {
-    const { guard } = this.#choice();
+    const isLock = Boolean(this.#demo?.locks.includes(this.#choice().guard));
     for (const [value] of FAULTS) {
       const radio = this.#radio("fault", value);
-      radio.disabled = value !== "" && guard !== "etcd";
+      radio.disabled = value !== "" && !isLock;
       if (radio.disabled && radio.checked) this.#radio("fault", "").checked = true;
     }
-    byId("fence").disabled = guard !== "etcd";
+    byId("fence").disabled = !isLock;
   }
 
   #radio(name, value) {
@@ -169,8 +174,8 @@ export class TryIt {
         this.#complain("This demo was started with another guard.");
         return;
       }
-      if (this.#isLive && !this.#isCalling && !this.#isRunning()) this.#fill(preset.run);
-      this.#do(() => call("POST", "demo/run", preset.run));
+      if (this.#isLive && !this.#isCalling && !this.#isRunning()) this.#fill(this.#here(preset.run));
+      this.#do(() => call("POST", "demo/run", this.#here(preset.run)));
     });
     row.append(button);
     return row;

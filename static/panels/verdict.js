@@ -70,7 +70,8 @@ function sentence(text) {
 
 /** The run and its result, in numbers. */
 function about(run) {
-  const guard = run.guard === "etcd" && !run.fence ? "the etcd lock without the fence" : guardOf(run).words;
+  const { words, hasTokens } = guardOf(run);
+  const guard = words + (hasTokens && !run.fence ? " without the fence" : "");
   const fault = run.fault && run.victim ? `; instance ${run.victim} ${FAULTS[run.fault] ?? run.fault}` : "";
   const tried = `${counted(run.stock, "unit")}, ${counted(run.requests, "buyer")}, ${guard}${fault}.`;
   if (run.state === "preparing" || (run.state === "failed" && run.answered === 0)) return tried;

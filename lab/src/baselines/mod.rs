@@ -252,12 +252,14 @@ pub async fn sale(
     let context = SaleContext::new(inventory, config.sale_options(port));
     let etcd = || config.servers.etcd_options();
     let refused = |error: BackendError| ServeError::Connect { source: error.into() };
+    let mut promises = None;
     let main: Box<dyn SaleGuard> = match lock {
         lock if lock.is_shared() => {
             let any = match lock {
                 LockMode::Etcd => AnyLock::Fenced(serve::etcd(config)?),
                 _ => AnyLock::at(lock, &options.lock_at).map_err(refused)?,
             };
+            promises = Some(any.promises());
             let name = &context.options.lock_name;
             let lock = any.fenced_by(options.fence, &context.inventory, name).map_err(refused)?;
             let lock = Arc::new(FaultyLock::new(lock, writer));
@@ -278,6 +280,9 @@ pub async fn sale(
             Box::new(InProcess::new(&context, lock))
         }
     };
-    let switch = Arc::new(Switch::new(&context, Arc::clone(writer), lock, main));
+    // switched on later, it is the one that the lock has anyway
+    let fence = lock.fence(options.fence.filter(|fence| *fence != Fence::None));
+    let tokens = promises.map(|promises| (promises, fence));
+    let switch = Arc::new(Switch::new(&context, Arc::clone(writer), lock, main, tokens));
     Ok((Sale::new(context, Arc::clone(&switch) as Arc<dyn SaleGuard>), switch))
 }

@@ -4,17 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fenced_lock::{LockError, QueueEntry, SessionKeeper};
+use fenced_lock::{LockError, Promises, QueueEntry, SessionKeeper};
 use flash_sale::inventory::{Item, Order, Outcome, Stock};
 use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, StockCheck, lock_name};
 use futures_util::future::BoxFuture;
 use tokio::time::timeout;
 
-use super::LockMode;
 use super::connection::unavailable;
 use super::in_process::InProcess;
+use super::{Fence, LockMode};
 use crate::safeguard::Safeguard;
 use crate::writer::Writer;
+use crate::writer::tenures::Tenures;
 
 /// The guard that the sale was opened with, and its alternatives. Orders in progress keep the guard that they
 /// began with; nothing excludes them from orders under another guard.
@@ -24,15 +25,19 @@ pub struct Switch {
     chosen: AtomicUsize,
     context: Arc<SaleContext>,
     writer: Arc<Writer>,
+    /// What the lock promises, and the fence that can be on; `None` if the first guard is no lock of the library.
+    lock: Option<(Promises, Fence)>,
 }
 
 impl Switch {
-    /// Begins with the guard `main` of this mode.
+    /// Begins with the guard `main` of this mode. `lock` is what it promises and its fence, if it is a lock of the
+    /// library.
     pub fn new(
         context: &Arc<SaleContext>,
         writer: Arc<Writer>,
         mode: LockMode,
         main: Box<dyn SaleGuard>,
+        lock: Option<(Promises, Fence)>,
     ) -> Self {
         let mut guards = vec![(mode, main)];
         for other in [LockMode::Local, LockMode::NoLock] {
@@ -41,12 +46,22 @@ impl Switch {
             }
         }
         let context = Arc::clone(context);
-        Self { guards, chosen: AtomicUsize::new(0), context, writer }
+        Self { guards, chosen: AtomicUsize::new(0), context, writer, lock }
     }
 
     /// Whether the store compares tokens.
     pub fn is_fenced(&self) -> bool {
         self.writer.has(Safeguard::Fence)
+    }
+
+    /// What the lock promises, and the fence that can be on.
+    pub(crate) fn lock(&self) -> Option<(Promises, Fence)> {
+        self.lock
+    }
+
+    /// The tenures in which this instance sold.
+    pub(crate) fn tenures(&self) -> &Tenures {
+        self.writer.tenures()
     }
 
     /// Switches the fence.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Query, Request, State};
-use axum::http::{Method, StatusCode};
-use axum::response::Response;
+use axum::http::{Method, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post, put};
 use flash_sale::http::Extension as _;
 use flash_sale::http::problem::{Problem, ProblemType};
@@ -15,10 +15,10 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::instances::{Instance, call};
+use super::instances::{Instance, call, pass_on};
 use super::problem::NO_RUN;
 use super::record::Fault;
-use super::{Controls, MAX_REQUESTS, MAX_STOCK, ask_for, mode};
+use super::{Controls, MAX_REQUESTS, MAX_STOCK, ask_for, mode, panels};
 use crate::baselines::LockMode;
 use crate::fault;
 
@@ -91,6 +91,10 @@ pub(super) fn routes(controls: Arc<Controls>) -> Router {
         .route("/demo/pause", post(pause))
         .route("/demo/kill", post(kill))
         .route("/demo/fault", post(set_fault))
+        .route("/demo/lanes", get(lanes))
+        .route("/demo/beside/run", post(relay).delete(relay))
+        .route("/demo/beside/lanes", get(relay))
+        .merge(panels::routes())
         .with_state(controls)
 }
 
@@ -245,6 +249,29 @@ async fn set_fault(State(controls): App, request: Request) -> Result<Response, P
     let pause = Duration::from_millis(ms).min(LONGEST_PAUSE);
     ask_for(fault, pause);
     Ok(call.shown())
+}
+
+async fn lanes(State(controls): App, request: Request) -> Result<Response, Problem> {
+    let call = Call::check(controls, request).await?;
+    if call.only_here {
+        return Ok(reply::json(&call.controls.lane()));
+    }
+    Ok(reply::json(&call.controls.side().await))
+}
+
+/// Passes a call on to the demo beside this one, and its answer back: a page may call only the instance that it
+/// comes from.
+async fn relay(State(controls): App, request: Request) -> Result<Response, Problem> {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let Call { controls, body, .. } = Call::check(controls, request).await?;
+    let beside = controls.beside.as_ref().ok_or_else(|| {
+        let detail =
+            "this demo has one lock: `lab demo --lock etcd --beside redis` starts one with two";
+        Problem::new(ProblemType::NOT_FOUND, detail)
+    })?;
+    let (status, body) = pass_on(beside, method, &path.replace("/beside/", "/"), body).await?;
+    let kind = if status.is_success() { "application/json" } else { "application/problem+json" };
+    Ok((status, [(header::CONTENT_TYPE, kind)], body).into_response())
 }
 
 async fn victim(call: &Call) -> Result<Instance, Problem> {

@@ -4,10 +4,10 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::http::{Method, Uri, header};
+use axum::http::{Method, StatusCode, Uri, header};
 use flash_sale::http::problem::Problem;
 use futures_util::future::join_all;
-use reqwest::Client;
+use reqwest::{Client, RequestBuilder};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -20,6 +20,9 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// How long another instance may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(900);
+
+/// The same for one that asks others first, twice at most.
+const RELAY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The most notes that wait for a reader.
 const MOST_NOTES: usize = 20;
@@ -198,7 +201,7 @@ impl Instances {
     }
 }
 
-fn instance(address: &Uri) -> Option<Instance> {
+pub(super) fn instance(address: &Uri) -> Option<Instance> {
     let authority = address.authority()?;
     let name = authority.port().map_or_else(|| authority.to_string(), |port| port.to_string());
     Some(Instance {
@@ -220,15 +223,38 @@ pub(super) async fn call(
     path: &str,
     body: Option<Value>,
 ) -> Result<Bytes, Problem> {
-    let body = body.map_or_else(Vec::new, |body| body.to_string().into());
-    let request = CLIENT
+    let body = body.map_or_else(Bytes::new, |body| body.to_string().into());
+    let request = request(instance, method, path, body).timeout(ANSWER_TIMEOUT);
+    let answer = async { request.send().await?.error_for_status()?.bytes().await };
+    answer.await.map_err(|_| unreachable(instance))
+}
+
+/// Calls an instance that may have to ask others, and returns its answer, also if that is a problem.
+///
+/// # Errors
+/// `instance-unreachable`.
+pub(super) async fn pass_on(
+    instance: &Instance,
+    method: Method,
+    path: &str,
+    body: Bytes,
+) -> Result<(StatusCode, Bytes), Problem> {
+    let request = request(instance, method, path, body).timeout(RELAY_TIMEOUT);
+    let answer = async {
+        let answer = request.send().await?;
+        Ok::<_, reqwest::Error>((answer.status(), answer.bytes().await?))
+    };
+    answer.await.map_err(|_| unreachable(instance))
+}
+
+fn request(instance: &Instance, method: Method, path: &str, body: Bytes) -> RequestBuilder {
+    CLIENT
         .request(method, format!("http://{}{path}", instance.authority))
         .header(header::CONTENT_TYPE, "application/json")
-        .timeout(ANSWER_TIMEOUT)
-        .body(body);
-    let answer = async { request.send().await?.error_for_status()?.bytes().await };
-    answer.await.map_err(|_| {
-        let detail = format!("instance {} did not carry out the request", instance.name);
-        Problem::new(INSTANCE_UNREACHABLE, detail)
-    })
+        .body(body)
+}
+
+fn unreachable(instance: &Instance) -> Problem {
+    let detail = format!("instance {} did not carry out the request", instance.name);
+    Problem::new(INSTANCE_UNREACHABLE, detail)
 }

@@ -5,6 +5,8 @@
 
 mod handlers;
 mod instances;
+mod lanes;
+mod panels;
 mod problem;
 mod record;
 mod run;
@@ -46,6 +48,8 @@ pub(crate) struct Controls {
     switch: Arc<Switch>,
     instances: Instances,
     restarts: bool,
+    /// The first instance of a demo with another lock.
+    beside: Option<Instance>,
     run: Mutex<Option<Begun>>,
 }
 
@@ -78,6 +82,11 @@ impl Extension for Controls {
             "instances": self.instances.views(),
             "restarts": self.restarts,
             "run": self.newest_run(),
+            "locks": self.switch.modes().into_iter().filter(|mode| mode.is_shared()).map(LockMode::name)
+                .collect::<Vec<_>>(),
+            "fence_kind": self.switch.lock().map(|(_, fence)| fence.name()),
+            "beside": self.beside.is_some(),
+            "panels": panels::MODULE,
         })
     }
 
@@ -92,16 +101,18 @@ impl Extension for Controls {
 
 impl Controls {
     /// For the instance on `port`, with the others at `addresses`. `restarts`: a killed instance is started
-    /// again.
+    /// again. `beside`: an instance of a demo with another lock.
     pub(crate) fn new(
         sale: Sale,
         switch: Arc<Switch>,
         port: u16,
         addresses: &[Uri],
         restarts: bool,
+        beside: Option<&Uri>,
     ) -> Self {
         let instances = Instances::new(sale.instance(), port, addresses);
-        Self { sale, switch, instances, restarts, run: Mutex::default() }
+        let beside = beside.and_then(instances::instance);
+        Self { sale, switch, instances, restarts, beside, run: Mutex::default() }
     }
 
     /// Refuses requests of other sites' pages; see [`same_site::check`].
@@ -210,6 +221,8 @@ impl Controls {
             at_ms,
             by,
             state: State::Preparing,
+            began_ms: 0.0,
+            hit_ms: None,
             stock: wanted.stock,
             requests: wanted.requests,
             guard: guard.name().to_owned(),

@@ -33,6 +33,10 @@ pub(super) struct Run {
     /// The instance that sends the orders.
     pub(super) by: Arc<str>,
     pub(super) state: State,
+    /// When the buyers came, in Unix milliseconds.
+    pub(super) began_ms: f64,
+    /// When the victim was found to have reached its fault, on the same clock.
+    pub(super) hit_ms: Option<f64>,
     pub(super) stock: u64,
     pub(super) requests: u64,
     pub(super) guard: String,
@@ -67,6 +71,8 @@ pub(super) struct Verdict {
     pub(super) lucky: i64,
     pub(super) balanced: bool,
     pub(super) stale_batches: u64,
+    /// From the fault to the next write by another instance; `None` without a fault, and if none of them wrote.
+    pub(super) takeover_ms: Option<u64>,
     pub(super) text: String,
 }
 

@@ -16,9 +16,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::Controls;
 use super::instances::{Instance, call};
+use super::lanes;
 use super::record::{Fault, Run, State, Verdict};
 use super::verdict::judge;
 use crate::baselines::LockMode;
+use crate::writer::tenures::now_ms;
 
 /// How long the victim may take to reach the fault before the other buyers start.
 const FAULT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -151,6 +153,7 @@ impl Controls {
         self.change_run(|begun| {
             begun.run.state = State::Firing;
             begun.live = Arc::clone(&live);
+            begun.run.began_ms = now_ms();
             begun.began_at = Instant::now();
         });
         let judged = async {
@@ -168,7 +171,12 @@ impl Controls {
         if stock.sale != started.sale {
             return Err(ANOTHER_SALE.to_owned());
         }
-        Ok(judge(run, guard, &report, &stock, stale))
+        let verdict = judge(run, guard, &report, &stock, stale);
+        let now = self.current_run().ok_or("the run is gone")?;
+        Ok(Verdict {
+            takeover_ms: lanes::takeover_ms(&now, &self.lanes(Some(&now)).await),
+            ..verdict
+        })
     }
 
     /// Waits until another sale has replaced `started`.
@@ -198,7 +206,11 @@ impl Controls {
             Some(Fault::Kill) => "dies",
             _ => "stops for some seconds",
         };
-        let what = if is_alive(victim).await { "did not get to" } else { "has reached" };
+        let is_hit = !is_alive(victim).await;
+        if is_hit {
+            self.change_run(|begun| begun.run.hit_ms = Some(now_ms()));
+        }
+        let what = if is_hit { "has reached" } else { "did not get to" };
         let text =
             format!("{} {what} the point where it {end} while it holds the lock.", victim.name);
         self.instances.note("fault", text);

@@ -28,6 +28,7 @@ pub(super) fn judge(
         lucky: now.lucky,
         balanced: now.is_balanced(),
         stale_batches,
+        takeover_ms: None,
         text: String::new(),
     };
     verdict.text = text(run, guard, report, &verdict);
@@ -76,6 +77,8 @@ mod tests {
             at_ms: 1,
             by: "8080".into(),
             state: State::Checking,
+            began_ms: 1.0,
+            hit_ms: None,
             stock: 300,
             requests: 500,
             guard: LockMode::Etcd.name().into(),

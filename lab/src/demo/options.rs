@@ -49,7 +49,8 @@ pub struct DemoOptions {
           value_parser = RangedU64ValueParser::<u16>::new().range(INSTANCES))]
     pub instances: u16,
 
-    /// Port of the first instance on 127.0.0.1; each further one is 10 higher.
+    /// Port of the first instance on 127.0.0.1; each further one is 10 higher. With --beside, the instances of the
+    /// second lock follow those of the first.
     #[arg(long, env = "FLASH_SALE_DEMO_PORT", default_value = "8080", value_name = "PORT",
           allow_negative_numbers = true,
           value_parser = clap::value_parser!(u16).range(1..))]
@@ -61,22 +62,40 @@ pub struct DemoOptions {
     #[arg(long, env = "FLASH_SALE_DEMO_LOCK", default_value = "etcd", value_name = "KIND")]
     pub lock: LockMode,
 
+    /// A second lock: the same sale beside the first, with instances, a stock and servers of its own. The page
+    /// shows both under the same fault. Both are among etcd, redis, redlock, postgres, zookeeper and file.
+    #[arg(long, env = "FLASH_SALE_DEMO_BESIDE", value_name = "KIND")]
+    pub beside: Option<LockMode>,
+
     /// Fence of the stock [default: that of the lock if it has tokens, else that of the store]
     #[arg(long, env = "FLASH_SALE_DEMO_FENCE")]
     pub fence: Option<Fence>,
 }
 
 impl DemoOptions {
-    /// The ports of the instances.
+    /// Each lock, and the ports of its instances.
     ///
     /// # Errors
-    /// When the last ones would be beyond 65535.
-    pub(super) fn ports(&self) -> Result<Vec<u16>, LabError> {
+    /// When the last ports would be beyond 65535, and when the two locks cannot stand side by side.
+    pub(super) fn sides(&self) -> Result<Vec<(LockMode, Vec<u16>)>, LabError> {
+        let locks: Vec<_> = [self.lock].into_iter().chain(self.beside).collect();
+        if let [one, other] = *locks {
+            if one == other {
+                return Err(LabError::SameLock(one.name()));
+            }
+            if let Some(baseline) = locks.iter().find(|lock| !lock.is_shared()) {
+                return Err(LabError::NotBeside(baseline.name()));
+            }
+        }
+        let instances = self.instances * if locks.len() == 2 { 2 } else { 1 };
         let port = |n: u16| self.port.checked_add(n.checked_mul(PORT_STEP)?);
-        (0..self.instances).map(port).collect::<Option<_>>().ok_or(LabError::PortsTooHigh {
-            instances: self.instances,
-            highest: u16::MAX - (self.instances - 1) * PORT_STEP,
-        })
+        let ports = (0..instances).map(port).collect::<Option<Vec<_>>>();
+        let ports = ports.ok_or(LabError::PortsTooHigh {
+            instances,
+            highest: u16::MAX - (instances - 1) * PORT_STEP,
+        })?;
+        let ports = ports.chunks(self.instances.into()).map(<[u16]>::to_vec);
+        Ok(locks.into_iter().zip(ports).collect())
     }
 }
 
@@ -103,7 +122,7 @@ mod tests {
         let options = parse(&[]).expect("no flag is needed");
         assert_eq!((options.requests, options.stock, options.instances), (500, 300, 2));
         assert_eq!((options.once, options.lock), (false, LockMode::Etcd));
-        assert_eq!(options.ports().expect("they exist"), [8080, 8090]);
+        assert_eq!(options.sides().expect("they exist"), [(LockMode::Etcd, vec![8080, 8090])]);
     }
 
     /// Goal: a value out of its bounds is refused with the bounds.
@@ -124,13 +143,33 @@ mod tests {
         }
     }
 
+    /// Goal: the instances of a second lock follow those of the first, and two locks that cannot stand side by side
+    /// are refused with the reason.
+    #[test]
+    fn two_locks() {
+        let sides = |lock, beside| {
+            parse(&["--lock", lock, "--beside", beside]).expect("both are locks").sides()
+        };
+        let both = sides("redis", "embedded").expect("two locks");
+        let ports = [(LockMode::Redis, vec![8080, 8090]), (LockMode::File, vec![8100, 8110])];
+        assert_eq!(both, ports);
+        for (lock, beside, message) in [
+            ("etcd", "etcd", "etcd is given twice"),
+            ("etcd", "no-lock", "no-lock is no lock that instances share"),
+            ("etcd-rpc", "redis", "etcd-rpc is no lock that instances share"),
+        ] {
+            let refused = sides(lock, beside).expect_err(message).to_string();
+            assert!(refused.starts_with(message), "{refused}");
+        }
+    }
+
     /// Goal: ports beyond the last one are refused with the highest port that is possible.
     #[test]
     fn ports_end_at_the_last_one() {
         let options = parse(&["--instances", "3", "--port", "65515"]).expect("in bounds");
-        assert_eq!(options.ports().expect("just so"), [65515, 65525, 65535]);
+        assert_eq!(options.sides().expect("just so")[0].1, [65515, 65525, 65535]);
         let options = parse(&["--instances", "3", "--port", "65516"]).expect("in bounds");
-        let message = options.ports().expect_err("too high").to_string();
+        let message = options.sides().expect_err("too high").to_string();
         assert!(message.contains("65515"), "{message}");
     }
 }

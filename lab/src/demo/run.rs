@@ -2,10 +2,11 @@
 
 use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, TcpListener};
-use std::pin::pin;
 use std::process::ExitCode;
 
 use flash_sale::error_chain::ErrorChain;
+use futures_util::future::{join_all, select_all};
+use loadtest::Report;
 use testkit::etcd::{AuthTokens, EtcdOptions};
 use testkit::redis::RedisOptions;
 use testkit::{LOCK_NAME, OwnedDir};
@@ -57,18 +58,20 @@ pub async fn run(options: DemoOptions) -> ExitCode {
 
 /// Returns errors before the start; prints later ones, and then stops everything.
 async fn run_until_signal(options: &DemoOptions, screen: Screen) -> Result<u8, LabError> {
-    let ports = options.ports()?;
-    check_ports(&ports)?;
+    let sides = options.sides()?;
+    for (_, ports) in &sides {
+        check_ports(ports)?;
+    }
     let mut signals =
         Signals::listen(&ENDINGS).map_err(LabError::system("signals cannot be listened to"))?;
     let dir =
         OwnedDir::create().map_err(LabError::system("no temporary directory could be made"))?;
 
-    let (mut cluster, mut verdict) = (None, None);
-    let show = Show { options, screen, ports };
+    let (mut clusters, mut verdict) = (Vec::new(), None);
+    let show = Show { options, screen, sides };
     let ending = tokio::select! {
         ending = signals.next() => Some(ending),
-        result = show.run(&dir, &mut cluster, &mut verdict) => {
+        result = show.run(&dir, &mut clusters, &mut verdict) => {
             if let Err(error) = result {
                 complain(&ErrorChain(&error).to_string());
             }
@@ -79,7 +82,7 @@ async fn run_until_signal(options: &DemoOptions, screen: Screen) -> Result<u8, L
         say("");
         say("Stopping. Press Ctrl-C again to stop at once.");
     }
-    if stop(cluster, dir, &mut signals).await && ending.is_some() {
+    if stop(clusters, dir, &mut signals).await && ending.is_some() {
         say("Everything is stopped and removed.");
     }
     let without_verdict = ending.map_or(NO_VERDICT, signals::exit_code);
@@ -87,12 +90,10 @@ async fn run_until_signal(options: &DemoOptions, screen: Screen) -> Result<u8, L
 }
 
 /// Prints errors. Returns whether there were none.
-async fn stop(mut cluster: Option<Cluster>, dir: OwnedDir, signals: &mut Signals) -> bool {
+async fn stop(mut clusters: Vec<Cluster>, dir: OwnedDir, signals: &mut Signals) -> bool {
     let stop = async {
-        match &mut cluster {
-            Some(cluster) => cluster.stop().await,
-            None => Ok(()),
-        }
+        let stops = join_all(clusters.iter_mut().map(Cluster::stop)).await;
+        stops.into_iter().collect::<io::Result<()>>()
     };
     let stopped = tokio::select! {
         stopped = stop => Some(stopped),
@@ -100,15 +101,12 @@ async fn stop(mut cluster: Option<Cluster>, dir: OwnedDir, signals: &mut Signals
     };
     let cleared = tokio::select! {
         cleared = async {
-            if let (None, Some(cluster)) = (&stopped, &mut cluster) {
-                cluster.kill().await;
+            if stopped.is_none() {
+                join_all(clusters.iter_mut().map(Cluster::kill)).await;
             }
             // also after an interrupted start
-            let removed = match cluster.take() {
-                Some(cluster) => cluster.remove().await,
-                None => Ok(()),
-            };
-            dir.remove().await.and(removed)
+            let removed = join_all(clusters.drain(..).map(Cluster::remove)).await;
+            dir.remove().await.and(removed.into_iter().collect::<io::Result<()>>())
         } => cleared,
         // the guardians remove the rest a little later
         _ = signals.next() => return false,
@@ -124,40 +122,70 @@ async fn stop(mut cluster: Option<Cluster>, dir: OwnedDir, signals: &mut Signals
 struct Show<'a> {
     options: &'a DemoOptions,
     screen: Screen,
-    ports: Vec<u16>,
+    /// Each lock, and the ports of its instances.
+    sides: Vec<(LockMode, Vec<u16>)>,
 }
 
 impl Show<'_> {
     async fn run(
         &self,
         dir: &OwnedDir,
-        cluster: &mut Option<Cluster>,
+        clusters: &mut Vec<Cluster>,
         verdict: &mut Option<u8>,
     ) -> Result<(), LabError> {
         let Self { options, screen, .. } = *self;
-        let cluster = cluster.insert(self.servers(dir).await?);
-        self.instances(cluster).await?;
-        let hints = self.hints(cluster);
+        say("starting the servers and the instances");
+        for (lock, ports) in &self.sides {
+            clusters.push(self.servers(*lock, dir).await?);
+            let cluster = clusters.last_mut().expect("it was pushed just now");
+            self.instances(cluster, *lock, ports).await?;
+        }
+        let hints = self.hints(clusters);
         let concurrency = make_room(options.requests);
-        self.announce_load(concurrency);
-        let DemoOptions { requests, stock, .. } = options;
+        let urls: Vec<_> = clusters.iter().map(Cluster::urls).collect();
+        let program = clusters[0].program.clone();
+        let report = |name: &str, end: End<'_>| report_end(screen, name, end);
+        let upkeep = clusters.iter_mut().map(|cluster| Box::pin(look_after(cluster, report)));
+        let mut upkeep = select_all(upkeep);
+        let mut code = PASS;
+        // one after the other: two at once would slow each other down
+        for ((lock, _), urls) in self.sides.iter().zip(urls) {
+            self.announce_load(concurrency);
+            let load = Load::start_in(&program, dir, &self.load_flags(concurrency, urls), true)?;
+            let report = tokio::select! {
+                report = load.report(TIMEOUT) => report?,
+                (never, ..) = &mut upkeep => match never {},
+            };
+            self.tell(*lock, &report);
+            code = code.max(if report.pass { PASS } else { FAIL });
+        }
+        *verdict = Some(code);
+        if options.once {
+            return Ok(());
+        }
+        for line in hints {
+            say(&line);
+        }
+        match upkeep.await.0 {}
+    }
+
+    fn load_flags(&self, concurrency: u64, urls: Vec<String>) -> Vec<String> {
+        let DemoOptions { requests, stock, .. } = self.options;
         let mut args = vec!["--alone".to_owned()];
         for (flag, value) in
             [("--requests", requests), ("--concurrency", &concurrency), ("--stock", stock)]
         {
             args.extend([flag.to_owned(), value.to_string()]);
         }
-        args.extend(cluster.urls());
-        let load = Load::start(cluster, &args, true)?;
+        args.extend(urls);
+        args
+    }
 
-        let mut upkeep = pin!(look_after(cluster, |name, end| report_end(screen, name, end)));
-        let report = tokio::select! {
-            report = load.report(TIMEOUT) => report?,
-            never = &mut upkeep => match never {},
-        };
-        let (code, tone, label) =
-            if report.pass { (PASS, Tone::Good, "PASS  ") } else { (FAIL, Tone::Bad, "FAIL  ") };
-        *verdict = Some(code);
+    /// Prints the verdict.
+    fn tell(&self, lock: LockMode, report: &Report) {
+        let options = self.options;
+        let (tone, label) =
+            if report.pass { (Tone::Good, "PASS  ") } else { (Tone::Bad, "FAIL  ") };
         say("");
         let mut setting = vec![
             count(options.stock, "unit"),
@@ -165,27 +193,19 @@ impl Show<'_> {
             count(options.instances.into(), "instance"),
         ];
         // the service's own lock and fence need no mention
-        if options.lock.is_shared() && (options.lock != LockMode::Etcd || options.fence.is_some()) {
-            setting.push(guarded_by(options.lock, options.fence));
+        let is_own = lock == LockMode::Etcd && options.fence.is_none() && options.beside.is_none();
+        if lock.is_shared() && !is_own {
+            setting.push(guarded_by(lock, options.fence));
         }
-        let text = explain(&report, options.stock, options.lock.flaw());
-        screen.paragraph(tone, label, &format!("{}. {text}", setting.join(", ")));
-        if options.once {
-            return Ok(());
-        }
-        for line in hints {
-            say(&line);
-        }
-        match upkeep.await {}
+        let text = explain(report, options.stock, lock.flaw());
+        self.screen.paragraph(tone, label, &format!("{}. {text}", setting.join(", ")));
     }
 
-    async fn servers(&self, dir: &OwnedDir) -> Result<Cluster, LabError> {
+    async fn servers(&self, lock: LockMode, dir: &OwnedDir) -> Result<Cluster, LabError> {
         let secure = self.options.secure;
-        say("starting the servers and the instances");
         let secured = secure.then_some(AuthTokens::Simple(TOKEN_SECONDS));
         let etcd = EtcdOptions { secured, ..EtcdOptions::default() };
         let redis = RedisOptions { secured: secure, ..RedisOptions::default() };
-        let lock = self.options.lock;
         let mut cluster = Cluster::open(dir, lock.etcd_members(), etcd, redis).await?;
         cluster.lock = LockServers::start(lock, &cluster.dir).await?;
         let how = if secure { "mutual TLS and users, " } else { "" };
@@ -199,9 +219,14 @@ impl Show<'_> {
         Ok(cluster)
     }
 
-    async fn instances(&self, cluster: &mut Cluster) -> Result<(), LabError> {
-        let DemoOptions { lock, fence, instances, .. } = *self.options;
-        let urls: Vec<_> = self.ports.iter().map(|&port| cluster::url(port)).collect();
+    async fn instances(
+        &self,
+        cluster: &mut Cluster,
+        lock: LockMode,
+        ports: &[u16],
+    ) -> Result<(), LabError> {
+        let fence = self.options.fence;
+        let urls: Vec<_> = ports.iter().map(|&port| cluster::url(port)).collect();
         let urls = urls.join(",");
         let mut flags = vec!["--instances", &urls, "--restarted"];
         if lock.is_shared() {
@@ -210,10 +235,16 @@ impl Show<'_> {
         if let Some(fence) = fence {
             flags.extend(["--fence", fence.name()]);
         }
+        let beside = self.sides.iter().find(|(other, _)| *other != lock);
+        let beside = beside.and_then(|(_, ports)| ports.first()).map(|&port| cluster::url(port));
+        if let Some(beside) = &beside {
+            flags.extend(["--beside", beside]);
+        }
         let flags: Vec<_> = flags.into_iter().map(str::to_owned).collect();
+        let instances = ports.len() * self.sides.len();
         say(&format!("guard of the sale: {}", guarded_by(lock, fence)));
-        let spec = Spec { lock, instances: instances.into(), flags: &flags, ..Spec::default() };
-        for &port in &self.ports {
+        let spec = Spec { lock, instances, flags: &flags, ..Spec::default() };
+        for &port in ports {
             cluster.start(port, spec).await?;
         }
         for instance in &mut cluster.instances {
@@ -236,8 +267,11 @@ impl Show<'_> {
     }
 
     /// Commands to try while the demo serves.
-    fn hints(&self, cluster: &Cluster) -> Vec<String> {
-        let (first, last) = match self.ports.as_slice() {
+    fn hints(&self, clusters: &[Cluster]) -> Vec<String> {
+        let Some(((lock, ports), cluster)) = self.sides.iter().zip(clusters).next() else {
+            return Vec::new();
+        };
+        let (first, last) = match ports.as_slice() {
             [first, .., last] => (first, last),
             [only] => (only, only),
             [] => return Vec::new(),
@@ -254,16 +288,18 @@ impl Show<'_> {
             format!("       -d '{{\"stock\":{stock}}}' 'http://127.0.0.1:{first}/stock'"),
         ];
         lines.push(format!("  redis-cli {} get stock", cluster.redis.tool_flags()));
-        if has_queue(self.options.lock) {
+        if has_queue(*lock) {
             lines.push(format!("  curl 'http://127.0.0.1:{first}/lock'"));
         }
-        if has_queue(self.options.lock)
+        if has_queue(*lock)
             && let Some(etcd) = cluster.etcd.first()
         {
             lines.push(format!("  etcdctl {} lock {LOCK_NAME}", etcd.tool_flags()));
             lines.push("    (holds the lock: all orders wait until you press Ctrl-C)".to_owned());
         }
-        lines.push(format!("Logs are in {} until the end.", cluster.dir.path().display()));
+        for cluster in clusters {
+            lines.push(format!("Logs are in {} until the end.", cluster.dir.path().display()));
+        }
         lines.push(String::new());
         lines.push("Serving until Ctrl-C.".to_owned());
         lines

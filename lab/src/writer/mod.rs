@@ -1,6 +1,7 @@
 //! Other ways to write a batch: without some [safeguards](Safeguard), and with faults at points around the
 //! write. Plugged into the inventory as its [`BatchWriter`].
 
+pub(crate) mod tenures;
 mod unfenced;
 mod weak;
 
@@ -16,6 +17,7 @@ use flash_sale::inventory::{
 use futures_util::future::BoxFuture;
 use tokio::sync::OnceCell;
 
+use self::tenures::Tenures;
 use crate::fault::{self, Point};
 use crate::safeguard::Safeguard;
 
@@ -30,6 +32,8 @@ pub struct Writer {
     unanswered: Mutex<HashMap<OrderId, u32>>,
     /// Without `script-reload`: the digest of the script, once it is loaded.
     digest: OnceCell<String>,
+    /// Those of the default item.
+    tenures: Tenures,
 }
 
 impl Writer {
@@ -59,10 +63,19 @@ impl Writer {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner).values().any(|it| *it == token)
     }
 
+    /// The tenures in which this instance sold the default item.
+    pub(crate) fn tenures(&self) -> &Tenures {
+        &self.tenures
+    }
+
     /// Notes a batch of `item` under `token`; whether it is the first.
     fn is_first_under(&self, token: Token, item: &Item) -> bool {
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
-        latest.insert(item.clone(), token) != Some(token)
+        let is_first = latest.insert(item.clone(), token) != Some(token);
+        if is_first && *item == Item::DEFAULT {
+            self.tenures.begin(token);
+        }
+        is_first
     }
 
     async fn write(
@@ -124,10 +137,17 @@ impl BatchWriter for Writer {
         inventory: &'a Inventory,
         batch: Batch<'a>,
     ) -> BoxFuture<'a, Result<Vec<Outcome>, InventoryError>> {
-        if self.has(Safeguard::CarefulRetry) {
-            Box::pin(self.write(inventory, batch))
-        } else {
-            Box::pin(self.write_under_new_ids(inventory, batch))
-        }
+        Box::pin(async move {
+            let written = if self.has(Safeguard::CarefulRetry) {
+                self.write(inventory, batch).await
+            } else {
+                self.write_under_new_ids(inventory, batch).await
+            };
+            if let Some(token) = batch.token {
+                let refused = matches!(written, Err(InventoryError::StaleToken { .. }));
+                self.tenures.until_now(token, refused);
+            }
+            written
+        })
     }
 }

@@ -419,6 +419,46 @@ async fn other_locks_sell_without_etcd() {
     }
 }
 
+/// Goal: with two locks, the demo runs a sale under each, prints both verdicts, and leaves nothing of either.
+#[tokio::test]
+async fn two_locks_sell_one_after_the_other() {
+    on_free_ports(async || {
+        let args = ["--once", "--lock", "redis", "--beside", "file"];
+        let port = reserve(&[0, SECOND, 2 * SECOND, 3 * SECOND]);
+        let mut demo = Demo::start_at(port, &args, |command| {
+            command.env("FLASH_SALE_ETCD", "/bin/false");
+        });
+        let status = demo.end_anyhow().await;
+        demo.look_for_a_taken_port(&[0, SECOND, 2 * SECOND, 3 * SECOND])?;
+        assert_eq!(status.code(), Some(0), "{}{}", demo.said, demo.stderr());
+        let said = demo.said.split_whitespace().collect::<Vec<_>>().join(" ");
+        for lock in ["the lock in Redis", "the lock in a directory"] {
+            let verdict = format!("{lock}, the lock's fence. 300 of 300 sold");
+            assert!(said.contains(&verdict), "{said}");
+        }
+        assert_eq!(said.matches("PASS").count(), 2, "{said}");
+        assert!((2..4).all(|n| ports::is_free(port + n * SECOND)));
+        demo.assert_everything_is_gone();
+        Ok(())
+    })
+    .await;
+}
+
+/// Goal: two locks that cannot stand side by side are refused before anything is started.
+#[tokio::test]
+async fn wrong_pairs_of_locks_are_explained() {
+    for (lock, beside, message) in [
+        ("redis", "redis", "redis is given twice: choose another lock with --beside"),
+        ("etcd", "no-lock", "choose two of etcd, redis, redlock, postgres, zookeeper, file"),
+    ] {
+        let mut demo = Demo::start(&["--once", "--lock", lock, "--beside", beside]);
+        assert_eq!(demo.end_anyhow().await.code(), Some(2), "{}", demo.said);
+        assert!(demo.stderr().contains(message), "{}", demo.stderr());
+        assert_eq!(demo.said, "");
+        demo.assert_everything_is_gone();
+    }
+}
+
 /// Goal: a fence that the lock does not have is refused, with those that can be chosen.
 #[tokio::test]
 async fn a_lock_without_tokens_has_no_fence_of_its_own() {

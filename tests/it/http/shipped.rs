@@ -19,8 +19,15 @@ async fn serve(arguments: &[&str]) -> (Option<i32>, String) {
 async fn it_has_no_flag_of_the_laboratory() {
     let (code, help) = serve(&["--help"]).await;
     assert!(code == Some(0) && help.contains("--listen"), "{help}");
-    for flag in ["--demo", "--instances", "--restarted", "--without", "--fault-at", "--starve-file"]
-    {
+    for flag in [
+        "--demo",
+        "--instances",
+        "--beside",
+        "--restarted",
+        "--without",
+        "--fault-at",
+        "--starve-file",
+    ] {
         assert!(!help.contains(flag), "{help}");
         let (code, told) = serve(&[flag]).await;
         assert_eq!(code, Some(2), "{told}");
@@ -50,6 +57,8 @@ fn nothing_of_the_laboratory_is_in_it() {
         "local-expiry",
         "script-reload",
         "RUNNING WITHOUT",
+        "Scoreboard",
+        "both-status",
     ] {
         assert!(!program.contains(text), "{text}");
     }
@@ -68,6 +77,10 @@ async fn it_has_no_controls() {
         "POST /demo/pause",
         "POST /demo/kill",
         "POST /demo/fault",
+        "GET /demo/lanes",
+        "GET /demo/beside/lanes",
+        "POST /demo/beside/run",
+        "GET /demo/static/panels.js",
     ] {
         let headers = [("host", "127.0.0.1"), ("content-type", "application/json")];
         shop.call_with(line, &headers, "{}").await.problem(404, "not-found");

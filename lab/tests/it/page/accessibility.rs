@@ -15,7 +15,7 @@ impl Tab {
         self.run_async(include_str!("audit.js")).await
     }
 
-    async fn assert_is_accessible(&self) {
+    pub(super) async fn assert_is_accessible(&self) {
         self.run("for (const part of document.querySelectorAll('details')) part.open = true").await;
         for device in [PHONE, Device { dark: true, ..DESKTOP }, DESKTOP] {
             self.become_device(device).await;

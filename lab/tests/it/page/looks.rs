@@ -40,7 +40,7 @@ async fn a_phone_needs_no_sideways_scrolling() {
     }
 }
 
-async fn assert_fits(page: &Tab) {
+pub(super) async fn assert_fits(page: &Tab) {
     // an element may be wider than a parent that cuts it off
     let script = "
         const wide = [...document.querySelectorAll('main *, header *, footer *')].filter((one) =>

@@ -22,14 +22,18 @@ pub(super) struct Demo {
 impl Demo {
     /// Starts the demo and waits until its first sale is over.
     pub(super) async fn start() -> Self {
-        let mut free = std::iter::repeat_with(|| ports::free_ports::<1>().unwrap()[0]).take(100);
-        Self::start_at(free.find(|port| ports::is_free(port + 10)).unwrap()).await
+        Self::start_with(&[]).await
     }
 
-    /// The same on this port and the one ten above it.
-    pub(super) async fn start_at(port: u16) -> Self {
+    /// The same with these flags.
+    pub(super) async fn start_with(flags: &[&str]) -> Self {
+        Self::start_at(ports::reserve(&[0, 10, 20, 30]), flags).await
+    }
+
+    /// The same with its first instance on this port.
+    pub(super) async fn start_at(port: u16, flags: &[&str]) -> Self {
         let mut command = program();
-        command.args(["demo", "--port", &port.to_string()]);
+        command.args(["demo", "--port", &port.to_string()]).args(flags);
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let serves = async {

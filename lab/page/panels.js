@@ -1,0 +1,29 @@
+// What the laboratory adds to the page: two locks side by side, and the scoreboard.
+
+import { make } from "../../static/page/dom.js";
+import { Beside } from "./beside.js";
+import { Scoreboard } from "./scoreboard.js";
+
+export class Panels {
+  #scoreboard = new Scoreboard();
+  #beside = null;
+
+  constructor() {
+    const sheet = make("link");
+    Object.assign(sheet, { rel: "stylesheet", href: new URL("panels.css", import.meta.url) });
+    document.head.append(sheet);
+    // rows that are added there move nothing else
+    document.querySelector(".side").append(this.#scoreboard.panel);
+  }
+
+  /** Shows the state of the page. */
+  show(state) {
+    const { demo } = state.now;
+    if (demo.beside && !this.#beside) {
+      this.#beside = new Beside(this.#scoreboard);
+      document.querySelector(".stage").before(this.#beside.panel, this.#scoreboard.panel);
+    }
+    this.#beside?.show(state);
+    this.#scoreboard.take(demo.run, demo.fence_kind);
+  }
+}

@@ -1,0 +1,111 @@
+// What was tried on this page: one row for each run, until the tab is closed.
+
+import { children, make, setData, setText } from "../../static/page/dom.js";
+import { count, duration } from "../../static/page/format.js";
+import { labelOf } from "../../static/page/guards.js";
+
+const KEY = "flash-sale-scoreboard";
+const MOST = 50;
+const COLUMNS = ["lock", "fence", "fault", "sold", "oversold", "takeover", "verdict"];
+const NUMBERS = new Set(["sold", "oversold", "takeover"]);
+const FENCES = { lock: "the lock's", store: "the store's" };
+const WITHOUT_TOKENS = new Set(["no-lock", "local"]);
+const FAULTS = { pause: "holder paused", kill: "holder killed" };
+
+export class Scoreboard {
+  /** Newest first. */
+  #rows = stored();
+  #body = make("tbody");
+  #none = make("p", "none");
+  panel = make("section", "panel scoreboard");
+
+  constructor() {
+    const title = make("h2", "", "Scoreboard");
+    title.id = "scoreboard-title";
+    this.panel.id = "scoreboard";
+    this.panel.setAttribute("aria-labelledby", title.id);
+    const table = make("table", "table");
+    // on a phone the cells of a row stand in lines, and the roles are no longer those of the elements
+    table.role = "table";
+    const head = make("tr");
+    head.role = "row";
+    for (const column of COLUMNS) {
+      const cell = make("th", NUMBERS.has(column) ? "n" : "", column);
+      Object.assign(cell, { scope: "col", role: "columnheader" });
+      head.append(cell);
+    }
+    table.append(make("thead"), this.#body);
+    table.tHead.append(head);
+    const note = make("p", "note", `Each run of this tab, newest first. It keeps the last ${MOST} rows, also when the page is loaded again.`);
+    this.panel.append(title, note, table, this.#none);
+    this.#show();
+  }
+
+  /** Adds the run if it is over and not there yet; `fenceKind` is the fence of its demo. */
+  take(run, fenceKind) {
+    if (run?.state !== "done" && run?.state !== "failed") return;
+    const id = `${run.guard} ${run.id}`;
+    if (this.#rows.some((row) => row.id === id)) return;
+    const { verdict } = run;
+    this.#rows = [{
+      id,
+      lock: run.guard,
+      fence: fenceOf(run, fenceKind),
+      fault: FAULTS[run.fault] ?? "none",
+      sold: `${count(run.sold)} of ${count(run.stock)}`,
+      oversold: verdict ? count(verdict.oversold) : "–",
+      takeover: run.fault && verdict ? (verdict.takeover_ms === null ? "none" : duration(verdict.takeover_ms)) : "–",
+      verdict: verdict ? (verdict.pass ? "PASS" : "FAIL") : "no verdict",
+    }, ...this.#rows].slice(0, MOST);
+    this.#store();
+    this.#show();
+  }
+
+  #show() {
+    const rows = children(this.#body, this.#rows.length, makeRow);
+    this.#rows.forEach((row, index) => {
+      COLUMNS.forEach((column, at) => {
+        setText(rows[index].children[at], column === "lock" ? labelOf(row.lock) : row[column]);
+      });
+      setData(rows[index], "verdict", row.verdict);
+    });
+    setText(this.#none, this.#rows.length === 0 ? "No run yet." : "");
+  }
+
+  #store() {
+    try {
+      sessionStorage.setItem(KEY, JSON.stringify(this.#rows));
+    } catch {
+      // without storage, the rows stay until the page is loaded again
+    }
+  }
+}
+
+/** The fence of a run in a demo with a fence of this kind. */
+export function fenceOf({ guard, fence }, kind) {
+  if (WITHOUT_TOKENS.has(guard) || !FENCES[kind]) return "–";
+  return fence ? FENCES[kind] : "none";
+}
+
+/** The rows of this tab, from before the page was loaded. */
+function stored() {
+  try {
+    const rows = JSON.parse(sessionStorage.getItem(KEY) ?? "[]");
+    const isRow = (row) => ["id", ...COLUMNS].every((column) => typeof row?.[column] === "string");
+    return rows.filter(isRow).slice(0, MOST);
+  } catch {
+    return [];
+  }
+}
+
+function makeRow() {
+  const row = make("tr");
+  row.role = "row";
+  for (const column of COLUMNS) {
+    const cell = make("td", NUMBERS.has(column) ? "n" : "");
+    cell.role = "cell";
+    setData(cell, "column", column);
+    row.append(cell);
+  }
+  return row;
+}

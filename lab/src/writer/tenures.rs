@@ -1,0 +1,91 @@
+//! When this instance wrote under the lock, for the lanes of the page.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fenced_lock::Token;
+use serde::{Deserialize, Serialize};
+
+/// The most tenures that are kept.
+const MOST: usize = 256;
+
+/// One tenure as its holder sees it: a holder that was paused takes itself for the holder until it wakes up.
+///
+/// The times are Unix milliseconds: the lanes of instances on one machine have one clock.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Tenure {
+    pub(crate) token: i64,
+    /// When its first batch was about to be written.
+    pub(crate) from_ms: f64,
+    /// When it released the lock, or when its last batch was answered if it did not.
+    pub(crate) to_ms: Option<f64>,
+    /// Whether the fence refused a batch.
+    pub(crate) refused: bool,
+}
+
+/// The last tenures, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Tenures(Mutex<VecDeque<Tenure>>);
+
+impl Tenures {
+    /// Notes that the first batch under `token` is about to be written.
+    pub(super) fn begin(&self, token: Token) {
+        let mut all = self.lock();
+        if all.len() == MOST {
+            all.pop_front();
+        }
+        let token = token.revision();
+        all.push_back(Tenure { token, from_ms: now_ms(), to_ms: None, refused: false });
+    }
+
+    /// Notes that a batch under `token` was answered, or that the lock was released.
+    pub(crate) fn until_now(&self, token: Token, refused: bool) {
+        let mut all = self.lock();
+        let tenure = all.iter_mut().rev().find(|tenure| tenure.token == token.revision());
+        if let Some(tenure) = tenure {
+            tenure.to_ms = Some(now_ms());
+            tenure.refused |= refused;
+        }
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<Tenure> {
+        self.lock().iter().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Tenure>> {
+        // the list is whole even after a panic
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The time as the lanes have it.
+pub(crate) fn now_ms() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64() * 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use fenced_lock::ClusterId;
+
+    use super::*;
+
+    /// Goal: the list is bounded, and a tenure is extended until its holder is refused or releases the lock.
+    #[test]
+    fn keeps_the_last_ones() {
+        let tenures = Tenures::default();
+        let token = |revision| Token::new(ClusterId(1), revision);
+        for revision in 1..=300 {
+            tenures.begin(token(revision));
+        }
+        tenures.until_now(token(1), true);
+        tenures.until_now(token(300), true);
+        tenures.until_now(token(300), false);
+        let all = tenures.all();
+        assert_eq!((all.len(), all[0].token), (MOST, 45));
+        let last = &all[MOST - 1];
+        assert!(last.refused && last.to_ms.is_some_and(|to| to >= last.from_ms), "{last:?}");
+        assert!(all.iter().rev().skip(1).all(|tenure| tenure.to_ms.is_none() && !tenure.refused));
+    }
+}
