@@ -116,6 +116,19 @@ impl<K: Kind> Private<K> {
         self.until_ready().await
     }
 
+    /// Starts it again under another program, which becomes the server: the last of its arguments are the server and
+    /// its own ones.
+    ///
+    /// # Errors
+    /// As [`restart`](Self::restart).
+    pub async fn restart_under(&mut self, launcher: &[String]) -> Result<(), ServerError> {
+        let [program, args @ ..] = launcher else { return self.restart().await };
+        let server = std::mem::replace(&mut self.program, program.into());
+        let server = server.to_string_lossy().into_owned();
+        self.args.splice(0..0, args.iter().cloned().chain([server]));
+        self.restart().await
+    }
+
     /// Stops it and removes its directory.
     ///
     /// # Errors
