@@ -122,10 +122,17 @@ impl<K: Kind> Private<K> {
     /// # Errors
     /// As [`restart`](Self::restart).
     pub async fn restart_under(&mut self, launcher: &[String]) -> Result<(), ServerError> {
-        let [program, args @ ..] = launcher else { return self.restart().await };
-        let server = std::mem::replace(&mut self.program, program.into());
-        let server = server.to_string_lossy().into_owned();
-        self.args.splice(0..0, args.iter().cloned().chain([server]));
+        let mut words = vec![self.program.to_string_lossy().into_owned()];
+        words.append(&mut self.args);
+        // one that changes the user stays the first
+        let is_flag = |word: &&String| word.starts_with("--");
+        let place = match self.program.ends_with("setpriv") {
+            true => 1 + words[1..].iter().take_while(is_flag).count(),
+            false => 0,
+        };
+        words.splice(place..place, launcher.iter().cloned());
+        self.program = words.remove(0).into();
+        self.args = words;
         self.restart().await
     }
 

@@ -64,7 +64,7 @@ pub(super) struct Trial {
     pub(super) takeover_ms: Option<f64>,
     /// The longest time in which both wrote as holders.
     pub(super) overlap_ms: f64,
-    /// Grants whose token is not larger than an earlier one of the same cluster.
+    /// Grants with the token of another grant.
     pub(super) repeated_tokens: usize,
     /// Whether the lock came back as another cluster, whose tokens cannot be compared with the earlier ones.
     pub(super) other_cluster: bool,
@@ -84,6 +84,7 @@ pub(super) struct Takeover {
     /// Trials in which a token came again.
     pub(super) repeated_tokens: usize,
     pub(super) other_cluster: usize,
+    pub(super) each: Vec<Trial>,
 }
 
 impl Takeover {
@@ -102,6 +103,7 @@ impl Takeover {
             longest_overlap_ms: overlaps.fold(0.0, f64::max),
             repeated_tokens: count(|trial| trial.repeated_tokens > 0),
             other_cluster: count(|trial| trial.other_cluster),
+            each: trials.to_vec(),
         }
     }
 
