@@ -1,11 +1,13 @@
 //! What a fault does to a lock: two processes want it, and something happens to one of them or to the servers.
 
-use std::path::PathBuf;
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rand_xoshiro::SplitMix64;
 use serde::Serialize;
-use testkit::{OwnedDir, PrivateRedis, Proxy, RedisOptions, ServerError, probe};
+use testkit::server::{Kind, Private};
+use testkit::{OwnedDir, PrivateRedis, Proxy, RedisOptions, probe};
 use tokio::time::{Instant, sleep};
 
 use super::contender::{Contender, Tenure, longest_overlap, millis, now, repeated_tokens};
@@ -59,8 +61,8 @@ const MEMBERS: usize = 3;
 /// What happened in one trial.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Trial {
-    /// The longest time in which nobody was served, from the fault on. Where one process keeps the lock: until the
-    /// other one got it, if that was before the first one released it. `None`: never, within the bound.
+    /// The longest time in which nobody was served, from the fault on. Where one process keeps the lock: until the next
+    /// grant, if the fault took it from that process. `None`: never, within the bound.
     pub(super) takeover_ms: Option<f64>,
     /// The longest time in which both wrote as holders.
     pub(super) overlap_ms: f64,
@@ -152,7 +154,10 @@ pub(super) async fn takeover(
         floor.stop().await?;
         Ok(done)
     };
-    Ok(Takeover::of(fault, &trials.share(worker).await?))
+    // under a fake clock, Java takes all of a core for some seconds until it answers
+    let is_heavy = fault == Fault::Clock && lock == LockMode::ZooKeeper;
+    let most = if is_heavy { 2 } else { usize::MAX };
+    Ok(Takeover::of(fault, &trials.share(most, worker).await?))
 }
 
 /// Two contenders, and what they wrote down.
@@ -359,21 +364,22 @@ async fn clock_jump(
     until_taken(pair, began).await
 }
 
-/// One of the pair has the lock, and keeps it for some time: whether the other one gets it meanwhile.
+/// One of the pair has the lock, and keeps it for some time: whether it is taken from it meanwhile, and when the next
+/// one has it, which may be the same process after it has found out.
 async fn until_taken(pair: Pair, began: u64) -> Result<Trial, LabError> {
-    let grant = || pair.other.tenures().1.first().map(|tenure| tenure.granted);
-    let _ = until("the other one has the lock", LONG_HOLD + BOUND, || grant().is_some()).await;
-    let first = || pair.one.tenures().1.first().is_some_and(|tenure| tenure.ended.is_some());
-    let _ = until("the first one has ended", FINDING_OUT, first).await;
-    let released = pair.one.tenures().1.first().and_then(|tenure| tenure.ended);
-    // one that keeps the lock to the end of its time lets it go
-    let held_long = released.is_some_and(|released| {
-        let from = pair.one.tenures().1[0].granted;
-        millis(released - from) >= LONG_HOLD.as_secs_f64() * 1e3
-    });
-    let takeover =
-        grant().filter(|granted| !held_long || released.is_none_or(|released| *granted < released));
-    let takeover = takeover.map(|granted| millis(granted.saturating_sub(began)));
+    let next = || {
+        let [one, other] = pair.tenures();
+        one.get(1).into_iter().chain(other.first()).map(|tenure| tenure.granted).min()
+    };
+    let _ = until("there is another grant", LONG_HOLD + BOUND, || next().is_some()).await;
+    let ended = || pair.one.tenures().1.first().and_then(|tenure| tenure.ended);
+    let _ = until("the first one has ended", FINDING_OUT, || ended().is_some()).await;
+    // one that was not disturbed lets it go at the end of its time
+    let first = pair.one.tenures().1.first().copied();
+    let kept = first.and_then(|it| Some(millis(it.ended? - it.granted))).unwrap_or_default();
+    let is_taken = kept < LONG_HOLD.as_secs_f64() * 1e3
+        || next().zip(ended()).is_some_and(|(next, ended)| next < ended);
+    let takeover = next().filter(|_| is_taken).map(|next| millis(next.saturating_sub(began)));
     pair.judge(takeover, [now(), now()]).await
 }
 
@@ -413,47 +419,55 @@ async fn until(
 
 /// A wall clock that jumps, for the servers of a lock.
 struct FakeClock {
-    offset: PathBuf,
-    jumps: std::cell::Cell<u64>,
+    /// What each server reads it from.
+    offsets: Vec<PathBuf>,
+    jumps: Cell<u64>,
 }
 
 impl FakeClock {
     /// Starts the servers again under it.
     async fn on(floor: &mut Floor) -> Result<Self, LabError> {
-        let clock = Self { offset: floor.dir.path().join("clock"), jumps: std::cell::Cell::new(0) };
-        clock.set(0)?;
-        let launcher = [
-            "/usr/bin/env".to_owned(),
-            format!("LD_PRELOAD={}", fake_clock().unwrap_or_default()),
-            format!("FAKETIME_TIMESTAMP_FILE={}", clock.offset.display()),
-            "FAKETIME_DONT_FAKE_MONOTONIC=1".to_owned(),
-            "FAKETIME_NO_CACHE=1".to_owned(),
-        ];
-        restart_under(floor, &launcher).await?;
-        Ok(clock)
+        let mut offsets = Vec::new();
+        match &mut floor.servers {
+            LockServers::None(_) => {}
+            LockServers::Redis(nodes) => {
+                for node in nodes {
+                    offsets.push(restart_under_fake_clock(node).await?);
+                }
+            }
+            LockServers::Postgres(server) => offsets.push(restart_under_fake_clock(server).await?),
+            LockServers::ZooKeeper(server) => offsets.push(restart_under_fake_clock(server).await?),
+        }
+        Ok(Self { offsets, jumps: Cell::new(0) })
     }
 
+    /// Each jump goes further forward.
     fn jump(&self) -> Result<(), LabError> {
         self.jumps.set(self.jumps.get() + 1);
-        self.set(self.jumps.get() * JUMP_SECONDS)
-    }
-
-    fn set(&self, seconds: u64) -> Result<(), LabError> {
-        let written = std::fs::write(&self.offset, format!("+{seconds}"));
-        written.map_err(LabError::system("the clock cannot be set"))
+        self.offsets
+            .iter()
+            .try_for_each(|offset| set_clock(offset, self.jumps.get() * JUMP_SECONDS))
     }
 }
 
-async fn restart_under(floor: &mut Floor, launcher: &[String]) -> Result<(), ServerError> {
-    match &mut floor.servers {
-        LockServers::None(_) => {}
-        LockServers::Redis(nodes) => {
-            for node in nodes {
-                node.restart_under(launcher).await?;
-            }
-        }
-        LockServers::Postgres(server) => server.restart_under(launcher).await?,
-        LockServers::ZooKeeper(server) => server.restart_under(launcher).await?,
-    }
-    Ok(())
+fn set_clock(offset: &Path, seconds: u64) -> Result<(), LabError> {
+    let written = std::fs::write(offset, format!("+{seconds}"));
+    written.map_err(LabError::system("the clock cannot be set"))
+}
+
+/// Returns the file from which the server reads how far its clock is ahead. It is in the server's own directory, since
+/// the server may be another user.
+async fn restart_under_fake_clock<K: Kind>(server: &mut Private<K>) -> Result<PathBuf, LabError> {
+    let offset = server.dir().join("clock");
+    set_clock(&offset, 0)?;
+    let launcher = [
+        "/usr/bin/env".to_owned(),
+        format!("LD_PRELOAD={}", fake_clock().unwrap_or_default()),
+        format!("FAKETIME_TIMESTAMP_FILE={}", offset.display()),
+        "FAKETIME_DONT_FAKE_MONOTONIC=1".to_owned(),
+        // in seconds: how long it goes on with what it has read
+        "FAKETIME_CACHE_DURATION=1".to_owned(),
+    ];
+    server.restart_under(&launcher).await?;
+    Ok(offset)
 }

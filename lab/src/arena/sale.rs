@@ -186,7 +186,7 @@ pub(super) async fn oversold(
         close(cluster).await?;
         Ok(runs)
     };
-    let runs = trials.share(worker).await?;
+    let runs = trials.share(usize::MAX, worker).await?;
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     Ok(Oversold {
         fault,

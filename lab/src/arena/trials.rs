@@ -28,13 +28,14 @@ impl Trials {
         Self { seed: of_name, next: AtomicU32::new(0), all, jobs: options.jobs, what }
     }
 
-    /// Runs workers side by side, each of which takes trials until there are none left. One that cannot run ends
+    /// Runs workers side by side, `most` at the most, each of which takes trials until there are none left. One that cannot run ends
     /// all.
     pub(super) async fn share<T>(
         &self,
+        most: usize,
         worker: impl AsyncFn() -> Result<Vec<T>, LabError>,
     ) -> Result<Vec<T>, LabError> {
-        let workers = self.jobs.min(usize::try_from(self.all).unwrap_or(usize::MAX));
+        let workers = self.jobs.min(most).min(usize::try_from(self.all).unwrap_or(usize::MAX));
         let done = try_join_all((0..workers).map(|_| worker())).await?;
         Ok(done.into_iter().flatten().collect())
     }
