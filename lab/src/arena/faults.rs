@@ -29,7 +29,7 @@ const TURN: Duration = Duration::from_millis(20);
 const LONG_HOLD: Duration = Duration::from_secs(5);
 
 /// How long a takeover is waited for, before it counts as "never".
-const BOUND: Duration = Duration::from_secs(6);
+const BOUND: Duration = Duration::from_secs(7);
 const SERVER_BOUND: Duration = Duration::from_secs(20);
 
 /// How long contenders may take to get going.
@@ -44,7 +44,10 @@ const GRANTS: usize = 3;
 /// A fault hits within this time, in milliseconds: some turns.
 const PHASE: u64 = 150;
 
-/// How much longer than one and a half leases a process is stopped or cut off at most, in milliseconds.
+/// No claim of a process that is gone stays for so long: ZooKeeper is asked for one and a half TTLs.
+const LEASE: Duration = Duration::from_millis(3500);
+
+/// How much longer a process is stopped or cut off at most, in milliseconds.
 const MORE_THAN_A_LEASE: u64 = 3000;
 
 /// How long a replica lags behind at least before it takes over, and how much more, in milliseconds.
@@ -226,7 +229,7 @@ async fn of_a_process(
         _ => ways.iter().for_each(Proxy::freeze),
     }
     // a lock that nobody takes over is waited for until the process goes on
-    let lasts = TTL * 3 / 2 + millis_below(MORE_THAN_A_LEASE, random);
+    let lasts = LEASE + millis_below(MORE_THAN_A_LEASE, random);
     let bound = if fault == Fault::Kill { BOUND } else { lasts };
     let takeover = until_served(began, bound, || pair.tenures()[1..].concat()).await;
     let mut victim_until = began;

@@ -78,7 +78,7 @@ pub enum Measure {
 pub enum Fault {
     /// A process is killed.
     Kill,
-    /// A process is stopped for one and a half to three leases.
+    /// A process is stopped for longer than its lease: 3.5 to 6.5 s.
     Pause,
     /// For as long, nothing gets through between a process and the servers; no connection is closed.
     Partition,
