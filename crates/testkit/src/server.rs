@@ -126,10 +126,9 @@ impl<K: Kind> Private<K> {
         words.append(&mut self.args);
         // one that changes the user stays the first
         let is_flag = |word: &&String| word.starts_with("--");
-        let place = match self.program.ends_with("setpriv") {
-            true => 1 + words[1..].iter().take_while(is_flag).count(),
-            false => 0,
-        };
+        let changes_user = self.program.ends_with("setpriv");
+        let flags = words[1..].iter().take_while(is_flag).count();
+        let place = if changes_user { 1 + flags } else { 0 };
         words.splice(place..place, launcher.iter().cloned());
         self.program = words.remove(0).into();
         self.args = words;

@@ -1,13 +1,14 @@
 //! What a fault does to a lock: two processes want it, and something happens to one of them or to the servers.
 
 use std::cell::Cell;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rand_xoshiro::SplitMix64;
 use serde::Serialize;
 use testkit::server::{Kind, Private};
-use testkit::{OwnedDir, PrivateRedis, Proxy, RedisOptions, probe};
+use testkit::{OwnedDir, PrivateRedis, Proxy, RedisOptions, ServerError, probe};
 use tokio::time::{Instant, sleep};
 
 use super::contender::{Contender, Tenure, longest_overlap, millis, now, repeated_tokens};
@@ -248,7 +249,7 @@ async fn of_a_process(
     pair.judge(takeover, [victim_until, now()]).await
 }
 
-/// A server is killed and started again.
+/// A server is killed, and started again: at once, or a leader when another one has taken its place.
 async fn of_a_server(
     floor: &mut Floor,
     fault: Fault,
@@ -257,51 +258,57 @@ async fn of_a_server(
     let addresses = floor.addresses();
     let pair = Pair::start(floor, [&addresses, &addresses], TURN).await?;
     sleep(millis_below(PHASE, random)).await;
-    let leader = if fault == Fault::Leader { leader(floor).await } else { Some(0) };
-    let Some(leader) = leader else {
-        return Err(LabError::NotInTime { what: "the servers have a leader", seconds: 0 });
-    };
-    let failed = LabError::system("a server cannot be killed");
+    let victim = if fault == Fault::Leader { leader(floor).await } else { Some(0) };
+    let victim =
+        victim.ok_or(LabError::NotInTime { what: "the servers have a leader", seconds: 0 })?;
     let began = now();
-    let served = || pair.tenures().concat();
+    let all = || pair.tenures().concat();
+    kill(floor, victim).await.map_err(LabError::system("a server cannot be killed"))?;
     let takeover = if fault == Fault::Leader {
-        if let Some(member) = floor.etcd.get_mut(leader) {
-            member.kill().await.map_err(&failed)?;
-        }
-        if let Some(member) = floor.zookeeper.get_mut(leader) {
-            member.kill().await.map_err(&failed)?;
-        }
-        let takeover = until_served(began, SERVER_BOUND, served).await;
-        if let Some(member) = floor.etcd.get_mut(leader) {
-            member.restart().await?;
-        }
-        if let Some(member) = floor.zookeeper.get_mut(leader) {
-            member.restart().await?;
-        }
+        let takeover = until_served(began, SERVER_BOUND, all).await;
+        restart(floor, victim).await?;
         takeover
     } else {
-        if let Some(member) = floor.etcd.first_mut() {
-            member.kill().await.map_err(&failed)?;
-            member.restart().await?;
-        }
-        match &mut floor.servers {
-            LockServers::None(_) => {}
-            LockServers::Redis(nodes) => {
-                nodes[0].kill().await.map_err(&failed)?;
-                nodes[0].restart().await?;
-            }
-            LockServers::Postgres(server) => {
-                server.crash().await.map_err(&failed)?;
-                server.restart().await?;
-            }
-            LockServers::ZooKeeper(server) => {
-                server.kill().await.map_err(&failed)?;
-                server.restart().await?;
-            }
-        }
-        until_served(began, SERVER_BOUND, served).await
+        restart(floor, victim).await?;
+        until_served(began, SERVER_BOUND, all).await
     };
     pair.judge(takeover, [now(), now()]).await
+}
+
+/// Kills the server of this number.
+async fn kill(Floor { etcd, zookeeper, servers, .. }: &mut Floor, number: usize) -> io::Result<()> {
+    if let Some(member) = etcd.get_mut(number) {
+        member.kill().await?;
+    } else if let Some(member) = zookeeper.get_mut(number) {
+        member.kill().await?;
+    } else {
+        match servers {
+            LockServers::None(_) => {}
+            LockServers::Redis(nodes) => nodes[number].kill().await?,
+            // all of its processes
+            LockServers::Postgres(server) => server.crash().await?,
+            LockServers::ZooKeeper(server) => server.kill().await?,
+        }
+    }
+    Ok(())
+}
+
+/// Starts it again, and waits until it answers.
+async fn restart(
+    Floor { etcd, zookeeper, servers, .. }: &mut Floor,
+    number: usize,
+) -> Result<(), ServerError> {
+    if let Some(member) = etcd.get_mut(number) {
+        return member.restart().await;
+    } else if let Some(member) = zookeeper.get_mut(number) {
+        return member.restart().await;
+    }
+    match servers {
+        LockServers::None(_) => Ok(()),
+        LockServers::Redis(nodes) => nodes[number].restart().await,
+        LockServers::Postgres(server) => server.restart().await,
+        LockServers::ZooKeeper(server) => server.restart().await,
+    }
 }
 
 /// The number of the member that leads.

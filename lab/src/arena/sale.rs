@@ -48,7 +48,8 @@ pub(super) struct Oversold {
     pub(super) fault: Fault,
     pub(super) fence: &'static str,
     pub(super) trials: u32,
-    pub(super) oversold: u32,
+    /// Trials in which more was sold than there was.
+    pub(super) broken: u32,
     pub(super) most_units: u64,
     /// From the first order to the last answer, in the slowest trial.
     pub(super) slowest_ms: f64,
@@ -56,14 +57,15 @@ pub(super) struct Oversold {
     pub(super) faults: Vec<String>,
 }
 
-/// The orders of a second under load.
+/// What a sale does in a second.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Speed {
-    pub(super) combined_per_second: f64,
-    /// The holder takes the lock for each request.
-    pub(super) single_per_second: f64,
-    /// Handovers between two instances, one client each, in that mode.
-    pub(super) handovers_per_second: f64,
+    /// Orders; the holder serves all that wait in its process.
+    pub(super) combined: f64,
+    /// Orders, each with the lock taken for it.
+    pub(super) single: f64,
+    /// Handovers between two instances in that mode, one client each.
+    pub(super) handovers: f64,
 }
 
 /// The servers of a sale under this lock.
@@ -139,9 +141,9 @@ pub(super) async fn speed(
     leave(cluster).await?;
     let handovers = u32::try_from(turns.turns.handovers).unwrap_or(u32::MAX);
     Ok(Speed {
-        combined_per_second: combined.answers_per_second,
-        single_per_second: single.answers_per_second,
-        handovers_per_second: f64::from(handovers) / turns.duration_seconds.max(f64::MIN_POSITIVE),
+        combined: combined.answers_per_second,
+        single: single.answers_per_second,
+        handovers: f64::from(handovers) / turns.duration_seconds.max(f64::MIN_POSITIVE),
     })
 }
 
@@ -192,7 +194,7 @@ pub(super) async fn oversold(
         fault,
         fence: fence.name(),
         trials: count(runs.len()),
-        oversold: count(runs.iter().filter(|run| run.oversold > 0).count()),
+        broken: count(runs.iter().filter(|run| run.oversold > 0).count()),
         most_units: runs.iter().map(|run| run.oversold).max().unwrap_or_default(),
         slowest_ms: runs.iter().map(|run| run.millis).fold(0.0, f64::max),
         faults: match fence {

@@ -87,7 +87,9 @@ pub(super) async fn handovers(
         return Ok(None);
     }
     let seats = two_seats(floor, &addresses).await?;
-    ways.iter().for_each(|way| way.delay(Duration::from_millis(round_trip_ms) / 2));
+    for way in &ways {
+        way.delay(Duration::from_millis(round_trip_ms) / 2);
+    }
     let began = Instant::now();
     let mut millis = take_turns(&seats, turns).await?;
     let seconds = began.elapsed().as_secs_f64();

@@ -169,9 +169,9 @@ fn speed(all: &[Figures]) -> String {
         measured.map(|one| {
             [
                 one.lock.to_owned(),
-                or_dash(one.speed.map(|speed| speed.combined_per_second)),
-                or_dash(one.speed.map(|speed| speed.single_per_second)),
-                or_dash(one.speed.map(|speed| speed.handovers_per_second)),
+                or_dash(one.speed.map(|speed| speed.combined)),
+                or_dash(one.speed.map(|speed| speed.single)),
+                or_dash(one.speed.map(|speed| speed.handovers)),
                 or_dash(one.burst_ms),
             ]
         }),
@@ -247,7 +247,7 @@ fn of_each<const N: usize>(
 fn oversold(all: &[Figures]) -> String {
     let head = ["lock", "fault", "fence", "oversold in", "at 95 %", "most units", "slowest sale s"];
     let row = |one: &Figures, it: &Oversold| {
-        let (oversold, trials) = (it.oversold as usize, it.trials as usize);
+        let (oversold, trials) = (it.broken as usize, it.trials as usize);
         [
             one.lock.to_owned(),
             it.fault.name().to_owned(),
