@@ -33,7 +33,7 @@ pub struct ArenaOptions {
     pub trials: Option<u32>,
 
     /// Trials that run side by side, each on servers of its own: 1 to 32.
-    #[arg(long, default_value = "6", value_name = "N",
+    #[arg(long, default_value = "8", value_name = "N",
           value_parser = RangedU64ValueParser::<usize>::new().range(1..=32))]
     pub jobs: usize,
 
