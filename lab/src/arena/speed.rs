@@ -27,6 +27,9 @@ const WORK: Duration = Duration::from_millis(1);
 /// A client that has waited for so long gives up, and comes again.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// A contest ends after this time, with fewer grants.
+const LONGEST_CONTEST: Duration = Duration::from_mins(5);
+
 /// How long a queue may take until all are in it.
 const SETTLING: Duration = Duration::from_secs(2);
 
@@ -54,6 +57,7 @@ pub(super) struct Contest {
     pub(super) wait_p99_ms: f64,
     /// Those who gave up, and who still waited at the end, count with the time that they had waited.
     pub(super) longest_wait_ms: f64,
+    /// How often a client gave up.
     pub(super) gave_up: usize,
     pub(super) requests_per_grant: Option<f64>,
 }
@@ -174,7 +178,7 @@ pub(super) async fn counting(lock: LockMode, parent: &OwnedDir) -> Result<Floor,
     Ok(floor)
 }
 
-/// What a client has waited for.
+/// What the clients of a contest got, and how long they waited.
 #[derive(Default)]
 struct Waits {
     /// The grants of each client.
@@ -222,7 +226,7 @@ pub(super) async fn contest(
         });
     }
     // the first one that ends has seen enough grants; the others wait, and are noted as they are dropped
-    if let Some(ended) = tasks.join_next().await {
+    if let Ok(Some(ended)) = timeout(LONGEST_CONTEST, tasks.join_next()).await {
         ended.map_err(ended_early)??;
     }
     let after = floor.requests().await;
