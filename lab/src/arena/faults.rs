@@ -139,11 +139,17 @@ pub(super) async fn takeover(
     parent: &OwnedDir,
     trials: &Trials,
 ) -> Result<Takeover, LabError> {
+    let starting = tokio::sync::Mutex::new(());
     let worker = async || {
         let members = if fault == Fault::Leader { MEMBERS } else { 1 };
         let mut floor = Floor::start(lock, members, parent).await?;
-        let clock =
-            if fault == Fault::Clock { Some(FakeClock::on(&mut floor).await?) } else { None };
+        let clock = if fault == Fault::Clock {
+            // under a fake clock, Java takes all of a core for some seconds until it answers
+            let _alone = starting.lock().await;
+            Some(FakeClock::on(&mut floor).await?)
+        } else {
+            None
+        };
         let mut done = Vec::new();
         while let Some(mut random) = trials.next() {
             done.push(match (&clock, fault) {
@@ -158,9 +164,8 @@ pub(super) async fn takeover(
         floor.stop().await?;
         Ok(done)
     };
-    // under a fake clock, Java takes all of a core for some seconds until it answers
     let is_heavy = fault == Fault::Clock && lock == LockMode::ZooKeeper;
-    let most = if is_heavy { 2 } else { usize::MAX };
+    let most = if is_heavy { 3 } else { usize::MAX };
     Ok(Takeover::of(fault, &trials.share(most, worker).await?))
 }
 

@@ -60,8 +60,17 @@ struct Figures {
     burst_ms: Option<f64>,
     takeovers: Vec<Takeover>,
     oversold: Vec<Oversold>,
-    /// Runs that failed where they must not.
+    /// Runs that failed where they must not, and what could not be measured.
     faults: Vec<String>,
+}
+
+impl Figures {
+    /// What was measured; if that failed, the run goes on without it, and says so.
+    fn keep<T>(&mut self, what: &str, measured: Result<T, LabError>) -> Option<T> {
+        let failed =
+            |error| self.faults.push(format!("{what}: not measured: {}", ErrorChain(&error)));
+        measured.map_err(failed).ok()
+    }
 }
 
 /// The whole run.
@@ -155,11 +164,15 @@ impl Arena<'_> {
             oversold: Vec::new(),
             faults: Vec::new(),
         };
-        self.by_itself(&floor, &mut figures).await?;
+        let done = self.by_itself(&floor, &mut figures).await;
+        figures.keep("handovers or fairness", done);
         floor.stop().await?;
-        self.with_counters(&mut figures).await?;
-        self.takeovers(&mut figures).await?;
-        self.sales(&mut figures).await?;
+        let done = self.with_counters(&mut figures).await;
+        figures.keep("requests", done);
+        self.takeovers(&mut figures).await;
+        let done = self.speed_of_sales(&mut figures).await;
+        figures.keep("load or burst", done);
+        self.oversold(&mut figures).await;
         Ok(figures)
     }
 
@@ -205,41 +218,48 @@ impl Arena<'_> {
     }
 
     /// What each fault does to the lock.
-    async fn takeovers(&self, figures: &mut Figures) -> Result<(), LabError> {
+    async fn takeovers(&self, figures: &mut Figures) {
         if !self.options.wants(Measure::Takeover) {
-            return Ok(());
+            return;
         }
         for fault in Fault::value_variants().iter().copied() {
             if self.options.wants_fault(fault) && faults::applies(fault, self.lock) {
-                let trials = self.trials(&format!("takeover, {}", fault.name()));
-                let takeover = faults::takeover(fault, self.lock, self.dir, &trials).await?;
-                figures.takeovers.push(takeover);
+                let what = format!("takeover, {}", fault.name());
+                let trials = self.trials(&what);
+                let done = faults::takeover(fault, self.lock, self.dir, &trials).await;
+                let done = figures.keep(&what, done);
+                figures.takeovers.extend(done);
             }
         }
-        Ok(())
     }
 
     /// The sale under the lock.
-    async fn sales(&self, figures: &mut Figures) -> Result<(), LabError> {
+    async fn speed_of_sales(&self, figures: &mut Figures) -> Result<(), LabError> {
         let (options, lock) = (self.options, self.lock);
-        if options.wants(Measure::Load) || options.wants(Measure::Burst) {
-            let mut cluster = sale::open(lock, self.dir).await?;
-            if options.wants(Measure::Load) {
-                self.say("orders under load");
-                let requests = options.sized(20_000, 200);
-                figures.speed = Some(sale::speed(&mut cluster, lock, requests).await?);
-            }
-            if options.wants(Measure::Burst) {
-                self.say("500 buyers for 300 units");
-                match sale::burst(&mut cluster, lock).await? {
-                    Ok(millis) => figures.burst_ms = Some(millis),
-                    Err(fault) => figures.faults.push(fault),
-                }
-            }
-            sale::close(cluster).await?;
-        }
-        if !options.wants(Measure::Oversold) {
+        if !options.wants(Measure::Load) && !options.wants(Measure::Burst) {
             return Ok(());
+        }
+        let mut cluster = sale::open(lock, self.dir).await?;
+        if options.wants(Measure::Load) {
+            self.say("orders under load");
+            let requests = options.sized(20_000, 200);
+            figures.speed = Some(sale::speed(&mut cluster, lock, requests).await?);
+        }
+        if options.wants(Measure::Burst) {
+            self.say("500 buyers for 300 units");
+            match sale::burst(&mut cluster, lock).await? {
+                Ok(millis) => figures.burst_ms = Some(millis),
+                Err(fault) => figures.faults.push(fault),
+            }
+        }
+        sale::close(cluster).await
+    }
+
+    /// What a fault of the holder does to a sale.
+    async fn oversold(&self, figures: &mut Figures) {
+        let (options, lock) = (self.options, self.lock);
+        if !options.wants(Measure::Oversold) {
+            return;
         }
         let own = lock.fence(None);
         let mut wanted = vec![(Fault::Kill, own), (Fault::Pause, own), (Fault::Pause, Fence::None)];
@@ -251,12 +271,13 @@ impl Arena<'_> {
             if options.wants_fault(fault) {
                 let what = format!("a sale with a {}, fence: {}", fault.name(), fence.name());
                 let trials = self.trials(&what);
-                let oversold = sale::oversold(lock, fault, fence, self.dir, &trials).await?;
-                figures.faults.extend(oversold.faults.iter().cloned());
-                figures.oversold.push(oversold);
+                let done = sale::oversold(lock, fault, fence, self.dir, &trials).await;
+                if let Some(oversold) = figures.keep(&what, done) {
+                    figures.faults.extend(oversold.faults.iter().cloned());
+                    figures.oversold.push(oversold);
+                }
             }
         }
-        Ok(())
     }
 }
 

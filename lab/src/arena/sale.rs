@@ -214,10 +214,12 @@ async fn run(cluster: &Cluster, wanted: &Value) -> Result<Run, LabError> {
             return Err(io::Error::other(answer));
         }
         loop {
-            let (_, answer) = probe::http(Method::GET, port, "/demo/run", String::new()).await?;
-            let run: Value = serde_json::from_str(&answer)?;
-            if run["state"] == "done" || run["state"] == "failed" {
-                return Ok(run);
+            // a busy instance may be late with its answer
+            if let Ok((_, answer)) = probe::http(Method::GET, port, "/demo/run", "").await {
+                let run: Value = serde_json::from_str(&answer)?;
+                if run["state"] == "done" || run["state"] == "failed" {
+                    return Ok(run);
+                }
             }
             sleep(LOOK_EVERY).await;
         }
