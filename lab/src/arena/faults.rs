@@ -165,7 +165,7 @@ pub(super) async fn takeover(
         Ok(done)
     };
     let is_heavy = fault == Fault::Clock && lock == LockMode::ZooKeeper;
-    let most = if is_heavy { 3 } else { usize::MAX };
+    let most = if is_heavy { 2 } else { usize::MAX };
     Ok(Takeover::of(fault, &trials.share(most, worker).await?))
 }
 
