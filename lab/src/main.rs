@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use flash_sale::error_chain::ErrorChain;
 use flash_sale::logging::{self, LogOptions};
-use lab::arena::{self, ArenaOptions};
+use lab::arena::{self, ArenaOptions, contender};
 use lab::bench::{self, BenchOptions};
 #[cfg(feature = "chaos")]
 use lab::chaos::{self, ChaosOptions};
@@ -35,6 +35,9 @@ enum Command {
     Chaos(ChaosOptions),
     /// Run one instance of the service, with the baselines and the page's controls
     Serve(Box<ServeOptions>),
+    /// Take a lock again and again: a process of the arena
+    #[command(hide = true)]
+    Contend(contender::ContendOptions),
     /// Send orders and judge what became of them
     Loadtest(Box<loadtest::Cli>),
 }
@@ -71,6 +74,7 @@ async fn run(Arguments { log, command }: Arguments) -> Result<ExitCode, Box<dyn 
         Command::Demo(options) => demo::run(options).await,
         Command::Bench(options) => bench::run(options).await,
         Command::Arena(options) => arena::run(options).await,
+        Command::Contend(options) => contender::contend(options).await,
         Command::Watch(options) => watch::run(options).await,
         #[cfg(feature = "chaos")]
         Command::Chaos(options) => chaos::run(options).await,

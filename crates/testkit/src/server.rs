@@ -116,6 +116,25 @@ impl<K: Kind> Private<K> {
         self.until_ready().await
     }
 
+    /// Starts it again under another program, which becomes the server: the last of its arguments are the server and
+    /// its own ones.
+    ///
+    /// # Errors
+    /// As [`restart`](Self::restart).
+    pub async fn restart_under(&mut self, launcher: &[String]) -> Result<(), ServerError> {
+        let mut words = vec![self.program.to_string_lossy().into_owned()];
+        words.append(&mut self.args);
+        // one that changes the user stays the first
+        let is_flag = |word: &&String| word.starts_with("--");
+        let changes_user = self.program.ends_with("setpriv");
+        let flags = words[1..].iter().take_while(is_flag).count();
+        let place = if changes_user { 1 + flags } else { 0 };
+        words.splice(place..place, launcher.iter().cloned());
+        self.program = words.remove(0).into();
+        self.args = words;
+        self.restart().await
+    }
+
     /// Stops it and removes its directory.
     ///
     /// # Errors

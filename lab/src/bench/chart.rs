@@ -25,13 +25,16 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 30.0;
 const CURVE_HEIGHT: f64 = 240.0;
 
+/// What a line shows that is drawn over results of several rounds.
+const ROUNDS: &str = "smallest to largest of all rounds";
+
 /// One bar.
 #[derive(Clone, Debug)]
-struct Bar {
-    label: String,
-    spread: Spread,
+pub(crate) struct Bar {
+    pub(crate) label: String,
+    pub(crate) spread: Spread,
     /// Drawn in colour.
-    ours: bool,
+    pub(crate) ours: bool,
 }
 
 /// File name and content of every chart with results.
@@ -63,11 +66,15 @@ pub(super) fn charts(results: &Results, contenders: &[Contender]) -> Vec<(&'stat
         curve(&title, (right, "orders/s"), &points)
     };
     let all = [
-        ("throughput.svg", bars(&throughput_title, "requests/s", &compared(throughput))),
-        ("burst.svg", bars(&burst_title, "milliseconds", &compared(burst_millis))),
+        ("throughput.svg", bars(&throughput_title, ("requests/s", ROUNDS), &compared(throughput))),
+        ("burst.svg", bars(&burst_title, ("milliseconds", ROUNDS), &compared(burst_millis))),
         (
             "handovers.svg",
-            bars("Handovers between two instances, one client each", "handovers/s", &handover_bars),
+            bars(
+                "Handovers between two instances, one client each",
+                ("handovers/s", ROUNDS),
+                &handover_bars,
+            ),
         ),
         ("requests.svg", swept(Measure::Requests, "requests")),
         ("connections.svg", swept(Measure::Connections, "connections")),
@@ -77,8 +84,9 @@ pub(super) fn charts(results: &Results, contenders: &[Contender]) -> Vec<(&'stat
     all.into_iter().filter_map(|(name, chart)| Some((name, chart?))).collect()
 }
 
-/// Bars on a logarithmic axis that begins at a power of ten; `None` if there is nothing to show.
-fn bars(title: &str, unit: &str, bars: &[Bar]) -> Option<String> {
+/// Bars on a logarithmic axis that begins at a power of ten; `None` if there is nothing to show. `unit` is that of the
+/// axis, and `line` says what the line across each bar shows.
+pub(crate) fn bars(title: &str, (unit, line): (&str, &str), bars: &[Bar]) -> Option<String> {
     let bars: Vec<_> = bars.iter().filter(|bar| bar.spread.min > 0.0).collect();
     let lowest = bars.iter().map(|bar| bar.spread.min).min_by(f64::total_cmp)?;
     let highest = bars.iter().map(|bar| bar.spread.max).max_by(f64::total_cmp)?;
@@ -98,7 +106,7 @@ fn bars(title: &str, unit: &str, bars: &[Bar]) -> Option<String> {
         svg.text("small", (at, bottom + 16.0), Anchor::Middle, &figure(10_f64.powf(decade)));
         decade += 1.0;
     }
-    let unit = format!("{unit} (logarithmic; line: smallest to largest of all rounds)");
+    let unit = format!("{unit} (logarithmic; line: {line})");
     svg.text("small", (LABELS, bottom + 36.0), Anchor::Start, &unit);
     let mut y = TOP;
     for bar in bars {
@@ -153,7 +161,7 @@ fn curve(title: &str, (right, up): (&str, &str), points: &[(usize, Spread)]) -> 
         svg.line("range", (at, y(spread.min)), (at, y(spread.max)));
         svg.dot("mark", (at, y(spread.median)));
     }
-    let right = format!("{right} (logarithmic; line: smallest to largest of all rounds)");
+    let right = format!("{right} (logarithmic; line: {ROUNDS})");
     svg.text("small", (LEFT, bottom + 36.0), Anchor::Start, &right);
     Some(svg.finish(title))
 }
@@ -180,14 +188,17 @@ mod tests {
         };
         let spread = Spread { median: 5.0, min: 4.0, max: 6.0 };
         for picture in [
-            bars("t", "u", &[bar(1.0)]).expect("one bar"),
-            bars("t", "u", &[bar(0.02), bar(90_000.0)]).expect("two bars"),
+            bars("t", ("u", "l"), &[bar(1.0)]).expect("one bar"),
+            bars("t", ("u", "l"), &[bar(0.02), bar(90_000.0)]).expect("two bars"),
             curve("t", ("r", "u"), &[(2, spread), (10_000, spread)]).expect("two points"),
         ] {
             assert!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");
             assert!(!picture.contains("='-") && !picture.contains("a < b"), "{picture}");
         }
-        assert!(bars("t", "u", &[]).is_none() && curve("t", ("r", "u"), &[(2, spread)]).is_none());
+        assert!(
+            bars("t", ("u", "l"), &[]).is_none()
+                && curve("t", ("r", "u"), &[(2, spread)]).is_none()
+        );
     }
 
     /// Goal: ticks are round numbers, three to six of them.

@@ -12,7 +12,7 @@
 //! - `results`, `ratios`, `stats`: the results as data
 //! - `table`, `markdown`, `chart`, `svg`: the results as text and pictures
 
-mod chart;
+pub(crate) mod chart;
 mod contender;
 mod contest;
 mod distance;
@@ -26,7 +26,7 @@ mod ratios;
 mod results;
 mod run;
 mod scale;
-mod stats;
+pub(crate) mod stats;
 mod svg;
 mod sweep;
 mod table;

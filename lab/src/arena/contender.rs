@@ -1,0 +1,233 @@
+//! A process that takes a lock again and again and writes down when: `lab contend`.
+//!
+//! The times are of the monotonic clock of this machine, which all its processes share.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use rustix::time::{ClockId, clock_gettime};
+use testkit::{Child, OwnedDir, Program};
+use tokio::time::{Instant, sleep};
+
+use super::floor::client;
+use super::seat::{self, Seat};
+use crate::baselines::LockMode;
+use crate::cluster::is_setting;
+use crate::error::LabError;
+
+/// The time between a look at the lock and the write that relies on it.
+const STEP: Duration = Duration::from_millis(5);
+
+/// How long to wait after an error.
+const AGAIN_AFTER: Duration = Duration::from_millis(50);
+
+/// It is asked to end with SIGKILL.
+const STOP_GRACE: Duration = Duration::from_secs(1);
+
+/// The flags of a contender.
+#[derive(Clone, Debug, Args)]
+pub struct ContendOptions {
+    #[arg(long)]
+    lock: LockMode,
+    #[arg(long, value_delimiter = ',')]
+    lock_at: Vec<String>,
+    /// The name of the lock
+    #[arg(long)]
+    name: String,
+    /// In milliseconds
+    #[arg(long)]
+    ttl: u64,
+    /// How long it holds the lock each time, in milliseconds
+    #[arg(long)]
+    hold: u64,
+}
+
+/// Takes the lock until it is killed. Writes a line at each grant and one at its end.
+pub async fn contend(options: ContendOptions) -> ExitCode {
+    loop {
+        match open(&options).await {
+            Ok(session) => take_turns(&options, &*session).await,
+            Err(error) => println!("refused {error}"),
+        }
+        sleep(AGAIN_AFTER).await;
+    }
+}
+
+async fn open(options: &ContendOptions) -> Result<Box<dyn Seat>, LabError> {
+    let lock = client(options.lock, &options.lock_at)?;
+    Ok(seat::open(lock, Duration::from_millis(options.ttl)).await?)
+}
+
+/// Until the session is lost.
+async fn take_turns(options: &ContendOptions, session: &dyn Seat) {
+    while !session.is_lost() {
+        println!("asks {}", now());
+        let guard = match session.take(&options.name).await {
+            Ok(guard) => guard,
+            Err(error) => {
+                println!("failed {error}");
+                sleep(AGAIN_AFTER).await;
+                continue;
+            }
+        };
+        let token = guard.token().map_or((0, 0), |token| (token.cluster().0, token.revision()));
+        println!("granted {} {} {}", now(), token.0, token.1);
+        let until = Instant::now() + Duration::from_millis(options.hold);
+        // a step is what a sale does: look at the lock, think, write
+        let mut written = now();
+        while Instant::now() < until && !guard.is_lost() {
+            sleep(STEP).await;
+            written = now();
+        }
+        println!("ended {written}");
+        if let Err(error) = guard.give_back().await {
+            println!("failed {error}");
+        }
+    }
+}
+
+/// The monotonic clock, in nanoseconds.
+pub(super) fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    let of = |part: i64| u64::try_from(part).unwrap_or_default();
+    of(time.tv_sec) * 1_000_000_000 + of(time.tv_nsec)
+}
+
+/// One grant of a contender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tenure {
+    pub(super) granted: u64,
+    /// Its last write; `None` if it goes on.
+    pub(super) ended: Option<u64>,
+    /// Its cluster and its number; 0 without a token.
+    pub(super) token: (u64, i64),
+}
+
+/// A running contender.
+pub(super) struct Contender(pub(super) Child);
+
+impl Contender {
+    /// Starts it.
+    pub(super) fn start(
+        dir: &OwnedDir,
+        lock: LockMode,
+        addresses: &[String],
+        name: &str,
+        [ttl, hold]: [Duration; 2],
+    ) -> Result<Self, LabError> {
+        let system = LabError::system("a contender could not be started");
+        let program = std::env::current_exe().map_err(&system)?;
+        let log = dir.path().join(format!("contender-{}.log", uuid::Uuid::new_v4().simple()));
+        let args = [
+            "contend",
+            "--lock",
+            lock.name(),
+            "--lock-at",
+            &addresses.join(","),
+            "--name",
+            name,
+            "--ttl",
+            &ttl.as_millis().to_string(),
+            "--hold",
+            &hold.as_millis().to_string(),
+        ];
+        let program = Program::new(&program, dir, &log, STOP_GRACE);
+        let program = Program { without_env: is_setting, ..program };
+        Ok(Self(program.start(args).map_err(system)?))
+    }
+
+    /// How often it asked for the lock so far, and its grants.
+    pub(super) fn tenures(&self) -> (usize, Vec<Tenure>) {
+        read(self.0.log())
+    }
+}
+
+fn read(log: &Path) -> (usize, Vec<Tenure>) {
+    // not there yet: nothing was written
+    parse(&std::fs::read_to_string(log).unwrap_or_default())
+}
+
+fn parse(text: &str) -> (usize, Vec<Tenure>) {
+    let (mut asked, mut tenures) = (0, Vec::<Tenure>::new());
+    // the last line may be half written
+    for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
+        let mut words = line.split_whitespace();
+        let (what, at) = (words.next(), words.next().and_then(|at| at.parse().ok()));
+        match (what, at) {
+            (Some("asks"), _) => asked += 1,
+            (Some("granted"), Some(granted)) => {
+                let cluster = words.next().and_then(|word| word.parse().ok());
+                let number = words.next().and_then(|word| word.parse().ok());
+                let token = (cluster.unwrap_or_default(), number.unwrap_or_default());
+                tenures.push(Tenure { granted, ended: None, token });
+            }
+            (Some("ended"), Some(ended)) => {
+                if let Some(last) = tenures.last_mut() {
+                    last.ended = Some(ended);
+                }
+            }
+            _ => {}
+        }
+    }
+    (asked, tenures)
+}
+
+/// For how long one of two contenders wrote after the other one was granted the lock, at most, in milliseconds. One
+/// that goes on has written until `until`.
+pub(super) fn longest_overlap(one: &[Tenure], other: &[Tenure], until: [u64; 2]) -> f64 {
+    let stale = |earlier: &Tenure, later: &[Tenure], until: u64| {
+        let next = later.iter().map(|it| it.granted).filter(|granted| *granted > earlier.granted);
+        let end = earlier.ended.unwrap_or(until);
+        next.min().map_or(0, |granted| end.saturating_sub(granted))
+    };
+    let of_one = one.iter().map(|tenure| stale(tenure, other, until[0]));
+    let of_other = other.iter().map(|tenure| stale(tenure, one, until[1]));
+    millis(of_one.chain(of_other).max().unwrap_or_default())
+}
+
+/// How many grants came with the token of another grant. A smaller one alone is no fault: a process that was stopped
+/// learns late that it was granted the lock.
+pub(super) fn repeated_tokens(one: &[Tenure], other: &[Tenure]) -> usize {
+    let tokens = one.iter().chain(other).map(|it| it.token).filter(|token| *token != (0, 0));
+    let tokens: Vec<_> = tokens.collect();
+    tokens.len() - tokens.iter().collect::<std::collections::HashSet<_>>().len()
+}
+
+/// Nanoseconds as milliseconds.
+#[allow(clippy::cast_precision_loss, reason = "an hour in nanoseconds is still exact")]
+pub(super) fn millis(nanos: u64) -> f64 {
+    nanos as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what a contender wrote is read back; a line that is half written does not count yet.
+    #[test]
+    fn reads_what_was_written() {
+        let text = "asks 1\ngranted 10 7 3\nended 20\nfailed: x\nasks 21\ngranted 30 7 4\nended 4";
+        let first = Tenure { granted: 10, ended: Some(20), token: (7, 3) };
+        let second = Tenure { granted: 30, ended: None, token: (7, 4) };
+        assert_eq!(parse(text), (2, vec![first, second]));
+    }
+
+    /// Goal: an overlap lasts from the next grant to the last write of the earlier holder, also over several turns of
+    /// the next one; a token comes once.
+    #[test]
+    fn finds_overlaps_and_repeated_tokens() {
+        let tenure = |granted, ended, number| Tenure { granted, ended, token: (7, number) };
+        let one = [tenure(0, Some(5_000_000), 1), tenure(20_000_000, None, 3)];
+        let other =
+            [tenure(4_000_000, Some(9_000_000), 2), tenure(30_000_000, Some(31_000_000), 3)];
+        let overlap = longest_overlap(&one[..1], &other[..1], [0, 0]);
+        assert!((overlap - 1.0).abs() < 1e-9, "{overlap}");
+        let overlap = longest_overlap(&one, &other, [33_000_000, 0]);
+        assert!((overlap - 3.0).abs() < 1e-9, "{overlap}");
+        assert!(longest_overlap(&one[1..], &other[..1], [22_000_000, 0]).abs() < 1e-9);
+        assert_eq!(repeated_tokens(&one, &other), 1);
+        assert_eq!(repeated_tokens(&one[..1], &other[..1]), 0);
+    }
+}

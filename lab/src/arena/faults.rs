@@ -1,0 +1,488 @@
+//! What a fault does to a lock: two processes want it, and something happens to one of them or to the servers.
+
+use std::cell::Cell;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rand_xoshiro::SplitMix64;
+use serde::Serialize;
+use testkit::server::{Kind, Private};
+use testkit::{OwnedDir, PrivateRedis, Proxy, RedisOptions, ServerError, probe};
+use tokio::time::{Instant, sleep};
+
+use super::contender::{Contender, Tenure, longest_overlap, millis, now, repeated_tokens};
+use super::floor::{Floor, fake_clock};
+use super::options::Fault;
+use super::speed::share;
+use super::trials::{Trials, millis_below};
+use crate::baselines::LockMode;
+use crate::error::LabError;
+use crate::locks::LockServers;
+
+/// Short, since a takeover waits for it; the shortest that etcd grants with its defaults.
+pub(super) const TTL: Duration = Duration::from_secs(2);
+
+/// A contender that takes turns holds the lock for so long.
+const TURN: Duration = Duration::from_millis(20);
+
+/// One that is to lose it to a server's fault keeps it for so long.
+const LONG_HOLD: Duration = Duration::from_secs(5);
+
+/// How long a takeover is waited for, before it counts as "never".
+const BOUND: Duration = Duration::from_secs(7);
+const SERVER_BOUND: Duration = Duration::from_secs(20);
+
+/// How long contenders may take to get going.
+const GETTING_GOING: Duration = Duration::from_secs(30);
+
+/// How long a contender that goes on may take to find out what happened.
+const FINDING_OUT: Duration = Duration::from_secs(5);
+
+/// After a fault, so many grants show that the lock works again.
+const GRANTS: usize = 3;
+
+/// A fault hits within this time, in milliseconds: some turns.
+const PHASE: u64 = 150;
+
+/// No claim of a process that is gone stays for so long: ZooKeeper is asked for one and a half TTLs.
+const LEASE: Duration = Duration::from_millis(3500);
+
+/// How much longer a process is stopped or cut off at most, in milliseconds.
+const MORE_THAN_A_LEASE: u64 = 3000;
+
+/// How long a replica lags behind at least before it takes over, and how much more, in milliseconds.
+const LAG: (u64, u64) = (200, 600);
+
+/// How far the clock jumps.
+const JUMP_SECONDS: u64 = 10;
+
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// The members of a lock with a leader.
+const MEMBERS: usize = 3;
+
+/// What happened in one trial.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(super) struct Trial {
+    /// The longest time in which nobody was served, from the fault on. Where one process keeps the lock: until the next
+    /// grant, if the fault took it from that process. `None`: never, within the bound.
+    pub(super) takeover_ms: Option<f64>,
+    /// The longest time in which both wrote as holders.
+    pub(super) overlap_ms: f64,
+    /// Grants with the token of another grant.
+    pub(super) repeated_tokens: usize,
+    /// Whether the lock came back as another cluster, whose tokens cannot be compared with the earlier ones.
+    pub(super) other_cluster: bool,
+}
+
+/// All trials of a fault.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Takeover {
+    pub(super) fault: Fault,
+    pub(super) trials: usize,
+    pub(super) never: usize,
+    pub(super) p50_ms: Option<f64>,
+    pub(super) longest_ms: Option<f64>,
+    /// Trials with two holders at once.
+    pub(super) overlaps: usize,
+    pub(super) longest_overlap_ms: f64,
+    /// Trials in which a token came again.
+    pub(super) repeated_tokens: usize,
+    pub(super) other_cluster: usize,
+    pub(super) each: Vec<Trial>,
+}
+
+impl Takeover {
+    fn of(fault: Fault, trials: &[Trial]) -> Self {
+        let mut millis: Vec<_> = trials.iter().filter_map(|trial| trial.takeover_ms).collect();
+        millis.sort_by(f64::total_cmp);
+        let count = |is: fn(&Trial) -> bool| trials.iter().filter(|trial| is(trial)).count();
+        let overlaps = trials.iter().map(|trial| trial.overlap_ms);
+        Self {
+            fault,
+            trials: trials.len(),
+            never: trials.len() - millis.len(),
+            p50_ms: (!millis.is_empty()).then(|| share(&millis, 50)),
+            longest_ms: millis.last().copied(),
+            overlaps: count(|trial| trial.overlap_ms > 0.0),
+            longest_overlap_ms: overlaps.fold(0.0, f64::max),
+            repeated_tokens: count(|trial| trial.repeated_tokens > 0),
+            other_cluster: count(|trial| trial.other_cluster),
+            each: trials.to_vec(),
+        }
+    }
+
+    /// Whether one process keeps the lock all the time, so that a takeover takes it from a holder that lives.
+    pub(super) fn is_kept(&self) -> bool {
+        matches!(self.fault, Fault::Clock | Fault::Failover)
+    }
+}
+
+/// Whether this fault can hit this lock here.
+pub(super) fn applies(fault: Fault, lock: LockMode) -> bool {
+    let is_file = lock == LockMode::File;
+    match fault {
+        Fault::Kill | Fault::Pause => true,
+        Fault::Partition | Fault::Server => !is_file,
+        Fault::Leader => matches!(lock, LockMode::Etcd | LockMode::ZooKeeper),
+        Fault::Failover => lock == LockMode::Redis,
+        // etcd's clock is Go's, which does not go through the system's library
+        Fault::Clock => !is_file && lock != LockMode::Etcd && fake_clock().is_some(),
+    }
+}
+
+/// Runs all trials of a fault.
+pub(super) async fn takeover(
+    fault: Fault,
+    lock: LockMode,
+    parent: &OwnedDir,
+    trials: &Trials,
+) -> Result<Takeover, LabError> {
+    let starting = tokio::sync::Mutex::new(());
+    let worker = async || {
+        let members = if fault == Fault::Leader { MEMBERS } else { 1 };
+        let mut floor = Floor::start(lock, members, parent).await?;
+        let clock = if fault == Fault::Clock {
+            // under a fake clock, Java takes all of a core for some seconds until it answers
+            let _alone = starting.lock().await;
+            Some(FakeClock::on(&mut floor).await?)
+        } else {
+            None
+        };
+        let mut done = Vec::new();
+        while let Some(mut random) = trials.next() {
+            done.push(match (&clock, fault) {
+                (Some(clock), _) => clock_jump(&floor, clock, &mut random).await?,
+                (_, Fault::Kill | Fault::Pause | Fault::Partition) => {
+                    of_a_process(&floor, fault, &mut random).await?
+                }
+                (_, Fault::Failover) => failover(&floor, &mut random).await?,
+                _ => of_a_server(&mut floor, fault, &mut random).await?,
+            });
+        }
+        floor.stop().await?;
+        Ok(done)
+    };
+    let is_heavy = fault == Fault::Clock && lock == LockMode::ZooKeeper;
+    let most = if is_heavy { 2 } else { usize::MAX };
+    Ok(Takeover::of(fault, &trials.share(most, worker).await?))
+}
+
+/// Two contenders, and what they wrote down.
+struct Pair {
+    one: Contender,
+    other: Contender,
+}
+
+impl Pair {
+    /// Starts them on a lock that nobody else uses, and waits until both take turns, or the second one waits for the
+    /// first.
+    async fn start(floor: &Floor, at: [&[String]; 2], hold: Duration) -> Result<Self, LabError> {
+        let name = format!("arena-{}", uuid::Uuid::new_v4().simple());
+        let start = |at| Contender::start(&floor.dir, floor.lock, at, &name, [TTL, hold]);
+        let one = start(at[0])?;
+        if hold > TTL {
+            until("a contender has the lock", GETTING_GOING, || !one.tenures().1.is_empty())
+                .await?;
+        }
+        let pair = Self { one, other: start(at[1])? };
+        until("two contenders take turns", GETTING_GOING, || {
+            let [(_, one), (asked, other)] = [pair.one.tenures(), pair.other.tenures()];
+            if hold > TTL { asked > 0 } else { one.len() >= 2 && other.len() >= 2 }
+        })
+        .await?;
+        Ok(pair)
+    }
+
+    fn tenures(&self) -> [Vec<Tenure>; 2] {
+        [self.one.tenures().1, self.other.tenures().1]
+    }
+
+    /// Ends both, and judges what they wrote. One that still holds the lock wrote until `until`.
+    async fn judge(mut self, takeover_ms: Option<f64>, until: [u64; 2]) -> Result<Trial, LabError> {
+        let [one, other] = self.tenures();
+        for contender in [&mut self.one, &mut self.other] {
+            contender.0.kill().await.map_err(LabError::system("a contender does not end"))?;
+        }
+        let clusters = one.iter().chain(&other).map(|tenure| tenure.token.0);
+        let (least, most) = (clusters.clone().min(), clusters.max());
+        Ok(Trial {
+            takeover_ms,
+            overlap_ms: longest_overlap(&one, &other, until),
+            repeated_tokens: repeated_tokens(&one, &other),
+            other_cluster: least != most,
+        })
+    }
+}
+
+/// A fault of one of two processes.
+async fn of_a_process(
+    floor: &Floor,
+    fault: Fault,
+    random: &mut SplitMix64,
+) -> Result<Trial, LabError> {
+    let (ways, through) = floor.ways().await?;
+    let direct = floor.addresses();
+    let at = if fault == Fault::Partition { &through } else { &direct };
+    let mut pair = Pair::start(floor, [at, &direct], TURN).await?;
+    sleep(millis_below(PHASE, random)).await;
+    let failed = LabError::system("a contender cannot be stopped");
+    let began = now();
+    match fault {
+        Fault::Kill => drop(pair.one.0.kill().await.map_err(failed)?),
+        Fault::Pause => pair.one.0.pause().map_err(failed)?,
+        _ => ways.iter().for_each(Proxy::freeze),
+    }
+    // a lock that nobody takes over is waited for until the process goes on
+    let lasts = LEASE + millis_below(MORE_THAN_A_LEASE, random);
+    let bound = if fault == Fault::Kill { BOUND } else { lasts };
+    let takeover = until_served(began, bound, || pair.tenures()[1..].concat()).await;
+    let mut victim_until = began;
+    if fault != Fault::Kill {
+        sleep(lasts.saturating_sub(Duration::from_nanos(now() - began))).await;
+        let before = pair.one.tenures();
+        if fault == Fault::Pause {
+            pair.one.0.resume().map_err(LabError::system("a contender cannot go on"))?;
+        }
+        ways.iter().for_each(Proxy::release);
+        // it ends its step, and wants the lock again
+        let goes_on = || pair.one.tenures() != before;
+        let _ = until("a contender goes on", FINDING_OUT, goes_on).await;
+        victim_until = now();
+    }
+    pair.judge(takeover, [victim_until, now()]).await
+}
+
+/// A server is killed, and started again: at once, or a leader when another one has taken its place.
+async fn of_a_server(
+    floor: &mut Floor,
+    fault: Fault,
+    random: &mut SplitMix64,
+) -> Result<Trial, LabError> {
+    let addresses = floor.addresses();
+    let pair = Pair::start(floor, [&addresses, &addresses], TURN).await?;
+    sleep(millis_below(PHASE, random)).await;
+    let victim = if fault == Fault::Leader { leader(floor).await } else { Some(0) };
+    let victim =
+        victim.ok_or(LabError::NotInTime { what: "the servers have a leader", seconds: 0 })?;
+    let began = now();
+    let all = || pair.tenures().concat();
+    kill(floor, victim).await.map_err(LabError::system("a server cannot be killed"))?;
+    let takeover = if fault == Fault::Leader {
+        let takeover = until_served(began, SERVER_BOUND, all).await;
+        restart(floor, victim).await?;
+        takeover
+    } else {
+        restart(floor, victim).await?;
+        until_served(began, SERVER_BOUND, all).await
+    };
+    pair.judge(takeover, [now(), now()]).await
+}
+
+/// Kills the server of this number.
+async fn kill(Floor { etcd, zookeeper, servers, .. }: &mut Floor, number: usize) -> io::Result<()> {
+    if let Some(member) = etcd.get_mut(number) {
+        member.kill().await?;
+    } else if let Some(member) = zookeeper.get_mut(number) {
+        member.kill().await?;
+    } else {
+        match servers {
+            LockServers::None(_) => {}
+            LockServers::Redis(nodes) => nodes[number].kill().await?,
+            // all of its processes
+            LockServers::Postgres(server) => server.crash().await?,
+            LockServers::ZooKeeper(server) => server.kill().await?,
+        }
+    }
+    Ok(())
+}
+
+/// Starts it again, and waits until it answers.
+async fn restart(
+    Floor { etcd, zookeeper, servers, .. }: &mut Floor,
+    number: usize,
+) -> Result<(), ServerError> {
+    if let Some(member) = etcd.get_mut(number) {
+        return member.restart().await;
+    } else if let Some(member) = zookeeper.get_mut(number) {
+        return member.restart().await;
+    }
+    match servers {
+        LockServers::None(_) => Ok(()),
+        LockServers::Redis(nodes) => nodes[number].restart().await,
+        LockServers::Postgres(server) => server.restart().await,
+        LockServers::ZooKeeper(server) => server.restart().await,
+    }
+}
+
+/// The number of the member that leads.
+async fn leader(floor: &Floor) -> Option<usize> {
+    for (number, member) in floor.etcd.iter().enumerate() {
+        let metrics = probe::http(hyper::Method::GET, member.port(), "/metrics", "").await.ok()?.1;
+        if metrics.lines().any(|line| line == "etcd_server_is_leader 1") {
+            return Some(number);
+        }
+    }
+    for (number, member) in floor.zookeeper.iter().enumerate() {
+        if member.is_leader().await {
+            return Some(number);
+        }
+    }
+    None
+}
+
+/// A server is killed, and a replica takes its place that had not heard of the latest grants.
+async fn failover(floor: &Floor, random: &mut SplitMix64) -> Result<Trial, LabError> {
+    let start = async || PrivateRedis::start_in(&floor.dir, RedisOptions::default()).await;
+    let (mut main, replica) = (start().await?, start().await?);
+    let no_proxy = LabError::system("a proxy has no port");
+    let copying = Proxy::to(main.port()).await.map_err(&no_proxy)?;
+    let follow = format!("REPLICAOF 127.0.0.1 {}", copying.port());
+    replica.run::<()>(&follow).await?;
+    let began = Instant::now();
+    while !replica.run::<String>("INFO replication").await?.contains("master_link_status:up") {
+        if began.elapsed() > GETTING_GOING {
+            let seconds = GETTING_GOING.as_secs();
+            return Err(LabError::NotInTime { what: "the replica follows", seconds });
+        }
+        sleep(LOOK_EVERY).await;
+    }
+    let service = Proxy::to(main.port()).await.map_err(&no_proxy)?;
+    let at = [format!("redis://127.0.0.1:{}", service.port())];
+    copying.freeze();
+    let pair = Pair::start(floor, [&at, &at], LONG_HOLD).await?;
+    sleep(Duration::from_millis(LAG.0) + millis_below(LAG.1, random)).await;
+    let began = now();
+    main.kill().await.map_err(LabError::system("Redis cannot be killed"))?;
+    replica.run::<()>("REPLICAOF NO ONE").await?;
+    service.lead_to(replica.port());
+    service.cut();
+    let trial = until_taken(pair, began).await;
+    for redis in [main, replica] {
+        redis.stop().await.map_err(LabError::system("Redis does not stop"))?;
+    }
+    trial
+}
+
+/// The wall clock of the servers jumps.
+async fn clock_jump(
+    floor: &Floor,
+    clock: &FakeClock,
+    random: &mut SplitMix64,
+) -> Result<Trial, LabError> {
+    let addresses = floor.addresses();
+    let pair = Pair::start(floor, [&addresses, &addresses], LONG_HOLD).await?;
+    sleep(millis_below(LAG.0 + LAG.1, random)).await;
+    let began = now();
+    clock.jump()?;
+    until_taken(pair, began).await
+}
+
+/// One of the pair has the lock, and keeps it for some time: whether it is taken from it meanwhile, and when the next
+/// one has it, which may be the same process after it has found out.
+async fn until_taken(pair: Pair, began: u64) -> Result<Trial, LabError> {
+    let next = || {
+        let [one, other] = pair.tenures();
+        one.get(1).into_iter().chain(other.first()).map(|tenure| tenure.granted).min()
+    };
+    let _ = until("there is another grant", LONG_HOLD + BOUND, || next().is_some()).await;
+    let ended = || pair.one.tenures().1.first().and_then(|tenure| tenure.ended);
+    let _ = until("the first one has ended", FINDING_OUT, || ended().is_some()).await;
+    // one that was not disturbed lets it go at the end of its time
+    let first = pair.one.tenures().1.first().copied();
+    let kept = first.and_then(|it| Some(millis(it.ended? - it.granted))).unwrap_or_default();
+    let is_taken = kept < LONG_HOLD.as_secs_f64() * 1e3
+        || next().zip(ended()).is_some_and(|(next, ended)| next < ended);
+    let takeover = next().filter(|_| is_taken).map(|next| millis(next.saturating_sub(began)));
+    pair.judge(takeover, [now(), now()]).await
+}
+
+/// The longest time from `began` on in which nobody of these was granted the lock, once it was granted often enough;
+/// `None` if it was not within the bound.
+async fn until_served(
+    began: u64,
+    bound: Duration,
+    tenures: impl Fn() -> Vec<Tenure>,
+) -> Option<f64> {
+    let grants = || {
+        let mut grants: Vec<_> = tenures().iter().map(|tenure| tenure.granted).collect();
+        grants.retain(|granted| *granted > began);
+        grants.sort_unstable();
+        grants.truncate(GRANTS);
+        grants
+    };
+    until("the lock works again", bound, || grants().len() == GRANTS).await.ok()?;
+    let grants: Vec<_> = std::iter::once(began).chain(grants()).collect();
+    grants.windows(2).map(|pair| millis(pair[1] - pair[0])).max_by(f64::total_cmp)
+}
+
+async fn until(
+    what: &'static str,
+    bound: Duration,
+    is_so: impl Fn() -> bool,
+) -> Result<(), LabError> {
+    let began = Instant::now();
+    while !is_so() {
+        if began.elapsed() > bound {
+            return Err(LabError::NotInTime { what, seconds: bound.as_secs() });
+        }
+        sleep(LOOK_EVERY).await;
+    }
+    Ok(())
+}
+
+/// A wall clock that jumps, for the servers of a lock.
+struct FakeClock {
+    /// What each server reads it from.
+    offsets: Vec<PathBuf>,
+    jumps: Cell<u64>,
+}
+
+impl FakeClock {
+    /// Starts the servers again under it.
+    async fn on(floor: &mut Floor) -> Result<Self, LabError> {
+        let mut offsets = Vec::new();
+        match &mut floor.servers {
+            LockServers::None(_) => {}
+            LockServers::Redis(nodes) => {
+                for node in nodes {
+                    offsets.push(restart_under_fake_clock(node).await?);
+                }
+            }
+            LockServers::Postgres(server) => offsets.push(restart_under_fake_clock(server).await?),
+            LockServers::ZooKeeper(server) => offsets.push(restart_under_fake_clock(server).await?),
+        }
+        Ok(Self { offsets, jumps: Cell::new(0) })
+    }
+
+    /// Each jump goes further forward.
+    fn jump(&self) -> Result<(), LabError> {
+        self.jumps.set(self.jumps.get() + 1);
+        self.offsets
+            .iter()
+            .try_for_each(|offset| set_clock(offset, self.jumps.get() * JUMP_SECONDS))
+    }
+}
+
+fn set_clock(offset: &Path, seconds: u64) -> Result<(), LabError> {
+    let written = std::fs::write(offset, format!("+{seconds}"));
+    written.map_err(LabError::system("the clock cannot be set"))
+}
+
+/// Returns the file from which the server reads how far its clock is ahead. It is in the server's own directory, since
+/// the server may be another user.
+async fn restart_under_fake_clock<K: Kind>(server: &mut Private<K>) -> Result<PathBuf, LabError> {
+    let offset = server.dir().join("clock");
+    set_clock(&offset, 0)?;
+    let launcher = [
+        "/usr/bin/env".to_owned(),
+        format!("LD_PRELOAD={}", fake_clock().unwrap_or_default()),
+        format!("FAKETIME_TIMESTAMP_FILE={}", offset.display()),
+        "FAKETIME_DONT_FAKE_MONOTONIC=1".to_owned(),
+        // in seconds: how long it goes on with what it has read
+        "FAKETIME_CACHE_DURATION=1".to_owned(),
+    ];
+    server.restart_under(&launcher).await?;
+    Ok(offset)
+}

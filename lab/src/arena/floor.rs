@@ -1,0 +1,206 @@
+//! The servers of a lock, the ways to them, and what they count.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use fenced_lock::{EtcdBackend, EtcdOptions as LockOptions, Promises};
+use hyper::Method;
+use testkit::{
+    EtcdOptions, OwnedDir, PrivateEtcd, PrivateZooKeeper, Proxy, ZooKeeperOptions, probe,
+};
+use tokio::process::Command;
+
+use super::seat::{self, Seat};
+use crate::baselines::LockMode;
+use crate::error::LabError;
+use crate::locks::{AnyLock, LockServers};
+
+/// The private servers of a lock.
+pub(super) struct Floor {
+    pub(super) lock: LockMode,
+    pub(super) etcd: Vec<PrivateEtcd>,
+    /// An ensemble; a single ZooKeeper is among `servers`.
+    pub(super) zookeeper: Vec<PrivateZooKeeper>,
+    pub(super) servers: LockServers,
+    pub(super) dir: OwnedDir,
+}
+
+impl Floor {
+    /// Starts them. `members` counts for etcd and ZooKeeper only.
+    pub(super) async fn start(
+        lock: LockMode,
+        members: usize,
+        parent: &OwnedDir,
+    ) -> Result<Self, LabError> {
+        let dir = OwnedDir::create_in(parent)
+            .map_err(LabError::system("no temporary directory could be made"))?;
+        let (mut etcd, mut zookeeper) = (Vec::new(), Vec::new());
+        let mut servers = LockServers::None(Vec::new());
+        match lock {
+            LockMode::Etcd => {
+                let options = EtcdOptions::default();
+                etcd = PrivateEtcd::start_cluster_in(&dir, members, options).await?;
+            }
+            LockMode::ZooKeeper if members > 1 => {
+                let options = ZooKeeperOptions::default();
+                zookeeper = PrivateZooKeeper::start_ensemble_in(&dir, members, options).await?;
+            }
+            _ => servers = LockServers::start(lock, &dir).await?,
+        }
+        Ok(Self { lock, etcd, zookeeper, servers, dir })
+    }
+
+    /// Where they are.
+    pub(super) fn addresses(&self) -> Vec<String> {
+        let etcd = self.etcd.iter().map(PrivateEtcd::endpoint);
+        let zookeeper = self.zookeeper.iter().map(PrivateZooKeeper::address);
+        etcd.chain(zookeeper).chain(self.servers.addresses()).collect()
+    }
+
+    /// A way of its own to each server, and where the ways begin. None for a lock without servers.
+    pub(super) async fn ways(&self) -> Result<(Vec<Proxy>, Vec<String>), LabError> {
+        let (mut proxies, mut addresses) = (Vec::new(), Vec::new());
+        for address in self.addresses() {
+            let Some(port) = port_of(&address) else {
+                addresses.push(address);
+                continue;
+            };
+            let proxy = Proxy::to(port).await.map_err(LabError::system("a proxy has no port"))?;
+            addresses.push(address.replace(&format!(":{port}"), &format!(":{}", proxy.port())));
+            proxies.push(proxy);
+        }
+        Ok((proxies, addresses))
+    }
+
+    /// A session, as a process of its own would have one.
+    pub(super) async fn seat(
+        &self,
+        addresses: &[String],
+        ttl: Duration,
+    ) -> Result<Box<dyn Seat>, LabError> {
+        Ok(seat::open(client(self.lock, addresses)?, ttl).await?)
+    }
+
+    /// What the lock promises.
+    pub(super) fn promises(&self) -> Result<Promises, LabError> {
+        Ok(match client(self.lock, &self.addresses())? {
+            AnyLock::Fenced(lock) => lock.promises(),
+            AnyLock::Unfenced(lock) => lock.promises(),
+        })
+    }
+
+    /// Makes the servers count requests, if they do not by themselves. Ends their connections.
+    pub(super) async fn count_requests(&mut self) -> Result<(), LabError> {
+        if let LockServers::Postgres(server) = &mut self.servers {
+            let url = server.url();
+            psql(&url, "ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'").await;
+            server.restart().await?;
+            psql(&url, "CREATE EXTENSION pg_stat_statements").await;
+        }
+        Ok(())
+    }
+
+    /// How many requests the servers have got so far by their own counters; `None` without such a counter. It
+    /// includes the questions that are asked here, the same number each time.
+    ///
+    /// - Redis: reads from its sockets. Its count of commands includes those of its scripts.
+    /// - etcd: messages from its clients, also those on open streams.
+    /// - PostgreSQL: statements.
+    /// - ZooKeeper: packets.
+    pub(super) async fn requests(&self) -> Option<u64> {
+        let mut sum = None;
+        let mut add = |count: Option<u64>| {
+            if let Some(count) = count {
+                *sum.get_or_insert(0) += count;
+            }
+        };
+        for member in &self.etcd {
+            let metrics = probe::http(Method::GET, member.port(), "/metrics", "").await.ok()?.1;
+            let lines = metrics.lines().filter(|line| line.starts_with("grpc_server_msg_received"));
+            // a number of Prometheus, maybe written as 1.5e+06
+            lines.for_each(|line| add(number(line.rsplit(' ').next())));
+        }
+        match &self.servers {
+            LockServers::None(_) => {}
+            LockServers::Redis(nodes) => {
+                for node in nodes {
+                    let info = probe::redis(node.port(), "INFO stats").await.ok()?;
+                    add(field(&info, "total_reads_processed:"));
+                }
+            }
+            LockServers::Postgres(server) => {
+                let calls = "SELECT sum(calls) FROM pg_stat_statements";
+                add(number(Some(&psql(&server.url(), calls).await)));
+            }
+            LockServers::ZooKeeper(server) => {
+                let state = probe::zookeeper(server.port(), "mntr").await.ok()?;
+                add(field(&state, "zk_packets_received"));
+            }
+        }
+        sum
+    }
+
+    /// Stops them and removes their files.
+    pub(super) async fn stop(self) -> Result<(), LabError> {
+        let Self { etcd, zookeeper, mut servers, dir, .. } = self;
+        drop((etcd, zookeeper));
+        for (_, server) in servers.children() {
+            server.stop().await.map_err(LabError::system("a server does not stop"))?;
+        }
+        let removed = servers.remove().await.and(dir.remove().await);
+        removed.map_err(LabError::system("a directory cannot be removed"))
+    }
+}
+
+/// A client of the lock at these addresses.
+pub(super) fn client(lock: LockMode, addresses: &[String]) -> Result<AnyLock, LabError> {
+    let client = match lock {
+        LockMode::Etcd => EtcdBackend::new(LockOptions::new(addresses))
+            .map(|etcd| AnyLock::Fenced(std::sync::Arc::new(etcd))),
+        _ => AnyLock::at(lock, addresses),
+    };
+    client.map_err(|error| LabError::Lock(error.into()))
+}
+
+/// The port in an address of a server.
+fn port_of(address: &str) -> Option<u16> {
+    let rest = address.rsplit_once(':')?.1;
+    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// The answer of `psql`, or its error.
+async fn psql(url: &str, statement: &str) -> String {
+    let mut psql = Command::new(testkit::postgres::psql());
+    psql.args([url, "-XAtc", statement]).stdin(Stdio::null()).kill_on_drop(true);
+    match psql.output().await {
+        Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn field(text: &str, name: &str) -> Option<u64> {
+    number(text.lines().find_map(|line| line.strip_prefix(name)))
+}
+
+/// A count.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a count is no fraction"
+)]
+fn number(text: Option<&str>) -> Option<u64> {
+    text?.trim().parse::<f64>().ok().map(|count| count as u64)
+}
+
+/// The libraries that fake the wall clock of a program, for `LD_PRELOAD`; `None` if they are not installed. The
+/// first one brings its own `malloc`: with jemalloc, as in Debian's Redis, libfaketime does not start.
+pub(super) fn fake_clock() -> Option<String> {
+    let dirs = std::fs::read_dir("/usr/lib").ok()?.flatten().map(|entry| entry.path());
+    let both = |dir: PathBuf| {
+        let all = [dir.join("libc_malloc_debug.so.0"), dir.join("faketime/libfaketime.so.1")];
+        let is_there = all.iter().all(|library| library.is_file());
+        is_there.then(|| all.map(|library| library.display().to_string()).join(":"))
+    };
+    dirs.map(both).find_map(|both| both)
+}

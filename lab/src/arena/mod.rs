@@ -1,0 +1,291 @@
+//! The `arena` command: every lock, the same buyers, the same faults.
+//!
+//! # Layout
+//! - [`ArenaOptions`], [`run()`]: the flags, and the whole run
+//! - `floor`, `seat`: the servers of any lock, and a session of it
+//! - `speed`: handovers, fairness, waits, and requests at the servers
+//! - [`contender`], `faults`: two processes that want a lock, and what a fault does to them
+//! - `sale`: the sale under each lock and each fence
+//! - `trials`: trials side by side
+//! - `table`, `plots`: the results as text and pictures
+
+pub mod contender;
+mod faults;
+mod floor;
+mod options;
+mod plots;
+mod sale;
+mod seat;
+mod speed;
+mod table;
+mod trials;
+
+use std::io;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::ValueEnum as _;
+use fenced_lock::{Promises, QueueView};
+use flash_sale::error_chain::ErrorChain;
+use serde::Serialize;
+use testkit::OwnedDir;
+
+use self::faults::Takeover;
+use self::floor::Floor;
+pub use self::options::{ArenaOptions, Fault, Measure};
+use self::sale::{Oversold, Speed};
+use self::speed::{Contest, Handovers};
+use self::trials::Trials;
+use crate::baselines::{Fence, LockMode};
+use crate::error::LabError;
+use crate::locks::LockServers;
+
+/// Round trips to the lock's servers, in milliseconds.
+const DISTANCES: [u64; 2] = [2, 20];
+
+/// What was measured of one lock; `None` and empty: it was not.
+#[derive(Debug, Serialize)]
+struct Figures {
+    lock: &'static str,
+    #[serde(skip)]
+    promises: Promises,
+    /// By distance.
+    handovers: Vec<Handovers>,
+    waiters: usize,
+    overtaken: Option<usize>,
+    contest: Option<Contest>,
+    /// Requests a second while [`waiters`](Self::waiters) wait.
+    idle_requests: Option<f64>,
+    speed: Option<Speed>,
+    burst_ms: Option<f64>,
+    takeovers: Vec<Takeover>,
+    oversold: Vec<Oversold>,
+    /// Runs that failed where they must not, and what could not be measured.
+    faults: Vec<String>,
+}
+
+impl Figures {
+    /// What was measured; if that failed, the run goes on without it, and says so.
+    fn keep<T>(&mut self, what: &str, measured: Result<T, LabError>) -> Option<T> {
+        let failed =
+            |error| self.faults.push(format!("{what}: not measured: {}", ErrorChain(&error)));
+        measured.map_err(failed).ok()
+    }
+}
+
+/// The whole run.
+#[derive(Debug, Serialize)]
+struct Results {
+    seed: u64,
+    build: &'static str,
+    trials: u32,
+    locks: Vec<Figures>,
+}
+
+/// Measures, prints and writes the results.
+pub async fn run(options: ArenaOptions) -> ExitCode {
+    match Box::pin(measure(&options)).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("lab arena: {}", ErrorChain(&error));
+            ExitCode::from(2)
+        }
+    }
+}
+
+async fn measure(options: &ArenaOptions) -> Result<(), LabError> {
+    std::fs::create_dir_all(&options.out)
+        .map_err(LabError::system("the directory for the results cannot be made"))?;
+    let dir =
+        OwnedDir::create().map_err(LabError::system("no temporary directory could be made"))?;
+    // short enough to type
+    let random = || uuid::Uuid::new_v4().as_u64_pair().0 % 1_000_000_000;
+    let mut results = Results {
+        seed: options.seed.unwrap_or_else(random),
+        build: if cfg!(debug_assertions) { "debug" } else { "release" },
+        trials: options.trials(),
+        locks: Vec::new(),
+    };
+    eprintln!(
+        "seed {}: {} trials of each fault, {} at a time",
+        results.seed, results.trials, options.jobs
+    );
+    let chosen = match options.locks.as_slice() {
+        [] => LockMode::SHARED.to_vec(),
+        chosen => chosen.to_vec(),
+    };
+    for lock in chosen {
+        if let Some(missing) = LockServers::missing(lock) {
+            eprintln!("{}: left out, since {missing} is not installed", lock.name());
+            continue;
+        }
+        let arena = Arena { options, lock, dir: &dir, seed: results.seed };
+        results.locks.push(arena.figures().await?);
+        // after each lock, so that an interrupted run leaves what it has
+        write(options, &results).map_err(LabError::system("the results cannot be written"))?;
+    }
+    dir.remove().await.map_err(LabError::system("the temporary directory cannot be removed"))?;
+    print!("{}", table::text(&results));
+    println!("results.json, tables.md and plots are in {}", options.out.display());
+    Ok(())
+}
+
+/// One lock, and what is measured of it.
+struct Arena<'a> {
+    options: &'a ArenaOptions,
+    lock: LockMode,
+    dir: &'a OwnedDir,
+    seed: u64,
+}
+
+impl Arena<'_> {
+    fn say(&self, what: &str) {
+        eprintln!("{}: {what}", self.lock.name());
+    }
+
+    fn trials(&self, what: &str) -> Trials {
+        Trials::new(self.options, self.seed, format!("{}: {what}", self.lock.name()))
+    }
+
+    async fn figures(&self) -> Result<Figures, LabError> {
+        self.say("starting its servers");
+        let floor = Floor::start(self.lock, 1, self.dir).await?;
+        let mut figures = Figures {
+            lock: self.lock.name(),
+            promises: floor.promises()?,
+            handovers: Vec::new(),
+            waiters: self.options.sized(100, 10),
+            overtaken: None,
+            contest: None,
+            idle_requests: None,
+            speed: None,
+            burst_ms: None,
+            takeovers: Vec::new(),
+            oversold: Vec::new(),
+            faults: Vec::new(),
+        };
+        let done = self.by_itself(&floor, &mut figures).await;
+        figures.keep("handovers or fairness", done);
+        floor.stop().await?;
+        let done = self.with_counters(&mut figures).await;
+        figures.keep("requests", done);
+        self.takeovers(&mut figures).await;
+        let done = self.speed_of_sales(&mut figures).await;
+        figures.keep("load or burst", done);
+        self.oversold(&mut figures).await;
+        Ok(figures)
+    }
+
+    /// Handovers, and the order of waiters.
+    async fn by_itself(&self, floor: &Floor, figures: &mut Figures) -> Result<(), LabError> {
+        let options = self.options;
+        let near = options.wants(Measure::Handovers).then_some(0);
+        let far = DISTANCES.into_iter().filter(|_| options.wants(Measure::Distance));
+        for round_trip_ms in near.into_iter().chain(far) {
+            self.say(&format!("handovers, {round_trip_ms} ms away"));
+            let turns = if round_trip_ms < 10 { 500 } else { 100 };
+            let turns = options.sized(turns, 20);
+            figures.handovers.extend(speed::handovers(floor, round_trip_ms, turns).await?);
+        }
+        if options.wants(Measure::Fairness) {
+            self.say("waiters, one after the other");
+            let is_seen = figures.promises.queue == QueueView::Whole;
+            let seats = speed::two_seats(floor, &floor.addresses()).await?;
+            figures.overtaken = Some(speed::overtaken(&seats, figures.waiters, is_seen).await?);
+            speed::leave(seats).await?;
+        }
+        Ok(())
+    }
+
+    /// A contest of many, and requests at the servers.
+    async fn with_counters(&self, figures: &mut Figures) -> Result<(), LabError> {
+        let options = self.options;
+        let wants_requests = options.wants(Measure::Requests);
+        if !options.wants(Measure::Fairness) && !wants_requests {
+            return Ok(());
+        }
+        let floor = speed::counting(self.lock, self.dir).await?;
+        let clients = figures.waiters;
+        self.say(&format!("{clients} clients contend"));
+        let grants = clients * options.sized(10, 2);
+        figures.contest = Some(speed::contest(&floor, clients, grants).await?);
+        if wants_requests {
+            self.say(&format!("{clients} clients wait"));
+            let time = Duration::from_secs(options.sized(10, 1));
+            figures.idle_requests = speed::idle_requests(&floor, clients, time).await?;
+        }
+        floor.stop().await
+    }
+
+    /// What each fault does to the lock.
+    async fn takeovers(&self, figures: &mut Figures) {
+        if !self.options.wants(Measure::Takeover) {
+            return;
+        }
+        for fault in Fault::value_variants().iter().copied() {
+            if self.options.wants_fault(fault) && faults::applies(fault, self.lock) {
+                let what = format!("takeover, {}", fault.name());
+                let trials = self.trials(&what);
+                let done = faults::takeover(fault, self.lock, self.dir, &trials).await;
+                let done = figures.keep(&what, done);
+                figures.takeovers.extend(done);
+            }
+        }
+    }
+
+    /// The sale under the lock.
+    async fn speed_of_sales(&self, figures: &mut Figures) -> Result<(), LabError> {
+        let (options, lock) = (self.options, self.lock);
+        if !options.wants(Measure::Load) && !options.wants(Measure::Burst) {
+            return Ok(());
+        }
+        let mut cluster = sale::open(lock, self.dir).await?;
+        if options.wants(Measure::Load) {
+            self.say("orders under load");
+            let requests = options.sized(20_000, 200);
+            figures.speed = Some(sale::speed(&mut cluster, lock, requests).await?);
+        }
+        if options.wants(Measure::Burst) {
+            self.say("500 buyers for 300 units");
+            match sale::burst(&mut cluster, lock).await? {
+                Ok(millis) => figures.burst_ms = Some(millis),
+                Err(fault) => figures.faults.push(fault),
+            }
+        }
+        sale::close(cluster).await
+    }
+
+    /// What a fault of the holder does to a sale.
+    async fn oversold(&self, figures: &mut Figures) {
+        let (options, lock) = (self.options, self.lock);
+        if !options.wants(Measure::Oversold) {
+            return;
+        }
+        let own = lock.fence(None);
+        let mut wanted = vec![(Fault::Kill, own), (Fault::Pause, own), (Fault::Pause, Fence::None)];
+        // a lock without tokens has the store's fence anyway
+        if own != Fence::Store {
+            wanted.push((Fault::Pause, Fence::Store));
+        }
+        for (fault, fence) in wanted {
+            if options.wants_fault(fault) {
+                let what = format!("a sale with a {}, fence: {}", fault.name(), fence.name());
+                let trials = self.trials(&what);
+                let done = sale::oversold(lock, fault, fence, self.dir, &trials).await;
+                if let Some(oversold) = figures.keep(&what, done) {
+                    figures.faults.extend(oversold.faults.iter().cloned());
+                    figures.oversold.push(oversold);
+                }
+            }
+        }
+    }
+}
+
+fn write(options: &ArenaOptions, results: &Results) -> io::Result<()> {
+    std::fs::write(options.out.join("tables.md"), table::text(results))?;
+    std::fs::write(options.out.join("results.json"), serde_json::to_vec_pretty(results)?)?;
+    for (name, picture) in plots::all(results) {
+        std::fs::write(options.out.join(name), picture)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! The flags.
+
+use std::path::PathBuf;
+
+use clap::builder::RangedU64ValueParser;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use crate::baselines::LockMode;
+
+/// Compares locks: speed, fairness, cost, and what each fault does to each of them.
+///
+/// Starts private servers and instances on this machine, prints tables, and writes results.json, tables.md and
+/// plots. Leaves nothing behind.
+///
+/// Exit status: 0 measured, 2 could not run.
+#[derive(Clone, Debug, Args)]
+pub struct ArenaOptions {
+    /// Only these locks, separated by commas [default: all whose servers are installed].
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub locks: Vec<LockMode>,
+
+    /// Only these measures, separated by commas [default: all; with --faults, takeover and oversold].
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub only: Vec<Measure>,
+
+    /// Only these faults, separated by commas [default: all].
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub faults: Vec<Fault>,
+
+    /// Trials of each fault, 1 to 10000 [default: 20, or 1 with --short].
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..=10_000))]
+    pub trials: Option<u32>,
+
+    /// Trials that run side by side, each on servers of its own: 1 to 32.
+    #[arg(long, default_value = "8", value_name = "N",
+          value_parser = RangedU64ValueParser::<usize>::new().range(1..=32))]
+    pub jobs: usize,
+
+    /// Seed for the moments of the faults [default: random].
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+
+    /// Everything once with small numbers: a smoke test.
+    #[arg(long)]
+    pub short: bool,
+
+    /// Directory for results.json, tables.md and the plots; created if missing.
+    #[arg(long, default_value = "target/arena", value_name = "DIR")]
+    pub out: PathBuf,
+}
+
+/// A measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Measure {
+    /// Two sessions take turns: the time from the release that is sent to the next grant.
+    Handovers,
+    /// The same, with the servers of the lock 2 and 20 ms away.
+    Distance,
+    /// Waiters that come one after the other, and clients that contend for a number of grants.
+    Fairness,
+    /// Requests at the lock's servers: for each grant, and while 100 clients wait.
+    Requests,
+    /// Orders a second, combined and with one lock for each request.
+    Load,
+    /// 500 buyers at once for 300 units, at two instances.
+    Burst,
+    /// Two processes take turns, and a fault hits one of them or the servers: how long nobody is served, and
+    /// whether both hold the lock at once.
+    Takeover,
+    /// A sale with a holder that is killed or paused between reading and writing, under each fence.
+    Oversold,
+}
+
+/// A fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fault {
+    /// A process is killed.
+    Kill,
+    /// A process is stopped for longer than its lease: 3.5 to 6.5 s.
+    Pause,
+    /// For as long, nothing gets through between a process and the servers; no connection is closed.
+    Partition,
+    /// A server of the lock is killed, and started again at once.
+    Server,
+    /// The leader of three servers is killed.
+    Leader,
+    /// The server is killed, and its replica, which lags behind, takes its place.
+    Failover,
+    /// The wall clock of the servers jumps forward by more than the lease.
+    Clock,
+}
+
+impl Fault {
+    /// Its name on the command line.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::Pause => "pause",
+            Self::Partition => "partition",
+            Self::Server => "server",
+            Self::Leader => "leader",
+            Self::Failover => "failover",
+            Self::Clock => "clock",
+        }
+    }
+}
+
+impl ArenaOptions {
+    pub(super) fn wants(&self, measure: Measure) -> bool {
+        match (self.only.as_slice(), self.faults.as_slice()) {
+            ([], []) => true,
+            ([], _) => matches!(measure, Measure::Takeover | Measure::Oversold),
+            (only, _) => only.contains(&measure),
+        }
+    }
+
+    pub(super) fn wants_fault(&self, fault: Fault) -> bool {
+        self.faults.is_empty() || self.faults.contains(&fault)
+    }
+
+    pub(super) fn trials(&self) -> u32 {
+        self.trials.unwrap_or(if self.short { 1 } else { 20 })
+    }
+
+    /// This number, or a smaller one for a smoke test.
+    pub(super) fn sized<T>(&self, full: T, short: T) -> T {
+        if self.short { short } else { full }
+    }
+}

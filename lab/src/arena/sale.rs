@@ -1,0 +1,245 @@
+//! The sale under a lock: its speed, and what a fault of the holder does to the stock under each fence.
+
+use std::io;
+use std::time::Duration;
+
+use hyper::{Method, StatusCode};
+use loadtest::Report;
+use serde::Serialize;
+use serde_json::{Value, json};
+use testkit::ports::free_ports;
+use testkit::{EtcdOptions, OwnedDir, RedisOptions, probe};
+use tokio::time::{sleep, timeout};
+
+use super::options::Fault;
+use super::trials::Trials;
+use crate::baselines::{Fence, LockMode};
+use crate::cluster::{self, Cluster, Spec};
+use crate::error::LabError;
+use crate::load::{ENDLESS_STOCK, Load};
+use crate::locks::LockServers;
+
+/// The TTL of the sessions in a sale: short, since a takeover waits for it.
+const TTL: &str = "2s";
+
+/// How long one run may take.
+const LONGEST_RUN: Duration = Duration::from_mins(2);
+
+/// How often a run is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The instances of a sale.
+const INSTANCES: usize = 2;
+
+/// The connections of the combined load.
+const CONNECTIONS: usize = 128;
+
+/// A run of the sale: whether it ended well, what was oversold, and how long it took.
+#[derive(Clone, Debug)]
+struct Run {
+    fault: Option<String>,
+    oversold: u64,
+    millis: f64,
+}
+
+/// Trials with a fault of the holder under one fence.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Oversold {
+    pub(super) fault: Fault,
+    pub(super) fence: &'static str,
+    pub(super) trials: u32,
+    /// Trials in which more was sold than there was.
+    pub(super) broken: u32,
+    pub(super) most_units: u64,
+    /// From the first order to the last answer, in the slowest trial.
+    pub(super) slowest_ms: f64,
+    /// Trials that failed in another way.
+    pub(super) faults: Vec<String>,
+}
+
+/// What a sale does in a second.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Speed {
+    /// Orders; the holder serves all that wait in its process.
+    pub(super) combined: f64,
+    /// Orders, each with the lock taken for it.
+    pub(super) single: f64,
+    /// Handovers between two instances in that mode, one client each.
+    pub(super) handovers: f64,
+}
+
+/// The servers of a sale under this lock.
+pub(super) async fn open(lock: LockMode, dir: &OwnedDir) -> Result<Cluster, LabError> {
+    let redis = RedisOptions::default();
+    let members = lock.etcd_members();
+    let mut cluster = Cluster::open(dir, members, EtcdOptions::default(), redis).await?;
+    cluster.lock = LockServers::start(lock, &cluster.dir).await?;
+    Ok(cluster)
+}
+
+/// Ends all of it.
+pub(super) async fn close(mut cluster: Cluster) -> Result<(), LabError> {
+    cluster.stop().await.map_err(LabError::system("a server does not stop"))?;
+    cluster.remove().await.map_err(LabError::system("a directory cannot be removed"))
+}
+
+/// Starts the instances and waits until they are ready.
+async fn start_instances(
+    cluster: &mut Cluster,
+    lock: LockMode,
+    more: &[&str],
+) -> Result<(), LabError> {
+    let ports: [u16; INSTANCES] = free_ports().map_err(LabError::system("no port is free"))?;
+    let urls = ports.map(cluster::url).join(",");
+    let flags = [&["--instances", &urls, "--lock-ttl", TTL], more].concat();
+    let flags: Vec<_> = flags.into_iter().map(str::to_owned).collect();
+    let spec = Spec { lock, instances: INSTANCES, flags: &flags, ..Spec::default() };
+    for port in ports {
+        cluster.start(port, spec).await?;
+    }
+    for instance in &mut cluster.instances {
+        instance.until_ready().await?;
+    }
+    Ok(())
+}
+
+/// Ends the instances; the next sale has an empty store, since another fence is of another cluster.
+async fn leave(cluster: &mut Cluster) -> Result<(), LabError> {
+    let stopped = cluster.stop_instances().await;
+    stopped.map_err(LabError::system("an instance does not stop"))?;
+    let emptied = probe::redis(cluster.redis.port(), "FLUSHALL").await;
+    emptied.map(drop).map_err(LabError::system("Redis cannot be emptied"))
+}
+
+/// 500 buyers at once for 300 units: the time to the last answer in milliseconds, or what went wrong.
+pub(super) async fn burst(
+    cluster: &mut Cluster,
+    lock: LockMode,
+) -> Result<Result<f64, String>, LabError> {
+    start_instances(cluster, lock, &[]).await?;
+    let wanted = json!({"stock": 300, "requests": 500, "guard": lock.name(), "fence": true});
+    let run = run(cluster, &wanted).await?;
+    leave(cluster).await?;
+    Ok(run.fault.map_or(Ok(run.millis), Err))
+}
+
+/// Orders a second, with `requests` of them combined, and fewer one by one.
+pub(super) async fn speed(
+    cluster: &mut Cluster,
+    lock: LockMode,
+    requests: usize,
+) -> Result<Speed, LabError> {
+    start_instances(cluster, lock, &["--wait-timeout", "5m", "--hold", "combined"]).await?;
+    load(cluster, requests / 10 + 1, CONNECTIONS).await?;
+    let combined = load(cluster, requests, CONNECTIONS).await?;
+    leave(cluster).await?;
+    start_instances(cluster, lock, &["--wait-timeout", "5m", "--hold", "request"]).await?;
+    let few = requests / 20 + 1;
+    load(cluster, few / 10 + 1, CONNECTIONS).await?;
+    let single = load(cluster, few, CONNECTIONS).await?;
+    let turns = load(cluster, few, INSTANCES).await?;
+    leave(cluster).await?;
+    let handovers = u32::try_from(turns.turns.handovers).unwrap_or(u32::MAX);
+    Ok(Speed {
+        combined: combined.answers_per_second,
+        single: single.answers_per_second,
+        handovers: f64::from(handovers) / turns.duration_seconds.max(f64::MIN_POSITIVE),
+    })
+}
+
+async fn load(cluster: &Cluster, requests: usize, connections: usize) -> Result<Report, LabError> {
+    let flags = [
+        ("--requests", requests.to_string()),
+        ("--concurrency", connections.to_string()),
+        ("--stock", ENDLESS_STOCK.to_string()),
+        ("--timeout", "5m".to_owned()),
+    ];
+    let args = flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]);
+    let args: Vec<_> = args.chain(["--alone".to_owned()]).chain(cluster.urls()).collect();
+    Load::start(cluster, &args, false)?.report(LONGEST_RUN * 5).await
+}
+
+/// Sales with a fault of the holder between reading and writing, without a fence or with this one.
+pub(super) async fn oversold(
+    lock: LockMode,
+    fault: Fault,
+    fence: Fence,
+    dir: &OwnedDir,
+    trials: &Trials,
+) -> Result<Oversold, LabError> {
+    let wanted = json!({
+        "stock": 60, "requests": 100, "guard": lock.name(), "fence": fence != Fence::None,
+        "fault": fault.name(),
+    });
+    let worker = async || {
+        let mut cluster = open(lock, dir).await?;
+        let flags: &[&str] = match fence {
+            Fence::Store => &["--fence", "store"],
+            Fence::Lock | Fence::None => &[],
+        };
+        start_instances(&mut cluster, lock, flags).await?;
+        let mut runs = Vec::new();
+        while trials.next().is_some() {
+            runs.push(run(&cluster, &wanted).await?);
+            if fault == Fault::Kill {
+                revive(&mut cluster).await?;
+            }
+        }
+        close(cluster).await?;
+        Ok(runs)
+    };
+    let runs = trials.share(usize::MAX, worker).await?;
+    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    Ok(Oversold {
+        fault,
+        fence: fence.name(),
+        trials: count(runs.len()),
+        broken: count(runs.iter().filter(|run| run.oversold > 0).count()),
+        most_units: runs.iter().map(|run| run.oversold).max().unwrap_or_default(),
+        slowest_ms: runs.iter().map(|run| run.millis).fold(0.0, f64::max),
+        faults: match fence {
+            Fence::None => Vec::new(),
+            _ => runs.into_iter().filter_map(|run| run.fault).collect(),
+        },
+    })
+}
+
+/// Carries out a run from the first instance.
+async fn run(cluster: &Cluster, wanted: &Value) -> Result<Run, LabError> {
+    let port = cluster.instances[0].port;
+    let ended = async {
+        let (status, answer) =
+            probe::http(Method::POST, port, "/demo/run", wanted.to_string()).await?;
+        if status != StatusCode::ACCEPTED {
+            return Err(io::Error::other(answer));
+        }
+        loop {
+            // a busy instance may be late with its answer
+            if let Ok((_, answer)) = probe::http(Method::GET, port, "/demo/run", "").await {
+                let run: Value = serde_json::from_str(&answer)?;
+                if run["state"] == "done" || run["state"] == "failed" {
+                    return Ok(run);
+                }
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    };
+    let ended = timeout(LONGEST_RUN, ended).await;
+    let ended = ended.unwrap_or_else(|elapsed| Err(elapsed.into()));
+    let run = ended.map_err(LabError::system("a run cannot be started or looked at"))?;
+    let fault = (run["verdict"]["pass"] != true).then(|| {
+        let what = run["verdict"]["text"].as_str().or(run["error"].as_str());
+        what.unwrap_or("a run without a verdict").to_owned()
+    });
+    let oversold = run["verdict"]["oversold"].as_u64().unwrap_or_default();
+    Ok(Run { fault, oversold, millis: run["elapsed_ms"].as_f64().unwrap_or_default() })
+}
+
+/// Starts the second instance again, which was killed.
+async fn revive(cluster: &mut Cluster) -> Result<(), LabError> {
+    let Cluster { instances, program, dir, .. } = cluster;
+    let ended = instances[1].child.wait().await;
+    ended.map_err(LabError::system("an instance does not end"))?;
+    instances[1].start_again(program, dir).await?;
+    instances[1].until_ready().await
+}

@@ -1,0 +1,320 @@
+//! A lock by itself: handovers, fairness, waits, and what they cost its servers.
+
+use std::future::pending;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use fenced_lock::LockError;
+use serde::Serialize;
+use testkit::OwnedDir;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::floor::Floor;
+use super::seat::Seat;
+use crate::baselines::LockMode;
+use crate::error::LabError;
+
+/// Nobody is to lose it.
+pub(super) const LONG_TTL: Duration = Duration::from_secs(30);
+
+/// How long a claim may take to get into a queue that cannot be seen.
+const UNSEEN: Duration = Duration::from_millis(50);
+
+/// How long a client works with the lock in a contest.
+const WORK: Duration = Duration::from_millis(1);
+
+/// A client that has waited for so long gives up, and comes again.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A contest ends after this time, with fewer grants.
+const LONGEST_CONTEST: Duration = Duration::from_mins(5);
+
+/// How long a queue may take until all are in it.
+const SETTLING: Duration = Duration::from_secs(2);
+
+/// The clients of a contest, in two processes' sessions.
+type Seats = Vec<Arc<dyn Seat>>;
+
+/// The handovers at one distance.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Handovers {
+    /// The round trip to the servers, in milliseconds.
+    pub(super) round_trip_ms: u64,
+    pub(super) p50_ms: f64,
+    pub(super) p99_ms: f64,
+    pub(super) per_second: f64,
+}
+
+/// What clients got who all wanted the lock all the time.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Contest {
+    pub(super) clients: usize,
+    pub(super) grants: usize,
+    /// 1: all got the same. 1/clients: one got everything.
+    pub(super) jain: f64,
+    pub(super) wait_p50_ms: f64,
+    pub(super) wait_p99_ms: f64,
+    /// Those who gave up, and who still waited at the end, count with the time that they had waited.
+    pub(super) longest_wait_ms: f64,
+    /// How often a client gave up.
+    pub(super) gave_up: usize,
+    pub(super) requests_per_grant: Option<f64>,
+}
+
+/// Two sessions, each with a connection of its own.
+pub(super) async fn two_seats(floor: &Floor, addresses: &[String]) -> Result<Seats, LabError> {
+    let mut seats: Seats = Vec::new();
+    for _ in 0..2 {
+        seats.push(floor.seat(addresses, LONG_TTL).await?.into());
+    }
+    Ok(seats)
+}
+
+pub(super) async fn leave(seats: Seats) -> Result<(), LabError> {
+    for seat in seats {
+        seat.close().await?;
+    }
+    Ok(())
+}
+
+/// Handovers with the servers this round trip away.
+pub(super) async fn handovers(
+    floor: &Floor,
+    round_trip_ms: u64,
+    turns: usize,
+) -> Result<Option<Handovers>, LabError> {
+    let (ways, mut addresses) = floor.ways().await?;
+    if round_trip_ms == 0 {
+        addresses = floor.addresses();
+    } else if ways.is_empty() {
+        return Ok(None);
+    }
+    let seats = two_seats(floor, &addresses).await?;
+    for way in &ways {
+        way.delay(Duration::from_millis(round_trip_ms) / 2);
+    }
+    let began = Instant::now();
+    let mut millis = take_turns(&seats, turns).await?;
+    let seconds = began.elapsed().as_secs_f64();
+    leave(seats).await?;
+    millis.sort_by(f64::total_cmp);
+    let per_second = count(millis.len()) / seconds;
+    let (p50_ms, p99_ms) = (share(&millis, 50), share(&millis, 99));
+    Ok(Some(Handovers { round_trip_ms, p50_ms, p99_ms, per_second }))
+}
+
+/// The value below which this share of all is, in percent; 0 for no values.
+pub(super) fn share(sorted: &[f64], percent: usize) -> f64 {
+    let place = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
+    sorted.get(place).copied().unwrap_or_default()
+}
+
+/// Two sessions take turns. Returns the time of each handover in milliseconds.
+async fn take_turns(seats: &Seats, turns: usize) -> Result<Vec<f64>, LabError> {
+    // who released last, and when
+    let released = Arc::new(Mutex::new((0, None::<Instant>)));
+    let mut takers = JoinSet::new();
+    for (taker, seat) in seats.iter().enumerate() {
+        let (seat, released) = (Arc::clone(seat), Arc::clone(&released));
+        takers.spawn(async move {
+            let mut millis = Vec::new();
+            for _ in 0..turns {
+                let guard = seat.take("arena-turns").await?;
+                let granted_at = Instant::now();
+                let last = *released.lock().unwrap_or_else(PoisonError::into_inner);
+                if let (from, Some(released_at)) = last
+                    && from != taker
+                {
+                    millis.push((granted_at - released_at).as_secs_f64() * 1e3);
+                }
+                *released.lock().unwrap_or_else(PoisonError::into_inner) =
+                    (taker, Some(Instant::now()));
+                guard.give_back().await?;
+            }
+            Ok::<_, LockError>(millis)
+        });
+    }
+    Ok(joined(takers).await?.concat())
+}
+
+/// How many of these waiters, which come one after the other, are served after one that came later.
+pub(super) async fn overtaken(
+    seats: &Seats,
+    waiters: usize,
+    is_seen: bool,
+) -> Result<usize, LabError> {
+    const NAME: &str = "arena-fairness";
+    let holder = seats[0].take(NAME).await?;
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = JoinSet::new();
+    for number in 0..waiters {
+        let (seat, served) = (Arc::clone(&seats[number % seats.len()]), Arc::clone(&served));
+        tasks.spawn(async move {
+            let guard = seat.take(NAME).await?;
+            served.lock().unwrap_or_else(PoisonError::into_inner).push(number);
+            guard.give_back().await
+        });
+        if is_seen {
+            while seats[0].queue_length(NAME).await? < number + 2 {
+                sleep(Duration::from_millis(1)).await;
+            }
+        } else {
+            sleep(UNSEEN).await;
+        }
+    }
+    holder.give_back().await?;
+    joined(tasks).await?;
+    let served = served.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_late =
+        |(place, number): (usize, &usize)| served[..place].iter().any(|other| other > number);
+    Ok(served.iter().enumerate().filter(|served| is_late(*served)).count())
+}
+
+/// Starts servers that count requests.
+pub(super) async fn counting(lock: LockMode, parent: &OwnedDir) -> Result<Floor, LabError> {
+    let mut floor = Floor::start(lock, 1, parent).await?;
+    floor.count_requests().await?;
+    Ok(floor)
+}
+
+/// What the clients of a contest got, and how long they waited.
+#[derive(Default)]
+struct Waits {
+    /// The grants of each client.
+    grants: Vec<u32>,
+    millis: Vec<f64>,
+    gave_up: usize,
+}
+
+/// Clients want the lock all the time, until there were so many grants.
+pub(super) async fn contest(
+    floor: &Floor,
+    clients: usize,
+    grants: usize,
+) -> Result<Contest, LabError> {
+    const NAME: &str = "arena-contest";
+    let seats = two_seats(floor, &floor.addresses()).await?;
+    let waits = Waits { grants: vec![0; clients], ..Waits::default() };
+    let waits = Arc::new(Mutex::new(waits));
+    let cost = cost_of_asking(floor).await;
+    let before = floor.requests().await;
+    let mut tasks = JoinSet::new();
+    for client in 0..clients {
+        let (seat, waits) = (Arc::clone(&seats[client % seats.len()]), Arc::clone(&waits));
+        tasks.spawn(async move {
+            loop {
+                let waiting = Waiting { since: Instant::now(), waits: Arc::clone(&waits) };
+                let waits = || waits.lock().unwrap_or_else(PoisonError::into_inner);
+                let Ok(guard) = timeout(PATIENCE, seat.take(NAME)).await else {
+                    waits().gave_up += 1;
+                    continue;
+                };
+                let guard = guard?;
+                drop(waiting);
+                let all = {
+                    let mut waits = waits();
+                    waits.grants[client] += 1;
+                    waits.grants.iter().sum::<u32>()
+                };
+                if usize::try_from(all).is_ok_and(|all| all >= grants) {
+                    return guard.give_back().await;
+                }
+                sleep(WORK).await;
+                guard.give_back().await?;
+            }
+        });
+    }
+    // the first one that ends has seen enough grants; the others wait, and are noted as they are dropped
+    if let Ok(Some(ended)) = timeout(LONGEST_CONTEST, tasks.join_next()).await {
+        ended.map_err(ended_early)??;
+    }
+    let after = floor.requests().await;
+    tasks.shutdown().await;
+    leave(seats).await?;
+    let Waits { grants: each, mut millis, gave_up } =
+        std::mem::take(&mut *waits.lock().unwrap_or_else(PoisonError::into_inner));
+    let sum: f64 = each.iter().copied().map(f64::from).sum();
+    let squares: f64 = each.iter().map(|grants| f64::from(*grants).powi(2)).sum();
+    millis.sort_by(f64::total_cmp);
+    Ok(Contest {
+        clients,
+        grants: each.iter().sum::<u32>() as usize,
+        jain: sum * sum / (squares * count(clients)).max(1.0),
+        wait_p50_ms: share(&millis, 50),
+        wait_p99_ms: share(&millis, 99),
+        longest_wait_ms: millis.last().copied().unwrap_or_default(),
+        gave_up,
+        requests_per_grant: between(before, after, cost).map(|requests| requests / sum),
+    })
+}
+
+/// Notes a wait when it ends, however it ends.
+struct Waiting {
+    since: Instant,
+    waits: Arc<Mutex<Waits>>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
+        waits.millis.push(self.since.elapsed().as_secs_f64() * 1e3);
+    }
+}
+
+/// Requests a second while one client holds the lock and these wait for it.
+pub(super) async fn idle_requests(
+    floor: &Floor,
+    waiters: usize,
+    time: Duration,
+) -> Result<Option<f64>, LabError> {
+    const NAME: &str = "arena-idle";
+    let seats = two_seats(floor, &floor.addresses()).await?;
+    let cost = cost_of_asking(floor).await;
+    let holder = seats[0].take(NAME).await?;
+    let mut tasks = JoinSet::new();
+    for waiter in 0..waiters {
+        let seat = Arc::clone(&seats[waiter % seats.len()]);
+        tasks.spawn(async move {
+            let _guard = seat.take(NAME).await?;
+            pending::<Result<(), LockError>>().await
+        });
+    }
+    sleep(SETTLING).await;
+    let before = floor.requests().await;
+    sleep(time).await;
+    let after = floor.requests().await;
+    tasks.shutdown().await;
+    holder.give_back().await?;
+    leave(seats).await?;
+    Ok(between(before, after, cost).map(|requests| requests / time.as_secs_f64()))
+}
+
+/// How many requests it takes to ask for their number.
+async fn cost_of_asking(floor: &Floor) -> Option<u64> {
+    let first = floor.requests().await?;
+    Some(floor.requests().await?.saturating_sub(first))
+}
+
+/// The requests between two looks, without that of the second look.
+#[allow(clippy::cast_precision_loss, reason = "counts of some minutes")]
+fn between(before: Option<u64>, after: Option<u64>, cost: Option<u64>) -> Option<f64> {
+    Some(after?.saturating_sub(before? + cost?) as f64)
+}
+
+#[allow(clippy::cast_precision_loss, reason = "small counts")]
+fn count(count: usize) -> f64 {
+    count as f64
+}
+
+async fn joined<T: 'static>(mut tasks: JoinSet<Result<T, LockError>>) -> Result<Vec<T>, LabError> {
+    let mut all = Vec::new();
+    while let Some(ended) = tasks.join_next().await {
+        all.push(ended.map_err(ended_early)??);
+    }
+    Ok(all)
+}
+
+fn ended_early(error: tokio::task::JoinError) -> LabError {
+    LabError::System { what: "a client ended early", source: error.into() }
+}

@@ -1,0 +1,271 @@
+//! The results as tables, each with the command that repeats a row of it.
+
+use std::fmt::Write as _;
+
+use fenced_lock::{Clock, Ends, Order, Promises, TokenLife, Wake};
+
+use super::faults::Takeover;
+use super::sale::Oversold;
+use super::{Figures, Results};
+use crate::bench::markdown::{figure, rows};
+
+/// All tables with rows.
+pub(super) fn text(results: &Results) -> String {
+    let all = &results.locks;
+    let trials = format!("--trials {} --seed {}", results.trials, results.seed);
+    let mut text = String::new();
+    let mut add = |title: &str, table: String, command: &str| {
+        if !table.is_empty() {
+            // writing to a string cannot fail
+            let _ = write!(
+                text,
+                "## {title}\n\n{table}\nA row: `lab arena --locks LOCK {command}`\n\n"
+            );
+        }
+    };
+    add("Locks", promises(all), "--only handovers");
+    add("Handovers", handovers(all), "--only handovers,distance");
+    add("Fairness and cost", fairness(all), "--only fairness,requests");
+    add("The sale", speed(all), "--only load,burst");
+    let command = format!("--only takeover --faults FAULT {trials}");
+    add("Takeover after a fault", takeovers(all), &command);
+    add("Two holders at once", overlaps(all), &command);
+    let command = format!("--only oversold --faults FAULT {trials}");
+    add("Units oversold", oversold(all), &command);
+    for one in all {
+        for fault in &one.faults {
+            let _ = writeln!(text, "FAULT under {}: {fault}", one.lock);
+        }
+    }
+    text
+}
+
+fn or_dash(value: Option<f64>) -> String {
+    value.map_or("-".to_owned(), figure)
+}
+
+fn promises(all: &[Figures]) -> String {
+    let head = ["lock", "order", "wake-up", "token", "ends with", "needs"];
+    rows(
+        head,
+        all.iter().map(|one| {
+            let Promises { order, wake, token, ends, .. } = one.promises;
+            [
+                one.lock.to_owned(),
+                match order {
+                    Order::Fifo => "first come, first served",
+                    Order::Arrival => "arrival at the server",
+                    Order::Unordered => "none",
+                }
+                .to_owned(),
+                match wake {
+                    Wake::Pushed => "pushed",
+                    Wake::ServerWait => "the server's answer",
+                    Wake::Polled => "polled",
+                }
+                .to_owned(),
+                match token {
+                    TokenLife::Durable => "durable",
+                    TokenLife::Volatile => "volatile",
+                    TokenLife::None => "none",
+                }
+                .to_owned(),
+                match ends {
+                    Ends::Lease(_) => "its lease",
+                    Ends::Connection => "its connection",
+                    Ends::Process => "its process",
+                    Ends::Never => "nothing",
+                }
+                .to_owned(),
+                needs(one.promises),
+            ]
+        }),
+    )
+}
+
+/// What a lock depends on.
+fn needs(Promises { token, wake, ends, .. }: Promises) -> String {
+    let mut all = Vec::new();
+    if ends == Ends::Lease(Clock::Wall) {
+        all.push("the server's wall clock");
+    }
+    match token {
+        TokenLife::Volatile => all.push("writes that survive a failover"),
+        TokenLife::None => all.push("another fence"),
+        TokenLife::Durable => {}
+    }
+    if wake == Wake::ServerWait {
+        all.push("a connection for each waiter");
+    }
+    if ends == Ends::Process {
+        all.push("one machine");
+    }
+    if all.is_empty() { "-".to_owned() } else { all.join(", ") }
+}
+
+fn handovers(all: &[Figures]) -> String {
+    let head = ["lock", "round trip ms", "p50 ms", "p99 ms", "handovers/s"];
+    let cells = |one: &Figures| {
+        let lock = one.lock;
+        let row = move |at: &super::Handovers| {
+            [
+                lock.to_owned(),
+                at.round_trip_ms.to_string(),
+                figure(at.p50_ms),
+                figure(at.p99_ms),
+                figure(at.per_second),
+            ]
+        };
+        one.handovers.iter().map(row).collect::<Vec<_>>()
+    };
+    rows(head, all.iter().flat_map(cells))
+}
+
+fn fairness(all: &[Figures]) -> String {
+    let head = [
+        "lock",
+        "overtaken",
+        "Jain's index",
+        "wait p50 ms",
+        "p99 ms",
+        "longest ms",
+        "gave up",
+        "requests for a grant",
+        "requests/s, all waiting",
+    ];
+    let measured = all.iter().filter(|one| one.overtaken.is_some() || one.contest.is_some());
+    rows(
+        head,
+        measured.map(|one| {
+            let contest = one.contest.as_ref();
+            let of = |value: fn(&super::Contest) -> f64| or_dash(contest.map(value));
+            let waiters = one.waiters;
+            [
+                one.lock.to_owned(),
+                one.overtaken.map_or("-".to_owned(), |count| format!("{count} of {waiters}")),
+                of(|contest| contest.jain),
+                of(|contest| contest.wait_p50_ms),
+                of(|contest| contest.wait_p99_ms),
+                of(|contest| contest.longest_wait_ms),
+                contest.map_or("-".to_owned(), |contest| contest.gave_up.to_string()),
+                or_dash(contest.and_then(|contest| contest.requests_per_grant)),
+                or_dash(one.idle_requests),
+            ]
+        }),
+    )
+}
+
+fn speed(all: &[Figures]) -> String {
+    let head = [
+        "lock",
+        "orders/s, combined",
+        "orders/s, a lock for each",
+        "handovers/s",
+        "500 buyers, 300 units: ms",
+    ];
+    let measured = all.iter().filter(|one| one.speed.is_some() || one.burst_ms.is_some());
+    rows(
+        head,
+        measured.map(|one| {
+            [
+                one.lock.to_owned(),
+                or_dash(one.speed.map(|speed| speed.combined)),
+                or_dash(one.speed.map(|speed| speed.single)),
+                or_dash(one.speed.map(|speed| speed.handovers)),
+                or_dash(one.burst_ms),
+            ]
+        }),
+    )
+}
+
+fn takeovers(all: &[Figures]) -> String {
+    let head = ["lock", "fault", "trials", "p50 s", "longest s", "never, of those"];
+    let served = |takeover: &Takeover| !takeover.is_kept();
+    rows(
+        head,
+        of_each(all, served, |one, takeover| {
+            let seconds = |millis: Option<f64>| or_dash(millis.map(|millis| millis / 1e3));
+            [
+                one.lock.to_owned(),
+                takeover.fault.name().to_owned(),
+                takeover.trials.to_string(),
+                seconds(takeover.p50_ms),
+                seconds(takeover.longest_ms),
+                takeover.never.to_string(),
+            ]
+        }),
+    )
+}
+
+fn overlaps(all: &[Figures]) -> String {
+    let head = [
+        "lock",
+        "fault",
+        "taken from its holder in",
+        "two holders in",
+        "at 95 %",
+        "longest ms",
+        "a token came again in",
+        "tokens of another cluster in",
+    ];
+    rows(
+        head,
+        of_each(
+            all,
+            |_| true,
+            |one, takeover| {
+                let trials = takeover.trials;
+                let of = |count: usize| format!("{count} of {trials}");
+                let tokens = |count: usize| match one.promises.token {
+                    TokenLife::None => "-".to_owned(),
+                    _ => of(count),
+                };
+                [
+                    one.lock.to_owned(),
+                    takeover.fault.name().to_owned(),
+                    if takeover.is_kept() { of(trials - takeover.never) } else { "-".to_owned() },
+                    of(takeover.overlaps),
+                    bound(takeover.overlaps, trials),
+                    figure(takeover.longest_overlap_ms),
+                    tokens(takeover.repeated_tokens),
+                    tokens(takeover.other_cluster),
+                ]
+            },
+        ),
+    )
+}
+
+fn of_each<const N: usize>(
+    all: &[Figures],
+    is_shown: impl Fn(&Takeover) -> bool,
+    row: impl Fn(&Figures, &Takeover) -> [String; N],
+) -> Vec<[String; N]> {
+    let pairs = all.iter().flat_map(|one| one.takeovers.iter().map(move |it| (one, it)));
+    pairs.filter(|(_, it)| is_shown(it)).map(|(one, it)| row(one, it)).collect()
+}
+
+fn oversold(all: &[Figures]) -> String {
+    let head = ["lock", "fault", "fence", "oversold in", "at 95 %", "most units", "slowest sale s"];
+    let row = |one: &Figures, it: &Oversold| {
+        let (oversold, trials) = (it.broken as usize, it.trials as usize);
+        [
+            one.lock.to_owned(),
+            it.fault.name().to_owned(),
+            it.fence.to_owned(),
+            format!("{oversold} of {trials}"),
+            bound(oversold, trials),
+            it.most_units.to_string(),
+            figure(it.slowest_ms / 1e3),
+        ]
+    };
+    rows(head, all.iter().flat_map(|one| one.oversold.iter().map(move |it| row(one, it))))
+}
+
+/// What trials say that showed nothing: none of n is no proof, but at most 3/n (the rule of three).
+fn bound(seen: usize, trials: usize) -> String {
+    if seen > 0 {
+        return "-".to_owned();
+    }
+    let trials = f64::from(u32::try_from(trials.max(1)).unwrap_or(u32::MAX));
+    format!("<= {}", figure((3.0 / trials).min(1.0)))
+}

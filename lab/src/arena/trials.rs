@@ -1,0 +1,57 @@
+//! Trials side by side.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use futures_util::future::try_join_all;
+use rand::{Rng as _, RngExt as _, SeedableRng as _};
+use rand_xoshiro::SplitMix64;
+
+use super::options::ArenaOptions;
+use crate::error::LabError;
+
+/// Trials of one kind.
+pub(super) struct Trials {
+    seed: u64,
+    next: AtomicU32,
+    all: u32,
+    jobs: usize,
+    what: String,
+}
+
+impl Trials {
+    /// `what` names them in messages, and gives them moments of their own.
+    pub(super) fn new(options: &ArenaOptions, seed: u64, what: String) -> Self {
+        let of_name = what
+            .bytes()
+            .fold(seed, |seed, byte| SplitMix64::seed_from_u64(seed ^ u64::from(byte)).next_u64());
+        let all = options.trials();
+        Self { seed: of_name, next: AtomicU32::new(0), all, jobs: options.jobs, what }
+    }
+
+    /// Runs workers side by side, `most` at the most, each of which takes trials until there are none left. One that cannot run ends
+    /// all.
+    pub(super) async fn share<T>(
+        &self,
+        most: usize,
+        worker: impl AsyncFn() -> Result<Vec<T>, LabError>,
+    ) -> Result<Vec<T>, LabError> {
+        let workers = self.jobs.min(most).min(usize::try_from(self.all).unwrap_or(usize::MAX));
+        let done = try_join_all((0..workers).map(|_| worker())).await?;
+        Ok(done.into_iter().flatten().collect())
+    }
+
+    /// The next trial: where its random moments come from.
+    pub(super) fn next(&self) -> Option<SplitMix64> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        if number >= self.all {
+            return None;
+        }
+        eprintln!("{}, {} of {}", self.what, number + 1, self.all);
+        Some(SplitMix64::seed_from_u64(self.seed.wrapping_add(u64::from(number))))
+    }
+}
+
+/// A number of milliseconds below `limit`.
+pub(super) fn millis_below(limit: u64, random: &mut SplitMix64) -> std::time::Duration {
+    std::time::Duration::from_millis(random.random_range(0..limit))
+}
