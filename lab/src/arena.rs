@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use clap::builder::RangedU64ValueParser;
+use clap::builder::{PossibleValuesParser, RangedU64ValueParser};
 use clap::{Args, ValueEnum};
 use fenced_lock::{
     Backend, EtcdBackend, EtcdOptions as LockOptions, GrantToken, Promises, QueueView, Session,
@@ -22,6 +22,7 @@ use testkit::{EtcdOptions, OwnedDir, RedisOptions, probe};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::articles;
 use crate::baselines::{Fence, LockMode};
 use crate::bench::markdown::{figure, rows};
 use crate::cluster::{self, Cluster, Spec};
@@ -56,6 +57,10 @@ pub struct ArenaOptions {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub only: Vec<Measure>,
 
+    /// Only the flaws of these articles' locks, separated by commas.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = PossibleValuesParser::new(articles::names()))]
+    pub articles: Vec<String>,
+
     /// Trials of each fault, 1 to 10000 [default: 20, or 1 with --short].
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..=10_000))]
     pub trials: Option<u32>,
@@ -82,6 +87,8 @@ pub enum Measure {
     Kill,
     /// The holder is paused for longer than its lease between reading and writing.
     Pause,
+    /// What goes wrong under the locks of well-known articles, and not under ours. Not with --locks alone.
+    Flaws,
 }
 
 /// What was measured of one lock.
@@ -129,6 +136,7 @@ async fn measure(options: &ArenaOptions) -> Result<(), LabError> {
     let dir =
         OwnedDir::create().map_err(LabError::system("no temporary directory could be made"))?;
     let chosen = match options.locks.as_slice() {
+        _ if options.only == [Measure::Flaws] => Vec::new(),
         [] => LockMode::SHARED.to_vec(),
         chosen => chosen.to_vec(),
     };
@@ -143,6 +151,14 @@ async fn measure(options: &ArenaOptions) -> Result<(), LabError> {
         write(options, &all).map_err(LabError::system("the results cannot be written"))?;
     }
     dir.remove().await.map_err(LabError::system("the temporary directory cannot be removed"))?;
+    let is_all = options.only.is_empty() && options.locks.is_empty();
+    if is_all || options.only.contains(&Measure::Flaws) {
+        let trials = options.trials.unwrap_or(if options.short { 1 } else { 3 });
+        articles::measure(&options.articles, trials, &options.out).await?;
+        if all.is_empty() {
+            return Ok(());
+        }
+    }
     print!("{}", tables(&all));
     println!("results.json and tables.md are in {}", options.out.display());
     Ok(())
