@@ -5,6 +5,7 @@
 //! it must not. Nothing depends on chance: who is paused goes on when the other one has bought, a process dies between two
 //! commands of its choice, and a wrong clock is the client's own.
 
+mod database;
 mod redis;
 mod redlock;
 mod story;
@@ -19,6 +20,7 @@ use serde::Serialize;
 pub use self::redlock::{NotGranted, Redlock};
 pub use self::story::Ending;
 
+use self::database::DatabaseFloor;
 use self::redis::RedisFloor;
 use crate::bench::markdown::rows;
 use crate::error::LabError;
@@ -79,10 +81,12 @@ impl Shown {
 pub enum Server {
     /// Redis, also several.
     Redis,
+    /// PostgreSQL.
+    Database,
 }
 
 impl Server {
-    const ALL: [Self; 1] = [Self::Redis];
+    const ALL: [Self; 2] = [Self::Redis, Self::Database];
 }
 
 /// Tells all stories, or those of `locks`, prints the table, and writes it to flaws.md and flaws.json in `out`.
@@ -104,7 +108,10 @@ pub async fn measure(locks: &[String], trials: u32, out: &Path) -> Result<(), La
 
 /// The locks, by the names that [`measure`] takes.
 pub fn names() -> Vec<&'static str> {
-    let mut names: Vec<_> = RedisFloor::FLAWS.iter().map(|flaw| flaw.lock).collect();
+    fn of<F: Floor>() -> impl Iterator<Item = &'static str> {
+        F::FLAWS.iter().map(|flaw| flaw.lock)
+    }
+    let mut names: Vec<_> = of::<RedisFloor>().chain(of::<DatabaseFloor>()).collect();
     names.dedup();
     names
 }
@@ -121,6 +128,7 @@ pub async fn shown(
 ) -> Result<Option<Vec<Shown>>, LabError> {
     match server {
         Server::Redis => tell::<RedisFloor>(locks, trials).await,
+        Server::Database => tell::<DatabaseFloor>(locks, trials).await,
     }
 }
 

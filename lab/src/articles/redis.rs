@@ -12,7 +12,10 @@ use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::redlock::Redlock;
-use super::story::{Buyer, Ending, LOCK, Ours, POLL, Shop, connect, next_buys, two_buy, until};
+use super::story::{
+    Buyer, Ending, LOCK, Ours, PATIENCE, POLL, SHORT_PATIENCE, Shop, TTL, connect, next_buys,
+    proxy_to, second_waits, two_buy, until,
+};
 use super::{Flaw, Floor};
 use crate::error::LabError;
 use crate::store_fence::StoreFence;
@@ -22,13 +25,6 @@ const ARTICLE_TTL: Duration = Duration::from_millis(400);
 
 /// A TTL that does not end in a story.
 const LONG: Duration = Duration::from_secs(30);
-
-/// The TTL of our sessions: they are renewed, on a busy machine as well.
-const TTL: Duration = Duration::from_secs(1);
-
-/// How long a second buyer may wait for a lease to end, and where none ends.
-const PATIENCE: Duration = Duration::from_secs(3);
-const SHORT_PATIENCE: Duration = Duration::from_millis(300);
 
 /// Deletes the key if it has this value.
 pub(super) const COMPARE_AND_DELETE: &str = "
@@ -326,7 +322,7 @@ impl RedisFloor {
 
     /// One whose process can be paused: it sends nothing while its proxy holds everything up.
     async fn ours_to_pause(&self, shop: &Shop) -> Result<(Ours, Proxy), LabError> {
-        let proxy = proxy_to(&self.lock).await?;
+        let proxy = proxy_to(self.lock.port()).await?;
         Ok((ours(&url(&proxy), &shop.lock, TTL).await?, proxy))
     }
 }
@@ -393,9 +389,11 @@ async fn overwritten(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
         Ok::<_, LabError>(SetEx { redis, key: shop.lock.clone(), user })
     };
     let (first, second) = (buyer("first").await?, buyer("second").await?);
-    let article = two_buy(shop, SHORT_PATIENCE, first, second, async || Ok(())).await?;
+    let article = second_waits(shop, first, second).await?;
 
-    Ok([article, nothing_happens(floor).await?])
+    let shop = floor.shop().await?;
+    let (first, second) = (floor.ours(&shop).await?, floor.ours(&shop).await?);
+    Ok([article, second_waits(shop, first, second).await?])
 }
 
 async fn deleted(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
@@ -427,9 +425,11 @@ async fn fast_clock(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
     let (shop, url) = (floor.shop().await?, floor.lock.url());
     let first = GetSet::new(&url, &shop.lock, Duration::ZERO).await?;
     let second = GetSet::new(&url, &shop.lock, Duration::from_hours(1)).await?;
-    let article = two_buy(shop, SHORT_PATIENCE, first, second, async || Ok(())).await?;
+    let article = second_waits(shop, first, second).await?;
 
-    Ok([article, nothing_happens(floor).await?])
+    let shop = floor.shop().await?;
+    let (first, second) = (floor.ours(&shop).await?, floor.ours(&shop).await?);
+    Ok([article, second_waits(shop, first, second).await?])
 }
 
 async fn moved_expiry(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
@@ -463,13 +463,6 @@ async fn moved_expiry(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
     drop(tokio::time::timeout(SHORT_PATIENCE, loser.lock()).await);
     proxy.freeze();
     Ok([article, next_buys(shop, PATIENCE, next, "locked").await?])
-}
-
-/// Two buyers under our lock, of which the second has to wait.
-async fn nothing_happens(floor: &RedisFloor) -> Result<Ending, LabError> {
-    let shop = floor.shop().await?;
-    let (first, second) = (floor.ours(&shop).await?, floor.ours(&shop).await?);
-    two_buy(shop, SHORT_PATIENCE, first, second, async || Ok(())).await
 }
 
 /// What happens to the majority of a Redlock.
@@ -538,7 +531,7 @@ impl Nodes {
         let (mut servers, mut proxies) = (Vec::new(), Vec::new());
         for _ in 0..3 {
             let server = volatile(dir).await?;
-            proxies.push(proxy_to(&server).await?);
+            proxies.push(proxy_to(server.port()).await?);
             servers.push(server);
         }
         Ok(Self { servers, proxies })
@@ -577,7 +570,8 @@ struct Pair {
 impl Pair {
     async fn start(dir: &OwnedDir) -> Result<Self, LabError> {
         let (primary, replica) = (volatile(dir).await?, volatile(dir).await?);
-        let (replication, address) = (proxy_to(&primary).await?, proxy_to(&primary).await?);
+        let (replication, address) =
+            (proxy_to(primary.port()).await?, proxy_to(primary.port()).await?);
         // the default waits 5 s for more replicas
         primary.run::<()>("CONFIG SET repl-diskless-sync-delay 0").await?;
         replica.run::<()>(&format!("REPLICAOF 127.0.0.1 {}", replication.port())).await?;
@@ -616,10 +610,6 @@ async fn ours(url: &str, lock: &str, ttl: Duration) -> Result<Ours, LabError> {
 
 async fn volatile(dir: &OwnedDir) -> Result<PrivateRedis, LabError> {
     Ok(PrivateRedis::start_in(dir, Server { volatile: true, ..Server::default() }).await?)
-}
-
-async fn proxy_to(server: &PrivateRedis) -> Result<Proxy, LabError> {
-    Proxy::to(server.port()).await.map_err(LabError::system("a proxy has no port"))
 }
 
 fn url(proxy: &Proxy) -> String {

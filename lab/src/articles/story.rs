@@ -10,8 +10,8 @@ use flash_sale::inventory::{Item, Keys};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Script};
 use serde::Serialize;
-use testkit::PrivateRedis;
 use testkit::server::START_TIMEOUT;
+use testkit::{PrivateRedis, Proxy};
 use tokio::time::{sleep, timeout};
 
 use crate::error::LabError;
@@ -30,6 +30,13 @@ pub(super) trait Buyer: Send {
     /// Gives the lock back, as far as this buyer knows.
     fn unlock(&mut self) -> impl Future<Output = Result<(), LabError>> + Send;
 }
+
+/// How long a second buyer may wait for a lease to end, and where none ends.
+pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+pub(super) const SHORT_PATIENCE: Duration = Duration::from_millis(300);
+
+/// The TTL of our sessions: they are renewed, on a busy machine as well.
+pub(super) const TTL: Duration = Duration::from_secs(1);
 
 /// How a story ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -231,4 +238,18 @@ pub(super) async fn until(
     };
     let seconds = START_TIMEOUT.as_secs();
     timeout(START_TIMEOUT, wait).await.unwrap_or(Err(LabError::NotInTime { what, seconds }))
+}
+
+/// A way to a server on which a process can be paused: it sends nothing while the proxy holds everything up.
+pub(super) async fn proxy_to(port: u16) -> Result<Proxy, LabError> {
+    Proxy::to(port).await.map_err(LabError::system("a proxy has no port"))
+}
+
+/// Two buyers, of whom nothing happens to the first.
+pub(super) async fn second_waits(
+    shop: Shop,
+    first: impl Buyer,
+    second: impl Buyer,
+) -> Result<Ending, LabError> {
+    two_buy(shop, SHORT_PATIENCE, first, second, async || Ok(())).await
 }

@@ -4,6 +4,7 @@ use lab::articles::{Server, shown, table};
 
 /// Tells all stories of this server once.
 async fn all_flaws_of(server: Server) {
+    // a server that is not installed is named on stderr
     let Some(all) = shown(server, &[], 1).await.unwrap() else { return };
     let said = table(&all);
     assert!(!all.is_empty());
@@ -16,4 +17,10 @@ async fn all_flaws_of(server: Server) {
 #[tokio::test]
 async fn redis() {
     all_flaws_of(Server::Redis).await;
+}
+
+/// Goal: so is each flaw of the locks in a database.
+#[tokio::test]
+async fn database() {
+    all_flaws_of(Server::Database).await;
 }
