@@ -9,7 +9,8 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use super::story::{
-    Buyer, Ending, Ours, PATIENCE, POLL, SHORT_PATIENCE, Shop, TTL, next_buys, proxy_to, two_buy,
+    Buyer, Ending, Ours, PATIENCE, POLL, SHORT_PATIENCE, Shop, TTL, next_buys, no_accident,
+    proxy_to, two_buy,
 };
 use super::{Flaw, Floor};
 use crate::error::LabError;
@@ -200,13 +201,12 @@ async fn swept(floor: &DatabaseFloor) -> Result<[Ending; 2], LabError> {
     let first = UniqueRow::new(&url, &shop.lock).await?;
     let second = UniqueRow::new(&url, &shop.lock).await?;
     let name = shop.lock.clone();
-    let article =
-        two_buy(shop, SHORT_PATIENCE, first, second, async || floor.sweep(&name).await).await?;
+    let article = two_buy(shop, PATIENCE, first, second, async || floor.sweep(&name).await).await?;
 
     let shop = floor.shop().await?;
     let (first, second) = (floor.direct(&shop).await?, floor.direct(&shop).await?);
     // it works for two TTLs, and its session is renewed
-    Ok([article, two_buy(shop, TTL * 2, first, second, async || Ok(())).await?])
+    Ok([article, no_accident(shop, TTL * 2, first, second).await?])
 }
 
 async fn deleted(floor: &DatabaseFloor) -> Result<[Ending; 2], LabError> {
@@ -217,7 +217,7 @@ async fn deleted(floor: &DatabaseFloor) -> Result<[Ending; 2], LabError> {
     early.lock().await?;
     floor.sweep(&shop.lock).await?;
     let release = async || early.unlock().await;
-    let article = two_buy(shop, SHORT_PATIENCE, first, second, release).await?;
+    let article = two_buy(shop, PATIENCE, first, second, release).await?;
 
     let shop = floor.shop().await?;
     let (mut early, proxy) = floor.proxied(&shop).await?;

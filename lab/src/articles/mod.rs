@@ -6,9 +6,11 @@
 //! commands of its choice, and a wrong clock is the client's own.
 
 mod database;
+mod etcd;
 mod redis;
 mod redlock;
 mod story;
+mod zookeeper;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,7 +23,9 @@ pub use self::redlock::{NotGranted, Redlock};
 pub use self::story::Ending;
 
 use self::database::DatabaseFloor;
+use self::etcd::EtcdFloor;
 use self::redis::RedisFloor;
+use self::zookeeper::ZooKeeperFloor;
 use crate::bench::markdown::rows;
 use crate::error::LabError;
 
@@ -81,12 +85,16 @@ impl Shown {
 pub enum Server {
     /// Redis, also several.
     Redis,
+    /// ZooKeeper.
+    ZooKeeper,
     /// PostgreSQL.
     Database,
+    /// etcd.
+    Etcd,
 }
 
 impl Server {
-    const ALL: [Self; 2] = [Self::Redis, Self::Database];
+    const ALL: [Self; 4] = [Self::Redis, Self::ZooKeeper, Self::Database, Self::Etcd];
 }
 
 /// Tells all stories, or those of `locks`, prints the table, and writes it to flaws.md and flaws.json in `out`.
@@ -111,7 +119,8 @@ pub fn names() -> Vec<&'static str> {
     fn of<F: Floor>() -> impl Iterator<Item = &'static str> {
         F::FLAWS.iter().map(|flaw| flaw.lock)
     }
-    let mut names: Vec<_> = of::<RedisFloor>().chain(of::<DatabaseFloor>()).collect();
+    let names = of::<RedisFloor>().chain(of::<ZooKeeperFloor>());
+    let mut names: Vec<_> = names.chain(of::<DatabaseFloor>()).chain(of::<EtcdFloor>()).collect();
     names.dedup();
     names
 }
@@ -128,7 +137,9 @@ pub async fn shown(
 ) -> Result<Option<Vec<Shown>>, LabError> {
     match server {
         Server::Redis => tell::<RedisFloor>(locks, trials).await,
+        Server::ZooKeeper => tell::<ZooKeeperFloor>(locks, trials).await,
         Server::Database => tell::<DatabaseFloor>(locks, trials).await,
+        Server::Etcd => tell::<EtcdFloor>(locks, trials).await,
     }
 }
 
@@ -143,7 +154,8 @@ async fn tell<F: Floor>(locks: &[String], trials: u32) -> Result<Option<Vec<Show
         eprintln!("{}: its locks are left out, since it is not installed", F::NAME);
         return Ok(None);
     }
-    let floor = F::start().await?;
+    // boxed, as it is large
+    let floor = Box::pin(F::start()).await?;
     let mut all = Vec::new();
     for Flaw { lock, what, ours, story } in wanted {
         eprintln!("{lock}: {what}");

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::redlock::Redlock;
 use super::story::{
     Buyer, Ending, LOCK, Ours, PATIENCE, POLL, SHORT_PATIENCE, Shop, TTL, connect, next_buys,
-    proxy_to, second_waits, two_buy, until,
+    no_accident, proxy_to, two_buy, until,
 };
 use super::{Flaw, Floor};
 use crate::error::LabError;
@@ -332,7 +332,7 @@ async fn paused(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
     let first = SetNx::new(&url, &shop.lock, ARTICLE_TTL).await?;
     let second = SetNx::new(&url, &shop.lock, ARTICLE_TTL).await?;
     // it renews nothing, so it is paused for as long as it does not go on
-    let article = two_buy(shop, PATIENCE, first, second, async || Ok(())).await?;
+    let article = no_accident(shop, PATIENCE, first, second).await?;
 
     let shop = floor.shop().await?;
     let ((first, proxy), second) = (floor.ours_to_pause(&shop).await?, floor.ours(&shop).await?);
@@ -389,11 +389,11 @@ async fn overwritten(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
         Ok::<_, LabError>(SetEx { redis, key: shop.lock.clone(), user })
     };
     let (first, second) = (buyer("first").await?, buyer("second").await?);
-    let article = second_waits(shop, first, second).await?;
+    let article = no_accident(shop, PATIENCE, first, second).await?;
 
     let shop = floor.shop().await?;
     let (first, second) = (floor.ours(&shop).await?, floor.ours(&shop).await?);
-    Ok([article, second_waits(shop, first, second).await?])
+    Ok([article, no_accident(shop, SHORT_PATIENCE, first, second).await?])
 }
 
 async fn deleted(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
@@ -405,7 +405,7 @@ async fn deleted(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
     early.clock.offset = -millis(Duration::from_hours(1));
     // the first one of the others waits until the TTL is over, and is the successor
     let release = async || early.unlock().await;
-    let article = two_buy(shop, SHORT_PATIENCE, first, second, release).await?;
+    let article = two_buy(shop, PATIENCE, first, second, release).await?;
 
     let shop = floor.shop().await?;
     let (mut early, proxy) = floor.ours_to_pause(&shop).await?;
@@ -425,11 +425,11 @@ async fn fast_clock(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
     let (shop, url) = (floor.shop().await?, floor.lock.url());
     let first = GetSet::new(&url, &shop.lock, Duration::ZERO).await?;
     let second = GetSet::new(&url, &shop.lock, Duration::from_hours(1)).await?;
-    let article = second_waits(shop, first, second).await?;
+    let article = no_accident(shop, PATIENCE, first, second).await?;
 
     let shop = floor.shop().await?;
     let (first, second) = (floor.ours(&shop).await?, floor.ours(&shop).await?);
-    Ok([article, second_waits(shop, first, second).await?])
+    Ok([article, no_accident(shop, SHORT_PATIENCE, first, second).await?])
 }
 
 async fn moved_expiry(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {

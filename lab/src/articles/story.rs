@@ -13,6 +13,7 @@ use serde::Serialize;
 use testkit::server::START_TIMEOUT;
 use testkit::{PrivateRedis, Proxy};
 use tokio::time::{sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::error::LabError;
 
@@ -31,8 +32,10 @@ pub(super) trait Buyer: Send {
     fn unlock(&mut self) -> impl Future<Output = Result<(), LabError>> + Send;
 }
 
-/// How long a second buyer may wait for a lease to end, and where none ends.
-pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a buyer is awaited that is granted the lock, be it when a lease has ended.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long one that is not.
 pub(super) const SHORT_PATIENCE: Duration = Duration::from_millis(300);
 
 /// The TTL of our sessions: they are renewed, on a busy machine as well.
@@ -185,10 +188,49 @@ pub(super) async fn next_buys(
     Ok(shop.ending)
 }
 
+/// A buyer that waits for the lock already.
+pub(super) struct Waiting<B> {
+    task: AbortOnDropHandle<(Result<Option<Token>, LabError>, B)>,
+    /// Once its wait has ended.
+    buyer: Option<B>,
+}
+
+impl<B: Buyer + 'static> Waiting<B> {
+    pub(super) fn start(mut buyer: B) -> Self {
+        let task = tokio::spawn(async move { (buyer.lock().await, buyer) });
+        Self { task: AbortOnDropHandle::new(task), buyer: None }
+    }
+
+    /// Ends the buyer.
+    pub(super) async fn end(self) {
+        self.task.abort();
+        // an error says that it was ended
+        drop(self.task.await);
+    }
+}
+
+impl<B: Buyer + 'static> Buyer for Waiting<B> {
+    async fn lock(&mut self) -> Result<Option<Token>, LabError> {
+        let ended = (&mut self.task).await.map_err(std::io::Error::from);
+        let (granted, buyer) = ended.map_err(LabError::system("a buyer ended early"))?;
+        self.buyer = Some(buyer);
+        granted
+    }
+
+    async fn unlock(&mut self) -> Result<(), LabError> {
+        match &mut self.buyer {
+            Some(buyer) => buyer.unlock().await,
+            None => Ok(()),
+        }
+    }
+}
+
 /// A buyer under a lock of `fenced-lock`.
 pub(super) struct Ours {
     mutex: Mutex,
     guard: Option<Guard>,
+    /// The session's lease.
+    pub(super) lease: i64,
 }
 
 impl Ours {
@@ -198,7 +240,12 @@ impl Ours {
         ttl: Duration,
     ) -> Result<Self, LabError> {
         let session = Session::open(Arc::new(backend), SessionOptions::new(ttl)).await?;
-        Ok(Self { mutex: session.mutex(lock)?, guard: None })
+        Ok(Self { mutex: session.mutex(lock)?, guard: None, lease: session.lease().id })
+    }
+
+    /// How many claims are in the queue.
+    pub(super) async fn queue_length(&self) -> Result<usize, LabError> {
+        Ok(self.mutex.queue().await?.len())
     }
 }
 
@@ -245,11 +292,12 @@ pub(super) async fn proxy_to(port: u16) -> Result<Proxy, LabError> {
     Proxy::to(port).await.map_err(LabError::system("a proxy has no port"))
 }
 
-/// Two buyers, of whom nothing happens to the first.
-pub(super) async fn second_waits(
+/// [`two_buy`] without an accident.
+pub(super) async fn no_accident(
     shop: Shop,
+    patience: Duration,
     first: impl Buyer,
     second: impl Buyer,
 ) -> Result<Ending, LabError> {
-    two_buy(shop, SHORT_PATIENCE, first, second, async || Ok(())).await
+    two_buy(shop, patience, first, second, async || Ok(())).await
 }

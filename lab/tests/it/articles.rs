@@ -19,8 +19,20 @@ async fn redis() {
     all_flaws_of(Server::Redis).await;
 }
 
+/// Goal: so is each flaw of the lock on ZooKeeper.
+#[tokio::test]
+async fn zookeeper() {
+    all_flaws_of(Server::ZooKeeper).await;
+}
+
 /// Goal: so is each flaw of the locks in a database.
 #[tokio::test]
 async fn database() {
     all_flaws_of(Server::Database).await;
+}
+
+/// Goal: so is each flaw of the locks on etcd.
+#[tokio::test]
+async fn etcd() {
+    all_flaws_of(Server::Etcd).await;
 }
