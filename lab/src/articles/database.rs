@@ -25,9 +25,9 @@ const TABLES: &str = "
     );
     CREATE TABLE resource_lock (resource_name text PRIMARY KEY)";
 
-/// One row for the lock, which only one can insert: "分布式锁的几种实现方式", "Java分布式:分布式锁之数据库实现" and others, with their
-/// table `methodLock`. A row of one's own counts as one's lock, so it is re-entrant; the others poll; a sweeper deletes
-/// the rows that have expired; and the row is deleted by its name.
+/// One row for the lock, which only one can insert: "Java分布式:分布式锁之数据库实现" with its table `methodLock`, and
+/// "【分布式锁】通过MySQL数据库的表来实现-V1" (locks by a table of a database). A row of one's own counts as one's lock, so it is
+/// re-entrant; the others poll; a sweeper deletes the rows that have expired; and the holder deletes its row by the name.
 struct UniqueRow {
     database: Connection,
     name: String,
@@ -63,8 +63,8 @@ impl Buyer for UniqueRow {
     }
 }
 
-/// `SELECT .. FOR UPDATE` in a transaction, which holds the row until `COMMIT`: the second way of the same articles. The
-/// stock is elsewhere, so the transaction guards nothing but the row.
+/// `SELECT .. FOR UPDATE` in a transaction, which holds the row until `COMMIT`: "分布式-基于数据库排他锁" (exclusive locks of a
+/// database). The stock is elsewhere, so the transaction guards nothing but the row.
 struct RowLock {
     database: Connection,
     name: String,

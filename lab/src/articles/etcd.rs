@@ -1,5 +1,7 @@
 //! The locks on etcd.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use etcd_client::{
@@ -7,27 +9,33 @@ use etcd_client::{
 };
 use fenced_lock::{EtcdBackend, EtcdOptions, LockError, Token};
 use testkit::{EtcdOptions as Server, PrivateEtcd, PrivateRedis, Proxy, RedisOptions};
-use tokio::time::sleep;
+use tokio::time::{interval, sleep};
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use super::story::{
-    Buyer, Ending, Ours, PATIENCE, SHORT_PATIENCE, Shop, Waiting, no_accident, proxy_to, until,
+    Buyer, Ending, Ours, PATIENCE, SHORT_PATIENCE, Shop, Waiting, no_accident, proxy_to, two_buy,
+    until,
 };
 use super::{Flaw, Floor};
 use crate::error::LabError;
 
-/// The TTL of all leases, in seconds: the shortest that etcd grants. The articles have 10 to 30.
-const TTL_SECONDS: i64 = 1;
-const TTL: Duration = Duration::from_secs(1);
+/// The TTL of all leases, in seconds. The articles have 10 to 30.
+const TTL_SECONDS: i64 = 2;
+const TTL: Duration = Duration::from_secs(2);
 
-/// A lease and etcd's own `Lock` call: "Raft分布式一致性算法实现—Etcd分布式锁(秒杀)", a flash sale with a Redis stock under jetcd,
-/// and its like. The lease is renewed after 80 % of its TTL, once; and what fails in `lock` is written to the log, so that
-/// it returns as if it had the lock.
+/// When the outage in the life of a lease begins, and how long it lasts: it is over before the lease is.
+const OUTAGE_AFTER: Duration = Duration::from_millis(1300);
+const OUTAGE: Duration = Duration::from_millis(400);
+
+/// A lease and etcd's own `Lock` call: "etcd：一款比Redis更骚的分布式锁的实现方式！" (a lock "cooler than Redis"), a flash sale of 300
+/// units with a Redis stock under jetcd, and its many copies. The lease is renewed with one request every 80 % of its TTL,
+/// whatever becomes of it; and what fails in `lock` is written to the log, so that it returns as if it had the lock.
 struct LockCall {
     client: Box<Client>,
     name: String,
     held: Option<Held>,
+    failed_renewals: Arc<AtomicU32>,
 }
 
 struct Held {
@@ -39,17 +47,20 @@ struct Held {
 impl LockCall {
     async fn new(endpoint: &str, name: &str) -> Result<Self, LabError> {
         let client = connect(endpoint).await?;
-        Ok(Self { client, name: name.to_owned(), held: None })
+        let (name, failed_renewals) = (name.to_owned(), Arc::default());
+        Ok(Self { client, name, held: None, failed_renewals })
     }
 
     async fn try_lock(&mut self) -> Result<Held, etcd_client::Error> {
         let lease = self.client.lease_grant(TTL_SECONDS, None).await?.id();
-        let mut renewing = self.client.clone();
+        let (mut client, failed) = (self.client.clone(), Arc::clone(&self.failed_renewals));
         let renewal = tokio::spawn(async move {
-            sleep(TTL.mul_f64(0.8)).await;
-            if let Ok((mut keeper, mut answers)) = renewing.lease_keep_alive(lease).await {
-                drop(keeper.keep_alive().await);
-                drop(answers.message().await);
+            let mut ticks = interval(TTL.mul_f64(0.8));
+            loop {
+                ticks.tick().await;
+                if keep_alive_once(&mut client, lease).await.is_err() {
+                    failed.fetch_add(1, Ordering::Relaxed);
+                }
             }
         });
         let renewal = AbortOnDropHandle::new(renewal);
@@ -77,9 +88,16 @@ impl Buyer for LockCall {
     }
 }
 
-/// A key for each client, in the order of their revisions; each one watches its predecessor: the first way of "基于 Etcd
-/// 的分布式锁实现原理及方案", with a heartbeat for its lease. When the predecessor goes, the lock counts as acquired, though the
-/// own key may have gone meanwhile: etcd#11456, "Locks return without checking whether the lease is still held".
+async fn keep_alive_once(client: &mut Client, lease: i64) -> Result<(), etcd_client::Error> {
+    let (mut keeper, mut answers) = client.lease_keep_alive(lease).await?;
+    keeper.keep_alive().await?;
+    answers.message().await.map(drop)
+}
+
+/// A key for each client, in the order of their revisions; each one watches its predecessor: the flow that the same article
+/// describes before it takes the `Lock` call, and the first way of "基于 Etcd 的分布式锁实现原理及方案" (how locks on etcd work). When
+/// the predecessor goes, the lock counts as acquired, though the own key may have gone meanwhile. That was also etcd#11456
+/// in the server, "Locks return without checking whether the lease is still held".
 struct OwnKey {
     client: Box<Client>,
     name: String,
@@ -142,13 +160,13 @@ impl Floor for EtcdFloor {
     const FLAWS: &[Flaw<Self>] = &[
         Flaw {
             lock: "etcd-lock-call",
-            what: "one renewal at 80 % of the TTL: the lease ends under a holder that works for longer",
+            what: "one renewal at 80 % of the TTL: if it is lost, so is the lease, and the holder is not told",
             ours: "etcd",
-            story: |floor| Box::pin(renewed_once(floor)),
+            story: |floor| Box::pin(renewal_lost(floor)),
         },
         Flaw {
             lock: "etcd-lock-call",
-            what: "lock() swallows its errors: while etcd is away, all sell without the lock",
+            what: "lock() swallows its errors: who does not reach etcd sells without the lock",
             ours: "etcd",
             story: |floor| Box::pin(error_swallowed(floor)),
         },
@@ -221,15 +239,32 @@ impl EtcdFloor {
     }
 }
 
-async fn renewed_once(floor: &EtcdFloor) -> Result<[Ending; 2], LabError> {
+async fn renewal_lost(floor: &EtcdFloor) -> Result<[Ending; 2], LabError> {
     let shop = floor.shop().await?;
-    let (first, second) = (floor.lock_call(&shop).await?, floor.lock_call(&shop).await?);
-    let article = no_accident(shop, PATIENCE, first, second).await?;
+    let way = floor.way().await?;
+    let first = LockCall::new(&way.url(), &shop.lock).await?;
+    let second = floor.lock_call(&shop).await?;
+    let failed = Arc::clone(&first.failed_renewals);
+    let outage = async || {
+        sleep(OUTAGE_AFTER).await;
+        way.refuse();
+        until("a renewal fails", async || Ok(failed.load(Ordering::Relaxed) > 0)).await?;
+        way.admit();
+        Ok(())
+    };
+    let article = two_buy(shop, PATIENCE, first, second, outage).await?;
 
     let shop = floor.shop().await?;
-    let (first, second) = (floor.direct(&shop).await?, floor.direct(&shop).await?);
-    // it works for three TTLs, and its session is renewed
-    Ok([article, no_accident(shop, TTL * 3, first, second).await?])
+    let way = floor.way().await?;
+    let (first, second) = (floor.ours(&shop, way.url()).await?, floor.direct(&shop).await?);
+    let outage = async || {
+        sleep(OUTAGE_AFTER).await;
+        way.refuse();
+        sleep(OUTAGE).await;
+        way.admit();
+        Ok(())
+    };
+    Ok([article, two_buy(shop, TTL, first, second, outage).await?])
 }
 
 async fn error_swallowed(floor: &EtcdFloor) -> Result<[Ending; 2], LabError> {

@@ -31,9 +31,9 @@ pub(super) const COMPARE_AND_DELETE: &str = "
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0";
 
-/// `SET key value NX EX` with a random value, and a script that deletes the key only with this value. The lock of the
-/// pages "SET" and "Distributed Locks with Redis" of Redis's documentation, and the last step of articles such as
-/// "Mastering Redis Distributed Locks: From `SETNX`+Lua to Redisson".
+/// `SET key value NX EX` with a random value, and a script that deletes the key only with this value: the pages "SET" and
+/// "Distributed Locks with Redis" of Redis's documentation, and the last step of articles such as "Mastering Redis
+/// Distributed Locks: From SETNX+Lua to Redisson with Go Examples".
 struct SetNx {
     redis: MultiplexedConnection,
     key: String,
@@ -65,8 +65,8 @@ impl Buyer for SetNx {
     }
 }
 
-/// `SETNX`, then `EXPIRE`: "Redis 分布式锁" in most of its tellings, and the first, "deprecated" step of "Mastering Redis
-/// Distributed Locks: From `SETNX`+Lua to Redisson". The value is the user, the time 30 s.
+/// `SETNX`, then `EXPIRE`: "482.基于 Redis 分布式锁" and other collections for interviews, and the step that "Why Redis
+/// Distributed Locks Fail and How to Fix Leak and Mis-Release Issues" corrects. The value is the user, the time 30 s.
 struct SetNxExpire {
     redis: MultiplexedConnection,
     key: String,
@@ -93,8 +93,8 @@ impl Buyer for SetNxExpire {
     }
 }
 
-/// `SETEX`, as interview collections have it ("use SETEX, which sets the value and the time in one step"). It always
-/// succeeds, since it overwrites.
+/// `SETEX`, which sets the value and the time in one step: an answer to "如何使用Redis实现分布式锁?" (how to lock with Redis) on
+/// nowcoder.com. It always succeeds, since it overwrites.
 struct SetEx {
     redis: MultiplexedConnection,
     key: String,
@@ -116,7 +116,8 @@ impl Buyer for SetEx {
     }
 }
 
-/// `SET key value NX EX`, and a release by the holder's own clock: "not expired yet, so it is mine: DEL".
+/// `SET key value NX EX`, and a release by the holder's own clock: what has not expired must be one's own, so it is
+/// deleted. Check and deletion are two steps besides.
 struct OwnClock {
     redis: MultiplexedConnection,
     key: String,

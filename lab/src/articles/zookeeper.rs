@@ -20,8 +20,8 @@ const SESSION: Duration = Duration::from_millis(600);
 const PREFIX: &str = "lock-";
 
 /// One ephemeral sequential node for each client; the first one has the lock, and each other one watches its predecessor:
-/// "How ZooKeeper Implements Distributed Locks with Sequential Nodes", "Zookeeper实现分布式锁" and many others. When the
-/// predecessor goes, the lock counts as acquired: a `CountDownLatch` opens. Nobody looks at the state of the session.
+/// "ZK实现分布式锁过程" (the course of a lock on `ZooKeeper`), whose clients have the lock when they are notified, and "Zookeeper
+/// 实现分布式锁" with its `CountDownLatch`. Nobody looks at the state of the session.
 struct SequentialNode {
     client: Client,
     dir: String,

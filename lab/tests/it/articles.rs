@@ -1,6 +1,7 @@
 //! The locks of well-known articles: what goes wrong under each, and not under ours.
 
-use lab::articles::{Server, shown, table};
+use lab::articles::{NotGranted, Redlock, Server, shown, table};
+use testkit::{PrivateRedis, RedisOptions};
 
 /// Tells all stories of this server once.
 async fn all_flaws_of(server: Server) {
@@ -35,4 +36,33 @@ async fn database() {
 #[tokio::test]
 async fn etcd() {
     all_flaws_of(Server::Etcd).await;
+}
+
+/// Goal: Redlock as redsync has it tells a lock that is taken from nodes that do not answer, and can be extended while
+/// most nodes have it.
+#[tokio::test]
+async fn redlock_says_why_it_is_not_granted() {
+    let mut nodes = Vec::new();
+    for _ in 0..3 {
+        nodes.push(PrivateRedis::start(RedisOptions::default()).await.unwrap());
+    }
+    let urls: Vec<_> = nodes.iter().map(PrivateRedis::url).collect();
+    let mut one = Redlock::new(&urls, "a", Redlock::EXPIRY).unwrap();
+    let mut other = Redlock::new(&urls, "a", Redlock::EXPIRY).unwrap();
+    one.try_lock().await.unwrap();
+    let granted_until = one.until().unwrap();
+    let taken = other.try_lock().await.unwrap_err();
+    assert!(matches!(&taken, NotGranted::Taken { nodes } if *nodes == [0, 1, 2]), "{taken}");
+    assert!(one.extend().await && one.until().unwrap() > granted_until);
+    assert!(!other.extend().await && other.until().is_none());
+    assert!(one.unlock().await && one.until().is_none());
+
+    one.try_lock().await.unwrap();
+    for node in &mut nodes[1..] {
+        node.kill().await.unwrap();
+    }
+    assert!(!one.extend().await && one.until().is_none());
+    let failed = other.try_lock().await.unwrap_err();
+    let NotGranted::Failed { errors } = &failed else { panic!("{failed}") };
+    assert_eq!(errors.iter().map(|(node, _)| *node).collect::<Vec<_>>(), [1, 2]);
 }
