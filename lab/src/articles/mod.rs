@@ -14,10 +14,12 @@ mod zookeeper;
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Duration;
 use std::{fs, io};
 
 use futures_util::future::LocalBoxFuture;
 use serde::Serialize;
+use tokio::time::timeout;
 
 pub use self::redlock::{NotGranted, Redlock};
 pub use self::story::Ending;
@@ -28,6 +30,9 @@ use self::redis::RedisFloor;
 use self::zookeeper::ZooKeeperFloor;
 use crate::bench::markdown::rows;
 use crate::error::LabError;
+
+/// How long one story may take: each takes seconds.
+const LONGEST_STORY: Duration = Duration::from_mins(1);
 
 /// The servers of some locks, and what goes wrong there.
 trait Floor: Sized + 'static {
@@ -161,7 +166,11 @@ async fn tell<F: Floor>(locks: &[String], trials: u32) -> Result<Option<Vec<Show
         eprintln!("{lock}: {what}");
         let mut endings = Vec::new();
         for _ in 0..trials {
-            endings.push(story(&floor).await?);
+            let ended = timeout(LONGEST_STORY, story(&floor)).await;
+            endings.push(ended.unwrap_or(Err(LabError::NotInTime {
+                what: "a story ends",
+                seconds: LONGEST_STORY.as_secs(),
+            }))?);
         }
         all.push(Shown { lock, flaw: what, ours, trials: endings });
     }
