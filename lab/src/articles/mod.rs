@@ -181,13 +181,13 @@ async fn tell<F: Floor>(locks: &[String], trials: u32) -> Result<Option<Vec<Show
 /// The table, in Markdown.
 pub fn table(all: &[Shown]) -> String {
     let head = [
-        "lock",
+        "article's lock",
         "flaw",
-        "the article's lock",
-        "shown in",
-        "fenced-lock",
         "ends as",
-        "in",
+        "wrong in",
+        "fenced-lock on",
+        "ends as",
+        "wrong in",
         "command",
     ];
     let row = |shown: &Shown| {

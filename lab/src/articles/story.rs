@@ -44,7 +44,7 @@ pub(super) const TTL: Duration = Duration::from_secs(1);
 /// How a story ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Ending {
-    /// How many were there, and how many were sold.
+    /// How many units there were.
     pub stock: u64,
     /// How many were sold.
     pub sold: u64,
