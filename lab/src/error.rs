@@ -66,6 +66,12 @@ pub enum LabError {
     /// A request to Redis failed.
     #[error("a request to Redis failed")]
     Redis(#[from] redis::RedisError),
+    /// A request to PostgreSQL failed.
+    #[error("a request to PostgreSQL failed")]
+    Postgres(#[from] tokio_postgres::Error),
+    /// A request to ZooKeeper failed.
+    #[error("a request to ZooKeeper failed")]
+    ZooKeeper(#[from] zookeeper_client::Error),
     /// The lock could not be held.
     #[error("the lock could not be held")]
     Lock(#[from] LockError),

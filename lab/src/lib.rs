@@ -1,6 +1,7 @@
 //! The laboratory around the flash sale: demo, bench, fault suite.
 //!
 //! - [`arena`]: every lock under the same load and the same faults
+//! - [`articles`]: the locks of well-known articles, and what goes wrong under each
 //! - [`baselines`]: other ways to guard the sale, to compare with
 //! - [`demo`]: private servers, the instances, the run, the verdict
 //! - [`mod@bench`]: the sale beside others, in rounds
@@ -12,6 +13,7 @@
 //! All but `watch` and `serve` start a `cluster`, and the `load` test on it.
 
 pub mod arena;
+pub mod articles;
 pub mod baselines;
 pub mod bench;
 #[cfg(feature = "chaos")]

@@ -36,6 +36,7 @@ pub use self::options::{ArenaOptions, Fault, Measure};
 use self::sale::{Oversold, Speed};
 use self::speed::{Contest, Handovers};
 use self::trials::Trials;
+use crate::articles;
 use crate::baselines::{Fence, LockMode};
 use crate::error::LabError;
 use crate::locks::LockServers;
@@ -111,6 +112,7 @@ async fn measure(options: &ArenaOptions) -> Result<(), LabError> {
         results.seed, results.trials, options.jobs
     );
     let chosen = match options.locks.as_slice() {
+        _ if options.only == [Measure::Flaws] => Vec::new(),
         [] => LockMode::SHARED.to_vec(),
         chosen => chosen.to_vec(),
     };
@@ -125,6 +127,13 @@ async fn measure(options: &ArenaOptions) -> Result<(), LabError> {
         write(options, &results).map_err(LabError::system("the results cannot be written"))?;
     }
     dir.remove().await.map_err(LabError::system("the temporary directory cannot be removed"))?;
+    if options.wants(Measure::Flaws) {
+        let trials = options.trials.unwrap_or(options.sized(3, 1));
+        articles::measure(&options.articles, trials, &options.out).await?;
+        if results.locks.is_empty() {
+            return Ok(());
+        }
+    }
     print!("{}", table::text(&results));
     println!("results.json, tables.md and plots are in {}", options.out.display());
     Ok(())

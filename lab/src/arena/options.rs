@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::builder::RangedU64ValueParser;
+use clap::builder::{PossibleValuesParser, RangedU64ValueParser};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
+use crate::articles;
 use crate::baselines::LockMode;
 
 /// Compares locks: speed, fairness, cost, and what each fault does to each of them.
@@ -28,7 +29,11 @@ pub struct ArenaOptions {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub faults: Vec<Fault>,
 
-    /// Trials of each fault, 1 to 10000 [default: 20, or 1 with --short].
+    /// Only the flaws of these articles' locks, separated by commas.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = PossibleValuesParser::new(articles::names()))]
+    pub articles: Vec<String>,
+
+    /// Trials of each fault, 1 to 10000 [default: 20, or 1 with --short; 3 for the flaws].
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..=10_000))]
     pub trials: Option<u32>,
 
@@ -70,6 +75,8 @@ pub enum Measure {
     Takeover,
     /// A sale with a holder that is killed or paused between reading and writing, under each fence.
     Oversold,
+    /// What goes wrong under the locks of well-known articles, and not under ours. Not with --locks or --faults alone.
+    Flaws,
 }
 
 /// A fault.
@@ -110,7 +117,7 @@ impl Fault {
 impl ArenaOptions {
     pub(super) fn wants(&self, measure: Measure) -> bool {
         match (self.only.as_slice(), self.faults.as_slice()) {
-            ([], []) => true,
+            ([], []) => measure != Measure::Flaws || self.locks.is_empty(),
             ([], _) => matches!(measure, Measure::Takeover | Measure::Oversold),
             (only, _) => only.contains(&measure),
         }

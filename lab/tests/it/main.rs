@@ -3,6 +3,7 @@
 #![allow(clippy::large_futures, reason = "the stack of a test has room for them")]
 
 mod arena;
+mod articles;
 mod baselines;
 mod bench;
 #[cfg(feature = "chaos")]
