@@ -40,7 +40,7 @@ TOOLS := $(abspath $(or $(CARGO_TARGET_DIR),target))/tools
 PAGE_TESTS := accessibility looks outages selling
 
 # The lock's backends besides etcd. Tests whose server is not installed are left out, and say so.
-BACKENDS := file,postgres,redis,zookeeper
+BACKENDS := file,postgres,redis,zookeeper-tls
 
 test: ## check format, lints, docs and licences, then run every test (they start their own servers)
 	@.ci/setup --test

@@ -19,6 +19,8 @@ static SERVER: OnceCell<PrivateZooKeeper> = OnceCell::const_new();
 
 pub(crate) struct ZooKeeperLab {
     port: u16,
+    #[cfg(feature = "zookeeper-tls")]
+    pub(crate) tls: Option<(u16, fenced_lock::ZooKeeperTls)>,
 }
 
 impl ZooKeeperLab {
@@ -41,6 +43,23 @@ impl ZooKeeperLab {
         Some((server, lab))
     }
 
+    /// A ZooKeeper of its own, whose port with TLS the backends use.
+    #[cfg(feature = "zookeeper-tls")]
+    pub(crate) async fn secured() -> Option<(PrivateZooKeeper, Self)> {
+        if !Self::is_installed() {
+            return None;
+        }
+        let options = ServerOptions { secured: true, ..ServerOptions::default() };
+        let server = PrivateZooKeeper::start(options).await.unwrap();
+        let (port, certificates) = server.secured().unwrap();
+        let (certificate, key) = certificates.client();
+        let read = |path| std::fs::read(path).unwrap();
+        let identity = Some((read(certificate), read(key)));
+        let tls = fenced_lock::ZooKeeperTls { ca: read(certificates.ca()), identity };
+        let lab = Self { tls: Some((port, tls)), ..Self::of(&server) };
+        Some((server, lab))
+    }
+
     fn is_installed() -> bool {
         let is_installed = PrivateZooKeeper::is_installed();
         if !is_installed {
@@ -54,7 +73,11 @@ impl ZooKeeperLab {
     }
 
     pub(crate) fn at(port: u16) -> Self {
-        Self { port }
+        Self {
+            port,
+            #[cfg(feature = "zookeeper-tls")]
+            tls: None,
+        }
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -62,12 +85,17 @@ impl ZooKeeperLab {
     }
 
     pub(crate) fn options(&self) -> ZooKeeperOptions {
+        #[cfg(feature = "zookeeper-tls")]
+        if let Some((port, tls)) = self.tls.clone() {
+            let servers = format!("127.0.0.1:{port}");
+            return ZooKeeperOptions { tls: Some(tls), ..ZooKeeperOptions::new(servers) };
+        }
         ZooKeeperOptions::new(format!("127.0.0.1:{}", self.port))
     }
 
     /// A client past the library, to look and meddle.
     pub(crate) async fn client(&self) -> Client {
-        Client::connect(&self.options().servers).await.unwrap()
+        Client::connect(&format!("127.0.0.1:{}", self.port)).await.unwrap()
     }
 
     /// The nodes of a lock, in no order.
