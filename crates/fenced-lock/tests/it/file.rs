@@ -12,14 +12,14 @@ use fenced_lock::{
     SessionOptions, TokenLife, Wake,
 };
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, setrlimit};
 use testkit::wait::{eventually, within};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::lab::{Lab, TTL, queue_length, queue_of};
+use super::lab::{Lab, TTL, queue_length, queue_of, signal};
 use super::lab_file::{FileLab, backend_in};
 
 /// What a worker is told by its environment.
@@ -51,11 +51,6 @@ fn start(worker: &str, lab: &FileLab, notes: &Path) -> Child {
 /// The directories that this process is told, if it is a worker.
 fn told() -> Option<(PathBuf, PathBuf)> {
     Some((std::env::var_os(LOCKS)?.into(), std::env::var_os(NOTES).unwrap().into()))
-}
-
-fn signal(child: &Child, signal: Signal) {
-    let pid = i32::try_from(child.id().unwrap()).unwrap();
-    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
 async fn session_in(directory: &Path, ttl: Duration) -> Session {
