@@ -11,6 +11,7 @@ use fenced_lock::{
     Token,
 };
 use hyper::Method;
+#[cfg(any(feature = "file", feature = "redis"))]
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::shared::shared_endpoint;
 use testkit::wait::eventually;
@@ -68,10 +69,10 @@ pub(crate) async fn queue_length<T: GrantToken>(mutex: &Mutex<T>, length: usize)
 }
 
 /// This test binary again, as the test `worker`, which is told this by its environment.
-pub(crate) fn run_again(worker: &str, variable: &str, value: &str) -> Child {
+pub(crate) fn run_again<const N: usize>(worker: &str, told: [(&str, &str); N]) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", worker])
-        .env(variable, value)
+        .envs(told)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .kill_on_drop(true)
@@ -80,6 +81,7 @@ pub(crate) fn run_again(worker: &str, variable: &str, value: &str) -> Child {
 }
 
 /// Sends a signal to a process that runs.
+#[cfg(any(feature = "file", feature = "redis"))]
 pub(crate) fn signal(child: &Child, signal: Signal) {
     let pid = i32::try_from(child.id().unwrap()).unwrap();
     kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();

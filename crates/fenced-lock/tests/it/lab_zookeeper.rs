@@ -3,6 +3,8 @@
 use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+#[cfg(feature = "zookeeper-tls")]
+use std::time::Duration;
 
 use fenced_lock::{Backend, Token, ZooKeeperBackend, ZooKeeperOptions};
 use testkit::wait::eventually;
@@ -57,6 +59,10 @@ impl ZooKeeperLab {
         let identity = Some((read(certificate), read(key)));
         let tls = fenced_lock::ZooKeeperTls { ca: read(certificates.ca()), identity };
         let lab = Self { tls: Some((port, tls)), ..Self::of(&server) };
+        // a Java that has just started takes its time for the first handshakes, and short sessions have none
+        let backend = lab.backend();
+        let long = Duration::from_secs(20);
+        eventually("a handshake", async || backend.open(long).await.is_ok()).await;
         Some((server, lab))
     }
 

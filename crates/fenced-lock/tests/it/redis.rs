@@ -531,7 +531,7 @@ const WORKER: &str = "REDIS_WORKER";
 async fn a_stopped_holder_can_write_late() {
     let lab = RedisLab::shared().await;
     let mut raw = lab.raw().await;
-    let mut holder = run_again("redis::writing_worker", WORKER, lab.url());
+    let mut holder = run_again("redis::writing_worker", [(WORKER, lab.url())]);
     let mutex = session_for(&lab, LONG).await.mutex("a").unwrap();
     queue_length(&mutex, 1).await;
     let waiter = waiter(&mutex, 2).await;

@@ -191,7 +191,7 @@ const WORKER: &str = "REDLOCK_WORKER";
 #[tokio::test]
 async fn a_stopped_holder_is_succeeded_and_knows() {
     let lab = RedlockLab::shared().await;
-    let mut holder = run_again("redlock::holding_worker", WORKER, &lab.urls().join(" "));
+    let mut holder = run_again("redlock::holding_worker", [(WORKER, &lab.urls().join(" "))]);
     let mutex = session_for(&lab, LONG).await.mutex("a").unwrap();
     queue_length(&mutex, 1).await;
     signal(&holder, Signal::STOP);
