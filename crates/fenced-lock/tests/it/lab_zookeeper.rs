@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{Backend, Token, ZooKeeperBackend, ZooKeeperOptions};
+#[cfg(feature = "zookeeper-tls")]
+use fenced_lock::{Session, SessionOptions};
 use testkit::wait::eventually;
 use testkit::{PrivateZooKeeper, ZooKeeperOptions as ServerOptions};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -15,6 +17,11 @@ use tokio::sync::OnceCell;
 use zookeeper_client::Client;
 
 use super::lab::Lab;
+#[cfg(feature = "zookeeper-tls")]
+use super::lab::TTL;
+
+#[cfg(feature = "zookeeper-tls")]
+const LONG: Duration = Duration::from_secs(20);
 
 /// Statics are not dropped: its guardian ends it with the process.
 static SERVER: OnceCell<PrivateZooKeeper> = OnceCell::const_new();
@@ -59,10 +66,9 @@ impl ZooKeeperLab {
         let identity = Some((read(certificate), read(key)));
         let tls = fenced_lock::ZooKeeperTls { ca: read(certificates.ca()), identity };
         let lab = Self { tls: Some((port, tls)), ..Self::of(&server) };
-        // a Java that has just started takes its time for the first handshakes, and short sessions have none
+        // a Java that has just started takes its time for the first handshakes
         let backend = lab.backend();
-        let long = Duration::from_secs(20);
-        eventually("a handshake", async || backend.open(long).await.is_ok()).await;
+        eventually("a handshake", async || backend.open(LONG).await.is_ok()).await;
         Some((server, lab))
     }
 
@@ -151,6 +157,14 @@ impl Lab for ZooKeeperLab {
 
     fn backend(&self) -> Arc<dyn Backend<Token = Token>> {
         Arc::new(ZooKeeperBackend::new(self.options()).unwrap())
+    }
+
+    /// Over TLS with a longer TTL: in a short session there is little time for a handshake.
+    #[cfg(feature = "zookeeper-tls")]
+    async fn session_called(&self, label: &str) -> Session {
+        let ttl = if self.tls.is_some() { LONG } else { TTL };
+        let options = SessionOptions { label: label.into(), ..SessionOptions::new(ttl) };
+        Session::open(self.backend(), options).await.unwrap()
     }
 
     async fn revoke(&self, lease: i64) {
