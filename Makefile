@@ -39,8 +39,11 @@ TOOLS := $(abspath $(or $(CARGO_TARGET_DIR),target))/tools
 # The tests that need a browser; left out where .ci/setup can install none.
 PAGE_TESTS := accessibility looks outages selling
 
+# Most tests of the lock wait for TTLs, so more of them run at a time than there are cores.
+LOCK_TESTS := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1))))
+
 # The lock's backends besides etcd. Tests whose server is not installed are left out, and say so.
-BACKENDS := file,postgres,redis,zookeeper
+BACKENDS := file,postgres,redis,zookeeper-tls
 
 test: ## check format, lints, docs and licences, then run every test (they start their own servers)
 	@.ci/setup --test
@@ -53,7 +56,7 @@ test: ## check format, lints, docs and licences, then run every test (they start
 	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --all-features
 	@$(MAKE) --no-print-directory deny
 	@echo "== lock, on every service"
-	@$(CARGO) test --locked --no-fail-fast --package fenced-lock --features $(BACKENDS)
+	@$(CARGO) test --locked --no-fail-fast --package fenced-lock --features $(BACKENDS) -- --test-threads $(LOCK_TESTS)
 	@echo "== service and load test, as shipped"
 	@$(CARGO) test --locked --no-fail-fast --workspace --exclude lab --exclude fenced-lock
 	@echo "== lab, with every way to remove a safeguard"

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::backoff::Backoff;
 use super::chaos::Safeguard;
 use super::hold::Hold;
-use super::inner::SessionInner;
+use super::inner::{SessionInner, Stake};
 use super::owner::OwnerId;
 use super::{
     BackendErrorKind, Claim, ClaimStatus, GrantToken, Guard, LockError, LostReason, Session, Ticket,
@@ -38,17 +38,32 @@ pub(super) async fn acquire<T: GrantToken>(
     let inner = &session.inner;
     if let Err(error) = inner.check() {
         if let Turn::After(held) = turn {
-            inner.spawn_release(held);
+            inner.spawn_release(held, ());
         }
         return Err(error);
     }
     let (reply, answer) = oneshot::channel();
     let claim = inner.new_claim(name);
     let session = session.clone();
-    let attempt = Attempt { session, claim, may_exist: false, owner, turn, reply };
+    let stake = Stake::new(inner, name);
+    let mut caller = Caller(Some(Arc::clone(&stake)));
+    let attempt = Attempt { session, claim, may_exist: false, owner, turn, reply, stake };
     inner.tasks.spawn_on(attempt.run(), &inner.runtime);
+    let answer = answer.await;
+    caller.0 = None;
     // only a runtime that shuts down drops the task without an answer
-    answer.await.unwrap_or(Err(closed()))
+    answer.unwrap_or(Err(closed()))
+}
+
+/// Gives the claim up when it is dropped before there is an answer.
+struct Caller<T: GrantToken>(Option<Arc<Stake<T>>>);
+
+impl<T: GrantToken> Drop for Caller<T> {
+    fn drop(&mut self) {
+        if let Some(stake) = &self.0 {
+            stake.give_up();
+        }
+    }
 }
 
 struct Attempt<T: GrantToken> {
@@ -59,6 +74,7 @@ struct Attempt<T: GrantToken> {
     owner: OwnerId,
     turn: Turn,
     reply: oneshot::Sender<Result<Option<Guard<T>>, LockError>>,
+    stake: Arc<Stake<T>>,
 }
 
 impl<T: GrantToken> Attempt<T> {
@@ -74,10 +90,10 @@ impl<T: GrantToken> Attempt<T> {
         let is_left = !Safeguard::ClaimCleanup.is_on() && self.reply.is_closed();
         if granted.is_err() && !is_left {
             if self.may_exist {
-                inner.spawn_release(self.claim.clone());
+                inner.spawn_release(self.claim.clone(), Arc::clone(&self.stake));
             }
             if let Turn::After(held) = &self.turn {
-                inner.spawn_release(held.clone());
+                inner.spawn_release(held.clone(), ());
             }
         }
         // if the caller has dropped the future, the guard is dropped as well, which releases the lock
@@ -112,6 +128,13 @@ impl<T: GrantToken> Attempt<T> {
     /// request took.
     async fn enqueue(&mut self) -> Result<Option<(Ticket<T>, Duration)>, LockError> {
         let inner = Arc::clone(self.inner());
+        if matches!(self.turn, Turn::Wait) {
+            tokio::select! {
+                () = inner.until_few_are_given_up(&self.claim.name) => {}
+                () = inner.closing.cancelled() => return Err(closed()),
+                () = self.reply.closed() => return Err(closed()),
+            }
+        }
         let mut backoff = Backoff::default();
         loop {
             let asked_at = Instant::now();

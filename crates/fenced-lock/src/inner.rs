@@ -1,6 +1,7 @@
 //! What all handles of one session share.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use tokio::runtime::Handle;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, watch};
 use tokio::time::{Instant, Timeout, sleep, timeout};
 use tokio_util::context::TokioContext;
 use tokio_util::sync::CancellationToken;
@@ -23,6 +24,10 @@ use super::{
     Released,
 };
 
+/// How many claims of a session on one name may be given up and not withdrawn yet; further ones wait. Else callers whose
+/// patience ends before the service answers would fill the queue, and the service be the slower for it.
+const MOST_GIVEN_UP: usize = 8;
+
 /// What all handles of one session share.
 pub(super) struct SessionInner<T: GrantToken> {
     pub(super) backend: Arc<dyn Backend<Token = T>>,
@@ -32,8 +37,10 @@ pub(super) struct SessionInner<T: GrantToken> {
     /// Set when the session closes: waiters fail, and no new ones are let in.
     pub(super) closing: CancellationToken,
     /// The acquires and releases under way, for `close` to wait for. There is at most one for each
-    /// future that waits and each guard that was dropped.
+    /// future that waits and each guard that was dropped, and what [`MOST_GIVEN_UP`] allows.
     pub(super) tasks: TaskTracker,
+    /// How many claims on each name were given up and may still be in its queue.
+    given_up: watch::Sender<HashMap<Arc<str>, usize>>,
     label: Arc<str>,
     /// Whether the latest request was answered.
     is_answered: AtomicBool,
@@ -60,6 +67,7 @@ impl<T: GrantToken> SessionInner<T> {
             holds: StdMutex::default(),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
+            given_up: watch::Sender::default(),
             closed: OnceCell::new(),
         }
     }
@@ -134,10 +142,20 @@ impl<T: GrantToken> SessionInner<T> {
         }
     }
 
-    /// Withdraws the claim in the background.
-    pub(super) fn spawn_release(self: &Arc<Self>, claim: Claim) {
+    /// Waits until not too many claims on the name are being withdrawn.
+    pub(super) async fn until_few_are_given_up(&self, name: &str) {
+        let are_few = |given_up: &HashMap<Arc<str>, usize>| {
+            given_up.get(name).is_none_or(|count| *count < MOST_GIVEN_UP)
+        };
+        // there is no error while the sender is here
+        drop(self.given_up.subscribe().wait_for(are_few).await);
+    }
+
+    /// Withdraws the claim in the background. Keeps `until_done` so long.
+    pub(super) fn spawn_release(self: &Arc<Self>, claim: Claim, until_done: impl Send + 'static) {
         let inner = Arc::clone(self);
         let release = async move {
+            let _until_done = until_done;
             if let Err(error) = inner.release(&claim).await {
                 tracing::debug!(%claim, %error, "the claim was not there, or is left to its lease");
             }
@@ -227,6 +245,42 @@ impl<T: GrantToken> SessionInner<T> {
                 return Err(error);
             }
             sleep(pause).await;
+        }
+    }
+}
+
+/// A claim that its caller may give up. It counts as given up until all that work on it have dropped this.
+pub(super) struct Stake<T: GrantToken> {
+    inner: Arc<SessionInner<T>>,
+    name: Arc<str>,
+    is_given_up: AtomicBool,
+}
+
+impl<T: GrantToken> Stake<T> {
+    pub(super) fn new(inner: &Arc<SessionInner<T>>, name: &Arc<str>) -> Arc<Self> {
+        let (inner, name) = (Arc::clone(inner), Arc::clone(name));
+        Arc::new(Self { inner, name, is_given_up: AtomicBool::new(false) })
+    }
+
+    pub(super) fn give_up(&self) {
+        self.is_given_up.store(true, Ordering::Relaxed);
+        self.inner.given_up.send_modify(|counts| {
+            *counts.entry(Arc::clone(&self.name)).or_default() += 1;
+        });
+    }
+}
+
+impl<T: GrantToken> Drop for Stake<T> {
+    fn drop(&mut self) {
+        if *self.is_given_up.get_mut() {
+            self.inner.given_up.send_modify(|counts| {
+                if let Entry::Occupied(mut count) = counts.entry(Arc::clone(&self.name)) {
+                    *count.get_mut() -= 1;
+                    if *count.get() == 0 {
+                        count.remove();
+                    }
+                }
+            });
         }
     }
 }

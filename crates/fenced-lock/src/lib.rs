@@ -62,6 +62,7 @@
 //!   server. PostgreSQL from 14 on.
 //! - `redis`: `RedisBackend`, a queue on one Redis, and `RedlockBackend`, on several, without tokens.
 //! - `zookeeper`: `ZooKeeperBackend`, on ZooKeeper from 3.6 on.
+//! - `zookeeper-tls`: TLS for it, by `ZooKeeperTls`.
 //! - `chaos`: for fault suites only. It lets a program switch off each safeguard of the lock.
 
 // Layout:
@@ -73,6 +74,7 @@
 // - `renewal` keeps the lease alive, and `validity` is the local deadline.
 // - `backend`: what a lock service must do, and `promises` what it says of itself. `etcd`, `file`, `postgres`,
 //   `redis` and `zookeeper` do it, and `memory` in tests with paused time.
+// - `tls`: certificates, for the clients that have no options of their own for them.
 // - `waiters`: the waiting of the backends that are asked where a claim stands.
 // - `token`: the fencing token. The store checks it, not this library: see `examples/fenced_redis.rs`.
 // - `chaos`: switches for tests that show what each safeguard is there for.
@@ -108,6 +110,9 @@ mod promises;
 mod redis;
 mod renewal;
 mod session;
+#[cfg(any(feature = "postgres", feature = "redis", feature = "zookeeper-tls"))]
+#[allow(dead_code, reason = "not every client uses all of it")]
+mod tls;
 mod token;
 mod validity;
 #[allow(dead_code, reason = "not every backend uses all of it")]
@@ -141,6 +146,8 @@ pub use promises::{
 pub use redis::{RedisBackend, RedisOptions, RedlockBackend};
 pub use session::{Session, SessionOptions};
 pub use token::{ClusterId, Token};
+#[cfg(feature = "zookeeper-tls")]
+pub use zookeeper::ZooKeeperTls;
 #[cfg(feature = "zookeeper")]
 pub use zookeeper::{ZooKeeperBackend, ZooKeeperOptions};
 

@@ -249,6 +249,8 @@ impl Redis {
                 let root_cert = Some(std::fs::read(keys.certificates.ca())?);
                 let url = url.replace("://", &format!("://root:{}@", keys.root_password));
                 let tls = TlsCertificates { client_tls: Some(client_tls), root_cert };
+                // where a second cryptography library is linked, rustls chooses none by itself; an error: it was chosen
+                let _ = rustls::crypto::ring::default_provider().install_default();
                 Client::build_with_tls(url, tls)?
             }
         };

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::certificates::text;
+use super::certificates::{Certificates, text, write_secret};
 use super::dir::OwnedDir;
 use super::ports::free_ports;
 use super::probe;
@@ -18,11 +18,13 @@ const JARS: &str = "/usr/share/java";
 pub struct ZooKeeperOptions {
     /// The unit of its times: sessions live for 2 to 300 of it. A tenth of a second by default, for short sessions.
     pub tick: Duration,
+    /// Mutual TLS on a second port, with the certificates of an authority of its own. The first one stays plain.
+    pub secured: bool,
 }
 
 impl Default for ZooKeeperOptions {
     fn default() -> Self {
-        Self { tick: Duration::from_millis(100) }
+        Self { tick: Duration::from_millis(100), secured: false }
     }
 }
 
@@ -55,6 +57,41 @@ pub type PrivateZooKeeper = Private<ZooKeeper>;
 pub struct ZooKeeper {
     /// Where it keeps its data: no other server has the same.
     data: String,
+    secured: Option<Secured>,
+}
+
+#[derive(Debug)]
+struct Secured {
+    port: u16,
+    certificates: Certificates,
+}
+
+impl Secured {
+    fn create_in(dir: &Path) -> io::Result<Self> {
+        let ([port], certificates) = (free_ports()?, Certificates::create_in(dir)?);
+        // ZooKeeper wants both in one file
+        let (certificate, key) = certificates.server();
+        let both = [std::fs::read_to_string(key)?, std::fs::read_to_string(certificate)?];
+        write_secret(&Self::key_store(dir), &both.concat())?;
+        Ok(Self { port, certificates })
+    }
+
+    fn key_store(dir: &Path) -> PathBuf {
+        dir.join("server.pem")
+    }
+
+    fn settings(&self, dir: &Path) -> String {
+        [
+            "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory".to_owned(),
+            format!("secureClientPort={}", self.port),
+            "secureClientPortAddress=127.0.0.1".to_owned(),
+            format!("ssl.keyStore.location={}", text(&Self::key_store(dir))),
+            "ssl.keyStore.type=PEM".to_owned(),
+            format!("ssl.trustStore.location={}", text(&self.certificates.ca())),
+            "ssl.trustStore.type=PEM".to_owned(),
+        ]
+        .join("\n")
+    }
 }
 
 impl Kind for ZooKeeper {
@@ -119,7 +156,10 @@ impl PrivateZooKeeper {
         members: usize,
         options: &ZooKeeperOptions,
     ) -> Result<Vec<Self>, ServerError> {
-        let (java, class_path) = java(&[]).ok_or(ServerError::NotInstalled {
+        // ZooKeeper's jar names the others that encryption takes
+        let for_tls: &[_] = &["netty-codec.jar", "netty-resolver.jar"];
+        let jars = if options.secured { for_tls } else { &[] };
+        let (java, class_path) = java(jars).ok_or(ServerError::NotInstalled {
             program: "zookeeper.jar",
             apt: "libzookeeper-java openjdk-17-jre-headless",
             dnf: "java-17-openjdk-headless, and ZooKeeper's jars in /usr/share/java",
@@ -141,7 +181,12 @@ impl PrivateZooKeeper {
                 let (settings, data) = (dir.path().join("zoo.cfg"), dir.path().join("data"));
                 std::fs::create_dir(&data).map_err(&system)?;
                 std::fs::write(data.join("myid"), format!("{number}")).map_err(&system)?;
-                let written = options.settings(port, &data, &ensemble);
+                let secured = options.secured.then(|| Secured::create_in(dir.path()));
+                let secured = secured.transpose().map_err(&system)?;
+                let mut written = options.settings(port, &data, &ensemble);
+                if let Some(secured) = &secured {
+                    written = format!("{written}\n{}", secured.settings(dir.path()));
+                }
                 std::fs::write(&settings, written).map_err(&system)?;
                 let args = [
                     // up in a second, and small
@@ -155,7 +200,7 @@ impl PrivateZooKeeper {
                     &text(&settings),
                 ];
                 let args = args.map(ToOwned::to_owned).to_vec();
-                let kind = ZooKeeper { data: text(&data) };
+                let kind = ZooKeeper { data: text(&data), secured };
                 all.push(Self::spawn(java.clone(), args, dir, port, kind)?);
             }
             // none answers before most of them run
@@ -176,5 +221,10 @@ impl PrivateZooKeeper {
     /// Its address, as clients want it.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port())
+    }
+
+    /// The port with TLS and the certificates of a secured server.
+    pub fn secured(&self) -> Option<(u16, &Certificates)> {
+        self.kind.secured.as_ref().map(|secured| (secured.port, &secured.certificates))
     }
 }

@@ -113,6 +113,8 @@ impl FileOptions {
 ///
 /// # What it costs
 ///
+/// The first grant of each name waits twice for the disk, and every thousandth once.
+///
 /// One descriptor for a session and one for each lock that is held, and two threads: one does all file operations,
 /// one after the other, and one waits for `inotify`. A waiter needs neither. Besides, the front of each queue with
 /// waiters is looked at four times a second; fifty times where there is no `inotify`.

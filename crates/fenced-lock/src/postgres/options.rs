@@ -2,16 +2,14 @@
 
 use std::error::Error;
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore, crypto::ring};
+use rustls::RootCertStore;
 use tokio_postgres::Config;
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use crate::tls::{authorities, client_config};
 use crate::{BackendError, BackendErrorKind};
 
 /// How to reach PostgreSQL.
@@ -72,24 +70,11 @@ impl PostgresOptions {
     fn tls(&self, is_encrypted: bool) -> Result<MakeRustlsConnect, Box<dyn Error>> {
         let mut roots = RootCertStore::empty();
         if let Some(ca) = &self.ca {
-            for certificate in CertificateDer::pem_slice_iter(ca) {
-                roots.add(certificate?)?;
-            }
+            roots = authorities(ca)?;
         } else if is_encrypted {
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         }
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots);
-        let config = match &self.identity {
-            None => config.with_no_client_auth(),
-            Some((certificates, key)) => {
-                let chain = CertificateDer::pem_slice_iter(certificates);
-                let key = PrivateKeyDer::from_pem_slice(key)?;
-                config.with_client_auth_cert(chain.collect::<Result<_, _>>()?, key)?
-            }
-        };
-        Ok(MakeRustlsConnect::new(config))
+        Ok(MakeRustlsConnect::new(client_config(roots, self.identity.as_ref())?))
     }
 }
 

@@ -1,5 +1,6 @@
 //! One connection to a Redis, opened when it is needed.
 
+use std::error::Error;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -116,7 +117,7 @@ impl Connection {
                 Ok::<_, SendError>(())
             });
         let connect = self.client.get_multiplexed_async_connection_with_config(&config);
-        let mut redis = connect.await.map_err(backend_error)?;
+        let mut redis = connect.await.map_err(refusal)?;
         check_server(&mut redis).await?;
         if let Some(channel) = &self.channel {
             redis.subscribe(channel).await.map_err(backend_error)?;
@@ -126,6 +127,26 @@ impl Connection {
         }
         Ok(Link { redis, is_broken })
     }
+}
+
+/// Why there is no connection.
+fn refusal(error: RedisError) -> BackendError {
+    let cause = error.source().and_then(<dyn Error>::downcast_ref::<Arc<dyn Error + Send + Sync>>);
+    let is_about_tls = cause
+        .and_then(|cause| cause.downcast_ref::<io::Error>())
+        .and_then(io::Error::get_ref)
+        .is_some_and(<dyn Error + Send + Sync>::is::<rustls::Error>);
+    let what = match error.kind() {
+        _ if is_about_tls => "the server and we do not agree on TLS",
+        ErrorKind::Parse => "this is no Redis, or it wants TLS",
+        ErrorKind::RESP3NotSupported => "this is a Redis before 6.0",
+        // as Redis before 5.0 says it, which the client does not know
+        _ if error.detail().is_some_and(|detail| detail.contains("unknown command 'HELLO'")) => {
+            "this is a Redis before 6.0"
+        }
+        _ => return backend_error(error),
+    };
+    BackendError::new(BackendErrorKind::Permanent, format!("{what}: {error}"))
 }
 
 /// Refuses a server on which a lock would not hold.

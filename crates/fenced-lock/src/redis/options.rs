@@ -9,6 +9,7 @@ use redis::{
     TlsCertificates,
 };
 
+use crate::tls::settle_cryptography;
 use crate::{BackendError, BackendErrorKind};
 
 /// How to reach a Redis.
@@ -55,6 +56,7 @@ impl RedisOptions {
             if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
                 return Client::open(info);
             }
+            settle_cryptography();
             let client_tls = self
                 .identity
                 .clone()

@@ -20,7 +20,7 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use redis::{Script, cmd};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::connection::Connection;
 use super::{id_of, millis, parse_id, random};
@@ -68,6 +68,10 @@ static NODE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("redlo
 ///
 /// Three or five primaries of Redis from 6.0 on, or Valkey, without replicas, that evict no keys. A user needs
 /// `+info +evalsha +script|load +get +set +del +pexpire`, and the keys of its locks.
+///
+/// Nodes may be away at any time, as long as more than half of them are there. But one that answers and can never take
+/// part, such as a server of another kind or one with other rights, fails the opening of a session: else it would be
+/// noticed when the next one fails.
 pub struct RedlockBackend(Arc<Shared>);
 
 struct Shared {
@@ -294,12 +298,37 @@ impl Shared {
         let id = i64::from_ne_bytes(random().to_ne_bytes()) & i64::MAX;
         let lease = Lease { id, ttl, cluster: ClusterId(0) };
         self.leases().insert(id, ttl);
-        // shows that more than half of the nodes answer
-        let opened = self.renew(lease).await;
+        let opened = self.check_nodes(ttl).await;
         if opened.is_err() {
             self.leases().remove(&id);
         }
-        opened.map(|_| lease)
+        opened.map(|()| lease)
+    }
+
+    /// Asks all nodes. More than half of them must do, and none may be one that never will. Those that take longer than
+    /// a tenth of the TTL are not waited for: the session lives from now on.
+    async fn check_nodes(&self, ttl: Duration) -> Result<(), BackendError> {
+        let patience = sleep(ttl / 10);
+        tokio::pin!(patience);
+        let mut answers = self.run_all("extend", self.lifetime(ttl), &[]);
+        let (mut answered, mut errors) = (0, Vec::new());
+        loop {
+            let answer = tokio::select! {
+                biased;
+                answer = answers.next() => answer,
+                () = &mut patience, if answered >= self.quorum() => None,
+            };
+            match answer {
+                Some((_, Ok(_))) => answered += 1,
+                Some((number, Err(error))) if error.kind == BackendErrorKind::Permanent => {
+                    let what = format!("{}: {error}", self.nodes[number].address);
+                    return Err(BackendError::new(BackendErrorKind::Permanent, what));
+                }
+                Some((number, Err(error))) => errors.push((number, error)),
+                None if answered >= self.quorum() => return Ok(()),
+                None => return Err(self.failure(errors)),
+            }
+        }
     }
 
     async fn close(&self, lease: Lease) -> Result<(), BackendError> {

@@ -21,30 +21,33 @@
 //! What it costs: an uncontended lock takes one write, a release one, and a hand-over one for both. One persistent
 //! watch for each name in use shows its queue, so a waiter makes no request of its own. That needs ZooKeeper 3.6.
 //!
-//! Connections are not encrypted: the client library's TLS comes with a second cryptography library, beside which that
-//! of etcd's and Redis's clients does not start.
+//! Connections are encrypted with the feature `zookeeper-tls`. It is one of its own since the client library's TLS links
+//! a second cryptography library, aws-lc, beside ring: more to build, and a choice to make, see
+//! [`ZooKeeperTls`](crate::ZooKeeperTls).
 
 mod failure;
 mod layout;
 mod options;
 mod queue;
 mod session;
+#[cfg(feature = "zookeeper-tls")]
+mod tls;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use zookeeper_client::{Acls, Client, CreateMode, Error};
 
 pub use options::ZooKeeperOptions;
+#[cfg(feature = "zookeeper-tls")]
+pub use tls::ZooKeeperTls;
 
-use self::failure::{backend_error, lease_gone, transient};
+use self::failure::{backend_error, lease_gone, refusal, transient};
 use self::session::Connected;
 use super::own_thread::runtime_on_own_thread;
 use super::{
@@ -71,6 +74,8 @@ use super::{
 /// ```
 pub struct ZooKeeperBackend {
     options: ZooKeeperOptions,
+    #[cfg(feature = "zookeeper-tls")]
+    tls: Option<tls::Tls>,
     sessions: Mutex<HashMap<i64, Arc<Connected>>>,
     runtime: Handle,
     /// Its drop ends the thread of the runtime. It does not block, so a backend may be dropped anywhere.
@@ -82,7 +87,8 @@ impl ZooKeeperBackend {
     /// is no error.
     ///
     /// # Errors
-    /// [`BackendErrorKind::Permanent`] if the root is no path of a node below `/`, or the thread cannot be started.
+    /// [`BackendErrorKind::Permanent`] if the root is no path of a node below `/`, a certificate or key cannot be used, or the thread cannot
+    /// be started.
     pub fn new(options: ZooKeeperOptions) -> Result<Self, BackendError> {
         let permanent = |what| BackendError::new(BackendErrorKind::Permanent, what);
         let root = options.root.as_str();
@@ -90,13 +96,22 @@ impl ZooKeeperBackend {
         {
             return Err(permanent(format!("a root is written /NODE or /NODE/NODE, not {root:?}")));
         }
+        #[cfg(feature = "zookeeper-tls")]
+        let tls = tls::Tls::new(&options)?;
         let (runtime, running) = runtime_on_own_thread("zookeeper-lock")
             .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
-        Ok(Self { options, sessions: Mutex::default(), runtime, _running: running })
+        Ok(Self {
+            options,
+            #[cfg(feature = "zookeeper-tls")]
+            tls,
+            sessions: Mutex::default(),
+            runtime,
+            _running: running,
+        })
     }
 
     async fn connect(&self, ttl: Duration) -> Result<Lease, BackendError> {
-        let ZooKeeperOptions { servers, root, user, request_timeout } = &self.options;
+        let ZooKeeperOptions { servers, root, user, request_timeout, .. } = &self.options;
         // see the module's text
         let session_timeout = ttl * 3 / 2;
         // a client pings often enough to learn of a dead connection in this time
@@ -110,6 +125,15 @@ impl ZooKeeperBackend {
         }
         let count = u32::try_from(servers.split(',').count()).unwrap_or(u32::MAX);
         let limit = request_timeout.saturating_mul(count);
+        #[cfg(feature = "zookeeper-tls")]
+        let client = match &self.tls {
+            Some(tls) => {
+                let connector = connector.with_tls(tls.client.clone());
+                timeout(limit, connector.secure_connect(servers)).await
+            }
+            None => timeout(limit, connector.connect(servers)).await,
+        };
+        #[cfg(not(feature = "zookeeper-tls"))]
         let client = timeout(limit, connector.connect(servers)).await;
         let client = match client.unwrap_or(Err(Error::Timeout)) {
             Ok(client) => client,
@@ -152,27 +176,22 @@ impl ZooKeeperBackend {
     }
 
     /// Why no session could be opened: a server of another kind says nothing, or nothing that the client understands.
-    /// A ZooKeeper answers the word `srvr`, if only to refuse it.
     async fn explained(&self, error: Error) -> BackendError {
         let error = backend_error(error);
         if error.kind != BackendErrorKind::Transient {
             return error;
         }
+        let limit = self.options.request_timeout;
         for server in self.options.servers.split(',') {
-            let ask = async {
-                let mut stream = TcpStream::connect(server).await?;
-                stream.write_all(b"srvr\r\n").await?;
-                let mut answer = [0; 64];
-                let length = stream.read(&mut answer).await?;
-                Ok::<_, std::io::Error>(String::from_utf8_lossy(&answer[..length]).into_owned())
+            #[cfg(feature = "zookeeper-tls")]
+            let refusal = match &self.tls {
+                Some(tls) => tls.refusal(server, limit).await,
+                None => refusal(server, limit).await,
             };
-            let Ok(Ok(answer)) = timeout(self.options.request_timeout, ask).await else { continue };
-            if !answer.is_empty()
-                && !answer.to_lowercase().contains("zookeeper")
-                && !answer.starts_with("srvr")
-            {
-                let what = format!("{server} is no ZooKeeper: it says {:?}", answer.trim_end());
-                return BackendError::new(BackendErrorKind::Permanent, what);
+            #[cfg(not(feature = "zookeeper-tls"))]
+            let refusal = refusal(server, limit).await;
+            if let Some(refusal) = refusal {
+                return BackendError::new(BackendErrorKind::Permanent, refusal);
             }
         }
         error

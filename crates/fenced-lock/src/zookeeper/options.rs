@@ -23,24 +23,29 @@ pub struct ZooKeeperOptions {
     /// The user, `NAME:PASSWORD`, for ZooKeeper's scheme `digest`. With a user, only the same user can use what this
     /// library makes; without one, everybody can.
     pub user: Option<String>,
+    /// How the connections are encrypted; not at all if `None`. With the feature `zookeeper-tls`.
+    #[cfg(feature = "zookeeper-tls")]
+    pub tls: Option<super::ZooKeeperTls>,
     /// The longest that a request may take. A server that is silent for so long is left for the next one.
     pub request_timeout: Duration,
 }
 
 impl ZooKeeperOptions {
-    /// These servers, the root `/locks`, no user, and two seconds for a request.
+    /// These servers, the root `/locks`, no user, no TLS, and two seconds for a request.
     pub fn new(servers: impl Into<String>) -> Self {
         Self {
             servers: servers.into(),
             root: "/locks".to_owned(),
             user: None,
+            #[cfg(feature = "zookeeper-tls")]
+            tls: None,
             request_timeout: Duration::from_secs(2),
         }
     }
 }
 
 impl fmt::Debug for ZooKeeperOptions {
-    /// Without the user's password.
+    /// Without the user's password and the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ZooKeeperOptions")
             .field("servers", &self.servers)

@@ -147,6 +147,32 @@ async fn queueing_on_a_lease_that_is_gone_loses_the_session() {
     }
 }
 
+/// Goal: callers that give up sooner than the service answers fill no queue: only so many of their claims are under
+/// way, whether the enqueue or the withdrawal is slow. Another lock, and a try, do not wait for them, and afterwards
+/// all is as before.
+#[tokio::test(start_paused = true)]
+async fn impatient_callers_fill_no_queue() {
+    for slow_enqueues in [true, false] {
+        let backend = FaultyBackend::new();
+        let session = session(&backend).await;
+        let (mutex, other) = (session.mutex("a").unwrap(), session.mutex("b").unwrap());
+        let guard = mutex.lock().await.unwrap();
+        let slow = if slow_enqueues { &backend.enqueue } else { &backend.release };
+        slow.always(Fault::Slow(SECOND * 5));
+        for _ in 0..100 {
+            mutex.lock_timeout(SECOND / 1000).await.unwrap_err();
+        }
+        assert_eq!(slow.under_way(), 8);
+        assert!(queue_of(&mutex).await.len() <= 9);
+        slow.mend();
+        other.lock().await.unwrap().unlock().await.unwrap();
+        assert!(mutex.try_lock().await.unwrap().is_none());
+        guard.unlock().await.unwrap();
+        drop(within("a grant", mutex.lock()).await.unwrap());
+        eventually("nothing is left", async || queue_of(&mutex).await.is_empty()).await;
+    }
+}
+
 /// Goal: a claim that was put into the queue by a request whose answer got lost is found again.
 #[tokio::test(start_paused = true)]
 async fn an_enqueue_whose_answer_got_lost_is_repeated() {

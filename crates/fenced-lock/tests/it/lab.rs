@@ -1,5 +1,6 @@
 //! What the contract needs of a backend: clients of it, and ways to break things.
 
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -10,9 +11,12 @@ use fenced_lock::{
     Token,
 };
 use hyper::Method;
+#[cfg(any(feature = "file", feature = "redis"))]
+use rustix::process::{Pid, Signal, kill_process};
 use testkit::shared::shared_endpoint;
 use testkit::wait::eventually;
 use testkit::{PrivateEtcd, probe};
+use tokio::process::{Child, Command};
 
 /// The TTL in the contract: short, since some tests wait for it to pass.
 pub(crate) const TTL: Duration = Duration::from_secs(2);
@@ -62,6 +66,25 @@ pub(crate) async fn queue_of<T: GrantToken>(mutex: &Mutex<T>) -> Vec<String> {
 pub(crate) async fn queue_length<T: GrantToken>(mutex: &Mutex<T>, length: usize) {
     let what = format!("a queue of {length} for {}", mutex.name());
     eventually(&what, async || queue_of(mutex).await.len() == length).await;
+}
+
+/// This test binary again, as the test `worker`, which is told this by its environment.
+pub(crate) fn run_again<const N: usize>(worker: &str, told: [(&str, &str); N]) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", worker])
+        .envs(told)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap()
+}
+
+/// Sends a signal to a process that runs.
+#[cfg(any(feature = "file", feature = "redis"))]
+pub(crate) fn signal(child: &Child, signal: Signal) {
+    let pid = i32::try_from(child.id().unwrap()).unwrap();
+    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
 /// How many calls of this gRPC method etcd has `started`, or `handled` to their end.

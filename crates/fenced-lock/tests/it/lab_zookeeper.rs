@@ -3,8 +3,12 @@
 use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+#[cfg(feature = "zookeeper-tls")]
+use std::time::Duration;
 
 use fenced_lock::{Backend, Token, ZooKeeperBackend, ZooKeeperOptions};
+#[cfg(feature = "zookeeper-tls")]
+use fenced_lock::{Session, SessionOptions};
 use testkit::wait::eventually;
 use testkit::{PrivateZooKeeper, ZooKeeperOptions as ServerOptions};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -13,12 +17,19 @@ use tokio::sync::OnceCell;
 use zookeeper_client::Client;
 
 use super::lab::Lab;
+#[cfg(feature = "zookeeper-tls")]
+use super::lab::TTL;
+
+#[cfg(feature = "zookeeper-tls")]
+const LONG: Duration = Duration::from_secs(20);
 
 /// Statics are not dropped: its guardian ends it with the process.
 static SERVER: OnceCell<PrivateZooKeeper> = OnceCell::const_new();
 
 pub(crate) struct ZooKeeperLab {
     port: u16,
+    #[cfg(feature = "zookeeper-tls")]
+    pub(crate) tls: Option<(u16, fenced_lock::ZooKeeperTls)>,
 }
 
 impl ZooKeeperLab {
@@ -41,6 +52,26 @@ impl ZooKeeperLab {
         Some((server, lab))
     }
 
+    /// A ZooKeeper of its own, whose port with TLS the backends use.
+    #[cfg(feature = "zookeeper-tls")]
+    pub(crate) async fn secured() -> Option<(PrivateZooKeeper, Self)> {
+        if !Self::is_installed() {
+            return None;
+        }
+        let options = ServerOptions { secured: true, ..ServerOptions::default() };
+        let server = PrivateZooKeeper::start(options).await.unwrap();
+        let (port, certificates) = server.secured().unwrap();
+        let (certificate, key) = certificates.client();
+        let read = |path| std::fs::read(path).unwrap();
+        let identity = Some((read(certificate), read(key)));
+        let tls = fenced_lock::ZooKeeperTls { ca: read(certificates.ca()), identity };
+        let lab = Self { tls: Some((port, tls)), ..Self::of(&server) };
+        // a Java that has just started takes its time for the first handshakes
+        let backend = lab.backend();
+        eventually("a handshake", async || backend.open(LONG).await.is_ok()).await;
+        Some((server, lab))
+    }
+
     fn is_installed() -> bool {
         let is_installed = PrivateZooKeeper::is_installed();
         if !is_installed {
@@ -54,7 +85,11 @@ impl ZooKeeperLab {
     }
 
     pub(crate) fn at(port: u16) -> Self {
-        Self { port }
+        Self {
+            port,
+            #[cfg(feature = "zookeeper-tls")]
+            tls: None,
+        }
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -62,12 +97,17 @@ impl ZooKeeperLab {
     }
 
     pub(crate) fn options(&self) -> ZooKeeperOptions {
+        #[cfg(feature = "zookeeper-tls")]
+        if let Some((port, tls)) = self.tls.clone() {
+            let servers = format!("127.0.0.1:{port}");
+            return ZooKeeperOptions { tls: Some(tls), ..ZooKeeperOptions::new(servers) };
+        }
         ZooKeeperOptions::new(format!("127.0.0.1:{}", self.port))
     }
 
     /// A client past the library, to look and meddle.
     pub(crate) async fn client(&self) -> Client {
-        Client::connect(&self.options().servers).await.unwrap()
+        Client::connect(&format!("127.0.0.1:{}", self.port)).await.unwrap()
     }
 
     /// The nodes of a lock, in no order.
@@ -117,6 +157,14 @@ impl Lab for ZooKeeperLab {
 
     fn backend(&self) -> Arc<dyn Backend<Token = Token>> {
         Arc::new(ZooKeeperBackend::new(self.options()).unwrap())
+    }
+
+    /// Over TLS with a longer TTL: in a short session there is little time for a handshake.
+    #[cfg(feature = "zookeeper-tls")]
+    async fn session_called(&self, label: &str) -> Session {
+        let ttl = if self.tls.is_some() { LONG } else { TTL };
+        let options = SessionOptions { label: label.into(), ..SessionOptions::new(ttl) };
+        Session::open(self.backend(), options).await.unwrap()
     }
 
     async fn revoke(&self, lease: i64) {

@@ -1,15 +1,14 @@
 //! The lock between processes: this test binary runs itself again.
 
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::time::Duration;
 
 use testkit::wait::within;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::lab::{EtcdLab, Lab, TTL, queue_length};
+use super::lab::{EtcdLab, Lab, TTL, queue_length, run_again};
 
 /// What a worker is told by its environment.
 const ENDPOINT: &str = "LOCK_WORKER_ENDPOINT";
@@ -17,16 +16,8 @@ const NAME: &str = "LOCK_WORKER_NAME";
 const FILE: &str = "LOCK_WORKER_FILE";
 
 fn start(worker: &str, lab: &EtcdLab, name: &str, file: &str) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", &format!("processes::{worker}")])
-        .env(ENDPOINT, lab.endpoint())
-        .env(NAME, name)
-        .env(FILE, file)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap()
+    let told = [(ENDPOINT, lab.endpoint()), (NAME, name), (FILE, file)];
+    run_again(&format!("processes::{worker}"), told)
 }
 
 /// What this process is told, if it is a worker.

@@ -1,5 +1,6 @@
 //! What is particular to Redlock: its nodes, its peers, and what it does not promise.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{
@@ -7,21 +8,25 @@ use fenced_lock::{
     SessionOptions, TokenLife, Unfenced,
 };
 use rslock::LockManager;
+use rustix::process::Signal;
 use testkit::shared::Raw;
 use testkit::wait::{eventually, within};
 use testkit::{PrivateRedis, Proxy, RedisOptions as ServerOptions};
 
-use super::lab::{Lab, TTL, queue_length, queue_of};
-use super::lab_redis::RedlockLab;
+use super::lab::{Lab, TTL, queue_length, queue_of, run_again, signal};
+use super::lab_redis::{RedlockLab, server_that_says};
 
 /// A TTL that outlives what these tests do.
 const LONG: Duration = Duration::from_secs(20);
 
 async fn nodes(count: usize) -> Vec<PrivateRedis> {
+    start(count, ServerOptions { volatile: true, ..ServerOptions::default() }).await
+}
+
+async fn start(count: usize, options: ServerOptions) -> Vec<PrivateRedis> {
     let mut nodes = Vec::new();
     for _ in 0..count {
-        let options = ServerOptions { volatile: true, ..ServerOptions::default() };
-        nodes.push(PrivateRedis::start(options).await.unwrap());
+        nodes.push(PrivateRedis::start(options.clone()).await.unwrap());
     }
     nodes
 }
@@ -67,7 +72,8 @@ async fn rslock_is_excluded_and_excludes() {
 /// comes back empty gets the key again. With more than half of them gone nothing is granted, and the holder is told.
 #[tokio::test]
 async fn a_minority_may_fail() {
-    for size in [3, 5] {
+    // at the same time, since both wait for TTLs
+    let test = async |size: usize| {
         let mut nodes = nodes(size).await;
         let minority = size / 2;
         let lab = RedlockLab::of(&nodes);
@@ -102,7 +108,8 @@ async fn a_minority_may_fail() {
         within("the holder is told", guard.lost()).await;
         assert_eq!(session.lost_reason(), Some(LostReason::Expired));
         nodes[0].child().resume().unwrap();
-    }
+    };
+    tokio::join!(test(3), test(5));
 }
 
 /// Goal: what is not promised is missing. There is no token; so after a pause beyond the lease the earlier holder's
@@ -152,6 +159,131 @@ async fn nodes_that_forget_let_two_hold() {
     assert!(!one.is_lost() && !theirs.is_lost());
 }
 
+/// Goal: nodes that keep their data, all killed and started again, keep the hold, and grant it to the waiter when it
+/// ends. While they are away, a try says so.
+#[tokio::test]
+async fn nodes_killed_and_started_again() {
+    let mut nodes = start(3, ServerOptions::default()).await;
+    let lab = RedlockLab::of(&nodes);
+    let (one, other) = (session_for(&lab, LONG).await, session_for(&lab, LONG).await);
+    let (mutex, guard) = (other.mutex("a").unwrap(), one.mutex("a").unwrap().lock().await.unwrap());
+    for node in &mut nodes {
+        node.kill().await.unwrap();
+    }
+    let error = mutex.try_lock().await.unwrap_err();
+    assert!(
+        matches!(&error, LockError::Backend(error) if error.kind == BackendErrorKind::Transient),
+        "{error}"
+    );
+    let waiting = mutex.clone();
+    let waiter = tokio::spawn(async move { waiting.lock().await });
+    for node in &mut nodes {
+        node.restart().await.unwrap();
+    }
+    assert!(within("an answer", mutex.try_lock()).await.unwrap().is_none());
+    assert!(!guard.is_lost() && !waiter.is_finished());
+    within("the release", guard.unlock()).await.unwrap();
+    drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
+}
+
+const WORKER: &str = "REDLOCK_WORKER";
+
+/// Goal: a holder that is stopped beyond its lease is succeeded, and learns of its loss when it goes on. Method: the
+/// holder is a process of its own, stopped and continued by signals.
+#[tokio::test]
+async fn a_stopped_holder_is_succeeded_and_knows() {
+    let lab = RedlockLab::shared().await;
+    let mut holder = run_again("redlock::holding_worker", [(WORKER, &lab.urls().join(" "))]);
+    let mutex = session_for(&lab, LONG).await.mutex("a").unwrap();
+    queue_length(&mutex, 1).await;
+    signal(&holder, Signal::STOP);
+    let guard = within("the next is served", mutex.lock()).await.unwrap();
+    signal(&holder, Signal::CONT);
+    let status = within("the holder ends", holder.wait()).await.unwrap();
+    assert!(status.success(), "it knows of its loss");
+    assert!(!guard.is_lost());
+    assert_eq!(queue_of(&mutex).await, [guard.key()], "it took nothing with it");
+}
+
+#[tokio::test]
+#[ignore = "run by a_stopped_holder_is_succeeded_and_knows"]
+async fn holding_worker() {
+    let Ok(urls) = std::env::var(WORKER) else { return };
+    let guard =
+        RedlockLab::at(urls.split(' ').map(Into::into)).mutex("a").await.lock().await.unwrap();
+    guard.lost().await;
+    guard.unlock().await.unwrap_err();
+}
+
+/// Goal: over TLS the lock is granted, kept by renewals and released; a node with a certificate of another authority is
+/// named when a session is opened.
+#[tokio::test]
+async fn certificates() {
+    let nodes = start(3, ServerOptions { secured: true, ..ServerOptions::default() }).await;
+    let mut options = Vec::new();
+    for node in &nodes {
+        node.run::<()>("ACL SETUSER locker on >secret ~* +@all").await.unwrap();
+        let certificates = node.certificates().unwrap();
+        let (certificate, key) = certificates.client();
+        let read = |path| std::fs::read(path).unwrap();
+        options.push(RedisOptions {
+            ca: Some(read(certificates.ca())),
+            identity: Some((read(certificate), read(key))),
+            ..RedisOptions::new(node.url().replace("://", "://locker:secret@"))
+        });
+    }
+    let open = async |options: &[RedisOptions]| {
+        let backend = RedlockBackend::new(options.iter().cloned()).unwrap();
+        Session::open(Arc::new(backend), SessionOptions::new(TTL)).await
+    };
+    let session = open(&options).await.unwrap();
+    let guard = session.mutex("a").unwrap().lock().await.unwrap();
+    let ends_at = guard.valid_until();
+    eventually("a renewal", async || guard.valid_until() > ends_at).await;
+    assert!(open(&options).await.unwrap().mutex("a").unwrap().try_lock().await.unwrap().is_none());
+    guard.unlock().await.unwrap();
+    assert_eq!(count(&nodes, "a").await, 0);
+
+    options[2].ca = options[1].ca.clone();
+    refused(&open(&options).await.unwrap_err(), &nodes[2].port().to_string(), "certificate");
+}
+
+fn refused(error: &LockError, node: &str, said: &str) {
+    let LockError::Backend(error) = error else { panic!("{error}") };
+    assert_eq!(error.kind, BackendErrorKind::Permanent, "{error}");
+    let text = error.to_string();
+    assert!(text.contains(node) && text.contains(said) && !text.contains("secret"), "{text}");
+}
+
+/// Goal: a node that will never take part is named when a session is opened, although the others would do: else it
+/// would be noticed when another one fails. One that is away or hangs is not waited for.
+#[tokio::test]
+async fn a_wrong_node_is_named() {
+    let mut nodes = nodes(3).await;
+    let mut urls: Vec<_> = nodes.iter().map(PrivateRedis::url).collect();
+    let open = async |urls: &[String]| {
+        let backend = RedlockLab::at(urls.iter().cloned()).backend();
+        within("an end", Session::open(backend, SessionOptions::new(LONG))).await
+    };
+    nodes[0].run::<()>("CONFIG SET maxmemory 100mb maxmemory-policy allkeys-lru").await.unwrap();
+    refused(&open(&urls).await.unwrap_err(), &urls[0], "evicts keys");
+    let answers = [
+        ("-ERR unknown command 'HELLO'\r\n", "before 6.0"),
+        ("HTTP/1.1 400 Bad Request\r\n\r\n", "no Redis"),
+    ];
+    for (answer, said) in answers {
+        urls[0] = server_that_says(answer).await;
+        refused(&open(&urls).await.unwrap_err(), &urls[0], said);
+    }
+    urls[0] = nodes[0].url();
+    nodes[0].child().pause().unwrap();
+    drop(open(&urls).await.unwrap());
+    nodes[0].kill().await.unwrap();
+    drop(open(&urls).await.unwrap());
+    urls[1] = server_that_says(answers[0].0).await;
+    refused(&open(&urls).await.unwrap_err(), &urls[1], answers[0].1);
+}
+
 /// Goal: what is not promised is missing: one who came later is served before one who waits.
 #[tokio::test]
 async fn a_waiter_is_overtaken() {
@@ -183,7 +315,8 @@ async fn lost_answers_leave_no_claim() {
         proxies.push(Proxy::to(node.port()).await.unwrap());
     }
     let urls = proxies.iter().map(|proxy| format!("redis://127.0.0.1:{}", proxy.port()));
-    let session = session_for(&RedlockLab::at(urls), LONG).await;
+    // what a node did whose answer was lost ends with the TTL
+    let session = session_for(&RedlockLab::at(urls), Duration::from_secs(6)).await;
     let mutex = session.mutex("a").unwrap();
     for failing in [1, 3] {
         let swallow = || proxies[..failing].iter().for_each(|proxy| proxy.swallow(1));
@@ -229,7 +362,7 @@ async fn rights() {
         nodes.iter().map(|node| node.url().replace("://", "://locker:secret@")).collect();
     let open = async || {
         let backend = RedlockBackend::new(urls.iter().map(RedisOptions::new)).unwrap();
-        Session::open(std::sync::Arc::new(backend), SessionOptions::new(TTL)).await
+        Session::open(Arc::new(backend), SessionOptions::new(TTL)).await
     };
     let error = open().await.unwrap_err();
     assert!(

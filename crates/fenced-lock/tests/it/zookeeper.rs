@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+#[cfg(feature = "zookeeper-tls")]
+use fenced_lock::ZooKeeperTls;
 use fenced_lock::{
     BackendErrorKind, Guard, LockError, LostReason, Mutex, Session, SessionOptions,
     ZooKeeperBackend, ZooKeeperOptions,
@@ -13,6 +15,8 @@ use fenced_lock::{
 use futures_util::future::try_join_all;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use rustix::process::{Pid, Signal, kill_process};
+#[cfg(feature = "zookeeper-tls")]
+use testkit::Certificates;
 use testkit::wait::{eventually, within};
 use testkit::{
     OwnedDir, PrivateRedis, PrivateZooKeeper, Proxy, RedisOptions, Way,
@@ -25,6 +29,8 @@ use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
 use super::lab::{Lab, queue_length, queue_of};
 use super::lab_zookeeper::ZooKeeperLab;
+#[cfg(feature = "zookeeper-tls")]
+use crate::contract::{basics, queueing};
 
 /// A TTL that outlives a restart of the server.
 const LONG: Duration = Duration::from_secs(20);
@@ -485,6 +491,51 @@ async fn another_server_is_refused() {
     assert_eq!(kind_of(&refused), BackendErrorKind::Transient, "{refused}");
     let no_root = ZooKeeperOptions { root: "/".to_owned(), ..ZooKeeperLab::at(port).options() };
     assert_eq!(ZooKeeperBackend::new(no_root).unwrap_err().kind, BackendErrorKind::Permanent);
+}
+
+/// Goal: with TLS the lock is granted, handed on and released as without, also through a connection that is cut; what
+/// does not fit together ends in time with an error that says what.
+#[cfg(feature = "zookeeper-tls")]
+#[tokio::test]
+async fn certificates() {
+    let Some((server, mut lab)) = ZooKeeperLab::secured().await else { return };
+    basics::a_lock_is_granted_and_released(&lab).await;
+    basics::one_holder_at_a_time(&lab).await;
+    queueing::waiters_are_served_in_the_order_of_their_claims(&lab).await;
+    let (port, tls) = lab.tls.take().unwrap();
+    let proxy = Proxy::to(port).await.unwrap();
+    lab.tls = Some((proxy.port(), tls.clone()));
+    let (session, plain) = (patient_session(&lab).await, ZooKeeperLab::of(&server).session().await);
+    let name = lab.name();
+    let guard = plain.mutex(&name).unwrap().lock().await.unwrap();
+    let waiter = waiter(&session.mutex(&name).unwrap(), 2).await;
+    proxy.cut();
+    guard.unlock().await.unwrap();
+    within("the waiter is granted", waiter).await.unwrap().unwrap().unlock().await.unwrap();
+
+    let refused = async |said: &str, port: u16, tls: Option<ZooKeeperTls>| {
+        let options = ZooKeeperOptions { tls, ..ZooKeeperLab::at(port).options() };
+        let refused = within("an end", open(options)).await.unwrap_err();
+        assert_eq!(kind_of(&refused), BackendErrorKind::Permanent, "{refused}");
+        assert!(refused.to_string().contains(said), "{refused}");
+    };
+    let elsewhere = tempfile::tempdir().unwrap();
+    let ca = Certificates::create_in(elsewhere.path()).unwrap().ca();
+    let other = ZooKeeperTls { ca: std::fs::read(ca).unwrap(), ..tls.clone() };
+    refused("invalid peer certificate", port, Some(other)).await;
+    refused("BadCertificate", port, Some(ZooKeeperTls { identity: None, ..tls.clone() })).await;
+    refused("speaks no TLS", server.port(), Some(tls.clone())).await;
+    refused("speaks TLS", port, None).await;
+    let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    refused("is no ZooKeeper", redis.port(), None).await;
+    let key = tls.identity.as_ref().unwrap().1.clone();
+    let mixed = ZooKeeperTls { identity: Some((key.clone(), key)), ..tls.clone() };
+    refused("certificate", port, Some(mixed)).await;
+    refused("trust anchor", port, Some(ZooKeeperTls { ca: Vec::new(), ..tls.clone() })).await;
+    let localhost =
+        ZooKeeperOptions { servers: format!("localhost:{port}"), tls: Some(tls), ..lab.options() };
+    let refused = within("an end", open(localhost)).await.unwrap_err();
+    assert!(refused.to_string().contains("not valid for name"), "{refused}");
 }
 
 /// Another library's client, in a process of its own.

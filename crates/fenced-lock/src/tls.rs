@@ -1,0 +1,38 @@
+//! What the clients of several services need for TLS.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+
+/// Has rustls use ring, unless the program has made its choice. Where a second cryptography library is linked, be it by
+/// a crate that has nothing to do with locks, rustls chooses none by itself, and clients that leave it the choice panic.
+pub(crate) fn settle_cryptography() {
+    // an error says that the choice was made
+    let _ = ring::default_provider().install_default();
+}
+
+/// The authorities with these certificates, in PEM.
+pub(crate) fn authorities(ca: &[u8]) -> Result<RootCertStore, Box<dyn Error>> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(ca) {
+        roots.add(certificate?)?;
+    }
+    Ok(roots)
+}
+
+/// What trusts these authorities and shows this certificate, which comes with its key, both in PEM.
+pub(crate) fn client_config(
+    roots: RootCertStore,
+    identity: Option<&(Vec<u8>, Vec<u8>)>,
+) -> Result<ClientConfig, Box<dyn Error>> {
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots);
+    let Some((certificates, key)) = identity else { return Ok(config.with_no_client_auth()) };
+    let chain = CertificateDer::pem_slice_iter(certificates).collect::<Result<_, _>>()?;
+    Ok(config.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key)?)?)
+}
