@@ -174,7 +174,7 @@ impl Load {
             if order.outcome != FinalOutcome::Unknown {
                 let sent = Duration::from_micros(sent);
                 let since = rate.map_or(sent, |rate| due(rate, number).min(sent));
-                latencies.record(Duration::from_micros(ended) - since);
+                latencies.record(Duration::from_micros(ended).saturating_sub(since));
             }
             let (first, last) = span.unwrap_or((sent, ended));
             span = Some((first.min(sent), last.max(ended)));
