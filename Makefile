@@ -37,7 +37,7 @@ demo: build ## start everything on this machine, sell out under load, print the 
 TOOLS := $(abspath $(or $(CARGO_TARGET_DIR),target))/tools
 
 # The tests that need a browser; left out where .ci/setup can install none.
-PAGE_TESTS := accessibility looks outages selling
+PAGE_TESTS := accessibility beside looks outages selling
 
 # Most tests of the lock wait for TTLs, so more of them run at a time than there are cores.
 LOCK_TESTS := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1))))

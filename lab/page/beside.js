@@ -7,7 +7,7 @@ import { labelOf } from "../../static/page/guards.js";
 import { colour, makeTag, place, setTag } from "../../static/page/instances.js";
 import { fenceOf } from "./scoreboard.js";
 
-const LOCKS = ["etcd", "redis", "redlock", "postgres", "zookeeper", "file"];
+const LOCKS = ["etcd", "redis", "redlock", "postgres", "postgres-advisory", "postgres-row", "zookeeper", "file"];
 const FAULTS = [["", "none"], ["kill", "kill the holder"], ["pause", "pause the holder"]];
 const SALE = { stock: 300, requests: 500 };
 const RUNNING = new Set(["preparing", "firing", "checking"]);

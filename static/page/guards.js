@@ -19,6 +19,8 @@ const GUARDS = {
   redis: other("the lock in Redis", "Redis lock"),
   redlock: other("Redlock", "Redlock"),
   postgres: other("the lock in PostgreSQL", "PostgreSQL lock"),
+  "postgres-advisory": other("the advisory lock in PostgreSQL", "PostgreSQL advisory lock"),
+  "postgres-row": other("the row lock in PostgreSQL", "PostgreSQL row lock"),
   zookeeper: other("the lock in ZooKeeper", "ZooKeeper lock"),
   file: other("the lock in a file", "file lock"),
   local: {

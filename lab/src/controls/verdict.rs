@@ -49,7 +49,7 @@ fn text(run: &Run, guard: LockMode, report: &Report, verdict: &Verdict) -> Strin
         ),
         (Some(Fault::Kill), _) => write!(
             text,
-            " {victim} was killed while it held the lock; the next was served when its lease had ended."
+            " {victim} was killed while it held the lock; the next was served when its claim had ended."
         ),
         _ => Ok(()),
     };
