@@ -11,6 +11,7 @@ use hyper::header::HeaderValue;
 
 use crate::cpu::Process;
 use crate::endpoint::BaseUrl;
+use crate::pace::RATES;
 
 /// Sends a burst of orders to the instances of a flash sale and judges the outcome.
 ///
@@ -78,6 +79,7 @@ pub struct Args {
     /// Orders a second over all connections, evenly paced, 0.001 to 1000000 [default: each
     /// connection sends its next order after the answer]. An order that is late because all
     /// connections are busy is sent as soon as one is free; its latency counts from when it was due.
+    /// One that could not be sent before the end of --duration is not counted.
     #[arg(long, env = "FLASH_SALE_LOADTEST_RATE", value_name = "ORDERS", value_parser = rate)]
     pub(crate) rate: Option<f64>,
 
@@ -214,7 +216,7 @@ impl Args {
 }
 
 fn rate(text: &str) -> Result<f64, String> {
-    let rate = text.parse().ok().filter(|rate| (0.001..=1_000_000.0).contains(rate));
+    let rate = text.parse().ok().filter(|rate| RATES.contains(rate));
     rate.ok_or_else(|| "orders a second are a number from 0.001 to 1000000".to_owned())
 }
 

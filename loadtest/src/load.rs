@@ -159,9 +159,9 @@ pub(crate) async fn run(
 impl Load {
     /// The figures of `orders`, with their numbers in the run, without keeping them.
     ///
-    /// At a rate, a latency begins when the order was due, also if all connections were busy then: else a
-    /// service that stalls would hide most of the orders that wait for it. Tene, "How not to measure latency" (2013),
-    /// calls that coordinated omission.
+    /// At a rate, the latency of an order that was sent begins when it was due, also if all connections were busy
+    /// then: else a service that stalls would hide most of the orders that wait for it. Tene, "How not to measure
+    /// latency" (2013), calls that coordinated omission.
     pub(crate) fn of<'o>(
         orders: impl IntoIterator<Item = (usize, &'o Order)>,
         rate: Option<f64>,

@@ -1,5 +1,6 @@
 //! The schedule of the orders.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -14,6 +15,9 @@ const GIVE_UP_AFTER: u32 = 3;
 /// How long a buyer rests after an order without an answer, if it goes on; doubled each time.
 const FIRST_REST: Duration = Duration::from_millis(20);
 const LONGEST_REST: Duration = Duration::from_secs(1);
+
+/// Orders a second that a run may have.
+pub(crate) const RATES: RangeInclusive<f64> = 0.001..=1_000_000.0;
 
 /// How long after the run's start the order `number` is due.
 pub(crate) fn due(rate: f64, number: usize) -> Duration {

@@ -89,7 +89,8 @@ pub struct Report {
     pub duration_seconds: f64,
     /// Settled orders a second.
     pub answers_per_second: f64,
-    /// Of settled orders, from first sending to answer, retries included, and at a rate from when they were due; null if there were none.
+    /// Of settled orders, from first sending to answer, retries included; at a rate from when they were due. Null if
+    /// there were none.
     pub latency_microseconds: Option<Percentiles>,
     /// CPU time of user and kernel during the load, by process: `loadtest` and what `--process` names.
     pub cpu_seconds: BTreeMap<String, f64>,

@@ -1,6 +1,6 @@
 // The runs that the page offers. Each is a whole sale, from its start to its verdict.
 
-/** The lock that the demo was started with. */
+/** Stands for the lock that the demo was started with. */
 export const LOCK = "etcd";
 const USUAL = { stock: 300, requests: 500, guard: LOCK, fence: true, fault: null };
 

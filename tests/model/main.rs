@@ -186,8 +186,7 @@ fn without_the_fence_an_old_holder_sells_on() {
     assert_broken(Sale { fence: Fence::None, ..AS_BUILT }, TOKENS_RISE);
 }
 
-/// Goal: the fence of the store protects under any lock, also under one that excludes nobody; the lock's own tokens
-/// do not, if it grants them in any order.
+/// Goal: the fence of the store protects under any lock, also under one that excludes nobody.
 #[test]
 fn the_fence_of_the_store_needs_no_lock() {
     check(ANY_LOCK);

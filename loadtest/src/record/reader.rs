@@ -6,6 +6,7 @@ use std::io::{self, BufRead};
 
 use super::lines::{AttemptLine, EndLine, ItemLine, Line, RunLine, VERSION};
 use crate::checker::{History, Order, u64_from};
+use crate::pace::RATES;
 
 /// No line that this program writes is longer, but for a first one with very many items.
 const LINE_LIMIT_BYTES: u64 = 1 << 20;
@@ -104,6 +105,9 @@ impl Reading {
         }
         if run.items.is_empty() || run.instances.is_empty() {
             return Err("a run has an item and an instance".to_owned());
+        }
+        if run.rate.is_some_and(|rate| !RATES.contains(&rate)) {
+            return Err(format!("a rate is from {} to {}", RATES.start(), RATES.end()));
         }
         let history = |item: &ItemLine| History {
             run: item.run.clone(),

@@ -179,6 +179,8 @@ fn lines_that_do_not_belong() {
     assert_eq!(with(0, lines[1]), "line 1: the first line must be `run`");
     let future = lines[0].replace("\"version\":1", "\"version\":2");
     assert_eq!(with(0, &future), "line 1: version 2 is not known, only 1");
+    let endless = lines[0].replace("\"rate\":1.5", "\"rate\":0.0");
+    assert_eq!(with(0, &endless), "line 1: a rate is from 0.001 to 1000000");
     let strange = lines[1].replace("run-1-0", "run-3-0");
     assert_eq!(with(1, &strange), "line 2: run-3-0 is no order of this run");
     let nowhere = lines[1].replace("\"to\":0", "\"to\":2");
