@@ -89,6 +89,7 @@ async fn turn(
         stock: Some(stock),
         instances: INSTANCES,
         items: None,
+        rate: None,
     };
     let warm_up = scale.warm_up_requests_of(contender);
     load::run(cluster, contender, orders(warm_up, scale.connections.min(warm_up), ENDLESS_STOCK))

@@ -22,6 +22,8 @@ pub(super) struct Orders {
     pub(super) instances: usize,
     /// The number of items; `None` is the default item alone.
     pub(super) items: Option<usize>,
+    /// Orders a second, for an open loop; `None`: each connection sends its next order after the answer.
+    pub(super) rate: Option<f64>,
 }
 
 /// Compacts etcd, so that no load pays for earlier ones; sends the orders and waits for the report.
@@ -44,6 +46,9 @@ pub(super) fn start(
     let mut flag = |name: &str, value: String| args.extend([name.to_owned(), value]);
     flag("--requests", orders.requests.to_string());
     flag("--concurrency", orders.connections.to_string());
+    if let Some(rate) = orders.rate {
+        flag("--rate", rate.to_string());
+    }
     flag("--timeout", ORDER_TIMEOUT.to_owned());
     flag("--process", format!("etcd={}", cluster.etcd[0].pid()));
     flag("--process", format!("redis={}", cluster.redis.pid()));

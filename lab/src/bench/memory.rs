@@ -59,6 +59,7 @@ pub(super) async fn measure(
         stock,
         instances: 1,
         items: None,
+        rate: None,
     };
     // also starts the sale
     load::run(cluster, Contender::Combined, orders(1, Some(ENDLESS_STOCK))).await?;

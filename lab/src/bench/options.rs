@@ -32,7 +32,7 @@ pub struct BenchOptions {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub contenders: Vec<Contender>,
 
-    /// Rounds, 1 to 100; sweeps have at most 3 [default: 5, or 1 with --short].
+    /// Rounds, 1 to 100; sweeps have at most 3 [default: 5, and 1 of distances; or 1 with --short].
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=100))]
     pub rounds: Option<usize>,
 }
@@ -55,7 +55,7 @@ pub enum Measure {
     Instances,
     /// Throughput by the number of items.
     Items,
-    /// Throughput with etcd and Redis some milliseconds away, guarded and not.
+    /// Throughput and latency with etcd and Redis some milliseconds away, guarded and not.
     Distance,
     /// Memory of an instance, idle and with many waiting orders.
     Memory,

@@ -1,7 +1,10 @@
 //! Ratios within a round, which hold on other machines as well.
 
+use loadtest::Report;
+
 use super::contender::Contender;
 use super::contest::{Round, Turn};
+use super::distance::Distance;
 use super::memory::Memory;
 use super::options::Measure;
 use super::results::{Finding, Goal, Results, burst_millis, handovers, throughput};
@@ -69,6 +72,23 @@ pub(super) fn findings(results: &Results) -> Vec<Finding> {
             Some(AtLeast(0.75)),
         ),
         (
+            "p99, guarded : atomic script, etcd 20 ms away",
+            at(results, (20, 0), 2, None, &|distance| distance.ratios(p99)),
+            Some(AtMost(4.0)),
+        ),
+        (
+            "p99 : round trip, etcd 6 ms away, half of what the atomic script reaches",
+            at(results, (6, 0), 2, Some(0.5), &|distance| {
+                distance.guarded.iter().filter_map(p99).map(|micros| micros / 6e3).collect()
+            }),
+            Some(AtMost(3.0)),
+        ),
+        (
+            "throughput, 8 instances : 2, etcd 2 ms away",
+            between_instances(results),
+            Some(AtLeast(0.8)),
+        ),
+        (
             "share of the instance that sold less",
             rounds(&|round| smaller_share(round.turn(Contender::Combined)?)),
             Some(AtLeast(0.45)),
@@ -133,12 +153,44 @@ fn between(results: &Results, measure: Measure, above: usize, below: usize) -> V
 
 /// The product's throughput divided by that without a lock, with Redis near and the usual connections.
 fn far(results: &Results, etcd: u64) -> Vec<f64> {
-    let mut distances = results.distances.iter();
-    let at = distances.find(|distance| {
-        (distance.etcd, distance.redis, distance.connections)
-            == (etcd, 0, results.scale.connections)
+    at(results, (etcd, 0), 2, None, &|distance| distance.ratios(rate))
+}
+
+/// A figure at one distance of etcd and Redis: of an open loop, or of the closed one with the usual connections.
+fn at(
+    results: &Results,
+    place: (u64, u64),
+    instances: usize,
+    share: Option<f64>,
+    figure: &dyn Fn(&Distance) -> Vec<f64>,
+) -> Vec<f64> {
+    let found = results.distances.iter().find(|distance| {
+        (distance.etcd, distance.redis) == place
+            && distance.instances == instances
+            && distance.share == share
+            && (share.is_some() || distance.connections == results.scale.connections)
     });
-    at.map_or_else(Vec::new, |distance| distance.ratios(|load| Some(load.answers_per_second)))
+    found.map(figure).unwrap_or_default()
+}
+
+fn between_instances(results: &Results) -> Vec<f64> {
+    let rates = |instances| {
+        at(results, (2, 0), instances, None, &|distance| {
+            distance.guarded.iter().filter_map(rate).collect()
+        })
+    };
+    let pairs = rates(8).into_iter().zip(rates(2));
+    pairs.filter(|(_, two)| *two > 0.0).map(|(eight, two)| eight / two).collect()
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "a figure as any other")]
+fn rate(load: &Report) -> Option<f64> {
+    Some(load.answers_per_second)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "microseconds of one order are far below 2^52")]
+fn p99(load: &Report) -> Option<f64> {
+    Some(load.latency_microseconds?.p99 as f64)
 }
 
 fn smaller_share(turn: &Turn) -> Option<f64> {

@@ -92,7 +92,8 @@ impl Results {
                 .flat_map(move |point| point.loads.iter().map(move |load| (name(point), load)))
         });
         let distances = self.distances.iter().flat_map(|distance| {
-            let name = format!("etcd {} ms, Redis {} ms", distance.etcd, distance.redis);
+            let Distance { etcd, redis, instances, .. } = distance;
+            let name = format!("etcd {etcd} ms, Redis {redis} ms, {instances} instances");
             let loads = distance.guarded.iter().chain(&distance.unguarded);
             loads.map(move |load| (name.clone(), load))
         });

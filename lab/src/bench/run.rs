@@ -41,6 +41,7 @@ async fn bench(options: &BenchOptions) -> Result<Results, LabError> {
     if let Some(rounds) = options.rounds {
         scale.rounds = rounds;
         scale.sweep_rounds = scale.sweep_rounds.min(rounds);
+        scale.distance_rounds = rounds;
     }
     let dir =
         OwnedDir::create().map_err(LabError::system("no temporary directory could be made"))?;

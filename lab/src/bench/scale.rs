@@ -33,6 +33,11 @@ pub(super) struct Scale {
     /// Round trips to etcd and to Redis in milliseconds.
     pub(super) distances: Vec<(u64, u64)>,
     pub(super) distance_connections: Vec<usize>,
+    pub(super) distance_instances: Vec<usize>,
+    /// The rates of open loops, as shares of what the sale without a lock reaches.
+    pub(super) distance_shares: Vec<f64>,
+    pub(super) distance_rounds: usize,
+    pub(super) distance_requests: usize,
     /// Requests of a load within a sweep; fewer where there are few connections.
     pub(super) requests_of_a_sweep: usize,
     /// How many of them at most for each connection.
@@ -62,6 +67,10 @@ impl Scale {
             sweep_items: vec![1, 4, 16, 64],
             distances: vec![(0, 0), (2, 0), (6, 0), (20, 0), (0, 2), (2, 2), (6, 2), (20, 2)],
             distance_connections: vec![500, 5000],
+            distance_instances: vec![2, 8],
+            distance_shares: vec![0.5, 0.9],
+            distance_rounds: 1,
+            distance_requests: 50_000,
             requests_of_a_sweep: 200_000,
             requests_of_a_connection: 2000,
             waiting: 10_000,
@@ -88,6 +97,10 @@ impl Scale {
             sweep_items: vec![1, 3],
             distances: vec![(0, 0), (4, 2)],
             distance_connections: vec![10],
+            distance_instances: vec![2],
+            distance_shares: vec![0.5],
+            distance_rounds: 1,
+            distance_requests: 60,
             requests_of_a_sweep: 40,
             requests_of_a_connection: 10,
             waiting: 50,

@@ -68,6 +68,7 @@ pub(super) async fn run(
         stock: Some(ENDLESS_STOCK),
         instances: started,
         items: None,
+        rate: None,
     };
     load::run(cluster, Contender::Combined, usual).await?;
 

@@ -172,29 +172,39 @@ fn far(results: &Results) -> String {
             let rates: Vec<_> = loads.iter().map(|load| load.answers_per_second).collect();
             figure(Spread::of(&rates).median)
         };
-        let tails = distance.ratios(|load| Some(float(load.latency_microseconds?.p99)));
+        let tails = |loads: &[Report]| {
+            let tails = loads.iter().filter_map(|load| Some(load.latency_microseconds?.p99));
+            Spread::of_some(tails.map(|micros| float(micros) / 1e3))
+                .map_or_else(String::new, |tail| figure(tail.median))
+        };
         let ratio = distance.throughput()?;
         Some([
             distance.etcd.to_string(),
             distance.redis.to_string(),
+            distance.instances.to_string(),
             distance.connections.to_string(),
+            distance.share.map_or("closed".to_owned(), |share| format!("{:.0} %", share * 100.0)),
             rates(&distance.guarded),
             rates(&distance.unguarded),
             figure(ratio.median),
             range(ratio),
-            Spread::of_some(tails).map_or_else(String::new, |tail| figure(tail.median)),
+            tails(&distance.guarded),
+            tails(&distance.unguarded),
         ])
     });
     rows(
         [
             "etcd ms",
             "Redis ms",
+            "instances",
             "connections",
+            "load",
             "guarded, orders/s",
             "atomic script",
             "ratio",
             "min to max",
-            "ratio of p99",
+            "guarded, p99 ms",
+            "atomic script, p99 ms",
         ],
         table,
     )

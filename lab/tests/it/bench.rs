@@ -70,7 +70,8 @@ async fn short_run_measures_everything() {
         }
     }
     let distances = results["distances"].as_array().unwrap();
-    assert_eq!(distances.len(), 2);
+    let shares: Vec<_> = distances.iter().map(|distance| &distance["share"]).collect();
+    assert_eq!(shares, [&Value::Null, &Value::Null, &0.5.into(), &0.5.into()]);
     for (distance, contender) in
         distances.iter().flat_map(|distance| [(distance, "guarded"), (distance, "unguarded")])
     {
