@@ -3,39 +3,42 @@
 use lab::articles::{NotGranted, Redlock, Server, shown, table};
 use testkit::{PrivateRedis, RedisOptions};
 
-/// Tells all stories of this server once.
-async fn all_flaws_of(server: Server) {
+/// Tells all stories of this server once. Under ours nothing is oversold, and nobody can buy after these accidents alone.
+async fn all_flaws_of(server: Server, ours_stops: &[&str]) {
     // a server that is not installed is named on stderr
     let Some(all) = shown(server, &[], 1).await.unwrap() else { return };
     let said = table(&all);
     assert!(!all.is_empty());
     for flaw in &all {
-        assert_eq!(flaw.wrong(), [1, 0], "{}: {}\n{said}", flaw.lock, flaw.flaw);
+        let stops = ours_stops.contains(&flaw.flaw);
+        assert_eq!(flaw.wrong(), [1, usize::from(stops)], "{}: {}\n{said}", flaw.lock, flaw.flaw);
+        let [[_, ours]] = &*flaw.trials else { panic!("one trial") };
+        assert_eq!((ours.sold <= ours.stock, ours.stuck.is_some()), (true, stops), "{said}");
     }
 }
 
-/// Goal: each flaw of the locks on Redis is shown by the article's lock, and not by ours.
+/// Goal: each flaw of the locks on Redis is shown by the article's lock, and not by ours: after a failover our sale stops.
 #[tokio::test]
 async fn redis() {
-    all_flaws_of(Server::Redis).await;
+    all_flaws_of(Server::Redis, &["a replica takes over before it has the lock"]).await;
 }
 
 /// Goal: so is each flaw of the lock on ZooKeeper.
 #[tokio::test]
 async fn zookeeper() {
-    all_flaws_of(Server::ZooKeeper).await;
+    all_flaws_of(Server::ZooKeeper, &[]).await;
 }
 
 /// Goal: so is each flaw of the locks in a database.
 #[tokio::test]
 async fn database() {
-    all_flaws_of(Server::Database).await;
+    all_flaws_of(Server::Database, &[]).await;
 }
 
 /// Goal: so is each flaw of the locks on etcd.
 #[tokio::test]
 async fn etcd() {
-    all_flaws_of(Server::Etcd).await;
+    all_flaws_of(Server::Etcd, &[]).await;
 }
 
 /// Goal: Redlock as redsync has it tells a lock that is taken from nodes that do not answer, and can be extended while
