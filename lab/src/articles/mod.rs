@@ -36,7 +36,11 @@ use crate::error::LabError;
 const LONGEST_STORY: Duration = Duration::from_mins(1);
 
 /// What follows the table.
-const COMMAND: &str = "\nA row: `make arena ARGS='--only flaws --articles NAME'`\n";
+const NOTES: &str = "
+A row: `make arena ARGS='--only flaws --articles NAME'`
+
+Both sides of a redlock row are Redlock, which has no tokens: the stock's own fence alone makes the difference.
+";
 
 /// The servers of some locks, and what goes wrong there.
 trait Floor: Sized + 'static {
@@ -111,7 +115,7 @@ pub async fn measure(locks: &[String], trials: u32, out: &Path) -> Result<(), La
     for server in Server::ALL {
         all.extend(shown(server, locks, trials).await?.unwrap_or_default());
     }
-    let table = format!("## What the articles' locks do\n\n{}{COMMAND}", table(&all));
+    let table = format!("## What the articles' locks do\n\n{}{NOTES}", table(&all));
     let written = fs::write(out.join("flaws.md"), &table)
         .and_then(|()| fs::write(out.join("flaws.json"), serde_json::to_vec_pretty(&all)?));
     written.map_err(LabError::system("the results cannot be written"))?;

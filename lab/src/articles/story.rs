@@ -64,7 +64,7 @@ impl fmt::Display for Ending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {} sold", self.sold, self.stock)?;
         if let Some(why) = self.stuck {
-            return write!(f, ", then nobody can buy: {why}");
+            return write!(f, ", and nobody can buy: {why}");
         }
         match (self.two_held, self.refused) {
             (false, 0) => Ok(()),
@@ -75,8 +75,8 @@ impl fmt::Display for Ending {
     }
 }
 
-/// One item, sold by GET and SET. A buyer with a token sends it along, and the stock refuses a smaller
-/// one, and one of another cluster.
+/// One item, sold by GET and SET. A buyer with a token sends it along, and the stock refuses a smaller one, and one of
+/// another cluster.
 pub(super) struct Shop {
     redis: MultiplexedConnection,
     keys: Keys,
@@ -135,7 +135,7 @@ impl Shop {
         match &*answer {
             "written" => self.ending.sold += 1,
             "stale" => self.ending.refused += 1,
-            // so it will each buyer of the new cluster
+            // and so is each later buyer there
             _ => self.ending.stuck = Some(OPERATOR),
         }
         Ok(())
