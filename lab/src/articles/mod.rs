@@ -39,7 +39,7 @@ const LONGEST_STORY: Duration = Duration::from_mins(1);
 const NOTES: &str = "
 A row: `make arena ARGS='--only flaws --articles NAME'`
 
-Both sides of a redlock row are Redlock, which has no tokens: the stock's own fence alone makes the difference.
+Both sides of a redlock row are Redlock, which has no tokens: the store's own fence alone makes the difference.
 ";
 
 /// The servers of some locks, and what goes wrong there.
