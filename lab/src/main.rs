@@ -68,7 +68,11 @@ fn start(arguments: Arguments) -> Result<ExitCode, Box<dyn Error>> {
     code
 }
 
-async fn run(Arguments { log, command }: Arguments) -> Result<ExitCode, Box<dyn Error>> {
+async fn run(Arguments { mut log, command }: Arguments) -> Result<ExitCode, Box<dyn Error>> {
+    if std::env::var_os("RUST_LOG").is_none_or(|filter| filter.is_empty()) {
+        // ZooKeeper's client logs each connection, and each fault
+        log.log.get_or_insert_with(|| "info,zookeeper_client=error".to_owned());
+    }
     logging::init(&log)?;
     Ok(match command {
         Command::Demo(options) => demo::run(options).await,

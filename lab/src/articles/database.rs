@@ -2,15 +2,15 @@
 
 use fenced_lock::{LockError, PostgresBackend, PostgresOptions, Token};
 use testkit::postgres::{PostgresOptions as Server, PrivatePostgres, is_installed};
+use testkit::server::START_TIMEOUT;
 use testkit::{PrivateRedis, Proxy, RedisOptions};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_postgres::{Client, NoTls};
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use super::story::{
-    Buyer, Ending, Ours, PATIENCE, POLL, SHORT_PATIENCE, Shop, TTL, next_buys, no_accident,
-    proxy_to, two_buy,
+    Buyer, Ending, Ours, POLL, Shop, TTL, next_buys, no_accident, ours_buys, proxy_to, two_buy,
 };
 use super::{Flaw, Floor};
 use crate::error::LabError;
@@ -123,25 +123,21 @@ impl Floor for DatabaseFloor {
         Flaw {
             lock: "database-row",
             what: "the sweeper deletes the row of a holder that works for longer",
-            ours: "postgres",
             story: |floor| Box::pin(swept(floor)),
         },
         Flaw {
             lock: "database-row",
             what: "DELETE by name alone deletes the successor's row",
-            ours: "postgres",
             story: |floor| Box::pin(deleted(floor)),
         },
         Flaw {
             lock: "database-for-update",
             what: "the connection dies, and with it the lock: the holder is not told",
-            ours: "postgres",
             story: |floor| Box::pin(disconnected(floor)),
         },
         Flaw {
             lock: "database-for-update",
             what: "a client that is paused holds the row",
-            ours: "postgres",
             story: |floor| Box::pin(paused(floor)),
         },
     ];
@@ -168,7 +164,7 @@ impl Floor for DatabaseFloor {
 
 impl DatabaseFloor {
     async fn shop(&self) -> Result<Shop, LabError> {
-        Shop::open(&self.shop).await
+        Shop::open(&self.shop, 1).await
     }
 
     async fn ours(&self, shop: &Shop, port: u16) -> Result<Ours, LabError> {
@@ -201,12 +197,12 @@ async fn swept(floor: &DatabaseFloor) -> Result<[Ending; 2], LabError> {
     let first = UniqueRow::new(&url, &shop.lock).await?;
     let second = UniqueRow::new(&url, &shop.lock).await?;
     let name = shop.lock.clone();
-    let article = two_buy(shop, PATIENCE, first, second, async || floor.sweep(&name).await).await?;
+    let article = two_buy(shop, first, second, async || floor.sweep(&name).await).await?;
 
     let shop = floor.shop().await?;
     let (first, second) = (floor.direct(&shop).await?, floor.direct(&shop).await?);
     // it works for two TTLs, and its session is renewed
-    Ok([article, no_accident(shop, TTL * 2, first, second).await?])
+    Ok([article, no_accident(shop, first, second).await?])
 }
 
 async fn deleted(floor: &DatabaseFloor) -> Result<[Ending; 2], LabError> {
@@ -217,7 +213,7 @@ async fn deleted(floor: &DatabaseFloor) -> Result<[Ending; 2], LabError> {
     early.lock().await?;
     floor.sweep(&shop.lock).await?;
     let release = async || early.unlock().await;
-    let article = two_buy(shop, PATIENCE, first, second, release).await?;
+    let article = two_buy(shop, first, second, release).await?;
 
     let shop = floor.shop().await?;
     let (mut early, proxy) = floor.proxied(&shop).await?;
@@ -230,7 +226,7 @@ async fn deleted(floor: &DatabaseFloor) -> Result<[Ending; 2], LabError> {
         drop(early.unlock().await);
         Ok(())
     };
-    Ok([article, two_buy(shop, SHORT_PATIENCE, first, second, release).await?])
+    Ok([article, two_buy(shop, first, second, release).await?])
 }
 
 async fn disconnected(floor: &DatabaseFloor) -> Result<[Ending; 2], LabError> {
@@ -242,7 +238,7 @@ async fn disconnected(floor: &DatabaseFloor) -> Result<[Ending; 2], LabError> {
         proxy.cut();
         Ok(())
     };
-    let article = two_buy(shop, PATIENCE, first, second, cut).await?;
+    let article = two_buy(shop, first, second, cut).await?;
 
     let shop = floor.shop().await?;
     let ((first, proxy), second) = (floor.proxied(&shop).await?, floor.direct(&shop).await?);
@@ -250,7 +246,7 @@ async fn disconnected(floor: &DatabaseFloor) -> Result<[Ending; 2], LabError> {
         proxy.cut();
         Ok(())
     };
-    Ok([article, two_buy(shop, SHORT_PATIENCE, first, second, cut).await?])
+    Ok([article, two_buy(shop, first, second, cut).await?])
 }
 
 async fn paused(floor: &DatabaseFloor) -> Result<[Ending; 2], LabError> {
@@ -261,11 +257,20 @@ async fn paused(floor: &DatabaseFloor) -> Result<[Ending; 2], LabError> {
     let next = RowLock::new(&floor.lock.url(), &shop.lock).await?;
     first.lock().await?;
     proxy.freeze();
-    let article = next_buys(shop, TTL, next, "locked as long as the pause lasts").await?;
+    let why = async |next: &mut RowLock| {
+        proxy.release();
+        first.unlock().await?;
+        let seconds = START_TIMEOUT.as_secs();
+        let what = "the row is free after the pause";
+        let granted = timeout(START_TIMEOUT, next.lock()).await;
+        granted.unwrap_or(Err(LabError::NotInTime { what, seconds }))?;
+        Ok("locked as long as the pause lasts")
+    };
+    let article = next_buys(shop, next, why).await?;
 
     let shop = floor.shop().await?;
     let ((mut first, proxy), next) = (floor.proxied(&shop).await?, floor.direct(&shop).await?);
     first.lock().await?;
     proxy.freeze();
-    Ok([article, next_buys(shop, PATIENCE, next, "locked").await?])
+    Ok([article, ours_buys(shop, next).await?])
 }

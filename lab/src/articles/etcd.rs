@@ -13,10 +13,7 @@ use tokio::time::{interval, sleep};
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
-use super::story::{
-    Buyer, Ending, Ours, PATIENCE, SHORT_PATIENCE, Shop, Waiting, no_accident, proxy_to, two_buy,
-    until,
-};
+use super::story::{Buyer, Ending, Ours, Shop, Waiting, no_accident, proxy_to, two_buy, until};
 use super::{Flaw, Floor};
 use crate::error::LabError;
 
@@ -161,19 +158,16 @@ impl Floor for EtcdFloor {
         Flaw {
             lock: "etcd-lock-call",
             what: "one renewal at 80 % of the TTL: if it is lost, so is the lease, and the holder is not told",
-            ours: "etcd",
             story: |floor| Box::pin(renewal_lost(floor)),
         },
         Flaw {
             lock: "etcd-lock-call",
             what: "lock() swallows its errors: who does not reach etcd sells without the lock",
-            ours: "etcd",
             story: |floor| Box::pin(error_swallowed(floor)),
         },
         Flaw {
             lock: "etcd-own-key",
             what: "a waiter's lease ends, and nobody checks it after the wait",
-            ours: "etcd",
             story: |floor| Box::pin(unchecked(floor)),
         },
     ];
@@ -201,7 +195,7 @@ impl Floor for EtcdFloor {
 
 impl EtcdFloor {
     async fn shop(&self) -> Result<Shop, LabError> {
-        Shop::open(&self.shop).await
+        Shop::open(&self.shop, 1).await
     }
 
     async fn lock_call(&self, shop: &Shop) -> Result<LockCall, LabError> {
@@ -252,7 +246,7 @@ async fn renewal_lost(floor: &EtcdFloor) -> Result<[Ending; 2], LabError> {
         way.admit();
         Ok(())
     };
-    let article = two_buy(shop, PATIENCE, first, second, outage).await?;
+    let article = two_buy(shop, first, second, outage).await?;
 
     let shop = floor.shop().await?;
     let way = floor.way().await?;
@@ -264,7 +258,7 @@ async fn renewal_lost(floor: &EtcdFloor) -> Result<[Ending; 2], LabError> {
         way.admit();
         Ok(())
     };
-    Ok([article, two_buy(shop, TTL, first, second, outage).await?])
+    Ok([article, two_buy(shop, first, second, outage).await?])
 }
 
 async fn error_swallowed(floor: &EtcdFloor) -> Result<[Ending; 2], LabError> {
@@ -273,13 +267,13 @@ async fn error_swallowed(floor: &EtcdFloor) -> Result<[Ending; 2], LabError> {
     let first = floor.lock_call(&shop).await?;
     let second = LockCall::new(&way.url(), &shop.lock).await?;
     way.refuse();
-    let article = no_accident(shop, PATIENCE, first, second).await?;
+    let article = no_accident(shop, first, second).await?;
 
     let shop = floor.shop().await?;
     let way = floor.way().await?;
     let (first, second) = (floor.direct(&shop).await?, floor.ours(&shop, way.url()).await?);
     way.refuse();
-    Ok([article, no_accident(shop, SHORT_PATIENCE, first, second).await?])
+    Ok([article, no_accident(shop, first, second).await?])
 }
 
 async fn unchecked(floor: &EtcdFloor) -> Result<[Ending; 2], LabError> {
@@ -287,13 +281,13 @@ async fn unchecked(floor: &EtcdFloor) -> Result<[Ending; 2], LabError> {
     let holder = floor.own_key(&shop).await?;
     let (first, second) = (floor.own_key(&shop).await?, floor.own_key(&shop).await?);
     let lease = first.lease;
-    let article = with_a_lost_lease(floor, shop, PATIENCE, [holder, first, second], lease).await?;
+    let article = with_a_lost_lease(floor, shop, [holder, first, second], lease).await?;
 
     let shop = floor.shop().await?;
     let holder = floor.direct(&shop).await?;
     let (first, second) = (floor.direct(&shop).await?, floor.direct(&shop).await?);
     let lease = first.lease;
-    let ours = with_a_lost_lease(floor, shop, PATIENCE, [holder, first, second], lease).await?;
+    let ours = with_a_lost_lease(floor, shop, [holder, first, second], lease).await?;
     Ok([article, ours])
 }
 
@@ -301,7 +295,6 @@ async fn unchecked(floor: &EtcdFloor) -> Result<[Ending; 2], LabError> {
 async fn with_a_lost_lease<B: Buyer + 'static>(
     floor: &EtcdFloor,
     shop: Shop,
-    patience: Duration,
     [mut holder, first, second]: [B; 3],
     lease: i64,
 ) -> Result<Ending, LabError> {
@@ -313,5 +306,5 @@ async fn with_a_lost_lease<B: Buyer + 'static>(
     let second = Waiting::start(second);
     until("the second one waits", async || Ok(floor.count(&lock).await? == 2)).await?;
     holder.unlock().await?;
-    no_accident(shop, patience, first, second).await
+    no_accident(shop, first, second).await
 }

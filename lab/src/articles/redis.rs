@@ -13,8 +13,8 @@ use uuid::Uuid;
 
 use super::redlock::Redlock;
 use super::story::{
-    Buyer, Ending, LOCK, Ours, PATIENCE, POLL, SHORT_PATIENCE, Shop, TTL, connect, next_buys,
-    no_accident, proxy_to, two_buy, until,
+    Buyer, Ending, LOCK, Ours, POLL, Shop, TTL, Waiting, connect, need, next_buys, no_accident,
+    ours_buys, proxy_to, two_buy, until,
 };
 use super::{Flaw, Floor};
 use crate::error::LabError;
@@ -234,61 +234,51 @@ impl Floor for RedisFloor {
         Flaw {
             lock: "redis-set-nx",
             what: "the holder is paused past the TTL",
-            ours: "redis",
             story: |floor| Box::pin(paused(floor)),
         },
         Flaw {
             lock: "redis-set-nx",
             what: "a replica takes over before it has the lock",
-            ours: "redis",
             story: |floor| Box::pin(failed_over(floor)),
         },
         Flaw {
             lock: "redis-setnx-expire",
             what: "the client dies between the two commands",
-            ours: "redis",
             story: |floor| Box::pin(died_in_between(floor)),
         },
         Flaw {
             lock: "redis-setex",
             what: "it overwrites: everybody gets the lock",
-            ours: "redis",
             story: |floor| Box::pin(overwritten(floor)),
         },
         Flaw {
             lock: "redis-own-clock",
             what: "the holder's clock is set back: it deletes its successor's lock",
-            ours: "redis",
             story: |floor| Box::pin(deleted(floor)),
         },
         Flaw {
             lock: "redis-getset",
             what: "a client with a fast clock takes a live lock",
-            ours: "redis",
             story: |floor| Box::pin(fast_clock(floor)),
         },
         Flaw {
             lock: "redis-getset",
-            what: "the GETSET of a loser moves the winner's expiry",
-            ours: "redis",
+            what: "a loser whose clock is an hour fast moves the expiry of a winner that dies",
             story: |floor| Box::pin(moved_expiry(floor)),
         },
         Flaw {
             lock: "redlock",
             what: "the holder is paused past the TTL",
-            ours: "redlock, the store's fence",
             story: |floor| Box::pin(redlock(floor, Accident::Pause)),
         },
         Flaw {
             lock: "redlock",
             what: "the clock of a node jumps",
-            ours: "redlock, the store's fence",
             story: |floor| Box::pin(redlock(floor, Accident::ClockJump)),
         },
         Flaw {
             lock: "redlock",
             what: "a node without persistence is started again",
-            ours: "redlock, the store's fence",
             story: |floor| Box::pin(redlock(floor, Accident::Restart)),
         },
     ];
@@ -313,7 +303,7 @@ impl Floor for RedisFloor {
 
 impl RedisFloor {
     async fn shop(&self) -> Result<Shop, LabError> {
-        Shop::open(&self.shop).await
+        Shop::open(&self.shop, 1).await
     }
 
     /// A buyer under `fenced-lock`.
@@ -333,7 +323,7 @@ async fn paused(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
     let first = SetNx::new(&url, &shop.lock, ARTICLE_TTL).await?;
     let second = SetNx::new(&url, &shop.lock, ARTICLE_TTL).await?;
     // it renews nothing, so it is paused for as long as it does not go on
-    let article = no_accident(shop, PATIENCE, first, second).await?;
+    let article = no_accident(shop, first, second).await?;
 
     let shop = floor.shop().await?;
     let ((first, proxy), second) = (floor.ours_to_pause(&shop).await?, floor.ours(&shop).await?);
@@ -341,24 +331,27 @@ async fn paused(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
         proxy.freeze();
         Ok(())
     };
-    Ok([article, two_buy(shop, PATIENCE, first, second, pause).await?])
+    Ok([article, two_buy(shop, first, second, pause).await?])
 }
 
+/// Three units, of which one was sold before, so that the fence knows the cluster of the tokens.
 async fn failed_over(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
     let pair = Pair::start(&floor.dir).await?;
-    let shop = floor.shop().await?;
-    let first = SetNx::new(&pair.url(), &shop.lock, LONG).await?;
+    let mut shop = Shop::open(&floor.shop, 3).await?;
+    let mut first = SetNx::new(&pair.url(), &shop.lock, LONG).await?;
+    shop.sell_one(&mut first).await?;
     pair.hold_writes_back().await?;
     // it connects to the replica, once that is the primary
     let second = SetNx::new(&pair.replica.url(), &shop.lock, LONG).await?;
-    let article = two_buy(shop, PATIENCE, first, second, async || pair.fail_over().await).await?;
+    let article = two_buy(shop, first, second, async || pair.fail_over().await).await?;
 
     let pair = Pair::start(&floor.dir).await?;
-    let shop = floor.shop().await?;
-    let first = ours(&pair.url(), &shop.lock, LONG).await?;
+    let mut shop = Shop::open(&floor.shop, 3).await?;
+    let mut first = ours(&pair.url(), &shop.lock, LONG).await?;
     let second = ours(&pair.url(), &shop.lock, LONG).await?;
+    shop.sell_one(&mut first).await?;
     pair.hold_writes_back().await?;
-    let ours = two_buy(shop, PATIENCE, first, second, async || pair.fail_over().await).await?;
+    let ours = two_buy(shop, first, second, async || pair.fail_over().await).await?;
     Ok([article, ours])
 }
 
@@ -369,18 +362,21 @@ async fn died_in_between(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
         Ok::<_, LabError>(SetNxExpire { redis, key: shop.lock.clone(), user })
     };
     let (mut first, next) = (buyer("first").await?, buyer("next").await?);
-    first.setnx().await?;
+    need("the lock was free", first.setnx().await?)?;
     drop(first);
-    // -1: the key has no TTL
-    let is_for_ever = floor.lock.run::<i64>(&format!("PTTL {}", shop.lock)).await? == -1;
-    let if_stuck = if is_for_ever { "locked for ever" } else { "locked until the TTL" };
-    let article = next_buys(shop, SHORT_PATIENCE, next, if_stuck).await?;
+    let ask = format!("PTTL {}", shop.lock);
+    let why = async |_: &mut _| {
+        // -1: it has no TTL
+        need("the key has no TTL", floor.lock.run::<i64>(&ask).await? == -1)?;
+        Ok("locked for ever")
+    };
+    let article = next_buys(shop, next, why).await?;
 
     let shop = floor.shop().await?;
     let ((mut first, proxy), next) = (floor.ours_to_pause(&shop).await?, floor.ours(&shop).await?);
     first.lock().await?;
     proxy.freeze();
-    Ok([article, next_buys(shop, PATIENCE, next, "locked").await?])
+    Ok([article, ours_buys(shop, next).await?])
 }
 
 async fn overwritten(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
@@ -390,11 +386,11 @@ async fn overwritten(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
         Ok::<_, LabError>(SetEx { redis, key: shop.lock.clone(), user })
     };
     let (first, second) = (buyer("first").await?, buyer("second").await?);
-    let article = no_accident(shop, PATIENCE, first, second).await?;
+    let article = no_accident(shop, first, second).await?;
 
     let shop = floor.shop().await?;
     let (first, second) = (floor.ours(&shop).await?, floor.ours(&shop).await?);
-    Ok([article, no_accident(shop, SHORT_PATIENCE, first, second).await?])
+    Ok([article, no_accident(shop, first, second).await?])
 }
 
 async fn deleted(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
@@ -406,7 +402,7 @@ async fn deleted(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
     early.clock.offset = -millis(Duration::from_hours(1));
     // the first one of the others waits until the TTL is over, and is the successor
     let release = async || early.unlock().await;
-    let article = two_buy(shop, PATIENCE, first, second, release).await?;
+    let article = two_buy(shop, first, second, release).await?;
 
     let shop = floor.shop().await?;
     let (mut early, proxy) = floor.ours_to_pause(&shop).await?;
@@ -419,18 +415,18 @@ async fn deleted(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
         drop(early.unlock().await);
         Ok(())
     };
-    Ok([article, two_buy(shop, SHORT_PATIENCE, first, second, release).await?])
+    Ok([article, two_buy(shop, first, second, release).await?])
 }
 
 async fn fast_clock(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
     let (shop, url) = (floor.shop().await?, floor.lock.url());
     let first = GetSet::new(&url, &shop.lock, Duration::ZERO).await?;
     let second = GetSet::new(&url, &shop.lock, Duration::from_hours(1)).await?;
-    let article = no_accident(shop, PATIENCE, first, second).await?;
+    let article = no_accident(shop, first, second).await?;
 
     let shop = floor.shop().await?;
     let (first, second) = (floor.ours(&shop).await?, floor.ours(&shop).await?);
-    Ok([article, no_accident(shop, SHORT_PATIENCE, first, second).await?])
+    Ok([article, no_accident(shop, first, second).await?])
 }
 
 async fn moved_expiry(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
@@ -449,21 +445,27 @@ async fn moved_expiry(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
     .await?;
     let seen = seen.expect("that is what was awaited");
     // both saw the same expiry
-    let has_won = winner.getset(seen).await?;
-    let has_lost = !loser.getset(seen).await?;
+    need("one client wins", winner.getset(seen).await?)?;
+    need("the other one loses", !loser.getset(seen).await?)?;
     drop((winner, loser));
-    let if_stuck = if has_won && has_lost { "locked for an hour" } else { "not as it should be" };
-    let article = next_buys(shop, ARTICLE_TTL * 3, next, if_stuck).await?;
+    let why = async |next: &mut GetSet| {
+        let expiry: i64 = cmd("GET").arg(&next.key).query_async(&mut next.redis).await?;
+        let left = expiry - next.clock.now();
+        need("59 minutes are left", left > millis(Duration::from_mins(59)))?;
+        Ok("locked for an hour")
+    };
+    let article = next_buys(shop, next, why).await?;
 
     let shop = floor.shop().await?;
-    let ((mut winner, proxy), mut loser) =
+    let ((mut winner, proxy), loser) =
         (floor.ours_to_pause(&shop).await?, floor.ours(&shop).await?);
     let next = floor.ours(&shop).await?;
     winner.lock().await?;
-    // it asks, and gives up
-    drop(tokio::time::timeout(SHORT_PATIENCE, loser.lock()).await);
+    let loser = Waiting::start(loser);
+    until("the loser asks", async || Ok(next.queue_length().await? == 2)).await?;
+    loser.end().await;
     proxy.freeze();
-    Ok([article, next_buys(shop, PATIENCE, next, "locked").await?])
+    Ok([article, ours_buys(shop, next).await?])
 }
 
 /// What happens to the majority of a Redlock.
@@ -487,7 +489,7 @@ async fn redlock(floor: &RedisFloor, accident: Accident) -> Result<[Ending; 2], 
     let second = Redlock::new(&nodes.direct(), &shop.lock, expiry)?;
     let lock = shop.lock.clone();
     let happens = async || nodes.suffer(accident, &lock).await;
-    let article = two_buy(shop, PATIENCE, first, second, happens).await?;
+    let article = two_buy(shop, first, second, happens).await?;
 
     let mut nodes = Nodes::start(&floor.dir).await?;
     let shop = floor.shop().await?;
@@ -497,7 +499,7 @@ async fn redlock(floor: &RedisFloor, accident: Accident) -> Result<[Ending; 2], 
     let second = redlock_of_ours(floor, &nodes.direct(), &shop.lock, ttl).await?;
     let lock = shop.lock.clone();
     let happens = async || nodes.suffer(accident, &lock).await;
-    Ok([article, two_buy(shop, PATIENCE, first, second, happens).await?])
+    Ok([article, two_buy(shop, first, second, happens).await?])
 }
 
 /// Our Redlock, with the tokens of the stock.
@@ -586,10 +588,10 @@ impl Pair {
     /// From now on the replica gets nothing, once it has what was written before.
     async fn hold_writes_back(&self) -> Result<(), LabError> {
         until("the replica follows", async || {
-            let link: String = self.replica.run("INFO replication").await?;
-            let sizes: (u64, u64) =
-                (self.primary.run("DBSIZE").await?, self.replica.run("DBSIZE").await?);
-            Ok(link.contains("master_link_status:up") && sizes.0 == sizes.1)
+            let written: String = self.primary.run("INFO replication").await?;
+            let known: String = self.replica.run("INFO replication").await?;
+            Ok(known.contains("master_link_status:up")
+                && offset(&known, "slave_repl_offset:") >= offset(&written, "master_repl_offset:"))
         })
         .await?;
         self.replication.hold(Way::Back);
@@ -602,6 +604,11 @@ impl Pair {
         self.address.cut();
         Ok(self.replica.run("REPLICAOF NO ONE").await?)
     }
+}
+
+/// How much of the replication was written, or read.
+fn offset(info: &str, name: &str) -> Option<u64> {
+    info.lines().find_map(|line| line.strip_prefix(name))?.parse().ok()
 }
 
 async fn ours(url: &str, lock: &str, ttl: Duration) -> Result<Ours, LabError> {

@@ -32,11 +32,8 @@ pub(super) trait Buyer: Send {
     fn unlock(&mut self) -> impl Future<Output = Result<(), LabError>> + Send;
 }
 
-/// How long a buyer is awaited that is granted the lock, be it when a lease has ended.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
-
-/// How long one that is not.
-pub(super) const SHORT_PATIENCE: Duration = Duration::from_millis(300);
+/// How long a buyer is awaited, whether it should be granted the lock or not: several TTLs.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The TTL of our sessions: they are renewed, on a busy machine as well.
 pub(super) const TTL: Duration = Duration::from_secs(1);
@@ -48,7 +45,7 @@ pub struct Ending {
     pub stock: u64,
     /// How many were sold.
     pub sold: u64,
-    /// How many writes the fence of the stock refused.
+    /// How many stale writes the fence of the stock refused.
     pub refused: u64,
     /// Whether a second buyer was granted the lock before the first one gave it back.
     pub two_held: bool,
@@ -65,11 +62,10 @@ impl Ending {
 
 impl fmt::Display for Ending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} sold", self.sold, self.stock)?;
         if let Some(why) = self.stuck {
-            return write!(f, "nobody can buy: {why}");
+            return write!(f, ", and nobody can buy: {why}");
         }
-        let units = if self.sold == 1 { "unit" } else { "units" };
-        write!(f, "{} {units} of {} sold", self.sold, self.stock)?;
         match (self.two_held, self.refused) {
             (false, 0) => Ok(()),
             (false, _) => f.write_str(", the stale write is refused"),
@@ -79,8 +75,8 @@ impl fmt::Display for Ending {
     }
 }
 
-/// One item with one unit, sold by GET and SET. A buyer with a token sends it along, and the stock refuses a smaller
-/// one, and one of another cluster.
+/// One item, sold by GET and SET. A buyer with a token sends it along, and the stock refuses a smaller one, and one of
+/// another cluster.
 pub(super) struct Shop {
     redis: MultiplexedConnection,
     keys: Keys,
@@ -92,19 +88,23 @@ pub(super) struct Shop {
 /// KEYS: stock, fence. ARGV: the stock to write, the cluster and the revision of the token.
 const FENCED_SET: &str = "#!lua
 local cluster, revision = string.match(redis.call('GET', KEYS[2]) or '', '^(%x+) (%d+)$')
-if cluster and (cluster ~= ARGV[2] or tonumber(revision) > tonumber(ARGV[3])) then return 0 end
+if cluster and cluster ~= ARGV[2] then return 'another cluster' end
+if cluster and tonumber(revision) > tonumber(ARGV[3]) then return 'stale' end
 redis.call('SET', KEYS[2], ARGV[2] .. ' ' .. ARGV[3])
 redis.call('SET', KEYS[1], ARGV[1])
-return 1";
+return 'written'";
+
+/// Why a token of another cluster buys nothing.
+const OPERATOR: &str = "the fence refuses the new cluster until an operator decides";
 
 impl Shop {
-    /// A new item with one unit.
-    pub(super) async fn open(server: &PrivateRedis) -> Result<Self, LabError> {
+    /// A new item with so many units.
+    pub(super) async fn open(server: &PrivateRedis, stock: u64) -> Result<Self, LabError> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let name = format!("item-{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let item: Item = name.parse().expect("letters, a hyphen and digits are an item's name");
         let mut redis = connect(&server.url()).await?;
-        let (keys, stock) = (Keys::of(&item), 1);
+        let keys = Keys::of(&item);
         redis::cmd("SET").arg(&keys.stock).arg(stock).query_async::<()>(&mut redis).await?;
         let ending = Ending { stock, ..Ending::default() };
         Ok(Self { redis, keys, lock: format!("{LOCK}:{name}"), ending })
@@ -118,21 +118,26 @@ impl Shop {
     /// Sells one of the units that the buyer saw.
     async fn write(&mut self, seen: u64, token: Option<Token>) -> Result<(), LabError> {
         let Some(left) = seen.checked_sub(1) else { return Ok(()) };
-        let is_written = match token {
+        let answer = match token {
             None => {
                 let mut set = redis::cmd("SET");
                 set.arg(&self.keys.stock).arg(left).query_async::<()>(&mut self.redis).await?;
-                true
+                "written".to_owned()
             }
             Some(token) => {
                 let script = Script::new(FENCED_SET);
                 let mut set = script.key(&self.keys.stock);
                 set.key(&self.keys.fence).arg(left);
                 set.arg(token.cluster().to_string()).arg(token.revision());
-                set.invoke_async(&mut self.redis).await?
+                set.invoke_async::<String>(&mut self.redis).await?
             }
         };
-        *(if is_written { &mut self.ending.sold } else { &mut self.ending.refused }) += 1;
+        match &*answer {
+            "written" => self.ending.sold += 1,
+            "stale" => self.ending.refused += 1,
+            // and so is each later buyer there
+            _ => self.ending.stuck = Some(OPERATOR),
+        }
         Ok(())
     }
 
@@ -140,13 +145,19 @@ impl Shop {
         let seen = self.read().await?;
         self.write(seen, token).await
     }
+
+    /// A buyer buys before anything happens.
+    pub(super) async fn sell_one(&mut self, buyer: &mut impl Buyer) -> Result<(), LabError> {
+        let token = buyer.lock().await?;
+        self.buy(token).await?;
+        buyer.unlock().await
+    }
 }
 
 /// The first buyer takes the lock and sees the stock. An accident happens. The second one buys as soon as the lock is
-/// granted, which it is awaited for at most `patience`. Then the first one goes on with what it saw.
+/// granted, for which it waits 5 s. Then the first one goes on with what it saw, and the second one buys what is left.
 pub(super) async fn two_buy(
     mut shop: Shop,
-    patience: Duration,
     mut first: impl Buyer,
     mut second: impl Buyer,
     accident: impl AsyncFnOnce() -> Result<(), LabError>,
@@ -156,36 +167,42 @@ pub(super) async fn two_buy(
     let seen = shop.read().await?;
     accident().await?;
     let mut waiting = Box::pin(second.lock());
-    let in_time = timeout(patience, &mut waiting).await;
-    if let Ok(Ok(token)) = in_time {
+    let mut granted = timeout(PATIENCE, &mut waiting).await;
+    if let Ok(Ok(token)) = granted {
         shop.ending.two_held = held.is_ok();
         shop.buy(token).await?;
     }
     if let Ok(token) = held {
         shop.write(seen, token).await?;
     }
-    if in_time.is_err() {
+    if granted.is_err() {
         // an error: it never had it
         drop(first.unlock().await);
-        if let Ok(Ok(token)) = timeout(START_TIMEOUT, waiting).await {
-            shop.buy(token).await?;
-        }
+        granted = timeout(START_TIMEOUT, waiting).await;
+    }
+    if let Ok(Ok(token)) = granted {
+        shop.buy(token).await?;
     }
     Ok(shop.ending)
 }
 
-/// After the holder has died, or seems to have: another one tries to buy, for at most `patience`.
-pub(super) async fn next_buys(
+/// After the holder has died, or seems to have: another one tries to buy, for 5 s. If it is not granted the lock, `why`
+/// looks at the servers, and says why; an error if that is not the flaw of the story.
+pub(super) async fn next_buys<B: Buyer>(
     mut shop: Shop,
-    patience: Duration,
-    mut next: impl Buyer,
-    if_stuck: &'static str,
+    mut next: B,
+    why: impl AsyncFnOnce(&mut B) -> Result<&'static str, LabError>,
 ) -> Result<Ending, LabError> {
-    match timeout(patience, next.lock()).await {
+    match timeout(PATIENCE, next.lock()).await {
         Ok(token) => shop.buy(token?).await?,
-        Err(_) => shop.ending.stuck = Some(if_stuck),
+        Err(_) => shop.ending.stuck = Some(why(&mut next).await?),
     }
     Ok(shop.ending)
+}
+
+/// [`next_buys`] under ours, where nothing should keep it from the lock.
+pub(super) async fn ours_buys(shop: Shop, next: Ours) -> Result<Ending, LabError> {
+    next_buys(shop, next, async |_| Ok("locked")).await
 }
 
 /// A buyer that waits for the lock already.
@@ -295,9 +312,13 @@ pub(super) async fn proxy_to(port: u16) -> Result<Proxy, LabError> {
 /// [`two_buy`] without an accident.
 pub(super) async fn no_accident(
     shop: Shop,
-    patience: Duration,
     first: impl Buyer,
     second: impl Buyer,
 ) -> Result<Ending, LabError> {
-    two_buy(shop, patience, first, second, async || Ok(())).await
+    two_buy(shop, first, second, async || Ok(())).await
+}
+
+/// An error if what a story needs was not so.
+pub(super) fn need(what: &'static str, is_so: bool) -> Result<(), LabError> {
+    if is_so { Ok(()) } else { Err(LabError::NotAsTold(what)) }
 }

@@ -7,9 +7,7 @@ use testkit::zookeeper::ZooKeeperOptions as Server;
 use testkit::{PrivateRedis, PrivateZooKeeper, Proxy, RedisOptions};
 use zookeeper_client::{Acls, Client, CreateMode};
 
-use super::story::{
-    Buyer, Ending, Ours, PATIENCE, SHORT_PATIENCE, Shop, TTL, Waiting, proxy_to, two_buy, until,
-};
+use super::story::{Buyer, Ending, Ours, Shop, TTL, Waiting, proxy_to, two_buy, until};
 use super::{Flaw, Floor};
 use crate::error::LabError;
 
@@ -83,13 +81,11 @@ impl Floor for ZooKeeperFloor {
         Flaw {
             lock: "zookeeper",
             what: "a waiter dies: the one behind it is notified, and counts that as the lock",
-            ours: "zookeeper",
             story: |floor| Box::pin(waiter_died(floor)),
         },
         Flaw {
             lock: "zookeeper",
             what: "the session is lost, and the holder is not told",
-            ours: "zookeeper",
             story: |floor| Box::pin(session_lost(floor)),
         },
     ];
@@ -112,7 +108,7 @@ impl Floor for ZooKeeperFloor {
 
 impl ZooKeeperFloor {
     async fn shop(&self) -> Result<Shop, LabError> {
-        Shop::open(&self.shop).await
+        Shop::open(&self.shop, 1).await
     }
 
     async fn article(&self, shop: &Shop) -> Result<SequentialNode, LabError> {
@@ -144,20 +140,19 @@ async fn waiter_died(floor: &ZooKeeperFloor) -> Result<[Ending; 2], LabError> {
     let looking = floor.article(&shop).await?;
     let dir = dir(&shop.lock);
     let count = async || Ok(looking.client.list_children(&dir).await?.len());
-    let article = with_a_dying_waiter(shop, PATIENCE, [first, middle, last], count).await?;
+    let article = with_a_dying_waiter(shop, [first, middle, last], count).await?;
 
     let shop = floor.shop().await?;
     let first = floor.direct(&shop).await?;
     let (middle, last) = (floor.direct(&shop).await?, floor.direct(&shop).await?);
     let looking = floor.direct(&shop).await?;
     let count = async || looking.queue_length().await;
-    Ok([article, with_a_dying_waiter(shop, SHORT_PATIENCE, [first, middle, last], count).await?])
+    Ok([article, with_a_dying_waiter(shop, [first, middle, last], count).await?])
 }
 
 /// Two buy, of whom the second waits behind a waiter that dies.
 async fn with_a_dying_waiter<B: Buyer + 'static>(
     shop: Shop,
-    patience: Duration,
     [first, middle, last]: [B; 3],
     count: impl AsyncFn() -> Result<usize, LabError>,
 ) -> Result<Ending, LabError> {
@@ -171,7 +166,7 @@ async fn with_a_dying_waiter<B: Buyer + 'static>(
         middle.end().await;
         Ok(())
     };
-    two_buy(shop, patience, first, last, die).await
+    two_buy(shop, first, last, die).await
 }
 
 async fn session_lost(floor: &ZooKeeperFloor) -> Result<[Ending; 2], LabError> {
@@ -183,7 +178,7 @@ async fn session_lost(floor: &ZooKeeperFloor) -> Result<[Ending; 2], LabError> {
         proxy.freeze();
         Ok(())
     };
-    let article = two_buy(shop, PATIENCE, first, second, freeze).await?;
+    let article = two_buy(shop, first, second, freeze).await?;
 
     let shop = floor.shop().await?;
     let (proxy, address) = floor.way().await?;
@@ -192,5 +187,5 @@ async fn session_lost(floor: &ZooKeeperFloor) -> Result<[Ending; 2], LabError> {
         proxy.freeze();
         Ok(())
     };
-    Ok([article, two_buy(shop, PATIENCE, first, second, freeze).await?])
+    Ok([article, two_buy(shop, first, second, freeze).await?])
 }
