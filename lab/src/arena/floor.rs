@@ -179,7 +179,7 @@ async fn psql(url: &str, statement: &str) -> String {
     }
 }
 
-fn field(text: &str, name: &str) -> Option<u64> {
+pub(super) fn field(text: &str, name: &str) -> Option<u64> {
     number(text.lines().find_map(|line| line.strip_prefix(name)))
 }
 

@@ -61,6 +61,8 @@ struct Figures {
     burst_ms: Option<f64>,
     takeovers: Vec<Takeover>,
     oversold: Vec<Oversold>,
+    /// What this machine has no program for.
+    left_out: Vec<String>,
     /// Runs that failed where they must not, and what could not be measured.
     faults: Vec<String>,
 }
@@ -171,6 +173,7 @@ impl Arena<'_> {
             burst_ms: None,
             takeovers: Vec::new(),
             oversold: Vec::new(),
+            left_out: Vec::new(),
             faults: Vec::new(),
         };
         let done = self.by_itself(&floor, &mut figures).await;
@@ -232,12 +235,19 @@ impl Arena<'_> {
             return;
         }
         for fault in Fault::value_variants().iter().copied() {
-            if self.options.wants_fault(fault) && faults::applies(fault, self.lock) {
-                let what = format!("takeover, {}", fault.name());
-                let trials = self.trials(&what);
-                let done = faults::takeover(fault, self.lock, self.dir, &trials).await;
-                let done = figures.keep(&what, done);
-                figures.takeovers.extend(done);
+            if !self.options.wants_fault(fault) || !faults::applies(fault, self.lock) {
+                continue;
+            }
+            let what = format!("takeover, {}", fault.name());
+            if fault == Fault::Clock && floor::fake_clock().is_none() {
+                figures.left_out.push(format!("{what}: libfaketime is not installed"));
+                continue;
+            }
+            let trials = self.trials(&what);
+            let done = faults::takeover(fault, self.lock, self.dir, &trials).await;
+            if let Some(takeover) = figures.keep(&what, done) {
+                figures.faults.extend(takeover.faults.iter().cloned());
+                figures.takeovers.push(takeover);
             }
         }
     }

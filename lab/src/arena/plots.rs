@@ -29,7 +29,7 @@ pub(super) fn all(results: &Results) -> Vec<(&'static str, String)> {
                     let spread = Spread { median: p50 / 1e3, min: p50 / 1e3, max: longest / 1e3 };
                     takeovers.push(Bar { label, spread, ours: one.lock == "etcd" });
                 }
-                _ => never.push(label),
+                _ => never.push(format!("{label}, {} of {}", takeover.never, takeover.trials)),
             }
         }
     }

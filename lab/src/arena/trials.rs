@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use futures_util::future::try_join_all;
+use flash_sale::error_chain::ErrorChain;
+use futures_util::future::join_all;
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_xoshiro::SplitMix64;
 
@@ -28,16 +29,34 @@ impl Trials {
         Self { seed: of_name, next: AtomicU32::new(0), all, jobs: options.jobs, what }
     }
 
-    /// Runs workers side by side, `most` at the most, each of which takes trials until there are none left. One that cannot run ends
-    /// all.
+    /// Runs workers side by side, `most` at the most, each of which takes trials until there are none left. Returns
+    /// the trials that were done, and why a worker ended early.
+    ///
+    /// # Errors
+    /// No trial was done.
     pub(super) async fn share<T>(
         &self,
         most: usize,
-        worker: impl AsyncFn() -> Result<Vec<T>, LabError>,
-    ) -> Result<Vec<T>, LabError> {
+        worker: impl AsyncFn(&mut Vec<T>) -> Result<(), LabError>,
+    ) -> Result<(Vec<T>, Vec<String>), LabError> {
         let workers = self.jobs.min(most).min(usize::try_from(self.all).unwrap_or(usize::MAX));
-        let done = try_join_all((0..workers).map(|_| worker())).await?;
-        Ok(done.into_iter().flatten().collect())
+        let run = async || {
+            let mut done = Vec::new();
+            let ended = worker(&mut done).await;
+            (done, ended.err())
+        };
+        let (mut done, mut errors) = (Vec::new(), Vec::new());
+        for (some, error) in join_all((0..workers).map(|_| run())).await {
+            done.extend(some);
+            errors.extend(error);
+        }
+        if done.is_empty()
+            && let Some(error) = errors.pop()
+        {
+            return Err(error);
+        }
+        let missing = |error| format!("{}: trials are missing: {}", self.what, ErrorChain(&error));
+        Ok((done, errors.into_iter().map(missing).collect()))
     }
 
     /// The next trial: where its random moments come from.
