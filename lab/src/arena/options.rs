@@ -58,7 +58,7 @@ pub struct ArenaOptions {
 /// A measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Measure {
-    /// Two sessions take turns: the time from the release that is sent to the next grant.
+    /// Two sessions take turns: the time from the release that is sent to the grant of the one that waits.
     Handovers,
     /// The same, with the servers of the lock 2 and 20 ms away.
     Distance,

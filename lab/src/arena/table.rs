@@ -26,7 +26,8 @@ pub(super) fn text(results: &Results) -> String {
         }
     };
     add("Locks", promises(all), "--only handovers");
-    add("Handovers", handovers(all), "--only handovers,distance");
+    let command = format!("--only handovers,distance {seed}");
+    add("Handovers", handovers(all), &command);
     add("Fairness and cost", fairness(all), "--only fairness,requests");
     add("The sale", speed(all), "--only load,burst");
     let command = format!("--only takeover --faults FAULT {trials}");
@@ -113,16 +114,16 @@ fn needs(lock: &str, Promises { token, wake, ends, .. }: Promises) -> String {
 }
 
 fn handovers(all: &[Figures]) -> String {
-    let head = ["lock", "round trip ms", "p50 ms", "p99 ms", "handovers/s"];
+    let head = ["lock", "round trip ms", "handovers", "p50 ms", "p99 ms"];
     let cells = |one: &Figures| {
         let lock = one.lock;
         let row = move |at: &super::Handovers| {
             [
                 lock.to_owned(),
                 at.round_trip_ms.to_string(),
+                at.handovers.to_string(),
                 figure(at.p50_ms),
-                figure(at.p99_ms),
-                figure(at.per_second),
+                or_dash(at.p99_ms),
             ]
         };
         one.handovers.iter().map(row).collect::<Vec<_>>()
