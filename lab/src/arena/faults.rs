@@ -85,11 +85,12 @@ pub(super) struct Takeover {
     pub(super) fault: Fault,
     pub(super) trials: usize,
     pub(super) never: usize,
-    /// Of all trials; `None`: never.
-    pub(super) p50_ms: Option<f64>,
-    pub(super) longest_ms: Option<f64>,
     /// Trials in which the fault hit a holder, or a server.
     pub(super) hits: usize,
+    /// Of those that hit; `None`: never, or none hit.
+    pub(super) p50_ms: Option<f64>,
+    /// Of all.
+    pub(super) longest_ms: Option<f64>,
     /// Trials with two holders at once.
     pub(super) overlaps: usize,
     pub(super) longest_overlap_ms: f64,
@@ -104,9 +105,12 @@ pub(super) struct Takeover {
 
 impl Takeover {
     fn of(fault: Fault, trials: &[Trial], faults: Vec<String>) -> Self {
-        let millis = trials.iter().map(|trial| trial.takeover_ms.unwrap_or(f64::INFINITY));
-        let mut millis: Vec<_> = millis.collect();
-        millis.sort_by(f64::total_cmp);
+        let is_hit = |trial: &Trial| trial.hit_holder != Some(false) || trial.overlap_ms > 0.0;
+        let takeover = |trial: &Trial| trial.takeover_ms.unwrap_or(f64::INFINITY);
+        let of_hits = trials.iter().filter(|trial| is_hit(trial)).map(takeover);
+        let mut of_hits: Vec<_> = of_hits.collect();
+        of_hits.sort_by(f64::total_cmp);
+        let longest = trials.iter().map(takeover).fold(0.0, f64::max);
         let unless_never = |millis: f64| millis.is_finite().then_some(millis);
         let count = |is: fn(&Trial) -> bool| trials.iter().filter(|trial| is(trial)).count();
         let overlaps = trials.iter().map(|trial| trial.overlap_ms);
@@ -114,9 +118,9 @@ impl Takeover {
             fault,
             trials: trials.len(),
             never: count(|trial| trial.takeover_ms.is_none()),
-            p50_ms: unless_never(share(&millis, 50)),
-            longest_ms: millis.last().copied().and_then(unless_never),
-            hits: count(|trial| trial.hit_holder != Some(false) || trial.overlap_ms > 0.0),
+            hits: of_hits.len(),
+            p50_ms: (!of_hits.is_empty()).then(|| share(&of_hits, 50)).and_then(unless_never),
+            longest_ms: unless_never(longest),
             overlaps: count(|trial| trial.overlap_ms > 0.0),
             longest_overlap_ms: overlaps.fold(0.0, f64::max),
             repeated_tokens: count(|trial| trial.repeated_tokens > 0),

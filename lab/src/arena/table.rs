@@ -192,8 +192,16 @@ fn speed(all: &[Figures]) -> String {
 const RESTARTED: &str = "numbers restart: an operator must decide";
 
 fn takeovers(all: &[Figures]) -> String {
-    let head =
-        ["lock", "fault", "trials", "hit the holder", "p50 s", "longest s", "never", RESTARTED];
+    let head = [
+        "lock",
+        "fault",
+        "trials",
+        "hit the holder",
+        "p50 s of those",
+        "longest s",
+        "never",
+        RESTARTED,
+    ];
     let served = |takeover: &Takeover| !takeover.is_kept();
     rows(
         head,
@@ -206,7 +214,7 @@ fn takeovers(all: &[Figures]) -> String {
                 takeover.fault.name().to_owned(),
                 takeover.trials.to_string(),
                 if takeover.hits_process() { takeover.hits.to_string() } else { "-".to_owned() },
-                seconds(takeover.p50_ms),
+                if takeover.hits == 0 { "-".to_owned() } else { seconds(takeover.p50_ms) },
                 seconds(takeover.longest_ms),
                 takeover.never.to_string(),
                 of_tokens(one, takeover, takeover.other_cluster),
