@@ -52,7 +52,8 @@ type Seats = Vec<Arc<dyn Seat>>;
 pub(super) struct Handovers {
     /// The round trip to the servers, in milliseconds.
     pub(super) round_trip_ms: u64,
-    pub(super) handovers: usize,
+    /// How many were timed.
+    pub(super) turns: usize,
     pub(super) p50_ms: f64,
     /// `None`: too few.
     pub(super) p99_ms: Option<f64>,
@@ -111,7 +112,7 @@ pub(super) async fn handovers(
     millis.sort_by(f64::total_cmp);
     Ok(Some(Handovers {
         round_trip_ms,
-        handovers: millis.len(),
+        turns: millis.len(),
         p50_ms: share(&millis, 50),
         p99_ms: (millis.len() >= ENOUGH).then(|| share(&millis, 99)),
     }))

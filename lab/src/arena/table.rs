@@ -121,7 +121,7 @@ fn handovers(all: &[Figures]) -> String {
             [
                 lock.to_owned(),
                 at.round_trip_ms.to_string(),
-                at.handovers.to_string(),
+                at.turns.to_string(),
                 figure(at.p50_ms),
                 or_dash(at.p99_ms),
             ]
