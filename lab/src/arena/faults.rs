@@ -554,3 +554,31 @@ async fn restart_under_fake_clock<K: Kind>(server: &mut Private<K>) -> Result<Pa
     server.restart_under(&launcher).await?;
     Ok(offset)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the median is of the trials that hit the holder, and one that was never served counts among them.
+    #[test]
+    fn counts_never_as_longest() {
+        let trial = |takeover_ms, is_hit| Trial {
+            takeover_ms,
+            hit_holder: Some(is_hit),
+            ..Trial::default()
+        };
+        let mut trials = vec![
+            trial(Some(2.0), true),
+            trial(None, true),
+            trial(None, true),
+            trial(Some(1.0), false),
+        ];
+        let takeover = Takeover::of(Fault::Pause, &trials, Vec::new());
+        assert_eq!((takeover.trials, takeover.hits, takeover.never), (4, 3, 2));
+        assert_eq!((takeover.p50_ms, takeover.longest_ms), (None, None));
+        trials.retain(|trial| trial.takeover_ms.is_some());
+        let takeover = Takeover::of(Fault::Pause, &trials, Vec::new());
+        assert_eq!((takeover.hits, takeover.never), (1, 0));
+        assert_eq!((takeover.p50_ms, takeover.longest_ms), (Some(2.0), Some(2.0)));
+    }
+}

@@ -74,3 +74,35 @@ impl Trials {
 pub(super) fn millis_below(limit: u64, random: &mut SplitMix64) -> std::time::Duration {
     std::time::Duration::from_millis(random.random_range(0..limit))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a worker that cannot run costs its own trial, not those of the others; without any trial there is an
+    /// error.
+    #[tokio::test]
+    async fn keeps_what_was_done() {
+        let what = "a fault".to_owned();
+        let mut trials = Trials { seed: 1, next: AtomicU32::new(0), all: 5, jobs: 2, what };
+        let failed = || LabError::NotInTime { what: "a server answers", seconds: 1 };
+        let worker = async |done: &mut Vec<u32>| {
+            while trials.next().is_some() {
+                let number = trials.next.load(Ordering::Relaxed);
+                if number == 2 {
+                    return Err(failed());
+                }
+                done.push(number);
+                tokio::task::yield_now().await;
+            }
+            Ok(())
+        };
+        let (done, faults) = trials.share(usize::MAX, worker).await.unwrap();
+        assert_eq!(done, [1, 3, 4, 5]);
+        let told = "a fault: trials are missing: not within 1 s: a server answers";
+        assert_eq!(faults, [told]);
+        trials.next = AtomicU32::new(0);
+        let none = trials.share(usize::MAX, async |_: &mut Vec<u32>| Err(failed())).await;
+        assert!(none.is_err());
+    }
+}

@@ -76,6 +76,9 @@ async fn short_run_measures_each_lock() {
     let (locks, said) = run(&["--locks", "redis,file", "--only", measures]).await;
     for (lock, distances) in locks.iter().zip([3, 1]) {
         assert_eq!(lock["handovers"].as_array().unwrap().len(), distances, "{said}");
+        // two sessions that take turns: each grant is a handover
+        let mut handovers = lock["handovers"].as_array().unwrap().iter();
+        assert!(handovers.all(|at| at["turns"] == 20), "{said}");
         assert_eq!(lock["overtaken"], 0, "{said}");
         assert_eq!(lock["contest"]["gave_up"], 0, "{said}");
         assert!(lock["contest"]["jain"].as_f64().unwrap() > 0.5, "{said}");
