@@ -97,7 +97,7 @@ mod tests {
             }
             Ok(())
         };
-        let (done, faults) = trials.share(usize::MAX, worker).await.unwrap();
+        let (done, faults) = trials.share(usize::MAX, worker).await.expect("some were done");
         assert_eq!(done, [1, 3, 4, 5]);
         let told = "a fault: trials are missing: not within 1 s: a server answers";
         assert_eq!(faults, [told]);
