@@ -2,7 +2,8 @@
 //!
 //! The times are of the monotonic clock of this machine, which all its processes share.
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -19,6 +20,9 @@ use crate::error::LabError;
 
 /// The time between a look at the lock and the write that relies on it.
 const STEP: Duration = Duration::from_millis(5);
+
+/// How often it looks whether it may begin.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// How long to wait after an error.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
@@ -42,13 +46,22 @@ pub struct ContendOptions {
     /// How long it holds the lock each time, in milliseconds
     #[arg(long)]
     hold: u64,
+    /// It asks for the lock once this file is there
+    #[arg(long)]
+    after: PathBuf,
 }
 
 /// Takes the lock until it is killed. Writes a line at each grant and one at its end.
 pub async fn contend(options: ContendOptions) -> ExitCode {
     loop {
         match open(&options).await {
-            Ok(session) => take_turns(&options, &*session).await,
+            Ok(session) => {
+                println!("opened {}", now());
+                while !options.after.exists() {
+                    sleep(LOOK_EVERY).await;
+                }
+                take_turns(&options, &*session).await;
+            }
             Err(error) => println!("refused {error}"),
         }
         sleep(AGAIN_AFTER).await;
@@ -106,10 +119,13 @@ pub(super) struct Tenure {
 }
 
 /// A running contender.
-pub(super) struct Contender(pub(super) Child);
+pub(super) struct Contender {
+    pub(super) child: Child,
+    after: PathBuf,
+}
 
 impl Contender {
-    /// Starts it.
+    /// Starts it. It opens a session, and asks for nothing before [`begin`](Self::begin).
     pub(super) fn start(
         dir: &OwnedDir,
         lock: LockMode,
@@ -120,6 +136,7 @@ impl Contender {
         let system = LabError::system("a contender could not be started");
         let program = std::env::current_exe().map_err(&system)?;
         let log = dir.path().join(format!("contender-{}.log", uuid::Uuid::new_v4().simple()));
+        let after = log.with_extension("begin");
         let args = [
             "contend",
             "--lock",
@@ -132,15 +149,27 @@ impl Contender {
             &ttl.as_millis().to_string(),
             "--hold",
             &hold.as_millis().to_string(),
+            "--after",
+            &after.display().to_string(),
         ];
         let program = Program::new(&program, dir, &log, STOP_GRACE);
         let program = Program { without_env: is_setting, ..program };
-        Ok(Self(program.start(args).map_err(system)?))
+        Ok(Self { child: program.start(args).map_err(system)?, after })
+    }
+
+    /// Lets it ask for the lock.
+    pub(super) fn begin(&self) -> io::Result<()> {
+        std::fs::write(&self.after, "")
+    }
+
+    /// Whether it has had a session.
+    pub(super) fn has_opened(&self) -> bool {
+        std::fs::read_to_string(self.child.log()).is_ok_and(|text| text.contains("opened "))
     }
 
     /// How often it asked for the lock so far, and its grants.
     pub(super) fn tenures(&self) -> (usize, Vec<Tenure>) {
-        read(self.0.log())
+        read(self.child.log())
     }
 }
 
@@ -187,6 +216,11 @@ pub(super) fn longest_overlap(one: &[Tenure], other: &[Tenure], until: [u64; 2])
     millis(of_one.chain(of_other).max().unwrap_or_default())
 }
 
+/// Whether a contender was between a grant and its last write at this time.
+pub(super) fn held_at(tenures: &[Tenure], at: u64) -> bool {
+    tenures.iter().any(|it| it.granted <= at && it.ended.is_none_or(|ended| ended > at))
+}
+
 /// How many grants came with the token of another grant. A smaller one alone is no fault: a process that was stopped
 /// learns late that it was granted the lock.
 pub(super) fn repeated_tokens(one: &[Tenure], other: &[Tenure]) -> usize {
@@ -212,6 +246,17 @@ mod tests {
         let first = Tenure { granted: 10, ended: Some(20), token: (7, 3) };
         let second = Tenure { granted: 30, ended: None, token: (7, 4) };
         assert_eq!(parse(text), (2, vec![first, second]));
+    }
+
+    /// Goal: a contender holds the lock from its grant to its last write.
+    #[test]
+    fn finds_out_whether_it_held() {
+        let tenure = |granted, ended| Tenure { granted, ended, token: (0, 0) };
+        let tenures = [tenure(10, Some(20)), tenure(30, None)];
+        for (at, held) in [(9, false), (10, true), (19, true), (20, false), (29, false), (31, true)]
+        {
+            assert_eq!(held_at(&tenures, at), held, "{at}");
+        }
     }
 
     /// Goal: an overlap lasts from the next grant to the last write of the earlier holder, also over several turns of

@@ -11,8 +11,8 @@ use testkit::server::{Kind, Private};
 use testkit::{OwnedDir, PrivateRedis, Proxy, RedisOptions, ServerError, probe};
 use tokio::time::{Instant, sleep};
 
-use super::contender::{Contender, Tenure, longest_overlap, millis, now, repeated_tokens};
-use super::floor::{Floor, fake_clock};
+use super::contender::{Contender, Tenure, held_at, longest_overlap, millis, now, repeated_tokens};
+use super::floor::{Floor, fake_clock, field};
 use super::options::Fault;
 use super::speed::share;
 use super::trials::{Trials, millis_below};
@@ -29,8 +29,12 @@ const TURN: Duration = Duration::from_millis(20);
 /// One that is to lose it to a server's fault keeps it for so long.
 const LONG_HOLD: Duration = Duration::from_secs(5);
 
-/// How long a takeover is waited for, before it counts as "never".
-const BOUND: Duration = Duration::from_secs(7);
+/// One that is cut off keeps it until it finds out.
+const ENDLESS_HOLD: Duration = Duration::from_mins(1);
+
+/// How long a takeover is waited for, before it counts as "never", and how long a process is stopped or cut off. No
+/// claim of a process that is gone stays for so long: `ZooKeeper` is asked for one and a half TTLs.
+const BOUND: Duration = Duration::from_secs(6);
 const SERVER_BOUND: Duration = Duration::from_secs(20);
 
 /// How long contenders may take to get going.
@@ -45,11 +49,8 @@ const GRANTS: usize = 3;
 /// A fault hits within this time, in milliseconds: some turns.
 const PHASE: u64 = 150;
 
-/// No claim of a process that is gone stays for so long: ZooKeeper is asked for one and a half TTLs.
-const LEASE: Duration = Duration::from_millis(3500);
-
-/// How much longer a process is stopped or cut off at most, in milliseconds.
-const MORE_THAN_A_LEASE: u64 = 3000;
+/// A holder is cut off within this time, in milliseconds: between any two renewals of its lease.
+const RENEWALS: u64 = 1500;
 
 /// How long a replica lags behind at least before it takes over, and how much more, in milliseconds.
 const LAG: (u64, u64) = (200, 600);
@@ -68,6 +69,8 @@ pub(super) struct Trial {
     /// The longest time in which nobody was served, from the fault on. Where one process keeps the lock: until the next
     /// grant, if the fault took it from that process. `None`: never, within the bound.
     pub(super) takeover_ms: Option<f64>,
+    /// Whether the process that was hit held the lock; `None` if a server was hit.
+    pub(super) hit_holder: Option<bool>,
     /// The longest time in which both wrote as holders.
     pub(super) overlap_ms: f64,
     /// Grants with the token of another grant.
@@ -82,7 +85,11 @@ pub(super) struct Takeover {
     pub(super) fault: Fault,
     pub(super) trials: usize,
     pub(super) never: usize,
+    /// Trials in which the fault hit a holder, or a server.
+    pub(super) hits: usize,
+    /// Of those that hit; `None`: never, or none hit.
     pub(super) p50_ms: Option<f64>,
+    /// Of all.
     pub(super) longest_ms: Option<f64>,
     /// Trials with two holders at once.
     pub(super) overlaps: usize,
@@ -91,26 +98,41 @@ pub(super) struct Takeover {
     pub(super) repeated_tokens: usize,
     pub(super) other_cluster: usize,
     pub(super) each: Vec<Trial>,
+    /// Why trials are missing.
+    #[serde(skip)]
+    pub(super) faults: Vec<String>,
 }
 
 impl Takeover {
-    fn of(fault: Fault, trials: &[Trial]) -> Self {
-        let mut millis: Vec<_> = trials.iter().filter_map(|trial| trial.takeover_ms).collect();
-        millis.sort_by(f64::total_cmp);
+    fn of(fault: Fault, trials: &[Trial], faults: Vec<String>) -> Self {
+        let is_hit = |trial: &Trial| trial.hit_holder != Some(false) || trial.overlap_ms > 0.0;
+        let takeover = |trial: &Trial| trial.takeover_ms.unwrap_or(f64::INFINITY);
+        let of_hits = trials.iter().filter(|trial| is_hit(trial)).map(takeover);
+        let mut of_hits: Vec<_> = of_hits.collect();
+        of_hits.sort_by(f64::total_cmp);
+        let longest = trials.iter().map(takeover).fold(0.0, f64::max);
+        let unless_never = |millis: f64| millis.is_finite().then_some(millis);
         let count = |is: fn(&Trial) -> bool| trials.iter().filter(|trial| is(trial)).count();
         let overlaps = trials.iter().map(|trial| trial.overlap_ms);
         Self {
             fault,
             trials: trials.len(),
-            never: trials.len() - millis.len(),
-            p50_ms: (!millis.is_empty()).then(|| share(&millis, 50)),
-            longest_ms: millis.last().copied(),
+            never: count(|trial| trial.takeover_ms.is_none()),
+            hits: of_hits.len(),
+            p50_ms: (!of_hits.is_empty()).then(|| share(&of_hits, 50)).and_then(unless_never),
+            longest_ms: unless_never(longest),
             overlaps: count(|trial| trial.overlap_ms > 0.0),
             longest_overlap_ms: overlaps.fold(0.0, f64::max),
             repeated_tokens: count(|trial| trial.repeated_tokens > 0),
             other_cluster: count(|trial| trial.other_cluster),
             each: trials.to_vec(),
+            faults,
         }
+    }
+
+    /// Whether it hits one of two processes, which may hold the lock or not.
+    pub(super) fn hits_process(&self) -> bool {
+        matches!(self.fault, Fault::Kill | Fault::Pause | Fault::Partition)
     }
 
     /// Whether one process keeps the lock all the time, so that a takeover takes it from a holder that lives.
@@ -128,7 +150,7 @@ pub(super) fn applies(fault: Fault, lock: LockMode) -> bool {
         Fault::Leader => matches!(lock, LockMode::Etcd | LockMode::ZooKeeper),
         Fault::Failover => lock == LockMode::Redis,
         // etcd's clock is Go's, which does not go through the system's library
-        Fault::Clock => !is_file && lock != LockMode::Etcd && fake_clock().is_some(),
+        Fault::Clock => !is_file && lock != LockMode::Etcd,
     }
 }
 
@@ -140,7 +162,7 @@ pub(super) async fn takeover(
     trials: &Trials,
 ) -> Result<Takeover, LabError> {
     let starting = tokio::sync::Mutex::new(());
-    let worker = async || {
+    let worker = async |done: &mut Vec<Trial>| {
         let members = if fault == Fault::Leader { MEMBERS } else { 1 };
         let mut floor = Floor::start(lock, members, parent).await?;
         let clock = if fault == Fault::Clock {
@@ -150,7 +172,6 @@ pub(super) async fn takeover(
         } else {
             None
         };
-        let mut done = Vec::new();
         while let Some(mut random) = trials.next() {
             done.push(match (&clock, fault) {
                 (Some(clock), _) => clock_jump(&floor, clock, &mut random).await?,
@@ -161,12 +182,12 @@ pub(super) async fn takeover(
                 _ => of_a_server(&mut floor, fault, &mut random).await?,
             });
         }
-        floor.stop().await?;
-        Ok(done)
+        floor.stop().await
     };
     let is_heavy = fault == Fault::Clock && lock == LockMode::ZooKeeper;
     let most = if is_heavy { 2 } else { usize::MAX };
-    Ok(Takeover::of(fault, &trials.share(most, worker).await?))
+    let (done, faults) = trials.share(most, worker).await?;
+    Ok(Takeover::of(fault, &done, faults))
 }
 
 /// Two contenders, and what they wrote down.
@@ -178,37 +199,69 @@ struct Pair {
 impl Pair {
     /// Starts them on a lock that nobody else uses, and waits until both take turns, or the second one waits for the
     /// first.
-    async fn start(floor: &Floor, at: [&[String]; 2], hold: Duration) -> Result<Self, LabError> {
-        let name = format!("arena-{}", uuid::Uuid::new_v4().simple());
-        let start = |at| Contender::start(&floor.dir, floor.lock, at, &name, [TTL, hold]);
-        let one = start(at[0])?;
-        if hold > TTL {
-            until("a contender has the lock", GETTING_GOING, || !one.tenures().1.is_empty())
-                .await?;
-        }
-        let pair = Self { one, other: start(at[1])? };
-        until("two contenders take turns", GETTING_GOING, || {
-            let [(_, one), (asked, other)] = [pair.one.tenures(), pair.other.tenures()];
-            if hold > TTL { asked > 0 } else { one.len() >= 2 && other.len() >= 2 }
-        })
-        .await?;
+    async fn start(
+        floor: &Floor,
+        at: [&[String]; 2],
+        hold: [Duration; 2],
+    ) -> Result<Self, LabError> {
+        let pair = Self::open(floor, at, hold).await?;
+        pair.begin(hold).await?;
         Ok(pair)
+    }
+
+    /// Starts them, and waits until both have a session.
+    async fn open(
+        floor: &Floor,
+        at: [&[String]; 2],
+        hold: [Duration; 2],
+    ) -> Result<Self, LabError> {
+        let name = format!("arena-{}", uuid::Uuid::new_v4().simple());
+        let start =
+            |n: usize| Contender::start(&floor.dir, floor.lock, at[n], &name, [TTL, hold[n]]);
+        let pair = Self { one: start(0)?, other: start(1)? };
+        let both = || pair.one.has_opened() && pair.other.has_opened();
+        until("two contenders have sessions", GETTING_GOING, both).await?;
+        Ok(pair)
+    }
+
+    /// Lets them ask for the lock.
+    async fn begin(&self, hold: [Duration; 2]) -> Result<(), LabError> {
+        let failed = LabError::system("a contender cannot begin");
+        let is_kept = hold[0] > TTL;
+        self.one.begin().map_err(&failed)?;
+        if is_kept {
+            let granted = || !self.one.tenures().1.is_empty();
+            until("a contender has the lock", GETTING_GOING, granted).await?;
+        }
+        self.other.begin().map_err(failed)?;
+        until("two contenders take turns", GETTING_GOING, || {
+            let [(_, one), (asked, other)] = [self.one.tenures(), self.other.tenures()];
+            if is_kept { asked > 0 } else { one.len() >= 2 && other.len() >= 2 }
+        })
+        .await
     }
 
     fn tenures(&self) -> [Vec<Tenure>; 2] {
         [self.one.tenures().1, self.other.tenures().1]
     }
 
-    /// Ends both, and judges what they wrote. One that still holds the lock wrote until `until`.
-    async fn judge(mut self, takeover_ms: Option<f64>, until: [u64; 2]) -> Result<Trial, LabError> {
+    /// Ends both, and judges what they wrote. One that still holds the lock wrote until `until`; the first one was hit
+    /// at `hit`.
+    async fn judge(
+        mut self,
+        takeover_ms: Option<f64>,
+        until: [u64; 2],
+        hit: Option<u64>,
+    ) -> Result<Trial, LabError> {
         let [one, other] = self.tenures();
         for contender in [&mut self.one, &mut self.other] {
-            contender.0.kill().await.map_err(LabError::system("a contender does not end"))?;
+            contender.child.kill().await.map_err(LabError::system("a contender does not end"))?;
         }
         let clusters = one.iter().chain(&other).map(|tenure| tenure.token.0);
         let (least, most) = (clusters.clone().min(), clusters.max());
         Ok(Trial {
             takeover_ms,
+            hit_holder: hit.map(|hit| held_at(&one, hit)),
             overlap_ms: longest_overlap(&one, &other, until),
             repeated_tokens: repeated_tokens(&one, &other),
             other_cluster: least != most,
@@ -224,26 +277,28 @@ async fn of_a_process(
 ) -> Result<Trial, LabError> {
     let (ways, through) = floor.ways().await?;
     let direct = floor.addresses();
-    let at = if fault == Fault::Partition { &through } else { &direct };
-    let mut pair = Pair::start(floor, [at, &direct], TURN).await?;
-    sleep(millis_below(PHASE, random)).await;
+    // who is cut off works on: its write is late only if it works for longer than its lease
+    let (at, hold, phase) = match fault {
+        Fault::Partition => (&through, ENDLESS_HOLD, RENEWALS),
+        _ => (&direct, TURN, PHASE),
+    };
+    let mut pair = Pair::start(floor, [at, &direct], [hold, TURN]).await?;
+    sleep(millis_below(phase, random)).await;
     let failed = LabError::system("a contender cannot be stopped");
     let began = now();
     match fault {
-        Fault::Kill => drop(pair.one.0.kill().await.map_err(failed)?),
-        Fault::Pause => pair.one.0.pause().map_err(failed)?,
+        Fault::Kill => drop(pair.one.child.kill().await.map_err(failed)?),
+        Fault::Pause => pair.one.child.pause().map_err(failed)?,
         _ => ways.iter().for_each(Proxy::freeze),
     }
     // a lock that nobody takes over is waited for until the process goes on
-    let lasts = LEASE + millis_below(MORE_THAN_A_LEASE, random);
-    let bound = if fault == Fault::Kill { BOUND } else { lasts };
-    let takeover = until_served(began, bound, || pair.tenures()[1..].concat()).await;
+    let takeover = until_served(began, BOUND, || pair.tenures()[1..].concat()).await;
     let mut victim_until = began;
     if fault != Fault::Kill {
-        sleep(lasts.saturating_sub(Duration::from_nanos(now() - began))).await;
+        sleep(BOUND.saturating_sub(Duration::from_nanos(now() - began))).await;
         let before = pair.one.tenures();
         if fault == Fault::Pause {
-            pair.one.0.resume().map_err(LabError::system("a contender cannot go on"))?;
+            pair.one.child.resume().map_err(LabError::system("a contender cannot go on"))?;
         }
         ways.iter().for_each(Proxy::release);
         // it ends its step, and wants the lock again
@@ -251,7 +306,7 @@ async fn of_a_process(
         let _ = until("a contender goes on", FINDING_OUT, goes_on).await;
         victim_until = now();
     }
-    pair.judge(takeover, [victim_until, now()]).await
+    pair.judge(takeover, [victim_until, now()], Some(began)).await
 }
 
 /// A server is killed, and started again: at once, or a leader when another one has taken its place.
@@ -261,7 +316,7 @@ async fn of_a_server(
     random: &mut SplitMix64,
 ) -> Result<Trial, LabError> {
     let addresses = floor.addresses();
-    let pair = Pair::start(floor, [&addresses, &addresses], TURN).await?;
+    let pair = Pair::start(floor, [&addresses, &addresses], [TURN; 2]).await?;
     sleep(millis_below(PHASE, random)).await;
     let victim = if fault == Fault::Leader { leader(floor).await } else { Some(0) };
     let victim =
@@ -277,7 +332,7 @@ async fn of_a_server(
         restart(floor, victim).await?;
         until_served(began, SERVER_BOUND, all).await
     };
-    pair.judge(takeover, [now(), now()]).await
+    pair.judge(takeover, [now(), now()], None).await
 }
 
 /// Kills the server of this number.
@@ -332,7 +387,7 @@ async fn leader(floor: &Floor) -> Option<usize> {
     None
 }
 
-/// A server is killed, and a replica takes its place that had not heard of the latest grants.
+/// A server is killed, and a replica takes its place that knows the sessions, and no grant.
 async fn failover(floor: &Floor, random: &mut SplitMix64) -> Result<Trial, LabError> {
     let start = async || PrivateRedis::start_in(&floor.dir, RedisOptions::default()).await;
     let (mut main, replica) = (start().await?, start().await?);
@@ -340,18 +395,13 @@ async fn failover(floor: &Floor, random: &mut SplitMix64) -> Result<Trial, LabEr
     let copying = Proxy::to(main.port()).await.map_err(&no_proxy)?;
     let follow = format!("REPLICAOF 127.0.0.1 {}", copying.port());
     replica.run::<()>(&follow).await?;
-    let began = Instant::now();
-    while !replica.run::<String>("INFO replication").await?.contains("master_link_status:up") {
-        if began.elapsed() > GETTING_GOING {
-            let seconds = GETTING_GOING.as_secs();
-            return Err(LabError::NotInTime { what: "the replica follows", seconds });
-        }
-        sleep(LOOK_EVERY).await;
-    }
+    follows(&main, &replica).await?;
     let service = Proxy::to(main.port()).await.map_err(&no_proxy)?;
     let at = [format!("redis://127.0.0.1:{}", service.port())];
+    let pair = Pair::open(floor, [&at, &at], [LONG_HOLD; 2]).await?;
+    follows(&main, &replica).await?;
     copying.freeze();
-    let pair = Pair::start(floor, [&at, &at], LONG_HOLD).await?;
+    pair.begin([LONG_HOLD; 2]).await?;
     sleep(Duration::from_millis(LAG.0) + millis_below(LAG.1, random)).await;
     let began = now();
     main.kill().await.map_err(LabError::system("Redis cannot be killed"))?;
@@ -365,6 +415,24 @@ async fn failover(floor: &Floor, random: &mut SplitMix64) -> Result<Trial, LabEr
     trial
 }
 
+/// Waits until a replica has all that the other one has now.
+async fn follows(main: &PrivateRedis, replica: &PrivateRedis) -> Result<(), LabError> {
+    let began = Instant::now();
+    let wanted = field(&main.run::<String>("INFO replication").await?, "master_repl_offset:");
+    loop {
+        let state = replica.run::<String>("INFO replication").await?;
+        let is_up = state.contains("master_link_status:up");
+        if is_up && field(&state, "slave_repl_offset:") >= wanted {
+            return Ok(());
+        }
+        if began.elapsed() > GETTING_GOING {
+            let seconds = GETTING_GOING.as_secs();
+            return Err(LabError::NotInTime { what: "the replica follows", seconds });
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}
+
 /// The wall clock of the servers jumps.
 async fn clock_jump(
     floor: &Floor,
@@ -372,7 +440,7 @@ async fn clock_jump(
     random: &mut SplitMix64,
 ) -> Result<Trial, LabError> {
     let addresses = floor.addresses();
-    let pair = Pair::start(floor, [&addresses, &addresses], LONG_HOLD).await?;
+    let pair = Pair::start(floor, [&addresses, &addresses], [LONG_HOLD; 2]).await?;
     sleep(millis_below(LAG.0 + LAG.1, random)).await;
     let began = now();
     clock.jump()?;
@@ -395,7 +463,7 @@ async fn until_taken(pair: Pair, began: u64) -> Result<Trial, LabError> {
     let is_taken = kept < LONG_HOLD.as_secs_f64() * 1e3
         || next().zip(ended()).is_some_and(|(next, ended)| next < ended);
     let takeover = next().filter(|_| is_taken).map(|next| millis(next.saturating_sub(began)));
-    pair.judge(takeover, [now(), now()]).await
+    pair.judge(takeover, [now(), now()], None).await
 }
 
 /// The longest time from `began` on in which nobody of these was granted the lock, once it was granted often enough;
@@ -485,4 +553,32 @@ async fn restart_under_fake_clock<K: Kind>(server: &mut Private<K>) -> Result<Pa
     ];
     server.restart_under(&launcher).await?;
     Ok(offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the median is of the trials that hit the holder, and one that was never served counts among them.
+    #[test]
+    fn counts_never_as_longest() {
+        let trial = |takeover_ms, is_hit| Trial {
+            takeover_ms,
+            hit_holder: Some(is_hit),
+            ..Trial::default()
+        };
+        let mut trials = vec![
+            trial(Some(2.0), true),
+            trial(None, true),
+            trial(None, true),
+            trial(Some(1.0), false),
+        ];
+        let takeover = Takeover::of(Fault::Pause, &trials, Vec::new());
+        assert_eq!((takeover.trials, takeover.hits, takeover.never), (4, 3, 2));
+        assert_eq!((takeover.p50_ms, takeover.longest_ms), (None, None));
+        trials.retain(|trial| trial.takeover_ms.is_some());
+        let takeover = Takeover::of(Fault::Pause, &trials, Vec::new());
+        assert_eq!((takeover.hits, takeover.never), (1, 0));
+        assert_eq!((takeover.p50_ms, takeover.longest_ms), (Some(2.0), Some(2.0)));
+    }
 }

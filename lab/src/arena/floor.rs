@@ -104,7 +104,7 @@ impl Floor {
     /// How many requests the servers have got so far by their own counters; `None` without such a counter. It
     /// includes the questions that are asked here, the same number each time.
     ///
-    /// - Redis: reads from its sockets. Its count of commands includes those of its scripts.
+    /// - Redis: calls of scripts. Each request of these locks is one; the commands in them are not counted.
     /// - etcd: messages from its clients, also those on open streams.
     /// - PostgreSQL: statements.
     /// - ZooKeeper: packets.
@@ -125,8 +125,9 @@ impl Floor {
             LockServers::None(_) => {}
             LockServers::Redis(nodes) => {
                 for node in nodes {
-                    let info = probe::redis(node.port(), "INFO stats").await.ok()?;
-                    add(field(&info, "total_reads_processed:"));
+                    let info = probe::redis(node.port(), "INFO commandstats").await.ok()?;
+                    let calls = info.split("cmdstat_evalsha:calls=").nth(1).unwrap_or("0");
+                    add(number(calls.split([',', '\r', '\n']).next()));
                 }
             }
             LockServers::Postgres(server) => {
@@ -179,7 +180,7 @@ async fn psql(url: &str, statement: &str) -> String {
     }
 }
 
-fn field(text: &str, name: &str) -> Option<u64> {
+pub(super) fn field(text: &str, name: &str) -> Option<u64> {
     number(text.lines().find_map(|line| line.strip_prefix(name)))
 }
 

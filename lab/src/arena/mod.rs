@@ -25,8 +25,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum as _;
-use fenced_lock::{Promises, QueueView};
+use fenced_lock::Promises;
 use flash_sale::error_chain::ErrorChain;
+use rand::SeedableRng as _;
+use rand_xoshiro::SplitMix64;
 use serde::Serialize;
 use testkit::OwnedDir;
 
@@ -61,6 +63,8 @@ struct Figures {
     burst_ms: Option<f64>,
     takeovers: Vec<Takeover>,
     oversold: Vec<Oversold>,
+    /// What this machine has no program for.
+    left_out: Vec<String>,
     /// Runs that failed where they must not, and what could not be measured.
     faults: Vec<String>,
 }
@@ -171,6 +175,7 @@ impl Arena<'_> {
             burst_ms: None,
             takeovers: Vec::new(),
             oversold: Vec::new(),
+            left_out: Vec::new(),
             faults: Vec::new(),
         };
         let done = self.by_itself(&floor, &mut figures).await;
@@ -189,18 +194,20 @@ impl Arena<'_> {
     async fn by_itself(&self, floor: &Floor, figures: &mut Figures) -> Result<(), LabError> {
         let options = self.options;
         let near = options.wants(Measure::Handovers).then_some(0);
+        let mut random = SplitMix64::seed_from_u64(self.seed);
         let far = DISTANCES.into_iter().filter(|_| options.wants(Measure::Distance));
         for round_trip_ms in near.into_iter().chain(far) {
             self.say(&format!("handovers, {round_trip_ms} ms away"));
-            let turns = if round_trip_ms < 10 { 500 } else { 100 };
+            let turns = if round_trip_ms < 10 { 300 } else { 100 };
             let turns = options.sized(turns, 20);
-            figures.handovers.extend(speed::handovers(floor, round_trip_ms, turns).await?);
+            let done = speed::handovers(floor, round_trip_ms, turns, &mut random).await?;
+            figures.handovers.extend(done);
         }
         if options.wants(Measure::Fairness) {
             self.say("waiters, one after the other");
-            let is_seen = figures.promises.queue == QueueView::Whole;
+            let queue = figures.promises.queue;
             let seats = speed::two_seats(floor, &floor.addresses()).await?;
-            figures.overtaken = Some(speed::overtaken(&seats, figures.waiters, is_seen).await?);
+            figures.overtaken = Some(speed::overtaken(&seats, figures.waiters, queue).await?);
             speed::leave(seats).await?;
         }
         Ok(())
@@ -232,12 +239,19 @@ impl Arena<'_> {
             return;
         }
         for fault in Fault::value_variants().iter().copied() {
-            if self.options.wants_fault(fault) && faults::applies(fault, self.lock) {
-                let what = format!("takeover, {}", fault.name());
-                let trials = self.trials(&what);
-                let done = faults::takeover(fault, self.lock, self.dir, &trials).await;
-                let done = figures.keep(&what, done);
-                figures.takeovers.extend(done);
+            if !self.options.wants_fault(fault) || !faults::applies(fault, self.lock) {
+                continue;
+            }
+            let what = format!("takeover, {}", fault.name());
+            if fault == Fault::Clock && floor::fake_clock().is_none() {
+                figures.left_out.push(format!("{what}: libfaketime is not installed"));
+                continue;
+            }
+            let trials = self.trials(&what);
+            let done = faults::takeover(fault, self.lock, self.dir, &trials).await;
+            if let Some(takeover) = figures.keep(&what, done) {
+                figures.faults.extend(takeover.faults.iter().cloned());
+                figures.takeovers.push(takeover);
             }
         }
     }

@@ -58,7 +58,7 @@ pub struct ArenaOptions {
 /// A measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Measure {
-    /// Two sessions take turns: the time from the release that is sent to the next grant.
+    /// Two sessions take turns: the time from the release that is sent to the grant of the one that waits.
     Handovers,
     /// The same, with the servers of the lock 2 and 20 ms away.
     Distance,
@@ -85,15 +85,16 @@ pub enum Measure {
 pub enum Fault {
     /// A process is killed.
     Kill,
-    /// A process is stopped for longer than its lease: 3.5 to 6.5 s.
+    /// A process is stopped for longer than its lease: 6 s.
     Pause,
-    /// For as long, nothing gets through between a process and the servers; no connection is closed.
+    /// For as long, nothing gets through between a holder and the servers; no connection is closed, and the holder
+    /// works on.
     Partition,
     /// A server of the lock is killed, and started again at once.
     Server,
     /// The leader of three servers is killed.
     Leader,
-    /// The server is killed, and its replica, which lags behind, takes its place.
+    /// The server is killed, and its replica takes its place, which knows the sessions but not the latest grants.
     Failover,
     /// The wall clock of the servers jumps forward by more than the lease.
     Clock,

@@ -11,7 +11,11 @@ pub(super) fn all(results: &Results) -> Vec<(&'static str, String)> {
     let handovers = results.locks.iter().flat_map(|one| {
         one.handovers.iter().map(|at| Bar {
             label: format!("{}, {} ms away", one.lock, at.round_trip_ms),
-            spread: Spread { median: at.p50_ms, min: at.p50_ms, max: at.p99_ms },
+            spread: Spread {
+                median: at.p50_ms,
+                min: at.p50_ms,
+                max: at.p99_ms.unwrap_or(at.p50_ms),
+            },
             ours: at.round_trip_ms == 0,
         })
     });
@@ -29,7 +33,9 @@ pub(super) fn all(results: &Results) -> Vec<(&'static str, String)> {
                     let spread = Spread { median: p50 / 1e3, min: p50 / 1e3, max: longest / 1e3 };
                     takeovers.push(Bar { label, spread, ours: one.lock == "etcd" });
                 }
-                _ => never.push(label),
+                // no trial hit a holder
+                _ if takeover.never == 0 => {}
+                _ => never.push(format!("{label}, {} of {}", takeover.never, takeover.trials)),
             }
         }
     }

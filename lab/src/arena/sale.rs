@@ -22,6 +22,9 @@ use crate::locks::LockServers;
 /// The TTL of the sessions in a sale: short, since a takeover waits for it.
 const TTL: &str = "2s";
 
+/// How long an instance may take to end that was killed.
+const ENDING: Duration = Duration::from_secs(30);
+
 /// How long one run may take.
 const LONGEST_RUN: Duration = Duration::from_mins(2);
 
@@ -34,11 +37,15 @@ const INSTANCES: usize = 2;
 /// The connections of the combined load.
 const CONNECTIONS: usize = 128;
 
-/// A run of the sale: whether it ended well, what was oversold, and how long it took.
+/// A run of the sale.
 #[derive(Clone, Debug)]
 struct Run {
+    /// Why it did not pass.
     fault: Option<String>,
-    oversold: u64,
+    /// Whether its fault happened.
+    is_hit: bool,
+    /// By its verdict, if it has one.
+    oversold: Option<u64>,
     millis: f64,
 }
 
@@ -47,13 +54,14 @@ struct Run {
 pub(super) struct Oversold {
     pub(super) fault: Fault,
     pub(super) fence: &'static str,
+    /// Trials in which the fault hit the holder and the sale was judged. The others are among the faults.
     pub(super) trials: u32,
     /// Trials in which more was sold than there was.
     pub(super) broken: u32,
     pub(super) most_units: u64,
     /// From the first order to the last answer, in the slowest trial.
     pub(super) slowest_ms: f64,
-    /// Trials that failed in another way.
+    /// Trials that failed in another way, or are missing.
     pub(super) faults: Vec<String>,
 }
 
@@ -171,36 +179,46 @@ pub(super) async fn oversold(
         "stock": 60, "requests": 100, "guard": lock.name(), "fence": fence != Fence::None,
         "fault": fault.name(),
     });
-    let worker = async || {
+    let worker = async |runs: &mut Vec<Run>| {
         let mut cluster = open(lock, dir).await?;
         let flags: &[&str] = match fence {
             Fence::Store => &["--fence", "store"],
             Fence::Lock | Fence::None => &[],
         };
         start_instances(&mut cluster, lock, flags).await?;
-        let mut runs = Vec::new();
         while trials.next().is_some() {
             runs.push(run(&cluster, &wanted).await?);
             if fault == Fault::Kill {
                 revive(&mut cluster).await?;
             }
         }
-        close(cluster).await?;
-        Ok(runs)
+        close(cluster).await
     };
-    let runs = trials.share(usize::MAX, worker).await?;
+    let (runs, mut faults) = trials.share(usize::MAX, worker).await?;
+    let mut counted = Vec::new();
+    for run in runs {
+        let what = match (run.is_hit, run.oversold, run.fault) {
+            (false, _, _) => Some("the fault did not hit the holder".to_owned()),
+            (_, None, fault) => Some(fault.unwrap_or_else(|| "no verdict".to_owned())),
+            (_, Some(oversold), fault) => {
+                counted.push((oversold, run.millis));
+                // without a fence, units oversold are the result
+                fault.filter(|_| fence != Fence::None || oversold == 0)
+            }
+        };
+        let of_run =
+            |what| format!("a sale with a {}, fence: {}: {what}", fault.name(), fence.name());
+        faults.extend(what.map(of_run));
+    }
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     Ok(Oversold {
         fault,
         fence: fence.name(),
-        trials: count(runs.len()),
-        broken: count(runs.iter().filter(|run| run.oversold > 0).count()),
-        most_units: runs.iter().map(|run| run.oversold).max().unwrap_or_default(),
-        slowest_ms: runs.iter().map(|run| run.millis).fold(0.0, f64::max),
-        faults: match fence {
-            Fence::None => Vec::new(),
-            _ => runs.into_iter().filter_map(|run| run.fault).collect(),
-        },
+        trials: count(counted.len()),
+        broken: count(counted.iter().filter(|(oversold, _)| *oversold > 0).count()),
+        most_units: counted.iter().map(|(oversold, _)| *oversold).max().unwrap_or_default(),
+        slowest_ms: counted.iter().map(|(_, millis)| *millis).fold(0.0, f64::max),
+        faults,
     })
 }
 
@@ -231,15 +249,21 @@ async fn run(cluster: &Cluster, wanted: &Value) -> Result<Run, LabError> {
         let what = run["verdict"]["text"].as_str().or(run["error"].as_str());
         what.unwrap_or("a run without a verdict").to_owned()
     });
-    let oversold = run["verdict"]["oversold"].as_u64().unwrap_or_default();
-    Ok(Run { fault, oversold, millis: run["elapsed_ms"].as_f64().unwrap_or_default() })
+    Ok(Run {
+        fault,
+        is_hit: run["hit_ms"].is_number(),
+        oversold: run["verdict"]["oversold"].as_u64(),
+        millis: run["elapsed_ms"].as_f64().unwrap_or_default(),
+    })
 }
 
 /// Starts the second instance again, which was killed.
 async fn revive(cluster: &mut Cluster) -> Result<(), LabError> {
     let Cluster { instances, program, dir, .. } = cluster;
-    let ended = instances[1].child.wait().await;
-    ended.map_err(LabError::system("an instance does not end"))?;
+    let ended = timeout(ENDING, instances[1].child.wait()).await;
+    ended
+        .unwrap_or_else(|elapsed| Err(elapsed.into()))
+        .map_err(LabError::system("an instance does not end"))?;
     instances[1].start_again(program, dir).await?;
     instances[1].until_ready().await
 }

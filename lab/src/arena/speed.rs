@@ -4,7 +4,8 @@ use std::future::pending;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fenced_lock::LockError;
+use fenced_lock::{LockError, Promises, QueueView, Wake};
+use rand_xoshiro::SplitMix64;
 use serde::Serialize;
 use testkit::OwnedDir;
 use tokio::task::JoinSet;
@@ -12,6 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::floor::Floor;
 use super::seat::Seat;
+use super::trials::millis_below;
 use crate::baselines::LockMode;
 use crate::error::LabError;
 
@@ -21,19 +23,28 @@ pub(super) const LONG_TTL: Duration = Duration::from_secs(30);
 /// How long a claim may take to get into a queue that cannot be seen.
 const UNSEEN: Duration = Duration::from_millis(50);
 
+/// A lock is released at any moment of a waiter that asks again and again: within this time, in milliseconds.
+const POLLS: u64 = 250;
+
+/// How long one step of a lock that works may take.
+const LONGEST_STEP: Duration = Duration::from_secs(30);
+
+/// From so many values on there is a 99th percentile.
+const ENOUGH: usize = 100;
+
 /// How long a client works with the lock in a contest.
 const WORK: Duration = Duration::from_millis(1);
 
 /// A client that has waited for so long gives up, and comes again.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A contest ends after this time, with fewer grants.
+/// A contest ends after this time, with fewer grants; waiters in a row must be served within it.
 const LONGEST_CONTEST: Duration = Duration::from_mins(5);
 
 /// How long a queue may take until all are in it.
 const SETTLING: Duration = Duration::from_secs(2);
 
-/// The clients of a contest, in two processes' sessions.
+/// Two sessions, which clients share.
 type Seats = Vec<Arc<dyn Seat>>;
 
 /// The handovers at one distance.
@@ -41,9 +52,11 @@ type Seats = Vec<Arc<dyn Seat>>;
 pub(super) struct Handovers {
     /// The round trip to the servers, in milliseconds.
     pub(super) round_trip_ms: u64,
+    /// How many were timed.
+    pub(super) turns: usize,
     pub(super) p50_ms: f64,
-    pub(super) p99_ms: f64,
-    pub(super) per_second: f64,
+    /// `None`: too few.
+    pub(super) p99_ms: Option<f64>,
 }
 
 /// What clients got who all wanted the lock all the time.
@@ -51,13 +64,14 @@ pub(super) struct Handovers {
 pub(super) struct Contest {
     pub(super) clients: usize,
     pub(super) grants: usize,
-    /// 1: all got the same. 1/clients: one got everything.
+    /// 1: all got the same. 1/clients: one got everything. A lottery with 10 grants for each client: about 0.91.
     pub(super) jain: f64,
     pub(super) wait_p50_ms: f64,
     pub(super) wait_p99_ms: f64,
-    /// Those who gave up, and who still waited at the end, count with the time that they had waited.
+    /// From the first time that a client asks to its grant, also if it gave up meanwhile. Who still waits at the end
+    /// counts with the time until then.
     pub(super) longest_wait_ms: f64,
-    /// How often a client gave up.
+    /// How often a client gave up, and asked again.
     pub(super) gave_up: usize,
     pub(super) requests_per_grant: Option<f64>,
 }
@@ -78,30 +92,30 @@ pub(super) async fn leave(seats: Seats) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Handovers with the servers this round trip away.
+/// Handovers with the servers this round trip away, each through a proxy of its own.
 pub(super) async fn handovers(
     floor: &Floor,
     round_trip_ms: u64,
     turns: usize,
+    random: &mut SplitMix64,
 ) -> Result<Option<Handovers>, LabError> {
-    let (ways, mut addresses) = floor.ways().await?;
-    if round_trip_ms == 0 {
-        addresses = floor.addresses();
-    } else if ways.is_empty() {
+    let (ways, addresses) = floor.ways().await?;
+    if round_trip_ms > 0 && ways.is_empty() {
         return Ok(None);
     }
     let seats = two_seats(floor, &addresses).await?;
     for way in &ways {
         way.delay(Duration::from_millis(round_trip_ms) / 2);
     }
-    let began = Instant::now();
-    let mut millis = take_turns(&seats, turns).await?;
-    let seconds = began.elapsed().as_secs_f64();
+    let mut millis = take_turns(&seats, turns, floor.promises()?, random).await?;
     leave(seats).await?;
     millis.sort_by(f64::total_cmp);
-    let per_second = count(millis.len()) / seconds;
-    let (p50_ms, p99_ms) = (share(&millis, 50), share(&millis, 99));
-    Ok(Some(Handovers { round_trip_ms, p50_ms, p99_ms, per_second }))
+    Ok(Some(Handovers {
+        round_trip_ms,
+        turns: millis.len(),
+        p50_ms: share(&millis, 50),
+        p99_ms: (millis.len() >= ENOUGH).then(|| share(&millis, 99)),
+    }))
 }
 
 /// The value below which this share of all is, in percent; 0 for no values.
@@ -110,42 +124,82 @@ pub(super) fn share(sorted: &[f64], percent: usize) -> f64 {
     sorted.get(place).copied().unwrap_or_default()
 }
 
-/// Two sessions take turns. Returns the time of each handover in milliseconds.
-async fn take_turns(seats: &Seats, turns: usize) -> Result<Vec<f64>, LabError> {
-    // who released last, and when
-    let released = Arc::new(Mutex::new((0, None::<Instant>)));
-    let mut takers = JoinSet::new();
-    for (taker, seat) in seats.iter().enumerate() {
-        let (seat, released) = (Arc::clone(seat), Arc::clone(&released));
-        takers.spawn(async move {
-            let mut millis = Vec::new();
-            for _ in 0..turns {
-                let guard = seat.take("arena-turns").await?;
-                let granted_at = Instant::now();
-                let last = *released.lock().unwrap_or_else(PoisonError::into_inner);
-                if let (from, Some(released_at)) = last
-                    && from != taker
-                {
-                    millis.push((granted_at - released_at).as_secs_f64() * 1e3);
-                }
-                *released.lock().unwrap_or_else(PoisonError::into_inner) =
-                    (taker, Some(Instant::now()));
-                guard.give_back().await?;
-            }
-            Ok::<_, LockError>(millis)
+/// Two sessions take turns: each one releases the lock when the other one waits for it, and asks again when that one
+/// has it. Returns the time of each handover in milliseconds: from the release that is sent to the grant.
+async fn take_turns(
+    seats: &Seats,
+    turns: usize,
+    promises: Promises,
+    random: &mut SplitMix64,
+) -> Result<Vec<f64>, LabError> {
+    const NAME: &str = "arena-turns";
+    let mut millis = Vec::new();
+    let mut guard = bounded("the first grant", seats[0].take(NAME)).await?;
+    for turn in 0..turns {
+        let next = Arc::clone(&seats[(turn + 1) % seats.len()]);
+        let mut asking = JoinSet::new();
+        asking.spawn(async move {
+            let guard = next.take(NAME).await?;
+            Ok::<_, LockError>((guard, Instant::now()))
         });
+        until_queued(&*seats[0], NAME, 2, promises.queue).await?;
+        if promises.wake == Wake::Polled {
+            sleep(millis_below(POLLS, random)).await;
+        }
+        let released_at = Instant::now();
+        bounded("a release", guard.give_back()).await?;
+        let granted_at;
+        (guard, granted_at) = timeout(LONGEST_STEP, asking.join_next())
+            .await
+            .ok()
+            .flatten()
+            .ok_or(LabError::NotInTime { what: "a handover", seconds: LONGEST_STEP.as_secs() })?
+            .map_err(ended_early)??;
+        millis.push(granted_at.saturating_duration_since(released_at).as_secs_f64() * 1e3);
     }
-    Ok(joined(takers).await?.concat())
+    bounded("a release", guard.give_back()).await?;
+    Ok(millis)
+}
+
+/// Waits until so many claims are in the queue, or for as long as that takes if it cannot be seen.
+async fn until_queued(
+    seat: &dyn Seat,
+    name: &str,
+    claims: usize,
+    view: QueueView,
+) -> Result<(), LabError> {
+    if view != QueueView::Whole {
+        sleep(UNSEEN).await;
+        return Ok(());
+    }
+    let queued = async {
+        while seat.queue_length(name).await? < claims {
+            sleep(Duration::from_millis(1)).await;
+        }
+        Ok(())
+    };
+    bounded("a claim is in the queue", queued).await
+}
+
+/// A step of a lock that works.
+async fn bounded<T>(
+    what: &'static str,
+    step: impl Future<Output = Result<T, LockError>>,
+) -> Result<T, LabError> {
+    let Ok(done) = timeout(LONGEST_STEP, step).await else {
+        return Err(LabError::NotInTime { what, seconds: LONGEST_STEP.as_secs() });
+    };
+    Ok(done?)
 }
 
 /// How many of these waiters, which come one after the other, are served after one that came later.
 pub(super) async fn overtaken(
     seats: &Seats,
     waiters: usize,
-    is_seen: bool,
+    view: QueueView,
 ) -> Result<usize, LabError> {
     const NAME: &str = "arena-fairness";
-    let holder = seats[0].take(NAME).await?;
+    let holder = bounded("the first grant", seats[0].take(NAME)).await?;
     let served = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = JoinSet::new();
     for number in 0..waiters {
@@ -155,16 +209,14 @@ pub(super) async fn overtaken(
             served.lock().unwrap_or_else(PoisonError::into_inner).push(number);
             guard.give_back().await
         });
-        if is_seen {
-            while seats[0].queue_length(NAME).await? < number + 2 {
-                sleep(Duration::from_millis(1)).await;
-            }
-        } else {
-            sleep(UNSEEN).await;
-        }
+        until_queued(&*seats[0], NAME, number + 2, view).await?;
     }
-    holder.give_back().await?;
-    joined(tasks).await?;
+    bounded("a release", holder.give_back()).await?;
+    let Ok(ended) = timeout(LONGEST_CONTEST, joined(tasks)).await else {
+        let seconds = LONGEST_CONTEST.as_secs();
+        return Err(LabError::NotInTime { what: "all waiters are served", seconds });
+    };
+    ended?;
     let served = served.lock().unwrap_or_else(PoisonError::into_inner);
     let is_late =
         |(place, number): (usize, &usize)| served[..place].iter().any(|other| other > number);
@@ -206,11 +258,13 @@ pub(super) async fn contest(
             loop {
                 let waiting = Waiting { since: Instant::now(), waits: Arc::clone(&waits) };
                 let waits = || waits.lock().unwrap_or_else(PoisonError::into_inner);
-                let Ok(guard) = timeout(PATIENCE, seat.take(NAME)).await else {
-                    waits().gave_up += 1;
-                    continue;
+                let guard = loop {
+                    match timeout(PATIENCE, seat.take(NAME)).await {
+                        Ok(guard) => break guard?,
+                        // it asks again, and has waited since the first time
+                        Err(_) => waits().gave_up += 1,
+                    }
                 };
-                let guard = guard?;
                 drop(waiting);
                 let all = {
                     let mut waits = waits();
@@ -284,6 +338,10 @@ pub(super) async fn idle_requests(
     let before = floor.requests().await;
     sleep(time).await;
     let after = floor.requests().await;
+    // one that waits does not end
+    if let Some(ended) = tasks.try_join_next() {
+        ended.map_err(ended_early)??;
+    }
     tasks.shutdown().await;
     holder.give_back().await?;
     leave(seats).await?;
@@ -307,12 +365,11 @@ fn count(count: usize) -> f64 {
     count as f64
 }
 
-async fn joined<T: 'static>(mut tasks: JoinSet<Result<T, LockError>>) -> Result<Vec<T>, LabError> {
-    let mut all = Vec::new();
+async fn joined(mut tasks: JoinSet<Result<(), LockError>>) -> Result<(), LabError> {
     while let Some(ended) = tasks.join_next().await {
-        all.push(ended.map_err(ended_early)??);
+        ended.map_err(ended_early)??;
     }
-    Ok(all)
+    Ok(())
 }
 
 fn ended_early(error: tokio::task::JoinError) -> LabError {

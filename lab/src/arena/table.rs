@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use fenced_lock::{Clock, Ends, Order, Promises, TokenLife, Wake};
 
 use super::faults::Takeover;
+use super::options::Fault;
 use super::sale::Oversold;
 use super::{Figures, Results};
 use crate::bench::markdown::{figure, rows};
@@ -12,19 +13,21 @@ use crate::bench::markdown::{figure, rows};
 /// All tables with rows.
 pub(super) fn text(results: &Results) -> String {
     let all = &results.locks;
-    let trials = format!("--trials {} --seed {}", results.trials, results.seed);
+    let seed = format!("--seed {}", results.seed);
+    let trials = format!("--trials {} {seed}", results.trials);
     let mut text = String::new();
     let mut add = |title: &str, table: String, command: &str| {
         if !table.is_empty() {
             // writing to a string cannot fail
             let _ = write!(
                 text,
-                "## {title}\n\n{table}\nA row: `lab arena --locks LOCK {command}`\n\n"
+                "## {title}\n\n{table}\nA row: `make arena ARGS='--locks LOCK {command}'`\n\n"
             );
         }
     };
     add("Locks", promises(all), "--only handovers");
-    add("Handovers", handovers(all), "--only handovers,distance");
+    let command = format!("--only handovers,distance {seed}");
+    add("Handovers", handovers(all), &command);
     add("Fairness and cost", fairness(all), "--only fairness,requests");
     add("The sale", speed(all), "--only load,burst");
     let command = format!("--only takeover --faults FAULT {trials}");
@@ -33,6 +36,9 @@ pub(super) fn text(results: &Results) -> String {
     let command = format!("--only oversold --faults FAULT {trials}");
     add("Units oversold", oversold(all), &command);
     for one in all {
+        for what in &one.left_out {
+            let _ = writeln!(text, "LEFT OUT under {}: {what}", one.lock);
+        }
         for fault in &one.faults {
             let _ = writeln!(text, "FAULT under {}: {fault}", one.lock);
         }
@@ -77,15 +83,19 @@ fn promises(all: &[Figures]) -> String {
                     Ends::Never => "nothing",
                 }
                 .to_owned(),
-                needs(one.promises),
+                needs(one.lock, one.promises),
             ]
         }),
     )
 }
 
 /// What a lock depends on.
-fn needs(Promises { token, wake, ends, .. }: Promises) -> String {
+fn needs(lock: &str, Promises { token, wake, ends, .. }: Promises) -> String {
     let mut all = Vec::new();
+    if lock.starts_with("postgres") {
+        // what its tokens are as durable as
+        all.push("fsync, and a synchronous standby");
+    }
     if ends == Ends::Lease(Clock::Wall) {
         all.push("the server's wall clock");
     }
@@ -104,16 +114,16 @@ fn needs(Promises { token, wake, ends, .. }: Promises) -> String {
 }
 
 fn handovers(all: &[Figures]) -> String {
-    let head = ["lock", "round trip ms", "p50 ms", "p99 ms", "handovers/s"];
+    let head = ["lock", "round trip ms", "handovers", "p50 ms", "p99 ms"];
     let cells = |one: &Figures| {
         let lock = one.lock;
         let row = move |at: &super::Handovers| {
             [
                 lock.to_owned(),
                 at.round_trip_ms.to_string(),
+                at.turns.to_string(),
                 figure(at.p50_ms),
-                figure(at.p99_ms),
-                figure(at.per_second),
+                or_dash(at.p99_ms),
             ]
         };
         one.handovers.iter().map(row).collect::<Vec<_>>()
@@ -178,20 +188,36 @@ fn speed(all: &[Figures]) -> String {
     )
 }
 
+/// What stops a sale under the lock's own fence.
+const RESTARTED: &str = "numbers restart: an operator must decide";
+
 fn takeovers(all: &[Figures]) -> String {
-    let head = ["lock", "fault", "trials", "p50 s", "longest s", "never, of those"];
+    let head = [
+        "lock",
+        "fault",
+        "trials",
+        "hit the holder",
+        "p50 s of those",
+        "longest s",
+        "never",
+        RESTARTED,
+    ];
     let served = |takeover: &Takeover| !takeover.is_kept();
     rows(
         head,
         of_each(all, served, |one, takeover| {
-            let seconds = |millis: Option<f64>| or_dash(millis.map(|millis| millis / 1e3));
+            let seconds = |millis: Option<f64>| {
+                millis.map_or("never".to_owned(), |millis| figure(millis / 1e3))
+            };
             [
                 one.lock.to_owned(),
                 takeover.fault.name().to_owned(),
                 takeover.trials.to_string(),
-                seconds(takeover.p50_ms),
+                if takeover.hits_process() { takeover.hits.to_string() } else { "-".to_owned() },
+                if takeover.hits == 0 { "-".to_owned() } else { seconds(takeover.p50_ms) },
                 seconds(takeover.longest_ms),
                 takeover.never.to_string(),
+                of_tokens(one, takeover, takeover.other_cluster),
             ]
         }),
     )
@@ -201,38 +227,41 @@ fn overlaps(all: &[Figures]) -> String {
     let head = [
         "lock",
         "fault",
-        "taken from its holder in",
-        "two holders in",
+        "holder lost the lock",
+        "two holders",
         "at 95 %",
         "longest ms",
-        "a token came again in",
-        "tokens of another cluster in",
+        "same number given twice",
+        RESTARTED,
     ];
+    // a process that was killed holds nothing
+    let lives = |takeover: &Takeover| takeover.fault != Fault::Kill;
     rows(
         head,
-        of_each(
-            all,
-            |_| true,
-            |one, takeover| {
-                let trials = takeover.trials;
-                let of = |count: usize| format!("{count} of {trials}");
-                let tokens = |count: usize| match one.promises.token {
-                    TokenLife::None => "-".to_owned(),
-                    _ => of(count),
-                };
-                [
-                    one.lock.to_owned(),
-                    takeover.fault.name().to_owned(),
-                    if takeover.is_kept() { of(trials - takeover.never) } else { "-".to_owned() },
-                    of(takeover.overlaps),
-                    bound(takeover.overlaps, trials),
-                    figure(takeover.longest_overlap_ms),
-                    tokens(takeover.repeated_tokens),
-                    tokens(takeover.other_cluster),
-                ]
-            },
-        ),
+        of_each(all, lives, |one, takeover| {
+            let (trials, hits) = (takeover.trials, takeover.hits);
+            let of_hits = if takeover.hits_process() { " that hit the holder" } else { "" };
+            let lost = format!("{} of {trials}", trials - takeover.never);
+            [
+                one.lock.to_owned(),
+                takeover.fault.name().to_owned(),
+                if takeover.is_kept() { lost } else { "-".to_owned() },
+                format!("{} of {hits}{of_hits}", takeover.overlaps),
+                bound(takeover.overlaps, hits),
+                figure(takeover.longest_overlap_ms),
+                of_tokens(one, takeover, takeover.repeated_tokens),
+                of_tokens(one, takeover, takeover.other_cluster),
+            ]
+        }),
     )
+}
+
+/// In how many trials something happened to the numbers of grants, for a lock that has them.
+fn of_tokens(one: &Figures, takeover: &Takeover, count: usize) -> String {
+    match one.promises.token {
+        TokenLife::None => "-".to_owned(),
+        _ => format!("{count} of {}", takeover.trials),
+    }
 }
 
 fn of_each<const N: usize>(
@@ -263,9 +292,9 @@ fn oversold(all: &[Figures]) -> String {
 
 /// What trials say that showed nothing: none of n is no proof, but at most 3/n (the rule of three).
 fn bound(seen: usize, trials: usize) -> String {
-    if seen > 0 {
+    if seen > 0 || trials == 0 {
         return "-".to_owned();
     }
-    let trials = f64::from(u32::try_from(trials.max(1)).unwrap_or(u32::MAX));
+    let trials = f64::from(u32::try_from(trials).unwrap_or(u32::MAX));
     format!("<= {}", figure((3.0 / trials).min(1.0)))
 }

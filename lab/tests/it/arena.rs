@@ -52,7 +52,10 @@ async fn short_run_shows_what_each_fence_is_worth() {
     ];
     assert_eq!(oversold, expected.map(|(which, trials)| (which.to_owned(), trials)), "{said}");
     assert!(said.contains("## Units oversold"), "{said}");
-    assert!(said.contains("`lab arena --locks LOCK --only oversold --faults FAULT"), "{said}");
+    assert!(
+        said.contains("`make arena ARGS='--locks LOCK --only oversold --faults FAULT"),
+        "{said}"
+    );
 }
 
 /// In how many trials of each fence units were oversold.
@@ -73,6 +76,9 @@ async fn short_run_measures_each_lock() {
     let (locks, said) = run(&["--locks", "redis,file", "--only", measures]).await;
     for (lock, distances) in locks.iter().zip([3, 1]) {
         assert_eq!(lock["handovers"].as_array().unwrap().len(), distances, "{said}");
+        // two sessions that take turns: each grant is a handover
+        let mut handovers = lock["handovers"].as_array().unwrap().iter();
+        assert!(handovers.all(|at| at["turns"] == 20), "{said}");
         assert_eq!(lock["overtaken"], 0, "{said}");
         assert_eq!(lock["contest"]["gave_up"], 0, "{said}");
         assert!(lock["contest"]["jain"].as_f64().unwrap() > 0.5, "{said}");
@@ -84,7 +90,7 @@ async fn short_run_measures_each_lock() {
     let requests = redis["contest"]["requests_per_grant"].as_f64().unwrap();
     assert!((1.5..50.0).contains(&requests), "{said}");
     assert!(redis["idle_requests"].is_f64() && file["idle_requests"].is_null(), "{said}");
-    assert_eq!(said.matches("A row: `lab arena --locks LOCK --only").count(), 4, "{said}");
+    assert_eq!(said.matches("A row: `make arena ARGS='--locks LOCK --only").count(), 4, "{said}");
 }
 
 /// Goal: a lock with a lease is taken over from a process that is killed, and works again after its server died; a
@@ -105,8 +111,9 @@ async fn short_run_shows_what_each_fault_does() {
         all.map(|it| it["fault"].as_str().unwrap().to_owned()).collect()
     };
     let all = names(redis);
-    // and the clock, where libfaketime is installed
     assert_eq!(all[..4], ["kill", "partition", "server", "failover"], "{said}");
+    // what this machine cannot measure is named
+    assert_eq!(all.len() == 4, said.contains("LEFT OUT under redis: takeover, clock"), "{said}");
     let of = |lock: &Value, fault: &str| -> Value {
         let all = lock["takeovers"].as_array().unwrap().iter();
         all.clone().find(|it| it["fault"] == fault).cloned().unwrap_or_else(|| panic!("{said}"))
@@ -114,12 +121,15 @@ async fn short_run_shows_what_each_fault_does() {
     for fault in ["kill", "server", "failover"] {
         assert_eq!(of(redis, fault)["never"], 0, "{fault}: {said}");
     }
-    assert_eq!(of(redis, "partition")["trials"], 1, "{said}");
+    // who is cut off holds the lock, and stops in time
+    assert_eq!(of(redis, "partition")["hits"], 1, "{said}");
+    assert_eq!(of(redis, "partition")["overlaps"], 0, "{said}");
     // the replica was promoted: its tokens cannot be compared with the earlier ones
     assert_eq!(of(redis, "failover")["other_cluster"], 1, "{said}");
     assert_eq!(of(redis, "kill")["other_cluster"], 0, "{said}");
     assert_eq!(names(file), ["kill", "pause"], "{said}");
     assert_eq!(of(file, "kill")["never"], 0, "{said}");
     assert_eq!(of(file, "pause")["never"], 1, "{said}");
+    assert!(of(file, "pause")["p50_ms"].is_null(), "{said}");
     assert_eq!(of(file, "pause")["overlaps"], 0, "{said}");
 }
