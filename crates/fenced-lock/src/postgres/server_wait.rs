@@ -37,6 +37,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::TryFutureExt as _;
 use futures_util::future::{join_all, try_join, try_join3, try_join4};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
@@ -213,7 +214,7 @@ macro_rules! backend {
                 held: &'a Claim,
                 next: &'a Claim,
             ) -> BackendFuture<'a, Option<Ticket>> {
-                Box::pin(async move { Ok(self.shared.hand_over(held, next)) })
+                Box::pin(self.shared.hand_over(held, next))
             }
 
             fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
@@ -297,12 +298,11 @@ struct Shared {
 }
 
 /// How to lock.
-#[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
     Wait,
     Try,
-    /// After releasing what this connection holds.
-    After,
+    /// After releasing what this connection holds, and saying so.
+    After(oneshot::Sender<()>),
 }
 
 /// By how much the server's timeout is longer than the TTL.
@@ -313,12 +313,7 @@ fn slack(ttl: Duration) -> Duration {
 /// Locks, and counts; no token if a try found the lock taken.
 async fn advisory_lock(wire: &Wire, claim: &Claim, how: How) -> Result<Option<i64>, Error> {
     let name = &*claim.name;
-    let lock = async {
-        match how {
-            How::Wait | How::After => ask(wire, LOCK, name).await.map(drop),
-            How::Try => Ok(()),
-        }
-    };
+    let lock = ask(wire, LOCK, name);
     let count = async {
         let shown = application_name(claim, "%s");
         let params: &[(&(dyn ToSql + Sync), Type)] = &[(&name, Type::TEXT), (&shown, Type::TEXT)];
@@ -326,9 +321,10 @@ async fn advisory_lock(wire: &Wire, claim: &Claim, how: How) -> Result<Option<i6
     };
     let token = match how {
         How::Try if !ask(wire, TRY_LOCK, name).await?.try_get::<_, bool>(0)? => return Ok(None),
-        How::Wait | How::Try => try_join(lock, count).await?.1,
-        How::After => {
-            let unlock = unlock(wire, Kind::Advisory, name);
+        How::Try => count.await?,
+        How::Wait => try_join(lock, count).await?.1,
+        How::After(done) => {
+            let unlock = unlock(wire, Kind::Advisory, name).inspect_ok(|()| _ = done.send(()));
             try_join4(unlock, show(wire, claim, "-"), lock, count).await?.3
         }
     };
@@ -338,10 +334,12 @@ async fn advisory_lock(wire: &Wire, claim: &Claim, how: How) -> Result<Option<i6
 /// Locks the row of a name, in a transaction; `false` if a try found it locked.
 async fn row_lock(wire: &Wire, claim: &Claim, how: How) -> Result<bool, Error> {
     let name = &*claim.name;
-    if how == How::After {
+    let is_try = matches!(how, How::Try);
+    if let How::After(done) = how {
         let first = wire.client.query_typed_opt(FIRST_WAITER, &[]);
         let unlock = unlock(wire, Kind::Row, name);
         let (first, ..) = try_join3(first, unlock, show(wire, claim, "-")).await?;
+        _ = done.send(());
         if let Some(first) = first {
             let_pass(wire, first.try_get(0)?).await?;
         }
@@ -350,10 +348,10 @@ async fn row_lock(wire: &Wire, claim: &Claim, how: How) -> Result<bool, Error> {
     let make = wire.client.execute_typed(MAKE_ROW, params);
     let begin = wire.client.batch_execute("BEGIN");
     let lock = async {
-        match how {
-            How::Wait | How::After => ask(wire, LOCK_ROW, name).await.map(|_| true),
-            How::Try => Ok(wire.client.query_typed_opt(TRY_LOCK_ROW, params).await?.is_some()),
+        if is_try {
+            return Ok(wire.client.query_typed_opt(TRY_LOCK_ROW, params).await?.is_some());
         }
+        ask(wire, LOCK_ROW, name).await.map(|_| true)
     };
     Ok(try_join3(make, begin, lock).await?.2)
 }
@@ -476,11 +474,20 @@ impl Shared {
         }
     }
 
-    fn hand_over(self: &Arc<Self>, held: &Claim, next: &Claim) -> Option<Ticket> {
-        let ttl = self.leases().get(&held.lease).map(|(_, ttl)| *ttl)?;
-        let wire = self.seat(held).filter(|wire| !wire.ended.is_cancelled())?;
+    async fn hand_over(
+        self: &Arc<Self>,
+        held: &Claim,
+        next: &Claim,
+    ) -> Result<Option<Ticket>, BackendError> {
+        let ttl = self.leases().get(&held.lease).map(|(_, ttl)| *ttl);
+        let wire = self.seat(held).filter(|wire| !wire.ended.is_cancelled());
+        let Some((ttl, wire)) = ttl.zip(wire) else { return Ok(None) };
         self.forget(held);
-        Some(self.lock(next, wire, ttl, How::After))
+        let (done, released) = oneshot::channel();
+        let ticket = self.lock(next, wire, ttl, How::After(done));
+        // an error means that the connection is lost, which the ticket tells
+        drop(released.await);
+        Ok(Some(ticket))
     }
 
     /// Locks, and returns the token; `None` if a try found the lock taken.

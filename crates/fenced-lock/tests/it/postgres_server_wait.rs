@@ -53,6 +53,7 @@ on_both! {
     each_claim_takes_a_connection
     contention_is_not_known
     a_claim_that_was_handed_over_is_not_shown
+    the_way_to_the_server_is_measured
     whether_a_late_claim_can_be_served_first
     rights_are_needed_and_enough
     connections_are_encrypted
@@ -451,6 +452,20 @@ async fn a_claim_that_was_handed_over_is_not_shown(kind: Kind) {
     others.unlock().await.unwrap();
     let again = within("it comes back", handing_over).await.unwrap().unwrap();
     assert_eq!(again.key(), queue[1].key);
+}
+
+/// Goal: a guard tells how long its claim took to queue, the way to the server and back included, also after a
+/// hand-over.
+async fn the_way_to_the_server_is_measured(kind: Kind) {
+    let Some(postgres) = private().await else { return };
+    let proxy = Proxy::to(postgres.port()).await.unwrap();
+    let mutex = kind.mutex(&postgres.url_of("postgres", proxy.port()), "a").await;
+    let each_way = Duration::from_millis(30);
+    proxy.delay(each_way);
+    let guard = mutex.lock().await.unwrap();
+    assert!(guard.enqueued_in() >= 2 * each_way);
+    let guard = guard.hand_over().await.unwrap();
+    assert!(guard.enqueued_in() >= 2 * each_way);
 }
 
 /// Goal: what is promised of advisory locks, and not of row locks: nobody overtakes a waiter. Method: the server process
