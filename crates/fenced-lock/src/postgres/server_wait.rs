@@ -481,7 +481,11 @@ impl Shared {
     ) -> Result<Option<Ticket>, BackendError> {
         let ttl = self.leases().get(&held.lease).map(|(_, ttl)| *ttl);
         let wire = self.seat(held).filter(|wire| !wire.ended.is_cancelled());
-        let Some((ttl, wire)) = ttl.zip(wire) else { return Ok(None) };
+        let Some((ttl, wire)) = ttl.zip(wire) else {
+            // the server may not know yet
+            self.release(held).await?;
+            return Ok(None);
+        };
         self.forget(held);
         let (done, released) = oneshot::channel();
         let ticket = self.lock(next, wire, ttl, How::After(done));
