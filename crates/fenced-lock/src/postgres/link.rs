@@ -15,6 +15,7 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::PostgresOptions;
 use super::failure::{connect_failure, failure};
@@ -84,14 +85,17 @@ impl Access {
             let guard = ended.clone().drop_guard();
             let by_server = Arc::<AtomicBool>::default();
             let said = Arc::clone(&by_server);
-            let driver = access.runtime.spawn(async move {
+            let driver = AbortOnDropHandle::new(access.runtime.spawn(async move {
                 said.store(drive(connection, registry).await, Ordering::Relaxed);
                 drop(guard);
-            });
-            let identified = Wire::identified(client, driver.abort_handle(), &access);
-            Ok(Wire { ended, ended_by_server: by_server, ..identified.await? })
+            }));
+            let wire = Wire::identified(client, driver.abort_handle(), &access).await?;
+            driver.detach();
+            Ok(Wire { ended, ended_by_server: by_server, ..wire })
         };
-        let limited = timeout(self.request_timeout, self.runtime.spawn(connecting)).await;
+        // what takes too long must not go on: it may end in a connection that nobody has
+        let connecting = AbortOnDropHandle::new(self.runtime.spawn(connecting));
+        let limited = timeout(self.request_timeout, connecting).await;
         let silence = |error| Err(BackendError::new(BackendErrorKind::Transient, error));
         // a task ends without a result when its runtime does
         let joined = limited.unwrap_or_else(|elapsed| Ok(silence(elapsed.to_string())));
