@@ -26,7 +26,8 @@
 //!
 //! A connection alone is no lease: a server notices a vanished client late, and a paused one never. So each
 //! connection has a timeout for idling of a little more than the TTL, in and out of a transaction, and a renewal sends
-//! a word on each.
+//! a word on that of the session and those of claims that hold. One that waits is not idle; if it dies silently, TCP
+//! finds out within half a minute.
 //!
 //! The process that releases an advisory lock gives it to the first waiter. The first waiter for a row is only woken,
 //! and another one that comes before it has taken the row can take it. So a hand-over waits until it has.
