@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::sync::CancellationToken;
@@ -43,6 +43,11 @@ const IDENTIFY: &str = "
 const TERMINATE: &str = "
     SELECT pg_terminate_backend(pid, $3) FROM pg_stat_get_activity($1)
     WHERE EXTRACT(EPOCH FROM backend_start)::text = $2";
+
+/// Ends its own server process if this one has ended.
+const END_WITHOUT: &str = "
+    SELECT pg_terminate_backend(pg_backend_pid()) WHERE NOT EXISTS (
+        SELECT FROM pg_stat_get_activity($1) WHERE EXTRACT(EPOCH FROM backend_start)::text = $2)";
 
 /// What every connection needs.
 pub(super) struct Access {
@@ -230,13 +235,20 @@ impl Wire {
         self.ended.cancel();
     }
 
+    /// Has the server end this connection if it has ended the other one, once it comes to this request.
+    pub(super) async fn end_without(&self, other: &Self) -> Result<(), Error> {
+        let Process { id, began_at } = &other.process;
+        let params: [(&(dyn ToSql + Sync), Type); 2] = [(id, Type::INT4), (began_at, Type::TEXT)];
+        self.client.query_typed_opt(END_WITHOUT, &params).await.map(drop)
+    }
+
     /// Ends the server process of another connection, so that nothing that was sent on that one is carried out later.
     /// Returns whether it was still there.
     pub(super) async fn terminate(&self, other: &Self) -> Result<bool, BackendError> {
         other.give_up();
         let Process { id, began_at } = &other.process;
         let patience = i64::try_from(self.limit.as_millis() / 2).unwrap_or(i64::MAX);
-        let params: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 3] =
+        let params: [(&(dyn ToSql + Sync), Type); 3] =
             [(id, Type::INT4), (began_at, Type::TEXT), (&patience, Type::INT8)];
         match self.ask(self.client.query_typed_opt(TERMINATE, &params)).await? {
             Some(row) if !row.get::<_, bool>(0) => {

@@ -27,7 +27,8 @@
 //! A connection alone is no lease: a server notices a vanished client late, and a paused one never. So each
 //! connection has a timeout for idling of a little more than the TTL, in and out of a transaction, and a renewal sends
 //! a word on that of the session and those of claims that hold. One that waits is not idle; if it dies silently, TCP
-//! finds out within half a minute.
+//! finds out within half a minute. If its process is paused or its host is gone, it is granted like any other; so behind
+//! its lock it has a request that ends it if the connection of its session has ended.
 //!
 //! The process that releases an advisory lock gives it to the first waiter. The first waiter for a row is only woken,
 //! and another one that comes before it has taken the row can take it. So a hand-over waits until it has.
@@ -197,8 +198,8 @@ macro_rules! backend {
 
             fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket> {
                 Box::pin(async move {
-                    let (wire, ttl) = self.shared.sit(claim).await?;
-                    Ok(self.shared.lock(claim, wire, ttl, How::Wait))
+                    let wire = self.shared.sit(claim).await?;
+                    Ok(self.shared.lock(claim, wire, How::Wait))
                 })
             }
 
@@ -312,9 +313,14 @@ fn slack(ttl: Duration) -> Duration {
 }
 
 /// Locks, and counts; no token if a try found the lock taken.
-async fn advisory_lock(wire: &Wire, claim: &Claim, how: How) -> Result<Option<i64>, Error> {
+async fn advisory_lock(
+    wire: &Wire,
+    session: &Wire,
+    claim: &Claim,
+    how: How,
+) -> Result<Option<i64>, Error> {
     let name = &*claim.name;
-    let lock = ask(wire, LOCK, name);
+    let lock = async { try_join(ask(wire, LOCK, name), wire.end_without(session)).await };
     let count = async {
         let shown = application_name(claim, "%s");
         let params: &[(&(dyn ToSql + Sync), Type)] = &[(&name, Type::TEXT), (&shown, Type::TEXT)];
@@ -333,7 +339,7 @@ async fn advisory_lock(wire: &Wire, claim: &Claim, how: How) -> Result<Option<i6
 }
 
 /// Locks the row of a name, in a transaction; `false` if a try found it locked.
-async fn row_lock(wire: &Wire, claim: &Claim, how: How) -> Result<bool, Error> {
+async fn row_lock(wire: &Wire, session: &Wire, claim: &Claim, how: How) -> Result<bool, Error> {
     let name = &*claim.name;
     let is_try = matches!(how, How::Try);
     if let How::After(done) = how {
@@ -352,7 +358,8 @@ async fn row_lock(wire: &Wire, claim: &Claim, how: How) -> Result<bool, Error> {
         if is_try {
             return Ok(wire.client.query_typed_opt(TRY_LOCK_ROW, params).await?.is_some());
         }
-        ask(wire, LOCK_ROW, name).await.map(|_| true)
+        let lock = try_join(ask(wire, LOCK_ROW, name), wire.end_without(session));
+        lock.await.map(|_| true)
     };
     Ok(try_join3(make, begin, lock).await?.2)
 }
@@ -426,12 +433,12 @@ impl Shared {
     }
 
     /// Has the claim lock on this connection, in the background.
-    fn lock(self: &Arc<Self>, claim: &Claim, wire: Arc<Wire>, ttl: Duration, how: How) -> Ticket {
+    fn lock(self: &Arc<Self>, claim: &Claim, wire: Arc<Wire>, how: How) -> Ticket {
         let ticket = self.waiters.expect(claim);
         self.seats().insert(claim.clone(), Arc::clone(&wire));
         let (shared, claim, status) = (Arc::clone(self), claim.clone(), ticket.status.clone());
         self.access.runtime.spawn(async move {
-            match shared.locked(&wire, &claim, ttl, how).await {
+            match shared.locked(&wire, &claim, how).await {
                 Ok(token) => shared.note_granted(&claim, &wire, token),
                 Err(error) => {
                     tracing::debug!(%claim, %error, "lost the connection of a claim");
@@ -445,11 +452,11 @@ impl Shared {
 
     /// Locks if the lock is free; `None` if it is taken.
     async fn try_lock(self: &Arc<Self>, claim: &Claim) -> Result<Option<Ticket>, BackendError> {
-        let (wire, ttl) = self.sit(claim).await?;
+        let wire = self.sit(claim).await?;
         let ticket = self.waiters.expect(claim);
         self.seats().insert(claim.clone(), Arc::clone(&wire));
         let silence = |elapsed| Err(BackendError::new(BackendErrorKind::Transient, elapsed));
-        let tried = timeout(wire.limit, self.locked(&wire, claim, ttl, How::Try)).await;
+        let tried = timeout(wire.limit, self.locked(&wire, claim, How::Try)).await;
         match tried.unwrap_or_else(silence) {
             Ok(None) => {
                 self.forget(claim);
@@ -480,16 +487,15 @@ impl Shared {
         held: &Claim,
         next: &Claim,
     ) -> Result<Option<Ticket>, BackendError> {
-        let ttl = self.leases().get(&held.lease).map(|(_, ttl)| *ttl);
         let wire = self.seat(held).filter(|wire| !wire.ended.is_cancelled());
-        let Some((ttl, wire)) = ttl.zip(wire) else {
+        let Some(wire) = wire else {
             // the server may not know yet
             self.release(held).await?;
             return Ok(None);
         };
         self.forget(held);
         let (done, released) = oneshot::channel();
-        let ticket = self.lock(next, wire, ttl, How::After(done));
+        let ticket = self.lock(next, wire, How::After(done));
         // an error means that the connection is lost, which the ticket tells
         drop(released.await);
         Ok(Some(ticket))
@@ -500,14 +506,14 @@ impl Shared {
         &self,
         wire: &Wire,
         claim: &Claim,
-        ttl: Duration,
         how: How,
     ) -> Result<Option<i64>, BackendError> {
+        let (session, ttl) = self.lease(claim.lease)?;
         let mut sent_at = Instant::now();
         let failed = |error| failure(&error);
         let token = match self.kind {
-            Kind::Advisory => advisory_lock(wire, claim, how).await.map_err(failed)?,
-            Kind::Row if !row_lock(wire, claim, how).await.map_err(failed)? => None,
+            Kind::Advisory => advisory_lock(wire, &session, claim, how).await.map_err(failed)?,
+            Kind::Row if !row_lock(wire, &session, claim, how).await.map_err(failed)? => None,
             Kind::Row => {
                 let token = self.count(claim, wire).await?;
                 sent_at = Instant::now();
@@ -548,6 +554,10 @@ impl Shared {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn lease(&self, id: i64) -> Result<(Arc<Wire>, Duration), BackendError> {
+        self.leases().get(&id).cloned().ok_or_else(lease_gone)
+    }
+
     fn seats(&self) -> MutexGuard<'_, HashMap<Claim, Arc<Wire>>> {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -556,9 +566,14 @@ impl Shared {
         self.seats().get(claim).cloned()
     }
 
-    /// A connection that ends by itself if nothing is sent on it for a TTL.
-    async fn connect(&self, name: &str, ttl: Duration) -> Result<Wire, BackendError> {
-        let idle_ms = (ttl + slack(ttl)).as_millis();
+    /// A connection that ends by itself if nothing is sent on it for a TTL and this slack.
+    async fn connect(
+        &self,
+        name: &str,
+        ttl: Duration,
+        slack: Duration,
+    ) -> Result<Wire, BackendError> {
+        let idle_ms = (ttl + slack).as_millis();
         // the server looks now and then whether a client that waits is still there
         let settings = format!(
             "-c idle_session_timeout={idle_ms} -c idle_in_transaction_session_timeout={idle_ms} \
@@ -572,7 +587,8 @@ impl Shared {
         // first: it is needed to end claims when the server has no connection left, and asks for no setting that a
         // server which is too old does not know
         self.requests.wire().await?;
-        let wire = self.connect(&format!("{NAME} {id:x}"), ttl).await?;
+        // sooner than those of its claims: none that waits is granted when one that holds ends
+        let wire = self.connect(&format!("{NAME} {id:x}"), ttl, slack(ttl) / 2).await?;
         wire.ask(wire.client.batch_execute(CHECK_RIGHTS)).await?;
         if self.kind == Kind::Row {
             wire.ask(wire.client.batch_execute(CHECK_RIGHTS_TO_ROWS)).await?;
@@ -584,8 +600,7 @@ impl Shared {
 
     /// Asks the session's connection for an answer, without giving it up if there is none.
     async fn check(&self, lease: i64) -> Result<Duration, BackendError> {
-        let found = self.leases().get(&lease).cloned();
-        let (wire, ttl) = found.ok_or_else(lease_gone)?;
+        let (wire, ttl) = self.lease(lease)?;
         match timeout(self.access.request_timeout, wire.client.batch_execute("")).await {
             Ok(Ok(())) => Ok(ttl),
             Ok(Err(_)) => Err(lease_gone()),
@@ -637,13 +652,13 @@ impl Shared {
     }
 
     /// Connects for a claim, once: an earlier connection of it ends first.
-    async fn sit(&self, claim: &Claim) -> Result<(Arc<Wire>, Duration), BackendError> {
+    async fn sit(&self, claim: &Claim) -> Result<Arc<Wire>, BackendError> {
         self.release(claim).await?;
-        let found = self.leases().get(&claim.lease).map(|(_, ttl)| *ttl);
-        let ttl = found.ok_or_else(lease_gone)?;
+        let (_, ttl) = self.lease(claim.lease)?;
         let name = application_name(claim, "-");
-        let (_, wire) = try_join(self.check(claim.lease), self.connect(&name, ttl)).await?;
-        Ok((Arc::new(wire), ttl))
+        let (_, wire) =
+            try_join(self.check(claim.lease), self.connect(&name, ttl, slack(ttl))).await?;
+        Ok(Arc::new(wire))
     }
 
     fn note_granted(&self, claim: &Claim, wire: &Wire, token: Option<i64>) {
