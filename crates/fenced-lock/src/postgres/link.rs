@@ -34,7 +34,7 @@ const IDENTIFY: &str = "
         (SELECT EXTRACT(EPOCH FROM backend_start)::text FROM pg_stat_get_activity(pg_backend_pid())),
         current_setting('server_version_num')::integer,
         (SELECT system_identifier FROM pg_control_system()),
-        CASE WHEN to_regclass('fenced_lock.row_locks') IS NOT NULL THEN to_regclass('fenced_lock.names')::oid END,
+        CASE WHEN to_regclass($1) IS NOT NULL THEN to_regclass('fenced_lock.names')::oid END,
         current_setting('fsync')::boolean,
         CASE current_setting('synchronous_commit')
             WHEN 'off' THEN set_config('synchronous_commit', 'on', false) END";
@@ -53,14 +53,20 @@ const END_WITHOUT: &str = "
 pub(super) struct Access {
     config: Config,
     tls: MakeRustlsConnect,
+    /// The newest table that its locks need. If it is missing, all that are missing are made.
+    table: &'static str,
     pub(super) request_timeout: Duration,
     pub(super) runtime: Handle,
 }
 
 impl Access {
-    pub(super) fn new(options: &PostgresOptions, runtime: Handle) -> Result<Self, BackendError> {
+    pub(super) fn new(
+        options: &PostgresOptions,
+        runtime: Handle,
+        table: &'static str,
+    ) -> Result<Self, BackendError> {
         let (config, tls) = options.connector()?;
-        Ok(Self { config, tls, request_timeout: options.request_timeout, runtime })
+        Ok(Self { config, tls, table, request_timeout: options.request_timeout, runtime })
     }
 
     /// A statement that waits for others ends before its request does, and so with an answer.
@@ -160,7 +166,7 @@ impl Wire {
         access: &Access,
     ) -> Result<Self, BackendError> {
         let identify = async || {
-            let row = client.query_typed_one(IDENTIFY, &[]).await?;
+            let row = client.query_typed_one(IDENTIFY, &[(&access.table, Type::TEXT)]).await?;
             let process = Process { id: row.try_get(0)?, began_at: row.try_get(1)? };
             let numbers: (i32, i64) = (row.try_get(2)?, row.try_get(3)?);
             Ok((process, numbers, row.try_get::<_, Option<u32>>(4)?, row.try_get::<_, bool>(5)?))

@@ -423,7 +423,11 @@ impl Shared {
     ) -> Result<(Arc<Self>, oneshot::Sender<()>), BackendError> {
         let (runtime, running) = runtime_on_own_thread("postgres-lock")
             .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
-        let access = Arc::new(Access::new(options, runtime)?);
+        let table = match kind {
+            Kind::Advisory => "fenced_lock.names",
+            Kind::Row => "fenced_lock.row_locks",
+        };
+        let access = Arc::new(Access::new(options, runtime, table)?);
         let requests = Link::new(&access, NAME, None);
         let (leases, seats) = (Mutex::default(), Mutex::default());
         Ok((
