@@ -240,7 +240,11 @@ backend! {
     /// shares them gives locks away. A name is one lock only in one database, and no lock of another backend.
     ///
     /// A session is lost with its own connection, and a claim with its connection. A holder that is paused is
-    /// succeeded after a tenth more than the TTL, one whose process ends at once.
+    /// succeeded after a tenth more than the TTL, or at most twice that if other claims of its process wait; one whose
+    /// process ends is succeeded at once.
+    ///
+    /// While claims wait, `VACUUM` removes nothing that is deleted meanwhile, in all tables of the database: a
+    /// statement that waits has a snapshot. Waits of seconds do no harm.
     ///
     /// ```no_run
     /// use std::sync::Arc;
@@ -266,8 +270,8 @@ backend! {
     ///
     /// As for [`PostgresAdvisoryBackend`], each claim takes a connection, sessions and claims are lost with theirs, and
     /// a name is one lock only in one database. But a claim that comes just when the lock is released can be
-    /// served before those that wait, and a grant takes two requests more, for its token. A transaction is open while
-    /// the lock is held, so `VACUUM` keeps all that is deleted meanwhile, in all tables: hold it for seconds, not hours.
+    /// served before those that wait, and a grant takes two requests more, for its token. A transaction is open
+    /// while the lock is held, which holds back `VACUUM` as a wait does: hold it for seconds, not hours.
     ///
     /// ```no_run
     /// use std::sync::Arc;
