@@ -24,10 +24,10 @@ use super::{
     Released,
 };
 
-/// From how many claims of a session on one name on, given up and not withdrawn yet, further callers wait. Else callers
-/// whose patience ends before the service answers would fill the queue, and the service be the slower for it. It is no
-/// bound for callers that come together while there is room: they all pass, since a service that answers in time takes
-/// them all at once.
+/// While so many claims of a session on one name are given up and not withdrawn yet, further callers wait. Else callers
+/// whose patience ends before the service answers would fill the queue, and the service be the slower for it. It does not
+/// bound callers that come together while there is room: they all pass, so that a service that answers in time gets them
+/// all at once.
 const MOST_GIVEN_UP: usize = 8;
 
 /// What all handles of one session share.
