@@ -128,13 +128,16 @@ impl<T: GrantToken> Attempt<T> {
     /// request took.
     async fn enqueue(&mut self) -> Result<Option<(Ticket<T>, Duration)>, LockError> {
         let inner = Arc::clone(self.inner());
-        if matches!(self.turn, Turn::Wait) {
+        // until the request is answered
+        let _place = if matches!(self.turn, Turn::Wait) {
             tokio::select! {
-                () = inner.until_few_are_given_up(&self.claim.name) => {}
+                place = inner.until_few_are_given_up(&self.claim.name) => place,
                 () = inner.closing.cancelled() => return Err(closed()),
                 () = self.reply.closed() => return Err(closed()),
             }
-        }
+        } else {
+            None
+        };
         let mut backoff = Backoff::default();
         loop {
             let asked_at = Instant::now();

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::sync::{Arc, Mutex as StdMutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -24,8 +24,10 @@ use super::{
     Released,
 };
 
-/// How many claims of a session on one name may be given up and not withdrawn yet; further ones wait. Else callers whose
-/// patience ends before the service answers would fill the queue, and the service be the slower for it.
+/// While so many claims of a session on one name are given up and not withdrawn yet, further callers wait. Else callers
+/// whose patience ends before the service answers would fill the queue, and the service be the slower for it. It does not
+/// bound callers that come together while there is room: they all pass, so that a service that answers in time gets them
+/// all at once.
 const MOST_GIVEN_UP: usize = 8;
 
 /// What all handles of one session share.
@@ -37,9 +39,10 @@ pub(super) struct SessionInner<T: GrantToken> {
     /// Set when the session closes: waiters fail, and no new ones are let in.
     pub(super) closing: CancellationToken,
     /// The acquires and releases under way, for `close` to wait for. There is at most one for each
-    /// future that waits and each guard that was dropped, and what [`MOST_GIVEN_UP`] allows.
+    /// future that waits and each guard that was dropped, and the claims that were given up: see [`MOST_GIVEN_UP`].
     pub(super) tasks: TaskTracker,
-    /// How many claims on each name were given up and may still be in its queue.
+    /// How many claims on each name were given up and may still be in its queue. It tells of a change when there is
+    /// room again.
     given_up: watch::Sender<HashMap<Arc<str>, usize>>,
     label: Arc<str>,
     /// Whether the latest request was answered.
@@ -142,13 +145,27 @@ impl<T: GrantToken> SessionInner<T> {
         }
     }
 
-    /// Waits until not too many claims on the name are being withdrawn.
-    pub(super) async fn until_few_are_given_up(&self, name: &str) {
+    /// Waits until not too many claims on the name are being withdrawn. A caller that had to wait takes a place among
+    /// them, which it keeps until its request is answered: so no more pass than there is room for.
+    pub(super) async fn until_few_are_given_up(
+        self: &Arc<Self>,
+        name: &Arc<str>,
+    ) -> Option<Place<T>> {
         let are_few = |given_up: &HashMap<Arc<str>, usize>| {
             given_up.get(name).is_none_or(|count| *count < MOST_GIVEN_UP)
         };
-        // there is no error while the sender is here
-        drop(self.given_up.subscribe().wait_for(are_few).await);
+        if are_few(&self.given_up.borrow()) {
+            return None;
+        }
+        let mut given_up = self.given_up.subscribe();
+        loop {
+            // there is no error while the sender is here
+            drop(given_up.wait_for(are_few).await);
+            // another caller may have been faster
+            if let Some(place) = Place::take(self, name, MOST_GIVEN_UP) {
+                return Some(place);
+            }
+        }
     }
 
     /// Withdraws the claim in the background. Keeps `until_done` so long.
@@ -249,38 +266,56 @@ impl<T: GrantToken> SessionInner<T> {
     }
 }
 
+/// Counts as a claim that is given up, until it is dropped.
+pub(super) struct Place<T: GrantToken> {
+    inner: Arc<SessionInner<T>>,
+    name: Arc<str>,
+}
+
+impl<T: GrantToken> Place<T> {
+    /// `None` if so many are taken.
+    fn take(inner: &Arc<SessionInner<T>>, name: &Arc<str>, limit: usize) -> Option<Self> {
+        let mut is_taken = false;
+        inner.given_up.send_if_modified(|counts| {
+            let count = counts.entry(Arc::clone(name)).or_default();
+            is_taken = *count < limit;
+            *count += usize::from(is_taken);
+            false
+        });
+        is_taken.then(|| Self { inner: Arc::clone(inner), name: Arc::clone(name) })
+    }
+}
+
+impl<T: GrantToken> Drop for Place<T> {
+    fn drop(&mut self) {
+        self.inner.given_up.send_if_modified(|counts| {
+            let Entry::Occupied(mut count) = counts.entry(Arc::clone(&self.name)) else {
+                return false;
+            };
+            *count.get_mut() -= 1;
+            let left = *count.get();
+            if left == 0 {
+                count.remove();
+            }
+            left == MOST_GIVEN_UP - 1
+        });
+    }
+}
+
 /// A claim that its caller may give up. It counts as given up until all that work on it have dropped this.
 pub(super) struct Stake<T: GrantToken> {
     inner: Arc<SessionInner<T>>,
     name: Arc<str>,
-    is_given_up: AtomicBool,
+    given_up: OnceLock<Option<Place<T>>>,
 }
 
 impl<T: GrantToken> Stake<T> {
     pub(super) fn new(inner: &Arc<SessionInner<T>>, name: &Arc<str>) -> Arc<Self> {
         let (inner, name) = (Arc::clone(inner), Arc::clone(name));
-        Arc::new(Self { inner, name, is_given_up: AtomicBool::new(false) })
+        Arc::new(Self { inner, name, given_up: OnceLock::new() })
     }
 
     pub(super) fn give_up(&self) {
-        self.is_given_up.store(true, Ordering::Relaxed);
-        self.inner.given_up.send_modify(|counts| {
-            *counts.entry(Arc::clone(&self.name)).or_default() += 1;
-        });
-    }
-}
-
-impl<T: GrantToken> Drop for Stake<T> {
-    fn drop(&mut self) {
-        if *self.is_given_up.get_mut() {
-            self.inner.given_up.send_modify(|counts| {
-                if let Entry::Occupied(mut count) = counts.entry(Arc::clone(&self.name)) {
-                    *count.get_mut() -= 1;
-                    if *count.get() == 0 {
-                        count.remove();
-                    }
-                }
-            });
-        }
+        self.given_up.get_or_init(|| Place::take(&self.inner, &self.name, usize::MAX));
     }
 }

@@ -11,10 +11,11 @@ use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::PostgresOptions;
 use super::failure::{connect_failure, failure};
@@ -33,7 +34,7 @@ const IDENTIFY: &str = "
         (SELECT EXTRACT(EPOCH FROM backend_start)::text FROM pg_stat_get_activity(pg_backend_pid())),
         current_setting('server_version_num')::integer,
         (SELECT system_identifier FROM pg_control_system()),
-        CASE WHEN to_regclass('fenced_lock.row_locks') IS NOT NULL THEN to_regclass('fenced_lock.names')::oid END,
+        CASE WHEN to_regclass($1) IS NOT NULL THEN to_regclass('fenced_lock.names')::oid END,
         current_setting('fsync')::boolean,
         CASE current_setting('synchronous_commit')
             WHEN 'off' THEN set_config('synchronous_commit', 'on', false) END";
@@ -43,18 +44,29 @@ const TERMINATE: &str = "
     SELECT pg_terminate_backend(pid, $3) FROM pg_stat_get_activity($1)
     WHERE EXTRACT(EPOCH FROM backend_start)::text = $2";
 
+/// Ends its own server process if this one has ended.
+const END_WITHOUT: &str = "
+    SELECT pg_terminate_backend(pg_backend_pid()) WHERE NOT EXISTS (
+        SELECT FROM pg_stat_get_activity($1) WHERE EXTRACT(EPOCH FROM backend_start)::text = $2)";
+
 /// What every connection needs.
 pub(super) struct Access {
     config: Config,
     tls: MakeRustlsConnect,
+    /// The newest table that its locks need. If it is missing, all that are missing are made.
+    table: &'static str,
     pub(super) request_timeout: Duration,
     pub(super) runtime: Handle,
 }
 
 impl Access {
-    pub(super) fn new(options: &PostgresOptions, runtime: Handle) -> Result<Self, BackendError> {
+    pub(super) fn new(
+        options: &PostgresOptions,
+        runtime: Handle,
+        table: &'static str,
+    ) -> Result<Self, BackendError> {
         let (config, tls) = options.connector()?;
-        Ok(Self { config, tls, request_timeout: options.request_timeout, runtime })
+        Ok(Self { config, tls, table, request_timeout: options.request_timeout, runtime })
     }
 
     /// A statement that waits for others ends before its request does, and so with an answer.
@@ -84,14 +96,17 @@ impl Access {
             let guard = ended.clone().drop_guard();
             let by_server = Arc::<AtomicBool>::default();
             let said = Arc::clone(&by_server);
-            let driver = access.runtime.spawn(async move {
+            let driver = AbortOnDropHandle::new(access.runtime.spawn(async move {
                 said.store(drive(connection, registry).await, Ordering::Relaxed);
                 drop(guard);
-            });
-            let identified = Wire::identified(client, driver.abort_handle(), &access);
-            Ok(Wire { ended, ended_by_server: by_server, ..identified.await? })
+            }));
+            let wire = Wire::identified(client, driver.abort_handle(), &access).await?;
+            driver.detach();
+            Ok(Wire { ended, ended_by_server: by_server, ..wire })
         };
-        let limited = timeout(self.request_timeout, self.runtime.spawn(connecting)).await;
+        // what takes too long must not go on: it may end in a connection that nobody has
+        let connecting = AbortOnDropHandle::new(self.runtime.spawn(connecting));
+        let limited = timeout(self.request_timeout, connecting).await;
         let silence = |error| Err(BackendError::new(BackendErrorKind::Transient, error));
         // a task ends without a result when its runtime does
         let joined = limited.unwrap_or_else(|elapsed| Ok(silence(elapsed.to_string())));
@@ -151,7 +166,7 @@ impl Wire {
         access: &Access,
     ) -> Result<Self, BackendError> {
         let identify = async || {
-            let row = client.query_typed_one(IDENTIFY, &[]).await?;
+            let row = client.query_typed_one(IDENTIFY, &[(&access.table, Type::TEXT)]).await?;
             let process = Process { id: row.try_get(0)?, began_at: row.try_get(1)? };
             let numbers: (i32, i64) = (row.try_get(2)?, row.try_get(3)?);
             Ok((process, numbers, row.try_get::<_, Option<u32>>(4)?, row.try_get::<_, bool>(5)?))
@@ -226,13 +241,20 @@ impl Wire {
         self.ended.cancel();
     }
 
+    /// Has the server end this connection if it has ended the other one, once it comes to this request.
+    pub(super) async fn end_without(&self, other: &Self) -> Result<(), Error> {
+        let Process { id, began_at } = &other.process;
+        let params: [(&(dyn ToSql + Sync), Type); 2] = [(id, Type::INT4), (began_at, Type::TEXT)];
+        self.client.query_typed_opt(END_WITHOUT, &params).await.map(drop)
+    }
+
     /// Ends the server process of another connection, so that nothing that was sent on that one is carried out later.
     /// Returns whether it was still there.
     pub(super) async fn terminate(&self, other: &Self) -> Result<bool, BackendError> {
         other.give_up();
         let Process { id, began_at } = &other.process;
         let patience = i64::try_from(self.limit.as_millis() / 2).unwrap_or(i64::MAX);
-        let params: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 3] =
+        let params: [(&(dyn ToSql + Sync), Type); 3] =
             [(id, Type::INT4), (began_at, Type::TEXT), (&patience, Type::INT8)];
         match self.ask(self.client.query_typed_opt(TERMINATE, &params)).await? {
             Some(row) if !row.get::<_, bool>(0) => {

@@ -190,7 +190,7 @@ impl PostgresBackend {
     pub fn new(options: &PostgresOptions) -> Result<Self, BackendError> {
         let (runtime, running) = runtime_on_own_thread("postgres-lock")
             .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
-        let access = Arc::new(Access::new(options, runtime.clone())?);
+        let access = Arc::new(Access::new(options, runtime.clone(), "fenced_lock.claims")?);
         let registry = Arc::new(Registry::new());
         let requests = Link::new(&access, "fenced-lock", None);
         let events = Link::new(&access, "fenced-lock events", Some(Arc::clone(&registry)));

@@ -12,6 +12,12 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use crate::tls::{authorities, client_config};
 use crate::{BackendError, BackendErrorKind};
 
+/// A connection on which nothing comes is asked for a sign of life after this pause, and is given up half a minute
+/// after the last one at the latest.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_RETRIES: u32 = 3;
+
 /// How to reach PostgreSQL.
 ///
 /// ```
@@ -62,7 +68,11 @@ impl PostgresOptions {
             .ssl_mode(mode)
             .target_session_attrs(TargetSessionAttrs::ReadWrite)
             .connect_timeout(self.request_timeout)
-            .tcp_user_timeout(self.request_timeout);
+            .tcp_user_timeout(self.request_timeout)
+            // a claim that waits sends nothing, so only these find out that its connection is dead
+            .keepalives_idle(KEEPALIVE_IDLE)
+            .keepalives_interval(KEEPALIVE_INTERVAL)
+            .keepalives_retries(KEEPALIVE_RETRIES);
         let tls = self.tls(is_encrypted).map_err(|error| unusable(error.to_string()))?;
         Ok((config, tls))
     }

@@ -26,7 +26,9 @@
 //!
 //! A connection alone is no lease: a server notices a vanished client late, and a paused one never. So each
 //! connection has a timeout for idling of a little more than the TTL, in and out of a transaction, and a renewal sends
-//! a word on each.
+//! a word on that of the session and those of claims that hold. One that waits is not idle; if it dies silently, TCP
+//! finds out within half a minute. If its process is paused or its host is gone, it is granted like any other; so behind
+//! its lock it has a request that ends it if the connection of its session has ended.
 //!
 //! The process that releases an advisory lock gives it to the first waiter. The first waiter for a row is only woken,
 //! and another one that comes before it has taken the row can take it. So a hand-over waits until it has.
@@ -37,6 +39,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::TryFutureExt as _;
 use futures_util::future::{join_all, try_join, try_join3, try_join4};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
@@ -195,8 +198,8 @@ macro_rules! backend {
 
             fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket> {
                 Box::pin(async move {
-                    let (wire, ttl) = self.shared.sit(claim).await?;
-                    Ok(self.shared.lock(claim, wire, ttl, How::Wait))
+                    let wire = self.shared.sit(claim).await?;
+                    Ok(self.shared.lock(claim, wire, How::Wait))
                 })
             }
 
@@ -213,7 +216,7 @@ macro_rules! backend {
                 held: &'a Claim,
                 next: &'a Claim,
             ) -> BackendFuture<'a, Option<Ticket>> {
-                Box::pin(async move { Ok(self.shared.hand_over(held, next)) })
+                Box::pin(self.shared.hand_over(held, next))
             }
 
             fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
@@ -237,7 +240,11 @@ backend! {
     /// shares them gives locks away. A name is one lock only in one database, and no lock of another backend.
     ///
     /// A session is lost with its own connection, and a claim with its connection. A holder that is paused is
-    /// succeeded after a tenth more than the TTL, one whose process ends at once.
+    /// succeeded after a tenth more than the TTL, or at most twice that if other claims of its process wait; one whose
+    /// process ends is succeeded at once.
+    ///
+    /// While claims wait, `VACUUM` removes nothing that is deleted meanwhile, in all tables of the database: a
+    /// statement that waits has a snapshot. Waits of seconds do no harm.
     ///
     /// ```no_run
     /// use std::sync::Arc;
@@ -263,8 +270,8 @@ backend! {
     ///
     /// As for [`PostgresAdvisoryBackend`], each claim takes a connection, sessions and claims are lost with theirs, and
     /// a name is one lock only in one database. But a claim that comes just when the lock is released can be
-    /// served before those that wait, and a grant takes two requests more, for its token. A transaction is open while
-    /// the lock is held, so `VACUUM` keeps all that is deleted meanwhile, in all tables: hold it for seconds, not hours.
+    /// served before those that wait, and a grant takes two requests more, for its token. A transaction is open
+    /// while the lock is held, which holds back `VACUUM` as a wait does: hold it for seconds, not hours.
     ///
     /// ```no_run
     /// use std::sync::Arc;
@@ -297,12 +304,11 @@ struct Shared {
 }
 
 /// How to lock.
-#[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
     Wait,
     Try,
-    /// After releasing what this connection holds.
-    After,
+    /// After releasing what this connection holds, and saying so.
+    After(oneshot::Sender<()>),
 }
 
 /// By how much the server's timeout is longer than the TTL.
@@ -311,14 +317,14 @@ fn slack(ttl: Duration) -> Duration {
 }
 
 /// Locks, and counts; no token if a try found the lock taken.
-async fn advisory_lock(wire: &Wire, claim: &Claim, how: How) -> Result<Option<i64>, Error> {
+async fn advisory_lock(
+    wire: &Wire,
+    session: &Wire,
+    claim: &Claim,
+    how: How,
+) -> Result<Option<i64>, Error> {
     let name = &*claim.name;
-    let lock = async {
-        match how {
-            How::Wait | How::After => ask(wire, LOCK, name).await.map(drop),
-            How::Try => Ok(()),
-        }
-    };
+    let lock = async { try_join(ask(wire, LOCK, name), wire.end_without(session)).await };
     let count = async {
         let shown = application_name(claim, "%s");
         let params: &[(&(dyn ToSql + Sync), Type)] = &[(&name, Type::TEXT), (&shown, Type::TEXT)];
@@ -326,9 +332,10 @@ async fn advisory_lock(wire: &Wire, claim: &Claim, how: How) -> Result<Option<i6
     };
     let token = match how {
         How::Try if !ask(wire, TRY_LOCK, name).await?.try_get::<_, bool>(0)? => return Ok(None),
-        How::Wait | How::Try => try_join(lock, count).await?.1,
-        How::After => {
-            let unlock = unlock(wire, Kind::Advisory, name);
+        How::Try => count.await?,
+        How::Wait => try_join(lock, count).await?.1,
+        How::After(done) => {
+            let unlock = unlock(wire, Kind::Advisory, name).inspect_ok(|()| _ = done.send(()));
             try_join4(unlock, show(wire, claim, "-"), lock, count).await?.3
         }
     };
@@ -336,12 +343,14 @@ async fn advisory_lock(wire: &Wire, claim: &Claim, how: How) -> Result<Option<i6
 }
 
 /// Locks the row of a name, in a transaction; `false` if a try found it locked.
-async fn row_lock(wire: &Wire, claim: &Claim, how: How) -> Result<bool, Error> {
+async fn row_lock(wire: &Wire, session: &Wire, claim: &Claim, how: How) -> Result<bool, Error> {
     let name = &*claim.name;
-    if how == How::After {
+    let is_try = matches!(how, How::Try);
+    if let How::After(done) = how {
         let first = wire.client.query_typed_opt(FIRST_WAITER, &[]);
         let unlock = unlock(wire, Kind::Row, name);
         let (first, ..) = try_join3(first, unlock, show(wire, claim, "-")).await?;
+        _ = done.send(());
         if let Some(first) = first {
             let_pass(wire, first.try_get(0)?).await?;
         }
@@ -350,10 +359,11 @@ async fn row_lock(wire: &Wire, claim: &Claim, how: How) -> Result<bool, Error> {
     let make = wire.client.execute_typed(MAKE_ROW, params);
     let begin = wire.client.batch_execute("BEGIN");
     let lock = async {
-        match how {
-            How::Wait | How::After => ask(wire, LOCK_ROW, name).await.map(|_| true),
-            How::Try => Ok(wire.client.query_typed_opt(TRY_LOCK_ROW, params).await?.is_some()),
+        if is_try {
+            return Ok(wire.client.query_typed_opt(TRY_LOCK_ROW, params).await?.is_some());
         }
+        let lock = try_join(ask(wire, LOCK_ROW, name), wire.end_without(session));
+        lock.await.map(|_| true)
     };
     Ok(try_join3(make, begin, lock).await?.2)
 }
@@ -417,7 +427,11 @@ impl Shared {
     ) -> Result<(Arc<Self>, oneshot::Sender<()>), BackendError> {
         let (runtime, running) = runtime_on_own_thread("postgres-lock")
             .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
-        let access = Arc::new(Access::new(options, runtime)?);
+        let table = match kind {
+            Kind::Advisory => "fenced_lock.names",
+            Kind::Row => "fenced_lock.row_locks",
+        };
+        let access = Arc::new(Access::new(options, runtime, table)?);
         let requests = Link::new(&access, NAME, None);
         let (leases, seats) = (Mutex::default(), Mutex::default());
         Ok((
@@ -427,12 +441,12 @@ impl Shared {
     }
 
     /// Has the claim lock on this connection, in the background.
-    fn lock(self: &Arc<Self>, claim: &Claim, wire: Arc<Wire>, ttl: Duration, how: How) -> Ticket {
+    fn lock(self: &Arc<Self>, claim: &Claim, wire: Arc<Wire>, how: How) -> Ticket {
         let ticket = self.waiters.expect(claim);
         self.seats().insert(claim.clone(), Arc::clone(&wire));
         let (shared, claim, status) = (Arc::clone(self), claim.clone(), ticket.status.clone());
         self.access.runtime.spawn(async move {
-            match shared.locked(&wire, &claim, ttl, how).await {
+            match shared.locked(&wire, &claim, how).await {
                 Ok(token) => shared.note_granted(&claim, &wire, token),
                 Err(error) => {
                     tracing::debug!(%claim, %error, "lost the connection of a claim");
@@ -446,11 +460,11 @@ impl Shared {
 
     /// Locks if the lock is free; `None` if it is taken.
     async fn try_lock(self: &Arc<Self>, claim: &Claim) -> Result<Option<Ticket>, BackendError> {
-        let (wire, ttl) = self.sit(claim).await?;
+        let wire = self.sit(claim).await?;
         let ticket = self.waiters.expect(claim);
         self.seats().insert(claim.clone(), Arc::clone(&wire));
         let silence = |elapsed| Err(BackendError::new(BackendErrorKind::Transient, elapsed));
-        let tried = timeout(wire.limit, self.locked(&wire, claim, ttl, How::Try)).await;
+        let tried = timeout(wire.limit, self.locked(&wire, claim, How::Try)).await;
         match tried.unwrap_or_else(silence) {
             Ok(None) => {
                 self.forget(claim);
@@ -476,11 +490,23 @@ impl Shared {
         }
     }
 
-    fn hand_over(self: &Arc<Self>, held: &Claim, next: &Claim) -> Option<Ticket> {
-        let ttl = self.leases().get(&held.lease).map(|(_, ttl)| *ttl)?;
-        let wire = self.seat(held).filter(|wire| !wire.ended.is_cancelled())?;
+    async fn hand_over(
+        self: &Arc<Self>,
+        held: &Claim,
+        next: &Claim,
+    ) -> Result<Option<Ticket>, BackendError> {
+        let wire = self.seat(held).filter(|wire| !wire.ended.is_cancelled());
+        let Some(wire) = wire else {
+            // the server may not know yet
+            self.release(held).await?;
+            return Ok(None);
+        };
         self.forget(held);
-        Some(self.lock(next, wire, ttl, How::After))
+        let (done, released) = oneshot::channel();
+        let ticket = self.lock(next, wire, How::After(done));
+        // an error means that the connection is lost, which the ticket tells
+        drop(released.await);
+        Ok(Some(ticket))
     }
 
     /// Locks, and returns the token; `None` if a try found the lock taken.
@@ -488,14 +514,14 @@ impl Shared {
         &self,
         wire: &Wire,
         claim: &Claim,
-        ttl: Duration,
         how: How,
     ) -> Result<Option<i64>, BackendError> {
+        let (session, ttl) = self.lease(claim.lease)?;
         let mut sent_at = Instant::now();
         let failed = |error| failure(&error);
         let token = match self.kind {
-            Kind::Advisory => advisory_lock(wire, claim, how).await.map_err(failed)?,
-            Kind::Row if !row_lock(wire, claim, how).await.map_err(failed)? => None,
+            Kind::Advisory => advisory_lock(wire, &session, claim, how).await.map_err(failed)?,
+            Kind::Row if !row_lock(wire, &session, claim, how).await.map_err(failed)? => None,
             Kind::Row => {
                 let token = self.count(claim, wire).await?;
                 sent_at = Instant::now();
@@ -536,6 +562,10 @@ impl Shared {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn lease(&self, id: i64) -> Result<(Arc<Wire>, Duration), BackendError> {
+        self.leases().get(&id).cloned().ok_or_else(lease_gone)
+    }
+
     fn seats(&self) -> MutexGuard<'_, HashMap<Claim, Arc<Wire>>> {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -544,9 +574,14 @@ impl Shared {
         self.seats().get(claim).cloned()
     }
 
-    /// A connection that ends by itself if nothing is sent on it for a TTL.
-    async fn connect(&self, name: &str, ttl: Duration) -> Result<Wire, BackendError> {
-        let idle_ms = (ttl + slack(ttl)).as_millis();
+    /// A connection that ends by itself if nothing is sent on it for a TTL and this slack.
+    async fn connect(
+        &self,
+        name: &str,
+        ttl: Duration,
+        slack: Duration,
+    ) -> Result<Wire, BackendError> {
+        let idle_ms = (ttl + slack).as_millis();
         // the server looks now and then whether a client that waits is still there
         let settings = format!(
             "-c idle_session_timeout={idle_ms} -c idle_in_transaction_session_timeout={idle_ms} \
@@ -560,7 +595,8 @@ impl Shared {
         // first: it is needed to end claims when the server has no connection left, and asks for no setting that a
         // server which is too old does not know
         self.requests.wire().await?;
-        let wire = self.connect(&format!("{NAME} {id:x}"), ttl).await?;
+        // sooner than those of its claims: none that waits is granted when one that holds ends
+        let wire = self.connect(&format!("{NAME} {id:x}"), ttl, slack(ttl) / 2).await?;
         wire.ask(wire.client.batch_execute(CHECK_RIGHTS)).await?;
         if self.kind == Kind::Row {
             wire.ask(wire.client.batch_execute(CHECK_RIGHTS_TO_ROWS)).await?;
@@ -572,8 +608,7 @@ impl Shared {
 
     /// Asks the session's connection for an answer, without giving it up if there is none.
     async fn check(&self, lease: i64) -> Result<Duration, BackendError> {
-        let found = self.leases().get(&lease).cloned();
-        let (wire, ttl) = found.ok_or_else(lease_gone)?;
+        let (wire, ttl) = self.lease(lease)?;
         match timeout(self.access.request_timeout, wire.client.batch_execute("")).await {
             Ok(Ok(())) => Ok(ttl),
             Ok(Err(_)) => Err(lease_gone()),
@@ -625,13 +660,13 @@ impl Shared {
     }
 
     /// Connects for a claim, once: an earlier connection of it ends first.
-    async fn sit(&self, claim: &Claim) -> Result<(Arc<Wire>, Duration), BackendError> {
+    async fn sit(&self, claim: &Claim) -> Result<Arc<Wire>, BackendError> {
         self.release(claim).await?;
-        let found = self.leases().get(&claim.lease).map(|(_, ttl)| *ttl);
-        let ttl = found.ok_or_else(lease_gone)?;
+        let (_, ttl) = self.lease(claim.lease)?;
         let name = application_name(claim, "-");
-        let (_, wire) = try_join(self.check(claim.lease), self.connect(&name, ttl)).await?;
-        Ok((Arc::new(wire), ttl))
+        let (_, wire) =
+            try_join(self.check(claim.lease), self.connect(&name, ttl, slack(ttl))).await?;
+        Ok(Arc::new(wire))
     }
 
     fn note_granted(&self, claim: &Claim, wire: &Wire, token: Option<i64>) {

@@ -13,7 +13,7 @@ use crate::{BackendError, BackendErrorKind};
 /// What a ZooKeeper answers, if only to refuse it.
 pub(super) const WORD: &[u8] = b"srvr\r\n";
 
-/// The begin of a handshake that makes no sense. A server with TLS answers with an alert.
+/// The beginning of a handshake that makes no sense. A server with TLS answers with an alert.
 const BROKEN_HANDSHAKE: &[u8] = &[22, 3, 1, 0, 5, 0, 0, 0, 1, 0];
 const ALERT: u8 = 21;
 
@@ -47,7 +47,7 @@ pub(super) fn lease_gone() -> BackendError {
     BackendError::new(BackendErrorKind::LeaseGone, "the session has ended")
 }
 
-/// Sends a word and returns the begin of the answer.
+/// Sends a word and returns the beginning of the answer.
 pub(super) async fn ask(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     word: &[u8],

@@ -87,8 +87,8 @@ impl ZooKeeperBackend {
     /// is no error.
     ///
     /// # Errors
-    /// [`BackendErrorKind::Permanent`] if the root is no path of a node below `/`, a certificate or key cannot be used, or the thread cannot
-    /// be started.
+    /// [`BackendErrorKind::Permanent`] if the root is no path of a node below `/`, a certificate or key cannot be used,
+    /// or the thread cannot be started.
     pub fn new(options: ZooKeeperOptions) -> Result<Self, BackendError> {
         let permanent = |what| BackendError::new(BackendErrorKind::Permanent, what);
         let root = options.root.as_str();

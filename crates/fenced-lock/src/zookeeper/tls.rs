@@ -25,8 +25,8 @@ use crate::tls::{authorities, client_config, settle_cryptography};
 pub struct ZooKeeperTls {
     /// The certificates, in PEM, of the authorities of which one signed those of the servers.
     pub ca: Vec<u8>,
-    /// Our certificate and its key, in PEM, which ZooKeeper asks for by default. Who has a certificate may connect;
-    /// what they may use in there is the matter of [`ZooKeeperOptions::user`].
+    /// Our certificate and its key, in PEM, which ZooKeeper asks for by default. A certificate gives the right to
+    /// connect; [`ZooKeeperOptions::user`] gives rights to nodes.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 

@@ -8,6 +8,7 @@ use fenced_lock::{
     SessionOptions,
 };
 use futures_util::FutureExt as _;
+use futures_util::future::join_all;
 use testkit::wait::{eventually, within};
 
 use super::faulty::{Fault, FaultyBackend};
@@ -147,9 +148,9 @@ async fn queueing_on_a_lease_that_is_gone_loses_the_session() {
     }
 }
 
-/// Goal: callers that give up sooner than the service answers fill no queue: only so many of their claims are under
-/// way, whether the enqueue or the withdrawal is slow. Another lock, and a try, do not wait for them, and afterwards
-/// all is as before.
+/// Goal: callers that give up sooner than the service answers fill no queue: once some have, only so many of their
+/// claims are under way, whether the enqueue or the withdrawal is slow, and also if they come together. Another lock,
+/// and a try, do not wait for them, and afterwards all is as before.
 #[tokio::test(start_paused = true)]
 async fn impatient_callers_fill_no_queue() {
     for slow_enqueues in [true, false] {
@@ -159,8 +160,11 @@ async fn impatient_callers_fill_no_queue() {
         let guard = mutex.lock().await.unwrap();
         let slow = if slow_enqueues { &backend.enqueue } else { &backend.release };
         slow.always(Fault::Slow(SECOND * 5));
-        for _ in 0..100 {
+        for _ in 0..8 {
             mutex.lock_timeout(SECOND / 1000).await.unwrap_err();
+        }
+        for error in join_all((0..100).map(|_| mutex.lock_timeout(SECOND / 1000))).await {
+            error.unwrap_err();
         }
         assert_eq!(slow.under_way(), 8);
         assert!(queue_of(&mutex).await.len() <= 9);
@@ -171,6 +175,31 @@ async fn impatient_callers_fill_no_queue() {
         drop(within("a grant", mutex.lock()).await.unwrap());
         eventually("nothing is left", async || queue_of(&mutex).await.is_empty()).await;
     }
+}
+
+/// Goal: of the callers that wait for claims to be withdrawn, only as many go on as there is room for, and all of them
+/// once the service answers.
+#[tokio::test(start_paused = true)]
+async fn only_so_many_go_on_when_claims_are_withdrawn() {
+    let backend = FaultyBackend::new();
+    let mutex = session(&backend).await.mutex("a").unwrap();
+    let guard = mutex.lock().await.unwrap();
+    backend.enqueue.always(Fault::Slow(SECOND * 5));
+    join_all((0..100).map(|_| mutex.lock_timeout(SECOND / 1000))).await;
+    let waiting = mutex.clone();
+    let callers = tokio::spawn(async move {
+        let caller = async |_| drop(waiting.lock_timeout(TTL * 10).await.unwrap());
+        join_all((0..100).map(caller)).await
+    });
+    for _ in 0..3 {
+        let before = backend.enqueue.count();
+        eventually("callers go on", async || backend.enqueue.count() > before).await;
+        assert!(backend.enqueue.under_way() <= 8);
+    }
+    backend.enqueue.mend();
+    eventually("all are in the queue", async || queue_of(&mutex).await.len() == 101).await;
+    guard.unlock().await.unwrap();
+    within("all are served", callers).await.unwrap();
 }
 
 /// Goal: a claim that was put into the queue by a request whose answer got lost is found again.

@@ -21,6 +21,9 @@ use super::lab_postgres::{Kind, ServerWaitLab, client, private};
 /// Longer than any wait of a test, so that what waits for a lease to end fails.
 const LONG: Duration = Duration::from_mins(20);
 
+/// How many claims of a worker wait behind the one that holds.
+const WAITERS_OF_A_WORKER: usize = 5;
+
 /// Runs these tests with both kinds of locks.
 macro_rules! on_both {
     ($($test:ident)*) => {
@@ -43,6 +46,7 @@ on_both! {
     the_library_waits_for_psql
     psql_waits_for_the_library
     a_stopped_holder_is_succeeded
+    a_stopped_process_takes_no_turn_for_each_claim
     a_killed_holder_is_succeeded_at_once
     a_long_hold_and_a_long_wait_live_on
     an_unused_session_ends_its_connections
@@ -53,6 +57,7 @@ on_both! {
     each_claim_takes_a_connection
     contention_is_not_known
     a_claim_that_was_handed_over_is_not_shown
+    the_way_to_the_server_is_measured
     whether_a_late_claim_can_be_served_first
     rights_are_needed_and_enough
     connections_are_encrypted
@@ -193,10 +198,14 @@ async fn psql_waits_for_the_library(kind: Kind) {
 }
 
 async fn holder(lab: &ServerWaitLab, name: &str, ttl: Duration, file: &Path) -> Child {
+    holder_at(lab.url(), lab.kind, name, ttl, file).await
+}
+
+async fn holder_at(url: &str, kind: Kind, name: &str, ttl: Duration, file: &Path) -> Child {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "postgres_server_wait::holding_worker"])
-        .envs([("LOCK_WORKER_URL", lab.url()), ("LOCK_WORKER_NAME", name)])
-        .env("LOCK_WORKER_KIND", format!("{:?}", lab.kind))
+        .envs([("LOCK_WORKER_URL", url), ("LOCK_WORKER_NAME", name)])
+        .env("LOCK_WORKER_KIND", format!("{kind:?}"))
         .env("LOCK_WORKER_TTL", ttl.as_secs().to_string())
         .env("LOCK_WORKER_FILE", file)
         .stdin(Stdio::null())
@@ -220,7 +229,12 @@ async fn holding_worker() {
     let ttl = Duration::from_secs(told("TTL").parse().unwrap());
     let kind = if told("KIND") == "Row" { Kind::Row } else { Kind::Advisory };
     let session = kind.open(&url, ttl).await.unwrap();
-    let guard = session.mutex(&told("NAME")).unwrap().lock().await.unwrap();
+    let mutex = session.mutex(&told("NAME")).unwrap();
+    let guard = mutex.lock().await.unwrap();
+    for _ in 0..WAITERS_OF_A_WORKER {
+        let mutex = mutex.clone();
+        tokio::spawn(async move { mutex.lock().await });
+    }
     std::fs::write(told("FILE"), format!("{} held", guard.token())).unwrap();
     guard.lost().await;
     std::fs::write(told("FILE"), "lost").unwrap();
@@ -243,6 +257,34 @@ async fn a_stopped_holder_is_succeeded(kind: Kind) {
     assert!(within("the worker ends", holder.wait()).await.unwrap().success());
     assert_eq!(told(&file), "lost");
     assert!(!guard.is_lost());
+}
+
+/// Goal: a stopped process takes one turn or two, however many of its claims wait. Method: counts those of its connections
+/// that have a lock and are idle, for longer than it takes to notice that the session has ended.
+async fn a_stopped_process_takes_no_turn_for_each_claim(kind: Kind) {
+    let Some(postgres) = private().await else { return };
+    let mutex = kind.mutex(&postgres.url(), "a").await;
+    let dir = tempfile::tempdir().unwrap();
+    let holder = holder_at(&postgres.url(), kind, "a", TTL, &dir.path().join("told")).await;
+    queue_length(&mutex, 1 + WAITERS_OF_A_WORKER).await;
+    let lease = mutex.queue().await.unwrap()[0].lease;
+    let pid = Pid::from_raw(holder.id().unwrap().cast_signed()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let waiter = tokio::spawn(async move { mutex.lock().await });
+    let operator = client(&postgres.url()).await;
+    let idle = format!(
+        "SELECT pid FROM pg_stat_activity WHERE application_name ~ '^fenced-lock {lease:x}-'
+        AND state ~ '^idle' AND clock_timestamp() - state_change > interval '200 ms'"
+    );
+    let mut holders = std::collections::BTreeSet::new();
+    eventually("the next is served", async || {
+        let rows = operator.query(&idle, &[]).await.unwrap();
+        holders.extend(rows.iter().map(|row| row.get::<_, i32>(0)));
+        waiter.is_finished()
+    })
+    .await;
+    waiter.await.unwrap().unwrap().unlock().await.unwrap();
+    assert!((1..=2).contains(&holders.len()), "{holders:?}");
 }
 
 /// Goal: a holder whose process ends is succeeded at once, and not after its TTL.
@@ -453,6 +495,20 @@ async fn a_claim_that_was_handed_over_is_not_shown(kind: Kind) {
     assert_eq!(again.key(), queue[1].key);
 }
 
+/// Goal: a guard tells how long its claim took to queue, the way to the server and back included, also after a
+/// hand-over.
+async fn the_way_to_the_server_is_measured(kind: Kind) {
+    let Some(postgres) = private().await else { return };
+    let proxy = Proxy::to(postgres.port()).await.unwrap();
+    let mutex = kind.mutex(&postgres.url_of("postgres", proxy.port()), "a").await;
+    let each_way = Duration::from_millis(30);
+    proxy.delay(each_way);
+    let guard = mutex.lock().await.unwrap();
+    assert!(guard.enqueued_in() >= 2 * each_way);
+    let guard = guard.hand_over().await.unwrap();
+    assert!(guard.enqueued_in() >= 2 * each_way);
+}
+
 /// Goal: what is promised of advisory locks, and not of row locks: nobody overtakes a waiter. Method: the server process
 /// of a waiter is stopped, so that it takes nothing by itself; then the lock is released, and tried.
 async fn whether_a_late_claim_can_be_served_first(kind: Kind) {
@@ -482,7 +538,8 @@ async fn whether_a_late_claim_can_be_served_first(kind: Kind) {
     drop(within("the waiter is served", waiter).await.unwrap().unwrap());
 }
 
-/// Goal: rights to lock and to count the grants are needed, and enough.
+/// Goal: rights to lock and to count the grants are needed, and enough. Advisory locks do not need the table of rows, which
+/// an operator may not have made.
 async fn rights_are_needed_and_enough(kind: Kind) {
     let Some(postgres) = private().await else { return };
     let operator = client(&postgres.url()).await;
@@ -492,7 +549,10 @@ async fn rights_are_needed_and_enough(kind: Kind) {
     operator.batch_execute("GRANT USAGE ON SCHEMA fenced_lock TO app").await.unwrap();
     let url = postgres.url_of("app", postgres.port());
     let tables: &[_] = match kind {
-        Kind::Advisory => &["names"],
+        Kind::Advisory => {
+            operator.batch_execute("DROP TABLE fenced_lock.row_locks").await.unwrap();
+            &["names"]
+        }
         Kind::Row => &["names", "row_locks"],
     };
     for table in tables {
