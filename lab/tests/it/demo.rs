@@ -449,7 +449,11 @@ async fn two_locks_sell_one_after_the_other() {
 async fn wrong_pairs_of_locks_are_explained() {
     for (lock, beside, message) in [
         ("redis", "redis", "redis is given twice: choose another lock with --beside"),
-        ("etcd", "no-lock", "choose two of etcd, redis, redlock, postgres, zookeeper, file"),
+        (
+            "etcd",
+            "no-lock",
+            "choose two of etcd, redis, redlock, postgres, postgres-advisory, postgres-row, zookeeper, file",
+        ),
     ] {
         let mut demo = Demo::start(&["--once", "--lock", lock, "--beside", beside]);
         assert_eq!(demo.end_anyhow().await.code(), Some(2), "{}", demo.said);
