@@ -74,7 +74,7 @@ deny: ## check the licences and sources of all dependencies
 bench: build ## compare the guards of a sale; tables, and plots in target/bench (about twenty minutes)
 	@exec $(RUN) -- bench $(ARGS)
 
-arena: build ## compare locks: speed, fairness, cost, and what each fault does to them (an hour or more)
+arena: build ## compare locks: speed, fairness, cost, and what each fault does to them (about an hour)
 	@.ci/setup --test
 	@exec $(RUN) -- arena $(ARGS)
 
