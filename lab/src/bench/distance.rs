@@ -8,6 +8,7 @@ use testkit::Proxy;
 
 use super::contender::{Contender, leave};
 use super::load::{self, Orders};
+use super::run::note;
 use super::scale::Scale;
 use super::stats::Spread;
 use crate::cluster::{Cluster, Proxied};
@@ -75,7 +76,14 @@ pub(super) async fn run(cluster: &mut Cluster, scale: &Scale) -> Result<Vec<Dist
     for _ in 0..scale.distance_rounds {
         for place in 0..distances.len() {
             let rate = rate(&distances, place, scale);
+            let all = distances.len();
             let distance = &mut distances[place];
+            let &mut Distance { etcd, redis, instances, connections, .. } = distance;
+            note(&format!(
+                "distance {} of {all}: etcd {etcd} ms, Redis {redis} ms, {instances} instances, \
+                 {connections} connections",
+                place + 1
+            ));
             let guarded = measure(cluster, scale, distance, rate, Contender::Combined).await?;
             distance.guarded.push(guarded);
             let unguarded =

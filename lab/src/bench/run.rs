@@ -105,7 +105,6 @@ async fn measure(
         }
     }
     if options.wants(Measure::Distance) {
-        note(&format!("distance: etcd and Redis at {:?} ms", results.scale.distances));
         results.distances = distance::run(cluster, &results.scale).await?;
     }
     if options.wants(Measure::Memory) {
@@ -129,6 +128,6 @@ fn write(out: &Path, results: &Results, contenders: &[Contender], text: &str) ->
 }
 
 /// Progress, on standard error: standard output has the results.
-fn note(text: &str) {
+pub(super) fn note(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
