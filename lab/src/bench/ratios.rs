@@ -7,7 +7,7 @@ use super::contest::{Round, Turn};
 use super::distance::Distance;
 use super::memory::Memory;
 use super::options::Measure;
-use super::results::{Finding, Goal, Results, burst_millis, handovers, throughput};
+use super::results::{Finding, Goal, Results, burst_millis, handovers, sold_out, throughput};
 use super::stats::Spread;
 use super::sweep::Point;
 
@@ -29,6 +29,11 @@ pub(super) fn findings(results: &Results) -> Vec<Finding> {
             "throughput, guarded : better of etcd recipe and etcd Lock RPC",
             rounds(&over_better_peer),
             Some(AtLeast(150.0)),
+        ),
+        (
+            "sold out, answers/s, guarded : no store",
+            rounds(&|round| over(round, sold_out, Contender::NoStore)),
+            Some(AtLeast(0.8)),
         ),
         ("throughput, guarded : lock per request", against(Contender::Request), None),
         (
