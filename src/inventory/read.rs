@@ -19,11 +19,10 @@ const MAX_CHECKED: usize = 64;
 /// It is not declared as read-only, since Redis would then run it on a replica, whose data may be old. It
 /// runs also when memory is full.
 macro_rules! reader {
-    ($body:literal $(, behind $file:literal)?) => {
+    ($body:literal) => {
         LazyLock::new(|| {
             Script::new(concat!(
                 "#!lua flags=allow-oom\n",
-                $(include_str!($file),)?
                 include_str!("watermark.lua"),
                 include_str!("read.lua"),
                 $body
@@ -46,11 +45,11 @@ pub(super) static LEDGER: LazyLock<Script> = reader!(
     return {ids, redis.call('HMGET', ORDERS, unpack(ids))}"
 );
 
-/// The stock and one order's record, at one moment.
-pub(super) static STOCK_AND_ORDER: LazyLock<Script> = reader!(
+/// The stock and the records of some orders, at one moment.
+pub(super) static STOCK_AND_ORDERS: LazyLock<Script> = reader!(
     "return lost or {
-        stock, records[1], sale and beginning(sale) and sale or false, fence}",
-    behind "stock_and_order.lua"
+        stock, sale and beginning(sale) and sale or false, fence,
+        redis.call('HMGET', ORDERS, unpack(ARGV, 5))}"
 );
 
 /// What an operator inspects: all that there is, also after a roll-back.
@@ -230,31 +229,52 @@ impl Inventory {
         item: &Item,
         id: &OrderId,
     ) -> Result<(i64, Option<Accepted>), InventoryError> {
+        let (stock, mut orders) = self.stock_and_orders(item, std::slice::from_ref(id)).await?;
+        Ok((stock, orders.pop().transpose()?.flatten()))
+    }
+
+    /// The units of `item` not yet sold, and for each of these ids, at most [`MAX_BATCH`](Self::MAX_BATCH), its
+    /// accepted order, if any, at one moment. A damaged record concerns its order alone.
+    ///
+    /// # Errors
+    /// See [`available`](Self::available) and [`order`](Self::order).
+    pub async fn stock_and_orders(
+        &self,
+        item: &Item,
+        ids: &[OrderId],
+    ) -> Result<(i64, Vec<Result<Option<Accepted>, InventoryError>>), InventoryError> {
+        type Found = (Option<Text>, Option<Text>, Option<Text>, Vec<Option<Text>>);
         let keys = Keys::of(item);
-        let id_argument = |command: &mut Cmd| {
-            command.arg(id.as_str());
+        let arguments = |command: &mut Cmd| {
+            for id in ids {
+                command.arg(id.as_str());
+            }
         };
         let sent = self.watermarks.of(item);
-        let answer = self.read_with(item, &sent, &STOCK_AND_ORDER, id_argument).await?;
-        let (stock, record, sale, fence): (Option<Text>, Option<Text>, Option<Text>, Option<Text>) =
+        let answer = self.read_with(item, &sent, &STOCK_AND_ORDERS, arguments).await?;
+        let (stock, sale, fence, records): Found =
             redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
         let stock = number(&keys.stock, stock).inspect_err(|_| self.watermarks.track(item))?;
         let stock = stock.ok_or(InventoryError::UnknownItem)?;
-        let first = record.map(|record| accepted(&keys, id.as_str().as_bytes(), Some(&record)));
-        let first = first.transpose()?;
+        let orders: Vec<_> = ids
+            .iter()
+            .zip(records)
+            .map(|(id, record)| {
+                record.map(|record| accepted(&keys, id.as_str().as_bytes(), Some(&record)))
+            })
+            .map(Option::transpose)
+            .collect();
+        let found = orders.iter().filter_map(|order| order.as_ref().ok()?.as_ref());
+        let latest = found.max_by_key(|accepted| accepted.position);
         // showing an order that may not have reached the replicas does not acknowledge it
-        if first.is_some() && self.replicas().is_none() {
+        if latest.is_some() && self.replicas().is_none() {
             let text = |text: Option<Text>| text.and_then(|text| String::from_utf8(text).ok());
             if let Some(sale) = text(sale) {
                 let fence = text(fence).as_deref().and_then(Fence::from_record);
-                self.watermarks.raise(
-                    item,
-                    &sent,
-                    &Acknowledgement { fence, sale, latest: first.as_ref() },
-                );
+                self.watermarks.raise(item, &sent, &Acknowledgement { fence, sale, latest });
             }
         }
-        Ok((stock, first))
+        Ok((stock, orders))
     }
 
     /// The state of `item`, and at most `most` orders behind `cursor`, or the last ones without a cursor. One

@@ -8,6 +8,7 @@ use tokio_util::task::TaskTracker;
 
 use super::SaleError;
 use super::metrics::Metrics;
+use super::stock_reads::StockReads;
 use super::waiting_room::{WaitingPlace, WaitingRoom};
 use crate::inventory::{Inventory, Item, Order, Outcome};
 
@@ -61,6 +62,7 @@ pub struct SaleContext {
     /// waits for them before it closes its guard.
     pub tasks: TaskTracker,
     pub(super) waiting_room: WaitingRoom,
+    stock_reads: Arc<StockReads>,
     pub(super) metrics: Metrics,
 }
 
@@ -69,6 +71,7 @@ impl SaleContext {
     pub fn new(inventory: Inventory, options: SaleOptions) -> Arc<Self> {
         Arc::new(Self {
             waiting_room: WaitingRoom::new(options.queue_length),
+            stock_reads: Arc::default(),
             inventory,
             options,
             stopping: CancellationToken::new(),
@@ -86,13 +89,12 @@ impl SaleContext {
     }
 
     /// Reads the stock without the lock: too little of it is already the truth at that moment. An order that
-    /// was accepted before gets its first answer.
+    /// was accepted before gets its first answer. Orders that come at the same time share a read.
     ///
     /// # Errors
     /// See [`SaleError`].
     pub async fn check_stock(&self, order: &Order) -> Result<StockCheck, SaleError> {
-        let read = self.inventory.stock_and_order(&order.item, &order.id).await;
-        let (available, first) = read.map_err(|error| SaleError::of_read(error, &order.item))?;
+        let (available, first) = self.stock_reads.read(&self.inventory, order).await?;
         if available >= i64::from(order.quantity.get()) {
             return Ok(StockCheck::Available(available));
         }

@@ -17,6 +17,7 @@ pub mod latency;
 pub mod metrics;
 mod order_queue;
 mod reduce;
+mod stock_reads;
 mod tenure;
 mod waiting_room;
 mod watch;

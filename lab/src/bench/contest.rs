@@ -23,6 +23,7 @@ const REPEATED_BURST_SECONDS: f64 = 30.0;
 pub(super) struct Turn {
     pub(super) contender: Contender,
     pub(super) throughput: Option<Report>,
+    pub(super) sold_out: Option<Report>,
     pub(super) burst: Option<Report>,
     pub(super) handovers: Option<Report>,
 }
@@ -36,7 +37,7 @@ pub(super) struct Round {
 
 impl Turn {
     pub(super) fn loads(&self) -> impl Iterator<Item = &Report> {
-        [&self.throughput, &self.burst, &self.handovers].into_iter().flatten()
+        [&self.throughput, &self.sold_out, &self.burst, &self.handovers].into_iter().flatten()
     }
 }
 
@@ -104,6 +105,12 @@ async fn turn(
     } else {
         None
     };
+    let sold_out = if options.wants(Measure::SoldOut) && !contender.locks_each_request() {
+        let orders = orders(scale.fast_requests, scale.connections, scale.burst_stock);
+        Some(load::run(cluster, contender, orders).await?)
+    } else {
+        None
+    };
     let burst = if burst && contender.sells() {
         let buyers = scale.burst_buyers;
         Some(load::run(cluster, contender, orders(buyers, buyers, scale.burst_stock)).await?)
@@ -116,5 +123,5 @@ async fn turn(
     } else {
         None
     };
-    Ok(Turn { contender, throughput, burst, handovers })
+    Ok(Turn { contender, throughput, sold_out, burst, handovers })
 }

@@ -43,6 +43,8 @@ pub struct BenchOptions {
 pub enum Measure {
     /// Orders a second under steady load; also shares, latency and CPU time.
     Throughput,
+    /// Answers a second once nothing is left; also latency and CPU time.
+    SoldOut,
     /// All buyers at once, more than there are units.
     Burst,
     /// How often the lock passes between two instances with one client each.

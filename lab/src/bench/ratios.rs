@@ -7,7 +7,7 @@ use super::contest::{Round, Turn};
 use super::distance::Distance;
 use super::memory::Memory;
 use super::options::Measure;
-use super::results::{Finding, Goal, Results, burst_millis, handovers, throughput};
+use super::results::{Finding, Goal, Results, burst_millis, handovers, sold_out, throughput};
 use super::stats::Spread;
 use super::sweep::Point;
 
@@ -29,6 +29,11 @@ pub(super) fn findings(results: &Results) -> Vec<Finding> {
             "throughput, guarded : better of etcd recipe and etcd Lock RPC",
             rounds(&over_better_peer),
             Some(AtLeast(150.0)),
+        ),
+        (
+            "sold out, answers/s, guarded : no store",
+            rounds(&|round| over(round, sold_out, Contender::NoStore)),
+            Some(AtLeast(0.8)),
         ),
         ("throughput, guarded : lock per request", against(Contender::Request), None),
         (
@@ -73,14 +78,12 @@ pub(super) fn findings(results: &Results) -> Vec<Finding> {
         ),
         (
             "p99, guarded : atomic script, etcd 20 ms away",
-            at(results, (20, 0), 2, None, &|distance| distance.ratios(p99)),
+            at(results, 20, 2, None).map(|distance| distance.ratios(p99)).unwrap_or_default(),
             Some(AtMost(4.0)),
         ),
         (
             "p99 : round trip, etcd 6 ms away, half of what the atomic script reaches",
-            at(results, (6, 0), 2, Some(0.5), &|distance| {
-                distance.guarded.iter().filter_map(p99).map(|micros| micros / 6e3).collect()
-            }),
+            at(results, 6, 2, Some(0.5)).map(over_round_trip).unwrap_or_default(),
             Some(AtMost(3.0)),
         ),
         (
@@ -144,48 +147,39 @@ fn between(results: &Results, measure: Measure, above: usize, below: usize) -> V
     if above.value == below.value {
         return Vec::new();
     }
-    let pairs = above.loads.iter().zip(&below.loads);
-    pairs
-        .filter(|(_, below)| below.answers_per_second > 0.0)
-        .map(|(above, below)| above.answers_per_second / below.answers_per_second)
-        .collect()
+    rates(&above.loads, &below.loads)
 }
 
-/// The product's throughput divided by that without a lock, with Redis near and the usual connections.
+/// The product's throughput divided by that without a lock.
 fn far(results: &Results, etcd: u64) -> Vec<f64> {
-    at(results, (etcd, 0), 2, None, &|distance| distance.ratios(rate))
-}
-
-/// A figure at one distance of etcd and Redis: of an open loop, or of the closed one with the usual connections.
-fn at(
-    results: &Results,
-    place: (u64, u64),
-    instances: usize,
-    share: Option<f64>,
-    figure: &dyn Fn(&Distance) -> Vec<f64>,
-) -> Vec<f64> {
-    let found = results.distances.iter().find(|distance| {
-        (distance.etcd, distance.redis) == place
-            && distance.instances == instances
-            && distance.share == share
-            && (share.is_some() || distance.connections == results.scale.connections)
-    });
-    found.map(figure).unwrap_or_default()
+    let found = at(results, etcd, 2, None);
+    found.map(|distance| rates(&distance.guarded, &distance.unguarded)).unwrap_or_default()
 }
 
 fn between_instances(results: &Results) -> Vec<f64> {
-    let rates = |instances| {
-        at(results, (2, 0), instances, None, &|distance| {
-            distance.guarded.iter().filter_map(rate).collect()
-        })
-    };
-    let pairs = rates(8).into_iter().zip(rates(2));
-    pairs.filter(|(_, two)| *two > 0.0).map(|(eight, two)| eight / two).collect()
+    let found = at(results, 2, 8, None).zip(at(results, 2, 2, None));
+    found.map(|(eight, two)| rates(&eight.guarded, &two.guarded)).unwrap_or_default()
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "a figure as any other")]
-fn rate(load: &Report) -> Option<f64> {
-    Some(load.answers_per_second)
+/// The loads with etcd so far away and Redis near: of an open loop, or of the closed one with the usual connections.
+fn at(results: &Results, etcd: u64, instances: usize, share: Option<f64>) -> Option<&Distance> {
+    results.distances.iter().find(|distance| {
+        (distance.etcd, distance.redis, distance.instances) == (etcd, 0, instances)
+            && distance.share == share
+            && (share.is_some() || distance.connections == results.scale.connections)
+    })
+}
+
+/// The throughput of each load divided by that of its pair.
+fn rates(above: &[Report], below: &[Report]) -> Vec<f64> {
+    let pairs = above.iter().zip(below).filter(|(_, below)| below.answers_per_second > 0.0);
+    pairs.map(|(above, below)| above.answers_per_second / below.answers_per_second).collect()
+}
+
+fn over_round_trip(distance: &Distance) -> Vec<f64> {
+    #[expect(clippy::cast_precision_loss, reason = "a round trip has few milliseconds")]
+    let round_trip = distance.etcd as f64 * 1e3;
+    distance.guarded.iter().filter_map(p99).map(|micros| micros / round_trip).collect()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "microseconds of one order are far below 2^52")]

@@ -107,6 +107,11 @@ pub(super) fn throughput(turn: &Turn) -> Option<f64> {
     Some(turn.throughput.as_ref()?.answers_per_second)
 }
 
+/// Answers a second once nothing is left; without a store, as many as there are.
+pub(super) fn sold_out(turn: &Turn) -> Option<f64> {
+    Some(turn.sold_out.as_ref()?.answers_per_second)
+}
+
 /// Milliseconds from the first request of a burst to its last answer.
 pub(super) fn burst_millis(turn: &Turn) -> Option<f64> {
     Some(turn.burst.as_ref()?.duration_seconds * 1e3)

@@ -88,7 +88,7 @@ async fn measure(
     contenders: &[Contender],
     results: &mut Results,
 ) -> Result<(), LabError> {
-    let compares = [Measure::Throughput, Measure::Burst, Measure::Handovers]
+    let compares = [Measure::Throughput, Measure::SoldOut, Measure::Burst, Measure::Handovers]
         .into_iter()
         .any(|measure| options.wants(measure));
     let rounds = if compares { results.scale.rounds } else { 0 };

@@ -45,6 +45,7 @@ pub(super) fn values(scale: &Scale, measure: Measure) -> &[usize] {
         Measure::Instances => &scale.sweep_instances,
         Measure::Items => &scale.sweep_items,
         Measure::Throughput
+        | Measure::SoldOut
         | Measure::Burst
         | Measure::Handovers
         | Measure::Distance

@@ -5,13 +5,17 @@ use std::fmt::Write as _;
 use loadtest::Report;
 
 use super::contender::Contender;
+use super::contest::Turn;
 use super::load;
 use super::machine::Machine;
 use super::markdown::{figure, rows};
 use super::memory::Memory;
 use super::options::Measure;
-use super::results::{Finding, Goal, Results, burst_millis, handovers, throughput};
+use super::results::{Finding, Goal, Results, burst_millis, handovers};
 use super::stats::Spread;
+
+/// One load of a turn.
+type LoadOf = fn(&Turn) -> Option<&Report>;
 
 /// All results.
 pub(super) fn text(results: &Results, contenders: &[Contender]) -> String {
@@ -19,10 +23,15 @@ pub(super) fn text(results: &Results, contenders: &[Contender]) -> String {
     for (title, table) in [
         ("Machine", machine(&results.machine)),
         ("Ratios", findings(&results.findings)),
-        ("Throughput", steady(results, contenders)),
+        ("Throughput", steady(results, contenders, |turn| turn.throughput.as_ref())),
+        ("Sold out", steady(results, contenders, |turn| turn.sold_out.as_ref())),
         ("Burst", burst(results, contenders)),
         ("Handovers", passed(results, contenders)),
-        ("CPU time for each request", cpu(results, contenders)),
+        ("CPU time for each request", cpu(results, contenders, |turn| turn.throughput.as_ref())),
+        (
+            "CPU time for each request, sold out",
+            cpu(results, contenders, |turn| turn.sold_out.as_ref()),
+        ),
         ("By requests", swept(results, Measure::Requests, "requests")),
         ("By connections", swept(results, Measure::Connections, "connections")),
         ("By instances", swept(results, Measure::Instances, "instances")),
@@ -83,11 +92,11 @@ fn findings(findings: &[Finding]) -> String {
     rows(["ratio", "median", "min to max", "goal", "reached"], findings.iter().map(row))
 }
 
-fn steady(results: &Results, contenders: &[Contender]) -> String {
+fn steady(results: &Results, contenders: &[Contender], load: LoadOf) -> String {
     let table = contenders.iter().filter_map(|&contender| {
-        let rate = results.figures(contender, throughput)?;
+        let rate = results.figures(contender, |turn| Some(load(turn)?.answers_per_second))?;
         let micros = |at: fn(&Report) -> Option<u64>| {
-            results.figures(contender, |turn| at(turn.throughput.as_ref()?).map(float))
+            results.figures(contender, |turn| at(load(turn)?).map(float))
         };
         let p50 = micros(|load| Some(load.latency_microseconds?.p50));
         let p99 = micros(|load| Some(load.latency_microseconds?.p99));
@@ -136,15 +145,15 @@ fn passed(results: &Results, contenders: &[Contender]) -> String {
     rows(["", "handovers/s", "min to max"], table)
 }
 
-fn cpu(results: &Results, contenders: &[Contender]) -> String {
+fn cpu(results: &Results, contenders: &[Contender], load: LoadOf) -> String {
     let table = contenders.iter().filter_map(|&contender| {
         let of = |process: &str| {
-            results.figures(contender, |turn| load::cpu_micros(turn.throughput.as_ref()?, process))
+            results.figures(contender, |turn| load::cpu_micros(load(turn)?, process))
         };
-        let [instances, etcd, redis, load] = ["instances", "etcd", "redis", "loadtest"].map(of);
+        let [instances, etcd, redis, loadtest] = ["instances", "etcd", "redis", "loadtest"].map(of);
         let of = |spread: Option<Spread>| spread.map_or_else(String::new, |s| figure(s.median));
-        load?;
-        Some([contender.title().to_owned(), of(instances), of(etcd), of(redis), of(load)])
+        loadtest?;
+        Some([contender.title().to_owned(), of(instances), of(etcd), of(redis), of(loadtest)])
     });
     rows(["µs a request", "instances", "etcd", "Redis", "load test"], table)
 }

@@ -1,0 +1,108 @@
+//! Reads of the stock that orders share.
+//!
+//! Once an item is sold out, an order costs a read of the store and nothing else, so most buyers of a sale get
+//! their answer here. Orders that come while a read of their item is under way share the next one. Each order's read
+//! begins after the order came, so its answer is as true as that of a read of its own.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use super::SaleError;
+use crate::inventory::{Accepted, Inventory, InventoryError, Item, Order, OrderId};
+
+type Seen = Result<(i64, Option<Accepted>), Arc<InventoryError>>;
+
+/// An order that waits for the next read.
+type Waiting = (OrderId, oneshot::Sender<Seen>);
+
+/// The orders that wait for the next read of their item. An item is here while a task reads it.
+#[derive(Debug, Default)]
+pub(super) struct StockReads(Mutex<HashMap<Item, Vec<Waiting>>>);
+
+impl StockReads {
+    /// The units left, and the order that was accepted under this id, if any.
+    ///
+    /// # Cancel safety
+    /// A dropped call changes nothing for the others.
+    pub(super) async fn read(
+        self: &Arc<Self>,
+        inventory: &Inventory,
+        order: &Order,
+    ) -> Result<(i64, Option<Accepted>), SaleError> {
+        let (reply, answer) = oneshot::channel();
+        let waiting = (order.id.clone(), reply);
+        let is_first = {
+            let mut items = self.0.lock();
+            match items.get_mut(&order.item) {
+                Some(others) => {
+                    others.push(waiting);
+                    false
+                }
+                None => items.insert(order.item.clone(), vec![waiting]).is_none(),
+            }
+        };
+        if is_first {
+            let (reads, item) = (Arc::clone(self), order.item.clone());
+            let (reader, inventory) = (Reader { reads, item, is_done: false }, inventory.clone());
+            tokio::spawn(reader.run(inventory));
+        }
+        // only a task that panicked drops the reply
+        let seen =
+            answer.await.map_err(|source| SaleError::StoreUnavailable { source: source.into() })?;
+        seen.map_err(|error| SaleError::of_read(error, &order.item))
+    }
+}
+
+/// Reads one item while orders wait. After a panic, its drop lets the next order begin anew.
+struct Reader {
+    reads: Arc<StockReads>,
+    item: Item,
+    is_done: bool,
+}
+
+impl Reader {
+    async fn run(mut self, inventory: Inventory) {
+        while let Some(orders) = self.next() {
+            let (ids, replies): (Vec<_>, Vec<_>) = orders.into_iter().unzip();
+            match inventory.stock_and_orders(&self.item, &ids).await {
+                Ok((units, orders)) => {
+                    for (reply, order) in replies.into_iter().zip(orders) {
+                        // fails if the buyer disconnected
+                        drop(reply.send(order.map(|order| (units, order)).map_err(Arc::new)));
+                    }
+                }
+                Err(error) => {
+                    let error = Arc::new(error);
+                    for reply in replies {
+                        drop(reply.send(Err(Arc::clone(&error))));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The orders of the next read, without those of disconnected buyers. `None` ends the reads.
+    fn next(&mut self) -> Option<Vec<Waiting>> {
+        let mut items = self.reads.0.lock();
+        let waiting = items.get_mut(&self.item)?;
+        waiting.retain(|(_, reply)| !reply.is_closed());
+        if waiting.is_empty() {
+            items.remove(&self.item);
+            self.is_done = true;
+            return None;
+        }
+        let most = waiting.len().min(Inventory::MAX_BATCH);
+        Some(waiting.drain(..most).collect())
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.reads.0.lock().remove(&self.item);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Orders that a read of the stock answers.
+
+use std::pin::pin;
+
+use flash_sale::inventory::{Item, Order, Outcome};
+use futures_util::FutureExt as _;
+use futures_util::future::join_all;
+use testkit::wait::{eventually, within};
+use testkit::{PrivateRedis, RedisOptions, Way};
+
+use super::{Market, accepted};
+use crate::support::store::order;
+
+const SOLD_OUT: Outcome = Outcome::SoldOut { remaining: 0 };
+
+/// Goal: the read that answers an order begins after the order came. Method: while the answer to a first read is
+/// held up, a new sale starts; an order that comes then buys from it.
+#[tokio::test]
+async fn no_order_gets_the_answer_of_an_earlier_read() {
+    let market = Market::of(0).await;
+    let (behind, proxy) = market.through_proxy().await;
+    let instance = behind.instance("a");
+    assert_eq!(instance.sale.reduce(order("first", 1)).await.unwrap(), SOLD_OUT);
+
+    proxy.hold(Way::Back);
+    let mut early = pin!(instance.sale.reduce(order("early", 1)));
+    assert!(early.as_mut().now_or_never().is_none());
+    eventually("the store has answered", async || proxy.holds_something()).await;
+    market.inventory().start(&Item::DEFAULT, None, 1).await.unwrap();
+    let mut late = pin!(instance.sale.reduce(order("late", 1)));
+    assert!(late.as_mut().now_or_never().is_none());
+    proxy.release();
+
+    assert_eq!(within("the first answer", early).await.unwrap(), SOLD_OUT);
+    accepted(within("the second answer", late).await.unwrap());
+    instance.sale.close().await;
+}
+
+/// Goal: orders that come while the stock is read share the next read, and each gets its own answer: also a retry
+/// of an accepted order, a conflict and a damaged record. One that is gone spoils nothing.
+#[tokio::test]
+async fn orders_share_a_read() {
+    let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let market = Market { redis: format!("{}/0", redis.url()), ..Market::of(0).await };
+    market.inventory().start(&Item::DEFAULT, None, 2).await.unwrap();
+    let (behind, proxy) = market.through_proxy().await;
+    let instance = behind.instance("a");
+    let reduce = |order: Order| instance.sale.reduce(order);
+    let first = accepted(reduce(order("first", 1)).await.unwrap());
+    accepted(reduce(order("spoilt", 1)).await.unwrap());
+    assert_eq!(reduce(order("last", 1)).await.unwrap(), SOLD_OUT);
+    redis.run::<()>("HSET orders spoilt nothing").await.unwrap();
+    let calls = async || {
+        let stats: String = redis.run("INFO commandstats").await.unwrap();
+        let (_, calls) = stats.split_once("cmdstat_evalsha:calls=").unwrap();
+        calls.split_once(',').unwrap().0.parse::<u32>().unwrap()
+    };
+
+    let before = calls().await;
+    proxy.hold(Way::Back);
+    let mut early = pin!(reduce(order("early", 1)));
+    assert!(early.as_mut().now_or_never().is_none());
+    eventually("the store has answered", async || proxy.holds_something()).await;
+    let mut others: Vec<_> =
+        (0..1500).map(|number| Box::pin(reduce(order(&format!("{number}"), 1)))).collect();
+    for other in &mut others {
+        assert!(other.as_mut().now_or_never().is_none());
+    }
+    others.truncate(1300);
+    let mut again = pin!(reduce(order("first", 1)));
+    let mut conflict = pin!(reduce(order("first", 2)));
+    let mut spoilt = pin!(reduce(order("spoilt", 1)));
+    assert!(again.as_mut().now_or_never().is_none());
+    assert!(conflict.as_mut().now_or_never().is_none());
+    assert!(spoilt.as_mut().now_or_never().is_none());
+    proxy.release();
+
+    assert_eq!(within("the first read", early).await.unwrap(), SOLD_OUT);
+    for other in within("the shared reads", join_all(others)).await {
+        assert_eq!(other.unwrap(), SOLD_OUT);
+    }
+    assert_eq!(accepted(again.await.unwrap()), first);
+    assert_eq!(conflict.await.unwrap(), Outcome::Conflict);
+    let error = spoilt.await.unwrap_err();
+    assert_eq!(error.outcome(), "damaged", "{error:?}");
+    assert_eq!(calls().await - before, 3, "one early, and two for 1303 orders");
+    instance.sale.close().await;
+}
