@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{
-    Backend, BackendError, BackendErrorKind, Ends, FileBackend, FileOptions, Loss, Order,
-    PostgresAdvisoryBackend, PostgresBackend, PostgresOptions, PostgresRowBackend, Promises,
-    RedisBackend, RedisOptions, RedlockBackend, Token, TokenLife, Unfenced, Wake, ZooKeeperBackend,
-    ZooKeeperOptions,
+    Backend, BackendError, BackendErrorKind, Ends, EtcdBackend, EtcdOptions, FileBackend,
+    FileOptions, Loss, Order, PostgresAdvisoryBackend, PostgresBackend, PostgresOptions,
+    PostgresRowBackend, Promises, RedisBackend, RedisOptions, RedlockBackend, Token, TokenLife,
+    Unfenced, Wake, ZooKeeperBackend, ZooKeeperOptions,
 };
 use flash_sale::inventory::Inventory;
 use testkit::postgres::{PostgresOptions as PostgresServer, PrivatePostgres, is_installed};
@@ -32,13 +32,16 @@ pub(crate) enum AnyLock {
 }
 
 impl AnyLock {
-    /// The lock at these addresses. Not for etcd, which has flags of its own.
+    /// The lock at these addresses. Not for a sale under etcd, which has flags of its own.
     pub(crate) fn at(lock: LockMode, addresses: &[String]) -> Result<Self, BackendError> {
         let Some(first) = addresses.first() else {
             let what = format!("the lock {} needs its addresses: --lock-at", lock.name());
             return Err(BackendError::new(BackendErrorKind::Permanent, what));
         };
         Ok(match lock {
+            LockMode::Etcd => {
+                Self::Fenced(Arc::new(EtcdBackend::new(EtcdOptions::new(addresses))?))
+            }
             LockMode::Redis => Self::Fenced(Arc::new(RedisBackend::new(RedisOptions::new(first))?)),
             LockMode::Redlock => {
                 let node = |url: &String| RedisOptions {
@@ -220,7 +223,7 @@ mod tests {
     /// Goal: a lock without its addresses is refused, with the flag that gives them.
     #[test]
     fn addresses_are_needed() {
-        for lock in LockMode::SHARED.into_iter().filter(|lock| *lock != LockMode::Etcd) {
+        for lock in LockMode::SHARED {
             let refused = AnyLock::at(lock, &[]).err().expect("there is no address");
             assert!(refused.to_string().contains("--lock-at"), "{refused}");
         }

@@ -8,15 +8,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use fenced_lock::LockError;
 use rustix::time::{ClockId, clock_gettime};
 use testkit::{Child, OwnedDir, Program};
 use tokio::time::{Instant, sleep};
 
-use super::floor::client;
 use super::seat::{self, Seat};
 use crate::baselines::LockMode;
 use crate::cluster::is_setting;
 use crate::error::LabError;
+use crate::locks::AnyLock;
 
 /// The time between a look at the lock and the write that relies on it.
 const STEP: Duration = Duration::from_millis(5);
@@ -69,7 +70,7 @@ pub async fn contend(options: ContendOptions) -> ExitCode {
 }
 
 async fn open(options: &ContendOptions) -> Result<Box<dyn Seat>, LabError> {
-    let lock = client(options.lock, &options.lock_at)?;
+    let lock = AnyLock::at(options.lock, &options.lock_at).map_err(LockError::from)?;
     Ok(seat::open(lock, Duration::from_millis(options.ttl)).await?)
 }
 

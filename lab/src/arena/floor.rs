@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use fenced_lock::{EtcdBackend, EtcdOptions as LockOptions, Promises};
+use fenced_lock::{LockError, Promises};
 use hyper::Method;
 use testkit::{
     EtcdOptions, OwnedDir, PrivateEtcd, PrivateZooKeeper, Proxy, ZooKeeperOptions, probe,
@@ -79,15 +79,14 @@ impl Floor {
         addresses: &[String],
         ttl: Duration,
     ) -> Result<Box<dyn Seat>, LabError> {
-        Ok(seat::open(client(self.lock, addresses)?, ttl).await?)
+        let lock = AnyLock::at(self.lock, addresses).map_err(LockError::from)?;
+        Ok(seat::open(lock, ttl).await?)
     }
 
     /// What the lock promises.
     pub(super) fn promises(&self) -> Result<Promises, LabError> {
-        Ok(match client(self.lock, &self.addresses())? {
-            AnyLock::Fenced(lock) => lock.promises(),
-            AnyLock::Unfenced(lock) => lock.promises(),
-        })
+        let lock = AnyLock::at(self.lock, &self.addresses()).map_err(LockError::from)?;
+        Ok(lock.promises())
     }
 
     /// Makes the servers count requests, if they do not by themselves. Ends their connections.
@@ -152,16 +151,6 @@ impl Floor {
         let removed = servers.remove().await.and(dir.remove().await);
         removed.map_err(LabError::system("a directory cannot be removed"))
     }
-}
-
-/// A client of the lock at these addresses.
-pub(super) fn client(lock: LockMode, addresses: &[String]) -> Result<AnyLock, LabError> {
-    let client = match lock {
-        LockMode::Etcd => EtcdBackend::new(LockOptions::new(addresses))
-            .map(|etcd| AnyLock::Fenced(std::sync::Arc::new(etcd))),
-        _ => AnyLock::at(lock, addresses),
-    };
-    client.map_err(|error| LabError::Lock(error.into()))
 }
 
 /// The port in an address of a server.
