@@ -13,7 +13,10 @@ use fenced_lock::{
 use flash_sale::inventory::Inventory;
 use testkit::postgres::{PostgresOptions as PostgresServer, PrivatePostgres, is_installed};
 use testkit::zookeeper::{PrivateZooKeeper, ZooKeeperOptions as ZooKeeperServer};
-use testkit::{Child, OwnedDir, PrivateRedis, RedisOptions as RedisServer, ServerError};
+use testkit::{
+    Child, EtcdOptions as EtcdServer, OwnedDir, PrivateEtcd, PrivateRedis,
+    RedisOptions as RedisServer, ServerError,
+};
 
 use crate::baselines::{Fence, LockMode};
 use crate::error::LabError;
@@ -136,15 +139,32 @@ pub(crate) fn in_words(promises: Promises) -> [&'static str; 5] {
 pub(crate) enum LockServers {
     /// The sale has its etcd, or the lock needs no server.
     None(Vec<String>),
+    Etcd(Vec<PrivateEtcd>),
     Redis(Vec<PrivateRedis>),
-    Postgres(PrivatePostgres),
-    ZooKeeper(PrivateZooKeeper),
+    Postgres(Box<PrivatePostgres>),
+    ZooKeeper(Vec<PrivateZooKeeper>),
 }
 
 impl LockServers {
-    /// Starts what this lock needs, in a directory in `parent`.
+    /// Starts what a sale under this lock needs besides its etcd, in a directory in `parent`.
     pub(crate) async fn start(lock: LockMode, parent: &OwnedDir) -> Result<Self, LabError> {
+        match lock {
+            LockMode::Etcd => Ok(Self::None(Vec::new())),
+            _ => Self::start_members(lock, 1, parent).await,
+        }
+    }
+
+    /// Starts what this lock needs. `members` counts for etcd and ZooKeeper only.
+    pub(crate) async fn start_members(
+        lock: LockMode,
+        members: usize,
+        parent: &OwnedDir,
+    ) -> Result<Self, LabError> {
         Ok(match lock {
+            LockMode::Etcd => {
+                let options = EtcdServer::default();
+                Self::Etcd(PrivateEtcd::start_cluster_in(parent, members, options).await?)
+            }
             LockMode::Redis => Self::Redis(vec![redis(parent).await?]),
             LockMode::Redlock => {
                 let mut nodes = Vec::new();
@@ -154,10 +174,13 @@ impl LockServers {
                 Self::Redis(nodes)
             }
             LockMode::Postgres | LockMode::PostgresAdvisory | LockMode::PostgresRow => {
-                Self::Postgres(PrivatePostgres::start(PostgresServer::default()).await?)
+                Self::Postgres(Box::new(PrivatePostgres::start(PostgresServer::default()).await?))
             }
             LockMode::ZooKeeper => {
-                Self::ZooKeeper(PrivateZooKeeper::start(ZooKeeperServer::default()).await?)
+                let options = ZooKeeperServer::default();
+                Self::ZooKeeper(
+                    PrivateZooKeeper::start_ensemble_in(parent, members, options).await?,
+                )
             }
             LockMode::File => Self::None(vec![parent.path().join("locks").display().to_string()]),
             _ => Self::None(Vec::new()),
@@ -181,21 +204,21 @@ impl LockServers {
     pub(crate) fn addresses(&self) -> Vec<String> {
         match self {
             Self::None(addresses) => addresses.clone(),
+            Self::Etcd(members) => members.iter().map(PrivateEtcd::endpoint).collect(),
             Self::Redis(nodes) => {
                 nodes.iter().map(|node| format!("redis://127.0.0.1:{}", node.port())).collect()
             }
             Self::Postgres(server) => vec![server.url()],
-            Self::ZooKeeper(server) => vec![server.address()],
+            Self::ZooKeeper(members) => members.iter().map(PrivateZooKeeper::address).collect(),
         }
     }
 
     /// Waits until their processes and files are gone.
     pub(crate) async fn remove(self) -> io::Result<()> {
         match self {
-            // in the directory of the cluster
-            Self::None(_) | Self::Redis(_) => Ok(()),
+            // in the directory in which they were started
+            Self::None(_) | Self::Etcd(_) | Self::Redis(_) | Self::ZooKeeper(_) => Ok(()),
             Self::Postgres(server) => server.stop().await,
-            Self::ZooKeeper(server) => server.stop().await,
         }
     }
 
@@ -203,11 +226,16 @@ impl LockServers {
     pub(crate) fn children(&mut self) -> Vec<(&'static str, &mut Child)> {
         match self {
             Self::None(_) => Vec::new(),
+            Self::Etcd(members) => {
+                members.iter_mut().map(|member| ("the lock's etcd", member.child())).collect()
+            }
             Self::Redis(nodes) => {
                 nodes.iter_mut().map(|node| ("the lock's Redis", node.child())).collect()
             }
             Self::Postgres(server) => vec![("PostgreSQL", server.child())],
-            Self::ZooKeeper(server) => vec![("ZooKeeper", server.child())],
+            Self::ZooKeeper(members) => {
+                members.iter_mut().map(|member| ("ZooKeeper", member.child())).collect()
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use hyper::Method;
 use rand_xoshiro::SplitMix64;
 use serde::Serialize;
 use testkit::server::{Kind, Private};
@@ -276,7 +277,7 @@ async fn of_a_process(
     random: &mut SplitMix64,
 ) -> Result<Trial, LabError> {
     let (ways, through) = floor.ways().await?;
-    let direct = floor.addresses();
+    let direct = floor.servers.addresses();
     // who is cut off works on: its write is late only if it works for longer than its lease
     let (at, hold, phase) = match fault {
         Fault::Partition => (&through, ENDLESS_HOLD, RENEWALS),
@@ -315,74 +316,70 @@ async fn of_a_server(
     fault: Fault,
     random: &mut SplitMix64,
 ) -> Result<Trial, LabError> {
-    let addresses = floor.addresses();
+    let addresses = floor.servers.addresses();
     let pair = Pair::start(floor, [&addresses, &addresses], [TURN; 2]).await?;
     sleep(millis_below(PHASE, random)).await;
-    let victim = if fault == Fault::Leader { leader(floor).await } else { Some(0) };
+    let victim = if fault == Fault::Leader { leader(&floor.servers).await } else { Some(0) };
     let victim =
         victim.ok_or(LabError::NotInTime { what: "the servers have a leader", seconds: 0 })?;
     let began = now();
     let all = || pair.tenures().concat();
-    kill(floor, victim).await.map_err(LabError::system("a server cannot be killed"))?;
+    kill(&mut floor.servers, victim)
+        .await
+        .map_err(LabError::system("a server cannot be killed"))?;
     let takeover = if fault == Fault::Leader {
         let takeover = until_served(began, SERVER_BOUND, all).await;
-        restart(floor, victim).await?;
+        restart(&mut floor.servers, victim).await?;
         takeover
     } else {
-        restart(floor, victim).await?;
+        restart(&mut floor.servers, victim).await?;
         until_served(began, SERVER_BOUND, all).await
     };
     pair.judge(takeover, [now(), now()], None).await
 }
 
 /// Kills the server of this number.
-async fn kill(Floor { etcd, zookeeper, servers, .. }: &mut Floor, number: usize) -> io::Result<()> {
-    if let Some(member) = etcd.get_mut(number) {
-        member.kill().await?;
-    } else if let Some(member) = zookeeper.get_mut(number) {
-        member.kill().await?;
-    } else {
-        match servers {
-            LockServers::None(_) => {}
-            LockServers::Redis(nodes) => nodes[number].kill().await?,
-            // all of its processes
-            LockServers::Postgres(server) => server.crash().await?,
-            LockServers::ZooKeeper(server) => server.kill().await?,
-        }
+async fn kill(servers: &mut LockServers, number: usize) -> io::Result<()> {
+    match servers {
+        LockServers::None(_) => Ok(()),
+        LockServers::Etcd(members) => members[number].kill().await,
+        LockServers::Redis(nodes) => nodes[number].kill().await,
+        // all of its processes
+        LockServers::Postgres(server) => server.crash().await,
+        LockServers::ZooKeeper(members) => members[number].kill().await,
     }
-    Ok(())
 }
 
 /// Starts it again, and waits until it answers.
-async fn restart(
-    Floor { etcd, zookeeper, servers, .. }: &mut Floor,
-    number: usize,
-) -> Result<(), ServerError> {
-    if let Some(member) = etcd.get_mut(number) {
-        return member.restart().await;
-    } else if let Some(member) = zookeeper.get_mut(number) {
-        return member.restart().await;
-    }
+async fn restart(servers: &mut LockServers, number: usize) -> Result<(), ServerError> {
     match servers {
         LockServers::None(_) => Ok(()),
+        LockServers::Etcd(members) => members[number].restart().await,
         LockServers::Redis(nodes) => nodes[number].restart().await,
         LockServers::Postgres(server) => server.restart().await,
-        LockServers::ZooKeeper(server) => server.restart().await,
+        LockServers::ZooKeeper(members) => members[number].restart().await,
     }
 }
 
 /// The number of the member that leads.
-async fn leader(floor: &Floor) -> Option<usize> {
-    for (number, member) in floor.etcd.iter().enumerate() {
-        let metrics = probe::http(hyper::Method::GET, member.port(), "/metrics", "").await.ok()?.1;
-        if metrics.lines().any(|line| line == "etcd_server_is_leader 1") {
-            return Some(number);
+async fn leader(servers: &LockServers) -> Option<usize> {
+    match servers {
+        LockServers::Etcd(members) => {
+            for (number, member) in members.iter().enumerate() {
+                let metrics = probe::http(Method::GET, member.port(), "/metrics", "").await;
+                if metrics.ok()?.1.lines().any(|line| line == "etcd_server_is_leader 1") {
+                    return Some(number);
+                }
+            }
         }
-    }
-    for (number, member) in floor.zookeeper.iter().enumerate() {
-        if member.is_leader().await {
-            return Some(number);
+        LockServers::ZooKeeper(members) => {
+            for (number, member) in members.iter().enumerate() {
+                if member.is_leader().await {
+                    return Some(number);
+                }
+            }
         }
+        _ => {}
     }
     None
 }
@@ -439,7 +436,7 @@ async fn clock_jump(
     clock: &FakeClock,
     random: &mut SplitMix64,
 ) -> Result<Trial, LabError> {
-    let addresses = floor.addresses();
+    let addresses = floor.servers.addresses();
     let pair = Pair::start(floor, [&addresses, &addresses], [LONG_HOLD; 2]).await?;
     sleep(millis_below(LAG.0 + LAG.1, random)).await;
     let began = now();
@@ -512,14 +509,18 @@ impl FakeClock {
     async fn on(floor: &mut Floor) -> Result<Self, LabError> {
         let mut offsets = Vec::new();
         match &mut floor.servers {
-            LockServers::None(_) => {}
+            LockServers::None(_) | LockServers::Etcd(_) => {}
             LockServers::Redis(nodes) => {
                 for node in nodes {
                     offsets.push(restart_under_fake_clock(node).await?);
                 }
             }
             LockServers::Postgres(server) => offsets.push(restart_under_fake_clock(server).await?),
-            LockServers::ZooKeeper(server) => offsets.push(restart_under_fake_clock(server).await?),
+            LockServers::ZooKeeper(members) => {
+                for member in members {
+                    offsets.push(restart_under_fake_clock(member).await?);
+                }
+            }
         }
         Ok(Self { offsets, jumps: Cell::new(0) })
     }

@@ -5,10 +5,9 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use fenced_lock::{LockError, Promises};
+use futures_util::future::join_all;
 use hyper::Method;
-use testkit::{
-    EtcdOptions, OwnedDir, PrivateEtcd, PrivateZooKeeper, Proxy, ZooKeeperOptions, probe,
-};
+use testkit::{OwnedDir, Proxy, probe};
 use tokio::process::Command;
 
 use super::seat::{self, Seat};
@@ -19,9 +18,6 @@ use crate::locks::{AnyLock, LockServers};
 /// The private servers of a lock.
 pub(super) struct Floor {
     pub(super) lock: LockMode,
-    pub(super) etcd: Vec<PrivateEtcd>,
-    /// An ensemble; a single ZooKeeper is among `servers`.
-    pub(super) zookeeper: Vec<PrivateZooKeeper>,
     pub(super) servers: LockServers,
     pub(super) dir: OwnedDir,
 }
@@ -35,33 +31,14 @@ impl Floor {
     ) -> Result<Self, LabError> {
         let dir = OwnedDir::create_in(parent)
             .map_err(LabError::system("no temporary directory could be made"))?;
-        let (mut etcd, mut zookeeper) = (Vec::new(), Vec::new());
-        let mut servers = LockServers::None(Vec::new());
-        match lock {
-            LockMode::Etcd => {
-                let options = EtcdOptions::default();
-                etcd = PrivateEtcd::start_cluster_in(&dir, members, options).await?;
-            }
-            LockMode::ZooKeeper if members > 1 => {
-                let options = ZooKeeperOptions::default();
-                zookeeper = PrivateZooKeeper::start_ensemble_in(&dir, members, options).await?;
-            }
-            _ => servers = LockServers::start(lock, &dir).await?,
-        }
-        Ok(Self { lock, etcd, zookeeper, servers, dir })
-    }
-
-    /// Where they are.
-    pub(super) fn addresses(&self) -> Vec<String> {
-        let etcd = self.etcd.iter().map(PrivateEtcd::endpoint);
-        let zookeeper = self.zookeeper.iter().map(PrivateZooKeeper::address);
-        etcd.chain(zookeeper).chain(self.servers.addresses()).collect()
+        let servers = LockServers::start_members(lock, members, &dir).await?;
+        Ok(Self { lock, servers, dir })
     }
 
     /// A way of its own to each server, and where the ways begin. None for a lock without servers.
     pub(super) async fn ways(&self) -> Result<(Vec<Proxy>, Vec<String>), LabError> {
         let (mut proxies, mut addresses) = (Vec::new(), Vec::new());
-        for address in self.addresses() {
+        for address in self.servers.addresses() {
             let Some(port) = port_of(&address) else {
                 addresses.push(address);
                 continue;
@@ -85,7 +62,7 @@ impl Floor {
 
     /// What the lock promises.
     pub(super) fn promises(&self) -> Result<Promises, LabError> {
-        let lock = AnyLock::at(self.lock, &self.addresses()).map_err(LockError::from)?;
+        let lock = AnyLock::at(self.lock, &self.servers.addresses()).map_err(LockError::from)?;
         Ok(lock.promises())
     }
 
@@ -114,14 +91,18 @@ impl Floor {
                 *sum.get_or_insert(0) += count;
             }
         };
-        for member in &self.etcd {
-            let metrics = probe::http(Method::GET, member.port(), "/metrics", "").await.ok()?.1;
-            let lines = metrics.lines().filter(|line| line.starts_with("grpc_server_msg_received"));
-            // a number of Prometheus, maybe written as 1.5e+06
-            lines.for_each(|line| add(number(line.rsplit(' ').next())));
-        }
         match &self.servers {
             LockServers::None(_) => {}
+            LockServers::Etcd(members) => {
+                for member in members {
+                    let metrics = probe::http(Method::GET, member.port(), "/metrics", "").await;
+                    let metrics = metrics.ok()?.1;
+                    let lines = metrics.lines();
+                    let lines = lines.filter(|line| line.starts_with("grpc_server_msg_received"));
+                    // a number of Prometheus, maybe written as 1.5e+06
+                    lines.for_each(|line| add(number(line.rsplit(' ').next())));
+                }
+            }
             LockServers::Redis(nodes) => {
                 for node in nodes {
                     let info = probe::redis(node.port(), "INFO commandstats").await.ok()?;
@@ -133,9 +114,11 @@ impl Floor {
                 let calls = "SELECT sum(calls) FROM pg_stat_statements";
                 add(number(Some(&psql(&server.url(), calls).await)));
             }
-            LockServers::ZooKeeper(server) => {
-                let state = probe::zookeeper(server.port(), "mntr").await.ok()?;
-                add(field(&state, "zk_packets_received"));
+            LockServers::ZooKeeper(members) => {
+                for member in members {
+                    let state = probe::zookeeper(member.port(), "mntr").await.ok()?;
+                    add(field(&state, "zk_packets_received"));
+                }
             }
         }
         sum
@@ -143,11 +126,10 @@ impl Floor {
 
     /// Stops them and removes their files.
     pub(super) async fn stop(self) -> Result<(), LabError> {
-        let Self { etcd, zookeeper, mut servers, dir, .. } = self;
-        drop((etcd, zookeeper));
-        for (_, server) in servers.children() {
-            server.stop().await.map_err(LabError::system("a server does not stop"))?;
-        }
+        let Self { mut servers, dir, .. } = self;
+        let stops = servers.children().into_iter().map(|(_, server)| server.stop());
+        let stopped: Result<Vec<_>, _> = join_all(stops).await.into_iter().collect();
+        stopped.map_err(LabError::system("a server does not stop"))?;
         let removed = servers.remove().await.and(dir.remove().await);
         removed.map_err(LabError::system("a directory cannot be removed"))
     }

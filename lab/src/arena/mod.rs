@@ -206,7 +206,7 @@ impl Arena<'_> {
         if options.wants(Measure::Fairness) {
             self.say("waiters, one after the other");
             let queue = figures.promises.queue;
-            let seats = speed::two_seats(floor, &floor.addresses()).await?;
+            let seats = speed::two_seats(floor, &floor.servers.addresses()).await?;
             figures.overtaken = Some(speed::overtaken(&seats, figures.waiters, queue).await?);
             speed::leave(seats).await?;
         }
