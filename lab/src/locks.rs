@@ -173,7 +173,7 @@ impl LockServers {
                 }
                 Self::Redis(nodes)
             }
-            LockMode::Postgres | LockMode::PostgresAdvisory | LockMode::PostgresRow => {
+            _ if lock.is_postgres() => {
                 Self::Postgres(Box::new(PrivatePostgres::start(PostgresServer::default()).await?))
             }
             LockMode::ZooKeeper => {
@@ -190,11 +190,7 @@ impl LockServers {
     /// The server that this lock needs and this machine lacks.
     pub(crate) fn missing(lock: LockMode) -> Option<&'static str> {
         match lock {
-            LockMode::Postgres | LockMode::PostgresAdvisory | LockMode::PostgresRow
-                if !is_installed() =>
-            {
-                Some("PostgreSQL")
-            }
+            _ if lock.is_postgres() && !is_installed() => Some("PostgreSQL"),
             LockMode::ZooKeeper if !PrivateZooKeeper::is_installed() => Some("ZooKeeper"),
             _ => None,
         }

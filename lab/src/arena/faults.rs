@@ -9,7 +9,9 @@ use hyper::Method;
 use rand_xoshiro::SplitMix64;
 use serde::Serialize;
 use testkit::server::{Kind, Private};
-use testkit::{OwnedDir, PrivateRedis, Proxy, RedisOptions, ServerError, probe};
+use testkit::{
+    OwnedDir, PrivateRedis, Proxy, RedisOptions, ReplicatedPostgres, ServerError, probe,
+};
 use tokio::time::{Instant, sleep};
 
 use super::contender::{Contender, Tenure, held_at, longest_overlap, millis, now, repeated_tokens};
@@ -138,7 +140,7 @@ impl Takeover {
 
     /// Whether one process keeps the lock all the time, so that a takeover takes it from a holder that lives.
     pub(super) fn is_kept(&self) -> bool {
-        matches!(self.fault, Fault::Clock | Fault::Failover)
+        matches!(self.fault, Fault::Clock | Fault::Failover | Fault::SyncFailover)
     }
 }
 
@@ -149,7 +151,8 @@ pub(super) fn applies(fault: Fault, lock: LockMode) -> bool {
         Fault::Kill | Fault::Pause => true,
         Fault::Partition | Fault::Server => !is_file,
         Fault::Leader => matches!(lock, LockMode::Etcd | LockMode::ZooKeeper),
-        Fault::Failover => lock == LockMode::Redis,
+        Fault::Failover => lock == LockMode::Redis || lock.is_postgres(),
+        Fault::SyncFailover => lock.is_postgres(),
         // etcd's clock is Go's, which does not go through the system's library
         Fault::Clock => !is_file && lock != LockMode::Etcd,
     }
@@ -179,13 +182,22 @@ pub(super) async fn takeover(
                 (_, Fault::Kill | Fault::Pause | Fault::Partition) => {
                     of_a_process(&floor, fault, &mut random).await?
                 }
-                (_, Fault::Failover) => failover(&floor, &mut random).await?,
+                (_, Fault::Failover) if lock == LockMode::Redis => {
+                    failover(&floor, &mut random).await?
+                }
+                (_, Fault::Failover) => failover_of_postgres(&floor, false, &mut random).await?,
+                (_, Fault::SyncFailover) => failover_of_postgres(&floor, true, &mut random).await?,
                 _ => of_a_server(&mut floor, fault, &mut random).await?,
             });
         }
         floor.stop().await
     };
-    let is_heavy = fault == Fault::Clock && lock == LockMode::ZooKeeper;
+    // what starts beside a trial must not take a core from it for as long as a lease lasts
+    let is_heavy = match fault {
+        Fault::Clock => lock == LockMode::ZooKeeper,
+        Fault::Failover | Fault::SyncFailover => lock.is_postgres(),
+        _ => false,
+    };
     let most = if is_heavy { 2 } else { usize::MAX };
     let (done, faults) = trials.share(most, worker).await?;
     Ok(Takeover::of(fault, &done, faults))
@@ -428,6 +440,33 @@ async fn follows(main: &PrivateRedis, replica: &PrivateRedis) -> Result<(), LabE
         }
         sleep(LOOK_EVERY).await;
     }
+}
+
+/// A primary of PostgreSQL dies, and its standby takes its place, which knows the sessions. An asynchronous one knows
+/// no grant; a synchronous one has all that was answered, and is held up when it is too late for more.
+async fn failover_of_postgres(
+    floor: &Floor,
+    is_synchronous: bool,
+    random: &mut SplitMix64,
+) -> Result<Trial, LabError> {
+    let failed = LabError::system("PostgreSQL does not fail over");
+    let mut servers = ReplicatedPostgres::start(is_synchronous).await?;
+    let at = [servers.url()];
+    let pair = Pair::open(floor, [&at, &at], [LONG_HOLD; 2]).await?;
+    if is_synchronous {
+        pair.begin([LONG_HOLD; 2]).await?;
+        servers.hold_writes_back().await.map_err(&failed)?;
+        sleep(millis_below(PHASE, random)).await;
+    } else {
+        servers.hold_writes_back().await.map_err(&failed)?;
+        pair.begin([LONG_HOLD; 2]).await?;
+        sleep(Duration::from_millis(LAG.0) + millis_below(LAG.1, random)).await;
+    }
+    let began = now();
+    servers.fail_over().await.map_err(&failed)?;
+    let trial = until_taken(pair, began).await;
+    servers.stop().await.map_err(LabError::system("PostgreSQL does not stop"))?;
+    trial
 }
 
 /// The wall clock of the servers jumps.

@@ -1,14 +1,12 @@
 //! The servers of a lock, the ways to them, and what they count.
 
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::time::Duration;
 
 use fenced_lock::{LockError, Promises};
 use futures_util::future::join_all;
 use hyper::Method;
 use testkit::{OwnedDir, Proxy, probe};
-use tokio::process::Command;
 
 use super::seat::{self, Seat};
 use crate::baselines::LockMode;
@@ -69,10 +67,11 @@ impl Floor {
     /// Makes the servers count requests, if they do not by themselves. Ends their connections.
     pub(super) async fn count_requests(&mut self) -> Result<(), LabError> {
         if let LockServers::Postgres(server) = &mut self.servers {
-            let url = server.url();
-            psql(&url, "ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'").await;
+            let failed = LabError::system("PostgreSQL cannot count requests");
+            let load = "ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'";
+            server.run(load).await.map_err(&failed)?;
             server.restart().await?;
-            psql(&url, "CREATE EXTENSION pg_stat_statements").await;
+            server.run("CREATE EXTENSION pg_stat_statements").await.map_err(failed)?;
         }
         Ok(())
     }
@@ -112,7 +111,7 @@ impl Floor {
             }
             LockServers::Postgres(server) => {
                 let calls = "SELECT sum(calls) FROM pg_stat_statements";
-                add(number(Some(&psql(&server.url(), calls).await)));
+                add(number(Some(&server.run(calls).await.ok()?)));
             }
             LockServers::ZooKeeper(members) => {
                 for member in members {
@@ -139,16 +138,6 @@ impl Floor {
 fn port_of(address: &str) -> Option<u16> {
     let rest = address.rsplit_once(':')?.1;
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
-}
-
-/// The answer of `psql`, or its error.
-async fn psql(url: &str, statement: &str) -> String {
-    let mut psql = Command::new(testkit::postgres::psql());
-    psql.args([url, "-XAtc", statement]).stdin(Stdio::null()).kill_on_drop(true);
-    match psql.output().await {
-        Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
-        Err(error) => error.to_string(),
-    }
 }
 
 pub(super) fn field(text: &str, name: &str) -> Option<u64> {

@@ -96,6 +96,9 @@ pub enum Fault {
     Leader,
     /// The server is killed, and its replica takes its place, which knows the sessions but not the latest grants.
     Failover,
+    /// The same with a synchronous standby, which is held up for a moment before: no write is answered before the
+    /// standby has it.
+    SyncFailover,
     /// The wall clock of the servers jumps forward by more than the lease.
     Clock,
 }
@@ -110,6 +113,7 @@ impl Fault {
             Self::Server => "server",
             Self::Leader => "leader",
             Self::Failover => "failover",
+            Self::SyncFailover => "sync-failover",
             Self::Clock => "clock",
         }
     }

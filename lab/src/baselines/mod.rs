@@ -117,6 +117,11 @@ impl LockMode {
         Self::SHARED.contains(&self)
     }
 
+    /// Whether it is a lock in PostgreSQL.
+    pub(crate) fn is_postgres(self) -> bool {
+        matches!(self, Self::Postgres | Self::PostgresAdvisory | Self::PostgresRow)
+    }
+
     /// The fence of a sale under this lock if `asked` is the one that was asked for: the lock's own, if it has tokens.
     pub(crate) fn fence(self, asked: Option<Fence>) -> Fence {
         asked.unwrap_or(if self == Self::Redlock { Fence::Store } else { Fence::Lock })
