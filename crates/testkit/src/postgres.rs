@@ -63,7 +63,8 @@ impl Kind for Postgres {
 /// Where its programs are: on the `PATH`, or where Debian and Fedora put those of the newest version.
 fn programs() -> Option<PathBuf> {
     if let Some(server) = find_program("FLASH_SALE_POSTGRES", &["postgres"]) {
-        return server.parent().map(Path::to_owned);
+        // beside a link to it, the others may be missing
+        return server.canonicalize().ok()?.parent().map(Path::to_owned);
     }
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let number = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u32>().ok();
@@ -279,6 +280,11 @@ impl ReplicatedPostgres {
     /// The address of the one that is in charge, for the superuser.
     pub fn url(&self) -> String {
         self.primary.url_of("postgres", self.address.port())
+    }
+
+    /// Where clients find it.
+    pub fn address(&self) -> &Proxy {
+        &self.address
     }
 
     /// From now on the standby gets nothing, once it has what was written before.
