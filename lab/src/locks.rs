@@ -165,7 +165,7 @@ impl LockServers {
                 let options = EtcdServer::default();
                 Self::Etcd(PrivateEtcd::start_cluster_in(parent, members, options).await?)
             }
-            LockMode::Redis => Self::Redis(vec![redis(parent).await?]),
+            LockMode::Redis | LockMode::RedisSetNx => Self::Redis(vec![redis(parent).await?]),
             LockMode::Redlock => {
                 let mut nodes = Vec::new();
                 for _ in 0..REDLOCK_NODES {

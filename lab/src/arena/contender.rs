@@ -8,16 +8,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use fenced_lock::LockError;
 use rustix::time::{ClockId, clock_gettime};
 use testkit::{Child, OwnedDir, Program};
 use tokio::time::{Instant, sleep};
 
+use super::options::contestants;
 use super::seat::{self, Seat};
 use crate::baselines::LockMode;
 use crate::cluster::is_setting;
 use crate::error::LabError;
-use crate::locks::AnyLock;
 
 /// The time between a look at the lock and the write that relies on it.
 const STEP: Duration = Duration::from_millis(5);
@@ -34,7 +33,7 @@ const STOP_GRACE: Duration = Duration::from_secs(1);
 /// The flags of a contender.
 #[derive(Clone, Debug, Args)]
 pub struct ContendOptions {
-    #[arg(long)]
+    #[arg(long, value_parser = contestants())]
     lock: LockMode,
     #[arg(long, value_delimiter = ',')]
     lock_at: Vec<String>,
@@ -70,8 +69,7 @@ pub async fn contend(options: ContendOptions) -> ExitCode {
 }
 
 async fn open(options: &ContendOptions) -> Result<Box<dyn Seat>, LabError> {
-    let lock = AnyLock::at(options.lock, &options.lock_at).map_err(LockError::from)?;
-    Ok(seat::open(lock, Duration::from_millis(options.ttl)).await?)
+    seat::open(options.lock, &options.lock_at, Duration::from_millis(options.ttl)).await
 }
 
 /// Until the session is lost.

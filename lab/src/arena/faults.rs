@@ -147,11 +147,12 @@ impl Takeover {
 /// Whether this fault can hit this lock here.
 pub(super) fn applies(fault: Fault, lock: LockMode) -> bool {
     let is_file = lock == LockMode::File;
+    let is_redis = matches!(lock, LockMode::Redis | LockMode::RedisSetNx);
     match fault {
         Fault::Kill | Fault::Pause => true,
         Fault::Partition | Fault::Server => !is_file,
         Fault::Leader => matches!(lock, LockMode::Etcd | LockMode::ZooKeeper),
-        Fault::Failover => lock == LockMode::Redis || lock.is_postgres(),
+        Fault::Failover => is_redis || lock.is_postgres(),
         Fault::SyncFailover => lock.is_postgres(),
         // etcd's clock is Go's, which does not go through the system's library
         Fault::Clock => !is_file && lock != LockMode::Etcd,
@@ -182,10 +183,10 @@ pub(super) async fn takeover(
                 (_, Fault::Kill | Fault::Pause | Fault::Partition) => {
                     of_a_process(&floor, fault, &mut random).await?
                 }
-                (_, Fault::Failover) if lock == LockMode::Redis => {
-                    failover(&floor, &mut random).await?
+                (_, Fault::Failover) if lock.is_postgres() => {
+                    failover_of_postgres(&floor, false, &mut random).await?
                 }
-                (_, Fault::Failover) => failover_of_postgres(&floor, false, &mut random).await?,
+                (_, Fault::Failover) => failover(&floor, &mut random).await?,
                 (_, Fault::SyncFailover) => failover_of_postgres(&floor, true, &mut random).await?,
                 _ => of_a_server(&mut floor, fault, &mut random).await?,
             });

@@ -9,6 +9,7 @@ use hyper::Method;
 use testkit::{OwnedDir, Proxy, probe};
 
 use super::seat::{self, Seat};
+use super::set_nx;
 use crate::baselines::LockMode;
 use crate::error::LabError;
 use crate::locks::{AnyLock, LockServers};
@@ -54,12 +55,14 @@ impl Floor {
         addresses: &[String],
         ttl: Duration,
     ) -> Result<Box<dyn Seat>, LabError> {
-        let lock = AnyLock::at(self.lock, addresses).map_err(LockError::from)?;
-        Ok(seat::open(lock, ttl).await?)
+        seat::open(self.lock, addresses, ttl).await
     }
 
     /// What the lock promises.
     pub(super) fn promises(&self) -> Result<Promises, LabError> {
+        if self.lock == LockMode::RedisSetNx {
+            return Ok(set_nx::PROMISES);
+        }
         let lock = AnyLock::at(self.lock, &self.servers.addresses()).map_err(LockError::from)?;
         Ok(lock.promises())
     }
@@ -79,7 +82,8 @@ impl Floor {
     /// How many requests the servers have got so far by their own counters; `None` without such a counter. It
     /// includes the questions that are asked here, the same number each time.
     ///
-    /// - Redis: calls of scripts. Each request of these locks is one; the commands in them are not counted.
+    /// - Redis: calls of scripts. Each request of these locks is one; the commands in them are not counted. The
+    ///   plainest lock has `SET` as well.
     /// - etcd: messages from its clients, also those on open streams.
     /// - PostgreSQL: statements.
     /// - ZooKeeper: packets.
@@ -105,8 +109,14 @@ impl Floor {
             LockServers::Redis(nodes) => {
                 for node in nodes {
                     let info = probe::redis(node.port(), "INFO commandstats").await.ok()?;
-                    let calls = info.split("cmdstat_evalsha:calls=").nth(1).unwrap_or("0");
-                    add(number(calls.split([',', '\r', '\n']).next()));
+                    let calls = |command: &str| {
+                        let calls = info.split(&format!("cmdstat_{command}:calls=")).nth(1);
+                        number(calls.unwrap_or("0").split([',', '\r', '\n']).next())
+                    };
+                    add(calls("evalsha"));
+                    if self.lock == LockMode::RedisSetNx {
+                        add(calls("set"));
+                    }
                 }
             }
             LockServers::Postgres(server) => {

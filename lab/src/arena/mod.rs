@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //! - [`ArenaOptions`], [`run()`]: the flags, and the whole run
-//! - `floor`, `seat`: the servers of any lock, and a session of it
+//! - `floor`, `seat`, `set_nx`: the servers of any lock, a session of it, and the plainest lock
 //! - `speed`: handovers, fairness, waits, and requests at the servers
 //! - [`contender`], `faults`: two processes that want a lock, and what a fault does to them
 //! - `sale`: the sale under each lock and each fence
@@ -16,6 +16,7 @@ mod options;
 mod plots;
 mod sale;
 mod seat;
+mod set_nx;
 mod speed;
 mod table;
 mod trials;
@@ -184,9 +185,11 @@ impl Arena<'_> {
         let done = self.with_counters(&mut figures).await;
         figures.keep("requests", done);
         self.takeovers(&mut figures).await;
-        let done = self.speed_of_sales(&mut figures).await;
-        figures.keep("load or burst", done);
-        self.oversold(&mut figures).await;
+        if self.lock.is_shared() {
+            let done = self.speed_of_sales(&mut figures).await;
+            figures.keep("load or burst", done);
+            self.oversold(&mut figures).await;
+        }
         Ok(figures)
     }
 

@@ -27,7 +27,7 @@ const ARTICLE_TTL: Duration = Duration::from_millis(400);
 const LONG: Duration = Duration::from_secs(30);
 
 /// Deletes the key if it has this value.
-pub(super) const COMPARE_AND_DELETE: &str = "
+pub(crate) const COMPARE_AND_DELETE: &str = "
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0";
 

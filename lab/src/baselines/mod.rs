@@ -68,6 +68,9 @@ pub enum LockMode {
     /// The lock in a directory of this machine.
     #[value(alias = "embedded")]
     File,
+    /// `SET NX PX` on one Redis. For `lab arena` alone: it guards no sale.
+    #[value(skip)]
+    RedisSetNx,
     /// A mutex in the process: one holder in each instance. Oversells with two instances.
     Local,
     /// Nothing. Oversells.
@@ -104,6 +107,7 @@ impl LockMode {
             Self::PostgresRow => "postgres-row",
             Self::ZooKeeper => "zookeeper",
             Self::File => "file",
+            Self::RedisSetNx => "redis-set-nx",
             Self::Local => "local",
             Self::NoLock => "no-lock",
             Self::EtcdRecipe => "etcd-recipe",
