@@ -22,6 +22,7 @@ use super::trials::{Trials, millis_below};
 use crate::baselines::LockMode;
 use crate::error::LabError;
 use crate::locks::LockServers;
+use crate::wait::until;
 
 /// Short, since a takeover waits for it; the shortest that etcd grants with its defaults.
 pub(super) const TTL: Duration = Duration::from_secs(2);
@@ -233,7 +234,7 @@ impl Pair {
         let start =
             |n: usize| Contender::start(&floor.dir, floor.lock, at[n], &name, [TTL, hold[n]]);
         let pair = Self { one: start(0)?, other: start(1)? };
-        let both = || pair.one.has_opened() && pair.other.has_opened();
+        let both = async || Ok(pair.one.has_opened() && pair.other.has_opened());
         until("two contenders have sessions", GETTING_GOING, both).await?;
         Ok(pair)
     }
@@ -244,13 +245,13 @@ impl Pair {
         let is_kept = hold[0] > TTL;
         self.one.begin().map_err(&failed)?;
         if is_kept {
-            let granted = || !self.one.tenures().1.is_empty();
+            let granted = async || Ok(!self.one.tenures().1.is_empty());
             until("a contender has the lock", GETTING_GOING, granted).await?;
         }
         self.other.begin().map_err(failed)?;
-        until("two contenders take turns", GETTING_GOING, || {
+        until("two contenders take turns", GETTING_GOING, async || {
             let [(_, one), (asked, other)] = [self.one.tenures(), self.other.tenures()];
-            if is_kept { asked > 0 } else { one.len() >= 2 && other.len() >= 2 }
+            Ok(if is_kept { asked > 0 } else { one.len() >= 2 && other.len() >= 2 })
         })
         .await
     }
@@ -316,7 +317,7 @@ async fn of_a_process(
         }
         ways.iter().for_each(Proxy::release);
         // it ends its step, and wants the lock again
-        let goes_on = || pair.one.tenures() != before;
+        let goes_on = async || Ok(pair.one.tenures() != before);
         let _ = until("a contender goes on", FINDING_OUT, goes_on).await;
         victim_until = now();
     }
@@ -491,9 +492,9 @@ async fn until_taken(pair: Pair, began: u64) -> Result<Trial, LabError> {
         let [one, other] = pair.tenures();
         one.get(1).into_iter().chain(other.first()).map(|tenure| tenure.granted).min()
     };
-    let _ = until("there is another grant", LONG_HOLD + BOUND, || next().is_some()).await;
+    let _ = until("there is another grant", LONG_HOLD + BOUND, async || Ok(next().is_some())).await;
     let ended = || pair.one.tenures().1.first().and_then(|tenure| tenure.ended);
-    let _ = until("the first one has ended", FINDING_OUT, || ended().is_some()).await;
+    let _ = until("the first one has ended", FINDING_OUT, async || Ok(ended().is_some())).await;
     // one that was not disturbed lets it go at the end of its time
     let first = pair.one.tenures().1.first().copied();
     let kept = first.and_then(|it| Some(millis(it.ended? - it.granted))).unwrap_or_default();
@@ -517,24 +518,10 @@ async fn until_served(
         grants.truncate(GRANTS);
         grants
     };
-    until("the lock works again", bound, || grants().len() == GRANTS).await.ok()?;
+    let works = async || Ok(grants().len() == GRANTS);
+    until("the lock works again", bound, works).await.ok()?;
     let grants: Vec<_> = std::iter::once(began).chain(grants()).collect();
     grants.windows(2).map(|pair| millis(pair[1] - pair[0])).max_by(f64::total_cmp)
-}
-
-async fn until(
-    what: &'static str,
-    bound: Duration,
-    is_so: impl Fn() -> bool,
-) -> Result<(), LabError> {
-    let began = Instant::now();
-    while !is_so() {
-        if began.elapsed() > bound {
-            return Err(LabError::NotInTime { what, seconds: bound.as_secs() });
-        }
-        sleep(LOOK_EVERY).await;
-    }
-    Ok(())
 }
 
 /// A wall clock that jumps, for the servers of a lock.

@@ -12,15 +12,16 @@ use redis::{AsyncConnectionConfig, Script};
 use serde::Serialize;
 use testkit::server::START_TIMEOUT;
 use testkit::{PrivateRedis, Proxy};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::error::LabError;
+use crate::wait;
 
 /// The name of the default item's lock.
 pub(super) const LOCK: &str = "stock-lock";
 
-/// How often something is looked at that an article polls, or a story waits for.
+/// How often something is looked at that an article polls.
 pub(super) const POLL: Duration = Duration::from_millis(10);
 
 /// One process that buys under a lock.
@@ -289,19 +290,12 @@ pub(super) async fn connect(url: &str) -> Result<MultiplexedConnection, LabError
     Ok(client.get_multiplexed_async_connection_with_config(&patient).await?)
 }
 
-/// Waits until the condition is true.
+/// Waits until the condition is true, as long as for a server.
 pub(super) async fn until(
     what: &'static str,
-    mut condition: impl AsyncFnMut() -> Result<bool, LabError>,
+    condition: impl AsyncFnMut() -> Result<bool, LabError>,
 ) -> Result<(), LabError> {
-    let wait = async {
-        while !condition().await? {
-            sleep(POLL).await;
-        }
-        Ok(())
-    };
-    let seconds = START_TIMEOUT.as_secs();
-    timeout(START_TIMEOUT, wait).await.unwrap_or(Err(LabError::NotInTime { what, seconds }))
+    wait::until(what, START_TIMEOUT, condition).await
 }
 
 /// A way to a server on which a process can be paused: it sends nothing while the proxy holds everything up.
