@@ -104,10 +104,8 @@ async fn measure(options: &ArenaOptions) -> Result<(), LabError> {
         .map_err(LabError::system("the directory for the results cannot be made"))?;
     let dir =
         OwnedDir::create().map_err(LabError::system("no temporary directory could be made"))?;
-    // short enough to type
-    let random = || uuid::Uuid::new_v4().as_u64_pair().0 % 1_000_000_000;
     let mut results = Results {
-        seed: options.seed.unwrap_or_else(random),
+        seed: options.seed.unwrap_or_else(loadtest::any_seed),
         build: if cfg!(debug_assertions) { "debug" } else { "release" },
         trials: options.trials(),
         locks: Vec::new(),
