@@ -14,7 +14,7 @@ use flash_sale::inventory::Inventory;
 use testkit::postgres::{PostgresOptions as PostgresServer, PrivatePostgres, is_installed};
 use testkit::zookeeper::{PrivateZooKeeper, ZooKeeperOptions as ZooKeeperServer};
 use testkit::{
-    Child, EtcdOptions as EtcdServer, OwnedDir, PrivateEtcd, PrivateRedis,
+    Child, EtcdOptions as EtcdServer, OwnedDir, PrivateEtcd, PrivateRedis, Proxy,
     RedisOptions as RedisServer, ServerError,
 };
 
@@ -234,6 +234,11 @@ impl LockServers {
             }
         }
     }
+}
+
+/// A way to a server on which a process can be paused or cut off: it sends nothing while the proxy holds everything up.
+pub(crate) async fn proxy_to(port: u16) -> Result<Proxy, LabError> {
+    Proxy::to(port).await.map_err(LabError::system("a proxy has no port"))
 }
 
 async fn redis(parent: &OwnedDir) -> Result<PrivateRedis, ServerError> {

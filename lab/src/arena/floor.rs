@@ -12,7 +12,7 @@ use super::seat::{self, Seat};
 use super::set_nx;
 use crate::baselines::LockMode;
 use crate::error::LabError;
-use crate::locks::{AnyLock, LockServers};
+use crate::locks::{AnyLock, LockServers, proxy_to};
 
 /// The private servers of a lock.
 pub(super) struct Floor {
@@ -42,7 +42,7 @@ impl Floor {
                 addresses.push(address);
                 continue;
             };
-            let proxy = Proxy::to(port).await.map_err(LabError::system("a proxy has no port"))?;
+            let proxy = proxy_to(port).await?;
             addresses.push(address.replace(&format!(":{port}"), &format!(":{}", proxy.port())));
             proxies.push(proxy);
         }

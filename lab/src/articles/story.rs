@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::error::LabError;
+pub(super) use crate::locks::proxy_to;
 use crate::wait;
 
 /// The name of the default item's lock.
@@ -206,6 +207,35 @@ pub(super) async fn ours_buys(shop: Shop, next: Ours) -> Result<Ending, LabError
     next_buys(shop, next, async |_| Ok("locked")).await
 }
 
+/// The holder dies, as far as the others can see, and the next one buys under ours.
+pub(super) async fn ours_dies(
+    shop: Shop,
+    (mut holder, proxy): (Ours, Proxy),
+    next: Ours,
+) -> Result<Ending, LabError> {
+    holder.lock().await?;
+    proxy.freeze();
+    ours_buys(shop, next).await
+}
+
+/// A holder is paused until another one has bought, and then gives back what is not its own any more: under ours, it
+/// is told so.
+pub(super) async fn ours_gives_back_late(
+    shop: Shop,
+    (mut early, proxy): (Ours, Proxy),
+    [first, second]: [Ours; 2],
+) -> Result<Ending, LabError> {
+    early.lock().await?;
+    proxy.freeze();
+    let release = async || {
+        proxy.release();
+        // an error: the lock was lost
+        drop(early.unlock().await);
+        Ok(())
+    };
+    two_buy(shop, first, second, release).await
+}
+
 /// A buyer that waits for the lock already.
 pub(super) struct Waiting<B> {
     task: AbortOnDropHandle<(Result<Option<Token>, LabError>, B)>,
@@ -296,11 +326,6 @@ pub(super) async fn until(
     condition: impl AsyncFnMut() -> Result<bool, LabError>,
 ) -> Result<(), LabError> {
     wait::until(what, START_TIMEOUT, condition).await
-}
-
-/// A way to a server on which a process can be paused: it sends nothing while the proxy holds everything up.
-pub(super) async fn proxy_to(port: u16) -> Result<Proxy, LabError> {
-    Proxy::to(port).await.map_err(LabError::system("a proxy has no port"))
 }
 
 /// [`two_buy`] without an accident.
