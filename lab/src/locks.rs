@@ -101,7 +101,7 @@ impl AnyLock {
     }
 }
 
-/// The promises of a lock in a few words each, for the page.
+/// The promises of a lock in a few words each, for the page and the tables.
 pub(crate) fn in_words(promises: Promises) -> [&'static str; 5] {
     let Promises { order, wake, token, ends, loss, .. } = promises;
     [
