@@ -218,8 +218,8 @@ pub(super) async fn ours_dies(
     ours_buys(shop, next).await
 }
 
-/// A holder is paused until another one has bought, and then gives back what is not its own any more: under ours, it
-/// is told so.
+/// A holder under ours is paused past its lease, and while the first of the others holds the lock, it gives back what
+/// is not its own any more.
 pub(super) async fn ours_gives_back_late(
     shop: Shop,
     (mut early, proxy): (Ours, Proxy),
