@@ -31,6 +31,7 @@ pub mod serve;
 mod signals;
 pub mod store_fence;
 mod verdict;
+mod wait;
 pub mod watch;
 pub mod writer;
 

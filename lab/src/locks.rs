@@ -5,15 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{
-    Backend, BackendError, BackendErrorKind, Ends, FileBackend, FileOptions, Loss, Order,
-    PostgresAdvisoryBackend, PostgresBackend, PostgresOptions, PostgresRowBackend, Promises,
-    RedisBackend, RedisOptions, RedlockBackend, Token, TokenLife, Unfenced, Wake, ZooKeeperBackend,
-    ZooKeeperOptions,
+    Backend, BackendError, BackendErrorKind, Ends, EtcdBackend, EtcdOptions, FileBackend,
+    FileOptions, Loss, Order, PostgresAdvisoryBackend, PostgresBackend, PostgresOptions,
+    PostgresRowBackend, Promises, RedisBackend, RedisOptions, RedlockBackend, Token, TokenLife,
+    Unfenced, Wake, ZooKeeperBackend, ZooKeeperOptions,
 };
 use flash_sale::inventory::Inventory;
 use testkit::postgres::{PostgresOptions as PostgresServer, PrivatePostgres, is_installed};
 use testkit::zookeeper::{PrivateZooKeeper, ZooKeeperOptions as ZooKeeperServer};
-use testkit::{Child, OwnedDir, PrivateRedis, RedisOptions as RedisServer, ServerError};
+use testkit::{
+    Child, EtcdOptions as EtcdServer, OwnedDir, PrivateEtcd, PrivateRedis, Proxy,
+    RedisOptions as RedisServer, ServerError,
+};
 
 use crate::baselines::{Fence, LockMode};
 use crate::error::LabError;
@@ -32,13 +35,16 @@ pub(crate) enum AnyLock {
 }
 
 impl AnyLock {
-    /// The lock at these addresses. Not for etcd, which has flags of its own.
+    /// The lock at these addresses. Not for a sale under etcd, which has flags of its own.
     pub(crate) fn at(lock: LockMode, addresses: &[String]) -> Result<Self, BackendError> {
         let Some(first) = addresses.first() else {
             let what = format!("the lock {} needs its addresses: --lock-at", lock.name());
             return Err(BackendError::new(BackendErrorKind::Permanent, what));
         };
         Ok(match lock {
+            LockMode::Etcd => {
+                Self::Fenced(Arc::new(EtcdBackend::new(EtcdOptions::new(addresses))?))
+            }
             LockMode::Redis => Self::Fenced(Arc::new(RedisBackend::new(RedisOptions::new(first))?)),
             LockMode::Redlock => {
                 let node = |url: &String| RedisOptions {
@@ -95,7 +101,7 @@ impl AnyLock {
     }
 }
 
-/// The promises of a lock in a few words each, for the page.
+/// The promises of a lock in a few words each, for the page and the tables.
 pub(crate) fn in_words(promises: Promises) -> [&'static str; 5] {
     let Promises { order, wake, token, ends, loss, .. } = promises;
     [
@@ -133,16 +139,33 @@ pub(crate) fn in_words(promises: Promises) -> [&'static str; 5] {
 pub(crate) enum LockServers {
     /// The sale has its etcd, or the lock needs no server.
     None(Vec<String>),
+    Etcd(Vec<PrivateEtcd>),
     Redis(Vec<PrivateRedis>),
-    Postgres(PrivatePostgres),
-    ZooKeeper(PrivateZooKeeper),
+    Postgres(Box<PrivatePostgres>),
+    ZooKeeper(Vec<PrivateZooKeeper>),
 }
 
 impl LockServers {
-    /// Starts what this lock needs, in a directory in `parent`.
+    /// Starts what a sale under this lock needs besides its etcd, in a directory in `parent`.
     pub(crate) async fn start(lock: LockMode, parent: &OwnedDir) -> Result<Self, LabError> {
+        match lock {
+            LockMode::Etcd => Ok(Self::None(Vec::new())),
+            _ => Self::start_members(lock, 1, parent).await,
+        }
+    }
+
+    /// Starts what this lock needs. `members` counts for etcd and ZooKeeper only.
+    pub(crate) async fn start_members(
+        lock: LockMode,
+        members: usize,
+        parent: &OwnedDir,
+    ) -> Result<Self, LabError> {
         Ok(match lock {
-            LockMode::Redis => Self::Redis(vec![redis(parent).await?]),
+            LockMode::Etcd => {
+                let options = EtcdServer::default();
+                Self::Etcd(PrivateEtcd::start_cluster_in(parent, members, options).await?)
+            }
+            LockMode::Redis | LockMode::RedisSetNx => Self::Redis(vec![redis(parent).await?]),
             LockMode::Redlock => {
                 let mut nodes = Vec::new();
                 for _ in 0..REDLOCK_NODES {
@@ -150,11 +173,14 @@ impl LockServers {
                 }
                 Self::Redis(nodes)
             }
-            LockMode::Postgres | LockMode::PostgresAdvisory | LockMode::PostgresRow => {
-                Self::Postgres(PrivatePostgres::start(PostgresServer::default()).await?)
+            _ if lock.is_postgres() => {
+                Self::Postgres(Box::new(PrivatePostgres::start(PostgresServer::default()).await?))
             }
             LockMode::ZooKeeper => {
-                Self::ZooKeeper(PrivateZooKeeper::start(ZooKeeperServer::default()).await?)
+                let options = ZooKeeperServer::default();
+                Self::ZooKeeper(
+                    PrivateZooKeeper::start_ensemble_in(parent, members, options).await?,
+                )
             }
             LockMode::File => Self::None(vec![parent.path().join("locks").display().to_string()]),
             _ => Self::None(Vec::new()),
@@ -164,11 +190,7 @@ impl LockServers {
     /// The server that this lock needs and this machine lacks.
     pub(crate) fn missing(lock: LockMode) -> Option<&'static str> {
         match lock {
-            LockMode::Postgres | LockMode::PostgresAdvisory | LockMode::PostgresRow
-                if !is_installed() =>
-            {
-                Some("PostgreSQL")
-            }
+            _ if lock.is_postgres() && !is_installed() => Some("PostgreSQL"),
             LockMode::ZooKeeper if !PrivateZooKeeper::is_installed() => Some("ZooKeeper"),
             _ => None,
         }
@@ -178,21 +200,21 @@ impl LockServers {
     pub(crate) fn addresses(&self) -> Vec<String> {
         match self {
             Self::None(addresses) => addresses.clone(),
+            Self::Etcd(members) => members.iter().map(PrivateEtcd::endpoint).collect(),
             Self::Redis(nodes) => {
                 nodes.iter().map(|node| format!("redis://127.0.0.1:{}", node.port())).collect()
             }
             Self::Postgres(server) => vec![server.url()],
-            Self::ZooKeeper(server) => vec![server.address()],
+            Self::ZooKeeper(members) => members.iter().map(PrivateZooKeeper::address).collect(),
         }
     }
 
     /// Waits until their processes and files are gone.
     pub(crate) async fn remove(self) -> io::Result<()> {
         match self {
-            // in the directory of the cluster
-            Self::None(_) | Self::Redis(_) => Ok(()),
+            // in the directory in which they were started
+            Self::None(_) | Self::Etcd(_) | Self::Redis(_) | Self::ZooKeeper(_) => Ok(()),
             Self::Postgres(server) => server.stop().await,
-            Self::ZooKeeper(server) => server.stop().await,
         }
     }
 
@@ -200,13 +222,23 @@ impl LockServers {
     pub(crate) fn children(&mut self) -> Vec<(&'static str, &mut Child)> {
         match self {
             Self::None(_) => Vec::new(),
+            Self::Etcd(members) => {
+                members.iter_mut().map(|member| ("the lock's etcd", member.child())).collect()
+            }
             Self::Redis(nodes) => {
                 nodes.iter_mut().map(|node| ("the lock's Redis", node.child())).collect()
             }
             Self::Postgres(server) => vec![("PostgreSQL", server.child())],
-            Self::ZooKeeper(server) => vec![("ZooKeeper", server.child())],
+            Self::ZooKeeper(members) => {
+                members.iter_mut().map(|member| ("ZooKeeper", member.child())).collect()
+            }
         }
     }
+}
+
+/// A way to a server on which a process can be paused or cut off: it sends nothing while the proxy holds everything up.
+pub(crate) async fn proxy_to(port: u16) -> Result<Proxy, LabError> {
+    Proxy::to(port).await.map_err(LabError::system("a proxy has no port"))
 }
 
 async fn redis(parent: &OwnedDir) -> Result<PrivateRedis, ServerError> {
@@ -220,7 +252,7 @@ mod tests {
     /// Goal: a lock without its addresses is refused, with the flag that gives them.
     #[test]
     fn addresses_are_needed() {
-        for lock in LockMode::SHARED.into_iter().filter(|lock| *lock != LockMode::Etcd) {
+        for lock in LockMode::SHARED {
             let refused = AnyLock::at(lock, &[]).err().expect("there is no address");
             assert!(refused.to_string().contains("--lock-at"), "{refused}");
         }

@@ -104,6 +104,11 @@ fn print_report(report: Result<Report, impl Error>, json: bool) -> ExitCode {
     }
 }
 
+/// A seed for a run that was given none: random, and short enough to type.
+pub fn any_seed() -> u64 {
+    uuid::Uuid::new_v4().as_u64_pair().0 % 1_000_000_000
+}
+
 /// Judges a recorded run.
 ///
 /// # Errors

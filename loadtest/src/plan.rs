@@ -67,7 +67,7 @@ impl PlannedItem {
 impl Plan {
     pub(crate) fn new(args: &Args, endpoints: Vec<Endpoint>) -> Self {
         let run = uuid::Uuid::new_v4().simple();
-        let seed = args.seed.unwrap_or_else(any_seed);
+        let seed = args.seed.unwrap_or_else(crate::any_seed);
         let items: Vec<_> = match args.items {
             None => vec![PlannedItem { name: args.item.clone(), run: run.to_string() }],
             Some(items) => (1..=items)
@@ -117,9 +117,4 @@ impl Plan {
     pub(crate) fn method(&self) -> Method {
         if self.probe.is_some() { Method::GET } else { Method::POST }
     }
-}
-
-/// Short enough to type.
-fn any_seed() -> u64 {
-    uuid::Uuid::new_v4().as_u64_pair().0 >> 40
 }

@@ -39,7 +39,7 @@ pub use certificates::Certificates;
 pub use child::{Child, Program};
 pub use dir::OwnedDir;
 pub use etcd::{AuthTokens, EtcdOptions, PrivateEtcd};
-pub use postgres::{PostgresOptions, PrivatePostgres};
+pub use postgres::{PostgresOptions, PrivatePostgres, ReplicatedPostgres};
 pub use proxy::{Proxy, Way};
 pub use redis::{PrivateRedis, RedisOptions};
 pub use server::ServerError;

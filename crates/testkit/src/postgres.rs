@@ -7,11 +7,15 @@ use std::process::Stdio;
 
 use rustix::process::{Signal, geteuid};
 use tokio::process::Command;
+use tokio::time::{sleep, timeout};
 
 use super::certificates::{Certificates, text, write_secret};
 use super::dir::OwnedDir;
 use super::ports::free_ports;
-use super::server::{Kind, Private, ServerError, find_program, on_free_ports};
+use super::proxy::Proxy;
+use super::server::{
+    Kind, POLL_INTERVAL, Private, START_TIMEOUT, ServerError, find_program, on_free_ports,
+};
 
 /// Options of a private PostgreSQL.
 #[derive(Clone, Debug, Default)]
@@ -59,12 +63,22 @@ impl Kind for Postgres {
 /// Where its programs are: on the `PATH`, or where Debian and Fedora put those of the newest version.
 fn programs() -> Option<PathBuf> {
     if let Some(server) = find_program("FLASH_SALE_POSTGRES", &["postgres"]) {
-        return server.parent().map(Path::to_owned);
+        // beside a link to it, the others may be missing
+        return server.canonicalize().ok()?.parent().map(Path::to_owned);
     }
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let number = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u32>().ok();
     let newest = versions.map(|entry| entry.path()).max_by_key(number);
     newest.map(|path| path.join("bin")).filter(|path| path.join("postgres").is_file())
+}
+
+fn installed() -> Result<PathBuf, ServerError> {
+    programs().ok_or(ServerError::NotInstalled {
+        program: "postgres",
+        apt: "postgresql",
+        dnf: "postgresql-server",
+        brew: "postgresql",
+    })
 }
 
 /// Whether PostgreSQL is installed; if not, says that the caller's test is left out.
@@ -118,18 +132,21 @@ impl PrivatePostgres {
     /// When PostgreSQL is not installed, ends, or does not answer within
     /// [`START_TIMEOUT`](super::server::START_TIMEOUT).
     pub async fn start(options: PostgresOptions) -> Result<Self, ServerError> {
-        let programs = programs().ok_or(ServerError::NotInstalled {
-            program: "postgres",
-            apt: "postgresql",
-            dnf: "postgresql-server",
-            brew: "postgresql",
-        })?;
-        on_free_ports(async || Self::start_on_free_port(&programs, &options).await).await
+        let programs = installed()?;
+        on_free_ports(async || Self::start_on_free_port(&programs, &options, None).await).await
+    }
+
+    /// Starts a standby with a copy of the data of the primary on this port, or behind it, and waits until it answers.
+    async fn start_standby(primary: u16) -> Result<Self, ServerError> {
+        let (programs, options) = (installed()?, PostgresOptions::default());
+        let start = async || Self::start_on_free_port(&programs, &options, Some(primary)).await;
+        on_free_ports(start).await
     }
 
     async fn start_on_free_port(
         programs: &Path,
         options: &PostgresOptions,
+        primary: Option<u16>,
     ) -> Result<Self, ServerError> {
         let system = ServerError::system("PostgreSQL");
         let dir = OwnedDir::create().map_err(&system)?;
@@ -166,20 +183,27 @@ impl PrivatePostgres {
         }
 
         let data_flag = format!("--pgdata={}", text(&data));
-        let init = [&data_flag, "--username=postgres", "--auth=trust", "--encoding=UTF8"];
-        let init = init.into_iter().chain(["--locale=C", "--no-sync"]).map(str::to_owned);
-        let (program, args) = as_user(user, programs.join("initdb"), init.collect());
-        let output = Command::new(program).args(args).stdin(Stdio::null()).output().await;
-        let output = output.map_err(&system)?;
-        if !output.status.success() {
-            let errors = String::from_utf8_lossy(&output.stderr);
-            return Err(system(io::Error::other(format!("initdb: {}", errors.trim()))));
-        }
+        let user_flag = "--username=postgres".to_owned();
+        let (program, flags) = match primary {
+            None => {
+                let flags = ["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"];
+                ("initdb", flags.map(str::to_owned).to_vec())
+            }
+            Some(port) => {
+                let flags = ["--host=127.0.0.1", "--write-recovery-conf", "--checkpoint=fast"];
+                let flags = flags.map(str::to_owned).into_iter();
+                let rest = [format!("--port={port}"), "--no-sync".to_owned()];
+                ("pg_basebackup", flags.chain(rest).collect())
+            }
+        };
+        let args = [data_flag, user_flag].into_iter().chain(flags).collect();
+        run(user, programs.join(program), args).await.map_err(&system)?;
 
         let settings = settings.into_iter().flat_map(|setting| ["-c".to_owned(), setting]);
         let args = ["-D".to_owned(), text(&data)].into_iter().chain(settings).collect();
         let (program, args) = as_user(user, programs.join("postgres"), args);
-        let mut postgres = Self::spawn(program, args, dir, port, Postgres { data, certificates })?;
+        let kind = Postgres { data, certificates };
+        let mut postgres = Self::spawn(program, args, dir, port, kind)?;
         postgres.until_ready().await?;
         Ok(postgres)
     }
@@ -193,6 +217,21 @@ impl PrivatePostgres {
     pub fn url_of(&self, user: &str, port: u16) -> String {
         let mode = if self.kind.certificates.is_some() { "?sslmode=require" } else { "" };
         format!("postgres://{user}@127.0.0.1:{port}/postgres{mode}")
+    }
+
+    /// Runs a statement in `psql` as the superuser. Returns its rows, one a line, with `|` between the columns.
+    ///
+    /// # Errors
+    /// When there is no answer, or PostgreSQL refuses.
+    pub async fn run(&self, statement: &str) -> io::Result<String> {
+        let args = [self.url(), "-XAtc".to_owned(), statement.to_owned()];
+        run(None, psql(), args.into()).await
+    }
+
+    /// Makes a standby the primary, and waits until it takes writes.
+    async fn promote(&self) -> io::Result<()> {
+        let is_primary = self.run("SELECT pg_promote()").await? == "t";
+        if is_primary { Ok(()) } else { Err(io::Error::other("the standby is not promoted")) }
     }
 
     /// The certificates of a secured server.
@@ -209,6 +248,96 @@ impl PrivatePostgres {
         self.child().signal(Signal::QUIT)?;
         self.child().wait().await.map(drop)
     }
+}
+
+/// A primary, and a standby that can take its place.
+#[derive(Debug)]
+pub struct ReplicatedPostgres {
+    primary: PrivatePostgres,
+    standby: PrivatePostgres,
+    /// What the standby is told by the primary.
+    replication: Proxy,
+    /// Where clients find the one that is in charge.
+    address: Proxy,
+}
+
+impl ReplicatedPostgres {
+    /// Starts both, and waits until they answer. If `is_synchronous`, each write is at the standby before its answer.
+    ///
+    /// # Errors
+    /// As [`PrivatePostgres::start`]; and when the system gives a proxy no port.
+    pub async fn start(is_synchronous: bool) -> Result<Self, ServerError> {
+        let system = ServerError::system("PostgreSQL");
+        let names = is_synchronous.then(|| "synchronous_standby_names=*".to_owned());
+        let options = PostgresOptions { settings: names.into_iter().collect(), secured: false };
+        let primary = PrivatePostgres::start(options).await?;
+        let replication = Proxy::to(primary.port()).await.map_err(&system)?;
+        let standby = PrivatePostgres::start_standby(replication.port()).await?;
+        let address = Proxy::to(primary.port()).await.map_err(&system)?;
+        Ok(Self { primary, standby, replication, address })
+    }
+
+    /// The address of the one that is in charge, for the superuser.
+    pub fn url(&self) -> String {
+        self.primary.url_of("postgres", self.address.port())
+    }
+
+    /// Where clients find it.
+    pub fn address(&self) -> &Proxy {
+        &self.address
+    }
+
+    /// From now on the standby gets nothing, once it has what was written before.
+    ///
+    /// # Errors
+    /// When one of them does not answer, or the standby does not follow within [`START_TIMEOUT`].
+    pub async fn hold_writes_back(&self) -> io::Result<()> {
+        let written = self.primary.run("SELECT pg_current_wal_lsn()").await?;
+        let has_it = format!("SELECT pg_last_wal_replay_lsn() >= '{written}'");
+        let follows = async {
+            while self.standby.run(&has_it).await? != "t" {
+                sleep(POLL_INTERVAL).await;
+            }
+            Ok::<(), io::Error>(())
+        };
+        timeout(START_TIMEOUT, follows).await.unwrap_or_else(|elapsed| Err(elapsed.into()))?;
+        self.replication.freeze();
+        Ok(())
+    }
+
+    /// The primary dies at once, and the standby takes its place.
+    ///
+    /// # Errors
+    /// When the primary does not end, or the standby is not promoted.
+    pub async fn fail_over(&mut self) -> io::Result<()> {
+        self.primary.crash().await?;
+        self.standby.promote().await?;
+        self.address.lead_to(self.standby.port());
+        self.address.cut();
+        Ok(())
+    }
+
+    /// Stops both and removes their directories.
+    ///
+    /// # Errors
+    /// When one does not end, or its directory cannot be removed.
+    pub async fn stop(self) -> io::Result<()> {
+        self.primary.stop().await.and(self.standby.stop().await)
+    }
+}
+
+/// Runs a program of PostgreSQL to its end.
+async fn run(user: Option<(u32, u32)>, program: PathBuf, args: Vec<String>) -> io::Result<String> {
+    let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let (program, args) = as_user(user, program, args);
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null()).kill_on_drop(true);
+    let output = command.output().await?;
+    if !output.status.success() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        return Err(io::Error::other(format!("{name}: {}", errors.trim())));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 /// Gives a directory and what is in it to this user.

@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use testkit::{Child, OwnedDir, Program};
 use tokio::time::{Instant, sleep};
 
-use super::floor::client;
+use super::options::contestants;
 use super::seat::{self, Seat};
 use crate::baselines::LockMode;
 use crate::cluster::is_setting;
@@ -33,7 +33,7 @@ const STOP_GRACE: Duration = Duration::from_secs(1);
 /// The flags of a contender.
 #[derive(Clone, Debug, Args)]
 pub struct ContendOptions {
-    #[arg(long)]
+    #[arg(long, value_parser = contestants())]
     lock: LockMode,
     #[arg(long, value_delimiter = ',')]
     lock_at: Vec<String>,
@@ -69,8 +69,7 @@ pub async fn contend(options: ContendOptions) -> ExitCode {
 }
 
 async fn open(options: &ContendOptions) -> Result<Box<dyn Seat>, LabError> {
-    let lock = client(options.lock, &options.lock_at)?;
-    Ok(seat::open(lock, Duration::from_millis(options.ttl)).await?)
+    seat::open(options.lock, &options.lock_at, Duration::from_millis(options.ttl)).await
 }
 
 /// Until the session is lost.

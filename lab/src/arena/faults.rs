@@ -5,10 +5,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use hyper::Method;
 use rand_xoshiro::SplitMix64;
 use serde::Serialize;
 use testkit::server::{Kind, Private};
-use testkit::{OwnedDir, PrivateRedis, Proxy, RedisOptions, ServerError, probe};
+use testkit::{
+    OwnedDir, PrivateRedis, Proxy, RedisOptions, ReplicatedPostgres, ServerError, probe,
+};
 use tokio::time::{Instant, sleep};
 
 use super::contender::{Contender, Tenure, held_at, longest_overlap, millis, now, repeated_tokens};
@@ -19,6 +22,7 @@ use super::trials::{Trials, millis_below};
 use crate::baselines::LockMode;
 use crate::error::LabError;
 use crate::locks::LockServers;
+use crate::wait::until;
 
 /// Short, since a takeover waits for it; the shortest that etcd grants with its defaults.
 pub(super) const TTL: Duration = Duration::from_secs(2);
@@ -137,18 +141,20 @@ impl Takeover {
 
     /// Whether one process keeps the lock all the time, so that a takeover takes it from a holder that lives.
     pub(super) fn is_kept(&self) -> bool {
-        matches!(self.fault, Fault::Clock | Fault::Failover)
+        matches!(self.fault, Fault::Clock | Fault::Failover | Fault::SyncFailover)
     }
 }
 
 /// Whether this fault can hit this lock here.
 pub(super) fn applies(fault: Fault, lock: LockMode) -> bool {
     let is_file = lock == LockMode::File;
+    let is_redis = matches!(lock, LockMode::Redis | LockMode::RedisSetNx);
     match fault {
         Fault::Kill | Fault::Pause => true,
         Fault::Partition | Fault::Server => !is_file,
         Fault::Leader => matches!(lock, LockMode::Etcd | LockMode::ZooKeeper),
-        Fault::Failover => lock == LockMode::Redis,
+        Fault::Failover => is_redis || lock.is_postgres(),
+        Fault::SyncFailover => lock.is_postgres(),
         // etcd's clock is Go's, which does not go through the system's library
         Fault::Clock => !is_file && lock != LockMode::Etcd,
     }
@@ -178,13 +184,22 @@ pub(super) async fn takeover(
                 (_, Fault::Kill | Fault::Pause | Fault::Partition) => {
                     of_a_process(&floor, fault, &mut random).await?
                 }
+                (_, Fault::Failover) if lock.is_postgres() => {
+                    failover_of_postgres(&floor, false, &mut random).await?
+                }
                 (_, Fault::Failover) => failover(&floor, &mut random).await?,
+                (_, Fault::SyncFailover) => failover_of_postgres(&floor, true, &mut random).await?,
                 _ => of_a_server(&mut floor, fault, &mut random).await?,
             });
         }
         floor.stop().await
     };
-    let is_heavy = fault == Fault::Clock && lock == LockMode::ZooKeeper;
+    // what starts beside a trial must not take a core from it for as long as a lease lasts
+    let is_heavy = match fault {
+        Fault::Clock => lock == LockMode::ZooKeeper,
+        Fault::Failover | Fault::SyncFailover => lock.is_postgres(),
+        _ => false,
+    };
     let most = if is_heavy { 2 } else { usize::MAX };
     let (done, faults) = trials.share(most, worker).await?;
     Ok(Takeover::of(fault, &done, faults))
@@ -219,7 +234,7 @@ impl Pair {
         let start =
             |n: usize| Contender::start(&floor.dir, floor.lock, at[n], &name, [TTL, hold[n]]);
         let pair = Self { one: start(0)?, other: start(1)? };
-        let both = || pair.one.has_opened() && pair.other.has_opened();
+        let both = async || Ok(pair.one.has_opened() && pair.other.has_opened());
         until("two contenders have sessions", GETTING_GOING, both).await?;
         Ok(pair)
     }
@@ -230,13 +245,13 @@ impl Pair {
         let is_kept = hold[0] > TTL;
         self.one.begin().map_err(&failed)?;
         if is_kept {
-            let granted = || !self.one.tenures().1.is_empty();
+            let granted = async || Ok(!self.one.tenures().1.is_empty());
             until("a contender has the lock", GETTING_GOING, granted).await?;
         }
         self.other.begin().map_err(failed)?;
-        until("two contenders take turns", GETTING_GOING, || {
+        until("two contenders take turns", GETTING_GOING, async || {
             let [(_, one), (asked, other)] = [self.one.tenures(), self.other.tenures()];
-            if is_kept { asked > 0 } else { one.len() >= 2 && other.len() >= 2 }
+            Ok(if is_kept { asked > 0 } else { one.len() >= 2 && other.len() >= 2 })
         })
         .await
     }
@@ -276,7 +291,7 @@ async fn of_a_process(
     random: &mut SplitMix64,
 ) -> Result<Trial, LabError> {
     let (ways, through) = floor.ways().await?;
-    let direct = floor.addresses();
+    let direct = floor.servers.addresses();
     // who is cut off works on: its write is late only if it works for longer than its lease
     let (at, hold, phase) = match fault {
         Fault::Partition => (&through, ENDLESS_HOLD, RENEWALS),
@@ -302,7 +317,7 @@ async fn of_a_process(
         }
         ways.iter().for_each(Proxy::release);
         // it ends its step, and wants the lock again
-        let goes_on = || pair.one.tenures() != before;
+        let goes_on = async || Ok(pair.one.tenures() != before);
         let _ = until("a contender goes on", FINDING_OUT, goes_on).await;
         victim_until = now();
     }
@@ -315,74 +330,70 @@ async fn of_a_server(
     fault: Fault,
     random: &mut SplitMix64,
 ) -> Result<Trial, LabError> {
-    let addresses = floor.addresses();
+    let addresses = floor.servers.addresses();
     let pair = Pair::start(floor, [&addresses, &addresses], [TURN; 2]).await?;
     sleep(millis_below(PHASE, random)).await;
-    let victim = if fault == Fault::Leader { leader(floor).await } else { Some(0) };
+    let victim = if fault == Fault::Leader { leader(&floor.servers).await } else { Some(0) };
     let victim =
         victim.ok_or(LabError::NotInTime { what: "the servers have a leader", seconds: 0 })?;
     let began = now();
     let all = || pair.tenures().concat();
-    kill(floor, victim).await.map_err(LabError::system("a server cannot be killed"))?;
+    kill(&mut floor.servers, victim)
+        .await
+        .map_err(LabError::system("a server cannot be killed"))?;
     let takeover = if fault == Fault::Leader {
         let takeover = until_served(began, SERVER_BOUND, all).await;
-        restart(floor, victim).await?;
+        restart(&mut floor.servers, victim).await?;
         takeover
     } else {
-        restart(floor, victim).await?;
+        restart(&mut floor.servers, victim).await?;
         until_served(began, SERVER_BOUND, all).await
     };
     pair.judge(takeover, [now(), now()], None).await
 }
 
 /// Kills the server of this number.
-async fn kill(Floor { etcd, zookeeper, servers, .. }: &mut Floor, number: usize) -> io::Result<()> {
-    if let Some(member) = etcd.get_mut(number) {
-        member.kill().await?;
-    } else if let Some(member) = zookeeper.get_mut(number) {
-        member.kill().await?;
-    } else {
-        match servers {
-            LockServers::None(_) => {}
-            LockServers::Redis(nodes) => nodes[number].kill().await?,
-            // all of its processes
-            LockServers::Postgres(server) => server.crash().await?,
-            LockServers::ZooKeeper(server) => server.kill().await?,
-        }
+async fn kill(servers: &mut LockServers, number: usize) -> io::Result<()> {
+    match servers {
+        LockServers::None(_) => Ok(()),
+        LockServers::Etcd(members) => members[number].kill().await,
+        LockServers::Redis(nodes) => nodes[number].kill().await,
+        // all of its processes
+        LockServers::Postgres(server) => server.crash().await,
+        LockServers::ZooKeeper(members) => members[number].kill().await,
     }
-    Ok(())
 }
 
 /// Starts it again, and waits until it answers.
-async fn restart(
-    Floor { etcd, zookeeper, servers, .. }: &mut Floor,
-    number: usize,
-) -> Result<(), ServerError> {
-    if let Some(member) = etcd.get_mut(number) {
-        return member.restart().await;
-    } else if let Some(member) = zookeeper.get_mut(number) {
-        return member.restart().await;
-    }
+async fn restart(servers: &mut LockServers, number: usize) -> Result<(), ServerError> {
     match servers {
         LockServers::None(_) => Ok(()),
+        LockServers::Etcd(members) => members[number].restart().await,
         LockServers::Redis(nodes) => nodes[number].restart().await,
         LockServers::Postgres(server) => server.restart().await,
-        LockServers::ZooKeeper(server) => server.restart().await,
+        LockServers::ZooKeeper(members) => members[number].restart().await,
     }
 }
 
 /// The number of the member that leads.
-async fn leader(floor: &Floor) -> Option<usize> {
-    for (number, member) in floor.etcd.iter().enumerate() {
-        let metrics = probe::http(hyper::Method::GET, member.port(), "/metrics", "").await.ok()?.1;
-        if metrics.lines().any(|line| line == "etcd_server_is_leader 1") {
-            return Some(number);
+async fn leader(servers: &LockServers) -> Option<usize> {
+    match servers {
+        LockServers::Etcd(members) => {
+            for (number, member) in members.iter().enumerate() {
+                let metrics = probe::http(Method::GET, member.port(), "/metrics", "").await;
+                if metrics.ok()?.1.lines().any(|line| line == "etcd_server_is_leader 1") {
+                    return Some(number);
+                }
+            }
         }
-    }
-    for (number, member) in floor.zookeeper.iter().enumerate() {
-        if member.is_leader().await {
-            return Some(number);
+        LockServers::ZooKeeper(members) => {
+            for (number, member) in members.iter().enumerate() {
+                if member.is_leader().await {
+                    return Some(number);
+                }
+            }
         }
+        _ => {}
     }
     None
 }
@@ -433,13 +444,40 @@ async fn follows(main: &PrivateRedis, replica: &PrivateRedis) -> Result<(), LabE
     }
 }
 
+/// A primary of PostgreSQL dies, and its standby takes its place, which knows the sessions. An asynchronous one knows
+/// no grant; a synchronous one has all that was answered, and is held up when it is too late for more.
+async fn failover_of_postgres(
+    floor: &Floor,
+    is_synchronous: bool,
+    random: &mut SplitMix64,
+) -> Result<Trial, LabError> {
+    let failed = LabError::system("PostgreSQL does not fail over");
+    let mut servers = ReplicatedPostgres::start(is_synchronous).await?;
+    let at = [servers.url()];
+    let pair = Pair::open(floor, [&at, &at], [LONG_HOLD; 2]).await?;
+    if is_synchronous {
+        pair.begin([LONG_HOLD; 2]).await?;
+        servers.hold_writes_back().await.map_err(&failed)?;
+        sleep(millis_below(PHASE, random)).await;
+    } else {
+        servers.hold_writes_back().await.map_err(&failed)?;
+        pair.begin([LONG_HOLD; 2]).await?;
+        sleep(Duration::from_millis(LAG.0) + millis_below(LAG.1, random)).await;
+    }
+    let began = now();
+    servers.fail_over().await.map_err(&failed)?;
+    let trial = until_taken(pair, began).await;
+    servers.stop().await.map_err(LabError::system("PostgreSQL does not stop"))?;
+    trial
+}
+
 /// The wall clock of the servers jumps.
 async fn clock_jump(
     floor: &Floor,
     clock: &FakeClock,
     random: &mut SplitMix64,
 ) -> Result<Trial, LabError> {
-    let addresses = floor.addresses();
+    let addresses = floor.servers.addresses();
     let pair = Pair::start(floor, [&addresses, &addresses], [LONG_HOLD; 2]).await?;
     sleep(millis_below(LAG.0 + LAG.1, random)).await;
     let began = now();
@@ -454,9 +492,9 @@ async fn until_taken(pair: Pair, began: u64) -> Result<Trial, LabError> {
         let [one, other] = pair.tenures();
         one.get(1).into_iter().chain(other.first()).map(|tenure| tenure.granted).min()
     };
-    let _ = until("there is another grant", LONG_HOLD + BOUND, || next().is_some()).await;
+    let _ = until("there is another grant", LONG_HOLD + BOUND, async || Ok(next().is_some())).await;
     let ended = || pair.one.tenures().1.first().and_then(|tenure| tenure.ended);
-    let _ = until("the first one has ended", FINDING_OUT, || ended().is_some()).await;
+    let _ = until("the first one has ended", FINDING_OUT, async || Ok(ended().is_some())).await;
     // one that was not disturbed lets it go at the end of its time
     let first = pair.one.tenures().1.first().copied();
     let kept = first.and_then(|it| Some(millis(it.ended? - it.granted))).unwrap_or_default();
@@ -480,24 +518,10 @@ async fn until_served(
         grants.truncate(GRANTS);
         grants
     };
-    until("the lock works again", bound, || grants().len() == GRANTS).await.ok()?;
+    let works = async || Ok(grants().len() == GRANTS);
+    until("the lock works again", bound, works).await.ok()?;
     let grants: Vec<_> = std::iter::once(began).chain(grants()).collect();
     grants.windows(2).map(|pair| millis(pair[1] - pair[0])).max_by(f64::total_cmp)
-}
-
-async fn until(
-    what: &'static str,
-    bound: Duration,
-    is_so: impl Fn() -> bool,
-) -> Result<(), LabError> {
-    let began = Instant::now();
-    while !is_so() {
-        if began.elapsed() > bound {
-            return Err(LabError::NotInTime { what, seconds: bound.as_secs() });
-        }
-        sleep(LOOK_EVERY).await;
-    }
-    Ok(())
 }
 
 /// A wall clock that jumps, for the servers of a lock.
@@ -512,14 +536,18 @@ impl FakeClock {
     async fn on(floor: &mut Floor) -> Result<Self, LabError> {
         let mut offsets = Vec::new();
         match &mut floor.servers {
-            LockServers::None(_) => {}
+            LockServers::None(_) | LockServers::Etcd(_) => {}
             LockServers::Redis(nodes) => {
                 for node in nodes {
                     offsets.push(restart_under_fake_clock(node).await?);
                 }
             }
             LockServers::Postgres(server) => offsets.push(restart_under_fake_clock(server).await?),
-            LockServers::ZooKeeper(server) => offsets.push(restart_under_fake_clock(server).await?),
+            LockServers::ZooKeeper(members) => {
+                for member in members {
+                    offsets.push(restart_under_fake_clock(member).await?);
+                }
+            }
         }
         Ok(Self { offsets, jumps: Cell::new(0) })
     }

@@ -1,27 +1,22 @@
 //! The servers of a lock, the ways to them, and what they count.
 
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::time::Duration;
 
-use fenced_lock::{EtcdBackend, EtcdOptions as LockOptions, Promises};
+use fenced_lock::{LockError, Promises};
+use futures_util::future::join_all;
 use hyper::Method;
-use testkit::{
-    EtcdOptions, OwnedDir, PrivateEtcd, PrivateZooKeeper, Proxy, ZooKeeperOptions, probe,
-};
-use tokio::process::Command;
+use testkit::{OwnedDir, Proxy, probe};
 
 use super::seat::{self, Seat};
+use super::set_nx;
 use crate::baselines::LockMode;
 use crate::error::LabError;
-use crate::locks::{AnyLock, LockServers};
+use crate::locks::{AnyLock, LockServers, proxy_to};
 
 /// The private servers of a lock.
 pub(super) struct Floor {
     pub(super) lock: LockMode,
-    pub(super) etcd: Vec<PrivateEtcd>,
-    /// An ensemble; a single ZooKeeper is among `servers`.
-    pub(super) zookeeper: Vec<PrivateZooKeeper>,
     pub(super) servers: LockServers,
     pub(super) dir: OwnedDir,
 }
@@ -35,38 +30,19 @@ impl Floor {
     ) -> Result<Self, LabError> {
         let dir = OwnedDir::create_in(parent)
             .map_err(LabError::system("no temporary directory could be made"))?;
-        let (mut etcd, mut zookeeper) = (Vec::new(), Vec::new());
-        let mut servers = LockServers::None(Vec::new());
-        match lock {
-            LockMode::Etcd => {
-                let options = EtcdOptions::default();
-                etcd = PrivateEtcd::start_cluster_in(&dir, members, options).await?;
-            }
-            LockMode::ZooKeeper if members > 1 => {
-                let options = ZooKeeperOptions::default();
-                zookeeper = PrivateZooKeeper::start_ensemble_in(&dir, members, options).await?;
-            }
-            _ => servers = LockServers::start(lock, &dir).await?,
-        }
-        Ok(Self { lock, etcd, zookeeper, servers, dir })
-    }
-
-    /// Where they are.
-    pub(super) fn addresses(&self) -> Vec<String> {
-        let etcd = self.etcd.iter().map(PrivateEtcd::endpoint);
-        let zookeeper = self.zookeeper.iter().map(PrivateZooKeeper::address);
-        etcd.chain(zookeeper).chain(self.servers.addresses()).collect()
+        let servers = LockServers::start_members(lock, members, &dir).await?;
+        Ok(Self { lock, servers, dir })
     }
 
     /// A way of its own to each server, and where the ways begin. None for a lock without servers.
     pub(super) async fn ways(&self) -> Result<(Vec<Proxy>, Vec<String>), LabError> {
         let (mut proxies, mut addresses) = (Vec::new(), Vec::new());
-        for address in self.addresses() {
+        for address in self.servers.addresses() {
             let Some(port) = port_of(&address) else {
                 addresses.push(address);
                 continue;
             };
-            let proxy = Proxy::to(port).await.map_err(LabError::system("a proxy has no port"))?;
+            let proxy = proxy_to(port).await?;
             addresses.push(address.replace(&format!(":{port}"), &format!(":{}", proxy.port())));
             proxies.push(proxy);
         }
@@ -79,24 +55,26 @@ impl Floor {
         addresses: &[String],
         ttl: Duration,
     ) -> Result<Box<dyn Seat>, LabError> {
-        Ok(seat::open(client(self.lock, addresses)?, ttl).await?)
+        seat::open(self.lock, addresses, ttl).await
     }
 
     /// What the lock promises.
     pub(super) fn promises(&self) -> Result<Promises, LabError> {
-        Ok(match client(self.lock, &self.addresses())? {
-            AnyLock::Fenced(lock) => lock.promises(),
-            AnyLock::Unfenced(lock) => lock.promises(),
-        })
+        if self.lock == LockMode::RedisSetNx {
+            return Ok(set_nx::PROMISES);
+        }
+        let lock = AnyLock::at(self.lock, &self.servers.addresses()).map_err(LockError::from)?;
+        Ok(lock.promises())
     }
 
     /// Makes the servers count requests, if they do not by themselves. Ends their connections.
     pub(super) async fn count_requests(&mut self) -> Result<(), LabError> {
         if let LockServers::Postgres(server) = &mut self.servers {
-            let url = server.url();
-            psql(&url, "ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'").await;
+            let failed = LabError::system("PostgreSQL cannot count requests");
+            let load = "ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'";
+            server.run(load).await.map_err(&failed)?;
             server.restart().await?;
-            psql(&url, "CREATE EXTENSION pg_stat_statements").await;
+            server.run("CREATE EXTENSION pg_stat_statements").await.map_err(failed)?;
         }
         Ok(())
     }
@@ -104,7 +82,8 @@ impl Floor {
     /// How many requests the servers have got so far by their own counters; `None` without such a counter. It
     /// includes the questions that are asked here, the same number each time.
     ///
-    /// - Redis: calls of scripts. Each request of these locks is one; the commands in them are not counted.
+    /// - Redis: calls of scripts. Each request of these locks is one; the commands in them are not counted. The
+    ///   plainest lock has `SET` as well.
     /// - etcd: messages from its clients, also those on open streams.
     /// - PostgreSQL: statements.
     /// - ZooKeeper: packets.
@@ -115,28 +94,40 @@ impl Floor {
                 *sum.get_or_insert(0) += count;
             }
         };
-        for member in &self.etcd {
-            let metrics = probe::http(Method::GET, member.port(), "/metrics", "").await.ok()?.1;
-            let lines = metrics.lines().filter(|line| line.starts_with("grpc_server_msg_received"));
-            // a number of Prometheus, maybe written as 1.5e+06
-            lines.for_each(|line| add(number(line.rsplit(' ').next())));
-        }
         match &self.servers {
             LockServers::None(_) => {}
+            LockServers::Etcd(members) => {
+                for member in members {
+                    let metrics = probe::http(Method::GET, member.port(), "/metrics", "").await;
+                    let metrics = metrics.ok()?.1;
+                    let lines = metrics.lines();
+                    let lines = lines.filter(|line| line.starts_with("grpc_server_msg_received"));
+                    // a number of Prometheus, maybe written as 1.5e+06
+                    lines.for_each(|line| add(number(line.rsplit(' ').next())));
+                }
+            }
             LockServers::Redis(nodes) => {
                 for node in nodes {
                     let info = probe::redis(node.port(), "INFO commandstats").await.ok()?;
-                    let calls = info.split("cmdstat_evalsha:calls=").nth(1).unwrap_or("0");
-                    add(number(calls.split([',', '\r', '\n']).next()));
+                    let calls = |command: &str| {
+                        let calls = info.split(&format!("cmdstat_{command}:calls=")).nth(1);
+                        number(calls.unwrap_or("0").split([',', '\r', '\n']).next())
+                    };
+                    add(calls("evalsha"));
+                    if self.lock == LockMode::RedisSetNx {
+                        add(calls("set"));
+                    }
                 }
             }
             LockServers::Postgres(server) => {
                 let calls = "SELECT sum(calls) FROM pg_stat_statements";
-                add(number(Some(&psql(&server.url(), calls).await)));
+                add(number(Some(&server.run(calls).await.ok()?)));
             }
-            LockServers::ZooKeeper(server) => {
-                let state = probe::zookeeper(server.port(), "mntr").await.ok()?;
-                add(field(&state, "zk_packets_received"));
+            LockServers::ZooKeeper(members) => {
+                for member in members {
+                    let state = probe::zookeeper(member.port(), "mntr").await.ok()?;
+                    add(field(&state, "zk_packets_received"));
+                }
             }
         }
         sum
@@ -144,40 +135,19 @@ impl Floor {
 
     /// Stops them and removes their files.
     pub(super) async fn stop(self) -> Result<(), LabError> {
-        let Self { etcd, zookeeper, mut servers, dir, .. } = self;
-        drop((etcd, zookeeper));
-        for (_, server) in servers.children() {
-            server.stop().await.map_err(LabError::system("a server does not stop"))?;
-        }
+        let Self { mut servers, dir, .. } = self;
+        let stops = servers.children().into_iter().map(|(_, server)| server.stop());
+        let stopped: Result<Vec<_>, _> = join_all(stops).await.into_iter().collect();
+        stopped.map_err(LabError::system("a server does not stop"))?;
         let removed = servers.remove().await.and(dir.remove().await);
         removed.map_err(LabError::system("a directory cannot be removed"))
     }
-}
-
-/// A client of the lock at these addresses.
-pub(super) fn client(lock: LockMode, addresses: &[String]) -> Result<AnyLock, LabError> {
-    let client = match lock {
-        LockMode::Etcd => EtcdBackend::new(LockOptions::new(addresses))
-            .map(|etcd| AnyLock::Fenced(std::sync::Arc::new(etcd))),
-        _ => AnyLock::at(lock, addresses),
-    };
-    client.map_err(|error| LabError::Lock(error.into()))
 }
 
 /// The port in an address of a server.
 fn port_of(address: &str) -> Option<u16> {
     let rest = address.rsplit_once(':')?.1;
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
-}
-
-/// The answer of `psql`, or its error.
-async fn psql(url: &str, statement: &str) -> String {
-    let mut psql = Command::new(testkit::postgres::psql());
-    psql.args([url, "-XAtc", statement]).stdin(Stdio::null()).kill_on_drop(true);
-    match psql.output().await {
-        Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
-        Err(error) => error.to_string(),
-    }
 }
 
 pub(super) fn field(text: &str, name: &str) -> Option<u64> {

@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //! - [`ArenaOptions`], [`run()`]: the flags, and the whole run
-//! - `floor`, `seat`: the servers of any lock, and a session of it
+//! - `floor`, `seat`, `set_nx`: the servers of any lock, a session of it, and the plainest lock
 //! - `speed`: handovers, fairness, waits, and requests at the servers
 //! - [`contender`], `faults`: two processes that want a lock, and what a fault does to them
 //! - `sale`: the sale under each lock and each fence
@@ -16,6 +16,7 @@ mod options;
 mod plots;
 mod sale;
 mod seat;
+mod set_nx;
 mod speed;
 mod table;
 mod trials;
@@ -103,10 +104,8 @@ async fn measure(options: &ArenaOptions) -> Result<(), LabError> {
         .map_err(LabError::system("the directory for the results cannot be made"))?;
     let dir =
         OwnedDir::create().map_err(LabError::system("no temporary directory could be made"))?;
-    // short enough to type
-    let random = || uuid::Uuid::new_v4().as_u64_pair().0 % 1_000_000_000;
     let mut results = Results {
-        seed: options.seed.unwrap_or_else(random),
+        seed: options.seed.unwrap_or_else(loadtest::any_seed),
         build: if cfg!(debug_assertions) { "debug" } else { "release" },
         trials: options.trials(),
         locks: Vec::new(),
@@ -184,9 +183,11 @@ impl Arena<'_> {
         let done = self.with_counters(&mut figures).await;
         figures.keep("requests", done);
         self.takeovers(&mut figures).await;
-        let done = self.speed_of_sales(&mut figures).await;
-        figures.keep("load or burst", done);
-        self.oversold(&mut figures).await;
+        if self.lock.is_shared() {
+            let done = self.speed_of_sales(&mut figures).await;
+            figures.keep("load or burst", done);
+            self.oversold(&mut figures).await;
+        }
         Ok(figures)
     }
 
@@ -206,7 +207,7 @@ impl Arena<'_> {
         if options.wants(Measure::Fairness) {
             self.say("waiters, one after the other");
             let queue = figures.promises.queue;
-            let seats = speed::two_seats(floor, &floor.addresses()).await?;
+            let seats = speed::two_seats(floor, &floor.servers.addresses()).await?;
             figures.overtaken = Some(speed::overtaken(&seats, figures.waiters, queue).await?);
             speed::leave(seats).await?;
         }

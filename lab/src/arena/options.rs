@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, RangedU64ValueParser};
+use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -17,8 +17,8 @@ use crate::baselines::LockMode;
 /// Exit status: 0 measured, 2 could not run.
 #[derive(Clone, Debug, Args)]
 pub struct ArenaOptions {
-    /// Only these locks, separated by commas [default: all whose servers are installed].
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    /// Only these locks, separated by commas [default: all whose servers are installed, but redis-set-nx].
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = contestants())]
     pub locks: Vec<LockMode>,
 
     /// Only these measures, separated by commas [default: all; with --faults, takeover and oversold].
@@ -53,6 +53,13 @@ pub struct ArenaOptions {
     /// Directory for results.json, tables.md and the plots; created if missing.
     #[arg(long, default_value = "target/arena", value_name = "DIR")]
     pub out: PathBuf,
+}
+
+/// What the arena compares: the locks of the library, and the plainest one of the articles, which guards no sale.
+pub(super) fn contestants() -> impl TypedValueParser<Value = LockMode> {
+    let all = LockMode::SHARED.into_iter().chain([LockMode::RedisSetNx]);
+    PossibleValuesParser::new(all.clone().map(LockMode::name))
+        .map(move |name| all.clone().find(|lock| lock.name() == name).unwrap_or_default())
 }
 
 /// A measure.
@@ -96,6 +103,9 @@ pub enum Fault {
     Leader,
     /// The server is killed, and its replica takes its place, which knows the sessions but not the latest grants.
     Failover,
+    /// The same with a synchronous standby, which is held up for a moment before: no write is answered before the
+    /// standby has it.
+    SyncFailover,
     /// The wall clock of the servers jumps forward by more than the lease.
     Clock,
 }
@@ -110,6 +120,7 @@ impl Fault {
             Self::Server => "server",
             Self::Leader => "leader",
             Self::Failover => "failover",
+            Self::SyncFailover => "sync-failover",
             Self::Clock => "clock",
         }
     }

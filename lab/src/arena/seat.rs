@@ -6,6 +6,9 @@ use std::time::Duration;
 use fenced_lock::{GrantToken, Guard, LockError, Session, SessionOptions, Token};
 use futures_util::future::BoxFuture;
 
+use super::set_nx::SetNx;
+use crate::baselines::LockMode;
+use crate::error::LabError;
 use crate::locks::AnyLock;
 
 /// A session.
@@ -65,10 +68,17 @@ impl<T: GrantToken> Held for Guard<T> {
     }
 }
 
-/// Opens a session with this TTL.
-pub(super) async fn open(lock: AnyLock, ttl: Duration) -> Result<Box<dyn Seat>, LockError> {
+/// Opens a session of the lock at these addresses with this TTL.
+pub(super) async fn open(
+    lock: LockMode,
+    addresses: &[String],
+    ttl: Duration,
+) -> Result<Box<dyn Seat>, LabError> {
+    if lock == LockMode::RedisSetNx {
+        return Ok(Box::new(SetNx::connect(&addresses.concat(), ttl).await?));
+    }
     let options = SessionOptions::new(ttl);
-    Ok(match lock {
+    Ok(match AnyLock::at(lock, addresses).map_err(LockError::from)? {
         AnyLock::Fenced(lock) => Box::new(Session::open(lock, options).await?),
         AnyLock::Unfenced(lock) => Box::new(Session::open(lock, options).await?),
     })

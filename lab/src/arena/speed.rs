@@ -246,7 +246,7 @@ pub(super) async fn contest(
     grants: usize,
 ) -> Result<Contest, LabError> {
     const NAME: &str = "arena-contest";
-    let seats = two_seats(floor, &floor.addresses()).await?;
+    let seats = two_seats(floor, &floor.servers.addresses()).await?;
     let waits = Waits { grants: vec![0; clients], ..Waits::default() };
     let waits = Arc::new(Mutex::new(waits));
     let cost = cost_of_asking(floor).await;
@@ -323,7 +323,7 @@ pub(super) async fn idle_requests(
     time: Duration,
 ) -> Result<Option<f64>, LabError> {
     const NAME: &str = "arena-idle";
-    let seats = two_seats(floor, &floor.addresses()).await?;
+    let seats = two_seats(floor, &floor.servers.addresses()).await?;
     let cost = cost_of_asking(floor).await;
     let holder = seats[0].take(NAME).await?;
     let mut tasks = JoinSet::new();

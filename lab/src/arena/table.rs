@@ -2,13 +2,14 @@
 
 use std::fmt::Write as _;
 
-use fenced_lock::{Clock, Ends, Order, Promises, TokenLife, Wake};
+use fenced_lock::{Clock, Ends, Promises, TokenLife, Wake};
 
 use super::faults::Takeover;
 use super::options::Fault;
 use super::sale::Oversold;
 use super::{Figures, Results};
 use crate::bench::markdown::{figure, rows};
+use crate::locks::in_words;
 
 /// All tables with rows.
 pub(super) fn text(results: &Results) -> String {
@@ -51,42 +52,12 @@ fn or_dash(value: Option<f64>) -> String {
 }
 
 fn promises(all: &[Figures]) -> String {
-    let head = ["lock", "order", "wake-up", "token", "ends with", "needs"];
-    rows(
-        head,
-        all.iter().map(|one| {
-            let Promises { order, wake, token, ends, .. } = one.promises;
-            [
-                one.lock.to_owned(),
-                match order {
-                    Order::Fifo => "first come, first served",
-                    Order::Arrival => "arrival at the server",
-                    Order::Unordered => "none",
-                }
-                .to_owned(),
-                match wake {
-                    Wake::Pushed => "pushed",
-                    Wake::ServerWait => "the server's answer",
-                    Wake::Polled => "polled",
-                }
-                .to_owned(),
-                match token {
-                    TokenLife::Durable => "durable",
-                    TokenLife::Volatile => "volatile",
-                    TokenLife::None => "none",
-                }
-                .to_owned(),
-                match ends {
-                    Ends::Lease(_) => "its lease",
-                    Ends::Connection => "its connection",
-                    Ends::Process => "its process",
-                    Ends::Never => "nothing",
-                }
-                .to_owned(),
-                needs(one.lock, one.promises),
-            ]
-        }),
-    )
+    let head = ["lock", "order", "wake-up", "token", "end", "loss", "needs"];
+    let row = |one: &Figures| {
+        let [order, wake, token, ends, loss] = in_words(one.promises).map(str::to_owned);
+        [one.lock.to_owned(), order, wake, token, ends, loss, needs(one.lock, one.promises)]
+    };
+    rows(head, all.iter().map(row))
 }
 
 /// What a lock depends on.

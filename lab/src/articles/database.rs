@@ -10,7 +10,8 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use super::story::{
-    Buyer, Ending, Ours, POLL, Shop, TTL, next_buys, no_accident, ours_buys, proxy_to, two_buy,
+    Buyer, Ending, Ours, POLL, Shop, TTL, next_buys, no_accident, ours_dies, ours_gives_back_late,
+    proxy_to, two_buy,
 };
 use super::{Flaw, Floor};
 use crate::error::LabError;
@@ -216,17 +217,9 @@ async fn deleted(floor: &DatabaseFloor) -> Result<[Ending; 2], LabError> {
     let article = two_buy(shop, first, second, release).await?;
 
     let shop = floor.shop().await?;
-    let (mut early, proxy) = floor.proxied(&shop).await?;
-    let (first, second) = (floor.direct(&shop).await?, floor.direct(&shop).await?);
-    early.lock().await?;
-    proxy.freeze();
-    let release = async || {
-        proxy.release();
-        // it is told that the lock was lost
-        drop(early.unlock().await);
-        Ok(())
-    };
-    Ok([article, two_buy(shop, first, second, release).await?])
+    let early = floor.proxied(&shop).await?;
+    let others = [floor.direct(&shop).await?, floor.direct(&shop).await?];
+    Ok([article, ours_gives_back_late(shop, early, others).await?])
 }
 
 async fn disconnected(floor: &DatabaseFloor) -> Result<[Ending; 2], LabError> {
@@ -269,8 +262,6 @@ async fn paused(floor: &DatabaseFloor) -> Result<[Ending; 2], LabError> {
     let article = next_buys(shop, next, why).await?;
 
     let shop = floor.shop().await?;
-    let ((mut first, proxy), next) = (floor.proxied(&shop).await?, floor.direct(&shop).await?);
-    first.lock().await?;
-    proxy.freeze();
-    Ok([article, ours_buys(shop, next).await?])
+    let (first, next) = (floor.proxied(&shop).await?, floor.direct(&shop).await?);
+    Ok([article, ours_dies(shop, first, next).await?])
 }

@@ -25,6 +25,8 @@ use tokio::time::timeout;
 pub use self::redlock::{NotGranted, Redlock};
 pub use self::story::Ending;
 
+pub(crate) use self::redis::COMPARE_AND_DELETE;
+
 use self::database::DatabaseFloor;
 use self::etcd::EtcdFloor;
 use self::redis::RedisFloor;

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::redlock::Redlock;
 use super::story::{
     Buyer, Ending, LOCK, Ours, POLL, Shop, TTL, Waiting, connect, need, next_buys, no_accident,
-    ours_buys, proxy_to, two_buy, until,
+    ours_buys, ours_dies, ours_gives_back_late, proxy_to, two_buy, until,
 };
 use super::{Flaw, Floor};
 use crate::error::LabError;
@@ -27,7 +27,7 @@ const ARTICLE_TTL: Duration = Duration::from_millis(400);
 const LONG: Duration = Duration::from_secs(30);
 
 /// Deletes the key if it has this value.
-pub(super) const COMPARE_AND_DELETE: &str = "
+pub(crate) const COMPARE_AND_DELETE: &str = "
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0";
 
@@ -373,10 +373,8 @@ async fn died_in_between(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
     let article = next_buys(shop, next, why).await?;
 
     let shop = floor.shop().await?;
-    let ((mut first, proxy), next) = (floor.ours_to_pause(&shop).await?, floor.ours(&shop).await?);
-    first.lock().await?;
-    proxy.freeze();
-    Ok([article, ours_buys(shop, next).await?])
+    let (first, next) = (floor.ours_to_pause(&shop).await?, floor.ours(&shop).await?);
+    Ok([article, ours_dies(shop, first, next).await?])
 }
 
 async fn overwritten(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
@@ -405,17 +403,9 @@ async fn deleted(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
     let article = two_buy(shop, first, second, release).await?;
 
     let shop = floor.shop().await?;
-    let (mut early, proxy) = floor.ours_to_pause(&shop).await?;
-    let (first, second) = (floor.ours(&shop).await?, floor.ours(&shop).await?);
-    early.lock().await?;
-    proxy.freeze();
-    let release = async || {
-        proxy.release();
-        // it is told that the lock was lost
-        drop(early.unlock().await);
-        Ok(())
-    };
-    Ok([article, two_buy(shop, first, second, release).await?])
+    let early = floor.ours_to_pause(&shop).await?;
+    let others = [floor.ours(&shop).await?, floor.ours(&shop).await?];
+    Ok([article, ours_gives_back_late(shop, early, others).await?])
 }
 
 async fn fast_clock(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {

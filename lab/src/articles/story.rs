@@ -12,15 +12,17 @@ use redis::{AsyncConnectionConfig, Script};
 use serde::Serialize;
 use testkit::server::START_TIMEOUT;
 use testkit::{PrivateRedis, Proxy};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::error::LabError;
+pub(super) use crate::locks::proxy_to;
+use crate::wait;
 
 /// The name of the default item's lock.
 pub(super) const LOCK: &str = "stock-lock";
 
-/// How often something is looked at that an article polls, or a story waits for.
+/// How often something is looked at that an article polls.
 pub(super) const POLL: Duration = Duration::from_millis(10);
 
 /// One process that buys under a lock.
@@ -205,6 +207,35 @@ pub(super) async fn ours_buys(shop: Shop, next: Ours) -> Result<Ending, LabError
     next_buys(shop, next, async |_| Ok("locked")).await
 }
 
+/// The holder dies, as far as the others can see, and the next one buys under ours.
+pub(super) async fn ours_dies(
+    shop: Shop,
+    (mut holder, proxy): (Ours, Proxy),
+    next: Ours,
+) -> Result<Ending, LabError> {
+    holder.lock().await?;
+    proxy.freeze();
+    ours_buys(shop, next).await
+}
+
+/// A holder under ours is paused past its lease, and while the first of the others holds the lock, it gives back what
+/// is not its own any more.
+pub(super) async fn ours_gives_back_late(
+    shop: Shop,
+    (mut early, proxy): (Ours, Proxy),
+    [first, second]: [Ours; 2],
+) -> Result<Ending, LabError> {
+    early.lock().await?;
+    proxy.freeze();
+    let release = async || {
+        proxy.release();
+        // an error: the lock was lost
+        drop(early.unlock().await);
+        Ok(())
+    };
+    two_buy(shop, first, second, release).await
+}
+
 /// A buyer that waits for the lock already.
 pub(super) struct Waiting<B> {
     task: AbortOnDropHandle<(Result<Option<Token>, LabError>, B)>,
@@ -289,24 +320,12 @@ pub(super) async fn connect(url: &str) -> Result<MultiplexedConnection, LabError
     Ok(client.get_multiplexed_async_connection_with_config(&patient).await?)
 }
 
-/// Waits until the condition is true.
+/// Waits until the condition is true, as long as for a server.
 pub(super) async fn until(
     what: &'static str,
-    mut condition: impl AsyncFnMut() -> Result<bool, LabError>,
+    condition: impl AsyncFnMut() -> Result<bool, LabError>,
 ) -> Result<(), LabError> {
-    let wait = async {
-        while !condition().await? {
-            sleep(POLL).await;
-        }
-        Ok(())
-    };
-    let seconds = START_TIMEOUT.as_secs();
-    timeout(START_TIMEOUT, wait).await.unwrap_or(Err(LabError::NotInTime { what, seconds }))
-}
-
-/// A way to a server on which a process can be paused: it sends nothing while the proxy holds everything up.
-pub(super) async fn proxy_to(port: u16) -> Result<Proxy, LabError> {
-    Proxy::to(port).await.map_err(LabError::system("a proxy has no port"))
+    wait::until(what, START_TIMEOUT, condition).await
 }
 
 /// [`two_buy`] without an accident.

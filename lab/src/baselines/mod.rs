@@ -68,6 +68,9 @@ pub enum LockMode {
     /// The lock in a directory of this machine.
     #[value(alias = "embedded")]
     File,
+    /// `SET NX PX` on one Redis. For `lab arena` alone: it guards no sale.
+    #[value(skip)]
+    RedisSetNx,
     /// A mutex in the process: one holder in each instance. Oversells with two instances.
     Local,
     /// Nothing. Oversells.
@@ -104,6 +107,7 @@ impl LockMode {
             Self::PostgresRow => "postgres-row",
             Self::ZooKeeper => "zookeeper",
             Self::File => "file",
+            Self::RedisSetNx => "redis-set-nx",
             Self::Local => "local",
             Self::NoLock => "no-lock",
             Self::EtcdRecipe => "etcd-recipe",
@@ -115,6 +119,11 @@ impl LockMode {
     /// Whether it is a lock of the library that all instances share.
     pub fn is_shared(self) -> bool {
         Self::SHARED.contains(&self)
+    }
+
+    /// Whether it is a lock in PostgreSQL.
+    pub(crate) fn is_postgres(self) -> bool {
+        matches!(self, Self::Postgres | Self::PostgresAdvisory | Self::PostgresRow)
     }
 
     /// The fence of a sale under this lock if `asked` is the one that was asked for: the lock's own, if it has tokens.

@@ -45,9 +45,7 @@ pub(super) async fn run_all(
     dir: &OwnedDir,
 ) -> Results {
     let began = Instant::now();
-    // short enough to type
-    let random = || uuid::Uuid::new_v4().as_u64_pair().0 % 1_000_000_000;
-    let seed = options.seed.unwrap_or_else(random);
+    let seed = options.seed.unwrap_or_else(loadtest::any_seed);
     let load_seconds = if options.short { SHORT_SECONDS } else { options.seconds };
     note(&format!(
         "seed {seed}: {} scenarios, each sends orders for {load_seconds} s, {} at a time",

@@ -316,6 +316,7 @@ fn guarded_by(lock: LockMode, fence: Option<Fence>) -> String {
         LockMode::Redlock => "Redlock",
         LockMode::ZooKeeper => "the lock in ZooKeeper",
         LockMode::File => "the lock in a directory",
+        LockMode::RedisSetNx => "SET NX PX in Redis",
         LockMode::Local => "a lock in each instance",
         LockMode::NoLock => "no lock",
         LockMode::EtcdRecipe => "the lock recipe of Go's etcd client",

@@ -133,3 +133,40 @@ async fn short_run_shows_what_each_fault_does() {
     assert!(of(file, "pause")["p50_ms"].is_null(), "{said}");
     assert_eq!(of(file, "pause")["overlaps"], 0, "{said}");
 }
+
+/// Goal: a standby of PostgreSQL that lags, and takes over, gives the lock away again under the same number; a
+/// synchronous one does not.
+#[tokio::test]
+async fn short_run_fails_postgres_over() {
+    if !testkit::postgres::is_installed() {
+        return;
+    }
+    let faults = "failover,sync-failover";
+    let (locks, said) =
+        run(&["--locks", "postgres", "--only", "takeover", "--faults", faults]).await;
+    let takeovers = locks[0]["takeovers"].as_array().unwrap();
+    let [lagging, synchronous] = takeovers.as_slice() else { panic!("{said}") };
+    assert_eq!(lagging["fault"], "failover", "{said}");
+    assert_eq!((&lagging["never"], &lagging["repeated_tokens"]), (&0.into(), &1.into()), "{said}");
+    assert_eq!(synchronous["fault"], "sync-failover", "{said}");
+    assert_eq!(synchronous["repeated_tokens"], 0, "{said}");
+    assert_eq!(synchronous["overlaps"], 0, "{said}");
+    assert!(takeovers.iter().all(|it| it["other_cluster"] == 0), "{said}");
+}
+
+/// Goal: the plainest lock is measured where it is asked for: it keeps no order, guards no sale, and a holder that is
+/// cut off is not told.
+#[tokio::test]
+async fn short_run_measures_the_plainest_lock() {
+    let measures = "handovers,fairness,requests,takeover,load,oversold";
+    let flags = ["--locks", "redis-set-nx", "--only", measures, "--faults", "partition"];
+    let (locks, said) = run(&flags).await;
+    let [plain] = locks.as_slice() else { panic!("{said}") };
+    assert_eq!(plain["handovers"][0]["turns"], 20, "{said}");
+    assert!(plain["contest"]["requests_per_grant"].as_f64().unwrap() >= 1.9, "{said}");
+    // each of those who wait asks ten times a second
+    assert!(plain["idle_requests"].as_f64().unwrap() > 1.0, "{said}");
+    let partition = &plain["takeovers"][0];
+    assert_eq!((&partition["never"], &partition["overlaps"]), (&0.into(), &1.into()), "{said}");
+    assert!(plain["speed"].is_null() && plain["oversold"] == Value::Array(Vec::new()), "{said}");
+}

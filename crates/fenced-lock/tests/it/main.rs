@@ -58,9 +58,9 @@ macro_rules! contract {
     };
 }
 
-/// The same with the whole contract.
-macro_rules! whole_contract {
-    ($module:ident, $attribute:meta, $lab:expr) => {
+/// The same with what every lock with tokens and a queue must do, and with more tests.
+macro_rules! contract_with {
+    ($module:ident, $attribute:meta, $lab:expr; $($more:tt)*) => {
         contract! {
             $module, $attribute, $lab;
             basics:
@@ -72,14 +72,11 @@ macro_rules! whole_contract {
                 a_try_does_not_stand_in_the_way
                 a_timeout_leaves_no_claim
                 closing_releases_everything
-                an_unused_session_closes_by_itself
                 names_that_contain_each_other_are_different_locks;
             queueing:
-                waiters_are_served_in_the_order_of_their_claims
                 the_queue_can_be_seen
                 a_hand_over_goes_to_the_next_and_comes_back
-                a_hand_over_with_entries_left_keeps_the_lock
-                contention_is_known_to_the_holder;
+                a_hand_over_with_entries_left_keeps_the_lock;
             reentry:
                 an_owner_enters_again
                 a_thousand_entries_cost_no_request
@@ -93,13 +90,27 @@ macro_rules! whole_contract {
                 a_revoked_lease_is_told_to_holder_and_waiters
                 a_deleted_claim_is_told_to_its_holder
                 an_unlock_after_the_deletion_says_that_it_was_lost
-                a_revoked_lease_grants_nothing_while_unlocking
                 queueing_on_a_revoked_lease_loses_the_session
                 a_deleted_waiter_is_told_and_the_others_go_on
                 a_lost_hold_cannot_be_entered_or_unlocked
                 an_owner_takes_the_lock_anew_after_a_loss
                 run_ends_with_the_hold
                 a_keeper_opens_the_next_session;
+            $($more)*
+        }
+    };
+}
+
+/// The same with the whole contract.
+macro_rules! whole_contract {
+    ($module:ident, $attribute:meta, $lab:expr) => {
+        contract_with! {
+            $module, $attribute, $lab;
+            basics: an_unused_session_closes_by_itself;
+            queueing:
+                waiters_are_served_in_the_order_of_their_claims
+                contention_is_known_to_the_holder;
+            loss: a_revoked_lease_grants_nothing_while_unlocking;
         }
     };
 }
@@ -165,51 +176,13 @@ contract! {
 // connections end one by one, and a claim can be granted in between. No other client can renew a session, so whether
 // an unused one closes has a test of its own.
 #[cfg(feature = "postgres")]
-macro_rules! contract_of_connections {
-    ($module:ident, $kind:ident; $($in_order:ident)*) => {
-        contract! {
-            $module, tokio::test(flavor = "multi_thread", worker_threads = 2),
-            lab_postgres::ServerWaitLab::shared(lab_postgres::Kind::$kind).await;
-            basics:
-                a_lock_is_granted_and_released
-                a_later_grant_has_a_larger_token
-                names_are_checked
-                one_holder_at_a_time
-                try_takes_a_free_lock_only
-                a_try_does_not_stand_in_the_way
-                a_timeout_leaves_no_claim
-                closing_releases_everything
-                names_that_contain_each_other_are_different_locks;
-            queueing:
-                $($in_order)*
-                the_queue_can_be_seen
-                a_hand_over_goes_to_the_next_and_comes_back
-                a_hand_over_with_entries_left_keeps_the_lock;
-            reentry:
-                an_owner_enters_again
-                a_thousand_entries_cost_no_request
-                another_owner_waits;
-            cancellation:
-                a_waiter_that_is_aborted_leaves_no_claim
-                a_holder_that_is_aborted_leaves_no_claim
-                many_aborted_at_any_moment_leave_no_claim
-                a_dropped_hand_over_leaves_no_claim;
-            loss:
-                a_revoked_lease_is_told_to_holder_and_waiters
-                a_deleted_claim_is_told_to_its_holder
-                an_unlock_after_the_deletion_says_that_it_was_lost
-                queueing_on_a_revoked_lease_loses_the_session
-                a_deleted_waiter_is_told_and_the_others_go_on
-                a_lost_hold_cannot_be_entered_or_unlocked
-                an_owner_takes_the_lock_anew_after_a_loss
-                run_ends_with_the_hold
-                a_keeper_opens_the_next_session;
-        }
-    };
+contract_with! {
+    on_postgres_advisory, tokio::test(flavor = "multi_thread", worker_threads = 2),
+    lab_postgres::ServerWaitLab::shared(lab_postgres::Kind::Advisory).await;
+    queueing: waiters_are_served_in_the_order_of_their_claims;
 }
 #[cfg(feature = "postgres")]
-contract_of_connections!(
-    on_postgres_advisory, Advisory; waiters_are_served_in_the_order_of_their_claims
-);
-#[cfg(feature = "postgres")]
-contract_of_connections!(on_postgres_row, Row;);
+contract_with! {
+    on_postgres_row, tokio::test(flavor = "multi_thread", worker_threads = 2),
+    lab_postgres::ServerWaitLab::shared(lab_postgres::Kind::Row).await;
+}

@@ -11,7 +11,7 @@ use fenced_lock::{
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::wait::{eventually, within};
-use testkit::{PostgresOptions as ServerOptions, PrivatePostgres, Proxy, Way};
+use testkit::{PostgresOptions as ServerOptions, PrivatePostgres, Proxy, ReplicatedPostgres, Way};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 use tokio::process::Command;
@@ -432,6 +432,48 @@ async fn connections_are_encrypted() {
     assert_eq!(kind_of(open_with(&other_name, LONG).await), BackendErrorKind::Permanent);
     let plain = PostgresOptions::new(url("app:secret").replace("?sslmode=require", ""));
     assert_eq!(kind_of(open_with(&plain, LONG).await), BackendErrorKind::Permanent);
+}
+
+/// Goal: a synchronous standby has every token that was given, and nothing is granted that it lacks. Method: a claim
+/// whose requests are given up, since the standby gets nothing, and then a failover.
+#[tokio::test]
+async fn a_synchronous_standby_repeats_no_token() {
+    if !testkit::postgres::is_installed() {
+        return;
+    }
+    let mut servers = ReplicatedPostgres::start(true).await.unwrap();
+    let request_timeout = Duration::from_millis(300);
+    let options = PostgresOptions { request_timeout, ..PostgresOptions::new(servers.url()) };
+    let mutex = open_with(&options, LONG).await.unwrap().mutex("a").unwrap();
+    let guard = mutex.lock().await.unwrap();
+    let first = guard.token();
+    guard.unlock().await.unwrap();
+    servers.hold_writes_back().await.unwrap();
+    let before = servers.address().connections();
+    let claim = tokio::spawn(async move { mutex.lock().await });
+    eventually("the claim is sent again", async || servers.address().connections() > before + 2)
+        .await;
+    assert!(!claim.is_finished(), "the standby does not have it");
+    servers.fail_over().await.unwrap();
+    let guard = within("the claim is granted", claim).await.unwrap().unwrap();
+    assert!(guard.token() > first, "{} after {first}", guard.token());
+}
+
+/// Goal: a standby that lags, and takes over, gives a token again; and since it is of the same cluster, no store can
+/// tell the two grants apart. That is why the tokens are as durable as commits only with a synchronous one.
+#[tokio::test]
+async fn a_standby_that_lags_repeats_a_token() {
+    if !testkit::postgres::is_installed() {
+        return;
+    }
+    let mut servers = ReplicatedPostgres::start(false).await.unwrap();
+    let ours = session(&servers.url(), LONG).await.mutex("a").unwrap();
+    servers.hold_writes_back().await.unwrap();
+    let token = ours.lock().await.unwrap().token();
+    servers.fail_over().await.unwrap();
+    let theirs = session(&servers.url(), LONG).await.mutex("a").unwrap();
+    let guard = within("the lock is granted again", theirs.lock()).await.unwrap();
+    assert_eq!(guard.token(), token);
 }
 
 /// Runs a statement as the superuser, by the real client.
