@@ -153,6 +153,15 @@ async fn what_was_tried_stays() {
     let page = demo.live_page().await;
     page.until_reads("#scoreboard", "No run yet.").await;
     assert!(!page.is_shown("#beside").await);
+    // the page speaks of this lock, and of no other
+    page.run("for (const part of document.querySelectorAll('details')) part.open = true").await;
+    page.until_reads(".words", "The grants of Redlock have no numbers.").await;
+    page.until_reads("#guarded", "guard: Redlock, fence: the store's").await;
+    page.until_reads("#fence-note", "which the store counts").await;
+    assert!(!page.text("body").await.contains("etcd"), "{}", page.text("body").await);
+    let fences = "return [...document.querySelectorAll('#fences input')].map((one) => `${one.disabled} ${one.checked}`)";
+    let [none, lock, store] = ["false false", "true false", "false true"];
+    assert_eq!(page.run(fences).await, json!([none, lock, store]));
     page.click("#preset-kill").await;
     page.until_reads("#verdict-run", "300 units, 500 buyers, Redlock;").await;
     page.until_reads("#scoreboard tbody tr:first-child", "Redlock the store's holder killed").await;
