@@ -3,6 +3,7 @@
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use testkit::processes::processes;
+use testkit::wait::eventually;
 
 use super::browser::{DESKTOP, Device, PHONE, Tab};
 use super::looks::assert_fits;
@@ -15,8 +16,15 @@ async fn run_both(page: &Tab, fault: &str, fence: bool) {
     if is_fenced != json!(fence) {
         page.click("#both-fence").await;
     }
-    page.click("#both-run").await;
+    start_both(page).await;
     page.until_reads("#both-run", "Running").await;
+}
+
+/// Starts both sales as soon as the page can.
+async fn start_both(page: &Tab) {
+    let can_run = async || page.is_shown("#both-run[aria-disabled=false]").await;
+    eventually("both can run", can_run).await;
+    page.click("#both-run").await;
 }
 
 /// Waits until both sales have a verdict.
@@ -77,7 +85,7 @@ async fn two_locks_meet_the_same_fault() {
     let faults =
         "return [...document.querySelectorAll('#both-faults input')].map((one) => one.disabled)";
     assert_eq!(page.run(faults).await, json!([false, true, true]));
-    page.click("#both-run").await;
+    start_both(&page).await;
     page.until_reads("#right-name", "no lock").await;
     page.until_reads("#both-run", "Run both").await;
     page.until_reads("#right-text", "without a lock").await;
@@ -134,14 +142,14 @@ async fn a_sale_that_is_away_is_said_to_be() {
     page.until_reads("#right-text", &format!("Instance {} did not", demo.port + 20)).await;
     assert_eq!(page.text("#right-name").await, "Redis lock");
     page.screenshot("two-locks-one-away").await;
-    page.click("#both-run").await;
+    start_both(&page).await;
     page.until_reads("#left-title", "PASS").await;
     page.until_reads("#scoreboard", "file lock").await;
     assert!(!page.text("#scoreboard").await.contains("Redis lock"));
     // the demo starts it again
     page.until_reads("#right-title", "No run yet").await;
     page.until_reads("#both-run", "Run both").await;
-    page.click("#both-run").await;
+    start_both(&page).await;
     page.until_reads("#scoreboard", "Redis lock").await;
 }
 
