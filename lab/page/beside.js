@@ -3,11 +3,9 @@
 import { call } from "../../static/page/api.js";
 import { children, make, makeSegment, setData, setShown, setText } from "../../static/page/dom.js";
 import { count, duration } from "../../static/page/format.js";
-import { labelOf } from "../../static/page/guards.js";
+import { LOCKS, fenceOf, labelOf } from "../../static/page/guards.js";
 import { colour, makeTag, place, setTag } from "../../static/page/instances.js";
-import { fenceOf } from "./scoreboard.js";
 
-const LOCKS = ["etcd", "redis", "redlock", "postgres", "postgres-advisory", "postgres-row", "zookeeper", "file"];
 const FAULTS = [["", "none"], ["kill", "kill the holder"], ["pause", "pause the holder"]];
 const SALE = { stock: 300, requests: 500 };
 const RUNNING = new Set(["preparing", "firing", "checking"]);
@@ -97,7 +95,7 @@ export class Beside {
   #showOthers() {
     const [left, right] = this.#sides.map((side) => side.news?.guards[0]);
     if (!left || !right) return;
-    const others = LOCKS.filter((lock) => lock !== left && lock !== right);
+    const others = Object.keys(LOCKS).filter((lock) => lock !== left && lock !== right);
     const rows = children(this.#find("#both-others"), others.length, () => {
       const row = make("li");
       row.append(make("span", "other-lock"), make("code"));
@@ -188,9 +186,12 @@ class Side {
 
   /** How long the run has taken up to its last answer, in milliseconds. */
   length() {
-    const { run, now_ms: now } = this.news ?? {};
+    const { run, lanes, now_ms: now } = this.news ?? {};
     if (!run?.began_ms) return 0;
-    return this.isRunning() ? now - run.began_ms : run.elapsed_ms;
+    if (this.isRunning()) return now - run.began_ms;
+    // it was measured from the first order, which comes a little later
+    const begun = lanes.flatMap((lane) => lane.tenures).map((tenure) => tenure.from_ms - run.began_ms);
+    return Math.max(run.elapsed_ms, ...begun);
   }
 
   /** The end of the run in a few words; empty before it. */
@@ -204,7 +205,8 @@ class Side {
   show(span) {
     const { news } = this;
     const guards = this.#find("guards");
-    if (news && guards.children.length !== news.guards.length) {
+    if (news && guards.dataset.guards !== news.guards.join(" ")) {
+      setData(guards, "guards", news.guards.join(" "));
       guards.replaceChildren(...news.guards.map((guard, index) =>
         makeSegment(`${this.#name}-guard`, guard, labelOf(guard), index === 0)));
     }
@@ -213,7 +215,7 @@ class Side {
     setText(this.#find("name"), shown ? labelOf(shown) : "not known yet");
     setText(this.#find("promises"), !news ? "" : news.locks.includes(shown)
       ? news.promises.join(" · ") : "no promise: nothing excludes the other instances");
-    setText(this.#find("fence"), news && run ? fenceOf(run, news.fence_kind) : "–");
+    setText(this.#find("fence"), (run && fenceOf(run, run.fence, news.fence_kind)) ?? "–");
     const { verdict } = run ?? {};
     setText(this.#find("sold"), run ? `${count(run.sold)} of ${count(run.stock)}` : "–");
     setText(this.#find("over"), run ? count(verdict?.oversold ?? Math.max(0, run.sold - run.stock)) : "–");

@@ -2,14 +2,12 @@
 
 import { children, make, setData, setText } from "../../static/page/dom.js";
 import { count, duration } from "../../static/page/format.js";
-import { labelOf } from "../../static/page/guards.js";
+import { fenceOf, labelOf } from "../../static/page/guards.js";
 
 const KEY = "flash-sale-scoreboard";
 const MOST = 50;
 const COLUMNS = ["lock", "fence", "fault", "sold", "oversold", "takeover", "verdict"];
 const NUMBERS = new Set(["sold", "oversold", "takeover"]);
-const FENCES = { lock: "the lock's", store: "the store's" };
-const WITHOUT_TOKENS = new Set(["no-lock", "local"]);
 const FAULTS = { pause: "holder paused", kill: "holder killed" };
 
 export class Scoreboard {
@@ -50,7 +48,7 @@ export class Scoreboard {
     this.#rows = [{
       id,
       lock: run.guard,
-      fence: fenceOf(run, fenceKind),
+      fence: fenceOf(run, run.fence, fenceKind) ?? "–",
       fault: FAULTS[run.fault] ?? "none",
       sold: `${count(run.sold)} of ${count(run.stock)}`,
       oversold: verdict ? count(verdict.oversold) : "–",
@@ -79,12 +77,6 @@ export class Scoreboard {
       // without storage, the rows stay until the page is loaded again
     }
   }
-}
-
-/** The fence of a run in a demo with a fence of this kind. */
-export function fenceOf({ guard, fence }, kind) {
-  if (WITHOUT_TOKENS.has(guard) || !FENCES[kind]) return "–";
-  return fence ? FENCES[kind] : "none";
 }
 
 /** The rows of this tab, from before the page was loaded. */

@@ -1,28 +1,55 @@
 // What each guard of the sale means for this page. The names are those of `lab serve --lock`.
 
-/** A lock of the library on another service, whose queue no watch shows. */
-const other = (words, label) => ({
+/**
+ * A lock of the library. `words` name it, and `label` on a button; the rest says where it lives and what a claim is, and
+ * stands in place of what the page says of etcd: see `showWords`.
+ */
+const lock = (words, label, home, claim, rest) => ({
   words,
   label,
-  noHolder: "The claims of this lock are not watched here.",
+  home,
+  claim,
+  noHolder: "not watched here",
   isUnwatched: true,
   hasLedger: true,
   hasTokens: true,
+  ...rest,
 });
 
+/** PostgreSQL's own locks. */
+const own = {
+  end: "A claim lasts as long as its connection. That ends at once when its instance dies, and with its lease when its "
+    + "instance is paused. Then another instance gets the lock.",
+};
+
+/** What the tokens are where the store counts them. */
+export const STORE_TOKEN = "With each grant the holder opens a tenure at the store, which counts: that number is its token.";
+
+/** The locks that all instances share, in the order of the command line. */
+export const LOCKS = {
+  etcd: { words: "the etcd lock", label: "etcd lock", hasLedger: true, hasTokens: true },
+  redis: lock("the lock in Redis", "Redis lock", "a Redis of its own", "writes an entry into Redis"),
+  redlock: lock("Redlock", "Redlock", "several Redis servers", "writes a key into each of several Redis servers", {
+    queue: "If that succeeds at more than half of them, it holds the lock. If not, it tries again a little later: there is no queue.",
+    token: `The grants of Redlock have no numbers. ${STORE_TOKEN}`,
+  }),
+  postgres: lock("the lock in PostgreSQL", "PostgreSQL lock", "PostgreSQL", "writes a row into PostgreSQL"),
+  "postgres-advisory": lock("the advisory lock in PostgreSQL", "PostgreSQL advisory lock", "PostgreSQL",
+    "opens a connection to PostgreSQL and asks for the lock", { ...own, queue: "PostgreSQL serves the claims in the order of their arrival." }),
+  "postgres-row": lock("the row lock in PostgreSQL", "PostgreSQL row lock", "PostgreSQL",
+    "opens a connection to PostgreSQL and asks for a lock on a row", { ...own, queue: "PostgreSQL serves the claims in no certain order." }),
+  zookeeper: lock("the lock in ZooKeeper", "ZooKeeper lock", "ZooKeeper", "makes a node in ZooKeeper"),
+  file: lock("the lock in a file", "file lock", "a directory of this machine", "makes a file in a directory", {
+    end: "There is none. A claim lasts as long as the process of its instance. A paused instance keeps the lock, and the others wait.",
+  }),
+};
+
 /**
- * `words` name it, and `label` on a button. Without a watched queue in etcd, `noHolder` stands in the holder's place, and
- * `isUnwatched` says that there is a queue all the same.
+ * All guards. Without a watched queue in etcd, `noHolder` stands in the holder's place, and `isUnwatched` says that there is
+ * a queue all the same.
  */
 const GUARDS = {
-  etcd: { words: "the etcd lock", label: "etcd lock", hasLedger: true, hasTokens: true },
-  redis: other("the lock in Redis", "Redis lock"),
-  redlock: other("Redlock", "Redlock"),
-  postgres: other("the lock in PostgreSQL", "PostgreSQL lock"),
-  "postgres-advisory": other("the advisory lock in PostgreSQL", "PostgreSQL advisory lock"),
-  "postgres-row": other("the row lock in PostgreSQL", "PostgreSQL row lock"),
-  zookeeper: other("the lock in ZooKeeper", "ZooKeeper lock"),
-  file: other("the lock in a file", "file lock"),
+  ...LOCKS,
   local: {
     words: "a lock in each process",
     label: "local lock",
@@ -60,4 +87,12 @@ export function guardOf(now) {
 /** How a button names the guard `name`. */
 export function labelOf(name) {
   return GUARDS[name]?.label ?? name;
+}
+
+/** What refuses a holder that has lost the lock. */
+export const FENCES = { none: "none", lock: "the lock's", store: "the store's" };
+
+/** The fence of a message or a run, where that of the demo is of this `kind`; nothing under a guard without tokens. */
+export function fenceOf(run, isOn, kind) {
+  return guardOf(run).hasTokens ? FENCES[isOn ? kind : "none"] : undefined;
 }

@@ -16,6 +16,7 @@ import { showLatency } from "../panels/latency.js";
 import { showOrders } from "../panels/orders.js";
 import { showNotes } from "../panels/notes.js";
 import { TryIt } from "../panels/try.js";
+import { showWords } from "../panels/words.js";
 
 const state = new State();
 const [timeline, stockChart, rateChart] = [new Timeline(), new StockChart(), new RateChart()];
@@ -34,7 +35,7 @@ const renderer = new Renderer(state, {
   // once for each message
   onNews: [
     showLink, showTroubles, showSum, showVerdict, showLock, showTenures, showLatency, showOrders, showNotes,
-    (state) => tryIt.show(state), showPanels,
+    showWords, (state) => tryIt.show(state), showPanels,
   ],
   // once for each frame, while something moves
   onFrame: [timeline, stockChart, rateChart],

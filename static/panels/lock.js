@@ -6,8 +6,10 @@ import { guardOf } from "../page/guards.js";
 import { makeTag, setTag } from "../page/instances.js";
 import { roster } from "../page/roster.js";
 
-const NOT_WATCHED = "The queue of this lock is not watched here.";
-const NO_QUEUE = "No instance queues in etcd.";
+const NOT_WATCHED = "The queue of this lock is not watched here: /lock reads it when asked.";
+const NO_QUEUE = "No instance queues for a lock.";
+/** What the fence is, by whose it is. */
+const LARGEST = { lock: "The largest token that the store has accepted.", store: "The number of the newest tenure, which the store counts." };
 const STRANGER = "another program";
 const RULE = "The claims in etcd form a queue, and the first one holds the lock. Each grant has a larger number than all before: its token.";
 
@@ -36,7 +38,7 @@ function showHolder(lock, now, names, clock) {
     if (!title.firstElementChild) title.replaceChildren(makeTag());
     setTag(title.firstElementChild, names, holder.instance ?? STRANGER);
   } else {
-    setText(title, !lock ? (guardOf(now).noHolder ?? "There is no lock in etcd.") : lock.known ? "none" : unknown(now));
+    setText(title, !lock ? (guardOf(now).noHolder ?? "There is no lock.") : lock.known ? "none" : unknown(now));
   }
   setText(byId("holder-token"), count(holder?.token));
   setText(byId("holder-lease"), holder?.lease ?? "–");
@@ -79,7 +81,7 @@ function showFence(now) {
   const words = !isUsed
     ? "This guard has no tokens to compare."
     : isOn
-      ? `The largest token that the store has accepted. It refuses smaller ones.${refused}`
+      ? `${LARGEST[now.demo?.fence_kind ?? "lock"]} It refuses smaller ones.${refused}`
       : "The store accepts every batch, also from a holder that lost the lock.";
   setText(byId("fence-note"), words);
 }

@@ -26,19 +26,19 @@ export const PRESETS = [
   {
     id: "pause",
     title: "Pause the holder",
-    text: "It sleeps until its lease has expired, then writes. The fence refuses.",
+    text: "It sleeps for some seconds, then writes. If it has lost the lock, the fence refuses.",
     run: { ...USUAL, fault: "pause" },
   },
   {
     id: "pause-no-fence",
     title: "Pause it, without the fence",
-    text: "The store accepts the late write.",
+    text: "The store accepts a late write as well.",
     run: { ...USUAL, fault: "pause", fence: false },
   },
   {
     id: "kill",
     title: "Kill the holder",
-    text: "Its lease expires, its claim goes, and the next claim holds the lock.",
+    text: "When its claim has ended, another instance gets the lock.",
     run: { ...USUAL, fault: "kill" },
   },
 ];

@@ -2,7 +2,7 @@
 
 import { byId, setData, setText } from "../page/dom.js";
 import { count, counted } from "../page/format.js";
-import { guardOf } from "../page/guards.js";
+import { fenceOf, guardOf } from "../page/guards.js";
 
 const RULE = "Each unit is either left or sold, and sold once: stock and lucky must always add up to initial.";
 
@@ -27,9 +27,9 @@ export function showSum({ now, link }) {
   setText(byId("proof-text"), proof(now));
   showBar(now);
   showWords(now);
-  const fence = now.guard === "etcd" ? (now.fence_on ? ", with the fence" : ", without the fence") : "";
+  const fence = fenceOf(now, now.fence_on, now.demo ? now.demo.fence_kind : "lock");
   setData(byId("guarded"), "tone", now.troubles.some(({ kind }) => kind === "no-lock" || kind === "fence-off") && "warn");
-  setText(byId("guarded"), `guard: ${guardOf(now).words}${fence}`);
+  setText(byId("guarded"), `guard: ${guardOf(now).words}${fence ? `, fence: ${fence}` : ""}`);
 
   setText(byId("sold"), count(now.sold));
   // the current rate is not known while the connection is lost

@@ -185,7 +185,7 @@ export class Timeline {
     if (view.guard.isUnwatched) {
       text = "The claims of this lock are not watched, so there are no tenures to show.";
     } else if (view.guard.noHolder) {
-      text = "No instance takes the lock in etcd, so there are no tenures to show.";
+      text = "The instances share no lock, so there are no tenures to show.";
     } else if (state.now && state.tenures.length === 0) {
       text = `${NOTE} No instance has held the lock yet.`;
     } else if (this.#frozen !== null) {

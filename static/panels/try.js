@@ -3,7 +3,7 @@
 import { NO_ANSWER, call } from "../page/api.js";
 import { byId, children, make, makeSegment, setData, setShown, setText } from "../page/dom.js";
 import { count, duration } from "../page/format.js";
-import { labelOf } from "../page/guards.js";
+import { FENCES, labelOf } from "../page/guards.js";
 import { LOCK, PRESETS } from "./presets.js";
 
 const FAULTS = [["", "none"], ["pause", "pause"], ["kill", "kill"]];
@@ -18,6 +18,7 @@ export class TryIt {
   constructor() {
     PRESETS.forEach((preset) => byId("presets").append(this.#makePreset(preset)));
     FAULTS.forEach(([value, text]) => byId("faults").append(makeSegment("fault", value, text, value === "")));
+    Object.entries(FENCES).forEach(([value, text]) => byId("fences").append(makeSegment("fence", value, text, value === "lock")));
     byId("run-form").addEventListener("submit", (event) => {
       event.preventDefault();
       const sale = this.#read();
@@ -67,17 +68,22 @@ export class TryIt {
   }
 
   #showGuards() {
+    const { guard: now, guards, locks, fence, fence_kind: kind } = this.#demo;
     const box = byId("guards");
-    if (box.children.length !== this.#demo.guards.length) {
-      box.replaceChildren(...this.#demo.guards.map((guard) =>
-        makeSegment("guard", guard, labelOf(guard), guard === this.#demo.guard)));
-      byId("fence").checked = this.#demo.fence;
+    // the demo may be another one than before
+    if (box.dataset.guards !== guards.join(" ")) {
+      setData(box, "guards", guards.join(" "));
+      box.replaceChildren(...guards.map((guard) => makeSegment("guard", guard, labelOf(guard), guard === now)));
+      this.#hasChosen = false;
     }
+    const other = { lock: "store", store: locks[0] !== "redlock" && "lock" }[kind];
+    const [words, flag] = byId("other-fence").children;
+    setText(words, other ? `For ${FENCES[other]}, start the demo with` : "");
+    setText(flag, other ? `--fence ${other}` : "");
     // follows the changes of other pages until the visitor chooses something here
     if (!this.#hasChosen) {
-      const radio = this.#radio("guard", this.#demo.guard);
-      if (radio) radio.checked = true;
-      byId("fence").checked = this.#demo.fence;
+      this.#check("guard", now);
+      this.#check("fence", this.#fence(fence));
     }
     this.#limit();
   }
@@ -121,7 +127,7 @@ export class TryIt {
     return RUNNING.has(this.#demo?.run?.state);
   }
 
-  /** The server accepts a fault only under the lock, so the form offers it only there. */
+  /** The server accepts a fault only under the lock, so the form offers it only there. Of the fences it has one. */
   #limit() {
     const isLock = Boolean(this.#demo?.locks.includes(this.#choice().guard));
     for (const [value] of FAULTS) {
@@ -129,16 +135,28 @@ export class TryIt {
       radio.disabled = value !== "" && !isLock;
       if (radio.disabled && radio.checked) this.#radio("fault", "").checked = true;
     }
-    byId("fence").disabled = !isLock;
+    for (const value of Object.keys(FENCES)) {
+      this.#radio("fence", value).disabled = !isLock || (value !== "none" && value !== this.#demo.fence_kind);
+    }
   }
 
   #radio(name, value) {
     return byId("run-form").querySelector(`input[name="${name}"][value="${value}"]`);
   }
 
+  #check(name, value) {
+    const radio = this.#radio(name, value);
+    if (radio) radio.checked = true;
+  }
+
+  /** The name of the fence of this demo, if it is on. */
+  #fence(isOn) {
+    return isOn ? (this.#demo.fence_kind ?? "lock") : "none";
+  }
+
   #choice() {
     const chosen = (name) => byId("run-form").querySelector(`input[name="${name}"]:checked`)?.value;
-    return { guard: chosen("guard") ?? this.#demo?.guard ?? "etcd", fence: byId("fence").checked, fault: chosen("fault") || null };
+    return { guard: chosen("guard") ?? this.#demo?.guard ?? "etcd", fence: chosen("fence") !== "none", fault: chosen("fault") || null };
   }
 
   #units() {
@@ -186,11 +204,9 @@ export class TryIt {
     this.#hasChosen = true;
     byId("units").value = stock;
     byId("buyers").value = requests;
-    for (const [name, value] of [["guard", guard], ["fault", fault ?? ""]]) {
-      const radio = this.#radio(name, value);
-      if (radio) radio.checked = true;
-    }
-    byId("fence").checked = fence;
+    this.#check("guard", guard);
+    this.#check("fault", fault ?? "");
+    this.#check("fence", this.#fence(fence));
     this.#limit();
   }
 

@@ -7,8 +7,8 @@ import { guardOf } from "../page/guards.js";
 const FAULTS = { pause: "was paused while it held the lock", kill: "was killed while it sold" };
 /** What happens during such a run: it takes some seconds. */
 const MEANWHILE = {
-  pause: (victim) => `${victim} pauses while it holds the lock. Its lease expires, and the next claim gets the lock. Then ${victim} wakes up.`,
-  kill: (victim) => `${victim} is killed while it holds the lock. No instance can sell until its lease expires.`,
+  pause: (victim) => `${victim} sleeps while it holds the lock, for longer than a lease lasts. Then it wakes up and writes.`,
+  kill: (victim) => `${victim} is killed while it holds the lock. No instance can sell until its claim ends.`,
 };
 const SIGNS = { pass: "✓", fail: "✕", busy: "", quiet: "" };
 /** Runs that end without a verdict and without a fault, by the server's sentence. */

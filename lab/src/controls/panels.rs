@@ -25,3 +25,20 @@ pub(super) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
         routes.route(path, get(async move || (headers, text)))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::baselines::LockMode;
+
+    /// Goal: the page has its words for every lock that the instances can share, in the order of the command line.
+    #[test]
+    fn the_page_knows_every_lock() {
+        let guards = include_str!("../../../static/page/guards.js");
+        let (_, locks) = guards.split_once("export const LOCKS = {\n").expect("they are there");
+        let (locks, _) = locks.split_once("\n};").expect("they end");
+        let entries = locks.lines().filter_map(|line| line.strip_prefix("  ")?.split_once(": "));
+        let names = entries.map(|(name, _)| name.trim_matches('"'));
+        let names: Vec<_> = names.filter(|name| !name.starts_with(' ')).collect();
+        assert_eq!(names, LockMode::SHARED.map(LockMode::name));
+    }
+}

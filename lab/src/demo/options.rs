@@ -63,7 +63,8 @@ pub struct DemoOptions {
     pub lock: LockMode,
 
     /// A second lock: the same sale beside the first, with instances, a stock and servers of its own. The page
-    /// shows both under the same fault. Both are among etcd, redis, redlock, postgres, zookeeper and file.
+    /// shows both under the same fault. Both are among etcd, redis, redlock, postgres, postgres-advisory,
+    /// postgres-row, zookeeper and file.
     #[arg(long, env = "FLASH_SALE_DEMO_BESIDE", value_name = "KIND")]
     pub beside: Option<LockMode>,
 

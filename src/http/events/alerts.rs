@@ -48,11 +48,11 @@ pub(super) fn of_lock(health: Option<LockHealth>, before: Option<&Alert>) -> Opt
         // a session that ends while etcd is away ends because of that
         LockHealth::NoSession if !was_away => (
             "lock-lost",
-            "This instance did not renew its lease in time: it was paused, was cut off from etcd, or etcd \
-             does not answer. It lost its place in the queue, and sells again once it has a new one.",
+            "This instance did not renew its lease in time: it was paused, or the lock service does not \
+             answer it. It lost its place in the queue, and sells again once it has a new one.",
         ),
         LockHealth::Silent | LockHealth::NoSession => {
-            (AWAY, "etcd does not answer: no instance gets the lock until it does.")
+            (AWAY, "The lock service does not answer: no instance gets the lock until it does.")
         }
     };
     Some(Alert { kind, text: text.to_owned() })

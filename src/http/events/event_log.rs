@@ -65,7 +65,7 @@ impl EventLog {
         }
         if now.lost_sessions > then.lost_sessions {
             let text = format!(
-                "{name} did not renew its lease in time: it slept, was cut off from etcd, or etcd was away. \
+                "{name} did not renew its lease in time: it slept, or the lock service did not answer it. \
                  It lost its place in the queue, and takes another one."
             );
             self.note(clock, "session-lost", text);

@@ -238,9 +238,9 @@ impl Projection {
             (false, true, _) => ("etcd-away", now.map(|t| t.text.clone())),
             (true, false, _) if before.is_some_and(is_lost) => {
                 let name = self.sale.instance();
-                ("etcd-back", Some(format!("{name} has a session with etcd again.")))
+                ("etcd-back", Some(format!("{name} has a session with the lock service again.")))
             }
-            (true, false, _) => ("etcd-back", Some("etcd answers again.".to_owned())),
+            (true, false, _) => ("etcd-back", Some("The lock service answers again.".to_owned())),
             _ => return,
         };
         self.event_log.note(&self.clock, kind, text.unwrap_or_default());

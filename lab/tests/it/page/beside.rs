@@ -3,6 +3,7 @@
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use testkit::processes::processes;
+use testkit::wait::eventually;
 
 use super::browser::{DESKTOP, Device, PHONE, Tab};
 use super::looks::assert_fits;
@@ -15,8 +16,15 @@ async fn run_both(page: &Tab, fault: &str, fence: bool) {
     if is_fenced != json!(fence) {
         page.click("#both-fence").await;
     }
-    page.click("#both-run").await;
+    start_both(page).await;
     page.until_reads("#both-run", "Running").await;
+}
+
+/// Starts both sales as soon as the page can.
+async fn start_both(page: &Tab) {
+    let can_run = async || page.is_shown("#both-run[aria-disabled=false]").await;
+    eventually("both can run", can_run).await;
+    page.click("#both-run").await;
 }
 
 /// Waits until both sales have a verdict.
@@ -77,7 +85,7 @@ async fn two_locks_meet_the_same_fault() {
     let faults =
         "return [...document.querySelectorAll('#both-faults input')].map((one) => one.disabled)";
     assert_eq!(page.run(faults).await, json!([false, true, true]));
-    page.click("#both-run").await;
+    start_both(&page).await;
     page.until_reads("#right-name", "no lock").await;
     page.until_reads("#both-run", "Run both").await;
     page.until_reads("#right-text", "without a lock").await;
@@ -134,14 +142,14 @@ async fn a_sale_that_is_away_is_said_to_be() {
     page.until_reads("#right-text", &format!("Instance {} did not", demo.port + 20)).await;
     assert_eq!(page.text("#right-name").await, "Redis lock");
     page.screenshot("two-locks-one-away").await;
-    page.click("#both-run").await;
+    start_both(&page).await;
     page.until_reads("#left-title", "PASS").await;
     page.until_reads("#scoreboard", "file lock").await;
     assert!(!page.text("#scoreboard").await.contains("Redis lock"));
     // the demo starts it again
     page.until_reads("#right-title", "No run yet").await;
     page.until_reads("#both-run", "Run both").await;
-    page.click("#both-run").await;
+    start_both(&page).await;
     page.until_reads("#scoreboard", "Redis lock").await;
 }
 
@@ -153,6 +161,15 @@ async fn what_was_tried_stays() {
     let page = demo.live_page().await;
     page.until_reads("#scoreboard", "No run yet.").await;
     assert!(!page.is_shown("#beside").await);
+    // the page speaks of this lock, and of no other
+    page.run("for (const part of document.querySelectorAll('details')) part.open = true").await;
+    page.until_reads(".words", "The grants of Redlock have no numbers.").await;
+    page.until_reads("#guarded", "guard: Redlock, fence: the store's").await;
+    page.until_reads("#fence-note", "which the store counts").await;
+    assert!(!page.text("body").await.contains("etcd"), "{}", page.text("body").await);
+    let fences = "return [...document.querySelectorAll('#fences input')].map((one) => `${one.disabled} ${one.checked}`)";
+    let [none, lock, store] = ["false false", "true false", "false true"];
+    assert_eq!(page.run(fences).await, json!([none, lock, store]));
     page.click("#preset-kill").await;
     page.until_reads("#verdict-run", "300 units, 500 buyers, Redlock;").await;
     page.until_reads("#scoreboard tbody tr:first-child", "Redlock the store's holder killed").await;

@@ -115,7 +115,7 @@ async fn etcd_goes_away_and_comes_back() {
     let before = page.run(place).await;
 
     shop.etcd.kill().await.unwrap();
-    page.until_reads("#troubles [data-kind=etcd-away]", "etcd").await;
+    page.until_reads("#troubles [data-kind=etcd-away]", "lock service").await;
     assert_eq!(page.run(place).await, before, "an alert moves nothing");
     // because etcd does not answer, or because the session has ended by now
     page.until_reads("#holder-name", "not known: ").await;
@@ -123,7 +123,9 @@ async fn etcd_goes_away_and_comes_back() {
     page.screenshot("etcd-away").await;
     // etcd stays the stated reason after the lease has expired
     page.until_reads("#notes", "did not renew its lease").await;
-    assert!(page.text("#troubles [data-kind=etcd-away]").await.contains("etcd does not answer"));
+    assert!(
+        page.text("#troubles [data-kind=etcd-away]").await.contains("lock service does not answer")
+    );
     assert!(!page.is_shown("#troubles [data-kind=lock-lost]").await);
 
     shop.etcd.restart().await.unwrap();
