@@ -20,7 +20,7 @@ pub const START_TIMEOUT: Duration = Duration::from_secs(20);
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
 /// How often a starting server is probed.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How much of the end of a log is shown.
 const TAIL_BYTES: u64 = 4096;
