@@ -5,6 +5,7 @@
 //!   secured
 //! - [`certificates`]: what a secured server needs
 //! - [`replication`]: a Redis with a replica
+//! - [`sentinel`]: Redis Sentinel
 //! - [`server`]: what they have in common: kill, restart, stop
 //! - [`child`]: a process that ends with us, even on SIGKILL
 //! - [`dir`]: a directory that is removed with us
@@ -32,6 +33,7 @@ pub mod processes;
 pub mod proxy;
 pub mod redis;
 pub mod replication;
+pub mod sentinel;
 pub mod server;
 pub mod shared;
 pub mod wait;
@@ -45,6 +47,7 @@ pub use postgres::{PostgresOptions, PrivatePostgres};
 pub use proxy::{Proxy, Way};
 pub use redis::{PrivateRedis, RedisOptions};
 pub use replication::ReplicatedRedis;
+pub use sentinel::Sentinels;
 pub use server::ServerError;
 pub use zookeeper::{PrivateZooKeeper, ZooKeeperOptions};
 
