@@ -1,6 +1,7 @@
 //! Redis Sentinel: replicas of a Redis, and the sentinels that watch them all.
 
 use std::collections::HashMap;
+use std::time::Duration;
 use std::{fs, io};
 
 use redis::RedisResult;
@@ -27,7 +28,10 @@ const DOWN_AFTER: u32 = 2000;
 
 /// How long, in milliseconds, a sentinel waits before it tries a failed failover again, or corrects a replica that follows
 /// another server.
-const FAILOVER_TIMEOUT: u32 = 5000;
+const FAILOVER_TIMEOUT: u32 = 3000;
+
+/// How long a failover may take: no sentinel may win an election, and after a pause of the machine they rest for 30 s.
+const FAILOVER_LIMIT: Duration = Duration::from_mins(1);
 
 /// Replicas of a Redis, and three sentinels that watch them all. Not for secured servers.
 #[derive(Debug)]
@@ -112,7 +116,7 @@ impl Sentinels {
     /// Returns the former one, which is among the replicas.
     ///
     /// # Errors
-    /// When a sentinel does not answer, or that takes longer than [`START_TIMEOUT`].
+    /// When a sentinel does not answer, or that takes longer than a minute.
     pub async fn until_failed_over(
         &mut self,
         primary: &mut PrivateRedis,
@@ -127,7 +131,7 @@ impl Sentinels {
             self.named_by(&self.sentinels[0]).await
         };
         let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the sentinels promote no replica");
-        let port = timeout(START_TIMEOUT, wait).await.map_err(late)??;
+        let port = timeout(FAILOVER_LIMIT, wait).await.map_err(late)??;
         let promoted = self.replicas.iter_mut().find(|replica| Some(replica.port()) == port);
         let unknown = || io::Error::other("the sentinels promoted an unknown server");
         let promoted = promoted.ok_or_else(unknown)?;

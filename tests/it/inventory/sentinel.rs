@@ -144,7 +144,7 @@ async fn what_a_failover_loses_was_not_acknowledged_or_is_noticed() {
         former.restart().await.unwrap();
         follow(former, &primary, primary.port()).await.unwrap();
         assert!(is_stopped().await);
-        inventory.start(&ITEM, Some(token(2)), 10).await.unwrap();
+        inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
         assert_eq!(sell(&inventory, "d").await.unwrap(), 1);
     }
 }

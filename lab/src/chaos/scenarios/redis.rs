@@ -42,7 +42,10 @@ fn killed() -> Scenario {
 /// The primary is alone for a moment, so the promoted replica lacks what it took last. With `--redis-replicas` that is not
 /// acknowledged. Without, the sale stops as soon as an instance sees the loss.
 fn failed_over() -> Scenario {
-    let setup = Setup { redis_replicas: 2, flags: &["--redis-replicas", "1"], ..Setup::USUAL };
+    // a failover may last longer than a client waits
+    let tolerates = &["failed", "unanswered"];
+    let flags = &["--redis-replicas", "1"];
+    let setup = Setup { redis_replicas: 2, flags, tolerates, ..Setup::USUAL };
     let run = Run {
         setup,
         inject: |scene| fail_over(scene).boxed_local(),
