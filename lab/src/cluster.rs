@@ -9,7 +9,7 @@ use hyper::{Method, StatusCode};
 use testkit::server::{START_TIMEOUT, until_ready};
 use testkit::{
     Child, EtcdOptions, LOCK_NAME, OwnedDir, PrivateEtcd, PrivateRedis, Program, Proxy,
-    RedisOptions, ServerError, ports, probe,
+    RedisOptions, Sentinels, ServerError, ports, probe,
 };
 
 use crate::baselines::LockMode;
@@ -27,6 +27,8 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 pub(crate) struct Cluster {
     pub(crate) instances: Vec<Instance>,
     pub(crate) redis: PrivateRedis,
+    /// Through which the instances find Redis, if there are any.
+    pub(crate) sentinels: Option<Sentinels>,
     pub(crate) etcd: Vec<PrivateEtcd>,
     pub(crate) lock: LockServers,
     /// Has the data and logs of all.
@@ -109,7 +111,7 @@ impl Cluster {
             PrivateRedis::start_in(&dir, redis),
         )?;
         let lock = LockServers::None(Vec::new());
-        Ok(Self { instances: Vec::new(), redis, etcd, lock, dir, program })
+        Ok(Self { instances: Vec::new(), redis, sentinels: None, etcd, lock, dir, program })
     }
 
     /// Starts another instance on this port, without waiting for it.
@@ -132,10 +134,10 @@ impl Cluster {
         } else if spec.one_endpoint {
             endpoints.truncate(1);
         }
-        let redis = redis_proxy.as_ref().map_or_else(
-            || self.redis.flags(),
-            |proxy| vec!["--redis".to_owned(), format!("redis://127.0.0.1:{}", proxy.port())],
-        );
+        let proxied = |proxy: &Proxy| format!("redis://127.0.0.1:{}", proxy.port());
+        let found = redis_proxy.as_ref().map(proxied);
+        let found = found.or_else(|| self.sentinels.as_ref().map(Sentinels::url));
+        let redis = found.map_or_else(|| self.redis.flags(), |url| vec!["--redis".to_owned(), url]);
         let name = spec.name.map_or_else(|| port.to_string(), str::to_owned);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let workers = (cores / spec.instances.max(1)).max(1);
@@ -228,15 +230,17 @@ impl Cluster {
     /// # Errors
     /// When that takes too long.
     pub(crate) async fn remove(self) -> io::Result<()> {
-        let Self { instances, redis, etcd, lock, dir, .. } = self;
-        drop((instances, redis, etcd));
+        let Self { instances, redis, sentinels, etcd, lock, dir, .. } = self;
+        drop((instances, redis, sentinels, etcd));
         let removed = lock.remove().await;
         dir.remove().await.and(removed)
     }
 
     fn servers(&mut self) -> impl Iterator<Item = (&'static str, &mut Child)> {
         let etcd = self.etcd.iter_mut().map(|etcd| ("etcd", etcd.child()));
-        etcd.chain([("Redis", self.redis.child())]).chain(self.lock.children())
+        let sentinels = self.sentinels.iter_mut().flat_map(Sentinels::children);
+        let redis = sentinels.chain([self.redis.child()]).map(|child| ("Redis", child));
+        etcd.chain(redis).chain(self.lock.children())
     }
 }
 

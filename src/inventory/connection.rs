@@ -20,8 +20,9 @@ use redis::{
 };
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::access::Target;
 use super::server::LastServer;
-use super::{InventoryError, RedisAccess};
+use super::{InventoryError, RedisAccess, sentinel};
 
 /// The first and the longest pause between attempts to connect. The first attempt has none.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -117,7 +118,9 @@ impl Connection {
         options: InventoryOptions,
     ) -> Result<Self, InventoryError> {
         // reports an invalid address at once
-        let address = access.client()?.get_connection_info().addr().to_string();
+        let target = access.target()?;
+        access.client(target.first().clone())?;
+        let address = target.to_string();
         let last_server = Arc::default();
         Ok(Self(Arc::new(Link { access, address, options, slot: Mutex::default(), last_server })))
     }
@@ -224,9 +227,10 @@ impl Connection {
 
     fn start_attempt(&self, begins_at: Instant) -> Attempt {
         // the client times the connection and the handshake over it as one
-        let within = self.0.options.connect_timeout + self.0.options.response_timeout;
+        let within_each = self.0.options.connect_timeout;
+        let within = within_each + self.0.options.response_timeout;
         let broken = Arc::new(AtomicBool::new(false));
-        let is_broken = broken.clone();
+        let (is_broken, connected) = (broken.clone(), Arc::downgrade(&broken));
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(within))
             .set_response_timeout(Some(self.0.options.response_timeout))
@@ -240,12 +244,32 @@ impl Connection {
         // a task of its own: the attempt goes on for other callers when the first one gives up
         let task = tokio::spawn(async move {
             sleep_until(begins_at).await;
-            let client = access.client().map_err(std::io::Error::other)?;
+            let target = access.target().map_err(std::io::Error::other)?;
+            let has_sentinels = matches!(target, Target::Sentinel { .. });
+            let node = match target {
+                Target::Server(node) => node,
+                Target::Sentinel { sentinels, primary } => {
+                    let asking = (&last_server.sentinel, within_each);
+                    sentinel::primary(&access, &sentinels, &primary, asking).await?
+                }
+                Target::Cluster(_) => {
+                    let what = "addresses of a Redis Cluster are not supported yet";
+                    return Err((ErrorKind::InvalidClientConfig, what).into());
+                }
+            };
+            let address = node.addr().clone();
+            let client = access.client(node).map_err(std::io::Error::other)?;
             let late = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
             let connect = client.get_multiplexed_async_connection_with_config(&config);
             let mut connection = timeout(within, connect).await.map_err(late)??;
             // within the time for one answer, as any other command
             last_server.meet(&mut connection).await?;
+            if has_sentinels {
+                tokio::spawn(async move {
+                    let asking = (&last_server.sentinel, within_each);
+                    sentinel::leave_when_replaced(&access, asking, &address, connected).await;
+                });
+            }
             Ok(connection)
         });
         let connection = task.map(|joined| {

@@ -17,6 +17,7 @@ mod read;
 mod record;
 mod replicas;
 mod script;
+mod sentinel;
 mod server;
 mod stock;
 mod store;

@@ -1,5 +1,7 @@
 //! The Redis process at the other end.
 
+use std::sync::atomic::AtomicUsize;
+
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
@@ -16,7 +18,11 @@ struct Server {
 /// The server that answered last. Another process or role is logged. Whether it has all acknowledged data is
 /// checked by each call.
 #[derive(Debug, Default)]
-pub(super) struct LastServer(Mutex<Option<Server>>);
+pub(super) struct LastServer {
+    server: Mutex<Option<Server>>,
+    /// The number of the sentinel that answered last.
+    pub(super) sentinel: AtomicUsize,
+}
 
 impl LastServer {
     /// Asks the server of a new connection for its process and role.
@@ -39,7 +45,7 @@ impl LastServer {
                 "this Redis is a node of a Redis Cluster, which is not supported: use one primary";
             return Err((kind, what).into());
         }
-        let mut last = self.0.lock();
+        let mut last = self.server.lock();
         if let Some(last) = last.as_ref().filter(|last| last.run_id != server.run_id) {
             tracing::warn!(
                 before = last.run_id,

@@ -26,10 +26,10 @@ const REPLICATED_CONNECTIONS: usize = 8;
 /// which comes back by itself after a failure, and the watermarks of its items.
 ///
 /// Each command takes at most one `response_timeout`; when it must connect first, also one
-/// `connect_timeout`, two `response_timeout` for handshake and role, and half a second when the
-/// connection broke more than once lately; a write also the time to wait for [`Replicas`]. A call is one
-/// command, or two when Redis has forgotten the script; [`durability`](Self::durability) is five, and
-/// [`check`](Self::check) one for each item, all at once.
+/// `connect_timeout`, two `response_timeout` for handshake and role, half a second when the connection broke
+/// more than once lately, and one `connect_timeout` for each sentinel of the address; a write also the time to wait
+/// for [`Replicas`]. A call is one command, or two when Redis has forgotten the script;
+/// [`durability`](Self::durability) is five, and [`check`](Self::check) one for each item, all at once.
 #[derive(Clone, Debug)]
 pub struct Inventory {
     pub(super) connection: Connection,

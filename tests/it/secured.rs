@@ -15,7 +15,9 @@ use flash_sale::inventory::{
 use flash_sale::secret::{Secret, SecretSource};
 use testkit::redis::{RIGHTS, USER};
 use testkit::wait::{eventually, within};
-use testkit::{AuthTokens, Certificates, EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
+use testkit::{
+    AuthTokens, Certificates, EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, RedisOptions,
+};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
@@ -284,6 +286,27 @@ async fn a_password_of_redis_can_be_changed() {
     let access = RedisAccess { address: old, ..access };
     let error = Inventory::connect(access, InventoryOptions::default()).await.unwrap_err();
     assert!(error.is_wrong_server(), "{error:?}");
+}
+
+/// Goal: sentinels and their primary over mutual TLS. A sentinel that asks for a user gets the same one, which needs one
+/// right there.
+#[tokio::test]
+async fn a_sentinel_over_mutual_tls() {
+    let redis = secured_redis().await;
+    let sentinel = redis.start_sentinel_in(&OwnedDir::create().unwrap()).await.unwrap();
+    let access = access_of(&redis);
+    let [at_redis, at_sentinel] = [&redis, &sentinel].map(|it| format!("@127.0.0.1:{}", it.port()));
+    let address = access.address.read().unwrap().expose().replace(&at_redis, &at_sentinel);
+    let address = address.replace("rediss:", "rediss-sentinel:") + "#sale";
+    let access = RedisAccess { address: SecretSource::Text(Secret::new(&address)), ..access };
+    let patient = Duration::from_secs(20);
+    let patient = InventoryOptions { connect_timeout: patient, response_timeout: patient };
+    let connect = || Inventory::connect(access.clone(), patient);
+    let error = connect().await.unwrap_err();
+    assert!(error.is_wrong_server(), "{error:?}");
+    let right = format!("ACL SETUSER {USER} +sentinel|get-master-addr-by-name");
+    sentinel.run::<()>(&right).await.unwrap();
+    connect().await.unwrap().start(&Item::DEFAULT, None, 5).await.unwrap();
 }
 
 /// Goal: certificates without a TLS address are refused, and so is half of a pair.

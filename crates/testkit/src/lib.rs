@@ -4,6 +4,8 @@
 //! - [`etcd`], [`postgres`], [`redis`], [`zookeeper`]: servers on free ports, with data of their own, plain or
 //!   secured
 //! - [`certificates`]: what a secured server needs
+//! - [`replication`]: a Redis with a replica
+//! - [`sentinel`]: Redis Sentinel
 //! - [`server`]: what they have in common: kill, restart, stop
 //! - [`child`]: a process that ends with us, even on SIGKILL
 //! - [`dir`]: a directory that is removed with us
@@ -30,6 +32,8 @@ pub mod probe;
 pub mod processes;
 pub mod proxy;
 pub mod redis;
+pub mod replication;
+pub mod sentinel;
 pub mod server;
 pub mod shared;
 pub mod wait;
@@ -42,6 +46,8 @@ pub use etcd::{AuthTokens, EtcdOptions, PrivateEtcd};
 pub use postgres::{PostgresOptions, PrivatePostgres, ReplicatedPostgres};
 pub use proxy::{Proxy, Way};
 pub use redis::{PrivateRedis, RedisOptions};
+pub use replication::ReplicatedRedis;
+pub use sentinel::Sentinels;
 pub use server::ServerError;
 pub use zookeeper::{PrivateZooKeeper, ZooKeeperOptions};
 

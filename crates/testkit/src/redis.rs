@@ -2,16 +2,17 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use redis::{
     AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, FromRedisValue, RedisResult,
     TlsCertificates,
 };
+use tokio::time::timeout;
 
 use super::certificates::{Certificates, password, text, write_secret};
 use super::dir::OwnedDir;
 use super::ports::free_ports;
-use super::probe;
 use super::server::{Kind, Private, START_TIMEOUT, ServerError, find_program, on_free_ports};
 
 /// Options of a private Redis.
@@ -26,6 +27,9 @@ pub struct RedisOptions {
     /// Mutual TLS, and two users: `root`, and [`USER`] with the rights of an instance.
     pub secured: bool,
 }
+
+/// How long a starting Redis may take to say who it is.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The user of a secured Redis with the rights of an instance only.
 pub const USER: &str = "flash-sale";
@@ -59,17 +63,15 @@ impl Kind for Redis {
     const NAME: &str = "Redis";
 
     async fn is_ready(&self, port: u16, pid: u32) -> bool {
-        if self.keys.is_some() {
-            // no other server has a certificate of this authority
-            return self.run::<String>(port, "PING").await.is_ok();
-        }
-        // an answer to PING is an error while the data are being loaded
-        let pong = probe::redis(port, "PING").await;
-        let info = probe::redis(port, "INFO server").await;
+        let info = async {
+            // an error while the data are being loaded
+            self.run::<String>(port, "PING").await?;
+            self.run::<String>(port, "INFO server").await
+        };
         // the process id distinguishes our Redis from another one that took the port
         let ours = format!("process_id:{pid}\r\n");
-        pong.is_ok_and(|pong| pong.starts_with("+PONG"))
-            && info.is_ok_and(|info| info.contains(&ours))
+        let info = timeout(PROBE_TIMEOUT, info).await;
+        info.is_ok_and(|info| info.is_ok_and(|info| info.contains(&ours)))
     }
 }
 
@@ -88,6 +90,15 @@ impl Keys {
         ];
         write_secret(&dir.join("users.acl"), &users.join("\n"))?;
         Ok(keys)
+    }
+
+    /// For a sentinel in `dir`, with the same passwords. [`USER`] has no rights there.
+    fn for_sentinel_in(&self, dir: &Path) -> io::Result<Self> {
+        let users = std::fs::read_to_string(self.address_file.with_file_name("users.acl"))?;
+        let (others, user) = users.rsplit_once('\n').unwrap_or_default();
+        let user: Vec<_> = user.split(' ').take(4).collect();
+        write_secret(&dir.join("users.acl"), &format!("{others}\n{}", user.join(" ")))?;
+        Ok(Self { address_file: dir.join("address"), ..self.clone() })
     }
 
     fn write_address(&self, port: u16, password: &str) -> io::Result<()> {
@@ -132,14 +143,7 @@ impl PrivateRedis {
         create_dir: impl Fn() -> io::Result<OwnedDir>,
         options: &RedisOptions,
     ) -> Result<Self, ServerError> {
-        let program = find_program("FLASH_SALE_REDIS", &["redis-server", "valkey-server"]).ok_or(
-            ServerError::NotInstalled {
-                program: "redis-server",
-                apt: "redis-server",
-                dnf: "redis (or valkey)",
-                brew: "redis",
-            },
-        )?;
+        let program = Redis::program()?;
         on_free_ports(async || {
             let dir = create_dir().map_err(ServerError::system("Redis"))?;
             Self::start_on_free_port(program.clone(), dir, options).await
@@ -154,7 +158,6 @@ impl PrivateRedis {
     ) -> Result<Self, ServerError> {
         let [port] = free_ports().map_err(ServerError::system("Redis"))?;
         let mut args: Vec<String> = [
-            (if options.secured { "--tls-port" } else { "--port" }, port.to_string().as_str()),
             ("--bind", "127.0.0.1"),
             ("--daemonize", "no"),
             ("--dir", &dir.path().to_string_lossy()),
@@ -175,8 +178,9 @@ impl PrivateRedis {
         }
         let keys = options.secured.then(|| Keys::create_in(dir.path(), port)).transpose();
         let keys = keys.map_err(ServerError::system("Redis"))?;
-        args.extend(keys.iter().flat_map(Keys::server_flags));
-        let mut redis = Self::spawn(program, args, dir, port, Redis { keys })?;
+        let kind = Redis { keys };
+        args.extend(kind.flags(port));
+        let mut redis = Self::spawn(program, args, dir, port, kind)?;
         redis.until_ready().await?;
         Ok(redis)
     }
@@ -230,6 +234,29 @@ impl PrivateRedis {
 }
 
 impl Redis {
+    pub(crate) fn program() -> Result<PathBuf, ServerError> {
+        find_program("FLASH_SALE_REDIS", &["redis-server", "valkey-server"]).ok_or(
+            ServerError::NotInstalled {
+                program: "redis-server",
+                apt: "redis-server",
+                dnf: "redis (or valkey)",
+                brew: "redis",
+            },
+        )
+    }
+
+    pub(crate) fn for_sentinel_in(&self, dir: &Path) -> io::Result<Self> {
+        let keys = self.keys.as_ref().map(|keys| keys.for_sentinel_in(dir)).transpose()?;
+        Ok(Self { keys })
+    }
+
+    /// The flags for a server of this kind on this port.
+    pub(crate) fn flags(&self, port: u16) -> Vec<String> {
+        let flag = if self.keys.is_some() { "--tls-port" } else { "--port" };
+        let port = [flag.to_owned(), port.to_string()];
+        port.into_iter().chain(self.keys.iter().flat_map(Keys::server_flags)).collect()
+    }
+
     fn url(&self, port: u16) -> String {
         let scheme = if self.keys.is_some() { "rediss" } else { "redis" };
         format!("{scheme}://127.0.0.1:{port}")

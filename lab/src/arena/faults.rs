@@ -10,12 +10,12 @@ use rand_xoshiro::SplitMix64;
 use serde::Serialize;
 use testkit::server::{Kind, Private};
 use testkit::{
-    OwnedDir, PrivateRedis, Proxy, RedisOptions, ReplicatedPostgres, ServerError, probe,
+    OwnedDir, Proxy, RedisOptions, ReplicatedPostgres, ReplicatedRedis, ServerError, probe,
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::contender::{Contender, Tenure, held_at, longest_overlap, millis, now, repeated_tokens};
-use super::floor::{Floor, fake_clock, field};
+use super::floor::{Floor, fake_clock};
 use super::options::Fault;
 use super::speed::share;
 use super::trials::{Trials, millis_below};
@@ -61,8 +61,6 @@ const LAG: (u64, u64) = (200, 600);
 
 /// How far the clock jumps.
 const JUMP_SECONDS: u64 = 10;
-
-const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// The members of a lock with a leader.
 const MEMBERS: usize = 3;
@@ -381,7 +379,8 @@ async fn leader(servers: &LockServers) -> Option<usize> {
         LockServers::Etcd(members) => {
             for (number, member) in members.iter().enumerate() {
                 let metrics = probe::http(Method::GET, member.port(), "/metrics", "").await;
-                if metrics.ok()?.1.lines().any(|line| line == "etcd_server_is_leader 1") {
+                let leads = |line: &str| line == "etcd_server_is_leader 1";
+                if metrics.is_ok_and(|(_, metrics)| metrics.lines().any(leads)) {
                     return Some(number);
                 }
             }
@@ -400,48 +399,18 @@ async fn leader(servers: &LockServers) -> Option<usize> {
 
 /// A server is killed, and a replica takes its place that knows the sessions, and no grant.
 async fn failover(floor: &Floor, random: &mut SplitMix64) -> Result<Trial, LabError> {
-    let start = async || PrivateRedis::start_in(&floor.dir, RedisOptions::default()).await;
-    let (mut main, replica) = (start().await?, start().await?);
-    let no_proxy = LabError::system("a proxy has no port");
-    let copying = Proxy::to(main.port()).await.map_err(&no_proxy)?;
-    let follow = format!("REPLICAOF 127.0.0.1 {}", copying.port());
-    replica.run::<()>(&follow).await?;
-    follows(&main, &replica).await?;
-    let service = Proxy::to(main.port()).await.map_err(&no_proxy)?;
-    let at = [format!("redis://127.0.0.1:{}", service.port())];
+    let mut redis = ReplicatedRedis::start_in(&floor.dir, RedisOptions::default()).await?;
+    let at = [redis.url()];
     let pair = Pair::open(floor, [&at, &at], [LONG_HOLD; 2]).await?;
-    follows(&main, &replica).await?;
-    copying.freeze();
+    redis.hold_writes_back().await?;
     pair.begin([LONG_HOLD; 2]).await?;
     sleep(Duration::from_millis(LAG.0) + millis_below(LAG.1, random)).await;
     let began = now();
-    main.kill().await.map_err(LabError::system("Redis cannot be killed"))?;
-    replica.run::<()>("REPLICAOF NO ONE").await?;
-    service.lead_to(replica.port());
-    service.cut();
+    redis.primary.kill().await.map_err(LabError::system("Redis cannot be killed"))?;
+    redis.fail_over().await?;
     let trial = until_taken(pair, began).await;
-    for redis in [main, replica] {
-        redis.stop().await.map_err(LabError::system("Redis does not stop"))?;
-    }
+    redis.stop().await.map_err(LabError::system("Redis does not stop"))?;
     trial
-}
-
-/// Waits until a replica has all that the other one has now.
-async fn follows(main: &PrivateRedis, replica: &PrivateRedis) -> Result<(), LabError> {
-    let began = Instant::now();
-    let wanted = field(&main.run::<String>("INFO replication").await?, "master_repl_offset:");
-    loop {
-        let state = replica.run::<String>("INFO replication").await?;
-        let is_up = state.contains("master_link_status:up");
-        if is_up && field(&state, "slave_repl_offset:") >= wanted {
-            return Ok(());
-        }
-        if began.elapsed() > GETTING_GOING {
-            let seconds = GETTING_GOING.as_secs();
-            return Err(LabError::NotInTime { what: "the replica follows", seconds });
-        }
-        sleep(LOOK_EVERY).await;
-    }
 }
 
 /// A primary of PostgreSQL dies, and its standby takes its place, which knows the sessions. An asynchronous one knows

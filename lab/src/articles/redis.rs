@@ -7,7 +7,7 @@ use fenced_lock::{LockError, RedisBackend, RedisOptions, RedlockBackend, Token};
 use flash_sale::inventory::{Inventory, InventoryOptions};
 use redis::aio::MultiplexedConnection;
 use redis::{Script, cmd};
-use testkit::{OwnedDir, PrivateRedis, Proxy, RedisOptions as Server, Way};
+use testkit::{OwnedDir, PrivateRedis, Proxy, RedisOptions as Server, ReplicatedRedis};
 use tokio::time::sleep;
 use uuid::Uuid;
 
@@ -336,22 +336,22 @@ async fn paused(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
 
 /// Three units, of which one was sold before, so that the fence knows the cluster of the tokens.
 async fn failed_over(floor: &RedisFloor) -> Result<[Ending; 2], LabError> {
-    let pair = Pair::start(&floor.dir).await?;
+    let pair = replicated(&floor.dir).await?;
     let mut shop = Shop::open(&floor.shop, 3).await?;
     let mut first = SetNx::new(&pair.url(), &shop.lock, LONG).await?;
     shop.sell_one(&mut first).await?;
     pair.hold_writes_back().await?;
     // it connects to the replica, once that is the primary
     let second = SetNx::new(&pair.replica.url(), &shop.lock, LONG).await?;
-    let article = two_buy(shop, first, second, async || pair.fail_over().await).await?;
+    let article = two_buy(shop, first, second, async || Ok(pair.fail_over().await?)).await?;
 
-    let pair = Pair::start(&floor.dir).await?;
+    let pair = replicated(&floor.dir).await?;
     let mut shop = Shop::open(&floor.shop, 3).await?;
     let mut first = ours(&pair.url(), &shop.lock, LONG).await?;
     let second = ours(&pair.url(), &shop.lock, LONG).await?;
     shop.sell_one(&mut first).await?;
     pair.hold_writes_back().await?;
-    let ours = two_buy(shop, first, second, async || pair.fail_over().await).await?;
+    let ours = two_buy(shop, first, second, async || Ok(pair.fail_over().await?)).await?;
     Ok([article, ours])
 }
 
@@ -550,64 +550,21 @@ impl Nodes {
     }
 }
 
-/// A primary and its replica.
-struct Pair {
-    primary: PrivateRedis,
-    replica: PrivateRedis,
-    /// What the replica is told by the primary.
-    replication: Proxy,
-    /// Where clients find the primary.
-    address: Proxy,
-}
-
-impl Pair {
-    async fn start(dir: &OwnedDir) -> Result<Self, LabError> {
-        let (primary, replica) = (volatile(dir).await?, volatile(dir).await?);
-        let (replication, address) =
-            (proxy_to(primary.port()).await?, proxy_to(primary.port()).await?);
-        // the default waits 5 s for more replicas
-        primary.run::<()>("CONFIG SET repl-diskless-sync-delay 0").await?;
-        replica.run::<()>(&format!("REPLICAOF 127.0.0.1 {}", replication.port())).await?;
-        Ok(Self { primary, replica, replication, address })
-    }
-
-    fn url(&self) -> String {
-        url(&self.address)
-    }
-
-    /// From now on the replica gets nothing, once it has what was written before.
-    async fn hold_writes_back(&self) -> Result<(), LabError> {
-        until("the replica follows", async || {
-            let written: String = self.primary.run("INFO replication").await?;
-            let known: String = self.replica.run("INFO replication").await?;
-            Ok(known.contains("master_link_status:up")
-                && offset(&known, "slave_repl_offset:") >= offset(&written, "master_repl_offset:"))
-        })
-        .await?;
-        self.replication.hold(Way::Back);
-        Ok(())
-    }
-
-    /// The primary is cut off, and the replica takes its place.
-    async fn fail_over(&self) -> Result<(), LabError> {
-        self.address.lead_to(self.replica.port());
-        self.address.cut();
-        Ok(self.replica.run("REPLICAOF NO ONE").await?)
-    }
-}
-
-/// How much of the replication was written, or read.
-fn offset(info: &str, name: &str) -> Option<u64> {
-    info.lines().find_map(|line| line.strip_prefix(name))?.parse().ok()
-}
-
 async fn ours(url: &str, lock: &str, ttl: Duration) -> Result<Ours, LabError> {
     let backend = RedisBackend::new(RedisOptions::new(url)).map_err(LockError::from)?;
     Ours::open(backend, lock, ttl).await
 }
 
 async fn volatile(dir: &OwnedDir) -> Result<PrivateRedis, LabError> {
-    Ok(PrivateRedis::start_in(dir, Server { volatile: true, ..Server::default() }).await?)
+    Ok(PrivateRedis::start_in(dir, in_memory()).await?)
+}
+
+fn in_memory() -> Server {
+    Server { volatile: true, ..Server::default() }
+}
+
+async fn replicated(dir: &OwnedDir) -> Result<ReplicatedRedis, LabError> {
+    Ok(ReplicatedRedis::start_in(dir, in_memory()).await?)
 }
 
 fn url(proxy: &Proxy) -> String {

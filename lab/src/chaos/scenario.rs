@@ -84,6 +84,8 @@ pub(super) struct Setup {
     pub(super) one_endpoint: bool,
     pub(super) redis_maxmemory_bytes: Option<u64>,
     pub(super) redis_volatile: bool,
+    /// So many replicas of Redis, and sentinels; 0: neither.
+    pub(super) redis_replicas: usize,
     /// Whose connections with an instance run through a proxy.
     pub(super) proxied: Proxied,
     /// Fault points with their actions, such as `before-write:stop`, that the scenario can trigger.
@@ -166,6 +168,7 @@ impl Setup {
         one_endpoint: false,
         redis_maxmemory_bytes: None,
         redis_volatile: false,
+        redis_replicas: 0,
         proxied: Proxied::Nothing,
         fault_points: &[],
         can_starve: false,

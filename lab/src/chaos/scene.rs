@@ -9,7 +9,7 @@ use std::time::Duration;
 use loadtest::report::Violation;
 use rand::RngExt as _;
 use rand_xoshiro::SplitMix64;
-use testkit::{EtcdOptions, OwnedDir, RedisOptions};
+use testkit::{EtcdOptions, OwnedDir, RedisOptions, Sentinels};
 use tokio::time::{Instant, sleep};
 
 use super::etcd::Crowd;
@@ -85,7 +85,13 @@ impl Scene {
             secured: setup.secured.is_some(),
             ..RedisOptions::default()
         };
-        let cluster = Cluster::open(dir, setup.etcd_members, etcd_options, redis_options).await?;
+        let mut cluster =
+            Cluster::open(dir, setup.etcd_members, etcd_options, redis_options).await?;
+        if setup.redis_replicas > 0 {
+            let replicas = setup.redis_replicas;
+            let sentinels = Sentinels::start_in(&cluster.dir, &cluster.redis, replicas).await?;
+            cluster.sentinels = Some(sentinels);
+        }
         let evidence = Evidence::default();
         let mut scene = Self {
             cluster,

@@ -15,7 +15,7 @@ use testkit::ports::address_in;
 use testkit::shared::fresh_database;
 use testkit::shared::{fresh_lock_name, shared_endpoint};
 use testkit::wait::{DEADLINE, eventually};
-use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions, probe};
+use testkit::{EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, RedisOptions, Sentinels, probe};
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
@@ -97,6 +97,29 @@ async fn start_sale_of_five(instance: &Instance) -> Connection {
         .await;
     assert_eq!(buyer.answer().await.status, 200);
     buyer
+}
+
+/// Goal: an instance that starts before its sentinels says why it is not ready, and is ready once one is there. A name
+/// that they do not know ends the start.
+#[tokio::test]
+async fn it_starts_through_sentinels() {
+    let dir = OwnedDir::create().unwrap();
+    let redis = PrivateRedis::start_in(&dir, RedisOptions::default()).await.unwrap();
+    let mut watch = Sentinels::start_in(&dir, &redis, 0).await.unwrap();
+    let (etcd, lock) = (shared_endpoint().await, fresh_lock_name());
+    for sentinel in &mut watch.sentinels {
+        sentinel.kill().await.unwrap();
+    }
+    let instance = Instance::start(&etcd, &watch.url(), &lock).await;
+    assert!(instance.log().contains("no sentinel answers"), "{}", instance.log());
+    assert_eq!(instance.status("/readyz").await, Some(503));
+    watch.sentinels[2].restart().await.unwrap();
+    instance.until_ready().await;
+
+    let wrong = watch.url().replace("#sale", "#tea");
+    let (status, log) = Instance::spawn(&etcd, &wrong, &lock).exit().await;
+    assert_eq!(status.code(), Some(1), "{log}");
+    assert!(log.contains("know no primary of this name") && log.contains("tea"), "{log}");
 }
 
 /// Goal: SIGTERM while an order waits for the lock: new connections are refused, the order gets its unit and

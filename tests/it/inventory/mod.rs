@@ -8,6 +8,7 @@ mod reads;
 mod replicas;
 mod roll_back;
 mod sale;
+mod sentinel;
 
 use fenced_lock::{ClusterId, Token};
 use flash_sale::inventory::{Accepted, Outcome};

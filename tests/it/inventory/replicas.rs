@@ -5,82 +5,50 @@
 use std::time::Duration;
 
 use flash_sale::inventory::{Inventory, InventoryError, Item, Replicas, Warning};
-use testkit::Proxy;
 use testkit::wait::eventually;
-use testkit::{PrivateRedis, RedisOptions};
+use testkit::{OwnedDir, PrivateRedis, RedisOptions, ReplicatedRedis};
 
 use super::{Raw, accepted, connect, order, token};
 
-const ITEM: Item = Item::DEFAULT;
+pub(super) const ITEM: Item = Item::DEFAULT;
 /// For a replica that answers, however busy the machine is.
-const PATIENT: Replicas = Replicas { count: 1, timeout: Duration::from_secs(20) };
+pub(super) const PATIENT: Replicas = Replicas { count: 1, timeout: Duration::from_secs(20) };
 /// For one that does not.
-const HASTY: Replicas = Replicas { count: 1, timeout: Duration::from_millis(300) };
+pub(super) const HASTY: Replicas = Replicas { count: 1, timeout: Duration::from_millis(300) };
 
-/// A primary, a replica that follows it, and the address that clients know.
-struct Pair {
-    primary: PrivateRedis,
-    replica: PrivateRedis,
-    proxy: Proxy,
+async fn pair() -> ReplicatedRedis {
+    let dir = OwnedDir::create().unwrap();
+    ReplicatedRedis::start_in(&dir, RedisOptions::default()).await.unwrap()
 }
 
-impl Pair {
-    async fn start() -> Self {
-        let start = async || PrivateRedis::start(RedisOptions::default()).await.unwrap();
-        let (primary, replica) = (start().await, start().await);
-        let proxy = Proxy::to(primary.port()).await.unwrap();
-        let pair = Self { primary, replica, proxy };
-        pair.follow().await;
-        pair
-    }
-
-    async fn follow(&self) {
-        let mut primary = Raw::connect(&self.primary.url()).await;
-        // it need not wait for further replicas to come
-        primary.run::<()>("CONFIG SET repl-diskless-sync-delay 0").await;
-        let port = self.primary.port();
-        let mut replica = Raw::connect(&self.replica.url()).await;
-        replica.run::<()>("CONFIG SET repl-diskless-sync-delay 0").await;
-        replica.run::<()>(&format!("REPLICAOF 127.0.0.1 {port}")).await;
-        eventually("the replica follows", async || {
-            primary.run::<String>("INFO replication").await.contains("state=online")
-        })
-        .await;
-    }
-
-    async fn client(&self) -> Inventory {
-        connect(&format!("redis://127.0.0.1:{}", self.proxy.port())).await
-    }
-
-    /// From here on the replica hears nothing of the primary.
-    async fn detach(&self) {
-        Raw::connect(&self.replica.url()).await.run::<()>("REPLICAOF NO ONE").await;
-        let mut primary = Raw::connect(&self.primary.url()).await;
-        eventually("the primary is alone", async || {
-            primary.run::<String>("INFO replication").await.contains("connected_slaves:0")
-        })
-        .await;
-    }
-
-    /// The primary is gone for good, and the address leads to the replica, as the client has noticed.
-    async fn fail_over(&mut self, client: &Inventory) {
-        self.proxy.lead_to(self.replica.port());
-        self.primary.kill().await.unwrap();
-        eventually("the connection was cut", async || {
-            let is_new = Raw::connect(&self.replica.url()).await.run::<String>("CLIENT LIST").await;
-            client.ping().await.is_ok() && is_new.lines().count() > 1
-        })
-        .await;
-    }
+/// From here on the replica hears nothing of the primary.
+async fn detach(pair: &ReplicatedRedis) {
+    pair.replica.run::<()>("REPLICAOF NO ONE").await.unwrap();
+    eventually("the primary is alone", async || {
+        let info = pair.primary.run::<String>("INFO replication").await;
+        info.unwrap().contains("connected_slaves:0")
+    })
+    .await;
 }
 
-async fn sell(inventory: &Inventory, id: &str) -> Result<u64, InventoryError> {
+/// The primary is gone for good, and the address leads to the replica, as the client has noticed.
+async fn fail_over(pair: &mut ReplicatedRedis, client: &Inventory) {
+    pair.primary.kill().await.unwrap();
+    pair.fail_over().await.unwrap();
+    eventually("the connection was cut", async || {
+        let clients = connect_to_replica(pair).await.run::<String>("CLIENT LIST").await;
+        client.ping().await.is_ok() && clients.lines().count() > 1
+    })
+    .await;
+}
+
+pub(super) async fn sell(inventory: &Inventory, id: &str) -> Result<u64, InventoryError> {
     let outcomes = inventory.reduce(&ITEM, Some(token(1)), "8080", &[order(id, 1)]).await?;
     Ok(accepted(&outcomes[0]).position)
 }
 
 #[track_caller]
-fn assert_not_replicated(result: Result<u64, InventoryError>) {
+pub(super) fn assert_not_replicated(result: Result<u64, InventoryError>) {
     let error = result.unwrap_err();
     assert!(matches!(error, InventoryError::NotReplicated { count: 0, wanted: 1 }), "{error}");
     assert!(!error.nothing_written() && error.is_retryable());
@@ -90,8 +58,8 @@ fn assert_not_replicated(result: Result<u64, InventoryError>) {
 /// wakes, the order is answered and was taken once.
 #[tokio::test]
 async fn an_order_counts_once_the_replica_has_it() {
-    let mut pair = Pair::start().await;
-    let inventory = pair.client().await.with_replicas(PATIENT);
+    let mut pair = pair().await;
+    let inventory = connect(&pair.url()).await.with_replicas(PATIENT);
     let hasty = inventory.clone().with_replicas(HASTY);
     inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
     assert_eq!(sell(&inventory, "a").await.unwrap(), 1);
@@ -99,7 +67,7 @@ async fn an_order_counts_once_the_replica_has_it() {
     pair.replica.child().pause().unwrap();
     assert_not_replicated(sell(&hasty, "b").await);
     assert_not_replicated(sell(&hasty, "b").await);
-    assert_not_replicated(sell(&pair.client().await.with_replicas(HASTY), "b").await);
+    assert_not_replicated(sell(&connect(&pair.url()).await.with_replicas(HASTY), "b").await);
     // what needs no replica does not wait for one
     assert_eq!(inventory.stock(&ITEM).await.unwrap().lucky, 2);
     // a refusal is no more unknown than elsewhere
@@ -116,8 +84,8 @@ async fn an_order_counts_once_the_replica_has_it() {
 #[tokio::test]
 async fn a_promoted_replica_that_lacks_orders_is_noticed() {
     for waits in [false, true] {
-        let mut pair = Pair::start().await;
-        let mut inventory = pair.client().await;
+        let mut pair = pair().await;
+        let mut inventory = connect(&pair.url()).await;
         if waits {
             inventory = inventory.with_replicas(PATIENT);
         }
@@ -128,10 +96,10 @@ async fn a_promoted_replica_that_lacks_orders_is_noticed() {
             connect_to_replica(&pair).await.run::<u64>("LLEN ledger").await == 1
         })
         .await;
-        pair.detach().await;
+        detach(&pair).await;
         let hasty = || inventory.clone().with_replicas(HASTY);
         let last = sell(&if waits { hasty() } else { inventory.clone() }, "b").await;
-        pair.fail_over(&inventory).await;
+        fail_over(&mut pair, &inventory).await;
         if waits {
             assert_not_replicated(last);
             // the one that would have to be waited for is the primary now
@@ -153,7 +121,7 @@ async fn a_promoted_replica_that_lacks_orders_is_noticed() {
     }
 }
 
-async fn connect_to_replica(pair: &Pair) -> Raw {
+async fn connect_to_replica(pair: &ReplicatedRedis) -> Raw {
     Raw::connect(&pair.replica.url()).await
 }
 
@@ -161,15 +129,15 @@ async fn connect_to_replica(pair: &Pair) -> Raw {
 /// the store at once.
 #[tokio::test]
 async fn a_replica_is_left_alone_until_it_is_promoted() {
-    let pair = Pair::start().await;
-    let inventory = pair.client().await;
+    let pair = pair().await;
+    let inventory = connect(&pair.url()).await;
     inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
     let mut replica = connect_to_replica(&pair).await;
     eventually("the replica has the sale", async || replica.run::<u64>("EXISTS sale").await == 1)
         .await;
     replica.run::<()>("CONFIG SET replica-read-only no").await;
-    pair.proxy.lead_to(pair.replica.port());
-    pair.proxy.cut();
+    pair.address.lead_to(pair.replica.port());
+    pair.address.cut();
     eventually("the connection was cut", async || inventory.ping().await.is_err()).await;
     for result in [sell(&inventory, "a").await.map(drop), inventory.stock(&ITEM).await.map(drop)] {
         let error = result.unwrap_err();
@@ -186,8 +154,8 @@ async fn a_replica_is_left_alone_until_it_is_promoted() {
 /// instance reconnect.
 #[tokio::test]
 async fn a_primary_that_became_a_replica_is_left() {
-    let pair = Pair::start().await;
-    let inventory = pair.client().await;
+    let pair = pair().await;
+    let inventory = connect(&pair.url()).await;
     inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
     let mut primary = Raw::connect(&pair.primary.url()).await;
     eventually("the replica has the sale", async || {
@@ -196,7 +164,7 @@ async fn a_primary_that_became_a_replica_is_left() {
     .await;
     connect_to_replica(&pair).await.run::<()>("REPLICAOF NO ONE").await;
     primary.run::<()>(&format!("REPLICAOF 127.0.0.1 {}", pair.replica.port())).await;
-    pair.proxy.lead_to(pair.replica.port());
+    pair.address.lead_to(pair.replica.port());
     let error = sell(&inventory, "a").await.unwrap_err();
     assert!(matches!(error, InventoryError::Refused { .. }), "{error}");
     assert_eq!(sell(&inventory, "a").await.unwrap(), 1);
@@ -234,8 +202,8 @@ async fn a_primary_that_became_a_replica_tells_nothing() {
 /// on one that waits.
 #[tokio::test]
 async fn items_do_not_wait_for_each_other() {
-    let mut pair = Pair::start().await;
-    let inventory = pair.client().await.with_replicas(PATIENT);
+    let mut pair = pair().await;
+    let inventory = connect(&pair.url()).await.with_replicas(PATIENT);
     pair.replica.child().pause().unwrap();
     let items = (0..12).map(|number| format!("item-{number}").parse::<Item>().unwrap());
     let starts = items.map(|item| {
@@ -261,8 +229,8 @@ async fn items_do_not_wait_for_each_other() {
 /// Goal: there is a warning when fewer replicas are connected than each order waits for.
 #[tokio::test]
 async fn too_few_replicas_are_told_of() {
-    let pair = Pair::start().await;
-    let inventory = pair.client().await;
+    let pair = pair().await;
+    let inventory = connect(&pair.url()).await;
     assert_eq!(inventory.clone().with_replicas(HASTY).durability().await.unwrap(), []);
     let two = Replicas { count: 2, ..HASTY };
     let warnings = inventory.with_replicas(two).durability().await.unwrap();

@@ -11,7 +11,10 @@ use fenced_lock::{
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use rustix::process::Signal;
 use testkit::wait::{eventually, within};
-use testkit::{Certificates, PrivateRedis, Proxy, RedisOptions as ServerOptions, Way};
+use testkit::{
+    Certificates, OwnedDir, PrivateRedis, Proxy, RedisOptions as ServerOptions, ReplicatedRedis,
+    Way,
+};
 use tokio::process::Command;
 use tokio::task::JoinHandle;
 
@@ -246,21 +249,13 @@ async fn a_number_that_comes_twice_is_another_token() {
 /// the same number, until the first one's renewal; the cluster tells the two tokens apart.
 #[tokio::test]
 async fn a_failover_lets_two_hold() {
-    let (primary, replica) = (volatile().await, volatile().await);
-    let replication = Proxy::to(primary.port()).await.unwrap();
-    let address = Proxy::to(primary.port()).await.unwrap();
-    let lab = RedisLab::at(format!("redis://127.0.0.1:{}", address.port()));
-    replica.run::<()>(&format!("REPLICAOF 127.0.0.1 {}", replication.port())).await.unwrap();
+    let options = ServerOptions { volatile: true, ..ServerOptions::default() };
+    let redis = ReplicatedRedis::start_in(&OwnedDir::create().unwrap(), options).await.unwrap();
+    let lab = RedisLab::at(redis.url());
     let (one, other) = (session_for(&lab, LONG).await, session_for(&lab, LONG).await);
-    let exists = "DBSIZE";
-    eventually("the replica has the sessions", async || raw_number(&replica, exists).await == 3)
-        .await;
-    replication.hold(Way::Back);
+    redis.hold_writes_back().await.unwrap();
     let guard = one.mutex("a").unwrap().lock().await.unwrap();
-    // the primary is cut off, and the replica takes its place
-    address.lead_to(replica.port());
-    address.cut();
-    replica.run::<()>("REPLICAOF NO ONE").await.unwrap();
+    redis.fail_over().await.unwrap();
     let theirs = within("a grant", other.mutex("a").unwrap().lock()).await.unwrap();
     assert!(!guard.is_lost(), "two hold");
     assert_eq!(guard.token().revision(), theirs.token().revision());

@@ -7,17 +7,19 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use hyper::Method;
 use testkit::probe;
+use testkit::replication::follow;
 use tokio::time::{Instant, sleep};
 
 use crate::chaos::scenario::{Control, LoadPlan, Run, Scenario, Setup};
 use crate::chaos::scene::Scene;
+use crate::cluster::Cluster;
 use crate::error::LabError;
 
 /// The bytes that a roll-back loses: more than any instance sells in a turn.
 const LOST_BYTES: usize = 256 << 10;
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![killed(), rolled_back(), stopped(), flushed(), full()]
+    vec![killed(), failed_over(), rolled_back(), stopped(), flushed(), full()]
 }
 
 fn killed() -> Scenario {
@@ -35,6 +37,31 @@ fn killed() -> Scenario {
         // orders are lost; once that is detected, nothing is sold
         breaks: &["I2", "I5"],
     })
+}
+
+/// The primary is alone for a moment, so the promoted replica lacks what it took last. With `--redis-replicas` that is not
+/// acknowledged. Without, the sale stops as soon as an instance sees the loss.
+fn failed_over() -> Scenario {
+    // a failover may last longer than a client waits
+    let tolerates = &["failed", "unanswered"];
+    let flags = &["--redis-replicas", "1"];
+    let setup = Setup { redis_replicas: 2, flags, tolerates, ..Setup::USUAL };
+    let run = Run {
+        setup,
+        inject: |scene| fail_over(scene).boxed_local(),
+        round: Duration::from_secs(12),
+        // the other replica follows the new primary
+        goes_on_within: Duration::from_secs(4),
+        proof: "replicas promoted",
+    };
+    let fault =
+        "the primary of Redis dies, cut off from its replicas, and the sentinels promote one";
+    let scenario = Scenario::new("redis-failed-over", fault, run).control(Control {
+        without: "redis-replicas",
+        run: Run { setup: Setup { flags: &[], ..setup }, ..run },
+        breaks: &["I2", "I5"],
+    });
+    Scenario { rounds: 2, ..scenario }
 }
 
 /// Without a control: the scenario itself would find a sale that goes on from an older copy.
@@ -99,6 +126,25 @@ async fn kill(scene: &mut Scene) -> Result<(), LabError> {
         scene.cluster.redis.restart().await?;
         scene.evidence.outage(began.elapsed());
         scene.evidence.saw("Redis restarted", 1);
+    }
+    Ok(())
+}
+
+/// Lets the sentinels replace a primary that dies after its replicas stopped following it. The former one comes back as
+/// a replica.
+async fn fail_over(scene: &mut Scene) -> Result<(), LabError> {
+    while scene.next_round().await {
+        let alone = scene.random_millis(100, 400);
+        let Cluster { redis, sentinels: Some(sentinels), .. } = &mut scene.cluster else { break };
+        let began = Instant::now();
+        sentinels.hold_writes_back(redis).await?;
+        sleep(alone).await;
+        redis.kill().await.map_err(LabError::system("Redis cannot be killed"))?;
+        let former = sentinels.until_failed_over(redis).await?;
+        scene.evidence.outage(began.elapsed());
+        scene.evidence.saw("replicas promoted", 1);
+        former.restart().await?;
+        follow(former, redis, redis.port()).await?;
     }
     Ok(())
 }

@@ -1,0 +1,170 @@
+//! Goal: the inventory finds its primary through sentinels, follows it after a failover, and what a failover
+//! loses was not acknowledged, or is noticed. Method: a Redis, replicas and three sentinels of the test's own.
+
+use std::time::Duration;
+
+use flash_sale::inventory::{Inventory, InventoryError, InventoryOptions, Replicas};
+use testkit::replication::follow;
+use testkit::wait::eventually;
+use testkit::{OwnedDir, PrivateRedis, RedisOptions, Sentinels};
+
+use super::replicas::{HASTY, ITEM, PATIENT, assert_not_replicated, sell};
+use super::{connect, token};
+
+/// Servers that answer, however busy the machine is.
+async fn open(url: &str) -> Result<Inventory, InventoryError> {
+    let patient = Duration::from_secs(20);
+    let options = InventoryOptions { connect_timeout: patient, response_timeout: patient };
+    Inventory::connect(url, options).await
+}
+
+async fn watched(replicas: usize) -> (PrivateRedis, Sentinels) {
+    let dir = OwnedDir::create().unwrap();
+    let primary = PrivateRedis::start_in(&dir, RedisOptions::default()).await.unwrap();
+    let sentinels = Sentinels::start_in(&dir, &primary, replicas).await.unwrap();
+    (primary, sentinels)
+}
+
+/// Ends the connections of all clients, except those of replicas.
+async fn cut(redis: &PrivateRedis) {
+    redis.run::<u64>("CLIENT KILL TYPE normal SKIPME yes").await.unwrap();
+}
+
+/// Waits until the inventory has noticed that, and returns how its order ends.
+async fn sell_anew(inventory: &Inventory, id: &str) -> Result<u64, InventoryError> {
+    eventually("the connection was cut", async || match inventory.ping().await {
+        // reported before the next use, or at it
+        Ok(()) => true,
+        Err(error) => matches!(error, InventoryError::Unreachable { .. }) && is_silent(&error),
+    })
+    .await;
+    sell(inventory, id).await
+}
+
+fn is_silent(error: &InventoryError) -> bool {
+    source(error).contains("no sentinel answers")
+}
+
+fn source(error: &InventoryError) -> String {
+    std::error::Error::source(error).map(ToString::to_string).unwrap_or_default()
+}
+
+/// Goal: one sentinel that lives suffices. Without any, an open connection goes on, and a new one is refused with
+/// that reason until a sentinel is back. A server that is no primary is not used, also if a sentinel names it.
+#[tokio::test]
+async fn the_sentinels_are_asked_at_each_connect() {
+    let (primary, mut watch) = watched(1).await;
+    let inventory = open(&watch.url()).await.unwrap();
+    inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
+    assert!(inventory.address().starts_with("sale at 127.0.0.1:"), "{}", inventory.address());
+    for index in 0..2 {
+        watch.sentinels[index].kill().await.unwrap();
+        cut(&primary).await;
+        assert_eq!(
+            sell_anew(&inventory, &format!("order-{index}")).await.unwrap(),
+            index as u64 + 1
+        );
+    }
+    watch.sentinels[2].kill().await.unwrap();
+    assert_eq!(sell(&inventory, "a").await.unwrap(), 3, "it is connected");
+    cut(&primary).await;
+    let error = sell_anew(&inventory, "b").await.unwrap_err();
+    assert!(is_silent(&error), "{}", source(&error));
+    assert!(error.nothing_written() && error.is_retryable() && !error.is_wrong_server());
+    watch.sentinels[1].restart().await.unwrap();
+    assert_eq!(sell(&inventory, "b").await.unwrap(), 4);
+
+    // one sentinel alone promotes no replica
+    primary.run::<()>("REPLICAOF 127.0.0.1 1").await.unwrap();
+    let error = open(&watch.url()).await.unwrap_err();
+    assert!(source(&error).contains("is a replica"), "{}", source(&error));
+    assert!(error.nothing_written() && error.is_retryable());
+    primary.run::<()>("REPLICAOF NO ONE").await.unwrap();
+    open(&watch.url()).await.unwrap();
+}
+
+/// Goal: a wrong name of the primary and a wrong password are errors that no retry mends, and that name what is
+/// wrong. A sentinel gets the password only if it asks for one.
+#[tokio::test]
+async fn wrong_names_and_passwords_are_told() {
+    let (primary, watch) = watched(0).await;
+    let error = open(&watch.url().replace("#sale", "#other")).await.unwrap_err();
+    assert!(error.is_wrong_server(), "{}", source(&error));
+    assert!(source(&error).contains("know no primary") && source(&error).contains("other"));
+
+    let as_user = async |user: &str| open(&watch.url().replace("://", &format!("://{user}"))).await;
+    primary.run::<()>("ACL SETUSER shop on >right ~* +@all").await.unwrap();
+    as_user("shop:right@").await.unwrap();
+    for locks_sentinels in [false, true] {
+        if locks_sentinels {
+            for sentinel in &watch.sentinels {
+                sentinel.run::<()>("ACL SETUSER shop on >right +@all").await.unwrap();
+                sentinel.run::<()>("ACL SETUSER default resetpass >other").await.unwrap();
+            }
+            let error = as_user("").await.unwrap_err();
+            assert!(error.is_wrong_server() && source(&error).contains("NOAUTH"), "{error:?}");
+        }
+        let error = as_user("shop:wrong@").await.unwrap_err();
+        assert!(error.is_wrong_server() && source(&error).contains("WRONGPASS"), "{error:?}");
+        as_user("shop:right@").await.unwrap();
+    }
+}
+
+/// Goal: the primary dies, and the sentinels promote a replica that lacks the latest order. If that order was
+/// acknowledged, the item is stopped; if replicas are waited for, it was not, and the sale goes on at once.
+#[tokio::test]
+async fn what_a_failover_loses_was_not_acknowledged_or_is_noticed() {
+    for waits in [true, false] {
+        let (mut primary, mut watch) = watched(2).await;
+        let inventory = connect(&watch.url()).await;
+        let waiting = |replicas: Replicas| match waits {
+            true => inventory.clone().with_replicas(replicas),
+            false => inventory.clone(),
+        };
+        waiting(PATIENT).start(&ITEM, Some(token(1)), 10).await.unwrap();
+        assert_eq!(sell(&waiting(PATIENT), "a").await.unwrap(), 1);
+        watch.hold_writes_back(&primary).await.unwrap();
+        let last = sell(&waiting(HASTY), "b").await;
+        primary.kill().await.unwrap();
+        let former = watch.until_failed_over(&mut primary).await.unwrap();
+        if waits {
+            assert_not_replicated(last);
+            let waiting = waiting(PATIENT);
+            eventually("it goes on", async || sell(&waiting, "c").await.is_ok_and(|at| at == 2))
+                .await;
+            continue;
+        }
+        assert_eq!(last.unwrap(), 2);
+        let is_stopped = async || {
+            let error = sell(&inventory, "c").await.unwrap_err();
+            matches!(error, InventoryError::RolledBack { .. })
+        };
+        eventually("it is noticed", is_stopped).await;
+        // the former primary comes back, with the order, and follows: the order is lost
+        former.restart().await.unwrap();
+        follow(former, &primary, primary.port()).await.unwrap();
+        assert!(is_stopped().await);
+        inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
+        assert_eq!(sell(&inventory, "d").await.unwrap(), 1);
+    }
+}
+
+/// Goal: a former primary that still takes orders, because the sentinels could not make it a replica, is left when
+/// they name another one. Method: it refuses to become one.
+#[tokio::test]
+async fn a_primary_that_was_replaced_is_left() {
+    let (mut primary, mut watch) = watched(1).await;
+    let inventory = connect(&watch.url()).await;
+    inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
+    assert_eq!(sell(&inventory, "a").await.unwrap(), 1);
+    primary.run::<()>("ACL SETUSER default -replicaof -slaveof").await.unwrap();
+    watch.sentinels[0].run::<()>("SENTINEL FAILOVER sale").await.unwrap();
+    let former = watch.until_failed_over(&mut primary).await.unwrap();
+    // it tells the two apart
+    primary.run::<()>("SET stock 5").await.unwrap();
+    let is_left = async || inventory.stock(&ITEM).await.is_ok_and(|stock| stock.stock == 5);
+    eventually("it is left", is_left).await;
+    let former: String = former.run("INFO replication").await.unwrap();
+    assert!(former.contains("role:master"), "{former}");
+    assert_eq!(sell(&inventory, "b").await.unwrap(), 2);
+}
