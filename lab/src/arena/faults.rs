@@ -331,9 +331,16 @@ async fn of_a_server(
     let addresses = floor.servers.addresses();
     let pair = Pair::start(floor, [&addresses, &addresses], [TURN; 2]).await?;
     sleep(millis_below(PHASE, random)).await;
-    let victim = if fault == Fault::Leader { leader(&floor.servers).await } else { Some(0) };
-    let victim =
-        victim.ok_or(LabError::NotInTime { what: "the servers have a leader", seconds: 0 })?;
+    let mut victim = 0;
+    if fault == Fault::Leader {
+        // after a trial, an election may be under way
+        until("the servers have a leader", SERVER_BOUND, async || {
+            let leader = leader(&floor.servers).await;
+            victim = leader.unwrap_or_default();
+            Ok(leader.is_some())
+        })
+        .await?;
+    }
     let began = now();
     let all = || pair.tenures().concat();
     kill(&mut floor.servers, victim)
