@@ -469,11 +469,11 @@ async fn a_standby_that_lags_repeats_a_token() {
     let mut servers = ReplicatedPostgres::start(false).await.unwrap();
     let ours = session(&servers.url(), LONG).await.mutex("a").unwrap();
     servers.hold_writes_back().await.unwrap();
-    let token = ours.lock().await.unwrap().token();
+    let held = within("the lock is granted", ours.lock()).await.unwrap();
     servers.fail_over().await.unwrap();
     let theirs = session(&servers.url(), LONG).await.mutex("a").unwrap();
-    let guard = within("the lock is granted again", theirs.lock()).await.unwrap();
-    assert_eq!(guard.token(), token);
+    let next = within("the lock is granted again", theirs.lock()).await.unwrap();
+    assert_eq!(next.token(), held.token());
 }
 
 /// Runs a statement as the superuser, by the real client.
