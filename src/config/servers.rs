@@ -63,7 +63,8 @@ pub struct Servers {
     pub etcd_key: Option<PathBuf>,
 
     /// Address of Redis, `rediss` for TLS, with an optional user, password and database:
-    /// `redis://user:password@host:6379/0`
+    /// `redis://user:password@host:6379/0`; of Sentinels: `redis-sentinel://user:password@host,host/0#primary`;
+    /// of a Redis Cluster: `redis-cluster://user:password@host,host`
     #[arg(
         long,
         env = "FLASH_SALE_REDIS",

@@ -1,11 +1,12 @@
 //! The address of Redis and the certificates for it.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use redis::io::tcp::TcpSettings;
 use redis::{
-    Client, ClientTlsConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, ProtocolVersion,
-    RedisResult, TlsCertificates,
+    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo,
+    ProtocolVersion, RedisResult, TlsCertificates,
 };
 
 use super::InventoryError;
@@ -15,7 +16,10 @@ use crate::secret::{Secret, SecretSource};
 /// a certificate can change while the service runs.
 #[derive(Clone, Debug)]
 pub struct RedisAccess {
-    /// `redis://[[user]:password@]host[:port][/database]`, or with `rediss`, or `unix:///path`.
+    /// `redis://[[user]:password@]host[:port][/database]`, or `unix:///path`;
+    /// `redis-cluster://[[user]:password@]host[:port][,host[:port]...]`; or
+    /// `redis-sentinel://[[user]:password@]host[:port][,host[:port]...][/database]#primary`, with the user,
+    /// password and database of the primary. `rediss` in place of `redis`: over TLS.
     pub address: SecretSource,
     /// With `rediss`: the PEM file with the CA certificate of Redis. `None`: the system's CAs.
     pub ca: Option<PathBuf>,
@@ -35,27 +39,99 @@ impl From<&String> for RedisAccess {
     }
 }
 
+/// What an address leads to. Each node has the user, the password and the database of the address.
+pub(super) enum Target {
+    /// One server.
+    Server(ConnectionInfo),
+    /// Sentinels, which know where the primary of this name is. User, password and database are the primary's.
+    Sentinel { sentinels: Vec<ConnectionInfo>, primary: String },
+    /// Some nodes of a Redis Cluster, which know the others.
+    Cluster(Vec<ConnectionInfo>),
+}
+
+impl Target {
+    fn parse(address: &str) -> RedisResult<Self> {
+        let Some((scheme, rest)) = address.split_once("://") else {
+            return address.into_connection_info().map(Self::Server);
+        };
+        let (scheme, is_cluster) = match scheme {
+            "redis-cluster" => ("redis", true),
+            "rediss-cluster" => ("rediss", true),
+            "redis-sentinel" => ("redis", false),
+            "rediss-sentinel" => ("rediss", false),
+            _ => return address.into_connection_info().map(Self::Server),
+        };
+        let (authority, tail) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        let (user, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
+        let (path, name) = tail.split_once('#').unwrap_or((tail, ""));
+        let nodes = hosts.split(',').map(|host| {
+            let has_port = host.rsplit(']').next().is_some_and(|rest| rest.contains(':'));
+            let port = if has_port || is_cluster { "" } else { ":26379" };
+            format!("{scheme}://{user}{host}{port}{path}").into_connection_info()
+        });
+        let nodes = nodes.collect::<RedisResult<_>>()?;
+        let invalid = |what: &'static str| Err((ErrorKind::InvalidClientConfig, what).into());
+        if !is_cluster && name.is_empty() {
+            invalid("the name of the primary is missing: end with #name")
+        } else if !is_cluster {
+            Ok(Self::Sentinel { sentinels: nodes, primary: name.to_owned() })
+        } else if matches!(tail, "" | "/") {
+            Ok(Self::Cluster(nodes))
+        } else {
+            invalid("a Redis Cluster has no database numbers: end with the last host")
+        }
+    }
+
+    /// The first node of the address.
+    pub(super) fn first(&self) -> &ConnectionInfo {
+        match self {
+            Self::Server(node) => node,
+            // a split has at least one part
+            Self::Sentinel { sentinels: nodes, .. } | Self::Cluster(nodes) => &nodes[0],
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    /// Without user and password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |nodes: &[ConnectionInfo]| {
+            let nodes: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();
+            nodes.join(",")
+        };
+        match self {
+            Self::Server(node) => node.addr().fmt(f),
+            Self::Sentinel { sentinels, primary } => write!(f, "{primary} at {}", list(sentinels)),
+            Self::Cluster(nodes) => f.write_str(&list(nodes)),
+        }
+    }
+}
+
 impl RedisAccess {
-    /// A client for the next connection, with the present content of the files.
-    pub(super) fn client(&self) -> Result<Client, InventoryError> {
+    /// What the address leads to, with the present content of its file.
+    pub(super) fn target(&self) -> Result<Target, InventoryError> {
         let invalid = |source| InventoryError::InvalidUrl { source };
         let address = self.address.read().map_err(|error| invalid(error.into()))?;
-        let info = address.expose().into_connection_info().map_err(invalid)?;
+        Target::parse(address.expose()).map_err(invalid)
+    }
+
+    /// A client for the next connection to `node`, with the present content of the files.
+    pub(super) fn client(&self, node: ConnectionInfo) -> Result<Client, InventoryError> {
         // with RESP3 the client reports a broken connection at once, not only at its next use
-        let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let redis = node.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         // a small command must not wait for the acknowledgement of the one before
         let tcp = TcpSettings::default().set_nodelay(true);
-        let info = info.set_redis_settings(redis).set_tcp_settings(tcp);
+        let info = node.set_redis_settings(redis).set_tcp_settings(tcp);
         let unusable = |source| InventoryError::InvalidCertificates { source };
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
             // where a second cryptography library is linked, rustls chooses none by itself; an error: it was chosen
             let _ = rustls::crypto::ring::default_provider().install_default();
             Client::build_with_tls(info, self.certificates().map_err(unusable)?).map_err(unusable)
         } else if self.ca.is_some() || self.identity.is_some() {
-            let what = "certificates require an address that begins with rediss://";
+            let what = "certificates require an address with TLS, such as rediss://";
             Err(unusable((ErrorKind::InvalidClientConfig, what).into()))
         } else {
-            Client::open(info).map_err(invalid)
+            Client::open(info).map_err(|source| InventoryError::InvalidUrl { source })
         }
     }
 
@@ -66,5 +142,64 @@ impl RedisAccess {
         });
         let root_cert = self.ca.as_deref().map(read).transpose()?;
         Ok(TlsCertificates { client_tls: identity.transpose()?, root_cert })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error_chain::ErrorChain;
+
+    fn read(address: &str) -> Result<Target, String> {
+        RedisAccess::from(address).target().map_err(|error| ErrorChain(&error).to_string())
+    }
+
+    /// Goal: each scheme leads to its kind of server, with all hosts, and with the password on each.
+    #[test]
+    fn addresses_of_servers_sentinels_and_clusters() {
+        for (address, shown) in [
+            ("redis://u:pw@a", "a:6379"),
+            ("unix:///run/redis.sock", "/run/redis.sock"),
+            ("redis-cluster://a", "a:6379"),
+            ("redis-cluster://u:pw@a,b:7000,[::1],[::1]:7/", "a:6379,b:7000,::1:6379,::1:7"),
+            ("rediss-cluster://a,b", "a:6379,b:6379"),
+            ("redis-sentinel://:p%40w@a,b:7,[::1]/3#shop", "shop at a:26379,b:7,::1:26379"),
+            ("rediss-sentinel://a#shop", "shop at a:26379"),
+        ] {
+            assert_eq!(read(address).expect(address).to_string(), shown, "{address}");
+        }
+        let target = read("rediss-cluster://u:p%40w@a,b").expect("a cluster");
+        assert!(matches!(target.first().addr(), ConnectionAddr::TcpTls { .. }));
+        let Target::Sentinel { sentinels, primary } =
+            read("redis-sentinel://u:p%40w@a,b/3#shop").expect("sentinels")
+        else {
+            panic!("no sentinels");
+        };
+        assert_eq!(primary, "shop");
+        for node in sentinels {
+            let of = node.redis_settings();
+            assert_eq!((of.username(), of.password(), of.db()), (Some("u"), Some("p@w"), 3));
+        }
+    }
+
+    /// Goal: an error says what is missing and does not show the password.
+    #[test]
+    fn wrong_addresses_get_a_message() {
+        for (address, message) in [
+            ("redis-cluster://:hidden@a/1", "no database numbers"),
+            ("redis-cluster://:hidden@a,b#shop", "no database numbers"),
+            ("redis-cluster://:hidden@", "URL"),
+            ("redis-cluster://:hidden@a,,b", "URL"),
+            ("redis-cluster://:hidden@a:port", "URL"),
+            ("redis-sentinel://:hidden@a/1", "#name"),
+            ("redis-sentinel://:hidden@a#", "#name"),
+            ("redis-sentinel://:hidden@a/x#shop", "database number"),
+            ("redis-sentinel://:hidden@#shop", "URL"),
+            ("http-cluster://:hidden@a", "URL"),
+        ] {
+            let error = read(address).map(|target| target.to_string()).expect_err(address);
+            assert!(error.contains(message), "{address}: {error}");
+            assert!(!error.contains("hidden"), "{address}: {error}");
+        }
     }
 }

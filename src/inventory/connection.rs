@@ -20,6 +20,7 @@ use redis::{
 };
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::access::Target;
 use super::server::LastServer;
 use super::{InventoryError, RedisAccess};
 
@@ -117,7 +118,9 @@ impl Connection {
         options: InventoryOptions,
     ) -> Result<Self, InventoryError> {
         // reports an invalid address at once
-        let address = access.client()?.get_connection_info().addr().to_string();
+        let target = access.target()?;
+        access.client(target.first().clone())?;
+        let address = target.to_string();
         let last_server = Arc::default();
         Ok(Self(Arc::new(Link { access, address, options, slot: Mutex::default(), last_server })))
     }
@@ -240,7 +243,12 @@ impl Connection {
         // a task of its own: the attempt goes on for other callers when the first one gives up
         let task = tokio::spawn(async move {
             sleep_until(begins_at).await;
-            let client = access.client().map_err(std::io::Error::other)?;
+            let target = access.target().map_err(std::io::Error::other)?;
+            let Target::Server(node) = target else {
+                let what = "addresses of Sentinels and of a Redis Cluster are not supported yet";
+                return Err((ErrorKind::InvalidClientConfig, what).into());
+            };
+            let client = access.client(node).map_err(std::io::Error::other)?;
             let late = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
             let connect = client.get_multiplexed_async_connection_with_config(&config);
             let mut connection = timeout(within, connect).await.map_err(late)??;

@@ -16,6 +16,8 @@ pub enum InventoryError {
     /// The URL does not name a Redis server. The message hides the URL, which may hold a password.
     #[error(
         "the Redis URL is not valid: write redis://[[user]:password@]host[:port][/database], \
+         redis-cluster://[[user]:password@]host[:port][,host...], \
+         redis-sentinel://[[user]:password@]host[:port][,host...][/database]#primary, \
          with rediss for TLS, or unix:///path"
     )]
     InvalidUrl {
