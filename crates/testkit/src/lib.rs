@@ -3,6 +3,7 @@
 //!
 //! - [`etcd`], [`postgres`], [`redis`], [`zookeeper`]: servers on free ports, with data of their own, plain or
 //!   secured
+//! - [`redis_cluster`]: three of them, each with its replicas, and the way of a slot from one to another
 //! - [`certificates`]: what a secured server needs
 //! - [`server`]: what they have in common: kill, restart, stop
 //! - [`child`]: a process that ends with us, even on SIGKILL
@@ -30,6 +31,7 @@ pub mod probe;
 pub mod processes;
 pub mod proxy;
 pub mod redis;
+pub mod redis_cluster;
 pub mod server;
 pub mod shared;
 pub mod wait;
@@ -42,6 +44,7 @@ pub use etcd::{AuthTokens, EtcdOptions, PrivateEtcd};
 pub use postgres::{PostgresOptions, PrivatePostgres};
 pub use proxy::{Proxy, Way};
 pub use redis::{PrivateRedis, RedisOptions};
+pub use redis_cluster::{PrivateRedisCluster, RedisClusterOptions};
 pub use server::ServerError;
 pub use zookeeper::{PrivateZooKeeper, ZooKeeperOptions};
 
