@@ -10,6 +10,7 @@ use redis::{
 };
 
 use super::InventoryError;
+use super::shards::Node;
 use crate::secret::{Secret, SecretSource};
 
 /// The address of Redis and the certificates for it. Files are read at each connection, so that a password or
@@ -107,12 +108,54 @@ impl fmt::Display for Target {
     }
 }
 
+/// The file with the address has another kind of address by now.
+const OTHER_KIND: (ErrorKind, &str) =
+    (ErrorKind::InvalidClientConfig, "the address leads to another kind of store: restart");
+
 impl RedisAccess {
     /// What the address leads to, with the present content of its file.
     pub(super) fn target(&self) -> Result<Target, InventoryError> {
         let invalid = |source| InventoryError::InvalidUrl { source };
         let address = self.address.read().map_err(|error| invalid(error.into()))?;
         Target::parse(address.expose()).map_err(invalid)
+    }
+
+    /// The nodes of a cluster that the address names.
+    pub(super) fn nodes(&self) -> RedisResult<Vec<Node>> {
+        let Target::Cluster(nodes) = self.target().map_err(std::io::Error::other)? else {
+            return Err(OTHER_KIND.into());
+        };
+        let nodes = nodes.iter().filter_map(|node| match node.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                Some(Node { host: host.as_str().into(), port: *port })
+            }
+            _ => None,
+        });
+        Ok(nodes.collect())
+    }
+
+    /// A client for the next connection: to the server of the address, or to this node of its cluster.
+    pub(super) fn client_for(&self, node: Option<&Node>) -> RedisResult<Client> {
+        let node = match (self.target().map_err(std::io::Error::other)?, node) {
+            (Target::Server(server), None) => server,
+            (target @ Target::Cluster(_), Some(Node { host, port })) => {
+                let (first, host) = (target.first().clone(), host.as_ref().to_owned());
+                let mut addr = first.addr().clone();
+                match &mut addr {
+                    ConnectionAddr::TcpTls { host: name, port: number, .. } => {
+                        (*name, *number) = (host, *port);
+                    }
+                    addr => *addr = ConnectionAddr::Tcp(host, *port),
+                }
+                first.set_addr(addr)
+            }
+            (Target::Sentinel { .. }, _) => {
+                let what = "addresses of Sentinels are not supported yet";
+                return Err((ErrorKind::InvalidClientConfig, what).into());
+            }
+            _ => return Err(OTHER_KIND.into()),
+        };
+        Ok(self.client(node).map_err(std::io::Error::other)?)
     }
 
     /// A client for the next connection to `node`, with the present content of the files.

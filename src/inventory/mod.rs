@@ -18,6 +18,7 @@ mod record;
 mod replicas;
 mod script;
 mod server;
+mod shards;
 mod stock;
 mod store;
 mod watermark;
