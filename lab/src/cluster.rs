@@ -8,8 +8,8 @@ use futures_util::future::join_all;
 use hyper::{Method, StatusCode};
 use testkit::server::{START_TIMEOUT, until_ready};
 use testkit::{
-    Child, EtcdOptions, LOCK_NAME, OwnedDir, PrivateEtcd, PrivateRedis, Program, Proxy,
-    RedisOptions, ServerError, ports, probe,
+    Child, EtcdOptions, LOCK_NAME, OwnedDir, PrivateEtcd, PrivateRedis, PrivateRedisCluster,
+    Program, Proxy, RedisOptions, ServerError, ports, probe,
 };
 
 use crate::baselines::LockMode;
@@ -27,6 +27,8 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 pub(crate) struct Cluster {
     pub(crate) instances: Vec<Instance>,
     pub(crate) redis: PrivateRedis,
+    /// Has the stock instead, if there is one.
+    pub(crate) shards: Option<PrivateRedisCluster>,
     pub(crate) etcd: Vec<PrivateEtcd>,
     pub(crate) lock: LockServers,
     /// Has the data and logs of all.
@@ -109,7 +111,7 @@ impl Cluster {
             PrivateRedis::start_in(&dir, redis),
         )?;
         let lock = LockServers::None(Vec::new());
-        Ok(Self { instances: Vec::new(), redis, etcd, lock, dir, program })
+        Ok(Self { instances: Vec::new(), redis, shards: None, etcd, lock, dir, program })
     }
 
     /// Starts another instance on this port, without waiting for it.
@@ -132,10 +134,12 @@ impl Cluster {
         } else if spec.one_endpoint {
             endpoints.truncate(1);
         }
-        let redis = redis_proxy.as_ref().map_or_else(
-            || self.redis.flags(),
-            |proxy| vec!["--redis".to_owned(), format!("redis://127.0.0.1:{}", proxy.port())],
-        );
+        let at = |address| vec!["--redis".to_owned(), address];
+        let redis = match (&redis_proxy, &self.shards) {
+            (Some(proxy), _) => at(format!("redis://127.0.0.1:{}", proxy.port())),
+            (None, Some(shards)) => at(shards.url()),
+            (None, None) => self.redis.flags(),
+        };
         let name = spec.name.map_or_else(|| port.to_string(), str::to_owned);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let workers = (cores / spec.instances.max(1)).max(1);
@@ -228,8 +232,8 @@ impl Cluster {
     /// # Errors
     /// When that takes too long.
     pub(crate) async fn remove(self) -> io::Result<()> {
-        let Self { instances, redis, etcd, lock, dir, .. } = self;
-        drop((instances, redis, etcd));
+        let Self { instances, redis, shards, etcd, lock, dir, .. } = self;
+        drop((instances, redis, shards, etcd));
         let removed = lock.remove().await;
         dir.remove().await.and(removed)
     }

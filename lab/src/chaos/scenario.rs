@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
-use testkit::AuthTokens;
+use testkit::{AuthTokens, RedisClusterOptions};
 
 use super::scene::Scene;
 use crate::cluster::Proxied;
@@ -84,6 +84,8 @@ pub(super) struct Setup {
     pub(super) one_endpoint: bool,
     pub(super) redis_maxmemory_bytes: Option<u64>,
     pub(super) redis_volatile: bool,
+    /// The stock is in a Redis Cluster.
+    pub(super) redis_cluster: Option<RedisClusterOptions>,
     /// Whose connections with an instance run through a proxy.
     pub(super) proxied: Proxied,
     /// Fault points with their actions, such as `before-write:stop`, that the scenario can trigger.
@@ -166,6 +168,7 @@ impl Setup {
         one_endpoint: false,
         redis_maxmemory_bytes: None,
         redis_volatile: false,
+        redis_cluster: None,
         proxied: Proxied::Nothing,
         fault_points: &[],
         can_starve: false,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use loadtest::report::Violation;
 use rand::RngExt as _;
 use rand_xoshiro::SplitMix64;
-use testkit::{EtcdOptions, OwnedDir, RedisOptions};
+use testkit::{EtcdOptions, OwnedDir, PrivateRedisCluster, RedisOptions};
 use tokio::time::{Instant, sleep};
 
 use super::etcd::Crowd;
@@ -85,7 +85,13 @@ impl Scene {
             secured: setup.secured.is_some(),
             ..RedisOptions::default()
         };
-        let cluster = Cluster::open(dir, setup.etcd_members, etcd_options, redis_options).await?;
+        let mut cluster =
+            Cluster::open(dir, setup.etcd_members, etcd_options, redis_options).await?;
+        if let Some(options) = setup.redis_cluster {
+            // boxed: few scenarios have one
+            let shards = Box::pin(PrivateRedisCluster::start_in(&cluster.dir, options));
+            cluster.shards = Some(shards.await?);
+        }
         let evidence = Evidence::default();
         let mut scene = Self {
             cluster,
