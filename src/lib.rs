@@ -16,15 +16,15 @@
 //! - [`serve`]: the `serve` command: connect, run, stop. [`config`] has its flags.
 //! - [`recover`]: the `recover` command, for an operator after etcd or Redis was replaced or restored.
 //! - [`health`]: the `health` command, for containers.
-//! - [`error_chain`], [`logging`], [`secret`]: small modules that several of these use.
+//! - [`error_chain`], [`logging`], [`safeguard`], [`secret`]: small modules that several of these use.
 //!
 //! Around it, in packages of their own: `loadtest`, which speaks HTTP alone, and `lab`, with the demo, the bench and the
 //! fault suite.
 //!
 //! # Cargo features
 //!
-//! - `chaos` (off by default): a fault suite can switch off the [safeguards](http::safeguard) of the HTTP server and of the
-//!   lock, to show what they are for. **Never build a service for a real sale with it.** Without it each
+//! - `chaos` (off by default): a fault suite can switch off the [safeguards](safeguard) of the HTTP server, of the
+//!   inventory and of the lock, to show what they are for. **Never build a service for a real sale with it.** Without it each
 //!   safeguard is a constant.
 
 pub mod config;
@@ -34,6 +34,7 @@ pub mod http;
 pub mod inventory;
 pub mod logging;
 pub mod recover;
+pub mod safeguard;
 pub mod sale;
 pub mod secret;
 pub mod serve;

@@ -28,8 +28,8 @@ const NOT_DONE: u8 = 3;
 const LOCK_TTL: Duration = Duration::from_secs(10);
 
 /// The attempts to reach the store, and the pause between them.
-const PINGS: u32 = 4;
-const PING_PAUSE: Duration = Duration::from_millis(500);
+const ATTEMPTS: u32 = 4;
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// Resume a sale after etcd or Redis was replaced or restored: a dry run unless --yes is given
 ///
@@ -129,7 +129,7 @@ async fn recover(options: &mut RecoverOptions) -> Result<Done, RecoverError> {
     options.servers.check_files()?;
     let item = options.item.clone().unwrap_or_default();
     let inventory = options.servers.inventory()?;
-    reach(&inventory).await?;
+    reach(&inventory, &item).await?;
     let name = lock_name(&options.servers.lock_name, &item);
     let lock_error = |source| RecoverError::Lock { name: name.clone(), holder: None, source };
     let etcd = EtcdBackend::new(options.servers.etcd_options()?)
@@ -145,15 +145,15 @@ async fn recover(options: &mut RecoverOptions) -> Result<Done, RecoverError> {
     done
 }
 
-/// Whether the store answers. It may have just been started. Checked before the lock is taken.
-async fn reach(inventory: &Inventory) -> Result<(), InventoryError> {
-    for _ in 1..PINGS {
-        match inventory.ping().await {
-            Err(error) if error.is_retryable() => sleep(PING_PAUSE).await,
-            reached => return reached,
+/// Whether the store answers about the item. It may have just been started. Checked before the lock is taken.
+async fn reach(inventory: &Inventory, item: &Item) -> Result<(), InventoryError> {
+    for _ in 1..ATTEMPTS {
+        match inventory.inspect(item).await {
+            Err(error) if error.is_retryable() => sleep(PAUSE).await,
+            reached => return reached.map(drop),
         }
     }
-    inventory.ping().await
+    inventory.inspect(item).await.map(drop)
 }
 
 async fn under_lock(

@@ -8,8 +8,8 @@ use futures_util::future::join_all;
 use hyper::{Method, StatusCode};
 use testkit::server::{START_TIMEOUT, until_ready};
 use testkit::{
-    Child, EtcdOptions, LOCK_NAME, OwnedDir, PrivateEtcd, PrivateRedis, Program, Proxy,
-    RedisOptions, Sentinels, ServerError, ports, probe,
+    Child, EtcdOptions, LOCK_NAME, OwnedDir, PrivateEtcd, PrivateRedis, PrivateRedisCluster,
+    Program, Proxy, RedisOptions, Sentinels, ServerError, ports, probe,
 };
 
 use crate::baselines::LockMode;
@@ -29,6 +29,8 @@ pub(crate) struct Cluster {
     pub(crate) redis: PrivateRedis,
     /// Through which the instances find Redis, if there are any.
     pub(crate) sentinels: Option<Sentinels>,
+    /// Has the stock instead, if there is one.
+    pub(crate) shards: Option<PrivateRedisCluster>,
     pub(crate) etcd: Vec<PrivateEtcd>,
     pub(crate) lock: LockServers,
     /// Has the data and logs of all.
@@ -111,7 +113,9 @@ impl Cluster {
             PrivateRedis::start_in(&dir, redis),
         )?;
         let lock = LockServers::None(Vec::new());
-        Ok(Self { instances: Vec::new(), redis, sentinels: None, etcd, lock, dir, program })
+        let instances = Vec::new();
+        let (sentinels, shards) = (None, None);
+        Ok(Self { instances, redis, sentinels, shards, etcd, lock, dir, program })
     }
 
     /// Starts another instance on this port, without waiting for it.
@@ -134,10 +138,13 @@ impl Cluster {
         } else if spec.one_endpoint {
             endpoints.truncate(1);
         }
-        let proxied = |proxy: &Proxy| format!("redis://127.0.0.1:{}", proxy.port());
-        let found = redis_proxy.as_ref().map(proxied);
-        let found = found.or_else(|| self.sentinels.as_ref().map(Sentinels::url));
-        let redis = found.map_or_else(|| self.redis.flags(), |url| vec!["--redis".to_owned(), url]);
+        let at = |address| vec!["--redis".to_owned(), address];
+        let redis = match (&redis_proxy, &self.sentinels, &self.shards) {
+            (Some(proxy), _, _) => at(format!("redis://127.0.0.1:{}", proxy.port())),
+            (None, Some(sentinels), _) => at(sentinels.url()),
+            (None, None, Some(shards)) => at(shards.url()),
+            (None, None, None) => self.redis.flags(),
+        };
         let name = spec.name.map_or_else(|| port.to_string(), str::to_owned);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let workers = (cores / spec.instances.max(1)).max(1);
@@ -230,8 +237,8 @@ impl Cluster {
     /// # Errors
     /// When that takes too long.
     pub(crate) async fn remove(self) -> io::Result<()> {
-        let Self { instances, redis, sentinels, etcd, lock, dir, .. } = self;
-        drop((instances, redis, sentinels, etcd));
+        let Self { instances, redis, sentinels, shards, etcd, lock, dir, .. } = self;
+        drop((instances, redis, sentinels, shards, etcd));
         let removed = lock.remove().await;
         dir.remove().await.and(removed)
     }

@@ -13,7 +13,7 @@ use fenced_lock::chaos::Safeguard as Lock;
 #[cfg(feature = "chaos")]
 use flash_sale::config::Config;
 #[cfg(feature = "chaos")]
-use flash_sale::http::safeguard::{LIMITS, SEE_THROUGH};
+use flash_sale::safeguard::{LIMITS, REDIRECTS, SEE_THROUGH};
 
 use crate::signals::{ENDINGS, Signal, Signals, exit_code};
 
@@ -37,6 +37,9 @@ pub enum Safeguard {
     BatchOwnership,
     /// SIGHUP, and a second signal of any kind, end the instance at once
     Drain,
+    /// A node of a Redis Cluster that names another one is not left for it, and the map of the slots stays
+    #[cfg(feature = "chaos")]
+    Redirects,
     /// Orders wait for ever, and what etcd has no room for is asked again until it has
     #[cfg(feature = "chaos")]
     Deadlines,
@@ -104,6 +107,7 @@ impl Safeguard {
                 (config.header_timeout, config.max_connections) = (FOR_EVER, usize::MAX);
                 return LIMITS.switch_off();
             }
+            Self::Redirects => return REDIRECTS.switch_off(),
             Self::SeeThrough => {
                 SEE_THROUGH.switch_off();
                 Lock::SeeThrough

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::problem::{Problem, ProblemType};
-use super::safeguard::LIMITS;
+use crate::safeguard::LIMITS;
 
 /// The most bytes of a body.
 pub const MAX_BODY_BYTES: usize = 16 * 1024;

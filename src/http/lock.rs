@@ -8,9 +8,9 @@ use fenced_lock::{QueueEntry, Token};
 use serde::Serialize;
 
 use super::problem::{Problem, ProblemType};
-use super::safeguard::SEE_THROUGH;
 use super::state::AppState;
 use super::{params, reply};
+use crate::safeguard::SEE_THROUGH;
 
 /// The most reads of queues at once: each is a request to etcd, which the lock needs as well.
 pub(super) const MAX_READS: usize = 16;

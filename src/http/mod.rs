@@ -32,7 +32,6 @@ pub mod problem;
 mod reduce;
 pub mod reply;
 mod request_head;
-pub mod safeguard;
 mod sale_error;
 pub mod server;
 mod state;

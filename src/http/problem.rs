@@ -47,6 +47,7 @@ macro_rules! problem_types {
 
 problem_types! {
     BAD_ITEM "bad-item" BAD_REQUEST None, "An item name is 1 to 64 characters of a-z, 0-9 and -";
+    ITEM_REQUIRED "item-required" BAD_REQUEST None, "The store is a Redis Cluster, which has named items only";
     BAD_QUANTITY "bad-quantity" BAD_REQUEST None, "A quantity is a whole number from 1 to 1000000";
     BAD_ORDER_ID "bad-order-id" BAD_REQUEST None, "An order id (Idempotency-Key) is 1 to 128 visible ASCII characters";
     BAD_USER "bad-user" BAD_REQUEST None, "A user is at most 128 bytes without control characters";

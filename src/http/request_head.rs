@@ -4,7 +4,7 @@ use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderValue, Request, Uri, Version, header};
 
 use super::problem::{Problem, ProblemType};
-use super::safeguard::LIMITS;
+use crate::safeguard::LIMITS;
 
 /// The most bytes that all headers together may have.
 pub const MAX_HEADER_BYTES: usize = 16 * 1024;

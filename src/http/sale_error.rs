@@ -28,6 +28,7 @@ impl From<SaleError> for Problem {
             E::StaleToken => (ProblemType::STALE_TOKEN, Some(&LOCK)),
             E::ForeignFence { .. } => (ProblemType::FOREIGN_FENCE, Some(&FAULT)),
             E::UnknownItem { .. } => (ProblemType::UNKNOWN_ITEM, None),
+            E::ItemRequired => (ProblemType::ITEM_REQUIRED, None),
             E::Damaged { .. } => (ProblemType::DAMAGED, Some(&FAULT)),
             E::Stopping => (ProblemType::STOPPING, None),
         };
@@ -117,6 +118,7 @@ mod tests {
                 503,
             ),
             (SaleError::UnknownItem { item: item.clone() }, "unknown-item", 404),
+            (SaleError::ItemRequired, "item-required", 400),
             (
                 SaleError::StoreRolledBack { item: item.clone(), source: cause() },
                 "store-rolled-back",

@@ -28,7 +28,7 @@ use tokio::time::{sleep, timeout};
 
 use super::client_io::{ClientIo, Exchange};
 use super::request_head::{self, MAX_HEADER_BYTES, MAX_URI_BYTES};
-use super::safeguard::LIMITS;
+use crate::safeguard::LIMITS;
 use crate::throttle::Throttle;
 
 /// How many connections may wait to be accepted; the kernel may allow fewer.

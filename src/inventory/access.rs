@@ -10,6 +10,7 @@ use redis::{
 };
 
 use super::InventoryError;
+use super::shards::Node;
 use crate::secret::{Secret, SecretSource};
 
 /// The address of Redis and the certificates for it. Files are read at each connection, so that a password or
@@ -82,6 +83,12 @@ impl Target {
         }
     }
 
+    /// This node of the cluster.
+    pub(super) fn node(&self, Node { host, port }: &Node) -> RedisResult<ConnectionInfo> {
+        let Self::Cluster(_) = self else { return Err(OTHER_KIND.into()) };
+        Ok(at(self.first(), host, *port))
+    }
+
     /// The first node of the address.
     pub(super) fn first(&self) -> &ConnectionInfo {
         match self {
@@ -107,12 +114,41 @@ impl fmt::Display for Target {
     }
 }
 
+/// The file with the address has another kind of address by now.
+pub(super) const OTHER_KIND: (ErrorKind, &str) =
+    (ErrorKind::InvalidClientConfig, "the address leads to another kind of store: restart");
+
+/// Another server, with the user, the password and the TLS of this one.
+pub(super) fn at(server: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
+    let mut address = server.addr().clone();
+    if let ConnectionAddr::Tcp(name, number)
+    | ConnectionAddr::TcpTls { host: name, port: number, .. } = &mut address
+    {
+        (*name, *number) = (host.to_owned(), port);
+    }
+    server.clone().set_addr(address)
+}
+
 impl RedisAccess {
     /// What the address leads to, with the present content of its file.
     pub(super) fn target(&self) -> Result<Target, InventoryError> {
         let invalid = |source| InventoryError::InvalidUrl { source };
         let address = self.address.read().map_err(|error| invalid(error.into()))?;
         Target::parse(address.expose()).map_err(invalid)
+    }
+
+    /// The nodes of a cluster that the address names.
+    pub(super) fn nodes(&self) -> RedisResult<Vec<Node>> {
+        let Target::Cluster(nodes) = self.target().map_err(std::io::Error::other)? else {
+            return Err(OTHER_KIND.into());
+        };
+        let nodes = nodes.iter().filter_map(|node| match node.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                Some(Node { host: host.as_str().into(), port: *port })
+            }
+            _ => None,
+        });
+        Ok(nodes.collect())
     }
 
     /// A client for the next connection to `node`, with the present content of the files.

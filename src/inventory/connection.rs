@@ -20,8 +20,9 @@ use redis::{
 };
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::access::Target;
+use super::access::{OTHER_KIND, Target};
 use super::server::LastServer;
+use super::shards::Node;
 use super::{InventoryError, RedisAccess, sentinel};
 
 /// The first and the longest pause between attempts to connect. The first attempt has none.
@@ -33,6 +34,9 @@ const GOOD_AFTER: Duration = Duration::from_secs(1);
 
 /// The answer to the second of two commands in one round trip.
 pub(super) type RedisAnswer = RedisResult<Value>;
+
+/// The answer to a command, and to the second one if there was one.
+pub(super) type Answers = (Value, Option<RedisAnswer>);
 
 /// How long to wait for the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +66,8 @@ struct Link {
     access: RedisAccess,
     /// The address as first read, without the password.
     address: String,
+    /// The node, in a cluster.
+    node: Option<Node>,
     options: InventoryOptions,
     /// The attempt under way, or its connection. Callers share one attempt, so none waits longer than one
     /// attempt takes.
@@ -72,16 +78,22 @@ struct Link {
 #[derive(Default)]
 struct Slot {
     attempt: Option<Attempt>,
+    pauses: Pauses,
+}
+
+/// The pauses between attempts in a row.
+#[derive(Default)]
+pub(super) struct Pauses {
     /// When the latest attempt was begun.
     begun_at: Option<Instant>,
     /// How many attempts in a row failed, or led to a connection that soon broke.
     failures: u32,
 }
 
-impl Slot {
+impl Pauses {
     /// When the next attempt may begin. The pause is random, so that the instances do not reconnect all at
     /// once.
-    fn begin(&mut self, now: Instant) -> Instant {
+    pub(super) fn begin(&mut self, now: Instant) -> Instant {
         let begun_at = self.begun_at.filter(|begun_at| now < *begun_at + GOOD_AFTER);
         self.failures = begun_at.map_or(0, |_| self.failures.saturating_add(1));
         let pause = match self.failures {
@@ -112,27 +124,26 @@ pub(super) enum Effect {
 }
 
 impl Connection {
-    /// Connects nothing yet.
+    /// To the server of the address, or to this node of its cluster. Connects nothing yet.
     pub(super) fn new(
         access: RedisAccess,
+        address: String,
+        node: Option<Node>,
         options: InventoryOptions,
-    ) -> Result<Self, InventoryError> {
-        // reports an invalid address at once
-        let target = access.target()?;
-        access.client(target.first().clone())?;
-        let address = target.to_string();
-        let last_server = Arc::default();
-        Ok(Self(Arc::new(Link { access, address, options, slot: Mutex::default(), last_server })))
+    ) -> Self {
+        let (slot, last_server) = (Mutex::default(), Arc::default());
+        Self(Arc::new(Link { access, address, node, options, slot, last_server }))
     }
 
     /// Another connection to the same server, which waits longer for answers.
     pub(super) fn patient_by(&self, longer: Duration) -> Self {
-        let Link { access, address, options, last_server, .. } = &*self.0;
-        let (access, address) = (access.clone(), address.clone());
+        let Link { access, address, node, options, last_server, .. } = &*self.0;
+        let (access, address, node) = (access.clone(), address.clone(), node.clone());
         let last_server = Arc::clone(last_server);
         let response_timeout = options.response_timeout + longer;
         let options = InventoryOptions { response_timeout, ..*options };
-        Self(Arc::new(Link { access, address, options, slot: Mutex::default(), last_server }))
+        let slot = Mutex::default();
+        Self(Arc::new(Link { access, address, node, options, slot, last_server }))
     }
 
     /// Connects, unless connected.
@@ -166,24 +177,34 @@ impl Connection {
         Ok(answer)
     }
 
-    /// As [`try_query`](Self::try_query), with a second command in the same round trip, if there is one.
-    pub(super) async fn try_query_then(
+    /// As [`try_query`](Self::try_query), with a second command in the same round trip, if there is one. `asks`:
+    /// with the command `ASKING` before it, by which a node of a cluster serves a slot that is on its way to it.
+    pub(super) async fn send(
         &self,
         command: &Cmd,
         then: Option<&Cmd>,
-    ) -> Result<RedisResult<(Value, Option<RedisAnswer>)>, InventoryError> {
-        let Some(then) = then else {
+        asks: bool,
+    ) -> Result<RedisResult<Answers>, InventoryError> {
+        if then.is_none() && !asks {
             return Ok(self.try_query(command).await?.map(|answer| (answer, None)));
-        };
+        }
         let (attempt, mut connection) = self.ready().await?;
-        let mut both = redis::pipe();
-        both.add_command(command.clone()).add_command(then.clone());
-        let answers = connection.send_packed_commands(&both, 0, 2).await;
+        let mut all = redis::pipe();
+        if asks {
+            all.add_command(redis::cmd("ASKING"));
+        }
+        all.add_command(command.clone());
+        if let Some(then) = then {
+            all.add_command(then.clone());
+        }
+        // its answer would be the error of the command behind it
+        let before = usize::from(asks);
+        let answers = connection.send_packed_commands(&all, before, all.len() - before).await;
         let answer = answers.and_then(|answers| {
             let mut answers = answers.into_iter().map(Value::extract_error);
-            let missing = || (ErrorKind::UnexpectedReturnType, "two answers were expected").into();
+            let missing = || (ErrorKind::UnexpectedReturnType, "an answer is missing").into();
             let first = answers.next().unwrap_or_else(|| Err(missing()))?;
-            Ok((first, Some(answers.next().unwrap_or_else(|| Err(missing())))))
+            Ok((first, then.map(|_| answers.next().unwrap_or_else(|| Err(missing())))))
         });
         self.judge(&attempt, &answer);
         Ok(answer)
@@ -219,7 +240,7 @@ impl Connection {
         match &slot.attempt {
             Some(attempt) if !attempt.broken.load(Ordering::Acquire) => attempt.clone(),
             _ => {
-                let begins_at = slot.begin(Instant::now());
+                let begins_at = slot.pauses.begin(Instant::now());
                 slot.attempt.insert(self.start_attempt(begins_at)).clone()
             }
         }
@@ -240,30 +261,29 @@ impl Connection {
                 }
                 Ok::<_, redis::aio::SendError>(())
             });
-        let (access, last_server) = (self.0.access.clone(), Arc::clone(&self.0.last_server));
+        let Link { access, node, last_server, .. } = &*self.0;
+        let (access, node, last_server) = (access.clone(), node.clone(), Arc::clone(last_server));
         // a task of its own: the attempt goes on for other callers when the first one gives up
         let task = tokio::spawn(async move {
             sleep_until(begins_at).await;
             let target = access.target().map_err(std::io::Error::other)?;
             let has_sentinels = matches!(target, Target::Sentinel { .. });
-            let node = match target {
-                Target::Server(node) => node,
-                Target::Sentinel { sentinels, primary } => {
+            let server = match (target, &node) {
+                (Target::Server(server), None) => server,
+                (Target::Sentinel { sentinels, primary }, None) => {
                     let asking = (&last_server.sentinel, within_each);
                     sentinel::primary(&access, &sentinels, &primary, asking).await?
                 }
-                Target::Cluster(_) => {
-                    let what = "addresses of a Redis Cluster are not supported yet";
-                    return Err((ErrorKind::InvalidClientConfig, what).into());
-                }
+                (target, Some(node)) => target.node(node)?,
+                (Target::Cluster(_), None) => return Err(OTHER_KIND.into()),
             };
-            let address = node.addr().clone();
-            let client = access.client(node).map_err(std::io::Error::other)?;
+            let address = server.addr().clone();
+            let client = access.client(server).map_err(std::io::Error::other)?;
             let late = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
             let connect = client.get_multiplexed_async_connection_with_config(&config);
             let mut connection = timeout(within, connect).await.map_err(late)??;
             // within the time for one answer, as any other command
-            last_server.meet(&mut connection).await?;
+            last_server.meet(&mut connection, node.is_some()).await?;
             if has_sentinels {
                 tokio::spawn(async move {
                     let asking = (&last_server.sentinel, within_each);
@@ -280,7 +300,8 @@ impl Connection {
 
     /// Whether the latest attempt is so old that another one would not wait.
     fn is_old(&self) -> bool {
-        self.0.slot.lock().begun_at.is_some_and(|begun_at| Instant::now() >= begun_at + GOOD_AFTER)
+        let slot = self.0.slot.lock();
+        slot.pauses.begun_at.is_some_and(|begun_at| Instant::now() >= begun_at + GOOD_AFTER)
     }
 
     /// Makes the next caller connect anew, unless another caller has done so.
@@ -312,7 +333,7 @@ mod tests {
     /// connection that lived, the next attempt is a first one again.
     #[tokio::test(start_paused = true)]
     async fn attempts_in_a_row_have_pauses() {
-        let mut slot = Slot::default();
+        let mut slot = Pauses::default();
         let mut now = Instant::now();
         assert_eq!(slot.begin(now), now);
         let mut bound = FIRST_PAUSE;

@@ -5,7 +5,7 @@ use std::fmt;
 
 use redis::FromRedisValue;
 
-use super::connection::Effect;
+use super::connection::{Connection, Effect};
 use super::{Inventory, InventoryError};
 
 /// A setting of the store that can lose acknowledged orders. Its text says what to do.
@@ -31,6 +31,13 @@ pub enum Warning {
     Replica,
     /// The server hides this setting.
     NotChecked(&'static str),
+    /// One of a primary of a Redis Cluster.
+    OfNode {
+        /// Its address.
+        node: String,
+        /// What is wrong with it.
+        warning: Box<Warning>,
+    },
 }
 
 impl fmt::Display for Warning {
@@ -61,6 +68,7 @@ impl fmt::Display for Warning {
             Self::Replica => f.write_str(
                 "This Redis is a replica, which takes no orders. Use the address of the primary.",
             ),
+            Self::OfNode { node, warning } => write!(f, "{node}: {warning}"),
             Self::NotChecked(setting) => write!(
                 f,
                 "Redis does not show its setting `{setting}`, so acknowledged orders may be lost: check it \
@@ -71,17 +79,34 @@ impl fmt::Display for Warning {
 }
 
 impl Inventory {
-    /// The settings of the store that can lose acknowledged orders. A server that hides a setting, as hosted
-    /// ones do, causes a warning, not an error.
+    /// The settings of the store, or of every primary of a Redis Cluster, that can lose acknowledged orders. A
+    /// server that hides a setting, as hosted ones do, causes a warning, not an error.
     ///
     /// # Errors
     /// [`InventoryError::Unreachable`].
     pub async fn durability(&self) -> Result<Vec<Warning>, InventoryError> {
-        let info: String = self.unless_refused(&["INFO"]).await?.unwrap_or_default();
+        let mut all = Vec::new();
+        for server in self.shards.all().await? {
+            let of_node = |warning| {
+                let node = server.address();
+                Warning::OfNode { node, warning: Box::new(warning) }
+            };
+            let warnings = self.durability_of(&server).await?.into_iter();
+            if self.shards.is_cluster() {
+                all.extend(warnings.map(of_node));
+            } else {
+                all.extend(warnings);
+            }
+        }
+        Ok(all)
+    }
+
+    async fn durability_of(&self, server: &Connection) -> Result<Vec<Warning>, InventoryError> {
+        let info: String = unless_refused(server, &["INFO"]).await?.unwrap_or_default();
         let mut settings: HashMap<String, String> = HashMap::new();
         // one setting a command: Redis before 7 takes no more
         for setting in ["appendonly", "appendfsync", "maxmemory", "maxmemory-policy"] {
-            let value = self.unless_refused(&["CONFIG", "GET", setting]).await?;
+            let value = unless_refused(server, &["CONFIG", "GET", setting]).await?;
             settings.extend(value.unwrap_or_else(HashMap::new));
         }
         let mut warnings = warnings(&settings, &info);
@@ -95,19 +120,19 @@ impl Inventory {
         }
         Ok(warnings)
     }
+}
 
-    /// The command's answer, or `None` if the server refuses it.
-    async fn unless_refused<T: FromRedisValue>(
-        &self,
-        words: &[&str],
-    ) -> Result<Option<T>, InventoryError> {
-        let mut command = redis::Cmd::new();
-        command.arg(words);
-        match self.connection.query(&command, Effect::Read).await {
-            Ok(answer) => Ok(Some(answer)),
-            Err(InventoryError::Refused { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
+/// The command's answer, or `None` if the server refuses it.
+async fn unless_refused<T: FromRedisValue>(
+    server: &Connection,
+    words: &[&str],
+) -> Result<Option<T>, InventoryError> {
+    let mut command = redis::Cmd::new();
+    command.arg(words);
+    match server.query(&command, Effect::Read).await {
+        Ok(answer) => Ok(Some(answer)),
+        Err(InventoryError::Refused { .. }) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -32,6 +32,9 @@ pub enum InventoryError {
         #[source]
         source: RedisError,
     },
+    /// The default item cannot be in a Redis Cluster: its keys have no hash tag, and so are in several slots.
+    #[error("the store is a Redis Cluster, which sells named items only: name an item")]
+    ItemRequired,
     /// An argument is invalid; nothing was sent.
     #[error("{0}")]
     InvalidArgument(&'static str),
@@ -107,7 +110,7 @@ impl InventoryError {
         !matches!(self, Self::Unanswered { .. } | Self::NotReplicated { .. })
     }
 
-    /// Whether the server itself is wrong, so that a retry cannot help: a wrong password, a Redis Cluster.
+    /// Whether the server itself is wrong, so that a retry cannot help: a wrong password, a node of a Redis Cluster.
     pub fn is_wrong_server(&self) -> bool {
         match self {
             Self::Refused { .. } => !self.is_retryable(),
@@ -157,15 +160,17 @@ impl InventoryError {
 
 /// Whether the server answered with this error. After any other (I/O, an answer that cannot be parsed) it is
 /// unknown what the server did.
-fn is_answer(error: &RedisError) -> bool {
+pub(super) fn is_answer(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Server(_)) || error.code().is_some()
 }
 
 fn is_transient(error: &RedisError) -> bool {
-    use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, ReadOnly, TryAgain};
+    use ServerErrorKind::{Ask, BusyLoading, ClusterDown, MasterDown, Moved, ReadOnly, TryAgain};
     match error.kind() {
-        // read-only: a failover is under way
-        ErrorKind::Server(BusyLoading | ClusterDown | MasterDown | ReadOnly | TryAgain) => true,
+        // read-only: a failover is under way; moved: from one node to the next too often
+        ErrorKind::Server(
+            Ask | BusyLoading | ClusterDown | MasterDown | Moved | ReadOnly | TryAgain,
+        ) => true,
         _ => matches!(error.code(), Some("BUSY" | "MISCONF" | "NOREPLICAS" | "OOM")),
     }
 }

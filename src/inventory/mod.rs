@@ -19,6 +19,7 @@ mod replicas;
 mod script;
 mod sentinel;
 mod server;
+mod shards;
 mod stock;
 mod store;
 mod watermark;

@@ -1,9 +1,13 @@
 //! Reading the stock and the ledger. Nothing here needs the lock.
 
+use std::io;
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use fenced_lock::Token;
+use futures_util::FutureExt;
 use redis::{Cmd, Value};
+use tokio::time::timeout;
 
 use super::connection::Effect;
 use super::record::{began, parse_number};
@@ -13,6 +17,9 @@ use super::{Accepted, Fence, Inventory, InventoryError, Item, Keys, OrderId, Sto
 
 /// How many items the readiness check probes.
 const MAX_CHECKED: usize = 64;
+
+/// How long it waits for one shard of a Redis Cluster.
+const MAX_PROBE: Duration = Duration::from_secs(1);
 
 /// A script that reads: the check of the watermark, then the body.
 ///
@@ -148,8 +155,8 @@ impl Inventory {
     /// See [`InventoryError`].
     pub async fn inspect(&self, item: &Item) -> Result<Inspection, InventoryError> {
         let keys = Keys::of(item);
-        let place = Place { connection: &self.connection, effect: Effect::Read, replicas: None };
-        let (answer, _) = INSPECT.call(place, &keys.all(), &Watermark::default(), |_| ()).await?;
+        let place = Place { shards: &self.shards, item, effect: Effect::Read, replicas: None };
+        let (answer, _) = INSPECT.call(place, &Watermark::default(), |_| ()).await?;
         let (stock, missing, id, record): (Value, Option<Text>, Option<Text>, Option<Text>) =
             redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
         let latest = id.map(|id| accepted(&keys, &id, record.as_deref())).transpose()?;
@@ -166,7 +173,10 @@ impl Inventory {
     pub async fn available(&self, item: &Item) -> Result<i64, InventoryError> {
         let keys = Keys::of(item);
         let mut get = redis::cmd("GET");
-        let stock = self.connection.query(get.arg(&keys.stock), Effect::Read).await?;
+        let answer = self.shards.send(item, get.arg(&keys.stock), None).await?;
+        let (stock, _) = answer.map_err(InventoryError::read)?;
+        let stock =
+            redis::from_redis_value(stock).map_err(|error| InventoryError::read(error.into()))?;
         number(&keys.stock, stock)?.ok_or(InventoryError::UnknownItem)
     }
 
@@ -311,20 +321,32 @@ impl Inventory {
 
     /// Probes up to 64 known items, or else the default one: whether the store answers, has room and lets this
     /// user write; whether it is above the watermark and undamaged, and its fence is of the cluster of `token`.
-    /// Succeeds if some item can be sold or has no sale.
+    /// Succeeds if some item can be sold or has no sale. A Redis Cluster of which no item is known is
+    /// [pinged](Self::ping).
     ///
     /// # Errors
-    /// The first error if every item has one, or one that a retry can mend: it concerns the whole store.
+    /// The first error if every item has one, or one that a retry can mend: it concerns the whole store, unless
+    /// that is a Redis Cluster.
     pub async fn check(&self, token: Option<Token>) -> Result<(), (Item, InventoryError)> {
         let items = self.known_items(MAX_CHECKED);
-        let probes =
-            futures_util::future::join_all(items.iter().map(|i| self.probe(i, token))).await;
+        let is_cluster = self.shards.is_cluster();
+        if is_cluster && items == [Item::DEFAULT] {
+            return self.ping().await.map_err(|error| (Item::DEFAULT, error));
+        }
+        let probe = async |item| {
+            let probe = self.probe(item, token);
+            // a shard that hangs must not hide the others
+            let limit = if is_cluster { MAX_PROBE } else { Duration::MAX };
+            let late = |_| InventoryError::read(io::Error::from(io::ErrorKind::TimedOut).into());
+            timeout(limit, probe).await.map_err(late)?
+        };
+        let probes = futures_util::future::join_all(items.iter().map(probe)).await;
         let (mut first_error, mut is_some_fine) = (None, false);
         for (item, probed) in items.into_iter().zip(probes) {
             match probed {
                 Ok(()) | Err(InventoryError::UnknownItem) => is_some_fine = true,
                 // a store that is away, a replica, one without room
-                Err(error) if error.is_retryable() => return Err((item, error)),
+                Err(error) if error.is_retryable() && !is_cluster => return Err((item, error)),
                 Err(error) => {
                     first_error.get_or_insert((item, error));
                 }
@@ -360,19 +382,21 @@ impl Inventory {
         script: &Script,
         arguments: impl Fn(&mut Cmd),
     ) -> Result<Value, InventoryError> {
-        let keys = Keys::of(item);
-        let place = Place { connection: &self.connection, effect: Effect::Read, replicas: None };
-        let answer = script.call(place, &keys.all(), sent, arguments).await;
+        let place = Place { shards: &self.shards, item, effect: Effect::Read, replicas: None };
+        let answer = script.call(place, sent, arguments).await;
         self.watermarks.note(item, &answer);
         answer.map(|(answer, _)| answer)
     }
 
-    /// Whether the store answers.
+    /// Whether the store answers: in a Redis Cluster, some primary.
     ///
     /// # Errors
     /// [`InventoryError::Unreachable`], or [`InventoryError::Refused`] while it loads its data.
     pub async fn ping(&self) -> Result<(), InventoryError> {
-        self.connection.query(&redis::cmd("PING"), Effect::Read).await
+        let ping = redis::cmd("PING");
+        let servers = self.shards.all().await?;
+        let pings = servers.iter().map(|server| server.query(&ping, Effect::Read).boxed());
+        futures_util::future::select_ok(pings).await.map(|((), _)| ())
     }
 }
 

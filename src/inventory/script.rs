@@ -4,9 +4,10 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 
-use super::connection::{Connection, Effect, RedisAnswer};
+use super::connection::{Answers, Effect};
+use super::shards::Shards;
 use super::watermark::Watermark;
-use super::{Fence, InventoryError, Replicas};
+use super::{Fence, InventoryError, Item, Keys, Replicas};
 
 /// The only writer of an item's keys.
 pub(super) static WRITE: LazyLock<Script> = LazyLock::new(|| {
@@ -22,7 +23,9 @@ pub(super) struct Script {
 /// Where a script runs.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
-    pub(super) connection: &'a Connection,
+    pub(super) shards: &'a Shards,
+    /// The item of the keys.
+    pub(super) item: &'a Item,
     pub(super) effect: Effect,
     /// The replicas to wait for.
     pub(super) replicas: Option<Replicas>,
@@ -54,26 +57,27 @@ impl Script {
     pub(super) async fn call(
         &self,
         place: Place<'_>,
-        keys: &[&str],
         watermark: &Watermark,
         arguments: impl Fn(&mut Cmd),
-    ) -> Result<(Value, Option<RedisAnswer>), InventoryError> {
+    ) -> Result<Answers, InventoryError> {
+        let Place { shards, item, effect, replicas } = place;
+        let keys = Keys::of(item);
+        let keys = &keys.all();
         let command = |name: &str, script: &str| {
             let mut command = redis::cmd(name);
             command.arg(script).arg(keys.len()).arg(keys).arg(watermark.arguments());
             arguments(&mut command);
             command
         };
-        let Place { connection, effect, replicas } = place;
         let wait = replicas.map(Replicas::wait);
         let by_digest = command("EVALSHA", &self.digest);
-        let mut answer = connection.try_query_then(&by_digest, wait.as_ref()).await?;
+        let mut answer = shards.send(item, &by_digest, wait.as_ref()).await?;
         if let Err(error) = &answer
             && error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
         {
             let by_source = command("EVAL", self.source);
             // boxed: this is rare, and would double the size of every future around it
-            answer = Box::pin(connection.try_query_then(&by_source, wait.as_ref())).await?;
+            answer = Box::pin(shards.send(item, &by_source, wait.as_ref())).await?;
         }
         answer.map_err(|error| match (rolled_back(&error), effect) {
             (Some(what), _) => InventoryError::RolledBack { what },
@@ -86,11 +90,10 @@ impl Script {
     pub(super) async fn run(
         &self,
         place: Place<'_>,
-        keys: &[&str],
         watermark: &Watermark,
         arguments: impl Fn(&mut Cmd),
     ) -> Result<Answer, InventoryError> {
-        let (answer, waited) = self.call(place, keys, watermark, arguments).await?;
+        let (answer, waited) = self.call(place, watermark, arguments).await?;
         let answer = parse_answer(answer).ok_or_else(not_understood)?;
         // a refusal wrote nothing
         if let (Answer::Done(_), Some(replicas), Some(waited)) = (&answer, place.replicas, waited) {

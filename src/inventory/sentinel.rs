@@ -21,7 +21,7 @@ use redis::{
 use tokio::time::{sleep, timeout};
 
 use super::RedisAccess;
-use super::access::Target;
+use super::access::{Target, at};
 
 /// How often to ask whether the primary of an open connection is still the primary.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -42,18 +42,12 @@ pub(super) async fn primary(
     let first = latest.load(Ordering::Relaxed);
     for number in (0..sentinels.len()).map(|n| (first + n) % sentinels.len()) {
         let sentinel = &sentinels[number];
-        let mut address = sentinel.addr().clone();
         match timeout(within, ask(access, sentinel, name)).await.unwrap_or_else(late) {
-            Ok(primary) => {
+            Ok((host, port)) => {
                 latest.store(number, Ordering::Relaxed);
-                if let ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } =
-                    &mut address
-                {
-                    (*host, *port) = primary;
-                }
-                return Ok(sentinel.clone().set_addr(address));
+                return Ok(at(sentinel, &host, port));
             }
-            Err(error) if error.is_io_error() => silence = format!("{address}: {error}"),
+            Err(error) if error.is_io_error() => silence = format!("{}: {error}", sentinel.addr()),
             Err(error) => refusal = refusal.or(Some(error)),
         }
     }

@@ -29,20 +29,21 @@ impl LastServer {
     ///
     /// # Errors
     /// No answer; the server is a replica, which takes no orders and may have old data; or it is a node of a
-    /// Redis Cluster, where the keys of the default item are on several nodes. A server that hides its role
-    /// is accepted.
+    /// Redis Cluster, where other nodes have other items, and `is_node` says that it is none. A server that
+    /// hides its role is accepted.
     pub(super) async fn meet(
         &self,
         connection: &mut MultiplexedConnection,
+        is_node: bool,
     ) -> Result<(), RedisError> {
         let mut questions = redis::pipe();
         questions.cmd("INFO").arg("server").cmd("INFO").arg("replication");
         let answers = connection.send_packed_commands(&questions, 0, 2).await?;
         let Some(server) = parse(answers) else { return Ok(()) };
-        if server.is_cluster {
+        if server.is_cluster && !is_node {
             let kind = ErrorKind::InvalidClientConfig;
             let what =
-                "this Redis is a node of a Redis Cluster, which is not supported: use one primary";
+                "this Redis is a node of a Redis Cluster: write redis-cluster:// for all of it";
             return Err((kind, what).into());
         }
         let mut last = self.server.lock();

@@ -10,32 +10,36 @@ use fenced_lock::Token;
 use futures_util::future::BoxFuture;
 use redis::{Cmd, FromRedisValue, Value};
 
-use super::connection::{Connection, Effect};
+use super::connection::Effect;
 use super::record::{began, token_text};
 use super::script::{self, Answer, Done, Place};
+use super::shards::Shards;
 use super::watermark::{Acknowledgement, Watermark, Watermarks};
 use super::{
-    Accepted, Fence, InventoryError, InventoryOptions, Item, Keys, Order, Outcome, RedisAccess,
-    Replicas, Stock,
+    Accepted, Fence, InventoryError, InventoryOptions, Item, Order, Outcome, RedisAccess, Replicas,
+    Stock,
 };
 
 /// The number of connections on which writes wait for replicas.
 const REPLICATED_CONNECTIONS: usize = 8;
 
-/// The stock of all items in one Redis (version 7 or later, or Valkey). Clones share one connection,
-/// which comes back by itself after a failure, and the watermarks of its items.
+/// The stock of all items in one Redis (version 7 or later, or Valkey), or of named items in a Redis Cluster.
+/// Clones share one connection to each server, which comes back by itself after a failure, and the watermarks
+/// of its items.
 ///
 /// Each command takes at most one `response_timeout`; when it must connect first, also one
 /// `connect_timeout`, two `response_timeout` for handshake and role, half a second when the connection broke
 /// more than once lately, and one `connect_timeout` for each sentinel of the address; a write also the time to wait
 /// for [`Replicas`]. A call is one command, or two when Redis has forgotten the script;
-/// [`durability`](Self::durability) is five, and [`check`](Self::check) one for each item, all at once.
+/// [`durability`](Self::durability) is five, and [`check`](Self::check) one for each item, all at once. In a
+/// Redis Cluster a command may go to up to six nodes, one after the other, and is repeated for half a second while
+/// its slot moves.
 #[derive(Clone, Debug)]
 pub struct Inventory {
-    pub(super) connection: Connection,
+    pub(super) shards: Shards,
     /// For writes that wait for replicas. Redis serves nothing else on a connection that waits, so reads and
     /// most other items use other connections. Each is opened when it is first used.
-    replicated_connections: Option<(Arc<[Connection; REPLICATED_CONNECTIONS]>, Replicas)>,
+    replicated_connections: Option<(Arc<[Shards; REPLICATED_CONNECTIONS]>, Replicas)>,
     pub(super) watermarks: Arc<Watermarks>,
     /// Writes the batches instead of the script. Another program may plug it in.
     batch_writer: Option<Arc<dyn BatchWriter>>,
@@ -81,9 +85,9 @@ impl Inventory {
         access: impl Into<RedisAccess>,
         options: InventoryOptions,
     ) -> Result<Self, InventoryError> {
-        let connection = Connection::new(access.into(), options)?;
+        let shards = Shards::new(access.into(), options)?;
         Ok(Self {
-            connection,
+            shards,
             replicated_connections: None,
             watermarks: Arc::default(),
             batch_writer: None,
@@ -93,7 +97,7 @@ impl Inventory {
     /// The same, with every write acknowledged only when so many replicas have it.
     #[must_use]
     pub fn with_replicas(mut self, replicas: Replicas) -> Self {
-        let connection = |_| self.connection.patient_by(replicas.timeout);
+        let connection = |_| self.shards.patient_by(replicas.timeout);
         let connections = || (Arc::new(std::array::from_fn(connection)), replicas);
         self.replicated_connections = (replicas.count > 0).then(connections);
         self
@@ -109,12 +113,12 @@ impl Inventory {
     /// The same, with the same watermarks, over a connection of its own: for reads that must not delay others.
     #[must_use]
     pub fn over_another_connection(&self) -> Self {
-        Self { connection: self.connection.patient_by(Duration::ZERO), ..self.clone() }
+        Self { shards: self.shards.patient_by(Duration::ZERO), ..self.clone() }
     }
 
     /// Where Redis is, without the password.
     pub fn address(&self) -> String {
-        self.connection.address()
+        self.shards.address()
     }
 
     /// The replicas that a write waits for, if any.
@@ -136,7 +140,7 @@ impl Inventory {
         options: InventoryOptions,
     ) -> Result<Self, InventoryError> {
         let inventory = Self::new(access, options)?;
-        inventory.connection.open().await?;
+        inventory.shards.open().await?;
         Ok(inventory)
     }
 
@@ -223,10 +227,13 @@ impl Inventory {
     /// Runs a command over the same connection, for programs that write without the script.
     ///
     /// # Errors
-    /// [`InventoryError::Unanswered`] if it was sent and may have been done. See [`InventoryError`] for the
+    /// [`InventoryError::ItemRequired`] in a Redis Cluster; [`InventoryError::Unanswered`] if it was sent and may have been done. See [`InventoryError`] for the
     /// rest.
     pub async fn command<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, InventoryError> {
-        self.connection.query(command, Effect::Write).await
+        match &self.shards {
+            Shards::One(connection) => connection.query(command, Effect::Write).await,
+            Shards::Cluster(_) => Err(InventoryError::ItemRequired),
+        }
     }
 
     /// Starts a new sale of `item`, in any state: stock and initial `units`, lucky 0, no orders, an empty
@@ -318,13 +325,17 @@ impl Inventory {
         watermark: &Watermark,
         arguments: impl Fn(&mut Cmd),
     ) -> Result<Done, InventoryError> {
-        let keys = Keys::of(item);
-        let (connection, replicas) = match &self.replicated_connections {
+        let (shards, replicas) = match &self.replicated_connections {
             Some((connections, replicas)) => (&connections[connection_of(item)], Some(*replicas)),
-            None => (&self.connection, None),
+            None => (&self.shards, None),
         };
-        let place = Place { connection, effect: Effect::Write, replicas };
-        done(script::WRITE.run(place, &keys.all(), watermark, arguments).await?, token)
+        let place = Place { shards, item, effect: Effect::Write, replicas };
+        done(script::WRITE.run(place, watermark, arguments).await?, token)
+    }
+
+    /// Whether the default item is refused with [`InventoryError::ItemRequired`]: in a Redis Cluster.
+    pub fn has_named_items_only(&self) -> bool {
+        self.shards.is_cluster()
     }
 
     /// Whether a batch of `item` under `token` could be executed. Writes nothing.
@@ -333,13 +344,12 @@ impl Inventory {
         item: &Item,
         token: Option<Token>,
     ) -> Result<(), InventoryError> {
-        let (keys, watermark, token_text) =
-            (Keys::of(item), self.watermarks.of(item), token_text(token)?);
-        let place = Place { connection: &self.connection, effect: Effect::Read, replicas: None };
+        let (watermark, token_text) = (self.watermarks.of(item), token_text(token)?);
+        let place = Place { shards: &self.shards, item, effect: Effect::Read, replicas: None };
         let arguments = |command: &mut Cmd| {
             command.arg("probe").arg(&token_text).arg(&[""; 5]);
         };
-        let answer = script::WRITE.run(place, &keys.all(), &watermark, arguments).await;
+        let answer = script::WRITE.run(place, &watermark, arguments).await;
         let probed = answer.and_then(|answer| done(answer, token));
         self.watermarks.note(item, &probed);
         probed.map(drop)

@@ -144,6 +144,9 @@ pub enum SaleError {
         /// The item.
         item: Item,
     },
+    /// The store is a Redis Cluster, where the default item cannot be.
+    #[error("this sale has named items only: give the name of one with ?item=")]
+    ItemRequired,
     /// The item's keys hold what the service does not write.
     #[error("the data of {item} in the store is damaged: the log of this instance has the cause")]
     Damaged {
@@ -176,7 +179,7 @@ impl SaleError {
             Self::OutcomeUnknown { .. } | Self::StartUnknown { .. } => "unknown",
             Self::StaleToken => "stale-token",
             Self::ForeignFence { .. } => "foreign-fence",
-            Self::UnknownItem { .. } => "unknown-item",
+            Self::UnknownItem { .. } | Self::ItemRequired => "unknown-item",
             Self::Damaged { .. } => "damaged",
             Self::Stopping => "stopping",
         }
@@ -209,6 +212,7 @@ impl SaleError {
         let item = item.clone();
         match &*error {
             InventoryError::UnknownItem => Self::UnknownItem { item },
+            InventoryError::ItemRequired => Self::ItemRequired,
             InventoryError::Damaged { .. } => Self::Damaged { item, source: error.into() },
             InventoryError::RolledBack { .. } => {
                 Self::StoreRolledBack { item, source: error.into() }

@@ -106,7 +106,17 @@ impl Sale {
     /// See [`SaleError`].
     pub async fn start(&self, item: &Item, units: u64) -> Result<Stock, SaleError> {
         self.check_open()?;
+        self.check_item(item)?;
         self.guard().start(item, units).await
+    }
+
+    /// Whether the store can have `item`.
+    ///
+    /// # Errors
+    /// [`SaleError::ItemRequired`] for the default item in a Redis Cluster.
+    pub fn check_item(&self, item: &Item) -> Result<(), SaleError> {
+        let is_refused = *item == Item::DEFAULT && self.0.context.inventory.has_named_items_only();
+        if is_refused { Err(SaleError::ItemRequired) } else { Ok(()) }
     }
 
     /// The state of `item`, read at one moment.

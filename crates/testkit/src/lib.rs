@@ -3,6 +3,7 @@
 //!
 //! - [`etcd`], [`postgres`], [`redis`], [`zookeeper`]: servers on free ports, with data of their own, plain or
 //!   secured
+//! - [`redis_cluster`]: three of them, each with its replicas, and the way of a slot from one to another
 //! - [`certificates`]: what a secured server needs
 //! - [`replication`]: a Redis with a replica
 //! - [`sentinel`]: Redis Sentinel
@@ -32,6 +33,7 @@ pub mod probe;
 pub mod processes;
 pub mod proxy;
 pub mod redis;
+pub mod redis_cluster;
 pub mod replication;
 pub mod sentinel;
 pub mod server;
@@ -46,6 +48,7 @@ pub use etcd::{AuthTokens, EtcdOptions, PrivateEtcd};
 pub use postgres::{PostgresOptions, PrivatePostgres, ReplicatedPostgres};
 pub use proxy::{Proxy, Way};
 pub use redis::{PrivateRedis, RedisOptions};
+pub use redis_cluster::{PrivateRedisCluster, RedisClusterOptions};
 pub use replication::ReplicatedRedis;
 pub use sentinel::Sentinels;
 pub use server::ServerError;

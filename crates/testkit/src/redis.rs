@@ -26,6 +26,8 @@ pub struct RedisOptions {
     pub volatile: bool,
     /// Mutual TLS, and two users: `root`, and [`USER`] with the rights of an instance.
     pub secured: bool,
+    /// As a node of a Redis Cluster that is silent for this long, it counts as gone; no node if `None`.
+    pub node_timeout: Option<Duration>,
 }
 
 /// How long a starting Redis may take to say who it is.
@@ -156,7 +158,8 @@ impl PrivateRedis {
         dir: OwnedDir,
         options: &RedisOptions,
     ) -> Result<Self, ServerError> {
-        let [port] = free_ports().map_err(ServerError::system("Redis"))?;
+        // a port of its own for other nodes: by itself it is one of the system's for outgoing connections
+        let [port, cluster_port] = free_ports().map_err(ServerError::system("Redis"))?;
         let mut args: Vec<String> = [
             ("--bind", "127.0.0.1"),
             ("--daemonize", "no"),
@@ -175,6 +178,15 @@ impl PrivateRedis {
         }
         if let Some(bytes) = options.maxmemory_bytes {
             args.extend(["--maxmemory".to_owned(), bytes.to_string()]);
+        }
+        if let Some(timeout) = options.node_timeout {
+            let (port, timeout) = (cluster_port.to_string(), timeout.as_millis().to_string());
+            args.extend(["--cluster-enabled", "yes", "--cluster-port", &port].map(str::to_owned));
+            args.extend(["--cluster-node-timeout", &timeout].map(str::to_owned));
+            // what has its primary sells on
+            args.extend(["--cluster-require-full-coverage", "no"].map(str::to_owned));
+            // a replica need not wait for further ones
+            args.extend(["--repl-diskless-sync-delay", "0"].map(str::to_owned));
         }
         let keys = options.secured.then(|| Keys::create_in(dir.path(), port)).transpose();
         let keys = keys.map_err(ServerError::system("Redis"))?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
-use testkit::AuthTokens;
+use testkit::{AuthTokens, RedisClusterOptions};
 
 use super::scene::Scene;
 use crate::cluster::Proxied;
@@ -85,7 +85,9 @@ pub(super) struct Setup {
     pub(super) redis_maxmemory_bytes: Option<u64>,
     pub(super) redis_volatile: bool,
     /// So many replicas of Redis, and sentinels; 0: neither.
-    pub(super) redis_replicas: usize,
+    pub(super) redis_replicas: u8,
+    /// The stock is in a Redis Cluster.
+    pub(super) redis_cluster: Option<RedisClusterOptions>,
     /// Whose connections with an instance run through a proxy.
     pub(super) proxied: Proxied,
     /// Fault points with their actions, such as `before-write:stop`, that the scenario can trigger.
@@ -169,6 +171,7 @@ impl Setup {
         redis_maxmemory_bytes: None,
         redis_volatile: false,
         redis_replicas: 0,
+        redis_cluster: None,
         proxied: Proxied::Nothing,
         fault_points: &[],
         can_starve: false,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use loadtest::report::Violation;
 use rand::RngExt as _;
 use rand_xoshiro::SplitMix64;
-use testkit::{EtcdOptions, OwnedDir, RedisOptions, Sentinels};
+use testkit::{EtcdOptions, OwnedDir, PrivateRedisCluster, RedisOptions, Sentinels};
 use tokio::time::{Instant, sleep};
 
 use super::etcd::Crowd;
@@ -88,9 +88,14 @@ impl Scene {
         let mut cluster =
             Cluster::open(dir, setup.etcd_members, etcd_options, redis_options).await?;
         if setup.redis_replicas > 0 {
-            let replicas = setup.redis_replicas;
+            let replicas = usize::from(setup.redis_replicas);
             let sentinels = Sentinels::start_in(&cluster.dir, &cluster.redis, replicas).await?;
             cluster.sentinels = Some(sentinels);
+        }
+        if let Some(options) = setup.redis_cluster {
+            // boxed: few scenarios have one
+            let shards = Box::pin(PrivateRedisCluster::start_in(&cluster.dir, options));
+            cluster.shards = Some(shards.await?);
         }
         let evidence = Evidence::default();
         let mut scene = Self {

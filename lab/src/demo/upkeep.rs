@@ -25,8 +25,7 @@ pub(super) async fn look_after(
     cluster: &mut Cluster,
     report: impl Fn(&str, End<'_>),
 ) -> Infallible {
-    // a demo has no sentinels
-    let Cluster { instances, redis, sentinels: _, etcd, lock, dir, program } = cluster;
+    let Cluster { instances, redis, etcd, lock, dir, program, .. } = cluster;
     let report = &report;
     let etcd = etcd.iter_mut().map(|etcd| ("etcd", etcd.child()));
     let servers = etcd.chain([("Redis", redis.child())]).chain(lock.children());

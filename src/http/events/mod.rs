@@ -37,9 +37,9 @@ use self::pace::Pace;
 use super::extension::Extension;
 use super::params;
 use super::problem::{Problem, ProblemType};
-use super::safeguard::LIMITS;
 use super::state::AppState;
 use crate::inventory::Item;
+use crate::safeguard::LIMITS;
 use crate::sale::Sale;
 
 /// The most watchers of one instance, by default.
@@ -118,6 +118,7 @@ pub(super) async fn events(
 ) -> Result<Response, Problem> {
     let [item] = params::parse(query.as_deref(), ["item"])?;
     let item = params::item(item.as_deref())?;
+    app.sale.check_item(&item)?;
     let events = &app.events;
     if events.stop.is_cancelled() {
         return Err(Problem::new(ProblemType::STOPPING, "this instance is stopping"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
-use crate::http::safeguard::LIMITS;
+use crate::safeguard::LIMITS;
 
 /// The time between two polls: 500 a second, enough for the feeds of sixty items.
 const GAP: Duration = Duration::from_millis(2);

@@ -1,5 +1,6 @@
 //! The HTTP interface.
 
+mod cluster;
 mod events;
 mod instance;
 mod metrics;

@@ -94,7 +94,7 @@ async fn a_cluster_is_refused() {
         error.is_wrong_server()
     })
     .await;
-    assert!(told.contains("Redis Cluster, which is not supported"), "{told}");
+    assert!(told.contains("write redis-cluster://"), "{told}");
 }
 
 /// Goal: a server that forgot the scripts gets them again, in the same call.

@@ -1,5 +1,6 @@
 //! The inventory, against a real Redis.
 
+mod cluster;
 mod damage;
 mod durability;
 mod faults;

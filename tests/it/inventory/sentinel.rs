@@ -117,9 +117,8 @@ async fn what_a_failover_loses_was_not_acknowledged_or_is_noticed() {
     for waits in [true, false] {
         let (mut primary, mut watch) = watched(2).await;
         let inventory = connect(&watch.url()).await;
-        let waiting = |replicas: Replicas| match waits {
-            true => inventory.clone().with_replicas(replicas),
-            false => inventory.clone(),
+        let waiting = |replicas: Replicas| {
+            if waits { inventory.clone().with_replicas(replicas) } else { inventory.clone() }
         };
         waiting(PATIENT).start(&ITEM, Some(token(1)), 10).await.unwrap();
         assert_eq!(sell(&waiting(PATIENT), "a").await.unwrap(), 1);

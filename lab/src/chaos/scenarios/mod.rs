@@ -6,6 +6,7 @@ mod etcd;
 mod network;
 mod processes;
 mod redis;
+mod redis_cluster;
 mod secured;
 
 use super::scenario::Scenario;
@@ -21,6 +22,7 @@ pub(super) fn all() -> Vec<Scenario> {
         network::scenarios(),
         clients::scenarios(),
         redis::scenarios(),
+        redis_cluster::scenarios(),
         etcd::scenarios(),
         secured::scenarios(),
         configuration::scenarios(),

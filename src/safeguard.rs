@@ -1,4 +1,4 @@
-//! Safeguards of the server that a fault suite switches off, to show what they are for. Without the cargo
+//! Safeguards of the server and of the inventory that a fault suite switches off, to show what they are for. Without the cargo
 //! feature `chaos`, which is off by default, each is a constant. **Never build a service for a real sale
 //! with it.** The other safeguards are not here: the package `lab` plugs in another writer or guard.
 
@@ -10,12 +10,15 @@ pub static LIMITS: Safeguard = Safeguard(AtomicBool::new(true));
 /// A look at a queue runs to its end, and only so many run at once.
 pub static SEE_THROUGH: Safeguard = Safeguard(AtomicBool::new(true));
 
+/// The inventory goes where a node of a Redis Cluster sends it, and asks for the map of the slots anew.
+pub static REDIRECTS: Safeguard = Safeguard(AtomicBool::new(true));
+
 /// On, unless the program was built with the feature `chaos` and it was switched off.
 #[derive(Debug)]
 pub struct Safeguard(AtomicBool);
 
 impl Safeguard {
-    pub(super) fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         !cfg!(feature = "chaos") || self.0.load(Ordering::Relaxed)
     }
 

@@ -1,0 +1,119 @@
+//! A shard of a Redis Cluster that fails or hands a slot on.
+
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use testkit::{PrivateRedisCluster, RedisClusterOptions};
+use tokio::time::{Instant, sleep};
+
+use crate::chaos::scenario::{Control, LoadPlan, Run, Scenario, Setup};
+use crate::chaos::scene::Scene;
+use crate::error::LabError;
+
+/// A key of the item that the load orders.
+const STOCK: &str = "stock:{tea}";
+
+/// Refused buyers wait a second before they retry, and others must order meanwhile.
+const LOAD: LoadPlan = LoadPlan { connections: 1000, flags: &["--item", "tea"], ..LoadPlan::USUAL };
+
+pub(super) fn scenarios() -> Vec<Scenario> {
+    vec![primary_killed(), slot_moved()]
+}
+
+fn primary_killed() -> Scenario {
+    let node_timeout = Duration::from_secs(2);
+    let setup = Setup {
+        load: LOAD,
+        redis_cluster: Some(RedisClusterOptions { replicas: 1, node_timeout }),
+        flags: &["--redis-replicas", "1"],
+        ..Setup::USUAL
+    };
+    let run = Run {
+        setup,
+        inject: |scene| kill(scene).boxed_local(),
+        round: Duration::from_secs(10),
+        goes_on_within: Duration::from_secs(4),
+        proof: "replicas promoted",
+    };
+    let fault = "a shard's primary is killed while its replica lags";
+    Scenario::new("shard-killed", fault, run).control(Control {
+        without: "redis-replicas",
+        run: Run { setup: Setup { flags: &[], ..setup }, ..run },
+        // orders are lost; once that is detected, nothing is sold
+        breaks: &["I2", "I5"],
+    })
+}
+
+fn slot_moved() -> Scenario {
+    let redis_cluster = Some(RedisClusterOptions::default());
+    let run = Run {
+        setup: Setup { load: LOAD, redis_cluster, ..Setup::USUAL },
+        inject: |scene| move_slot(scene).boxed_local(),
+        round: Duration::from_secs(2),
+        goes_on_within: Duration::from_secs(3),
+        proof: "slots moved",
+    };
+    Scenario::new("slot-moved", "the item's slot moves to another shard", run)
+        .without("redirects", &["I5"])
+}
+
+/// Cuts the replica off, so that it lacks the last orders, and kills the primary. When the replica was
+/// promoted, the killed node comes back as its replica.
+async fn kill(scene: &mut Scene) -> Result<(), LabError> {
+    while scene.next_round().await {
+        let began = Instant::now();
+        let calm = scene.random_millis(50, 300);
+        let (_, primary) = place(scene).await?;
+        // each shard has one primary and one replica
+        let replica = (primary + 3) % 6;
+        shards(scene).hold_replication(primary, replica).await?;
+        sleep(calm).await;
+        let killed = shards(scene).nodes[primary].kill().await;
+        killed.map_err(LabError::system("Redis cannot be killed"))?;
+        scene
+            .until("the replica is promoted", async |scene| {
+                let shards = scene.cluster.shards.as_ref().expect("the setup has them");
+                Ok((shards.place_of(STOCK).await?.1 == Some(replica)).then_some(()))
+            })
+            .await?;
+        shards(scene).nodes[primary].restart().await?;
+        scene
+            .until("the killed node follows", async |scene| {
+                let shards = scene.cluster.shards.as_ref().expect("the setup has them");
+                let info: String = shards.nodes[replica].run("INFO replication").await?;
+                Ok(info.contains("state=online").then_some(()))
+            })
+            .await?;
+        scene.evidence.outage(began.elapsed());
+        scene.evidence.saw("replicas promoted", 1);
+    }
+    Ok(())
+}
+
+async fn move_slot(scene: &mut Scene) -> Result<(), LabError> {
+    while scene.next_round().await {
+        let began = Instant::now();
+        let (slot, from) = place(scene).await?;
+        let to = (from + 1) % 3;
+        shards(scene).begin_move(slot, from, to).await?;
+        shards(scene).end_move(slot, from, to).await?;
+        scene.evidence.outage(began.elapsed());
+        scene.evidence.saw("slots moved", 1);
+    }
+    Ok(())
+}
+
+/// The slot of the item, and the node that serves it.
+async fn place(scene: &Scene) -> Result<(u16, usize), LabError> {
+    scene
+        .until("a node serves the item", async |scene| {
+            let shards = scene.cluster.shards.as_ref().expect("the setup has them");
+            let (slot, node) = shards.place_of(STOCK).await?;
+            Ok(node.map(|node| (slot, node)))
+        })
+        .await
+}
+
+fn shards(scene: &mut Scene) -> &mut PrivateRedisCluster {
+    scene.cluster.shards.as_mut().expect("the setup has them")
+}

@@ -1,0 +1,462 @@
+//! Which connection leads to an item: the only one or, in a Redis Cluster, that to the item's shard.
+//!
+//! The keys of a named item share a hash tag. So they are in one slot, which one primary serves, and one call
+//! is one command to one node, as without a cluster. Any node says which primary serves which slots. That may
+//! be old news: a node that does not serve a slot did nothing, and names the one to ask instead (`MOVED`,
+//! `ASK`). See <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>.
+//!
+//! The `ClusterConnection` of the Redis client does not fit: after a lost connection it sends a command again
+//! by itself, up to 16 times, and its last error does not say whether an earlier attempt was sent.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
+use parking_lot::Mutex;
+use redis::{
+    AsyncConnectionConfig, Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value,
+};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::access::Target;
+use super::connection::{Answers, Connection, Pauses};
+use super::error::is_answer;
+use super::{InventoryError, InventoryOptions, Item, RedisAccess};
+use crate::safeguard::REDIRECTS;
+
+/// How many slots a cluster has.
+const SLOTS: u16 = 16384;
+
+/// How often one call follows `MOVED` and `ASK`.
+const MAX_HOPS: u32 = 5;
+
+/// How long a call is sent again while some of its keys are at one node and some at another, and the pause.
+const TRY_AGAIN_FOR: Duration = Duration::from_millis(500);
+const TRY_AGAIN_PAUSE: Duration = Duration::from_millis(10);
+
+/// How many nodes are asked for the map of the slots before the question counts as failed. The next one begins
+/// with another node.
+const MAX_ASKED: usize = 8;
+
+/// The connections to the store. Clones share them.
+#[derive(Clone)]
+pub(super) enum Shards {
+    /// One server has all items.
+    One(Connection),
+    /// Each named item is at one primary of a Redis Cluster.
+    Cluster(Cluster),
+}
+
+/// Connections to the nodes of a cluster, each opened when it is needed.
+#[derive(Clone)]
+pub(super) struct Cluster {
+    map: Arc<Map>,
+    connections: Arc<Mutex<HashMap<Node, Connection>>>,
+    /// How much longer they wait for answers.
+    longer: Duration,
+}
+
+/// Host and port of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Node {
+    pub(super) host: Arc<str>,
+    pub(super) port: u16,
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+impl Shards {
+    /// Connects nothing yet.
+    pub(super) fn new(
+        access: RedisAccess,
+        options: InventoryOptions,
+    ) -> Result<Self, InventoryError> {
+        // reports an invalid address at once
+        let target = access.target()?;
+        access.client(target.first().clone())?;
+        let address = target.to_string();
+        Ok(match target {
+            Target::Cluster(_) => {
+                let map = Map { access, address, options, state: Mutex::default() };
+                let (map, connections) = (Arc::new(map), Arc::default());
+                Self::Cluster(Cluster { map, connections, longer: Duration::ZERO })
+            }
+            _ => Self::One(Connection::new(access, address, None, options)),
+        })
+    }
+
+    /// Other connections to the same servers, which wait longer for answers.
+    pub(super) fn patient_by(&self, longer: Duration) -> Self {
+        match self {
+            Self::One(connection) => Self::One(connection.patient_by(longer)),
+            Self::Cluster(Cluster { map, .. }) => {
+                Self::Cluster(Cluster { map: Arc::clone(map), connections: Arc::default(), longer })
+            }
+        }
+    }
+
+    /// Whether the plain keys of the default item are on several servers.
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self, Self::Cluster(_))
+    }
+
+    /// Where the store is, without the password.
+    pub(super) fn address(&self) -> String {
+        match self {
+            Self::One(connection) => connection.address(),
+            Self::Cluster(cluster) => cluster.map.address.clone(),
+        }
+    }
+
+    /// Connects to the server, or asks for the map of the cluster.
+    pub(super) async fn open(&self) -> Result<(), InventoryError> {
+        match self {
+            Self::One(connection) => connection.open().await,
+            Self::Cluster(cluster) => cluster.map.slots().await.map(drop),
+        }
+    }
+
+    /// The connections to all servers that have items.
+    pub(super) async fn all(&self) -> Result<Vec<Connection>, InventoryError> {
+        match self {
+            Self::One(connection) => Ok(vec![connection.clone()]),
+            Self::Cluster(cluster) => {
+                let slots = cluster.map.slots().await?;
+                Ok(slots.primaries().into_iter().map(|node| cluster.connection(node)).collect())
+            }
+        }
+    }
+
+    /// Sends a command about the keys of `item`, and `then` another one in the same round trip. The outer error
+    /// means that nothing was done.
+    pub(super) async fn send(
+        &self,
+        item: &Item,
+        command: &Cmd,
+        then: Option<&Cmd>,
+    ) -> Result<RedisResult<Answers>, InventoryError> {
+        match self {
+            Self::One(connection) => connection.send(command, then, false).await,
+            Self::Cluster(cluster) => {
+                let tag = item.name().ok_or(InventoryError::ItemRequired)?;
+                // boxed: an order of a single server needs no room for it
+                Box::pin(cluster.send(slot_of(tag), command, then)).await
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Shards {
+    /// The address alone: the URL may hold a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Shards({})", self.address())
+    }
+}
+
+impl Cluster {
+    fn connection(&self, node: &Node) -> Connection {
+        let mut connections = self.connections.lock();
+        if let Some(connection) = connections.get(node) {
+            return connection.clone();
+        }
+        // nodes that left the cluster
+        if let Some(slots) = &self.map.state.lock().slots {
+            connections.retain(|node, _| slots.nodes.contains(node));
+        }
+        let Map { access, options, .. } = &*self.map;
+        let (access, address, node) = (access.clone(), node.to_string(), node.clone());
+        let connection = Connection::new(access, address, Some(node.clone()), *options);
+        connections.entry(node).or_insert(connection.patient_by(self.longer)).clone()
+    }
+
+    /// Sends a command about keys of one slot to the node that serves it.
+    async fn send(
+        &self,
+        slot: u16,
+        command: &Cmd,
+        then: Option<&Cmd>,
+    ) -> Result<RedisResult<Answers>, InventoryError> {
+        use ServerErrorKind::{Ask, ClusterDown, Moved, ReadOnly, TryAgain};
+        let gives_up_at = Instant::now() + TRY_AGAIN_FOR;
+        let mut hops = 0;
+        let mut redirect: Option<(Node, bool)> = None;
+        loop {
+            let (node, asks) = match redirect.take() {
+                Some(redirect) => redirect,
+                None => (self.map.primary_of(slot).await?, false),
+            };
+            let answer = self.connection(&node).send(command, then, asks).await;
+            let error = match &answer {
+                Ok(Ok(_)) => return answer,
+                Ok(Err(error)) => error,
+                // refused, silent or a replica by now
+                Err(_) => {
+                    self.map.refresh();
+                    return answer;
+                }
+            };
+            match error.kind() {
+                // nothing was done
+                ErrorKind::Server(Moved | Ask) if !REDIRECTS.is_on() => return answer,
+                ErrorKind::Server(kind @ (Moved | Ask)) if hops < MAX_HOPS => {
+                    hops += 1;
+                    redirect = named_in(error, &node).map(|node| (node, kind == Ask));
+                    if kind == Moved {
+                        self.map.refresh();
+                    }
+                }
+                // nothing was done: the slot moves, and only some of the keys are at this node
+                ErrorKind::Server(TryAgain) if Instant::now() < gives_up_at => {
+                    hops = 0;
+                    sleep(TRY_AGAIN_PAUSE).await;
+                }
+                kind => {
+                    let is_news = matches!(kind, ErrorKind::Server(Moved | ClusterDown | ReadOnly));
+                    if is_news || !is_answer(error) {
+                        self.map.refresh();
+                    }
+                    return answer;
+                }
+            }
+        }
+    }
+}
+
+/// The node that `MOVED` or `ASK` names; without a host, one on the host that was asked.
+fn named_in(error: &RedisError, asked: &Node) -> Option<Node> {
+    let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
+    let host = if host.is_empty() { Arc::clone(&asked.host) } else { host.into() };
+    Some(Node { host, port: port.parse().ok()? })
+}
+
+/// The slot of keys with this hash tag: its CRC16 (XMODEM) modulo 16384.
+fn slot_of(tag: &str) -> u16 {
+    let shift = |crc: u16| if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+    let byte = |crc: u16, byte: u8| (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| shift(crc));
+    tag.bytes().fold(0, byte) % SLOTS
+}
+
+/// Which primary serves which slots, as a node said last.
+struct Map {
+    access: RedisAccess,
+    address: String,
+    options: InventoryOptions,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    slots: Option<Arc<Slots>>,
+    /// The question under way. Callers share it.
+    question: Option<Question>,
+    pauses: Pauses,
+    /// How many questions there were.
+    asked: usize,
+}
+
+type Question = Shared<BoxFuture<'static, Result<Arc<Slots>, RedisError>>>;
+
+#[derive(Debug, PartialEq, Eq)]
+struct Slots {
+    /// By the last slot of each range, its first one and its primary.
+    ranges: BTreeMap<u16, (u16, Node)>,
+    /// All nodes, also the replicas.
+    nodes: BTreeSet<Node>,
+}
+
+impl Map {
+    /// The present map; asks for it if there is none yet.
+    async fn slots(self: &Arc<Self>) -> Result<Arc<Slots>, InventoryError> {
+        let known = self.state.lock().slots.clone();
+        match known {
+            Some(slots) => Ok(slots),
+            None => self.ask().await.map_err(InventoryError::not_sent),
+        }
+    }
+
+    async fn primary_of(self: &Arc<Self>, slot: u16) -> Result<Node, InventoryError> {
+        self.slots().await?.primary_of(slot).cloned().ok_or_else(|| {
+            self.refresh();
+            let what = "no primary of the Redis Cluster serves the item's slot";
+            InventoryError::not_sent((ErrorKind::ClusterConnectionNotFound, what).into())
+        })
+    }
+
+    /// Asks for the map anew, without waiting for it.
+    fn refresh(self: &Arc<Self>) {
+        drop(self.ask());
+    }
+
+    /// The question under way, or a new one. It goes on if nobody waits for it.
+    fn ask(self: &Arc<Self>) -> Question {
+        let mut state = self.state.lock();
+        if let Some(question) = &state.question {
+            return question.clone();
+        }
+        let begins_at = state.pauses.begin(Instant::now());
+        state.asked += 1;
+        let (map, turn) = (Arc::clone(self), state.asked - 1);
+        let task = tokio::spawn(async move {
+            sleep_until(begins_at).await;
+            let answer = map.ask_nodes(turn).await;
+            let mut state = map.state.lock();
+            state.question = None;
+            match &answer {
+                Ok(slots) => {
+                    let now = slots.primaries();
+                    let before = state.slots.replace(Arc::clone(slots));
+                    if before.is_some_and(|before| before.primaries() != now) {
+                        tracing::warn!(?now, "the primaries of the Redis Cluster have changed");
+                    }
+                }
+                Err(error) => tracing::debug!(%error, "no node has the map of the Redis Cluster"),
+            }
+            answer
+        });
+        let question = task.map(|joined| {
+            joined.unwrap_or_else(|_| Err(std::io::Error::other("the runtime stops").into()))
+        });
+        state.question.insert(question.boxed().shared()).clone()
+    }
+
+    /// Asks the nodes of the address and those that are known, one after the other. Each question begins with
+    /// another one: a node that is cut off from the others has an old map.
+    async fn ask_nodes(&self, turn: usize) -> RedisResult<Arc<Slots>> {
+        let mut nodes = self.access.nodes().map_err(std::io::Error::other)?;
+        if let Some(slots) = &self.state.lock().slots {
+            let others = slots.nodes.iter().filter(|node| !nodes.contains(node)).cloned();
+            nodes.extend(others.collect::<Vec<_>>());
+        }
+        let begin = turn % nodes.len().max(1);
+        nodes.rotate_left(begin);
+        let mut answer = Err((ErrorKind::InvalidClientConfig, "the address has no node").into());
+        for node in nodes.iter().take(MAX_ASKED) {
+            answer = self.ask_node(node).await;
+            if answer.is_ok() {
+                break;
+            }
+        }
+        answer
+    }
+
+    async fn ask_node(&self, node: &Node) -> RedisResult<Arc<Slots>> {
+        let InventoryOptions { connect_timeout, response_timeout } = self.options;
+        let within = connect_timeout + response_timeout;
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(within))
+            .set_response_timeout(Some(response_timeout));
+        let answer = timeout(within, async {
+            let server = self.access.target().map_err(std::io::Error::other)?.node(node)?;
+            let client = self.access.client(server).map_err(std::io::Error::other)?;
+            let mut connection =
+                client.get_multiplexed_async_connection_with_config(&config).await?;
+            redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await
+        });
+        let late = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
+        let answer: Value = answer.await.map_err(late)?.map_err(|error: RedisError| {
+            let is_alone = error.detail().is_some_and(|what| what.contains("support disabled"));
+            let what = "this Redis is no node of a Redis Cluster: write redis:// for a single one";
+            if is_alone { (ErrorKind::InvalidClientConfig, what).into() } else { error }
+        })?;
+        let what = "the answer to CLUSTER SLOTS is not understood";
+        let slots = Slots::parse(answer, node).ok_or((ErrorKind::UnexpectedReturnType, what))?;
+        Ok(Arc::new(slots))
+    }
+}
+
+impl Slots {
+    /// The answer of `asked` to `CLUSTER SLOTS`: for each range its first and last slot, its primary and its
+    /// replicas, and of each node the host, the port and more. A node without a host is on the host that was
+    /// asked; one with `?` is not known to it.
+    fn parse(answer: Value, asked: &Node) -> Option<Self> {
+        let Value::Array(answer) = answer else { return None };
+        let mut slots = Self { ranges: BTreeMap::new(), nodes: BTreeSet::new() };
+        for range in answer {
+            let Value::Array(mut range) = range else { return None };
+            let nodes = range.split_off(range.len().min(2));
+            let (first, last) = redis::from_redis_value(Value::Array(range)).ok()?;
+            for (n, node) in nodes.into_iter().enumerate() {
+                let Value::Array(mut node) = node else { return None };
+                node.truncate(2);
+                let (host, port): (Option<String>, u16) =
+                    redis::from_redis_value(Value::Array(node)).ok()?;
+                let host = match host.as_deref() {
+                    None | Some("") => Arc::clone(&asked.host),
+                    Some("?") => continue,
+                    Some(host) => host.into(),
+                };
+                let node = Node { host, port };
+                slots.nodes.insert(node.clone());
+                if n == 0 {
+                    slots.ranges.insert(last, (first, node));
+                }
+            }
+        }
+        Some(slots)
+    }
+
+    fn primary_of(&self, slot: u16) -> Option<&Node> {
+        let (_, (first, node)) = self.ranges.range(slot..).next()?;
+        (*first <= slot).then_some(node)
+    }
+
+    fn primaries(&self) -> BTreeSet<&Node> {
+        self.ranges.values().map(|(_, node)| node).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the slots are those of the specification, whose example is the check value of CRC16/XMODEM.
+    #[test]
+    fn the_slot_of_a_hash_tag() {
+        assert_eq!(slot_of("123456789"), 0x31c3);
+        assert_eq!(slot_of("foo"), 12182);
+    }
+
+    /// Goal: the map has each range with its primary; a node without a host is where the question went; one that
+    /// is not known is left out.
+    #[test]
+    fn the_answer_to_cluster_slots() {
+        let node = |host: &str, port| {
+            let host = if host == "nil" { Value::Nil } else { Value::BulkString(host.into()) };
+            Value::Array(vec![host, Value::Int(port), Value::BulkString("id".into())])
+        };
+        let range = |first, last, nodes: &[Value]| {
+            Value::Array([&[Value::Int(first), Value::Int(last)], nodes].concat())
+        };
+        let asked = Node { host: "asked".into(), port: 1 };
+        let answer = Value::Array(vec![
+            range(0, 9, &[node("a", 7), node("b", 8)]),
+            range(10, 10, &[node("", 9)]),
+            range(12, 20, &[node("nil", 9)]),
+            range(21, 30, &[node("?", 9)]),
+        ]);
+        let slots = Slots::parse(answer, &asked).expect("an answer");
+        let primary = |slot| slots.primary_of(slot).map(ToString::to_string);
+        for (slot, node) in [
+            (0, Some("a:7")),
+            (9, Some("a:7")),
+            (10, Some("asked:9")),
+            (11, None),
+            (12, Some("asked:9")),
+            (21, None),
+            (31, None),
+        ] {
+            assert_eq!(primary(slot).as_deref(), node, "{slot}");
+        }
+        let nodes: Vec<_> = slots.nodes.iter().map(ToString::to_string).collect();
+        assert_eq!(nodes, ["a:7", "asked:9", "b:8"]);
+        assert_eq!(Slots::parse(Value::Okay, &asked), None);
+        assert_eq!(Slots::parse(Value::Array(vec![Value::Array(vec![])]), &asked), None);
+    }
+}

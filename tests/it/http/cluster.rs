@@ -1,0 +1,68 @@
+//! Goal: an instance over a Redis Cluster sells named items, refuses the default one with a sentence, and is
+//! ready while some shard can sell. Method: a private cluster; one primary is killed.
+
+use serde_json::json;
+use testkit::PrivateRedisCluster;
+use testkit::RedisClusterOptions;
+use testkit::shared::shared_endpoint;
+use testkit::wait::eventually;
+
+use super::shop::{ADMIN, Shop, ShopOptions};
+
+#[tokio::test]
+async fn an_instance_over_a_cluster_sells_named_items() {
+    let mut cluster = PrivateRedisCluster::start(RedisClusterOptions::default()).await.unwrap();
+    let shop = Shop::at(shared_endpoint().await, cluster.url(), ShopOptions::default());
+    let until_ready = async || {
+        eventually("it is ready", async || shop.call("GET /readyz").await.status == 200).await;
+    };
+    until_ready().await;
+
+    for line in [
+        "POST /stock/reduce",
+        "GET /stock/reduce?item=default",
+        "GET /stock",
+        "GET /orders",
+        "GET /orders/a",
+        "GET /events",
+    ] {
+        let problem = shop.call(line).await.problem(400, "item-required");
+        assert!(problem["detail"].as_str().unwrap().contains("?item="), "{line}: {problem}");
+    }
+    let start = shop.call_with("PUT /stock", &[ADMIN], r#"{"stock":3}"#).await;
+    start.problem(400, "item-required");
+
+    let mut items: [Option<String>; 2] = Default::default();
+    for n in 0.. {
+        let name = format!("item-{n}");
+        let (_, node) = cluster.place_of(&format!("stock:{{{name}}}")).await.unwrap();
+        items[usize::from(node.unwrap() > 0)].get_or_insert(name);
+        if items.iter().all(Option::is_some) {
+            break;
+        }
+    }
+    let [first, other] = items.map(Option::unwrap);
+    let order = async |item: &str| shop.call(&format!("POST /stock/reduce?item={item}")).await;
+    for item in [&first, &other] {
+        let line = format!("PUT /stock?item={item}");
+        shop.call_with(&line, &[ADMIN], r#"{"stock":5}"#).await.json(200);
+        assert_eq!(order(item).await.json(200)["remaining"], json!(4));
+        assert_eq!(
+            shop.call(&format!("GET /stock?item={item}")).await.json(200)["lucky"],
+            json!(1)
+        );
+    }
+    until_ready().await;
+
+    cluster.nodes[0].kill().await.unwrap();
+    let silent = shop.call(&format!("GET /stock?item={first}")).await;
+    silent.problem(503, "store-unavailable");
+    assert_eq!(order(&other).await.json(200)["remaining"], json!(3));
+    until_ready().await;
+    cluster.nodes[0].restart().await.unwrap();
+    eventually("the shard sells again", async || order(&first).await.status == 200).await;
+    assert_eq!(
+        shop.call(&format!("GET /stock?item={first}")).await.json(200)["balanced"],
+        json!(true)
+    );
+}

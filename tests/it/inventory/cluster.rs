@@ -1,0 +1,384 @@
+//! Goal: named items sell over the shards of a Redis Cluster as over one Redis, also while slots move and
+//! primaries fail. Method: private clusters of three primaries, with replicas where a primary fails.
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::time::Duration;
+
+use flash_sale::inventory::{
+    Inventory, InventoryError, InventoryOptions, Item, Order, OrderId, Quantity, Replicas, User,
+    Warning,
+};
+use futures_util::future::join_all;
+use testkit::redis::{RIGHTS, USER};
+use testkit::redis_cluster::PRIMARIES;
+use testkit::wait::eventually;
+use testkit::{PrivateRedisCluster, Proxy, RedisClusterOptions};
+
+use super::{accepted, connect, fresh_database, token};
+
+const ONE_REPLICA: Replicas = Replicas { count: 1, timeout: Duration::from_secs(20) };
+const HASTY: Replicas = Replicas { count: 1, timeout: Duration::from_millis(300) };
+
+async fn start(options: RedisClusterOptions) -> PrivateRedisCluster {
+    PrivateRedisCluster::start(options).await.unwrap()
+}
+
+/// A cluster in which replicas take over soon.
+async fn with_replicas() -> PrivateRedisCluster {
+    start(RedisClusterOptions { replicas: 1, node_timeout: Duration::from_secs(3) }).await
+}
+
+fn item(name: &str) -> Item {
+    name.parse().unwrap()
+}
+
+async fn sell(inventory: &Inventory, item: &Item, id: &str) -> Result<u64, InventoryError> {
+    let (id, item) = (OrderId::new(id).unwrap(), item.clone());
+    let order = Order { id, item, quantity: Quantity::ONE, user: User::default() };
+    let outcomes = inventory.reduce(&order.item, Some(token(1)), "8080", &[&order]).await?;
+    Ok(accepted(&outcomes[0]).position)
+}
+
+/// Sells as soon as it works.
+async fn sell_at_last(inventory: &Inventory, item: &Item, id: &str) -> u64 {
+    let mut sold = None;
+    eventually("it sells", async || {
+        match sell(inventory, item, id).await {
+            Ok(position) => sold = Some(position),
+            Err(error) => assert!(error.is_retryable(), "{error:?}"),
+        }
+        sold.is_some()
+    })
+    .await;
+    sold.unwrap()
+}
+
+/// The address with a user that has the rights of an instance and no more.
+async fn seller(cluster: &PrivateRedisCluster) -> String {
+    for node in &cluster.nodes {
+        let rights = format!("{} +cluster|slots +asking", RIGHTS.trim());
+        node.run::<()>(&format!("ACL SETUSER {USER} on >word {rights}")).await.unwrap();
+    }
+    cluster.url().replace("://", &format!("://{USER}:word@"))
+}
+
+/// For each primary, an item of its own.
+async fn item_of_each(cluster: &PrivateRedisCluster) -> [Item; PRIMARIES] {
+    let mut found: [Option<Item>; PRIMARIES] = Default::default();
+    for n in 0.. {
+        let name = format!("item-{n}");
+        let (_, node) = cluster.place_of(&format!("stock:{{{name}}}")).await.unwrap();
+        found[node.unwrap()].get_or_insert(item(&name));
+        if found.iter().all(Option::is_some) {
+            break;
+        }
+    }
+    found.map(Option::unwrap)
+}
+
+fn is_refused_as<T>(result: &Result<T, InventoryError>, code: &str) -> bool {
+    matches!(result, Err(error @ InventoryError::Refused { source })
+        if source.code() == Some(code) && error.is_retryable() && error.nothing_written())
+}
+
+/// Goal: many items over all shards sell what they have, once each, from two inventories; every read works; the
+/// default item is refused; warnings name the node.
+#[tokio::test]
+async fn items_sell_over_all_shards() {
+    let cluster = start(RedisClusterOptions::default()).await;
+    let (one, other) = (connect(&seller(&cluster).await).await, connect(&cluster.url()).await);
+    assert_eq!(one.durability().await.unwrap(), []);
+    one.check(None).await.unwrap();
+    let items: Vec<Item> = (0..24).map(|n| item(&format!("item-{n}"))).collect();
+    join_all(items.iter().map(async |item| one.start(item, Some(token(1)), 30).await.unwrap()))
+        .await;
+    let batch = async |inventory: &Inventory, item: &Item, n: usize| {
+        let orders: Vec<Order> = (0..8)
+            .map(|k| Order {
+                id: OrderId::new(&format!("{n}-{k}")).unwrap(),
+                item: item.clone(),
+                quantity: Quantity::ONE,
+                user: User::default(),
+            })
+            .collect();
+        inventory.reduce(item, Some(token(1)), "8080", &orders).await.unwrap();
+    };
+    let sales = items.iter().map(async |item| {
+        for n in 0..6 {
+            batch(if n % 2 == 0 { &one } else { &other }, item, n).await;
+        }
+    });
+    join_all(sales).await;
+    let mut nodes = BTreeSet::new();
+    for item in &items {
+        let stock = other.stock(item).await.unwrap();
+        assert_eq!((stock.stock, stock.lucky, stock.orders), (0, 30, 30));
+        assert_eq!(other.available(item).await.unwrap(), 0);
+        let ledger = one.ledger(item, 0, 100).await.unwrap();
+        assert_eq!(
+            ledger.iter().map(|order| order.order.as_str()).collect::<BTreeSet<_>>().len(),
+            30
+        );
+        assert_eq!(one.poll_since(item, None, 100).await.unwrap().orders.len(), 30);
+        assert!(one.inspect(item).await.unwrap().stock.is_some());
+        nodes.insert(cluster.place_of(&format!("stock:{{{item}}}")).await.unwrap().1);
+    }
+    assert_eq!(nodes.len(), PRIMARIES, "on all shards");
+    one.check(None).await.unwrap();
+
+    let order = super::order("a", 1);
+    let default = Item::DEFAULT;
+    for refused in [
+        one.reduce(&default, Some(token(1)), "8080", &[&order]).await.map(drop),
+        one.start(&default, Some(token(1)), 1).await.map(drop),
+        one.stock(&default).await.map(drop),
+        one.available(&default).await.map(drop),
+        one.command::<()>(&redis::cmd("PING")).await,
+    ] {
+        let error = refused.unwrap_err();
+        assert!(matches!(error, InventoryError::ItemRequired), "{error:?}");
+        assert!(error.nothing_written() && !error.is_retryable());
+    }
+
+    cluster.nodes[1].run::<()>("CONFIG SET appendfsync everysec").await.unwrap();
+    let [Warning::OfNode { node, warning }] = &one.durability().await.unwrap()[..] else {
+        panic!("one warning was expected");
+    };
+    assert_eq!(**warning, Warning::LateSync("everysec".to_owned()));
+    let (_, port) = node.rsplit_once(':').unwrap();
+    assert_eq!(cluster.nodes[1].port().to_string(), port);
+}
+
+/// Goal: a wrong password and a Redis that is no cluster are refused for good, with the reason and without the
+/// password; a node that is away is none of that.
+#[tokio::test]
+async fn a_wrong_cluster_is_refused() {
+    let cluster = start(RedisClusterOptions::default()).await;
+    let database = fresh_database().await;
+    let (single, _) = database.rsplit_once('/').unwrap();
+    let with = |what: &str| cluster.url().replace("://", &format!("://{what}"));
+    for (url, reason) in [
+        (with("nobody:hidden@"), "WRONGPASS"),
+        (single.replace("redis://", "redis-cluster://"), "no node of a Redis Cluster"),
+        (cluster.nodes[0].url(), "write redis-cluster://"),
+    ] {
+        let error = Inventory::connect(&url, InventoryOptions::default()).await.unwrap_err();
+        assert!(error.is_wrong_server(), "{error:?}");
+        let told = format!("{:?} {}", error, error.source().unwrap());
+        assert!(told.contains(reason) && !told.contains("hidden"), "{told}");
+    }
+    // the first node of the address is away
+    let inventory = connect(&with("127.0.0.1:1,")).await;
+    inventory.ping().await.unwrap();
+    assert!(inventory.address().starts_with("127.0.0.1:1,127.0.0.1:"), "{}", inventory.address());
+}
+
+/// Goal: an item sells on when its slot has moved to a node that does not have the scripts, without an error;
+/// then the map is known, and the old node is left alone.
+#[tokio::test]
+async fn a_moved_slot_is_followed() {
+    let cluster = start(RedisClusterOptions::default()).await;
+    let inventory = connect(&cluster.url()).await;
+    let [moving, ..] = item_of_each(&cluster).await;
+    inventory.start(&moving, Some(token(1)), 10).await.unwrap();
+    assert_eq!(sell(&inventory, &moving, "a").await.unwrap(), 1);
+    let (slot, _) = cluster.place_of(&format!("stock:{{{moving}}}")).await.unwrap();
+    cluster.begin_move(slot, 0, 1).await.unwrap();
+    cluster.end_move(slot, 0, 1).await.unwrap();
+    assert_eq!(sell(&inventory, &moving, "b").await.unwrap(), 2);
+    assert_eq!(sell(&inventory, &moving, "a").await.unwrap(), 1, "it was not taken twice");
+    let moved = async || {
+        let stats: String = cluster.nodes[0].run("INFO errorstats").await.unwrap();
+        stats.lines().find(|line| line.contains("MOVED")).map(str::to_owned)
+    };
+    assert!(moved().await.is_some(), "the old node was asked");
+    eventually("the new map is known", async || {
+        let before = moved().await;
+        inventory.stock(&moving).await.unwrap();
+        moved().await == before
+    })
+    .await;
+    assert_eq!(inventory.stock(&moving).await.unwrap().lucky, 2);
+}
+
+/// Goal: while the keys of an item are at two nodes, its orders are refused, retryable and with nothing written;
+/// a command whose keys have all moved is served at the new node, by a script that it did not have; afterwards
+/// the item sells on.
+#[tokio::test]
+async fn an_item_pauses_while_its_slot_moves() {
+    let cluster = start(RedisClusterOptions::default()).await;
+    let inventory = connect(&seller(&cluster).await).await;
+    let [moving, other, _] = item_of_each(&cluster).await;
+    for item in [&moving, &other] {
+        inventory.start(item, Some(token(1)), 10).await.unwrap();
+        assert_eq!(sell(&inventory, item, "a").await.unwrap(), 1);
+    }
+    let stock = format!("stock:{{{moving}}}");
+    let (slot, _) = cluster.place_of(&stock).await.unwrap();
+    cluster.begin_move(slot, 0, 1).await.unwrap();
+    assert!(is_refused_as(&sell(&inventory, &moving, "b").await, "TRYAGAIN"));
+    cluster.move_keys(std::slice::from_ref(&stock), 0, 1).await.unwrap();
+    assert!(is_refused_as(&sell(&inventory, &moving, "b").await, "TRYAGAIN"));
+    assert!(is_refused_as(&inventory.stock(&moving).await, "TRYAGAIN"));
+    assert_eq!(inventory.available(&moving).await.unwrap(), 9, "by ASK");
+    // the other item is at the node that takes the slot
+    assert_eq!(sell(&inventory, &other, "b").await.unwrap(), 2);
+    inventory.check(None).await.unwrap();
+
+    // a script is served when all of its keys exist
+    let last = format!("doubt:{{{moving}}}");
+    cluster.nodes[0].run::<()>("SCRIPT FLUSH").await.unwrap();
+    cluster.nodes[1].run::<()>("SCRIPT FLUSH").await.unwrap();
+    let keys: Vec<String> =
+        cluster.nodes[0].run(&format!("CLUSTER GETKEYSINSLOT {slot} 100")).await.unwrap();
+    cluster.move_keys(&keys, 0, 1).await.unwrap();
+    let client = redis::Client::open(cluster.nodes[1].url()).unwrap();
+    let mut asking = client.get_multiplexed_async_connection().await.unwrap();
+    let mut both = redis::pipe();
+    both.cmd("ASKING").cmd("SET").arg(&last).arg("a test");
+    both.exec_async(&mut asking).await.unwrap();
+    let inspected = inventory.inspect(&moving).await.unwrap();
+    assert_eq!(inspected.rollback_detected.as_deref(), Some("a test"), "by ASK");
+    let mut both = redis::pipe();
+    both.cmd("ASKING").cmd("DEL").arg(&last);
+    both.exec_async(&mut asking).await.unwrap();
+
+    cluster.end_move(slot, 0, 1).await.unwrap();
+    assert_eq!(sell_at_last(&inventory, &moving, "b").await, 2);
+    assert_eq!(inventory.stock(&moving).await.unwrap().lucky, 2);
+}
+
+/// Goal: an order without an answer is unknown, not refused; asked again with the same id, it was taken once.
+/// Method: a node announces the port of a proxy, which swallows an answer.
+#[tokio::test]
+async fn a_lost_answer_is_unknown() {
+    let cluster = start(RedisClusterOptions::default()).await;
+    let [item, ..] = item_of_each(&cluster).await;
+    let proxy = Proxy::to(cluster.nodes[0].port()).await.unwrap();
+    let announce = format!("CONFIG SET cluster-announce-port {}", proxy.port());
+    cluster.nodes[0].run::<()>(&announce).await.unwrap();
+    eventually("the nodes know the new port", async || {
+        let nodes =
+            [1, 2].map(async |n| cluster.nodes[n].run::<String>("CLUSTER NODES").await.unwrap());
+        join_all(nodes).await.iter().all(|lines| lines.contains(&format!(":{}@", proxy.port())))
+    })
+    .await;
+    let inventory =
+        connect(&format!("redis-cluster://127.0.0.1:{}", cluster.nodes[1].port())).await;
+    inventory.start(&item, Some(token(1)), 10).await.unwrap();
+    assert_eq!(sell(&inventory, &item, "a").await.unwrap(), 1);
+    proxy.swallow(1);
+    let error = sell(&inventory, &item, "b").await.unwrap_err();
+    assert!(matches!(error, InventoryError::Unanswered { .. }), "{error:?}");
+    assert!(!error.nothing_written() && error.is_retryable());
+    assert_eq!(sell(&inventory, &item, "b").await.unwrap(), 2);
+    assert_eq!(inventory.stock(&item).await.unwrap().lucky, 2);
+    // not sent is not unknown
+    proxy.refuse();
+    eventually("the connection is gone", async || {
+        matches!(sell(&inventory, &item, "c").await, Err(InventoryError::Unreachable { .. }))
+    })
+    .await;
+    proxy.admit();
+    assert_eq!(
+        sell_at_last(&inventory, &item, "d").await,
+        inventory.stock(&item).await.unwrap().orders
+    );
+}
+
+/// Goal: when the primary of a shard fails under load, its replica takes over; with replicas to wait for, every
+/// acknowledged order is still there and none was taken twice. The other shards sell on meanwhile.
+#[tokio::test]
+async fn a_shard_fails_over_without_a_loss() {
+    let mut cluster = with_replicas().await;
+    let inventory = connect(&cluster.url()).await.with_replicas(ONE_REPLICA);
+    let items = item_of_each(&cluster).await;
+    for item in &items {
+        inventory.start(item, Some(token(1)), 1000).await.unwrap();
+        sell(&inventory, item, "first").await.unwrap();
+    }
+    let mut acknowledged = BTreeSet::new();
+    for n in 0..20 {
+        sell(&inventory, &items[0], &n.to_string()).await.unwrap();
+        acknowledged.insert(n.to_string());
+    }
+    let selling = {
+        let (inventory, item) = (inventory.clone(), items[0].clone());
+        tokio::spawn(async move { sell(&inventory, &item, "in-between").await })
+    };
+    cluster.nodes[0].kill().await.unwrap();
+    drop(selling.await.unwrap());
+    for item in &items[1..] {
+        sell(&inventory, item, "second").await.unwrap();
+    }
+    inventory.check(None).await.unwrap();
+    inventory.ping().await.unwrap();
+    // it comes back as the replica that the new primary must have
+    let stock = format!("stock:{{{}}}", items[0]);
+    eventually("the replica was promoted", async || {
+        cluster.place_of(&stock).await.unwrap().1 == Some(PRIMARIES)
+    })
+    .await;
+    cluster.nodes[0].restart().await.unwrap();
+    sell_at_last(&inventory, &items[0], "in-between").await;
+    sell_at_last(&inventory, &items[0], "last").await;
+    acknowledged.extend(["first", "in-between", "last"].map(str::to_owned));
+    let ledger = inventory.ledger(&items[0], 0, 1000).await.unwrap();
+    let ids: BTreeSet<String> =
+        ledger.iter().map(|order| order.order.as_str().to_owned()).collect();
+    assert_eq!((ids, ledger.len()), (acknowledged, 23));
+    assert_eq!(inventory.rolled_back_items(), 0);
+}
+
+/// Goal: a replica takes over that lacks an order. If that was acknowledged, the item stops, and no other; if
+/// replicas are waited for, it was not, and the item sells on.
+#[tokio::test]
+async fn what_a_failover_lost_is_noticed() {
+    let mut cluster = with_replicas().await;
+    let plain = connect(&cluster.url()).await;
+    let waiting = connect(&cluster.url()).await.with_replicas(ONE_REPLICA);
+    let [lost, other, _] = item_of_each(&cluster).await;
+    // a second item of the same shard: its orders wait for the replica
+    let mut n = 100;
+    let waited = loop {
+        let name = format!("item-{n}");
+        if cluster.place_of(&format!("stock:{{{name}}}")).await.unwrap().1 == Some(0) {
+            break item(&name);
+        }
+        n += 1;
+    };
+    for item in [&lost, &other, &waited] {
+        waiting.start(item, Some(token(1)), 10).await.unwrap();
+        sell(&waiting, item, "a").await.unwrap();
+        // it knows the sale
+        assert_eq!(sell(&plain, item, "a").await.unwrap(), 1);
+    }
+    cluster.hold_replication(0, PRIMARIES).await.unwrap();
+    assert_eq!(sell(&plain, &lost, "b").await.unwrap(), 2);
+    let error = sell(&waiting.clone().with_replicas(HASTY), &waited, "b").await.unwrap_err();
+    assert!(matches!(error, InventoryError::NotReplicated { count: 0, .. }), "{error:?}");
+    cluster.nodes[0].kill().await.unwrap();
+
+    eventually("the loss is noticed", async || match sell(&plain, &lost, "c").await {
+        Err(InventoryError::RolledBack { .. }) => true,
+        Err(error) => {
+            assert!(error.is_retryable(), "{error:?}");
+            false
+        }
+        Ok(position) => panic!("sold at {position} after a loss"),
+    })
+    .await;
+    assert_eq!(plain.rolled_back_items(), 1);
+    sell(&plain, &other, "b").await.unwrap();
+    assert!(matches!(
+        plain.stock_and_order(&lost, &OrderId::new("b").unwrap()).await,
+        Err(InventoryError::RolledBack { .. })
+    ));
+    cluster.nodes[0].restart().await.unwrap();
+    assert_eq!(
+        sell_at_last(&waiting, &waited, "c").await,
+        2,
+        "the other order was not acknowledged"
+    );
+}
