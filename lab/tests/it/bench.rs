@@ -55,6 +55,15 @@ async fn short_run_measures_everything() {
             assert_eq!((&burst["acknowledged"], &burst["sold_out"]), (&6.into(), &4.into()));
             assert_eq!(load["instances"].as_object().unwrap().len(), 2, "{contender}: {load}");
         }
+        let sold_out = &turn["sold_out"];
+        match contender {
+            "no-store" => assert_eq!(sold_out["answered"], 60),
+            "combined" | "atomic-script" => {
+                let counts = (&sold_out["acknowledged"], &sold_out["sold_out"]);
+                assert_eq!(counts, (&6.into(), &54.into()), "{contender}");
+            }
+            _ => assert!(sold_out.is_null(), "{contender}"),
+        }
         let shows_handovers = ["combined", "request", "etcd-recipe"].contains(&contender);
         assert_eq!(turn["handovers"].is_object(), shows_handovers, "{contender}");
     }
