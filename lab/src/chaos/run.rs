@@ -10,7 +10,7 @@ use loadtest::report::Violation;
 use rand::SeedableRng as _;
 use rand_xoshiro::SplitMix64;
 use serde::Serialize;
-use testkit::{OwnedDir, PrivateEtcd};
+use testkit::{OwnedDir, PrivateEtcd, PrivateRedis};
 use tokio::time::Instant;
 
 use super::load;
@@ -129,6 +129,9 @@ impl Plan<'_> {
     fn keep_logs(&self, scene: &Scene) {
         let mut dirs = vec![scene.cluster.dir.path(), scene.cluster.redis.dir()];
         dirs.extend(scene.cluster.etcd.iter().map(PrivateEtcd::dir));
+        let watched = scene.cluster.sentinels.iter();
+        let watched = watched.flat_map(|all| all.sentinels.iter().chain(&all.replicas));
+        dirs.extend(watched.map(PrivateRedis::dir));
         for (n, dir) in dirs.into_iter().enumerate() {
             for entry in std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok) {
                 let name = entry.file_name().to_string_lossy().into_owned();

@@ -139,7 +139,9 @@ impl Suite<'_> {
             seed: self.seed.wrapping_add(u64::from(attempt) * 1_000_000_007),
             out: &self.options.out.join(name.replace(' ', "-")),
         };
-        let mut result = plan.run(self.dir).await.map_err(|error| ErrorChain(&error).to_string());
+        // boxed, as it is large
+        let result = Box::pin(plan.run(self.dir)).await;
+        let mut result = result.map_err(|error| ErrorChain(&error).to_string());
         let good = match (&result, control) {
             (Ok(outcome), None) => outcome.findings.is_empty(),
             (Ok(outcome), Some(control)) => outcome.broke(control.breaks),

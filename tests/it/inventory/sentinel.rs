@@ -118,7 +118,8 @@ async fn what_a_failover_loses_was_not_acknowledged_or_is_noticed() {
         let (mut primary, mut watch) = watched(2).await;
         let inventory = connect(&watch.url()).await;
         let waiting = |replicas: Replicas| {
-            if waits { inventory.clone().with_replicas(replicas) } else { inventory.clone() }
+            let count = if waits { replicas.count } else { 0 };
+            inventory.clone().with_replicas(Replicas { count, ..replicas })
         };
         waiting(PATIENT).start(&ITEM, Some(token(1)), 10).await.unwrap();
         assert_eq!(sell(&waiting(PATIENT), "a").await.unwrap(), 1);
@@ -149,7 +150,8 @@ async fn what_a_failover_loses_was_not_acknowledged_or_is_noticed() {
 }
 
 /// Goal: a former primary that still takes orders, because the sentinels could not make it a replica, is left when
-/// they name another one. Method: it refuses to become one.
+/// they name another one. Method: it refuses to become one. What it takes is lost, so it acknowledges nothing to those who
+/// wait for replicas, and refuses everything if it is set up to have some.
 #[tokio::test]
 async fn a_primary_that_was_replaced_is_left() {
     let (mut primary, mut watch) = watched(1).await;
@@ -163,7 +165,12 @@ async fn a_primary_that_was_replaced_is_left() {
     primary.run::<()>("SET stock 5").await.unwrap();
     let is_left = async || inventory.stock(&ITEM).await.is_ok_and(|stock| stock.stock == 5);
     eventually("it is left", is_left).await;
-    let former: String = former.run("INFO replication").await.unwrap();
-    assert!(former.contains("role:master"), "{former}");
     assert_eq!(sell(&inventory, "b").await.unwrap(), 2);
+
+    let at_former = connect(&former.url()).await;
+    assert_not_replicated(sell(&at_former.clone().with_replicas(HASTY), "c").await);
+    assert_eq!(sell(&at_former, "d").await.unwrap(), 3, "acknowledged");
+    former.run::<()>("CONFIG SET min-replicas-to-write 1").await.unwrap();
+    let error = sell(&at_former, "e").await.unwrap_err();
+    assert!(source(&error).contains("NOREPLICAS") && error.nothing_written(), "{error:?}");
 }
