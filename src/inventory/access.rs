@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use redis::io::tcp::TcpSettings;
 use redis::{
     Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo,
-    ProtocolVersion, RedisResult, TlsCertificates,
+    ProtocolVersion, RedisError, RedisResult, TlsCertificates,
 };
 
 use super::InventoryError;
@@ -91,6 +91,37 @@ impl Target {
             Self::Sentinel { sentinels: nodes, .. } | Self::Cluster(nodes) => &nodes[0],
         }
     }
+
+    /// The nodes of a cluster that the address names.
+    pub(super) fn nodes(&self) -> RedisResult<Vec<Node>> {
+        let Self::Cluster(nodes) = self else { return Err(other_kind()) };
+        let nodes = nodes.iter().filter_map(|node| match node.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                Some(Node { host: host.as_str().into(), port: *port })
+            }
+            _ => None,
+        });
+        Ok(nodes.collect())
+    }
+
+    /// This node of a cluster.
+    pub(super) fn node(self, Node { host, port }: &Node) -> RedisResult<ConnectionInfo> {
+        let Self::Cluster(nodes) = self else { return Err(other_kind()) };
+        let (first, host) = (nodes[0].clone(), host.as_ref().to_owned());
+        let address = match first.addr().clone() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                ConnectionAddr::TcpTls { host, port: *port, insecure, tls_params }
+            }
+            _ => ConnectionAddr::Tcp(host, *port),
+        };
+        Ok(first.set_addr(address))
+    }
+}
+
+/// The file with the address has another kind of address by now.
+pub(super) fn other_kind() -> RedisError {
+    let what = "the address leads to another kind of store than before: restart the instance";
+    (ErrorKind::InvalidClientConfig, what).into()
 }
 
 impl fmt::Display for Target {
@@ -108,54 +139,12 @@ impl fmt::Display for Target {
     }
 }
 
-/// The file with the address has another kind of address by now.
-const OTHER_KIND: (ErrorKind, &str) =
-    (ErrorKind::InvalidClientConfig, "the address leads to another kind of store: restart");
-
 impl RedisAccess {
     /// What the address leads to, with the present content of its file.
     pub(super) fn target(&self) -> Result<Target, InventoryError> {
         let invalid = |source| InventoryError::InvalidUrl { source };
         let address = self.address.read().map_err(|error| invalid(error.into()))?;
         Target::parse(address.expose()).map_err(invalid)
-    }
-
-    /// The nodes of a cluster that the address names.
-    pub(super) fn nodes(&self) -> RedisResult<Vec<Node>> {
-        let Target::Cluster(nodes) = self.target().map_err(std::io::Error::other)? else {
-            return Err(OTHER_KIND.into());
-        };
-        let nodes = nodes.iter().filter_map(|node| match node.addr() {
-            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-                Some(Node { host: host.as_str().into(), port: *port })
-            }
-            _ => None,
-        });
-        Ok(nodes.collect())
-    }
-
-    /// A client for the next connection: to the server of the address, or to this node of its cluster.
-    pub(super) fn client_for(&self, node: Option<&Node>) -> RedisResult<Client> {
-        let node = match (self.target().map_err(std::io::Error::other)?, node) {
-            (Target::Server(server), None) => server,
-            (target @ Target::Cluster(_), Some(Node { host, port })) => {
-                let (first, host) = (target.first().clone(), host.as_ref().to_owned());
-                let mut addr = first.addr().clone();
-                match &mut addr {
-                    ConnectionAddr::TcpTls { host: name, port: number, .. } => {
-                        (*name, *number) = (host, *port);
-                    }
-                    addr => *addr = ConnectionAddr::Tcp(host, *port),
-                }
-                first.set_addr(addr)
-            }
-            (Target::Sentinel { .. }, _) => {
-                let what = "addresses of Sentinels are not supported yet";
-                return Err((ErrorKind::InvalidClientConfig, what).into());
-            }
-            _ => return Err(OTHER_KIND.into()),
-        };
-        Ok(self.client(node).map_err(std::io::Error::other)?)
     }
 
     /// A client for the next connection to `node`, with the present content of the files.

@@ -20,6 +20,7 @@ use redis::{
 };
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::access::{Target, other_kind};
 use super::server::LastServer;
 use super::shards::Node;
 use super::{InventoryError, RedisAccess};
@@ -264,7 +265,17 @@ impl Connection {
         // a task of its own: the attempt goes on for other callers when the first one gives up
         let task = tokio::spawn(async move {
             sleep_until(begins_at).await;
-            let client = access.client_for(node.as_ref())?;
+            let target = access.target().map_err(std::io::Error::other)?;
+            let server = match (target, &node) {
+                (Target::Server(server), None) => server,
+                (target, Some(node)) => target.node(node)?,
+                (Target::Sentinel { .. }, None) => {
+                    let what = "addresses of Sentinels are not supported yet";
+                    return Err((ErrorKind::InvalidClientConfig, what).into());
+                }
+                (Target::Cluster(_), None) => return Err(other_kind()),
+            };
+            let client = access.client(server).map_err(std::io::Error::other)?;
             let late = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
             let connect = client.get_multiplexed_async_connection_with_config(&config);
             let mut connection = timeout(within, connect).await.map_err(late)??;
