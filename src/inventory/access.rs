@@ -83,6 +83,18 @@ impl Target {
         }
     }
 
+    /// The nodes of a cluster that the address names.
+    pub(super) fn nodes(&self) -> RedisResult<Vec<Node>> {
+        let Self::Cluster(nodes) = self else { return Err(OTHER_KIND.into()) };
+        let nodes = nodes.iter().filter_map(|node| match node.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                Some(Node { host: host.as_str().into(), port: *port })
+            }
+            _ => None,
+        });
+        Ok(nodes.collect())
+    }
+
     /// This node of the cluster.
     pub(super) fn node(&self, Node { host, port }: &Node) -> RedisResult<ConnectionInfo> {
         let Self::Cluster(_) = self else { return Err(OTHER_KIND.into()) };
@@ -115,8 +127,10 @@ impl fmt::Display for Target {
 }
 
 /// The file with the address has another kind of address by now.
-pub(super) const OTHER_KIND: (ErrorKind, &str) =
-    (ErrorKind::InvalidClientConfig, "the address leads to another kind of store: restart");
+pub(super) const OTHER_KIND: (ErrorKind, &str) = (
+    ErrorKind::InvalidClientConfig,
+    "the address leads to another kind of store than before: restart the instance",
+);
 
 /// Another server, with the user, the password and the TLS of this one.
 pub(super) fn at(server: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
@@ -135,20 +149,6 @@ impl RedisAccess {
         let invalid = |source| InventoryError::InvalidUrl { source };
         let address = self.address.read().map_err(|error| invalid(error.into()))?;
         Target::parse(address.expose()).map_err(invalid)
-    }
-
-    /// The nodes of a cluster that the address names.
-    pub(super) fn nodes(&self) -> RedisResult<Vec<Node>> {
-        let Target::Cluster(nodes) = self.target().map_err(std::io::Error::other)? else {
-            return Err(OTHER_KIND.into());
-        };
-        let nodes = nodes.iter().filter_map(|node| match node.addr() {
-            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-                Some(Node { host: host.as_str().into(), port: *port })
-            }
-            _ => None,
-        });
-        Ok(nodes.collect())
     }
 
     /// A client for the next connection to `node`, with the present content of the files.

@@ -9,9 +9,9 @@
 //! by itself, up to 16 times, and its last error does not say whether an earlier attempt was sent.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
@@ -321,7 +321,7 @@ impl Map {
             answer
         });
         let question = task.map(|joined| {
-            joined.unwrap_or_else(|_| Err(std::io::Error::other("the runtime stops").into()))
+            joined.unwrap_or_else(|_| Err(io::Error::other("the runtime stops").into()))
         });
         state.question.insert(question.boxed().shared()).clone()
     }
@@ -329,7 +329,7 @@ impl Map {
     /// Asks the nodes of the address and those that are known, one after the other. Each question begins with
     /// another one: a node that is cut off from the others has an old map.
     async fn ask_nodes(&self, turn: usize) -> RedisResult<Arc<Slots>> {
-        let mut nodes = self.access.nodes().map_err(std::io::Error::other)?;
+        let mut nodes = self.access.target().map_err(io::Error::other)?.nodes()?;
         if let Some(slots) = &self.state.lock().slots {
             let others = slots.nodes.iter().filter(|node| !nodes.contains(node)).cloned();
             nodes.extend(others.collect::<Vec<_>>());
@@ -353,13 +353,13 @@ impl Map {
             .set_connection_timeout(Some(within))
             .set_response_timeout(Some(response_timeout));
         let answer = timeout(within, async {
-            let server = self.access.target().map_err(std::io::Error::other)?.node(node)?;
-            let client = self.access.client(server).map_err(std::io::Error::other)?;
+            let server = self.access.target().map_err(io::Error::other)?.node(node)?;
+            let client = self.access.client(server).map_err(io::Error::other)?;
             let mut connection =
                 client.get_multiplexed_async_connection_with_config(&config).await?;
             redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await
         });
-        let late = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
+        let late = |_| RedisError::from(io::Error::from(io::ErrorKind::TimedOut));
         let answer: Value = answer.await.map_err(late)?.map_err(|error: RedisError| {
             let is_alone = error.detail().is_some_and(|what| what.contains("support disabled"));
             let what = "this Redis is no node of a Redis Cluster: write redis:// for a single one";

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use testkit::redis_cluster::PRIMARIES;
 use testkit::{PrivateRedisCluster, RedisClusterOptions};
 use tokio::time::{Instant, sleep};
 
@@ -26,6 +27,8 @@ fn primary_killed() -> Scenario {
         load: LOAD,
         redis_cluster: Some(RedisClusterOptions { replicas: 1, node_timeout }),
         flags: &["--redis-replicas", "1"],
+        // a failover may take longer than a buyer waits
+        tolerates: &["unanswered"],
         ..Setup::USUAL
     };
     let run = Run {
@@ -61,11 +64,12 @@ fn slot_moved() -> Scenario {
 /// promoted, the killed node comes back as its replica.
 async fn kill(scene: &mut Scene) -> Result<(), LabError> {
     while scene.next_round().await {
+        scene.until_all_sell(Duration::from_millis(150)).await?;
         let began = Instant::now();
-        let calm = scene.random_millis(50, 300);
+        let calm = scene.random_millis(300, 800);
         let (_, primary) = place(scene).await?;
         // each shard has one primary and one replica
-        let replica = (primary + 3) % 6;
+        let replica = (primary + PRIMARIES) % (2 * PRIMARIES);
         shards(scene).hold_replication(primary, replica).await?;
         sleep(calm).await;
         let killed = shards(scene).nodes[primary].kill().await;
@@ -90,11 +94,13 @@ async fn kill(scene: &mut Scene) -> Result<(), LabError> {
     Ok(())
 }
 
+/// Moves the slot on and on, and never back to where the instances have seen it first.
 async fn move_slot(scene: &mut Scene) -> Result<(), LabError> {
+    let (_, first) = place(scene).await?;
     while scene.next_round().await {
         let began = Instant::now();
         let (slot, from) = place(scene).await?;
-        let to = (from + 1) % 3;
+        let to = (0..PRIMARIES).find(|node| ![first, from].contains(node)).unwrap_or(first);
         shards(scene).begin_move(slot, from, to).await?;
         shards(scene).end_move(slot, from, to).await?;
         scene.evidence.outage(began.elapsed());

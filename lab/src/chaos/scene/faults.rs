@@ -41,7 +41,12 @@ impl Scene {
             self.start_again(index).await?;
         }
         // else the new ones refuse what the killed ones missed
-        Ok(self.cluster.redis.run("DEL doubt").await?)
+        let Some(shards) = &self.cluster.shards else {
+            return Ok(self.cluster.redis.run("DEL doubt").await?);
+        };
+        let doubt = "doubt:{tea}";
+        let (_, node) = shards.place_of(doubt).await?;
+        Ok(shards.nodes[node.unwrap_or_default()].run(&format!("DEL {doubt}")).await?)
     }
 
     /// Kills an instance with SIGKILL.
