@@ -247,6 +247,27 @@ async fn an_item_pauses_while_its_slot_moves() {
     cluster.end_move(slot, 0, 1).await.unwrap();
     assert_eq!(sell_at_last(&inventory, &moving, "b").await, 2);
     assert_eq!(inventory.stock(&moving).await.unwrap().lucky, 2);
+
+    // an order waits for the end of a short move; on a busy machine, some moves are not short
+    let (mut from, mut to, mut number) = (1, 0, 0);
+    eventually("an order outlives a move", async || {
+        number += 1;
+        cluster.begin_move(slot, from, to).await.unwrap();
+        let refused = async || {
+            let stats: String = cluster.nodes[from].run("INFO errorstats").await.unwrap();
+            stats.lines().find(|line| line.contains("TRYAGAIN")).map(str::to_owned)
+        };
+        let before = refused().await;
+        let move_on = async {
+            eventually("it was refused", async || refused().await != before).await;
+            cluster.end_move(slot, from, to).await.unwrap();
+        };
+        let id = format!("m-{number}");
+        let (sold, ()) = tokio::join!(sell(&inventory, &moving, &id), move_on);
+        (from, to) = (to, from);
+        sold.is_ok()
+    })
+    .await;
 }
 
 /// Goal: an order without an answer is unknown, not refused; asked again with the same id, it was taken once.
