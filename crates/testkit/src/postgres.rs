@@ -130,7 +130,7 @@ impl PrivatePostgres {
     ///
     /// # Errors
     /// When PostgreSQL is not installed, ends, or does not answer within
-    /// [`START_TIMEOUT`](super::server::START_TIMEOUT).
+    /// [`START_TIMEOUT`].
     pub async fn start(options: PostgresOptions) -> Result<Self, ServerError> {
         let programs = installed()?;
         on_free_ports(async || Self::start_on_free_port(&programs, &options, None).await).await
