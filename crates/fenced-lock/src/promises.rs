@@ -56,7 +56,8 @@ pub enum Wake {
 /// Whether a later grant has the larger token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenLife {
-    /// Always, also after the service has failed over or was started again.
+    /// Always, also after the service has failed over or was started again. A service that may have failed over to a
+    /// copy that lags says so by another [`ClusterId`](crate::ClusterId).
     Durable,
     /// Until the service loses what it had not yet stored or copied.
     Volatile,

@@ -36,8 +36,10 @@ const IDENTIFY: &str = "
         (SELECT system_identifier FROM pg_control_system()),
         CASE WHEN to_regclass($1) IS NOT NULL THEN to_regclass('fenced_lock.names')::oid END,
         current_setting('fsync')::boolean,
-        CASE current_setting('synchronous_commit')
-            WHEN 'off' THEN set_config('synchronous_commit', 'on', false) END";
+        CASE WHEN NOT pg_is_in_recovery()
+            THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer END,
+        CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
+            THEN set_config('synchronous_commit', 'on', false) END";
 
 /// Ends a server process and waits for its end; no row if it has ended before.
 const TERMINATE: &str = "
@@ -55,6 +57,8 @@ pub(super) struct Access {
     tls: MakeRustlsConnect,
     /// The newest table that its locks need. If it is missing, all that are missing are made.
     table: &'static str,
+    /// Whether the timeline counts for the identity of the tables.
+    with_timeline: bool,
     pub(super) request_timeout: Duration,
     pub(super) runtime: Handle,
 }
@@ -66,7 +70,9 @@ impl Access {
         table: &'static str,
     ) -> Result<Self, BackendError> {
         let (config, tls) = options.connector()?;
-        Ok(Self { config, tls, table, request_timeout: options.request_timeout, runtime })
+        let with_timeline = !options.standby_is_synchronous;
+        let request_timeout = options.request_timeout;
+        Ok(Self { config, tls, table, with_timeline, request_timeout, runtime })
     }
 
     /// A statement that waits for others ends before its request does, and so with an answer.
@@ -145,8 +151,8 @@ struct Process {
 /// One connection. The server answers its requests in turn.
 pub(super) struct Wire {
     pub(super) client: Client,
-    /// The identity of the tables: another server has another system identifier, and other tables, in another
-    /// database or made anew, have another object id.
+    /// The identity of the tables: another server has another system identifier; other tables, in another database
+    /// or made anew, have another object id; and a standby that was promoted has another timeline.
     pub(super) cluster: ClusterId,
     /// Cancelled when the connection has ended.
     pub(super) ended: CancellationToken,
@@ -169,7 +175,8 @@ impl Wire {
             let row = client.query_typed_one(IDENTIFY, &[(&access.table, Type::TEXT)]).await?;
             let process = Process { id: row.try_get(0)?, began_at: row.try_get(1)? };
             let numbers: (i32, i64) = (row.try_get(2)?, row.try_get(3)?);
-            Ok((process, numbers, row.try_get::<_, Option<u32>>(4)?, row.try_get::<_, bool>(5)?))
+            let table: Option<u32> = row.try_get(4)?;
+            Ok((process, numbers, table, (row.try_get(5)?, row.try_get(6)?)))
         };
         let answer = async {
             let answer = identify().await?;
@@ -179,8 +186,12 @@ impl Wire {
             client.batch_execute(SCHEMA).await?;
             identify().await
         };
-        let (process, (version, system), table, is_synced) =
-            answer.await.map_err(|error| failure(&error))?;
+        let (process, (version, system), table, (is_synced, timeline)): (
+            _,
+            _,
+            _,
+            (bool, Option<i32>),
+        ) = answer.await.map_err(|error| failure(&error))?;
         if version < OLDEST_VERSION {
             let what =
                 format!("PostgreSQL 14 or later is needed, and this is {}", version / 10_000);
@@ -189,7 +200,9 @@ impl Wire {
         if !is_synced {
             tracing::warn!("PostgreSQL runs with fsync=off: after a crash, tokens may come again");
         }
-        let cluster = ClusterId(system.cast_unsigned() ^ u64::from(table.unwrap_or_default()));
+        let timeline = timeline.filter(|_| access.with_timeline).map_or(0, i32::cast_unsigned);
+        let tables = u64::from(timeline) << 32 | u64::from(table.unwrap_or_default());
+        let cluster = ClusterId(system.cast_unsigned() ^ tables);
         Ok(Self {
             client,
             cluster,

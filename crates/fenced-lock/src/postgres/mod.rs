@@ -16,7 +16,8 @@
 //!
 //! What it costs: an uncontended lock takes one round trip and one commit, a release the same, and a hand-over one
 //! for both. A session has two connections, so that no slow claim delays a renewal. Tickets are as durable as commits are: with
-//! `fsync` and, where a standby can take over, synchronous replication.
+//! `fsync` and, where a standby can take over, synchronous replication. After a failover to a standby that lags, a ticket may
+//! come again, under another [`ClusterId`](crate::ClusterId).
 //!
 //! The tables, and the rights that a role needs on them, are in `schema.sql`.
 

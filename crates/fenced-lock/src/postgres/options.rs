@@ -41,13 +41,23 @@ pub struct PostgresOptions {
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
     /// The longest that the server may be silent while requests wait for its answers.
     pub request_timeout: Duration,
+    /// Whether every standby that may take over is a synchronous one (`synchronous_standby_names`). A standby that
+    /// lags may give a token again. So after a failover, and after a recovery to a point in time, the tokens have
+    /// another [`ClusterId`](crate::ClusterId), unless this is set.
+    pub standby_is_synchronous: bool,
 }
 
 impl PostgresOptions {
-    /// This address, no certificates, and two seconds for a request.
+    /// This address, no certificates, two seconds for a request, and standbys that may lag.
     pub fn new(url: impl Into<String>) -> Self {
         let request_timeout = Duration::from_secs(2);
-        Self { url: url.into(), ca: None, identity: None, request_timeout }
+        Self {
+            url: url.into(),
+            ca: None,
+            identity: None,
+            request_timeout,
+            standby_is_synchronous: false,
+        }
     }
 
     /// What connects with these options, for a connection with these server settings.

@@ -443,7 +443,11 @@ async fn a_synchronous_standby_repeats_no_token() {
     }
     let mut servers = ReplicatedPostgres::start(true).await.unwrap();
     let request_timeout = Duration::from_millis(300);
-    let options = PostgresOptions { request_timeout, ..PostgresOptions::new(servers.url()) };
+    let options = PostgresOptions {
+        request_timeout,
+        standby_is_synchronous: true,
+        ..PostgresOptions::new(servers.url())
+    };
     let mutex = open_with(&options, LONG).await.unwrap().mutex("a").unwrap();
     let guard = mutex.lock().await.unwrap();
     let first = guard.token();
@@ -459,10 +463,10 @@ async fn a_synchronous_standby_repeats_no_token() {
     assert!(guard.token() > first, "{} after {first}", guard.token());
 }
 
-/// Goal: a standby that lags, and takes over, gives a token again; and since it is of the same cluster, no store can
-/// tell the two grants apart. That is why the tokens are as durable as commits only with a synchronous one.
+/// Goal: a standby that lags, and takes over, gives a number again, under another cluster id, so that a store can tell the two
+/// grants apart.
 #[tokio::test]
-async fn a_standby_that_lags_repeats_a_token() {
+async fn a_standby_that_lags_repeats_a_number_of_another_cluster() {
     if !testkit::postgres::is_installed() {
         return;
     }
@@ -473,7 +477,8 @@ async fn a_standby_that_lags_repeats_a_token() {
     servers.fail_over().await.unwrap();
     let theirs = session(&servers.url(), LONG).await.mutex("a").unwrap();
     let next = within("the lock is granted again", theirs.lock()).await.unwrap();
-    assert_eq!(next.token(), held.token());
+    assert_eq!(next.token().revision(), held.token().revision());
+    assert_ne!(next.token().cluster(), held.token().cluster());
 }
 
 /// Runs a statement as the superuser, by the real client.
