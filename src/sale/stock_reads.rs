@@ -2,7 +2,8 @@
 //!
 //! Once an item is sold out, an order costs a read of the store and nothing else, so most buyers of a sale get
 //! their answer here. Orders that come while a read of their item is under way share the next one. Each order's read
-//! begins after the order came, so its answer is as true as that of a read of its own.
+//! begins after the order came, so its answer is as true as that of a read of its own. A read that fails because the
+//! store is away answers all that wait.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -75,13 +76,19 @@ impl Reader {
                     }
                 }
                 Err(error) => {
+                    // if the store is away, those behind would wait for as long again
+                    let behind = if error.is_retryable() { self.take_all() } else { Vec::new() };
                     let error = Arc::new(error);
-                    for reply in replies {
+                    for reply in replies.into_iter().chain(behind.into_iter().map(|(_, to)| to)) {
                         drop(reply.send(Err(Arc::clone(&error))));
                     }
                 }
             }
         }
+    }
+
+    fn take_all(&self) -> Vec<Waiting> {
+        self.reads.0.lock().get_mut(&self.item).map(std::mem::take).unwrap_or_default()
     }
 
     /// The orders of the next read, without those of disconnected buyers. `None` ends the reads.

@@ -86,3 +86,28 @@ async fn orders_share_a_read() {
     assert_eq!(calls().await - before, 3, "one early, and two for 1303 orders");
     instance.sale.close().await;
 }
+
+/// Goal: while the store is away, no order waits for the reads of the orders before it: all that wait are answered by the
+/// first read that fails. Method: no further read connects.
+#[tokio::test]
+async fn one_failed_read_answers_all_that_wait() {
+    let market = Market::of(0).await;
+    let (behind, proxy) = market.through_proxy().await;
+    let instance = behind.instance("a");
+    assert_eq!(instance.sale.reduce(order("first", 1)).await.unwrap(), SOLD_OUT);
+
+    proxy.freeze();
+    let before = proxy.connections();
+    let mut waiting: Vec<_> = (0..2500)
+        .map(|number| Box::pin(instance.sale.reduce(order(&format!("{number}"), 1))))
+        .collect();
+    for order in &mut waiting {
+        assert!(order.as_mut().now_or_never().is_none());
+    }
+    for answer in within("the answers", join_all(waiting)).await {
+        assert_eq!(answer.unwrap_err().outcome(), "store-unavailable");
+    }
+    assert_eq!(proxy.connections(), before);
+    proxy.release();
+    instance.sale.close().await;
+}
