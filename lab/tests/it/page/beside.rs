@@ -132,12 +132,16 @@ async fn a_sale_that_is_away_is_said_to_be() {
     let page = demo.live_page().await;
     page.until_reads("#right-name", "Redis lock").await;
     let listen = format!("--listen 127.0.0.1:{}", demo.port + 20);
-    for (pid, command) in processes(&listen) {
-        // its guardian is a shell that has the same arguments
-        if !command.starts_with("/bin/sh") {
-            kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    let signal = |signal| {
+        for (pid, command) in processes(&listen) {
+            // its guardian is a shell that has the same arguments
+            if !command.starts_with("/bin/sh") {
+                kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+            }
         }
-    }
+    };
+    // a killed one would be back in six seconds
+    signal(Signal::STOP);
     page.until_reads("#right-title", "No answer").await;
     page.until_reads("#right-text", &format!("Instance {} did not", demo.port + 20)).await;
     assert_eq!(page.text("#right-name").await, "Redis lock");
@@ -146,7 +150,8 @@ async fn a_sale_that_is_away_is_said_to_be() {
     page.until_reads("#left-title", "PASS").await;
     page.until_reads("#scoreboard", "file lock").await;
     assert!(!page.text("#scoreboard").await.contains("Redis lock"));
-    // the demo starts it again
+    // the demo starts a killed one again
+    signal(Signal::KILL);
     page.until_reads("#right-title", "No run yet").await;
     page.until_reads("#both-run", "Run both").await;
     start_both(&page).await;
