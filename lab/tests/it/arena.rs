@@ -134,8 +134,8 @@ async fn short_run_shows_what_each_fault_does() {
     assert_eq!(of(file, "pause")["overlaps"], 0, "{said}");
 }
 
-/// Goal: a standby of PostgreSQL that lags, and takes over, gives the lock away again under the same number; a
-/// synchronous one does not.
+/// Goal: a standby of PostgreSQL that lags, and takes over, gives the lock away again, and shows by another cluster that its
+/// numbers cannot be compared; so does a synchronous one, unless the backend is told that it is one.
 #[tokio::test]
 async fn short_run_fails_postgres_over() {
     if !testkit::postgres::is_installed() {
@@ -147,11 +147,11 @@ async fn short_run_fails_postgres_over() {
     let takeovers = locks[0]["takeovers"].as_array().unwrap();
     let [lagging, synchronous] = takeovers.as_slice() else { panic!("{said}") };
     assert_eq!(lagging["fault"], "failover", "{said}");
-    assert_eq!((&lagging["never"], &lagging["repeated_tokens"]), (&0.into(), &1.into()), "{said}");
+    assert_eq!(lagging["never"], 0, "{said}");
     assert_eq!(synchronous["fault"], "sync-failover", "{said}");
-    assert_eq!(synchronous["repeated_tokens"], 0, "{said}");
     assert_eq!(synchronous["overlaps"], 0, "{said}");
-    assert!(takeovers.iter().all(|it| it["other_cluster"] == 0), "{said}");
+    assert!(takeovers.iter().all(|it| it["repeated_tokens"] == 0), "{said}");
+    assert!(takeovers.iter().all(|it| it["other_cluster"] == 1), "{said}");
 }
 
 /// Goal: the plainest lock is measured where it is asked for: it keeps no order, guards no sale, and a holder that is
