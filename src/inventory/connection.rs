@@ -271,8 +271,10 @@ impl Connection {
             let server = match (target, &node) {
                 (Target::Server(server), None) => server,
                 (Target::Sentinel { sentinels, primary }, None) => {
-                    let asking = (&last_server.sentinel, within_each);
-                    sentinel::primary(&access, &sentinels, &primary, asking).await?
+                    let named =
+                        sentinel::primaries(&access, &sentinels, &primary, within_each).await?;
+                    // on a tie, the one named first in the address; there is at least one
+                    named.into_iter().next().ok_or(OTHER_KIND)?
                 }
                 (target, Some(node)) => target.node(node)?,
                 (Target::Cluster(_), None) => return Err(OTHER_KIND.into()),
@@ -285,10 +287,8 @@ impl Connection {
             // within the time for one answer, as any other command
             last_server.meet(&mut connection, node.is_some()).await?;
             if has_sentinels {
-                tokio::spawn(async move {
-                    let asking = (&last_server.sentinel, within_each);
-                    sentinel::leave_when_replaced(&access, asking, &address, connected).await;
-                });
+                let connection = (address, connected);
+                sentinel::leave_when_replaced(access, within_each, last_server, connection);
             }
             Ok(connection)
         });

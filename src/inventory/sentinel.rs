@@ -1,19 +1,22 @@
 //! The primary that Redis Sentinel names.
 //!
 //! The procedure is that of Redis' "Guidelines for Redis clients with support for Redis Sentinel"
-//! (<https://redis.io/docs/latest/develop/reference/sentinel-clients/>): at each connect the sentinels are asked one
-//! after the other, each for a short time, and first the one that answered last. The server that they name must say
-//! itself that it is a primary ([`LastServer::meet`](super::server::LastServer::meet)), since a sentinel may learn late
-//! of a failover.
+//! (<https://redis.io/docs/latest/develop/reference/sentinel-clients/>), except that all sentinels are asked at once, each
+//! for a short time, and the primary is the one that most of them name: a single sentinel may be cut off from the others
+//! together with the former primary, and not learn of the failover. The server that they name must say itself that it is
+//! a primary ([`LastServer::meet`]), since sentinels may learn late of a failover.
 //!
 //! The Redis client's own Sentinel client has fixed time limits, opens one more connection for the question of the
-//! role, and always begins with the same sentinels.
+//! role, and believes one sentinel.
 
 use std::io;
-use std::sync::Weak;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use parking_lot::Mutex;
 use redis::{
     AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ErrorKind, RedisConnectionInfo,
     RedisResult,
@@ -21,37 +24,68 @@ use redis::{
 use tokio::time::{sleep, timeout};
 
 use super::RedisAccess;
-use super::access::{Target, at};
+use super::access::{OTHER_KIND, Target, at};
+use super::server::LastServer;
 
-/// How often to ask whether the primary of an open connection is still the primary.
+/// How often to ask whether the primary of the open connections is still the primary.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Where the primary of this name is, with the user, password and database of the `sentinels`' address. `latest` is the
-/// number of the sentinel that answered last, and `within` the time for each.
+/// The open connections to primaries that sentinels named. A task checks them while there are any.
+pub(super) type Watched = Mutex<Vec<(ConnectionAddr, Weak<AtomicBool>)>>;
+
+/// Where the primary of this name is, with the user, password and database of the `sentinels`' address: the address that
+/// most sentinels name, or each of several that as many name, in the order of the sentinels. At least one. Asks all at once,
+/// until more than half name the same, and for no longer than `within`.
 ///
 /// # Errors
-/// What the first sentinel that refused said, or that none answered.
-pub(super) async fn primary(
+/// What a sentinel said, if all refused; an error of I/O with all reasons, if some did not answer and no other names one.
+pub(super) async fn primaries(
     access: &RedisAccess,
     sentinels: &[ConnectionInfo],
     name: &str,
-    (latest, within): (&AtomicUsize, Duration),
-) -> RedisResult<ConnectionInfo> {
-    let (mut refusal, mut silence) = (None, String::new());
+    within: Duration,
+) -> RedisResult<Vec<ConnectionInfo>> {
     let late = |_| Err(io::Error::from(io::ErrorKind::TimedOut).into());
-    let first = latest.load(Ordering::Relaxed);
-    for number in (0..sentinels.len()).map(|n| (first + n) % sentinels.len()) {
-        let sentinel = &sentinels[number];
-        match timeout(within, ask(access, sentinel, name)).await.unwrap_or_else(late) {
-            Ok((host, port)) => {
-                latest.store(number, Ordering::Relaxed);
-                return Ok(at(sentinel, &host, port));
+    let question = async |(number, sentinel): (usize, &ConnectionInfo)| match timeout(
+        within,
+        ask(access, sentinel, name),
+    )
+    .await
+    .unwrap_or_else(late)
+    {
+        Ok((host, port)) => Ok((number, at(sentinel, &host, port))),
+        Err(error) => Err((sentinel.addr().to_string(), error)),
+    };
+    let mut answers: FuturesUnordered<_> = sentinels.iter().enumerate().map(question).collect();
+    let (mut named, mut errors) = (vec![None; sentinels.len()], Vec::new());
+    let votes = |named: &[Option<ConnectionInfo>], primary: &ConnectionInfo| {
+        named.iter().flatten().filter(|named| named.addr() == primary.addr()).count()
+    };
+    let mut most = 0;
+    while most <= sentinels.len() / 2
+        && let Some(answer) = answers.next().await
+    {
+        match answer {
+            Ok((number, primary)) => {
+                most = most.max(votes(&named, &primary) + 1);
+                named[number] = Some(primary);
             }
-            Err(error) if error.is_io_error() => silence = format!("{}: {error}", sentinel.addr()),
-            Err(error) => refusal = refusal.or(Some(error)),
+            Err(error) => errors.push(error),
         }
     }
-    Err(refusal.unwrap_or_else(|| (ErrorKind::Io, "no sentinel answers", silence).into()))
+    if most > 0 {
+        let wins = |primary: &&ConnectionInfo| votes(&named, primary) == most;
+        return Ok(named.iter().flatten().filter(wins).cloned().collect());
+    }
+    // one that is silent may know it
+    if errors.iter().any(|(_, error)| error.is_io_error()) {
+        let errors = errors.iter().map(|(address, error)| format!("{address}: {error}"));
+        let errors = errors.collect::<Vec<_>>().join("; ");
+        return Err((ErrorKind::Io, "no sentinel names the primary", errors).into());
+    }
+    let refusal = errors.into_iter().next().map(|(_, error)| error);
+    // an address has at least one sentinel
+    Err(refusal.unwrap_or_else(|| OTHER_KIND.into()))
 }
 
 /// Asks one sentinel. It gets user and password only if it asks for them: often it has none.
@@ -87,27 +121,50 @@ async fn ask_as(
     question.query_async(&mut connection).await
 }
 
-/// Marks a connection as broken once the sentinels name another primary than `address`. The former one may go on to take
+/// Marks a connection to `address` as broken once the sentinels name another primary. The former one may go on to take
 /// orders, for about ten seconds or for as long as the sentinels do not reach it, and then loses them.
 ///
-/// Ends with the connection.
-pub(super) async fn leave_when_replaced(
-    access: &RedisAccess,
-    asking: (&AtomicUsize, Duration),
-    address: &ConnectionAddr,
-    is_broken: Weak<AtomicBool>,
+/// One task asks for all connections to the same store, and ends with the last of them.
+pub(super) fn leave_when_replaced(
+    access: RedisAccess,
+    within: Duration,
+    store: Arc<LastServer>,
+    connection: (ConnectionAddr, Weak<AtomicBool>),
 ) {
-    loop {
-        sleep(CHECK_INTERVAL).await;
-        let Some(is_broken) = is_broken.upgrade() else { return };
-        let Ok(Target::Sentinel { sentinels, primary: name }) = access.target() else { continue };
-        // no answer: it may still be the primary
-        let named = primary(access, &sentinels, &name, asking).await;
-        if named.is_ok_and(|named| named.addr() != address) {
-            is_broken.store(true, Ordering::Release);
-        }
-        if is_broken.load(Ordering::Acquire) {
-            return;
-        }
+    let mut watched = store.watched.lock();
+    watched.push(connection);
+    let has_task = watched.len() > 1;
+    drop(watched);
+    if has_task {
+        return;
     }
+    tokio::spawn(async move {
+        loop {
+            sleep(CHECK_INTERVAL).await;
+            // those before the question: the answer may be older than a later connection
+            let Some(watched) = still_open(&store.watched) else { return };
+            let Ok(Target::Sentinel { sentinels, primary: name }) = access.target() else {
+                continue;
+            };
+            // no answer: it may still be the primary
+            let named = primaries(&access, &sentinels, &name, within).await;
+            let Ok(named) = named else { continue };
+            for (address, is_broken) in watched {
+                if named.iter().all(|named| *named.addr() != address)
+                    && let Some(is_broken) = is_broken.upgrade()
+                {
+                    is_broken.store(true, Ordering::Release);
+                }
+            }
+        }
+    });
+}
+
+/// Forgets closed and broken connections. `None`: there is no other, and the task ends.
+fn still_open(watched: &Watched) -> Option<Vec<(ConnectionAddr, Weak<AtomicBool>)>> {
+    let mut watched = watched.lock();
+    watched.retain(|(_, is_broken)| {
+        is_broken.upgrade().is_some_and(|is_broken| !is_broken.load(Ordering::Acquire))
+    });
+    (!watched.is_empty()).then(|| watched.clone())
 }

@@ -1,10 +1,10 @@
 //! The Redis process at the other end.
 
-use std::sync::atomic::AtomicUsize;
-
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
+
+use super::sentinel::Watched;
 
 /// A Redis process, by its own account.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,8 +20,8 @@ struct Server {
 #[derive(Debug, Default)]
 pub(super) struct LastServer {
     server: Mutex<Option<Server>>,
-    /// The number of the sentinel that answered last.
-    pub(super) sentinel: AtomicUsize,
+    /// The open connections to it, if sentinels named it.
+    pub(super) watched: Watched,
 }
 
 impl LastServer {

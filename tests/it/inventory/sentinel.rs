@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use flash_sale::inventory::{Inventory, InventoryError, InventoryOptions, Replicas};
+use flash_sale::inventory::{Inventory, InventoryError, InventoryOptions, Item, Replicas};
 use testkit::replication::follow;
 use testkit::wait::eventually;
 use testkit::{OwnedDir, PrivateRedis, RedisOptions, Sentinels};
+use tokio::time::Instant;
 
 use super::replicas::{HASTY, ITEM, PATIENT, assert_not_replicated, sell};
 use super::{connect, token};
@@ -42,7 +43,7 @@ async fn sell_anew(inventory: &Inventory, id: &str) -> Result<u64, InventoryErro
 }
 
 fn is_silent(error: &InventoryError) -> bool {
-    source(error).contains("no sentinel answers")
+    source(error).contains("no sentinel names the primary")
 }
 
 fn source(error: &InventoryError) -> String {
@@ -81,6 +82,90 @@ async fn the_sentinels_are_asked_at_each_connect() {
     assert!(error.nothing_written() && error.is_retryable());
     primary.run::<()>("REPLICAOF NO ONE").await.unwrap();
     open(&watch.url()).await.unwrap();
+}
+
+/// From now on this sentinel names `other`. The others keep their view: to them its news is as old as theirs.
+async fn mislead(sentinel: &PrivateRedis, other: &PrivateRedis) {
+    sentinel.run::<()>("SENTINEL REMOVE sale").await.unwrap();
+    let monitor = format!("SENTINEL MONITOR sale 127.0.0.1 {} 2", other.port());
+    sentinel.run::<()>(&monitor).await.unwrap();
+}
+
+/// How many connections a server has accepted, with that of this question.
+async fn accepted_by(server: &PrivateRedis) -> usize {
+    let info = server.run::<String>("INFO stats").await.unwrap();
+    let total = info.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+    total.unwrap().parse().unwrap()
+}
+
+/// Waits until others than this have connected to the sentinel so many times.
+async fn until_asked(sentinel: &PrivateRedis, times: usize) {
+    let (before, mut own) = (accepted_by(sentinel).await, 0);
+    eventually("the sentinel is asked", async || {
+        own += 1;
+        accepted_by(sentinel).await >= before + own + times
+    })
+    .await;
+}
+
+/// Goal: one sentinel that is cut off and names another primary misleads no instance, neither at a connect nor later. As
+/// soon as most name the other one, an instance goes there. Where as many name either, it stays.
+#[tokio::test]
+async fn the_primary_is_the_one_that_most_sentinels_name() {
+    let (primary, mut watch) = watched(0).await;
+    let other = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    for (server, stock) in [(&primary, 1), (&other, 2)] {
+        connect(&server.url()).await.start(&ITEM, None, stock).await.unwrap();
+    }
+    mislead(&watch.sentinels[0], &other).await;
+    let stock = async |inventory: &Inventory| inventory.stock(&ITEM).await.unwrap().stock;
+    let inventory = open(&watch.url()).await.unwrap();
+    assert_eq!(stock(&inventory).await, 1);
+    until_asked(&watch.sentinels[0], 3).await;
+    assert_eq!(stock(&inventory).await, 1, "after checks");
+
+    watch.sentinels[2].kill().await.unwrap();
+    until_asked(&watch.sentinels[0], 3).await;
+    assert_eq!(stock(&inventory).await, 1, "one sentinel names either");
+    mislead(&watch.sentinels[1], &other).await;
+    let is_left = async || inventory.stock(&ITEM).await.is_ok_and(|found| found.stock == 2);
+    eventually("it is left", is_left).await;
+}
+
+/// Goal: the sentinels get one question a second from an inventory, however many connections it has. Method: five
+/// questions take at least four seconds; on a busy machine, longer.
+#[tokio::test]
+async fn one_task_asks_for_all_connections() {
+    let (_primary, watch) = watched(1).await;
+    let inventory = open(&watch.url()).await.unwrap().with_replicas(PATIENT);
+    for number in 0..64 {
+        let item: Item = format!("item-{number}").parse().unwrap();
+        inventory.start(&item, None, 1).await.unwrap();
+    }
+    let began_at = Instant::now();
+    until_asked(&watch.sentinels[0], 5).await;
+    assert!(began_at.elapsed() >= Duration::from_secs(4), "{:?}", began_at.elapsed());
+    inventory.ping().await.unwrap();
+}
+
+/// Goal: a sentinel that does not know the name yet ends no start while others are silent: they may know it.
+#[tokio::test]
+async fn silence_is_no_refusal() {
+    let (_primary, mut watch) = watched(0).await;
+    watch.sentinels[0].run::<()>("SENTINEL REMOVE sale").await.unwrap();
+    open(&watch.url()).await.unwrap();
+    for index in [1, 2] {
+        watch.sentinels[index].kill().await.unwrap();
+    }
+    let error = open(&watch.url()).await.unwrap_err();
+    assert!(!error.is_wrong_server() && error.is_retryable(), "{}", source(&error));
+    assert!(is_silent(&error) && source(&error).contains("know no primary"), "{}", source(&error));
+    for index in [1, 2] {
+        watch.sentinels[index].restart().await.unwrap();
+        watch.sentinels[index].run::<()>("SENTINEL REMOVE sale").await.unwrap();
+    }
+    let error = open(&watch.url()).await.unwrap_err();
+    assert!(error.is_wrong_server(), "{}", source(&error));
 }
 
 /// Goal: a wrong name of the primary and a wrong password are errors that no retry mends, and that name what is
