@@ -123,7 +123,7 @@ impl Shards {
         }
     }
 
-    /// The connections to all servers that have items.
+    /// The connections to all servers that have items: one at least.
     pub(super) async fn all(&self) -> Result<Vec<Connection>, InventoryError> {
         match self {
             Self::One(connection) => Ok(vec![connection.clone()]),
@@ -265,7 +265,7 @@ type Question = Shared<BoxFuture<'static, Result<Arc<Slots>, RedisError>>>;
 
 #[derive(Debug, PartialEq, Eq)]
 struct Slots {
-    /// By the last slot of each range, its first one and its primary.
+    /// By the last slot of each range, its first one and its primary. A map in use has some.
     ranges: BTreeMap<u16, (u16, Node)>,
     /// All nodes, also the replicas.
     nodes: BTreeSet<Node>,
@@ -367,6 +367,11 @@ impl Map {
         })?;
         let what = "the answer to CLUSTER SLOTS is not understood";
         let slots = Slots::parse(answer, node).ok_or((ErrorKind::UnexpectedReturnType, what))?;
+        if slots.ranges.is_empty() {
+            // a new node, or one that was removed: others may know more
+            let what = "this node of the Redis Cluster knows no slots";
+            return Err((ErrorKind::ClusterConnectionNotFound, what).into());
+        }
         Ok(Arc::new(slots))
     }
 }

@@ -10,10 +10,10 @@ use flash_sale::inventory::{
     Warning,
 };
 use futures_util::future::join_all;
-use testkit::redis::{RIGHTS, USER};
+use testkit::redis::{RIGHTS, RedisOptions, USER};
 use testkit::redis_cluster::PRIMARIES;
 use testkit::wait::eventually;
-use testkit::{PrivateRedisCluster, Proxy, RedisClusterOptions};
+use testkit::{PrivateRedis, PrivateRedisCluster, Proxy, RedisClusterOptions};
 
 use super::{accepted, connect, fresh_database, token};
 
@@ -172,6 +172,27 @@ async fn a_wrong_cluster_is_refused() {
     let inventory = connect(&with("127.0.0.1:1,")).await;
     inventory.ping().await.unwrap();
     assert!(inventory.address().starts_with("127.0.0.1:1,127.0.0.1:"), "{}", inventory.address());
+}
+
+/// Goal: a node without slots, such as one that was removed, does not hide those of the other nodes; while no node
+/// has slots, the store cannot be reached, and that is no reason to give up.
+#[tokio::test]
+async fn a_node_without_slots_is_passed_over() {
+    let cluster = start(RedisClusterOptions::default()).await;
+    let node_timeout = Some(RedisClusterOptions::default().node_timeout);
+    let removed = RedisOptions { node_timeout, ..RedisOptions::default() };
+    let removed = PrivateRedis::start(removed).await.unwrap();
+    let alone = format!("redis-cluster://127.0.0.1:{}", removed.port());
+    let empty = Inventory::new(&*alone, InventoryOptions::default()).unwrap();
+    for answer in [empty.ping().await, empty.durability().await.map(drop)] {
+        let error = answer.unwrap_err();
+        assert!(matches!(error, InventoryError::Unreachable { .. }), "{error:?}");
+        assert!(!error.is_wrong_server(), "{error:?}");
+    }
+    let with_it = cluster.url().replace("://", &format!("://127.0.0.1:{},", removed.port()));
+    let inventory = connect(&with_it).await;
+    inventory.ping().await.unwrap();
+    inventory.start(&item("tea"), Some(token(1)), 1).await.unwrap();
 }
 
 /// Goal: an item sells on when its slot has moved to a node that does not have the scripts, without an error;
