@@ -123,11 +123,19 @@ impl Shards {
         }
     }
 
-    /// The connections to all servers that have items: one at least.
+    /// Asks for the map of a cluster anew, without waiting for it.
+    pub(super) fn refresh(&self) {
+        if let Self::Cluster(cluster) = self {
+            cluster.map.refresh();
+        }
+    }
+
+    /// The connections to all servers that have items: one at least. The next call knows of a failover.
     pub(super) async fn all(&self) -> Result<Vec<Connection>, InventoryError> {
         match self {
             Self::One(connection) => Ok(vec![connection.clone()]),
             Self::Cluster(cluster) => {
+                cluster.map.refresh();
                 let slots = cluster.map.slots().await?;
                 Ok(slots.primaries().into_iter().map(|node| cluster.connection(node)).collect())
             }

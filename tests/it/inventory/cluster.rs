@@ -291,6 +291,31 @@ async fn an_item_pauses_while_its_slot_moves() {
     .await;
 }
 
+/// Goal: an inventory that sold nothing meanwhile finds the new primaries of all shards.
+#[tokio::test]
+async fn an_idle_inventory_follows_failovers() {
+    let cluster = with_replicas().await;
+    let [checks, pings, warns] = [
+        connect(&cluster.url()).await,
+        connect(&cluster.url()).await,
+        connect(&cluster.url()).await,
+    ];
+    for n in 0..PRIMARIES {
+        let (primary, replica) = (&cluster.nodes[n], &cluster.nodes[PRIMARIES + n]);
+        replica.run::<()>("CLUSTER FAILOVER TAKEOVER").await.unwrap();
+        eventually("the roles are changed", async || {
+            primary.run::<String>("INFO replication").await.unwrap().contains("role:slave")
+        })
+        .await;
+    }
+    eventually("the check succeeds", async || checks.check(None).await.is_ok()).await;
+    eventually("the ping succeeds", async || pings.ping().await.is_ok()).await;
+    eventually("no warning of a replica is left", async || {
+        warns.durability().await.is_ok_and(|warnings| warnings.is_empty())
+    })
+    .await;
+}
+
 /// Goal: an order without an answer is unknown, not refused; asked again with the same id, it was taken once.
 /// Method: a node announces the port of a proxy, which swallows an answer.
 #[tokio::test]
