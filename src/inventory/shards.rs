@@ -30,10 +30,11 @@ use crate::safeguard::REDIRECTS;
 /// How many slots a cluster has.
 const SLOTS: u16 = 16384;
 
-/// How often one call follows `MOVED` and `ASK`.
+/// How often one call follows `MOVED` and `ASK`, however long the nodes take to answer.
 const MAX_HOPS: u32 = 5;
 
-/// How long a call is sent again while some of its keys are at one node and some at another, and the pause.
+/// How long a call is sent again while some of its keys are at one node and some at another, or the nodes name each
+/// other, and the pause.
 const TRY_AGAIN_FOR: Duration = Duration::from_millis(500);
 const TRY_AGAIN_PAUSE: Duration = Duration::from_millis(10);
 
@@ -191,7 +192,9 @@ impl Cluster {
         command: &Cmd,
         then: Option<&Cmd>,
     ) -> Result<RedisResult<Answers>, InventoryError> {
-        use ServerErrorKind::{Ask, ClusterDown, Moved, ReadOnly, TryAgain};
+        use ServerErrorKind::{
+            Ask, BusyLoading, ClusterDown, MasterDown, Moved, ReadOnly, TryAgain,
+        };
         let gives_up_at = Instant::now() + TRY_AGAIN_FOR;
         let mut hops = 0;
         let mut redirect: Option<(Node, bool)> = None;
@@ -210,28 +213,35 @@ impl Cluster {
                     return answer;
                 }
             };
-            match error.kind() {
+            let kind = error.kind();
+            if matches!(kind, ErrorKind::Server(Moved | Ask)) && !REDIRECTS.is_on() {
+                return answer;
+            }
+            let is_news = matches!(
+                kind,
+                ErrorKind::Server(Moved | ClusterDown | BusyLoading | MasterDown | ReadOnly)
+            );
+            if is_news || !is_answer(error) {
+                self.map.refresh();
+            }
+            let has_time = Instant::now() < gives_up_at;
+            match kind {
                 // nothing was done
-                ErrorKind::Server(Moved | Ask) if !REDIRECTS.is_on() => return answer,
-                ErrorKind::Server(kind @ (Moved | Ask)) if hops < MAX_HOPS => {
+                ErrorKind::Server(Moved | Ask) if hops < MAX_HOPS || has_time => {
                     hops += 1;
-                    redirect = named_in(error, &node).map(|node| (node, kind == Ask));
-                    if kind == Moved {
-                        self.map.refresh();
+                    redirect =
+                        named_in(error, &node).map(|node| (node, kind == ErrorKind::Server(Ask)));
+                    // at the end of a move, two nodes name each other for a moment
+                    if hops > 1 {
+                        sleep(TRY_AGAIN_PAUSE).await;
                     }
                 }
                 // nothing was done: the slot moves, and only some of the keys are at this node
-                ErrorKind::Server(TryAgain) if Instant::now() < gives_up_at => {
+                ErrorKind::Server(TryAgain) if has_time => {
                     hops = 0;
                     sleep(TRY_AGAIN_PAUSE).await;
                 }
-                kind => {
-                    let is_news = matches!(kind, ErrorKind::Server(Moved | ClusterDown | ReadOnly));
-                    if is_news || !is_answer(error) {
-                        self.map.refresh();
-                    }
-                    return answer;
-                }
+                _ => return answer,
             }
         }
     }

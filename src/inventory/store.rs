@@ -32,8 +32,8 @@ const REPLICATED_CONNECTIONS: usize = 8;
 /// more than once lately, and one `connect_timeout` for each sentinel of the address; a write also the time to wait
 /// for [`Replicas`]. A call is one command, or two when Redis has forgotten the script;
 /// [`durability`](Self::durability) is five, and [`check`](Self::check) one for each item, all at once. In a
-/// Redis Cluster a command may go to up to six nodes, one after the other, and is repeated for half a second while
-/// its slot moves.
+/// Redis Cluster a command may go to up to six nodes, one after the other, and is sent again for half a second while
+/// its slot moves or the nodes do not agree about it.
 #[derive(Clone, Debug)]
 pub struct Inventory {
     pub(super) shards: Shards,

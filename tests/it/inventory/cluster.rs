@@ -316,6 +316,32 @@ async fn an_idle_inventory_follows_failovers() {
     .await;
 }
 
+/// Goal: a call is sent again while two nodes name each other, as for a moment at the end of a move.
+#[tokio::test]
+async fn two_nodes_that_name_each_other_have_time() {
+    let cluster = start(RedisClusterOptions::default()).await;
+    let inventory = connect(&cluster.url()).await;
+    let [moving, ..] = item_of_each(&cluster).await;
+    inventory.start(&moving, Some(token(1)), 10).await.unwrap();
+    let (slot, _) = cluster.place_of(&format!("stock:{{{moving}}}")).await.unwrap();
+    cluster.begin_move(slot, 0, 1).await.unwrap();
+    let keys: Vec<String> =
+        cluster.nodes[0].run(&format!("CLUSTER GETKEYSINSLOT {slot} 100")).await.unwrap();
+    cluster.move_keys(&keys, 0, 1).await.unwrap();
+    let owner: String = cluster.nodes[1].run("CLUSTER MYID").await.unwrap();
+    cluster.nodes[0].run::<()>(&format!("CLUSTER SETSLOT {slot} NODE {owner}")).await.unwrap();
+    assert!(is_refused_as(&sell(&inventory, &moving, "a").await, "MOVED"));
+    let mut asked = 0;
+    for node in &cluster.nodes[..2] {
+        let stats: String = node.run("INFO errorstats").await.unwrap();
+        let count = stats.lines().find_map(|line| line.strip_prefix("errorstat_MOVED:count="));
+        asked += count.map_or(0, |count| count.parse::<u32>().unwrap());
+    }
+    assert!(asked > 6, "asked {asked} times");
+    cluster.end_move(slot, 0, 1).await.unwrap();
+    assert_eq!(sell(&inventory, &moving, "a").await.unwrap(), 1);
+}
+
 /// Goal: an order without an answer is unknown, not refused; asked again with the same id, it was taken once.
 /// Method: a node announces the port of a proxy, which swallows an answer.
 #[tokio::test]
