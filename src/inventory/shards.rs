@@ -13,8 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
 
-use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value,
@@ -41,6 +42,9 @@ const TRY_AGAIN_PAUSE: Duration = Duration::from_millis(10);
 /// How many nodes are asked for the map of the slots before the question counts as failed. The next one begins
 /// with another node.
 const MAX_ASKED: usize = 8;
+
+/// How much later than the node before it each of them is asked.
+const HEAD_START: Duration = Duration::from_millis(50);
 
 /// The connections to the store. Clones share them.
 #[derive(Clone)]
@@ -344,8 +348,9 @@ impl Map {
         state.question.insert(question.boxed().shared()).clone()
     }
 
-    /// Asks the nodes of the address and those that are known, one after the other. Each question begins with
-    /// another one: a node that is cut off from the others has an old map.
+    /// Asks the nodes of the address and those that are known, and takes the first map. Each question begins with
+    /// another node, since one that is cut off from the others has an old map; the others follow without waiting
+    /// for its answer, since it may hang.
     async fn ask_nodes(&self, turn: usize) -> RedisResult<Arc<Slots>> {
         let mut nodes = self.access.target().map_err(io::Error::other)?.nodes()?;
         if let Some(slots) = &self.state.lock().slots {
@@ -354,14 +359,22 @@ impl Map {
         }
         let begin = turn % nodes.len().max(1);
         nodes.rotate_left(begin);
-        let mut answer = Err((ErrorKind::InvalidClientConfig, "the address has no node").into());
-        for node in nodes.iter().take(MAX_ASKED) {
-            answer = self.ask_node(node).await;
-            if answer.is_ok() {
-                break;
+        let questions = nodes.iter().take(MAX_ASKED).zip(0..).map(async |(node, n)| {
+            sleep(HEAD_START * n).await;
+            self.ask_node(node).await
+        });
+        let mut answers: FuturesUnordered<_> = questions.collect();
+        let mut failure = None;
+        while let Some(answer) = answers.next().await {
+            let Err(error) = answer else { return answer };
+            // a node that does not answer may be the right one
+            let is_final = InventoryError::not_sent(error.clone()).is_wrong_server();
+            if failure.is_none() || !is_final {
+                failure = Some(error);
             }
         }
-        answer
+        let no_node = (ErrorKind::InvalidClientConfig, "the address has no node");
+        Err(failure.unwrap_or(no_node.into()))
     }
 
     async fn ask_node(&self, node: &Node) -> RedisResult<Arc<Slots>> {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::error::Error;
+use std::net::TcpListener;
 use std::time::Duration;
 
 use flash_sale::inventory::{
@@ -12,7 +13,7 @@ use flash_sale::inventory::{
 use futures_util::future::join_all;
 use testkit::redis::{RIGHTS, RedisOptions, USER};
 use testkit::redis_cluster::PRIMARIES;
-use testkit::wait::eventually;
+use testkit::wait::{DEADLINE, eventually, within};
 use testkit::{PrivateRedis, PrivateRedisCluster, Proxy, RedisClusterOptions};
 
 use super::{accepted, connect, fresh_database, token};
@@ -340,6 +341,19 @@ async fn two_nodes_that_name_each_other_have_time() {
     assert!(asked > 6, "asked {asked} times");
     cluster.end_move(slot, 0, 1).await.unwrap();
     assert_eq!(sell(&inventory, &moving, "a").await.unwrap(), 1);
+}
+
+/// Goal: nodes that hang do not hold up the question for the map, however long an answer may take.
+#[tokio::test]
+async fn nodes_that_hang_are_passed_over() {
+    let cluster = start(RedisClusterOptions::default()).await;
+    // they take connections, and never read
+    let silent: Vec<_> = (0..5).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let silent = silent.iter().map(|node| node.local_addr().unwrap().to_string());
+    let silent = silent.collect::<Vec<_>>().join(",");
+    let url = cluster.url().replace("://", &format!("://{silent},"));
+    let patient = InventoryOptions { connect_timeout: DEADLINE, response_timeout: DEADLINE };
+    within("it has the map", Inventory::connect(&url, patient)).await.unwrap();
 }
 
 /// Goal: an order without an answer is unknown, not refused; asked again with the same id, it was taken once.
