@@ -356,6 +356,23 @@ async fn nodes_that_hang_are_passed_over() {
     within("it has the map", Inventory::connect(&url, patient)).await.unwrap();
 }
 
+/// Goal: a shard that is away does not hide the settings of the others.
+#[tokio::test]
+async fn the_settings_are_checked_without_a_shard() {
+    let mut cluster = start(RedisClusterOptions::default()).await;
+    let inventory = connect(&cluster.url()).await;
+    cluster.nodes[1].run::<()>("CONFIG SET appendfsync everysec").await.unwrap();
+    cluster.nodes[0].kill().await.unwrap();
+    let of = |n: usize, warning| Warning::OfNode {
+        node: format!("127.0.0.1:{}", cluster.nodes[n].port()),
+        warning: Box::new(warning),
+    };
+    let warnings = inventory.durability().await.unwrap();
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(warnings.contains(&of(0, Warning::Unreachable)), "{warnings:?}");
+    assert!(warnings.contains(&of(1, Warning::LateSync("everysec".to_owned()))), "{warnings:?}");
+}
+
 /// Goal: an order without an answer is unknown, not refused; asked again with the same id, it was taken once.
 /// Method: a node announces the port of a proxy, which swallows an answer.
 #[tokio::test]
