@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value,
 };
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::access::Target;
@@ -251,10 +252,15 @@ impl Cluster {
     }
 }
 
-/// The node that `MOVED` or `ASK` names; without a host, one on the host that was asked.
+/// The node that `MOVED` or `ASK` names; without a host, one on the host that was asked; with `?`, none that is
+/// known.
 fn named_in(error: &RedisError, asked: &Node) -> Option<Node> {
     let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
-    let host = if host.is_empty() { Arc::clone(&asked.host) } else { host.into() };
+    let host = match host {
+        "" => Arc::clone(&asked.host),
+        "?" => return None,
+        host => host.into(),
+    };
     Some(Node { host, port: port.parse().ok()? })
 }
 
@@ -276,8 +282,8 @@ struct Map {
 #[derive(Default)]
 struct State {
     slots: Option<Arc<Slots>>,
-    /// The question under way. Callers share it.
-    question: Option<Question>,
+    /// The latest question, and its task. Callers share it until the task ends, also by a panic.
+    question: Option<(AbortHandle, Question)>,
     pauses: Pauses,
     /// How many questions there were.
     asked: usize,
@@ -319,7 +325,9 @@ impl Map {
     /// The question under way, or a new one. It goes on if nobody waits for it.
     fn ask(self: &Arc<Self>) -> Question {
         let mut state = self.state.lock();
-        if let Some(question) = &state.question {
+        if let Some((task, question)) = &state.question
+            && !task.is_finished()
+        {
             return question.clone();
         }
         let begins_at = state.pauses.begin(Instant::now());
@@ -329,7 +337,6 @@ impl Map {
             sleep_until(begins_at).await;
             let answer = map.ask_nodes(turn).await;
             let mut state = map.state.lock();
-            state.question = None;
             match &answer {
                 Ok(slots) => {
                     let now = slots.primaries();
@@ -342,10 +349,11 @@ impl Map {
             }
             answer
         });
+        let handle = task.abort_handle();
         let question = task.map(|joined| {
             joined.unwrap_or_else(|_| Err(io::Error::other("the runtime stops").into()))
         });
-        state.question.insert(question.boxed().shared()).clone()
+        state.question.insert((handle, question.boxed().shared())).1.clone()
     }
 
     /// Asks the nodes of the address and those that are known, and takes the first map. Each question begins with
@@ -457,6 +465,26 @@ mod tests {
     fn the_slot_of_a_hash_tag() {
         assert_eq!(slot_of("123456789"), 0x31c3);
         assert_eq!(slot_of("foo"), 12182);
+    }
+
+    /// Goal: a redirection leads to the node that it names; without a host, to one on the host that was asked; and
+    /// nowhere if the host is not known.
+    #[test]
+    fn the_node_of_a_redirection() {
+        let asked = Node { host: "asked".into(), port: 1 };
+        for (error, node) in [
+            ("MOVED 1 a:7", Some("a:7")),
+            ("ASK 1 ::1:7", Some("::1:7")),
+            ("MOVED 1 :7", Some("asked:7")),
+            ("MOVED 1 ?:7", None),
+            ("MOVED 1 a", None),
+            ("ERR 1 a:7", None),
+        ] {
+            let answer = redis::parse_redis_value(format!("-{error}\r\n").as_bytes());
+            let error = answer.and_then(Value::extract_error).expect_err(error);
+            let named = named_in(&error, &asked).map(|node| node.to_string());
+            assert_eq!(named.as_deref(), node, "{error}");
+        }
     }
 
     /// Goal: the map has each range with its primary; a node without a host is where the question went; one that
