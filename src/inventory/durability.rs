@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use futures_util::future::join_all;
 use redis::FromRedisValue;
 
 use super::connection::{Connection, Effect};
@@ -31,6 +32,8 @@ pub enum Warning {
     Replica,
     /// The server hides this setting.
     NotChecked(&'static str),
+    /// The server cannot be reached, so its settings are not checked.
+    Unreachable,
     /// One of a primary of a Redis Cluster.
     OfNode {
         /// Its address.
@@ -68,6 +71,9 @@ impl fmt::Display for Warning {
             Self::Replica => f.write_str(
                 "This Redis is a replica, which takes no orders. Use the address of the primary.",
             ),
+            Self::Unreachable => f.write_str(
+                "Redis cannot be reached, so its settings are not checked: check them by hand.",
+            ),
             Self::OfNode { node, warning } => write!(f, "{node}: {warning}"),
             Self::NotChecked(setting) => write!(
                 f,
@@ -83,22 +89,22 @@ impl Inventory {
     /// server that hides a setting, as hosted ones do, causes a warning, not an error.
     ///
     /// # Errors
-    /// [`InventoryError::Unreachable`].
+    /// [`InventoryError::Unreachable`]; in a Redis Cluster, if no primary answers.
     pub async fn durability(&self) -> Result<Vec<Warning>, InventoryError> {
-        let mut all = Vec::new();
-        for server in self.shards.all().await? {
-            let of_node = |warning| {
+        let servers = self.shards.all().await?;
+        let answers = join_all(servers.iter().map(|server| self.durability_of(server))).await;
+        if !self.shards.is_cluster() || answers.iter().all(Result::is_err) {
+            return answers.into_iter().collect::<Result<Vec<_>, _>>().map(|all| all.concat());
+        }
+        let of_nodes = servers.iter().zip(answers).flat_map(|(server, answer)| {
+            // one that is away does not hide the others
+            let warnings = answer.unwrap_or_else(|_| vec![Warning::Unreachable]).into_iter();
+            warnings.map(|warning| {
                 let node = server.address();
                 Warning::OfNode { node, warning: Box::new(warning) }
-            };
-            let warnings = self.durability_of(&server).await?.into_iter();
-            if self.shards.is_cluster() {
-                all.extend(warnings.map(of_node));
-            } else {
-                all.extend(warnings);
-            }
-        }
-        Ok(all)
+            })
+        });
+        Ok(of_nodes.collect())
     }
 
     async fn durability_of(&self, server: &Connection) -> Result<Vec<Warning>, InventoryError> {

@@ -333,6 +333,8 @@ impl Inventory {
         if is_cluster && items == [Item::DEFAULT] {
             return self.ping().await.map_err(|error| (Item::DEFAULT, error));
         }
+        // nodes come and go also while nothing is sold
+        self.shards.refresh();
         let probe = async |item| {
             let probe = self.probe(item, token);
             // a shard that hangs must not hide the others

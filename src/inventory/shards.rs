@@ -13,12 +13,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
 
-use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value,
 };
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::access::Target;
@@ -30,16 +32,20 @@ use crate::safeguard::REDIRECTS;
 /// How many slots a cluster has.
 const SLOTS: u16 = 16384;
 
-/// How often one call follows `MOVED` and `ASK`.
+/// How often one call follows `MOVED` and `ASK`, however long the nodes take to answer.
 const MAX_HOPS: u32 = 5;
 
-/// How long a call is sent again while some of its keys are at one node and some at another, and the pause.
+/// How long a call is sent again while some of its keys are at one node and some at another, or the nodes name each
+/// other, and the pause.
 const TRY_AGAIN_FOR: Duration = Duration::from_millis(500);
 const TRY_AGAIN_PAUSE: Duration = Duration::from_millis(10);
 
 /// How many nodes are asked for the map of the slots before the question counts as failed. The next one begins
 /// with another node.
 const MAX_ASKED: usize = 8;
+
+/// How much later than the node before it each of them is asked.
+const HEAD_START: Duration = Duration::from_millis(50);
 
 /// The connections to the store. Clones share them.
 #[derive(Clone)]
@@ -123,11 +129,19 @@ impl Shards {
         }
     }
 
-    /// The connections to all servers that have items.
+    /// Asks for the map of a cluster anew, without waiting for it.
+    pub(super) fn refresh(&self) {
+        if let Self::Cluster(cluster) = self {
+            cluster.map.refresh();
+        }
+    }
+
+    /// The connections to all servers that have items: one at least. The next call knows of a failover.
     pub(super) async fn all(&self) -> Result<Vec<Connection>, InventoryError> {
         match self {
             Self::One(connection) => Ok(vec![connection.clone()]),
             Self::Cluster(cluster) => {
+                cluster.map.refresh();
                 let slots = cluster.map.slots().await?;
                 Ok(slots.primaries().into_iter().map(|node| cluster.connection(node)).collect())
             }
@@ -183,7 +197,9 @@ impl Cluster {
         command: &Cmd,
         then: Option<&Cmd>,
     ) -> Result<RedisResult<Answers>, InventoryError> {
-        use ServerErrorKind::{Ask, ClusterDown, Moved, ReadOnly, TryAgain};
+        use ServerErrorKind::{
+            Ask, BusyLoading, ClusterDown, MasterDown, Moved, ReadOnly, TryAgain,
+        };
         let gives_up_at = Instant::now() + TRY_AGAIN_FOR;
         let mut hops = 0;
         let mut redirect: Option<(Node, bool)> = None;
@@ -202,37 +218,49 @@ impl Cluster {
                     return answer;
                 }
             };
-            match error.kind() {
+            let kind = error.kind();
+            if matches!(kind, ErrorKind::Server(Moved | Ask)) && !REDIRECTS.is_on() {
+                return answer;
+            }
+            let is_news = matches!(
+                kind,
+                ErrorKind::Server(Moved | ClusterDown | BusyLoading | MasterDown | ReadOnly)
+            );
+            if is_news || !is_answer(error) {
+                self.map.refresh();
+            }
+            let has_time = Instant::now() < gives_up_at;
+            match kind {
                 // nothing was done
-                ErrorKind::Server(Moved | Ask) if !REDIRECTS.is_on() => return answer,
-                ErrorKind::Server(kind @ (Moved | Ask)) if hops < MAX_HOPS => {
+                ErrorKind::Server(Moved | Ask) if hops < MAX_HOPS || has_time => {
                     hops += 1;
-                    redirect = named_in(error, &node).map(|node| (node, kind == Ask));
-                    if kind == Moved {
-                        self.map.refresh();
+                    redirect =
+                        named_in(error, &node).map(|node| (node, kind == ErrorKind::Server(Ask)));
+                    // at the end of a move, two nodes name each other for a moment
+                    if hops > 1 {
+                        sleep(TRY_AGAIN_PAUSE).await;
                     }
                 }
                 // nothing was done: the slot moves, and only some of the keys are at this node
-                ErrorKind::Server(TryAgain) if Instant::now() < gives_up_at => {
+                ErrorKind::Server(TryAgain) if has_time => {
                     hops = 0;
                     sleep(TRY_AGAIN_PAUSE).await;
                 }
-                kind => {
-                    let is_news = matches!(kind, ErrorKind::Server(Moved | ClusterDown | ReadOnly));
-                    if is_news || !is_answer(error) {
-                        self.map.refresh();
-                    }
-                    return answer;
-                }
+                _ => return answer,
             }
         }
     }
 }
 
-/// The node that `MOVED` or `ASK` names; without a host, one on the host that was asked.
+/// The node that `MOVED` or `ASK` names; without a host, one on the host that was asked; with `?`, none that is
+/// known.
 fn named_in(error: &RedisError, asked: &Node) -> Option<Node> {
     let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
-    let host = if host.is_empty() { Arc::clone(&asked.host) } else { host.into() };
+    let host = match host {
+        "" => Arc::clone(&asked.host),
+        "?" => return None,
+        host => host.into(),
+    };
     Some(Node { host, port: port.parse().ok()? })
 }
 
@@ -254,8 +282,8 @@ struct Map {
 #[derive(Default)]
 struct State {
     slots: Option<Arc<Slots>>,
-    /// The question under way. Callers share it.
-    question: Option<Question>,
+    /// The latest question, and its task. Callers share it until the task ends, also by a panic.
+    question: Option<(AbortHandle, Question)>,
     pauses: Pauses,
     /// How many questions there were.
     asked: usize,
@@ -265,7 +293,7 @@ type Question = Shared<BoxFuture<'static, Result<Arc<Slots>, RedisError>>>;
 
 #[derive(Debug, PartialEq, Eq)]
 struct Slots {
-    /// By the last slot of each range, its first one and its primary.
+    /// By the last slot of each range, its first one and its primary. A map in use has some.
     ranges: BTreeMap<u16, (u16, Node)>,
     /// All nodes, also the replicas.
     nodes: BTreeSet<Node>,
@@ -297,7 +325,9 @@ impl Map {
     /// The question under way, or a new one. It goes on if nobody waits for it.
     fn ask(self: &Arc<Self>) -> Question {
         let mut state = self.state.lock();
-        if let Some(question) = &state.question {
+        if let Some((task, question)) = &state.question
+            && !task.is_finished()
+        {
             return question.clone();
         }
         let begins_at = state.pauses.begin(Instant::now());
@@ -307,7 +337,6 @@ impl Map {
             sleep_until(begins_at).await;
             let answer = map.ask_nodes(turn).await;
             let mut state = map.state.lock();
-            state.question = None;
             match &answer {
                 Ok(slots) => {
                     let now = slots.primaries();
@@ -320,14 +349,16 @@ impl Map {
             }
             answer
         });
+        let handle = task.abort_handle();
         let question = task.map(|joined| {
             joined.unwrap_or_else(|_| Err(io::Error::other("the runtime stops").into()))
         });
-        state.question.insert(question.boxed().shared()).clone()
+        state.question.insert((handle, question.boxed().shared())).1.clone()
     }
 
-    /// Asks the nodes of the address and those that are known, one after the other. Each question begins with
-    /// another one: a node that is cut off from the others has an old map.
+    /// Asks the nodes of the address and those that are known, and takes the first map. Each question begins with
+    /// another node, since one that is cut off from the others has an old map; the others follow without waiting
+    /// for its answer, since it may hang.
     async fn ask_nodes(&self, turn: usize) -> RedisResult<Arc<Slots>> {
         let mut nodes = self.access.target().map_err(io::Error::other)?.nodes()?;
         if let Some(slots) = &self.state.lock().slots {
@@ -336,14 +367,22 @@ impl Map {
         }
         let begin = turn % nodes.len().max(1);
         nodes.rotate_left(begin);
-        let mut answer = Err((ErrorKind::InvalidClientConfig, "the address has no node").into());
-        for node in nodes.iter().take(MAX_ASKED) {
-            answer = self.ask_node(node).await;
-            if answer.is_ok() {
-                break;
+        let questions = nodes.iter().take(MAX_ASKED).zip(0..).map(async |(node, n)| {
+            sleep(HEAD_START * n).await;
+            self.ask_node(node).await
+        });
+        let mut answers: FuturesUnordered<_> = questions.collect();
+        let mut failure = None;
+        while let Some(answer) = answers.next().await {
+            let Err(error) = answer else { return answer };
+            // a node that does not answer may be the right one
+            let is_final = InventoryError::not_sent(error.clone()).is_wrong_server();
+            if failure.is_none() || !is_final {
+                failure = Some(error);
             }
         }
-        answer
+        let no_node = (ErrorKind::InvalidClientConfig, "the address has no node");
+        Err(failure.unwrap_or(no_node.into()))
     }
 
     async fn ask_node(&self, node: &Node) -> RedisResult<Arc<Slots>> {
@@ -367,6 +406,11 @@ impl Map {
         })?;
         let what = "the answer to CLUSTER SLOTS is not understood";
         let slots = Slots::parse(answer, node).ok_or((ErrorKind::UnexpectedReturnType, what))?;
+        if slots.ranges.is_empty() {
+            // a new node, or one that was removed: others may know more
+            let what = "this node of the Redis Cluster knows no slots";
+            return Err((ErrorKind::ClusterConnectionNotFound, what).into());
+        }
         Ok(Arc::new(slots))
     }
 }
@@ -421,6 +465,26 @@ mod tests {
     fn the_slot_of_a_hash_tag() {
         assert_eq!(slot_of("123456789"), 0x31c3);
         assert_eq!(slot_of("foo"), 12182);
+    }
+
+    /// Goal: a redirection leads to the node that it names; without a host, to one on the host that was asked; and
+    /// nowhere if the host is not known.
+    #[test]
+    fn the_node_of_a_redirection() {
+        let asked = Node { host: "asked".into(), port: 1 };
+        for (error, node) in [
+            ("MOVED 1 a:7", Some("a:7")),
+            ("ASK 1 ::1:7", Some("::1:7")),
+            ("MOVED 1 :7", Some("asked:7")),
+            ("MOVED 1 ?:7", None),
+            ("MOVED 1 a", None),
+            ("ERR 1 a:7", None),
+        ] {
+            let answer = redis::parse_redis_value(format!("-{error}\r\n").as_bytes());
+            let error = answer.and_then(Value::extract_error).expect_err(error);
+            let named = named_in(&error, &asked).map(|node| node.to_string());
+            assert_eq!(named.as_deref(), node, "{error}");
+        }
     }
 
     /// Goal: the map has each range with its primary; a node without a host is where the question went; one that

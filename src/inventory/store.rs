@@ -32,8 +32,9 @@ const REPLICATED_CONNECTIONS: usize = 8;
 /// more than once lately, and one `connect_timeout` for each sentinel of the address; a write also the time to wait
 /// for [`Replicas`]. A call is one command, or two when Redis has forgotten the script;
 /// [`durability`](Self::durability) is five, and [`check`](Self::check) one for each item, all at once. In a
-/// Redis Cluster a command may go to up to six nodes, one after the other, and is repeated for half a second while
-/// its slot moves.
+/// Redis Cluster a command may go to up to six nodes, one after the other, and is sent again for half a second while
+/// its slot moves or the nodes do not agree about it. The first call there also asks up to eight nodes for the map,
+/// almost at once: one `connect_timeout`, one `response_timeout` and half a second.
 #[derive(Clone, Debug)]
 pub struct Inventory {
     pub(super) shards: Shards,

@@ -62,9 +62,10 @@ pub enum SaleError {
         #[source]
         source: BoxError,
     },
-    /// The store refuses to write for now.
+    /// The store refuses for now.
     #[error(
-        "the store refuses to write, possibly out of memory or disk: nothing was taken, retry later"
+        "the store refuses for now (a failover, a slot that moves, no memory or disk): nothing was taken, retry \
+         later"
     )]
     StoreRefused {
         /// The cause.

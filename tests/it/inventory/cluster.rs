@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::error::Error;
+use std::net::TcpListener;
 use std::time::Duration;
 
 use flash_sale::inventory::{
@@ -10,10 +11,10 @@ use flash_sale::inventory::{
     Warning,
 };
 use futures_util::future::join_all;
-use testkit::redis::{RIGHTS, USER};
+use testkit::redis::{RIGHTS, RedisOptions, USER};
 use testkit::redis_cluster::PRIMARIES;
-use testkit::wait::eventually;
-use testkit::{PrivateRedisCluster, Proxy, RedisClusterOptions};
+use testkit::wait::{DEADLINE, eventually, within};
+use testkit::{PrivateRedis, PrivateRedisCluster, Proxy, RedisClusterOptions};
 
 use super::{accepted, connect, fresh_database, token};
 
@@ -174,6 +175,27 @@ async fn a_wrong_cluster_is_refused() {
     assert!(inventory.address().starts_with("127.0.0.1:1,127.0.0.1:"), "{}", inventory.address());
 }
 
+/// Goal: a node without slots, such as one that was removed, does not hide those of the other nodes; while no node
+/// has slots, the store cannot be reached, and that is no reason to give up.
+#[tokio::test]
+async fn a_node_without_slots_is_passed_over() {
+    let cluster = start(RedisClusterOptions::default()).await;
+    let node_timeout = Some(RedisClusterOptions::default().node_timeout);
+    let removed = RedisOptions { node_timeout, ..RedisOptions::default() };
+    let removed = PrivateRedis::start(removed).await.unwrap();
+    let alone = format!("redis-cluster://127.0.0.1:{}", removed.port());
+    let empty = Inventory::new(&*alone, InventoryOptions::default()).unwrap();
+    for answer in [empty.ping().await, empty.durability().await.map(drop)] {
+        let error = answer.unwrap_err();
+        assert!(matches!(error, InventoryError::Unreachable { .. }), "{error:?}");
+        assert!(!error.is_wrong_server(), "{error:?}");
+    }
+    let with_it = cluster.url().replace("://", &format!("://127.0.0.1:{},", removed.port()));
+    let inventory = connect(&with_it).await;
+    inventory.ping().await.unwrap();
+    inventory.start(&item("tea"), Some(token(1)), 1).await.unwrap();
+}
+
 /// Goal: an item sells on when its slot has moved to a node that does not have the scripts, without an error;
 /// then the map is known, and the old node is left alone.
 #[tokio::test]
@@ -268,6 +290,87 @@ async fn an_item_pauses_while_its_slot_moves() {
         sold.is_ok()
     })
     .await;
+}
+
+/// Goal: an inventory that sold nothing meanwhile finds the new primaries of all shards.
+#[tokio::test]
+async fn an_idle_inventory_follows_failovers() {
+    let cluster = with_replicas().await;
+    let [checks, pings, warns] = [
+        connect(&cluster.url()).await,
+        connect(&cluster.url()).await,
+        connect(&cluster.url()).await,
+    ];
+    for n in 0..PRIMARIES {
+        let (primary, replica) = (&cluster.nodes[n], &cluster.nodes[PRIMARIES + n]);
+        replica.run::<()>("CLUSTER FAILOVER TAKEOVER").await.unwrap();
+        eventually("the roles are changed", async || {
+            primary.run::<String>("INFO replication").await.unwrap().contains("role:slave")
+        })
+        .await;
+    }
+    eventually("the check succeeds", async || checks.check(None).await.is_ok()).await;
+    eventually("the ping succeeds", async || pings.ping().await.is_ok()).await;
+    eventually("no warning of a replica is left", async || {
+        warns.durability().await.is_ok_and(|warnings| warnings.is_empty())
+    })
+    .await;
+}
+
+/// Goal: a call is sent again while two nodes name each other, as for a moment at the end of a move.
+#[tokio::test]
+async fn two_nodes_that_name_each_other_have_time() {
+    let cluster = start(RedisClusterOptions::default()).await;
+    let inventory = connect(&cluster.url()).await;
+    let [moving, ..] = item_of_each(&cluster).await;
+    inventory.start(&moving, Some(token(1)), 10).await.unwrap();
+    let (slot, _) = cluster.place_of(&format!("stock:{{{moving}}}")).await.unwrap();
+    cluster.begin_move(slot, 0, 1).await.unwrap();
+    let keys: Vec<String> =
+        cluster.nodes[0].run(&format!("CLUSTER GETKEYSINSLOT {slot} 100")).await.unwrap();
+    cluster.move_keys(&keys, 0, 1).await.unwrap();
+    let owner: String = cluster.nodes[1].run("CLUSTER MYID").await.unwrap();
+    cluster.nodes[0].run::<()>(&format!("CLUSTER SETSLOT {slot} NODE {owner}")).await.unwrap();
+    assert!(is_refused_as(&sell(&inventory, &moving, "a").await, "MOVED"));
+    let mut asked = 0;
+    for node in &cluster.nodes[..2] {
+        let stats: String = node.run("INFO errorstats").await.unwrap();
+        let count = stats.lines().find_map(|line| line.strip_prefix("errorstat_MOVED:count="));
+        asked += count.map_or(0, |count| count.parse::<u32>().unwrap());
+    }
+    assert!(asked > 6, "asked {asked} times");
+    cluster.end_move(slot, 0, 1).await.unwrap();
+    assert_eq!(sell(&inventory, &moving, "a").await.unwrap(), 1);
+}
+
+/// Goal: nodes that hang do not hold up the question for the map, however long an answer may take.
+#[tokio::test]
+async fn nodes_that_hang_are_passed_over() {
+    let cluster = start(RedisClusterOptions::default()).await;
+    // they take connections, and never read
+    let silent: Vec<_> = (0..5).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let silent = silent.iter().map(|node| node.local_addr().unwrap().to_string());
+    let silent = silent.collect::<Vec<_>>().join(",");
+    let url = cluster.url().replace("://", &format!("://{silent},"));
+    let patient = InventoryOptions { connect_timeout: DEADLINE, response_timeout: DEADLINE };
+    within("it has the map", Inventory::connect(&url, patient)).await.unwrap();
+}
+
+/// Goal: a shard that is away does not hide the settings of the others.
+#[tokio::test]
+async fn the_settings_are_checked_without_a_shard() {
+    let mut cluster = start(RedisClusterOptions::default()).await;
+    let inventory = connect(&cluster.url()).await;
+    cluster.nodes[1].run::<()>("CONFIG SET appendfsync everysec").await.unwrap();
+    cluster.nodes[0].kill().await.unwrap();
+    let of = |n: usize, warning| Warning::OfNode {
+        node: format!("127.0.0.1:{}", cluster.nodes[n].port()),
+        warning: Box::new(warning),
+    };
+    let warnings = inventory.durability().await.unwrap();
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(warnings.contains(&of(0, Warning::Unreachable)), "{warnings:?}");
+    assert!(warnings.contains(&of(1, Warning::LateSync("everysec".to_owned()))), "{warnings:?}");
 }
 
 /// Goal: an order without an answer is unknown, not refused; asked again with the same id, it was taken once.
