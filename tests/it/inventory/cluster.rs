@@ -169,6 +169,13 @@ async fn a_wrong_cluster_is_refused() {
         let told = format!("{:?} {}", error, error.source().unwrap());
         assert!(told.contains(reason) && !told.contains("hidden"), "{told}");
     }
+    // one node is wrong for good, and the other away: it may be the right one
+    let wrong = single.replace("redis://", "");
+    for nodes in [format!("{wrong},127.0.0.1:1"), format!("127.0.0.1:1,{wrong}")] {
+        let url = format!("redis-cluster://{nodes}");
+        let error = Inventory::connect(&url, InventoryOptions::default()).await.unwrap_err();
+        assert!(!error.is_wrong_server(), "{error:?}");
+    }
     // the first node of the address is away
     let inventory = connect(&with("127.0.0.1:1,")).await;
     inventory.ping().await.unwrap();
