@@ -3,10 +3,11 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{
-    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo,
-    ProtocolVersion, RedisResult, TlsCertificates,
+    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, ErrorKind,
+    IntoConnectionInfo, ProtocolVersion, RedisResult, TlsCertificates,
 };
 
 use super::InventoryError;
@@ -169,6 +170,16 @@ impl RedisAccess {
         } else {
             Client::open(info).map_err(|source| InventoryError::InvalidUrl { source })
         }
+    }
+
+    /// Connects to `node`, with the present content of the files.
+    pub(super) async fn connect(
+        &self,
+        node: ConnectionInfo,
+        config: &AsyncConnectionConfig,
+    ) -> RedisResult<MultiplexedConnection> {
+        let client = self.client(node).map_err(std::io::Error::other)?;
+        client.get_multiplexed_async_connection_with_config(config).await
     }
 
     fn certificates(&self) -> RedisResult<TlsCertificates> {

@@ -280,9 +280,8 @@ impl Connection {
                 (Target::Cluster(_), None) => return Err(OTHER_KIND.into()),
             };
             let address = server.addr().clone();
-            let client = access.client(server).map_err(std::io::Error::other)?;
             let late = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
-            let connect = client.get_multiplexed_async_connection_with_config(&config);
+            let connect = access.connect(server, &config);
             let mut connection = timeout(within, connect).await.map_err(late)??;
             // within the time for one answer, as any other command
             last_server.meet(&mut connection, node.is_some()).await?;
@@ -333,14 +332,14 @@ mod tests {
     /// connection that lived, the next attempt is a first one again.
     #[tokio::test(start_paused = true)]
     async fn attempts_in_a_row_have_pauses() {
-        let mut slot = Pauses::default();
+        let mut attempts = Pauses::default();
         let mut now = Instant::now();
-        assert_eq!(slot.begin(now), now);
+        assert_eq!(attempts.begin(now), now);
         let mut bound = FIRST_PAUSE;
         let mut pauses = Vec::new();
         for _ in 0..40 {
             // each attempt fails at once
-            let pause = slot.begin(now) - now;
+            let pause = attempts.begin(now) - now;
             assert!(pause >= bound / 2 && pause <= bound, "{pause:?} of {bound:?}");
             bound = (bound * 2).min(LONGEST_PAUSE);
             now += pause;
@@ -350,6 +349,6 @@ mod tests {
         pauses.dedup();
         assert!(pauses.len() > 20, "they differ: {pauses:?}");
         now += GOOD_AFTER;
-        assert_eq!(slot.begin(now), now);
+        assert_eq!(attempts.begin(now), now);
     }
 }

@@ -111,11 +111,10 @@ async fn ask_as(
     name: &str,
 ) -> RedisResult<Option<(String, u16)>> {
     let node = sentinel.clone().set_redis_settings(user);
-    let client = access.client(node).map_err(io::Error::other)?;
     // the caller has a time limit for all of it
     let config =
         AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-    let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+    let mut connection = access.connect(node, &config).await?;
     let mut question = redis::cmd("SENTINEL");
     question.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
     question.query_async(&mut connection).await

@@ -393,9 +393,7 @@ impl Map {
             .set_response_timeout(Some(response_timeout));
         let answer = timeout(within, async {
             let server = self.access.target().map_err(io::Error::other)?.node(node)?;
-            let client = self.access.client(server).map_err(io::Error::other)?;
-            let mut connection =
-                client.get_multiplexed_async_connection_with_config(&config).await?;
+            let mut connection = self.access.connect(server, &config).await?;
             redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await
         });
         let late = |_| RedisError::from(io::Error::from(io::ErrorKind::TimedOut));

@@ -228,8 +228,8 @@ impl Inventory {
     /// Runs a command over the same connection, for programs that write without the script.
     ///
     /// # Errors
-    /// [`InventoryError::ItemRequired`] in a Redis Cluster; [`InventoryError::Unanswered`] if it was sent and may have been done. See [`InventoryError`] for the
-    /// rest.
+    /// [`InventoryError::ItemRequired`] in a Redis Cluster; [`InventoryError::Unanswered`] if it was sent and may
+    /// have been done. See [`InventoryError`] for the rest.
     pub async fn command<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, InventoryError> {
         match &self.shards {
             Shards::One(connection) => connection.query(command, Effect::Write).await,
