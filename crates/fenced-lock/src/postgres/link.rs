@@ -148,6 +148,17 @@ struct Process {
     began_at: String,
 }
 
+/// The answer to [`IDENTIFY`].
+struct Identity {
+    process: Process,
+    version: i32,
+    system: i64,
+    table: Option<u32>,
+    is_synced: bool,
+    /// Not of a standby.
+    timeline: Option<i32>,
+}
+
 /// One connection. The server answers its requests in turn.
 pub(super) struct Wire {
     pub(super) client: Client,
@@ -173,25 +184,25 @@ impl Wire {
     ) -> Result<Self, BackendError> {
         let identify = async || {
             let row = client.query_typed_one(IDENTIFY, &[(&access.table, Type::TEXT)]).await?;
-            let process = Process { id: row.try_get(0)?, began_at: row.try_get(1)? };
-            let numbers: (i32, i64) = (row.try_get(2)?, row.try_get(3)?);
-            let table: Option<u32> = row.try_get(4)?;
-            Ok((process, numbers, table, (row.try_get(5)?, row.try_get(6)?)))
+            Ok::<_, Error>(Identity {
+                process: Process { id: row.try_get(0)?, began_at: row.try_get(1)? },
+                version: row.try_get(2)?,
+                system: row.try_get(3)?,
+                table: row.try_get(4)?,
+                is_synced: row.try_get(5)?,
+                timeline: row.try_get(6)?,
+            })
         };
         let answer = async {
             let answer = identify().await?;
-            if answer.2.is_some() || answer.1.0 < OLDEST_VERSION {
+            if answer.table.is_some() || answer.version < OLDEST_VERSION {
                 return Ok(answer);
             }
             client.batch_execute(SCHEMA).await?;
             identify().await
         };
-        let (process, (version, system), table, (is_synced, timeline)): (
-            _,
-            _,
-            _,
-            (bool, Option<i32>),
-        ) = answer.await.map_err(|error| failure(&error))?;
+        let answer = answer.await.map_err(|error| failure(&error))?;
+        let Identity { process, version, system, table, is_synced, timeline } = answer;
         if version < OLDEST_VERSION {
             let what =
                 format!("PostgreSQL 14 or later is needed, and this is {}", version / 10_000);
