@@ -1,18 +1,24 @@
 //! Reads of the stock that orders share.
 //!
 //! Once an item is sold out, an order costs a read of the store and nothing else, so most buyers of a sale get
-//! their answer here. Orders that come while a read of their item is under way share the next one. Each order's read
-//! begins after the order came, so its answer is as true as that of a read of its own. A read that fails because the
-//! store is away answers all that wait.
+//! their answer here. Orders that come while a read of their item is under way, or within a millisecond of its
+//! start, share the next one. Each order's read begins after the order came, so its answer is as true as that of a
+//! read of its own. A read that fails because the store is away answers all that wait.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::SaleError;
 use crate::inventory::{Accepted, Inventory, InventoryError, Item, Order, OrderId};
+
+/// The least time from one read of an item to the next. One more order costs a read next to nothing, and another
+/// read costs Redis much: a crowd must not keep it busy with reads of a few orders each.
+const PACE: Duration = Duration::from_millis(1);
 
 type Seen = Result<(i64, Option<Accepted>), Arc<InventoryError>>;
 
@@ -66,7 +72,11 @@ struct Reader {
 
 impl Reader {
     async fn run(mut self, inventory: Inventory) {
-        while let Some(orders) = self.next() {
+        let mut pace = interval(PACE);
+        pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            pace.tick().await;
+            let Some(orders) = self.next() else { return };
             let (ids, replies): (Vec<_>, Vec<_>) = orders.into_iter().unzip();
             match inventory.stock_and_orders(&self.item, &ids).await {
                 Ok((units, orders)) => {

@@ -169,6 +169,8 @@ impl PrivateRedis {
             // no snapshots: the log has everything
             ("--save", ""),
             ("--maxmemory-policy", "noeviction"),
+            // the orders of a small sale are found without passing over all of them
+            ("--hash-max-listpack-entries", "0"),
         ]
         .into_iter()
         .flat_map(|(flag, value)| [flag.to_owned(), value.to_owned()])

@@ -7,11 +7,26 @@ use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use testkit::wait::{eventually, within};
 use testkit::{PrivateRedis, RedisOptions, Way};
+use tokio::time::Instant;
 
 use super::{Market, accepted};
 use crate::support::store::order;
 
 const SOLD_OUT: Outcome = Outcome::SoldOut { remaining: 0 };
+
+/// A market with a Redis of its own, which counts the scripts that run.
+async fn market_alone(units: u64) -> (Market, PrivateRedis) {
+    let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let market = Market { redis: format!("{}/0", redis.url()), ..Market::of(0).await };
+    market.inventory().start(&Item::DEFAULT, None, units).await.unwrap();
+    (market, redis)
+}
+
+async fn calls(redis: &PrivateRedis) -> u32 {
+    let stats: String = redis.run("INFO commandstats").await.unwrap();
+    let (_, calls) = stats.split_once("cmdstat_evalsha:calls=").unwrap();
+    calls.split_once(',').unwrap().0.parse().unwrap()
+}
 
 /// Goal: the read that answers an order begins after the order came. Method: while the answer to a first read is
 /// held up, a new sale starts; an order that comes then buys from it.
@@ -40,9 +55,7 @@ async fn no_order_gets_the_answer_of_an_earlier_read() {
 /// of an accepted order, a conflict and a damaged record. One that is gone spoils nothing.
 #[tokio::test]
 async fn orders_share_a_read() {
-    let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
-    let market = Market { redis: format!("{}/0", redis.url()), ..Market::of(0).await };
-    market.inventory().start(&Item::DEFAULT, None, 2).await.unwrap();
+    let (market, redis) = market_alone(2).await;
     let (behind, proxy) = market.through_proxy().await;
     let instance = behind.instance("a");
     let reduce = |order: Order| instance.sale.reduce(order);
@@ -50,13 +63,8 @@ async fn orders_share_a_read() {
     accepted(reduce(order("spoilt", 1)).await.unwrap());
     assert_eq!(reduce(order("last", 1)).await.unwrap(), SOLD_OUT);
     redis.run::<()>("HSET orders spoilt nothing").await.unwrap();
-    let calls = async || {
-        let stats: String = redis.run("INFO commandstats").await.unwrap();
-        let (_, calls) = stats.split_once("cmdstat_evalsha:calls=").unwrap();
-        calls.split_once(',').unwrap().0.parse::<u32>().unwrap()
-    };
 
-    let before = calls().await;
+    let before = calls(&redis).await;
     proxy.hold(Way::Back);
     let mut early = pin!(reduce(order("early", 1)));
     assert!(early.as_mut().now_or_never().is_none());
@@ -83,7 +91,26 @@ async fn orders_share_a_read() {
     assert_eq!(conflict.await.unwrap(), Outcome::Conflict);
     let error = spoilt.await.unwrap_err();
     assert_eq!(error.outcome(), "damaged", "{error:?}");
-    assert_eq!(calls().await - before, 3, "one early, and two for 1303 orders");
+    assert_eq!(calls(&redis).await - before, 3, "one early, and two for 1303 orders");
+    instance.sale.close().await;
+}
+
+/// Goal: however fast buyers ask, an instance reads an item at most once a millisecond.
+#[tokio::test]
+async fn reads_are_paced() {
+    let (market, redis) = market_alone(0).await;
+    let instance = market.instance("a");
+    let one_by_one = async |buyer: usize| {
+        for number in 0..20 {
+            let order = order(&format!("{buyer}-{number}"), 1);
+            assert_eq!(instance.sale.reduce(order).await.unwrap(), SOLD_OUT);
+        }
+    };
+    let (before, began_at) = (calls(&redis).await, Instant::now());
+    join_all((0..5).map(one_by_one)).await;
+    let millis = u32::try_from(began_at.elapsed().as_millis()).unwrap();
+    let reads = calls(&redis).await - before;
+    assert!((20..=millis + 1).contains(&reads), "{reads} reads in {millis} ms");
     instance.sale.close().await;
 }
 
