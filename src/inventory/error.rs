@@ -1,5 +1,7 @@
 //! Why a call to the store failed.
 
+use std::io;
+
 use fenced_lock::Token;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
@@ -142,6 +144,11 @@ impl InventoryError {
     /// An error of a read.
     pub(super) fn read(source: RedisError) -> Self {
         if is_answer(&source) { Self::answered(source) } else { Self::Unreachable { source } }
+    }
+
+    /// A read that was given up.
+    pub(crate) fn too_late() -> Self {
+        Self::read(io::Error::from(io::ErrorKind::TimedOut).into())
     }
 
     /// An error of a write.

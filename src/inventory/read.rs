@@ -1,6 +1,5 @@
 //! Reading the stock and the ledger. Nothing here needs the lock.
 
-use std::io;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -339,8 +338,7 @@ impl Inventory {
             let probe = self.probe(item, token);
             // a shard that hangs must not hide the others
             let limit = if is_cluster { MAX_PROBE } else { Duration::MAX };
-            let late = |_| InventoryError::read(io::Error::from(io::ErrorKind::TimedOut).into());
-            timeout(limit, probe).await.map_err(late)?
+            timeout(limit, probe).await.map_err(|_| InventoryError::too_late())?
         };
         let probes = futures_util::future::join_all(items.iter().map(probe)).await;
         let (mut first_error, mut is_some_fine) = (None, false);

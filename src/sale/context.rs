@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::error::Elapsed;
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -96,10 +94,8 @@ impl SaleContext {
     /// # Errors
     /// See [`SaleError`].
     pub async fn check_stock(&self, order: &Order) -> Result<StockCheck, SaleError> {
-        let read =
-            timeout(self.options.wait_timeout, self.stock_reads.read(&self.inventory, order));
-        let late = |elapsed: Elapsed| SaleError::StoreUnavailable { source: elapsed.into() };
-        let (available, first) = read.await.map_err(late)??;
+        let within = self.options.wait_timeout;
+        let (available, first) = self.stock_reads.read(&self.inventory, order, within).await?;
         if available >= i64::from(order.quantity.get()) {
             return Ok(StockCheck::Available(available));
         }

@@ -54,7 +54,7 @@ impl EtcdLock {
         let known = combiner.known(&order.item);
         let queue = match known.filter(|queue| queue.was_seen_with(order.quantity.get())) {
             Some(queue) => queue,
-            None => match Box::pin(self.context.check_stock(&order)).await? {
+            None => match self.context.check_stock(&order).await? {
                 StockCheck::Answer(outcome) => return Ok(outcome),
                 StockCheck::Available(units) => {
                     let queue = combiner.queue_of(&order.item);

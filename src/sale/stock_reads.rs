@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::SaleError;
 use crate::inventory::{Accepted, Inventory, InventoryError, Item, Order, OrderId};
@@ -30,7 +30,7 @@ type Waiting = (OrderId, oneshot::Sender<Seen>);
 pub(super) struct StockReads(Mutex<HashMap<Item, Vec<Waiting>>>);
 
 impl StockReads {
-    /// The units left, and the order that was accepted under this id, if any.
+    /// The units left, and the order that was accepted under this id, if any. A read takes at most `within`.
     ///
     /// # Cancel safety
     /// A dropped call changes nothing for the others.
@@ -38,6 +38,7 @@ impl StockReads {
         self: &Arc<Self>,
         inventory: &Inventory,
         order: &Order,
+        within: Duration,
     ) -> Result<(i64, Option<Accepted>), SaleError> {
         let (reply, answer) = oneshot::channel();
         let waiting = (order.id.clone(), reply);
@@ -53,8 +54,8 @@ impl StockReads {
         };
         if is_first {
             let (reads, item) = (Arc::clone(self), order.item.clone());
-            let (reader, inventory) = (Reader { reads, item, is_done: false }, inventory.clone());
-            tokio::spawn(reader.run(inventory));
+            let reader = Reader { reads, item, within, is_done: false };
+            tokio::spawn(reader.run(inventory.clone()));
         }
         // only a task that panicked drops the reply
         let seen =
@@ -67,6 +68,7 @@ impl StockReads {
 struct Reader {
     reads: Arc<StockReads>,
     item: Item,
+    within: Duration,
     is_done: bool,
 }
 
@@ -78,7 +80,8 @@ impl Reader {
             pace.tick().await;
             let Some(orders) = self.next() else { return };
             let (ids, replies): (Vec<_>, Vec<_>) = orders.into_iter().unzip();
-            match inventory.stock_and_orders(&self.item, &ids).await {
+            let read = timeout(self.within, inventory.stock_and_orders(&self.item, &ids));
+            match read.await.unwrap_or_else(|_| Err(InventoryError::too_late())) {
                 Ok((units, orders)) => {
                     for (reply, order) in replies.into_iter().zip(orders) {
                         // fails if the buyer disconnected
