@@ -309,6 +309,28 @@ async fn a_sentinel_over_mutual_tls() {
     connect().await.unwrap().start(&Item::DEFAULT, None, 5).await.unwrap();
 }
 
+/// Goal: a Redis Cluster over mutual TLS, also at the addresses that it announces. Method: one node with all slots.
+#[tokio::test]
+async fn a_redis_cluster_over_mutual_tls() {
+    let patient = Duration::from_secs(20);
+    let options = RedisOptions { secured: true, node_timeout: Some(patient), ..Default::default() };
+    let redis = PrivateRedis::start(options).await.unwrap();
+    redis.run::<()>("CONFIG SET cluster-announce-ip 127.0.0.1").await.unwrap();
+    redis.run::<()>("CLUSTER ADDSLOTSRANGE 0 16383").await.unwrap();
+    let rights = format!("ACL SETUSER {USER} +cluster|slots +asking");
+    redis.run::<()>(&rights).await.unwrap();
+    let access = access_of(&redis);
+    let address = access.address.read().unwrap().expose().replace("rediss:", "rediss-cluster:");
+    let access = RedisAccess { address: SecretSource::Text(Secret::new(&address)), ..access };
+    let patient = InventoryOptions { connect_timeout: patient, response_timeout: patient };
+    let inventory = Inventory::connect(access, patient).await.unwrap();
+    let tea: Item = "tea".parse().unwrap();
+    let order = Order { item: tea.clone(), ..order("a", 1) };
+    eventually("the slots are served", async || inventory.start(&tea, None, 5).await.is_ok()).await;
+    inventory.reduce(&tea, None, "8080", &[order]).await.unwrap();
+    assert_eq!(inventory.available(&tea).await.unwrap(), 4);
+}
+
 /// Goal: certificates without a TLS address are refused, and so is half of a pair.
 #[tokio::test]
 async fn certificates_need_an_address_with_tls() {

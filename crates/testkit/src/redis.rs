@@ -116,6 +116,7 @@ impl Keys {
             ("--tls-key-file", text(&key)),
             ("--tls-ca-cert-file", text(&self.certificates.ca())),
             ("--tls-auth-clients", "yes".to_owned()),
+            ("--tls-cluster", "yes".to_owned()),
             ("--aclfile", text(&users)),
         ]
         .into_iter()
