@@ -79,9 +79,13 @@ pub(super) async fn run(cluster: &mut Cluster, scale: &Scale) -> Result<Vec<Dist
             let all = distances.len();
             let distance = &mut distances[place];
             let &mut Distance { etcd, redis, instances, connections, .. } = distance;
+            let kind = distance.share.map_or_else(
+                || "closed loop".to_owned(),
+                |share| format!("{:.0} % of the rate", share * 100.0),
+            );
             note(&format!(
                 "distance {} of {all}: etcd {etcd} ms, Redis {redis} ms, {instances} instances, \
-                 {connections} connections",
+                 {connections} connections, {kind}",
                 place + 1
             ));
             let guarded = measure(cluster, scale, distance, rate, Contender::Combined).await?;
