@@ -122,9 +122,7 @@ pub(crate) fn in_words(promises: Promises) -> [&'static str; 5] {
         },
         match ends {
             Ends::Lease(_) => "ends with its lease",
-            Ends::Connection => "ends with its connection",
             Ends::Process => "ends with its process",
-            Ends::Never => "never ends by itself",
         },
         match loss {
             Loss::Pushed => "loss told at once",

@@ -70,12 +70,8 @@ pub enum TokenLife {
 pub enum Ends {
     /// Its lease does, as measured by this clock.
     Lease(Clock),
-    /// The end of its connection does: the service can take long to notice that, and the holder as well.
-    Connection,
     /// The end of the process does, at once. A process that is stopped keeps its holds and its places in the queues.
     Process,
-    /// Nothing does; an operator must.
-    Never,
 }
 
 /// The clock that measures a lease.
@@ -105,6 +101,4 @@ pub enum QueueView {
     Whole,
     /// The holder.
     HolderOnly,
-    /// Nothing.
-    Nothing,
 }
