@@ -1,6 +1,7 @@
 //! A write to Redis that a holder cannot make once a later one has written.
 //!
-//! The script compares the token with the largest that it has seen, and writes in the same atomic step.
+//! The script compares the token with the largest that it has seen, and writes in the same atomic step. Tokens of two
+//! clusters cannot be compared: it refuses those of a new cluster until an operator deletes `{greeting}:fence`.
 //! Redis is at `REDIS` (default `redis://127.0.0.1:6379`).
 
 use std::error::Error;
@@ -12,9 +13,10 @@ use redis::Script;
 use redis::aio::MultiplexedConnection;
 
 const WRITE: &str = r"
-local fence = tonumber(redis.call('GET', KEYS[2]) or '0')
-if tonumber(ARGV[1]) < fence then return 0 end
-redis.call('MSET', KEYS[1], ARGV[2], KEYS[2], ARGV[1])
+local cluster, revision = unpack(redis.call('HMGET', KEYS[2], 'cluster', 'revision'))
+if cluster and (cluster ~= ARGV[2] or tonumber(ARGV[3]) < tonumber(revision)) then return 0 end
+redis.call('HSET', KEYS[2], 'cluster', ARGV[2], 'revision', ARGV[3])
+redis.call('SET', KEYS[1], ARGV[1])
 return 1";
 
 #[tokio::main(flavor = "current_thread")]
@@ -46,6 +48,7 @@ async fn write(
 ) -> redis::RedisResult<bool> {
     let script = Script::new(WRITE);
     let mut call = script.key("{greeting}:text");
-    call.key("{greeting}:fence").arg(token.revision()).arg(text);
+    call.key("{greeting}:fence").arg(text);
+    call.arg(token.cluster().to_string()).arg(token.revision());
     call.invoke_async(redis).await
 }

@@ -6,7 +6,9 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{EtcdBackend, EtcdOptions, LockError, SessionKeeper, SessionOptions, Token};
+use fenced_lock::{
+    EtcdBackend, EtcdOptions, LockError, Session, SessionKeeper, SessionOptions, Token,
+};
 use tokio::time::sleep;
 
 #[tokio::main(flavor = "current_thread")]
@@ -18,16 +20,25 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let sessions =
         SessionKeeper::start(Arc::new(etcd), SessionOptions::new(Duration::from_secs(5)));
 
-    for _ in 0..terms {
-        let guard = sessions.session().await?.mutex("leader")?.lock().await?;
-        match guard.run(lead(guard.token())).await {
-            Ok(()) => guard.unlock().await?,
-            Err(LockError::Lost) => println!("lost: another process leads"),
+    let mut led = 0;
+    while led < terms {
+        let session = sessions.session().await?;
+        match lead_once(&session).await {
+            Ok(()) => led += 1,
+            // lost while it led, or while it waited: it stands again
+            Err(error @ (LockError::Lost | LockError::SessionLost { .. })) => println!("{error}"),
             Err(error) => return Err(error.into()),
         }
     }
     sessions.close().await;
     Ok(())
+}
+
+/// Waits for its turn, and leads until the work ends or the lock is lost.
+async fn lead_once(session: &Session) -> Result<(), LockError> {
+    let guard = session.mutex("locks/leader")?.lock().await?;
+    guard.run(lead(guard.token())).await?;
+    guard.unlock().await
 }
 
 /// What a leader does; its writes carry the token.

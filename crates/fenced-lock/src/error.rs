@@ -6,9 +6,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The most bytes that a lock's name may have.
-pub const MAX_NAME_LENGTH_BYTES: usize = 256;
+pub(crate) const MAX_NAME_LENGTH_BYTES: usize = 256;
 
 /// Why a lock was not granted, kept or released.
+///
+/// | error | what to do |
+/// |---|---|
+/// | `Timeout` | try later; [`Session::is_answered`](super::Session::is_answered) tells a held lock from a silent service |
+/// | `Lost` from `lock` | call it again |
+/// | `Lost` from `run`, `unlock` or `hand_over` | stop the work; writes that the store accepted with the token stand |
+/// | `SessionLost` | use the next session of [`SessionKeeper`](super::SessionKeeper); if it was closed, end |
+/// | `Backend` | if [`is_retryable`](Self::is_retryable), try again after a pause; else settings or rights are wrong |
+/// | `InvalidName`, `TooManyEntries` | correct the caller |
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
@@ -137,7 +146,7 @@ impl fmt::Display for BackendError {
             BackendErrorKind::Transient => "the lock service did not answer as it should",
             BackendErrorKind::Refused => "the lock service cannot do it now",
             BackendErrorKind::LeaseGone => "the lease is gone",
-            BackendErrorKind::Permanent => "the lock service refused",
+            BackendErrorKind::Permanent => "the lock service cannot be used",
         };
         write!(f, "{what}: {}", self.cause)
     }
@@ -159,7 +168,7 @@ mod tests {
     fn the_cause_is_told_once() {
         let cause = std::io::Error::other("permission denied");
         let error = LockError::from(BackendError::new(BackendErrorKind::Permanent, cause));
-        assert_eq!(error.to_string(), "the lock service refused: permission denied");
+        assert_eq!(error.to_string(), "the lock service cannot be used: permission denied");
         assert!(error.source().is_none());
     }
 

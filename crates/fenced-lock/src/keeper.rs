@@ -18,7 +18,21 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// Opens a session, and the next one whenever it is lost, for the life of a service.
 ///
 /// What was held in a lost session stays lost. Its holders find out through their guards, and lock again in the
-/// new session.
+/// new session:
+///
+/// ```
+/// use fenced_lock::{Guard, LockError, SessionKeeper};
+///
+/// /// Takes the lock, in the next session if one is lost meanwhile. Ends when the keeper is closed.
+/// async fn lock(sessions: &SessionKeeper, name: &str) -> Result<Guard, LockError> {
+///     loop {
+///         match sessions.session().await?.mutex(name)?.lock().await {
+///             Err(LockError::Lost | LockError::SessionLost { .. }) => {}
+///             locked => return locked,
+///         }
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct SessionKeeper<T: GrantToken = Token> {
     state: watch::Receiver<State<T>>,
@@ -98,7 +112,7 @@ impl<T: GrantToken> SessionKeeper<T> {
         self.losses.load(Ordering::Relaxed)
     }
 
-    /// Opens no more sessions and closes the one that is open.
+    /// Opens no more sessions and closes the one that is open, see [`Session::close`].
     ///
     /// # Cancel safety
     /// When the future is dropped, closing goes on in the background.

@@ -33,11 +33,12 @@
 //!
 //! # What it promises
 //!
+//! On etcd; [`Backend::promises`] and the README say what the other backends keep of it.
+//!
 //! - **Turns in order.** Claims are served by the order in which the service put them into the
 //!   queue, across all processes.
 //! - **One holder at a time**, while the holder's lease lives.
-//! - **A holder that dies is succeeded** when its lease has ended: within the TTL and the little that
-//!   the service takes to notice (etcd: up to a second and a half).
+//! - **A holder that dies is succeeded** when its lease has ended: within the TTL and two seconds.
 //! - **Re-entry without a request**, counted, by an explicit [`Owner`].
 //! - **A fencing token** with every grant, larger than that of any earlier grant.
 //! - **A signal when a hold is lost**: [`Guard::lost`], [`Guard::run`], [`Guard::is_lost`]. It comes
@@ -91,9 +92,9 @@ mod chaos;
 mod claim;
 mod error;
 #[cfg(feature = "etcd")]
-mod etcd;
+pub mod etcd;
 #[cfg(feature = "file")]
-mod file;
+pub mod file;
 mod guard;
 mod hold;
 mod inner;
@@ -104,10 +105,10 @@ mod mutex;
 mod own_thread;
 mod owner;
 #[cfg(feature = "postgres")]
-mod postgres;
+pub mod postgres;
 mod promises;
 #[cfg(feature = "redis")]
-mod redis;
+pub mod redis;
 mod renewal;
 mod session;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "zookeeper-tls"))]
@@ -118,13 +119,13 @@ mod validity;
 #[allow(dead_code, reason = "not every backend uses all of it")]
 mod waiters;
 #[cfg(feature = "zookeeper")]
-mod zookeeper;
+pub mod zookeeper;
 
 pub use backend::{Backend, BackendFuture, Released};
 pub use claim::{
     Claim, ClaimStatus, Lease, ObservedClaim, ObservedTenure, QueueEntry, QueueSnapshot, Ticket,
 };
-pub use error::{BackendError, BackendErrorKind, LockError, LostReason, MAX_NAME_LENGTH_BYTES};
+pub use error::{BackendError, BackendErrorKind, LockError, LostReason};
 #[cfg(feature = "etcd")]
 pub use etcd::{EtcdBackend, EtcdOptions, EtcdUser};
 /// The client that [`EtcdOptions::connect`] returns.

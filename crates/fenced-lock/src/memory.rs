@@ -14,7 +14,8 @@ use super::{
 };
 
 /// A lock service in this process, for tests of services that use the lock: it follows tokio's
-/// clock, so leases expire in paused time, and its faults come when they are asked for.
+/// clock, so leases expire in paused time, and its faults come when they are asked for. Let the service take a
+/// [`Session`](crate::Session) or a [`SessionKeeper`](crate::SessionKeeper), which do not name the backend.
 ///
 /// Clones are the same service; sessions on it exclude each other as processes do. It does not
 /// survive the process and locks nothing outside of it.
@@ -72,12 +73,13 @@ impl MemoryBackend {
         self.silent.send_replace(silent);
     }
 
-    /// Ends a lease at once, with its claims, as an operator or its expiry would.
+    /// Ends a lease (that of [`Session::lease`](crate::Session::lease)) at once, with its claims, as an operator or its
+    /// expiry would.
     pub fn revoke(&self, lease: i64) {
         self.state().end_lease(lease);
     }
 
-    /// Deletes a claim, as an operator would.
+    /// Deletes a claim ([`Guard::key`](crate::Guard::key)), as an operator would.
     pub fn delete(&self, key: &str) {
         let mut state = self.state();
         state.remove_where(|member| member.claim.key() == key);

@@ -4,19 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::acquire::{Turn, acquire};
+use super::error::MAX_NAME_LENGTH_BYTES;
 use super::owner::OwnerId;
-use super::{
-    GrantToken, Guard, LockError, MAX_NAME_LENGTH_BYTES, Owner, QueueEntry, QueueSnapshot, Session,
-    Token,
-};
+use super::{GrantToken, Guard, LockError, Owner, QueueEntry, QueueSnapshot, Session, Token};
 
-/// A lock, known to all processes by its name, which is 1 to [`MAX_NAME_LENGTH_BYTES`] bytes without
+/// A lock, known to all processes by its name, which is 1 to 256 bytes without
 /// control characters. Names are compared byte by byte: `a`, `a/` and `/a` are three locks, as they are
 /// to etcd's own tools. Waiters are served in the order in which they queued, across all processes.
 ///
-/// The methods without an owner make one for the call: they wait for any other holder, also if the
-/// same task holds the lock already, and can so wait for ever, as [`tokio::sync::Mutex`] does. The methods with
-/// an [`Owner`] let the owner in again.
+/// The methods without an owner cannot tell who calls: a task that holds the lock and calls [`lock`](Self::lock) waits
+/// for ever, as with [`tokio::sync::Mutex`]. The methods with an [`Owner`] let the owner in again.
 #[derive(Clone, Debug)]
 pub struct Mutex<T: GrantToken = Token> {
     session: Session<T>,

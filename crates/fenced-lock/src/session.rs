@@ -20,8 +20,9 @@ const MAX_TTL: Duration = Duration::from_hours(24);
 /// How a session behaves.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    /// How long the claims of this process outlive it when it dies or is cut off, and so how long
-    /// the others wait then. A backend may grant more (etcd: at least 1.5 election timeouts, whole
+    /// How long the claims of this process outlive it when it dies or is cut off, and so how long the others wait
+    /// then. 10 to 30 s suit most services: a hold survives an outage of the lock service of about half the TTL, which
+    /// must be longer than an election takes. A backend may grant more (etcd: at least 1.5 election timeouts, whole
     /// seconds). More than a day counts as a day.
     pub ttl: Duration,
     /// How long before the lease can end the session stops believing in it. It covers the time
@@ -130,7 +131,8 @@ impl<T: GrantToken> Session<T> {
     }
 
     /// Closes the session: waiters fail, releases that are under way end, the lease is revoked.
-    /// Guards that still live are lost. Closing twice is harmless, and has the same result twice.
+    /// Guards that still live are lost. Closing twice is harmless, and has the same result twice. On SIGTERM, end the work
+    /// first, then close. If the service is silent, this takes up to two TTLs: bound it with a timeout.
     ///
     /// # Cancel safety
     /// When the future is dropped, closing goes on in the background.

@@ -30,6 +30,29 @@ impl fmt::Debug for ClusterId {
 /// token that is smaller than one it has already seen. The idea is from Burrows, "The Chubby lock
 /// service" (OSDI 2006, section 2.4, there called a sequencer); the name is Kleppmann's, "How to do
 /// distributed locking" (2016).
+///
+/// # How a store checks it
+///
+/// The store keeps the largest token, and compares it in one atomic step with the write. It refuses tokens of another
+/// cluster until an operator has made sure that no process uses the old one, and deletes the stored token.
+///
+/// **SQL**: in each transaction that writes, before it reads. No row: roll back.
+///
+/// ```sql
+/// -- CREATE TABLE fence (name text PRIMARY KEY, cluster text NOT NULL, revision bigint NOT NULL);
+/// INSERT INTO fence VALUES ($1, $2, $3) -- the lock's name, token.cluster().to_string(), token.revision()
+/// ON CONFLICT (name) DO UPDATE SET revision = excluded.revision
+/// WHERE fence.cluster = excluded.cluster AND fence.revision <= excluded.revision
+/// RETURNING revision;
+/// ```
+///
+/// **S3**: read the object with its `ETag`. If its metadata has a larger token, stop. Else put it with `If-Match` (a new
+/// object: `If-None-Match: *`) and the token in its metadata. After status 412, read again.
+///
+/// **REST**: send both numbers in headers. The service makes the token with [`Token::new`], checks it in its own store,
+/// and answers 409 if the store refuses it.
+///
+/// **Redis**: see `examples/fenced_redis.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token {
     cluster: ClusterId,

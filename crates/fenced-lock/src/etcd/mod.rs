@@ -66,6 +66,13 @@ use super::{
 /// session.close().await
 /// # }
 /// ```
+///
+/// # The keys
+///
+/// The lock `NAME` is the keys under `NAME/`. Each of them counts as a claim, also one that is yours: with a key
+/// `config/port`, the lock `config` is never granted. So begin the names of locks with a prefix of their own, such as
+/// `locks/`. With authentication, the role needs it:
+/// `etcdctl role grant-permission app --prefix=true readwrite locks/`
 pub struct EtcdBackend {
     options: EtcdOptions,
     endpoints: Arc<Endpoints>,

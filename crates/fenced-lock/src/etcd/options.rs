@@ -75,10 +75,9 @@ pub struct EtcdOptions {
     pub endpoints: Vec<String>,
     /// The user, if etcd asks for one.
     pub user: Option<EtcdUser>,
-    /// With `https`: the certificates, in PEM, of the authorities of which one signed etcd's; those that
-    /// this system trusts if `None`.
+    /// With `https`: the CA certificates (PEM) that etcd's certificate is checked against; the system's if `None`.
     pub ca: Option<Vec<u8>>,
-    /// With `https`: our certificate and its key, in PEM, if etcd asks for one.
+    /// With `https`: the client certificate and its key (PEM), if etcd asks for one.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
     /// The longest that one member may take to answer a request that was sent. After that the next one is asked.
     pub request_timeout: Duration,

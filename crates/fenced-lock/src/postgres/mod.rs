@@ -19,7 +19,11 @@
 //! `fsync` and, where a standby can take over, synchronous replication. After a failover to a standby that lags, a ticket may
 //! come again, under another [`ClusterId`](crate::ClusterId).
 //!
-//! The tables, and the rights that a role needs on them, are in `schema.sql`.
+//! It makes these tables, if they are missing and it may:
+//!
+//! ```sql
+#![doc = include_str!("schema.sql")]
+//! ```
 
 mod failure;
 mod link;

@@ -27,17 +27,17 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// ```
 #[derive(Clone)]
 pub struct PostgresOptions {
-    /// The server's address, as `psql` takes it: `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, or
+    /// The server's address: `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, or
     /// `host=.. user=..`. With several hosts, the one that accepts writes is taken. It must lead to the server itself:
     /// a pooler in between that gives a connection to several clients takes locks and messages away.
     ///
-    /// With `sslmode=require` or a [`ca`](Self::ca), the connection is encrypted and the server's certificate and name
-    /// are checked, as `psql` does with `sslmode=verify-full`. Else it is not encrypted.
+    /// **Without `sslmode=require` or a [`ca`](Self::ca), the connection is not encrypted.** With one of them, the server's
+    /// certificate and name are checked as well, as `psql` does with `sslmode=verify-full`. That value, `verify-ca` and
+    /// `sslrootcert` are not known here.
     pub url: String,
-    /// The certificates, in PEM, of the authorities of which one signed the server's; those that this system trusts
-    /// if `None`.
+    /// The CA certificates (PEM) that the server's certificate is checked against; the system's if `None`.
     pub ca: Option<Vec<u8>>,
-    /// Our certificate and its key, in PEM, if the server asks for one.
+    /// The client certificate and its key (PEM), if the server asks for one.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
     /// The longest that the server may be silent while requests wait for its answers.
     pub request_timeout: Duration,

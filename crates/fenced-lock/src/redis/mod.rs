@@ -69,8 +69,9 @@ static QUEUE: LazyLock<Script> =
 ///
 /// Redis answers before its replicas have a write, and in many set-ups before its disk has it. After a failover or a
 /// restart, two claims can hold for as long as the first one's next renewal takes, which finds its claim gone. Numbers
-/// can then come again: the token's [`ClusterId`](crate::ClusterId) tells them apart. It changes with each failover,
-/// restart and `FLUSHALL`, and the store must treat it as such. `appendonly yes` with `appendfsync always`, and
+/// can then come again: the token's [`ClusterId`] tells them apart. It changes with each failover,
+/// restart and `FLUSHALL`, and the store then refuses every write until an operator accepts the new cluster. Where that
+/// is too much work, use etcd, PostgreSQL or ZooKeeper. `appendonly yes` with `appendfsync always`, and
 /// `min-replicas-to-write`, make that rarer, not impossible.
 ///
 /// Redis measures a TTL by its wall clock, also while it is down: a clock that is set forward ends leases early.

@@ -23,10 +23,9 @@ use crate::{BackendError, BackendErrorKind};
 pub struct RedisOptions {
     /// The address, `redis://[USER:PASSWORD@]HOST:PORT[/DATABASE]`, or `rediss://` for TLS.
     pub url: String,
-    /// With `rediss`: the certificates, in PEM, of the authorities of which one signed the server's; those that
-    /// this system trusts if `None`.
+    /// With `rediss`: the CA certificates (PEM) that the server's certificate is checked against; the system's if `None`.
     pub ca: Option<Vec<u8>>,
-    /// With `rediss`: our certificate and its key, in PEM, if the server asks for one.
+    /// With `rediss`: the client certificate and its key (PEM), if the server asks for one.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
     /// The longest that a request may take, the connection for it included.
     pub request_timeout: Duration,

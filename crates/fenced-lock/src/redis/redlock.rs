@@ -55,6 +55,8 @@ static NODE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("redlo
 /// # }
 /// ```
 ///
+/// The key is the lock's name itself: let nothing else use it.
+///
 /// # What it does not promise
 ///
 /// There is no queue: the one who asks at the right moment gets the lock. There is **no token**: the nodes have no

@@ -15,7 +15,7 @@
 //!
 //! The token is the `czxid` of a claim's node, the number of the transaction that made it: unlike the sequence number it
 //! grows for as long as the data live, also when a lock's node is made anew. ZooKeeper has no identity that changes with
-//! its data. The [`ClusterId`](crate::ClusterId) is a random number in the node `ROOT/%epoch`, which the first session
+//! its data. The [`ClusterId`] is a random number in the node `ROOT/%epoch`, which the first session
 //! writes; whoever deletes it makes a new cluster. A copy of the data has the identity of the original.
 //!
 //! What it costs: an uncontended lock takes one write, a release one, and a hand-over one for both. One persistent
@@ -23,7 +23,7 @@
 //!
 //! Connections are encrypted with the feature `zookeeper-tls`. It is one of its own since the client library's TLS links
 //! a second cryptography library, aws-lc, beside ring: more to build, and a choice to make, see
-//! [`ZooKeeperTls`](crate::ZooKeeperTls).
+//! [`ZooKeeperTls`].
 
 mod failure;
 mod layout;

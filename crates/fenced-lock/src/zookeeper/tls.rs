@@ -23,9 +23,9 @@ use crate::tls::{authorities, client_config, settle_cryptography};
 /// is made with this, the backend chooses ring.
 #[derive(Clone)]
 pub struct ZooKeeperTls {
-    /// The certificates, in PEM, of the authorities of which one signed those of the servers.
+    /// The CA certificates (PEM) that the servers' certificates are checked against.
     pub ca: Vec<u8>,
-    /// Our certificate and its key, in PEM, which ZooKeeper asks for by default. A certificate gives the right to
+    /// The client certificate and its key (PEM), which ZooKeeper asks for by default. A certificate gives the right to
     /// connect; [`ZooKeeperOptions::user`] gives rights to nodes.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }

@@ -487,3 +487,23 @@ async fn psql(postgres: &PrivatePostgres, statement: &str) {
     let ended = psql.args([&postgres.url(), "-c", statement]).stdout(Stdio::null()).status().await;
     assert!(ended.unwrap().success());
 }
+
+/// Goal: the check for SQL in the docs of `Token` accepts the largest token and later ones, and refuses an earlier one
+/// and another cluster's.
+#[tokio::test]
+async fn the_documented_fence() {
+    let Some(postgres) = private().await else { return };
+    let store = client(&postgres.url()).await;
+    let docs = include_str!("../../src/token.rs");
+    let (_, docs) = docs.split_once("```sql\n/// -- ").unwrap();
+    let (table, docs) = docs.split_once('\n').unwrap();
+    let (check, _) = docs.split_once("/// ```").unwrap();
+    store.batch_execute(table).await.unwrap();
+    let check = check.replace("/// ", "");
+    let write = async |cluster: &str, revision: i64| {
+        store.query_opt(&check, &[&"a", &cluster, &revision]).await.unwrap().is_some()
+    };
+    assert!(write("7", 5).await && write("7", 5).await && write("7", 6).await);
+    assert!(!write("7", 5).await && !write("8", 7).await);
+    assert!(write("7", 7).await);
+}
