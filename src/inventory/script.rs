@@ -42,7 +42,7 @@ pub(super) enum Answer {
 
 /// The content of the answer to a write that was done.
 pub(super) struct Done {
-    pub(super) sale: Option<String>,
+    pub(super) sale: String,
     pub(super) fence: Option<Fence>,
     pub(super) values: Vec<Value>,
 }
@@ -129,6 +129,7 @@ fn parse_answer(answer: Value) -> Option<Answer> {
                 Some(fence) => Some(Fence::from_record(&fence)?),
                 None => None,
             };
+            let sale = sale.unwrap_or_default();
             Answer::Done(Done { sale, fence, values: values.collect() })
         }
         "stale" => Answer::Stale(Fence::from_record(&text(values.next()?)?)?),
