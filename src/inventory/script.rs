@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use fenced_lock::Token;
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 
 use super::connection::{Answers, Effect};
@@ -21,7 +22,6 @@ pub(super) struct Script {
 }
 
 /// Where a script runs.
-#[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     pub(super) shards: &'a Shards,
     /// The item of the keys.
@@ -29,15 +29,6 @@ pub(super) struct Place<'a> {
     pub(super) effect: Effect,
     /// The replicas to wait for.
     pub(super) replicas: Option<Replicas>,
-}
-
-/// The answer of the script that writes.
-pub(super) enum Answer {
-    Done(Done),
-    Stale(Fence),
-    Foreign(Fence),
-    Unknown,
-    Damaged(String),
 }
 
 /// The content of the answer to a write that was done.
@@ -85,22 +76,6 @@ impl Script {
             (None, Effect::Read) => InventoryError::read(error),
         })
     }
-
-    /// As [`call`](Self::call), for the script that writes.
-    pub(super) async fn run(
-        &self,
-        place: Place<'_>,
-        watermark: &Watermark,
-        arguments: impl Fn(&mut Cmd),
-    ) -> Result<Answer, InventoryError> {
-        let (answer, waited) = self.call(place, watermark, arguments).await?;
-        let answer = parse_answer(answer).ok_or_else(not_understood)?;
-        // a refusal wrote nothing
-        if let (Answer::Done(_), Some(replicas), Some(waited)) = (&answer, place.replicas, waited) {
-            replicas.check(waited)?;
-        }
-        Ok(answer)
-    }
 }
 
 /// The missing data, if the script reported a roll-back.
@@ -117,7 +92,12 @@ pub(super) fn not_understood() -> InventoryError {
     InventoryError::Unanswered { source }
 }
 
-fn parse_answer(answer: Value) -> Option<Answer> {
+/// The meaning of the answer of the script that writes to a call under `token`.
+pub(super) fn done(answer: Value, token: Option<Token>) -> Result<Done, InventoryError> {
+    parse(answer, token).unwrap_or_else(|| Err(not_understood()))
+}
+
+fn parse(answer: Value, token: Option<Token>) -> Option<Result<Done, InventoryError>> {
     let Value::Array(values) = answer else { return None };
     let mut values = values.into_iter();
     let status = text(values.next()?)?;
@@ -129,13 +109,18 @@ fn parse_answer(answer: Value) -> Option<Answer> {
                 Some(fence) => Some(Fence::from_record(&fence)?),
                 None => None,
             };
-            let sale = sale.unwrap_or_default();
-            Answer::Done(Done { sale, fence, values: values.collect() })
+            Ok(Done { sale: sale.unwrap_or_default(), fence, values: values.collect() })
         }
-        "stale" => Answer::Stale(Fence::from_record(&text(values.next()?)?)?),
-        "foreign" => Answer::Foreign(Fence::from_record(&text(values.next()?)?)?),
-        "unknown" => Answer::Unknown,
-        "damaged" => Answer::Damaged(text(values.next()?)?),
+        "stale" => {
+            let fence = Fence::from_record(&text(values.next()?)?)?;
+            Err(InventoryError::StaleToken { token: token?, fence })
+        }
+        "foreign" => {
+            let fence = Fence::from_record(&text(values.next()?)?)?;
+            Err(InventoryError::ForeignFence { fence, token: token? })
+        }
+        "unknown" => Err(InventoryError::UnknownItem),
+        "damaged" => Err(InventoryError::Damaged { what: text(values.next()?)? }),
         _ => return None,
     })
 }

@@ -12,7 +12,7 @@ use redis::{Cmd, FromRedisValue, Value};
 
 use super::connection::Effect;
 use super::record::{began, token_text};
-use super::script::{self, Answer, Done, Place};
+use super::script::{self, Done, Place};
 use super::shards::Shards;
 use super::watermark::{Acknowledgement, Watermark, Watermarks};
 use super::{
@@ -329,19 +329,13 @@ impl Inventory {
             arguments(command);
         };
         let place = Place { shards, item, effect, replicas };
-        match script::WRITE.run(place, watermark, arguments).await? {
-            Answer::Done(done) => Ok(done),
-            Answer::Stale(fence) => {
-                let token = token.ok_or_else(script::not_understood)?;
-                Err(InventoryError::StaleToken { token, fence })
-            }
-            Answer::Foreign(fence) => {
-                let token = token.ok_or_else(script::not_understood)?;
-                Err(InventoryError::ForeignFence { fence, token })
-            }
-            Answer::Unknown => Err(InventoryError::UnknownItem),
-            Answer::Damaged(what) => Err(InventoryError::Damaged { what }),
+        let (answer, waited) = script::WRITE.call(place, watermark, arguments).await?;
+        // a refusal wrote nothing
+        let done = script::done(answer, token)?;
+        if let (Some(replicas), Some(waited)) = (replicas, waited) {
+            replicas.check(waited)?;
         }
+        Ok(done)
     }
 
     /// Whether the default item is refused with [`InventoryError::ItemRequired`]: in a Redis Cluster.
