@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, ErrorKind,
-    IntoConnectionInfo, ProtocolVersion, RedisResult, TlsCertificates,
+    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind,
+    FromRedisValue, IntoConnectionInfo, ProtocolVersion, RedisResult, TlsCertificates,
 };
 
 use super::InventoryError;
@@ -180,6 +180,17 @@ impl RedisAccess {
     ) -> RedisResult<MultiplexedConnection> {
         let client = self.client(node).map_err(std::io::Error::other)?;
         client.get_multiplexed_async_connection_with_config(config).await
+    }
+
+    /// Asks `node` one question over a connection of its own. The caller bounds the time.
+    pub(super) async fn ask<T: FromRedisValue>(
+        &self,
+        node: ConnectionInfo,
+        question: &Cmd,
+    ) -> RedisResult<T> {
+        let config = AsyncConnectionConfig::new();
+        let config = config.set_connection_timeout(None).set_response_timeout(None);
+        question.query_async(&mut self.connect(node, &config).await?).await
     }
 
     fn certificates(&self) -> RedisResult<TlsCertificates> {
