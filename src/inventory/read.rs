@@ -47,8 +47,7 @@ pub(super) static STOCK: LazyLock<Script> = reader!(
 pub(super) static LEDGER: LazyLock<Script> = reader!(
     "if lost or not stock then return lost or false end
     local ids = redis.call('LRANGE', LEDGER, ARGV[5], ARGV[6])
-    if #ids == 0 then return {} end
-    return {ids, redis.call('HMGET', ORDERS, unpack(ids))}"
+    return {ids, #ids > 0 and redis.call('HMGET', ORDERS, unpack(ids)) or {}}"
 );
 
 /// The stock and the records of some orders, at one moment.
@@ -195,22 +194,16 @@ impl Inventory {
         let limit = limit.min(Self::MAX_PAGE);
         // No ledger is as long as this; beyond it, Redis would refuse the number.
         let first = i64::try_from(after).unwrap_or(i64::MAX).min(i64::MAX - i64::from(limit));
-        // The last index is inclusive, and -1 would mean the end of the list: for a limit of 0 only
-        // the item's existence matters, so any empty range will do.
-        let last = if limit == 0 { None } else { Some(first + i64::from(limit) - 1) };
+        // The last index is inclusive, and -1 would mean the end of the list: a limit of 0 is any empty range.
+        let last = first + i64::from(limit) - 1;
+        let (first, last) = if limit == 0 { (1, 0) } else { (first, last) };
         let page = |command: &mut Cmd| {
-            let (first, last) = last.map_or((1, 0), |last| (first, last));
             command.arg(first).arg(last);
         };
         let answer = self.read(item, &LEDGER, page).await?;
-        if answer == Value::Nil {
-            return Err(InventoryError::UnknownItem);
-        }
-        if matches!(&answer, Value::Array(page) if page.is_empty()) {
-            return Ok(Vec::new());
-        }
-        let (ids, records): (Vec<Text>, Vec<Option<Text>>) =
+        let page: Option<(Vec<Text>, Vec<Option<Text>>)> =
             redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
+        let (ids, records) = page.ok_or(InventoryError::UnknownItem)?;
         ids.iter()
             .zip(&records)
             .map(|(id, record)| accepted(&keys, id, record.as_deref()))
