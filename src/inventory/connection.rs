@@ -18,7 +18,7 @@ use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError,
     RedisResult, ServerErrorKind, Value,
 };
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
 use super::access::{OTHER_KIND, Target};
 use super::server::LastServer;
@@ -239,7 +239,7 @@ impl Connection {
     }
 
     fn start_attempt(&self, begins_at: Instant) -> Attempt {
-        // the client times the connection and the handshake over it as one
+        // the client times all of it as one: the name, the connection, TLS and the handshake
         let within_each = self.0.options.connect_timeout;
         let within = within_each + self.0.options.response_timeout;
         let broken = Arc::new(AtomicBool::new(false));
@@ -272,9 +272,7 @@ impl Connection {
                 (Target::Cluster(_), None) => return Err(OTHER_KIND.into()),
             };
             let address = server.addr().clone();
-            let late = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
-            let connect = access.connect(server, &config);
-            let mut connection = timeout(within, connect).await.map_err(late)??;
+            let mut connection = access.connect(server, &config).await?;
             // within the time for one answer, as any other command
             last_server.meet(&mut connection, node.is_some()).await?;
             if has_sentinels {

@@ -42,16 +42,12 @@ pub(super) async fn primaries(
     name: &str,
     within: Duration,
 ) -> RedisResult<Vec<ConnectionInfo>> {
-    let late = |_| Err(io::Error::from(io::ErrorKind::TimedOut).into());
-    let question = async |(number, sentinel): (usize, &ConnectionInfo)| match timeout(
-        within,
-        ask(access, sentinel, name),
-    )
-    .await
-    .unwrap_or_else(late)
-    {
-        Ok((host, port)) => Ok((number, at(sentinel, &host, port))),
-        Err(error) => Err((sentinel.addr().to_string(), error)),
+    let question = async |(number, sentinel): (usize, &ConnectionInfo)| {
+        let answer = timeout(within, ask(access, sentinel, name)).await;
+        match answer.unwrap_or_else(|late| Err(io::Error::from(late).into())) {
+            Ok((host, port)) => Ok((number, at(sentinel, &host, port))),
+            Err(error) => Err((sentinel.addr().to_string(), error)),
+        }
     };
     let mut answers: FuturesUnordered<_> = sentinels.iter().enumerate().map(question).collect();
     let (mut named, mut errors) = (vec![None; sentinels.len()], Vec::new());
