@@ -161,7 +161,7 @@ impl RedisAccess {
         let info = node.set_redis_settings(redis).set_tcp_settings(tcp);
         let unusable = |source| InventoryError::InvalidCertificates { source };
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-            // where a second cryptography library is linked, rustls chooses none by itself; an error: it was chosen
+            // where two providers are linked, rustls chooses none; an error means that one is set already
             let _ = rustls::crypto::ring::default_provider().install_default();
             Client::build_with_tls(info, self.certificates().map_err(unusable)?).map_err(unusable)
         } else if self.ca.is_some() || self.identity.is_some() {

@@ -15,7 +15,7 @@ pub(super) static WRITE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(concat!("#!lua\n", include_str!("watermark.lua"), include_str!("script.lua")))
 });
 
-/// A script and the digest under which Redis caches it. Each begins with the check of the watermark.
+/// A script and the digest under which Redis caches it. Its first arguments are the watermark.
 pub(super) struct Script {
     pub(super) source: &'static str,
     digest: String,

@@ -134,7 +134,8 @@ impl Shards {
         }
     }
 
-    /// The connections to all servers that have items: one at least. The next call knows of a failover.
+    /// The connections to all servers that have items: one at least. Asks for the map anew in the background, so a
+    /// later call knows of a failover.
     pub(super) async fn all(&self) -> Result<Vec<Connection>, InventoryError> {
         match self {
             Self::One(connection) => Ok(vec![connection.clone()]),
@@ -158,7 +159,7 @@ impl Shards {
             Self::One(connection) => connection.send(command, then, false).await,
             Self::Cluster(cluster) => {
                 let tag = item.name().ok_or(InventoryError::ItemRequired)?;
-                // boxed: an order of a single server needs no room for it
+                // boxed, so that the future of an order to a single server stays small
                 Box::pin(cluster.send(slot_of(tag), command, then)).await
             }
         }
