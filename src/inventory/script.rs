@@ -17,7 +17,7 @@ pub(super) static WRITE: LazyLock<Script> = LazyLock::new(|| {
 
 /// A script and the digest under which Redis caches it. Its first arguments are the watermark.
 pub(super) struct Script {
-    pub(super) source: &'static str,
+    source: &'static str,
     digest: String,
 }
 
