@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, ErrorKind,
-    IntoConnectionInfo, ProtocolVersion, RedisResult, TlsCertificates,
+    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind,
+    FromRedisValue, IntoConnectionInfo, ProtocolVersion, RedisResult, TlsCertificates,
 };
 
 use super::InventoryError;
@@ -161,7 +161,7 @@ impl RedisAccess {
         let info = node.set_redis_settings(redis).set_tcp_settings(tcp);
         let unusable = |source| InventoryError::InvalidCertificates { source };
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-            // where a second cryptography library is linked, rustls chooses none by itself; an error: it was chosen
+            // where two providers are linked, rustls chooses none; an error means that one is set already
             let _ = rustls::crypto::ring::default_provider().install_default();
             Client::build_with_tls(info, self.certificates().map_err(unusable)?).map_err(unusable)
         } else if self.ca.is_some() || self.identity.is_some() {
@@ -180,6 +180,17 @@ impl RedisAccess {
     ) -> RedisResult<MultiplexedConnection> {
         let client = self.client(node).map_err(std::io::Error::other)?;
         client.get_multiplexed_async_connection_with_config(config).await
+    }
+
+    /// Asks `node` one question over a connection of its own. The caller bounds the time.
+    pub(super) async fn ask<T: FromRedisValue>(
+        &self,
+        node: ConnectionInfo,
+        question: &Cmd,
+    ) -> RedisResult<T> {
+        let config = AsyncConnectionConfig::new();
+        let config = config.set_connection_timeout(None).set_response_timeout(None);
+        question.query_async(&mut self.connect(node, &config).await?).await
     }
 
     fn certificates(&self) -> RedisResult<TlsCertificates> {

@@ -18,7 +18,7 @@ use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError,
     RedisResult, ServerErrorKind, Value,
 };
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
 use super::access::{OTHER_KIND, Target};
 use super::server::LastServer;
@@ -32,11 +32,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// After a connection that lived this long, the next attempt counts as a first one.
 const GOOD_AFTER: Duration = Duration::from_secs(1);
 
-/// The answer to the second of two commands in one round trip.
-pub(super) type RedisAnswer = RedisResult<Value>;
-
 /// The answer to a command, and to the second one if there was one.
-pub(super) type Answers = (Value, Option<RedisAnswer>);
+pub(super) type Answers = (Value, Option<RedisResult<Value>>);
 
 /// How long to wait for the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,35 +157,30 @@ impl Connection {
         command: &Cmd,
         effect: Effect,
     ) -> Result<T, InventoryError> {
-        self.try_query(command).await?.map_err(|error| match effect {
-            Effect::Read => InventoryError::read(error),
-            Effect::Write => InventoryError::write(error),
-        })
+        let failed = match effect {
+            Effect::Read => InventoryError::read,
+            Effect::Write => InventoryError::write,
+        };
+        let (answer, _) = self.send(command, None, false).await?.map_err(failed)?;
+        redis::from_redis_value(answer).map_err(|error| failed(error.into()))
     }
 
+    /// Sends a command, and `then` another one in the same round trip. `asks`: with the command `ASKING` before
+    /// them, by which a node of a cluster serves a slot that is on its way to it.
+    ///
     /// The outer error means that nothing was sent. The inner result is that of the command.
-    pub(super) async fn try_query<T: FromRedisValue>(
-        &self,
-        command: &Cmd,
-    ) -> Result<Result<T, RedisError>, InventoryError> {
-        let (attempt, mut connection) = self.ready().await?;
-        let answer = command.query_async(&mut connection).await;
-        self.judge(&attempt, &answer);
-        Ok(answer)
-    }
-
-    /// As [`try_query`](Self::try_query), with a second command in the same round trip, if there is one. `asks`:
-    /// with the command `ASKING` before it, by which a node of a cluster serves a slot that is on its way to it.
     pub(super) async fn send(
         &self,
         command: &Cmd,
         then: Option<&Cmd>,
         asks: bool,
     ) -> Result<RedisResult<Answers>, InventoryError> {
-        if then.is_none() && !asks {
-            return Ok(self.try_query(command).await?.map(|answer| (answer, None)));
-        }
         let (attempt, mut connection) = self.ready().await?;
+        if then.is_none() && !asks {
+            let answer = command.query_async(&mut connection).await.map(|answer| (answer, None));
+            self.judge(&attempt, &answer);
+            return Ok(answer);
+        }
         let mut all = redis::pipe();
         if asks {
             all.add_command(redis::cmd("ASKING"));
@@ -211,7 +203,7 @@ impl Connection {
     }
 
     /// Drops the connection after an error that makes it useless.
-    fn judge<T>(&self, attempt: &Attempt, answer: &RedisResult<T>) {
+    fn judge(&self, attempt: &Attempt, answer: &RedisResult<Answers>) {
         let Err(error) = answer else { return };
         // also after a timeout, since the server may be gone without closing the connection; and when it
         // became a replica, since the address may lead to the new primary by now
@@ -247,7 +239,7 @@ impl Connection {
     }
 
     fn start_attempt(&self, begins_at: Instant) -> Attempt {
-        // the client times the connection and the handshake over it as one
+        // the client times all of it as one: the name, the connection, TLS and the handshake
         let within_each = self.0.options.connect_timeout;
         let within = within_each + self.0.options.response_timeout;
         let broken = Arc::new(AtomicBool::new(false));
@@ -280,9 +272,7 @@ impl Connection {
                 (Target::Cluster(_), None) => return Err(OTHER_KIND.into()),
             };
             let address = server.addr().clone();
-            let late = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
-            let connect = access.connect(server, &config);
-            let mut connection = timeout(within, connect).await.map_err(late)??;
+            let mut connection = access.connect(server, &config).await?;
             // within the time for one answer, as any other command
             last_server.meet(&mut connection, node.is_some()).await?;
             if has_sentinels {

@@ -168,7 +168,7 @@ impl InventoryError {
 /// Whether the server answered with this error. After any other (I/O, an answer that cannot be parsed) it is
 /// unknown what the server did.
 pub(super) fn is_answer(error: &RedisError) -> bool {
-    matches!(error.kind(), ErrorKind::Server(_)) || error.code().is_some()
+    error.code().is_some()
 }
 
 fn is_transient(error: &RedisError) -> bool {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use fenced_lock::Token;
 use futures_util::FutureExt;
-use redis::{Cmd, Value};
+use redis::{Cmd, FromRedisValue};
 use tokio::time::timeout;
 
-use super::connection::Effect;
+use super::connection::{Answers, Effect};
 use super::record::{began, parse_number};
 use super::script::{Place, Script};
 use super::watermark::{Acknowledgement, Watermark};
@@ -39,27 +39,26 @@ macro_rules! reader {
 
 /// The whole state of an item at one moment. A script rather than a transaction: it is one command, and a key
 /// of another type is an error instead of a nil.
-pub(super) static STOCK: LazyLock<Script> = reader!(
+static STOCK: LazyLock<Script> = reader!(
     "return lost or {stock, get(LUCKY), get(INITIAL), fence, redis.call('LLEN', LEDGER), sale}"
 );
 
 /// One page of the ledger, ids and records, at one moment: no start of a sale can come between.
-pub(super) static LEDGER: LazyLock<Script> = reader!(
+static LEDGER: LazyLock<Script> = reader!(
     "if lost or not stock then return lost or false end
     local ids = redis.call('LRANGE', LEDGER, ARGV[5], ARGV[6])
-    if #ids == 0 then return {} end
-    return {ids, redis.call('HMGET', ORDERS, unpack(ids))}"
+    return {ids, #ids > 0 and redis.call('HMGET', ORDERS, unpack(ids)) or {}}"
 );
 
 /// The stock and the records of some orders, at one moment.
-pub(super) static STOCK_AND_ORDERS: LazyLock<Script> = reader!(
+static STOCK_AND_ORDERS: LazyLock<Script> = reader!(
     "return lost or {
         stock, sale and beginning(sale) and sale or false, fence,
         redis.call('HMGET', ORDERS, unpack(ARGV, 5))}"
 );
 
 /// What an operator inspects: all that there is, also after a roll-back.
-pub(super) static INSPECT: LazyLock<Script> = LazyLock::new(|| {
+static INSPECT: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         "#!lua flags=allow-oom
         local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE, ROLLBACK_DETECTED = unpack(KEYS)
@@ -143,8 +142,8 @@ impl Inventory {
     /// See [`InventoryError`]; always [`nothing_written`](InventoryError::nothing_written).
     pub async fn stock(&self, item: &Item) -> Result<Stock, InventoryError> {
         let keys = Keys::of(item);
-        let answer = self.read(item, &STOCK, |_| ()).await?;
-        state(&keys, answer)?.ok_or(InventoryError::UnknownItem)
+        let found = self.read(item, &STOCK, |_| ()).await?;
+        state(&keys, found)?.ok_or(InventoryError::UnknownItem)
     }
 
     /// All that the store has of `item`, for an operator who decides about a roll-back. Watermarks are not
@@ -155,12 +154,12 @@ impl Inventory {
     pub async fn inspect(&self, item: &Item) -> Result<Inspection, InventoryError> {
         let keys = Keys::of(item);
         let place = Place { shards: &self.shards, item, effect: Effect::Read, replicas: None };
-        let (answer, _) = INSPECT.call(place, &Watermark::default(), |_| ()).await?;
-        let (stock, missing, id, record): (Value, Option<Text>, Option<Text>, Option<Text>) =
-            redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
+        let answer = INSPECT.call(place, &Watermark::default(), |_| ()).await?;
+        let (found, missing, id, record): (State, Option<Text>, Option<Text>, Option<Text>) =
+            content(answer)?;
         let latest = id.map(|id| accepted(&keys, &id, record.as_deref())).transpose()?;
         let rollback_detected = missing.map(|text| String::from_utf8_lossy(&text).into_owned());
-        Ok(Inspection { stock: state(&keys, stock)?, latest, rollback_detected })
+        Ok(Inspection { stock: state(&keys, found)?, latest, rollback_detected })
     }
 
     /// The units of `item` not yet sold: the cheapest read. It does not compare the watermark, so it may be the
@@ -173,9 +172,7 @@ impl Inventory {
         let keys = Keys::of(item);
         let mut get = redis::cmd("GET");
         let answer = self.shards.send(item, get.arg(&keys.stock), None).await?;
-        let (stock, _) = answer.map_err(InventoryError::read)?;
-        let stock =
-            redis::from_redis_value(stock).map_err(|error| InventoryError::read(error.into()))?;
+        let stock = content(answer.map_err(InventoryError::read)?)?;
         number(&keys.stock, stock)?.ok_or(InventoryError::UnknownItem)
     }
 
@@ -195,22 +192,14 @@ impl Inventory {
         let limit = limit.min(Self::MAX_PAGE);
         // No ledger is as long as this; beyond it, Redis would refuse the number.
         let first = i64::try_from(after).unwrap_or(i64::MAX).min(i64::MAX - i64::from(limit));
-        // The last index is inclusive, and -1 would mean the end of the list: for a limit of 0 only
-        // the item's existence matters, so any empty range will do.
-        let last = if limit == 0 { None } else { Some(first + i64::from(limit) - 1) };
+        // The last index is inclusive, and -1 would mean the end of the list: a limit of 0 is any empty range.
+        let last = first + i64::from(limit) - 1;
+        let (first, last) = if limit == 0 { (1, 0) } else { (first, last) };
         let page = |command: &mut Cmd| {
-            let (first, last) = last.map_or((1, 0), |last| (first, last));
             command.arg(first).arg(last);
         };
-        let answer = self.read(item, &LEDGER, page).await?;
-        if answer == Value::Nil {
-            return Err(InventoryError::UnknownItem);
-        }
-        if matches!(&answer, Value::Array(page) if page.is_empty()) {
-            return Ok(Vec::new());
-        }
-        let (ids, records): (Vec<Text>, Vec<Option<Text>>) =
-            redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
+        let page: Option<(Vec<Text>, Vec<Option<Text>>)> = self.read(item, &LEDGER, page).await?;
+        let (ids, records) = page.ok_or(InventoryError::UnknownItem)?;
         ids.iter()
             .zip(&records)
             .map(|(id, record)| accepted(&keys, id, record.as_deref()))
@@ -260,9 +249,8 @@ impl Inventory {
             }
         };
         let sent = self.watermarks.of(item);
-        let answer = self.read_with(item, &sent, &STOCK_AND_ORDERS, arguments).await?;
         let (stock, sale, fence, records): Found =
-            redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
+            self.read_with(item, &sent, &STOCK_AND_ORDERS, arguments).await?;
         let stock = number(&keys.stock, stock).inspect_err(|_| self.watermarks.track(item))?;
         let stock = stock.ok_or(InventoryError::UnknownItem)?;
         let orders: Vec<_> = ids
@@ -297,6 +285,7 @@ impl Inventory {
         cursor: Option<&Cursor>,
         most: u32,
     ) -> Result<SaleUpdate, InventoryError> {
+        type Found = (State, bool, u64, Vec<Text>, Vec<Option<Text>>);
         let keys = Keys::of(item);
         let most = most.min(Self::MAX_PAGE);
         let after = cursor.map_or(-1, |f| i64::try_from(f.position).unwrap_or(i64::MAX));
@@ -304,15 +293,9 @@ impl Inventory {
         let arguments = |command: &mut Cmd| {
             command.arg(after).arg(most).arg(last);
         };
-        let answer = self.read(item, &POLL, arguments).await?;
-        let (state, is_same_ledger, step, ids, records): (
-            State,
-            bool,
-            u64,
-            Vec<Text>,
-            Vec<Option<Text>>,
-        ) = redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
-        let stock = parse_state(&keys, state)?.ok_or(InventoryError::UnknownItem)?;
+        let (found, is_same_ledger, step, ids, records): Found =
+            self.read(item, &POLL, arguments).await?;
+        let stock = state(&keys, found)?.ok_or(InventoryError::UnknownItem)?;
         let orders =
             ids.iter().zip(&records).map(|(id, record)| accepted(&keys, id, record.as_deref()));
         Ok(SaleUpdate { stock, is_same_ledger, step, orders: orders.collect::<Result<_, _>>()? })
@@ -366,26 +349,26 @@ impl Inventory {
         self.watermarks.missed()
     }
 
-    pub(super) async fn read(
+    async fn read<T: FromRedisValue>(
         &self,
         item: &Item,
         script: &Script,
         arguments: impl Fn(&mut Cmd),
-    ) -> Result<Value, InventoryError> {
+    ) -> Result<T, InventoryError> {
         self.read_with(item, &self.watermarks.of(item), script, arguments).await
     }
 
-    async fn read_with(
+    async fn read_with<T: FromRedisValue>(
         &self,
         item: &Item,
         sent: &Watermark,
         script: &Script,
         arguments: impl Fn(&mut Cmd),
-    ) -> Result<Value, InventoryError> {
+    ) -> Result<T, InventoryError> {
         let place = Place { shards: &self.shards, item, effect: Effect::Read, replicas: None };
         let answer = script.call(place, sent, arguments).await;
         self.watermarks.note(item, &answer);
-        answer.map(|(answer, _)| answer)
+        content(answer?)
     }
 
     /// Whether the store answers: in a Redis Cluster, some primary.
@@ -406,14 +389,13 @@ type Text = Vec<u8>;
 /// Stock, lucky, initial, fence, length of the ledger and name of the sale, unparsed.
 type State = (Option<Text>, Option<Text>, Option<Text>, Option<Text>, u64, Option<Text>);
 
-fn state(keys: &Keys, answer: Value) -> Result<Option<Stock>, InventoryError> {
-    let state =
-        redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))?;
-    parse_state(keys, state)
+/// What a command that only reads answered.
+fn content<T: FromRedisValue>((answer, _): Answers) -> Result<T, InventoryError> {
+    redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))
 }
 
-fn parse_state(keys: &Keys, state: State) -> Result<Option<Stock>, InventoryError> {
-    let (stock, lucky, initial, fence, orders, sale) = state;
+fn state(keys: &Keys, found: State) -> Result<Option<Stock>, InventoryError> {
+    let (stock, lucky, initial, fence, orders, sale) = found;
     let Some(stock) = number(&keys.stock, stock)? else { return Ok(None) };
     let lucky = number(&keys.lucky, lucky)?.unwrap_or(0);
     let initial = match number(&keys.initial, initial)? {

@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use fenced_lock::Token;
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 
 use super::connection::{Answers, Effect};
@@ -14,14 +15,13 @@ pub(super) static WRITE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(concat!("#!lua\n", include_str!("watermark.lua"), include_str!("script.lua")))
 });
 
-/// A script and the digest under which Redis caches it. Each begins with the check of the watermark.
+/// A script and the digest under which Redis caches it. Its first arguments are the watermark.
 pub(super) struct Script {
-    pub(super) source: &'static str,
+    source: &'static str,
     digest: String,
 }
 
 /// Where a script runs.
-#[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     pub(super) shards: &'a Shards,
     /// The item of the keys.
@@ -31,18 +31,9 @@ pub(super) struct Place<'a> {
     pub(super) replicas: Option<Replicas>,
 }
 
-/// The answer of the script that writes.
-pub(super) enum Answer {
-    Done(Done),
-    Stale(Fence),
-    Foreign(Fence),
-    Unknown,
-    Damaged(String),
-}
-
 /// The content of the answer to a write that was done.
 pub(super) struct Done {
-    pub(super) sale: Option<String>,
+    pub(super) sale: String,
     pub(super) fence: Option<Fence>,
     pub(super) values: Vec<Value>,
 }
@@ -85,22 +76,6 @@ impl Script {
             (None, Effect::Read) => InventoryError::read(error),
         })
     }
-
-    /// As [`call`](Self::call), for the script that writes.
-    pub(super) async fn run(
-        &self,
-        place: Place<'_>,
-        watermark: &Watermark,
-        arguments: impl Fn(&mut Cmd),
-    ) -> Result<Answer, InventoryError> {
-        let (answer, waited) = self.call(place, watermark, arguments).await?;
-        let answer = parse_answer(answer).ok_or_else(not_understood)?;
-        // a refusal wrote nothing
-        if let (Answer::Done(_), Some(replicas), Some(waited)) = (&answer, place.replicas, waited) {
-            replicas.check(waited)?;
-        }
-        Ok(answer)
-    }
 }
 
 /// The missing data, if the script reported a roll-back.
@@ -117,7 +92,12 @@ pub(super) fn not_understood() -> InventoryError {
     InventoryError::Unanswered { source }
 }
 
-fn parse_answer(answer: Value) -> Option<Answer> {
+/// The meaning of the answer of the script that writes to a call under `token`.
+pub(super) fn done(answer: Value, token: Option<Token>) -> Result<Done, InventoryError> {
+    parse(answer, token).unwrap_or_else(|| Err(not_understood()))
+}
+
+fn parse(answer: Value, token: Option<Token>) -> Option<Result<Done, InventoryError>> {
     let Value::Array(values) = answer else { return None };
     let mut values = values.into_iter();
     let status = text(values.next()?)?;
@@ -129,12 +109,18 @@ fn parse_answer(answer: Value) -> Option<Answer> {
                 Some(fence) => Some(Fence::from_record(&fence)?),
                 None => None,
             };
-            Answer::Done(Done { sale, fence, values: values.collect() })
+            Ok(Done { sale: sale.unwrap_or_default(), fence, values: values.collect() })
         }
-        "stale" => Answer::Stale(Fence::from_record(&text(values.next()?)?)?),
-        "foreign" => Answer::Foreign(Fence::from_record(&text(values.next()?)?)?),
-        "unknown" => Answer::Unknown,
-        "damaged" => Answer::Damaged(text(values.next()?)?),
+        "stale" => {
+            let fence = Fence::from_record(&text(values.next()?)?)?;
+            Err(InventoryError::StaleToken { token: token?, fence })
+        }
+        "foreign" => {
+            let fence = Fence::from_record(&text(values.next()?)?)?;
+            Err(InventoryError::ForeignFence { fence, token: token? })
+        }
+        "unknown" => Err(InventoryError::UnknownItem),
+        "damaged" => Err(InventoryError::Damaged { what: text(values.next()?)? }),
         _ => return None,
     })
 }

@@ -17,10 +17,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
-use redis::{
-    AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ErrorKind, RedisConnectionInfo,
-    RedisResult,
-};
+use redis::{ConnectionAddr, ConnectionInfo, ErrorKind, RedisConnectionInfo, RedisResult};
 use tokio::time::{sleep, timeout};
 
 use super::RedisAccess;
@@ -45,16 +42,12 @@ pub(super) async fn primaries(
     name: &str,
     within: Duration,
 ) -> RedisResult<Vec<ConnectionInfo>> {
-    let late = |_| Err(io::Error::from(io::ErrorKind::TimedOut).into());
-    let question = async |(number, sentinel): (usize, &ConnectionInfo)| match timeout(
-        within,
-        ask(access, sentinel, name),
-    )
-    .await
-    .unwrap_or_else(late)
-    {
-        Ok((host, port)) => Ok((number, at(sentinel, &host, port))),
-        Err(error) => Err((sentinel.addr().to_string(), error)),
+    let question = async |(number, sentinel): (usize, &ConnectionInfo)| {
+        let answer = timeout(within, ask(access, sentinel, name)).await;
+        match answer.unwrap_or_else(|late| Err(io::Error::from(late).into())) {
+            Ok((host, port)) => Ok((number, at(sentinel, &host, port))),
+            Err(error) => Err((sentinel.addr().to_string(), error)),
+        }
     };
     let mut answers: FuturesUnordered<_> = sentinels.iter().enumerate().map(question).collect();
     let (mut named, mut errors) = (vec![None; sentinels.len()], Vec::new());
@@ -94,30 +87,17 @@ async fn ask(
     sentinel: &ConnectionInfo,
     name: &str,
 ) -> RedisResult<(String, u16)> {
-    // a sentinel has no databases
-    let user = sentinel.redis_settings().clone().set_db(0);
-    let answer = match ask_as(RedisConnectionInfo::default(), access, sentinel, name).await {
-        Err(error) if error.code() == Some("NOAUTH") => ask_as(user, access, sentinel, name).await,
-        answer => answer,
-    };
-    let what = "the sentinels know no primary of this name";
-    answer?.ok_or_else(|| (ErrorKind::InvalidClientConfig, what, name.to_owned()).into())
-}
-
-async fn ask_as(
-    user: RedisConnectionInfo,
-    access: &RedisAccess,
-    sentinel: &ConnectionInfo,
-    name: &str,
-) -> RedisResult<Option<(String, u16)>> {
-    let node = sentinel.clone().set_redis_settings(user);
-    // the caller has a time limit for all of it
-    let config =
-        AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-    let mut connection = access.connect(node, &config).await?;
     let mut question = redis::cmd("SENTINEL");
     question.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-    question.query_async(&mut connection).await
+    let nobody = sentinel.clone().set_redis_settings(RedisConnectionInfo::default());
+    let mut answer: RedisResult<Option<_>> = access.ask(nobody, &question).await;
+    if answer.as_ref().is_err_and(|error| error.code() == Some("NOAUTH")) {
+        // a sentinel has no databases
+        let user = sentinel.redis_settings().clone().set_db(0);
+        answer = access.ask(sentinel.clone().set_redis_settings(user), &question).await;
+    }
+    let what = "the sentinels know no primary of this name";
+    answer?.ok_or_else(|| (ErrorKind::InvalidClientConfig, what, name.to_owned()).into())
 }
 
 /// Marks a connection to `address` as broken once the sentinels name another primary. The former one may go on to take

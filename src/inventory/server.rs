@@ -54,16 +54,12 @@ impl LastServer {
                 "another Redis process answers: after a restart or a failover"
             );
         }
-        let is_news =
-            last.as_ref().map_or(server.is_replica, |last| last.is_replica != server.is_replica);
-        if is_news {
-            let (run_id, role) =
-                (&server.run_id, if server.is_replica { "replica" } else { "primary" });
+        if last.as_ref().is_some_and(|last| last.is_replica) != server.is_replica {
+            let run_id = &server.run_id;
+            let role = if server.is_replica { "replica" } else { "primary" };
             tracing::warn!(run_id, role, "the role of Redis has changed, or is wrong");
         }
-        let is_replica = server.is_replica;
-        *last = Some(server);
-        if is_replica {
+        if last.insert(server).is_replica {
             let kind = ErrorKind::Server(ServerErrorKind::ReadOnly);
             return Err((kind, "this Redis is a replica, which takes no orders").into());
         }

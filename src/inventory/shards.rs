@@ -17,9 +17,7 @@ use futures_util::future::{BoxFuture, Shared};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
-use redis::{
-    AsyncConnectionConfig, Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value,
-};
+use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -136,7 +134,8 @@ impl Shards {
         }
     }
 
-    /// The connections to all servers that have items: one at least. The next call knows of a failover.
+    /// The connections to all servers that have items: one at least. Asks for the map anew in the background, so a
+    /// later call knows of a failover.
     pub(super) async fn all(&self) -> Result<Vec<Connection>, InventoryError> {
         match self {
             Self::One(connection) => Ok(vec![connection.clone()]),
@@ -160,7 +159,7 @@ impl Shards {
             Self::One(connection) => connection.send(command, then, false).await,
             Self::Cluster(cluster) => {
                 let tag = item.name().ok_or(InventoryError::ItemRequired)?;
-                // boxed: an order of a single server needs no room for it
+                // boxed, so that the future of an order to a single server stays small
                 Box::pin(cluster.send(slot_of(tag), command, then)).await
             }
         }
@@ -360,7 +359,8 @@ impl Map {
     /// another node, since one that is cut off from the others has an old map; the others follow without waiting
     /// for its answer, since it may hang.
     async fn ask_nodes(&self, turn: usize) -> RedisResult<Arc<Slots>> {
-        let mut nodes = self.access.target().map_err(io::Error::other)?.nodes()?;
+        let target = self.access.target().map_err(io::Error::other)?;
+        let mut nodes = target.nodes()?;
         if let Some(slots) = &self.state.lock().slots {
             let others = slots.nodes.iter().filter(|node| !nodes.contains(node)).cloned();
             nodes.extend(others.collect::<Vec<_>>());
@@ -369,7 +369,7 @@ impl Map {
         nodes.rotate_left(begin);
         let questions = nodes.iter().take(MAX_ASKED).zip(0..).map(async |(node, n)| {
             sleep(HEAD_START * n).await;
-            self.ask_node(node).await
+            self.ask_node(&target, node).await
         });
         let mut answers: FuturesUnordered<_> = questions.collect();
         let mut failure = None;
@@ -385,19 +385,12 @@ impl Map {
         Err(failure.unwrap_or(no_node.into()))
     }
 
-    async fn ask_node(&self, node: &Node) -> RedisResult<Arc<Slots>> {
+    async fn ask_node(&self, target: &Target, node: &Node) -> RedisResult<Arc<Slots>> {
         let InventoryOptions { connect_timeout, response_timeout } = self.options;
-        let within = connect_timeout + response_timeout;
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(within))
-            .set_response_timeout(Some(response_timeout));
-        let answer = timeout(within, async {
-            let server = self.access.target().map_err(io::Error::other)?.node(node)?;
-            let mut connection = self.access.connect(server, &config).await?;
-            redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await
-        });
-        let late = |_| RedisError::from(io::Error::from(io::ErrorKind::TimedOut));
-        let answer: Value = answer.await.map_err(late)?.map_err(|error: RedisError| {
+        let mut question = redis::cmd("CLUSTER");
+        let answer = self.access.ask(target.node(node)?, question.arg("SLOTS"));
+        let answer = timeout(connect_timeout + response_timeout, answer).await;
+        let answer: Value = answer.map_err(io::Error::from)?.map_err(|error: RedisError| {
             let is_alone = error.detail().is_some_and(|what| what.contains("support disabled"));
             let what = "this Redis is no node of a Redis Cluster: write redis:// for a single one";
             if is_alone { (ErrorKind::InvalidClientConfig, what).into() } else { error }

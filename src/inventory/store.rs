@@ -12,7 +12,7 @@ use redis::{Cmd, FromRedisValue, Value};
 
 use super::connection::Effect;
 use super::record::{began, token_text};
-use super::script::{self, Answer, Done, Place};
+use super::script::{self, Done, Place};
 use super::shards::Shards;
 use super::watermark::{Acknowledgement, Watermark, Watermarks};
 use super::{
@@ -197,16 +197,15 @@ impl Inventory {
         &self,
         Batch { item, token, instance, orders }: Batch<'_>,
     ) -> Result<Vec<Outcome>, InventoryError> {
-        let token_text = token_text(token)?;
         let arguments = |command: &mut Cmd| {
             let writes_always = if self.replicated_connections.is_some() { "1" } else { "" };
-            command.arg("reduce").arg(&token_text).arg(writes_always).arg(instance);
+            command.arg(writes_always).arg(instance);
             for order in orders {
                 command.arg(order.id.as_str()).arg(order.quantity.get()).arg(order.user.as_str());
             }
         };
         let watermark = self.watermarks.of(item);
-        let done = self.run(item, token, &watermark, arguments).await;
+        let done = self.run(Effect::Write, "reduce", item, token, &watermark, arguments).await;
         self.watermarks.note(item, &done);
         let Done { sale, fence, values } = done?;
         if values.len() != orders.len() {
@@ -220,7 +219,7 @@ impl Inventory {
             _ => None,
         });
         let latest = accepted.max_by_key(|accepted| accepted.position);
-        let acknowledged = Acknowledgement { fence, sale: sale.unwrap_or_default(), latest };
+        let acknowledged = Acknowledgement { fence, sale, latest };
         self.watermarks.raise(item, &watermark, &acknowledged);
         Ok(outcomes)
     }
@@ -255,13 +254,9 @@ impl Inventory {
         let initial = initial.ok_or(InventoryError::InvalidArgument(
             "a sale starts with at most 1,000,000,000,000 units",
         ))?;
-        let token_text = token_text(token)?;
-        let arguments = |command: &mut Cmd| {
-            command.arg("start").arg(&token_text).arg(units);
-        };
-        let Done { fence, sale, .. } = self.begin(item, token, arguments).await?;
-        let sale = sale.as_deref().and_then(began);
-        Ok(Stock { stock: initial, lucky: 0, initial, fence, orders: 0, sale })
+        let Done { fence, sale, .. } = self.change("start", item, token, Some(units)).await?;
+        self.watermarks.note(item, &Ok(()));
+        Ok(Stock { stock: initial, lucky: 0, initial, fence, orders: 0, sale: began(&sale) })
     }
 
     /// Accepts the present data of `item` after a roll-back: for every inventory it becomes a later sale with
@@ -271,11 +266,9 @@ impl Inventory {
     /// # Errors
     /// See [`InventoryError`]; [`InventoryError::UnknownItem`] if there is no stock and no instance misses it.
     pub async fn recover_store(&self, item: &Item, token: Token) -> Result<(), InventoryError> {
-        let token_text = token_text(Some(token))?;
-        let arguments = |command: &mut Cmd| {
-            command.arg("recover-store").arg(&token_text);
-        };
-        self.begin(item, Some(token), arguments).await.map(drop)
+        self.change("recover-store", item, Some(token), None).await?;
+        self.watermarks.note(item, &Ok(()));
+        Ok(())
     }
 
     /// Replaces the fence of `item` by `token`, which may be of another etcd cluster, and returns the old
@@ -291,47 +284,58 @@ impl Inventory {
         item: &Item,
         token: Token,
     ) -> Result<Option<Fence>, InventoryError> {
-        let token_text = token_text(Some(token))?;
-        let arguments = |command: &mut Cmd| {
-            command.arg("recover-cluster").arg(&token_text);
-        };
-        let watermark = self.watermarks.of(item);
-        let Done { sale, fence, values } =
-            self.run(item, Some(token), &watermark, arguments).await?;
-        let acknowledged = Acknowledgement { fence, sale: sale.unwrap_or_default(), latest: None };
-        self.watermarks.raise(item, &watermark, &acknowledged);
+        // this mends no roll-back
+        let Done { values, .. } = self.change("recover-cluster", item, Some(token), None).await?;
         only_fence(values)
     }
 
-    /// Runs an operation that begins a sale.
-    async fn begin(
+    /// Runs an operation that sells nothing.
+    async fn change(
         &self,
+        operation: &str,
         item: &Item,
         token: Option<Token>,
-        arguments: impl Fn(&mut Cmd),
+        units: Option<u64>,
     ) -> Result<Done, InventoryError> {
         let watermark = self.watermarks.of(item);
-        let done = self.run(item, token, &watermark, arguments).await?;
-        let sale = done.sale.clone().unwrap_or_default();
-        let acknowledged = Acknowledgement { fence: done.fence, sale, latest: None };
-        self.watermarks.raise(item, &watermark, &acknowledged);
-        self.watermarks.note(item, &Ok(()));
+        let arguments = |command: &mut Cmd| {
+            command.arg(units);
+        };
+        let done = self.run(Effect::Write, operation, item, token, &watermark, arguments).await?;
+        let (fence, sale) = (done.fence, done.sale.clone());
+        self.watermarks.raise(item, &watermark, &Acknowledgement { fence, sale, latest: None });
         Ok(done)
     }
 
+    /// Runs an operation of the script that writes. One with the effect of a read waits for no replicas.
     async fn run(
         &self,
+        effect: Effect,
+        operation: &str,
         item: &Item,
         token: Option<Token>,
         watermark: &Watermark,
         arguments: impl Fn(&mut Cmd),
     ) -> Result<Done, InventoryError> {
-        let (shards, replicas) = match &self.replicated_connections {
-            Some((connections, replicas)) => (&connections[connection_of(item)], Some(*replicas)),
-            None => (&self.shards, None),
+        let (shards, replicas) = match (effect, &self.replicated_connections) {
+            (Effect::Write, Some((connections, replicas))) => {
+                (&connections[connection_of(item)], Some(*replicas))
+            }
+            _ => (&self.shards, None),
         };
-        let place = Place { shards, item, effect: Effect::Write, replicas };
-        done(script::WRITE.run(place, watermark, arguments).await?, token)
+        let token_text = token_text(token)?;
+        let arguments = |command: &mut Cmd| {
+            command.arg(operation).arg(&token_text);
+            arguments(command);
+        };
+        let place = Place { shards, item, effect, replicas };
+        let (answer, waited) = script::WRITE.call(place, watermark, arguments).await?;
+        // a refusal wrote nothing
+        let done = script::done(answer, token)?;
+        if let (Some(replicas), Some(waited)) = (replicas, waited) {
+            replicas.check(waited)?;
+        }
+        Ok(done)
     }
 
     /// Whether the default item is refused with [`InventoryError::ItemRequired`]: in a Redis Cluster.
@@ -345,32 +349,13 @@ impl Inventory {
         item: &Item,
         token: Option<Token>,
     ) -> Result<(), InventoryError> {
-        let (watermark, token_text) = (self.watermarks.of(item), token_text(token)?);
-        let place = Place { shards: &self.shards, item, effect: Effect::Read, replicas: None };
+        let watermark = self.watermarks.of(item);
         let arguments = |command: &mut Cmd| {
-            command.arg("probe").arg(&token_text).arg(&[""; 5]);
+            command.arg(&[""; 5]);
         };
-        let answer = script::WRITE.run(place, &watermark, arguments).await;
-        let probed = answer.and_then(|answer| done(answer, token));
+        let probed = self.run(Effect::Read, "probe", item, token, &watermark, arguments).await;
         self.watermarks.note(item, &probed);
         probed.map(drop)
-    }
-}
-
-/// The meaning of an answer to a call under `token`.
-fn done(answer: Answer, token: Option<Token>) -> Result<Done, InventoryError> {
-    match answer {
-        Answer::Done(done) => Ok(done),
-        Answer::Stale(fence) => {
-            let token = token.ok_or_else(script::not_understood)?;
-            Err(InventoryError::StaleToken { token, fence })
-        }
-        Answer::Foreign(fence) => {
-            let token = token.ok_or_else(script::not_understood)?;
-            Err(InventoryError::ForeignFence { fence, token })
-        }
-        Answer::Unknown => Err(InventoryError::UnknownItem),
-        Answer::Damaged(what) => Err(InventoryError::Damaged { what }),
     }
 }
 

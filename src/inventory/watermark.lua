@@ -1,6 +1,7 @@
--- Part of every script of an item, behind its first line: compares the store with the caller's watermark,
--- which is what the store acknowledged to it last. An older copy of the data, or an empty one, is below it:
--- after a restart without the last writes, a failover to a lagging replica, a restored backup.
+-- Part of every script of an item except the operator's inspection, behind its first line: compares the
+-- store with the caller's watermark, which is what the store acknowledged to it last. An older copy of the
+-- data, or an empty one, is below it: after a restart without the last writes, a failover to a lagging
+-- replica, a restored backup.
 --
 -- What one caller misses, no other may sell: the script records it in the item's key `doubt` and refuses
 -- every caller until a sale is started or the loss is accepted. Data that is restored whole comes without

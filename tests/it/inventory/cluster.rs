@@ -350,7 +350,8 @@ async fn two_nodes_that_name_each_other_have_time() {
     assert_eq!(sell(&inventory, &moving, "a").await.unwrap(), 1);
 }
 
-/// Goal: nodes that hang do not hold up the question for the map, however long an answer may take.
+/// Goal: nodes that hang do not hold up the question for the map, however long an answer may take; where all
+/// hang, the question ends.
 #[tokio::test]
 async fn nodes_that_hang_are_passed_over() {
     let cluster = start(RedisClusterOptions::default()).await;
@@ -361,6 +362,11 @@ async fn nodes_that_hang_are_passed_over() {
     let url = cluster.url().replace("://", &format!("://{silent},"));
     let patient = InventoryOptions { connect_timeout: DEADLINE, response_timeout: DEADLINE };
     within("it has the map", Inventory::connect(&url, patient)).await.unwrap();
+    let url = format!("redis-cluster://{silent}");
+    let short = Duration::from_millis(100);
+    let hasty = InventoryOptions { connect_timeout: short, response_timeout: short };
+    let error = within("all hang", Inventory::connect(&url, hasty)).await.unwrap_err();
+    assert!(matches!(error, InventoryError::Unreachable { .. }), "{error:?}");
 }
 
 /// Goal: a shard that is away does not hide the settings of the others.

@@ -70,6 +70,7 @@ async fn an_order_counts_once_the_replica_has_it() {
     assert_not_replicated(sell(&connect(&pair.url()).await.with_replicas(HASTY), "b").await);
     // what needs no replica does not wait for one
     assert_eq!(inventory.stock(&ITEM).await.unwrap().lucky, 2);
+    hasty.check(Some(token(1))).await.unwrap();
     // a refusal is no more unknown than elsewhere
     let stale = hasty.reduce(&ITEM, Some(token(0)), "8080", &[order("c", 1)]).await;
     assert!(stale.unwrap_err().nothing_written());

@@ -259,6 +259,8 @@ async fn an_accepted_fence_keeps_the_watermark() {
     restart_with(&mut redis, Some(&older)).await;
     operator.recover_cluster(&ITEM, other(7).unwrap()).await.unwrap();
     assert_rolled_back(sell(&inventory, other(7), "c").await, "order b is not in its ledger");
+    inventory.recover_cluster(&ITEM, other(8).unwrap()).await.unwrap();
+    assert_eq!(inventory.rolled_back_items(), 1);
 }
 
 /// Goal: an instance that acknowledged none of the lost orders cannot miss them; but once one instance misses

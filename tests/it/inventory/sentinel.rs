@@ -1,11 +1,12 @@
 //! Goal: the inventory finds its primary through sentinels, follows it after a failover, and what a failover
 //! loses was not acknowledged, or is noticed. Method: a Redis, replicas and three sentinels of the test's own.
 
+use std::net::TcpListener;
 use std::time::Duration;
 
 use flash_sale::inventory::{Inventory, InventoryError, InventoryOptions, Item, Replicas};
 use testkit::replication::follow;
-use testkit::wait::eventually;
+use testkit::wait::{eventually, within};
 use testkit::{OwnedDir, PrivateRedis, RedisOptions, Sentinels};
 use tokio::time::Instant;
 
@@ -148,7 +149,8 @@ async fn one_task_asks_for_all_connections() {
     inventory.ping().await.unwrap();
 }
 
-/// Goal: a sentinel that does not know the name yet ends no start while others are silent: they may know it.
+/// Goal: a sentinel that does not know the name yet ends no start while others are silent: they may know it. One that
+/// hangs is silent, too.
 #[tokio::test]
 async fn silence_is_no_refusal() {
     let (_primary, mut watch) = watched(0).await;
@@ -166,6 +168,13 @@ async fn silence_is_no_refusal() {
     }
     let error = open(&watch.url()).await.unwrap_err();
     assert!(error.is_wrong_server(), "{}", source(&error));
+    // it takes connections, and never reads
+    let hung = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis-sentinel://{}#sale", hung.local_addr().unwrap());
+    let short = Duration::from_millis(100);
+    let hasty = InventoryOptions { connect_timeout: short, response_timeout: short };
+    let error = within("it hangs", Inventory::connect(&url, hasty)).await.unwrap_err();
+    assert!(is_silent(&error), "{}", source(&error));
 }
 
 /// Goal: a wrong name of the primary and a wrong password are errors that no retry mends, and that name what is
