@@ -135,7 +135,7 @@ impl Combiner {
                 Some(Err(error)) => {
                     let pause = if is_refused(&error) { REFUSED_PAUSE } else { LOCK_PAUSE };
                     let error = Arc::new(error);
-                    queue.fail_all(|waiting| without_lock(waiting, Arc::clone(&error)));
+                    queue.fail_all(|_| unavailable(Arc::clone(&error)));
                     Some(pause)
                 }
                 // no order waits any more
@@ -303,9 +303,7 @@ impl Combiner {
             }
             if !self.can_repeat(&error, &batch, deadline) {
                 for waiting in batch {
-                    let failure = waiting.silence.clone().unwrap_or_else(|| Arc::clone(&error));
-                    let failure = SaleError::of_order(failure, &waiting.order);
-                    waiting.answer(Err(failure));
+                    waiting.fail(|waiting| SaleError::of_order(Arc::clone(&error), &waiting.order));
                 }
                 return Ran::StoreFailed;
             }
@@ -344,9 +342,6 @@ impl Combiner {
     /// The error of an order whose time is over.
     fn too_late(&self, queue: &OrderQueue, waiting: &WaitingOrder) -> SaleError {
         let waited = self.context.options.wait_timeout;
-        if waiting.silence.is_some() {
-            return without_lock(waiting, Arc::new(LockError::Lost));
-        }
         if waiting.is_stale {
             return SaleError::StaleToken;
         }
@@ -379,10 +374,7 @@ struct Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        self.queue.close(|waiting| match &waiting.silence {
-            Some(silence) => SaleError::of_order(Arc::clone(silence), &waiting.order),
-            None => SaleError::Stopping,
-        });
+        self.queue.close(|_| SaleError::Stopping);
         self.combiner.queues.lock().remove(self.queue.item());
     }
 }
@@ -400,15 +392,6 @@ async fn learn(policy: &mut HoldPolicy, queue: &OrderQueue) {
             // late is no error: it is asked again
             Step::Wait { orders, until } => drop(timeout_at(until, queue.reaches(orders)).await),
         }
-    }
-}
-
-/// The error of an order that cannot get the lock. Once it was sent and not answered, its outcome is unknown,
-/// whatever failed later.
-fn without_lock(waiting: &WaitingOrder, error: Arc<LockError>) -> SaleError {
-    match &waiting.silence {
-        Some(silence) => SaleError::of_order(Arc::clone(silence), &waiting.order),
-        None => unavailable(error),
     }
 }
 
