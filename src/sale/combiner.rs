@@ -175,6 +175,12 @@ impl Combiner {
         self.context.options.hold == HoldMode::Request
     }
 
+    /// Takes the lock. Gives up after the time that an order may wait.
+    pub(super) async fn take(&self, name: &str) -> Result<Guard, SaleError> {
+        let locked = timeout(self.context.options.wait_timeout, self.lock(name)).await;
+        locked.map_err(|_| self.not_granted())?.map_err(unavailable)
+    }
+
     /// Takes the lock, however long it takes. Fails only where waiting cannot help.
     async fn lock(&self, name: &str) -> Result<Guard, LockError> {
         loop {
@@ -370,16 +376,21 @@ impl Combiner {
 
     /// The error of an order whose time is over.
     fn too_late(&self, queue: &OrderQueue, waiting: &WaitingOrder) -> SaleError {
-        let waited = self.context.options.wait_timeout;
         if waiting.is_stale {
             return SaleError::StaleToken;
         }
         if let Some(error) = queue.store_error() {
             return SaleError::of_read(error, queue.item());
         }
+        self.not_granted()
+    }
+
+    /// Why the lock was not granted in time.
+    fn not_granted(&self) -> SaleError {
+        let waited = self.context.options.wait_timeout;
         match self.sessions.current() {
             Some(session) if session.is_answered() => SaleError::WaitTooLong { waited },
-            _ => unavailable(LockError::Timeout { waited }),
+            _ => unavailable(self.sessions.latest_error().unwrap_or(LockError::Timeout { waited })),
         }
     }
 }

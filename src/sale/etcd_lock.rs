@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{Guard, LockError, QueueEntry, SessionKeeper};
+use fenced_lock::{LockError, QueueEntry, SessionKeeper};
 use futures_util::future::BoxFuture;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -68,18 +68,12 @@ impl EtcdLock {
         self.combiner.reduce_alone(order).await
     }
 
-    async fn take(&self, item: &Item) -> Result<Guard, SaleError> {
-        let waited = self.context.options.wait_timeout;
-        let deadline = Instant::now() + waited;
-        tenure::take(&self.sessions, &self.name_for(item), deadline, waited).await
-    }
-
     fn name_for(&self, item: &Item) -> String {
         lock_name(&self.context.options.lock_name, item)
     }
 
     async fn start_sale(&self, item: &Item, units: u64) -> Result<Stock, SaleError> {
-        let guard = self.take(item).await?;
+        let guard = self.combiner.take(&self.name_for(item)).await?;
         let deadline = Instant::now() + self.context.options.wait_timeout;
         let mut silence = None;
         loop {

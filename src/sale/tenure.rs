@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{BackendErrorKind, Guard, LockError, LostReason, Mutex, SessionKeeper};
+use fenced_lock::{BackendErrorKind, LockError, LostReason, Mutex, SessionKeeper};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{QUESTION_TIMEOUT, SaleError};
@@ -31,31 +31,6 @@ pub(super) async fn mutex_of(
         Err(sessions.latest_error().unwrap_or(LockError::Timeout { waited }))
     });
     session.and_then(|session| session.mutex(lock_name)).map_err(unavailable)
-}
-
-/// Takes the lock of an item. Gives up at `deadline`.
-pub(super) async fn take(
-    sessions: &SessionKeeper,
-    lock_name: &str,
-    deadline: Instant,
-    waited: Duration,
-) -> Result<Guard, SaleError> {
-    loop {
-        let mutex = mutex_of(sessions, lock_name, deadline).await?;
-        match timeout_at(deadline, mutex.lock()).await {
-            Ok(Ok(guard)) => return Ok(guard),
-            // lost while waiting: the keeper opens another session, and the order makes another claim
-            Ok(Err(error)) if is_gone(&error) && Instant::now() < deadline => {}
-            Ok(Err(error)) => return Err(unavailable(error)),
-            Err(_) => match sessions.current() {
-                Some(session) if session.is_answered() => {
-                    log_first_claim(mutex);
-                    return Err(SaleError::WaitTooLong { waited });
-                }
-                _ => return Err(unavailable(LockError::Timeout { waited })),
-            },
-        }
-    }
 }
 
 /// Logs the first claim of the queue, for a claim that has waited long.
