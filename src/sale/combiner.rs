@@ -362,13 +362,9 @@ impl Combiner {
         batch: &[WaitingOrder],
         deadline: Instant,
     ) -> bool {
-        let is_silence = matches!(
-            error,
-            InventoryError::Unreachable { .. }
-                | InventoryError::Unanswered { .. }
-                | InventoryError::NotReplicated { .. }
-        );
-        is_silence
+        let is_refused = matches!(error, InventoryError::Refused { .. });
+        error.is_retryable()
+            && !is_refused
             && Instant::now() < deadline
             && !self.context.stopping.is_cancelled()
             && !batch.iter().all(WaitingOrder::is_gone)
