@@ -144,13 +144,15 @@ impl Combiner {
                 }
             }
             let asked_at = Instant::now();
+            let lock = pin!(self.lock(&name));
             let locked = tokio::select! {
                 biased;
                 () = self.context.stopping.cancelled() => return,
-                locked = queue.while_wanted(self.lock(&name), |o| self.too_late(queue, o)) => locked,
+                locked = queue.while_wanted(lock, |o| self.too_late(queue, o)) => locked,
             };
             let pause = match locked {
-                Some(Ok(guard)) => self.hold(queue, guard, &mut policy, asked_at).await,
+                // boxed: thousands of lone orders wait at once, and each task would have room for it
+                Some(Ok(guard)) => Box::pin(self.hold(queue, guard, &mut policy, asked_at)).await,
                 Some(Err(error)) => {
                     let pause = if is_refused(&error) { REFUSED_PAUSE } else { LOCK_PAUSE };
                     let error = Arc::new(error);
