@@ -17,13 +17,14 @@ use std::time::Duration;
 
 use fenced_lock::{Guard, LockError, SessionKeeper};
 use parking_lot::Mutex;
+use tokio::sync::oneshot::{self, error::RecvError};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::hold_policy::{HoldPolicy, Step};
 use super::order_queue::{Answer, NotQueued, OrderQueue, WaitingOrder};
 use super::tenure::{is_gone, is_refused, lock_name, log_first_claim, unavailable};
-use super::{SaleContext, SaleError, SaleOptions};
-use crate::inventory::{InventoryError, Item, Order, Outcome};
+use super::{HoldMode, SaleContext, SaleError, SaleOptions};
+use crate::inventory::{InventoryError, Item, Order, OrderId, Outcome};
 
 /// How long the task of an item and its hold outlive the last order.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -72,9 +73,14 @@ impl Combiner {
         let SaleOptions { queue_length, wait_timeout, .. } = self.context.options;
         let queue = Arc::new(OrderQueue::new(item.clone(), queue_length, wait_timeout));
         queues.insert(item.clone(), Arc::clone(&queue));
-        let served = Served { combiner: Arc::clone(self), queue: Arc::clone(&queue) };
-        self.context.tasks.spawn(async move { served.combiner.serve(&served.queue).await });
+        self.spawn(Arc::clone(&queue));
         queue
+    }
+
+    /// Serves the queue in a task of its own.
+    fn spawn(self: &Arc<Self>, queue: Arc<OrderQueue>) {
+        let served = Served { combiner: Arc::clone(self), queue };
+        self.context.tasks.spawn(async move { served.combiner.serve(&served.queue).await });
     }
 
     /// Runs the order in a batch. `queue` is the queue of its item.
@@ -102,49 +108,79 @@ impl Combiner {
                 }
             }
         };
-        // only a task that panicked drops the reply, and its effect is unknown
-        answer.await.unwrap_or_else(|source| {
-            Err(SaleError::OutcomeUnknown { order: id, source: source.into() })
-        })
+        answered(answer, id).await
     }
 
-    /// Serves the queue of an item until no order came for a while, or the sale stops.
+    /// Runs the order under a tenure of its own.
+    ///
+    /// # Cancel safety
+    /// As [`reduce`](Self::reduce).
+    pub(super) async fn reduce_alone(self: &Arc<Self>, order: Order) -> Answer {
+        let wait_timeout = self.context.options.wait_timeout;
+        let queue = Arc::new(OrderQueue::new(order.item.clone(), 1, wait_timeout));
+        let id = order.id.clone();
+        // an empty queue has room
+        let Ok(answer) = queue.push(order) else { return Err(SaleError::Stopping) };
+        self.spawn(queue);
+        answered(answer, id).await
+    }
+
+    /// Serves a queue until no order came for a while, or the sale stops. That of a lone order is served until
+    /// the order has its answer.
     async fn serve(&self, queue: &OrderQueue) {
         let SaleOptions { lock_name: base, tenure, batch_size, .. } = &self.context.options;
         let name = lock_name(base, queue.item());
         let mut policy = HoldPolicy::new(*tenure, *batch_size);
+        let idle = if self.is_alone() { Duration::ZERO } else { IDLE_TIMEOUT };
         loop {
             tokio::select! {
                 biased;
                 () = self.context.stopping.cancelled() => return,
                 () = queue.arrival() => {}
-                () = sleep(IDLE_TIMEOUT) => {
+                () = sleep(idle) => {
                     if queue.close_if_empty() {
                         return;
                     }
                 }
             }
             let asked_at = Instant::now();
+            let lock = pin!(self.lock(&name));
             let locked = tokio::select! {
                 biased;
                 () = self.context.stopping.cancelled() => return,
-                locked = queue.while_wanted(self.lock(&name), |o| self.too_late(queue, o)) => locked,
+                locked = queue.while_wanted(lock, |o| self.too_late(queue, o)) => locked,
             };
             let pause = match locked {
-                Some(Ok(guard)) => self.hold(queue, guard, &mut policy, asked_at).await,
+                // boxed: thousands of lone orders wait at once, and each task would have room for it
+                Some(Ok(guard)) => Box::pin(self.hold(queue, guard, &mut policy, asked_at)).await,
                 Some(Err(error)) => {
                     let pause = if is_refused(&error) { REFUSED_PAUSE } else { LOCK_PAUSE };
                     let error = Arc::new(error);
-                    queue.fail_all(|waiting| without_lock(waiting, Arc::clone(&error)));
+                    queue.fail_all(|_| unavailable(Arc::clone(&error)));
                     Some(pause)
                 }
                 // no order waits any more
                 None => None,
             };
+            // a lone order that has its answer leaves nothing to pause for
+            if self.is_alone() && queue.close_if_empty() {
+                return;
+            }
             if let Some(pause) = pause {
                 queue.while_expiring(sleep(pause), |o| self.too_late(queue, o)).await;
             }
         }
+    }
+
+    /// Whether each order has a queue of its own.
+    fn is_alone(&self) -> bool {
+        self.context.options.hold == HoldMode::Request
+    }
+
+    /// Takes the lock. Gives up after the time that an order may wait.
+    pub(super) async fn take(&self, name: &str) -> Result<Guard, SaleError> {
+        let locked = timeout(self.context.options.wait_timeout, self.lock(name)).await;
+        locked.map_err(|_| self.not_granted())?.map_err(unavailable)
     }
 
     /// Takes the lock, however long it takes. Fails only where waiting cannot help.
@@ -183,6 +219,7 @@ impl Combiner {
             let (now, waiting) = (Instant::now(), queue.len());
             let is_contended = guard.is_contended();
             let step = match waiting {
+                0 if self.is_alone() => return None,
                 _ if is_contended => policy.next(now, waiting),
                 0 => Step::Wait { orders: 1, until: now + IDLE_TIMEOUT },
                 _ => Step::Run,
@@ -303,9 +340,7 @@ impl Combiner {
             }
             if !self.can_repeat(&error, &batch, deadline) {
                 for waiting in batch {
-                    let failure = waiting.silence.clone().unwrap_or_else(|| Arc::clone(&error));
-                    let failure = SaleError::of_order(failure, &waiting.order);
-                    waiting.answer(Err(failure));
+                    waiting.fail(|waiting| SaleError::of_order(Arc::clone(&error), &waiting.order));
                 }
                 return Ran::StoreFailed;
             }
@@ -329,13 +364,9 @@ impl Combiner {
         batch: &[WaitingOrder],
         deadline: Instant,
     ) -> bool {
-        let is_silence = matches!(
-            error,
-            InventoryError::Unreachable { .. }
-                | InventoryError::Unanswered { .. }
-                | InventoryError::NotReplicated { .. }
-        );
-        is_silence
+        let is_refused = matches!(error, InventoryError::Refused { .. });
+        error.is_retryable()
+            && !is_refused
             && Instant::now() < deadline
             && !self.context.stopping.is_cancelled()
             && !batch.iter().all(WaitingOrder::is_gone)
@@ -343,19 +374,21 @@ impl Combiner {
 
     /// The error of an order whose time is over.
     fn too_late(&self, queue: &OrderQueue, waiting: &WaitingOrder) -> SaleError {
-        let waited = self.context.options.wait_timeout;
-        if waiting.silence.is_some() {
-            return without_lock(waiting, Arc::new(LockError::Lost));
-        }
         if waiting.is_stale {
             return SaleError::StaleToken;
         }
         if let Some(error) = queue.store_error() {
             return SaleError::of_read(error, queue.item());
         }
+        self.not_granted()
+    }
+
+    /// Why the lock was not granted in time.
+    fn not_granted(&self) -> SaleError {
+        let waited = self.context.options.wait_timeout;
         match self.sessions.current() {
             Some(session) if session.is_answered() => SaleError::WaitTooLong { waited },
-            _ => unavailable(LockError::Timeout { waited }),
+            _ => unavailable(self.sessions.latest_error().unwrap_or(LockError::Timeout { waited })),
         }
     }
 }
@@ -379,12 +412,15 @@ struct Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        self.queue.close(|waiting| match &waiting.silence {
-            Some(silence) => SaleError::of_order(Arc::clone(silence), &waiting.order),
-            None => SaleError::Stopping,
-        });
+        self.queue.close(|_| SaleError::Stopping);
         self.combiner.queues.lock().remove(self.queue.item());
     }
+}
+
+/// The answer to an order. Only a task that panicked drops the reply, and its effect is unknown.
+async fn answered(answer: oneshot::Receiver<Answer>, order: OrderId) -> Answer {
+    let unknown = |source: RecvError| SaleError::OutcomeUnknown { order, source: source.into() };
+    answer.await.unwrap_or_else(|source| Err(unknown(source)))
 }
 
 /// Notes whether it would have paid to wait for the next orders in the tenure that has just ended.
@@ -400,15 +436,6 @@ async fn learn(policy: &mut HoldPolicy, queue: &OrderQueue) {
             // late is no error: it is asked again
             Step::Wait { orders, until } => drop(timeout_at(until, queue.reaches(orders)).await),
         }
-    }
-}
-
-/// The error of an order that cannot get the lock. Once it was sent and not answered, its outcome is unknown,
-/// whatever failed later.
-fn without_lock(waiting: &WaitingOrder, error: Arc<LockError>) -> SaleError {
-    match &waiting.silence {
-        Some(silence) => SaleError::of_order(Arc::clone(silence), &waiting.order),
-        None => unavailable(error),
     }
 }
 

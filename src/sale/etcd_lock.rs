@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::combiner::Combiner;
 use super::guard::{GuardStatus, SaleGuard};
-use super::tenure::{self, Tenure, lock_name};
-use super::{HoldMode, QUESTION_TIMEOUT, SaleContext, SaleError, StockCheck, reduce};
+use super::tenure::{self, lock_name};
+use super::{HoldMode, QUESTION_TIMEOUT, SaleContext, SaleError, StockCheck};
 use crate::inventory::{Item, Order, Outcome, Stock};
 
 /// How many locks the readiness check tries.
@@ -24,46 +24,39 @@ const START_PAUSE: Duration = Duration::from_millis(200);
 pub struct EtcdLock {
     context: Arc<SaleContext>,
     sessions: SessionKeeper,
-    /// None if each order takes the lock for itself.
-    combiner: Option<Arc<Combiner>>,
+    combiner: Arc<Combiner>,
 }
 
 impl EtcdLock {
     /// A guard that takes the lock in these sessions.
     pub fn new(context: &Arc<SaleContext>, sessions: SessionKeeper) -> Self {
-        let combiner = (context.options.hold == HoldMode::Combined)
-            .then(|| Combiner::new(Arc::clone(context), sessions.clone()));
+        let combiner = Combiner::new(Arc::clone(context), sessions.clone());
         Self { context: Arc::clone(context), sessions, combiner }
     }
 
     /// As [`SaleGuard::reduce`], without its box.
     pub(super) async fn reduce_order(&self, order: Order) -> Result<Outcome, SaleError> {
-        match &self.combiner {
-            Some(combiner) => self.reduce_combined(combiner, order).await,
-            // the large futures are boxed: thousands of orders wait at once, and each has room for them
-            None => Box::pin(self.reduce_alone(order)).await,
+        match self.context.options.hold {
+            HoldMode::Combined => self.reduce_combined(order).await,
+            HoldMode::Request => self.reduce_alone(order).await,
         }
     }
 
     /// Reads the stock first, unless the last read had enough units.
-    async fn reduce_combined(
-        &self,
-        combiner: &Arc<Combiner>,
-        order: Order,
-    ) -> Result<Outcome, SaleError> {
-        let known = combiner.known(&order.item);
+    async fn reduce_combined(&self, order: Order) -> Result<Outcome, SaleError> {
+        let known = self.combiner.known(&order.item);
         let queue = match known.filter(|queue| queue.was_seen_with(order.quantity.get())) {
             Some(queue) => queue,
             None => match self.context.check_stock(&order).await? {
                 StockCheck::Answer(outcome) => return Ok(outcome),
                 StockCheck::Available(units) => {
-                    let queue = combiner.queue_of(&order.item);
+                    let queue = self.combiner.queue_of(&order.item);
                     queue.see(units);
                     queue
                 }
             },
         };
-        combiner.reduce(queue, order).await
+        self.combiner.reduce(queue, order).await
     }
 
     /// Under a tenure of its own.
@@ -72,14 +65,7 @@ impl EtcdLock {
             return Ok(outcome);
         }
         let _place = self.context.enter(&order.item)?;
-        reduce::under_own_lock(&self.context, &self.sessions, &self.name_for(&order.item), order)
-            .await
-    }
-
-    async fn take(&self, item: &Item) -> Result<Tenure, SaleError> {
-        let waited = self.context.options.wait_timeout;
-        let deadline = Instant::now() + waited;
-        tenure::take(&self.sessions, &self.name_for(item), deadline, waited).await
+        self.combiner.reduce_alone(order).await
     }
 
     fn name_for(&self, item: &Item) -> String {
@@ -87,17 +73,17 @@ impl EtcdLock {
     }
 
     async fn start_sale(&self, item: &Item, units: u64) -> Result<Stock, SaleError> {
-        let tenure = self.take(item).await?;
+        let guard = self.combiner.take(&self.name_for(item)).await?;
         let deadline = Instant::now() + self.context.options.wait_timeout;
         let mut silence = None;
         loop {
-            let token = Some(tenure.guard.token());
+            let token = Some(guard.token());
             let error = match self.context.inventory.start(item, token, units).await {
                 Ok(stock) => return Ok(stock),
                 Err(error) => error,
             };
             // while the lock is held no order can run, so repeating the start changes nothing
-            let is_held = !tenure.guard.is_lost();
+            let is_held = !guard.is_lost();
             if !is_held || !error.is_retryable() || Instant::now() + START_PAUSE >= deadline {
                 // an attempt without an answer outweighs a later refusal: the sale may have been started
                 return Err(SaleError::of_start(silence.unwrap_or(error), item));
@@ -171,14 +157,10 @@ impl SaleGuard for EtcdLock {
     }
 
     fn waiting(&self) -> usize {
-        self.combiner.as_ref().map_or(0, |combiner| combiner.waiting())
+        self.combiner.waiting()
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {
-            self.sessions.close().await;
-            // a waiter may have been granted the lock in between
-            self.context.tasks.wait().await;
-        })
+        Box::pin(self.sessions.close())
     }
 }

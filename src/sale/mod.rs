@@ -2,8 +2,8 @@
 //!
 //! The waiting orders of an item at one instance share a tenure of the item's lock: one holder takes it for
 //! all of them, and runs them in batches under the token of the grant (`combiner`). With
-//! [`HoldMode::Request`] each order takes the lock as an owner of its own, reduces the stock, and releases
-//! the lock (`reduce`).
+//! [`HoldMode::Request`] each order has a tenure of its own: it waits in a queue of one, which is served in
+//! the same way.
 //!
 //! `sold out` needs no lock: a plain read that shows too little stock is already the truth at that moment.
 
@@ -16,7 +16,6 @@ mod hold_policy;
 pub mod latency;
 pub mod metrics;
 mod order_queue;
-mod reduce;
 mod stock_reads;
 mod tenure;
 mod waiting_room;
@@ -80,8 +79,8 @@ impl Sale {
     /// Takes the order's units if that many are left.
     ///
     /// # Cancel safety
-    /// A future that is dropped before its order is in a batch (with a lock for each order: before the lock is
-    /// granted) takes nothing. After that the order is carried out, and the same id gets its answer.
+    /// A future that is dropped before its order is in a batch takes nothing. After that the order is carried
+    /// out, and the same id gets its answer.
     ///
     /// # Errors
     /// See [`SaleError`].

@@ -41,6 +41,16 @@ impl WaitingOrder {
         // fails if the buyer disconnected
         drop(self.reply.send(answer));
     }
+
+    /// Answers with an error. Once the order was sent and not answered, its outcome is unknown, whatever
+    /// failed later.
+    pub(super) fn fail(self, error: impl FnOnce(&Self) -> SaleError) {
+        let error = match &self.silence {
+            Some(silence) => SaleError::of_order(Arc::clone(silence), &self.order),
+            None => error(&self),
+        };
+        self.answer(Err(error));
+    }
 }
 
 /// The waiting orders of one item at this instance, first in, first out. Bounded. All have the same time
@@ -178,21 +188,20 @@ impl OrderQueue {
         state.is_closed
     }
 
-    /// Closes the queue and answers all waiting orders. Later orders are refused.
+    /// Closes the queue and [fails](WaitingOrder::fail) all waiting orders. Later orders are refused.
     pub(super) fn close(&self, error: impl Fn(&WaitingOrder) -> SaleError) {
         self.state.lock().is_closed = true;
         self.fail_all(error);
     }
 
-    /// Answers all waiting orders.
+    /// [Fails](WaitingOrder::fail) all waiting orders.
     pub(super) fn fail_all(&self, error: impl Fn(&WaitingOrder) -> SaleError) {
         for waiting in self.take(usize::MAX) {
-            let error = error(&waiting);
-            waiting.answer(Err(error));
+            waiting.fail(&error);
         }
     }
 
-    /// Waits for `future`, and meanwhile answers the orders whose time is over.
+    /// Waits for `future`, and meanwhile [fails](WaitingOrder::fail) the orders whose time is over.
     pub(super) async fn while_expiring<F: Future>(
         &self,
         future: F,
@@ -243,8 +252,7 @@ impl OrderQueue {
                 state.waiting.pop_front()
             };
             if let Some(waiting) = expired {
-                let error = error(&waiting);
-                waiting.answer(Err(error));
+                waiting.fail(&error);
             }
         }
     }
@@ -281,5 +289,35 @@ impl OrderQueue {
 
     pub(super) fn store_error(&self) -> Option<Arc<InventoryError>> {
         self.store_error.lock().clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::{OrderId, Quantity, User};
+
+    fn order(id: &str) -> Order {
+        Order {
+            id: OrderId::new(id).expect("a valid id"),
+            item: Item::DEFAULT,
+            quantity: Quantity::new(1).expect("a valid quantity"),
+            user: User::default(),
+        }
+    }
+
+    /// Goal: an order that was sent and not answered stays unknown, whatever ends its wait; one that was not
+    /// sent gets the error.
+    #[tokio::test]
+    async fn unknown_outweighs_every_later_error() {
+        let queue = OrderQueue::new(Item::DEFAULT, 2, Duration::from_secs(1));
+        let answers = ["sent", "not-sent"].map(|id| queue.push(order(id)).ok().expect("room"));
+        let mut batch = queue.take(2);
+        batch[0].silence = Some(Arc::new(InventoryError::NotReplicated { count: 0, wanted: 1 }));
+        queue.put_back(batch);
+        queue.close(|_| SaleError::Stopping);
+        let [sent, not_sent] = answers.map(|mut answer| answer.try_recv().expect("an answer"));
+        assert!(matches!(sent, Err(SaleError::OutcomeUnknown { .. })), "{sent:?}");
+        assert!(matches!(not_sent, Err(SaleError::Stopping)), "{not_sent:?}");
     }
 }

@@ -3,19 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{BackendErrorKind, Guard, LockError, LostReason, Mutex, Owner, SessionKeeper};
+use fenced_lock::{BackendErrorKind, LockError, LostReason, Mutex, SessionKeeper};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{QUESTION_TIMEOUT, SaleError};
 use crate::inventory::Item;
 use crate::throttle::Throttle;
-
-/// A tenure of the distributed lock.
-pub(super) struct Tenure {
-    pub(super) mutex: Mutex,
-    pub(super) owner: Owner,
-    pub(super) guard: Guard,
-}
 
 /// The name of an item's lock. It has a `:` and no `/`: other etcd clients that wait for the lock `a` also
 /// wait for all keys of a lock `a/b`.
@@ -38,32 +31,6 @@ pub(super) async fn mutex_of(
         Err(sessions.latest_error().unwrap_or(LockError::Timeout { waited }))
     });
     session.and_then(|session| session.mutex(lock_name)).map_err(unavailable)
-}
-
-/// Takes the lock of an item for a new owner. Gives up at `deadline`.
-pub(super) async fn take(
-    sessions: &SessionKeeper,
-    lock_name: &str,
-    deadline: Instant,
-    waited: Duration,
-) -> Result<Tenure, SaleError> {
-    loop {
-        let mutex = mutex_of(sessions, lock_name, deadline).await?;
-        let mut owner = Owner::new();
-        match timeout_at(deadline, mutex.lock_as(&mut owner)).await {
-            Ok(Ok(guard)) => return Ok(Tenure { mutex, owner, guard }),
-            // lost while waiting: the keeper opens another session, and the order makes another claim
-            Ok(Err(error)) if is_gone(&error) && Instant::now() < deadline => {}
-            Ok(Err(error)) => return Err(unavailable(error)),
-            Err(_) => match sessions.current() {
-                Some(session) if session.is_answered() => {
-                    log_first_claim(mutex);
-                    return Err(SaleError::WaitTooLong { waited });
-                }
-                _ => return Err(unavailable(LockError::Timeout { waited })),
-            },
-        }
-    }
 }
 
 /// Logs the first claim of the queue, for a claim that has waited long.

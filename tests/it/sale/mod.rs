@@ -1,6 +1,7 @@
 //! Where lock meets stock: the sale over a real etcd and a real Redis.
 
 mod combining;
+mod lone_orders;
 mod sold_out;
 
 use std::time::Duration;
@@ -44,8 +45,8 @@ impl Market {
         Inventory::new(&self.redis, InventoryOptions::default()).unwrap()
     }
 
-    fn instance(&self, name: &str) -> Instance {
-        let options = SaleOptions {
+    fn options(&self, name: &str) -> SaleOptions {
+        SaleOptions {
             lock_name: self.lock_name.clone(),
             instance: name.into(),
             queue_length: 1000,
@@ -53,9 +54,13 @@ impl Market {
             batch_size: 100,
             tenure: self.tenure,
             wait_timeout: Duration::from_secs(20),
-        };
+        }
+    }
+
+    fn instance(&self, name: &str) -> Instance {
         let sessions = sessions(&self.etcd, name);
-        Instance { sale: Sale::guarded(self.inventory(), sessions.clone(), options), sessions }
+        let sale = Sale::guarded(self.inventory(), sessions.clone(), self.options(name));
+        Instance { sale, sessions }
     }
 
     /// The same market, its store seen through a proxy.
