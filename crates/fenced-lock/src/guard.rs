@@ -139,7 +139,8 @@ impl<T: GrantToken> Guard<T> {
     /// When the future is dropped, the release goes on in the background.
     ///
     /// # Errors
-    /// [`LockError::Lost`] if the hold was lost before: another holder may have changed what the lock protects.
+    /// [`LockError::Lost`] if the hold was lost before: another holder may have changed what the lock protects;
+    /// [`LockError::SessionLost`] if its session was lost meanwhile.
     /// [`LockError::Backend`] or [`LockError::SessionLost`] if the release did not succeed within a TTL. The claim
     /// then ends with its lease, or as soon as a backend that refused the release permits it.
     pub async fn unlock(mut self) -> Result<(), LockError> {

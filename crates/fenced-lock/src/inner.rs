@@ -195,6 +195,11 @@ impl<T: GrantToken> SessionInner<T> {
                 Ok(released) => return Ok(released),
                 Err(error) => error,
             };
+            // the claim went with it, unless an earlier request took it out: its holder must expect the worse
+            if error.kind == BackendErrorKind::LeaseGone {
+                self.validity.lose(LostReason::Revoked);
+                return Err(LockError::SessionLost { reason: LostReason::Revoked });
+            }
             let is_refused =
                 error.kind != BackendErrorKind::Transient && Safeguard::Denials.is_on();
             may_be_done |= !is_refused;

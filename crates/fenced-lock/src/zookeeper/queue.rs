@@ -32,6 +32,8 @@ struct Own {
     claim: Claim,
     /// Its node and its token, once the server has answered.
     made: Option<(String, Token)>,
+    /// Whether we have asked for its end.
+    is_leaving: bool,
 }
 
 /// What a look at an unused queue says.
@@ -48,7 +50,7 @@ impl Queue {
     /// Makes a claim known before its request is sent; `true` if it was known: the request may have been carried out.
     pub(super) fn expect(&mut self, prefix: &str, claim: &Claim) -> bool {
         self.was_used = true;
-        let own = Own { claim: claim.clone(), made: None };
+        let own = Own { claim: claim.clone(), made: None, is_leaving: false };
         let known = self.own.contains_key(prefix);
         self.own.entry(prefix.to_owned()).or_insert(own);
         known
@@ -74,9 +76,11 @@ impl Queue {
         self.own.contains_key(prefix)
     }
 
-    /// The node of a claim that was made.
-    pub(super) fn node_of(&self, prefix: &str) -> Option<String> {
-        self.own.get(prefix)?.made.as_ref().map(|(node, _)| node.clone())
+    /// Notes that a claim is about to be deleted. Its node, if it was made.
+    pub(super) fn leave(&mut self, prefix: &str) -> Option<String> {
+        let own = self.own.get_mut(prefix)?;
+        own.is_leaving = true;
+        own.made.as_ref().map(|(node, _)| node.clone())
     }
 
     /// Forgets a claim, which is not in the queue any more.
@@ -110,18 +114,26 @@ impl Queue {
         }
     }
 
-    pub(super) fn deleted(&mut self, node: &Node, waiters: &Waiters<Token>) {
+    /// Takes a node out. `true` if the queue must be read again before anything is granted: a claim of ours that goes
+    /// without our doing may have gone with the session, and the news of its other claims come one by one.
+    #[must_use]
+    pub(super) fn deleted(&mut self, node: &Node, waiters: &Waiters<Token>) -> bool {
+        let was_taken = self.own.get(node.prefix()).is_some_and(|own| !own.is_leaving);
         if let Ok(place) = self.nodes.binary_search_by(|known| known.turn(node)) {
             self.nodes.remove(place);
         }
         self.forget(node.prefix(), waiters);
+        if was_taken {
+            self.nodes.clear();
+        }
         self.settle(waiters);
+        was_taken
     }
 
     /// Tells the first in the queue, if it is ours.
     fn settle(&self, waiters: &Waiters<Token>) {
         let first = self.nodes.first().and_then(|first| self.own.get(first.prefix()));
-        if let Some(Own { claim, made: Some((_, token)) }) = first {
+        if let Some(Own { claim, made: Some((_, token)), .. }) = first {
             waiters.note(claim, ClaimStatus::Granted(*token));
             waiters.note_contended(claim, self.nodes.len() > 1);
         }
@@ -194,10 +206,34 @@ mod tests {
         queue.created(node("x-9-0000000004"), &waiters);
         queue.created(node("_c_1-lock-0000000005"), &waiters);
         assert_eq!(*ticket.status.borrow(), ClaimStatus::Waiting);
-        queue.deleted(&node("x-9-0000000004"), &waiters);
+        assert!(!queue.deleted(&node("x-9-0000000004"), &waiters));
         assert_eq!(*ticket.status.borrow(), ClaimStatus::Granted(TOKEN));
-        queue.deleted(&node("_c_1-lock-0000000005"), &waiters);
+        assert!(queue.deleted(&node("_c_1-lock-0000000005"), &waiters));
         assert_eq!(*ticket.status.borrow(), ClaimStatus::Gone);
+    }
+
+    /// Goal: when a claim goes without our doing, the next of ours is granted only after the queue was read again: it
+    /// may have gone with the same session.
+    #[test]
+    fn the_end_of_a_session_grants_nothing() {
+        for is_leaving in [false, true] {
+            let (mut queue, waiters) = (Queue::default(), Waiters::new());
+            let _held = made(&mut queue, &waiters);
+            queue.created(node("_c_1-lock-0000000005"), &waiters);
+            let next = Claim { number: 2, ..claim() };
+            let ticket = waiters.expect(&next);
+            queue.expect("_c_2-lock-", &next);
+            queue.created(node("_c_2-lock-0000000006"), &waiters);
+            if is_leaving {
+                queue.leave("_c_1-lock-");
+            }
+            assert_eq!(queue.deleted(&node("_c_1-lock-0000000005"), &waiters), !is_leaving);
+            queue.made("_c_2-lock-", "_c_2-lock-0000000006".to_owned(), TOKEN, &waiters);
+            let is_granted = *ticket.status.borrow() == ClaimStatus::Granted(TOKEN);
+            assert_eq!(is_granted, is_leaving);
+            queue.load(vec![node("_c_2-lock-0000000006")], &queue.all_made(), &waiters);
+            assert_eq!(*ticket.status.borrow(), ClaimStatus::Granted(TOKEN));
+        }
     }
 
     /// Goal: a list that was asked for before a claim was made does not end it; a later one without it does.

@@ -187,7 +187,7 @@ impl Connected {
         held: &Claim,
         next: &Claim,
     ) -> Result<Option<(String, Token)>, BackendError> {
-        let node = self.with(&held.name, |queue| queue.node_of(&layout::prefix(held)));
+        let node = self.with(&held.name, |queue| queue.leave(&layout::prefix(held)));
         let Some(node) = node else { return Ok(None) };
         let dir = layout::dir(&self.root, &next.name);
         let path = format!("{dir}/{}", layout::prefix(next));
@@ -263,7 +263,7 @@ impl Connected {
             return Ok(Released::Gone);
         }
         let client = self.client()?;
-        let node = match self.with(&claim.name, |queue| queue.node_of(&prefix)) {
+        let node = match self.with(&claim.name, |queue| queue.leave(&prefix)) {
             Some(node) => Some(node),
             None => self.find(&client, claim).await?.map(|(node, _)| node),
         };
@@ -274,7 +274,7 @@ impl Connected {
         let path = format!("{}/{node}", layout::dir(&self.root, &claim.name));
         let released = match self.ask(|| client.delete(&path, None)).await {
             Ok(()) => Released::Done,
-            Err(Error::NoNode | Error::SessionExpired) => Released::Gone,
+            Err(Error::NoNode) => Released::Gone,
             Err(error) => return Err(backend_error(error)),
         };
         self.forget(claim);
@@ -385,10 +385,7 @@ impl Connected {
                         // the client does not watch again, and news are not repeated: ZOOKEEPER-4698
                         event.session_state == SessionState::SyncConnected
                     }
-                    kind => {
-                        self.heard(name, kind, &event.path);
-                        false
-                    }
+                    kind => self.heard(name, kind, &event.path),
                 },
                 _ = look.tick() => match self.look(name) {
                     Use::None => return,
@@ -426,13 +423,17 @@ impl Connected {
         }
     }
 
-    fn heard(&self, name: &Arc<str>, kind: EventType, path: &str) {
-        let Some(node) = path.rsplit('/').next().and_then(Node::new) else { return };
+    /// Takes over what was told of a queue; `true` if it must be read again.
+    fn heard(&self, name: &Arc<str>, kind: EventType, path: &str) -> bool {
+        let Some(node) = path.rsplit('/').next().and_then(Node::new) else { return false };
         self.with(name, |queue| match kind {
-            EventType::NodeCreated => queue.created(node, &self.waiters),
+            EventType::NodeCreated => {
+                queue.created(node, &self.waiters);
+                false
+            }
             EventType::NodeDeleted => queue.deleted(&node, &self.waiters),
-            _ => {}
-        });
+            _ => false,
+        })
     }
 
     /// Whether a queue is used. One that is not is forgotten.

@@ -41,6 +41,21 @@ async fn a_release_says_whether_the_claim_was_there() {
     assert!(matches!(error, LockError::Lost), "{error}");
 }
 
+/// Goal: a release that finds the lease gone, and not whether an earlier request came before that, says that the session
+/// is lost.
+#[tokio::test(start_paused = true)]
+async fn a_release_without_its_lease_is_no_success() {
+    let backend = FaultyBackend::new();
+    let session = session(&backend).await;
+    let guard = session.mutex("a").unwrap().lock().await.unwrap();
+    let [silent, gone] = [BackendErrorKind::Transient, BackendErrorKind::LeaseGone];
+    backend.release.next(Some(Fault::Fails(silent))).next(Some(Fault::Fails(gone)));
+    let reason = LostReason::Revoked;
+    assert_eq!(guard.unlock().await.unwrap_err(), LockError::SessionLost { reason });
+    assert_eq!(backend.release.count(), 2);
+    assert_eq!(session.lost_reason(), Some(reason));
+}
+
 /// Goal: what is documented of a drop: the release is under way when it returns, so a try may come before
 /// it; `unlock` waits.
 #[tokio::test(start_paused = true)]
