@@ -2,7 +2,7 @@
 //!
 //! The script compares the token with the largest that it has seen, and writes in the same atomic step. Tokens of two
 //! clusters cannot be compared: it refuses those of a new cluster until an operator deletes `{greeting}:fence`.
-//! Redis is at `REDIS` (default `redis://127.0.0.1:6379`).
+//! Redis is at `REDIS` (default `redis://127.0.0.1:6379`). The crate `redis` needs its features `script` and `tokio-comp`.
 
 use std::error::Error;
 use std::sync::Arc;

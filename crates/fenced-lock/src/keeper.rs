@@ -15,7 +15,9 @@ use super::{Backend, GrantToken, LockError, LostReason, Session, SessionOptions,
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Opens a session, and the next one whenever it is lost, for the life of a service.
+/// Opens a session, and the next one whenever it is lost, for the life of a service. Failures are logged with `tracing`,
+/// and told by [`latest_error`](Self::latest_error). After an outage, the claims of the lost session stand until its lease
+/// ends.
 ///
 /// What was held in a lost session stays lost. Its holders find out through their guards, and lock again in the
 /// new session:

@@ -17,6 +17,8 @@ use super::{
 /// clock, so leases expire in paused time, and its faults come when they are asked for. Let the service take a
 /// [`Session`](crate::Session) or a [`SessionKeeper`](crate::SessionKeeper), which do not name the backend.
 ///
+/// In a test: `#[tokio::test(start_paused = true)]`, with tokio's feature `test-util`.
+///
 /// Clones are the same service; sessions on it exclude each other as processes do. It does not
 /// survive the process and locks nothing outside of it.
 ///

@@ -3,7 +3,8 @@
 use std::fmt;
 
 /// The identity of the cluster that numbered a [`Token`], so that a store can tell tokens of one
-/// cluster from those of another: a new cluster behind an old address, say. A copy of a cluster has
+/// cluster from those of another: a new cluster behind an old address, say. etcd derives it from the peer URLs and
+/// `--initial-cluster-token`, so give each new cluster a token of its own. A copy of a cluster has
 /// the identity of the original, so a backup must be restored with revisions that are larger than any
 /// before (`etcdutl snapshot restore --bump-revision`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -40,7 +41,8 @@ impl fmt::Debug for ClusterId {
 ///
 /// ```sql
 /// -- CREATE TABLE fence (name text PRIMARY KEY, cluster text NOT NULL, revision bigint NOT NULL);
-/// INSERT INTO fence VALUES ($1, $2, $3) -- the lock's name, token.cluster().to_string(), token.revision()
+/// -- $1: the lock's name, $2: token.cluster().to_string(), $3: token.revision()
+/// INSERT INTO fence VALUES ($1, $2, $3)
 /// ON CONFLICT (name) DO UPDATE SET revision = excluded.revision
 /// WHERE fence.cluster = excluded.cluster AND fence.revision <= excluded.revision
 /// RETURNING revision;
