@@ -448,7 +448,14 @@ async fn a_synchronous_standby_repeats_no_token() {
         standby_is_synchronous: true,
         ..PostgresOptions::new(servers.url())
     };
-    let mutex = open_with(&options, LONG).await.unwrap().mutex("a").unwrap();
+    let mut opened = None;
+    // a busy machine may take longer than such a request
+    eventually("a session is open", async || {
+        opened = open_with(&options, LONG).await.ok();
+        opened.is_some()
+    })
+    .await;
+    let mutex = opened.unwrap().mutex("a").unwrap();
     let guard = mutex.lock().await.unwrap();
     let first = guard.token();
     guard.unlock().await.unwrap();
