@@ -4,14 +4,20 @@ import { make } from "../../static/page/dom.js";
 import { Beside } from "./beside.js";
 import { Scoreboard } from "./scoreboard.js";
 
+const sheet = make("link");
+Object.assign(sheet, { rel: "stylesheet", href: new URL("panels.css", import.meta.url) });
+// before the panels are there: without it, they are too wide for a phone
+await new Promise((done) => {
+  sheet.onload = done;
+  sheet.onerror = done;
+  document.head.append(sheet);
+});
+
 export class Panels {
   #scoreboard = new Scoreboard();
   #beside = null;
 
   constructor() {
-    const sheet = make("link");
-    Object.assign(sheet, { rel: "stylesheet", href: new URL("panels.css", import.meta.url) });
-    document.head.append(sheet);
     // rows that are added there move nothing else
     document.querySelector(".side").append(this.#scoreboard.panel);
   }
