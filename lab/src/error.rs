@@ -2,6 +2,7 @@
 
 use std::io;
 
+use demo::DemoError;
 use fenced_lock::LockError;
 use testkit::ServerError;
 
@@ -9,49 +10,12 @@ use testkit::ServerError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LabError {
-    /// The ports of the instances would be beyond 65535.
-    #[error("{instances} instances, 10 ports apart, need a --port of {highest} or lower")]
-    PortsTooHigh {
-        /// How many instances were asked for.
-        instances: u16,
-        /// The highest first port with which all of them have one.
-        highest: u16,
-    },
-    /// A lock beside itself.
-    #[error("{0} is given twice: choose another lock with --beside")]
-    SameLock(&'static str),
-    /// A baseline beside a lock.
-    #[error(
-        "{0} is no lock that instances share, so it cannot stand beside another: choose two of {locks}; the page \
-         offers no-lock and local on both sides",
-        locks = crate::baselines::LockMode::SHARED.map(crate::baselines::LockMode::name).join(", ")
-    )]
-    NotBeside(&'static str),
-    /// Another program listens where an instance should.
-    #[error("port {0} is taken: stop what listens there or choose another with --port")]
-    PortTaken(u16),
-    /// The system refuses the port.
-    #[error("port {port} cannot be used ({source}): choose another with --port")]
-    PortRefused {
-        /// The port.
-        port: u16,
-        /// The system's reason.
-        source: io::Error,
-    },
     /// There is no such scenario.
     #[error("there is no scenario {0:?}: `lab chaos --list` lists them")]
     NoSuchScenario(String),
-    /// A server or an instance did not start.
+    /// A cluster or a load test did not start, or gave no result.
     #[error(transparent)]
-    Server(#[from] ServerError),
-    /// The load test, or its checker, ended without a report.
-    #[error("the load test ended without a report ({status}); the end of its log:\n{tail}")]
-    NoReport {
-        /// How it ended.
-        status: std::process::ExitStatus,
-        /// The end of its log.
-        tail: String,
-    },
+    Demo(#[from] DemoError),
     /// A condition did not come true in time.
     #[error("not within {seconds} s: {what}")]
     NotInTime {
@@ -91,6 +55,12 @@ pub enum LabError {
 impl From<etcd_client::Error> for LabError {
     fn from(error: etcd_client::Error) -> Self {
         Self::Etcd(Box::new(error))
+    }
+}
+
+impl From<ServerError> for LabError {
+    fn from(error: ServerError) -> Self {
+        Self::Demo(error.into())
     }
 }
 

@@ -1,4 +1,4 @@
-// What each guard of the sale means for this page. The names are those of `lab serve --lock`.
+// What each guard of the sale means for this page. The names are those of `demo serve --lock`.
 
 /**
  * A lock of the library. `words` name it, and `label` on a button; the rest says where it lives and what a claim is, and

@@ -14,9 +14,9 @@ use tokio::time::{Instant, sleep};
 
 use super::options::contestants;
 use super::seat::{self, Seat};
-use crate::baselines::LockMode;
-use crate::cluster::is_setting;
 use crate::error::LabError;
+use demo::baselines::LockMode;
+use demo::cluster::is_setting;
 
 /// The time between a look at the lock and the write that relies on it.
 const STEP: Duration = Duration::from_millis(5);

@@ -19,10 +19,10 @@ use super::floor::{Floor, fake_clock};
 use super::options::Fault;
 use super::speed::share;
 use super::trials::{Trials, millis_below};
-use crate::baselines::LockMode;
 use crate::error::LabError;
-use crate::locks::LockServers;
 use crate::wait::until;
+use demo::baselines::LockMode;
+use demo::locks::LockServers;
 
 /// Short, since a takeover waits for it; the shortest that etcd grants with its defaults.
 pub(super) const TTL: Duration = Duration::from_secs(2);

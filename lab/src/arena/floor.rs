@@ -10,9 +10,9 @@ use testkit::{OwnedDir, Proxy, probe};
 
 use super::seat::{self, Seat};
 use super::set_nx;
-use crate::baselines::LockMode;
 use crate::error::LabError;
-use crate::locks::{AnyLock, LockServers, proxy_to};
+use demo::baselines::LockMode;
+use demo::locks::{AnyLock, LockServers, proxy_to};
 
 /// The private servers of a lock.
 pub(super) struct Floor {

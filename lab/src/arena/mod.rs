@@ -40,9 +40,9 @@ use self::sale::{Oversold, Speed};
 use self::speed::{Contest, Handovers};
 use self::trials::Trials;
 use crate::articles;
-use crate::baselines::{Fence, LockMode};
 use crate::error::LabError;
-use crate::locks::LockServers;
+use demo::baselines::{Fence, LockMode};
+use demo::locks::LockServers;
 
 /// Round trips to the lock's servers, in milliseconds.
 const DISTANCES: [u64; 2] = [2, 20];

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::articles;
-use crate::baselines::LockMode;
+use demo::baselines::LockMode;
 
 /// Compares locks: speed, fairness, cost, and what each fault does to each of them.
 ///

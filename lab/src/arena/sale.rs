@@ -13,11 +13,11 @@ use tokio::time::{sleep, timeout};
 
 use super::options::Fault;
 use super::trials::Trials;
-use crate::baselines::{Fence, LockMode};
-use crate::cluster::{self, Cluster, Spec};
 use crate::error::LabError;
-use crate::load::{ENDLESS_STOCK, Load};
-use crate::locks::LockServers;
+use demo::baselines::{Fence, LockMode};
+use demo::cluster::{self, Cluster, Spec};
+use demo::load::{ENDLESS_STOCK, Load};
+use demo::locks::LockServers;
 
 /// The TTL of the sessions in a sale: short, since a takeover waits for it.
 const TTL: &str = "2s";
@@ -164,7 +164,7 @@ async fn load(cluster: &Cluster, requests: usize, connections: usize) -> Result<
     ];
     let args = flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]);
     let args: Vec<_> = args.chain(["--alone".to_owned()]).chain(cluster.urls()).collect();
-    Load::start(cluster, &args, false)?.report(LONGEST_RUN * 5).await
+    Ok(Load::start(cluster, &args, false)?.report(LONGEST_RUN * 5).await?)
 }
 
 /// Sales with a fault of the holder between reading and writing, without a fence or with this one.
@@ -265,5 +265,5 @@ async fn revive(cluster: &mut Cluster) -> Result<(), LabError> {
         .unwrap_or_else(|elapsed| Err(elapsed.into()))
         .map_err(LabError::system("an instance does not end"))?;
     instances[1].start_again(program, dir).await?;
-    instances[1].until_ready().await
+    Ok(instances[1].until_ready().await?)
 }

@@ -7,9 +7,9 @@ use fenced_lock::{GrantToken, Guard, LockError, Session, SessionOptions, Token};
 use futures_util::future::BoxFuture;
 
 use super::set_nx::SetNx;
-use crate::baselines::LockMode;
 use crate::error::LabError;
-use crate::locks::AnyLock;
+use demo::baselines::LockMode;
+use demo::locks::AnyLock;
 
 /// A session.
 pub(super) trait Seat: Send + Sync {

@@ -14,8 +14,8 @@ use tokio::time::{Instant, sleep, timeout};
 use super::floor::Floor;
 use super::seat::Seat;
 use super::trials::millis_below;
-use crate::baselines::LockMode;
 use crate::error::LabError;
+use demo::baselines::LockMode;
 
 /// Nobody is to lose it.
 pub(super) const LONG_TTL: Duration = Duration::from_secs(30);

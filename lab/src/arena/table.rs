@@ -9,7 +9,7 @@ use super::options::Fault;
 use super::sale::Oversold;
 use super::{Figures, Results};
 use crate::bench::markdown::{figure, rows};
-use crate::locks::in_words;
+use demo::locks::in_words;
 
 /// All tables with rows.
 pub(super) fn text(results: &Results) -> String {

@@ -217,7 +217,7 @@ impl EtcdFloor {
 
     /// A way to etcd that can be closed.
     async fn way(&self) -> Result<Proxy, LabError> {
-        proxy_to(self.lock.port()).await
+        Ok(proxy_to(self.lock.port()).await?)
     }
 
     /// How many claims are in the queue.

@@ -18,7 +18,7 @@ use super::story::{
 };
 use super::{Flaw, Floor};
 use crate::error::LabError;
-use crate::store_fence::StoreFence;
+use demo::store_fence::StoreFence;
 
 /// The TTL of an article's lock in these stories. The articles have 5 to 30 s.
 const ARTICLE_TTL: Duration = Duration::from_millis(400);

@@ -16,8 +16,8 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::error::LabError;
-pub(super) use crate::locks::proxy_to;
 use crate::wait;
+pub(super) use demo::locks::proxy_to;
 
 /// The name of the default item's lock.
 pub(super) const LOCK: &str = "stock-lock";

@@ -3,9 +3,9 @@
 use clap::ValueEnum;
 use serde::Serialize;
 
-use crate::baselines::LockMode;
-use crate::cluster::{Cluster, Proxied, Spec};
 use crate::error::LabError;
+use demo::baselines::LockMode;
+use demo::cluster::{Cluster, Proxied, Spec};
 
 /// The slow contenders need more than the defaults to answer hundreds of waiting orders.
 const FLAGS: [&str; 4] = ["--wait-timeout", "5m", "--queue-length", "20000"];

@@ -8,9 +8,9 @@ use super::etcd_cost::{self, EtcdCost};
 use super::load::{self, Orders};
 use super::options::{BenchOptions, Measure};
 use super::scale::Scale;
-use crate::cluster::Cluster;
 use crate::error::LabError;
-use crate::load::ENDLESS_STOCK;
+use demo::cluster::Cluster;
+use demo::load::ENDLESS_STOCK;
 
 /// Instances of a contender.
 const INSTANCES: usize = 2;

@@ -11,9 +11,9 @@ use super::load::{self, Orders};
 use super::run::note;
 use super::scale::Scale;
 use super::stats::Spread;
-use crate::cluster::{Cluster, Proxied};
 use crate::error::LabError;
-use crate::load::ENDLESS_STOCK;
+use demo::cluster::{Cluster, Proxied};
+use demo::load::ENDLESS_STOCK;
 
 /// The results at one distance, once for each round.
 #[derive(Clone, Debug, Serialize)]

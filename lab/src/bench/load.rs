@@ -4,9 +4,9 @@ use loadtest::Report;
 
 use super::contender::Contender;
 use super::etcd_cost;
-use crate::cluster::Cluster;
 use crate::error::LabError;
-use crate::load::{Load, TIMEOUT};
+use demo::cluster::Cluster;
+use demo::load::{Load, TIMEOUT};
 
 /// The time limit of an order: the slowest contenders serve hundreds of them one by one.
 const ORDER_TIMEOUT: &str = "10m";
@@ -33,7 +33,7 @@ pub(super) async fn run(
     orders: Orders,
 ) -> Result<Report, LabError> {
     etcd_cost::compact(&cluster.etcd[0].endpoint()).await?;
-    start(cluster, contender, orders)?.report(TIMEOUT).await
+    Ok(start(cluster, contender, orders)?.report(TIMEOUT).await?)
 }
 
 /// Starts to send the orders.
@@ -67,7 +67,7 @@ pub(super) fn start(
         flag("--probe-path", "/healthz".to_owned());
     }
     args.extend(cluster.urls().into_iter().take(orders.instances));
-    Load::start(cluster, &args, false)
+    Ok(Load::start(cluster, &args, false)?)
 }
 
 /// The fault of a load, if there is one.

@@ -7,7 +7,7 @@ use hyper::Method;
 use serde::Serialize;
 use testkit::probe;
 
-use crate::cluster::Cluster;
+use demo::cluster::Cluster;
 
 /// The machine of the figures.
 #[derive(Clone, Debug, Serialize)]

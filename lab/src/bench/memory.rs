@@ -13,9 +13,9 @@ use tokio::time::{Instant, sleep};
 use super::contender::{Contender, leave};
 use super::load::{self, Orders};
 use super::scale::Scale;
-use crate::cluster::Cluster;
 use crate::error::LabError;
-use crate::load::{ENDLESS_STOCK, TIMEOUT};
+use demo::cluster::Cluster;
+use demo::load::{ENDLESS_STOCK, TIMEOUT};
 
 /// How often the instance is checked.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);

@@ -15,8 +15,8 @@ use super::options::{BenchOptions, Measure};
 use super::results::Results;
 use super::scale::Scale;
 use super::{chart, distance, load, memory, ratios, sweep, table};
-use crate::cluster::Cluster;
 use crate::error::LabError;
+use demo::cluster::Cluster;
 
 const FAULTS: u8 = 1;
 const NO_RESULTS: u8 = 2;

@@ -8,9 +8,9 @@ use super::load::{self, Orders};
 use super::options::Measure;
 use super::scale::Scale;
 use super::stats::Spread;
-use crate::cluster::Cluster;
 use crate::error::LabError;
-use crate::load::ENDLESS_STOCK;
+use demo::cluster::Cluster;
+use demo::load::ENDLESS_STOCK;
 
 /// The number of instances in other sweeps.
 const INSTANCES: usize = 2;

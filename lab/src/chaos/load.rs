@@ -8,7 +8,7 @@ use loadtest::report::Violation;
 
 use super::scene::Scene;
 use crate::error::LabError;
-use crate::load::Load;
+use demo::load::Load;
 
 /// How long an order may take with its retries; an attempt may take half of it, unless the scenario says
 /// otherwise.
@@ -38,7 +38,7 @@ pub(super) fn start(
     args.push("--tokens".to_owned());
     args.extend(plan.flags.iter().map(|&flag| flag.to_owned()));
     args.extend(scene.cluster.urls());
-    Load::start(&scene.cluster, &args, false)
+    Ok(Load::start(&scene.cluster, &args, false)?)
 }
 
 /// Checks a history in which the sale may have paused for `longest_pause`. Returns the report, and the

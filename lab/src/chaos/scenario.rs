@@ -6,9 +6,9 @@ use futures_util::future::LocalBoxFuture;
 use testkit::{AuthTokens, RedisClusterOptions};
 
 use super::scene::Scene;
-use crate::cluster::Proxied;
 use crate::error::LabError;
-use crate::load::ENDLESS_STOCK;
+use demo::cluster::Proxied;
+use demo::load::ENDLESS_STOCK;
 
 /// The TTL of the lock in all scenarios: the shortest that etcd grants.
 pub(super) const TTL: Duration = Duration::from_secs(2);

@@ -14,9 +14,9 @@ use tokio::time::{Instant, sleep};
 
 use super::etcd::Crowd;
 use super::scenario::{FIRST_CALM, LAST_CALM, LONGEST_CALM, Run, Setup, TTL_FLAG};
-use crate::baselines::LockMode;
-use crate::cluster::{Cluster, Spec};
 use crate::error::LabError;
+use demo::baselines::LockMode;
+use demo::cluster::{Cluster, Spec};
 
 /// How long to wait for a condition that the scenario needs.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -146,7 +146,7 @@ impl Scene {
             proxied: self.setup.proxied,
             one_endpoint: self.setup.one_endpoint,
         };
-        self.cluster.add(spec).await
+        Ok(self.cluster.add(spec).await?)
     }
 
     /// Notes that the load has begun and lasts this long. If the sale may hang, no wait lasts longer.

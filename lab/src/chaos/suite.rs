@@ -14,7 +14,7 @@ use super::scenarios;
 use super::schedule::{note, run_all};
 use super::table;
 use crate::error::LabError;
-use crate::signals::{self, ENDINGS, Signal, Signals};
+use demo::signals::{self, ENDINGS, Signal, Signals};
 
 const FAULTS: u8 = 1;
 const NO_RESULTS: u8 = 2;

@@ -10,8 +10,8 @@ use tokio::time::sleep;
 use crate::chaos::flood;
 use crate::chaos::scenario::{LoadPlan, Run, Scenario, Setup};
 use crate::chaos::scene::Scene;
-use crate::cluster::Proxied;
 use crate::error::LabError;
+use demo::cluster::Proxied;
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![answer_swallowed(), client_gone(), flooded(), feeds_opened(), requests_aborted()]

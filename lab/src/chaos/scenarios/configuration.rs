@@ -9,8 +9,8 @@ use tokio::time::sleep;
 use crate::chaos::etcd;
 use crate::chaos::scenario::{LoadPlan, Run, Scenario, Setup, TTL};
 use crate::chaos::scene::Scene;
-use crate::cluster::Proxied;
 use crate::error::LabError;
+use demo::cluster::Proxied;
 
 /// Longer than the sale may pause.
 const HELD: Duration = Duration::from_secs(3);

@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep};
 use crate::chaos::etcd;
 use crate::chaos::scenario::{Control, LoadPlan, Run, Scenario, Setup, TTL};
 use crate::chaos::scene::Scene;
-use crate::cluster::Proxied;
 use crate::error::LabError;
+use demo::cluster::Proxied;
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![leader_lost(), restarted(), compacted(), out_of_space(), release_unanswered()]

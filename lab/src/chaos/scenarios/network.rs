@@ -10,8 +10,8 @@ use tokio::time::sleep;
 use crate::chaos::etcd;
 use crate::chaos::scenario::{LoadPlan, Run, Scenario, Setup, TTL};
 use crate::chaos::scene::Scene;
-use crate::cluster::Proxied;
 use crate::error::LabError;
+use demo::cluster::Proxied;
 
 /// Long enough to hold up the write, and too short to matter.
 const ABOUT_TO_WRITE: &str = "before-write:pause=200ms";

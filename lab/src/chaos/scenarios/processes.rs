@@ -15,8 +15,8 @@ use crate::chaos::flood;
 use crate::chaos::run::NO_FAULT;
 use crate::chaos::scenario::{LoadPlan, Run, Scenario, Setup, TTL};
 use crate::chaos::scene::Scene;
-use crate::cluster::Proxied;
 use crate::error::LabError;
+use demo::cluster::Proxied;
 
 /// A holder that sits on the lock: long enough for others to queue, and shorter than the lease.
 const SITS: &str = "before-write:pause=1500ms";

@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::chaos::scenario::{Control, LoadPlan, Run, Scenario, Setup};
 use crate::chaos::scene::Scene;
-use crate::cluster::Cluster;
 use crate::error::LabError;
+use demo::cluster::Cluster;
 
 /// The bytes that a roll-back loses: more than any instance sells in a turn.
 const LOST_BYTES: usize = 256 << 10;

@@ -7,8 +7,8 @@ use tokio::time::{sleep_until, timeout};
 
 use super::{PATIENCE, Scene};
 use crate::chaos::scenario::LAST_CALM;
-use crate::cluster::Cluster;
 use crate::error::LabError;
+use demo::cluster::Cluster;
 
 impl Scene {
     /// The file that triggers a fault at the instance, which removes it when the fault happens.
@@ -60,7 +60,7 @@ impl Scene {
     /// Restarts an instance that has ended, on its port. It need not be able to sell.
     pub(in crate::chaos) async fn start_again(&mut self, index: usize) -> Result<(), LabError> {
         let Cluster { instances, program, dir, .. } = &mut self.cluster;
-        instances[index].start_again(program, dir).await
+        Ok(instances[index].start_again(program, dir).await?)
     }
 
     /// Waits until an instance has ended by itself.

@@ -1,0 +1,302 @@
+//! One running cluster: private etcd members, a private Redis, and instances of the service.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use hyper::{Method, StatusCode};
+use testkit::server::{START_TIMEOUT, until_ready};
+use testkit::{
+    Child, EtcdOptions, LOCK_NAME, OwnedDir, PrivateEtcd, PrivateRedis, PrivateRedisCluster,
+    Program, Proxy, RedisOptions, Sentinels, ServerError, ports, probe,
+};
+
+use crate::baselines::LockMode;
+use crate::error::DemoError;
+use crate::locks::LockServers;
+
+/// How long an instance may finish its requests when asked to end.
+const SHUTDOWN_GRACE: &str = "5s";
+
+/// How long it may take to end in all: it gives up its claims as well.
+const STOP_GRACE: Duration = Duration::from_secs(10);
+
+/// A running cluster. Everything ends when it is dropped; [`stop`](Self::stop) ends it in order.
+#[derive(Debug)]
+pub struct Cluster {
+    pub instances: Vec<Instance>,
+    pub redis: PrivateRedis,
+    /// Through which the instances find Redis, if there are any.
+    pub sentinels: Option<Sentinels>,
+    /// Has the stock instead, if there is one.
+    pub shards: Option<PrivateRedisCluster>,
+    pub etcd: Vec<PrivateEtcd>,
+    pub lock: LockServers,
+    /// Has the data and logs of all.
+    pub dir: OwnedDir,
+    pub program: PathBuf,
+}
+
+/// One instance of the service, and the proxies around it.
+#[derive(Debug)]
+#[cfg_attr(not(feature = "chaos"), allow(dead_code, reason = "the fault suite reads all fields"))]
+pub struct Instance {
+    pub name: String,
+    pub port: u16,
+    pub child: Child,
+    /// One for each member of etcd.
+    pub etcd_proxies: Vec<Proxy>,
+    pub redis_proxy: Option<Proxy>,
+    pub client_proxy: Option<Proxy>,
+    args: Vec<String>,
+}
+
+/// How an instance is started.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spec<'a> {
+    /// `None`: its port.
+    pub name: Option<&'a str>,
+    pub lock: LockMode,
+    /// How many instances share this machine's cores.
+    pub instances: usize,
+    /// Further flags.
+    pub flags: &'a [String],
+    pub proxied: Proxied,
+    /// It knows only the first member of etcd.
+    pub one_endpoint: bool,
+}
+
+/// Which connections of an instance run through a proxy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(not(feature = "chaos"), allow(dead_code, reason = "the fault suite uses all variants"))]
+pub enum Proxied {
+    #[default]
+    Nothing,
+    Etcd,
+    Redis,
+    /// Both.
+    Servers,
+    Clients,
+}
+
+impl Proxied {
+    fn has_etcd(self) -> bool {
+        matches!(self, Self::Etcd | Self::Servers)
+    }
+
+    fn has_redis(self) -> bool {
+        matches!(self, Self::Redis | Self::Servers)
+    }
+}
+
+impl Cluster {
+    /// Starts the servers, in a directory in `parent`, and waits until they answer. Without a member of etcd, the
+    /// guard is one that needs none.
+    pub async fn open(
+        parent: &OwnedDir,
+        members: usize,
+        etcd: EtcdOptions,
+        redis: RedisOptions,
+    ) -> Result<Self, DemoError> {
+        let program = std::env::current_exe()
+            .map_err(DemoError::system("the path of this program is not known"))?;
+        let dir = OwnedDir::create_in(parent)
+            .map_err(DemoError::system("no temporary directory could be made"))?;
+        let (etcd, redis) = tokio::try_join!(
+            async {
+                match members {
+                    0 => Ok(Vec::new()),
+                    _ => PrivateEtcd::start_cluster_in(&dir, members, etcd).await,
+                }
+            },
+            PrivateRedis::start_in(&dir, redis),
+        )?;
+        let lock = LockServers::None(Vec::new());
+        let instances = Vec::new();
+        let (sentinels, shards) = (None, None);
+        Ok(Self { instances, redis, sentinels, shards, etcd, lock, dir, program })
+    }
+
+    /// Starts another instance on this port, without waiting for it.
+    pub async fn start(&mut self, port: u16, spec: Spec<'_>) -> Result<(), DemoError> {
+        let no_proxy = DemoError::system("a proxy has no port");
+        let mut etcd_proxies = Vec::new();
+        for member in self.etcd.iter().filter(|_| spec.proxied.has_etcd()) {
+            etcd_proxies.push(Proxy::to(member.port()).await.map_err(&no_proxy)?);
+        }
+        let (mut redis_proxy, mut client_proxy) = (None, None);
+        if spec.proxied.has_redis() {
+            let proxy = Proxy::with_marker(self.redis.port(), b"stale\r\n").await;
+            redis_proxy = Some(proxy.map_err(&no_proxy)?);
+        } else if spec.proxied == Proxied::Clients {
+            client_proxy = Some(Proxy::to(port).await.map_err(&no_proxy)?);
+        }
+        let mut endpoints: Vec<_> = self.etcd.iter().map(PrivateEtcd::endpoint).collect();
+        if spec.proxied.has_etcd() {
+            endpoints = etcd_proxies.iter().map(Proxy::url).collect();
+        } else if spec.one_endpoint {
+            endpoints.truncate(1);
+        }
+        let at = |address| vec!["--redis".to_owned(), address];
+        let redis = match (&redis_proxy, &self.sentinels, &self.shards) {
+            (Some(proxy), _, _) => at(format!("redis://127.0.0.1:{}", proxy.port())),
+            (None, Some(sentinels), _) => at(sentinels.url()),
+            (None, None, Some(shards)) => at(shards.url()),
+            (None, None, None) => self.redis.flags(),
+        };
+        let name = spec.name.map_or_else(|| port.to_string(), str::to_owned);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let workers = (cores / spec.instances.max(1)).max(1);
+        let args = [
+            "serve",
+            "--listen",
+            &format!("127.0.0.1:{port}"),
+            "--instance",
+            &name,
+            "--workers",
+            &workers.to_string(),
+            "--shutdown-grace",
+            SHUTDOWN_GRACE,
+            "--lock-name",
+            LOCK_NAME,
+            "--lock",
+            spec.lock.name(),
+        ];
+        let mut args = args.map(str::to_owned).to_vec();
+        if let Some(member) = self.etcd.first() {
+            args.extend(["--etcd".to_owned(), endpoints.join(",")]);
+            args.extend(member.flags());
+        }
+        for address in self.lock.addresses() {
+            args.extend(["--lock-at".to_owned(), address]);
+        }
+        let args = [&args, &redis, spec.flags].concat();
+        let child = spawn(port, &self.program, &args, &self.dir)?;
+        let instance =
+            Instance { name, port, child, etcd_proxies, redis_proxy, client_proxy, args };
+        self.instances.push(instance);
+        Ok(())
+    }
+
+    /// Starts another instance on a free port, and waits until it is ready.
+    pub async fn add(&mut self, spec: Spec<'_>) -> Result<(), DemoError> {
+        let mut attempt = 1;
+        loop {
+            let [port] = ports::free_ports().map_err(DemoError::system("no port is free"))?;
+            self.start(port, spec).await?;
+            let added = self.instances.last_mut().expect("it was started just now");
+            match added.until_ready().await {
+                Err(DemoError::Server(error))
+                    if error.is_port_taken() && attempt < ports::PORT_ATTEMPTS =>
+                {
+                    attempt += 1;
+                    self.instances.pop();
+                }
+                added => return added,
+            }
+        }
+    }
+
+    /// Where clients reach the instances.
+    pub fn urls(&self) -> Vec<String> {
+        self.instances.iter().map(Instance::url).collect()
+    }
+
+    /// Stops the instances, which give up their claims.
+    ///
+    /// # Errors
+    /// An instance does not end.
+    pub async fn stop_instances(&mut self) -> io::Result<()> {
+        let stops = self.instances.iter_mut().map(|instance| instance.child.stop());
+        let stopped: Result<Vec<_>, _> = join_all(stops).await.into_iter().collect();
+        self.instances.clear();
+        stopped.map(drop)
+    }
+
+    /// Stops the instances, which still need the servers for that, then the servers.
+    ///
+    /// # Errors
+    /// A process does not end.
+    pub async fn stop(&mut self) -> io::Result<()> {
+        let instances = self.stop_instances().await;
+        let servers = self.servers().map(|(_, child)| child.stop());
+        let servers: Result<Vec<_>, _> = join_all(servers).await.into_iter().collect();
+        instances.and(servers.map(drop))
+    }
+
+    /// Ends everything at once.
+    pub async fn kill(&mut self) {
+        // the guardians end the rest
+        join_all(self.instances.iter_mut().map(|instance| instance.child.kill())).await;
+        join_all(self.servers().map(|(_, child)| child.kill())).await;
+    }
+
+    /// Waits until every process and every file is gone.
+    ///
+    /// # Errors
+    /// When that takes too long.
+    pub async fn remove(self) -> io::Result<()> {
+        let Self { instances, redis, sentinels, shards, etcd, lock, dir, .. } = self;
+        drop((instances, redis, sentinels, shards, etcd));
+        let removed = lock.remove().await;
+        dir.remove().await.and(removed)
+    }
+
+    fn servers(&mut self) -> impl Iterator<Item = (&'static str, &mut Child)> {
+        let etcd = self.etcd.iter_mut().map(|etcd| ("etcd", etcd.child()));
+        let sentinels = self.sentinels.iter_mut().flat_map(Sentinels::children);
+        let redis = sentinels.chain([self.redis.child()]).map(|child| ("Redis", child));
+        etcd.chain(redis).chain(self.lock.children())
+    }
+}
+
+impl Instance {
+    /// Starts it again after its end, and waits until it answers; it may not be ready yet.
+    pub async fn start_again(&mut self, program: &Path, dir: &OwnedDir) -> Result<(), DemoError> {
+        self.child = spawn(self.port, program, &self.args, dir)?;
+        self.until_ok("/healthz").await
+    }
+
+    /// Waits until it is ready.
+    pub async fn until_ready(&mut self) -> Result<(), DemoError> {
+        self.until_ok("/readyz").await
+    }
+
+    async fn until_ok(&mut self, path: &str) -> Result<(), DemoError> {
+        let port = self.port;
+        let is_ready = async || {
+            let answer = probe::http(Method::GET, port, path, "").await;
+            answer.is_ok_and(|(status, _)| status == StatusCode::OK)
+        };
+        Ok(until_ready(&title(port), &mut self.child, START_TIMEOUT, is_ready).await?)
+    }
+
+    /// Where clients reach it.
+    pub fn url(&self) -> String {
+        self.client_proxy.as_ref().map_or_else(|| url(self.port), Proxy::url)
+    }
+}
+
+/// Where the instance of this port is.
+pub fn url(port: u16) -> String {
+    format!("http://127.0.0.1:{port}")
+}
+
+/// The name of an instance in messages.
+pub fn title(port: u16) -> String {
+    format!("instance {port}")
+}
+
+/// Whether an environment variable is a setting: ours are not for the instances of a cluster.
+pub fn is_setting(name: &str) -> bool {
+    name.starts_with("FLASH_SALE_")
+}
+
+fn spawn(port: u16, program: &Path, args: &[String], dir: &OwnedDir) -> Result<Child, ServerError> {
+    let log = dir.path().join(format!("instance-{port}.log"));
+    let program = Program::new(program, dir, &log, STOP_GRACE);
+    Program { without_env: is_setting, ..program }
+        .start(args)
+        .map_err(ServerError::system(&title(port)))
+}

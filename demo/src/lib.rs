@@ -1,0 +1,42 @@
+//! The flash sale on one machine: private servers, the instances, the run, the verdict.
+//!
+//! # Layout
+//! - [`DemoOptions`], [`run()`]: the flags, and the whole demo
+//! - [`cluster`]: the servers and the instances; [`load`]: the load test on them
+//! - [`serve`]: one instance of the service, with the page's controls (`controls`)
+//! - [`locks`], [`baselines`]: what can guard the sale, and other ways to compare with
+//! - [`writer`], [`safeguard`], [`fault`]: an instance without a safeguard, or with a fault
+//! - [`store_fence`]: tokens for a lock that has none
+//! - `upkeep`: watches the processes while it serves; `screen`: the terminal
+
+#![allow(
+    missing_docs,
+    clippy::missing_errors_doc,
+    clippy::missing_panics_doc,
+    reason = "the laboratory is the only other user, and each failure is a `DemoError`"
+)]
+
+pub mod baselines;
+pub mod cluster;
+mod controls;
+mod error;
+pub mod fault;
+mod faulty_lock;
+pub mod load;
+pub mod locks;
+mod options;
+mod program;
+mod run;
+pub mod safeguard;
+mod screen;
+pub mod serve;
+pub mod signals;
+pub mod store_fence;
+mod upkeep;
+mod verdict;
+pub mod writer;
+
+pub use error::DemoError;
+pub use options::DemoOptions;
+pub use program::Part;
+pub use run::run;

@@ -1,0 +1,44 @@
+//! The program `demo`: parses the flags and calls the library.
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use clap::Parser;
+use demo::{DemoOptions, Part};
+use flash_sale::error_chain::ErrorChain;
+use flash_sale::logging::LogOptions;
+
+/// Starts private servers and instances on this machine, sells out under load and prints the
+/// verdict.
+///
+/// Then serves until Ctrl-C. Leaves nothing behind.
+///
+/// Exit status: 0 PASS, 1 FAIL, 2 could not run, 128 + N ended by signal N before the verdict.
+#[derive(Parser)]
+#[command(version, args_conflicts_with_subcommands = true)]
+struct Arguments {
+    #[command(flatten)]
+    log: LogOptions,
+    #[command(flatten)]
+    demo: DemoOptions,
+    #[command(subcommand)]
+    part: Option<Part>,
+}
+
+fn main() -> ExitCode {
+    start(Arguments::parse()).unwrap_or_else(|error| {
+        eprintln!("demo: {}", ErrorChain(&*error));
+        ExitCode::FAILURE
+    })
+}
+
+fn start(Arguments { log, demo, part }: Arguments) -> Result<ExitCode, Box<dyn Error>> {
+    let runtime = Part::runtime(part.as_ref())?;
+    runtime.block_on(async {
+        Part::init_log(log)?;
+        match part {
+            Some(part) => part.run().await,
+            None => Ok(demo::run(demo).await),
+        }
+    })
+}

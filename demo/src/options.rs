@@ -1,0 +1,183 @@
+//! The flags of the demo.
+
+use std::ops::RangeInclusive;
+
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
+
+use crate::baselines::{Fence, LockMode};
+use crate::error::DemoError;
+
+/// Each further instance listens this many ports higher.
+const PORT_STEP: u16 = 10;
+
+/// Whether this program was built with the locks besides etcd's.
+const OTHER_LOCKS: bool = cfg!(feature = "other-locks");
+
+const REQUESTS: RangeInclusive<u64> = 1..=1_000_000;
+const STOCK: RangeInclusive<u64> = 0..=1_000_000_000;
+const INSTANCES: RangeInclusive<u64> = 1..=32;
+
+/// Starts private servers and instances on this machine, sells out under load and prints the
+/// verdict.
+///
+/// Then serves until Ctrl-C. Leaves nothing behind.
+///
+/// Exit status: 0 PASS, 1 FAIL, 2 could not run, 128 + N ended by signal N before the verdict.
+#[derive(Clone, Debug, Args)]
+pub struct DemoOptions {
+    /// Exit after the verdict.
+    #[arg(long, env = "FLASH_SALE_DEMO_ONCE", value_parser = flash_sale::config::switch)]
+    pub once: bool,
+
+    /// Use mutual TLS and users for etcd and Redis.
+    #[arg(long, env = "FLASH_SALE_DEMO_SECURE", value_parser = flash_sale::config::switch)]
+    pub secure: bool,
+
+    /// Buyers, with one order each, all at once: 1 to 1000000.
+    #[arg(long, env = "FLASH_SALE_DEMO_REQUESTS", default_value = "500", value_name = "N",
+          allow_negative_numbers = true,
+          value_parser = RangedU64ValueParser::<u64>::new().range(REQUESTS))]
+    pub requests: u64,
+
+    /// Units for sale: 0 to 1000000000.
+    #[arg(long, env = "FLASH_SALE_DEMO_STOCK", default_value = "300", value_name = "UNITS",
+          allow_negative_numbers = true,
+          value_parser = RangedU64ValueParser::<u64>::new().range(STOCK))]
+    pub stock: u64,
+
+    /// Instances: 1 to 32.
+    #[arg(long, env = "FLASH_SALE_DEMO_INSTANCES", default_value = "2", value_name = "N",
+          allow_negative_numbers = true,
+          value_parser = RangedU64ValueParser::<u16>::new().range(INSTANCES))]
+    pub instances: u16,
+
+    /// Port of the first instance on 127.0.0.1; each further one is 10 higher. With --beside, the instances of the
+    /// second lock follow those of the first.
+    #[arg(long, env = "FLASH_SALE_DEMO_PORT", default_value = "8080", value_name = "PORT",
+          allow_negative_numbers = true,
+          value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: u16,
+
+    /// Guard of the sale. `redis`, `redlock`, `postgres`, `postgres-advisory`, `postgres-row`, `zookeeper` and `file` are
+    /// other locks, which need their servers, but no etcd. `no-lock` and `local` oversell, to show why the lock is
+    /// there; `etcd-recipe`, `etcd-rpc` and `atomic-script` are for comparison.
+    #[arg(long, env = "FLASH_SALE_DEMO_LOCK", default_value = "etcd", value_name = "KIND")]
+    pub lock: LockMode,
+
+    /// A second lock: the same sale beside the first, with instances, a stock and servers of its own. The page
+    /// shows both under the same fault. Both are among etcd, redis, redlock, postgres, postgres-advisory,
+    /// postgres-row, zookeeper and file.
+    #[arg(long, env = "FLASH_SALE_DEMO_BESIDE", value_name = "KIND")]
+    pub beside: Option<LockMode>,
+
+    /// Fence of the stock [default: that of the lock if it has tokens, else that of the store]
+    #[arg(long, env = "FLASH_SALE_DEMO_FENCE")]
+    pub fence: Option<Fence>,
+}
+
+impl DemoOptions {
+    /// Each lock, and the ports of its instances.
+    ///
+    /// # Errors
+    /// When the last ports would be beyond 65535, and when the two locks cannot stand side by side.
+    pub(crate) fn sides(&self) -> Result<Vec<(LockMode, Vec<u16>)>, DemoError> {
+        let locks: Vec<_> = [self.lock].into_iter().chain(self.beside).collect();
+        if let [one, other] = *locks {
+            if one == other {
+                return Err(DemoError::SameLock(one.name()));
+            }
+            if let Some(baseline) = locks.iter().find(|lock| !lock.is_shared()) {
+                return Err(DemoError::NotBeside(baseline.name()));
+            }
+        }
+        let is_built = |lock: &LockMode| *lock == LockMode::Etcd || !lock.is_shared();
+        if let Some(lock) = locks.iter().find(|lock| !OTHER_LOCKS && !is_built(lock)) {
+            return Err(DemoError::NotBuilt(lock.name()));
+        }
+        let instances = self.instances * if locks.len() == 2 { 2 } else { 1 };
+        let port = |n: u16| self.port.checked_add(n.checked_mul(PORT_STEP)?);
+        let ports = (0..instances).map(port).collect::<Option<Vec<_>>>();
+        let ports = ports.ok_or(DemoError::PortsTooHigh {
+            instances,
+            highest: u16::MAX - (instances - 1) * PORT_STEP,
+        })?;
+        let ports = ports.chunks(self.instances.into()).map(<[u16]>::to_vec);
+        Ok(locks.into_iter().zip(ports).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        demo: DemoOptions,
+    }
+
+    fn parse(args: &[&str]) -> Result<DemoOptions, String> {
+        let line = ["demo"].iter().chain(args);
+        Cli::try_parse_from(line).map(|cli| cli.demo).map_err(|error| error.to_string())
+    }
+
+    /// Goal: the defaults are as documented, and the ports follow from the first one.
+    #[test]
+    fn defaults() {
+        let options = parse(&[]).expect("no flag is needed");
+        assert_eq!((options.requests, options.stock, options.instances), (500, 300, 2));
+        assert_eq!((options.once, options.lock), (false, LockMode::Etcd));
+        assert_eq!(options.sides().expect("they exist"), [(LockMode::Etcd, vec![8080, 8090])]);
+    }
+
+    /// Goal: a value out of its bounds is refused with the bounds.
+    #[test]
+    fn wrong_values_are_explained() {
+        for (flag, value, message) in [
+            ("--requests", "0", "1..=1000000"),
+            ("--requests", "1000001", "1..=1000000"),
+            ("--stock", "-1", "--stock"),
+            ("--stock", "1000000001", "0..=1000000000"),
+            ("--instances", "0", "1..=32"),
+            ("--instances", "33", "1..=32"),
+            ("--port", "0", "1..=65535"),
+            ("--lock", "consul", "etcd, redis, redlock"),
+        ] {
+            let error = parse(&[flag, value]).expect_err("out of bounds");
+            assert!(error.contains(message), "{flag} {value}: {error}");
+        }
+    }
+
+    /// Goal: the instances of a second lock follow those of the first, and two locks that cannot stand side by side
+    /// are refused with the reason.
+    #[test]
+    fn two_locks() {
+        let sides = |lock, beside| {
+            parse(&["--lock", lock, "--beside", beside]).expect("both are locks").sides()
+        };
+        let both = sides("redis", "embedded").expect("two locks");
+        let ports = [(LockMode::Redis, vec![8080, 8090]), (LockMode::File, vec![8100, 8110])];
+        assert_eq!(both, ports);
+        for (lock, beside, message) in [
+            ("etcd", "etcd", "etcd is given twice"),
+            ("etcd", "no-lock", "no-lock is no lock that instances share"),
+            ("etcd-rpc", "redis", "etcd-rpc is no lock that instances share"),
+        ] {
+            let refused = sides(lock, beside).expect_err(message).to_string();
+            assert!(refused.starts_with(message), "{refused}");
+        }
+    }
+
+    /// Goal: ports beyond the last one are refused with the highest port that is possible.
+    #[test]
+    fn ports_end_at_the_last_one() {
+        let options = parse(&["--instances", "3", "--port", "65515"]).expect("in bounds");
+        assert_eq!(options.sides().expect("just so")[0].1, [65515, 65525, 65535]);
+        let options = parse(&["--instances", "3", "--port", "65516"]).expect("in bounds");
+        let message = options.sides().expect_err("too high").to_string();
+        assert!(message.contains("65515"), "{message}");
+    }
+}

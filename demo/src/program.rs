@@ -1,0 +1,63 @@
+//! The parts of a cluster as commands: a program that starts a cluster starts itself with them.
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use flash_sale::logging::{self, LogOptions};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::serve::{self, ServeOptions};
+
+/// A command that every program with a [`Cluster`](crate::cluster::Cluster) has.
+#[derive(Subcommand)]
+pub enum Part {
+    /// Run one instance of the service, with the baselines and the page's controls
+    Serve(Box<ServeOptions>),
+    /// Send orders and judge what became of them
+    Loadtest(Box<loadtest::Cli>),
+}
+
+impl Part {
+    /// The runtime for this part, or for another command.
+    ///
+    /// # Errors
+    /// The system starts no thread.
+    pub fn runtime(part: Option<&Self>) -> std::io::Result<Runtime> {
+        let mut runtime = match part {
+            // one thread, as in its program of its own
+            Some(Self::Loadtest(_)) => Builder::new_current_thread(),
+            _ => Builder::new_multi_thread(),
+        };
+        if let Some(Self::Serve(options)) = part {
+            options.service.workers.map(|workers| runtime.worker_threads(workers));
+        }
+        runtime.enable_all().build()
+    }
+
+    /// Starts the log of a program that has these parts.
+    ///
+    /// # Errors
+    /// `RUST_LOG` is not a filter.
+    pub fn init_log(mut options: LogOptions) -> Result<(), Box<dyn Error>> {
+        if std::env::var_os("RUST_LOG").is_none_or(|filter| filter.is_empty()) {
+            // ZooKeeper's client logs each connection, and each fault
+            options.log.get_or_insert_with(|| "info,zookeeper_client=error".to_owned());
+        }
+        Ok(logging::init(&options)?)
+    }
+
+    /// Runs it to its end.
+    ///
+    /// # Errors
+    /// See [`serve::serve`].
+    pub async fn run(self) -> Result<ExitCode, Box<dyn Error>> {
+        match self {
+            Self::Loadtest(cli) => Ok(loadtest::run(*cli).await),
+            Self::Serve(options) => {
+                serve::serve(*options).await?;
+                Ok(ExitCode::SUCCESS)
+            }
+        }
+    }
+}

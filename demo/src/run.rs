@@ -1,0 +1,400 @@
+//! Runs the demo.
+
+use std::io::{self, Write as _};
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::ExitCode;
+
+use flash_sale::error_chain::ErrorChain;
+use futures_util::future::{join_all, select_all};
+use loadtest::Report;
+use testkit::etcd::{AuthTokens, EtcdOptions};
+use testkit::redis::RedisOptions;
+use testkit::{LOCK_NAME, OwnedDir};
+
+use super::options::DemoOptions;
+use super::screen::{Screen, Tone, say};
+use super::upkeep::{End, RESTART_PAUSE, look_after};
+use crate::baselines::{Fence, LockMode};
+use crate::cluster::{self, Cluster, Spec};
+use crate::error::DemoError;
+use crate::load::{Load, TIMEOUT};
+use crate::locks::LockServers;
+use crate::signals::{self, ENDINGS, Signals};
+use crate::verdict::explain;
+
+/// Short, so that a viewer soon sees the effect of a pause or a kill.
+const LOCK_TTL: &str = "3s";
+
+/// How long an unused token of a secured etcd lives: etcd's default.
+const TOKEN_SECONDS: u64 = 300;
+
+/// More connections show nothing new, and small machines refuse them.
+const CONCURRENCY_LIMIT: u64 = 2000;
+
+/// Files of a process besides the buyers' connections.
+const OTHER_FILES: u64 = 56;
+
+/// The smallest default limit of open files.
+const SMALLEST_LIMIT: u64 = 256;
+
+const PASS: u8 = 0;
+const FAIL: u8 = 1;
+const NO_VERDICT: u8 = 2;
+
+/// Starts everything, sells out under load, prints the verdict, serves until a signal comes, and
+/// leaves nothing behind. Errors go to standard error.
+///
+/// The exit code is 0 if every unit was sold exactly once, 1 if not, 2 without a verdict; 128 and the
+/// signal's number if a signal came before the verdict.
+pub async fn run(options: DemoOptions) -> ExitCode {
+    match run_until_signal(&options, Screen::new()).await {
+        Ok(code) => code.into(),
+        Err(error) => {
+            complain(&ErrorChain(&error).to_string());
+            NO_VERDICT.into()
+        }
+    }
+}
+
+/// Returns errors before the start; prints later ones, and then stops everything.
+async fn run_until_signal(options: &DemoOptions, screen: Screen) -> Result<u8, DemoError> {
+    let sides = options.sides()?;
+    for (_, ports) in &sides {
+        check_ports(ports)?;
+    }
+    let mut signals =
+        Signals::listen(&ENDINGS).map_err(DemoError::system("signals cannot be listened to"))?;
+    let dir =
+        OwnedDir::create().map_err(DemoError::system("no temporary directory could be made"))?;
+
+    let (mut clusters, mut verdict) = (Vec::new(), None);
+    let show = Show { options, screen, sides };
+    let ending = tokio::select! {
+        ending = signals.next() => Some(ending),
+        result = show.run(&dir, &mut clusters, &mut verdict) => {
+            if let Err(error) = result {
+                complain(&ErrorChain(&error).to_string());
+            }
+            None
+        }
+    };
+    if ending.is_some() {
+        say("");
+        say("Stopping. Press Ctrl-C again to stop at once.");
+    }
+    if stop(clusters, dir, &mut signals).await && ending.is_some() {
+        say("Everything is stopped and removed.");
+    }
+    let without_verdict = ending.map_or(NO_VERDICT, signals::exit_code);
+    Ok(verdict.unwrap_or(without_verdict))
+}
+
+/// Prints errors. Returns whether there were none.
+async fn stop(mut clusters: Vec<Cluster>, dir: OwnedDir, signals: &mut Signals) -> bool {
+    let stop = async {
+        let stops = join_all(clusters.iter_mut().map(Cluster::stop)).await;
+        stops.into_iter().collect::<io::Result<()>>()
+    };
+    let stopped = tokio::select! {
+        stopped = stop => Some(stopped),
+        _ = signals.next() => None,
+    };
+    let cleared = tokio::select! {
+        cleared = async {
+            if stopped.is_none() {
+                join_all(clusters.iter_mut().map(Cluster::kill)).await;
+            }
+            // also after an interrupted start
+            let removed = join_all(clusters.drain(..).map(Cluster::remove)).await;
+            dir.remove().await.and(removed.into_iter().collect::<io::Result<()>>())
+        } => cleared,
+        // the guardians remove the rest a little later
+        _ = signals.next() => return false,
+    };
+    let done = stopped.unwrap_or(Ok(())).and(cleared);
+    if let Err(error) = &done {
+        complain(&format!("not everything is stopped: {error}"));
+    }
+    done.is_ok()
+}
+
+/// The state of all steps.
+struct Show<'a> {
+    options: &'a DemoOptions,
+    screen: Screen,
+    /// Each lock, and the ports of its instances.
+    sides: Vec<(LockMode, Vec<u16>)>,
+}
+
+impl Show<'_> {
+    async fn run(
+        &self,
+        dir: &OwnedDir,
+        clusters: &mut Vec<Cluster>,
+        verdict: &mut Option<u8>,
+    ) -> Result<(), DemoError> {
+        let Self { options, screen, .. } = *self;
+        say("starting the servers and the instances");
+        for (lock, ports) in &self.sides {
+            clusters.push(self.servers(*lock, dir).await?);
+            let cluster = clusters.last_mut().expect("it was pushed just now");
+            self.instances(cluster, *lock, ports).await?;
+        }
+        let hints = self.hints(clusters);
+        let concurrency = make_room(options.requests);
+        let urls: Vec<_> = clusters.iter().map(Cluster::urls).collect();
+        let program = clusters[0].program.clone();
+        let report = |name: &str, end: End<'_>| report_end(screen, name, end);
+        let upkeep = clusters.iter_mut().map(|cluster| Box::pin(look_after(cluster, report)));
+        let mut upkeep = select_all(upkeep);
+        let mut code = PASS;
+        // one after the other: two at once would slow each other down
+        for ((lock, _), urls) in self.sides.iter().zip(urls) {
+            self.announce_load(concurrency);
+            let load = Load::start_in(&program, dir, &self.load_flags(concurrency, urls), true)?;
+            let report = tokio::select! {
+                report = load.report(TIMEOUT) => report?,
+                (never, ..) = &mut upkeep => match never {},
+            };
+            self.tell(*lock, &report);
+            code = code.max(if report.pass { PASS } else { FAIL });
+        }
+        *verdict = Some(code);
+        if options.once {
+            return Ok(());
+        }
+        for line in hints {
+            say(&line);
+        }
+        match upkeep.await.0 {}
+    }
+
+    fn load_flags(&self, concurrency: u64, urls: Vec<String>) -> Vec<String> {
+        let DemoOptions { requests, stock, .. } = self.options;
+        let mut args = vec!["--alone".to_owned()];
+        for (flag, value) in
+            [("--requests", requests), ("--concurrency", &concurrency), ("--stock", stock)]
+        {
+            args.extend([flag.to_owned(), value.to_string()]);
+        }
+        args.extend(urls);
+        args
+    }
+
+    /// Prints the verdict.
+    fn tell(&self, lock: LockMode, report: &Report) {
+        let options = self.options;
+        let (tone, label) =
+            if report.pass { (Tone::Good, "PASS  ") } else { (Tone::Bad, "FAIL  ") };
+        say("");
+        let mut setting = vec![
+            count(options.stock, "unit"),
+            count(options.requests, "buyer"),
+            count(options.instances.into(), "instance"),
+        ];
+        // the service's own lock and fence need no mention
+        let is_own = lock == LockMode::Etcd && options.fence.is_none() && options.beside.is_none();
+        if lock.is_shared() && !is_own {
+            setting.push(guarded_by(lock, options.fence));
+        }
+        let text = explain(report, options.stock, lock.flaw());
+        self.screen.paragraph(tone, label, &format!("{}. {text}", setting.join(", ")));
+    }
+
+    async fn servers(&self, lock: LockMode, dir: &OwnedDir) -> Result<Cluster, DemoError> {
+        let secure = self.options.secure;
+        let secured = secure.then_some(AuthTokens::Simple(TOKEN_SECONDS));
+        let etcd = EtcdOptions { secured, ..EtcdOptions::default() };
+        let redis = RedisOptions { secured: secure, ..RedisOptions::default() };
+        let mut cluster = Cluster::open(dir, lock.etcd_members(), etcd, redis).await?;
+        cluster.lock = LockServers::start(lock, &cluster.dir).await?;
+        let how = if secure { "mutual TLS and users, " } else { "" };
+        let etcd = cluster.etcd.first().map(|etcd| ("etcd", etcd.port()));
+        for (name, port) in etcd.into_iter().chain([("Redis", cluster.redis.port())]) {
+            say(&format!("{name} answers on 127.0.0.1:{port} ({how}private, removed at the end)"));
+        }
+        for address in cluster.lock.addresses() {
+            say(&format!("the lock is at {address} (private, removed at the end)"));
+        }
+        Ok(cluster)
+    }
+
+    async fn instances(
+        &self,
+        cluster: &mut Cluster,
+        lock: LockMode,
+        ports: &[u16],
+    ) -> Result<(), DemoError> {
+        let fence = self.options.fence;
+        let urls: Vec<_> = ports.iter().map(|&port| cluster::url(port)).collect();
+        let urls = urls.join(",");
+        let mut flags = vec!["--instances", &urls, "--restarted"];
+        if lock.is_shared() {
+            flags.extend(["--lock-ttl", LOCK_TTL]);
+        }
+        if let Some(fence) = fence {
+            flags.extend(["--fence", fence.name()]);
+        }
+        let beside = self.sides.iter().find(|(other, _)| *other != lock);
+        let beside = beside.and_then(|(_, ports)| ports.first()).map(|&port| cluster::url(port));
+        if let Some(beside) = &beside {
+            flags.extend(["--beside", beside]);
+        }
+        let flags: Vec<_> = flags.into_iter().map(str::to_owned).collect();
+        let instances = ports.len() * self.sides.len();
+        say(&format!("guard of the sale: {}", guarded_by(lock, fence)));
+        let spec = Spec { lock, instances, flags: &flags, ..Spec::default() };
+        for &port in ports {
+            cluster.start(port, spec).await?;
+        }
+        for instance in &mut cluster.instances {
+            instance.until_ready().await?;
+            say(&format!("instance {} answers on {}", instance.port, instance.url()));
+        }
+        Ok(())
+    }
+
+    fn announce_load(&self, concurrency: u64) {
+        let DemoOptions { requests, stock, .. } = *self.options;
+        let at_once = if concurrency < requests {
+            format!("{concurrency} at a time")
+        } else {
+            "all at once".to_owned()
+        };
+        say("");
+        say(&format!("load test: {requests} buyers, {at_once}, for {stock} units"));
+        say("");
+    }
+
+    /// Commands to try while the demo serves.
+    fn hints(&self, clusters: &[Cluster]) -> Vec<String> {
+        let Some(((lock, ports), cluster)) = self.sides.iter().zip(clusters).next() else {
+            return Vec::new();
+        };
+        let (first, last) = match ports.as_slice() {
+            [first, .., last] => (first, last),
+            [only] => (only, only),
+            [] => return Vec::new(),
+        };
+        let stock = self.options.stock;
+        let mut lines = vec![
+            String::new(),
+            format!("The page: http://127.0.0.1:{first}/"),
+            String::new(),
+            "To try from another terminal:".to_owned(),
+            format!("  curl -i 'http://127.0.0.1:{first}/stock/reduce'"),
+            format!("  curl 'http://127.0.0.1:{last}/stock'"),
+            "  curl -X PUT -H 'content-type: application/json' \\".to_owned(),
+            format!("       -d '{{\"stock\":{stock}}}' 'http://127.0.0.1:{first}/stock'"),
+        ];
+        lines.push(format!("  redis-cli {} get stock", cluster.redis.tool_flags()));
+        if has_queue(*lock) {
+            lines.push(format!("  curl 'http://127.0.0.1:{first}/lock'"));
+        }
+        if has_queue(*lock)
+            && let Some(etcd) = cluster.etcd.first()
+        {
+            lines.push(format!("  etcdctl {} lock {LOCK_NAME}", etcd.tool_flags()));
+            lines.push("    (holds the lock: all orders wait until you press Ctrl-C)".to_owned());
+        }
+        for cluster in clusters {
+            lines.push(format!("Logs are in {} until the end.", cluster.dir.path().display()));
+        }
+        lines.push(String::new());
+        lines.push("Serving until Ctrl-C.".to_owned());
+        lines
+    }
+}
+
+fn guarded_by(lock: LockMode, fence: Option<Fence>) -> String {
+    let guard = match lock {
+        LockMode::Etcd => "the lock in etcd",
+        LockMode::Redis => "the lock in Redis",
+        LockMode::Postgres => "the lock in PostgreSQL",
+        LockMode::PostgresAdvisory => "PostgreSQL's advisory lock",
+        LockMode::PostgresRow => "PostgreSQL's row lock",
+        LockMode::Redlock => "Redlock",
+        LockMode::ZooKeeper => "the lock in ZooKeeper",
+        LockMode::File => "the lock in a directory",
+        LockMode::RedisSetNx => "SET NX PX in Redis",
+        LockMode::Local => "a lock in each instance",
+        LockMode::NoLock => "no lock",
+        LockMode::EtcdRecipe => "the lock recipe of Go's etcd client",
+        LockMode::EtcdRpc => "etcd's Lock call",
+        LockMode::AtomicScript => "no lock, one atomic script",
+    };
+    if !lock.is_shared() {
+        return guard.to_owned();
+    }
+    let fence = match lock.fence(fence) {
+        Fence::Lock => "the lock's fence",
+        Fence::Store => "the store's fence",
+        Fence::None => "no fence",
+    };
+    format!("{guard}, {fence}")
+}
+
+/// Whether buyers queue for a lock that all instances share.
+fn has_queue(lock: LockMode) -> bool {
+    lock.is_shared() || matches!(lock, LockMode::EtcdRecipe | LockMode::EtcdRpc)
+}
+
+fn report_end(screen: Screen, name: &str, end: End<'_>) {
+    let text = match end {
+        End::Ended(status) => {
+            let how = match status {
+                Ok(status) => status.to_string(),
+                Err(error) => error.to_string(),
+            };
+            format!("{name} has ended ({how}); the demo goes on without it.")
+        }
+        End::Killed => {
+            let pause = RESTART_PAUSE.as_secs();
+            format!("{name} has ended (it was killed); it is started again in {pause} s.")
+        }
+        End::Back => format!("{name} answers again."),
+    };
+    screen.paragraph(Tone::Warning, "note  ", &text);
+}
+
+/// Fails early if an instance could not listen.
+fn check_ports(ports: &[u16]) -> Result<(), DemoError> {
+    for &port in ports {
+        match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                return Err(DemoError::PortTaken(port));
+            }
+            Err(source) => return Err(DemoError::PortRefused { port, source }),
+        }
+    }
+    Ok(())
+}
+
+/// Raises the limit of open files, for us and our children. Returns how many buyers at once it allows.
+fn make_room(buyers: u64) -> u64 {
+    let wanted = buyers.min(CONCURRENCY_LIMIT) + OTHER_FILES;
+    let files = rlimit::increase_nofile_limit(wanted).unwrap_or(SMALLEST_LIMIT).min(wanted);
+    files.saturating_sub(OTHER_FILES).max(1)
+}
+
+fn count(n: u64, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+}
+
+/// Writes to standard error; if that fails, the exit code remains.
+fn complain(text: &str) {
+    let _ = writeln!(io::stderr(), "demo: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the usual number of buyers fits, and a million of them share the connections.
+    #[test]
+    fn room_for_buyers() {
+        assert_eq!(make_room(1), 1);
+        assert!((1..=CONCURRENCY_LIMIT).contains(&make_room(1_000_000)));
+    }
+}

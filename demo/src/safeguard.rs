@@ -1,0 +1,142 @@
+//! What keeps the sale right when something breaks, and an instance without it.
+//!
+//! That nothing is lost under a fault proves little unless something is lost without the safeguard. So
+//! `demo serve --without SAFEGUARD` takes each away: most of them here, by another writer, guard or flag.
+//! Those inside the lock and the server need a build with the cargo feature `chaos`, which is off by
+//! default.
+
+use std::fmt;
+
+use clap::ValueEnum;
+#[cfg(feature = "chaos")]
+use fenced_lock::chaos::Safeguard as Lock;
+#[cfg(feature = "chaos")]
+use flash_sale::config::Config;
+#[cfg(feature = "chaos")]
+use flash_sale::safeguard::{LIMITS, REDIRECTS, SEE_THROUGH};
+
+use crate::signals::{ENDINGS, Signal, Signals, exit_code};
+
+/// A safeguard, described by what happens without it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Safeguard {
+    /// Under the lock an instance reads, decides and writes what it decided, and no token is compared. A
+    /// holder that is paused between reading and writing undoes what the next one sold
+    Fence,
+    /// An order whose id is known is taken again
+    OrderIds,
+    /// Stock and ledger are written by two commands: a holder that dies in between has taken units for no
+    /// order
+    AtomicLedger,
+    /// A batch that was not answered is sent again under new order ids
+    CarefulRetry,
+    /// The script that writes is loaded once, and a store that has forgotten it fails
+    ScriptReload,
+    /// The request itself takes the lock and writes, within a second; any failure is answered as if
+    /// nothing had been taken
+    BatchOwnership,
+    /// SIGHUP, and a second signal of any kind, end the instance at once
+    Drain,
+    /// A node of a Redis Cluster that names another one is not left for it, and the map of the slots stays
+    #[cfg(feature = "chaos")]
+    Redirects,
+    /// Orders wait for ever, and what etcd has no room for is asked again until it has
+    #[cfg(feature = "chaos")]
+    Deadlines,
+    /// Nothing bounds the size of a request, the time that it takes to arrive, the connections, and the
+    /// event feeds, which any name has
+    #[cfg(feature = "chaos")]
+    Limits,
+    /// A request to etcd is dropped with the HTTP request that needs it, and any number of clients may
+    /// read queues
+    #[cfg(feature = "chaos")]
+    SeeThrough,
+    /// The claim of a waiter that went away stays in the queue while the session lives
+    #[cfg(feature = "chaos")]
+    ClaimCleanup,
+    /// The instance believes in its lease until etcd says that it is gone
+    #[cfg(feature = "chaos")]
+    LocalExpiry,
+    /// A watch that broke is not opened again
+    #[cfg(feature = "chaos")]
+    ReWatch,
+    /// A watch that broke goes on where it was, or after a compaction with what is left, and the queue is
+    /// not read again
+    #[cfg(feature = "chaos")]
+    Relist,
+    /// The lease is renewed and the queue watched on the runtime that serves requests
+    #[cfg(feature = "chaos")]
+    OwnThread,
+    /// The key of a claim is the instance's name, so that two instances of one name are one owner
+    #[cfg(feature = "chaos")]
+    OwnerByClaim,
+    /// The queue of a lock is every key that begins with its name, those of longer names too
+    #[cfg(feature = "chaos")]
+    ExactPrefix,
+    /// The lock authenticates again only if etcd does not know its token: not if users or roles have
+    /// changed since, or a watcher is refused
+    #[cfg(feature = "chaos")]
+    Reauthentication,
+    /// A claim that etcd denied is withdrawn as if it might exist, and a session that may not withdraw a
+    /// claim is given up
+    #[cfg(feature = "chaos")]
+    Denials,
+    /// A claim that is gone counts as lost, even if another member may have released it
+    #[cfg(feature = "chaos")]
+    UnknownRelease,
+    /// The lock reads a queue at once, however long it is
+    #[cfg(feature = "chaos")]
+    Pages,
+}
+
+impl fmt::Display for Safeguard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.to_possible_value().expect("no variant is skipped");
+        f.write_str(value.get_name())
+    }
+}
+
+#[cfg(feature = "chaos")]
+impl Safeguard {
+    /// Removes it from the lock, from the server and from `config`. The writer and the guard look for
+    /// theirs themselves.
+    pub(crate) fn remove_inside(self, config: &mut Config) {
+        const FOR_EVER: std::time::Duration = std::time::Duration::from_hours(24 * 365);
+        let of_the_lock = match self {
+            Self::Limits => {
+                (config.header_timeout, config.max_connections) = (FOR_EVER, usize::MAX);
+                return LIMITS.switch_off();
+            }
+            Self::Redirects => return REDIRECTS.switch_off(),
+            Self::SeeThrough => {
+                SEE_THROUGH.switch_off();
+                Lock::SeeThrough
+            }
+            Self::Deadlines => {
+                config.wait_timeout = FOR_EVER;
+                Lock::Refusals
+            }
+            Self::ClaimCleanup => Lock::ClaimCleanup,
+            Self::LocalExpiry => Lock::LocalExpiry,
+            Self::ReWatch => Lock::ReWatch,
+            Self::Relist => Lock::Relist,
+            Self::OwnThread => Lock::OwnThread,
+            Self::OwnerByClaim => Lock::OwnerByClaim,
+            Self::ExactPrefix => Lock::ExactPrefix,
+            Self::Reauthentication => Lock::Reauthentication,
+            Self::Denials => Lock::Denials,
+            Self::UnknownRelease => Lock::UnknownRelease,
+            Self::Pages => Lock::Pages,
+            _ => return,
+        };
+        of_the_lock.set(false);
+    }
+}
+
+/// Ends the process at SIGHUP, and at the second of any signals that ask it to stop.
+pub(crate) async fn end_at_once() {
+    let mut signals = Signals::listen(&ENDINGS).expect("the runtime has signals enabled");
+    let first = signals.next().await;
+    let last = if first == Signal::HUP { first } else { signals.next().await };
+    std::process::exit(exit_code(last).into());
+}

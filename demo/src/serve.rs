@@ -1,0 +1,171 @@
+//! The `serve` command: the service with the page's controls, baselines and faults.
+
+use std::sync::Arc;
+
+use axum::http::Uri;
+use clap::Args;
+use flash_sale::config::{Config, switch};
+use flash_sale::http::Extension;
+use flash_sale::serve::{ServeError, serve_with};
+
+use crate::baselines::{self, GuardOptions};
+use crate::controls::Controls;
+use crate::fault::{self, Rule};
+use crate::safeguard::{Safeguard, end_at_once};
+use crate::writer::Writer;
+
+/// The flags of `serve`: those of the service, and the lab's own.
+#[derive(Args, Clone, Debug)]
+pub struct ServeOptions {
+    /// The flags of the service
+    #[command(flatten)]
+    pub service: Config,
+
+    /// What guards the stock
+    #[command(flatten)]
+    pub guard: GuardOptions,
+
+    /// Addresses of all instances that the page controls together, this one included, separated by commas, each
+    /// with its own port
+    #[arg(long, env = "FLASH_SALE_INSTANCES", value_name = "URL", value_delimiter = ',', value_parser = instance_address)]
+    pub instances: Vec<Uri>,
+
+    /// Address of an instance of a demo with another lock, whose sale the page shows beside this one
+    #[arg(long, env = "FLASH_SALE_BESIDE", value_name = "URL", value_parser = instance_address)]
+    pub beside: Option<Uri>,
+
+    /// Tell the page that a killed instance is started again
+    #[arg(long, env = "FLASH_SALE_RESTARTED", value_parser = switch, hide = true)]
+    pub restarted: bool,
+
+    /// Run without these safeguards, to show what they prevent; a build with the cargo feature chaos has more
+    #[arg(long, env = "FLASH_SALE_WITHOUT", value_name = "SAFEGUARD", value_delimiter = ',')]
+    pub without: Vec<Safeguard>,
+
+    /// Stop, kill or pause this instance at a point of a tenure: POINT:ACTION:WHEN, such as before-write:stop:7
+    #[arg(long, env = "FLASH_SALE_FAULT_AT", value_name = "FAULT", value_delimiter = ',')]
+    pub fault_at: Vec<Rule>,
+
+    /// Keep every worker of this instance busy when this file appears, for the time that stands in it
+    #[cfg(feature = "chaos")]
+    #[arg(long, env = "FLASH_SALE_STARVE_FILE", value_name = "FILE")]
+    pub starve_file: Option<std::path::PathBuf>,
+}
+
+/// Why an instance did not start, or did not stop as it should.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeFailure {
+    /// An admin token was given, which `demo serve` does not use.
+    #[error("`demo serve` takes no admin token: any client may start a sale")]
+    AdminToken,
+    /// The service failed.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+}
+
+/// Runs one instance as [`flash_sale::serve::serve`] does, with the controls.
+///
+/// # Errors
+/// See [`ServeFailure`].
+pub async fn serve(mut options: ServeOptions) -> Result<(), ServeFailure> {
+    let config = &options.service;
+    if config.admin_token.is_some() || config.admin_token_file.is_some() {
+        return Err(ServeFailure::AdminToken);
+    }
+    let writer = sabotage(&mut options);
+    let ServeOptions { service, guard, instances, beside, restarted, .. } = options;
+    let sale = async |config: &Config, port| {
+        let (sale, switch) = baselines::sale(config, &guard, &writer, port).await?;
+        let beside = beside.as_ref();
+        let controls = Controls::new(sale.clone(), switch, port, &instances, restarted, beside);
+        Ok((sale, Some(Arc::new(controls) as Arc<dyn Extension>)))
+    };
+    Ok(serve_with(service, sale).await?)
+}
+
+/// Removes the safeguards that `options` name, and arms the faults.
+fn sabotage(options: &mut ServeOptions) -> Arc<Writer> {
+    let writer = Arc::new(Writer::default());
+    for safeguard in &options.without {
+        writer.set(*safeguard, false);
+        if *safeguard == Safeguard::Drain {
+            tokio::spawn(end_at_once());
+        }
+        #[cfg(feature = "chaos")]
+        safeguard.remove_inside(&mut options.service);
+        tracing::error!(
+            "RUNNING WITHOUT {safeguard}: this instance can lose orders or sell units twice"
+        );
+    }
+    fault::follow(options.fault_at.clone());
+    for rule in &options.fault_at {
+        let when = rule.when();
+        tracing::error!(?when, "a FAULT is asked for: {} at {}", rule.action(), rule.point());
+    }
+    #[cfg(feature = "chaos")]
+    if let Some(path) = &options.starve_file {
+        fault::starvation::on_file(path.clone());
+    }
+    writer
+}
+
+fn instance_address(text: &str) -> Result<Uri, &'static str> {
+    let uri: Option<Uri> = text.parse().ok();
+    let plain = uri.filter(|uri| {
+        uri.scheme_str() == Some("http")
+            && uri.port().is_some()
+            && matches!(uri.path(), "" | "/")
+            && uri.query().is_none()
+    });
+    plain.ok_or("an instance's address looks like http://127.0.0.1:8080")
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::flags;
+
+    use super::*;
+
+    fn parse(flags: &[&str]) -> Result<ServeOptions, String> {
+        flags::parse(flags).map_err(|error| error.to_string())
+    }
+
+    /// Goal: each flag has the variable that its name promises.
+    #[test]
+    fn every_flag_has_its_variable() {
+        flags::assert_variables::<ServeOptions>();
+    }
+
+    /// Goal: a wrong value is answered with the allowed ones.
+    #[test]
+    fn wrong_values_are_explained() {
+        for (flag, value, message) in [
+            ("--instances", "127.0.0.1:8080", "an instance's address looks like"),
+            ("--lock", "consul", "etcd, redis, redlock"),
+            ("--without", "fence,sense", "[possible values: fence, order-ids"),
+            ("--fault-at", "before-write:stop", "a fault is written POINT:ACTION:WHEN"),
+        ] {
+            let error = parse(&[flag, value]).expect_err(value);
+            assert!(error.contains(message), "{flag} {value}: {error}");
+        }
+    }
+
+    /// Goal: any client may start a sale, so a token is refused.
+    #[tokio::test]
+    async fn an_admin_token_is_refused() {
+        for token in ["--admin-token=x", "--admin-token-file=x"] {
+            let error = serve(parse(&[token]).expect("it can be read")).await;
+            assert!(matches!(error, Err(ServeFailure::AdminToken)), "{token}");
+        }
+    }
+
+    /// Goal: without the cargo feature, the safeguards of the lock and of the server cannot be removed.
+    #[cfg(not(feature = "chaos"))]
+    #[test]
+    fn other_safeguards_need_the_feature() {
+        for name in ["limits", "deadlines", "local-expiry"] {
+            let error = parse(&["--without", name]).expect_err("no such way");
+            assert!(error.contains("[possible values: fence, order-ids"), "{error}");
+        }
+    }
+}

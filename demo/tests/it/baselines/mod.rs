@@ -1,0 +1,232 @@
+//! Goal: the ways to compare with are right as far as they can be, and leave nothing behind.
+
+mod naive;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use demo::baselines;
+use etcd_client::{Client, GetOptions, LeaseStatus};
+use fenced_lock::{EtcdOptions, Token};
+use flash_sale::inventory::{Item, Outcome};
+use flash_sale::sale::{HoldMode, Sale, SaleContext, SaleError, SaleGuard, SaleOptions};
+use testkit::shared::{Raw, fresh_database};
+use testkit::wait::{eventually, within};
+use testkit::{EtcdOptions as ServerOptions, PrivateEtcd};
+use tokio::task::JoinSet;
+
+use crate::support::store::{connect, order};
+
+const LOCK: &str = "lock";
+const TTL: Duration = Duration::from_secs(10);
+
+type MakeGuard = fn(&Arc<SaleContext>, &str) -> Arc<dyn SaleGuard>;
+
+fn recipe(context: &Arc<SaleContext>, etcd: &str) -> Arc<dyn SaleGuard> {
+    Arc::new(baselines::recipe(context, EtcdOptions::new([etcd]), TTL).unwrap())
+}
+
+fn rpc(context: &Arc<SaleContext>, etcd: &str) -> Arc<dyn SaleGuard> {
+    Arc::new(baselines::rpc(context, EtcdOptions::new([etcd]), TTL).unwrap())
+}
+
+fn atomic_script(context: &Arc<SaleContext>, _: &str) -> Arc<dyn SaleGuard> {
+    Arc::new(baselines::atomic_script(context))
+}
+
+/// An etcd and a Redis of the test's own.
+struct Lab {
+    etcd: PrivateEtcd,
+    redis: String,
+}
+
+impl Lab {
+    async fn new() -> Self {
+        let etcd = PrivateEtcd::start(ServerOptions::default()).await.unwrap();
+        Self { etcd, redis: fresh_database().await }
+    }
+
+    async fn sale(&self, guard: MakeGuard, instance: &str, wait_timeout: Duration) -> Sale {
+        let options = SaleOptions {
+            lock_name: LOCK.into(),
+            instance: instance.into(),
+            queue_length: 100,
+            hold: HoldMode::Combined,
+            batch_size: 100,
+            tenure: Duration::from_millis(100),
+            wait_timeout,
+        };
+        let context = SaleContext::new(connect(&self.redis).await, options);
+        let guard = guard(&context, &self.etcd.endpoint());
+        Sale::new(context, guard)
+    }
+
+    async fn client(&self) -> Client {
+        Client::connect([self.etcd.endpoint()], None).await.unwrap()
+    }
+
+    async fn leases(&self) -> Vec<i64> {
+        let leases = self.client().await.leases().await.unwrap();
+        leases.leases().iter().map(LeaseStatus::id).collect()
+    }
+
+    async fn keys(&self) -> i64 {
+        let options = GetOptions::new().with_all_keys().with_count_only();
+        self.client().await.get("", Some(options)).await.unwrap().count()
+    }
+
+    /// A claim of another client, which holds the lock until it is deleted.
+    async fn hold(&self) {
+        self.client().await.put(format!("{LOCK}/someone"), "", None).await.unwrap();
+    }
+
+    async fn give_back(&self) {
+        self.client().await.delete(format!("{LOCK}/someone"), None).await.unwrap();
+    }
+
+    async fn assert_nothing_is_left(&self) {
+        assert_eq!(self.keys().await, 0);
+        assert_eq!(self.leases().await, [0; 0]);
+    }
+}
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Two instances, 60 orders at once for 40 units; returns the orders in the ledger and their tokens.
+async fn sells_out(guard: MakeGuard) -> Vec<Option<i64>> {
+    let lab = Lab::new().await;
+    let sales = [lab.sale(guard, "a", PATIENCE).await, lab.sale(guard, "b", PATIENCE).await];
+    sales[0].start(&Item::DEFAULT, 40).await.unwrap();
+    let mut buyers = JoinSet::new();
+    for number in 0..60 {
+        let sale = sales[number % 2].clone();
+        buyers.spawn(async move { sale.reduce(order(&format!("order-{number}"), 1)).await });
+    }
+    let outcomes = within("all orders are answered", buyers.join_all()).await;
+    let mut sold = 0;
+    for outcome in outcomes {
+        match outcome.unwrap() {
+            Outcome::Reserved(_) => sold += 1,
+            Outcome::SoldOut { remaining } => assert_eq!(remaining, 0),
+            other => panic!("no two orders have the same id: {other:?}"),
+        }
+    }
+    assert_eq!(sold, 40);
+    let mut redis = Raw::connect(&lab.redis).await;
+    assert_eq!((redis.run::<i64>("GET stock").await, redis.run::<i64>("GET lucky").await), (0, 40));
+    let ledger = sales[1].ledger(&Item::DEFAULT, 0, 100).await.unwrap();
+    for sale in sales {
+        within("the sale is closed", sale.close()).await;
+    }
+    lab.assert_nothing_is_left().await;
+    ledger.into_iter().map(|accepted| accepted.token.map(Token::revision)).collect()
+}
+
+/// Each order under a token of its own, in the order of the queue.
+#[tokio::test]
+async fn recipe_sells_exactly_the_stock() {
+    let tokens = sells_out(recipe).await;
+    assert_eq!(tokens.len(), 40);
+    assert!(tokens.iter().all(Option::is_some) && tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+}
+
+#[tokio::test]
+async fn rpc_sells_exactly_the_stock() {
+    assert_eq!(sells_out(rpc).await, [None; 0], "it keeps no ledger");
+}
+
+#[tokio::test]
+async fn an_atomic_script_sells_exactly_the_stock() {
+    assert_eq!(sells_out(atomic_script).await, [None; 40]);
+}
+
+/// An order gives up at its time, takes nothing and leaves nothing; the next one is served.
+async fn gives_up(guard: MakeGuard) {
+    let lab = Lab::new().await;
+    let sale = lab.sale(guard, "a", Duration::from_secs(1)).await;
+    sale.start(&Item::DEFAULT, 5).await.unwrap();
+    lab.hold().await;
+    let refused = within("it gives up", sale.reduce(order("late", 1))).await;
+    assert!(matches!(refused, Err(SaleError::WaitTooLong { .. })), "{refused:?}");
+    eventually("its claim is gone", async || sale.queue(&Item::DEFAULT).await.unwrap().len() == 1)
+        .await;
+    assert_eq!(sale.stock(&Item::DEFAULT).await.unwrap().stock, 5);
+    lab.give_back().await;
+    let served = sale.reduce(order("late", 1)).await;
+    assert!(matches!(served, Ok(Outcome::Reserved(_))), "{served:?}");
+    sale.close().await;
+    lab.assert_nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn recipe_gives_up_in_time() {
+    gives_up(recipe).await;
+}
+
+#[tokio::test]
+async fn rpc_gives_up_in_time() {
+    gives_up(rpc).await;
+}
+
+/// A waiter that goes away takes its claim with it, and `close` answers one that stays.
+async fn waiters_leave(guard: MakeGuard) {
+    let lab = Lab::new().await;
+    let sale = lab.sale(guard, "a", PATIENCE).await;
+    sale.start(&Item::DEFAULT, 5).await.unwrap();
+    lab.hold().await;
+    let waits = |claims| {
+        let sale = sale.clone();
+        async move {
+            let what = format!("{claims} claims");
+            eventually(&what, async || sale.queue(&Item::DEFAULT).await.unwrap().len() == claims)
+                .await;
+        }
+    };
+    let buyer = tokio::spawn({
+        let sale = sale.clone();
+        async move { sale.reduce(order("gone", 1)).await }
+    });
+    waits(2).await;
+    buyer.abort();
+    waits(1).await;
+
+    let buyer = tokio::spawn({
+        let sale = sale.clone();
+        async move { sale.reduce(order("patient", 1)).await }
+    });
+    waits(2).await;
+    within("the sale is closed", sale.close()).await;
+    assert!(matches!(buyer.await.unwrap(), Err(SaleError::Stopping)));
+    assert_eq!(lab.leases().await, [0; 0]);
+    lab.give_back().await;
+    lab.assert_nothing_is_left().await;
+    assert_eq!(sale.stock(&Item::DEFAULT).await.unwrap().stock, 5);
+}
+
+#[tokio::test]
+async fn recipe_waiters_leave() {
+    waiters_leave(recipe).await;
+}
+
+#[tokio::test]
+async fn rpc_waiters_leave() {
+    waiters_leave(rpc).await;
+}
+
+/// A session that was lost is replaced; the orders that it fails take nothing.
+#[tokio::test]
+async fn recipe_opens_another_session() {
+    let lab = Lab::new().await;
+    let sale = lab.sale(recipe, "a", PATIENCE).await;
+    sale.start(&Item::DEFAULT, 5).await.unwrap();
+    let leases = lab.leases().await;
+    assert_eq!(leases.len(), 1, "one session for a process");
+    lab.client().await.lease_revoke(leases[0]).await.unwrap();
+    let refused = sale.reduce(order("order", 1)).await;
+    assert!(matches!(refused, Err(SaleError::LockUnavailable { .. })), "{refused:?}");
+    let served = sale.reduce(order("order", 1)).await;
+    assert!(matches!(served, Ok(Outcome::Reserved(_))), "{served:?}");
+    assert_eq!(sale.stock(&Item::DEFAULT).await.unwrap().stock, 4);
+    sale.close().await;
+    lab.assert_nothing_is_left().await;
+}

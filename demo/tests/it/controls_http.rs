@@ -1,0 +1,302 @@
+//! Goal: the controls of the page show what lock and fence prevent, and refuse other sites.
+//! Method: real instances as processes, since some are stopped and killed.
+
+use std::process::Stdio;
+
+use hyper::Method;
+use serde_json::{Value, json};
+use testkit::client::{Answer, Connection};
+use testkit::shared::fresh_database;
+use testkit::shared::{fresh_lock_name, shared_endpoint};
+use testkit::wait::{DEADLINE, eventually};
+use testkit::{ports, probe};
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+/// Two instances of one sale.
+struct Pair {
+    ports: [u16; 2],
+    children: [Child; 2],
+}
+
+impl Pair {
+    async fn start() -> Self {
+        Self::start_beside(&[]).await
+    }
+
+    /// Two that know these instances as well.
+    async fn start_beside(others: &[&str]) -> Self {
+        let ports: [u16; 2] = ports::free_ports().unwrap();
+        let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
+        let lock_name = fresh_lock_name();
+        let own = ports.map(|port| format!("http://127.0.0.1:{port}"));
+        let urls = own.iter().map(String::as_str).chain(others.iter().copied());
+        let urls = urls.collect::<Vec<_>>().join(",");
+        let start = |port: u16| {
+            Command::new(env!("CARGO_BIN_EXE_demo"))
+                .args(["serve", "--listen", &format!("127.0.0.1:{port}")])
+                .args(["--etcd", &etcd, "--redis", &redis, "--lock-name", &lock_name])
+                .args(["--lock-ttl", "2s", "--instances", &urls])
+                .stderr(Stdio::null())
+                .kill_on_drop(true)
+                .spawn()
+                .unwrap()
+        };
+        let pair = Self { ports, children: ports.map(start) };
+        for port in ports {
+            eventually("the instance is ready", async || {
+                let answer = probe::http(Method::GET, port, "/readyz", "").await;
+                answer.is_ok_and(|(status, _)| status.as_u16() == 200)
+            })
+            .await;
+        }
+        pair
+    }
+
+    /// Calls the first or the second.
+    async fn call(&self, at: usize, line: &str, body: &Value) -> Answer {
+        let port = self.ports[at];
+        let mut connection = Connection::open(([127, 0, 0, 1], port).into()).await;
+        let body = body.to_string();
+        let length = body.len();
+        connection
+            .send(format!(
+                "{line} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n\
+                 Content-Length: {length}\r\n\r\n{body}"
+            ))
+            .await;
+        connection.answer().await
+    }
+
+    async fn json(&self, at: usize, line: &str, body: &Value) -> Value {
+        serde_json::from_str(&self.call(at, line, body).await.body).unwrap()
+    }
+
+    /// Carries out a run from the first, and returns it with its verdict.
+    async fn run(&self, wanted: Value) -> Value {
+        let answer = self.call(0, "POST /demo/run", &wanted).await;
+        assert_eq!(answer.status, 202, "{answer:?}");
+        let run = self.over(0).await;
+        assert_eq!(run["state"], "done", "{run}");
+        run
+    }
+
+    /// The run of this instance, once it is over.
+    async fn over(&self, at: usize) -> Value {
+        let mut run = Value::Null;
+        eventually("the run is over", async || {
+            run = self.json(at, "GET /demo/run", &json!({})).await;
+            run["state"] == "done" || run["state"] == "failed"
+        })
+        .await;
+        run
+    }
+
+    /// Sends these bytes to the first.
+    async fn send(&self, bytes: &str) -> Answer {
+        let mut connection = Connection::open(([127, 0, 0, 1], self.ports[0]).into()).await;
+        connection.send(bytes).await;
+        connection.answer().await
+    }
+}
+
+/// Goal: with the lock every unit goes to one buyer; without one, or with one in each instance, the verdict says
+/// that too many were sold.
+#[tokio::test]
+async fn runs_show_what_the_lock_prevents() {
+    let pair = Pair::start().await;
+    let sale = |guard: &str| json!({"stock": 60, "requests": 100, "guard": guard});
+    let run = pair.run(sale("etcd")).await;
+    let verdict = &run["verdict"];
+    assert_eq!((&verdict["pass"], &verdict["lost"]), (&true.into(), &0.into()), "{run}");
+    assert_eq!((&verdict["sold"], &verdict["sold_out"]), (&60.into(), &40.into()), "{run}");
+
+    for guard in ["no-lock", "local"] {
+        let run = pair.run(sale(guard)).await;
+        let verdict = &run["verdict"];
+        assert_eq!(verdict["pass"], false, "{run}");
+        let sold = verdict["sold"].as_u64().unwrap();
+        assert!(sold > 60 && verdict["oversold"] == sold - 60, "{run}");
+        let start = format!("{sold} sold of 60: {} too many. That is what happens", sold - 60);
+        assert!(verdict["text"].as_str().unwrap().starts_with(&start), "{run}");
+        let other = pair.json(1, "GET /demo", &json!({})).await;
+        assert_eq!((&other["guard"], &other["run"]["id"]), (&guard.into(), &run["id"]), "{other}");
+    }
+
+    let run = pair.run(sale("etcd")).await;
+    assert_eq!(run["verdict"]["pass"], true, "the lock is back: {run}");
+    let stock = pair.json(1, "GET /stock", &json!({})).await;
+    assert_eq!((&stock["lucky"], &stock["balanced"]), (&60.into(), &true.into()), "{stock}");
+}
+
+/// Goal: a holder is paused beyond its lease: the fence refuses its batch, and without the fence it undoes
+/// what others have sold.
+#[tokio::test]
+async fn runs_show_what_the_fence_prevents() {
+    let pair = Pair::start().await;
+    let paused = |fence: bool| json!({"stock": 60, "requests": 100, "guard": "etcd", "fence": fence, "fault": "pause"});
+    let run = pair.run(paused(true)).await;
+    assert_eq!(run["victim"], pair.ports[1].to_string(), "{run}");
+    assert_eq!((&run["verdict"]["pass"], &run["failed"]), (&true.into(), &0.into()), "{run}");
+    assert!(run["verdict"]["stale_batches"].as_u64().unwrap() >= 1, "{run}");
+    assert!(run["verdict"]["text"].as_str().unwrap().contains("the fence refused"), "{run}");
+
+    let run = pair.run(paused(false)).await;
+    assert_eq!(run["verdict"]["pass"], false, "{run}");
+    assert!(run["verdict"]["oversold"].as_u64().unwrap() > 0, "{run}");
+    assert!(run["verdict"]["text"].as_str().unwrap().contains("without a fence"), "{run}");
+}
+
+/// Goal: a holder is killed: its lease ends, the next is served, and no unit is sold twice.
+#[tokio::test]
+async fn a_killed_holder_is_succeeded() {
+    let mut pair = Pair::start().await;
+    let wanted =
+        json!({"stock": 60, "requests": 100, "guard": "etcd", "fence": true, "fault": "kill"});
+    let run = pair.run(wanted).await;
+    assert_eq!((&run["verdict"]["pass"], &run["failed"]), (&true.into(), &0.into()), "{run}");
+    assert!(run["verdict"]["text"].as_str().unwrap().contains("was killed"), "{run}");
+    let ended = timeout(DEADLINE, pair.children[1].wait()).await.unwrap().unwrap();
+    assert!(!ended.success(), "{ended}");
+    let again = json!({"stock": 1, "requests": 1, "fault": "kill"});
+    pair.call(0, "POST /demo/run", &again).await.assert_problem(409, "needs-instances");
+}
+
+/// Goal: switches reach the other instance, and `kill` ends the one that is named.
+#[tokio::test]
+async fn switches_reach_all_instances() {
+    let mut pair = Pair::start().await;
+    pair.call(0, "PUT /demo/guard", &json!({"guard": "local"})).await;
+    pair.call(1, "PUT /demo/fence", &json!({"on": false})).await;
+    for at in [0, 1] {
+        let demo = pair.json(at, "GET /demo", &json!({})).await;
+        assert_eq!((&demo["guard"], &demo["fence"]), (&"local".into(), &false.into()), "{demo}");
+        assert_eq!(demo["guards"], json!(["etcd", "local", "no-lock"]));
+    }
+    for (line, body) in [
+        ("PUT /demo/guard", json!({"guard": "consul"})),
+        ("PUT /demo/fence", json!({"on": 1})),
+        ("POST /demo/run", json!({"stock": 1})),
+        ("POST /demo/run", json!({"stock": 1, "requests": 0})),
+        ("POST /demo/run", json!({"stock": 1, "requests": 500_001})),
+        (
+            "POST /demo/run",
+            json!({"stock": 1, "requests": 1, "guard": "no-lock", "fault": "pause"}),
+        ),
+    ] {
+        pair.call(0, line, &body).await.assert_problem(400, "bad-body");
+    }
+    let nobody = json!({"instance": "nobody"});
+    pair.call(0, "POST /demo/kill", &nobody).await.assert_problem(404, "unknown-instance");
+    let named = json!({"instance": pair.ports[1].to_string()});
+    let answer = pair.call(0, "POST /demo/kill", &named).await;
+    assert_eq!(answer.status, 202, "{answer:?}");
+    let ended = timeout(DEADLINE, pair.children[1].wait()).await.unwrap().unwrap();
+    assert!(!ended.success(), "{ended}");
+    eventually("it is known to be away", async || {
+        let demo = pair.json(0, "GET /demo", &json!({})).await;
+        demo["instances"][1]["up"] == false && demo["instances"][0]["up"] == true
+    })
+    .await;
+}
+
+/// Goal: of two runs that are started at two instances at once, one is refused, and the other is judged by its
+/// own orders.
+#[tokio::test]
+async fn of_two_runs_at_once_one_is_refused() {
+    let pair = Pair::start().await;
+    let sale = json!({"stock": 20, "requests": 40, "guard": "etcd"});
+    for _ in 0..20 {
+        let begin = |at| pair.call(at, "POST /demo/run", &sale);
+        let answers = <[Answer; 2]>::from(tokio::join!(begin(0), begin(1)));
+        let winner = answers.iter().position(|answer| answer.status == 202).expect("one is begun");
+        answers[1 - winner].assert_problem(409, "run-in-progress");
+        let run = pair.over(winner).await;
+        assert_eq!(run["verdict"]["pass"], true, "{run}");
+    }
+}
+
+/// Goal: a sale that is started in the middle of a run takes its verdict away, and is no fault of the service.
+#[tokio::test]
+async fn another_sale_in_the_middle_of_a_run_is_no_fault() {
+    let pair = Pair::start().await;
+    let long = json!({"stock": 1_000_000, "requests": 500_000, "guard": "etcd"});
+    assert_eq!(pair.call(0, "POST /demo/run", &long).await.status, 202);
+    eventually("orders were answered", async || {
+        pair.json(0, "GET /demo/run", &json!({})).await["answered"].as_u64().unwrap() > 0
+    })
+    .await;
+    let other = pair.call(1, "PUT /stock", &json!({"stock": 1})).await;
+    assert_eq!(other.status, 200, "{other:?}");
+    let run = pair.over(0).await;
+    assert_eq!(
+        (&run["state"], &run["error"], &run["verdict"]),
+        (&"failed".into(), &"Another sale was started meanwhile.".into(), &Value::Null),
+        "{run}"
+    );
+}
+
+/// Goal: there is one run at a time, and a stopped one ends without a verdict.
+#[tokio::test]
+async fn one_run_at_a_time() {
+    let pair = Pair::start().await;
+    for method in ["GET", "DELETE"] {
+        let line = format!("{method} /demo/run");
+        pair.call(0, &line, &json!({})).await.assert_problem(404, "no-run");
+    }
+    let long = json!({"stock": 1_000_000, "requests": 500_000, "guard": "etcd"});
+    assert_eq!(pair.call(0, "POST /demo/run", &long).await.status, 202);
+    for at in [0, 1] {
+        let short = json!({"stock": 1, "requests": 1});
+        pair.call(at, "POST /demo/run", &short).await.assert_problem(409, "run-in-progress");
+    }
+    // as curl sends it
+    let stopped = pair.send("DELETE /demo/run HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+    assert_eq!(stopped.status, 202, "{stopped:?}");
+    eventually("the run is over", async || {
+        let run = pair.json(0, "GET /demo/run", &json!({})).await;
+        run["state"] == "failed" && run["error"] == "The run was stopped."
+    })
+    .await;
+}
+
+/// Goal: pages of other sites in a browser of this machine can do nothing.
+#[tokio::test]
+async fn other_sites_are_kept_out() {
+    let pair = Pair::start().await;
+    for (headers, status, word) in [
+        ("Host: 127.0.0.1\r\nContent-Type: text/plain", 415, "json-required"),
+        ("Host: evil.example\r\nContent-Type: application/json", 403, "cross-site"),
+        (
+            "Host: 127.0.0.1\r\nOrigin: http://evil.example\r\nContent-Type: application/json",
+            403,
+            "cross-site",
+        ),
+    ] {
+        let request =
+            format!("POST /demo/kill HTTP/1.1\r\n{headers}\r\nContent-Length: 2\r\n\r\n{{}}");
+        pair.send(&request).await.assert_problem(status, word);
+    }
+    // nor start a sale under a foreign name that resolves to this machine
+    for headers in ["Host: evil.example", "Host: localhost\r\nOrigin: http://evil.example"] {
+        let request = format!(
+            "PUT /stock HTTP/1.1\r\n{headers}\r\nContent-Length: 11\r\n\r\n{{\"stock\":5}}"
+        );
+        pair.send(&request).await.assert_problem(403, "cross-site");
+    }
+    let demo = pair.json(1, "GET /demo", &json!({})).await;
+    assert!(demo["instances"].as_array().unwrap().iter().all(|i| i["up"] == true), "{demo}");
+}
+
+/// Goal: instances may call each other by the names of `--instances`, as in containers; any other name is another
+/// site.
+#[tokio::test]
+async fn instances_are_called_by_the_names_they_were_given() {
+    let pair = Pair::start_beside(&["http://shop-3.invalid:9"]).await;
+    for (host, status) in [("shop-3.invalid:9", 200), ("shop-4.invalid:9", 403)] {
+        let mut connection = Connection::open(([127, 0, 0, 1], pair.ports[0]).into()).await;
+        let line = "GET /demo?only=here HTTP/1.1";
+        connection.send(format!("{line}\r\nHost: {host}\r\n\r\n")).await;
+        assert_eq!(connection.answer().await.status, status, "{host}");
+    }
+}
