@@ -5,6 +5,7 @@
 
 mod docs;
 mod http;
+mod image;
 mod inventory;
 mod sale;
 mod secured;
