@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+#[cfg(feature = "other-locks")]
 use std::time::Duration;
 
 use fenced_lock::{

@@ -1,14 +1,18 @@
 //! The address of Redis and the certificates for it.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+#[cfg(feature = "tls")]
+use std::path::Path;
+use std::path::PathBuf;
 
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind,
-    FromRedisValue, IntoConnectionInfo, ProtocolVersion, RedisResult, TlsCertificates,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue,
+    IntoConnectionInfo, ProtocolVersion, RedisResult,
 };
+#[cfg(feature = "tls")]
+use redis::{ClientTlsConfig, TlsCertificates};
 
 use super::InventoryError;
 use super::shards::Node;
@@ -160,11 +164,14 @@ impl RedisAccess {
         let tcp = TcpSettings::default().set_nodelay(true);
         let info = node.set_redis_settings(redis).set_tcp_settings(tcp);
         let unusable = |source| InventoryError::InvalidCertificates { source };
+        #[cfg(feature = "tls")]
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
             // where two providers are linked, rustls chooses none; an error means that one is set already
             let _ = rustls::crypto::ring::default_provider().install_default();
-            Client::build_with_tls(info, self.certificates().map_err(unusable)?).map_err(unusable)
-        } else if self.ca.is_some() || self.identity.is_some() {
+            let certificates = self.certificates().map_err(unusable)?;
+            return Client::build_with_tls(info, certificates).map_err(unusable);
+        }
+        if self.ca.is_some() || self.identity.is_some() {
             let what = "certificates require an address with TLS, such as rediss://";
             Err(unusable((ErrorKind::InvalidClientConfig, what).into()))
         } else {
@@ -193,6 +200,7 @@ impl RedisAccess {
         question.query_async(&mut self.connect(node, &config).await?).await
     }
 
+    #[cfg(feature = "tls")]
     fn certificates(&self) -> RedisResult<TlsCertificates> {
         let read = |path: &Path| std::fs::read(path);
         let identity = self.identity.as_ref().map(|(certificate, key)| -> RedisResult<_> {
