@@ -16,7 +16,7 @@ use clap::{Args, ValueEnum};
 use fenced_lock::{EtcdBackend, LockError, Session, SessionOptions, Token};
 use tokio::time::{sleep, timeout};
 
-use crate::config::{FileError, Servers, duration, item_name};
+use crate::config::{FileError, Servers, duration};
 use crate::error_chain::ErrorChain;
 use crate::inventory::{Fence, Inventory, InventoryError, Item};
 use crate::sale::lock_name;
@@ -41,7 +41,7 @@ pub struct RecoverOptions {
     pub what: What,
 
     /// Item [default: the default item]
-    #[arg(long, env = "FLASH_SALE_RECOVER_ITEM", value_parser = item_name)]
+    #[arg(long, env = "FLASH_SALE_RECOVER_ITEM")]
     pub item: Option<Item>,
 
     /// Apply the change

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::extract::{RawQuery, Request, State};
+use axum::extract::{Request, State};
+use axum::http::Uri;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +14,7 @@ use crate::inventory::{Fence, Inventory, Item, Stock};
 
 #[derive(Serialize)]
 struct StockView<'a> {
-    item: &'a str,
+    item: &'a Item,
     stock: i64,
     lucky: i64,
     initial: i64,
@@ -42,12 +43,8 @@ struct NewSale {
 }
 
 /// The state of an item.
-pub(super) async fn read(
-    State(app): State<Arc<AppState>>,
-    RawQuery(query): RawQuery,
-) -> Result<Response, Problem> {
-    let [item] = params::parse(query.as_deref(), ["item"])?;
-    let item = params::item(item.as_deref())?;
+pub(super) async fn read(State(app): State<Arc<AppState>>, uri: Uri) -> Result<Response, Problem> {
+    let item = params::only_item(&uri)?;
     let stock = app.sale.stock(&item).await?;
     Ok(view(&item, &stock))
 }
@@ -62,26 +59,24 @@ pub(super) async fn start(
         Some(extension) => extension.check_start(&head)?,
         None => app.access.check(&head.headers)?,
     }
-    let [item] = params::parse(head.uri.query(), ["item"])?;
-    let item = params::item(item.as_deref())?;
+    let item = params::only_item(&head.uri)?;
     let content = body::read(content).await?;
     let sale = body::object(&content)
         .filter(|sale: &NewSale| sale.stock <= Inventory::MAX_UNITS)
         .ok_or_else(|| {
-        let detail = format!(
-            "the body is a JSON object such as {{\"stock\":300}}, with a whole number from 0 to \
-                 {}",
-            Inventory::MAX_UNITS
-        );
-        Problem::new(ProblemType::BAD_BODY, detail)
-    })?;
+            let most = Inventory::MAX_UNITS;
+            let detail = format!(
+                "the body is a JSON object such as {{\"stock\":300}}, with a whole number from 0 to {most}"
+            );
+            Problem::new(ProblemType::BAD_BODY, detail)
+        })?;
     let stock = app.sale.start(&item, sale.stock).await?;
     Ok(view(&item, &stock))
 }
 
 fn view(item: &Item, stock: &Stock) -> Response {
     reply::json(&StockView {
-        item: reply::item_name(item),
+        item,
         stock: stock.stock,
         lucky: stock.lucky,
         initial: stock.initial,

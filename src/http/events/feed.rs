@@ -15,7 +15,7 @@ use super::pace::Pace;
 use super::poller::Poller;
 use super::projection::{Projection, Reading};
 use super::view::View;
-use crate::http::extension::Extension;
+use crate::http::Extension;
 use crate::inventory::Item;
 use crate::sale::Sale;
 

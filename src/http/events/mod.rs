@@ -24,8 +24,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{RawQuery, State};
-use axum::http::{HeaderValue, header};
+use axum::extract::State;
+use axum::http::{HeaderValue, Uri, header};
 use axum::response::Response;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -34,10 +34,9 @@ pub use event_log::stale_batch;
 
 use self::feed::{Change, Feed, Feeds};
 use self::pace::Pace;
-use super::extension::Extension;
 use super::params;
 use super::problem::{Problem, ProblemType};
-use super::state::AppState;
+use super::state::{AppState, Extension};
 use crate::inventory::Item;
 use crate::safeguard::LIMITS;
 use crate::sale::Sale;
@@ -114,10 +113,9 @@ fn join(feeds: &HashMap<Item, Arc<Feed>>, item: &Item) -> Option<Subscription> {
 /// The stream of an item. The default item needs no sale, so that the page can wait for its start.
 pub(super) async fn events(
     State(app): State<Arc<AppState>>,
-    RawQuery(query): RawQuery,
+    uri: Uri,
 ) -> Result<Response, Problem> {
-    let [item] = params::parse(query.as_deref(), ["item"])?;
-    let item = params::item(item.as_deref())?;
+    let item = params::only_item(&uri)?;
     app.sale.check_item(&item)?;
     let events = &app.events;
     if events.stop.is_cancelled() {

@@ -14,7 +14,7 @@ use super::timeline::Timeline;
 use super::view::{
     Alert, ClaimView, FenceView, Here, Lists, LockView, OrderView, Percentiles, StockView, View,
 };
-use crate::http::extension::Extension;
+use crate::http::Extension;
 use crate::http::reply;
 use crate::inventory::{Accepted, Cursor, Fence, InventoryError, Item, SaleUpdate, Stock};
 use crate::sale::{GuardStatus, Sale};
@@ -319,7 +319,7 @@ impl Projection {
         View {
             sale: self.number,
             instance: sale.instance(),
-            item: reply::item_name(&self.item),
+            item: &self.item,
             guard: guard.name,
             fence_on: guard.is_fenced(),
             stock: stock.map(stock_view),

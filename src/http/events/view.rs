@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::inventory::Item;
+
 /// The state, and the lists that grow.
 #[derive(Serialize)]
 pub(super) struct View<'a> {
     /// The number of the sale since the first watcher came.
     pub(super) sale: u64,
     pub(super) instance: &'a str,
-    pub(super) item: &'a str,
+    pub(super) item: &'a Item,
     pub(super) guard: &'static str,
     pub(super) fence_on: bool,
     pub(super) stock: Option<StockView>,

@@ -24,6 +24,7 @@ async fn wrong_parameters_take_nothing() {
         (&long, "bad-user"),
         ("POST /stock/reduce?qty=2", "bad-parameter"),
         ("POST /stock/reduce?quantity=1&quantity=2", "bad-parameter"),
+        ("POST /stock/reduce?user=%ff", "bad-parameter"),
         ("GET /stock?id=1", "bad-parameter"),
         ("GET /orders?limit=0", "bad-parameter"),
         ("GET /orders?limit=1001", "bad-parameter"),
@@ -34,7 +35,7 @@ async fn wrong_parameters_take_nothing() {
         reply.problem(400, word);
     }
     let problem = shop.call("POST /stock/reduce?qty=2").await.problem(400, "bad-parameter");
-    assert_eq!(problem["parameter"], "qty");
+    assert!(problem["detail"].as_str().unwrap().contains("unknown field `qty`"), "{problem}");
     for key in ["", "a b", "\"a"] {
         shop.order(key).await.problem(400, "bad-order-id");
     }
