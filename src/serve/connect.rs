@@ -10,7 +10,7 @@ use fenced_lock::{
 };
 use tokio::time::{sleep, timeout};
 
-use super::{Distrust, ServeError};
+use super::ServeError;
 use crate::config::{Config, Servers};
 use crate::error_chain::ErrorChain;
 use crate::inventory::Inventory;
@@ -18,9 +18,6 @@ use crate::sale::Sale;
 
 /// How long the start waits for the lock service, to report a permanent error at once.
 const FIRST_SESSION_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// How often the start checks why there is no session yet.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The sale of `config`, for an instance that listens on `port`. While the store or the lock service does not
 /// answer, the instance is not ready.
@@ -49,9 +46,6 @@ async fn store(servers: &Servers) -> Result<Inventory, ServeError> {
     match inventory.ping().await {
         Ok(()) => {}
         Err(error) if error.is_wrong_server() => return Err(refused(error)),
-        Err(error) if let Some(what) = distrust(&error) => {
-            return Err(ServeError::Distrust { server: "redis", what, source: error.into() });
-        }
         Err(error) => {
             let cause: &dyn Error = &error;
             let address = servers.redis_address().read();
@@ -87,15 +81,7 @@ pub async fn lock_sessions(
     let session_options =
         SessionOptions { label: instance.into(), ..SessionOptions::new(config.lock_ttl) };
     let sessions = SessionKeeper::start(backend, session_options);
-    let opened = async {
-        tokio::select! {
-            opened = sessions.session() => opened.map_err(refused),
-            (what, error) = until_distrust(&sessions) => {
-                Err(ServeError::Distrust { server: "etcd", what, source: error.into() })
-            }
-        }
-    };
-    match timeout(FIRST_SESSION_TIMEOUT, opened).await {
+    match timeout(FIRST_SESSION_TIMEOUT, sessions.session()).await {
         Ok(Ok(session)) => {
             let ttl = session.lease().ttl;
             if ttl != config.lock_ttl {
@@ -104,7 +90,7 @@ pub async fn lock_sessions(
             }
             warn_of_refusal(&session, &config.servers.lock_name).await;
         }
-        Ok(Err(error)) => return Err(error),
+        Ok(Err(error)) => return Err(refused(error)),
         Err(_) => {
             let is_plain = config.servers.etcd.iter().any(|address| address.starts_with("http://"));
             let has_hung_up = sessions.latest_error().is_some_and(|error| hung_up(&error));
@@ -151,21 +137,6 @@ async fn warn_of_weak_settings(inventory: Inventory) {
     }
 }
 
-/// The problem with a certificate, if the error has one. Both clients keep the errors of TLS as text alone.
-fn distrust(error: &(dyn Error + 'static)) -> Option<Distrust> {
-    let text = ErrorChain(error).to_string();
-    if text.contains("received fatal alert") {
-        return Some(Distrust::OfUs);
-    }
-    let (_, what) = text.split_once("invalid peer certificate: ")?;
-    Some(match what {
-        _ if what.starts_with("certificate expired") => Distrust::Outdated,
-        _ if what.starts_with("certificate not valid yet") => Distrust::Outdated,
-        _ if what.starts_with("certificate not valid for name") => Distrust::OtherName,
-        _ => Distrust::Unknown,
-    })
-}
-
 /// Whether the server closed the connection without an answer, as it does when it expects TLS.
 fn hung_up(error: &(dyn Error + 'static)) -> bool {
     let text = ErrorChain(error).to_string();
@@ -174,38 +145,6 @@ fn hung_up(error: &(dyn Error + 'static)) -> bool {
         .any(|how| text.contains(how))
 }
 
-/// Waits until an attempt to open a session has failed because of a certificate. The answer of a server that
-/// refuses ours may be lost with its connection: then the next attempt shows it.
-async fn until_distrust(sessions: &SessionKeeper) -> (Distrust, LockError) {
-    loop {
-        if let Some(error) = sessions.latest_error()
-            && let Some(what) = distrust(&error)
-        {
-            return (what, error);
-        }
-        sleep(POLL_INTERVAL).await;
-    }
-}
-
 fn refused(error: impl Error + Send + Sync + 'static) -> ServeError {
     ServeError::Connect { source: error.into() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_tls_says_of_a_certificate_is_told_apart() {
-        for (text, what) in [
-            ("certificate expired: since 1", Some(Distrust::Outdated)),
-            ("certificate not valid yet: until 1", Some(Distrust::Outdated)),
-            ("certificate not valid for name \"a\"", Some(Distrust::OtherName)),
-            ("UnknownIssuer", Some(Distrust::Unknown)),
-        ] {
-            let error = std::io::Error::other(format!("invalid peer certificate: {text}"));
-            assert_eq!(distrust(&error), what, "{text}");
-        }
-        assert_eq!(distrust(&std::io::Error::other("connection refused")), None);
-    }
 }
