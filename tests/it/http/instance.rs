@@ -18,6 +18,7 @@ use testkit::wait::{DEADLINE, eventually};
 use testkit::{EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, RedisOptions, Sentinels, probe};
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 
 use crate::support::etcd::session;
@@ -46,6 +47,8 @@ impl Instance {
 
     /// The same, by a command that takes the program's arguments.
     fn spawn_by(mut command: Command, etcd: &str, redis: &str, lock_name: &str) -> Self {
+        // a program inherits "ignore", which `nohup` sets, but not a handler: so SIGHUP has its default there
+        let _handler = signal(SignalKind::hangup()).unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let log = NamedTempFile::new().unwrap();
         let child = command
