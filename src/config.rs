@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::http::StartAccess;
 use crate::http::server::ServerOptions;
 use crate::inventory::Inventory;
 use crate::sale::{HoldMode, SaleOptions};
@@ -138,14 +137,6 @@ impl Config {
             header_timeout: self.header_timeout,
             max_connections: self.max_connections,
             shutdown_grace: self.shutdown_grace,
-        }
-    }
-
-    /// The permission to start a sale.
-    pub fn start_access(&self) -> StartAccess {
-        match &self.admin_token {
-            Some(token) => StartAccess::Token(token.clone()),
-            None => StartAccess::Denied,
         }
     }
 }

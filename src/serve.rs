@@ -93,11 +93,7 @@ pub async fn serve_with(
     let address = listener.local_addr().map_err(listen_error)?;
 
     let (sale, extension) = sale(&config, address.port()).await?;
-    let mut state =
-        AppState::new(sale.clone(), config.start_access()).with_watchers(config.max_watchers);
-    if let Some(extension) = extension {
-        state = state.with_extension(extension);
-    }
+    let state = AppState::new(sale.clone(), config.admin_token, config.max_watchers, extension);
     let state = Arc::new(state);
     let instance = sale.instance();
     tracing::info!(instance, lock = sale.guard_status().name, "listening on http://{address}");

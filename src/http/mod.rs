@@ -43,9 +43,8 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::trace::{DefaultOnFailure, TraceLayer};
 use tracing::Level;
 
-pub use access::StartAccess;
 pub use body::{BODY_TIMEOUT, MAX_BODY_BYTES};
-pub use events::{DEFAULT_WATCHERS, stale_batch};
+pub use events::stale_batch;
 pub use request_head::{MAX_HEADER_BYTES, MAX_URI_BYTES};
 pub use state::{AppState, Extension};
 

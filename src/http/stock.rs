@@ -9,30 +9,46 @@ use serde::{Deserialize, Serialize};
 
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
-use super::{body, params, reply};
+use super::{access, body, params, reply};
 use crate::inventory::{Fence, Inventory, Item, Stock};
 
 #[derive(Serialize)]
-struct StockView<'a> {
+struct ItemView<'a> {
     item: &'a Item,
+    #[serde(flatten)]
+    stock: StockView,
+    sale: Option<u64>,
+}
+
+/// The state of an item, here and in the events.
+#[derive(PartialEq, Serialize)]
+pub(super) struct StockView {
     stock: i64,
     lucky: i64,
     initial: i64,
     fence: Option<FenceView>,
     orders: u64,
-    sale: Option<u64>,
     balanced: bool,
 }
 
-#[derive(Serialize)]
+#[derive(PartialEq, Serialize)]
 struct FenceView {
     cluster: String,
     token: i64,
 }
 
-impl From<Fence> for FenceView {
-    fn from(fence: Fence) -> Self {
-        Self { cluster: fence.cluster.to_string(), token: fence.revision }
+impl From<&Stock> for StockView {
+    fn from(stock: &Stock) -> Self {
+        let fence =
+            |fence: Fence| FenceView { cluster: fence.cluster.to_string(), token: fence.revision };
+        Self {
+            stock: stock.stock,
+            lucky: stock.lucky,
+            initial: stock.initial,
+            fence: stock.fence.map(fence),
+            orders: stock.orders,
+            balanced: stock.is_balanced(),
+        }
     }
 }
 
@@ -57,7 +73,7 @@ pub(super) async fn start(
     let (head, content) = request.into_parts();
     match &app.extension {
         Some(extension) => extension.check_start(&head)?,
-        None => app.access.check(&head.headers)?,
+        None => access::check_start(app.admin_token.as_ref(), &head.headers)?,
     }
     let item = params::only_item(&head.uri)?;
     let content = body::read(content).await?;
@@ -75,14 +91,5 @@ pub(super) async fn start(
 }
 
 fn view(item: &Item, stock: &Stock) -> Response {
-    reply::json(&StockView {
-        item,
-        stock: stock.stock,
-        lucky: stock.lucky,
-        initial: stock.initial,
-        fence: stock.fence.map(FenceView::from),
-        orders: stock.orders,
-        sale: stock.sale,
-        balanced: stock.is_balanced(),
-    })
+    reply::json(&ItemView { item, stock: stock.into(), sale: stock.sale })
 }

@@ -11,7 +11,7 @@ use fenced_lock::{
 use tokio::time::{sleep, timeout};
 
 use super::ServeError;
-use crate::config::{Config, Servers};
+use crate::config::Config;
 use crate::error_chain::ErrorChain;
 use crate::inventory::Inventory;
 use crate::sale::Sale;
@@ -36,19 +36,13 @@ pub(super) async fn sale(config: &Config, port: u16) -> Result<Sale, ServeError>
 /// # Errors
 /// A permanent error.
 pub async fn inventory(config: &Config) -> Result<Inventory, ServeError> {
-    let inventory = store(&config.servers).await?;
-    tokio::spawn(warn_of_weak_settings(inventory.clone()));
-    Ok(inventory)
-}
-
-async fn store(servers: &Servers) -> Result<Inventory, ServeError> {
-    let inventory = servers.inventory().map_err(refused)?;
+    let inventory = config.servers.inventory().map_err(refused)?;
     match inventory.ping().await {
         Ok(()) => {}
         Err(error) if error.is_wrong_server() => return Err(refused(error)),
         Err(error) => {
             let cause: &dyn Error = &error;
-            let address = servers.redis_address().read();
+            let address = config.servers.redis_address().read();
             let is_plain = address.is_ok_and(|address| address.expose().starts_with("redis://"));
             let hint =
                 if is_plain && hung_up(cause) { "; it may speak TLS: try rediss://" } else { "" };
@@ -58,6 +52,7 @@ async fn store(servers: &Servers) -> Result<Inventory, ServeError> {
             );
         }
     }
+    tokio::spawn(warn_of_weak_settings(inventory.clone()));
     Ok(inventory)
 }
 

@@ -1,150 +1,77 @@
-//! The JSON of a message.
+//! What the parts of a message have in common: lists that grow, and times.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde::Serialize;
+use serde_json::Value;
+use tokio::time::Instant;
 
-use crate::inventory::Item;
-
-/// The state, and the lists that grow.
-#[derive(Serialize)]
-pub(super) struct View<'a> {
-    /// The number of the sale since the first watcher came.
-    pub(super) sale: u64,
-    pub(super) instance: &'a str,
-    pub(super) item: &'a Item,
-    pub(super) guard: &'static str,
-    pub(super) fence_on: bool,
-    pub(super) stock: Option<StockView>,
-    pub(super) sold: i64,
-    pub(super) oversold: i64,
-    pub(super) instances: Vec<Arc<str>>,
-    pub(super) here: Here,
-    pub(super) lock: Option<LockView>,
-    pub(super) rates: Rates,
-    pub(super) latency_ms: Option<Percentiles>,
-    pub(super) skipped: u64,
-    #[serde(rename = "troubles")]
-    pub(super) alerts: Vec<Alert>,
-    pub(super) demo: Option<serde_json::Value>,
-    #[serde(flatten)]
-    pub(super) lists: Lists<'a>,
+/// Which entries of a list go into a message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Entries {
+    All,
+    /// Those that no message has had yet.
+    Unsent,
 }
 
-/// The lists that grow: whole in a snapshot, only the additions in a change.
-#[derive(Serialize)]
-pub(super) struct Lists<'a> {
-    pub(super) tenures: Vec<TenureView>,
-    pub(super) points: Vec<&'a Point>,
-    pub(super) orders: Vec<&'a OrderView>,
-    pub(super) notes: Vec<&'a Note>,
+/// The latest entries of a list that grows.
+pub(super) struct Recent<const MAX: usize> {
+    entries: VecDeque<Value>,
+    unsent: usize,
 }
 
-#[derive(Clone, Serialize)]
-pub(super) struct StockView {
-    pub(super) stock: i64,
-    pub(super) lucky: i64,
-    pub(super) initial: i64,
-    pub(super) orders: u64,
-    pub(super) balanced: bool,
-    pub(super) fence: Option<FenceView>,
+impl<const MAX: usize> Default for Recent<MAX> {
+    fn default() -> Self {
+        Self { entries: VecDeque::new(), unsent: 0 }
+    }
 }
 
-#[derive(Clone, Serialize)]
-pub(super) struct FenceView {
-    pub(super) cluster: String,
-    pub(super) token: i64,
+impl<const MAX: usize> Recent<MAX> {
+    pub(super) fn push(&mut self, entry: Value) {
+        if self.entries.len() == MAX {
+            self.entries.pop_front();
+        }
+        self.entries.push_back(entry);
+        self.unsent = MAX.min(self.unsent + 1);
+    }
+
+    pub(super) fn list(&self, which: Entries) -> Vec<Value> {
+        let skip = if which == Entries::All { 0 } else { self.entries.len() - self.unsent };
+        self.entries.iter().skip(skip).cloned().collect()
+    }
+
+    pub(super) fn mark_sent(&mut self) {
+        self.unsent = 0;
+    }
 }
 
-/// Counters of this instance since its start.
-#[derive(Serialize)]
-pub(super) struct Here {
-    pub(super) waiting: u64,
-    pub(super) sold_out: u64,
-    pub(super) refused: u64,
-    pub(super) orders: BTreeMap<&'static str, u64>,
-    pub(super) stale_batches: u64,
-    pub(super) lost_tenures: u64,
-    pub(super) lost_sessions: u64,
+/// Converts instants of the monotonic clock to the wall clock. Anchored once, so that a change of the wall clock
+/// does not distort the charts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    anchor: Instant,
+    anchor_ms: f64,
 }
 
-#[derive(Serialize)]
-pub(super) struct LockView {
-    pub(super) name: String,
-    pub(super) ttl_ms: Option<u64>,
-    /// Whether the queue is known now.
-    pub(super) known: bool,
-    pub(super) holder: Option<ClaimView>,
-    pub(super) queue: Vec<ClaimView>,
+impl Clock {
+    pub(super) fn start() -> Self {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { anchor: Instant::now(), anchor_ms: round(since_1970.as_secs_f64() * 1000.0) }
+    }
+
+    /// Milliseconds since 1970, with one decimal.
+    pub(super) fn ms(&self, at: Instant) -> f64 {
+        let after = at.saturating_duration_since(self.anchor).as_secs_f64();
+        let before = self.anchor.saturating_duration_since(at).as_secs_f64();
+        round(self.anchor_ms + (after - before) * 1000.0)
+    }
+
+    pub(super) fn now_ms(&self) -> f64 {
+        self.ms(Instant::now())
+    }
 }
 
-#[derive(Clone, Serialize)]
-pub(super) struct ClaimView {
-    pub(super) token: i64,
-    pub(super) lease: String,
-    pub(super) instance: Option<Arc<str>>,
-    pub(super) since_ms: f64,
-}
-
-#[derive(Serialize)]
-pub(super) struct TenureView {
-    pub(super) token: i64,
-    pub(super) instance: Option<Arc<str>>,
-    pub(super) start_ms: f64,
-    pub(super) end_ms: Option<f64>,
-    pub(super) orders: u64,
-    pub(super) exact: bool,
-}
-
-/// Orders per second.
-#[derive(Clone, Default, Serialize)]
-pub(super) struct Rates {
-    pub(super) total: f64,
-    pub(super) by_instance: BTreeMap<Arc<str>, f64>,
-}
-
-#[derive(Serialize)]
-pub(super) struct Point {
-    pub(super) at_ms: f64,
-    pub(super) stock: Option<i64>,
-    pub(super) sold: i64,
-    pub(super) total: f64,
-    pub(super) rates: BTreeMap<Arc<str>, f64>,
-}
-
-#[derive(Clone, Serialize)]
-pub(super) struct Percentiles {
-    pub(super) p50: f64,
-    pub(super) p90: f64,
-    pub(super) p99: f64,
-    pub(super) max: f64,
-    pub(super) count: u64,
-    pub(super) window_s: u64,
-}
-
-#[derive(Serialize)]
-pub(super) struct OrderView {
-    pub(super) position: u64,
-    pub(super) order: String,
-    pub(super) instance: Arc<str>,
-    pub(super) token: Option<i64>,
-    pub(super) quantity: u32,
-    pub(super) remaining: u64,
-}
-
-/// A present problem.
-#[derive(Clone, Serialize)]
-pub(super) struct Alert {
-    pub(super) kind: &'static str,
-    pub(super) text: String,
-}
-
-/// A past event.
-#[derive(Serialize)]
-pub(super) struct Note {
-    pub(super) id: u64,
-    pub(super) at_ms: f64,
-    pub(super) kind: &'static str,
-    pub(super) text: String,
+/// Rounds to one decimal.
+pub(super) fn round(number: f64) -> f64 {
+    (number * 10.0).round() / 10.0
 }
