@@ -49,7 +49,7 @@ async fn run(arguments: Arguments) -> ExitCode {
         logging::init(&log)?;
         match command {
             Command::Serve(config) => serve::serve(*config).await?,
-            Command::Recover(options) => return Ok(recover::run(*options).await?),
+            Command::Recover(options) => return recover::run(*options).await,
             Command::Health(options) => health::check(&options).await?,
         }
         Ok(ExitCode::SUCCESS)

@@ -81,16 +81,4 @@ mod tests {
             assert_ne!(media_type(&name), "application/octet-stream", "{name}");
         }
     }
-
-    /// Goal: a browser that has a file already is not sent it again.
-    #[test]
-    fn a_known_file_is_not_sent_again() {
-        let first = answer("index.html", &HeaderMap::new()).expect("it is there");
-        assert_eq!(first.status(), StatusCode::OK);
-        let mut asked = HeaderMap::new();
-        asked.insert(header::IF_NONE_MATCH, first.headers()[header::ETAG].clone());
-        let again = answer("index.html", &asked).expect("it is there");
-        assert_eq!(again.status(), StatusCode::NOT_MODIFIED);
-        assert!(answer("../Cargo.toml", &HeaderMap::new()).is_err());
-    }
 }

@@ -41,11 +41,10 @@ pub async fn inventory(config: &Config) -> Result<Inventory, ServeError> {
         Ok(()) => {}
         Err(error) if error.is_wrong_server() => return Err(refused(error)),
         Err(error) => {
-            let cause: &dyn Error = &error;
             let address = config.servers.redis_address().read();
             let is_plain = address.is_ok_and(|address| address.expose().starts_with("redis://"));
-            let hint =
-                if is_plain && hung_up(cause) { "; it may speak TLS: try rediss://" } else { "" };
+            let hint = if is_plain { tls_hint(&error, "rediss") } else { String::new() };
+            let cause: &dyn Error = &error;
             tracing::warn!(
                 error = cause,
                 "the store does not answer yet: not ready until it does{hint}"
@@ -88,9 +87,8 @@ pub async fn lock_sessions(
         Ok(Err(error)) => return Err(refused(error)),
         Err(_) => {
             let is_plain = config.servers.etcd.iter().any(|address| address.starts_with("http://"));
-            let has_hung_up = sessions.latest_error().is_some_and(|error| hung_up(&error));
-            let hint =
-                if is_plain && has_hung_up { "; it may speak TLS: try https://" } else { "" };
+            let error = sessions.latest_error().filter(|_| is_plain);
+            let hint = error.map_or_else(String::new, |error| tls_hint(&error, "https"));
             tracing::warn!("etcd does not answer yet: not ready until it does{hint}");
         }
     }
@@ -132,12 +130,13 @@ async fn warn_of_weak_settings(inventory: Inventory) {
     }
 }
 
-/// Whether the server closed the connection without an answer, as it does when it expects TLS.
-fn hung_up(error: &(dyn Error + 'static)) -> bool {
+/// What to try if a server closed a plain connection without an answer, as it does when it expects TLS.
+fn tls_hint(error: &(dyn Error + 'static), scheme: &str) -> String {
     let text = ErrorChain(error).to_string();
-    ["broken pipe", "Broken pipe", "reset by peer", "unexpected end of file"]
+    let is_closed = ["broken pipe", "Broken pipe", "reset by peer", "unexpected end of file"]
         .iter()
-        .any(|how| text.contains(how))
+        .any(|words| text.contains(words));
+    if is_closed { format!("; it may speak TLS: try {scheme}://") } else { String::new() }
 }
 
 fn refused(error: impl Error + Send + Sync + 'static) -> ServeError {

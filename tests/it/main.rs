@@ -6,6 +6,7 @@
 mod docs;
 mod http;
 mod inventory;
+mod program;
 mod sale;
 mod secured;
 mod support;

@@ -2,7 +2,6 @@
 
 use std::error::Error;
 use std::path::Path;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +20,7 @@ use testkit::{
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
+use crate::program::program;
 use crate::support::store::order;
 
 /// The lock that the user of a secured etcd may use.
@@ -74,10 +74,9 @@ async fn the_lock_over_mutual_tls() {
 }
 
 fn serve(flags: &[String]) -> Command {
-    let mut serve = Command::new(env!("CARGO_BIN_EXE_flash-sale"));
+    let mut serve = program();
     serve.args(["serve", "--listen", "127.0.0.1:0"]).args(flags);
     serve.env_remove("FLASH_SALE_ETCD").env_remove("FLASH_SALE_REDIS");
-    serve.stdin(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
     serve
 }
 

@@ -197,13 +197,14 @@ impl Projection {
     }
 
     fn set_store_alert(&mut self, now: Option<Alert>) {
-        let is_outage = |alert: &&Alert| alert.kind != NO_SALE;
-        let before = std::mem::replace(&mut self.store_alert, now.clone());
-        match (before.as_ref().filter(is_outage), now.as_ref().filter(is_outage)) {
-            (None, Some(now)) => self.note("store-away", now.text.clone()),
-            (Some(_), None) => self.note("store-back", "Redis answers again."),
+        let is_outage = |alert: &Alert| alert.kind != NO_SALE;
+        let was_away = self.store_alert.as_ref().is_some_and(is_outage);
+        match now.as_ref().filter(|now| is_outage(now)) {
+            Some(now) if !was_away => self.note("store-away", now.text.clone()),
+            None if was_away => self.note("store-back", "Redis answers again."),
             _ => {}
         }
+        self.store_alert = now;
     }
 
     fn set_lock_alert(&mut self) {

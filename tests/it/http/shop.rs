@@ -158,6 +158,10 @@ impl Shop {
         self.call("GET /stock").await.json(200)
     }
 
+    pub(super) async fn until_ready(&self) {
+        eventually("it is ready", async || self.call("GET /readyz").await.status == 200).await;
+    }
+
     /// A connection to the shop's database, past the service.
     pub(super) async fn raw(&self) -> Raw {
         Raw::connect(&self.redis).await
