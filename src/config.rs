@@ -13,9 +13,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::http::StartAccess;
 use crate::http::server::ServerOptions;
-use crate::inventory::{InvalidItem, Inventory, Item};
+use crate::inventory::Inventory;
 use crate::sale::{HoldMode, SaleOptions};
 use crate::secret::{Secret, SecretSource};
 
@@ -140,14 +139,6 @@ impl Config {
             shutdown_grace: self.shutdown_grace,
         }
     }
-
-    /// The permission to start a sale.
-    pub fn start_access(&self) -> StartAccess {
-        match &self.admin_token {
-            Some(token) => StartAccess::Token(token.clone()),
-            None => StartAccess::Denied,
-        }
-    }
 }
 
 /// Reads the secret in the file of a flag.
@@ -176,11 +167,6 @@ pub fn switch(text: &str) -> Result<bool, &'static str> {
 fn admin_token(text: &str) -> Result<Secret, &'static str> {
     let is_empty = text.trim().is_empty();
     (!is_empty).then(|| Secret::new(text.trim())).ok_or("an admin token has at least one character")
-}
-
-/// Parses an item name. `default` is the default item.
-pub(crate) fn item_name(text: &str) -> Result<Item, InvalidItem> {
-    if text == "default" { Ok(Item::DEFAULT) } else { text.parse() }
 }
 
 fn instance_name(text: &str) -> Result<String, &'static str> {

@@ -1,20 +1,21 @@
 //! One buyer's attempt, and its outcome.
 
 use fenced_lock::Token;
+use serde::Serialize;
 
 use super::Item;
 
 /// The name of an order, chosen by the buyer or made by the service: 1 to 128 visible ASCII characters. It
 /// makes retries safe.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct OrderId(Box<str>);
 
 /// How many units one order takes: 1 to [`Quantity::MAX`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Quantity(u32);
 
 /// The buyer, which is only recorded: at most 128 bytes without control characters, or empty.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct User(Box<str>);
 
 /// A text or number that cannot be part of an order.

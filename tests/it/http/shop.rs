@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
 use fenced_lock::{Guard, Session};
-use flash_sale::http::{AppState, StartAccess, router};
+use flash_sale::http::{AppState, router};
 use flash_sale::inventory::{Inventory, InventoryOptions, Replicas};
 use flash_sale::sale::{HoldMode, Sale, SaleOptions};
 use flash_sale::secret::Secret;
@@ -35,7 +35,7 @@ pub(super) const ADMIN: (&str, &str) = ("authorization", "Bearer s3cret");
 
 /// What a shop is like, if not like most.
 pub(super) struct ShopOptions {
-    pub(super) access: StartAccess,
+    pub(super) admin_token: Option<Secret>,
     pub(super) watchers: usize,
     pub(super) hold: HoldMode,
     pub(super) queue_length: usize,
@@ -48,8 +48,8 @@ pub(super) struct ShopOptions {
 impl Default for ShopOptions {
     fn default() -> Self {
         Self {
-            access: StartAccess::Token(Secret::new("s3cret")),
-            watchers: flash_sale::http::DEFAULT_WATCHERS,
+            admin_token: Some(Secret::new("s3cret")),
+            watchers: 64,
             hold: HoldMode::default(),
             queue_length: 100,
             wait_timeout: Duration::from_secs(30),
@@ -92,7 +92,7 @@ impl Shop {
         options: ShopOptions,
     ) -> Self {
         let ShopOptions {
-            access,
+            admin_token,
             watchers,
             hold,
             queue_length,
@@ -114,7 +114,7 @@ impl Shop {
             wait_timeout,
         };
         let sale = Sale::guarded(inventory, sessions(&etcd, instance), sale_options);
-        let state = Arc::new(AppState::new(sale.clone(), access).with_watchers(watchers));
+        let state = Arc::new(AppState::new(sale.clone(), admin_token, watchers, None));
         let router = router(Arc::clone(&state));
         Self { sale, state, redis, etcd, lock_name, router }
     }
@@ -156,6 +156,10 @@ impl Shop {
     /// The whole state of the default item.
     pub(super) async fn stock(&self) -> Value {
         self.call("GET /stock").await.json(200)
+    }
+
+    pub(super) async fn until_ready(&self) {
+        eventually("it is ready", async || self.call("GET /readyz").await.status == 200).await;
     }
 
     /// A connection to the shop's database, past the service.
