@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use super::hold_policy::{HoldPolicy, Step};
 use super::order_queue::{Answer, NotQueued, OrderQueue, WaitingOrder};
 use super::tenure::{is_gone, is_refused, lock_name, log_first_claim, unavailable};
-use super::{HoldMode, SaleContext, SaleError, SaleOptions};
+use super::{SaleContext, SaleError, SaleOptions};
 use crate::inventory::{InventoryError, Item, Order, OrderId, Outcome};
 
 /// How long the task of an item and its hold outlive the last order.
@@ -73,14 +73,9 @@ impl Combiner {
         let SaleOptions { queue_length, wait_timeout, .. } = self.context.options;
         let queue = Arc::new(OrderQueue::new(item.clone(), queue_length, wait_timeout));
         queues.insert(item.clone(), Arc::clone(&queue));
-        self.spawn(Arc::clone(&queue));
-        queue
-    }
-
-    /// Serves the queue in a task of its own.
-    fn spawn(self: &Arc<Self>, queue: Arc<OrderQueue>) {
-        let served = Served { combiner: Arc::clone(self), queue };
+        let served = Served { combiner: Arc::clone(self), queue: Arc::clone(&queue) };
         self.context.tasks.spawn(async move { served.combiner.serve(&served.queue).await });
+        queue
     }
 
     /// Runs the order in a batch. `queue` is the queue of its item.
@@ -111,33 +106,17 @@ impl Combiner {
         answered(answer, id).await
     }
 
-    /// Runs the order under a tenure of its own.
-    ///
-    /// # Cancel safety
-    /// As [`reduce`](Self::reduce).
-    pub(super) async fn reduce_alone(self: &Arc<Self>, order: Order) -> Answer {
-        let wait_timeout = self.context.options.wait_timeout;
-        let queue = Arc::new(OrderQueue::new(order.item.clone(), 1, wait_timeout));
-        let id = order.id.clone();
-        // an empty queue has room
-        let Ok(answer) = queue.push(order) else { return Err(SaleError::Stopping) };
-        self.spawn(queue);
-        answered(answer, id).await
-    }
-
-    /// Serves a queue until no order came for a while, or the sale stops. That of a lone order is served until
-    /// the order has its answer.
+    /// Serves a queue until no order came for a while, or the sale stops.
     async fn serve(&self, queue: &OrderQueue) {
         let SaleOptions { lock_name: base, tenure, batch_size, .. } = &self.context.options;
         let name = lock_name(base, queue.item());
         let mut policy = HoldPolicy::new(*tenure, *batch_size);
-        let idle = if self.is_alone() { Duration::ZERO } else { IDLE_TIMEOUT };
         loop {
             tokio::select! {
                 biased;
                 () = self.context.stopping.cancelled() => return,
                 () = queue.arrival() => {}
-                () = sleep(idle) => {
+                () = sleep(IDLE_TIMEOUT) => {
                     if queue.close_if_empty() {
                         return;
                     }
@@ -151,8 +130,7 @@ impl Combiner {
                 locked = queue.while_wanted(lock, |o| self.too_late(queue, o)) => locked,
             };
             let pause = match locked {
-                // boxed: thousands of lone orders wait at once, and each task would have room for it
-                Some(Ok(guard)) => Box::pin(self.hold(queue, guard, &mut policy, asked_at)).await,
+                Some(Ok(guard)) => self.hold(queue, guard, &mut policy, asked_at).await,
                 Some(Err(error)) => {
                     let pause = if is_refused(&error) { REFUSED_PAUSE } else { LOCK_PAUSE };
                     let error = Arc::new(error);
@@ -162,19 +140,10 @@ impl Combiner {
                 // no order waits any more
                 None => None,
             };
-            // a lone order that has its answer leaves nothing to pause for
-            if self.is_alone() && queue.close_if_empty() {
-                return;
-            }
             if let Some(pause) = pause {
                 queue.while_expiring(sleep(pause), |o| self.too_late(queue, o)).await;
             }
         }
-    }
-
-    /// Whether each order has a queue of its own.
-    fn is_alone(&self) -> bool {
-        self.context.options.hold == HoldMode::Request
     }
 
     /// Takes the lock. Gives up after the time that an order may wait.
@@ -219,7 +188,6 @@ impl Combiner {
             let (now, waiting) = (Instant::now(), queue.len());
             let is_contended = guard.is_contended();
             let step = match waiting {
-                0 if self.is_alone() => return None,
                 _ if is_contended => policy.next(now, waiting),
                 0 => Step::Wait { orders: 1, until: now + IDLE_TIMEOUT },
                 _ => Step::Run,

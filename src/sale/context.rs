@@ -12,16 +12,6 @@ use super::stock_reads::StockReads;
 use super::waiting_room::{WaitingPlace, WaitingRoom};
 use crate::inventory::{Inventory, Item, Order, Outcome};
 
-/// What one hold of the lock covers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum HoldMode {
-    /// All waiting orders of this instance: as fast as without a lock.
-    #[default]
-    Combined,
-    /// One order: shows the cost of a lock for each request.
-    Request,
-}
-
 /// How one instance sells.
 #[derive(Clone, Debug)]
 pub struct SaleOptions {
@@ -31,8 +21,6 @@ pub struct SaleOptions {
     pub instance: String,
     /// The most orders of one item that may wait at this instance.
     pub queue_length: usize,
-    /// What one hold of the lock covers.
-    pub hold: HoldMode,
     /// The most orders in a batch; at most [`MAX_BATCH`](crate::inventory::Inventory::MAX_BATCH).
     pub batch_size: usize,
     /// How long a tenure lasts at most while another instance waits for the lock.

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::combiner::Combiner;
 use super::guard::{GuardStatus, SaleGuard};
 use super::tenure::{self, lock_name};
-use super::{HoldMode, QUESTION_TIMEOUT, SaleContext, SaleError, StockCheck};
+use super::{QUESTION_TIMEOUT, SaleContext, SaleError, StockCheck};
 use crate::inventory::{Item, Order, Outcome, Stock};
 
 /// How many locks the readiness check tries.
@@ -19,8 +19,7 @@ const MAX_CHECKED_LOCKS: usize = 8;
 /// The pause before a start that the store did not answer is repeated.
 const START_PAUSE: Duration = Duration::from_millis(200);
 
-/// The lock that all instances share, taken for all waiting orders of this instance or for each order: see
-/// [`HoldMode`].
+/// The lock that all instances share. An instance takes it for all orders that wait there.
 pub struct EtcdLock {
     context: Arc<SaleContext>,
     sessions: SessionKeeper,
@@ -34,16 +33,8 @@ impl EtcdLock {
         Self { context: Arc::clone(context), sessions, combiner }
     }
 
-    /// As [`SaleGuard::reduce`], without its box.
+    /// As [`SaleGuard::reduce`], without its box. Reads the stock first, unless the last read had enough units.
     pub(super) async fn reduce_order(&self, order: Order) -> Result<Outcome, SaleError> {
-        match self.context.options.hold {
-            HoldMode::Combined => self.reduce_combined(order).await,
-            HoldMode::Request => self.reduce_alone(order).await,
-        }
-    }
-
-    /// Reads the stock first, unless the last read had enough units.
-    async fn reduce_combined(&self, order: Order) -> Result<Outcome, SaleError> {
         let known = self.combiner.known(&order.item);
         let queue = match known.filter(|queue| queue.was_seen_with(order.quantity.get())) {
             Some(queue) => queue,
@@ -57,15 +48,6 @@ impl EtcdLock {
             },
         };
         self.combiner.reduce(queue, order).await
-    }
-
-    /// Under a tenure of its own.
-    async fn reduce_alone(&self, order: Order) -> Result<Outcome, SaleError> {
-        if let StockCheck::Answer(outcome) = self.context.check_stock(&order).await? {
-            return Ok(outcome);
-        }
-        let _place = self.context.enter(&order.item)?;
-        self.combiner.reduce_alone(order).await
     }
 
     fn name_for(&self, item: &Item) -> String {

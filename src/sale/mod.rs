@@ -1,9 +1,7 @@
 //! Where lock meets stock.
 //!
 //! The waiting orders of an item at one instance share a tenure of the item's lock: one holder takes it for
-//! all of them, and runs them in batches under the token of the grant (`combiner`). With
-//! [`HoldMode::Request`] each order has a tenure of its own: it waits in a queue of one, which is served in
-//! the same way.
+//! all of them, and runs them in batches under the token of the grant (`combiner`).
 //!
 //! `sold out` needs no lock: a plain read that shows too little stock is already the truth at that moment.
 
@@ -21,7 +19,7 @@ mod tenure;
 mod waiting_room;
 mod watch;
 
-pub use context::{HoldMode, SaleContext, SaleOptions, StockCheck};
+pub use context::{SaleContext, SaleOptions, StockCheck};
 pub use error::{BoxError, SaleError};
 pub use etcd_lock::EtcdLock;
 pub use guard::{GuardStatus, SaleGuard};

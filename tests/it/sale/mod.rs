@@ -1,14 +1,13 @@
 //! Where lock meets stock: the sale over a real etcd and a real Redis.
 
 mod combining;
-mod lone_orders;
 mod sold_out;
 
 use std::time::Duration;
 
 use fenced_lock::SessionKeeper;
 use flash_sale::inventory::{Accepted, Inventory, InventoryOptions, Item, Order, OrderId, Outcome};
-use flash_sale::sale::{HoldMode, Sale, SaleOptions};
+use flash_sale::sale::{Sale, SaleOptions};
 use testkit::Proxy;
 use testkit::shared::fresh_database;
 use testkit::shared::{fresh_lock_name, shared_endpoint};
@@ -50,7 +49,6 @@ impl Market {
             lock_name: self.lock_name.clone(),
             instance: name.into(),
             queue_length: 1000,
-            hold: HoldMode::Combined,
             batch_size: 100,
             tenure: self.tenure,
             wait_timeout: Duration::from_secs(20),
