@@ -18,9 +18,9 @@ use std::time::Duration;
 use fenced_lock::{Guard, LockError, SessionKeeper};
 use parking_lot::Mutex;
 use tokio::sync::oneshot::{self, error::RecvError};
-use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout};
 
-use super::hold_policy::{HoldPolicy, Step};
+use super::hold_policy::HoldPolicy;
 use super::order_queue::{Answer, NotQueued, OrderQueue, WaitingOrder};
 use super::tenure::{is_gone, is_refused, lock_name, log_first_claim, unavailable};
 use super::{SaleContext, SaleError, SaleOptions};
@@ -108,9 +108,9 @@ impl Combiner {
 
     /// Serves a queue until no order came for a while, or the sale stops.
     async fn serve(&self, queue: &OrderQueue) {
-        let SaleOptions { lock_name: base, tenure, batch_size, .. } = &self.context.options;
+        let SaleOptions { lock_name: base, tenure, .. } = &self.context.options;
         let name = lock_name(base, queue.item());
-        let mut policy = HoldPolicy::new(*tenure, *batch_size);
+        let mut policy = HoldPolicy::new(*tenure);
         loop {
             tokio::select! {
                 biased;
@@ -185,45 +185,46 @@ impl Combiner {
         let mut tenure = Some(metrics.granted(asked_at));
         policy.granted(Instant::now(), guard.enqueued_in());
         loop {
-            let (now, waiting) = (Instant::now(), queue.len());
+            let waiting = queue.len();
             let is_contended = guard.is_contended();
-            let step = match waiting {
-                _ if is_contended => policy.next(now, waiting),
-                0 => Step::Wait { orders: 1, until: now + IDLE_TIMEOUT },
-                _ => Step::Run,
+            let runs = if is_contended {
+                policy.runs_another(Instant::now(), waiting)
+            } else {
+                waiting > 0
             };
-            match step {
-                Step::Run => {
-                    let batch = queue.take(options.batch_size);
-                    // all buyers may have disconnected
-                    if batch.is_empty() {
-                        continue;
-                    }
-                    let orders = batch.len();
-                    match self.run(queue, &guard, batch, policy.ends_at()).await {
-                        Ran::Answered { took } => policy.ran(Instant::now(), took, orders),
-                        Ran::LockLost => {
-                            metrics.lost();
-                            return Some(SHORTEST_PAUSE);
-                        }
-                        Ran::StoreFailed => return Some(STORE_PAUSE),
-                    }
+            if runs {
+                let batch = queue.take(options.batch_size);
+                // all buyers may have disconnected
+                if batch.is_empty() {
                     continue;
                 }
-                Step::Wait { orders, until } => tokio::select! {
+                let orders = batch.len();
+                match self.run(queue, &guard, batch, policy.ends_at()).await {
+                    Ran::Answered { took } => policy.ran(Instant::now(), took, orders),
+                    Ran::LockLost => {
+                        metrics.lost();
+                        return Some(SHORTEST_PAUSE);
+                    }
+                    Ran::StoreFailed => return Some(STORE_PAUSE),
+                }
+                continue;
+            }
+            if !is_contended {
+                tokio::select! {
                     biased;
                     () = stopping.cancelled() => return None,
-                    () = queue.reaches(orders) => continue,
-                    () = guard.contended(), if !is_contended => continue,
+                    () = queue.arrival() => continue,
+                    () = guard.contended() => continue,
                     () = guard.lost() => {
                         metrics.lost();
                         return None;
                     }
-                    () = sleep_until(until) => if is_contended { continue } else { return None },
-                },
-                // no order came during the whole tenure: the next order takes the lock again
-                Step::HandOver if !policy.has_sold() => return None,
-                Step::HandOver => {}
+                    () = sleep(IDLE_TIMEOUT) => return None,
+                }
+            }
+            // no order came during the whole tenure: the next order takes the lock again
+            if !policy.has_sold() {
+                return None;
             }
             drop(tenure.take());
             metrics.handed_over();
@@ -231,18 +232,10 @@ impl Combiner {
             // also if no order waits right now: the buyers that were just answered will order again, and the
             // release and the next claim are one transaction this way
             let turn = queue.while_expiring(guard.hand_over(), |o| self.too_late(queue, o));
-            let mut turn = pin!(turn);
-            let learn_and_wait = async {
-                tokio::select! {
-                    biased;
-                    next = &mut turn => next,
-                    () = learn(policy, queue) => turn.await,
-                }
-            };
             let next = tokio::select! {
                 biased;
                 () = stopping.cancelled() => return None,
-                next = learn_and_wait => next,
+                next = turn => next,
             };
             match next {
                 Ok(next) => guard = next,
@@ -389,22 +382,6 @@ impl Drop for Served {
 async fn answered(answer: oneshot::Receiver<Answer>, order: OrderId) -> Answer {
     let unknown = |source: RecvError| SaleError::OutcomeUnknown { order, source: source.into() };
     answer.await.unwrap_or_else(|source| Err(unknown(source)))
-}
-
-/// Notes whether it would have paid to wait for the next orders in the tenure that has just ended.
-async fn learn(policy: &mut HoldPolicy, queue: &OrderQueue) {
-    // its time was over: nothing was waited for
-    if Instant::now() >= policy.ends_at() {
-        return;
-    }
-    loop {
-        match policy.without_end(Instant::now(), queue.len()) {
-            Step::Run => return policy.learn(true),
-            Step::HandOver => return policy.learn(false),
-            // late is no error: it is asked again
-            Step::Wait { orders, until } => drop(timeout_at(until, queue.reaches(orders)).await),
-        }
-    }
 }
 
 fn answer_all(queue: &OrderQueue, batch: Vec<WaitingOrder>, outcomes: Vec<Outcome>) {

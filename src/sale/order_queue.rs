@@ -173,14 +173,6 @@ impl OrderQueue {
         }
     }
 
-    /// Waits until so many orders wait.
-    pub(super) async fn reaches(&self, orders: usize) {
-        while self.len() < orders {
-            // an earlier notification is kept
-            self.arrived.notified().await;
-        }
-    }
-
     /// Closes the queue if it is empty, and returns whether it is closed.
     pub(super) fn close_if_empty(&self) -> bool {
         let mut state = self.state.lock();

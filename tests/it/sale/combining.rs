@@ -95,38 +95,6 @@ async fn another_client_gets_its_turn() {
     instance.sale.close().await;
 }
 
-/// Goal: far from etcd, the holder waits for a buyer that orders again and again, although another instance waits:
-/// without that, each tenure of theirs has one order. Another client of the lock still gets its turn.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn far_from_etcd_it_waits_for_the_next_order() {
-    let (each_way, tenure) = (Duration::from_millis(25), Duration::from_secs(10));
-    let (market, _proxy) = Market::of(1_000_000).await.far_from_etcd(each_way, tenure).await;
-    let instances = [market.instance("a"), market.instance("b")];
-    let mut buyers = JoinSet::new();
-    for instance in &instances {
-        let sale = instance.sale.clone();
-        buyers.spawn(async move {
-            loop {
-                accepted(sale.reduce(order_of_one()).await.unwrap());
-            }
-        });
-    }
-    eventually("a tenure between two others has five orders", async || {
-        let ledger = market.ledger().await;
-        let tenures: Vec<_> = ledger.chunk_by(|one, next| one.token == next.token).collect();
-        // until its end, the first one may have been alone
-        tenures.iter().skip(1).rev().skip(1).any(|tenure| tenure.len() >= 5)
-    })
-    .await;
-    let other = session(&market.etcd, "other").await.mutex(&market.lock_name).unwrap();
-    within("a turn", other.lock()).await.unwrap().unlock().await.unwrap();
-    buyers.abort_all();
-    while buyers.join_next().await.is_some() {}
-    for instance in &instances {
-        instance.sale.close().await;
-    }
-}
-
 /// Goal: a buyer that disconnects before the order is in a batch buys nothing; the others do.
 #[tokio::test]
 async fn who_goes_away_in_time_buys_nothing() {
