@@ -24,10 +24,7 @@ use super::access::{OTHER_KIND, Target};
 use super::server::LastServer;
 use super::shards::Node;
 use super::{InventoryError, RedisAccess, sentinel};
-
-/// The first and the longest pause between attempts to connect. The first attempt has none.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+use crate::backoff::Backoff;
 
 /// After a connection that lived this long, the next attempt counts as a first one.
 const GOOD_AFTER: Duration = Duration::from_secs(1);
@@ -83,24 +80,22 @@ struct Slot {
 pub(super) struct Pauses {
     /// When the latest attempt was begun.
     begun_at: Option<Instant>,
-    /// How many attempts in a row failed, or led to a connection that soon broke.
-    failures: u32,
+    /// For attempts that failed, or led to a connection that soon broke.
+    backoff: Backoff,
 }
 
 impl Pauses {
-    /// When the next attempt may begin. The pause is random, so that the instances do not reconnect all at
-    /// once.
+    /// When the next attempt may begin.
     pub(super) fn begin(&mut self, now: Instant) -> Instant {
-        let begun_at = self.begun_at.filter(|begun_at| now < *begun_at + GOOD_AFTER);
-        self.failures = begun_at.map_or(0, |_| self.failures.saturating_add(1));
-        let pause = match self.failures {
-            0 => Duration::ZERO,
-            failures => FIRST_PAUSE.saturating_mul(1 << (failures - 1).min(16)).min(LONGEST_PAUSE),
+        let begins_at = match self.begun_at {
+            Some(begun_at) if now < begun_at + GOOD_AFTER => {
+                now.max(begun_at + self.backoff.next())
+            }
+            _ => {
+                self.backoff = Backoff::default();
+                now
+            }
         };
-        // 50 to 100 percent
-        let jitter = u32::from(uuid::Uuid::new_v4().as_bytes()[0]) * 50 / 255;
-        let begins_at = begun_at.map_or(now, |begun_at| begun_at + pause * (50 + jitter) / 100);
-        let begins_at = begins_at.max(now);
         self.begun_at = Some(begins_at);
         begins_at
     }
@@ -317,6 +312,7 @@ impl fmt::Debug for Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backoff::{FIRST, LONGEST};
 
     /// Goal: the first attempt has no pause; later ones have random pauses that grow up to a bound; after a
     /// connection that lived, the next attempt is a first one again.
@@ -325,13 +321,13 @@ mod tests {
         let mut attempts = Pauses::default();
         let mut now = Instant::now();
         assert_eq!(attempts.begin(now), now);
-        let mut bound = FIRST_PAUSE;
+        let mut bound = FIRST;
         let mut pauses = Vec::new();
         for _ in 0..40 {
             // each attempt fails at once
             let pause = attempts.begin(now) - now;
             assert!(pause >= bound / 2 && pause <= bound, "{pause:?} of {bound:?}");
-            bound = (bound * 2).min(LONGEST_PAUSE);
+            bound = (bound * 2).min(LONGEST);
             now += pause;
             pauses.push(pause);
         }

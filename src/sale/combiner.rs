@@ -11,47 +11,42 @@
 //! tenure without an order ends with the release alone.
 
 use std::collections::HashMap;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{Guard, LockError, SessionKeeper};
+use fenced_lock::Guard;
 use parking_lot::Mutex;
-use tokio::sync::oneshot::{self, error::RecvError};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use super::hold_policy::HoldPolicy;
+use super::lock::{LOCK_PAUSE, Locks, is_refused, unavailable};
 use super::order_queue::{Answer, NotQueued, OrderQueue, WaitingOrder};
-use super::tenure::{is_gone, is_refused, lock_name, log_first_claim, unavailable};
+use super::retry::{Failed, until_known};
 use super::{SaleContext, SaleError, SaleOptions};
-use crate::inventory::{InventoryError, Item, Order, OrderId, Outcome};
+use crate::inventory::{InventoryError, Item, Order, Outcome};
 
 /// How long the task of an item and its hold outlive the last order.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The pause before the next request for the lock after a failure of the lock service.
-const LOCK_PAUSE: Duration = Duration::from_millis(50);
-
-/// The same after the lock service refused: only an operator can repair that.
+/// The pause before the next request for the lock after the lock service refused: only an operator can repair that.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long to leave the lock to other instances after the store failed.
 const STORE_PAUSE: Duration = Duration::from_millis(200);
 
-/// The pauses before a batch is sent again.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// The pause before the lock is asked for again after it was lost.
+const LOST_PAUSE: Duration = Duration::from_millis(10);
 
 /// The queues of all items and the tasks that serve them.
 pub(super) struct Combiner {
-    context: Arc<SaleContext>,
-    sessions: SessionKeeper,
+    pub(super) context: Arc<SaleContext>,
+    pub(super) locks: Locks,
     queues: Mutex<HashMap<Item, Arc<OrderQueue>>>,
 }
 
 impl Combiner {
-    pub(super) fn new(context: Arc<SaleContext>, sessions: SessionKeeper) -> Arc<Self> {
-        Arc::new(Self { context, sessions, queues: Mutex::default() })
+    pub(super) fn new(context: Arc<SaleContext>, locks: Locks) -> Arc<Self> {
+        Arc::new(Self { context, locks, queues: Mutex::default() })
     }
 
     /// The number of waiting orders.
@@ -59,13 +54,8 @@ impl Combiner {
         self.queues.lock().values().map(|queue| queue.len()).sum()
     }
 
-    /// The queue of an item, if it has one.
-    pub(super) fn known(&self, item: &Item) -> Option<Arc<OrderQueue>> {
-        self.queues.lock().get(item).map(Arc::clone)
-    }
-
     /// The queue of an item, created and served from now on if necessary. The item must exist.
-    pub(super) fn queue_of(self: &Arc<Self>, item: &Item) -> Arc<OrderQueue> {
+    fn queue_of(self: &Arc<Self>, item: &Item) -> Arc<OrderQueue> {
         let mut queues = self.queues.lock();
         if let Some(queue) = queues.get(item) {
             return Arc::clone(queue);
@@ -78,18 +68,14 @@ impl Combiner {
         queue
     }
 
-    /// Runs the order in a batch. `queue` is the queue of its item.
+    /// Runs the order in a batch. Its item must exist.
     ///
     /// # Cancel safety
     /// A future that is dropped before its order is in a batch takes nothing.
-    pub(super) async fn reduce(
-        self: &Arc<Self>,
-        mut queue: Arc<OrderQueue>,
-        mut order: Order,
-    ) -> Answer {
+    pub(super) async fn reduce(self: &Arc<Self>, mut order: Order) -> Answer {
         let id = order.id.clone();
         let answer = loop {
-            match queue.push(order) {
+            match self.queue_of(&order.item).push(order) {
                 Ok(answer) => break answer,
                 Err(NotQueued::Full(error)) => return Err(error),
                 Err(NotQueued::Closed(_)) if self.context.stopping.is_cancelled() => {
@@ -99,18 +85,18 @@ impl Combiner {
                 Err(NotQueued::Closed(back)) => {
                     order = back;
                     tokio::task::yield_now().await;
-                    queue = self.queue_of(&order.item);
                 }
             }
         };
-        answered(answer, id).await
+        // only a task that panicked drops the reply, and its effect is unknown
+        answer.await.unwrap_or_else(|source| {
+            Err(SaleError::OutcomeUnknown { order: id, source: source.into() })
+        })
     }
 
     /// Serves a queue until no order came for a while, or the sale stops.
     async fn serve(&self, queue: &OrderQueue) {
-        let SaleOptions { lock_name: base, tenure, .. } = &self.context.options;
-        let name = lock_name(base, queue.item());
-        let mut policy = HoldPolicy::new(*tenure);
+        let mut policy = HoldPolicy::new(self.context.options.tenure);
         loop {
             tokio::select! {
                 biased;
@@ -123,7 +109,7 @@ impl Combiner {
                 }
             }
             let asked_at = Instant::now();
-            let lock = pin!(self.lock(&name));
+            let lock = self.locks.take(queue.item());
             let locked = tokio::select! {
                 biased;
                 () = self.context.stopping.cancelled() => return,
@@ -142,33 +128,6 @@ impl Combiner {
             };
             if let Some(pause) = pause {
                 queue.while_expiring(sleep(pause), |o| self.too_late(queue, o)).await;
-            }
-        }
-    }
-
-    /// Takes the lock. Gives up after the time that an order may wait.
-    pub(super) async fn take(&self, name: &str) -> Result<Guard, SaleError> {
-        let locked = timeout(self.context.options.wait_timeout, self.lock(name)).await;
-        locked.map_err(|_| self.not_granted())?.map_err(unavailable)
-    }
-
-    /// Takes the lock, however long it takes. Fails only where waiting cannot help.
-    async fn lock(&self, name: &str) -> Result<Guard, LockError> {
-        loop {
-            let session = self.sessions.session().await?;
-            let mutex = session.mutex(name)?;
-            let mut locked = pin!(mutex.lock());
-            let is_long = session.lease().ttl.min(self.context.options.wait_timeout) / 2;
-            let locked = if let Ok(locked) = timeout(is_long, &mut locked).await {
-                locked
-            } else {
-                log_first_claim(mutex.clone());
-                locked.await
-            };
-            match locked {
-                // try again with another session or another claim
-                Err(error) if is_gone(&error) => sleep(LOCK_PAUSE).await,
-                locked => return locked,
             }
         }
     }
@@ -203,7 +162,7 @@ impl Combiner {
                     Ran::Answered { took } => policy.ran(Instant::now(), took, orders),
                     Ran::LockLost => {
                         metrics.lost();
-                        return Some(SHORTEST_PAUSE);
+                        return Some(LOST_PAUSE);
                     }
                     Ran::StoreFailed => return Some(STORE_PAUSE),
                 }
@@ -266,55 +225,78 @@ impl Combiner {
             queue.put_back(batch);
             return Ran::LockLost;
         };
-        let deadline = Instant::now() + self.context.options.wait_timeout;
-        let late = |waiting: &WaitingOrder| self.too_late(queue, waiting);
-        let mut pause = SHORTEST_PAUSE;
-        loop {
+        let SaleContext { inventory, options, metrics, stock_reads, .. } = &*self.context;
+        let deadline = Instant::now() + options.wait_timeout;
+        let send = || async {
             let orders: Vec<&Order> = batch.iter().map(|waiting| &waiting.order).collect();
-            let SaleContext { inventory, options, .. } = &*self.context;
-            let run =
-                inventory.reduce(queue.item(), Some(entry.token()), &options.instance, &orders);
             let sent_at = Instant::now();
-            let ran = queue.while_expiring(run, late).await;
-            let took = sent_at.elapsed();
-            self.context.metrics.batch(batch.len(), sent_at, &ran);
-            let error = match ran {
-                Ok(outcomes) => {
-                    answer_all(queue, batch, outcomes);
+            let ran =
+                inventory.reduce(queue.item(), Some(entry.token()), &options.instance, &orders);
+            let ran = ran.await;
+            metrics.batch(orders.len(), sent_at, &ran);
+            match ran {
+                Ok(outcomes) => Ok((outcomes, sent_at.elapsed())),
+                Err(error @ InventoryError::StaleToken { .. }) => Err(Arc::new(error)),
+                Err(error) => {
+                    let error = Arc::new(error);
+                    tracing::warn!(orders = orders.len(), ?error, "the store did not reduce");
+                    // the next orders read the stock first, and soon notice that the store does not answer
+                    stock_reads.forget(queue.item());
+                    queue.set_store_error(Some(Arc::clone(&error)));
+                    Err(error)
+                }
+            }
+        };
+        let may_repeat = |error: &InventoryError| {
+            self.can_repeat(error, &batch, deadline)
+                && !entry.is_lost()
+                && !(entry.is_contended() && Instant::now() >= ends_at)
+        };
+        let answered = until_known(send, may_repeat);
+        let Failed { latest, unknown } =
+            match queue.while_expiring(answered, |o| self.too_late(queue, o)).await {
+                Ok((outcomes, took)) => {
+                    self.answer(queue, batch, outcomes);
                     return Ran::Answered { took };
                 }
-                Err(InventoryError::StaleToken { .. }) => {
-                    for waiting in &mut batch {
-                        waiting.is_stale = true;
-                    }
-                    queue.put_back(batch);
-                    return Ran::LockLost;
-                }
-                Err(error) => Arc::new(error),
+                Err(failed) => failed,
             };
-            tracing::warn!(orders = batch.len(), ?error, "the store did not reduce");
-            queue.note_store(Some(Arc::clone(&error)));
-            if !error.nothing_written() {
-                for waiting in &mut batch {
-                    waiting.silence.get_or_insert_with(|| Arc::clone(&error));
-                }
+        if let Some(unknown) = unknown {
+            for waiting in &mut batch {
+                waiting.unknown.get_or_insert_with(|| Arc::clone(&unknown));
             }
-            if !self.can_repeat(&error, &batch, deadline) {
-                for waiting in batch {
-                    waiting.fail(|waiting| SaleError::of_order(Arc::clone(&error), &waiting.order));
-                }
-                return Ran::StoreFailed;
+        }
+        if let InventoryError::StaleToken { .. } = *latest {
+            for waiting in &mut batch {
+                waiting.is_stale = true;
             }
-            if entry.is_lost() {
-                queue.put_back(batch);
-                return Ran::LockLost;
+            queue.put_back(batch);
+            return Ran::LockLost;
+        }
+        if !self.can_repeat(&latest, &batch, deadline) {
+            for waiting in batch {
+                waiting.fail(|waiting| SaleError::of_order(Arc::clone(&latest), &waiting.order));
             }
-            if entry.is_contended() && Instant::now() >= ends_at {
-                queue.put_back(batch);
-                return Ran::StoreFailed;
-            }
-            queue.while_expiring(sleep(pause), late).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            return Ran::StoreFailed;
+        }
+        let is_lost = entry.is_lost();
+        queue.put_back(batch);
+        if is_lost { Ran::LockLost } else { Ran::StoreFailed }
+    }
+
+    /// Answers the orders of a batch.
+    fn answer(&self, queue: &OrderQueue, batch: Vec<WaitingOrder>, outcomes: Vec<Outcome>) {
+        let left = outcomes.iter().filter_map(|outcome| match outcome {
+            Outcome::Reserved(accepted) => Some(accepted.remaining),
+            Outcome::SoldOut { remaining } => Some(*remaining),
+            Outcome::Conflict | Outcome::Damaged { .. } => None,
+        });
+        if let Some(left) = left.min() {
+            self.context.stock_reads.note(queue.item(), i64::try_from(left).unwrap_or(i64::MAX));
+        }
+        queue.set_store_error(None);
+        for (waiting, outcome) in batch.into_iter().zip(outcomes) {
+            waiting.answer(Ok(outcome));
         }
     }
 
@@ -341,16 +323,7 @@ impl Combiner {
         if let Some(error) = queue.store_error() {
             return SaleError::of_read(error, queue.item());
         }
-        self.not_granted()
-    }
-
-    /// Why the lock was not granted in time.
-    fn not_granted(&self) -> SaleError {
-        let waited = self.context.options.wait_timeout;
-        match self.sessions.current() {
-            Some(session) if session.is_answered() => SaleError::WaitTooLong { waited },
-            _ => unavailable(self.sessions.latest_error().unwrap_or(LockError::Timeout { waited })),
-        }
+        self.locks.not_granted()
     }
 }
 
@@ -374,27 +347,7 @@ struct Served {
 impl Drop for Served {
     fn drop(&mut self) {
         self.queue.close(|_| SaleError::Stopping);
+        self.combiner.context.stock_reads.forget(self.queue.item());
         self.combiner.queues.lock().remove(self.queue.item());
-    }
-}
-
-/// The answer to an order. Only a task that panicked drops the reply, and its effect is unknown.
-async fn answered(answer: oneshot::Receiver<Answer>, order: OrderId) -> Answer {
-    let unknown = |source: RecvError| SaleError::OutcomeUnknown { order, source: source.into() };
-    answer.await.unwrap_or_else(|source| Err(unknown(source)))
-}
-
-fn answer_all(queue: &OrderQueue, batch: Vec<WaitingOrder>, outcomes: Vec<Outcome>) {
-    let remaining = outcomes.iter().filter_map(|outcome| match outcome {
-        Outcome::Reserved(accepted) => Some(accepted.remaining),
-        Outcome::SoldOut { remaining } => Some(*remaining),
-        Outcome::Conflict | Outcome::Damaged { .. } => None,
-    });
-    if let Some(remaining) = remaining.min() {
-        queue.see(i64::try_from(remaining).unwrap_or(i64::MAX));
-    }
-    queue.note_store(None);
-    for (waiting, outcome) in batch.into_iter().zip(outcomes) {
-        waiting.answer(Ok(outcome));
     }
 }

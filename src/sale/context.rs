@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::SaleError;
 use super::metrics::Metrics;
 use super::stock_reads::StockReads;
-use super::waiting_room::{WaitingPlace, WaitingRoom};
 use crate::inventory::{Inventory, Item, Order, Outcome};
 
 /// How one instance sells.
@@ -34,8 +34,8 @@ pub struct SaleOptions {
 pub enum StockCheck {
     /// Its answer.
     Answer(Outcome),
-    /// It needs a batch: so many units are left.
-    Available(i64),
+    /// It needs a batch.
+    Available,
 }
 
 /// What a [guard](super::SaleGuard) works with. The sale and its guard share one.
@@ -49,8 +49,8 @@ pub struct SaleContext {
     /// The tasks that change the stock. They run to their end even if the buyer disconnects, and the sale
     /// waits for them before it closes its guard.
     pub tasks: TaskTracker,
-    pub(super) waiting_room: WaitingRoom,
-    stock_reads: Arc<StockReads>,
+    places: Arc<Semaphore>,
+    pub(super) stock_reads: Arc<StockReads>,
     pub(super) metrics: Metrics,
 }
 
@@ -58,7 +58,7 @@ impl SaleContext {
     /// A context that no order has used yet.
     pub fn new(inventory: Inventory, options: SaleOptions) -> Arc<Self> {
         Arc::new(Self {
-            waiting_room: WaitingRoom::new(options.queue_length),
+            places: Arc::new(Semaphore::new(options.queue_length.min(Semaphore::MAX_PERMITS))),
             stock_reads: Arc::default(),
             inventory,
             options,
@@ -68,12 +68,18 @@ impl SaleContext {
         })
     }
 
-    /// A place for an order of `item` to wait.
+    /// A place to wait for an order of `item`, for a guard without a queue of its own. Its drop returns it.
     ///
     /// # Errors
     /// [`SaleError::QueueFull`].
-    pub fn enter(&self, item: &Item) -> Result<WaitingPlace, SaleError> {
-        self.waiting_room.enter(item)
+    pub fn enter(&self, item: &Item) -> Result<OwnedSemaphorePermit, SaleError> {
+        let full = || SaleError::QueueFull { item: item.clone(), limit: self.options.queue_length };
+        Arc::clone(&self.places).try_acquire_owned().map_err(|_| full())
+    }
+
+    /// The number of taken places.
+    pub(super) fn places_taken(&self) -> usize {
+        self.options.queue_length.min(Semaphore::MAX_PERMITS) - self.places.available_permits()
     }
 
     /// Reads the stock without the lock: too little of it is already the truth at that moment. An order that
@@ -85,11 +91,11 @@ impl SaleContext {
         let within = self.options.wait_timeout;
         let (available, first) = self.stock_reads.read(&self.inventory, order, within).await?;
         if available >= i64::from(order.quantity.get()) {
-            return Ok(StockCheck::Available(available));
+            return Ok(StockCheck::Available);
         }
         // an order that may not have reached the replicas needs a batch, which waits for them
         if first.is_some() && self.inventory.replicas().is_some() {
-            return Ok(StockCheck::Available(available));
+            return Ok(StockCheck::Available);
         }
         Ok(StockCheck::Answer(match first {
             Some(first) if first.is_repeated_by(order) => Outcome::Reserved(first),

@@ -189,22 +189,19 @@ impl SaleError {
     /// What a failure of the store to take `order` means.
     pub fn of_order(error: impl Into<Arc<InventoryError>>, order: &Order) -> Self {
         let error = error.into();
-        match &*error {
-            InventoryError::Unanswered { .. } | InventoryError::NotReplicated { .. } => {
-                Self::OutcomeUnknown { order: order.id.clone(), source: error.into() }
-            }
-            _ => Self::of_read(error, &order.item),
+        if error.nothing_written() {
+            return Self::of_read(error, &order.item);
         }
+        Self::OutcomeUnknown { order: order.id.clone(), source: error.into() }
     }
 
     /// What a failure of the store to start a sale of `item` means.
-    pub fn of_start(error: InventoryError, item: &Item) -> Self {
-        match error {
-            InventoryError::Unanswered { .. } | InventoryError::NotReplicated { .. } => {
-                Self::StartUnknown { item: item.clone(), source: error.into() }
-            }
-            error => Self::of_read(error, item),
+    pub fn of_start(error: impl Into<Arc<InventoryError>>, item: &Item) -> Self {
+        let error = error.into();
+        if error.nothing_written() {
+            return Self::of_read(error, item);
         }
+        Self::StartUnknown { item: item.clone(), source: error.into() }
     }
 
     /// What a failure of the store to answer a question about `item` means.

@@ -12,32 +12,28 @@ mod etcd_lock;
 mod guard;
 mod hold_policy;
 pub mod latency;
+mod lock;
 pub mod metrics;
 mod order_queue;
+mod retry;
 mod stock_reads;
-mod tenure;
-mod waiting_room;
 mod watch;
 
 pub use context::{SaleContext, SaleOptions, StockCheck};
 pub use error::{BoxError, SaleError};
 pub use etcd_lock::EtcdLock;
 pub use guard::{GuardStatus, SaleGuard};
-pub use tenure::lock_name;
-pub use waiting_room::WaitingPlace;
+pub use lock::lock_name;
 pub use watch::LockHealth;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::timeout;
 
+use self::lock::QUESTION_TIMEOUT;
 use self::metrics::Metrics;
 use crate::inventory::{Accepted, Inventory, Item, Order, OrderId, Outcome, Stock};
 use fenced_lock::{LockError, QueueEntry, SessionKeeper, Token};
-
-/// How long a question about the lock may take.
-const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The sale of all items at one instance. Clones share everything.
 #[derive(Clone)]
@@ -47,13 +43,7 @@ struct Inner {
     context: Arc<SaleContext>,
     /// The stock over a connection of its own, for watchers: no order waits behind their reads.
     watched: Inventory,
-    guard: Guard,
-}
-
-/// The lock has a variant of its own, so that an order under it costs no allocation.
-enum Guard {
-    Lock(Box<EtcdLock>),
-    Other(Arc<dyn SaleGuard>),
+    guard: Arc<dyn SaleGuard>,
 }
 
 impl Sale {
@@ -61,15 +51,11 @@ impl Sale {
     pub fn guarded(inventory: Inventory, sessions: SessionKeeper, options: SaleOptions) -> Self {
         let context = SaleContext::new(inventory, options);
         let lock = EtcdLock::new(&context, sessions);
-        Self::with_guard(context, Guard::Lock(Box::new(lock)))
+        Self::new(context, Arc::new(lock))
     }
 
     /// A sale guarded in another way. The guard shares `context`.
     pub fn new(context: Arc<SaleContext>, guard: Arc<dyn SaleGuard>) -> Self {
-        Self::with_guard(context, Guard::Other(guard))
-    }
-
-    fn with_guard(context: Arc<SaleContext>, guard: Guard) -> Self {
         let watched = context.inventory.over_another_connection();
         Self(Arc::new(Inner { context, watched, guard }))
     }
@@ -84,10 +70,9 @@ impl Sale {
     /// See [`SaleError`].
     pub async fn reduce(&self, order: Order) -> Result<Outcome, SaleError> {
         let count = self.0.context.metrics.order();
-        let answer = match (self.check_open(), &self.0.guard) {
-            (Err(error), _) => Err(error),
-            (Ok(()), Guard::Lock(lock)) => lock.reduce_order(order).await,
-            (Ok(()), Guard::Other(guard)) => guard.reduce(order).await,
+        let answer = match self.check_open() {
+            Ok(()) => self.0.guard.reduce(order).await,
+            Err(error) => Err(error),
         };
         count.end(&answer);
         answer
@@ -104,7 +89,7 @@ impl Sale {
     pub async fn start(&self, item: &Item, units: u64) -> Result<Stock, SaleError> {
         self.check_open()?;
         self.check_item(item)?;
-        self.guard().start(item, units).await
+        self.0.guard.start(item, units).await
     }
 
     /// Whether the store can have `item`.
@@ -161,12 +146,12 @@ impl Sale {
     /// # Errors
     /// See [`SaleError`].
     pub async fn queue(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {
-        self.guard().queue(item).await
+        self.0.guard.queue(item).await
     }
 
     /// The name of the lock of `item`; nothing without a distributed lock.
     pub fn lock_name(&self, item: &Item) -> Option<String> {
-        self.guard().lock_name(item)
+        self.0.guard.lock_name(item)
     }
 
     /// Whether this instance could take an order of some known item, or else of the default one: it is not
@@ -179,12 +164,12 @@ impl Sale {
         self.check_open()?;
         // no fence is larger: only a fence of another cluster refuses this token
         let token = self.session().map(|session| Token::new(session.lease().cluster, i64::MAX));
-        let token = token.filter(|_| self.guard().status().is_fenced());
+        let token = token.filter(|_| self.0.guard.status().is_fenced());
         let check = self.0.context.inventory.check(token).await;
         check.map_err(|(item, error)| SaleError::of_read(error, &item))?;
-        let checked = timeout(QUESTION_TIMEOUT, self.guard().check()).await;
+        let checked = timeout(QUESTION_TIMEOUT, self.0.guard.check()).await;
         let silence = LockError::Timeout { waited: QUESTION_TIMEOUT };
-        checked.unwrap_or_else(|_| Err(tenure::unavailable(silence)))
+        checked.unwrap_or_else(|_| Err(lock::unavailable(silence)))
     }
 
     /// The metrics since the start.
@@ -194,13 +179,13 @@ impl Sale {
 
     /// The number of orders that wait for the lock.
     pub fn waiting(&self) -> u64 {
-        let waiting = self.guard().waiting() + self.0.context.waiting_room.taken();
+        let waiting = self.0.guard.waiting() + self.0.context.places_taken();
         u64::try_from(waiting).unwrap_or(u64::MAX)
     }
 
     /// The number of lock sessions that were lost since the start.
     pub fn lost_sessions(&self) -> u64 {
-        self.guard().sessions().map_or(0, SessionKeeper::losses)
+        self.0.guard.sessions().map_or(0, SessionKeeper::losses)
     }
 
     /// How many known items the store was rolled back for.
@@ -220,14 +205,7 @@ impl Sale {
         stopping.cancel();
         tasks.close();
         tasks.wait().await;
-        self.guard().close().await;
-    }
-
-    fn guard(&self) -> &dyn SaleGuard {
-        match &self.0.guard {
-            Guard::Lock(lock) => &**lock,
-            Guard::Other(guard) => &**guard,
-        }
+        self.0.guard.close().await;
     }
 
     fn check_open(&self) -> Result<(), SaleError> {

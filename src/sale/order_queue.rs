@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -25,8 +24,8 @@ pub(super) struct WaitingOrder {
     /// Closed when the buyer disconnected.
     reply: oneshot::Sender<Answer>,
     deadline: Instant,
-    /// The error of the attempt that was sent and not answered: the order may have been accepted.
-    pub(super) silence: Option<Arc<InventoryError>>,
+    /// The error of an attempt that was sent and not answered: the order may have been accepted.
+    pub(super) unknown: Option<Arc<InventoryError>>,
     /// Whether it was refused because of a later token.
     pub(super) is_stale: bool,
 }
@@ -45,8 +44,8 @@ impl WaitingOrder {
     /// Answers with an error. Once the order was sent and not answered, its outcome is unknown, whatever
     /// failed later.
     pub(super) fn fail(self, error: impl FnOnce(&Self) -> SaleError) {
-        let error = match &self.silence {
-            Some(silence) => SaleError::of_order(Arc::clone(silence), &self.order),
+        let error = match &self.unknown {
+            Some(unknown) => SaleError::of_order(Arc::clone(unknown), &self.order),
             None => error(&self),
         };
         self.answer(Err(error));
@@ -61,8 +60,6 @@ pub(super) struct OrderQueue {
     wait_timeout: Duration,
     state: Mutex<State>,
     arrived: Notify,
-    /// The stock as last read, or `i64::MIN`. A hint: it decides what is tried first, never the answer.
-    remaining_hint: AtomicI64,
     /// Why the latest batch failed in the store; none once a batch succeeds.
     store_error: Mutex<Option<Arc<InventoryError>>>,
 }
@@ -102,7 +99,6 @@ impl OrderQueue {
             wait_timeout,
             state: Mutex::default(),
             arrived: Notify::new(),
-            remaining_hint: AtomicI64::new(i64::MIN),
             store_error: Mutex::default(),
         }
     }
@@ -131,7 +127,7 @@ impl OrderQueue {
             order,
             reply,
             deadline,
-            silence: None,
+            unknown: None,
             is_stale: false,
         });
         drop(state);
@@ -260,22 +256,8 @@ impl OrderQueue {
         self.state.lock().waiting.front().map(|waiting| waiting.deadline)
     }
 
-    /// Whether the stock had at least `units` when it was last read.
-    pub(super) fn was_seen_with(&self, units: u32) -> bool {
-        self.remaining_hint.load(Ordering::Relaxed) >= i64::from(units)
-    }
-
-    /// Notes a read of the stock.
-    pub(super) fn see(&self, remaining: i64) {
-        self.remaining_hint.store(remaining, Ordering::Relaxed);
-    }
-
-    /// Notes the result of a batch. After an error the stock is unknown: the next orders read it first, and
-    /// soon notice that the store does not answer.
-    pub(super) fn note_store(&self, error: Option<Arc<InventoryError>>) {
-        if error.is_some() {
-            self.see(i64::MIN);
-        }
+    /// Notes why the latest batch failed, if it did.
+    pub(super) fn set_store_error(&self, error: Option<Arc<InventoryError>>) {
         *self.store_error.lock() = error;
     }
 
@@ -305,7 +287,7 @@ mod tests {
         let queue = OrderQueue::new(Item::DEFAULT, 2, Duration::from_secs(1));
         let answers = ["sent", "not-sent"].map(|id| queue.push(order(id)).ok().expect("room"));
         let mut batch = queue.take(2);
-        batch[0].silence = Some(Arc::new(InventoryError::NotReplicated { count: 0, wanted: 1 }));
+        batch[0].unknown = Some(Arc::new(InventoryError::NotReplicated { count: 0, wanted: 1 }));
         queue.put_back(batch);
         queue.close(|_| SaleError::Stopping);
         let [sent, not_sent] = answers.map(|mut answer| answer.try_recv().expect("an answer"));

@@ -21,7 +21,7 @@ pub enum LockHealth {
 impl Sale {
     /// What guards the orders that come now.
     pub fn guard_status(&self) -> GuardStatus {
-        self.guard().status()
+        self.0.guard.status()
     }
 
     /// The state of `item` and the new orders of its ledger: see
@@ -60,7 +60,7 @@ impl Sale {
 
     /// The state of the lock service; `None` without a distributed lock.
     pub fn lock_health(&self) -> Option<LockHealth> {
-        let sessions = self.guard().sessions()?;
+        let sessions = self.0.guard.sessions()?;
         Some(match sessions.current() {
             Some(session) if session.is_answered() => LockHealth::Answers,
             Some(_) => LockHealth::Silent,
@@ -77,6 +77,6 @@ impl Sale {
     }
 
     pub(super) fn session(&self) -> Option<Session> {
-        self.guard().sessions()?.current()
+        self.0.guard.sessions()?.current()
     }
 }
