@@ -116,7 +116,7 @@ async fn a_promoted_replica_that_lacks_orders_is_noticed() {
             last.unwrap();
             let error = sell(&inventory, "c").await.unwrap_err();
             assert!(matches!(error, InventoryError::RolledBack { .. }), "{error}");
-            let error = inventory.stock_and_order(&ITEM, &order("c", 1).id).await.unwrap_err();
+            let error = inventory.order(&ITEM, &order("c", 1).id).await.unwrap_err();
             assert!(matches!(error, InventoryError::RolledBack { .. }), "{error}");
         }
     }
@@ -180,9 +180,9 @@ async fn a_primary_that_became_a_replica_tells_nothing() {
     inventory.start(&ITEM, Some(token(1)), 0).await.unwrap();
     let mut raw = Raw::connect(&redis.url()).await;
     let id = order("a", 1).id;
-    for question in ["stock_and_order", "stock", "ledger", "check"] {
+    for question in ["order", "stock", "ledger", "check"] {
         let ask = async || match question {
-            "stock_and_order" => inventory.stock_and_order(&ITEM, &id).await.map(drop),
+            "order" => inventory.order(&ITEM, &id).await.map(drop),
             "stock" => inventory.stock(&ITEM).await.map(drop),
             "ledger" => inventory.ledger(&ITEM, 0, 9).await.map(drop),
             _ => inventory.check(None).await.map_err(|(_, error)| error),

@@ -45,7 +45,7 @@ async fn assert_stopped(inventory: &Inventory, redis: &PrivateRedis, highest: i6
     let before = data(redis).await;
     assert_rolled_back(sell(inventory, Some(token(highest)), "new").await, lacks);
     assert_rolled_back(sell(inventory, Some(token(highest + 1)), "new").await, lacks);
-    assert_rolled_back(inventory.stock_and_order(&ITEM, &order("new", 1).id).await, lacks);
+    assert_rolled_back(inventory.order(&ITEM, &order("new", 1).id).await, lacks);
     assert_rolled_back(inventory.order(&ITEM, &order("new", 1).id).await, lacks);
     assert_rolled_back(inventory.stock(&ITEM).await, lacks);
     assert_rolled_back(inventory.ledger(&ITEM, 0, 10).await, lacks);
@@ -281,7 +281,7 @@ async fn one_who_misses_something_stops_all() {
         match notices {
             "order" => assert_rolled_back(sell(&other, Some(token(1)), "c").await, lacks),
             "stock_and_order" => {
-                assert_rolled_back(other.stock_and_order(&ITEM, &order("c", 1).id).await, lacks);
+                assert_rolled_back(other.order(&ITEM, &order("c", 1).id).await, lacks);
             }
             "stock" => assert_rolled_back(other.stock(&ITEM).await, lacks),
             "ledger" => assert_rolled_back(other.ledger(&ITEM, 0, 9).await, lacks),
@@ -291,7 +291,7 @@ async fn one_who_misses_something_stops_all() {
         assert_stopped(&one, &redis, 1, lacks).await;
         let newcomer = connect(&redis.url()).await;
         assert_rolled_back(sell(&newcomer, None, "d").await, lacks);
-        assert_rolled_back(newcomer.stock_and_order(&ITEM, &order("a", 1).id).await, lacks);
+        assert_rolled_back(newcomer.order(&ITEM, &order("a", 1).id).await, lacks);
         assert_eq!((one.rolled_back_items(), newcomer.rolled_back_items()), (1, 1));
         // an instance without a watermark misses nothing, and cannot sell either
         assert_rolled_back(newcomer.check(None).await.map_err(|(_, error)| error), lacks);
@@ -311,8 +311,8 @@ async fn an_answer_that_was_told_again_is_remembered() {
     let older = DataCopy::of(&redis);
     sell(&one, Some(token(1)), "a").await.unwrap();
     let other = connect(&redis.url()).await;
-    assert_eq!(other.stock_and_order(&ITEM, &order("b", 1).id).await.unwrap(), (0, None));
-    assert!(other.stock_and_order(&ITEM, &order("a", 1).id).await.unwrap().1.is_some());
+    assert_eq!(other.order(&ITEM, &order("b", 1).id).await.unwrap(), None);
+    assert!(other.order(&ITEM, &order("a", 1).id).await.unwrap().is_some());
     restart_with(&mut redis, Some(&older)).await;
     assert_rolled_back(sell(&other, Some(token(1)), "b").await, "order a is not in its ledger");
 }
