@@ -37,12 +37,6 @@ macro_rules! reader {
     };
 }
 
-/// The whole state of an item at one moment. A script rather than a transaction: it is one command, and a key
-/// of another type is an error instead of a nil.
-static STOCK: LazyLock<Script> = reader!(
-    "return lost or {stock, get(LUCKY), get(INITIAL), fence, redis.call('LLEN', LEDGER), sale}"
-);
-
 /// One page of the ledger, ids and records, at one moment: no start of a sale can come between.
 static LEDGER: LazyLock<Script> = reader!(
     "if lost or not stock then return lost or false end
@@ -81,8 +75,9 @@ pub struct Inspection {
     pub rollback_detected: Option<String>,
 }
 
-/// The state, and the orders behind a position, evenly thinned out to a given number with the newest among
-/// them. `LINDEX` is fast near the end of a list.
+/// The state of an item at one moment, and the orders behind a position, evenly thinned out to a given number with the newest among
+/// them. `LINDEX` is fast near the end of a list. A script rather than a transaction: it is one command, and a key of
+/// another type is an error instead of a nil.
 static POLL: LazyLock<Script> = reader!(
     "if lost then return lost end
     local length = redis.call('LLEN', LEDGER)
@@ -141,9 +136,7 @@ impl Inventory {
     /// # Errors
     /// See [`InventoryError`]; always [`nothing_written`](InventoryError::nothing_written).
     pub async fn stock(&self, item: &Item) -> Result<Stock, InventoryError> {
-        let keys = Keys::of(item);
-        let found = self.read(Call::read(&STOCK, item, &self.watermarks.of(item))).await?;
-        state(&keys, found)?.ok_or(InventoryError::UnknownItem)
+        self.poll_since(item, None, 0).await.map(|update| update.stock)
     }
 
     /// All that the store has of `item`, for an operator who decides about a roll-back. Watermarks are not

@@ -4,7 +4,7 @@
 //! (<https://redis.io/docs/latest/develop/reference/sentinel-clients/>), except that all sentinels are asked at once, each
 //! for a short time, and the primary is the one that most of them name: a single sentinel may be cut off from the others
 //! together with the former primary, and not learn of the failover. The server that they name must say itself that it is
-//! a primary ([`LastServer::meet`]), since sentinels may learn late of a failover.
+//! a primary ([`LastServer::identify`]), since sentinels may learn late of a failover.
 //!
 //! The Redis client's own Sentinel client has fixed time limits, opens one more connection for the question of the
 //! role, and believes one sentinel.
@@ -104,7 +104,7 @@ async fn ask(
 /// orders, for about ten seconds or for as long as the sentinels do not reach it, and then loses them.
 ///
 /// One task asks for all connections to the same store, and ends with the last of them.
-pub(super) fn leave_when_replaced(
+pub(super) fn break_when_replaced(
     access: RedisAccess,
     within: Duration,
     store: Arc<LastServer>,

@@ -13,16 +13,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
 
-use futures_util::future::{BoxFuture, Shared};
+use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::access::Target;
-use super::connection::{Answers, Connection, Pauses};
+use super::connection::{Answers, Connection, Pauses, SharedResult, shared_task};
 use super::error::is_answer;
 use super::{InventoryError, InventoryOptions, Item, RedisAccess};
 use crate::safeguard::REDIRECTS;
@@ -59,8 +58,7 @@ pub(super) enum Shards {
 pub(super) struct Cluster {
     map: Arc<Map>,
     connections: Arc<Mutex<HashMap<Node, Connection>>>,
-    /// How much longer they wait for answers.
-    longer: Duration,
+    options: InventoryOptions,
 }
 
 /// Host and port of a node.
@@ -90,7 +88,7 @@ impl Shards {
             Target::Cluster(_) => {
                 let map = Map { access, address, options, state: Mutex::default() };
                 let (map, connections) = (Arc::new(map), Arc::default());
-                Self::Cluster(Cluster { map, connections, longer: Duration::ZERO })
+                Self::Cluster(Cluster { map, connections, options })
             }
             _ => Self::One(Connection::new(access, address, None, options)),
         })
@@ -100,9 +98,11 @@ impl Shards {
     pub(super) fn patient_by(&self, longer: Duration) -> Self {
         match self {
             Self::One(connection) => Self::One(connection.patient_by(longer)),
-            Self::Cluster(Cluster { map, .. }) => {
-                Self::Cluster(Cluster { map: Arc::clone(map), connections: Arc::default(), longer })
-            }
+            Self::Cluster(cluster) => Self::Cluster(Cluster {
+                connections: Arc::default(),
+                options: cluster.options.patient_by(longer),
+                ..cluster.clone()
+            }),
         }
     }
 
@@ -183,10 +183,9 @@ impl Cluster {
         if let Some(slots) = &self.map.state.lock().slots {
             connections.retain(|node, _| slots.nodes.contains(node));
         }
-        let Map { access, options, .. } = &*self.map;
-        let (access, address, node) = (access.clone(), node.to_string(), node.clone());
-        let connection = Connection::new(access, address, Some(node.clone()), *options);
-        connections.entry(node).or_insert(connection.patient_by(self.longer)).clone()
+        let (access, address) = (self.map.access.clone(), node.to_string());
+        let connection = Connection::new(access, address, Some(node.clone()), self.options);
+        connections.entry(node.clone()).or_insert(connection).clone()
     }
 
     /// Sends a command about keys of one slot to the node that serves it.
@@ -288,7 +287,7 @@ struct State {
     asked: usize,
 }
 
-type Question = Shared<BoxFuture<'static, Result<Arc<Slots>, RedisError>>>;
+type Question = SharedResult<Arc<Slots>>;
 
 #[derive(Debug, PartialEq, Eq)]
 struct Slots {
@@ -332,8 +331,7 @@ impl Map {
         let begins_at = state.pauses.begin(Instant::now());
         state.asked += 1;
         let (map, turn) = (Arc::clone(self), state.asked - 1);
-        let task = tokio::spawn(async move {
-            sleep_until(begins_at).await;
+        let question = shared_task(begins_at, async move {
             let answer = map.ask_nodes(turn).await;
             let mut state = map.state.lock();
             match &answer {
@@ -348,11 +346,7 @@ impl Map {
             }
             answer
         });
-        let handle = task.abort_handle();
-        let question = task.map(|joined| {
-            joined.unwrap_or_else(|_| Err(io::Error::other("the runtime stops").into()))
-        });
-        state.question.insert((handle, question.boxed().shared())).1.clone()
+        state.question.insert(question).1.clone()
     }
 
     /// Asks the nodes of the address and those that are known, and takes the first map. Each question begins with
