@@ -122,7 +122,7 @@ struct Attempt {
 /// A result that all callers share.
 pub(super) type SharedResult<T> = Shared<BoxFuture<'static, RedisResult<T>>>;
 
-/// Begins `work` then, in a task of its own: it goes on for other callers when the first one gives up.
+/// Begins `work` at this time, in a task of its own: it goes on for other callers when the first one gives up.
 pub(super) fn shared_task<T: Clone + Send + 'static>(
     begins_at: Instant,
     work: impl Future<Output = RedisResult<T>> + Send + 'static,
@@ -208,7 +208,7 @@ impl Connection {
         if let Some(then) = then {
             all.add_command(then.clone());
         }
-        // its answer would be the error of the command behind it
+        // the answer to ASKING is left out: its error is also that of the command behind it
         let before = usize::from(asks);
         let answers = connection.send_packed_commands(&all, before, all.len() - before).await;
         let answer = answers.and_then(|answers| {

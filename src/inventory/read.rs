@@ -321,7 +321,7 @@ impl Inventory {
 
     /// How many known items the store was rolled back for.
     pub fn rolled_back_items(&self) -> usize {
-        self.watermarks.missed()
+        self.watermarks.rolled_back()
     }
 
     async fn read<T: FromRedisValue>(&self, call: Call<'_>) -> Result<T, InventoryError> {

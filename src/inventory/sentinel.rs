@@ -70,7 +70,7 @@ pub(super) async fn primaries(
         let wins = |primary: &&ConnectionInfo| votes(&named, primary) == most;
         return Ok(named.iter().flatten().filter(wins).cloned().collect());
     }
-    // one that is silent may know it
+    // a sentinel that does not answer may know the primary
     if errors.iter().any(|(_, error)| error.is_io_error()) {
         let errors = errors.iter().map(|(address, error)| format!("{address}: {error}"));
         let errors = errors.collect::<Vec<_>>().join("; ");
@@ -120,12 +120,12 @@ pub(super) fn break_when_replaced(
     tokio::spawn(async move {
         loop {
             sleep(CHECK_INTERVAL).await;
-            // those before the question: the answer may be older than a later connection
+            // read before the question: the answer may be older than a connection that is opened later
             let Some(watched) = still_open(&store.watched) else { return };
             let Ok(Target::Sentinel { sentinels, primary: name }) = access.target() else {
                 continue;
             };
-            // no answer: it may still be the primary
+            // if no sentinel answers, connections stay open
             let named = primaries(&access, &sentinels, &name, within).await;
             let Ok(named) = named else { continue };
             for (address, is_broken) in watched {
@@ -139,7 +139,7 @@ pub(super) fn break_when_replaced(
     });
 }
 
-/// Forgets closed and broken connections. `None`: there is no other, and the task ends.
+/// Forgets closed and broken connections. Returns the others, or `None` if there are none.
 fn still_open(watched: &Watched) -> Option<Vec<(ConnectionAddr, Weak<AtomicBool>)>> {
     let mut watched = watched.lock();
     watched.retain(|(_, is_broken)| {

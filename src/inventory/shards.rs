@@ -1,8 +1,8 @@
 //! Which connection leads to an item: the only one or, in a Redis Cluster, that to the item's shard.
 //!
 //! The keys of a named item share a hash tag. So they are in one slot, which one primary serves, and one call
-//! is one command to one node, as without a cluster. Any node says which primary serves which slots. That may
-//! be old news: a node that does not serve a slot did nothing, and names the one to ask instead (`MOVED`,
+//! is one command to one node, as without a cluster. Any node says which primary serves which slots. That
+//! answer may be outdated: a node that does not serve a slot does nothing, and names the node that does (`MOVED`,
 //! `ASK`). See <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>.
 //!
 //! The `ClusterConnection` of the Redis client does not fit: after a lost connection it sends a command again
@@ -179,7 +179,7 @@ impl Cluster {
         if let Some(connection) = connections.get(node) {
             return connection.clone();
         }
-        // nodes that left the cluster
+        // forget the nodes that left the cluster
         if let Some(slots) = &self.map.state.lock().slots {
             connections.retain(|node, _| slots.nodes.contains(node));
         }
@@ -210,7 +210,7 @@ impl Cluster {
             let error = match &answer {
                 Ok(Ok(_)) => return answer,
                 Ok(Err(error)) => error,
-                // refused, silent or a replica by now
+                // the node does not answer, or is a replica now
                 Err(_) => {
                     self.map.refresh();
                     return answer;
@@ -220,11 +220,11 @@ impl Cluster {
             if matches!(kind, ErrorKind::Server(Moved | Ask)) && !REDIRECTS.is_on() {
                 return answer;
             }
-            let is_news = matches!(
+            let is_map_outdated = matches!(
                 kind,
                 ErrorKind::Server(Moved | ClusterDown | BusyLoading | MasterDown | ReadOnly)
             );
-            if is_news || !is_answer(error) {
+            if is_map_outdated || !is_answer(error) {
                 self.map.refresh();
             }
             let has_time = Instant::now() < gives_up_at;
@@ -385,9 +385,9 @@ impl Map {
         let answer = self.access.ask(target.node(node)?, question.arg("SLOTS"));
         let answer = timeout(connect_timeout + response_timeout, answer).await;
         let answer: Value = answer.map_err(io::Error::from)?.map_err(|error: RedisError| {
-            let is_alone = error.detail().is_some_and(|what| what.contains("support disabled"));
+            let is_single = error.detail().is_some_and(|what| what.contains("support disabled"));
             let what = "this Redis is no node of a Redis Cluster: write redis:// for a single one";
-            if is_alone { (ErrorKind::InvalidClientConfig, what).into() } else { error }
+            if is_single { (ErrorKind::InvalidClientConfig, what).into() } else { error }
         })?;
         let what = "the answer to CLUSTER SLOTS is not understood";
         let slots = Slots::parse(answer, node).ok_or((ErrorKind::UnexpectedReturnType, what))?;

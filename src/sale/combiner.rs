@@ -25,13 +25,13 @@ use super::retry::{Failed, until_known};
 use super::{SaleContext, SaleError, SaleOptions};
 use crate::inventory::{InventoryError, Item, Order, Outcome};
 
-/// How long the task of an item and its hold outlive the last order.
+/// How long the task of an item runs, and keeps the lock, after the last order.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The pause before the next request for the lock after the lock service refused: only an operator can repair that.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long to leave the lock to other instances after the store failed.
+/// The pause after the store failed: meanwhile other instances can take the lock.
 const STORE_PAUSE: Duration = Duration::from_millis(200);
 
 /// The pause before the lock is asked for again after it was lost.
@@ -81,7 +81,7 @@ impl Combiner {
                 Err(NotQueued::Closed(_)) if self.context.stopping.is_cancelled() => {
                     return Err(SaleError::Stopping);
                 }
-                // its task has just ended and removes it: use the next queue
+                // the task of this queue has just ended and removes it: use the next queue
                 Err(NotQueued::Closed(back)) => {
                     order = back;
                     tokio::task::yield_now().await;
@@ -113,7 +113,7 @@ impl Combiner {
             let locked = tokio::select! {
                 biased;
                 () = self.context.stopping.cancelled() => return,
-                locked = queue.while_wanted(lock, |o| self.too_late(queue, o)) => locked,
+                locked = queue.while_orders_wait(lock, |o| self.too_late(queue, o)) => locked,
             };
             let pause = match locked {
                 Some(Ok(guard)) => self.hold(queue, guard, &mut policy, asked_at).await,
@@ -132,7 +132,7 @@ impl Combiner {
         }
     }
 
-    /// Runs batches until the lock is released or lost. Returns how long to leave it to other instances.
+    /// Runs batches until the lock is released or lost. Returns the pause before it is taken again, if there is one.
     async fn hold(
         &self,
         queue: &OrderQueue,
@@ -188,8 +188,8 @@ impl Combiner {
             drop(tenure.take());
             metrics.handed_over();
             asked_at = Instant::now();
-            // also if no order waits right now: the buyers that were just answered will order again, and the
-            // release and the next claim are one transaction this way
+            // The next claim is made even if no order waits: the buyers that were just answered may order again, and
+            // this way release and claim are one transaction.
             let turn = queue.while_expiring(guard.hand_over(), |o| self.too_late(queue, o));
             let next = tokio::select! {
                 biased;
@@ -312,7 +312,7 @@ impl Combiner {
             && !is_refused
             && Instant::now() < deadline
             && !self.context.stopping.is_cancelled()
-            && !batch.iter().all(WaitingOrder::is_gone)
+            && !batch.iter().all(WaitingOrder::is_disconnected)
     }
 
     /// The error of an order whose time is over.
@@ -337,8 +337,8 @@ enum Ran {
     StoreFailed,
 }
 
-/// The queue that a task serves. However the task ends, also by a panic, its drop answers the orders that
-/// still wait, and lets the next order create a new queue.
+/// The queue that a task serves. When the task ends, also by a panic, the drop of this value answers the orders that
+/// still wait, and the next order creates a new queue.
 struct Served {
     combiner: Arc<Combiner>,
     queue: Arc<OrderQueue>,

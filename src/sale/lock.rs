@@ -62,7 +62,7 @@ impl Locks {
             };
             match locked {
                 // try again with another session or another claim
-                Err(error) if is_gone(&error) => sleep(LOCK_PAUSE).await,
+                Err(error) if is_claim_lost(&error) => sleep(LOCK_PAUSE).await,
                 locked => return locked,
             }
         }
@@ -153,8 +153,8 @@ fn log_first_claim(mutex: Mutex) {
     });
 }
 
-/// Whether another claim, perhaps in another session, can be granted.
-fn is_gone(error: &LockError) -> bool {
+/// Whether the claim is lost, and another one, perhaps in another session, can be granted.
+fn is_claim_lost(error: &LockError) -> bool {
     match error {
         LockError::Lost => true,
         LockError::SessionLost { reason } => *reason != LostReason::Closed,

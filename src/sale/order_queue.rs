@@ -32,7 +32,7 @@ pub(super) struct WaitingOrder {
 
 impl WaitingOrder {
     /// Whether its buyer disconnected.
-    pub(super) fn is_gone(&self) -> bool {
+    pub(super) fn is_disconnected(&self) -> bool {
         self.reply.is_closed()
     }
 
@@ -60,7 +60,7 @@ pub(super) struct OrderQueue {
     wait_timeout: Duration,
     state: Mutex<State>,
     arrived: Notify,
-    /// Why the latest batch failed in the store; none once a batch succeeds.
+    /// Why the latest batch failed in the store; `None` after a batch that succeeded.
     store_error: Mutex<Option<Arc<InventoryError>>>,
 }
 
@@ -69,7 +69,7 @@ struct State {
     waiting: VecDeque<WaitingOrder>,
     /// When orders of disconnected buyers were last removed.
     swept_at: Option<Instant>,
-    /// Its task has ended.
+    /// Whether its task has ended.
     is_closed: bool,
 }
 
@@ -78,7 +78,7 @@ impl State {
     fn sweep(&mut self, now: Instant) {
         if self.swept_at.is_none_or(|swept_at| now >= swept_at + SWEEP_EVERY) {
             self.swept_at = Some(now);
-            self.waiting.retain(|waiting| !waiting.is_gone());
+            self.waiting.retain(|waiting| !waiting.is_disconnected());
         }
     }
 }
@@ -135,13 +135,13 @@ impl OrderQueue {
         Ok(answer)
     }
 
-    /// Takes up to `most` orders from the front, and drops those of disconnected buyers.
+    /// Takes up to `most` orders from the front, without those of disconnected buyers.
     pub(super) fn take(&self, most: usize) -> Vec<WaitingOrder> {
         let mut state = self.state.lock();
         let mut batch = Vec::with_capacity(most.min(state.waiting.len()));
         while batch.len() < most {
             match state.waiting.pop_front() {
-                Some(waiting) if waiting.is_gone() => {}
+                Some(waiting) if waiting.is_disconnected() => {}
                 Some(waiting) => batch.push(waiting),
                 None => break,
             }
@@ -161,15 +161,15 @@ impl OrderQueue {
         self.state.lock().waiting.len()
     }
 
-    /// Waits until an order waits whose buyer is connected.
+    /// Waits for an order whose buyer is still connected.
     pub(super) async fn arrival(&self) {
-        while !self.is_wanted() {
+        while !self.has_orders() {
             // an earlier notification is kept
             self.arrived.notified().await;
         }
     }
 
-    /// Closes the queue if it is empty, and returns whether it is closed.
+    /// Closes the queue if it is empty. Returns whether it is closed.
     pub(super) fn close_if_empty(&self) -> bool {
         let mut state = self.state.lock();
         state.is_closed |= state.waiting.is_empty();
@@ -208,13 +208,13 @@ impl OrderQueue {
     }
 
     /// As [`while_expiring`](Self::while_expiring), but ends with `None` once no order waits.
-    pub(super) async fn while_wanted<F: Future>(
+    pub(super) async fn while_orders_wait<F: Future>(
         &self,
         future: F,
         error: impl Fn(&WaitingOrder) -> SaleError,
     ) -> Option<F::Output> {
-        let unwanted = async {
-            while self.is_wanted() {
+        let none_waits = async {
+            while self.has_orders() {
                 sleep(SWEEP_EVERY).await;
             }
         };
@@ -222,7 +222,7 @@ impl OrderQueue {
             tokio::select! {
                 biased;
                 output = future => Some(output),
-                () = unwanted => None,
+                () = none_waits => None,
             }
         };
         self.while_expiring(either, error).await
@@ -233,7 +233,8 @@ impl OrderQueue {
         loop {
             let expired = {
                 let mut state = self.state.lock();
-                let is_over = |waiting: &WaitingOrder| waiting.deadline <= now || waiting.is_gone();
+                let is_over =
+                    |waiting: &WaitingOrder| waiting.deadline <= now || waiting.is_disconnected();
                 if !state.waiting.front().is_some_and(is_over) {
                     return;
                 }
@@ -246,9 +247,9 @@ impl OrderQueue {
     }
 
     /// Drops the orders of disconnected buyers, and returns whether any is left.
-    fn is_wanted(&self) -> bool {
+    fn has_orders(&self) -> bool {
         let mut state = self.state.lock();
-        state.waiting.retain(|waiting| !waiting.is_gone());
+        state.waiting.retain(|waiting| !waiting.is_disconnected());
         !state.waiting.is_empty()
     }
 
