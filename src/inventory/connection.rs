@@ -21,7 +21,7 @@ use redis::{
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
-use super::access::{OTHER_KIND, Target};
+use super::access::{OTHER_KIND, TargetKind};
 use super::server::LastServer;
 use super::shards::Node;
 use super::{InventoryError, RedisAccess, sentinel};
@@ -275,23 +275,22 @@ impl Connection {
         let (_, connection) = shared_task(begins_at, async move {
             let Server { access, node, last, .. } = &*server;
             let target = access.target().map_err(std::io::Error::other)?;
-            let has_sentinels = matches!(target, Target::Sentinel { .. });
-            let found = match (target, node) {
-                (Target::Server(server), None) => server,
-                (Target::Sentinel { sentinels, primary }, None) => {
-                    let named =
-                        sentinel::primaries(access, &sentinels, &primary, connect_timeout).await?;
-                    // on a tie, the one named first in the address; there is at least one
-                    named.into_iter().next().ok_or(OTHER_KIND)?
+            let found = match (&target.kind, node) {
+                (_, Some(node)) => target.cluster_node(node)?,
+                (TargetKind::Server, None) => target.nodes[0].clone(),
+                (TargetKind::Sentinels(name), None) => {
+                    // on a tie, the one that the first sentinel of the address names
+                    sentinel::primaries(access, &target.nodes, name, connect_timeout)
+                        .await?
+                        .remove(0)
                 }
-                (target, Some(node)) => target.node(node)?,
-                (Target::Cluster(_), None) => return Err(OTHER_KIND.into()),
+                (TargetKind::Cluster, None) => return Err(OTHER_KIND.into()),
             };
             let address = found.addr().clone();
             let mut connection = access.connect(found, &config).await?;
             // within the time for one answer, as any other command
             last.identify(&mut connection, node.is_some()).await?;
-            if has_sentinels {
+            if let TargetKind::Sentinels(_) = target.kind {
                 let (access, last) = (access.clone(), Arc::clone(last));
                 sentinel::break_when_replaced(access, connect_timeout, last, (address, connected));
             }

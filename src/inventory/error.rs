@@ -24,14 +24,12 @@ pub enum InventoryError {
     )]
     InvalidUrl {
         /// The cause.
-        #[source]
         source: RedisError,
     },
     /// The files for a TLS connection cannot be used.
     #[error("the certificates for Redis cannot be used")]
     InvalidCertificates {
         /// The cause.
-        #[source]
         source: RedisError,
     },
     /// The default item cannot be in a Redis Cluster: its keys have no hash tag, and so are in several slots.
@@ -87,21 +85,18 @@ pub enum InventoryError {
     #[error("the store cannot be reached")]
     Unreachable {
         /// The cause.
-        #[source]
         source: RedisError,
     },
     /// A write was sent and not answered: it may have been done, may still be done, or not.
     #[error("the store did not answer, and may have done what was sent")]
     Unanswered {
         /// The cause.
-        #[source]
         source: RedisError,
     },
     /// The server refused: out of memory, read-only, loading, not permitted.
     #[error("the store refuses: {}", source.code().unwrap_or("unknown error"))]
     Refused {
         /// The server's words.
-        #[source]
         source: RedisError,
     },
 }

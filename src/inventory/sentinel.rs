@@ -21,7 +21,7 @@ use redis::{ConnectionAddr, ConnectionInfo, ErrorKind, RedisConnectionInfo, Redi
 use tokio::time::{sleep, timeout};
 
 use super::RedisAccess;
-use super::access::{OTHER_KIND, Target, at};
+use super::access::{OTHER_KIND, TargetKind, at};
 use super::server::LastServer;
 
 /// How often to ask whether the primary of the open connections is still the primary.
@@ -122,11 +122,10 @@ pub(super) fn break_when_replaced(
             sleep(CHECK_INTERVAL).await;
             // read before the question: the answer may be older than a connection that is opened later
             let Some(watched) = still_open(&store.watched) else { return };
-            let Ok(Target::Sentinel { sentinels, primary: name }) = access.target() else {
-                continue;
-            };
+            let Ok(target) = access.target() else { continue };
+            let TargetKind::Sentinels(name) = &target.kind else { continue };
             // if no sentinel answers, connections stay open
-            let named = primaries(&access, &sentinels, &name, within).await;
+            let named = primaries(&access, &target.nodes, name, within).await;
             let Ok(named) = named else { continue };
             for (address, is_broken) in watched {
                 if named.iter().all(|named| *named.addr() != address)

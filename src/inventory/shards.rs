@@ -20,7 +20,7 @@ use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::access::Target;
+use super::access::{Target, TargetKind};
 use super::connection::{Answers, Connection, Pauses, SharedResult, shared_task};
 use super::error::is_answer;
 use super::{InventoryError, InventoryOptions, Item, RedisAccess};
@@ -82,10 +82,10 @@ impl Shards {
     ) -> Result<Self, InventoryError> {
         // reports an invalid address at once
         let target = access.target()?;
-        access.client(target.first().clone())?;
+        access.client(target.nodes[0].clone())?;
         let address = target.to_string();
-        Ok(match target {
-            Target::Cluster(_) => {
+        Ok(match target.kind {
+            TargetKind::Cluster => {
                 let map = Map { access, address, options, state: Mutex::default() };
                 let (map, connections) = (Arc::new(map), Arc::default());
                 Self::Cluster(Cluster { map, connections, options })
@@ -354,7 +354,7 @@ impl Map {
     /// for its answer, since it may hang.
     async fn ask_nodes(&self, turn: usize) -> RedisResult<Arc<Slots>> {
         let target = self.access.target().map_err(io::Error::other)?;
-        let mut nodes = target.nodes()?;
+        let mut nodes = target.cluster_nodes();
         if let Some(slots) = &self.state.lock().slots {
             let others = slots.nodes.iter().filter(|node| !nodes.contains(node)).cloned();
             nodes.extend(others.collect::<Vec<_>>());
@@ -382,7 +382,7 @@ impl Map {
     async fn ask_node(&self, target: &Target, node: &Node) -> RedisResult<Arc<Slots>> {
         let InventoryOptions { connect_timeout, response_timeout } = self.options;
         let mut question = redis::cmd("CLUSTER");
-        let answer = self.access.ask(target.node(node)?, question.arg("SLOTS"));
+        let answer = self.access.ask(target.cluster_node(node)?, question.arg("SLOTS"));
         let answer = timeout(connect_timeout + response_timeout, answer).await;
         let answer: Value = answer.map_err(io::Error::from)?.map_err(|error: RedisError| {
             let is_single = error.detail().is_some_and(|what| what.contains("support disabled"));

@@ -278,7 +278,7 @@ impl Inventory {
     ) -> Result<Option<Fence>, InventoryError> {
         // this mends no roll-back
         let Done { values, .. } = self.change("recover-cluster", item, Some(token), None).await?;
-        only_fence(values)
+        fence_before(values)
     }
 
     /// Runs an operation that sells nothing.
@@ -360,14 +360,14 @@ fn outcome(order: &Order, answer: Value) -> Result<Outcome, InventoryError> {
     }
 }
 
-fn only_fence(answers: Vec<Value>) -> Result<Option<Fence>, InventoryError> {
-    match answers.into_iter().next() {
-        None | Some(Value::Nil) => Ok(None),
-        Some(value) => {
-            let text: String =
-                redis::from_redis_value(value).map_err(|_| script::not_understood())?;
-            let damaged = || InventoryError::Damaged { what: format!("the fence is {text:?}") };
-            Fence::from_record(&text).map(Some).ok_or_else(damaged)
-        }
-    }
+/// The fence before, in the answer to `recover-cluster`.
+fn fence_before(answers: Vec<Value>) -> Result<Option<Fence>, InventoryError> {
+    let answer = answers.into_iter().next().unwrap_or(Value::Nil);
+    let text: Option<String> =
+        redis::from_redis_value(answer).map_err(|_| script::not_understood())?;
+    let parse = |text: String| {
+        let damaged = || InventoryError::Damaged { what: format!("the fence is {text:?}") };
+        Fence::from_record(&text).ok_or_else(damaged)
+    };
+    text.map(parse).transpose()
 }

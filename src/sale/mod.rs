@@ -7,7 +7,6 @@
 //! `sold out` needs no lock: a plain read that shows too little stock is already the truth at that moment.
 
 mod combiner;
-mod context;
 mod error;
 mod etcd_lock;
 mod guard;
@@ -18,23 +17,23 @@ pub mod metrics;
 mod order_queue;
 mod retry;
 mod stock_reads;
-mod watch;
 
-pub use context::{SaleContext, SaleOptions, StockCheck};
 pub use error::{BoxError, SaleError};
 pub use etcd_lock::EtcdLock;
-pub use guard::{GuardStatus, SaleGuard};
+pub use guard::{GuardStatus, SaleContext, SaleGuard, SaleOptions, StockCheck};
 pub use lock::lock_name;
-pub use watch::LockHealth;
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use fenced_lock::{LockError, QueueEntry, QueueSnapshot, Session, SessionKeeper, Token};
 use tokio::time::timeout;
 
 use self::lock::QUESTION_TIMEOUT;
 use self::metrics::Metrics;
-use crate::inventory::{Accepted, Inventory, Item, Order, OrderId, Outcome, Stock};
-use fenced_lock::{LockError, QueueEntry, SessionKeeper, Token};
+use crate::inventory::{
+    Accepted, Cursor, Inventory, InventoryError, Item, Order, OrderId, Outcome, SaleUpdate, Stock,
+};
 
 /// The sale of all items at one instance. Clones share everything.
 #[derive(Clone)]
@@ -45,6 +44,17 @@ struct Inner {
     /// The stock over a connection of its own, for watchers: no order waits behind their reads.
     watched: Inventory,
     guard: Arc<dyn SaleGuard>,
+}
+
+/// The state of the lock service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockHealth {
+    /// It answers.
+    Answers,
+    /// It did not answer the latest request.
+    Silent,
+    /// No session is open: the last one was lost, or the first one is being opened.
+    NoSession,
 }
 
 impl Sale {
@@ -207,6 +217,67 @@ impl Sale {
         tasks.close();
         tasks.wait().await;
         self.0.guard.close().await;
+    }
+
+    /// What guards the orders that come now.
+    pub fn guard_status(&self) -> GuardStatus {
+        self.0.guard.status()
+    }
+
+    /// The state of `item` and the new orders of its ledger: see
+    /// [`Inventory::poll_since`](Inventory::poll_since).
+    ///
+    /// # Errors
+    /// See [`InventoryError`].
+    pub async fn poll_since(
+        &self,
+        item: &Item,
+        cursor: Option<&Cursor>,
+        most: u32,
+    ) -> Result<SaleUpdate, InventoryError> {
+        self.0.watched.poll_since(item, cursor, most).await
+    }
+
+    /// Whether `item` has a sale, in any state.
+    ///
+    /// # Errors
+    /// See [`SaleError`].
+    pub async fn check_known(&self, item: &Item) -> Result<(), SaleError> {
+        match self.0.watched.poll_since(item, None, 0).await {
+            Ok(_) | Err(InventoryError::Damaged { .. } | InventoryError::RolledBack { .. }) => {
+                Ok(())
+            }
+            Err(error) => Err(SaleError::of_read(error, item)),
+        }
+    }
+
+    /// The queue for the lock of `item` as this instance sees it, without a request; `None` without a
+    /// distributed lock or without a session.
+    pub fn queue_snapshot(&self, item: &Item) -> Option<QueueSnapshot> {
+        let name = self.lock_name(item)?;
+        self.session()?.mutex(&name).ok()?.queue_snapshot()
+    }
+
+    /// The state of the lock service; `None` without a distributed lock.
+    pub fn lock_health(&self) -> Option<LockHealth> {
+        let sessions = self.0.guard.sessions()?;
+        Some(match sessions.current() {
+            Some(session) if session.is_answered() => LockHealth::Answers,
+            Some(_) => LockHealth::Silent,
+            None if sessions.latest_error().is_some_and(|error| error.is_retryable()) => {
+                LockHealth::Silent
+            }
+            None => LockHealth::NoSession,
+        })
+    }
+
+    /// The lease of this instance, and its TTL, while there is a session.
+    pub fn lease(&self) -> Option<(i64, Duration)> {
+        self.session().map(|session| (session.lease().id, session.lease().ttl))
+    }
+
+    fn session(&self) -> Option<Session> {
+        self.0.guard.sessions()?.current()
     }
 
     fn check_open(&self) -> Result<(), SaleError> {

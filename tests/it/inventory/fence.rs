@@ -101,7 +101,7 @@ async fn a_fresh_start_keeps_the_fence() {
 async fn a_sold_out_batch_raises_the_fence() {
     let (inventory, _) = fresh().await;
     inventory.start(&ITEM, Some(token(1)), 0).await.unwrap();
-    sell(&inventory, Some(token(4)), "a").await.unwrap();
+    reduce(&inventory, Some(token(4)), &[order("a", 1)]).await.unwrap();
     let stock = inventory.stock(&ITEM).await.unwrap();
     assert_eq!(stock.fence, Some(token(4).into()));
 }
