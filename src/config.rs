@@ -15,7 +15,7 @@ use clap::Args;
 
 use crate::http::server::ServerOptions;
 use crate::inventory::Inventory;
-use crate::sale::{HoldMode, SaleOptions};
+use crate::sale::SaleOptions;
 use crate::secret::{Secret, SecretSource};
 
 /// The flags of `serve`: one instance of the service.
@@ -36,10 +36,6 @@ pub struct Config {
     /// How long the lock outlives an instance that died
     #[arg(long, env = "FLASH_SALE_LOCK_TTL", value_name = "TIME", default_value = "30s", value_parser = duration("2s", "10m"))]
     pub lock_ttl: Duration,
-
-    /// What one hold of the lock covers
-    #[arg(long, env = "FLASH_SALE_HOLD", default_value = "combined")]
-    pub hold: HoldMode,
 
     /// Most orders in a batch
     #[arg(long, env = "FLASH_SALE_BATCH_SIZE", value_name = "N", default_value = "500", value_parser = count(1, Inventory::MAX_BATCH))]
@@ -124,7 +120,6 @@ impl Config {
             lock_name: self.servers.lock_name.clone(),
             instance: self.instance.clone().unwrap_or_else(|| port.to_string()),
             queue_length: self.queue_length,
-            hold: self.hold,
             batch_size: self.batch_size,
             tenure: self.tenure,
             wait_timeout: self.wait_timeout,

@@ -59,7 +59,6 @@ fn wrong_values_get_a_message() {
         ("--lock-name", "a b", "a lock name is"),
         ("--redis-replicas", "101", "a whole number from 0 to 100 is allowed"),
         ("--redis-replica-timeout", "0s", "a time from 1ms to 1m is allowed"),
-        ("--hold", "both", "combined, request"),
         ("--admin-token", "", "at least one character"),
     ] {
         let error = parse(&[flag, value]).expect_err(value);

@@ -214,7 +214,7 @@ async fn ask_everything(access: RedisAccess) -> Result<(), Box<dyn Error>> {
         inventory.reduce(&item, token(2), "8080", &[order("a"), order("b")]).await?;
         inventory.available(&item).await?;
         inventory.stock(&item).await?;
-        inventory.stock_and_order(&item, &OrderId::new("a")?).await?;
+        inventory.order(&item, &OrderId::new("a")?).await?;
         inventory.ledger(&item, 0, 10).await?;
         inventory.poll_since(&item, None, 10).await?;
         inventory.inspect(&item).await?;

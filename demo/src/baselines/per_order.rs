@@ -11,7 +11,6 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::connection::Connection;
 use super::{LockMode, naive};
 
 /// A lock held by one order at a time.
@@ -31,7 +30,8 @@ pub(super) trait OrderLock: Send + Sync + 'static {
     /// The token of a hold. Without one, the order is sold in single steps that only the lock keeps together.
     fn token(hold: &Self::Hold) -> Option<Token>;
 
-    fn connection(&self) -> &Connection;
+    /// The claims on the lock `name`, the holder first.
+    fn queue(&self, name: &str) -> impl Future<Output = Result<Vec<QueueEntry>, SaleError>> + Send;
 
     /// Gives up the lease once no order is in progress.
     fn close(&self) -> impl Future<Output = ()> + Send;
@@ -137,7 +137,7 @@ impl<L: OrderLock> SaleGuard for PerOrder<L> {
 
     fn queue<'a>(&'a self, item: &'a Item) -> BoxFuture<'a, Result<Vec<QueueEntry>, SaleError>> {
         let name = self.name_for(item);
-        Box::pin(async move { self.lock.connection().queue(&name).await })
+        Box::pin(async move { self.lock.queue(&name).await })
     }
 
     fn lock_name(&self, item: &Item) -> Option<String> {

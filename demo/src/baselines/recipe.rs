@@ -22,7 +22,7 @@ use etcd_client::{
     Client, Compare, CompareOp, GetOptions, GetResponse, PutOptions, SortOrder, SortTarget, Txn,
     TxnOp, TxnOpResponse,
 };
-use fenced_lock::{EtcdOptions, LockError, Token};
+use fenced_lock::{EtcdOptions, LockError, QueueEntry, Token};
 use flash_sale::sale::SaleError;
 use tokio::sync::Mutex;
 use tokio::time::sleep;
@@ -81,8 +81,8 @@ impl OrderLock for Recipe {
         Some(hold.token)
     }
 
-    fn connection(&self) -> &Connection {
-        &self.connection
+    async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, SaleError> {
+        self.connection.queue(name).await
     }
 
     async fn close(&self) {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Client, LockOptions};
-use fenced_lock::{EtcdOptions, Token};
+use fenced_lock::{EtcdOptions, QueueEntry, Token};
 use flash_sale::sale::SaleError;
 
 use super::connection::{Connection, unavailable};
@@ -79,8 +79,8 @@ impl OrderLock for Rpc {
         None
     }
 
-    fn connection(&self) -> &Connection {
-        &self.control
+    async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, SaleError> {
+        self.control.queue(name).await
     }
 
     /// Each order has ended its own lease.

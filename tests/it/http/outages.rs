@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use flash_sale::sale::HoldMode;
 use serde_json::json;
 use testkit::shared::fresh_database;
 use testkit::shared::shared_endpoint;
@@ -61,31 +60,29 @@ async fn without_redis_nothing_is_sold() {
 /// answer gets it and takes nothing twice.
 #[tokio::test]
 async fn a_lost_answer_is_an_unknown_outcome() {
-    for hold in [HoldMode::Combined, HoldMode::Request] {
-        let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
-        let wait_timeout = Duration::from_secs(2);
-        let options = ShopOptions { hold, wait_timeout, ..ShopOptions::default() };
-        let shop = Shop::at(shared_endpoint().await, redis.url(), options);
-        shop.start(5).await;
+    let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let wait_timeout = Duration::from_secs(2);
+    let options = ShopOptions { wait_timeout, ..ShopOptions::default() };
+    let shop = Shop::at(shared_endpoint().await, redis.url(), options);
+    shop.start(5).await;
 
-        // while another one holds the lock, the order has looked at the stock and has not touched it
-        let (_session, guard) = shop.hold_lock().await;
-        let (reply, ()) = tokio::join!(shop.call("POST /stock/reduce"), async {
-            shop.until_queued(2).await;
-            redis.child().pause().unwrap();
-            guard.unlock().await.unwrap();
-        });
-        let problem = reply.problem(504, "outcome-unknown");
-        let id = problem["order"].as_str().expect("the id to ask with");
+    // while another one holds the lock, the order has looked at the stock and has not touched it
+    let (_session, guard) = shop.hold_lock().await;
+    let (reply, ()) = tokio::join!(shop.call("POST /stock/reduce"), async {
+        shop.until_queued(2).await;
+        redis.child().pause().unwrap();
+        guard.unlock().await.unwrap();
+    });
+    let problem = reply.problem(504, "outcome-unknown");
+    let id = problem["order"].as_str().expect("the id to ask with");
 
-        redis.child().resume().unwrap();
-        shop.until_ready().await;
-        let key = [("idempotency-key", id)];
-        let again = shop.call_with("POST /stock/reduce", &key, Body::empty()).await.json(200);
-        assert_eq!(again["order"], id);
-        let stock = shop.stock().await;
-        assert_eq!((&stock["lucky"], &stock["orders"]), (&json!(1), &json!(1)));
-    }
+    redis.child().resume().unwrap();
+    shop.until_ready().await;
+    let key = [("idempotency-key", id)];
+    let again = shop.call_with("POST /stock/reduce", &key, Body::empty()).await.json(200);
+    assert_eq!(again["order"], id);
+    let stock = shop.stock().await;
+    assert_eq!((&stock["lucky"], &stock["orders"]), (&json!(1), &json!(1)));
 }
 
 /// Goal: once the sale is closed, orders are refused as by a stopping instance.

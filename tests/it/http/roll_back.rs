@@ -5,7 +5,6 @@
 use std::time::Duration;
 
 use flash_sale::inventory::{Item, Replicas};
-use flash_sale::sale::HoldMode;
 use testkit::copies::{DataCopy, restart_with};
 use testkit::shared::Raw;
 use testkit::shared::shared_endpoint;
@@ -55,33 +54,30 @@ async fn assert_stopped(shop: &Shop) {
 
 #[tokio::test]
 async fn a_rolled_back_store_stops_the_sale() {
-    for hold in [HoldMode::Combined, HoldMode::Request] {
-        let mut redis = redis().await;
-        let options = ShopOptions { hold, ..patient() };
-        let shop = Shop::at(shared_endpoint().await, redis.url(), options);
-        shop.start(0).await;
-        let sold_out = DataCopy::of(&redis);
-        shop.start(5).await;
-        shop.order("a-1").await.json(200);
-        let older = DataCopy::of(&redis);
-        shop.order("a-2").await.json(200);
-        let right = DataCopy::of(&redis);
+    let mut redis = redis().await;
+    let shop = Shop::at(shared_endpoint().await, redis.url(), patient());
+    shop.start(0).await;
+    let sold_out = DataCopy::of(&redis);
+    shop.start(5).await;
+    shop.order("a-1").await.json(200);
+    let older = DataCopy::of(&redis);
+    shop.order("a-2").await.json(200);
+    let right = DataCopy::of(&redis);
 
-        for copy in [Some(&older), Some(&sold_out), None] {
-            restart_with(&mut redis, copy).await;
-            assert_stopped(&shop).await;
-        }
-        // the right data are back
-        restart_with(&mut redis, Some(&right)).await;
-        eventually("it is ready", async || shop.call("GET /readyz").await.status == 200).await;
-        assert_eq!(shop.order("a-3").await.json(200)["remaining"], 2);
-        // or the sale is started afresh
-        restart_with(&mut redis, None).await;
+    for copy in [Some(&older), Some(&sold_out), None] {
+        restart_with(&mut redis, copy).await;
         assert_stopped(&shop).await;
-        shop.start(5).await;
-        assert_eq!(shop.call("GET /readyz").await.status, 200);
-        assert_eq!(shop.order("a-4").await.json(200)["remaining"], 4);
     }
+    // the right data are back
+    restart_with(&mut redis, Some(&right)).await;
+    eventually("it is ready", async || shop.call("GET /readyz").await.status == 200).await;
+    assert_eq!(shop.order("a-3").await.json(200)["remaining"], 2);
+    // or the sale is started afresh
+    restart_with(&mut redis, None).await;
+    assert_stopped(&shop).await;
+    shop.start(5).await;
+    assert_eq!(shop.call("GET /readyz").await.status, 200);
+    assert_eq!(shop.order("a-4").await.json(200)["remaining"], 4);
 }
 
 /// Goal: without `--yes` the command shows the state and changes nothing; with it the sale goes on.

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, Request, StatusCode};
 use fenced_lock::{Guard, Session};
 use flash_sale::http::{AppState, router};
 use flash_sale::inventory::{Inventory, InventoryOptions, Replicas};
-use flash_sale::sale::{HoldMode, Sale, SaleOptions};
+use flash_sale::sale::{Sale, SaleOptions};
 use flash_sale::secret::Secret;
 use http_body_util::BodyExt;
 use serde_json::Value;
@@ -37,7 +37,6 @@ pub(super) const ADMIN: (&str, &str) = ("authorization", "Bearer s3cret");
 pub(super) struct ShopOptions {
     pub(super) admin_token: Option<Secret>,
     pub(super) watchers: usize,
-    pub(super) hold: HoldMode,
     pub(super) queue_length: usize,
     pub(super) wait_timeout: Duration,
     pub(super) store_timeout: Duration,
@@ -50,7 +49,6 @@ impl Default for ShopOptions {
         Self {
             admin_token: Some(Secret::new("s3cret")),
             watchers: 64,
-            hold: HoldMode::default(),
             queue_length: 100,
             wait_timeout: Duration::from_secs(30),
             // short, so that the store's absence is soon noticed
@@ -107,7 +105,6 @@ impl Shop {
         let sale_options = SaleOptions {
             lock_name: lock_name.clone(),
             instance: instance.into(),
-            hold,
             batch_size: 100,
             tenure: Duration::from_millis(5),
             queue_length,
