@@ -18,7 +18,7 @@ use crate::endpoint::Endpoint;
 const BODY_LIMIT_BYTES: usize = 4 << 20;
 
 /// How often a request is polled until it is certainly written.
-const LOOKS_TO_WRITE: usize = 3;
+const POLLS_TO_WRITE: usize = 3;
 
 /// Moves the bytes of a connection.
 type Driver = http1::Connection<TokioIo<TcpStream>, Full<Bytes>>;
@@ -94,11 +94,23 @@ impl Connection {
         Ok(Self { sender, host: endpoint.host.clone(), driver: Some(connection) })
     }
 
-    /// This connection, unless the instance closed it while it was idle.
-    pub(crate) fn if_open(mut self) -> Option<Self> {
-        // the socket was not polled since the last answer
-        let ended = self.driver.as_mut().is_none_or(|driver| driver.now_or_never().is_some());
-        (!ended && !self.sender.is_closed()).then_some(self)
+    /// The idle connection, or a new one if there is none or its instance closed it.
+    ///
+    /// # Errors
+    /// The instance does not accept a new one within `limit`.
+    pub(crate) async fn reuse_or_open(
+        idle: Option<Self>,
+        endpoint: &Endpoint,
+        limit: Duration,
+    ) -> Result<Self, ConnectionError> {
+        if let Some(mut idle) = idle {
+            // the socket was not polled since the last answer
+            let ended = idle.driver.as_mut().is_none_or(|driver| driver.now_or_never().is_some());
+            if !ended && !idle.sender.is_closed() {
+                return Ok(idle);
+            }
+        }
+        Self::open(endpoint, limit).await
     }
 
     /// Sends a request and reads the whole answer.
@@ -107,30 +119,19 @@ impl Connection {
     /// There is no answer within `limit`. The connection cannot be used again then.
     pub(crate) async fn send(
         &mut self,
-        method: Method,
-        uri: Uri,
-        extra: Option<(HeaderName, HeaderValue)>,
-        body: Bytes,
+        request: Request<Full<Bytes>>,
         limit: Duration,
     ) -> Result<Answer, ConnectionError> {
-        let request = self.request(method, uri, extra, body);
         tokio::time::timeout(limit, self.exchange(request))
             .await
             .map_err(|_| ConnectionError::Timeout(limit))?
     }
 
     /// Sends a request, and closes the connection after `stay` without reading an answer.
-    pub(crate) async fn send_and_leave(
-        mut self,
-        method: Method,
-        uri: Uri,
-        extra: Option<(HeaderName, HeaderValue)>,
-        stay: Duration,
-    ) {
-        let request = self.request(method, uri, extra, Bytes::new());
+    pub(crate) async fn send_and_close(mut self, request: Request<Full<Bytes>>, stay: Duration) {
         let mut exchange = Box::pin(self.exchange(request));
         // the first poll wakes the connection, the next one writes such a short request
-        for _ in 0..LOOKS_TO_WRITE {
+        for _ in 0..POLLS_TO_WRITE {
             if poll!(&mut exchange).is_ready() {
                 return;
             }
@@ -139,7 +140,8 @@ impl Connection {
         tokio::time::sleep(stay).await;
     }
 
-    fn request(
+    /// A request to this instance.
+    pub(crate) fn request(
         &self,
         method: Method,
         uri: Uri,

@@ -3,21 +3,18 @@
 use std::fmt::Write as _;
 
 use super::*;
-use crate::checker::{
-    Acknowledgement, History, LedgerEntry, Limits, Order, Other, Outcome, StockState, judge,
-    order_id,
-};
+use crate::checker::{Acknowledgement, Effect, Failure, Limits, Order, judge, order_id};
 
 fn state(stock: i64, lucky: i64, orders: u64) -> StockState {
     StockState { stock, lucky, initial: 2, orders, sale: Some(1) }
 }
 
-fn run_line() -> RunLine {
+fn setup() -> Setup {
     let item = |name: Option<&str>, run: &str| {
         let name = name.map(str::to_owned);
-        ItemLine { name, run: run.to_owned(), before: state(2, 0, 0) }
+        Item { name, run: run.to_owned(), before: state(2, 0, 0) }
     };
-    RunLine {
+    Setup {
         version: VERSION,
         run: "run".to_owned(),
         started: "2026-11-20T12:00:00.000Z".to_owned(),
@@ -35,49 +32,42 @@ fn run_line() -> RunLine {
     }
 }
 
-fn other(status: Option<u16>, why: &'static str, nothing_taken: bool, is_final: bool) -> Outcome {
-    Outcome::Other(Other { status, why: why.into(), nothing_taken, is_final })
+fn failure(
+    status: Option<u16>,
+    why: &'static str,
+    effect: fn(Failure) -> Effect,
+    is_final: bool,
+) -> Outcome {
+    Outcome { status, effect: effect(Failure { why: why.into(), is_final }) }
 }
 
 /// Attempts of every kind: item, number, place, outcome.
 fn attempts() -> Vec<(usize, usize, usize, Outcome)> {
-    let accepted = Outcome::Acknowledged(Acknowledgement {
-        quantity: 1,
+    let accepted = Effect::Ok(Acknowledgement {
         remaining: 1,
         instance: "8080".to_owned(),
         token: Some(-3),
         position: Some(1),
     });
+    let accepted = Outcome { status: Some(200), effect: accepted };
     vec![
-        (0, 0, 0, other(None, "broken connection", false, false)),
-        (0, 1, 1, Outcome::WentAway),
+        (0, 0, 0, failure(None, "broken connection", Effect::Unknown, false)),
+        (0, 1, 1, Outcome::went_away()),
         (0, 0, 1, accepted),
-        (0, 2, 1, other(Some(503), "lock-unavailable", true, false)),
-        (0, 2, 0, Outcome::SoldOut),
-        (1, 0, 0, other(Some(400), "bad-item", true, true)),
-        (1, 1, 0, other(Some(500), "", false, true)),
+        (0, 2, 1, failure(Some(503), "lock-unavailable", Effect::Failed, false)),
+        (0, 2, 0, failure(Some(409), "sold-out", Effect::Failed, true)),
+        (1, 0, 0, failure(Some(400), "bad-item", Effect::Failed, true)),
+        (1, 1, 0, failure(Some(500), "", Effect::Unknown, true)),
     ]
 }
 
 /// Writes a run, and returns it with the file's text.
 fn written(end: bool) -> (Vec<History>, String) {
-    let run = run_line();
-    let mut histories: Vec<_> = run
-        .items
-        .iter()
-        .map(|item| History {
-            run: item.run.clone(),
-            family: run.run.clone(),
-            alone: run.alone,
-            tokens: run.tokens,
-            quantity: 1,
-            before: item.before.clone(),
-            orders: vec![Order::unsent(); 3],
-            ledger: Vec::new(),
-            after: Vec::new(),
-            gone: Vec::new(),
-        })
-        .collect();
+    let setup = setup();
+    let mut histories = setup.histories();
+    for history in &mut histories {
+        history.orders = vec![Order::unsent(); 3];
+    }
     histories[0].ledger.push(LedgerEntry {
         position: 1,
         order: order_id("run-1", 0),
@@ -92,16 +82,17 @@ fn written(end: bool) -> (Vec<History>, String) {
     let directory = tempfile::tempdir().expect("a directory for the file");
     let path = directory.path().join("history.jsonl");
     let file = std::fs::File::create(&path).expect("the directory is writable");
-    let (writer, recorder) = Writer::start(file, run).expect("the file is writable");
+    let (writer, recorder) = Writer::start(file, &setup).expect("the file is writable");
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     for (time, (item, number, place, outcome)) in (1000..).step_by(1000).zip(attempts()) {
         histories[item].orders[number].add(time, time + 999, outcome.clone());
-        let attempt = Attempt { item, number, place, sent: time, ended: time + 999, outcome };
+        let order = order_id(&setup.items[item].run, number);
+        let (quantity, to, sent, ended) = (1, place, time, time + 999);
+        let attempt = Attempt { order, item, quantity, to, sent, ended, outcome };
         runtime.block_on(recorder.attempt(attempt)).expect("the thread lives");
     }
     drop(recorder);
-    let all: Vec<_> = histories.iter().collect();
-    writer.finish(end.then_some(&all[..])).expect("the file is writable");
+    writer.finish(end.then_some(&histories[..])).expect("the file is writable");
     let text = std::fs::read_to_string(path).expect("it was written");
     (histories, text)
 }
@@ -111,7 +102,7 @@ fn written(end: bool) -> (Vec<History>, String) {
 fn round_trip() {
     let (histories, text) = written(true);
     let recorded = read(text.as_bytes()).expect("it is whole");
-    assert_eq!(recorded.run, run_line());
+    assert_eq!(recorded.setup, setup());
     assert_eq!(recorded.histories.len(), 2);
     for (written, read) in histories.iter().zip(&recorded.histories) {
         assert_eq!(format!("{written:?}"), format!("{read:?}"));
@@ -125,7 +116,7 @@ fn round_trip() {
 /// Goal: each field of each line is described.
 #[test]
 fn every_field_is_described() {
-    let described = include_str!("mod.rs").split("\nmod lines;").next().expect("it begins so");
+    let described = include_str!("mod.rs").split("\nmod reader;").next().expect("it begins so");
     for line in written(true).1.lines() {
         let line: serde_json::Value = serde_json::from_str(line).expect("one object a line");
         for (kind, fields) in line.as_object().expect("an object") {
