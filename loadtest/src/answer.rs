@@ -1,6 +1,7 @@
 //! Reads the answer to an attempt.
 
 use std::borrow::Cow;
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use hyper::StatusCode;
@@ -36,8 +37,10 @@ struct Reserved<'a> {
 /// Without an answer.
 pub(crate) fn read_error(error: &ConnectionError) -> (Outcome, Option<Retry>) {
     let (effect, why): (fn(Failure) -> Effect, _) = match error {
+        ConnectionError::Connect { source, .. } if source.kind() == ErrorKind::TimedOut => {
+            (Effect::Failed, "no connection in time")
+        }
         ConnectionError::Connect { .. } => (Effect::Failed, "connection refused"),
-        ConnectionError::ConnectTimeout { .. } => (Effect::Failed, "no connection in time"),
         ConnectionError::Timeout(_) => (Effect::Unknown, "no answer in time"),
         ConnectionError::Broken(_) | ConnectionError::Body(_) => {
             (Effect::Unknown, "broken connection")

@@ -44,18 +44,8 @@ enum Cause {
     Refused { status: StatusCode, detail: String },
     #[error("the service's answer is not what its interface promises")]
     Unreadable(#[from] serde_json::Error),
-    #[error("page after page came, {0}")]
-    Ledger(&'static str),
-}
-
-impl ApiError {
-    /// The status of a refusal.
-    pub(crate) fn status(&self) -> Option<StatusCode> {
-        match self.source {
-            Cause::Refused { status, .. } => Some(status),
-            _ => None,
-        }
-    }
+    #[error("the pages of the ledger do not end")]
+    EndlessLedger,
 }
 
 /// The used part of an RFC 9457 problem.
@@ -86,6 +76,20 @@ struct Page {
     next: Option<u64>,
 }
 
+#[derive(Clone)]
+struct Call {
+    method: Method,
+    path: String,
+    token: Option<HeaderValue>,
+    body: Bytes,
+}
+
+impl Call {
+    fn get(path: String) -> Self {
+        Self { method: Method::GET, path, token: None, body: Bytes::new() }
+    }
+}
+
 /// Calls one instance about one item, over a connection of its own.
 pub(crate) struct Api<'a> {
     endpoint: &'a Endpoint,
@@ -105,9 +109,10 @@ impl<'a> Api<'a> {
     /// # Errors
     /// It cannot be reached, or says that it is not ready.
     pub(crate) async fn ready(&mut self) -> Result<(), ApiError> {
-        match self.attempt(&Method::GET, "/readyz", None, &Bytes::new()).await {
+        let call = Call::get("/readyz".to_owned());
+        match self.attempt(&call).await {
             Err(Cause::Refused { status: StatusCode::NOT_FOUND, .. }) | Ok(_) => Ok(()),
-            Err(cause) => Err(self.error(&Method::GET, "/readyz", cause)),
+            Err(cause) => Err(self.error(&call, cause)),
         }
     }
 
@@ -121,15 +126,22 @@ impl<'a> Api<'a> {
         token: Option<&HeaderValue>,
     ) -> Result<(), ApiError> {
         let body = Bytes::from(format!("{{\"stock\":{units}}}"));
-        self.call(&Method::PUT, &self.path("/stock", &[]), token, &body).await.map(drop)
+        let (path, token) = (self.path("/stock", &[]), token.cloned());
+        self.call(&Call { method: Method::PUT, path, token, body }).await.map(drop)
     }
 
-    /// The state of the item.
+    /// The state of the item; `None` if it is not on sale.
     ///
     /// # Errors
     /// The service cannot be reached or refuses.
-    pub(crate) async fn stock(&mut self) -> Result<StockState, ApiError> {
-        self.get(&self.path("/stock", &[])).await
+    pub(crate) async fn stock(&mut self) -> Result<Option<StockState>, ApiError> {
+        let stock = self.get(&Call::get(self.path("/stock", &[]))).await;
+        match stock {
+            Err(ApiError {
+                source: Cause::Refused { status: StatusCode::NOT_FOUND, .. }, ..
+            }) => Ok(None),
+            stock => stock.map(Some),
+        }
     }
 
     /// The whole ledger behind position `after`.
@@ -140,20 +152,15 @@ impl<'a> Api<'a> {
         let mut orders = Vec::new();
         loop {
             let query = [format!("after={after}"), format!("limit={PAGE_ORDERS}")];
-            let path = self.path("/orders", &query);
-            let page: Page = self.get(&path).await?;
+            let call = Call::get(self.path("/orders", &query));
+            let page: Page = self.get(&call).await?;
             let empty = page.orders.is_empty();
             orders.extend(page.orders);
             let Some(next) = page.next else { return Ok(orders) };
-            let wrong = if next <= after || empty {
-                "and they do not advance"
-            } else if orders.len() > LEDGER_LIMIT_ORDERS {
-                "more than any run could have filled"
-            } else {
-                after = next;
-                continue;
-            };
-            return Err(self.error(&Method::GET, &path, Cause::Ledger(wrong)));
+            if next <= after || empty || orders.len() > LEDGER_LIMIT_ORDERS {
+                return Err(self.error(&call, Cause::EndlessLedger));
+            }
+            after = next;
         }
     }
 
@@ -164,55 +171,43 @@ impl<'a> Api<'a> {
         format!("{path}{mark}{}", query.join("&"))
     }
 
-    fn error(&self, method: &Method, path: &str, source: Cause) -> ApiError {
-        ApiError { call: format!("{method} {}{path}", self.endpoint.url), source }
+    fn error(&self, call: &Call, source: Cause) -> ApiError {
+        let call = format!("{} {}{}", call.method, self.endpoint.url, call.path);
+        ApiError { call, source }
     }
 
-    async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, ApiError> {
-        let answer = self.call(&Method::GET, path, None, &Bytes::new()).await?;
-        let read = serde_json::from_slice(&answer.body);
-        read.map_err(|error| self.error(&Method::GET, path, error.into()))
+    async fn get<T: DeserializeOwned>(&mut self, call: &Call) -> Result<T, ApiError> {
+        let answer = self.call(call).await?;
+        serde_json::from_slice(&answer.body).map_err(|error| self.error(call, error.into()))
     }
 
     /// Retries: every call here is idempotent.
-    async fn call(
-        &mut self,
-        method: &Method,
-        path: &str,
-        token: Option<&HeaderValue>,
-        body: &Bytes,
-    ) -> Result<Answer, ApiError> {
+    async fn call(&mut self, call: &Call) -> Result<Answer, ApiError> {
         let mut attempts = 1;
         loop {
-            let cause = match self.attempt(method, path, token, body).await {
+            let cause = match self.attempt(call).await {
                 Ok(answer) => return Ok(answer),
                 Err(cause) => cause,
             };
             let is_passing = match &cause {
                 Cause::Connection(_) => true,
                 Cause::Refused { status, .. } => is_passing(*status),
-                Cause::Unreadable(_) | Cause::Ledger(_) => false,
+                Cause::Unreadable(_) | Cause::EndlessLedger => false,
             };
             if !is_passing || attempts == ATTEMPTS {
-                return Err(self.error(method, path, cause));
+                return Err(self.error(call, cause));
             }
             attempts += 1;
             tokio::time::sleep(PAUSE).await;
         }
     }
 
-    async fn attempt(
-        &mut self,
-        method: &Method,
-        path: &str,
-        token: Option<&HeaderValue>,
-        body: &Bytes,
-    ) -> Result<Answer, Cause> {
+    async fn attempt(&mut self, call: &Call) -> Result<Answer, Cause> {
         let idle = self.connection.take();
         let mut connection = Connection::reuse_or_open(idle, self.endpoint, CALL_LIMIT).await?;
-        let token = token.map(|token| (header::AUTHORIZATION, token.clone()));
-        let target = self.endpoint.target(path);
-        let request = connection.request(method.clone(), target, token, body.clone());
+        let Call { method, path, token, body } = call.clone();
+        let token = token.map(|token| (header::AUTHORIZATION, token));
+        let request = connection.request(method, self.endpoint.target(&path), token, body);
         let answer = connection.send(request, CALL_LIMIT).await?;
         self.connection = Some(connection);
         if answer.status.is_success() {

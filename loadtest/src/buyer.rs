@@ -120,7 +120,7 @@ impl Buyer {
                 let (order, outcome) = (id.clone(), outcome.clone());
                 let quantity = plan.args.quantity;
                 let line = Attempt { order, item, quantity, to, sent: began, ended, outcome };
-                recorder.attempt(line).await?;
+                recorder.send(line).await.map_err(|_| RecorderGone)?;
             }
             order.add(began, ended, outcome);
             let Some(Retry { elsewhere, wait }) = retry else { break };

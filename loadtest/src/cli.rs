@@ -10,7 +10,6 @@ use clap::builder::{RangedU64ValueParser, Resettable};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use hyper::header::HeaderValue;
 
-use crate::checker::Limits;
 use crate::cpu::Process;
 use crate::endpoint::BaseUrl;
 
@@ -47,31 +46,25 @@ pub(crate) struct CheckArgs {
     pub(crate) file: PathBuf,
 
     #[command(flatten)]
-    pub(crate) limits: LimitArgs,
+    pub(crate) limits: Limits,
 
     /// Print one JSON object on stdout and the report on stderr.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// The limits of I5.
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct LimitArgs {
+/// The limits of I5; without one, the time is reported and not judged.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub(crate) struct Limits {
     /// Fail if orders are tried for longer than this without a definite answer, such as 3s [default: report only].
     #[arg(long, env = "FLASH_SALE_LOADTEST_LONGEST_PAUSE", value_name = "DURATION",
           value_parser = positive_duration)]
-    longest_pause: Option<Duration>,
+    pub(crate) longest_pause: Option<Duration>,
 
     /// Fail if one order takes longer than this, retries included, such as 10s [default: report only].
     #[arg(long, env = "FLASH_SALE_LOADTEST_LONGEST_ORDER", value_name = "DURATION",
           value_parser = positive_duration)]
-    longest_order: Option<Duration>,
-}
-
-impl LimitArgs {
-    pub(crate) fn limits(&self) -> Limits {
-        Limits { pause: self.longest_pause, order: self.longest_order }
-    }
+    pub(crate) longest_order: Option<Duration>,
 }
 
 /// The flags of a run.
@@ -126,7 +119,7 @@ pub struct Args {
     pub(crate) tokens: bool,
 
     #[command(flatten)]
-    pub(crate) limits: LimitArgs,
+    pub(crate) limits: Limits,
 
     /// Number of connections, 1 to 50000; at most one for each order.
     #[arg(long, env = "FLASH_SALE_LOADTEST_CONCURRENCY", default_value = "500", value_name = "N",
@@ -230,14 +223,17 @@ impl Args {
     }
 }
 
+fn number(text: &str, range: RangeInclusive<f64>, allowed: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| range.contains(number));
+    number.ok_or_else(|| format!("{allowed} from {} to {}", range.start(), range.end()))
+}
+
 fn rate(text: &str) -> Result<f64, String> {
-    let rate = text.parse().ok().filter(|rate| RATES.contains(rate));
-    rate.ok_or_else(|| "orders a second are a number from 0.001 to 1000000".to_owned())
+    number(text, RATES, "orders a second are a number")
 }
 
 fn share(text: &str) -> Result<f64, String> {
-    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
-    share.ok_or_else(|| "a share is a number from 0 to 1, such as 0.01".to_owned())
+    number(text, 0.0..=1.0, "a share is a number")
 }
 
 fn item_name(name: &str) -> Result<String, String> {

@@ -46,27 +46,14 @@ pub(crate) struct Answer {
 /// Why there is no answer. Except for [`Self::Connect`], the request may have taken effect.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectionError {
-    #[error("cannot connect to {url}{}", hint(.source))]
+    #[error("cannot connect to {url}")]
     Connect { url: String, source: std::io::Error },
-    #[error("cannot connect to {url} within {}", humantime::format_duration(*.limit))]
-    ConnectTimeout { url: String, limit: Duration },
     #[error("the connection broke")]
     Broken(#[source] hyper::Error),
     #[error("the answer's body could not be read")]
     Body(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("no answer within {}", humantime::format_duration(*.0))]
     Timeout(Duration),
-}
-
-/// `EMFILE`: the process may open no more files.
-const TOO_MANY_OPEN_FILES: i32 = 24;
-
-fn hint(source: &std::io::Error) -> &'static str {
-    if source.raw_os_error() == Some(TOO_MANY_OPEN_FILES) {
-        " (raise `ulimit -n`, or lower --concurrency)"
-    } else {
-        ""
-    }
 }
 
 impl Connection {
@@ -84,9 +71,9 @@ impl Connection {
             stream.set_nodelay(true)?;
             Ok(stream)
         };
-        let stream = tokio::time::timeout(limit, connect)
-            .await
-            .map_err(|_| ConnectionError::ConnectTimeout { url: endpoint.url.to_string(), limit })?
+        let stream = tokio::time::timeout(limit, connect).await;
+        let stream = stream.unwrap_or_else(|late| Err(late.into()));
+        let stream = stream
             .map_err(|source| ConnectionError::Connect { url: endpoint.url.to_string(), source })?;
         // requests are small: `writev` costs more than copying
         let handshake = http1::Builder::new().writev(false).handshake(TokioIo::new(stream));

@@ -41,9 +41,8 @@ pub(crate) fn spent_since(
     earlier: &BTreeMap<String, f64>,
 ) -> BTreeMap<String, f64> {
     let mut spent = spent(processes);
-    spent.retain(|name, _| earlier.contains_key(name));
     for (name, seconds) in &mut spent {
-        *seconds -= earlier[name];
+        *seconds -= earlier.get(name).unwrap_or(&0.0);
     }
     spent
 }

@@ -39,7 +39,6 @@ mod tests;
 use std::error::Error;
 use std::fs::File;
 use std::io::{self, BufReader, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -49,6 +48,9 @@ pub use crate::load::Live;
 use crate::load::Load;
 use crate::record::{ReadError, Recorded};
 pub use crate::report::Report;
+use crate::run::{RunError, because};
+
+type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Sends the orders and judges the outcome, for a caller in the same process. Prints nothing, does not check
 /// that the instances are ready, and counts in `live`.
@@ -58,10 +60,7 @@ pub use crate::report::Report;
 ///
 /// # Cancel safety
 /// Once the future is dropped, no further order is sent.
-pub async fn run_in_process(
-    args: &Args,
-    live: &Arc<Live>,
-) -> Result<Report, Box<dyn Error + Send + Sync>> {
+pub async fn run_in_process(args: &Args, live: &Arc<Live>) -> Result<Report, BoxError> {
     let endpoints = run::resolve(args).await?;
     Ok(run::run(args, endpoints, live).await?)
 }
@@ -72,12 +71,12 @@ pub async fn run(cli: Cli) -> ExitCode {
     if let Some(Command::Check(args)) = command {
         return print_report(check(&args), args.json);
     }
-    // each connection takes a file descriptor; if this fails, the error of opening too many says what to do
+    // each connection takes a file descriptor; if this fails, opening too many says so
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     print_report(run::run_shown(&args).await, args.json)
 }
 
-fn print_report(report: Result<Report, impl Error>, json: bool) -> ExitCode {
+fn print_report(report: Result<Report, RunError>, json: bool) -> ExitCode {
     match report {
         Ok(report) => {
             // if this fails, the exit code remains
@@ -100,22 +99,13 @@ pub fn any_seed() -> u64 {
 ///
 /// # Errors
 /// The file cannot be read, or is no whole run.
-fn check(args: &CheckArgs) -> Result<Report, CheckError> {
-    let path = &args.file;
-    let unreadable = |source| CheckError { path: path.clone(), source };
-    let file = File::open(path).map_err(|error| unreadable(error.into()))?;
-    let recorded = record::read(BufReader::new(file)).map_err(unreadable)?;
-    let Recorded { setup, histories, unsettled } = recorded;
+fn check(args: &CheckArgs) -> Result<Report, RunError> {
+    let file = File::open(&args.file).map_err(ReadError::from);
+    let recorded = file.and_then(|file| record::read(BufReader::new(file)));
+    let what = format!("{} cannot be judged", args.file.display());
+    let Recorded { setup, histories, unsettled } = recorded.map_err(because(what))?;
     let load = Load { unsettled, ..Load::default() };
-    Ok(Report::new(&setup, &histories, args.limits.limits(), load))
-}
-
-/// Why a recorded run was not judged.
-#[derive(Debug, thiserror::Error)]
-#[error("{} cannot be judged", .path.display())]
-struct CheckError {
-    path: PathBuf,
-    source: ReadError,
+    Ok(Report::new(&setup, &histories, args.limits, load))
 }
 
 /// The text goes to stdout, or with `json` to stderr.
@@ -132,15 +122,11 @@ fn print(report: &Report, json: bool) -> io::Result<()> {
 }
 
 /// An error and all its sources, in one line.
-fn in_full(error: &dyn Error) -> String {
+fn in_full(mut error: &dyn Error) -> String {
     let mut text = error.to_string();
-    let mut source = error.source();
-    // bounded, in case an error names itself as its source
-    for _ in 0..16 {
-        let Some(cause) = source else { break };
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
+    while let Some(source) = error.source() {
+        text = format!("{text}: {source}");
+        error = source;
     }
     text
 }

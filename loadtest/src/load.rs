@@ -8,14 +8,14 @@ use std::time::Duration;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use hyper::{Method, Uri};
 use tokio::sync::Barrier;
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use crate::BoxError;
 use crate::buyer::{Buyer, pause};
 use crate::checker::{FinalOutcome, Order, Outcome};
 use crate::cli::Args;
-use crate::connection::ConnectionError;
 use crate::cpu::{spent, spent_since};
 use crate::endpoint::Endpoint;
 use crate::record::{Item, Recorder, RecorderGone, Setup};
@@ -119,25 +119,6 @@ impl Live {
         let counters = [&self.acknowledged, &self.sold_out, &self.unsettled];
         counters.into_iter().map(|counter| counter.load(Ordering::Relaxed)).sum()
     }
-
-    async fn wait_for_turn(&self, place: usize) {
-        if let Some((first, start)) = &self.head_start
-            && *first != place
-        {
-            start.cancelled().await;
-        }
-    }
-}
-
-/// Why there was no load.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum LoadError {
-    #[error("the connections could not be opened")]
-    Connect(#[from] ConnectionError),
-    #[error("a buyer's task failed")]
-    Task(#[from] JoinError),
-    #[error(transparent)]
-    Recorder(#[from] RecorderGone),
 }
 
 /// Sends the orders over the planned connections, spread evenly over the instances.
@@ -148,7 +129,7 @@ pub(crate) async fn run(
     plan: &Arc<Plan>,
     recorder: Option<Recorder>,
     live: &Arc<Live>,
-) -> Result<Load, LoadError> {
+) -> Result<Load, BoxError> {
     let connections = plan.setup.connections;
     let places = (0..connections).map(|number| number % plan.endpoints.len());
     let buyers: Vec<_> = stream::iter(places)
@@ -169,7 +150,11 @@ pub(crate) async fn run(
         let release = Arc::clone(&release);
         tasks.spawn(async move {
             release.wait().await;
-            live.wait_for_turn(buyer.home).await;
+            if let Some((first, start)) = &live.head_start
+                && *first != buyer.home
+            {
+                start.cancelled().await;
+            }
             purchase(buyer, &plan, &shared, &live).await
         });
     }

@@ -6,8 +6,9 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::checker::{FinalOutcome, History, Limits, Order, Pause, Verdict, judge, u64_from};
+use crate::checker::{FinalOutcome, History, Order, Pause, Verdict, judge, u64_from};
 pub use crate::checker::{StockState, Turns};
+use crate::cli::Limits;
 use crate::load::{Load, due};
 use crate::record::Setup;
 

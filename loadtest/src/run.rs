@@ -2,20 +2,20 @@
 
 use std::convert::Infallible;
 use std::fs::File;
-use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::io::{self, IsTerminal};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use hyper::StatusCode;
 use hyper::header::HeaderValue;
 use tokio::time::{Instant, MissedTickBehavior};
 
+use crate::BoxError;
 use crate::api::{Api, ApiError};
 use crate::checker::{History, StockState, u64_from};
 use crate::cli::{Args, bearer};
 use crate::endpoint::Endpoint;
-use crate::load::{self, Live, Load, LoadError, Plan};
+use crate::load::{self, Live, Load, Plan};
 use crate::record::{self, Item, Recorder, Setup, Writer};
 use crate::report::Report;
 
@@ -25,39 +25,22 @@ const READINGS: u32 = 10;
 /// The pause between two readings.
 const READING_PAUSE: Duration = Duration::from_millis(300);
 
+const NO_LOAD: &str = "no order was sent";
+
 /// How often progress is shown. A shorter run shows none.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why there was nothing to judge.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum RunError {
-    #[error("the admin token in {} cannot be read", .path.display())]
-    TokenFile { path: PathBuf, source: std::io::Error },
-    #[error("the admin token in {} is not one line of visible characters", .path.display())]
-    Token { path: PathBuf },
-    #[error("the host of {url} cannot be looked up")]
-    Resolve { url: String, source: std::io::Error },
-    #[error("an instance is not ready")]
-    NotReady(#[source] ApiError),
-    #[error("the sale cannot be started; is --admin-token-file missing?")]
-    Forbidden(#[source] ApiError),
-    #[error("the sale cannot be started")]
-    Start(#[source] ApiError),
-    #[error("the sale's state cannot be read; start a sale with --stock")]
-    NoSale(#[source] ApiError),
-    #[error("the sale's state cannot be read")]
-    State(#[source] ApiError),
-    #[error(
-        "the stock reads {found} right after the sale was started with {asked}: another client buys; \
-         run again without it"
-    )]
-    NotAlone { asked: u64, found: i64 },
-    #[error("no order was sent")]
-    Load(#[from] LoadError),
-    #[error("the run is over, but it cannot be judged")]
-    Judge(#[source] ApiError),
-    #[error("the run cannot be recorded in {}", .path.display())]
-    History { path: PathBuf, source: std::io::Error },
+#[error("{what}")]
+pub(crate) struct RunError {
+    what: String,
+    source: BoxError,
+}
+
+/// An error with this text before its cause.
+pub(crate) fn because<E: Into<BoxError>>(what: impl Into<String>) -> impl FnOnce(E) -> RunError {
+    |source| RunError { what: what.into(), source: source.into() }
 }
 
 /// Checks that all instances are ready, and does what [`run()`] does, or sends probes, with the progress on stderr.
@@ -67,7 +50,7 @@ pub(crate) enum RunError {
 pub(crate) async fn run_shown(args: &Args) -> Result<Report, RunError> {
     let endpoints = resolve(args).await?;
     for endpoint in &endpoints {
-        Api::new(endpoint, None).ready().await.map_err(RunError::NotReady)?;
+        Api::new(endpoint, None).ready().await.map_err(because("an instance is not ready"))?;
     }
     let live = Arc::default();
     let run = async {
@@ -92,9 +75,9 @@ pub(crate) async fn run(
     live: &Arc<Live>,
 ) -> Result<Report, RunError> {
     let token = admin_token(args)?;
-    let history_error = |source| {
-        let path = args.history.clone().unwrap_or_default();
-        RunError::History { path, source }
+    let history_error = |error: io::Error| {
+        let path = args.history.as_deref().unwrap_or(Path::new(""));
+        because(format!("the run cannot be recorded in {}", path.display()))(error)
     };
     let file = args.history.as_deref().map(File::create).transpose().map_err(history_error)?;
     let mut setup = set_up(args, &endpoints);
@@ -112,7 +95,7 @@ pub(crate) async fn run(
         writer.finish(histories).map_err(history_error)?;
     }
     let (load, histories) = ran?;
-    Ok(Report::new(&plan.setup, &histories, args.limits.limits(), load))
+    Ok(Report::new(&plan.setup, &histories, args.limits, load))
 }
 
 /// Sends probes instead of orders.
@@ -124,7 +107,7 @@ async fn probe(
 ) -> Result<Report, RunError> {
     let setup = set_up(args, &endpoints);
     let plan = Arc::new(Plan::new(args, setup, endpoints));
-    let load = load::run(&plan, None, live).await?;
+    let load = load::run(&plan, None, live).await.map_err(because(NO_LOAD))?;
     Ok(Report::of_probes(path, &plan.setup, load))
 }
 
@@ -135,7 +118,7 @@ async fn show_progress(args: &Args, live: &Live) -> Infallible {
         Some(_) => String::new(),
         None => format!(" of {}", args.requests()),
     };
-    let end = if std::io::stderr().is_terminal() { '\r' } else { '\n' };
+    let end = if io::stderr().is_terminal() { '\r' } else { '\n' };
     let mut ticks = tokio::time::interval_at(Instant::now() + PROGRESS_INTERVAL, PROGRESS_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
@@ -150,13 +133,14 @@ async fn sell(
     recorder: Option<Recorder>,
     live: &Arc<Live>,
 ) -> Result<(Load, Vec<History>), RunError> {
-    let mut load = load::run(plan, recorder, live).await?;
+    let mut load = load::run(plan, recorder, live).await.map_err(because(NO_LOAD))?;
     let mut histories = plan.setup.histories();
     for (number, order) in std::mem::take(&mut load.orders).into_iter().enumerate() {
         histories[plan.place(number).0].orders.push(order);
     }
     for (item, history) in plan.setup.items.iter().zip(&mut histories) {
-        read_end(plan, item, history).await.map_err(RunError::Judge)?;
+        let read = read_end(plan, item, history).await;
+        read.map_err(because("the run is over, but it cannot be judged"))?;
     }
     Ok((load, histories))
 }
@@ -169,8 +153,8 @@ async fn read_end(plan: &Plan, item: &Item, history: &mut History) -> Result<(),
         let url = endpoint.url.to_string();
         let mut api = Api::new(endpoint, item.name.as_deref());
         match api.stock().await {
-            Ok(_) => apis.push((url, api)),
-            Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => history.gone.push(url),
+            Ok(Some(_)) => apis.push((url, api)),
+            Ok(None) => history.gone.push(url),
             Err(error) => {
                 history.silent.push(url);
                 failure = Some(error);
@@ -185,12 +169,15 @@ async fn read_end(plan: &Plan, item: &Item, history: &mut History) -> Result<(),
         history.ledger = apis[0].1.ledger(before).await?;
         history.after.clear();
         for (url, api) in &mut apis {
-            history.after.push((url.clone(), api.stock().await?));
+            let state = api.stock().await?;
+            history.after.extend(state.map(|state| (url.clone(), state)));
         }
-        let first = &history.after[0].1;
-        let agreed = history.after.iter().all(|(_, state)| state == first);
-        let recorded = u64_from(history.ledger.len());
-        if agreed && first.orders.saturating_sub(before) == recorded || reading == READINGS {
+        let recorded = before + u64_from(history.ledger.len());
+        let is_settled = history
+            .after
+            .iter()
+            .all(|(_, state)| *state == history.after[0].1 && state.orders == recorded);
+        if is_settled || reading == READINGS {
             break;
         }
         tokio::time::sleep(READING_PAUSE).await;
@@ -239,17 +226,18 @@ pub(crate) async fn resolve(args: &Args) -> Result<Vec<Endpoint>, RunError> {
     let mut endpoints = Vec::new();
     for url in &args.urls {
         let resolved = Endpoint::resolve(url.clone()).await;
-        endpoints
-            .push(resolved.map_err(|source| RunError::Resolve { url: url.to_string(), source })?);
+        let unknown = because(format!("the host of {url} cannot be looked up"));
+        endpoints.push(resolved.map_err(unknown)?);
     }
     Ok(endpoints)
 }
 
 fn admin_token(args: &Args) -> Result<Option<HeaderValue>, RunError> {
     let Some(path) = &args.admin_token_file else { return Ok(args.admin_token.clone()) };
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| RunError::TokenFile { path: path.clone(), source })?;
-    bearer(&text).map(Some).map_err(|_| RunError::Token { path: path.clone() })
+    let text = std::fs::read_to_string(path).map_err(BoxError::from);
+    let token = text.and_then(|text| Ok(bearer(&text)?));
+    let what = format!("the admin token in {} cannot be read", path.display());
+    token.map(Some).map_err(because(what))
 }
 
 /// Starts the sale of an item if asked to, and reads its state.
@@ -259,18 +247,19 @@ async fn prepare(
     token: Option<&HeaderValue>,
 ) -> Result<StockState, RunError> {
     if let Some(units) = stock {
-        api.start_sale(units, token).await.map_err(|error| match error.status() {
-            Some(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => RunError::Forbidden(error),
-            _ => RunError::Start(error),
-        })?;
+        let started = api.start_sale(units, token).await;
+        started.map_err(because("the sale cannot be started; is --admin-token-file missing?"))?;
     }
-    let before = api.stock().await.map_err(|error| match error.status() {
-        Some(StatusCode::NOT_FOUND) => RunError::NoSale(error),
-        _ => RunError::State(error),
-    })?;
+    let before = api.stock().await.map_err(because("the sale's state cannot be read"))?;
+    let before = before
+        .ok_or("it is not on sale")
+        .map_err(because("the sale's state cannot be read; start a sale with --stock"))?;
     match stock {
         Some(asked) if i64::try_from(asked) != Ok(before.stock) => {
-            Err(RunError::NotAlone { asked, found: before.stock })
+            let found = before.stock;
+            let what =
+                format!("the stock reads {found} right after the sale was started with {asked}");
+            Err(because(what)("another client buys; run again without it"))
         }
         _ => Ok(before),
     }

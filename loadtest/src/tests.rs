@@ -204,7 +204,7 @@ async fn admin_token_is_sent() {
     let shop = Shop::open(Fault::AdminToken("let-me-in")).await;
     let flags = ["--requests", "2", "--stock", "2"];
     let error = load(&shop, &flags).await.expect_err("no token was given");
-    assert!(matches!(error, RunError::Forbidden(_)), "{error}");
+    assert!(error.to_string().contains("is --admin-token-file missing?"), "{error}");
 
     let directory = tempfile::tempdir().expect("a directory for the token");
     let file = directory.path().join("token");
@@ -226,7 +226,7 @@ async fn no_run_without_a_service() {
 
     let shop = Shop::open(Fault::None).await;
     let error = load(&shop, &["--item", "unheard-of"]).await.expect_err("there is no such sale");
-    assert!(matches!(error, RunError::NoSale(_)), "{error}");
+    assert!(error.to_string().contains("start a sale with --stock"), "{error}");
 
     // bound, so that no other program gets the port, but not listening
     let closed = TcpSocket::new_v4().expect("a socket");

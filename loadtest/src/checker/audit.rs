@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::history::{History, LedgerEntry, order_id};
+use super::history::{History, LedgerEntry, order_id, u64_from};
 use super::order::{Acknowledgement, FinalOutcome};
 use super::reason::{Kind, Reason, are, count, were};
 
@@ -69,6 +69,7 @@ impl Audit {
                 audit.note(Kind::Lost, &order_id(&history.run, number));
             }
         }
+        audit.check_state(history);
         audit
     }
 
@@ -87,6 +88,24 @@ impl Audit {
                 "after position {position} it says {} units are left, and {remaining} must be",
                 entry.remaining
             );
+            self.note(Kind::LedgerDoesNotAddUp, &what);
+        }
+    }
+
+    /// Checks that the stock fits the ledger.
+    fn check_state(&mut self, history: &History) {
+        let Some((url, after)) = history.after.first() else { return };
+        if self.found.contains_key(&Kind::LedgerDoesNotAddUp) {
+            return;
+        }
+        let known = history.before.orders + u64_from(history.ledger.len());
+        let taken = history.before.stock.saturating_sub(after.stock);
+        if after.orders != known {
+            let what = format!("{url} counts {} orders, and it has {known}", after.orders);
+            self.note(Kind::LedgerDoesNotAddUp, &what);
+        } else if i64::try_from(self.units) != Ok(taken) {
+            let units = count(self.units, "unit");
+            let what = format!("it has {units} sold, and the stock went down by {taken}");
             self.note(Kind::LedgerDoesNotAddUp, &what);
         }
     }

@@ -39,4 +39,4 @@ pub use history::{StockState, Turns};
 pub(crate) use order::{Acknowledgement, Effect, Failure, FinalOutcome, Order, Outcome};
 pub(crate) use pause::Pause;
 pub(crate) use reason::count;
-pub(crate) use verdict::{Limits, Verdict, judge};
+pub(crate) use verdict::{Verdict, judge};

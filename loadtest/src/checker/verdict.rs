@@ -9,6 +9,7 @@ use super::order::{FinalOutcome, Order};
 use super::pause::{self, Pause};
 use super::real_time;
 use super::reason::{Kind, Reason, at, count, were};
+use crate::cli::Limits;
 
 /// The judgement of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,15 +29,6 @@ pub(crate) struct Verdict {
     pub(crate) slowest: Pause,
 }
 
-/// The limits of I5; without one, the time is reported and not judged.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Limits {
-    /// The longest time in which orders are tried and none is decided.
-    pub(crate) pause: Option<Duration>,
-    /// The longest time of one order.
-    pub(crate) order: Option<Duration>,
-}
-
 /// Judges a run.
 pub(crate) fn judge(history: &History, limits: Limits) -> Verdict {
     let tally = history.tally();
@@ -52,7 +44,7 @@ pub(crate) fn judge(history: &History, limits: Limits) -> Verdict {
         reasons.extend(real_time::reasons(history));
     }
     let longest_pause = pause::longest(&history.orders);
-    if let Some(limit) = limits.pause.filter(|limit| longest_pause.length() > *limit) {
+    if let Some(limit) = limits.longest_pause.filter(|limit| longest_pause.length() > *limit) {
         reasons.push(Kind::Paused.because(format!(
             "for {:.3} s, from {} on, orders were sent and none was decided; {} are allowed",
             longest_pause.length().as_secs_f64(),
@@ -60,19 +52,25 @@ pub(crate) fn judge(history: &History, limits: Limits) -> Verdict {
             humantime::format_duration(limit)
         )));
     }
-    let slowest = pause::slowest(&history.orders);
-    reasons.extend(limits.order.and_then(|limit| slow_order(history, slowest, limit)));
+    let (slowest_number, slowest) = pause::slowest(&history.orders);
+    if let Some(limit) = limits.longest_order.filter(|limit| slowest.length() > *limit) {
+        let too_long = |order: &&Order| Duration::from_micros(order.ended - order.sent) > limit;
+        let orders = u64_from(history.orders.iter().filter(too_long).count());
+        reasons.push(Kind::SlowOrder.because(format!(
+            "{} tried for longer than {}, the longest time {}: for {:.3} s",
+            were(orders, "order"),
+            humantime::format_duration(limit),
+            order_id(&history.run, slowest_number),
+            slowest.length().as_secs_f64()
+        )));
+    }
     if let Some(url) = history.gone.first() {
         reasons.push(Kind::Gone.because(format!("{url} no longer has the sale")));
     }
     reasons.extend(oversold(history, &tally, &audit));
     reasons.extend(unsettled(history, &tally));
     if let Some((url, after)) = history.after.first() {
-        reasons.extend(state(history, &tally, after));
-        let is_explained = reasons.iter().any(|reason| reason.kind == Kind::LedgerDoesNotAddUp);
-        if !no_ledger && !is_explained {
-            reasons.extend(ledger_against_stock(history, audit.units, url, after));
-        }
+        reasons.extend(state(history, &tally, url, after));
     }
     reasons.sort_by_key(|reason| reason.kind);
 
@@ -89,20 +87,17 @@ pub(crate) fn judge(history: &History, limits: Limits) -> Verdict {
         tally,
         lost: if no_ledger { 0 } else { audit.lost.0 },
         longest_pause,
-        slowest: slowest.1,
+        slowest,
     }
 }
 
 /// A sale without a ledger records and counts no orders, and its answers have no token.
 fn keeps_no_ledger(history: &History) -> bool {
-    let mut answers = history.answers();
-    let counts_no_orders =
-        history.after.iter().all(|(_, after)| after.orders == history.before.orders);
     history.ledger.is_empty()
         && history.gone.is_empty()
-        && counts_no_orders
+        && history.after.iter().all(|(_, after)| after.orders == history.before.orders)
         && history.answers().next().is_some()
-        && answers.all(|answer| answer.token.is_none())
+        && history.answers().all(|answer| answer.token.is_none())
 }
 
 /// Without a ledger: whether the units that left the stock are the acknowledged ones. An order without an
@@ -125,23 +120,6 @@ fn no_token(history: &History, tally: &Tally) -> Option<Reason> {
     let first = history.orders.iter().position(is_acknowledged).filter(|_| history.tokens)?;
     let example = order_id(&history.run, first);
     Some(Kind::WithoutToken.because(without_token(tally.acknowledged, &example)))
-}
-
-fn slow_order(
-    history: &History,
-    (number, slowest): (usize, Pause),
-    limit: Duration,
-) -> Option<Reason> {
-    let too_long = |order: &&Order| Duration::from_micros(order.ended - order.sent) > limit;
-    let orders = u64_from(history.orders.iter().filter(too_long).count());
-    let detail = format!(
-        "{} tried for longer than {}, the longest time {}: for {:.3} s",
-        were(orders, "order"),
-        humantime::format_duration(limit),
-        order_id(&history.run, number),
-        slowest.length().as_secs_f64()
-    );
-    (orders > 0).then(|| Kind::SlowOrder.because(detail))
 }
 
 fn oversold(history: &History, tally: &Tally, audit: &Audit) -> Option<Reason> {
@@ -190,7 +168,7 @@ fn unsettled(history: &History, tally: &Tally) -> Vec<Reason> {
 }
 
 /// Whether the stock fits itself and the answers.
-fn state(history: &History, tally: &Tally, after: &StockState) -> Vec<Reason> {
+fn state(history: &History, tally: &Tally, url: &str, after: &StockState) -> Vec<Reason> {
     let before = &history.before;
     let mut reasons = Vec::new();
     let is_other = after.sale.zip(before.sale).is_some_and(|(after, before)| after != before);
@@ -211,37 +189,15 @@ fn state(history: &History, tally: &Tally, after: &StockState) -> Vec<Reason> {
         let detail = format!("{orders} told sold out, and {stock} units are left");
         reasons.push(Kind::SoldOutTooEarly.because(detail));
     }
-    if let Some((url, other)) = history.after.iter().find(|(_, state)| state != after) {
+    if let Some((other_url, other)) = history.after.iter().find(|(_, state)| state != after) {
         let describe = |url: &str, state: &StockState| {
             let StockState { stock, lucky, orders, .. } = state;
             format!("{url} tells stock {stock}, lucky {lucky}, {orders} orders")
         };
-        let first = describe(&history.after[0].0, after);
-        let detail = format!("{first}, but {}", describe(url, other));
+        let detail = format!("{}, but {}", describe(url, after), describe(other_url, other));
         reasons.push(Kind::StatesDiffer.because(detail));
     }
     reasons
-}
-
-/// Whether the stock fits the ledger, which has `units`.
-fn ledger_against_stock(
-    history: &History,
-    units: u64,
-    url: &str,
-    after: &StockState,
-) -> Option<Reason> {
-    let before = &history.before;
-    let recorded = u64_from(history.ledger.len());
-    let taken = before.stock.saturating_sub(after.stock);
-    let what = if after.orders.saturating_sub(before.orders) != recorded {
-        let known = before.orders + recorded;
-        format!("{url} counts {} orders, and it has {known}", after.orders)
-    } else if i64::try_from(units) != Ok(taken) {
-        format!("it has {} sold, and the stock went down by {taken}", count(units, "unit"))
-    } else {
-        return None;
-    };
-    Some(Kind::LedgerDoesNotAddUp.because(what))
 }
 
 fn notes(history: &History, tally: &Tally, audit: &Audit, no_ledger: bool) -> Vec<String> {

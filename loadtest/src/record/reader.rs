@@ -45,7 +45,8 @@ pub(crate) enum ReadError {
 /// # Errors
 /// It cannot be read, a line is none, or it is not whole.
 pub(crate) fn read(mut input: impl BufRead) -> Result<Recorded, ReadError> {
-    let mut reading: Option<Reading> = None;
+    let mut recorded: Option<Recorded> = None;
+    let mut end = None;
     let mut text = Vec::new();
     for number in 1.. {
         text.clear();
@@ -54,32 +55,33 @@ pub(crate) fn read(mut input: impl BufRead) -> Result<Recorded, ReadError> {
             break;
         }
         let whole = text.last() == Some(&b'\n');
-        let wrong = |what: String| ReadError::Line { number, what };
         let line = match serde_json::from_slice(&text) {
             Ok(line) => line,
             // the last thing that a killed run wrote
             Err(_) if !whole && u64_from(length) < LINE_LIMIT_BYTES => break,
             Err(source) => return Err(ReadError::Json { number, source }),
         };
-        match (&mut reading, line) {
-            (None, Line::Run(setup)) => reading = Some(Reading::new(setup).map_err(wrong)?),
-            (None, _) => return Err(wrong("the first line must be `run`".to_owned())),
-            (Some(reading), line) => reading.add(line).map_err(wrong)?,
-        }
+        let read = match (&mut recorded, line) {
+            (None, Line::Run(setup)) => Recorded::new(setup).map(|run| recorded = Some(run)),
+            (None, _) => Err("the first line must be `run`".to_owned()),
+            (Some(_), _) if end.is_some() => Err("nothing may follow `end`".to_owned()),
+            (Some(_), Line::Run(_)) => Err("a second `run`".to_owned()),
+            (Some(_), Line::End(line)) => {
+                end = Some(line);
+                Ok(())
+            }
+            (Some(recorded), Line::Attempt(attempt)) => recorded.attempt(attempt),
+            (Some(recorded), Line::Order(LedgerLine { item, entry })) => {
+                recorded.item(item).map(|history| history.ledger.push(entry))
+            }
+            (Some(recorded), Line::State(state)) => recorded.state(state),
+        };
+        read.map_err(|what| ReadError::Line { number, what })?;
     }
-    reading.ok_or(ReadError::Empty)?.finish()
+    recorded.ok_or(ReadError::Empty)?.whole(end)
 }
 
-/// What was read until now.
-struct Reading {
-    recorded: Recorded,
-    attempts: u64,
-    ledger: u64,
-    until: Option<u64>,
-    end: Option<EndLine>,
-}
-
-impl Reading {
+impl Recorded {
     fn new(setup: Setup) -> Result<Self, String> {
         if setup.version != VERSION {
             return Err(format!("version {} is not known, only {VERSION}", setup.version));
@@ -90,42 +92,26 @@ impl Reading {
         if setup.rate.is_some_and(|rate| !RATES.contains(&rate)) {
             return Err(format!("a rate is from {} to {}", RATES.start(), RATES.end()));
         }
-        let histories = setup.histories();
-        let recorded = Recorded { setup, histories, unsettled: BTreeMap::new() };
-        Ok(Self { recorded, attempts: 0, ledger: 0, until: None, end: None })
-    }
-
-    fn add(&mut self, line: Line) -> Result<(), String> {
-        if self.end.is_some() {
-            return Err("nothing may follow `end`".to_owned());
-        }
-        match line {
-            Line::Run(_) => return Err("a second `run`".to_owned()),
-            Line::Attempt(attempt) => self.attempt(attempt)?,
-            Line::Order(LedgerLine { item, entry }) => {
-                self.item(item)?.ledger.push(entry);
-                self.ledger += 1;
-            }
-            Line::State(StateLine { item, instance, state }) => {
-                let url = self.instance(instance)?.clone();
-                let history = self.item(item)?;
-                match state {
-                    Some(state) => history.after.push((url, state)),
-                    None => history.gone.push(url),
-                }
-            }
-            Line::End(end) => self.end = Some(end),
-        }
-        Ok(())
+        Ok(Self { histories: setup.histories(), setup, unsettled: BTreeMap::new() })
     }
 
     fn item(&mut self, item: usize) -> Result<&mut History, String> {
-        self.recorded.histories.get_mut(item).ok_or_else(|| format!("no item {item}"))
+        self.histories.get_mut(item).ok_or_else(|| format!("no item {item}"))
     }
 
     fn instance(&self, instance: usize) -> Result<&String, String> {
-        let url = self.recorded.setup.instances.get(instance);
+        let url = self.setup.instances.get(instance);
         url.ok_or_else(|| format!("no instance {instance}"))
+    }
+
+    fn state(&mut self, line: StateLine) -> Result<(), String> {
+        let url = self.instance(line.instance)?.clone();
+        let history = self.item(line.item)?;
+        match line.state {
+            Some(state) => history.after.push((url, state)),
+            None => history.gone.push(url),
+        }
+        Ok(())
     }
 
     fn attempt(&mut self, attempt: Attempt) -> Result<(), String> {
@@ -134,7 +120,9 @@ impl Reading {
         if ended < sent {
             return Err("an attempt cannot end before it was sent".to_owned());
         }
-        let unsettled = outcome.unsettled();
+        if let Some(why) = outcome.unsettled() {
+            *self.unsettled.entry(why).or_default() += 1;
+        }
         let history = self.item(item)?;
         if quantity != history.quantity {
             return Err(format!("all orders of the run ask for {}", history.quantity));
@@ -146,42 +134,40 @@ impl Reading {
         }
         let order = &mut history.orders[number];
         if order.attempts > 0 && (sent < order.ended || order.is_settled()) {
-            return Err(format!(
-                "{id} was sent again before its attempt ended, or after its answer"
-            ));
+            let what = "was sent again before its attempt ended, or after its answer";
+            return Err(format!("{id} {what}"));
         }
         order.add(sent, ended, outcome);
-        if let Some(why) = unsettled {
-            *self.recorded.unsettled.entry(why).or_default() += 1;
-        }
-        self.attempts += 1;
-        self.until = self.until.max(Some(ended));
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Recorded, ReadError> {
-        let Some(end) = self.end else {
-            let missing = if self.ledger == 0 {
+    /// Checks that all is there that was written.
+    fn whole(mut self, end: Option<EndLine>) -> Result<Self, ReadError> {
+        let orders = || self.histories.iter().flat_map(|history| &history.orders);
+        let attempts = orders().map(|order| u64::from(order.attempts)).sum();
+        let ledger = self.histories.iter().map(|history| u64_from(history.ledger.len())).sum();
+        let Some(end) = end else {
+            let missing = if ledger == 0 {
                 "the ledger, the state and the end of the run are missing"
             } else {
                 "the end of the run is missing"
             };
-            let until = self.until.map(|micros| {
+            let until = orders().filter(|order| order.attempts > 0).map(|order| order.ended).max();
+            let until = until.map(|micros| {
                 format!(", until {}.{:03} s", micros / 1_000_000, micros / 1000 % 1000)
             });
-            let until = until.unwrap_or_default();
-            return Err(ReadError::CutOff { attempts: self.attempts, until, missing });
+            return Err(ReadError::CutOff { attempts, until: until.unwrap_or_default(), missing });
         };
         for (what, found, written) in [
-            ("attempts", self.attempts, end.attempts),
-            ("orders of the ledger", self.ledger, end.ledger),
-            ("items", u64_from(self.recorded.histories.len()), u64_from(end.orders.len())),
+            ("attempts", attempts, end.attempts),
+            ("orders of the ledger", ledger, end.ledger),
+            ("items", u64_from(self.histories.len()), u64_from(end.orders.len())),
         ] {
             if found != written {
                 return Err(ReadError::Missing { what, found, written });
             }
         }
-        for (history, orders) in self.recorded.histories.iter_mut().zip(end.orders) {
+        for (history, orders) in self.histories.iter_mut().zip(end.orders) {
             if history.after.is_empty() && history.gone.is_empty() {
                 return Err(ReadError::Missing { what: "states of an item", found: 0, written: 1 });
             }
@@ -190,6 +176,6 @@ impl Reading {
                 history.orders.resize(orders, Order::unsent());
             }
         }
-        Ok(self.recorded)
+        Ok(self)
     }
 }

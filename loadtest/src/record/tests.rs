@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use super::*;
-use crate::checker::{Acknowledgement, Effect, Failure, Limits, Order, judge, order_id};
+use crate::checker::{Acknowledgement, Effect, Failure, Order, judge, order_id};
+use crate::cli::Limits;
 
 fn state(stock: i64, lucky: i64, orders: u64) -> StockState {
     StockState { stock, lucky, initial: 2, orders, sale: Some(1) }
@@ -89,7 +90,7 @@ fn written(end: bool) -> (Vec<History>, String) {
         let order = order_id(&setup.items[item].run, number);
         let (quantity, to, sent, ended) = (1, place, time, time + 999);
         let attempt = Attempt { order, item, quantity, to, sent, ended, outcome };
-        runtime.block_on(recorder.attempt(attempt)).expect("the thread lives");
+        runtime.block_on(recorder.send(attempt)).expect("the thread lives");
     }
     drop(recorder);
     writer.finish(end.then_some(&histories[..])).expect("the file is writable");

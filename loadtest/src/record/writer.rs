@@ -28,19 +28,8 @@ const BUFFER_BYTES: usize = 1 << 18;
 #[error("the run cannot be recorded any more")]
 pub(crate) struct RecorderGone;
 
-/// Takes down attempts.
-#[derive(Clone, Debug)]
-pub(crate) struct Recorder(mpsc::Sender<Attempt>);
-
-impl Recorder {
-    /// Hands an attempt over; waits while too many wait to be written.
-    ///
-    /// # Errors
-    /// The file cannot be written any more.
-    pub(crate) async fn attempt(&self, attempt: Attempt) -> Result<(), RecorderGone> {
-        self.0.send(attempt).await.map_err(|_| RecorderGone)
-    }
-}
+/// Takes attempts for the file; waits while too many wait to be written.
+pub(crate) type Recorder = mpsc::Sender<Attempt>;
 
 /// The file and the thread that writes it.
 #[derive(Debug)]
@@ -74,7 +63,7 @@ impl Writer {
         let thread = thread::Builder::new()
             .name("history".to_owned())
             .spawn(move || output.attempts(attempts))?;
-        Ok((Self { thread }, Recorder(recorder)))
+        Ok((Self { thread }, recorder))
     }
 
     /// Waits until all attempts are written, which needs all recorders to be gone, and writes the

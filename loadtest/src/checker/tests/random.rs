@@ -107,7 +107,7 @@ fn sale(random: &mut SplitMix64) -> History {
 }
 
 fn violations(history: &History, longest_pause: Option<Duration>) -> Vec<&'static str> {
-    let limits = Limits { pause: longest_pause, ..Limits::default() };
+    let limits = Limits { longest_pause, ..Limits::default() };
     let verdict = judge(history, limits);
     verdict.reasons.iter().filter_map(|reason| reason.kind.invariant()).collect()
 }
