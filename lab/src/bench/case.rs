@@ -10,7 +10,6 @@ use testkit::Proxy;
 use super::contender::Contender;
 use super::etcd_cost::{self, EtcdCost};
 use super::options::{BenchOptions, Measure};
-use super::scale::Scale;
 use crate::error::LabError;
 use crate::experiment::{Spread, note, rounds};
 use demo::cluster::{Cluster, Proxied, Spec};
@@ -18,6 +17,9 @@ use demo::load::{ENDLESS_STOCK, Load, TIMEOUT};
 
 /// How many instances there are, where their number is not what changes.
 pub(super) const INSTANCES: usize = 2;
+
+/// Connections of a load over all instances, where their number is not what changes.
+pub(super) const CONNECTIONS: usize = 500;
 
 /// A burst that took longer is not repeated in later rounds.
 const REPEATED_BURST_SECONDS: f64 = 30.0;
@@ -63,14 +65,14 @@ pub(super) struct Experiment {
 }
 
 /// Everything that is wanted.
-pub(super) fn experiments(options: &BenchOptions, scale: &Scale) -> Vec<Experiment> {
+pub(super) fn experiments(options: &BenchOptions) -> Vec<Experiment> {
     let contenders = Contender::value_variants().iter().copied();
     let contenders = contenders.filter(|contender| options.wants_contender(*contender));
-    let compared = Experiment::new(scale.rounds, contenders.map(|one| compared(one, scale)));
+    let compared = Experiment::new(options.rounds(5), contenders.map(|one| compared(one, options)));
     let swept = [Measure::Requests, Measure::Connections, Measure::Instances, Measure::Items];
-    let swept =
-        swept.map(|measure| Experiment::new(scale.sweep_rounds, [swept_by(measure, scale)]));
-    let far = Experiment::new(scale.distance_rounds, far(scale));
+    let swept = swept
+        .map(|measure| Experiment::new(options.rounds(3).min(3), [swept_by(measure, options)]));
+    let far = Experiment::new(options.rounds(1), far(options));
     let mut all: Vec<_> = [compared].into_iter().chain(swept).chain([far]).collect();
     for experiment in &mut all {
         for stage in &mut experiment.stages {
@@ -81,59 +83,71 @@ pub(super) fn experiments(options: &BenchOptions, scale: &Scale) -> Vec<Experime
     all
 }
 
-/// What the contenders are compared by.
-fn compared(contender: Contender, scale: &Scale) -> Vec<Case> {
-    let case = |measure, requests| Case { requests, ..Case::usual(measure, contender, scale) };
-    let mut all = vec![case(Measure::Throughput, scale.requests_of(contender))];
-    let stock = Some(scale.burst_stock);
-    if !contender.locks_each_request() {
-        all.push(Case { stock, ..case(Measure::SoldOut, scale.fast_requests) });
+/// What the contenders are compared by. Each load takes some seconds.
+fn compared(contender: Contender, options: &BenchOptions) -> Vec<Case> {
+    let is_slow = contender.locks_each_request();
+    let sized = |fast, slow, short| options.sized(if is_slow { slow } else { fast }, short);
+    let case = |measure, requests| Case { requests, ..Case::usual(measure, contender, options) };
+    let mut all = vec![case(Measure::Throughput, sized(100_000, 500, 60))];
+    let stock = Some(options.sized(300, 6));
+    if !is_slow {
+        all.push(Case { stock, ..case(Measure::SoldOut, sized(100_000, 500, 60)) });
     }
     if contender.sells() {
-        let connections = scale.burst_buyers;
-        all.push(Case { connections, stock, ..case(Measure::Burst, scale.burst_buyers) });
+        let buyers = options.sized(500, 10);
+        all.push(Case { connections: buyers, stock, ..case(Measure::Burst, buyers) });
     }
     if contender.shows_handovers() {
-        let handovers = case(Measure::Handovers, scale.handover_requests_of(contender));
+        let handovers = case(Measure::Handovers, sized(4000, 300, 20));
         all.push(Case { connections: INSTANCES, ..handovers });
     }
     all
 }
 
 /// The product as one number changes.
-fn swept_by(measure: Measure, scale: &Scale) -> Vec<Case> {
-    let usual = || Case::usual(measure, Contender::Combined, scale);
+fn swept_by(measure: Measure, options: &BenchOptions) -> Vec<Case> {
+    let usual = || Case::usual(measure, Contender::Combined, options);
     let case = |value: usize| match measure {
         Measure::Requests => Case { requests: value, ..usual() },
         Measure::Connections => {
-            let requests = usual().requests.min(value * scale.requests_of_a_connection);
+            // where there are few connections, many requests take too long
+            let requests = usual().requests.min(value * options.sized(2000, 10));
             Case { connections: value, requests, ..usual() }
         }
         Measure::Instances => Case { instances: value, ..usual() },
         _ => Case { items: Some(value), ..usual() },
     };
-    scale.values(measure).iter().copied().map(case).collect()
+    let values: &[usize] = match measure {
+        Measure::Requests => options.sized(&[500, 5000, 50_000, 500_000], &[10, 40]),
+        Measure::Connections => options.sized(&[2, 10, 50, 500, 2000, 10_000], &[2, 8]),
+        Measure::Instances => options.sized(&[1, 2, 4, 8], &[1, 2]),
+        _ => options.sized(&[1, 4, 16, 64], &[1, 3]),
+    };
+    values.iter().copied().map(case).collect()
 }
 
 /// The product and the sale without a lock, which follow each other, while etcd and Redis are far away. The closed loops
-/// come first: the rates of the open ones depend on them.
-fn far(scale: &Scale) -> Vec<Vec<Case>> {
-    let closed = scale.distance_connections.iter().map(|&connections| (connections, None));
-    // an open loop needs a connection for each order that waits
-    let most = scale.distance_connections.iter().copied().max().unwrap_or_default();
-    let open = scale.distance_shares.iter().map(|&share| (most, Some(share)));
+/// come first: the rates of the open ones depend on them, which need a connection for each order that waits.
+fn far(options: &BenchOptions) -> Vec<Vec<Case>> {
+    const FAR: [(u64, u64); 8] = [(0, 0), (2, 0), (6, 0), (20, 0), (0, 2), (2, 2), (6, 2), (20, 2)];
+    let loads: &[_] = options.sized(
+        &[(CONNECTIONS, None), (5000, None), (5000, Some(0.5)), (5000, Some(0.9))],
+        &[(10, None), (10, Some(0.5))],
+    );
+    let instances: &[usize] = options.sized(&[INSTANCES, 8], &[INSTANCES]);
+    let far: &[_] = options.sized(&FAR, &[(0, 0), (4, 2)]);
     let mut all = Vec::new();
-    for (connections, share) in closed.chain(open) {
-        for &instances in &scale.distance_instances {
-            for &far in &scale.distances {
+    for &(connections, share) in loads {
+        for &instances in instances {
+            for &far in far {
                 for contender in [Contender::Combined, Contender::AtomicScript] {
                     all.push(vec![Case {
-                        requests: scale.distance_requests.max(connections),
+                        requests: options.sized(50_000, 60),
                         connections,
                         instances,
                         far: Some(far),
                         share,
-                        ..Case::usual(Measure::Distance, contender, scale)
+                        ..Case::usual(Measure::Distance, contender, options)
                     }]);
                 }
             }
@@ -143,12 +157,12 @@ fn far(scale: &Scale) -> Vec<Vec<Case>> {
 }
 
 impl Case {
-    pub(super) fn usual(measure: Measure, contender: Contender, scale: &Scale) -> Self {
+    pub(super) fn usual(measure: Measure, contender: Contender, options: &BenchOptions) -> Self {
         Self {
             measure,
             contender,
-            requests: scale.requests_of_a_sweep,
-            connections: scale.connections,
+            requests: options.sized(200_000, 40),
+            connections: options.sized(CONNECTIONS, 10),
             instances: INSTANCES,
             items: None,
             stock: Some(ENDLESS_STOCK),
@@ -166,6 +180,16 @@ impl Case {
             Measure::Items => self.items.unwrap_or(1).to_string(),
             _ => self.contender.title().to_owned(),
         }
+    }
+
+    /// What it measures, of what, where.
+    fn in_words(&self) -> String {
+        let Self { measure, contender, instances, connections, far, share, .. } = self;
+        let mut words = format!("{measure:?}, {}", contender.title());
+        let Some((etcd, redis)) = far else { return words };
+        words += &format!(", etcd {etcd} ms, Redis {redis} ms, {instances} instances");
+        words += &format!(", {connections} connections");
+        words + &share.map_or_else(String::new, |share| format!(", {:.0} %", share * 100.0))
     }
 
     /// Whether these are the product and the sale without a lock under the same load, or two such loads.
@@ -219,9 +243,7 @@ impl Measured {
 
     /// Why loads do not count.
     pub(super) fn faults(&self) -> impl Iterator<Item = String> {
-        let Case { measure, far, .. } = self.case;
-        let far = far.map(|(etcd, redis)| format!(", etcd {etcd} ms, Redis {redis} ms"));
-        let name = format!("{measure:?}, {}{}", self.case.title(), far.unwrap_or_default());
+        let name = self.case.in_words();
         self.loads.iter().filter_map(fault).map(move |fault| format!("{name}: {fault}"))
     }
 }
@@ -252,19 +274,20 @@ impl Experiment {
     pub(super) async fn run(
         &mut self,
         cluster: &mut Cluster,
-        scale: &Scale,
+        options: &BenchOptions,
         etcd: &mut Vec<EtcdCost>,
     ) -> Result<(), LabError> {
+        let commits = options.sized(500, 10);
         let mut cases = self.stages.iter().flatten();
         let hands_over = cases.any(|one| one.case.measure == Measure::Handovers);
         for (round, place) in rounds(self.rounds, self.stages.len()) {
             if hands_over && etcd.len() == round {
-                etcd.push(etcd_cost::measure(&cluster.etcd[0].endpoint(), scale.commits).await?);
+                etcd.push(etcd_cost::measure(&cluster.etcd[0].endpoint(), commits).await?);
             }
             let stage = &self.stages[place];
-            note(&progress(round + 1, self.rounds, &stage[0].case));
+            note(&format!("round {} of {}: {}", round + 1, self.rounds, stage[0].case.in_words()));
             let rates: Vec<_> = stage.iter().map(|one| self.rate(&one.case)).collect();
-            start(cluster, stage, scale).await?;
+            start(cluster, stage, options).await?;
             for (one, rate) in self.stages[place].iter_mut().zip(rates) {
                 let is_slow = |load: &Report| load.duration_seconds > REPEATED_BURST_SECONDS;
                 if one.case.measure != Measure::Burst || !one.loads.iter().any(is_slow) {
@@ -290,32 +313,21 @@ impl Experiment {
     }
 }
 
-fn progress(round: usize, rounds: usize, case: &Case) -> String {
-    let Case { measure, contender, far, instances, connections, share, .. } = case;
-    let title = contender.title();
-    let mut text = format!("round {round} of {rounds}: {measure:?} and what follows, {title}");
-    if let Some((etcd, redis)) = far {
-        let share =
-            share.map_or(String::new(), |share| format!(", {:.0} % of the rate", share * 100.0));
-        text = format!(
-            "round {round} of {rounds}: etcd {etcd} ms, Redis {redis} ms, {instances} instances, \
-             {connections} connections{share}, {title}"
-        );
-    }
-    text
-}
-
 /// Starts the instances of a stage, and warms up connections and caches.
-async fn start(cluster: &mut Cluster, stage: &[Measured], scale: &Scale) -> Result<(), LabError> {
+async fn start(
+    cluster: &mut Cluster,
+    stage: &[Measured],
+    options: &BenchOptions,
+) -> Result<(), LabError> {
     let instances = stage.iter().map(|one| one.case.instances).max().unwrap_or_default();
     let first = &stage[0].case;
     first.contender.start(cluster, instances, first.far).await?;
-    let mut requests = scale.warm_up_requests;
-    if first.contender.locks_each_request() {
-        requests = requests.min(20);
-    } else if first.far.is_some() {
-        requests = requests.max(first.connections);
-    }
+    let requests = match first.contender.locks_each_request() {
+        true => options.sized(20, 4),
+        false => {
+            options.sized(2000, 4).max(if first.far.is_some() { first.connections } else { 0 })
+        }
+    };
     let connections = first.connections.min(requests);
     let warm_up = Case { requests, connections, instances, ..first.clone() };
     warm_up.run(cluster, None).await.map(drop)

@@ -1,20 +1,17 @@
 //! Memory of an instance, idle and with many waiting orders.
 
 use std::fs;
-use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{BackendError, EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
 use loadtest::Report;
 use serde::Serialize;
 use testkit::LOCK_NAME;
 
 use super::case::{self, Case, leave};
 use super::contender::Contender;
-use super::options::Measure;
-use super::scale::Scale;
+use super::options::{BenchOptions, Measure};
 use crate::error::LabError;
-use crate::experiment::{counter, float};
+use crate::experiment::{counter, etcd_session, float, note};
 use crate::wait::until;
 use demo::cluster::Cluster;
 use demo::load::TIMEOUT;
@@ -46,11 +43,11 @@ impl Memory {
 /// Holds the lock from outside while orders wait for it; `None` where there is no `/proc`.
 pub(super) async fn measure(
     cluster: &mut Cluster,
-    scale: &Scale,
+    options: &BenchOptions,
 ) -> Result<Option<Memory>, LabError> {
     Contender::Combined.start(cluster, 1, None).await?;
     let (pid, port) = (cluster.instances[0].child.pid(), cluster.instances[0].port);
-    let usual = Case { instances: 1, ..Case::usual(Measure::Memory, Contender::Combined, scale) };
+    let usual = Case { instances: 1, ..Case::usual(Measure::Memory, Contender::Combined, options) };
     // starts the sale
     let first = Case { requests: 1, connections: 1, ..usual.clone() };
     first.start(cluster, None)?.report(TIMEOUT).await?;
@@ -59,13 +56,10 @@ pub(super) async fn measure(
         return Ok(None);
     };
 
-    let backend = EtcdBackend::new(EtcdOptions::new([cluster.etcd[0].endpoint()]));
-    let backend = backend.map_err(|error: BackendError| LockError::from(error))?;
-    let options =
-        SessionOptions { label: "bench".into(), ..SessionOptions::new(Duration::from_secs(30)) };
-    let session = Session::open(Arc::new(backend), options).await?;
+    let session = etcd_session("bench", &[cluster.etcd[0].endpoint()]).await?;
     let guard = session.mutex(LOCK_NAME)?.lock().await?;
-    let orders = scale.waiting;
+    let orders = options.sized(10_000, 50);
+    note(&format!("memory: {orders} waiting orders"));
     let waiting = Case { requests: orders, connections: orders, stock: None, ..usual };
     let load = waiting.start(cluster, None)?;
     until("all orders wait", PATIENCE, async || {

@@ -5,7 +5,7 @@
 //!
 //! # Layout
 //! - [`BenchOptions`], [`run()`]: the flags, and the whole run
-//! - `contender`, `scale`, `case`: the contenders, the sizes of the loads, and the loads themselves
+//! - `contender`, `case`: the contenders and the loads
 //! - `memory`, `etcd_cost`: what is no load
 //! - `ratios`, `table`: what the results say, as text and pictures
 
@@ -15,7 +15,6 @@ mod etcd_cost;
 mod memory;
 mod options;
 mod ratios;
-mod scale;
 mod table;
 
 use std::process::ExitCode;
@@ -29,16 +28,14 @@ use self::etcd_cost::EtcdCost;
 use self::memory::Memory;
 pub use self::options::{BenchOptions, Measure};
 use self::ratios::Finding;
-use self::scale::Scale;
 use crate::error::LabError;
-use crate::experiment::{self, FAULTS, Machine, note, publish};
+use crate::experiment::{self, FAULTS, Machine, publish};
 use demo::cluster::Cluster;
 
 /// All results.
 #[derive(Debug, Serialize)]
 struct Results {
     machine: Machine,
-    scale: Scale,
     findings: Vec<Finding>,
     /// Loads that were not fully answered or accounted for: the run fails.
     faults: Vec<String>,
@@ -72,7 +69,6 @@ pub async fn run(options: BenchOptions) -> ExitCode {
 async fn bench(options: &BenchOptions, dir: &OwnedDir) -> Result<ExitCode, LabError> {
     let mut results = Results {
         machine: Machine::this(),
-        scale: Scale::of(options),
         findings: Vec::new(),
         faults: Vec::new(),
         left_out: Vec::new(),
@@ -82,13 +78,12 @@ async fn bench(options: &BenchOptions, dir: &OwnedDir) -> Result<ExitCode, LabEr
     };
     let mut cluster =
         Cluster::open(dir, 1, EtcdOptions::default(), RedisOptions::default()).await?;
-    for mut experiment in case::experiments(options, &results.scale) {
-        experiment.run(&mut cluster, &results.scale, &mut results.etcd).await?;
+    for mut experiment in case::experiments(options) {
+        experiment.run(&mut cluster, options, &mut results.etcd).await?;
         results.cases.extend(experiment.stages.into_iter().flatten());
     }
     if options.wants(Measure::Memory) {
-        note(&format!("memory: {} waiting orders", results.scale.waiting));
-        results.memory = memory::measure(&mut cluster, &results.scale).await?;
+        results.memory = memory::measure(&mut cluster, options).await?;
         if results.memory.is_none() {
             results.left_out.push("memory and CPU time, which need /proc".to_owned());
         }

@@ -4,7 +4,7 @@ use loadtest::Report;
 use serde::Serialize;
 
 use super::Results;
-use super::case::{Figure, INSTANCES, Measured};
+use super::case::{CONNECTIONS, Figure, INSTANCES, Measured};
 use super::contender::Contender;
 use super::memory::Memory;
 use super::options::Measure;
@@ -60,7 +60,7 @@ pub(super) fn findings(results: &Results) -> Vec<Finding> {
         results.of(Measure::Distance).find(|Measured { case, .. }| {
             (case.contender, case.far) == (contender, Some((etcd, 0)))
                 && (case.instances, case.share) == (instances, share)
-                && (share.is_some() || case.connections == results.scale.connections)
+                && (share.is_some() || case.connections == CONNECTIONS)
         })
     };
     let far = |etcd, figure| {
@@ -78,66 +78,39 @@ pub(super) fn findings(results: &Results) -> Vec<Finding> {
         of_etcd.flat_map(|one| one.loads.iter().zip(&results.etcd)).filter_map(|(load, etcd)| {
             Some(handovers(load)? * etcd.commit_and_notification.median / 1e6)
         });
-    let all = [
-        ("throughput, guarded : atomic script", steady(AtomicScript), Some(AtLeast(1.0))),
-        ("throughput, guarded : no store", steady(NoStore), Some(AtLeast(0.25))),
-        ("throughput, guarded : etcd recipe", steady(EtcdRecipe), None),
-        (
-            "sold out, answers/s, guarded : no store",
-            against(NoStore, Measure::SoldOut, rate),
-            Some(AtLeast(0.8)),
-        ),
-        (
-            "burst, time of etcd recipe : guarded",
-            against(EtcdRecipe, Measure::Burst, bursts),
-            Some(AtLeast(40.0)),
-        ),
-        (
-            "handovers/s, guarded : etcd recipe",
-            against(EtcdRecipe, Measure::Handovers, handovers),
-            Some(AtLeast(10.0)),
-        ),
-        (
-            "handovers/s, guarded : one commit and one notification at a time",
-            of_etcd.collect(),
-            None,
-        ),
-        (
-            "throughput, most connections : the usual number",
-            between(Measure::Connections, |one| one.case.connections, results.scale.connections),
-            Some(AtLeast(0.9)),
-        ),
-        (
-            "throughput, most instances : 2",
-            between(Measure::Instances, |one| one.case.instances, INSTANCES),
-            Some(AtLeast(0.8)),
-        ),
-        ("throughput, guarded : atomic script, etcd 2 ms away", far(2, rate), Some(AtLeast(1.2))),
-        ("throughput, guarded : atomic script, etcd 6 ms away", far(6, rate), Some(AtLeast(1.0))),
-        (
-            "throughput, guarded : atomic script, etcd 20 ms away",
-            far(20, rate),
-            Some(AtLeast(0.75)),
-        ),
-        ("p99, guarded : atomic script, etcd 20 ms away", far(20, p99), Some(AtMost(4.0))),
-        (
-            "p99 : round trip, etcd 6 ms away, half of what the atomic script reaches",
-            half_load.map(|micros| micros / 6e3).collect(),
-            Some(AtMost(3.0)),
-        ),
-        (
-            "throughput, 8 instances : 2, etcd 2 ms away",
-            ratios(rate, at(2, 8, None, Combined), at(2, INSTANCES, None, Combined)),
-            Some(AtLeast(0.8)),
-        ),
-        ("share of the instance that sold less", ours(smaller_share), Some(AtLeast(0.45))),
-        ("latency of a guarded request, p99 : p50", ours(tail), Some(AtMost(4.0))),
-        (
-            "memory for each waiting order, KiB",
-            results.memory.iter().map(Memory::kibibytes_of_an_order).collect(),
-            Some(AtMost(20.0)),
-        ),
-    ];
+    let mut all: Vec<(&'static str, Vec<f64>, Option<Goal>)> = Vec::new();
+    let mut add = |name, values, goal| all.push((name, values, goal));
+    add("throughput, guarded : atomic script", steady(AtomicScript), Some(AtLeast(1.0)));
+    add("throughput, guarded : no store", steady(NoStore), Some(AtLeast(0.25)));
+    add("throughput, guarded : etcd recipe", steady(EtcdRecipe), None);
+    let sold_out = against(NoStore, Measure::SoldOut, rate);
+    add("sold out, answers/s, guarded : no store", sold_out, Some(AtLeast(0.8)));
+    let burst = against(EtcdRecipe, Measure::Burst, bursts);
+    add("burst, time of etcd recipe : guarded", burst, Some(AtLeast(40.0)));
+    let turns = against(EtcdRecipe, Measure::Handovers, handovers);
+    add("handovers/s, guarded : etcd recipe", turns, Some(AtLeast(10.0)));
+    let one_at_a_time = "handovers/s, guarded : one commit and one notification at a time";
+    add(one_at_a_time, of_etcd.collect(), None);
+    let values = between(Measure::Connections, |one| one.case.connections, CONNECTIONS);
+    add("throughput, most connections : the usual number", values, Some(AtLeast(0.9)));
+    let values = between(Measure::Instances, |one| one.case.instances, INSTANCES);
+    add("throughput, most instances : 2", values, Some(AtLeast(0.8)));
+    for (etcd, name, least) in [
+        (2, "throughput, guarded : atomic script, etcd 2 ms away", 1.2),
+        (6, "throughput, guarded : atomic script, etcd 6 ms away", 1.0),
+        (20, "throughput, guarded : atomic script, etcd 20 ms away", 0.75),
+    ] {
+        add(name, far(etcd, rate), Some(AtLeast(least)));
+    }
+    add("p99, guarded : atomic script, etcd 20 ms away", far(20, p99), Some(AtMost(4.0)));
+    let name = "p99 : round trip, etcd 6 ms away, half of what the atomic script reaches";
+    add(name, half_load.map(|micros| micros / 6e3).collect(), Some(AtMost(3.0)));
+    let eight = ratios(rate, at(2, 8, None, Combined), at(2, INSTANCES, None, Combined));
+    add("throughput, 8 instances : 2, etcd 2 ms away", eight, Some(AtLeast(0.8)));
+    add("share of the instance that sold less", ours(smaller_share), Some(AtLeast(0.45)));
+    add("latency of a guarded request, p99 : p50", ours(tail), Some(AtMost(4.0)));
+    let memory = results.memory.iter().map(Memory::kibibytes_of_an_order).collect();
+    add("memory for each waiting order, KiB", memory, Some(AtMost(20.0)));
     let found = |(name, values, goal): (_, Vec<f64>, _)| {
         Some(Finding { name, spread: Spread::of(values)?, goal })
     };

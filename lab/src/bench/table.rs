@@ -184,7 +184,6 @@ fn memory(memory: &Memory) -> String {
 
 /// File name and content of every plot with something to show.
 pub(super) fn plots(results: &Results) -> Vec<(&'static str, String)> {
-    let scale = &results.scale;
     let bar =
         |label: String, spread: Option<Spread>, ours| Some(Bar { label, spread: spread?, ours });
     let of = |measure: Measure, of: Figure| -> Vec<Bar> {
@@ -196,14 +195,21 @@ pub(super) fn plots(results: &Results) -> Vec<(&'static str, String)> {
     let mut handed_over = of(Measure::Handovers, handovers);
     let [_, (label, bound)] = of_etcd(results);
     handed_over.extend(bar(label, bound, false));
-    let throughput = format!("Orders answered, 2 instances, {} connections", scale.connections);
-    let (buyers, stock) = (scale.burst_buyers, scale.burst_stock);
-    let burst = format!("{buyers} buyers at once for {stock} units: time to the last answer");
-    let turns = "Handovers between two instances, one client each".to_owned();
+    let title = str::to_owned;
     let mut all = vec![
-        ("throughput.svg", throughput, "requests/s", of(Measure::Throughput, rate)),
-        ("burst.svg", burst, "milliseconds", of(Measure::Burst, millis)),
-        ("handovers.svg", turns, "handovers/s", handed_over),
+        ("throughput.svg", title("Orders answered"), "requests/s", of(Measure::Throughput, rate)),
+        (
+            "burst.svg",
+            title("More buyers than units, all at once: time to the last answer"),
+            "milliseconds",
+            of(Measure::Burst, millis),
+        ),
+        (
+            "handovers.svg",
+            title("Handovers between two instances, one client each"),
+            "handovers/s",
+            handed_over,
+        ),
     ];
     let files = ["requests.svg", "connections.svg", "instances.svg", "items.svg"];
     for ((measure, what), file) in SWEPT.into_iter().zip(files) {

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
+use serde::Serialize;
 use testkit::{AuthTokens, RedisClusterOptions};
 
+use super::run::{NO_FAULT, Outcome};
 use super::scene::Scene;
 use crate::error::LabError;
 use demo::cluster::Proxied;
@@ -25,6 +27,9 @@ pub(super) const LONGEST_CALM: Duration = Duration::from_millis(1500);
 /// The time without faults at the end of a run, in which unknown outcomes are resolved.
 pub(super) const LAST_CALM: Duration = Duration::from_secs(3);
 
+/// How long a control sends orders at most: one failure is enough.
+const CONTROL_LASTS: Duration = Duration::from_secs(16);
+
 /// Injects a fault once, and records what proves that it happened.
 pub(super) trait Fault: Sync {
     fn inject<'a>(&'static self, scene: &'a mut Scene) -> LocalBoxFuture<'a, Result<(), LabError>>;
@@ -37,29 +42,36 @@ impl<F: AsyncFn(&mut Scene) -> Result<(), LabError> + Sync + 'static> Fault for 
 }
 
 /// A kind of fault, and what must hold under it.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Serialize)]
 pub(super) struct Case {
     /// The name for `--only`; a control has that of its scenario.
     pub(super) name: &'static str,
     /// What happens.
     pub(super) fault: &'static str,
+    #[serde(skip)]
     pub(super) inject: &'static dyn Fault,
+    #[serde(skip)]
     pub(super) setup: Setup,
     /// How long one round of the fault takes, with its aftermath.
+    #[serde(skip)]
     pub(super) round: Duration,
     /// The run lasts long enough for this many rounds.
+    #[serde(skip)]
     pub(super) rounds: u32,
     /// The sale must go on within this time after the end of the fault (I5).
+    #[serde(skip)]
     pub(super) goes_on_within: Duration,
     /// What must be seen at least once, or the fault did not happen.
     pub(super) proof: &'static str,
     /// Whether it runs while no other case does.
+    #[serde(skip)]
     pub(super) alone: bool,
+    #[serde(flatten)]
     pub(super) control: Option<Control>,
 }
 
 /// What makes a case a control.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Control {
     /// What is missing.
     pub(super) without: &'static str,
@@ -149,11 +161,19 @@ impl Case {
 
     /// The same as a control, in which something else is missing.
     pub(super) fn as_control(self, without: &'static str, breaks: &'static [&'static str]) -> Self {
-        Self { control: Some(Control { without, breaks }), ..self }
+        Self { control: Some(Control { without, breaks }), rounds: 2, ..self }
     }
 
-    pub(super) fn without(&self) -> Option<&'static str> {
-        self.control.map(|control| control.without)
+    /// Whether everything held; in a control, whether the fault happened and broke what it must break.
+    pub(super) fn is_good(&self, outcome: &Outcome) -> bool {
+        let mut found = outcome.findings.iter().map(|found| found.invariant.as_str());
+        match self.control {
+            None => found.next().is_none(),
+            Some(Control { breaks, .. }) => {
+                found.clone().all(|found| found != NO_FAULT)
+                    && found.any(|found| breaks.contains(&found))
+            }
+        }
     }
 
     /// The name, of a control with what is missing.
@@ -181,14 +201,13 @@ impl Case {
         self.control.is_some_and(|control| control.breaks.contains(&"I5"))
     }
 
-    /// How long orders are sent: `wanted`, or long enough for so many rounds, and to observe a sale that hangs.
-    pub(super) fn lasts(&self, wanted: Duration, rounds: u32) -> Duration {
-        let lasts = wanted.max((self.round + LONGEST_CALM) * rounds + FIRST_CALM + LAST_CALM);
-        if !self.may_hang() {
-            return lasts;
-        }
-        let first = FIRST_CALM + LONGEST_CALM + self.round;
-        lasts.max(first + self.goes_on_within * 2 + LAST_CALM)
+    /// How long orders are sent: `wanted`, or long enough for all rounds, and to observe a sale that hangs.
+    pub(super) fn lasts(&self, wanted: Duration) -> Duration {
+        let calm = FIRST_CALM + LAST_CALM;
+        let wanted = if self.control.is_some() { wanted.min(CONTROL_LASTS) } else { wanted };
+        let lasts = wanted.max((self.round + LONGEST_CALM) * self.rounds + calm);
+        let hangs = self.round + LONGEST_CALM + self.goes_on_within * 2 + calm;
+        if self.may_hang() { lasts.max(hangs) } else { lasts }
     }
 }
 

@@ -1,18 +1,18 @@
 //! Requests to etcd past the service: to look, and to cause faults.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{
     AlarmAction, AlarmOptions, AlarmType, CompactionOptions, GetOptions, PutOptions,
     ResponseHeader, SortOrder, SortTarget, Txn, TxnOp,
 };
-use fenced_lock::{EtcdBackend, EtcdOptions, Guard, LockError, Session, SessionOptions};
+use fenced_lock::{Guard, Session};
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use testkit::{LOCK_NAME, PrivateEtcd};
 use tokio::time::{sleep, timeout};
 
 use crate::error::LabError;
+use crate::experiment::etcd_session;
 
 /// How long a request may take: a member that is away must not hold up the suite.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -114,14 +114,6 @@ pub(super) async fn make_room(etcd: &PrivateEtcd) -> Result<(), LabError> {
     Err(LabError::NotInTime { what: "etcd has space again", seconds: 1 })
 }
 
-/// A session of the suite's own.
-pub(super) async fn session(endpoints: &[String]) -> Result<Session, LabError> {
-    let etcd = EtcdBackend::new(EtcdOptions::new(endpoints)).map_err(LockError::from)?;
-    let options =
-        SessionOptions { label: "chaos".into(), ..SessionOptions::new(Duration::from_secs(10)) };
-    Ok(Session::open(Arc::new(etcd), options).await?)
-}
-
 /// What others keep in the same etcd: 10,000 locks that are held, and 50,000 claims on a lock whose name begins with
 /// that of the sale.
 pub(super) struct Crowd {
@@ -134,7 +126,7 @@ impl Crowd {
         const LOCKS: usize = 10_000;
         const LOCKS_AT_A_TIME: usize = 200;
         put_claims(etcd).await?;
-        let session = session(&[etcd.endpoint()]).await?;
+        let session = etcd_session("chaos", &[etcd.endpoint()]).await?;
         let lock = async |n| session.mutex(&format!("held-{n}"))?.lock().await;
         let guards = stream::iter((0..LOCKS).map(lock)).buffer_unordered(LOCKS_AT_A_TIME);
         let guards = guards.try_collect().await?;

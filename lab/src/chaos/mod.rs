@@ -26,13 +26,14 @@ use std::time::Duration;
 use flash_sale::error_chain::ErrorChain;
 use serde::Serialize;
 use testkit::OwnedDir;
+use tokio::sync::RwLock;
 use tokio::time::Instant;
 
 use self::case::Case;
 pub use self::options::ChaosOptions;
 use self::run::{Outcome, Run};
 use crate::error::LabError;
-use crate::experiment::{self, FAULTS, Machine, NO_RESULTS, Trials, note, publish};
+use crate::experiment::{self, FAULTS, Machine, NO_RESULTS, Trial, Trials, note, publish};
 
 /// How long each case of a short run sends orders.
 const SHORT_SECONDS: u64 = 8;
@@ -41,14 +42,11 @@ const SHORT_SECONDS: u64 = 8;
 const SHORT_RATE: u32 = 700;
 const SHORT_GRACE: Duration = Duration::from_secs(2);
 
-/// How long a control sends orders at most: one failure is enough.
-const CONTROL_LASTS: Duration = Duration::from_secs(16);
-
 /// A control has so many trials, of which one must fail: a fault does not break the sale every time.
 const CONTROL_TRIALS: u32 = 4;
 
 /// The results of the suite.
-#[derive(Debug, Default, Serialize)]
+#[derive(Default, Serialize)]
 struct Results {
     seed: u64,
     machine: Machine,
@@ -60,14 +58,10 @@ struct Results {
 }
 
 /// The result of a scenario or a control.
-#[derive(Debug, Serialize)]
+#[derive(Serialize)]
 struct CaseResult {
-    name: &'static str,
-    fault: &'static str,
-    /// What is missing in a control.
-    without: Option<&'static str>,
-    /// The invariants of which a control must break one.
-    breaks: &'static [&'static str],
+    #[serde(flatten)]
+    case: Case,
     /// How many trials there were.
     trials: u32,
     /// The outcome of the last one, or why it could not run.
@@ -88,7 +82,7 @@ enum Verdict {
 impl CaseResult {
     fn verdict(&self) -> Verdict {
         match &self.run {
-            Ok(outcome) if outcome.is_good(self.without.map(|_| self.breaks)) => Verdict::Good,
+            Ok(outcome) if self.case.is_good(outcome) => Verdict::Good,
             Ok(_) => Verdict::Bad,
             Err(_) => Verdict::Unknown,
         }
@@ -119,19 +113,15 @@ async fn suite(options: &ChaosOptions, dir: &OwnedDir) -> Result<ExitCode, LabEr
     // both ends of ten thousand silent connections are files of this machine; best effort
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     let began = Instant::now();
-    let load_seconds = if options.short { SHORT_SECONDS } else { options.seconds };
-    let seed = options.seed.unwrap_or_else(loadtest::any_seed);
-    let mut results =
-        Results { seed, machine: Machine::this(), load_seconds, ..Results::default() };
-    note(&format!("seed {seed}: {} cases of {load_seconds} s and more", cases.len()));
-    let suite = Suite { options, dir, seed, lasts: Duration::from_secs(load_seconds) };
-    let (alone, beside): (Vec<_>, Vec<_>) = cases.iter().partition(|case| case.alone);
-    results.cases = suite.run_all(&beside, options.jobs).await?;
-    results.cases.extend(suite.run_all(&alone, 1).await?);
-    let place = |result: &CaseResult| {
-        cases.iter().position(|case| (case.name, case.without()) == (result.name, result.without))
+    let mut results = Results {
+        seed: options.seed.unwrap_or_else(loadtest::any_seed),
+        machine: Machine::this(),
+        load_seconds: if options.short { SHORT_SECONDS } else { options.seconds },
+        ..Results::default()
     };
-    results.cases.sort_by_key(place);
+    let Results { seed, load_seconds, .. } = results;
+    note(&format!("seed {seed}: {} cases of {load_seconds} s and more", cases.len()));
+    results.cases = run_all(options, &cases, dir, &results).await?;
     results.seconds = began.elapsed().as_secs_f64();
     publish(&options.out, &results, &table::text(&results), &[])?;
     Ok(match results.verdict() {
@@ -153,74 +143,72 @@ fn choose(options: &ChaosOptions) -> Result<Vec<Case>, LabError> {
         all.retain(|case| options.only.iter().any(|name| name == case.name));
     }
     all.retain(|case| case.control.is_none() || !options.no_controls);
-    Ok(all)
-}
-
-/// What all runs of a suite share.
-struct Suite<'a> {
-    options: &'a ChaosOptions,
-    dir: &'a OwnedDir,
-    seed: u64,
-    lasts: Duration,
-}
-
-impl Suite<'_> {
-    async fn run_all(&self, cases: &[&Case], jobs: usize) -> Result<Vec<CaseResult>, LabError> {
-        let count = u32::try_from(cases.len()).unwrap_or(u32::MAX);
-        let trials = Trials::new("case", count, jobs, self.seed);
-        let worker = async |done: &mut Vec<_>| {
-            while let Some(next) = trials.next() {
-                done.push(self.case(cases[next.number]).await);
-            }
-            Ok(())
-        };
-        Ok(trials.share(usize::MAX, worker).await?.0)
-    }
-
-    async fn case(&self, case: &Case) -> CaseResult {
-        let most = if case.control.is_some() { CONTROL_TRIALS } else { 1 };
-        let &Case { name, fault, .. } = case;
-        let breaks = case.control.map_or(&[][..], |control| control.breaks);
-        let mut trials = 0;
-        loop {
-            trials += 1;
-            let run = self.trial(case, trials).await;
-            let result = CaseResult { name, fault, without: case.without(), breaks, trials, run };
-            if result.verdict() == Verdict::Good || trials == most {
-                return result;
-            }
-        }
-    }
-
-    async fn trial(&self, case: &Case, trial: u32) -> Result<Outcome, String> {
-        let mut case = *case;
-        let (wanted, rounds) = match case.control {
-            _ if self.options.short => (self.lasts, 1),
-            Some(_) => (self.lasts.min(CONTROL_LASTS), 2),
-            None => (self.lasts, case.rounds),
-        };
-        if self.options.short {
+    if options.short {
+        for case in &mut all {
+            case.rounds = 1;
             case.goes_on_within += SHORT_GRACE;
             case.setup.load.rate = SHORT_RATE;
         }
-        let run = Run {
-            lasts: case.lasts(wanted, rounds),
-            seed: self.seed.wrapping_add(u64::from(trial) * 1_000_000_007),
-            out: &self.options.out.join(case.title().replace(' ', "-")),
-            case,
-        };
-        // boxed, as it is large
-        let outcome = Box::pin(run.run(self.dir)).await;
-        let mut outcome = outcome.map_err(|error| ErrorChain(&error).to_string());
-        let good = outcome.as_ref().is_ok_and(|it| it.is_good(case.control.map(|it| it.breaks)));
-        if let Ok(outcome) = &mut outcome {
-            // the suite's seed repeats the scenario with its controls
-            outcome.seed = self.seed;
-            if good && !self.options.keep && std::fs::remove_dir_all(run.out).is_ok() {
-                outcome.kept = None;
+    }
+    Ok(all)
+}
+
+/// Runs the cases, some in parallel, and returns their results in the same order.
+async fn run_all(
+    options: &ChaosOptions,
+    cases: &[Case],
+    dir: &OwnedDir,
+    &Results { seed, load_seconds, .. }: &Results,
+) -> Result<Vec<CaseResult>, LabError> {
+    let count = u32::try_from(cases.len()).unwrap_or(u32::MAX);
+    let next = Trials::new("case", count, options.jobs, seed);
+    let lasts = Duration::from_secs(load_seconds);
+    // a case that runs alone takes it for itself
+    let machine = RwLock::new(());
+    let worker = async |done: &mut Vec<_>| {
+        while let Some(Trial { number, .. }) = next.next() {
+            let case = cases[number];
+            let (_alone, _beside) = match case.alone {
+                true => (Some(machine.write().await), None),
+                false => (None, Some(machine.read().await)),
+            };
+            let most = if case.control.is_some() { CONTROL_TRIALS } else { 1 };
+            for trials in 1..=most {
+                // the seed of the suite repeats a scenario with its controls
+                let seed = seed.wrapping_add(u64::from(trials) * 1_000_000_007);
+                let run = trial(options, case, case.lasts(lasts), seed, dir).await;
+                let result = CaseResult { case, trials, run };
+                if result.verdict() == Verdict::Good || trials == most {
+                    done.push((number, result));
+                    break;
+                }
             }
         }
-        note(&table::progress(&case, good, &outcome));
-        outcome
+        Ok(())
+    };
+    let (mut done, _) = next.share(usize::MAX, worker).await?;
+    done.sort_by_key(|(number, _)| *number);
+    Ok(done.into_iter().map(|(_, result)| result).collect())
+}
+
+async fn trial(
+    options: &ChaosOptions,
+    case: Case,
+    lasts: Duration,
+    seed: u64,
+    dir: &OwnedDir,
+) -> Result<Outcome, String> {
+    let out = &options.out.join(case.title().replace(' ', "-"));
+    // boxed, as it is large
+    let outcome = Box::pin(Run { case, lasts, seed, out }.run(dir)).await;
+    let mut outcome = outcome.map_err(|error| ErrorChain(&error).to_string());
+    if let Ok(outcome) = &mut outcome
+        && case.is_good(outcome)
+        && !options.keep
+        && std::fs::remove_dir_all(out).is_ok()
+    {
+        outcome.kept = None;
     }
+    note(&table::progress(&case, &outcome));
+    outcome
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use loadtest::Report;
 use loadtest::report::Violation;
 use serde::Serialize;
-use testkit::{OwnedDir, PrivateEtcd, PrivateRedis};
+use testkit::OwnedDir;
 use tokio::time::Instant;
 
 use super::case::Case;
@@ -32,7 +32,6 @@ pub(super) const NO_FAULT: &str = "fault";
 /// What was seen during a run, and how it ended.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Outcome {
-    pub(super) seed: u64,
     /// How often the fault was injected.
     pub(super) times: u64,
     /// What was seen of it, and how often.
@@ -65,18 +64,6 @@ impl Outcome {
     pub(super) fn broken(&mut self, invariant: &str, message: impl Into<String>) {
         self.findings.push(Violation::new(invariant, message));
     }
-
-    /// Whether everything held; in a control, whether the fault happened and broke one of these.
-    pub(super) fn is_good(&self, breaks: Option<&[&str]>) -> bool {
-        let mut found = self.findings.iter().map(|found| found.invariant.as_str());
-        match breaks {
-            None => found.next().is_none(),
-            Some(breaks) => {
-                found.clone().all(|found| found != NO_FAULT)
-                    && found.any(|found| breaks.contains(&found))
-            }
-        }
-    }
 }
 
 /// A case with its times and seed.
@@ -101,7 +88,7 @@ impl Run<'_> {
         let mut scene = Scene::open(dir, &self.case, random).await?;
         let judged = self.inject(&mut scene).await;
         if judged.is_err() || !scene.evidence.findings.is_empty() {
-            self.keep_logs(&scene);
+            keep_logs(scene.cluster.dir.path(), self.out);
         }
         let mut outcome = std::mem::take(&mut scene.evidence);
         scene.close().await?;
@@ -164,24 +151,17 @@ impl Run<'_> {
         args.extend(scene.cluster.urls());
         Ok(Load::start(&scene.cluster, &args, false)?)
     }
+}
 
-    /// Copies the logs, as far as possible.
-    fn keep_logs(&self, scene: &Scene) {
-        let mut dirs = vec![scene.cluster.dir.path(), scene.cluster.redis.dir()];
-        dirs.extend(scene.cluster.etcd.iter().map(PrivateEtcd::dir));
-        let watched = scene.cluster.sentinels.iter();
-        let watched = watched.flat_map(|all| all.sentinels.iter().chain(&all.replicas));
-        dirs.extend(watched.map(PrivateRedis::dir));
-        for (n, dir) in dirs.into_iter().enumerate() {
-            for entry in std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok) {
-                let name = entry.file_name().to_string_lossy().into_owned();
-                let is_log = Path::new(&name).extension().is_some_and(|ending| ending == "log");
-                if is_log {
-                    // the members of etcd have logs of one name
-                    let kept = if n < 3 { name } else { format!("{n}-{name}") };
-                    let _ = std::fs::copy(entry.path(), self.out.join(kept));
-                }
-            }
+/// Copies the logs of all processes, as far as possible.
+fn keep_logs(dir: &Path, out: &Path) {
+    for path in std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        if path.is_dir() {
+            keep_logs(&path, out);
+        } else if path.extension().is_some_and(|ending| ending == "log") {
+            // several servers have logs of one name
+            let names = [dir.file_name(), path.file_name()].map(Option::unwrap_or_default);
+            let _ = std::fs::copy(&path, out.join(names.join("-".as_ref())));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::case::Case;
+use super::case::{Case, Control};
 use super::run::Outcome;
 use super::{CaseResult, Results, Verdict};
 use crate::experiment::{float, rows, section};
@@ -11,7 +11,7 @@ use crate::experiment::{float, rows, section};
 pub(super) fn text(results: &Results) -> String {
     let mut text = String::new();
     let (scenarios, controls): (Vec<_>, Vec<_>) =
-        results.cases.iter().partition(|case| case.without.is_none());
+        results.cases.iter().partition(|result| result.case.control.is_none());
     let head = [
         "fault",
         "times",
@@ -26,7 +26,7 @@ pub(super) fn text(results: &Results) -> String {
     ];
     section(&mut text, "Faults", &rows(head, scenarios.into_iter().map(scenario)));
     let head = ["control of", "without", "breaks", "broke", "in trial", "verdict"];
-    let controls = rows(head, controls.into_iter().map(control));
+    let controls = rows(head, controls.into_iter().filter_map(control));
     section(&mut text, "The same without the safeguard, in at most four trials", &controls);
     text += &unfenced(results).unwrap_or_default();
     for case in results.cases.iter().filter(|case| case.verdict() != Verdict::Good) {
@@ -40,20 +40,20 @@ pub(super) fn text(results: &Results) -> String {
     text
 }
 
-fn scenario(case: &CaseResult) -> [String; 10] {
+fn scenario(result: &CaseResult) -> [String; 10] {
     let mut cells = [const { String::new() }; 10];
-    case.fault.clone_into(&mut cells[0]);
-    let Ok(outcome) = &case.run else {
+    result.case.fault.clone_into(&mut cells[0]);
+    let Ok(outcome) = &result.run else {
         "NOT RUN".clone_into(&mut cells[9]);
         return cells;
     };
     let counts = &outcome.counts;
-    let verdict = match case.verdict() {
+    let verdict = match result.verdict() {
         Verdict::Good => "holds".to_owned(),
         _ => format!("BROKEN: {}", broken(outcome)),
     };
     [
-        case.fault.to_owned(),
+        result.case.fault.to_owned(),
         outcome.times.to_string(),
         counts.requests.to_string(),
         counts.acknowledged.to_string(),
@@ -66,20 +66,21 @@ fn scenario(case: &CaseResult) -> [String; 10] {
     ]
 }
 
-fn control(case: &CaseResult) -> [String; 6] {
-    let verdict = match case.verdict() {
+fn control(result: &CaseResult) -> Option<[String; 6]> {
+    let Control { without, breaks } = result.case.control?;
+    let verdict = match result.verdict() {
         Verdict::Good => "fails, as it must",
         Verdict::Bad => "PASSES, AND MUST NOT",
         Verdict::Unknown => "NOT RUN",
     };
-    [
-        case.name.to_owned(),
-        case.without.unwrap_or_default().to_owned(),
-        case.breaks.join(" or "),
-        case.run.as_ref().map(broken).unwrap_or_default(),
-        case.trials.to_string(),
+    Some([
+        result.case.name.to_owned(),
+        without.to_owned(),
+        breaks.join(" or "),
+        result.run.as_ref().map(broken).unwrap_or_default(),
+        result.trials.to_string(),
         verdict.to_owned(),
-    ]
+    ])
 }
 
 /// The broken invariants, each once.
@@ -92,10 +93,8 @@ fn broken(outcome: &Outcome) -> String {
 
 /// What pauses of holders cost without the fence.
 fn unfenced(results: &Results) -> Option<String> {
-    let is_unfenced =
-        |case: &&CaseResult| (case.name, case.without) == ("holder-paused", Some("fence"));
-    let case = results.cases.iter().find(is_unfenced)?;
-    let counts = &case.run.as_ref().ok()?.counts;
+    let is_unfenced = |result: &&CaseResult| result.case.title() == "holder-paused without fence";
+    let counts = &results.cases.iter().find(is_unfenced)?.run.as_ref().ok()?.counts;
     // what is in stock and was sold as well, by the first instance's word at the end
     let state = counts.after.values().next().cloned().unwrap_or_default();
     let lost = u64::try_from(state.stock + state.lucky - state.initial).unwrap_or(0);
@@ -109,21 +108,18 @@ fn unfenced(results: &Results) -> Option<String> {
 }
 
 /// What failed, and how to repeat it.
-fn failure(case: &CaseResult, results: &Results) -> String {
-    let &CaseResult { name, without, breaks, trials, ref run, .. } = case;
+fn failure(result: &CaseResult, results: &Results) -> String {
+    let CaseResult { case, trials, run } = result;
     let Results { seed, load_seconds, .. } = results;
-    let mut lines = match (run, without) {
-        (Err(error), None) => vec![format!("{name}: could not be run: {error}")],
-        (Err(error), Some(without)) => {
-            vec![format!("{name}: the control without {without} could not be run: {error}")]
-        }
+    let (name, title) = (case.name, case.title());
+    let mut lines = match (run, case.control) {
+        (Err(error), _) => vec![format!("{title}: could not be run: {error}")],
         (Ok(outcome), None) => {
             let found = outcome.findings.iter();
             found.map(|it| format!("{name}: {} is broken: {}", it.invariant, it.sentence)).collect()
         }
-        (Ok(outcome), Some(without)) => vec![format!(
-            "{name}: the control without {without} broke none of {} in {trials} trials (it broke: {}; \
-             seen: {:?})",
+        (Ok(outcome), Some(Control { breaks, .. })) => vec![format!(
+            "{title}: broke none of {} in {trials} trials (it broke: {}; seen: {:?})",
             breaks.join(", "),
             broken(outcome),
             outcome.facts,
@@ -139,14 +135,14 @@ fn failure(case: &CaseResult, results: &Results) -> String {
 }
 
 /// A line about a trial that has ended.
-pub(super) fn progress(case: &Case, good: bool, outcome: &Result<Outcome, String>) -> String {
+pub(super) fn progress(case: &Case, outcome: &Result<Outcome, String>) -> String {
     let title = case.title();
     let outcome = match outcome {
         Ok(outcome) => outcome,
         Err(error) => return format!("{title}: could not be run: {error}"),
     };
     let broken = broken(outcome);
-    let verdict = match (good, case.control.is_some()) {
+    let verdict = match (case.is_good(outcome), case.control.is_some()) {
         (true, false) => "holds".to_owned(),
         (false, false) => format!("BROKEN: {broken}"),
         (true, true) => format!("fails as it must: {broken}"),
@@ -172,6 +168,7 @@ mod tests {
 
     use super::*;
     use crate::chaos::run::NO_FAULT;
+    use crate::chaos::scene::Scene;
 
     fn outcome(findings: &[&str]) -> Outcome {
         Outcome {
@@ -181,21 +178,10 @@ mod tests {
     }
 
     fn results(run: Result<Outcome, String>, control: Result<Outcome, String>) -> Results {
-        let scenario = CaseResult {
-            name: "name",
-            fault: "a fault",
-            without: None,
-            breaks: &[],
-            trials: 1,
-            run,
-        };
-        let control = CaseResult {
-            without: Some("fence"),
-            breaks: &["I1", "I2"],
-            trials: 4,
-            run: control,
-            ..scenario
-        };
+        let scenario = Case::new("name", "a fault", &async |_: &mut Scene| Ok(()), "proof");
+        let controls = scenario.without_safeguard("fence", &["I1", "I2"]);
+        let scenario = CaseResult { case: scenario, trials: 1, run };
+        let control = CaseResult { case: controls, trials: 4, run: control };
         Results { seed: 7, load_seconds: 24, cases: vec![scenario, control], ..Results::default() }
     }
 

@@ -3,7 +3,7 @@
 //! - [`run`]: an experiment from start to end, with its directory, signals and exit code
 //! - [`Trials`], [`rounds`]: the same case again and again, side by side or in turn with others
 //! - [`Machine`], [`Spread`], [`quantile`]: what the figures come from, and what they say together
-//! - [`counter`]: what an instance counts
+//! - [`counter`], [`etcd_session`]: what an instance counts, and a session beside those of the instances
 //! - [`rows`], [`figure`], [`bars`], [`publish`]: the results as tables, pictures and files
 
 mod machine;
@@ -15,8 +15,11 @@ mod trials;
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
 
 use demo::signals::{self, ENDINGS, Signals};
+use fenced_lock::{EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
 use flash_sale::error_chain::ErrorChain;
 use hyper::Method;
 use serde::Serialize;
@@ -31,6 +34,9 @@ use crate::error::LabError;
 
 /// The results are there, and are not as they must be.
 pub(crate) const FAULTS: u8 = 1;
+
+/// The TTL of the experiment's own sessions.
+const SESSION_TTL: Duration = Duration::from_secs(10);
 
 /// There are no results.
 pub(crate) const NO_RESULTS: u8 = 2;
@@ -105,6 +111,13 @@ pub(crate) fn write(
         plots.iter().try_for_each(|(name, plot)| std::fs::write(out.join(name), plot))
     };
     written().map_err(LabError::system("the results could not be written"))
+}
+
+/// A session of the experiment's own.
+pub(crate) async fn etcd_session(label: &str, endpoints: &[String]) -> Result<Session, LabError> {
+    let etcd = EtcdBackend::new(EtcdOptions::new(endpoints)).map_err(LockError::from)?;
+    let options = SessionOptions { label: label.into(), ..SessionOptions::new(SESSION_TTL) };
+    Ok(Session::open(Arc::new(etcd), options).await?)
 }
 
 /// A counter or gauge of the instance at this port, summed over its labels; 0 if it does not answer.

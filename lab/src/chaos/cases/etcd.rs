@@ -10,6 +10,7 @@ use crate::chaos::case::{Case, LoadPlan, Setup, TTL};
 use crate::chaos::etcd;
 use crate::chaos::scene::Scene;
 use crate::error::LabError;
+use crate::experiment::etcd_session;
 use demo::cluster::Proxied;
 
 /// How long a member is away: longer than the sale may pause.
@@ -167,7 +168,7 @@ async fn lose_answers(scene: &mut Scene) -> Result<(), LabError> {
     // for the suite's own release; in no other case is its answer lost
     Safeguard::UnknownRelease.set(scene.setup.without != Some("unknown-release"));
     let proxy = Proxy::to(scene.cluster.etcd[0].port()).await?;
-    let session = etcd::session(&[proxy.url(), scene.cluster.etcd[1].endpoint()]).await?;
+    let session = etcd_session("chaos", &[proxy.url(), scene.cluster.etcd[1].endpoint()]).await?;
     let guard = session.mutex(LOCK_NAME)?.lock().await?;
     proxy.hold(Way::Back);
     let released = guard.unlock().await;
