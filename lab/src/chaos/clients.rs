@@ -1,10 +1,11 @@
-//! Hostile clients.
+//! Clients that leave, and hostile ones.
 
 use std::io;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt as _};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -27,21 +28,23 @@ const PIECE_BYTES: usize = 1 << 16;
 /// More than the system buffers, and far less than the body.
 const TOO_MUCH_BYTES: usize = 64 << 20;
 
-/// What became of silent connections.
-#[derive(Debug)]
-pub(super) struct Silent {
-    pub(super) opened: u64,
-    pub(super) failure: Option<String>,
+async fn connect(port: u16) -> io::Result<TcpStream> {
+    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await
+}
+
+/// Sends a request without a body, and returns the connection with its answer.
+async fn send(port: u16, request: &str) -> io::Result<TcpStream> {
+    let mut connection = connect(port).await?;
+    let head = format!("{request} HTTP/1.1\r\nhost: chaos\r\ncontent-length: 0\r\n\r\n");
+    connection.write_all(head.as_bytes()).await?;
+    Ok(connection)
 }
 
 /// Connections that have sent an order each and wait for its answer. Dropping one closes it.
 pub(super) async fn buyers(port: u16, count: usize) -> io::Result<Vec<TcpStream>> {
     let mut buyers = Vec::new();
     for _ in 0..count {
-        let mut buyer = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
-        let order = "POST /stock/reduce HTTP/1.1\r\nhost: buyer\r\ncontent-length: 0\r\n\r\n";
-        buyer.write_all(order.as_bytes()).await?;
-        buyers.push(buyer);
+        buyers.push(send(port, "POST /stock/reduce").await?);
     }
     Ok(buyers)
 }
@@ -52,17 +55,8 @@ pub(super) async fn unanswered(buyers: Vec<TcpStream>) -> usize {
         let answer = timeout(TIMEOUT, buyer.read_exact(&mut [0; 12])).await;
         !matches!(answer, Ok(Ok(_)))
     };
-    let unanswered = buyers.into_iter().map(is_unanswered);
-    let unanswered = futures_util::future::join_all(unanswered).await;
+    let unanswered = join_all(buyers.into_iter().map(is_unanswered)).await;
     unanswered.into_iter().filter(|unanswered| *unanswered).count()
-}
-
-/// Sends a GET, and returns the connection with its answer.
-async fn get(port: u16, path: &str) -> io::Result<TcpStream> {
-    let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
-    let request = format!("GET {path} HTTP/1.1\r\nhost: flood\r\n\r\n");
-    connection.write_all(request.as_bytes()).await?;
-    Ok(connection)
 }
 
 /// Clients that open the feed of a made-up item, read its beginning and leave, again and again. Returns how
@@ -70,14 +64,13 @@ async fn get(port: u16, path: &str) -> io::Result<TcpStream> {
 pub(super) async fn feeds(port: u16, at_a_time: usize, lasts: Duration) -> u64 {
     let opened = AtomicU64::new(0);
     let comes_and_goes = async |_| loop {
-        if let Ok(mut feed) = get(port, &format!("/events?item={}", Uuid::new_v4())).await {
+        if let Ok(mut feed) = send(port, &format!("GET /events?item={}", Uuid::new_v4())).await {
             let _ = feed.read_exact(&mut [0; 200]).await;
             opened.fetch_add(1, Ordering::Relaxed);
         }
     };
-    let visitors = futures_util::future::join_all((0..at_a_time).map(comes_and_goes));
     // they do not end by themselves
-    let _ = timeout(lasts, visitors).await;
+    let _ = timeout(lasts, join_all((0..at_a_time).map(comes_and_goes))).await;
     opened.into_inner()
 }
 
@@ -85,50 +78,41 @@ pub(super) async fn feeds(port: u16, at_a_time: usize, lasts: Duration) -> u64 {
 /// reset.
 pub(super) async fn aborted(port: u16, count: usize) -> u64 {
     let asks_and_leaves = async |_| {
-        let connection = get(port, &format!("/lock?item={}", Uuid::new_v4())).await?;
+        let connection = send(port, &format!("GET /lock?item={}", Uuid::new_v4())).await?;
         // a reset before it is read is no request
         sleep(Duration::from_millis(20)).await;
         connection.set_zero_linger()
     };
     let aborted = stream::iter(0..count).map(asks_and_leaves).buffer_unordered(AT_A_TIME);
-    let aborted = aborted.filter(|aborted| std::future::ready(aborted.is_ok())).count().await;
-    u64::try_from(aborted).unwrap_or(u64::MAX)
+    aborted.fold(0, async |count, aborted| count + u64::from(aborted.is_ok())).await
 }
 
-/// Opens connections, sends nothing, and expects the instance to close all of them.
-pub(super) async fn silent(port: u16, count: usize) -> Silent {
-    let connect = |_| TcpStream::connect((Ipv4Addr::LOCALHOST, port));
-    let opened: Vec<_> = stream::iter(0..count)
-        .map(connect)
-        .buffer_unordered(AT_A_TIME)
-        .filter_map(|opened| std::future::ready(opened.ok()))
-        .collect()
-        .await;
+/// Opens connections, sends nothing, and expects the instance to close all of them. Returns how many were opened.
+pub(super) async fn silent(port: u16, count: usize) -> (u64, Option<String>) {
+    let opened = stream::iter(0..count).map(|_| connect(port)).buffer_unordered(AT_A_TIME);
+    let opened: Vec<_> = opened.collect().await;
+    let opened: Vec<_> = opened.into_iter().flatten().collect();
     let count = opened.len();
-    let closing = opened.into_iter().map(|mut connection| async move {
+    let closing = opened.into_iter().map(async |mut connection| {
         // an answer such as 408 may come before the end
-        let mut answer = Vec::new();
-        let _ = connection.read_to_end(&mut answer).await;
+        let _ = connection.read_to_end(&mut Vec::new()).await;
     });
-    let closed = timeout(CLOSED_WITHIN, futures_util::future::join_all(closing)).await;
+    let closed = timeout(CLOSED_WITHIN, join_all(closing)).await;
     let failure = closed.err().map(|_| {
         format!("of {count} connections that sent nothing, some were open after {CLOSED_WITHIN:?}")
     });
-    Silent { opened: u64::try_from(count).unwrap_or(u64::MAX), failure }
+    (u64::try_from(count).unwrap_or(u64::MAX), failure)
 }
 
 /// Requests a large file again and again, reads nothing, and expects to be disconnected.
 pub(super) async fn deaf(port: u16, count: usize) -> Option<String> {
-    let requests = b"GET /static/style/panels.css HTTP/1.1\r\nhost: flood\r\n\r\n".repeat(100);
+    let requests = b"GET /static/style/panels.css HTTP/1.1\r\nhost: chaos\r\n\r\n".repeat(100);
     let reads_nothing = async |_| {
-        let Ok(mut connection) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await else {
-            return;
-        };
+        let Ok(mut connection) = connect(port).await else { return };
         // blocks once the instance reads no more, and fails once it has closed
         while connection.write_all(&requests).await.is_ok() {}
     };
-    let cut_off = (0..count).map(reads_nothing);
-    let cut_off = timeout(CLOSED_WITHIN, futures_util::future::join_all(cut_off)).await;
+    let cut_off = timeout(CLOSED_WITHIN, join_all((0..count).map(reads_nothing))).await;
     cut_off.err().map(|_| {
         format!("of {count} clients that read nothing, some were connected after {CLOSED_WITHIN:?}")
     })
@@ -136,11 +120,11 @@ pub(super) async fn deaf(port: u16, count: usize) -> Option<String> {
 
 /// Sends a head of 1 MB, and expects it to be refused.
 pub(super) async fn headers(port: u16) -> Option<String> {
-    let mut head = b"GET /stock HTTP/1.1\r\nhost: flood\r\nx-large: ".to_vec();
+    let mut head = b"GET /stock HTTP/1.1\r\nhost: chaos\r\nx-large: ".to_vec();
     head.resize(head.len() + HEADER_BYTES, b'x');
     head.extend(b"\r\n\r\n");
     let answer = timeout(TIMEOUT, async {
-        let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
+        let mut connection = connect(port).await?;
         // the answer may come before its end
         let _ = connection.write_all(&head).await;
         let mut answer = [0; 12];
@@ -162,7 +146,7 @@ pub(super) async fn headers(port: u16) -> Option<String> {
 pub(super) async fn body(port: u16) -> Option<String> {
     let mut taken = 0;
     let sent = timeout(TIMEOUT, async {
-        let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
+        let mut connection = connect(port).await?;
         let head = format!(
             "PUT /stock?item=flood HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n\
              content-length: {BODY_BYTES}\r\n\r\n"
@@ -176,9 +160,6 @@ pub(super) async fn body(port: u16) -> Option<String> {
         Ok::<_, io::Error>(())
     })
     .await;
-    match sent {
-        Ok(Ok(())) => Some(format!("{taken} bytes of a body of 1 GB were taken")),
-        // disconnected or no longer read
-        Ok(Err(_)) | Err(_) => None,
-    }
+    // disconnected, or no longer read, if it did not end
+    matches!(sent, Ok(Ok(()))).then(|| format!("{taken} bytes of a body of 1 GB were taken"))
 }
