@@ -3,6 +3,7 @@
 //! - [`arena`]: every lock under the same load and the same faults
 //! - [`articles`]: the locks of well-known articles, and what goes wrong under each
 //! - [`mod@bench`]: the sale beside others, in rounds
+//! - `experiment`: what these have in common
 //! - `chaos`: faults and what must hold all the same; with the feature of this name
 
 pub mod arena;
@@ -11,6 +12,7 @@ pub mod bench;
 #[cfg(feature = "chaos")]
 pub mod chaos;
 mod error;
+mod experiment;
 mod wait;
 
 pub use error::LabError;

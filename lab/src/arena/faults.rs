@@ -17,9 +17,10 @@ use tokio::time::sleep;
 use super::contender::{Contender, Tenure, held_at, longest_overlap, millis, now, repeated_tokens};
 use super::floor::{Floor, fake_clock};
 use super::options::Fault;
+use super::speed::millis_below;
 use super::speed::share;
-use super::trials::{Trials, millis_below};
 use crate::error::LabError;
+use crate::experiment::{Trial as Turn, Trials};
 use crate::wait::until;
 use demo::baselines::LockMode;
 use demo::locks::LockServers;
@@ -176,7 +177,7 @@ pub(super) async fn takeover(
         } else {
             None
         };
-        while let Some(mut random) = trials.next() {
+        while let Some(Turn { mut random, .. }) = trials.next() {
             done.push(match (&clock, fault) {
                 (Some(clock), _) => clock_jump(&floor, clock, &mut random).await?,
                 (_, Fault::Kill | Fault::Pause | Fault::Partition) => {

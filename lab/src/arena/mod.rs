@@ -6,7 +6,6 @@
 //! - `speed`: handovers, fairness, waits, and requests at the servers
 //! - [`contender`], `faults`: two processes that want a lock, and what a fault does to them
 //! - `sale`: the sale under each lock and each fence
-//! - `trials`: trials side by side
 //! - `table`, `plots`: the results as text and pictures
 
 pub mod contender;
@@ -19,7 +18,6 @@ mod seat;
 mod set_nx;
 mod speed;
 mod table;
-mod trials;
 
 use std::io;
 use std::process::ExitCode;
@@ -38,9 +36,9 @@ use self::floor::Floor;
 pub use self::options::{ArenaOptions, Fault, Measure};
 use self::sale::{Oversold, Speed};
 use self::speed::{Contest, Handovers};
-use self::trials::Trials;
 use crate::articles;
 use crate::error::LabError;
+use crate::experiment::Trials;
 use demo::baselines::{Fence, LockMode};
 use demo::locks::LockServers;
 
@@ -156,7 +154,8 @@ impl Arena<'_> {
     }
 
     fn trials(&self, what: &str) -> Trials {
-        Trials::new(self.options, self.seed, format!("{}: {what}", self.lock.name()))
+        let what = format!("{}: {what}", self.lock.name());
+        Trials::new(what, self.options.trials(), self.options.jobs, self.seed)
     }
 
     async fn figures(&self) -> Result<Figures, LabError> {

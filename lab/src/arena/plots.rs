@@ -3,8 +3,7 @@
 use super::Results;
 use super::faults::Takeover;
 use super::options::Fault;
-use crate::bench::chart::{Bar, bars};
-use crate::bench::stats::Spread;
+use crate::experiment::{Bar, Spread, bars};
 
 /// File name and content of every picture with something to show.
 pub(super) fn all(results: &Results) -> Vec<(&'static str, String)> {

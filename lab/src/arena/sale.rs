@@ -12,8 +12,8 @@ use testkit::{EtcdOptions, OwnedDir, RedisOptions, probe};
 use tokio::time::{sleep, timeout};
 
 use super::options::Fault;
-use super::trials::Trials;
 use crate::error::LabError;
+use crate::experiment::Trials;
 use demo::baselines::{Fence, LockMode};
 use demo::cluster::{self, Cluster, Spec};
 use demo::load::{ENDLESS_STOCK, Load};

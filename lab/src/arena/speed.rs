@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fenced_lock::{LockError, Promises, QueueView, Wake};
+use rand::RngExt as _;
 use rand_xoshiro::SplitMix64;
 use serde::Serialize;
 use testkit::OwnedDir;
@@ -13,7 +14,6 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::floor::Floor;
 use super::seat::Seat;
-use super::trials::millis_below;
 use crate::error::LabError;
 use demo::baselines::LockMode;
 
@@ -374,4 +374,9 @@ async fn joined(mut tasks: JoinSet<Result<(), LockError>>) -> Result<(), LabErro
 
 fn ended_early(error: tokio::task::JoinError) -> LabError {
     LabError::System { what: "a client ended early", source: error.into() }
+}
+
+/// A number of milliseconds below `limit`.
+pub(super) fn millis_below(limit: u64, random: &mut SplitMix64) -> Duration {
+    Duration::from_millis(random.random_range(0..limit))
 }

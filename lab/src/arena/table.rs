@@ -8,7 +8,7 @@ use super::faults::Takeover;
 use super::options::Fault;
 use super::sale::Oversold;
 use super::{Figures, Results};
-use crate::bench::markdown::{figure, rows};
+use crate::experiment::{figure, rows};
 use demo::locks::in_words;
 
 /// All tables with rows.

@@ -31,8 +31,8 @@ use self::database::DatabaseFloor;
 use self::etcd::EtcdFloor;
 use self::redis::RedisFloor;
 use self::zookeeper::ZooKeeperFloor;
-use crate::bench::markdown::rows;
 use crate::error::LabError;
+use crate::experiment::rows;
 
 /// How long one story may take: each takes seconds.
 const LONGEST_STORY: Duration = Duration::from_mins(1);

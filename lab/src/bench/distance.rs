@@ -10,8 +10,8 @@ use super::contender::{Contender, leave};
 use super::load::{self, Orders};
 use super::run::note;
 use super::scale::Scale;
-use super::stats::Spread;
 use crate::error::LabError;
+use crate::experiment::Spread;
 use demo::cluster::{Cluster, Proxied};
 use demo::load::ENDLESS_STOCK;
 
@@ -42,7 +42,7 @@ impl Distance {
 
     /// The throughput, guarded : unguarded.
     pub(super) fn throughput(&self) -> Option<Spread> {
-        Spread::of_some(self.ratios(|load| Some(load.answers_per_second)))
+        Spread::of(self.ratios(|load| Some(load.answers_per_second)))
     }
 
     /// Whether this is the closed loop at the same place, with so many connections.

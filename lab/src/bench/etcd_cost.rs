@@ -5,8 +5,8 @@ use etcd_client::{Client, CompactionOptions};
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::stats::Spread;
 use crate::error::LabError;
+use crate::experiment::Spread;
 
 const KEY: &str = "bench/commit";
 
@@ -55,5 +55,6 @@ async fn attempt(endpoint: &str, commits: usize) -> Result<EtcdCost, etcd_client
         commit.push(put.as_secs_f64() * 1e6);
         notified.push(event.as_secs_f64() * 1e6);
     }
-    Ok(EtcdCost { commit: Spread::of(&commit), commit_and_notification: Spread::of(&notified) })
+    let of = |micros| Spread::of(micros).unwrap_or(Spread { median: 0.0, min: 0.0, max: 0.0 });
+    Ok(EtcdCost { commit: of(commit), commit_and_notification: of(notified) })
 }

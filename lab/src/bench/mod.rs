@@ -12,22 +12,17 @@
 //! - `results`, `ratios`, `stats`: the results as data
 //! - `table`, `markdown`, `chart`, `svg`: the results as text and pictures
 
-pub(crate) mod chart;
 mod contender;
 mod contest;
 mod distance;
 mod etcd_cost;
 mod load;
-mod machine;
-pub(crate) mod markdown;
 mod memory;
 mod options;
 mod ratios;
 mod results;
 mod run;
 mod scale;
-pub(crate) mod stats;
-mod svg;
 mod sweep;
 mod table;
 

@@ -8,8 +8,8 @@ use super::distance::Distance;
 use super::memory::Memory;
 use super::options::Measure;
 use super::results::{Finding, Goal, Results, burst_millis, handovers, sold_out, throughput};
-use super::stats::Spread;
 use super::sweep::Point;
+use crate::experiment::Spread;
 
 /// The findings for which there are results.
 pub(super) fn findings(results: &Results) -> Vec<Finding> {
@@ -108,7 +108,7 @@ pub(super) fn findings(results: &Results) -> Vec<Finding> {
         ),
     ];
     let found = |(name, values, goal): (_, Vec<f64>, _)| {
-        Some(Finding { name, spread: Spread::of_some(values)?, goal })
+        Some(Finding { name, spread: Spread::of(values)?, goal })
     };
     all.into_iter().filter_map(found).collect()
 }

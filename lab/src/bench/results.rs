@@ -7,12 +7,11 @@ use super::contender::Contender;
 use super::contest::{Round, Turn};
 use super::distance::Distance;
 use super::load;
-use super::machine::Machine;
 use super::memory::Memory;
 use super::options::Measure;
 use super::scale::Scale;
-use super::stats::Spread;
 use super::sweep::{Point, Sweep};
+use crate::experiment::{Machine, Spread};
 
 /// All results.
 #[derive(Debug, Serialize)]
@@ -64,7 +63,7 @@ impl Results {
         contender: Contender,
         figure: impl Fn(&Turn) -> Option<f64>,
     ) -> Option<Spread> {
-        Spread::of_some(self.turns(contender).filter_map(figure))
+        Spread::of(self.turns(contender).filter_map(figure))
     }
 
     pub(super) fn turns(&self, contender: Contender) -> impl Iterator<Item = &Turn> {

@@ -9,13 +9,13 @@ use flash_sale::error_chain::ErrorChain;
 use testkit::{EtcdOptions, OwnedDir, RedisOptions};
 
 use super::contender::Contender;
-use super::contest::{self, Round};
-use super::machine::{Machine, load_average};
+use super::contest::{self, Round, Turn};
 use super::options::{BenchOptions, Measure};
-use super::results::Results;
+use super::results::{Results, burst_millis, handovers, throughput};
 use super::scale::Scale;
-use super::{chart, distance, load, memory, ratios, sweep, table};
+use super::{distance, load, memory, ratios, sweep, table};
 use crate::error::LabError;
+use crate::experiment::{Bar, Machine, bars};
 use demo::cluster::Cluster;
 
 const FAULTS: u8 = 1;
@@ -36,7 +36,7 @@ pub async fn run(options: BenchOptions) -> ExitCode {
 }
 
 async fn bench(options: &BenchOptions) -> Result<Results, LabError> {
-    let load_average = load_average();
+    let machine = Machine::this();
     let mut scale = if options.short { Scale::short() } else { Scale::full() };
     if let Some(rounds) = options.rounds {
         scale.rounds = rounds;
@@ -47,7 +47,6 @@ async fn bench(options: &BenchOptions) -> Result<Results, LabError> {
         OwnedDir::create().map_err(LabError::system("no temporary directory could be made"))?;
     let mut cluster =
         Cluster::open(&dir, 1, EtcdOptions::default(), RedisOptions::default()).await?;
-    let machine = Machine::look(&cluster, load_average).await;
     let mut results = Results {
         machine,
         scale,
@@ -121,7 +120,7 @@ fn write(out: &Path, results: &Results, contenders: &[Contender], text: &str) ->
     std::fs::create_dir_all(out)?;
     std::fs::write(out.join("results.json"), serde_json::to_vec_pretty(results)?)?;
     std::fs::write(out.join("tables.md"), text)?;
-    for (name, chart) in chart::charts(results, contenders) {
+    for (name, chart) in plots(results, contenders) {
         std::fs::write(out.join(name), chart)?;
     }
     Ok(())
@@ -130,4 +129,49 @@ fn write(out: &Path, results: &Results, contenders: &[Contender], text: &str) ->
 /// Progress, on standard error: standard output has the results.
 pub(super) fn note(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// File name and content of every plot with something to show.
+fn plots(results: &Results, contenders: &[Contender]) -> Vec<(&'static str, String)> {
+    let scale = &results.scale;
+    let line = "smallest to largest of all rounds";
+    let compared = |figure: fn(&Turn) -> Option<f64>| -> Vec<Bar> {
+        let bar = |contender: &Contender| {
+            let spread = results.figures(*contender, figure)?;
+            let (label, ours) = (contender.title().to_owned(), *contender == Contender::Combined);
+            Some(Bar { label, spread, ours })
+        };
+        contenders.iter().filter_map(bar).collect()
+    };
+    let swept = |measure: Measure| -> Vec<Bar> {
+        let bar = |point: &super::sweep::Point| Bar {
+            label: point.value.to_string(),
+            spread: point.throughput(),
+            ours: true,
+        };
+        results.points(measure).iter().map(bar).collect()
+    };
+    let connections = scale.connections;
+    let throughput_title = format!("Orders answered, 2 instances, {connections} connections");
+    let (buyers, stock) = (scale.burst_buyers, scale.burst_stock);
+    let burst_title = format!("{buyers} buyers at once for {stock} units: time to the last answer");
+    let title = |what: &str| format!("Guarded sale: throughput by {what}");
+    let all = [
+        ("throughput.svg", throughput_title, "requests/s", compared(throughput)),
+        ("burst.svg", burst_title, "milliseconds", compared(burst_millis)),
+        (
+            "handovers.svg",
+            "Handovers between two instances".to_owned(),
+            "handovers/s",
+            compared(handovers),
+        ),
+        ("requests.svg", title("requests"), "orders/s", swept(Measure::Requests)),
+        ("connections.svg", title("connections"), "orders/s", swept(Measure::Connections)),
+        ("instances.svg", title("instances"), "orders/s", swept(Measure::Instances)),
+        ("items.svg", title("items"), "orders/s", swept(Measure::Items)),
+    ];
+    let drawn = all
+        .into_iter()
+        .filter_map(|(name, title, unit, of)| Some((name, bars(&title, (unit, line), &of)?)));
+    drawn.collect()
 }

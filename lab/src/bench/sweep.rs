@@ -7,8 +7,8 @@ use super::contender::{Contender, leave};
 use super::load::{self, Orders};
 use super::options::Measure;
 use super::scale::Scale;
-use super::stats::Spread;
 use crate::error::LabError;
+use crate::experiment::Spread;
 use demo::cluster::Cluster;
 use demo::load::ENDLESS_STOCK;
 
@@ -33,7 +33,7 @@ impl Point {
     /// Answers a second.
     pub(super) fn throughput(&self) -> Spread {
         let rates: Vec<_> = self.loads.iter().map(|load| load.answers_per_second).collect();
-        Spread::of(&rates)
+        Spread::of(rates).unwrap_or(Spread { median: 0.0, min: 0.0, max: 0.0 })
     }
 }
 

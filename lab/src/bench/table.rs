@@ -7,12 +7,10 @@ use loadtest::Report;
 use super::contender::Contender;
 use super::contest::Turn;
 use super::load;
-use super::machine::Machine;
-use super::markdown::{figure, rows};
 use super::memory::Memory;
 use super::options::Measure;
 use super::results::{Finding, Goal, Results, burst_millis, handovers};
-use super::stats::Spread;
+use crate::experiment::{Machine, Spread, figure, rows};
 
 /// One load of a turn.
 type LoadOf = fn(&Turn) -> Option<&Report>;
@@ -134,10 +132,10 @@ fn passed(results: &Results, contenders: &[Contender]) -> String {
     let etcd = || results.rounds.iter().filter_map(|round| round.etcd.as_ref());
     let rate = |micros: f64| 1e6 / micros.max(1.0);
     for (name, found) in [
-        ("one commit at a time", Spread::of_some(etcd().map(|etcd| rate(etcd.commit.median)))),
+        ("one commit at a time", Spread::of(etcd().map(|etcd| rate(etcd.commit.median)))),
         (
             "one commit and one notification at a time",
-            Spread::of_some(etcd().map(|etcd| rate(etcd.commit_and_notification.median))),
+            Spread::of(etcd().map(|etcd| rate(etcd.commit_and_notification.median))),
         ),
     ] {
         table.extend(found.map(|found| [name.to_owned(), figure(found.median), range(found)]));
@@ -162,7 +160,7 @@ fn swept(results: &Results, measure: Measure, name: &str) -> String {
     let table = results.points(measure).iter().map(|point| {
         let rate = point.throughput();
         let micros = |at: fn(&Report) -> Option<u64>| {
-            millis(Spread::of_some(point.loads.iter().filter_map(at).map(float)))
+            millis(Spread::of(point.loads.iter().filter_map(at).map(float)))
         };
         [
             figure(float(u64::try_from(point.value).unwrap_or(u64::MAX))),
@@ -179,11 +177,11 @@ fn far(results: &Results) -> String {
     let table = results.distances.iter().filter_map(|distance| {
         let rates = |loads: &[Report]| {
             let rates: Vec<_> = loads.iter().map(|load| load.answers_per_second).collect();
-            figure(Spread::of(&rates).median)
+            Spread::of(rates).map_or_else(String::new, |rate| figure(rate.median))
         };
         let tails = |loads: &[Report]| {
             let tails = loads.iter().filter_map(|load| Some(load.latency_microseconds?.p99));
-            Spread::of_some(tails.map(|micros| float(micros) / 1e3))
+            Spread::of(tails.map(|micros| float(micros) / 1e3))
                 .map_or_else(String::new, |tail| figure(tail.median))
         };
         let ratio = distance.throughput()?;

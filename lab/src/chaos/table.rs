@@ -6,7 +6,7 @@ use loadtest::report::Violation;
 
 use super::results::{ControlResult, Results, ScenarioResult, Verdict};
 use super::run::Outcome;
-use crate::bench::markdown::rows;
+use crate::experiment::rows;
 
 /// The tables, and every failure.
 pub(super) fn text(results: &Results) -> String {

@@ -1,4 +1,6 @@
-//! Markdown tables, and figures rounded to three digits.
+//! Tables in Markdown, for the terminal and for documents, and figures rounded to three digits.
+
+use std::fmt::Write as _;
 
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
@@ -17,6 +19,14 @@ pub(crate) fn rows<const N: usize>(
     if table.is_empty() { String::new() } else { format!("{table}\n") }
 }
 
+/// Adds a table under its title, unless it is empty.
+pub(crate) fn section(text: &mut String, title: &str, table: &str) {
+    if !table.is_empty() {
+        // writing to a string cannot fail
+        let _ = write!(text, "## {title}\n\n{table}\n");
+    }
+}
+
 /// Three digits that count, and commas: `46,100`, `3.14`, `0.0521`.
 pub(crate) fn figure(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
@@ -25,17 +35,12 @@ pub(crate) fn figure(value: f64) -> String {
     let digits = 2.0 - value.abs().log10().floor();
     let rounded = (value * 10_f64.powf(digits)).round() / 10_f64.powf(digits);
     if rounded.abs() < 100.0 {
-        let text = format!("{rounded:.6}");
-        let decimals = if rounded.abs() >= 10.0 {
-            1
-        } else if rounded.abs() >= 1.0 {
-            2
-        } else {
-            4
+        let text = match rounded.abs() {
+            10.0.. => format!("{rounded:.1}"),
+            1.0.. => format!("{rounded:.2}"),
+            _ => format!("{rounded:.4}"),
         };
-        let cut = text.len() - 6 + decimals;
-        let short = text[..cut].trim_end_matches('0').trim_end_matches('.');
-        return short.to_owned();
+        return text.trim_end_matches('0').trim_end_matches('.').to_owned();
     }
     let plain = format!("{rounded:.0}");
     plain.parse::<i128>().map_or(plain, grouped)

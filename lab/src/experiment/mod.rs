@@ -1,0 +1,107 @@
+//! What bench, fault suite, arena and articles have in common.
+//!
+//! - [`run`]: an experiment from start to end, with its directory, signals and exit code
+//! - [`Trials`], [`rounds`]: the same case again and again, side by side or in turn with others
+//! - [`Machine`], [`Spread`], [`quantile`]: what the figures come from, and what they say together
+//! - [`rows`], [`figure`], [`bars`], [`publish`]: the results as tables, pictures and files
+
+mod machine;
+mod plot;
+mod stats;
+mod table;
+mod trials;
+
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+
+use demo::signals::{self, ENDINGS, Signals};
+use flash_sale::error_chain::ErrorChain;
+use serde::Serialize;
+use testkit::OwnedDir;
+
+pub(crate) use self::machine::Machine;
+pub(crate) use self::plot::{Bar, bars};
+pub(crate) use self::stats::{Spread, float, quantile};
+pub(crate) use self::table::{figure, rows, section};
+pub(crate) use self::trials::{Trial, Trials, random, rounds};
+use crate::error::LabError;
+
+/// The results are there, and are not as they must be.
+pub(crate) const FAULTS: u8 = 1;
+
+/// There are no results.
+pub(crate) const NO_RESULTS: u8 = 2;
+
+/// Runs the experiment `name` with a directory for its servers, and removes that at the end.
+///
+/// Exit codes: that of the experiment, 2 for an error, 128 + N after signal N.
+pub(crate) async fn run(
+    name: &str,
+    experiment: impl AsyncFnOnce(&OwnedDir) -> Result<ExitCode, LabError>,
+) -> ExitCode {
+    ended(name, experiment).await.unwrap_or_else(|error| {
+        note(&format!("lab {name}: {}", ErrorChain(&error)));
+        NO_RESULTS.into()
+    })
+}
+
+async fn ended(
+    name: &str,
+    experiment: impl AsyncFnOnce(&OwnedDir) -> Result<ExitCode, LabError>,
+) -> Result<ExitCode, LabError> {
+    let mut signals =
+        Signals::listen(&ENDINGS).map_err(LabError::system("signals cannot be listened to"))?;
+    let dir =
+        OwnedDir::create().map_err(LabError::system("no temporary directory could be made"))?;
+    let result = tokio::select! {
+        // boxed, as it is large
+        result = Box::pin(experiment(&dir)) => result,
+        signal = signals.next() => {
+            note(&format!("lab {name}: stopped; nothing is left of it"));
+            Ok(signals::exit_code(signal).into())
+        }
+    };
+    // what was dropped ends its processes; the directory can go when they are gone
+    tokio::select! {
+        removed = dir.remove() => removed.map_err(LabError::system("not everything is stopped"))?,
+        // the user does not want to wait: the rest ends by itself a little later
+        _ = signals.next() => {}
+    }
+    result
+}
+
+/// Progress, on standard error: standard output has the results.
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Prints the text, and writes it to tables.md in `out`, beside results.json and the plots.
+pub(crate) fn publish(
+    out: &Path,
+    results: &impl Serialize,
+    text: &str,
+    plots: &[(&str, String)],
+) -> Result<(), LabError> {
+    // standard output may be closed: the files remain
+    let _ = write!(io::stdout(), "{text}");
+    write(out, results, text, plots)?;
+    note(&format!("results.json, tables.md and plots are in {}", out.display()));
+    Ok(())
+}
+
+/// The same, without printing: what a run that is interrupted later leaves behind.
+pub(crate) fn write(
+    out: &Path,
+    results: &impl Serialize,
+    text: &str,
+    plots: &[(&str, String)],
+) -> Result<(), LabError> {
+    let written = || {
+        std::fs::create_dir_all(out)?;
+        std::fs::write(out.join("results.json"), serde_json::to_vec_pretty(results)?)?;
+        std::fs::write(out.join("tables.md"), text)?;
+        plots.iter().try_for_each(|(name, plot)| std::fs::write(out.join(name), plot))
+    };
+    written().map_err(LabError::system("the results could not be written"))
+}
