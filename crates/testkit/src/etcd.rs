@@ -4,8 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use etcd_client::{Certificate, Client, ConnectOptions, Identity, Permission, TlsOptions};
-use reqwest::Method;
+use etcd_client::{Client, ConnectOptions, Permission};
+use hyper::Method;
 
 use super::certificates::{Certificates, password, text, write_secret};
 use super::dir::OwnedDir;
@@ -58,6 +58,17 @@ impl Keys {
         let certificates = Certificates::create_in(dir)?;
         write_secret(&dir.join("token-key"), &password())?;
         Ok(Self { certificates, root_password: password(), password_file, has_users: false })
+    }
+
+    /// What a client encrypts with.
+    #[cfg(feature = "certificates")]
+    fn tls(&self) -> io::Result<etcd_client::TlsOptions> {
+        use etcd_client::{Certificate, Identity, TlsOptions};
+
+        let (certificate, key) = self.certificates.client();
+        let ca = Certificate::from_pem(std::fs::read(self.certificates.ca())?);
+        let ours = Identity::from_pem(std::fs::read(certificate)?, std::fs::read(key)?);
+        Ok(TlsOptions::new().ca_certificate(ca).identity(ours))
     }
 
     /// The flags of a member.
@@ -139,10 +150,10 @@ impl Etcd {
             .with_connect_timeout(TIMEOUT)
             .with_auto_token_refresh(true);
         if let Some(keys) = &self.keys {
-            let (certificate, key) = keys.certificates.client();
-            let ca = Certificate::from_pem(std::fs::read(keys.certificates.ca())?);
-            let ours = Identity::from_pem(std::fs::read(certificate)?, std::fs::read(key)?);
-            options = options.with_tls(TlsOptions::new().ca_certificate(ca).identity(ours));
+            #[cfg(feature = "certificates")]
+            {
+                options = options.with_tls(keys.tls()?);
+            }
             if keys.has_users {
                 options = options.with_user("root", &keys.root_password);
             }

@@ -4,10 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, FromRedisValue, RedisResult,
-    TlsCertificates,
-};
+use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisResult};
 use tokio::time::timeout;
 
 use super::certificates::{Certificates, password, text, write_secret};
@@ -105,6 +102,20 @@ impl Keys {
 
     fn write_address(&self, port: u16, password: &str) -> io::Result<()> {
         write_secret(&self.address_file, &format!("rediss://{USER}:{password}@127.0.0.1:{port}"))
+    }
+
+    #[cfg(feature = "certificates")]
+    fn client(&self, url: &str) -> RedisResult<Client> {
+        let (certificate, key) = self.certificates.client();
+        let client_tls = Some(redis::ClientTlsConfig {
+            client_cert: std::fs::read(certificate)?,
+            client_key: std::fs::read(key)?,
+        });
+        let root_cert = Some(std::fs::read(self.certificates.ca())?);
+        let url = url.replace("://", &format!("://root:{}@", self.root_password));
+        // where a second cryptography library is linked, rustls chooses none by itself; an error: it was chosen
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        Client::build_with_tls(url, redis::TlsCertificates { client_tls, root_cert })
     }
 
     fn server_flags(&self) -> Vec<String> {
@@ -277,30 +288,23 @@ impl Redis {
         format!("{scheme}://127.0.0.1:{port}")
     }
 
+    /// A client with all rights.
+    fn client(&self, port: u16) -> RedisResult<Client> {
+        #[cfg(feature = "certificates")]
+        if let Some(keys) = &self.keys {
+            return keys.client(&self.url(port));
+        }
+        Client::open(self.url(port))
+    }
+
     /// Runs a command, split at spaces, with all rights.
     async fn run<T: FromRedisValue>(&self, port: u16, line: &str) -> RedisResult<T> {
-        let url = self.url(port);
-        let client = match &self.keys {
-            None => Client::open(url)?,
-            Some(keys) => {
-                let (certificate, key) = keys.certificates.client();
-                let client_tls = ClientTlsConfig {
-                    client_cert: std::fs::read(certificate)?,
-                    client_key: std::fs::read(key)?,
-                };
-                let root_cert = Some(std::fs::read(keys.certificates.ca())?);
-                let url = url.replace("://", &format!("://root:{}@", keys.root_password));
-                let tls = TlsCertificates { client_tls: Some(client_tls), root_cert };
-                // where a second cryptography library is linked, rustls chooses none by itself; an error: it was chosen
-                let _ = rustls::crypto::ring::default_provider().install_default();
-                Client::build_with_tls(url, tls)?
-            }
-        };
         // the default of half a second is too short for a busy disk
         let patient = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(START_TIMEOUT))
             .set_response_timeout(Some(START_TIMEOUT));
-        let mut connection = client.get_multiplexed_async_connection_with_config(&patient).await?;
+        let mut connection =
+            self.client(port)?.get_multiplexed_async_connection_with_config(&patient).await?;
         let mut command = Cmd::new();
         command.arg(line.split(' ').collect::<Vec<_>>());
         command.query_async(&mut connection).await

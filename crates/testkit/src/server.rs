@@ -197,7 +197,7 @@ pub enum ServerError {
         tail: String,
     },
     /// The server runs but does not answer.
-    #[error("{name} did not answer within {}; the end of its log:\n{tail}", humantime::format_duration(*.within))]
+    #[error("{name} did not answer within {within:?}; the end of its log:\n{tail}")]
     Silent {
         /// The server.
         name: String,

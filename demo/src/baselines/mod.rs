@@ -14,6 +14,7 @@
 //! Everything but the lock is the service's: the plain read before the wait, the waiting room, the time limit of
 //! an order, the connection to the store, and the script where order ids and ledger are kept.
 
+mod each_order;
 pub mod etcd;
 mod etcd_locks;
 mod in_process;
@@ -30,6 +31,7 @@ use flash_sale::inventory::BatchWriter;
 use flash_sale::sale::{EtcdLock, Sale, SaleContext, SaleGuard};
 use flash_sale::serve::{self, ServeError};
 
+use self::each_order::EachOrder;
 use self::etcd_locks::{LockCall, Recipe};
 use self::in_process::InProcess;
 use self::per_order::PerOrder;
@@ -85,9 +87,23 @@ pub struct GuardOptions {
     #[arg(long, env = "FLASH_SALE_LOCK_AT", value_name = "ADDRESS", value_delimiter = ',')]
     pub lock_at: Vec<String>,
 
+    /// What one hold of the lock covers
+    #[arg(long, env = "FLASH_SALE_HOLD", default_value = "combined")]
+    pub hold: HoldMode,
+
     /// Fence of the stock [default: that of the lock if it has tokens, else that of the store]
     #[arg(long, env = "FLASH_SALE_FENCE")]
     pub fence: Option<Fence>,
+}
+
+/// What one hold of a lock covers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum HoldMode {
+    /// All waiting orders of this instance, as in the service.
+    #[default]
+    Combined,
+    /// One order: shows the cost of a lock for each request.
+    Request,
 }
 
 /// What refuses the writes of a holder that was overtaken.
@@ -145,7 +161,13 @@ pub async fn sale(
             let lock = any.fenced_by(options.fence, &context.inventory, name).map_err(refused)?;
             let lock = Arc::new(FaultyLock::new(lock, writer));
             let sessions = serve::lock_sessions(config, &context.options.instance, lock).await?;
-            Box::new(EtcdLock::new(&context, sessions))
+            match options.hold {
+                HoldMode::Combined => Box::new(EtcdLock::new(&context, sessions)),
+                HoldMode::Request => {
+                    let (context, lock) = (Arc::clone(&context), Arc::new(EachOrder(sessions)));
+                    Box::new(PerOrder { context, mode: options.lock, lock })
+                }
+            }
         }
         LockMode::EtcdRecipe => {
             Box::new(recipe(&context, etcd()?, config.lock_ttl).await.map_err(unusable)?)

@@ -9,7 +9,7 @@ use demo::baselines;
 use etcd_client::{Client, GetOptions, LeaseStatus};
 use fenced_lock::{EtcdOptions, Token};
 use flash_sale::inventory::{Item, Outcome};
-use flash_sale::sale::{HoldMode, Sale, SaleContext, SaleError, SaleGuard, SaleOptions};
+use flash_sale::sale::{Sale, SaleContext, SaleError, SaleGuard, SaleOptions};
 use futures_util::future::BoxFuture;
 use testkit::shared::{Raw, fresh_database};
 use testkit::wait::{eventually, within};
@@ -55,7 +55,6 @@ impl Lab {
             lock_name: LOCK.into(),
             instance: instance.into(),
             queue_length: 100,
-            hold: HoldMode::Combined,
             batch_size: 100,
             tenure: Duration::from_millis(100),
             wait_timeout,
