@@ -112,7 +112,7 @@ impl Cluster {
             },
             PrivateRedis::start_in(&dir, redis),
         )?;
-        let lock = LockServers::None(Vec::new());
+        let lock = LockServers::default();
         let instances = Vec::new();
         let (sentinels, shards) = (None, None);
         Ok(Self { instances, redis, sentinels, shards, etcd, lock, dir, program })

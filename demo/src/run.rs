@@ -18,7 +18,7 @@ use crate::baselines::{Fence, LockMode};
 use crate::cluster::{self, Cluster, Spec};
 use crate::error::DemoError;
 use crate::load::{Load, TIMEOUT};
-use crate::locks::LockServers;
+use crate::locks::{LockServers, Server};
 use crate::signals::{self, ENDINGS, Signals};
 use crate::verdict::explain;
 
@@ -307,22 +307,7 @@ impl Show<'_> {
 }
 
 fn guarded_by(lock: LockMode, fence: Option<Fence>) -> String {
-    let guard = match lock {
-        LockMode::Etcd => "the lock in etcd",
-        LockMode::Redis => "the lock in Redis",
-        LockMode::Postgres => "the lock in PostgreSQL",
-        LockMode::PostgresAdvisory => "PostgreSQL's advisory lock",
-        LockMode::PostgresRow => "PostgreSQL's row lock",
-        LockMode::Redlock => "Redlock",
-        LockMode::ZooKeeper => "the lock in ZooKeeper",
-        LockMode::File => "the lock in a directory",
-        LockMode::RedisSetNx => "SET NX PX in Redis",
-        LockMode::Local => "a lock in each instance",
-        LockMode::NoLock => "no lock",
-        LockMode::EtcdRecipe => "the lock recipe of Go's etcd client",
-        LockMode::EtcdRpc => "etcd's Lock call",
-        LockMode::AtomicScript => "no lock, one atomic script",
-    };
+    let guard = lock.words();
     if !lock.is_shared() {
         return guard.to_owned();
     }
@@ -336,7 +321,7 @@ fn guarded_by(lock: LockMode, fence: Option<Fence>) -> String {
 
 /// Whether buyers queue for a lock that all instances share.
 fn has_queue(lock: LockMode) -> bool {
-    lock.is_shared() || matches!(lock, LockMode::EtcdRecipe | LockMode::EtcdRpc)
+    lock.is_shared() || lock.server() == Server::Etcd
 }
 
 fn report_end(screen: Screen, name: &str, end: End<'_>) {
