@@ -167,16 +167,16 @@ impl PrivateZooKeeper {
         })?;
         on_free_ports(async || {
             let system = ServerError::system("ZooKeeper");
-            let mut seats = Vec::with_capacity(members);
+            let mut places = Vec::with_capacity(members);
             for number in 1..=members {
                 let [port, to_leader, election] = free_ports().map_err(&system)?;
-                seats.push((port, format!("server.{number}=127.0.0.1:{to_leader}:{election}")));
+                places.push((port, format!("server.{number}=127.0.0.1:{to_leader}:{election}")));
             }
-            let ensemble: Vec<_> = seats.iter().map(|(_, line)| line.clone()).collect();
+            let ensemble: Vec<_> = places.iter().map(|(_, line)| line.clone()).collect();
             // one server alone is no ensemble
             let ensemble = if members > 1 { ensemble.join("\n") } else { String::new() };
             let mut all = Vec::with_capacity(members);
-            for (number, (port, _)) in (1..).zip(seats) {
+            for (number, (port, _)) in (1..).zip(places) {
                 let dir = create_dir().map_err(&system)?;
                 let (settings, data) = (dir.path().join("zoo.cfg"), dir.path().join("data"));
                 std::fs::create_dir(&data).map_err(&system)?;
