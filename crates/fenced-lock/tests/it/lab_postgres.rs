@@ -1,6 +1,7 @@
 //! PostgreSQL for the contract.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use fenced_lock::{
     Backend, BackendError, PostgresAdvisoryBackend, PostgresBackend, PostgresOptions,
@@ -10,13 +11,30 @@ use testkit::{PostgresOptions as ServerOptions, PrivatePostgres};
 use tokio::sync::OnceCell;
 use tokio_postgres::{Client, NoTls};
 
-use super::lab::Lab;
+use super::lab::{FoundLab, Lab, ServerLab};
 
-/// Statics are not dropped: its guardian ends it with the process.
+/// A server with room for the claims that wait in it, each with a connection. Statics are not dropped: its guardian ends
+/// it with the process.
 static POSTGRES: OnceCell<PrivatePostgres> = OnceCell::const_new();
 
-/// Claims that wait in the server take many connections.
-static WITH_MANY_CONNECTIONS: OnceCell<PrivatePostgres> = OnceCell::const_new();
+/// The address of a database that no other test uses, on a server that the tests of this process share, if PostgreSQL is
+/// installed.
+pub(crate) async fn fresh_database() -> Option<String> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    if !testkit::postgres::is_installed() {
+        return None;
+    }
+    let settings = vec!["max_connections=1000".to_owned()];
+    let options = ServerOptions { settings, ..ServerOptions::default() };
+    let start = async || PrivatePostgres::start(options).await.unwrap();
+    let url = POSTGRES.get_or_init(start).await.url();
+    let name = format!("test_{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    // without a template that somebody else copies at the moment
+    let create = format!("CREATE DATABASE {name} TEMPLATE template0");
+    client(&url).await.batch_execute(&create).await.unwrap();
+    let (server, _) = url.rsplit_once('/').unwrap();
+    Some(format!("{server}/{name}"))
+}
 
 /// A client past the library, to look and meddle.
 pub(crate) async fn client(url: &str) -> Client {
@@ -25,12 +43,8 @@ pub(crate) async fn client(url: &str) -> Client {
     client
 }
 
-/// A server of the test's own, if PostgreSQL is installed.
-pub(crate) async fn private() -> Option<PrivatePostgres> {
-    if !testkit::postgres::is_installed() {
-        return None;
-    }
-    Some(PrivatePostgres::start(ServerOptions::default()).await.unwrap())
+fn url_of(url: &str, user: &str) -> String {
+    url.replace("//postgres@", &format!("//{user}@"))
 }
 
 pub(crate) struct PostgresLab {
@@ -38,21 +52,18 @@ pub(crate) struct PostgresLab {
 }
 
 impl PostgresLab {
-    /// A server that the tests of this process share, each with locks of its own, if PostgreSQL is installed.
+    /// A database of its own, if PostgreSQL is installed.
     pub(crate) async fn shared() -> Option<Self> {
-        if !testkit::postgres::is_installed() {
-            return None;
-        }
-        let start = async || PrivatePostgres::start(ServerOptions::default()).await.unwrap();
-        Some(Self::at(POSTGRES.get_or_init(start).await.url()))
-    }
-
-    pub(crate) fn at(url: impl Into<String>) -> Self {
-        Self { url: url.into() }
+        Some(Self { url: fresh_database().await? })
     }
 
     pub(crate) fn url(&self) -> &str {
         &self.url
+    }
+
+    /// The address for another user.
+    pub(crate) fn url_of(&self, user: &str) -> String {
+        url_of(&self.url, user)
     }
 
     pub(crate) async fn client(&self) -> Client {
@@ -83,14 +94,59 @@ impl Lab for PostgresLab {
     }
 }
 
+impl FoundLab for PostgresLab {
+    fn address(&self) -> String {
+        self.url.clone()
+    }
+
+    fn at(address: &str) -> Self {
+        Self { url: address.to_owned() }
+    }
+
+    fn number(token: Token) -> i64 {
+        token.revision()
+    }
+}
+
+impl ServerLab for PostgresLab {
+    type Kind = testkit::postgres::Postgres;
+
+    const REQUESTS_OF_A_WAITER: u64 = 10;
+
+    async fn start() -> (PrivatePostgres, Self) {
+        let postgres = PrivatePostgres::start(ServerOptions::default()).await.unwrap();
+        let lab = Self { url: postgres.url() };
+        (postgres, lab)
+    }
+
+    /// SIGKILL would leave its other processes running.
+    async fn crash(postgres: &mut PrivatePostgres) {
+        postgres.crash().await.unwrap();
+    }
+
+    async fn requests(&self, postgres: &PrivatePostgres) -> u64 {
+        let count =
+            "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'postgres'";
+        postgres.run(count).await.unwrap().parse().unwrap()
+    }
+
+    async fn claims_and_sessions(&self, postgres: &PrivatePostgres) -> (u64, u64) {
+        let count = async |table| {
+            let count = format!("SELECT count(*) FROM fenced_lock.{table}");
+            postgres.run(&count).await.unwrap().parse().unwrap()
+        };
+        (count("claims").await, count("leases").await)
+    }
+}
+
 /// A lock of PostgreSQL for which the server itself lets its clients wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum LockKind {
     Advisory,
     Row,
 }
 
-impl Kind {
+impl LockKind {
     pub(crate) fn backend(
         self,
         options: &PostgresOptions,
@@ -103,25 +159,33 @@ impl Kind {
 }
 
 pub(crate) struct ServerWaitLab {
-    pub(crate) kind: Kind,
+    pub(crate) kind: LockKind,
     url: String,
 }
 
 impl ServerWaitLab {
-    /// A server that the tests of this process share, each with locks of its own, if PostgreSQL is installed.
-    pub(crate) async fn shared(kind: Kind) -> Option<Self> {
-        if !testkit::postgres::is_installed() {
-            return None;
-        }
-        let settings = vec!["max_connections=1000".to_owned()];
-        let options = ServerOptions { settings, ..ServerOptions::default() };
-        let start = async || PrivatePostgres::start(options).await.unwrap();
-        let url = WITH_MANY_CONNECTIONS.get_or_init(start).await.url();
-        Some(Self { kind, url })
+    /// A database of its own, if PostgreSQL is installed.
+    pub(crate) async fn shared(kind: LockKind) -> Option<Self> {
+        Some(Self { kind, url: fresh_database().await? })
+    }
+
+    /// The same kind of lock on a server of the test's own.
+    pub(crate) async fn private(&self, options: ServerOptions) -> (PrivatePostgres, Self) {
+        let postgres = PrivatePostgres::start(options).await.unwrap();
+        let lab = Self { kind: self.kind, url: postgres.url() };
+        (postgres, lab)
     }
 
     pub(crate) fn url(&self) -> &str {
         &self.url
+    }
+
+    pub(crate) fn url_of(&self, user: &str) -> String {
+        url_of(&self.url, user)
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        client(&self.url).await
     }
 }
 
@@ -146,5 +210,21 @@ impl Lab for ServerWaitLab {
     async fn delete(&self, key: &str) {
         let (_, claim) = key.rsplit_once('/').unwrap();
         terminate(&client(&self.url).await, &format!("fenced-lock {claim} ")).await;
+    }
+}
+
+impl FoundLab for ServerWaitLab {
+    fn address(&self) -> String {
+        format!("{:?} {}", self.kind, self.url)
+    }
+
+    fn at(address: &str) -> Self {
+        let (kind, url) = address.split_once(' ').unwrap();
+        let kind = if kind == "Row" { LockKind::Row } else { LockKind::Advisory };
+        Self { kind, url: url.to_owned() }
+    }
+
+    fn number(token: Token) -> i64 {
+        token.revision()
     }
 }
