@@ -3,7 +3,7 @@
 //!
 //! - `etcd`, `postgres`, `redis`, `zookeeper`: servers on free ports, with data of their own, plain or secured.
 //!   A server is there with the feature of its name, and can be secured with the feature `certificates`.
-//! - `redis_cluster`: three of them, each with its replicas, and the way of a slot from one to another
+//! - `redis_cluster`: three of them, each with its replicas, and moving a slot from one to another
 //! - [`certificates`]: what a secured server needs
 //! - `replication`: a Redis with a replica
 //! - `sentinel`: Redis Sentinel

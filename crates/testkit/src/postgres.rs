@@ -254,9 +254,9 @@ impl PrivatePostgres {
 pub struct ReplicatedPostgres {
     primary: PrivatePostgres,
     standby: PrivatePostgres,
-    /// What the standby is told by the primary.
+    /// What the standby connects to.
     replication: Proxy,
-    /// Where clients find the one that is in charge.
+    /// What the clients connect to.
     address: Proxy,
 }
 

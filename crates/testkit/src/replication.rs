@@ -16,9 +16,9 @@ pub struct ReplicatedRedis {
     pub primary: PrivateRedis,
     /// The replica, until then.
     pub replica: PrivateRedis,
-    /// The way of the clients to the primary.
+    /// What the clients connect to.
     pub address: Proxy,
-    /// The way of the replica to the primary.
+    /// What the replica connects to.
     replication: Proxy,
 }
 

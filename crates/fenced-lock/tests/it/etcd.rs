@@ -9,23 +9,6 @@ use testkit::wait::{eventually, within};
 
 use super::lab::{EtcdLab, FoundLab, LONG, Lab, ServerLab, TTL, queue_length, waiter};
 
-/// Goal: a guard tells how long its claim took to queue, the way to etcd and back included, also after a handover.
-#[tokio::test]
-async fn the_way_to_etcd_is_measured() {
-    let shared = EtcdLab::shared().await;
-    let (proxy, proxied) = shared.behind_proxy().await;
-    let session = proxied.session_for(LONG).await;
-    let mutex = session.mutex(&shared.name()).unwrap();
-    for each_way in [Duration::from_millis(30), Duration::from_millis(60)] {
-        proxy.delay(each_way);
-        let guard = mutex.lock().await.unwrap();
-        assert!(guard.enqueued_in() >= 2 * each_way);
-        let guard = guard.hand_over().await.unwrap();
-        assert!(guard.enqueued_in() >= 2 * each_way);
-        guard.unlock().await.unwrap();
-    }
-}
-
 /// Goal: compaction of everything that was, again and again while waiters wait and the watch is cut,
 /// neither hides a grant nor ends a hold.
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use etcd_client::{Client, GetOptions};
 use fenced_lock::{
     Backend, BackendErrorKind, EtcdBackend, EtcdOptions, GrantToken, Guard, LockError,
-    MemoryBackend, Mutex, Session, SessionOptions, Token,
+    MemoryBackend, Mutex, Session, SessionOptions, Token, Unfenced,
 };
 use hyper::Method;
 use testkit::server::{Kind, Private};
@@ -25,10 +25,28 @@ pub(crate) const LONG: Duration = Duration::from_secs(20);
 /// A TTL that no test waits for.
 pub(crate) const HOUR: Duration = Duration::from_hours(1);
 
+/// The number that a token has for a store.
+pub(crate) trait Numbered: GrantToken {
+    fn number(self) -> i64;
+}
+
+impl Numbered for Token {
+    fn number(self) -> i64 {
+        self.revision()
+    }
+}
+
+impl Numbered for Unfenced {
+    /// It has none.
+    fn number(self) -> i64 {
+        0
+    }
+}
+
 /// A lock service that can be broken.
 pub(crate) trait Lab {
     /// What its grants carry.
-    type Token: GrantToken;
+    type Token: Numbered;
 
     /// A client of the service, as a process of its own would have one.
     fn backend(&self) -> Arc<dyn Backend<Token = Self::Token>>;
@@ -71,9 +89,6 @@ pub(crate) trait FoundLab: Lab + Sized {
     fn address(&self) -> String;
 
     fn at(address: &str) -> Self;
-
-    /// The number that a token has for a store.
-    fn number(token: Self::Token) -> i64;
 
     /// This test binary again as a worker of the contract, told this by its environment.
     fn start_worker(&self, told: &[(&str, &str)]) -> Run {
@@ -240,10 +255,6 @@ impl FoundLab for EtcdLab {
 
     fn at(address: &str) -> Self {
         Self { endpoint: address.to_owned() }
-    }
-
-    fn number(token: Token) -> i64 {
-        token.revision()
     }
 }
 

@@ -65,8 +65,4 @@ impl FoundLab for FileLab {
     fn at(address: &str) -> Self {
         Self { directory: address.into(), _owned: None }
     }
-
-    fn number(token: Token) -> i64 {
-        token.revision()
-    }
 }

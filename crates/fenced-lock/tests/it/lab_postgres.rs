@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use fenced_lock::{
-    Backend, BackendError, PostgresAdvisoryBackend, PostgresBackend, PostgresOptions,
-    PostgresRowBackend, Token,
+    Backend, BackendError, LockError, PostgresAdvisoryBackend, PostgresBackend, PostgresOptions,
+    PostgresRowBackend, Session, SessionOptions, Token,
 };
 use testkit::{PostgresOptions as ServerOptions, PrivatePostgres};
 use tokio::sync::OnceCell;
@@ -36,25 +37,60 @@ pub(crate) async fn fresh_database() -> Option<String> {
     Some(format!("{server}/{name}"))
 }
 
-/// A client past the library, to look and meddle.
-pub(crate) async fn client(url: &str) -> Client {
+async fn client(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
     tokio::spawn(connection);
     client
 }
 
-fn url_of(url: &str, user: &str) -> String {
-    url.replace("//postgres@", &format!("//{user}@"))
+/// A lock of PostgreSQL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockKind {
+    /// A queue in a table.
+    Queue,
+    /// The server itself lets its clients wait.
+    Advisory,
+    /// So it does here.
+    Row,
+}
+
+impl LockKind {
+    pub(crate) fn backend(
+        self,
+        options: &PostgresOptions,
+    ) -> Result<Arc<dyn Backend<Token = Token>>, BackendError> {
+        Ok(match self {
+            Self::Queue => Arc::new(PostgresBackend::new(options)?),
+            Self::Advisory => Arc::new(PostgresAdvisoryBackend::new(options)?),
+            Self::Row => Arc::new(PostgresRowBackend::new(options)?),
+        })
+    }
+
+    pub(crate) async fn open(
+        self,
+        options: &PostgresOptions,
+        ttl: Duration,
+    ) -> Result<Session, LockError> {
+        Session::open(self.backend(options)?, SessionOptions::new(ttl)).await
+    }
 }
 
 pub(crate) struct PostgresLab {
+    pub(crate) kind: LockKind,
     url: String,
 }
 
 impl PostgresLab {
     /// A database of its own, if PostgreSQL is installed.
-    pub(crate) async fn shared() -> Option<Self> {
-        Some(Self { url: fresh_database().await? })
+    pub(crate) async fn shared(kind: LockKind) -> Option<Self> {
+        Some(Self { kind, url: fresh_database().await? })
+    }
+
+    /// The same kind of lock on a server of the test's own.
+    pub(crate) async fn private(&self, options: ServerOptions) -> (PrivatePostgres, Self) {
+        let postgres = PrivatePostgres::start(options).await.unwrap();
+        let lab = Self { kind: self.kind, url: postgres.url() };
+        (postgres, lab)
     }
 
     pub(crate) fn url(&self) -> &str {
@@ -63,11 +99,19 @@ impl PostgresLab {
 
     /// The address for another user.
     pub(crate) fn url_of(&self, user: &str) -> String {
-        url_of(&self.url, user)
+        self.url.replace("//postgres@", &format!("//{user}@"))
     }
 
+    /// A client past the library, to look and meddle.
     pub(crate) async fn client(&self) -> Client {
         client(&self.url).await
+    }
+
+    /// Ends the connections whose names begin so, and waits for their ends.
+    async fn terminate(&self, name: &str) {
+        let terminate = "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity
+            WHERE starts_with(application_name, $1)";
+        self.client().await.query(terminate, &[&name]).await.unwrap();
     }
 }
 
@@ -75,16 +119,22 @@ impl Lab for PostgresLab {
     type Token = Token;
 
     fn backend(&self) -> Arc<dyn Backend<Token = Token>> {
-        Arc::new(PostgresBackend::new(&PostgresOptions::new(&self.url)).unwrap())
+        self.kind.backend(&PostgresOptions::new(&self.url)).unwrap()
     }
 
     async fn revoke(&self, lease: i64) {
-        let client = self.client().await;
-        client.execute("DELETE FROM fenced_lock.leases WHERE id = $1", &[&lease]).await.unwrap();
+        if self.kind != LockKind::Queue {
+            return self.terminate(&format!("fenced-lock {lease:x}")).await;
+        }
+        let delete = "DELETE FROM fenced_lock.leases WHERE id = $1";
+        self.client().await.execute(delete, &[&lease]).await.unwrap();
     }
 
     async fn delete(&self, key: &str) {
         let (name, claim) = key.rsplit_once('/').unwrap();
+        if self.kind != LockKind::Queue {
+            return self.terminate(&format!("fenced-lock {claim} ")).await;
+        }
         let (lease, number) = claim.split_once('-').unwrap();
         let (lease, number) =
             (i64::from_str_radix(lease, 16).unwrap(), number.parse::<i64>().unwrap());
@@ -96,18 +146,21 @@ impl Lab for PostgresLab {
 
 impl FoundLab for PostgresLab {
     fn address(&self) -> String {
-        self.url.clone()
+        format!("{:?} {}", self.kind, self.url)
     }
 
     fn at(address: &str) -> Self {
-        Self { url: address.to_owned() }
-    }
-
-    fn number(token: Token) -> i64 {
-        token.revision()
+        let (kind, url) = address.split_once(' ').unwrap();
+        let kind = match kind {
+            "Queue" => LockKind::Queue,
+            "Advisory" => LockKind::Advisory,
+            _ => LockKind::Row,
+        };
+        Self { kind, url: url.to_owned() }
     }
 }
 
+/// The queue in a table.
 impl ServerLab for PostgresLab {
     type Kind = testkit::postgres::Postgres;
 
@@ -115,7 +168,7 @@ impl ServerLab for PostgresLab {
 
     async fn start() -> (PrivatePostgres, Self) {
         let postgres = PrivatePostgres::start(ServerOptions::default()).await.unwrap();
-        let lab = Self { url: postgres.url() };
+        let lab = Self { kind: LockKind::Queue, url: postgres.url() };
         (postgres, lab)
     }
 
@@ -136,95 +189,5 @@ impl ServerLab for PostgresLab {
             postgres.run(&count).await.unwrap().parse().unwrap()
         };
         (count("claims").await, count("leases").await)
-    }
-}
-
-/// A lock of PostgreSQL for which the server itself lets its clients wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LockKind {
-    Advisory,
-    Row,
-}
-
-impl LockKind {
-    pub(crate) fn backend(
-        self,
-        options: &PostgresOptions,
-    ) -> Result<Arc<dyn Backend<Token = Token>>, BackendError> {
-        Ok(match self {
-            Self::Advisory => Arc::new(PostgresAdvisoryBackend::new(options)?),
-            Self::Row => Arc::new(PostgresRowBackend::new(options)?),
-        })
-    }
-}
-
-pub(crate) struct ServerWaitLab {
-    pub(crate) kind: LockKind,
-    url: String,
-}
-
-impl ServerWaitLab {
-    /// A database of its own, if PostgreSQL is installed.
-    pub(crate) async fn shared(kind: LockKind) -> Option<Self> {
-        Some(Self { kind, url: fresh_database().await? })
-    }
-
-    /// The same kind of lock on a server of the test's own.
-    pub(crate) async fn private(&self, options: ServerOptions) -> (PrivatePostgres, Self) {
-        let postgres = PrivatePostgres::start(options).await.unwrap();
-        let lab = Self { kind: self.kind, url: postgres.url() };
-        (postgres, lab)
-    }
-
-    pub(crate) fn url(&self) -> &str {
-        &self.url
-    }
-
-    pub(crate) fn url_of(&self, user: &str) -> String {
-        url_of(&self.url, user)
-    }
-
-    pub(crate) async fn client(&self) -> Client {
-        client(&self.url).await
-    }
-}
-
-/// Ends the connections whose names begin so, and waits for their ends.
-pub(crate) async fn terminate(client: &Client, name: &str) {
-    let terminate = "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity
-        WHERE starts_with(application_name, $1)";
-    client.query(terminate, &[&name]).await.unwrap();
-}
-
-impl Lab for ServerWaitLab {
-    type Token = Token;
-
-    fn backend(&self) -> Arc<dyn Backend<Token = Token>> {
-        self.kind.backend(&PostgresOptions::new(&self.url)).unwrap()
-    }
-
-    async fn revoke(&self, lease: i64) {
-        terminate(&client(&self.url).await, &format!("fenced-lock {lease:x}")).await;
-    }
-
-    async fn delete(&self, key: &str) {
-        let (_, claim) = key.rsplit_once('/').unwrap();
-        terminate(&client(&self.url).await, &format!("fenced-lock {claim} ")).await;
-    }
-}
-
-impl FoundLab for ServerWaitLab {
-    fn address(&self) -> String {
-        format!("{:?} {}", self.kind, self.url)
-    }
-
-    fn at(address: &str) -> Self {
-        let (kind, url) = address.split_once(' ').unwrap();
-        let kind = if kind == "Row" { LockKind::Row } else { LockKind::Advisory };
-        Self { kind, url: url.to_owned() }
-    }
-
-    fn number(token: Token) -> i64 {
-        token.revision()
     }
 }

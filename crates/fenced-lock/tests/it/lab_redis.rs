@@ -63,10 +63,6 @@ impl FoundLab for RedisLab {
     fn at(address: &str) -> Self {
         Self { url: address.to_owned() }
     }
-
-    fn number(token: Token) -> i64 {
-        token.revision()
-    }
 }
 
 impl ServerLab for RedisLab {
@@ -183,10 +179,5 @@ impl FoundLab for RedlockLab {
 
     fn at(address: &str) -> Self {
         Self::new(address.split(' ').map(str::to_owned))
-    }
-
-    /// There is none.
-    fn number(_: Unfenced) -> i64 {
-        0
     }
 }

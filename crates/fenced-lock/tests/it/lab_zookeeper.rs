@@ -176,10 +176,6 @@ impl FoundLab for ZooKeeperLab {
         Self::on(address.rsplit_once(':').unwrap().1.parse().unwrap())
     }
 
-    fn number(token: Token) -> i64 {
-        token.revision()
-    }
-
     async fn behind_proxy(&self) -> (Proxy, Self) {
         #[cfg(feature = "zookeeper-tls")]
         if let Some((port, tls)) = self.tls.clone() {

@@ -38,6 +38,8 @@ mod tokens;
 mod zookeeper;
 
 use contract::{basics, cancellation, loss, queueing, reentry, resilience};
+#[cfg(feature = "postgres")]
+use lab_postgres::LockKind;
 
 /// Runs these tests of the contract against a backend, in a module of this name. Without a lab, its server is not
 /// installed.
@@ -123,6 +125,8 @@ whole_contract!(
     a_killed_holder_is_succeeded
     a_hundred_waiters_in_three_processes
     a_stopped_holder_can_write_late
+    a_grant_is_pushed
+    the_way_to_the_service_is_measured
     a_cut_connection_hides_no_grant
     a_lost_answer_is_asked_for_again
     a_lost_request_is_sent_again
@@ -144,8 +148,10 @@ whole_contract!(
 whole_contract!(
     on_postgres,
     tokio::test(flavor = "multi_thread", worker_threads = 2),
-    lab_postgres::PostgresLab::shared().await;
+    lab_postgres::PostgresLab::shared(LockKind::Queue).await;
     a_stopped_holder_can_write_late
+    a_grant_is_pushed
+    the_way_to_the_service_is_measured
     a_cut_connection_hides_no_grant
     a_lost_answer_is_asked_for_again
     a_lost_request_is_sent_again
@@ -161,6 +167,8 @@ whole_contract!(
     tokio::test(flavor = "multi_thread", worker_threads = 2),
     Some(lab_redis::RedisLab::shared().await);
     a_stopped_holder_can_write_late
+    a_grant_is_pushed
+    the_way_to_the_service_is_measured
     a_cut_connection_hides_no_grant
     a_lost_answer_is_asked_for_again
     a_lost_request_is_sent_again
@@ -176,6 +184,8 @@ whole_contract!(
     tokio::test(flavor = "multi_thread", worker_threads = 2),
     lab_zookeeper::ZooKeeperLab::shared().await;
     a_stopped_holder_can_write_late
+    a_grant_is_pushed
+    the_way_to_the_service_is_measured
     a_cut_connection_hides_no_grant
     a_lost_answer_is_asked_for_again
     a_lost_request_is_sent_again
@@ -219,12 +229,20 @@ contract! {
 #[cfg(feature = "postgres")]
 contract_with! {
     on_postgres_advisory, tokio::test(flavor = "multi_thread", worker_threads = 2),
-    lab_postgres::ServerWaitLab::shared(lab_postgres::LockKind::Advisory).await;
-    resilience: a_stopped_holder_can_write_late a_killed_holder_is_succeeded;
+    lab_postgres::PostgresLab::shared(LockKind::Advisory).await;
+    resilience:
+        a_stopped_holder_can_write_late
+        a_killed_holder_is_succeeded
+        a_grant_is_pushed
+        the_way_to_the_service_is_measured;
 }
 #[cfg(feature = "postgres")]
 contract_with! {
     on_postgres_row, tokio::test(flavor = "multi_thread", worker_threads = 2),
-    lab_postgres::ServerWaitLab::shared(lab_postgres::LockKind::Row).await;
-    resilience: a_stopped_holder_can_write_late a_killed_holder_is_succeeded;
+    lab_postgres::PostgresLab::shared(LockKind::Row).await;
+    resilience:
+        a_stopped_holder_can_write_late
+        a_killed_holder_is_succeeded
+        a_grant_is_pushed
+        the_way_to_the_service_is_measured;
 }

@@ -1,10 +1,9 @@
 //! What is particular to the queue in a table of PostgreSQL.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{
-    Backend, BackendErrorKind, LockError, PostgresBackend, PostgresOptions, Session, SessionOptions,
+    Backend, BackendErrorKind, LockError, PostgresBackend, PostgresOptions, Session,
 };
 use testkit::wait::{eventually, within};
 use testkit::{PostgresOptions as ServerOptions, PrivatePostgres, ReplicatedPostgres};
@@ -12,17 +11,12 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 
 use super::lab::{FoundLab, HOUR, Lab, TTL, assert_refused, kind_of, queue_length, unseen_waiter};
-use super::lab_postgres::PostgresLab;
-
-async fn open_with(options: &PostgresOptions, ttl: Duration) -> Result<Session, LockError> {
-    let backend = PostgresBackend::new(options)?;
-    Session::open(Arc::new(backend), SessionOptions::new(ttl)).await
-}
+use super::lab_postgres::{LockKind, PostgresLab};
 
 /// Goal: who waits or holds sends nothing but renewals. Method: for a second, the server sees no new request.
 #[tokio::test]
 async fn a_wait_costs_no_requests() {
-    let Some(lab) = PostgresLab::shared().await else { return };
+    let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
     let operator = lab.client().await;
     let mutex = lab.session_for(HOUR).await.mutex("a").unwrap();
     let guard = mutex.lock().await.unwrap();
@@ -51,14 +45,14 @@ async fn a_wait_costs_no_requests() {
 /// library has connected again, the old server process is gone.
 #[tokio::test]
 async fn nothing_is_carried_out_late() {
-    let Some(lab) = PostgresLab::shared().await else { return };
+    let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
     let (proxy, proxied) = lab.behind_proxy().await;
     let options = PostgresOptions {
         // the server ends a statement after half of this
         request_timeout: HOUR,
         ..PostgresOptions::new(proxied.url())
     };
-    let session = open_with(&options, HOUR).await.unwrap();
+    let session = LockKind::Queue.open(&options, HOUR).await.unwrap();
     let mutex = session.mutex("a").unwrap();
     mutex.lock().await.unwrap().unlock().await.unwrap();
     let (mut operator, observer) = (lab.client().await, lab.client().await);
@@ -85,12 +79,12 @@ async fn nothing_is_carried_out_late() {
 /// renewal.
 #[tokio::test]
 async fn a_locked_row_ends_no_session() {
-    let Some(lab) = PostgresLab::shared().await else { return };
+    let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
     let options = PostgresOptions {
         request_timeout: Duration::from_millis(500),
         ..PostgresOptions::new(lab.url())
     };
-    let session = open_with(&options, TTL).await.unwrap();
+    let session = LockKind::Queue.open(&options, TTL).await.unwrap();
     let mutex = session.mutex("a").unwrap();
     mutex.lock().await.unwrap().unlock().await.unwrap();
     let mut operator = lab.client().await;
@@ -108,7 +102,7 @@ async fn a_locked_row_ends_no_session() {
 /// tokens of another cluster, so a store takes none of them for a later one.
 #[tokio::test]
 async fn tables_are_made_once() {
-    let Some(lab) = PostgresLab::shared().await else { return };
+    let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
     let clients = (0..10).map(|_| lab.session_for(HOUR));
     let sessions = futures_util::future::join_all(clients).await;
     let first = sessions[0].mutex("a").unwrap().lock().await.unwrap().token();
@@ -123,20 +117,20 @@ async fn tables_are_made_once() {
 /// an error that says so.
 #[tokio::test]
 async fn rights_are_needed_and_enough() {
-    let Some(lab) = PostgresLab::shared().await else { return };
+    let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
     let operator = lab.client().await;
     operator.batch_execute("CREATE ROLE table_user LOGIN").await.unwrap();
     let options = PostgresOptions::new(lab.url_of("table_user"));
-    assert_refused(open_with(&options, HOUR).await, "permission denied for database");
+    assert_refused(LockKind::Queue.open(&options, HOUR).await, "permission denied for database");
 
     let text = include_str!("../../src/postgres/schema.sql");
     operator.batch_execute(text).await.unwrap();
-    assert_eq!(kind_of(open_with(&options, HOUR).await), BackendErrorKind::Permanent);
+    assert_eq!(kind_of(LockKind::Queue.open(&options, HOUR).await), BackendErrorKind::Permanent);
     let grants = text.lines().filter_map(|line| line.strip_prefix("--   "));
     let grants: String = grants.filter(|line| line.starts_with("GRANT")).collect();
     let grants = grants.replace("TO app", "TO table_user");
     operator.batch_execute(&grants).await.unwrap();
-    let session = open_with(&options, HOUR).await.unwrap();
+    let session = LockKind::Queue.open(&options, HOUR).await.unwrap();
     let mutex = session.mutex("a").unwrap();
     mutex.lock().await.unwrap().hand_over().await.unwrap().unlock().await.unwrap();
     assert!(mutex.try_lock().await.unwrap().is_some());
@@ -150,13 +144,13 @@ async fn rights_are_needed_and_enough() {
 /// later, and one that is no PostgreSQL cannot be told from one that breaks off.
 #[tokio::test]
 async fn a_wrong_server_is_an_error() {
-    let Some(lab) = PostgresLab::shared().await else { return };
+    let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
     for url in ["", "postgres://127.0.0.1:port/x", "http://127.0.0.1"] {
         let refused = PostgresBackend::new(&PostgresOptions::new(url)).unwrap_err();
         assert_eq!(refused.kind, BackendErrorKind::Permanent, "{url:?}: {refused}");
     }
     let missing = PostgresOptions::new(format!("{}_missing", lab.url()));
-    assert_refused(open_with(&missing, HOUR).await, "does not exist");
+    assert_refused(LockKind::Queue.open(&missing, HOUR).await, "does not exist");
 
     let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("postgres://app@{}/x", other.local_addr().unwrap());
@@ -165,11 +159,11 @@ async fn a_wrong_server_is_an_error() {
         stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
     };
     let options = PostgresOptions::new(url);
-    let (refused, ()) = tokio::join!(open_with(&options, HOUR), answer);
+    let (refused, ()) = tokio::join!(LockKind::Queue.open(&options, HOUR), answer);
     assert_eq!(kind_of(refused), BackendErrorKind::Transient);
 
     let url = format!("{}?options=-c%20default_transaction_read_only=on", lab.url());
-    let refused = open_with(&PostgresOptions::new(url), HOUR).await;
+    let refused = LockKind::Queue.open(&PostgresOptions::new(url), HOUR).await;
     assert_eq!(kind_of(refused), BackendErrorKind::Transient);
 }
 
@@ -187,7 +181,7 @@ async fn connections_are_encrypted() {
     let operator = PostgresBackend::new(&of(postgres.url())).unwrap();
     operator.open(TTL).await.unwrap();
     let url = |user: &str| postgres.url_of(user, postgres.port());
-    let open = async |options: &PostgresOptions| open_with(options, HOUR).await;
+    let open = async |options: &PostgresOptions| LockKind::Queue.open(options, HOUR).await;
     assert_refused(open(&of(url("app:secret"))).await, "authentication failed");
     postgres.run("CREATE ROLE app LOGIN SUPERUSER PASSWORD 'secret'").await.unwrap();
     let session = open(&of(url("app:secret"))).await.unwrap();
@@ -218,7 +212,7 @@ async fn a_synchronous_standby_repeats_no_token() {
     let mut opened = None;
     // a busy machine may take longer than such a request
     eventually("a session is open", async || {
-        opened = open_with(&options, HOUR).await.ok();
+        opened = LockKind::Queue.open(&options, HOUR).await.ok();
         opened.is_some()
     })
     .await;
@@ -237,6 +231,10 @@ async fn a_synchronous_standby_repeats_no_token() {
     assert!(guard.token() > first, "{} after {first}", guard.token());
 }
 
+async fn session(servers: &ReplicatedPostgres) -> Session {
+    LockKind::Queue.open(&PostgresOptions::new(servers.url()), HOUR).await.unwrap()
+}
+
 /// Goal: a standby that lags, and takes over, gives a number again, under another cluster id, so that a store can tell the two
 /// grants apart.
 #[tokio::test]
@@ -245,11 +243,11 @@ async fn a_standby_that_lags_repeats_a_number_of_another_cluster() {
         return;
     }
     let mut servers = ReplicatedPostgres::start(false).await.unwrap();
-    let ours = PostgresLab::at(&servers.url()).session_for(HOUR).await.mutex("a").unwrap();
+    let ours = session(&servers).await.mutex("a").unwrap();
     servers.hold_writes_back().await.unwrap();
     let held = within("the lock is granted", ours.lock()).await.unwrap();
     servers.fail_over().await.unwrap();
-    let theirs = PostgresLab::at(&servers.url()).session_for(HOUR).await.mutex("a").unwrap();
+    let theirs = session(&servers).await.mutex("a").unwrap();
     let next = within("the lock is granted again", theirs.lock()).await.unwrap();
     assert_eq!(next.token().revision(), held.token().revision());
     assert_ne!(next.token().cluster(), held.token().cluster());
@@ -259,7 +257,7 @@ async fn a_standby_that_lags_repeats_a_number_of_another_cluster() {
 /// and another cluster's.
 #[tokio::test]
 async fn the_documented_fence() {
-    let Some(lab) = PostgresLab::shared().await else { return };
+    let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
     let store = lab.client().await;
     let docs = include_str!("../../src/token.rs");
     let (_, docs) = docs.split_once("```sql\n/// -- ").unwrap();

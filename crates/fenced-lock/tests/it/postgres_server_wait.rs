@@ -1,11 +1,6 @@
 //! What is particular to locks of PostgreSQL for which the server lets its clients wait: advisory locks and row locks.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use fenced_lock::{
-    BackendErrorKind, Guard, LockError, Mutex, PostgresOptions, Session, SessionOptions,
-};
+use fenced_lock::{BackendErrorKind, Guard, LockError, Mutex, PostgresOptions};
 use futures_util::{StreamExt as _, stream};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::wait::{eventually, within};
@@ -16,7 +11,7 @@ use super::lab::{
     FoundLab, HOUR, Lab, TTL, assert_refused, kind_of, queue_length, queue_of, unseen_waiter,
     waiter,
 };
-use super::lab_postgres::{LockKind, ServerWaitLab};
+use super::lab_postgres::{LockKind, PostgresLab};
 
 /// How many claims of a worker wait behind the one that holds.
 const WAITERS_OF_A_WORKER: usize = 5;
@@ -27,7 +22,7 @@ macro_rules! on_both {
         mod advisory {
             $(#[tokio::test]
             async fn $test() {
-                if let Some(lab) = super::ServerWaitLab::shared(super::LockKind::Advisory).await {
+                if let Some(lab) = super::PostgresLab::shared(super::LockKind::Advisory).await {
                     super::$test(lab).await;
                 }
             })*
@@ -35,7 +30,7 @@ macro_rules! on_both {
         mod row {
             $(#[tokio::test]
             async fn $test() {
-                if let Some(lab) = super::ServerWaitLab::shared(super::LockKind::Row).await {
+                if let Some(lab) = super::PostgresLab::shared(super::LockKind::Row).await {
                     super::$test(lab).await;
                 }
             })*
@@ -55,23 +50,12 @@ on_both! {
     each_claim_takes_a_connection
     contention_is_not_known
     a_claim_that_was_handed_over_is_not_shown
-    the_way_to_the_server_is_measured
     whether_a_late_claim_can_be_served_first
     rights_are_needed_and_enough
     connections_are_encrypted
 }
 
-impl LockKind {
-    async fn open_with(
-        self,
-        options: &PostgresOptions,
-        ttl: Duration,
-    ) -> Result<Session, LockError> {
-        Session::open(self.backend(options)?, SessionOptions::new(ttl)).await
-    }
-}
-
-impl ServerWaitLab {
+impl PostgresLab {
     /// The mutex `a` in a session of its own that no timer ends.
     async fn a(&self) -> Mutex {
         self.session_for(HOUR).await.mutex("a").unwrap()
@@ -85,7 +69,7 @@ struct Psql {
 }
 
 impl Psql {
-    fn start(lab: &ServerWaitLab) -> Self {
+    fn start(lab: &PostgresLab) -> Self {
         let mut psql = Command::new(testkit::postgres::psql());
         psql.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", lab.url()]);
         Self { kind: lab.kind, program: Run::start(&mut psql) }
@@ -96,7 +80,7 @@ impl Psql {
             LockKind::Advisory => {
                 format!("SELECT 'locked' FROM pg_advisory_lock(hashtextextended('{name}', 0));")
             }
-            LockKind::Row => format!(
+            _ => format!(
                 "INSERT INTO fenced_lock.row_locks VALUES ('{name}') ON CONFLICT DO NOTHING;
                 BEGIN;
                 SELECT 'locked' FROM fenced_lock.row_locks WHERE name = '{name}' FOR UPDATE;"
@@ -111,7 +95,7 @@ impl Psql {
             LockKind::Advisory => {
                 format!("SELECT NOT pg_try_advisory_lock(hashtextextended('{name}', 0));")
             }
-            LockKind::Row => format!(
+            _ => format!(
                 "SELECT count(*) = 0 FROM (SELECT FROM fenced_lock.row_locks
                 WHERE name = '{name}' FOR UPDATE SKIP LOCKED) free;"
             ),
@@ -127,7 +111,7 @@ impl Psql {
                     "SELECT 'unlocked' FROM pg_advisory_unlock(hashtextextended('{name}', 0));\n"
                 )
             }
-            LockKind::Row => "COMMIT; SELECT 'unlocked';".to_owned(),
+            _ => "COMMIT; SELECT 'unlocked';".to_owned(),
         };
         self.program.send(&line).await;
         assert_eq!(self.program.line().await, "unlocked");
@@ -135,7 +119,7 @@ impl Psql {
 }
 
 /// Goal: what `psql` holds, the library waits for, and sees in the queue.
-async fn the_library_waits_for_psql(lab: ServerWaitLab) {
+async fn the_library_waits_for_psql(lab: PostgresLab) {
     let mutex = lab.mutex(&lab.name()).await;
     let mut psql = Psql::start(&lab);
     psql.ask_to_lock(mutex.name()).await;
@@ -150,7 +134,7 @@ async fn the_library_waits_for_psql(lab: ServerWaitLab) {
 }
 
 /// Goal: what the library holds, `psql` waits for, and a claim of the library behind it waits for both.
-async fn psql_waits_for_the_library(lab: ServerWaitLab) {
+async fn psql_waits_for_the_library(lab: PostgresLab) {
     let mutex = lab.mutex(&lab.name()).await;
     let guard = mutex.lock().await.unwrap();
     let mut psql = Psql::start(&lab);
@@ -167,7 +151,7 @@ async fn psql_waits_for_the_library(lab: ServerWaitLab) {
 
 /// Goal: a stopped process takes one turn or two, however many of its claims wait. Method: counts those of its connections
 /// that have a lock and are idle, for longer than it takes to notice that the session has ended.
-async fn a_stopped_process_takes_no_turn_for_each_claim(lab: ServerWaitLab) {
+async fn a_stopped_process_takes_no_turn_for_each_claim(lab: PostgresLab) {
     let mutex = lab.a().await;
     let (ttl, waiters) = (TTL.as_secs().to_string(), WAITERS_OF_A_WORKER.to_string());
     let told = [("LOCK_DOES", "hold"), ("LOCK_NAME", "a"), ("LOCK_TTL", &ttl)];
@@ -193,7 +177,7 @@ async fn a_stopped_process_takes_no_turn_for_each_claim(lab: ServerWaitLab) {
 }
 
 /// Goal: a hold that lasts longer than its TTL lives on, and so does one that waited for so long.
-async fn a_long_hold_and_a_long_wait_live_on(lab: ServerWaitLab) {
+async fn a_long_hold_and_a_long_wait_live_on(lab: PostgresLab) {
     let name = lab.name();
     let (ours, theirs) = (lab.mutex(&name).await, lab.mutex(&name).await);
     let guard = ours.lock().await.unwrap();
@@ -209,7 +193,7 @@ async fn a_long_hold_and_a_long_wait_live_on(lab: ServerWaitLab) {
 }
 
 /// Goal: a session that nobody uses any more ends all its connections; but a guard uses it.
-async fn an_unused_session_ends_its_connections(lab: ServerWaitLab) {
+async fn an_unused_session_ends_its_connections(lab: PostgresLab) {
     let operator = lab.client().await;
     let connections = async || {
         let count = "SELECT count(*) FROM pg_stat_activity
@@ -226,7 +210,7 @@ async fn an_unused_session_ends_its_connections(lab: ServerWaitLab) {
 
 /// Goal: what is not promised: a crash of the server takes the locks with the connections. Their holders are told,
 /// and no token comes twice.
-async fn a_crash_of_the_server_takes_the_locks(lab: ServerWaitLab) {
+async fn a_crash_of_the_server_takes_the_locks(lab: PostgresLab) {
     let (mut postgres, lab) = lab.private(ServerOptions::default()).await;
     let session = lab.session().await;
     let guard = session.mutex("a").unwrap().lock().await.unwrap();
@@ -241,7 +225,7 @@ async fn a_crash_of_the_server_takes_the_locks(lab: ServerWaitLab) {
 
 /// Goal: a connection that is cut at a release or a wait leaves nothing behind, though the server does not notice
 /// it; the claims are told.
-async fn a_cut_connection_leaves_nothing_behind(lab: ServerWaitLab) {
+async fn a_cut_connection_leaves_nothing_behind(lab: PostgresLab) {
     let (proxy, proxied) = lab.behind_proxy().await;
     let observer = lab.a().await;
     let ours = proxied.a().await;
@@ -264,7 +248,7 @@ async fn a_cut_connection_leaves_nothing_behind(lab: ServerWaitLab) {
 
 /// Goal: wherever a request or an answer is lost with its connection, the call comes to an end, and nothing is left
 /// behind. Method: each chunk of a session that locks, hands over and unlocks is lost once.
-async fn a_cut_at_any_request_leaves_nothing_behind(lab: ServerWaitLab) {
+async fn a_cut_at_any_request_leaves_nothing_behind(lab: PostgresLab) {
     let (proxy, proxied) = lab.behind_proxy().await;
     let options = PostgresOptions::new(proxied.url());
     let observer = lab.a().await;
@@ -273,7 +257,7 @@ async fn a_cut_at_any_request_leaves_nothing_behind(lab: ServerWaitLab) {
         loop {
             proxy.lose_after(way, chunks);
             let course = async {
-                let session = lab.kind.open_with(&options, HOUR).await?;
+                let session = lab.kind.open(&options, HOUR).await?;
                 let guard = session.mutex("a")?.lock().await?;
                 guard.hand_over().await?.unlock().await?;
                 session.close().await
@@ -294,7 +278,7 @@ async fn a_cut_at_any_request_leaves_nothing_behind(lab: ServerWaitLab) {
 
 /// Goal: what is not promised: each claim takes a connection, and the server has only so many. Of a thousand names at
 /// once some are held, the others are refused; none waits for ever, and it is no loss to the others.
-async fn each_claim_takes_a_connection(lab: ServerWaitLab) {
+async fn each_claim_takes_a_connection(lab: PostgresLab) {
     let settings = vec!["max_connections=30".to_owned()];
     let (_postgres, lab) = lab.private(ServerOptions { settings, ..Default::default() }).await;
     let session = lab.session_for(HOUR).await;
@@ -324,14 +308,14 @@ async fn each_claim_takes_a_connection(lab: ServerWaitLab) {
 }
 
 /// Goal: what is not promised: a holder does not know whether others wait, and has to take it that they do.
-async fn contention_is_not_known(lab: ServerWaitLab) {
+async fn contention_is_not_known(lab: PostgresLab) {
     let guard = lab.mutex(&lab.name()).await.lock().await.unwrap();
     tokio::time::sleep(TTL).await;
     assert!(guard.is_contended());
 }
 
 /// Goal: a claim that waits after a hand-over is shown as such, on the connection of the one before it.
-async fn a_claim_that_was_handed_over_is_not_shown(lab: ServerWaitLab) {
+async fn a_claim_that_was_handed_over_is_not_shown(lab: PostgresLab) {
     let name = lab.name();
     let (ours, theirs) = (lab.mutex(&name).await, lab.mutex(&name).await);
     let guard = ours.lock().await.unwrap();
@@ -350,22 +334,9 @@ async fn a_claim_that_was_handed_over_is_not_shown(lab: ServerWaitLab) {
     assert_eq!(again.key(), queue[1].key);
 }
 
-/// Goal: a guard tells how long its claim took to queue, the way to the server and back included, also after a
-/// hand-over.
-async fn the_way_to_the_server_is_measured(lab: ServerWaitLab) {
-    let (proxy, proxied) = lab.behind_proxy().await;
-    let mutex = proxied.a().await;
-    let each_way = Duration::from_millis(30);
-    proxy.delay(each_way);
-    let guard = mutex.lock().await.unwrap();
-    assert!(guard.enqueued_in() >= 2 * each_way);
-    let guard = guard.hand_over().await.unwrap();
-    assert!(guard.enqueued_in() >= 2 * each_way);
-}
-
 /// Goal: what is promised of advisory locks, and not of row locks: nobody overtakes a waiter. Method: the server process
 /// of a waiter is stopped, so that it takes nothing by itself; then the lock is released, and tried.
-async fn whether_a_late_claim_can_be_served_first(lab: ServerWaitLab) {
+async fn whether_a_late_claim_can_be_served_first(lab: PostgresLab) {
     let operator = lab.client().await;
     let [first, second, late] = [lab.a().await, lab.a().await, lab.a().await];
     let guard = first.lock().await.unwrap();
@@ -390,7 +361,7 @@ async fn whether_a_late_claim_can_be_served_first(lab: ServerWaitLab) {
 
 /// Goal: rights to lock and to count the grants are needed, and enough. Advisory locks do not need the table of rows, which
 /// an operator may not have made.
-async fn rights_are_needed_and_enough(lab: ServerWaitLab) {
+async fn rights_are_needed_and_enough(lab: PostgresLab) {
     let operator = lab.client().await;
     let text = include_str!("../../src/postgres/schema.sql");
     let user = format!("{:?}_user", lab.kind).to_lowercase();
@@ -404,28 +375,28 @@ async fn rights_are_needed_and_enough(lab: ServerWaitLab) {
             operator.batch_execute("DROP TABLE fenced_lock.row_locks").await.unwrap();
             &["names"]
         }
-        LockKind::Row => &["names", "row_locks"],
+        _ => &["names", "row_locks"],
     };
     for table in tables {
-        assert_refused(lab.kind.open_with(&options, HOUR).await, "permission denied");
+        assert_refused(lab.kind.open(&options, HOUR).await, "permission denied");
         let grant = format!("GRANT SELECT, INSERT, UPDATE ON fenced_lock.{table} TO app");
         assert!(text.contains(&grant));
         operator.batch_execute(&grant.replace("TO app", &format!("TO {user}"))).await.unwrap();
     }
-    let mutex = lab.kind.open_with(&options, HOUR).await.unwrap().mutex("a").unwrap();
+    let mutex = lab.kind.open(&options, HOUR).await.unwrap().mutex("a").unwrap();
     let guard = mutex.lock().await.unwrap().hand_over().await.unwrap();
     assert_eq!(mutex.queue().await.unwrap()[0].token, Some(guard.token()));
 }
 
 /// Goal: the connections of claims are encrypted as well, and each checks the server's certificate.
-async fn connections_are_encrypted(lab: ServerWaitLab) {
+async fn connections_are_encrypted(lab: PostgresLab) {
     let secured = ServerOptions { secured: true, ..ServerOptions::default() };
     let (postgres, lab) = lab.private(secured).await;
     let options = PostgresOptions::new(lab.url());
-    assert_refused(lab.kind.open_with(&options, HOUR).await, "certificate");
+    assert_refused(lab.kind.open(&options, HOUR).await, "certificate");
     let ca = Some(std::fs::read(postgres.certificates().unwrap().ca()).unwrap());
     let options = PostgresOptions { ca, ..options };
-    let session = lab.kind.open_with(&options, HOUR).await.unwrap();
+    let session = lab.kind.open(&options, HOUR).await.unwrap();
     let mutex = session.mutex("a").unwrap();
     let guard: Guard = mutex.lock().await.unwrap().hand_over().await.unwrap();
     assert_eq!(queue_of(&mutex).await, [guard.key()]);
@@ -437,7 +408,7 @@ async fn connections_are_encrypted(lab: ServerWaitLab) {
 /// that holds the row there is no grant, and the number goes to nobody. Method: an operator holds up the count.
 #[tokio::test]
 async fn a_grant_needs_both_its_connections() {
-    let Some(lab) = ServerWaitLab::shared(LockKind::Row).await else { return };
+    let Some(lab) = PostgresLab::shared(LockKind::Row).await else { return };
     let (mut operator, observer) = (lab.client().await, lab.client().await);
     let mutex = lab.a().await;
     mutex.lock().await.unwrap().unlock().await.unwrap();
@@ -492,7 +463,7 @@ async fn a_grant_needs_both_its_connections() {
 /// larger all the same.
 #[tokio::test]
 async fn a_row_that_is_deleted_is_made_anew() {
-    let Some(lab) = ServerWaitLab::shared(LockKind::Row).await else { return };
+    let Some(lab) = PostgresLab::shared(LockKind::Row).await else { return };
     let mutex = lab.a().await;
     let guard = mutex.lock().await.unwrap();
     let token = guard.token();
@@ -512,20 +483,15 @@ async fn a_row_that_is_deleted_is_made_anew() {
 /// Method: a function before the server's own one tells a lie about its version.
 #[tokio::test]
 async fn a_server_that_is_too_old_is_an_error() {
-    let Some(lab) = ServerWaitLab::shared(LockKind::Row).await else { return };
+    let Some(lab) = PostgresLab::shared(LockKind::Row).await else { return };
     let lie = "CREATE SCHEMA lies;
         CREATE FUNCTION lies.current_setting(text) RETURNS text LANGUAGE sql AS
         $$ SELECT CASE $1 WHEN 'server_version_num' THEN '130014' ELSE pg_catalog.current_setting($1) END $$";
     lab.client().await.batch_execute(lie).await.unwrap();
     let url = format!("{}?options=-c%20search_path=lies,pg_catalog", lab.url());
     let options = PostgresOptions::new(url);
-    let queue = Arc::new(fenced_lock::PostgresBackend::new(&options).unwrap());
-    let opened = [
-        Session::open(queue, SessionOptions::new(HOUR)).await,
-        LockKind::Advisory.open_with(&options, HOUR).await,
-        LockKind::Row.open_with(&options, HOUR).await,
-    ];
-    for refused in opened {
+    for kind in [LockKind::Queue, LockKind::Advisory, LockKind::Row] {
+        let refused = kind.open(&options, HOUR).await;
         assert_refused(refused, "PostgreSQL 14 or later is needed, and this is 13");
     }
 }

@@ -12,7 +12,7 @@ use testkit::{
 };
 use tokio::process::Command;
 
-use super::lab::{FoundLab, HOUR, LONG, Lab, TTL, kind_of, queue_length, waiter};
+use super::lab::{FoundLab, LONG, Lab, TTL, kind_of, queue_length, waiter};
 use super::lab_redis::{RedisLab, server_that_says};
 
 /// The rights that the documentation asks for.
@@ -22,25 +22,6 @@ const RIGHTS: &str = "~{fenced-lock}:* &{fenced-lock}:* +info +subscribe +publis
 async fn volatile() -> PrivateRedis {
     let options = ServerOptions { volatile: true, ..ServerOptions::default() };
     PrivateRedis::start(options).await.unwrap()
-}
-
-/// Goal: a grant is pushed: with a TTL of an hour, no timer of a waiter could explain it.
-#[tokio::test]
-async fn a_grant_is_pushed() {
-    let lab = RedisLab::shared().await;
-    let (one, other) = (lab.session_for(HOUR).await, lab.session_for(HOUR).await);
-    let name = lab.name();
-    let mut guard = one.mutex(&name).unwrap().lock().await.unwrap();
-    for mutex in [other.mutex(&name).unwrap(), one.mutex(&name).unwrap()] {
-        let waiter = waiter(&mutex, 2).await;
-        guard.unlock().await.unwrap();
-        guard = within("the waiter is granted", waiter).await.unwrap().unwrap();
-    }
-    // nor does the end of a session wait for a timer
-    let waiter = waiter(&other.mutex(&name).unwrap(), 2).await;
-    one.close().await.unwrap();
-    drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
-    assert!(guard.is_lost());
 }
 
 /// Goal: a message that got lost delays a grant and loses none: the waiter asks by itself.

@@ -15,8 +15,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::lab::{
-    EtcdLab, FoundLab, HOUR, LONG, Lab, ServerLab, TTL, kind_of, queue_length, queue_of,
-    unseen_waiter, waiter,
+    EtcdLab, FoundLab, HOUR, LONG, Lab, Numbered as _, ServerLab, TTL, kind_of, queue_length,
+    queue_of, unseen_waiter, waiter,
 };
 
 /// A worker that holds the lock and prints its token.
@@ -33,33 +33,24 @@ async fn start_holder<L: FoundLab>(lab: &L, name: &str, ttl: Duration) -> (Run, 
 #[ignore = "run by the contract"]
 async fn worker() {
     let Ok(lab) = std::env::var("LOCK_LAB") else { return };
-    if lab == std::any::type_name::<EtcdLab>() {
-        return work::<EtcdLab>().await;
+    macro_rules! work_on {
+        ($lab:ty) => {
+            if lab == std::any::type_name::<$lab>() {
+                return work::<$lab>().await;
+            }
+        };
     }
+    work_on!(EtcdLab);
     #[cfg(feature = "file")]
-    if lab == std::any::type_name::<crate::lab_file::FileLab>() {
-        return work::<crate::lab_file::FileLab>().await;
-    }
+    work_on!(crate::lab_file::FileLab);
     #[cfg(feature = "postgres")]
-    if lab == std::any::type_name::<crate::lab_postgres::PostgresLab>() {
-        return work::<crate::lab_postgres::PostgresLab>().await;
-    }
-    #[cfg(feature = "postgres")]
-    if lab == std::any::type_name::<crate::lab_postgres::ServerWaitLab>() {
-        return work::<crate::lab_postgres::ServerWaitLab>().await;
-    }
+    work_on!(crate::lab_postgres::PostgresLab);
     #[cfg(feature = "redis")]
-    if lab == std::any::type_name::<crate::lab_redis::RedisLab>() {
-        return work::<crate::lab_redis::RedisLab>().await;
-    }
+    work_on!(crate::lab_redis::RedisLab);
     #[cfg(feature = "redis")]
-    if lab == std::any::type_name::<crate::lab_redis::RedlockLab>() {
-        return work::<crate::lab_redis::RedlockLab>().await;
-    }
+    work_on!(crate::lab_redis::RedlockLab);
     #[cfg(feature = "zookeeper")]
-    if lab == std::any::type_name::<crate::lab_zookeeper::ZooKeeperLab>() {
-        return work::<crate::lab_zookeeper::ZooKeeperLab>().await;
-    }
+    work_on!(crate::lab_zookeeper::ZooKeeperLab);
     panic!("an unknown lab: {lab}");
 }
 
@@ -83,7 +74,7 @@ async fn hold<L: FoundLab>(lab: &L) {
     let guard = mutex.lock().await.unwrap();
     let waiters = std::env::var("LOCK_WAITERS").map_or(0, |waiters| waiters.parse().unwrap());
     let _waiters: Vec<_> = (0..waiters).map(|_| unseen_waiter(&mutex)).collect();
-    let token = L::number(guard.token());
+    let token = guard.token().number();
     // the test harness has begun a line
     println!("\nheld {token}");
     let order = || std::io::stdin().read_line(&mut String::new());
@@ -106,7 +97,7 @@ pub(crate) async fn a_stopped_holder_can_write_late<L: FoundLab>(lab: &L) {
     holder.signal(Signal::CONT);
     let written: i64 = holder.line_after("wrote ").await.parse().unwrap();
     assert_eq!(written, token);
-    assert_eq!(written < L::number(guard.token()), has_tokens, "a fence would refuse the write");
+    assert_eq!(written < guard.token().number(), has_tokens, "a fence would refuse the write");
     assert_eq!(holder.line().await, "lost");
     assert!(holder.ended().await.success());
     assert!(!guard.is_lost());
@@ -164,6 +155,37 @@ async fn add<L: FoundLab>(lab: &L) {
     }
     waiters.join_all().await;
     session.close().await.unwrap();
+}
+
+/// Goal: a grant is pushed: with a TTL of an hour, no timer of a waiter could explain it. Nor does the end of a session wait
+/// for a timer.
+pub(crate) async fn a_grant_is_pushed(lab: &impl Lab) {
+    let (one, other) = (lab.session_for(HOUR).await, lab.session_for(HOUR).await);
+    let name = lab.name();
+    let mut guard = one.mutex(&name).unwrap().lock().await.unwrap();
+    for mutex in [other.mutex(&name).unwrap(), one.mutex(&name).unwrap()] {
+        let waiter = waiter(&mutex, 2).await;
+        guard.unlock().await.unwrap();
+        guard = within("the waiter is granted", waiter).await.unwrap().unwrap();
+    }
+    let waiter = waiter(&other.mutex(&name).unwrap(), 2).await;
+    one.close().await.unwrap();
+    drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
+    assert!(guard.is_lost());
+}
+
+/// Goal: a guard tells how long its claim took to queue, the way to the service and back included, also after a hand-over.
+pub(crate) async fn the_way_to_the_service_is_measured(lab: &impl FoundLab) {
+    let (proxy, proxied) = lab.behind_proxy().await;
+    let mutex = proxied.session_for(LONG).await.mutex(&lab.name()).unwrap();
+    for each_way in [Duration::from_millis(30), Duration::from_millis(60)] {
+        proxy.delay(each_way);
+        let guard = mutex.lock().await.unwrap();
+        assert!(guard.enqueued_in() >= 2 * each_way);
+        let guard = guard.hand_over().await.unwrap();
+        assert!(guard.enqueued_in() >= 2 * each_way);
+        guard.unlock().await.unwrap();
+    }
 }
 
 /// Goal: a connection that is cut, also just before a grant, hides no grant and ends no hold. Method: leases that
