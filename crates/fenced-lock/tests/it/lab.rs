@@ -226,7 +226,7 @@ impl EtcdLab {
         &self.endpoint
     }
 
-    /// A client past the library, to look and meddle.
+    /// A client of the server itself, past the library.
     pub(crate) async fn client(&self) -> Client {
         Client::connect([&self.endpoint], None).await.unwrap()
     }

@@ -102,7 +102,7 @@ impl PostgresLab {
         self.url.replace("//postgres@", &format!("//{user}@"))
     }
 
-    /// A client past the library, to look and meddle.
+    /// A client of the server itself, past the library.
     pub(crate) async fn client(&self) -> Client {
         client(&self.url).await
     }

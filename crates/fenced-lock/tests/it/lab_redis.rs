@@ -30,7 +30,7 @@ impl RedisLab {
         Arc::new(RedisBackend::new(RedisOptions::new(&self.url)).unwrap())
     }
 
-    /// A connection past the library, to look and meddle.
+    /// A connection of the server itself, past the library.
     pub(crate) async fn raw(&self) -> Raw {
         Raw::connect(&self.url).await
     }

@@ -86,7 +86,7 @@ impl ZooKeeperLab {
         ZooKeeperOptions::new(format!("127.0.0.1:{}", self.port))
     }
 
-    /// A client past the library, to look and meddle.
+    /// A client of the server itself, past the library.
     pub(crate) async fn client(&self) -> Client {
         Client::connect(&format!("127.0.0.1:{}", self.port)).await.unwrap()
     }

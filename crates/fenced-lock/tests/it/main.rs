@@ -116,24 +116,33 @@ macro_rules! whole_contract {
     };
 }
 
+/// The same for a service that is one server, which can be cut off, killed and watched.
+macro_rules! server_contract {
+    ($module:ident, $lab:expr; $($more:ident)*) => {
+        whole_contract!(
+            $module, tokio::test(flavor = "multi_thread", worker_threads = 2), $lab;
+            a_stopped_holder_can_write_late
+            a_grant_is_pushed
+            the_way_to_the_service_is_measured
+            a_cut_connection_hides_no_grant
+            a_lost_answer_is_asked_for_again
+            a_lost_request_is_sent_again
+            a_server_killed_and_started_again
+            silence_means_loss_in_time
+            a_hundred_waiters_make_few_requests
+            a_thousand_names_cost_no_requests
+            $($more)*
+        );
+    };
+}
+
 whole_contract!(on_memory, tokio::test(start_paused = true), Some(lab::MemoryLab::default());
     a_claim_of_another_process_is_withdrawn);
-whole_contract!(
+server_contract!(
     on_etcd,
-    tokio::test(flavor = "multi_thread", worker_threads = 2),
     Some(lab::EtcdLab::shared().await);
     a_killed_holder_is_succeeded
     a_hundred_waiters_in_three_processes
-    a_stopped_holder_can_write_late
-    a_grant_is_pushed
-    the_way_to_the_service_is_measured
-    a_cut_connection_hides_no_grant
-    a_lost_answer_is_asked_for_again
-    a_lost_request_is_sent_again
-    a_server_killed_and_started_again
-    silence_means_loss_in_time
-    a_hundred_waiters_make_few_requests
-    a_thousand_names_cost_no_requests
     a_claim_of_another_process_is_withdrawn
 );
 #[cfg(feature = "file")]
@@ -145,54 +154,21 @@ whole_contract!(
     a_hundred_waiters_in_three_processes
 );
 #[cfg(feature = "postgres")]
-whole_contract!(
+server_contract!(
     on_postgres,
-    tokio::test(flavor = "multi_thread", worker_threads = 2),
     lab_postgres::PostgresLab::shared(LockKind::Queue).await;
-    a_stopped_holder_can_write_late
-    a_grant_is_pushed
-    the_way_to_the_service_is_measured
-    a_cut_connection_hides_no_grant
-    a_lost_answer_is_asked_for_again
-    a_lost_request_is_sent_again
-    a_server_killed_and_started_again
-    silence_means_loss_in_time
-    a_hundred_waiters_make_few_requests
-    a_thousand_names_cost_no_requests
     a_claim_of_another_process_is_withdrawn
 );
 #[cfg(feature = "redis")]
-whole_contract!(
+server_contract!(
     on_redis,
-    tokio::test(flavor = "multi_thread", worker_threads = 2),
     Some(lab_redis::RedisLab::shared().await);
-    a_stopped_holder_can_write_late
-    a_grant_is_pushed
-    the_way_to_the_service_is_measured
-    a_cut_connection_hides_no_grant
-    a_lost_answer_is_asked_for_again
-    a_lost_request_is_sent_again
-    a_server_killed_and_started_again
-    silence_means_loss_in_time
-    a_hundred_waiters_make_few_requests
-    a_thousand_names_cost_no_requests
     a_claim_of_another_process_is_withdrawn
 );
 #[cfg(feature = "zookeeper")]
-whole_contract!(
+server_contract!(
     on_zookeeper,
-    tokio::test(flavor = "multi_thread", worker_threads = 2),
     lab_zookeeper::ZooKeeperLab::shared().await;
-    a_stopped_holder_can_write_late
-    a_grant_is_pushed
-    the_way_to_the_service_is_measured
-    a_cut_connection_hides_no_grant
-    a_lost_answer_is_asked_for_again
-    a_lost_request_is_sent_again
-    a_server_killed_and_started_again
-    silence_means_loss_in_time
-    a_hundred_waiters_make_few_requests
-    a_thousand_names_cost_no_requests
 );
 
 // What a lock must do that has no order, no tokens and no queue to look at.

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use fenced_lock::{
-    Backend, BackendErrorKind, LockError, PostgresBackend, PostgresOptions, Session,
-};
+use fenced_lock::{BackendErrorKind, LockError, PostgresBackend, PostgresOptions, Session};
 use testkit::wait::{eventually, within};
 use testkit::{PostgresOptions as ServerOptions, PrivatePostgres, ReplicatedPostgres};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 
-use super::lab::{FoundLab, HOUR, Lab, TTL, assert_refused, kind_of, queue_length, unseen_waiter};
+use super::lab::{
+    FoundLab, HOUR, LONG, Lab, TTL, assert_refused, kind_of, queue_length, unseen_waiter,
+};
 use super::lab_postgres::{LockKind, PostgresLab};
 
 /// Goal: who waits or holds sends nothing but renewals. Method: for a second, the server sees no new request.
@@ -177,9 +177,11 @@ async fn connections_are_encrypted() {
     let options = ServerOptions { secured: true, ..ServerOptions::default() };
     let postgres = PrivatePostgres::start(options).await.unwrap();
     let ca = std::fs::read(postgres.certificates().unwrap().ca()).unwrap();
-    let of = |url: String| PostgresOptions { ca: Some(ca.clone()), ..PostgresOptions::new(url) };
-    let operator = PostgresBackend::new(&of(postgres.url())).unwrap();
-    operator.open(TTL).await.unwrap();
+    // a busy machine takes its time for a handshake
+    let of = |url: String| {
+        let ca = Some(ca.clone());
+        PostgresOptions { ca, request_timeout: LONG, ..PostgresOptions::new(url) }
+    };
     let url = |user: &str| postgres.url_of(user, postgres.port());
     let open = async |options: &PostgresOptions| LockKind::Queue.open(options, HOUR).await;
     assert_refused(open(&of(url("app:secret"))).await, "authentication failed");
