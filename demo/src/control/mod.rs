@@ -1,289 +1,312 @@
-//! The controls of the page: `/demo`, plugged into the service as its [`Extension`].
-//!
-//! An instance forwards each change to the others by the same call with `?only=here`. What it shows of their
-//! sales comes through etcd and Redis.
+//! The control of a demo: the one process that runs sales and asks the instances for their status. They know its
+//! address, and nothing of each other.
 
-mod handlers;
-mod instances;
+pub(crate) mod client;
 mod lanes;
-mod panels;
-mod problem;
-mod record;
+pub(crate) mod problem;
+pub(crate) mod record;
+mod routes;
 mod run;
-mod same_site;
 mod verdict;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
-use axum::Router;
-use axum::http::request::Parts;
-use axum::http::{Method, Uri};
-use clap::ValueEnum as _;
-use flash_sale::http::Extension;
+use axum::http::{Method, StatusCode, Uri};
+use clap::Args;
+use flash_sale::config::switch;
 use flash_sale::http::problem::{Problem, ProblemType};
-use flash_sale::inventory::Item;
-use flash_sale::sale::Sale;
 use futures_util::future::join_all;
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio::time::sleep;
 
-use self::instances::{Instance, Instances, call};
-use self::problem::{NEEDS_INSTANCES, RUN_IN_PROGRESS};
-use self::record::{Fault, Run, State, Status};
-use self::run::{Begun, hold_run};
-use crate::baselines::{LockMode, Switch};
+use self::problem::{INSTANCE_UNREACHABLE, NEEDS_INSTANCES, UNKNOWN_INSTANCE};
+use self::record::{Command, Note, Status};
+pub use self::record::{Fault, NewRun, Run, State};
+use self::run::Begun;
+use crate::cluster::Cluster;
+use crate::signals::{ENDINGS, Signals};
 
 /// The largest run.
 const MAX_REQUESTS: u64 = 500_000;
 const MAX_STOCK: u64 = 1_000_000_000;
 
-/// Added to two TTLs for a pause: the time that etcd and the next holder take to notice the expiry.
-const BEYOND: Duration = Duration::from_secs(2);
+/// How often the status of the instances is read.
+const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// The controls at one instance.
-pub(crate) struct Controls {
-    sale: Sale,
-    switch: Arc<Switch>,
-    instances: Instances,
-    restarts: bool,
-    /// The first instance of a demo with another lock.
-    beside: Option<Instance>,
-    run: Mutex<Option<Begun>>,
+/// How long an instance may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(900);
+
+/// The same for the start of a sale, which waits for the lock.
+const START_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// The most notes that are kept.
+const MOST_NOTES: usize = 20;
+
+/// The flags of `control`.
+#[derive(Args, Clone, Debug)]
+pub struct ControlOptions {
+    /// Address to listen on
+    #[arg(long, env = "FLASH_SALE_LISTEN", default_value = "127.0.0.1:8070")]
+    pub listen: SocketAddr,
+
+    /// Addresses of the instances, separated by commas, each with its own port
+    #[arg(long, env = "FLASH_SALE_INSTANCES", value_name = "URL", value_delimiter = ',', required = true, value_parser = address)]
+    pub instances: Vec<Uri>,
+
+    /// Tell the page that a killed instance is started again
+    #[arg(long, env = "FLASH_SALE_RESTARTED", value_parser = switch)]
+    pub restarted: bool,
 }
 
-impl Extension for Controls {
-    fn routes(self: Arc<Self>) -> Router {
-        handlers::routes(self)
-    }
-
-    /// Any client may start a sale, except pages of other sites.
-    fn check_start(&self, head: &Parts) -> Result<(), Problem> {
-        self.check_site(head)
-    }
-
-    fn refresh(self: Arc<Self>) {
-        if self.instances.is_due() {
-            tokio::spawn(async move { self.instances.ask().await });
-        }
-    }
-
-    fn view(&self) -> Value {
-        let Status { guard, guards, fence, .. } = self.status();
-        json!({
-            "guard": guard,
-            "guards": guards,
-            "fence": fence,
-            "lock_ttl_ms": self.ttl().map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
-            "pause_ms": self.pause_ms(),
-            "max_requests": MAX_REQUESTS,
-            "max_stock": MAX_STOCK,
-            "instances": self.instances.views(),
-            "restarts": self.restarts,
-            "run": self.newest_run(),
-            "locks": self.switch.modes().into_iter().filter(|mode| mode.is_shared()).map(LockMode::name)
-                .collect::<Vec<_>>(),
-            "fence_kind": self.switch.lock().map(|(_, fence)| fence.name()),
-            "beside": self.beside.is_some(),
-            "panels": panels::MODULE,
-        })
-    }
-
-    fn instances(&self) -> Vec<Arc<str>> {
-        self.instances.all().into_iter().map(|instance| instance.name).collect()
-    }
-
-    fn take_notes(&self) -> Vec<(&'static str, String)> {
-        self.instances.take_notes()
+/// Runs the control of instances that others have started, until a signal asks it to end.
+///
+/// # Errors
+/// It cannot listen on its address.
+pub async fn serve(options: ControlOptions) -> io::Result<()> {
+    let mut signals = Signals::listen(&ENDINGS)?;
+    let listener = TcpListener::bind(options.listen).await?;
+    tracing::info!("the control listens on http://{}", listener.local_addr()?);
+    let instances = options.instances.iter().filter_map(Uri::authority);
+    let side = Side::new(instances.map(|authority| (authority.to_string(), None)));
+    let control = Arc::new(Control { sides: vec![side], restarts: options.restarted });
+    tokio::select! {
+        served = control.serve(listener) => served,
+        _ = signals.next() => Ok(()),
     }
 }
 
-impl Controls {
-    /// For the instance on `port`, with the others at `addresses`. `restarts`: a killed instance is started
-    /// again. `beside`: an instance of a demo with another lock.
-    pub(crate) fn new(
-        sale: Sale,
-        switch: Arc<Switch>,
-        port: u16,
-        addresses: &[Uri],
-        restarts: bool,
-        beside: Option<&Uri>,
-    ) -> Self {
-        let instances = Instances::new(sale.instance(), port, addresses);
-        let beside = beside.and_then(instances::instance);
-        Self { sale, switch, instances, restarts, beside, run: Mutex::default() }
-    }
+/// An address of the form `http://HOST:PORT`.
+pub(crate) fn address(text: &str) -> Result<Uri, &'static str> {
+    let uri: Option<Uri> = text.parse().ok();
+    let plain = uri.filter(|uri| {
+        uri.scheme_str() == Some("http")
+            && uri.port().is_some()
+            && matches!(uri.path(), "" | "/")
+            && uri.query().is_none()
+    });
+    plain.ok_or("an address looks like http://127.0.0.1:8080")
+}
 
-    /// Refuses requests of other sites' pages; see [`same_site::check`].
-    fn check_site(&self, head: &Parts) -> Result<(), Problem> {
-        same_site::check(&head.method, &head.headers, |host| self.instances.has(host))
-    }
+/// All sales of a demo.
+pub struct Control {
+    /// One, or two under different locks.
+    pub sides: Vec<Arc<Side>>,
+    /// Whether a killed instance is started again.
+    pub restarts: bool,
+}
 
-    fn status(&self) -> Status {
-        Status {
-            instance: Arc::clone(self.instances.own()),
-            guard: self.switch.mode().name().to_owned(),
-            guards: self.switch.modes().into_iter().map(|mode| mode.name().to_owned()).collect(),
-            fence: self.switch.is_fenced(),
-            stale_batches: self.sale.metrics().stale_batches.get(),
-            lost_sessions: self.sale.lost_sessions(),
-            run: self.current_run(),
+impl Control {
+    /// Answers the instances, and asks for their status.
+    ///
+    /// # Errors
+    /// The listener fails.
+    pub async fn serve(self: Arc<Self>, listener: TcpListener) -> io::Result<()> {
+        let asking = self.sides.iter().map(|side| async move {
+            loop {
+                side.read_all().await;
+                sleep(ASK_EVERY).await;
+            }
+        });
+        let routes = flash_sale::http::with_defaults(routes::routes(Arc::clone(&self)));
+        tokio::select! {
+            served = axum::serve(listener, routes) => served,
+            _ = join_all(asking) => Ok(()),
         }
     }
+}
 
-    fn ttl(&self) -> Option<Duration> {
-        self.sale.lease().map(|(_, ttl)| ttl)
+/// The instances of one sale, and its last run.
+pub struct Side(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    instances: Vec<Instance>,
+    run: Option<Begun>,
+    notes: Vec<Note>,
+}
+
+#[derive(Clone)]
+struct Instance {
+    /// Its port until it has answered.
+    name: String,
+    authority: String,
+    is_up: bool,
+    /// As of its last answer.
+    status: Option<Status>,
+    /// Has whoever started it kill it.
+    kill: Option<Arc<Notify>>,
+}
+
+impl Instance {
+    /// The answer to a call. An error is a sentence.
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> Result<T, String> {
+        let limit = if path == "/stock" { START_TIMEOUT } else { ANSWER_TIMEOUT };
+        let body = body.map(|body| body.to_string().into()).unwrap_or_default();
+        let answer =
+            client::send(&self.authority, client::request(method, path, body), limit).await;
+        let unreachable = |_| format!("Instance {} did not carry out the request.", self.name);
+        let (status, body) = answer.map_err(unreachable)?;
+        if status != StatusCode::OK {
+            let problem: Value = serde_json::from_slice(&body).unwrap_or_default();
+            let without_reason = || format!("Instance {} answered {status}.", self.name);
+            return Err(problem["detail"].as_str().map_or_else(without_reason, str::to_owned));
+        }
+        serde_json::from_slice(&body).map_err(|error| error.to_string())
     }
 
-    /// A pause that certainly outlasts the lease: whole seconds, in milliseconds.
+    async fn tell(&self, command: &Command) -> Result<(), Problem> {
+        let told = self.ask::<Value>(Method::POST, "/demo/here", Some(json!(command))).await;
+        told.map(drop).map_err(|sentence| Problem::new(INSTANCE_UNREACHABLE, sentence))
+    }
+}
+
+impl Side {
+    /// The sale of a cluster.
+    pub fn of(cluster: &Cluster) -> Arc<Self> {
+        let instances = cluster.instances.iter().map(|instance| {
+            (format!("127.0.0.1:{}", instance.port), Some(Arc::clone(&instance.to_be_killed)))
+        });
+        Self::new(instances)
+    }
+
+    fn new(instances: impl Iterator<Item = (String, Option<Arc<Notify>>)>) -> Arc<Self> {
+        let instance = |(authority, kill): (String, _)| {
+            let name = authority.rsplit(':').next().unwrap_or_default().to_owned();
+            Instance { name, authority, is_up: true, status: None, kill }
+        };
+        let instances = instances.map(instance).collect();
+        Arc::new(Self(Mutex::new(Known { instances, ..Known::default() })))
+    }
+
+    fn instances(&self) -> Vec<Instance> {
+        self.0.lock().instances.clone()
+    }
+
+    fn up(&self) -> Vec<Instance> {
+        self.instances().into_iter().filter(|instance| instance.is_up).collect()
+    }
+
+    /// The last status of this instance, or else of any.
+    fn status_at(&self, name: Option<&str>) -> Option<Status> {
+        let mut all = self.instances();
+        all.sort_by_key(|instance| (Some(&*instance.name) != name, !instance.is_up));
+        all.into_iter().find_map(|instance| instance.status)
+    }
+
     fn pause_ms(&self) -> u64 {
-        let pause = self.ttl().unwrap_or_default() * 2 + BEYOND;
-        pause.as_secs() * 1000
+        self.status_at(None).map_or(0, |status| status.pause_ms())
     }
 
     /// Batches refused by the fence, at all instances.
     fn stale_batches(&self) -> u64 {
-        let others = self.instances.all().into_iter().filter_map(|instance| instance.status);
-        let others: u64 = others.map(|status| status.stale_batches).sum();
-        others + self.sale.metrics().stale_batches.get()
+        let statuses = self.instances().into_iter().filter_map(|instance| instance.status);
+        statuses.map(|status| status.stale_batches).sum()
     }
 
-    fn newest_run(&self) -> Option<Run> {
-        let others = self.instances.all().into_iter().filter_map(|instance| instance.status?.run);
-        others.chain(self.current_run()).max_by_key(|run| run.at_ms)
-    }
-
-    fn current_run(&self) -> Option<Run> {
-        self.run().as_ref().map(Begun::now)
-    }
-
-    fn stop_of_run(&self) -> Option<CancellationToken> {
-        self.run().as_ref().map(|begun| begun.stop.clone())
-    }
-
-    fn change_run(&self, change: impl FnOnce(&mut Begun)) {
-        if let Some(begun) = self.run().as_mut() {
-            change(begun);
-        }
-    }
-
-    fn run(&self) -> MutexGuard<'_, Option<Begun>> {
-        // the record is whole even after a panic
-        self.run.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sets the guard of new orders at all running instances.
-    async fn set_guard(&self, mode: LockMode) -> Result<(), Problem> {
-        if !self.switch.choose(mode) {
-            let detail = "this demo was started without that guard";
-            return Err(Problem::new(ProblemType::BAD_BODY, detail));
-        }
-        self.tell_others("/demo/guard?only=here", &json!({"guard": mode.name()})).await
-    }
-
-    /// Switches the fence at all running instances.
-    async fn set_fence(&self, on: bool) -> Result<(), Problem> {
-        self.switch.set_fence(on);
-        self.tell_others("/demo/fence?only=here", &json!({"on": on})).await
-    }
-
-    /// Calls all other running instances.
-    async fn tell_others(&self, path: &str, body: &Value) -> Result<(), Problem> {
-        self.instances.ask().await;
-        let others = self.instances.all().into_iter().filter(|i| i.is_up && !i.is_here);
-        let calls = others.map(|instance| async move {
-            call(&instance, Method::PUT, path, Some(body.clone())).await
+    /// Reads the status of all instances, and notes what has changed.
+    async fn read_all(&self) {
+        let read = self.instances().into_iter().map(|instance| async move {
+            let status = instance.ask::<Status>(Method::GET, "/demo/here", None).await;
+            (instance.authority, status.ok())
         });
-        join_all(calls).await.into_iter().try_for_each(|answer| answer.map(drop))
-    }
-
-    /// Begins a run, which goes on in the background.
-    async fn begin(self: &Arc<Self>, wanted: handlers::NewRun) -> Result<Run, Problem> {
-        let guard = wanted.guard.unwrap_or_else(|| self.switch.mode());
-        self.instances.ask().await;
-        let victim = match wanted.fault {
-            Some(_) if !guard.is_shared() => {
-                let detail = "a fault needs a lock that the instances share: without one there is no holder to hit";
-                return Err(Problem::new(ProblemType::BAD_BODY, detail));
+        for (authority, status) in join_all(read).await {
+            let mut known = self.0.lock();
+            let mut all = known.instances.iter_mut();
+            let Some(one) = all.find(|one| one.authority == authority) else { continue };
+            let was_up = std::mem::replace(&mut one.is_up, status.is_some());
+            let before = one.status.clone();
+            if let Some(status) = &status {
+                one.name.clone_from(&status.instance);
+                one.status = Some(status.clone());
             }
-            Some(_) => {
-                let mut others = self.instances.all().into_iter().filter(|i| i.is_up && !i.is_here);
-                Some(others.next().ok_or_else(needs_instances)?)
+            let (name, is_up) = (one.name.clone(), one.is_up);
+            // before its first answer it may still be on its way
+            let Some(before) = before else { continue };
+            if was_up && !is_up {
+                let text = format!("{name} does not answer: it is stopped, or has died.");
+                known.note("instance-gone", &name, text);
+            } else if is_up && !was_up {
+                known.note("instance-back", &name, format!("{name} answers again."));
             }
-            None => None,
-        };
-        let at_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        let at_ms = u64::try_from(at_ms).unwrap_or(u64::MAX);
-        let by = Arc::clone(self.instances.own());
-        let run = Run {
-            id: format!("{at_ms}-{by}"),
-            at_ms,
-            by,
-            state: State::Preparing,
-            began_ms: 0.0,
-            hit_ms: None,
-            stock: wanted.stock,
-            requests: wanted.requests,
-            guard: guard.name().to_owned(),
-            fence: wanted.fence.unwrap_or_else(|| self.switch.is_fenced()),
-            fault: wanted.fault,
-            victim: victim.as_ref().map(|victim| Arc::clone(&victim.name)),
-            answered: 0,
-            sold: 0,
-            sold_out: 0,
-            failed: 0,
-            elapsed_ms: 0,
-            verdict: None,
-            error: None,
-        };
-        // the store decides which instance may run; without it no sale can start either
-        let held = hold_run(&self.sale, &run.id, run::HELD_FOR).await;
-        {
-            let mut slot = self.run();
-            let is_busy = slot.as_ref().is_some_and(|begun| !begun.run.is_over());
-            if is_busy || matches!(held, Ok(false)) {
-                let detail =
-                    "wait for its verdict, or stop it with DELETE /demo/run where it was started";
-                return Err(Problem::new(RUN_IN_PROGRESS, detail));
+            if status.is_some_and(|status| status.stale_batches > before.stale_batches) {
+                known.note("stale-batch", &name, flash_sale::http::stale_batch(&name));
             }
-            let (live, began_at) = (Arc::default(), Instant::now());
-            let stop = CancellationToken::new();
-            *slot = Some(Begun { run: run.clone(), live, began_at, stop });
         }
-        tokio::spawn(Arc::clone(self).carry_out(guard, victim, held.map(drop)));
-        Ok(run)
     }
 
-    /// The instance to hit if the caller names none: the holder, or any other if this one holds the lock.
-    async fn victim(&self) -> Result<Instance, Problem> {
-        self.instances.ask().await;
-        let claims = self.sale.queue(&Item::DEFAULT).await.unwrap_or_default();
-        let holder = claims.into_iter().next().and_then(|claim| claim.label);
-        let others: Vec<_> =
-            self.instances.all().into_iter().filter(|i| i.is_up && !i.is_here).collect();
-        let named = others.iter().find(|other| Some(&*other.name) == holder.as_deref());
-        named.or(others.first()).cloned().ok_or_else(needs_instances)
+    fn note(&self, kind: &str, about: &str, text: String) {
+        self.0.lock().note(kind, about, text);
     }
-}
 
-fn needs_instances() -> Problem {
-    let detail = "a fault needs a second running instance, to take over the lock";
-    Problem::new(NEEDS_INSTANCES, detail)
-}
+    /// Sends the command to all running instances.
+    async fn tell_all(&self, command: Command) -> Result<(), Problem> {
+        self.read_all().await;
+        let up = self.up();
+        let told = join_all(up.iter().map(|instance| instance.tell(&command))).await;
+        told.into_iter().collect()
+    }
 
-fn mode(name: &str) -> Option<LockMode> {
-    LockMode::from_str(name, false).ok()
-}
+    /// Has new orders guarded by `guard`, at all running instances.
+    async fn set_guard(&self, guard: String) -> Result<(), Problem> {
+        self.check_guard(&guard)?;
+        self.tell_all(Command::Guard(guard)).await
+    }
 
-/// Arms a fault at this instance, or disarms it.
-fn ask_for(fault: Option<Fault>, pause: Duration) {
-    use crate::fault::{self, Action, Point};
-    fault::ask_for(fault.map(|fault| {
-        let action = match fault {
-            Fault::Pause => Action::StopFor(pause),
-            Fault::Kill => Action::Kill,
+    fn check_guard(&self, guard: &str) -> Result<(), Problem> {
+        let guards = self.status_at(None).ok_or_else(nobody_answers)?.guards;
+        if guards.iter().any(|one| one == guard) {
+            return Ok(());
+        }
+        let detail = format!("a guard of this demo is {}", guards.join(", "));
+        Err(Problem::new(ProblemType::BAD_BODY, detail))
+    }
+
+    /// The running instance that a fault hits if its holder is not known: not the one that the page comes from.
+    fn any_but(&self, from: Option<&str>) -> Result<Instance, Problem> {
+        let up = self.up();
+        let another = up.iter().rev().find(|instance| Some(&*instance.name) != from);
+        another.filter(|_| up.len() > 1).cloned().ok_or_else(|| {
+            let detail = "a fault needs a second running instance, to take over the lock";
+            Problem::new(NEEDS_INSTANCES, detail)
+        })
+    }
+
+    /// The instance of this name, or else the holder unless the page comes from it.
+    async fn victim(&self, name: Option<&str>, from: Option<&str>) -> Result<Instance, Problem> {
+        self.read_all().await;
+        let Some(name) = name else {
+            let asked = self.up().into_iter().next().ok_or_else(nobody_answers)?;
+            let queue = asked.ask::<Value>(Method::GET, "/lock", None).await.unwrap_or_default();
+            let holder = queue["holder"]["instance"].as_str().filter(|name| Some(*name) != from);
+            let up = self.up().into_iter().find(|one| Some(&*one.name) == holder);
+            return up.map_or_else(|| self.any_but(from), Ok);
         };
-        (Point::BeforeWrite, action)
-    }));
+        let found = self.instances().into_iter().find(|instance| instance.name == name);
+        found.ok_or_else(|| Problem::new(UNKNOWN_INSTANCE, "the demo has no instance of this name"))
+    }
+}
+
+impl Known {
+    fn note(&mut self, kind: &str, about: &str, text: String) {
+        let number = self.notes.last().map_or(1, |last| last.number + 1);
+        self.notes.push(Note { number, about: about.into(), kind: kind.into(), text });
+        let excess = self.notes.len().saturating_sub(MOST_NOTES);
+        self.notes.drain(..excess);
+    }
+}
+
+fn nobody_answers() -> Problem {
+    Problem::new(INSTANCE_UNREACHABLE, "No instance of this sale answers.")
 }

@@ -1,51 +1,28 @@
-//! The calls.
+//! The calls of the page, which its instance passes on.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Query, Request, State};
-use axum::http::{Method, StatusCode, header};
-use axum::response::{IntoResponse as _, Response};
+use axum::body::Bytes;
+use axum::extract::{FromRequest, Request};
+use axum::http::StatusCode;
+use axum::response::Response;
 use axum::routing::{get, post, put};
-use flash_sale::http::Extension as _;
 use flash_sale::http::problem::{Problem, ProblemType};
 use flash_sale::http::{body, reply};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::time::sleep;
 
-use super::instances::{Instance, call, pass_on};
-use super::problem::NO_RUN;
-use super::record::Fault;
-use super::{Controls, MAX_REQUESTS, MAX_STOCK, ask_for, mode, panels};
-use crate::baselines::LockMode;
-use crate::fault;
+use super::problem::{INSTANCE_UNREACHABLE, NO_RUN};
+use super::record::{Command, Fault, NewRun};
+use super::{Control, Instance, MAX_REQUESTS, MAX_STOCK, Side, client};
+use crate::relay::{PANELS, same_site};
 
-/// How long this instance waits before it kills itself, so that the answer gets out.
-const LAST_WORDS: Duration = Duration::from_millis(50);
-
-/// The longest pause of a fault.
-const LONGEST_PAUSE: Duration = Duration::from_mins(10);
-
-/// A requested run.
-pub(super) struct NewRun {
-    pub(super) stock: u64,
-    pub(super) requests: u64,
-    pub(super) guard: Option<LockMode>,
-    pub(super) fence: Option<bool>,
-    pub(super) fault: Option<Fault>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RunBody {
-    stock: u64,
-    requests: u64,
-    guard: Option<String>,
-    fence: Option<bool>,
-    fault: Option<Fault>,
-}
+/// Before an instance is killed that may be the one that passes the answer on.
+const ANSWER_TIME: Duration = Duration::from_millis(50);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -65,24 +42,7 @@ struct InstanceBody {
     instance: Option<String>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FaultBody {
-    fault: Option<Fault>,
-    #[serde(default)]
-    ms: u64,
-}
-
-/// The query of every call.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CallQuery {
-    only: Option<String>,
-}
-
-type App = State<Arc<Controls>>;
-
-pub(super) fn routes(controls: Arc<Controls>) -> Router {
+pub(super) fn routes(control: Arc<Control>) -> Router {
     Router::new()
         .route("/demo", get(show))
         .route("/demo/run", get(show_run).post(start_run).delete(stop_run))
@@ -90,210 +50,169 @@ pub(super) fn routes(controls: Arc<Controls>) -> Router {
         .route("/demo/fence", put(set_fence))
         .route("/demo/pause", post(pause))
         .route("/demo/kill", post(kill))
-        .route("/demo/fault", post(set_fault))
         .route("/demo/lanes", get(lanes))
-        .route("/demo/beside/run", post(relay).delete(relay))
-        .route("/demo/beside/lanes", get(relay))
-        .merge(panels::routes())
-        .with_state(controls)
+        .route("/demo/beside/run", post(start_run).delete(stop_run))
+        .route("/demo/beside/lanes", get(lanes))
+        .route("/healthz", get(async || "ok\n"))
+        .with_state(control)
 }
 
-/// A request from an allowed site.
+/// A request that no page of another site has sent.
 struct Call {
-    controls: Arc<Controls>,
-    only_here: bool,
-    body: axum::body::Bytes,
+    control: Arc<Control>,
+    /// The sale that it is about.
+    side: Arc<Side>,
+    /// The instance that the page comes from.
+    from: Option<String>,
+    body: Bytes,
+}
+
+impl FromRequest<Arc<Control>> for Call {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, control: &Arc<Control>) -> Result<Self, Problem> {
+        let (head, content) = request.into_parts();
+        same_site::check(&head.method, &head.headers)?;
+        let from = head.headers.get(client::FROM).and_then(|name| name.to_str().ok());
+        let has = |side: &Arc<Side>| side.instances().iter().any(|one| Some(&*one.name) == from);
+        let mut sides = control.sides.iter();
+        let own = sides.position(has).unwrap_or(0);
+        let side = if head.uri.path().starts_with("/demo/beside/") {
+            control.sides.iter().enumerate().find(|(place, _)| *place != own).map(|(_, side)| side)
+        } else {
+            control.sides.get(own)
+        };
+        let side = side.map(Arc::clone).ok_or_else(|| {
+            let detail =
+                "this demo has one lock: `demo --lock etcd --beside redis` starts one with two";
+            Problem::new(ProblemType::NOT_FOUND, detail)
+        })?;
+        let from = from.map(str::to_owned);
+        Ok(Self { control: Arc::clone(control), side, from, body: body::read(content).await? })
+    }
 }
 
 impl Call {
-    async fn check(controls: Arc<Controls>, request: Request) -> Result<Self, Problem> {
-        let (head, content) = request.into_parts();
-        controls.check_site(&head)?;
-        let query: Query<CallQuery> = Query::try_from_uri(&head.uri)
-            .map_err(|error| Problem::new(ProblemType::BAD_PARAMETER, error.body_text()))?;
-        let body = body::read(content).await?;
-        Ok(Self { controls, only_here: query.only.as_deref() == Some("here"), body })
-    }
-
     fn parse<T: DeserializeOwned>(&self, form: &str) -> Result<T, Problem> {
-        body::object(&self.body).ok_or_else(|| {
-            let detail = format!("the body is a JSON object such as {form}");
-            Problem::new(ProblemType::BAD_BODY, detail)
+        body::object(&self.body).ok_or_else(|| bad_body(form))
+    }
+
+    async fn victim(&self) -> Result<Instance, Problem> {
+        let InstanceBody { instance } = self.parse("{\"instance\":\"8090\"}")?;
+        self.side.victim(instance.as_deref(), self.from.as_deref()).await
+    }
+}
+
+fn bad_body(form: &str) -> Problem {
+    Problem::new(ProblemType::BAD_BODY, format!("the body is a JSON object such as {form}"))
+}
+
+/// The choices, the instances and the run; `null` while no instance has answered.
+async fn show(call: Call) -> Response {
+    let Call { control, side, from, .. } = call;
+    let mut status = side.status_at(from.as_deref());
+    if status.is_none() {
+        side.read_all().await;
+        status = side.status_at(from.as_deref());
+    }
+    let Some(status) = status else { return reply::json(&Value::Null) };
+    let instances = side.instances().into_iter().map(|instance| {
+        json!({
+            "instance": instance.name,
+            "url": format!("http://{}", instance.authority),
+            "up": instance.is_up,
+            "here": Some(instance.name) == from,
         })
-    }
-
-    /// The answer of `GET /demo`.
-    fn shown(&self) -> Response {
-        let status = self.controls.status();
-        if self.only_here {
-            return reply::json(&status);
-        }
-        let mut view = self.controls.view();
-        view["instance"] = json!(status.instance);
-        view["stale_batches"] = json!(status.stale_batches);
-        view["lost_sessions"] = json!(status.lost_sessions);
-        reply::json(&view)
-    }
+    });
+    reply::json(&json!({
+        "guard": status.guard,
+        "guards": status.guards,
+        "locks": status.locks,
+        "fence": status.fence,
+        "fence_kind": status.fence_kind,
+        "lock_ttl_ms": status.lock_ttl_ms,
+        "pause_ms": status.pause_ms(),
+        "max_requests": MAX_REQUESTS,
+        "max_stock": MAX_STOCK,
+        "instances": instances.collect::<Vec<_>>(),
+        "restarts": control.restarts,
+        "run": side.current_run(),
+        "beside": control.sides.len() > 1,
+        "panels": PANELS,
+        "notes": side.0.lock().notes,
+    }))
 }
 
-async fn show(State(controls): App, request: Request) -> Result<Response, Problem> {
-    let call = Call::check(controls, request).await?;
-    if !call.only_here {
-        call.controls.instances.ask().await;
-    }
-    Ok(call.shown())
-}
-
-async fn show_run(State(controls): App, request: Request) -> Result<Response, Problem> {
-    let call = Call::check(controls, request).await?;
-    let run = call.controls.current_run().ok_or_else(no_run)?;
-    Ok(reply::json(&run))
+async fn show_run(call: Call) -> Result<Response, Problem> {
+    Ok(reply::json(&call.side.current_run().ok_or_else(no_run)?))
 }
 
 fn no_run() -> Problem {
-    let detail = "no run was started at this instance: POST /demo/run starts one";
-    Problem::new(NO_RUN, detail)
+    Problem::new(NO_RUN, "no run was started: POST /demo/run starts one")
 }
 
-async fn start_run(State(controls): App, request: Request) -> Result<Response, Problem> {
-    let call = Call::check(controls, request).await?;
+async fn start_run(call: Call) -> Result<Response, Problem> {
     let form = format!(
         "{{\"stock\":300,\"requests\":500,\"guard\":\"etcd\",\"fence\":true,\"fault\":null}}, with a \
          stock of at most {MAX_STOCK}, 1 to {MAX_REQUESTS} requests, and a fault that is null, \
          \"pause\" or \"kill\""
     );
-    let wanted: RunBody = call.parse(&form)?;
-    let bad =
-        || Problem::new(ProblemType::BAD_BODY, format!("the body is a JSON object such as {form}"));
-    let RunBody { stock, requests, guard, fence, fault } = wanted;
-    if stock > MAX_STOCK || !(1..=MAX_REQUESTS).contains(&requests) {
-        return Err(bad());
+    let wanted: NewRun = call.parse(&form)?;
+    if wanted.stock > MAX_STOCK || !(1..=MAX_REQUESTS).contains(&wanted.requests) {
+        return Err(bad_body(&form));
     }
-    let guard = guard.map(|name| mode_of(&call.controls, &name)).transpose()?;
-    let run = call.controls.begin(NewRun { stock, requests, guard, fence, fault }).await?;
-    Ok(reply::json_as("application/json", StatusCode::ACCEPTED, &run))
+    Ok(accepted(&json!(call.side.begin(wanted, call.from.as_deref()).await?)))
 }
 
-async fn stop_run(State(controls): App, request: Request) -> Result<Response, Problem> {
-    let call = Call::check(controls, request).await?;
-    let stop = call.controls.stop_of_run();
-    stop.ok_or_else(no_run)?.cancel();
-    Ok(reply::json_as("application/json", StatusCode::ACCEPTED, &call.controls.current_run()))
+async fn stop_run(call: Call) -> Result<Response, Problem> {
+    Ok(accepted(&json!(call.side.stop_run().ok_or_else(no_run)?)))
 }
 
-async fn set_guard(State(controls): App, request: Request) -> Result<Response, Problem> {
-    let call = Call::check(controls, request).await?;
+async fn set_guard(call: Call) -> Result<Response, Problem> {
     let GuardBody { guard } = call.parse("{\"guard\":\"no-lock\"}")?;
-    let mode = mode_of(&call.controls, &guard)?;
-    if call.only_here {
-        call.controls.switch.choose(mode);
-    } else {
-        call.controls.set_guard(mode).await?;
-    }
-    Ok(call.shown())
+    call.side.set_guard(guard).await?;
+    call.side.read_all().await;
+    Ok(show(call).await)
 }
 
-async fn set_fence(State(controls): App, request: Request) -> Result<Response, Problem> {
-    let call = Call::check(controls, request).await?;
+async fn set_fence(call: Call) -> Result<Response, Problem> {
     let FenceBody { on } = call.parse("{\"on\":false}")?;
-    if call.only_here {
-        call.controls.switch.set_fence(on);
-    } else {
-        call.controls.set_fence(on).await?;
-    }
-    Ok(call.shown())
+    call.side.tell_all(Command::Fence(on)).await?;
+    call.side.read_all().await;
+    Ok(show(call).await)
 }
 
-async fn pause(State(controls): App, request: Request) -> Result<Response, Problem> {
-    let call = Call::check(controls, request).await?;
-    let victim = victim(&call).await?;
-    let ms = call.controls.pause_ms();
-    hit(&call, &victim, Fault::Pause, ms).await?;
-    let answer = json!({"instance": victim.name, "pause_ms": ms});
-    Ok(reply::json_as("application/json", StatusCode::ACCEPTED, &answer))
-}
-
-/// Arms a fault at the next write of an instance.
-async fn hit(asked: &Call, victim: &Instance, fault: Fault, ms: u64) -> Result<(), Problem> {
-    if victim.is_here {
-        ask_for(Some(fault), Duration::from_millis(ms));
-        return Ok(());
-    }
-    let body = json!({"fault": fault, "ms": ms});
-    call(victim, Method::POST, "/demo/fault?only=here", Some(body)).await?;
+async fn pause(call: Call) -> Result<Response, Problem> {
+    let victim = call.victim().await?;
+    let pause_ms = call.side.pause_ms();
+    victim.tell(&Command::Fault(Some(Fault::Pause), pause_ms)).await?;
     let text = format!("{} will stop at its next write under the lock.", victim.name);
-    asked.controls.instances.note("fault", text);
-    Ok(())
+    call.side.note("fault", &victim.name, text);
+    Ok(accepted(&json!({"instance": victim.name, "pause_ms": pause_ms})))
 }
 
-async fn kill(State(controls): App, request: Request) -> Result<Response, Problem> {
-    let asked = Call::check(controls, request).await?;
-    let victim = if asked.only_here { own(&asked.controls)? } else { victim(&asked).await? };
-    if victim.is_here {
-        tracing::error!("killing this instance on request of the demo");
-        tokio::spawn(async {
-            tokio::time::sleep(LAST_WORDS).await;
-            fault::kill_now()
-        });
-    } else {
-        call(&victim, Method::POST, "/demo/kill?only=here", Some(json!({}))).await?;
+async fn kill(call: Call) -> Result<Response, Problem> {
+    let victim = call.victim().await?;
+    if !victim.is_up && victim.kill.is_none() {
+        let detail = format!("Instance {} does not answer.", victim.name);
+        return Err(Problem::new(INSTANCE_UNREACHABLE, detail));
     }
-    let answer = json!({"instance": victim.name});
-    Ok(reply::json_as("application/json", StatusCode::ACCEPTED, &answer))
-}
-
-/// Called by other instances: arms a fault at this one's next write, or disarms it.
-async fn set_fault(State(controls): App, request: Request) -> Result<Response, Problem> {
-    let call = Call::check(controls, request).await?;
-    let FaultBody { fault, ms } = call.parse("{\"fault\":\"pause\",\"ms\":8000}")?;
-    let pause = Duration::from_millis(ms).min(LONGEST_PAUSE);
-    ask_for(fault, pause);
-    Ok(call.shown())
-}
-
-async fn lanes(State(controls): App, request: Request) -> Result<Response, Problem> {
-    let call = Call::check(controls, request).await?;
-    if call.only_here {
-        return Ok(reply::json(&call.controls.lane()));
-    }
-    Ok(reply::json(&call.controls.side().await))
-}
-
-/// Passes a call on to the demo beside this one, and its answer back: a page may call only the instance that it
-/// comes from.
-async fn relay(State(controls): App, request: Request) -> Result<Response, Problem> {
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let Call { controls, body, .. } = Call::check(controls, request).await?;
-    let beside = controls.beside.as_ref().ok_or_else(|| {
-        let detail =
-            "this demo has one lock: `demo --lock etcd --beside redis` starts one with two";
-        Problem::new(ProblemType::NOT_FOUND, detail)
-    })?;
-    let (status, body) = pass_on(beside, method, &path.replace("/beside/", "/"), body).await?;
-    let kind = if status.is_success() { "application/json" } else { "application/problem+json" };
-    Ok((status, [(header::CONTENT_TYPE, kind)], body).into_response())
-}
-
-async fn victim(call: &Call) -> Result<Instance, Problem> {
-    let InstanceBody { instance } = call.parse("{\"instance\":\"8090\"}")?;
-    match instance {
-        Some(name) => {
-            call.controls.instances.ask().await;
-            call.controls.instances.named(&name)
+    let answer = accepted(&json!({"instance": victim.name}));
+    tokio::spawn(async move {
+        sleep(ANSWER_TIME).await;
+        match &victim.kill {
+            Some(kill) => kill.notify_waiters(),
+            // it dies without an answer
+            None => drop(victim.tell(&Command::Kill {}).await),
         }
-        None => call.controls.victim().await,
-    }
+    });
+    Ok(answer)
 }
 
-fn own(controls: &Controls) -> Result<Instance, Problem> {
-    controls.instances.named(controls.instances.own())
+async fn lanes(call: Call) -> Response {
+    reply::json(&call.side.show_lanes().await)
 }
 
-/// A guard that can be chosen in this demo.
-fn mode_of(controls: &Controls, name: &str) -> Result<LockMode, Problem> {
-    let modes = controls.switch.modes();
-    mode(name).filter(|mode| modes.contains(mode)).ok_or_else(|| {
-        let names: Vec<_> = modes.into_iter().map(LockMode::name).collect();
-        Problem::new(ProblemType::BAD_BODY, format!("a guard of this demo is {}", names.join(", ")))
-    })
+fn accepted(answer: &Value) -> Response {
+    reply::json_as("application/json", StatusCode::ACCEPTED, answer)
 }

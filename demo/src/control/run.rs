@@ -2,24 +2,21 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::http::Method;
 use flash_sale::error_chain::ErrorChain;
-use flash_sale::http::problem::Problem;
-use flash_sale::inventory::{Item, Stock};
-use flash_sale::sale::{Sale, SaleError};
+use flash_sale::http::problem::{Problem, ProblemType};
 use loadtest::Live;
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::Controls;
-use super::instances::{Instance, call};
-use super::lanes;
-use super::record::{Fault, Run, State, Verdict};
+use super::problem::RUN_IN_PROGRESS;
+use super::record::{Command, Fault, NewRun, Run, State, Verdict};
 use super::verdict::judge;
-use crate::baselines::LockMode;
+use super::{Instance, Side, lanes, nobody_answers};
 use crate::writer::tenures::now_ms;
 
 /// How long the victim may take to reach the fault before the other buyers start.
@@ -28,40 +25,23 @@ const FAULT_TIMEOUT: Duration = Duration::from_secs(5);
 /// An order outlasts a fault: the pause, and the lease of a killed holder.
 const LOAD_FLAGS: [&str; 3] = ["--timeout=60s", "--attempt-timeout=15s", "--retries=1000"];
 
-/// A run whose instance has died blocks others for this long.
-pub(super) const HELD_FOR: Duration = Duration::from_secs(4);
-
 /// How often the run checks that its sale is still the current one.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The answers of a run cannot be compared with another sale.
 const ANOTHER_SALE: &str = "Another sale was started meanwhile.";
 
-/// The current run; instances of one demo share the store. It is no valid item name, and within the rights of
-/// an instance.
-const RUN_KEY: &str = "sale:{.run}";
-
-const HOLD_RUN: &str = "#!lua
-local by = redis.call('GET', KEYS[1])
-if by and by ~= ARGV[1] then return 0 end
-if ARGV[2] == '0' then
-  redis.call('UNLINK', KEYS[1])
-else
-  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-end
-return 1";
-
 /// A run in progress, or the last one.
 pub(super) struct Begun {
-    pub(super) run: Run,
-    pub(super) live: Arc<Live>,
-    pub(super) began_at: Instant,
-    pub(super) stop: CancellationToken,
+    run: Run,
+    live: Arc<Live>,
+    began_at: Instant,
+    stop: CancellationToken,
 }
 
 impl Begun {
     /// The run with its current counts.
-    pub(super) fn now(&self) -> Run {
+    fn now(&self) -> Run {
         let mut run = self.run.clone();
         let now = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         run.sold = now(&self.live.acknowledged);
@@ -80,30 +60,106 @@ impl Begun {
     }
 }
 
-impl Controls {
-    /// Carries the run out unless `held` is an error. The run records its verdict or its error.
-    pub(super) async fn carry_out(
-        self: Arc<Self>,
-        guard: LockMode,
-        victim: Option<Instance>,
-        held: Result<(), SaleError>,
-    ) {
-        let Some(run) = self.current_run() else { return };
-        let judged = async {
-            held.map_err(|error| error.to_string())?;
-            self.try_carry_out(&run, guard, victim.as_ref()).await
+/// What `/stock` says of the sale.
+#[derive(Deserialize)]
+pub(super) struct Stock {
+    pub(super) stock: i64,
+    pub(super) lucky: i64,
+    pub(super) balanced: bool,
+    sale: Option<u64>,
+}
+
+impl Side {
+    /// Begins a run, which goes on in the background. `from` is the instance of the page that asks for it: no fault
+    /// hits it, so that the page stays.
+    ///
+    /// # Errors
+    /// The run is not possible, or another one is in progress.
+    pub async fn begin(
+        self: &Arc<Self>,
+        wanted: NewRun,
+        from: Option<&str>,
+    ) -> Result<Run, Problem> {
+        self.read_all().await;
+        let status = self.status_at(from).ok_or_else(nobody_answers)?;
+        let guard = wanted.guard.unwrap_or(status.guard);
+        self.check_guard(&guard)?;
+        let victim = match wanted.fault {
+            Some(_) if !status.locks.contains(&guard) => {
+                let detail = "a fault needs a lock that the instances share: without one there is no holder to hit";
+                return Err(Problem::new(ProblemType::BAD_BODY, detail));
+            }
+            Some(_) => Some(self.any_but(from)?),
+            None => None,
         };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let run = Run {
+            id: now.as_micros().to_string(),
+            state: State::Preparing,
+            began_ms: 0.0,
+            hit_ms: None,
+            stock: wanted.stock,
+            requests: wanted.requests,
+            guard,
+            fence: wanted.fence.unwrap_or(status.fence),
+            fault: wanted.fault,
+            victim: victim.as_ref().map(|victim| victim.name.clone()),
+            answered: 0,
+            sold: 0,
+            sold_out: 0,
+            failed: 0,
+            elapsed_ms: 0,
+            verdict: None,
+            error: None,
+        };
+        let stop = CancellationToken::new();
+        {
+            let slot = &mut self.0.lock().run;
+            if slot.as_ref().is_some_and(|begun| !begun.run.is_over()) {
+                let detail = "wait for its verdict, or stop it with DELETE /demo/run";
+                return Err(Problem::new(RUN_IN_PROGRESS, detail));
+            }
+            let (live, began_at, stop) = (Arc::default(), Instant::now(), stop.clone());
+            *slot = Some(Begun { run: run.clone(), live, began_at, stop });
+        }
+        tokio::spawn(Arc::clone(self).carry_out(run.clone(), victim, stop));
+        Ok(run)
+    }
+
+    /// The last run as it is now.
+    pub fn current_run(&self) -> Option<Run> {
+        self.0.lock().run.as_ref().map(Begun::now)
+    }
+
+    /// Stops the run. Returns it, if there is one.
+    pub(super) fn stop_run(&self) -> Option<Run> {
+        let known = self.0.lock();
+        let begun = known.run.as_ref()?;
+        begun.stop.cancel();
+        Some(begun.now())
+    }
+
+    fn change_run(&self, change: impl FnOnce(&mut Begun)) {
+        if let Some(begun) = &mut self.0.lock().run {
+            change(begun);
+        }
+    }
+
+    /// Carries the run out, and records its verdict or its error.
+    async fn carry_out(
+        self: Arc<Self>,
+        run: Run,
+        victim: Option<Instance>,
+        stop: CancellationToken,
+    ) {
         let judged = tokio::select! {
-            judged = judged => judged,
-            () = self.until_taken_over(&run.id) => Err("another run was started meanwhile".to_owned()),
+            judged = self.try_carry_out(&run, victim.as_ref()) => judged,
+            () = stop.cancelled() => Err("The run was stopped.".to_owned()),
         };
         if let Some(victim) = victim {
             // it must not hit a later sale
-            let nothing = json!({"fault": null});
-            drop(call(&victim, Method::POST, "/demo/fault?only=here", Some(nothing)).await);
+            drop(victim.tell(&Command::Fault(None, 0)).await);
         }
-        // best effort: the claim expires by itself
-        drop(hold_run(&self.sale, &run.id, Duration::ZERO).await);
         self.change_run(|begun| {
             let now = begun.now();
             begun.run = match judged {
@@ -113,77 +169,72 @@ impl Controls {
         });
     }
 
-    /// Renews the claim on the run until another instance has it. A store that does not answer is asked again.
-    async fn until_taken_over(&self, run: &str) {
-        while !matches!(hold_run(&self.sale, run, HELD_FOR).await, Ok(false)) {
-            sleep(HELD_FOR / 4).await;
-        }
-    }
-
-    async fn try_carry_out(
-        &self,
-        run: &Run,
-        guard: LockMode,
-        victim: Option<&Instance>,
-    ) -> Result<Verdict, String> {
-        let told = |problem: Problem| problem.detail().to_owned();
-        self.set_guard(guard).await.map_err(told)?;
-        self.set_fence(run.fence).await.map_err(told)?;
-        self.instances.ask().await;
+    async fn try_carry_out(&self, run: &Run, victim: Option<&Instance>) -> Result<Verdict, String> {
+        let in_words = |problem: Problem| problem.detail().to_owned();
+        self.set_guard(run.guard.clone()).await.map_err(in_words)?;
+        self.tell_all(Command::Fence(run.fence)).await.map_err(in_words)?;
         let stale_before = self.stale_batches();
-        let failed = |error: SaleError| error.to_string();
-        let started = self.sale.start(&Item::DEFAULT, run.stock).await.map_err(failed)?;
-        if let (Some(victim), Some(fault)) = (victim, run.fault) {
-            let body = json!({"fault": fault, "ms": self.pause_ms()});
-            call(victim, Method::POST, "/demo/fault?only=here", Some(body)).await.map_err(told)?;
+        let started = self.stock(victim, Some(run.stock)).await?;
+        if let Some(victim) = victim {
+            let fault = Command::Fault(run.fault, self.pause_ms());
+            victim.tell(&fault).await.map_err(in_words)?;
         }
 
-        let up = self.instances.all().into_iter().filter(|instance| instance.is_up);
-        let up: Vec<_> = up.map(|instance| instance.authority).collect();
-        let first = victim.and_then(|victim| up.iter().position(|one| *one == victim.authority));
+        let up = self.up();
+        let is_victim =
+            |one: &Instance| victim.is_some_and(|victim| victim.authority == one.authority);
         let start = CancellationToken::new();
-        let head_start = first.map(|first| (first, start.clone()));
+        let head_start = up.iter().position(is_victim).map(|first| (first, start.clone()));
         let live = Arc::new(Live { head_start, ..Live::default() });
         let requests = format!("--requests={}", run.requests);
         let flags = LOAD_FLAGS.map(str::to_owned).into_iter().chain([requests]);
-        let urls = up.iter().map(|authority| format!("http://{authority}"));
+        let urls = up.iter().map(|instance| format!("http://{}", instance.authority));
         let args = loadtest::Args::from_flags(flags.chain(urls));
         let args = args.map_err(|error| error.to_string())?;
-        let stop = self.stop_of_run().ok_or("the run is gone")?;
         self.change_run(|begun| {
             begun.run.state = State::Firing;
             begun.live = Arc::clone(&live);
             begun.run.began_ms = now_ms();
             begun.began_at = Instant::now();
         });
-        let judged = async {
+        let load = async {
             let load = loadtest::run_in_process(&args, &live);
-            tokio::join!(load, self.let_go(victim, run.fault, start)).0
+            tokio::join!(load, self.start_the_others(victim, run.fault, start)).0
         };
         let report = tokio::select! {
-            report = judged => report.map_err(|error| ErrorChain(&*error).to_string())?,
-            () = self.until_another_sale(&started) => return Err(ANOTHER_SALE.to_owned()),
-            () = stop.cancelled() => return Err("The run was stopped.".to_owned()),
+            report = load => report.map_err(|error| ErrorChain(&*error).to_string())?,
+            () = self.until_another_sale(victim, &started) => return Err(ANOTHER_SALE.to_owned()),
         };
-        self.instances.ask().await;
+        self.read_all().await;
         let stale = self.stale_batches().saturating_sub(stale_before);
-        let stock = self.sale.stock(&Item::DEFAULT).await.map_err(failed)?;
+        let stock = self.stock(victim, None).await?;
         if stock.sale != started.sale {
             return Err(ANOTHER_SALE.to_owned());
         }
-        let verdict = judge(run, guard, &report, &stock, stale);
-        let now = self.current_run().ok_or("the run is gone")?;
-        Ok(Verdict {
-            takeover_ms: lanes::takeover_ms(&now, &self.lanes(Some(&now)).await),
-            ..verdict
-        })
+        let mut verdict = judge(run, &report, &stock, stale);
+        if let Some(now) = self.current_run() {
+            verdict.takeover_ms = lanes::takeover_ms(&now, &self.lanes(Some(&now)).await);
+        }
+        Ok(verdict)
+    }
+
+    /// The stock, after the start of a sale of so many units if `start` has some. Asks an instance that the fault does not hit.
+    async fn stock(&self, victim: Option<&Instance>, start: Option<u64>) -> Result<Stock, String> {
+        let up = self.up();
+        let is_safe = |one: &&Instance| victim.is_none_or(|victim| victim.name != one.name);
+        let instance =
+            up.iter().find(is_safe).ok_or_else(|| nobody_answers().detail().to_owned())?;
+        match start {
+            Some(stock) => instance.ask(Method::PUT, "/stock", Some(json!({"stock": stock}))).await,
+            None => instance.ask(Method::GET, "/stock", None).await,
+        }
     }
 
     /// Waits until another sale has replaced `started`.
-    async fn until_another_sale(&self, started: &Stock) {
+    async fn until_another_sale(&self, victim: Option<&Instance>, started: &Stock) {
         loop {
             sleep(LOOK_EVERY).await;
-            let now = self.sale.stock(&Item::DEFAULT).await;
+            let now = self.stock(victim, None).await;
             if now.is_ok_and(|now| now.sale != started.sale) {
                 return;
             }
@@ -191,42 +242,55 @@ impl Controls {
     }
 
     /// Starts the other buyers once the victim has reached its fault, so that another instance overtakes it.
-    async fn let_go(
+    async fn start_the_others(
         &self,
         victim: Option<&Instance>,
         fault: Option<Fault>,
         start: CancellationToken,
     ) {
         let Some(victim) = victim else { return };
+        let is_alive = async || victim.ask::<Value>(Method::GET, "/demo/here", None).await.is_ok();
         let deadline = Instant::now() + FAULT_TIMEOUT;
-        while Instant::now() < deadline && is_alive(victim).await {
+        while Instant::now() < deadline && is_alive().await {
             sleep(Duration::from_millis(50)).await;
         }
-        let end = match fault {
-            Some(Fault::Kill) => "dies",
-            _ => "stops for some seconds",
-        };
-        let is_hit = !is_alive(victim).await;
+        let is_hit = !is_alive().await;
         if is_hit {
             self.change_run(|begun| begun.run.hit_ms = Some(now_ms()));
         }
+        let end = if fault == Some(Fault::Kill) { "dies" } else { "stops for some seconds" };
         let what = if is_hit { "has reached" } else { "did not get to" };
         let text =
             format!("{} {what} the point where it {end} while it holds the lock.", victim.name);
-        self.instances.note("fault", text);
+        self.note("fault", &victim.name, text);
         start.cancel();
     }
 }
 
-async fn is_alive(instance: &Instance) -> bool {
-    call(instance, Method::GET, "/healthz", None).await.is_ok()
-}
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
 
-/// Claims the demo for `run` for this time, or releases it if that is zero. `false` if another run has it.
-pub(super) async fn hold_run(sale: &Sale, run: &str, time: Duration) -> Result<bool, SaleError> {
-    let mut command = redis::cmd("EVAL");
-    let time = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    command.arg(HOLD_RUN).arg(1).arg(RUN_KEY).arg(run).arg(time);
-    let held = sale.inventory().command(&command).await;
-    held.map_err(|error| SaleError::of_read(error, &Item::DEFAULT))
+    /// A run whose victim is 8090.
+    pub(crate) fn run_with(fault: Fault) -> Run {
+        Run {
+            id: "1".into(),
+            state: State::Checking,
+            began_ms: 100.0,
+            hit_ms: None,
+            stock: 300,
+            requests: 500,
+            guard: "etcd".into(),
+            fence: true,
+            fault: Some(fault),
+            victim: Some("8090".into()),
+            answered: 500,
+            sold: 300,
+            sold_out: 200,
+            failed: 0,
+            elapsed_ms: 1,
+            verdict: None,
+            error: None,
+        }
+    }
 }

@@ -19,15 +19,7 @@ async fn serve(arguments: &[&str]) -> (Option<i32>, String) {
 async fn it_has_no_flag_of_the_laboratory() {
     let (code, help) = serve(&["--help"]).await;
     assert!(code == Some(0) && help.contains("--listen"), "{help}");
-    for flag in [
-        "--demo",
-        "--instances",
-        "--beside",
-        "--restarted",
-        "--without",
-        "--fault-at",
-        "--starve-file",
-    ] {
+    for flag in ["--demo", "--control", "--without", "--fault-at", "--starve-file"] {
         assert!(!help.contains(flag), "{help}");
         let (code, told) = serve(&[flag]).await;
         assert_eq!(code, Some(2), "{told}");
