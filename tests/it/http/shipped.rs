@@ -7,15 +7,7 @@ use crate::program::run;
 async fn it_has_no_flag_of_the_laboratory() {
     let (code, help) = run(&["serve", "--help"]).await;
     assert!(code == Some(0) && help.contains("--listen"), "{help}");
-    for flag in [
-        "--demo",
-        "--instances",
-        "--beside",
-        "--restarted",
-        "--without",
-        "--fault-at",
-        "--starve-file",
-    ] {
+    for flag in ["--demo", "--control", "--without", "--fault-at", "--starve-file"] {
         assert!(!help.contains(flag), "{help}");
         let (code, told) = run(&["serve", flag]).await;
         assert_eq!(code, Some(2), "{told}");

@@ -3,30 +3,26 @@
 use axum::http::{HeaderMap, Method, Uri, header};
 use flash_sale::http::problem::Problem;
 
-use super::problem::{CROSS_SITE, JSON_REQUIRED};
+use crate::control::problem::{CROSS_SITE, JSON_REQUIRED};
 
 /// Checks a request to the demo.
 ///
 /// - A `POST` must have a JSON body: a page of another site must ask before it sends one, as for `PUT` and
 ///   `DELETE`, and gets no permission.
 /// - An `Origin` must be the address of the request.
-/// - That address is an IP, `localhost`, or one of `--instances`: any other name may belong to another site and
-///   resolve to this machine.
+/// - That address is an IP or a name without a dot, such as `localhost` or that of a container: any other name may
+///   belong to another site and resolve to this machine.
 ///
 /// # Errors
 /// `json-required`, `cross-site`.
-pub(super) fn check(
-    method: &Method,
-    headers: &HeaderMap,
-    is_of_the_demo: impl FnOnce(&str) -> bool,
-) -> Result<(), Problem> {
+pub(crate) fn check(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
     let cross_site = || {
-        let detail = "the demo accepts requests from its own page, and from programs that call it by IP address, as \
-                      localhost, or by a name of --instances";
+        let detail = "the demo accepts requests from its own page, and from programs that call it by IP address or by \
+                      a name without a dot, such as localhost";
         Problem::new(CROSS_SITE, detail)
     };
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-    let host = host.filter(|host| is_local(host) || is_of_the_demo(host)).ok_or_else(cross_site)?;
+    let host = host.filter(|host| is_local(host)).ok_or_else(cross_site)?;
     let origin = headers.get(header::ORIGIN);
     if origin.is_some_and(|origin| origin.to_str().ok() != Some(&format!("http://{host}"))) {
         return Err(cross_site());
@@ -47,7 +43,7 @@ fn is_local(host: &str) -> bool {
     let Ok(uri) = host.parse::<Uri>() else { return false };
     let Some(name) = uri.host() else { return false };
     let address = name.trim_start_matches('[').trim_end_matches(']');
-    name.eq_ignore_ascii_case("localhost") || address.parse::<std::net::IpAddr>().is_ok()
+    !name.contains(['.', ':']) || address.parse::<std::net::IpAddr>().is_ok()
 }
 
 #[cfg(test)]
@@ -61,7 +57,7 @@ mod tests {
         for (name, value) in headers {
             map.insert(*name, value.parse().expect("a header value"));
         }
-        check(method, &map, |host| host == "shop-1:8080").err().map(|problem| problem.kind())
+        check(method, &map).err().map(|problem| problem.kind())
     }
 
     const JSON: (&str, &str) = ("content-type", "application/json; charset=utf-8");
@@ -87,7 +83,7 @@ mod tests {
             let headers = [host, ("origin", origin), JSON];
             assert_eq!(refused(&Method::POST, &headers), Some(CROSS_SITE), "{origin}");
         }
-        for named in ["example.com:8080", "shop-1:9090", "shop-1"] {
+        for named in ["example.com:8080", "shop-1.example:8080", "localhost.example"] {
             let headers = [("host", named), JSON];
             assert_eq!(refused(&Method::PUT, &headers), Some(CROSS_SITE), "{named}");
         }

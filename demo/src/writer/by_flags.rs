@@ -1,4 +1,7 @@
-//! The write without order ids, with stock and ledger in two commands, or by a script that is loaded once.
+//! The write without some safeguards: a flag of one script each.
+//!
+//! Without the fence it decides by the stock that it read before. That is correct as long as no holder is paused beyond
+//! its lease. A holder that was undoes what the next one sold. The write is one step, so that no reader sees half of it.
 
 use flash_sale::inventory::{
     Accepted, Batch, Fence, Inventory, InventoryError, Keys, Order, Outcome,
@@ -10,7 +13,7 @@ use crate::fault::{self, Point};
 use crate::safeguard::Safeguard;
 
 /// The first command, or the only one.
-const TAKE: &str = concat!("#!lua\n", include_str!("weak.lua"));
+const TAKE: &str = concat!("#!lua\n", include_str!("by_flags.lua"));
 
 /// The second command.
 const FINISH: &str = "#!lua
@@ -22,11 +25,13 @@ for i = 2, #ARGV, 2 do
 end
 return 'ok'";
 
-/// As [`Inventory::reduce`], without the order ids, the atomic ledger or the reloading of the script.
+/// As [`Inventory::reduce`], without the safeguards that are off. Without the fence, `seen` is the stock that it decides
+/// by.
 pub(super) async fn reduce(
     writer: &Writer,
     inventory: &Inventory,
     Batch { item, token, instance, orders }: Batch<'_>,
+    seen: Option<i64>,
 ) -> Result<Vec<Outcome>, InventoryError> {
     let keys = Keys::of(item);
     let flag = |safeguard| if writer.has(safeguard) { "1" } else { "" };
@@ -41,6 +46,7 @@ pub(super) async fn reduce(
     };
     take.arg(5).arg(&[&keys.stock, &keys.lucky, &keys.orders, &keys.ledger, &keys.fence]);
     take.arg(token.map(|token| Fence::from(token).record()).unwrap_or_default())
+        .arg(seen.map(|seen| seen.max(0).to_string()).unwrap_or_default())
         .arg(flag(Safeguard::OrderIds))
         .arg(flag(Safeguard::AtomicLedger));
     take.arg(instance);

@@ -2,21 +2,16 @@
 
 use std::fmt::Write as _;
 
-use flash_sale::inventory::Stock;
+use clap::ValueEnum as _;
 use loadtest::Report;
 
 use super::record::{Fault, Run, Verdict};
+use super::run::Stock;
 use crate::baselines::LockMode;
 use crate::verdict::explain;
 
 /// The load test's report, with the stock `now`.
-pub(super) fn judge(
-    run: &Run,
-    guard: LockMode,
-    report: &Report,
-    now: &Stock,
-    stale_batches: u64,
-) -> Verdict {
+pub(super) fn judge(run: &Run, report: &Report, now: &Stock, stale_batches: u64) -> Verdict {
     let mut verdict = Verdict {
         pass: report.pass,
         sold: report.acknowledged,
@@ -26,17 +21,17 @@ pub(super) fn judge(
         lost: report.lost,
         stock: now.stock,
         lucky: now.lucky,
-        balanced: now.is_balanced(),
+        balanced: now.balanced,
         stale_batches,
         takeover_ms: None,
         text: String::new(),
     };
-    verdict.text = text(run, guard, report, &verdict);
+    verdict.text = text(run, report, &verdict);
     verdict
 }
 
-fn text(run: &Run, guard: LockMode, report: &Report, verdict: &Verdict) -> String {
-    let mut text = explain(report, run.stock, flaw(run, guard));
+fn text(run: &Run, report: &Report, verdict: &Verdict) -> String {
+    let mut text = explain(report, run.stock, flaw(run));
     // writing to a text cannot fail
     let victim = run.victim.as_deref().unwrap_or("the holder");
     let _ = match (run.fault, verdict.stale_batches) {
@@ -57,47 +52,27 @@ fn text(run: &Run, guard: LockMode, report: &Report, verdict: &Verdict) -> Strin
 }
 
 /// Why the settings of the run make it fail.
-fn flaw(run: &Run, guard: LockMode) -> Option<&'static str> {
+fn flaw(run: &Run) -> Option<&'static str> {
     let unfenced = "The holder was paused beyond its lease and then wrote what it had decided before: \
                     without a fence, nothing stops it.";
     let is_unfenced = !run.fence && run.fault == Some(Fault::Pause);
+    let guard = LockMode::from_str(&run.guard, false).unwrap_or_default();
     guard.flaw().or(is_unfenced.then_some(unfenced))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::State;
+    use super::super::run::tests::run_with;
     use super::*;
 
     /// Goal: the verdict says what the fault was and how the fence met it.
     #[test]
     fn says_that_the_fence_refused_a_batch() {
-        let run = Run {
-            id: "1-8080".into(),
-            at_ms: 1,
-            by: "8080".into(),
-            state: State::Checking,
-            began_ms: 1.0,
-            hit_ms: None,
-            stock: 300,
-            requests: 500,
-            guard: LockMode::Etcd.name().into(),
-            fence: true,
-            fault: Some(Fault::Pause),
-            victim: Some("8090".into()),
-            answered: 500,
-            sold: 300,
-            sold_out: 200,
-            failed: 0,
-            elapsed_ms: 1,
-            verdict: None,
-            error: None,
-        };
         let report =
             Report { pass: true, acknowledged_units: 300, sold_out: 200, ..Report::default() };
-        let stock =
-            Stock { stock: 0, lucky: 300, initial: 300, fence: None, orders: 300, sale: Some(1) };
-        let verdict = judge(&run, LockMode::Etcd, &report, &stock, 1);
+        let stock = serde_json::json!({"stock": 0, "lucky": 300, "balanced": true, "sale": 1});
+        let stock = serde_json::from_value(stock).expect("an answer of /stock");
+        let verdict = judge(&run_with(Fault::Pause), &report, &stock, 1);
         assert!(
             verdict.pass && verdict.text.ends_with("the fence refused its batch."),
             "{verdict:?}"
