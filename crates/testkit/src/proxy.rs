@@ -197,6 +197,9 @@ impl Proxy {
 
     /// Lets so many more chunks run this way, and loses the next one: its connection ends instead.
     pub fn lose_after(&self, way: Way, chunks: u64) {
+        for to_lose in &self.counts.to_lose {
+            to_lose.store(0, Ordering::Relaxed);
+        }
         self.counts.to_pass[way as usize].store(chunks, Ordering::Relaxed);
         self.counts.to_lose[way as usize].store(1, Ordering::Relaxed);
     }
