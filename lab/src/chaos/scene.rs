@@ -386,7 +386,7 @@ impl Scene {
         self.evidence.saw("stale batches refused", now.saturating_sub(before));
     }
 
-    /// Orders at an instance, which must answer by the deadline of a buyer. The status, the answer, and the time it took.
+    /// Orders at an instance. The status and the text of the answer, and the time that it took.
     pub(super) async fn order(
         &self,
         index: usize,
