@@ -9,11 +9,12 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 # Build scripts that call make must not inherit the flags of this make.
 CARGO := env -u MAKEFLAGS cargo
 
-# `cargo run` finds the program also with CARGO_TARGET_DIR, and replaces itself by it.
-RUN := $(CARGO) run --quiet --release --locked --package lab
+# `cargo run` finds the program also with CARGO_TARGET_DIR, and replaces itself by it. With the same `--package` it
+# compiles the same features each time, so nothing is compiled twice.
+LAB := $(CARGO) run --release --locked --package lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test deny bench arena chaos screenshots clean
+.PHONY: help setup build demo test test-all test-lock test-rest deny bench arena chaos screenshots clean
 
 help: ## list the targets
 	@echo "A flash sale that sells no unit twice."
@@ -21,48 +22,65 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s  %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "Flags for demo, bench and chaos: make demo ARGS='--once --lock no-lock' (ARGS=--help lists them)"
-	@echo "A target that fails ends with status 2. 'lab demo --once' itself ends with 0 (PASS), 1 (FAIL) or 2 (could not run)."
+	@echo "A target that fails ends with status 2. 'demo --once' itself ends with 0 (PASS), 1 (FAIL) or 2 (could not run)."
 
 setup: ## install what this machine lacks for the build, the demo and the tests
 	@.ci/setup
 
-build: setup ## build flash-sale, loadtest and lab, optimised, in target/release
+build: setup ## build all programs, optimised, in target/release
 	@$(CARGO) build --release --locked --workspace --bins
 
-# `exec`: a signal to the child of make reaches the program, not a shell around it.
-demo: build ## start everything on this machine, sell out under load, print the verdict
-	@exec $(RUN) -- demo $(ARGS)
+# What a sale under etcd does without, built in where the flags ask for it.
+OTHER_LOCKS := $(strip $(foreach lock,redis redlock postgres zookeeper file embedded,$(findstring $(lock),$(ARGS))))
+DEMO_FEATURES := $(if $(OTHER_LOCKS),--features other-locks) $(if $(findstring --secure,$(ARGS)),--features tls)
 
-# Tools that only tests need.
+# `exec`: a signal to the child of make reaches the program, not a shell around it.
+demo: setup ## start everything on this machine, sell out under load, print the verdict
+	@[ -x "$(or $(CARGO_TARGET_DIR),target)/demo/demo" ] || \
+	  echo "building the service, its load test and the demo: some minutes, the first time only"
+	@exec $(CARGO) run --profile demo --locked --package demo $(DEMO_FEATURES) -- $(ARGS)
+
+# A tool that only the check of the licences needs.
 TOOLS := $(abspath $(or $(CARGO_TARGET_DIR),target))/tools
 
 # The tests that need a browser; left out where .ci/setup can install none.
 PAGE_TESTS := accessibility beside looks outages selling
 
 # Most tests of the lock wait for TTLs, so more of them run at a time than there are cores.
-LOCK_TESTS := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1))))
+LOCK_THREADS := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1))))
 
-# The lock's backends besides etcd. Tests whose server is not installed are left out, and say so.
-BACKENDS := file,postgres,redis,zookeeper-tls
+# One set of features for lints, docs and tests, so that each dependency is compiled once: every backend of the lock, and
+# every way to remove a safeguard.
+SHIPPED := --locked --workspace --features fenced-lock/zookeeper-tls
+ALL := $(SHIPPED),lab/chaos
 
 test: ## check format, lints, docs and licences, then run every test (they start their own servers)
 	@.ci/setup --test
 	@echo "== format"
 	@$(CARGO) fmt --all --check
-	@echo "== lints, as shipped and with every way to remove a safeguard"
-	@$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
-	@$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
+	@echo "== lints, with every way to remove a safeguard, and as shipped"
+	@$(CARGO) clippy $(ALL) --all-targets -- -D warnings
+	@$(CARGO) clippy $(SHIPPED) --lib --bins -- -D warnings
 	@echo "== docs"
-	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --all-features
-	@$(MAKE) --no-print-directory deny
-	@echo "== lock, on every service"
-	@$(CARGO) test --locked --no-fail-fast --package fenced-lock --features $(BACKENDS) -- --test-threads $(LOCK_TESTS)
-	@echo "== service and load test, as shipped"
-	@$(CARGO) test --locked --no-fail-fast --workspace --exclude lab --exclude fenced-lock
-	@echo "== lab, with every way to remove a safeguard"
-	@command -v chromedriver >/dev/null || left_out="-- $(PAGE_TESTS:%=--skip page::%)"; \
-	  $(CARGO) test --locked --no-fail-fast --package lab --all-features $$left_out
+	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(ALL) --no-deps
+	@if command -v cargo-deny >/dev/null || [ -x $(TOOLS)/bin/cargo-deny ]; then $(MAKE) --no-print-directory deny; \
+	  else echo "== dependencies: left out without cargo-deny (make deny builds it)"; fi
+	@echo "== tests"
+	@$(CARGO) test $(ALL) --no-run
+	@$(MAKE) --no-print-directory --jobs 2 test-lock test-rest
 	@echo "== all passed: format, lints, docs, tests, doctests"
+
+# Tests whose server is not installed are left out, and say so.
+test-lock:
+	@$(CARGO) test $(ALL) --no-fail-fast --test lock -- --test-threads $(LOCK_THREADS)
+
+test-rest:
+	@command -v chromedriver >/dev/null || left_out="$(PAGE_TESTS:%=--skip page::%)"; \
+	  $(CARGO) test $(ALL) --no-fail-fast --lib --bins --test service --test model --test servers --test demo --test lab -- $$left_out
+	@$(CARGO) test $(ALL) --no-fail-fast --doc
+
+test-all: test deny ## the tests, the licences, and the first command as a new user runs it
+	@$(MAKE) --no-print-directory demo ARGS='--once --port 18080'
 
 # Advisories need the network; licences, bans and sources do not. Where cargo-deny is missing, it is built in `target`.
 deny: ## check the licences and sources of all dependencies
@@ -71,17 +89,17 @@ deny: ## check the licences and sources of all dependencies
 	  { echo "building cargo-deny, once: some minutes" && $(CARGO) install --quiet --locked --root $(TOOLS) cargo-deny@0.20.2; }
 	@PATH="$(TOOLS)/bin:$$PATH" $(CARGO) deny --locked check --allow duplicate licenses bans sources
 
-bench: build ## compare the guards of a sale; tables, and plots in target/bench (about twenty minutes)
-	@exec $(RUN) -- bench $(ARGS)
+bench: setup ## compare the guards of a sale; tables, and plots in target/bench (about twenty minutes)
+	@exec $(LAB) -- bench $(ARGS)
 
-arena: build ## compare locks: speed, fairness, cost, and what each fault does to them (about an hour)
+arena: setup ## compare locks: speed, fairness, cost, and what each fault does to them (about an hour)
 	@.ci/setup --test
-	@exec $(RUN) -- arena $(ARGS)
+	@exec $(LAB) -- arena $(ARGS)
 
 screenshots: ## take the pictures of the page for the README (needs pngquant, and ports 8080 and 8090)
 	@.ci/setup --test
 	@command -v pngquant >/dev/null || { echo "pngquant is missing: apt-get install pngquant" >&2; exit 2; }
-	@$(CARGO) test --release --locked --package lab --test it -- --ignored --exact page::pictures::pictures_of_the_readme
+	@$(CARGO) test --release --locked --package demo --test demo -- --ignored --exact page::pictures::pictures_of_the_readme
 	@mkdir -p docs/page
 	@for name in sale oversold; do \
 	  pngquant --force --strip --speed 1 --output docs/page/$$name.png target/screenshots/readme-$$name.png; \
@@ -91,8 +109,7 @@ screenshots: ## take the pictures of the page for the README (needs pngquant, an
 # In a target directory of its own: this program can sell without safeguards and must not be mistaken for the shipped one.
 # CHAOS_SECONDS and CHAOS_SEED are read from the environment.
 chaos: setup ## inject every fault under load and check that nothing is lost (about ten minutes)
-	@$(CARGO) build --release --locked --package lab --features chaos --target-dir target/with-chaos
-	@exec $(RUN) --features chaos --target-dir target/with-chaos -- chaos $(ARGS)
+	@exec $(LAB) --features chaos --target-dir target/with-chaos -- chaos $(ARGS)
 
 clean: ## remove everything that was built
 	@$(CARGO) clean

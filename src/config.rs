@@ -13,10 +13,9 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::http::StartAccess;
 use crate::http::server::ServerOptions;
-use crate::inventory::{InvalidItem, Inventory, Item};
-use crate::sale::{HoldMode, SaleOptions};
+use crate::inventory::Inventory;
+use crate::sale::SaleOptions;
 use crate::secret::{Secret, SecretSource};
 
 /// The flags of `serve`: one instance of the service.
@@ -37,10 +36,6 @@ pub struct Config {
     /// How long the lock outlives an instance that died
     #[arg(long, env = "FLASH_SALE_LOCK_TTL", value_name = "TIME", default_value = "30s", value_parser = duration("2s", "10m"))]
     pub lock_ttl: Duration,
-
-    /// What one hold of the lock covers
-    #[arg(long, env = "FLASH_SALE_HOLD", default_value = "combined")]
-    pub hold: HoldMode,
 
     /// Most orders in a batch
     #[arg(long, env = "FLASH_SALE_BATCH_SIZE", value_name = "N", default_value = "500", value_parser = count(1, Inventory::MAX_BATCH))]
@@ -125,7 +120,6 @@ impl Config {
             lock_name: self.servers.lock_name.clone(),
             instance: self.instance.clone().unwrap_or_else(|| port.to_string()),
             queue_length: self.queue_length,
-            hold: self.hold,
             batch_size: self.batch_size,
             tenure: self.tenure,
             wait_timeout: self.wait_timeout,
@@ -138,14 +132,6 @@ impl Config {
             header_timeout: self.header_timeout,
             max_connections: self.max_connections,
             shutdown_grace: self.shutdown_grace,
-        }
-    }
-
-    /// The permission to start a sale.
-    pub fn start_access(&self) -> StartAccess {
-        match &self.admin_token {
-            Some(token) => StartAccess::Token(token.clone()),
-            None => StartAccess::Denied,
         }
     }
 }
@@ -176,11 +162,6 @@ pub fn switch(text: &str) -> Result<bool, &'static str> {
 fn admin_token(text: &str) -> Result<Secret, &'static str> {
     let is_empty = text.trim().is_empty();
     (!is_empty).then(|| Secret::new(text.trim())).ok_or("an admin token has at least one character")
-}
-
-/// Parses an item name. `default` is the default item.
-pub(crate) fn item_name(text: &str) -> Result<Item, InvalidItem> {
-    if text == "default" { Ok(Item::DEFAULT) } else { text.parse() }
 }
 
 fn instance_name(text: &str) -> Result<String, &'static str> {

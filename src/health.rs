@@ -1,5 +1,6 @@
 //! The `health` command, for a container's health check: the image has no `curl`.
 
+use std::io;
 use std::time::Duration;
 
 use clap::Args;
@@ -36,43 +37,20 @@ pub struct HealthOptions {
 #[non_exhaustive]
 pub enum HealthError {
     /// The URL is invalid; nothing was sent.
-    #[error("invalid URL {url}: it must look like {DEFAULT_URL} (http only)")]
-    Url {
-        /// The URL.
-        url: Uri,
-    },
-    /// The connection was refused.
-    #[error("cannot connect to {authority}")]
-    Connect {
-        /// Host and port.
-        authority: String,
-        /// The cause.
-        source: std::io::Error,
-    },
+    #[error("invalid URL {0}: it must look like {DEFAULT_URL} (http only)")]
+    Url(Uri),
+    /// The connection to this host and port was refused.
+    #[error("cannot connect to {0}")]
+    Connect(String, #[source] io::Error),
     /// The connection was accepted, but no HTTP answer came.
-    #[error("no HTTP answer from {url}")]
-    Exchange {
-        /// The URL.
-        url: Uri,
-        /// The cause.
-        source: hyper::Error,
-    },
+    #[error("no HTTP answer from {0}")]
+    Exchange(Uri, #[source] hyper::Error),
     /// The answer has another status than 2xx.
-    #[error("{url} answered {status}")]
-    Status {
-        /// The URL.
-        url: Uri,
-        /// The status.
-        status: StatusCode,
-    },
+    #[error("{0} answered {1}")]
+    Status(Uri, StatusCode),
     /// No answer in time.
-    #[error("{url} did not answer within {}", humantime::format_duration(*timeout))]
-    Timeout {
-        /// The URL.
-        url: Uri,
-        /// The time limit.
-        timeout: Duration,
-    },
+    #[error("{0} did not answer within {limit}", limit = humantime::format_duration(*.1))]
+    Timeout(Uri, Duration),
 }
 
 /// Sends one `GET`; any 2xx status is healthy. The time limit covers everything from the DNS look-up to the head
@@ -89,15 +67,15 @@ pub async fn check(options: &HealthOptions) -> Result<(), HealthError> {
     let HealthOptions { url, timeout } = options;
     match tokio::time::timeout(*timeout, ask(url)).await {
         Ok(Ok(status)) if status.is_success() => Ok(()),
-        Ok(Ok(status)) => Err(HealthError::Status { url: url.clone(), status }),
+        Ok(Ok(status)) => Err(HealthError::Status(url.clone(), status)),
         Ok(Err(error)) => Err(error),
-        Err(_elapsed) => Err(HealthError::Timeout { url: url.clone(), timeout: *timeout }),
+        Err(_elapsed) => Err(HealthError::Timeout(url.clone(), *timeout)),
     }
 }
 
 async fn ask(url: &Uri) -> Result<StatusCode, HealthError> {
-    let bad_url = || HealthError::Url { url: url.clone() };
-    let exchange = |source| HealthError::Exchange { url: url.clone(), source };
+    let bad_url = || HealthError::Url(url.clone());
+    let exchange = |source| HealthError::Exchange(url.clone(), source);
 
     if url.scheme_str() != Some("http") {
         return Err(bad_url());
@@ -114,10 +92,9 @@ async fn ask(url: &Uri) -> Result<StatusCode, HealthError> {
 
     // an IPv6 address has brackets in a URL and none in a socket address
     let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-    let stream = TcpStream::connect((host, port)).await.map_err(|source| HealthError::Connect {
-        authority: format!("{}:{port}", authority.host()),
-        source,
-    })?;
+    let stream = TcpStream::connect((host, port))
+        .await
+        .map_err(|source| HealthError::Connect(format!("{}:{port}", authority.host()), source))?;
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(exchange)?;
     // the connection is driven by a task, which ends with this check
@@ -176,7 +153,7 @@ mod tests {
     async fn an_answer_that_is_not_http_is_reported() {
         let url = serve("+PONG\r\n").await;
         let error = check_within(&url, GENEROUS).await.expect_err("that was not HTTP");
-        assert!(matches!(error, HealthError::Exchange { .. }), "{error:?}");
+        assert!(matches!(error, HealthError::Exchange(..)), "{error:?}");
     }
 
     #[tokio::test]
@@ -205,7 +182,7 @@ mod tests {
         for url in ["https://127.0.0.1/readyz", "/readyz", "127.0.0.1:8080"] {
             let url = url.parse().expect("a URI");
             let error = check_within(&url, GENEROUS).await.expect_err("not an http URL");
-            assert!(matches!(error, HealthError::Url { .. }), "{error:?}");
+            assert!(matches!(error, HealthError::Url(_)), "{error:?}");
         }
     }
 }

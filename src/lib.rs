@@ -27,6 +27,7 @@
 //!   inventory and of the lock, to show what they are for. **Never build a service for a real sale with it.** Without it each
 //!   safeguard is a constant.
 
+mod backoff;
 pub mod config;
 pub mod error_chain;
 pub mod health;

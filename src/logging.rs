@@ -1,8 +1,13 @@
 //! The log, which goes to standard error.
 
+use std::io::{IsTerminal as _, stderr};
+
 use clap::{Args, ValueEnum};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::{ParseError, Targets};
+use tracing_subscriber::fmt::layer;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// The form of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -39,28 +44,20 @@ pub struct LogOptions {
 pub fn init(options: &LogOptions) -> Result<(), ParseError> {
     // an empty variable counts as none
     let set = |text: &String| !text.trim().is_empty();
-    let text = options
-        .log
-        .clone()
-        .or_else(|| std::env::var("RUST_LOG").ok())
-        .filter(set)
-        .unwrap_or_else(|| "info".into());
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::try_new(text)?)
-        .with_writer(std::io::stderr);
-    // fails only if a log was started before, which goes on
-    let _ = match options.log_format {
-        LogFormat::Text => {
-            let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
-            subscriber.with_ansi(colours).try_init()
-        }
-        LogFormat::Json => subscriber.json().try_init(),
+    let text = options.log.clone().or_else(|| std::env::var("RUST_LOG").ok()).filter(set);
+    let targets: Targets = text.as_deref().unwrap_or("info").parse()?;
+    let lines = layer().with_writer(stderr).with_ansi(stderr().is_terminal());
+    let lines = match options.log_format {
+        LogFormat::Text => lines.boxed(),
+        LogFormat::Json => lines.json().boxed(),
     };
+    // fails only if a log was started before, which goes on
+    let _ = tracing_subscriber::registry().with(lines.with_filter(targets)).try_init();
     Ok(())
 }
 
 fn filter(text: &str) -> Result<String, &'static str> {
-    EnvFilter::try_new(text).map(|_| text.to_owned()).map_err(|_| {
+    text.parse::<Targets>().map(|_| text.to_owned()).map_err(|_| {
         "a filter is error, warn, info, debug, trace or off, alone or for parts of the program, \
          such as info,flash_sale=debug"
     })

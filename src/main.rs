@@ -45,18 +45,16 @@ fn main() -> ExitCode {
 
 async fn run(arguments: Arguments) -> ExitCode {
     let Arguments { log, command } = arguments;
-    let done: Result<(), Box<dyn Error>> = match logging::init(&log) {
-        Err(error) => Err(error.into()),
-        Ok(()) => match command {
+    let run = async || -> Result<ExitCode, Box<dyn Error>> {
+        logging::init(&log)?;
+        match command {
+            Command::Serve(config) => serve::serve(*config).await?,
             Command::Recover(options) => return recover::run(*options).await,
-            Command::Serve(config) => serve::serve(*config).await.map_err(Into::into),
-            Command::Health(options) => health::check(&options).await.map_err(Into::into),
-        },
+            Command::Health(options) => health::check(&options).await?,
+        }
+        Ok(ExitCode::SUCCESS)
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&*error),
-    }
+    run().await.unwrap_or_else(|error| fail(&*error))
 }
 
 fn fail(error: &(dyn Error + 'static)) -> ExitCode {

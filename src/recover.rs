@@ -7,6 +7,7 @@
 
 mod report;
 
+use std::error::Error;
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,8 +17,7 @@ use clap::{Args, ValueEnum};
 use fenced_lock::{EtcdBackend, LockError, Session, SessionOptions, Token};
 use tokio::time::{sleep, timeout};
 
-use crate::config::{FileError, Servers, duration, item_name};
-use crate::error_chain::ErrorChain;
+use crate::config::{FileError, Servers, duration};
 use crate::inventory::{Fence, Inventory, InventoryError, Item};
 use crate::sale::lock_name;
 
@@ -41,7 +41,7 @@ pub struct RecoverOptions {
     pub what: What,
 
     /// Item [default: the default item]
-    #[arg(long, env = "FLASH_SALE_RECOVER_ITEM", value_parser = item_name)]
+    #[arg(long, env = "FLASH_SALE_RECOVER_ITEM")]
     pub item: Option<Item>,
 
     /// Apply the change
@@ -103,29 +103,15 @@ fn held_by(holder: Option<&str>) -> String {
     holder.map_or_else(String::new, |holder| format!(": {holder} holds it"))
 }
 
-/// The result of the command.
-enum Done {
-    Recovered,
-    NothingToDo,
-    OnlyShown,
+/// Runs the command, and returns its exit status.
+///
+/// # Errors
+/// Why the sale was not recovered.
+pub async fn run(options: RecoverOptions) -> Result<ExitCode, Box<dyn Error>> {
+    Ok(recover(&options).await?)
 }
 
-/// Runs the command.
-pub async fn run(mut options: RecoverOptions) -> ExitCode {
-    match recover(&mut options).await {
-        Ok(Done::Recovered | Done::NothingToDo) => ExitCode::SUCCESS,
-        Ok(Done::OnlyShown) => {
-            say("\nDry run. Rerun with --yes to apply.\n");
-            ExitCode::from(NOT_DONE)
-        }
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "flash-sale: {}", ErrorChain(&error));
-            ExitCode::FAILURE
-        }
-    }
-}
-
-async fn recover(options: &mut RecoverOptions) -> Result<Done, RecoverError> {
+async fn recover(options: &RecoverOptions) -> Result<ExitCode, RecoverError> {
     options.servers.check_files()?;
     let item = options.item.clone().unwrap_or_default();
     let inventory = options.servers.inventory()?;
@@ -162,7 +148,7 @@ async fn under_lock(
     name: &str,
     inventory: &Inventory,
     session: &Session,
-) -> Result<Done, RecoverError> {
+) -> Result<ExitCode, RecoverError> {
     let lock_error = |holder, source| RecoverError::Lock { name: name.to_owned(), holder, source };
     let mutex = session.mutex(name).map_err(|error| lock_error(None, error))?;
     let guard = match mutex.lock_timeout(options.wait_timeout).await {
@@ -188,26 +174,27 @@ async fn recover_cluster(
     item: &Item,
     inventory: &Inventory,
     token: Token,
-) -> Result<Done, RecoverError> {
+) -> Result<ExitCode, RecoverError> {
     let inspected = inventory.inspect(item).await?;
     let fence = inspected.stock.as_ref().ok_or_else(|| RecoverError::NoSale(item.clone()))?.fence;
-    say(&report::state(item, inventory, &inspected, token));
+    print(&report::state(item, inventory, &inspected, token));
     let Some(fence) = fence else {
-        say("\nThe item has no fence yet: any cluster may guard it. Nothing to do.\n");
-        return Ok(Done::NothingToDo);
+        print("\nThe item has no fence yet: any cluster may guard it. Nothing to do.\n");
+        return Ok(ExitCode::SUCCESS);
     };
     if fence.cluster == token.cluster() {
         check_is_later(token, fence)?;
-        say("\nThe fence is of this cluster already. Nothing to do.\n");
-        return Ok(Done::NothingToDo);
+        print("\nThe fence is of this cluster already. Nothing to do.\n");
+        return Ok(ExitCode::SUCCESS);
     }
-    say(&report::cluster_given_up(fence));
+    print(&report::cluster_given_up(fence));
     if !options.yes {
-        return Ok(Done::OnlyShown);
+        print("\nDry run. Rerun with --yes to apply.\n");
+        return Ok(ExitCode::from(NOT_DONE));
     }
     inventory.recover_cluster(item, token).await?;
-    say(&format!("\nDone. The fence is token {token} of cluster {}.\n", token.cluster()));
-    Ok(Done::Recovered)
+    print(&format!("\nDone. The fence is token {token} of cluster {}.\n", token.cluster()));
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn recover_store(
@@ -215,13 +202,13 @@ async fn recover_store(
     item: &Item,
     inventory: &Inventory,
     token: Token,
-) -> Result<Done, RecoverError> {
+) -> Result<ExitCode, RecoverError> {
     let inspected = inventory.inspect(item).await?;
     // an item whose keys were deleted has only what an instance misses
     if inspected.stock.is_none() && inspected.rollback_detected.is_none() {
         return Err(RecoverError::NoSale(item.clone()));
     }
-    say(&report::state(item, inventory, &inspected, token));
+    print(&report::state(item, inventory, &inspected, token));
     if let Some(fence) = inspected.stock.and_then(|stock| stock.fence) {
         if fence.cluster != token.cluster() {
             let (theirs, ours) = (fence.cluster.to_string(), token.cluster().to_string());
@@ -229,13 +216,14 @@ async fn recover_store(
         }
         check_is_later(token, fence)?;
     }
-    say(&report::store_given_up(&inspected));
+    print(&report::store_given_up(&inspected));
     if !options.yes {
-        return Ok(Done::OnlyShown);
+        print("\nDry run. Rerun with --yes to apply.\n");
+        return Ok(ExitCode::from(NOT_DONE));
     }
     inventory.recover_store(item, token).await?;
-    say(&report::store_accepted(&inspected, token));
-    Ok(Done::Recovered)
+    print(&report::store_accepted(&inspected, token));
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Refuses a token of an etcd that was restored with smaller revisions.
@@ -247,7 +235,7 @@ fn check_is_later(token: Token, fence: Fence) -> Result<(), RecoverError> {
 }
 
 /// Prints for the operator. A failure to print does not stop the command.
-fn say(text: &str) {
+fn print(text: &str) {
     let mut stdout = std::io::stdout().lock();
     let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
 }

@@ -47,42 +47,12 @@ pub enum ServeError {
         #[source]
         source: BoxError,
     },
-    /// A TLS connection failed because of a certificate.
-    #[error("cannot connect to the server of --{server}: {what}")]
-    Distrust {
-        /// `etcd` or `redis`, as in the flags.
-        server: &'static str,
-        /// What is wrong with it.
-        what: Distrust,
-        /// The error of TLS.
-        #[source]
-        source: BoxError,
-    },
     /// Signals cannot be handled.
     #[error("cannot handle signals")]
     Signals(#[source] io::Error),
     /// A second SIGINT came before the instance had stopped.
     #[error("a second Ctrl-C ended the instance before it had stopped")]
     Interrupted,
-}
-
-/// What is wrong with a certificate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Distrust {
-    /// The server's certificate is not signed by a trusted CA.
-    #[error("its certificate is not signed by a trusted CA; the flag that ends in -ca names one")]
-    Unknown,
-    /// The certificate is for another host.
-    #[error("its certificate is not for the host in the address")]
-    OtherName,
-    /// The certificate is not valid at this time.
-    #[error("its certificate has expired, or is not valid yet")]
-    Outdated,
-    /// The server refuses our certificate, or requires one.
-    #[error(
-        "it refuses our certificate, or requires one; the flags that end in -cert and -key name it"
-    )]
-    OfUs,
 }
 
 fn advice(error: &io::Error) -> &'static str {
@@ -123,11 +93,7 @@ pub async fn serve_with(
     let address = listener.local_addr().map_err(listen_error)?;
 
     let (sale, extension) = sale(&config, address.port()).await?;
-    let mut state =
-        AppState::new(sale.clone(), config.start_access()).with_watchers(config.max_watchers);
-    if let Some(extension) = extension {
-        state = state.with_extension(extension);
-    }
+    let state = AppState::new(sale.clone(), config.admin_token, config.max_watchers, extension);
     let state = Arc::new(state);
     let instance = sale.instance();
     tracing::info!(instance, lock = sale.guard_status().name, "listening on http://{address}");

@@ -4,6 +4,8 @@ use std::io;
 
 use testkit::ServerError;
 
+use crate::locks::LockMode;
+
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -23,7 +25,7 @@ pub enum DemoError {
     #[error(
         "{0} is no lock that instances share, so it cannot stand beside another: choose two of {locks}; the page \
          offers no-lock and local on both sides",
-        locks = crate::baselines::LockMode::SHARED.map(crate::baselines::LockMode::name).join(", ")
+        locks = shared_locks()
     )]
     NotBeside(&'static str),
     /// A lock that this program was built without.
@@ -61,6 +63,10 @@ pub enum DemoError {
         /// The system's reason.
         source: io::Error,
     },
+}
+
+fn shared_locks() -> String {
+    LockMode::shared().map(LockMode::name).collect::<Vec<_>>().join(", ")
 }
 
 impl DemoError {

@@ -1,8 +1,9 @@
 //! Runs the demo.
 
 use std::io::{self, Write as _};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::Ipv4Addr;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use flash_sale::error_chain::ErrorChain;
 use futures_util::future::{join_all, select_all};
@@ -10,15 +11,18 @@ use loadtest::Report;
 use testkit::etcd::{AuthTokens, EtcdOptions};
 use testkit::redis::RedisOptions;
 use testkit::{LOCK_NAME, OwnedDir};
+use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::options::DemoOptions;
 use super::screen::{Screen, Tone, say};
 use super::upkeep::{End, RESTART_PAUSE, look_after};
 use crate::baselines::{Fence, LockMode};
 use crate::cluster::{self, Cluster, Spec};
+use crate::control::{Control, Side};
 use crate::error::DemoError;
 use crate::load::{Load, TIMEOUT};
-use crate::locks::LockServers;
+use crate::locks::{LockServers, Server};
 use crate::signals::{self, ENDINGS, Signals};
 use crate::verdict::explain;
 
@@ -135,11 +139,16 @@ impl Show<'_> {
     ) -> Result<(), DemoError> {
         let Self { options, screen, .. } = *self;
         say("starting the servers and the instances");
+        let no_control = DemoError::system("the page's controls have no port");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(&no_control)?;
+        let control = cluster::url(listener.local_addr().map_err(&no_control)?.port());
         for (lock, ports) in &self.sides {
             clusters.push(self.servers(*lock, dir).await?);
             let cluster = clusters.last_mut().expect("it was pushed just now");
-            self.instances(cluster, *lock, ports).await?;
+            self.instances(cluster, *lock, ports, &control).await?;
         }
+        let control = Control { sides: clusters.iter().map(Side::of).collect(), restarts: true };
+        let _control = AbortOnDropHandle::new(tokio::spawn(Arc::new(control).serve(listener)));
         let hints = self.hints(clusters);
         let concurrency = make_room(options.requests);
         let urls: Vec<_> = clusters.iter().map(Cluster::urls).collect();
@@ -224,21 +233,15 @@ impl Show<'_> {
         cluster: &mut Cluster,
         lock: LockMode,
         ports: &[u16],
+        control: &str,
     ) -> Result<(), DemoError> {
         let fence = self.options.fence;
-        let urls: Vec<_> = ports.iter().map(|&port| cluster::url(port)).collect();
-        let urls = urls.join(",");
-        let mut flags = vec!["--instances", &urls, "--restarted"];
+        let mut flags = vec!["--control", control];
         if lock.is_shared() {
             flags.extend(["--lock-ttl", LOCK_TTL]);
         }
         if let Some(fence) = fence {
             flags.extend(["--fence", fence.name()]);
-        }
-        let beside = self.sides.iter().find(|(other, _)| *other != lock);
-        let beside = beside.and_then(|(_, ports)| ports.first()).map(|&port| cluster::url(port));
-        if let Some(beside) = &beside {
-            flags.extend(["--beside", beside]);
         }
         let flags: Vec<_> = flags.into_iter().map(str::to_owned).collect();
         let instances = ports.len() * self.sides.len();
@@ -307,22 +310,7 @@ impl Show<'_> {
 }
 
 fn guarded_by(lock: LockMode, fence: Option<Fence>) -> String {
-    let guard = match lock {
-        LockMode::Etcd => "the lock in etcd",
-        LockMode::Redis => "the lock in Redis",
-        LockMode::Postgres => "the lock in PostgreSQL",
-        LockMode::PostgresAdvisory => "PostgreSQL's advisory lock",
-        LockMode::PostgresRow => "PostgreSQL's row lock",
-        LockMode::Redlock => "Redlock",
-        LockMode::ZooKeeper => "the lock in ZooKeeper",
-        LockMode::File => "the lock in a directory",
-        LockMode::RedisSetNx => "SET NX PX in Redis",
-        LockMode::Local => "a lock in each instance",
-        LockMode::NoLock => "no lock",
-        LockMode::EtcdRecipe => "the lock recipe of Go's etcd client",
-        LockMode::EtcdRpc => "etcd's Lock call",
-        LockMode::AtomicScript => "no lock, one atomic script",
-    };
+    let guard = lock.words();
     if !lock.is_shared() {
         return guard.to_owned();
     }
@@ -336,7 +324,7 @@ fn guarded_by(lock: LockMode, fence: Option<Fence>) -> String {
 
 /// Whether buyers queue for a lock that all instances share.
 fn has_queue(lock: LockMode) -> bool {
-    lock.is_shared() || matches!(lock, LockMode::EtcdRecipe | LockMode::EtcdRpc)
+    lock.is_shared() || lock.server() == Server::Etcd
 }
 
 fn report_end(screen: Screen, name: &str, end: End<'_>) {
@@ -360,7 +348,7 @@ fn report_end(screen: Screen, name: &str, end: End<'_>) {
 /// Fails early if an instance could not listen.
 fn check_ports(ports: &[u16]) -> Result<(), DemoError> {
     for &port in ports {
-        match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+        match std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 return Err(DemoError::PortTaken(port));

@@ -11,6 +11,7 @@ pub mod articles;
 pub mod bench;
 #[cfg(feature = "chaos")]
 pub mod chaos;
+mod clients;
 mod error;
 mod experiment;
 mod wait;

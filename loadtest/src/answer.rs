@@ -1,26 +1,23 @@
 //! Reads the answer to an attempt.
 
 use std::borrow::Cow;
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use hyper::StatusCode;
 use serde::Deserialize;
 
 use crate::api::{Problem, is_passing};
-use crate::checker::{Acknowledgement, Other, Outcome};
+use crate::checker::{Acknowledgement, Effect, Failure, Outcome};
 use crate::connection::{Answer, ConnectionError};
 
-/// What to do after an attempt.
+/// How to ask again after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
-    Settled,
-    /// Retry, at another instance if `elsewhere`, after `wait` at least.
-    Again {
-        elsewhere: bool,
-        wait: Option<Duration>,
-    },
-    /// The client is gone.
-    Never,
+pub(crate) struct Retry {
+    /// At another instance.
+    pub(crate) elsewhere: bool,
+    /// After this time at least.
+    pub(crate) wait: Option<Duration>,
 }
 
 /// Borrowed where possible: it is read for every order. (No `flatten`: that would copy all of it.)
@@ -32,76 +29,75 @@ struct Reserved<'a> {
     order: Cow<'a, str>,
     quantity: u64,
     remaining: i64,
-    #[serde(borrow)]
-    instance: Cow<'a, str>,
+    instance: String,
     token: Option<i64>,
     position: Option<u64>,
 }
 
 /// Without an answer.
-pub(crate) fn read_error(error: &ConnectionError) -> (Outcome, Next) {
-    let (why, nothing_taken) = match error {
-        ConnectionError::Connect { .. } => ("connection refused", true),
-        ConnectionError::ConnectTimeout { .. } => ("no connection in time", true),
-        ConnectionError::Timeout(_) => ("no answer in time", false),
-        ConnectionError::Broken(_) | ConnectionError::Body(_) => ("broken connection", false),
+pub(crate) fn read_error(error: &ConnectionError) -> (Outcome, Option<Retry>) {
+    let (effect, why): (fn(Failure) -> Effect, _) = match error {
+        ConnectionError::Connect { source, .. } if source.kind() == ErrorKind::TimedOut => {
+            (Effect::Failed, "no connection in time")
+        }
+        ConnectionError::Connect { .. } => (Effect::Failed, "connection refused"),
+        ConnectionError::Timeout(_) => (Effect::Unknown, "no answer in time"),
+        ConnectionError::Broken(_) | ConnectionError::Body(_) => {
+            (Effect::Unknown, "broken connection")
+        }
     };
-    let other = Other { status: None, why: why.into(), nothing_taken, is_final: false };
-    (Outcome::Other(other), Next::Again { elsewhere: true, wait: None })
+    let effect = effect(Failure { why: why.into(), is_final: false });
+    (Outcome { status: None, effect }, Some(Retry { elsewhere: true, wait: None }))
 }
 
-/// The answer to a probe.
+/// The answer to a probe: a good one is like an accepted order of which nothing is known.
 pub(crate) fn read_probe(answer: &Answer) -> Outcome {
-    if answer.status.is_success() {
-        return Outcome::Probed;
-    }
-    let status = Some(answer.status.as_u16());
-    Outcome::Other(Other { status, why: "".into(), nothing_taken: false, is_final: true })
+    let effect = if answer.status.is_success() {
+        Effect::Ok(Acknowledgement::default())
+    } else {
+        Effect::Unknown(Failure { why: "".into(), is_final: true })
+    };
+    Outcome { status: Some(answer.status.as_u16()), effect }
 }
 
 /// The answer to the order `id`.
-pub(crate) fn read(answer: &Answer, id: &str, quantity: u64) -> (Outcome, Next) {
-    let status = answer.status;
-    let other = |why: Cow<'static, str>, nothing_taken, is_final| {
-        Outcome::Other(Other { status: Some(status.as_u16()), why, nothing_taken, is_final })
-    };
-    if status == StatusCode::OK {
-        let odd = |what: &'static str| other(what.into(), false, true);
-        let outcome = match serde_json::from_slice::<Reserved<'_>>(&answer.body) {
-            Ok(reserved) if reserved.outcome != "reserved" => odd("with an unknown outcome"),
-            Ok(reserved) if reserved.order != id => odd("for another order"),
-            Ok(reserved) if reserved.quantity != quantity => odd("with another quantity"),
-            Ok(Reserved { quantity, remaining, instance, token, position, .. }) => {
-                let instance = instance.into_owned();
-                Outcome::Acknowledged(Acknowledgement {
-                    quantity,
-                    remaining,
-                    instance,
-                    token,
-                    position,
-                })
-            }
-            Err(_) => odd("without a readable order"),
-        };
-        return (outcome, Next::Settled);
+pub(crate) fn read(answer: &Answer, id: &str, quantity: u64) -> (Outcome, Option<Retry>) {
+    let outcome = |effect| Outcome { status: Some(answer.status.as_u16()), effect };
+    if answer.status == StatusCode::OK {
+        let effect = read_reserved(&answer.body, id, quantity).map_or_else(
+            |why| Effect::Unknown(Failure { why: why.into(), is_final: true }),
+            Effect::Ok,
+        );
+        return (outcome(effect), None);
     }
     let problem = Problem::read(&answer.body);
     let kind = problem.kind();
-    if kind == "sold-out" && status == StatusCode::CONFLICT {
-        return (Outcome::SoldOut, Next::Settled);
-    }
-    // the service's problem types show that nothing was taken; a gateway's answer does not
-    let nothing_taken =
-        !kind.is_empty() && (status.is_client_error() || status == StatusCode::SERVICE_UNAVAILABLE);
     // the service sends Retry-After if a retry is worth it
-    let again = is_passing(status) && (kind.is_empty() || answer.retry_after.is_some());
-    let outcome = other(kind.to_owned().into(), nothing_taken, !again);
-    if again {
+    let again = is_passing(answer.status) && (kind.is_empty() || answer.retry_after.is_some());
+    let failure = Failure { why: kind.to_owned().into(), is_final: !again };
+    // the service's problem types show that nothing was taken; a gateway's answer does not
+    let nothing_taken = !kind.is_empty()
+        && (answer.status.is_client_error() || answer.status == StatusCode::SERVICE_UNAVAILABLE);
+    let effect = if nothing_taken { Effect::Failed(failure) } else { Effect::Unknown(failure) };
+    let retry = again.then(|| Retry {
         // a full queue needs time; for other errors, another instance may be better off
-        let elsewhere = status != StatusCode::TOO_MANY_REQUESTS;
-        let wait = Some(answer.retry_after.unwrap_or_default());
-        (outcome, Next::Again { elsewhere, wait })
+        elsewhere: answer.status != StatusCode::TOO_MANY_REQUESTS,
+        wait: Some(answer.retry_after.unwrap_or_default()),
+    });
+    (outcome(effect), retry)
+}
+
+fn read_reserved(body: &[u8], id: &str, quantity: u64) -> Result<Acknowledgement, &'static str> {
+    let reserved: Reserved<'_> =
+        serde_json::from_slice(body).map_err(|_| "without a readable order")?;
+    if reserved.outcome != "reserved" {
+        Err("with an unknown outcome")
+    } else if reserved.order != id {
+        Err("for another order")
+    } else if reserved.quantity != quantity {
+        Err("with another quantity")
     } else {
-        (outcome, Next::Settled)
+        let Reserved { remaining, instance, token, position, .. } = reserved;
+        Ok(Acknowledgement { remaining, instance, token, position })
     }
 }

@@ -6,6 +6,7 @@ use hyper::body::Bytes;
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, StatusCode};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::checker::{LedgerEntry, StockState};
 use crate::connection::{Answer, Connection, ConnectionError};
@@ -13,6 +14,9 @@ use crate::endpoint::Endpoint;
 
 /// How often a call is tried while the service is busy or away.
 const ATTEMPTS: u32 = 10;
+
+/// The time limit of one attempt to connect, and of one attempt to get an answer.
+const CALL_LIMIT: Duration = Duration::from_secs(10);
 
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(300);
@@ -25,25 +29,31 @@ const LEDGER_LIMIT_ORDERS: usize = 20_000_000;
 
 /// Why a call got no usable answer.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ApiError {
-    #[error("{call}")]
-    Connection { call: String, source: ConnectionError },
-    #[error("{call}: the service answered {status}{detail}")]
-    Refused { call: String, status: StatusCode, detail: String },
-    #[error("{call}: the service's answer is not what its interface promises")]
-    Unreadable { call: String, source: serde_json::Error },
-    #[error("{call}: page after page came, {what}")]
-    Ledger { call: String, what: &'static str },
+#[error("{call}")]
+pub(crate) struct ApiError {
+    /// The method and the URL.
+    call: String,
+    source: Cause,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Cause {
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    #[error("the service answered {status}{detail}")]
+    Refused { status: StatusCode, detail: String },
+    #[error("the service's answer is not what its interface promises")]
+    Unreadable(#[from] serde_json::Error),
+    #[error("the pages of the ledger do not end")]
+    EndlessLedger,
 }
 
 /// The used part of an RFC 9457 problem.
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(crate) struct Problem {
-    #[serde(default)]
     r#type: String,
-    #[serde(default)]
     title: String,
-    #[serde(default)]
     detail: String,
 }
 
@@ -66,18 +76,31 @@ struct Page {
     next: Option<u64>,
 }
 
-/// Calls one instance, over a connection of its own.
+#[derive(Clone)]
+struct Call {
+    method: Method,
+    path: String,
+    token: Option<HeaderValue>,
+    body: Bytes,
+}
+
+impl Call {
+    fn get(path: String) -> Self {
+        Self { method: Method::GET, path, token: None, body: Bytes::new() }
+    }
+}
+
+/// Calls one instance about one item, over a connection of its own.
 pub(crate) struct Api<'a> {
     endpoint: &'a Endpoint,
     item: Option<&'a str>,
-    limit: Duration,
     connection: Option<Connection>,
 }
 
 impl<'a> Api<'a> {
-    /// Each call may take `limit`; connects with the first call.
-    pub(crate) fn new(endpoint: &'a Endpoint, item: Option<&'a str>, limit: Duration) -> Self {
-        Self { endpoint, item, limit, connection: None }
+    /// Connects with the first call. No item is the default item.
+    pub(crate) fn new(endpoint: &'a Endpoint, item: Option<&'a str>) -> Self {
+        Self { endpoint, item, connection: None }
     }
 
     /// Whether the instance can sell now. One without `/readyz` (behind a load balancer, say) is
@@ -86,9 +109,10 @@ impl<'a> Api<'a> {
     /// # Errors
     /// It cannot be reached, or says that it is not ready.
     pub(crate) async fn ready(&mut self) -> Result<(), ApiError> {
-        match self.attempt(&Method::GET, "/readyz", None, &Bytes::new()).await {
-            Err(ApiError::Refused { status: StatusCode::NOT_FOUND, .. }) => Ok(()),
-            other => other.map(drop),
+        let call = Call::get("/readyz".to_owned());
+        match self.attempt(&call).await {
+            Err(Cause::Refused { status: StatusCode::NOT_FOUND, .. }) | Ok(_) => Ok(()),
+            Err(cause) => Err(self.error(&call, cause)),
         }
     }
 
@@ -101,19 +125,23 @@ impl<'a> Api<'a> {
         units: u64,
         token: Option<&HeaderValue>,
     ) -> Result<(), ApiError> {
-        let path = format!("/stock{}", self.query(&[]));
         let body = Bytes::from(format!("{{\"stock\":{units}}}"));
-        self.call(&Method::PUT, &path, token, &body).await.map(drop)
+        let (path, token) = (self.path("/stock", &[]), token.cloned());
+        self.call(&Call { method: Method::PUT, path, token, body }).await.map(drop)
     }
 
-    /// The state of the item.
+    /// The state of the item; `None` if it is not on sale.
     ///
     /// # Errors
     /// The service cannot be reached or refuses.
-    pub(crate) async fn stock(&mut self) -> Result<StockState, ApiError> {
-        let path = format!("/stock{}", self.query(&[]));
-        let answer = self.call(&Method::GET, &path, None, &Bytes::new()).await?;
-        self.read(&Method::GET, &path, &answer)
+    pub(crate) async fn stock(&mut self) -> Result<Option<StockState>, ApiError> {
+        let stock = self.get(&Call::get(self.path("/stock", &[]))).await;
+        match stock {
+            Err(ApiError {
+                source: Cause::Refused { status: StatusCode::NOT_FOUND, .. }, ..
+            }) => Ok(None),
+            stock => stock.map(Some),
+        }
     }
 
     /// The whole ledger behind position `after`.
@@ -123,105 +151,72 @@ impl<'a> Api<'a> {
     pub(crate) async fn ledger(&mut self, mut after: u64) -> Result<Vec<LedgerEntry>, ApiError> {
         let mut orders = Vec::new();
         loop {
-            let query = [("after", after.to_string()), ("limit", PAGE_ORDERS.to_string())];
-            let path = format!("/orders{}", self.query(&query));
-            let answer = self.call(&Method::GET, &path, None, &Bytes::new()).await?;
-            let page: Page = self.read(&Method::GET, &path, &answer)?;
-            let (empty, next) = (page.orders.is_empty(), page.next);
+            let query = [format!("after={after}"), format!("limit={PAGE_ORDERS}")];
+            let call = Call::get(self.path("/orders", &query));
+            let page: Page = self.get(&call).await?;
+            let empty = page.orders.is_empty();
             orders.extend(page.orders);
-            let Some(next) = next else { return Ok(orders) };
-            let wrong = if next <= after || empty {
-                "and they do not advance"
-            } else if orders.len() > LEDGER_LIMIT_ORDERS {
-                "more than any run could have filled"
-            } else {
-                after = next;
-                continue;
-            };
-            return Err(ApiError::Ledger { call: self.name(&Method::GET, &path), what: wrong });
+            let Some(next) = page.next else { return Ok(orders) };
+            if next <= after || empty || orders.len() > LEDGER_LIMIT_ORDERS {
+                return Err(self.error(&call, Cause::EndlessLedger));
+            }
+            after = next;
         }
     }
 
-    fn query(&self, parameters: &[(&str, String)]) -> String {
+    fn path(&self, path: &str, query: &[String]) -> String {
         let item = self.item.map(|item| format!("item={item}"));
-        let rest = parameters.iter().map(|(name, value)| format!("{name}={value}"));
-        let all: Vec<_> = item.into_iter().chain(rest).collect();
-        if all.is_empty() { String::new() } else { format!("?{}", all.join("&")) }
+        let query: Vec<_> = item.iter().chain(query).map(String::as_str).collect();
+        let mark = if query.is_empty() { "" } else { "?" };
+        format!("{path}{mark}{}", query.join("&"))
     }
 
-    fn name(&self, method: &Method, path: &str) -> String {
-        format!("{method} {}{path}", self.endpoint.url)
+    fn error(&self, call: &Call, source: Cause) -> ApiError {
+        let call = format!("{} {}{}", call.method, self.endpoint.url, call.path);
+        ApiError { call, source }
     }
 
-    fn read<T: for<'de> Deserialize<'de>>(
-        &self,
-        method: &Method,
-        path: &str,
-        answer: &Answer,
-    ) -> Result<T, ApiError> {
-        serde_json::from_slice(&answer.body)
-            .map_err(|source| ApiError::Unreadable { call: self.name(method, path), source })
+    async fn get<T: DeserializeOwned>(&mut self, call: &Call) -> Result<T, ApiError> {
+        let answer = self.call(call).await?;
+        serde_json::from_slice(&answer.body).map_err(|error| self.error(call, error.into()))
     }
 
     /// Retries: every call here is idempotent.
-    async fn call(
-        &mut self,
-        method: &Method,
-        path: &str,
-        token: Option<&HeaderValue>,
-        body: &Bytes,
-    ) -> Result<Answer, ApiError> {
-        for _ in 1..ATTEMPTS {
-            match self.attempt(method, path, token, body).await {
-                Err(ApiError::Connection { .. }) => {}
-                Err(ApiError::Refused { status, .. }) if is_passing(status) => {}
-                settled => return settled,
+    async fn call(&mut self, call: &Call) -> Result<Answer, ApiError> {
+        let mut attempts = 1;
+        loop {
+            let cause = match self.attempt(call).await {
+                Ok(answer) => return Ok(answer),
+                Err(cause) => cause,
+            };
+            let is_passing = match &cause {
+                Cause::Connection(_) => true,
+                Cause::Refused { status, .. } => is_passing(*status),
+                Cause::Unreadable(_) | Cause::EndlessLedger => false,
+            };
+            if !is_passing || attempts == ATTEMPTS {
+                return Err(self.error(call, cause));
             }
+            attempts += 1;
             tokio::time::sleep(PAUSE).await;
         }
-        self.attempt(method, path, token, body).await
     }
 
-    async fn attempt(
-        &mut self,
-        method: &Method,
-        path: &str,
-        token: Option<&HeaderValue>,
-        body: &Bytes,
-    ) -> Result<Answer, ApiError> {
-        let answer = self
-            .exchange(method, path, token, body)
-            .await
-            .map_err(|source| ApiError::Connection { call: self.name(method, path), source })?;
+    async fn attempt(&mut self, call: &Call) -> Result<Answer, Cause> {
+        let idle = self.connection.take();
+        let mut connection = Connection::reuse_or_open(idle, self.endpoint, CALL_LIMIT).await?;
+        let Call { method, path, token, body } = call.clone();
+        let token = token.map(|token| (header::AUTHORIZATION, token));
+        let request = connection.request(method, self.endpoint.target(&path), token, body);
+        let answer = connection.send(request, CALL_LIMIT).await?;
+        self.connection = Some(connection);
         if answer.status.is_success() {
             return Ok(answer);
         }
-        let problem = Problem::read(&answer.body);
-        let said = [problem.detail, problem.title, problem.r#type]
-            .into_iter()
-            .find(|text| !text.is_empty());
+        let Problem { r#type, title, detail } = Problem::read(&answer.body);
+        let said = [detail, title, r#type].into_iter().find(|text| !text.is_empty());
         let detail = said.map(|said| format!(": {said}")).unwrap_or_default();
-        Err(ApiError::Refused { call: self.name(method, path), status: answer.status, detail })
-    }
-
-    async fn exchange(
-        &mut self,
-        method: &Method,
-        path: &str,
-        token: Option<&HeaderValue>,
-        body: &Bytes,
-    ) -> Result<Answer, ConnectionError> {
-        // stored again after a whole answer
-        let mut connection = match self.connection.take().and_then(Connection::if_open) {
-            Some(open) => open,
-            None => Connection::open(self.endpoint, self.limit).await?,
-        };
-        let token = token.map(|token| (header::AUTHORIZATION, token.clone()));
-        let answer = connection
-            .send(method.clone(), self.endpoint.target(path), token, body.clone(), self.limit)
-            .await?;
-        self.connection = Some(connection);
-        Ok(answer)
+        Err(Cause::Refused { status: answer.status, detail })
     }
 }
 

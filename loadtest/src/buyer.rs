@@ -1,22 +1,25 @@
 //! One buyer: sends an order, and retries with the same id until it is answered.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http_body_util::Full;
+use hyper::Request;
 use hyper::body::Bytes;
 use hyper::header::{HeaderName, HeaderValue};
+use rand::{Rng as _, RngExt as _, SeedableRng as _};
+use rand_xoshiro::SplitMix64;
 use tokio::time::Instant;
 
-use crate::answer::{self, Next};
-use crate::checker::{Order, Outcome, order_id};
-use crate::connection::{Answer, Connection, ConnectionError};
-use crate::plan::Plan;
-use crate::record::{Attempt, Recorder, RecorderGone};
+use crate::answer::{self, Retry};
+use crate::checker::{Order, Outcome, order_id, u64_from};
+use crate::connection::{Connection, ConnectionError};
+use crate::load::{Plan, Shared};
+use crate::record::{Attempt, RecorderGone};
 
 static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// The pause before the first retry; it doubles up to [`LONGEST_PAUSE`].
+/// The first pause; each further one is twice as long, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -25,6 +28,13 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long a buyer stays away from an instance that did not serve it.
 const AWAY_FROM_HOME: Duration = Duration::from_secs(2);
+
+/// The longest time before a client disconnects on purpose.
+const LONGEST_STAY: Duration = Duration::from_millis(3);
+
+/// How long it is away before it retries.
+const SHORTEST_AWAY: Duration = Duration::from_millis(50);
+const LONGEST_AWAY: Duration = Duration::from_millis(500);
 
 /// A buyer with a connection of its own.
 #[derive(Debug)]
@@ -36,24 +46,36 @@ pub(crate) struct Buyer {
     place: usize,
     away_until: Option<Instant>,
     connection: Option<Connection>,
-    /// Attempts without a decision, by reason.
-    pub(crate) unsettled: BTreeMap<String, u64>,
 }
 
-/// The clock and the recorder of a run.
-#[derive(Clone, Debug)]
-pub(crate) struct Witness {
-    /// When the run started.
-    pub(crate) started: Instant,
-    /// Records each attempt, with `--history`.
-    pub(crate) recorder: Option<Recorder>,
+/// How a client disconnects on purpose before the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Departure {
+    /// How long it stays after it sent the request.
+    stay: Duration,
+    /// The time before its retry, if it comes back.
+    away: Option<Duration>,
 }
 
-impl Witness {
-    fn micros(&self, at: Instant) -> u64 {
-        let since = at.saturating_duration_since(self.started);
-        u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+impl Departure {
+    /// How the client of order `number` disconnects, if it is one of the `share` (0 to 1) that do; half of them never
+    /// come back. A function of the seed and the number, so that a run can be repeated.
+    fn of(seed: u64, share: f64, number: usize) -> Option<Self> {
+        let seed = SplitMix64::seed_from_u64(seed).next_u64() ^ u64_from(number);
+        let mut rng = SplitMix64::seed_from_u64(seed);
+        if !rng.random_bool(share) {
+            return None;
+        }
+        // half of them disconnect at once
+        let stay = LONGEST_STAY.mul_f64(rng.random_range(-1.0..1.0_f64).max(0.0));
+        let away = rng.random_range(SHORTEST_AWAY..LONGEST_AWAY);
+        Some(Self { stay, away: rng.random_bool(0.5).then_some(away) })
     }
+}
+
+/// The pause after so many others.
+pub(crate) fn pause(others: u32) -> Duration {
+    (FIRST_PAUSE * (1 << others.min(10))).min(LONGEST_PAUSE)
 }
 
 impl Buyer {
@@ -63,14 +85,7 @@ impl Buyer {
     /// It does not accept the connection.
     pub(crate) async fn connect(plan: Arc<Plan>, place: usize) -> Result<Self, ConnectionError> {
         let connection = Connection::open(&plan.endpoints[place], CONNECT_LIMIT).await?;
-        Ok(Self {
-            plan,
-            home: place,
-            place,
-            away_until: None,
-            connection: Some(connection),
-            unsettled: BTreeMap::new(),
-        })
+        Ok(Self { plan, home: place, place, away_until: None, connection: Some(connection) })
     }
 
     /// Sends order `number` and waits until it is settled, or the retries or the time are used up.
@@ -80,56 +95,48 @@ impl Buyer {
     pub(crate) async fn buy(
         &mut self,
         number: usize,
-        witness: &Witness,
+        shared: &Shared,
     ) -> Result<Order, RecorderGone> {
+        let plan = Arc::clone(&self.plan);
         let mut sent = Instant::now();
-        let deadline = sent + self.plan.timeout;
+        let deadline = sent + plan.args.timeout;
         self.go_home(sent);
-        let mut leave = self.plan.abandon.leave(number);
-        let (item, number) = self.plan.place(number);
-        let id = order_id(&self.plan.items[item].run, number);
+        let mut departure = Departure::of(plan.setup.seed, plan.args.abandon, number);
+        let (item, number) = plan.place(number);
+        let id = order_id(&plan.setup.items[item].run, number);
         let mut order = Order::unsent();
-        let mut pause = FIRST_PAUSE;
-        for attempt in 0..=self.plan.retries {
-            let limit = deadline.saturating_duration_since(sent).min(self.plan.attempt_timeout);
-            let place = self.place;
-            let (outcome, next) = match leave.take() {
-                Some(leave) => match self.leave(item, &id, limit, leave.after).await {
-                    Ok(()) => (
-                        Outcome::WentAway,
-                        leave.back.map_or(Next::Never, |back| Next::Again {
-                            elsewhere: true,
-                            wait: Some(back),
-                        }),
-                    ),
-                    Err(error) => answer::read_error(&error),
-                },
-                None => self.attempt(item, &id, limit).await,
-            };
-            if let Some(why) = outcome.unsettled() {
-                *self.unsettled.entry(why).or_default() += 1;
+        let mut pauses = 0;
+        for attempt in 0..=plan.args.retries {
+            let limit = deadline.saturating_duration_since(sent).min(plan.args.attempt_timeout());
+            let to = self.place;
+            let (outcome, retry) = match departure.take() {
+                Some(departure) => self.send_and_depart(item, &id, limit, departure).await,
+                None => self.send(item, &id, limit).await,
             }
-            let (began, ended) = (witness.micros(sent), witness.micros(Instant::now()));
-            if let Some(recorder) = &witness.recorder {
-                let outcome = outcome.clone();
-                recorder
-                    .attempt(Attempt { item, number, place, sent: began, ended, outcome })
-                    .await?;
+            .unwrap_or_else(|error| answer::read_error(&error));
+            let (began, ended) = (shared.micros(sent), shared.micros(Instant::now()));
+            shared.note(&outcome);
+            if let Some(recorder) = &shared.recorder {
+                let (order, outcome) = (id.clone(), outcome.clone());
+                let quantity = plan.args.quantity;
+                let line = Attempt { order, item, quantity, to, sent: began, ended, outcome };
+                recorder.send(line).await.map_err(|_| RecorderGone)?;
             }
             order.add(began, ended, outcome);
-            let Next::Again { elsewhere, wait } = next else { break };
+            let Some(Retry { elsewhere, wait }) = retry else { break };
             if elsewhere {
                 self.go_elsewhere();
             }
             // a connection that broke says nothing about the next one
             let broke = elsewhere && wait.is_none() && attempt == 0;
-            let wait = if broke { Duration::ZERO } else { wait.unwrap_or_default().max(pause) };
-            if attempt == self.plan.retries || Instant::now() + wait >= deadline {
+            let wait =
+                if broke { Duration::ZERO } else { wait.unwrap_or_default().max(pause(pauses)) };
+            if attempt == plan.args.retries || Instant::now() + wait >= deadline {
                 break;
             }
             if !broke {
                 tokio::time::sleep(wait).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                pauses += 1;
             }
             sent = Instant::now();
         }
@@ -151,55 +158,71 @@ impl Buyer {
         }
     }
 
-    async fn attempt(&mut self, item: usize, id: &str, limit: Duration) -> (Outcome, Next) {
-        match self.send(item, id, limit).await {
-            Ok(answer) if self.plan.probe.is_some() => (answer::read_probe(&answer), Next::Settled),
-            Ok(answer) => answer::read(&answer, id, self.plan.quantity),
-            Err(error) => answer::read_error(&error),
-        }
-    }
-
-    /// Sends the order and goes away.
-    async fn leave(
-        &mut self,
-        item: usize,
-        id: &str,
-        limit: Duration,
-        stay: Duration,
-    ) -> Result<(), ConnectionError> {
-        let connection = self.connection(limit).await?;
-        let target = self.plan.target(self.place, item);
-        connection.send_and_leave(self.plan.method(), target, Some(key(id)), stay).await;
-        Ok(())
-    }
-
     async fn send(
         &mut self,
         item: usize,
         id: &str,
         limit: Duration,
-    ) -> Result<Answer, ConnectionError> {
+    ) -> Result<(Outcome, Option<Retry>), ConnectionError> {
         let started = Instant::now();
-        let mut connection = self.connection(limit).await?;
-        let target = self.plan.target(self.place, item);
-        let left = limit.saturating_sub(started.elapsed());
-        let answer =
-            connection.send(self.plan.method(), target, Some(key(id)), Bytes::new(), left).await?;
+        let (mut connection, request) = self.prepare(item, id, limit).await?;
+        let answer = connection.send(request, limit.saturating_sub(started.elapsed())).await?;
+        // only after a whole answer
         self.connection = Some(connection);
-        Ok(answer)
+        Ok(match self.plan.args.probe_path {
+            Some(_) => (answer::read_probe(&answer), None),
+            None => answer::read(&answer, id, self.plan.args.quantity),
+        })
     }
 
-    /// The open connection, or a new one. The caller stores it again after a whole answer. Replacing a
-    /// connection that closed while idle is no retry.
-    async fn connection(&mut self, limit: Duration) -> Result<Connection, ConnectionError> {
-        match self.connection.take().and_then(Connection::if_open) {
-            Some(open) => Ok(open),
-            None => Connection::open(&self.plan.endpoints[self.place], limit).await,
-        }
+    async fn send_and_depart(
+        &mut self,
+        item: usize,
+        id: &str,
+        limit: Duration,
+        departure: Departure,
+    ) -> Result<(Outcome, Option<Retry>), ConnectionError> {
+        let (connection, request) = self.prepare(item, id, limit).await?;
+        connection.send_and_close(request, departure.stay).await;
+        let retry = departure.away.map(|away| Retry { elsewhere: true, wait: Some(away) });
+        Ok((Outcome::went_away(), retry))
+    }
+
+    /// The request for an order, and an open connection for it. Replacing a connection that closed while idle is no
+    /// retry.
+    async fn prepare(
+        &mut self,
+        item: usize,
+        id: &str,
+        limit: Duration,
+    ) -> Result<(Connection, Request<Full<Bytes>>), ConnectionError> {
+        let endpoint = &self.plan.endpoints[self.place];
+        let idle = self.connection.take();
+        let connection = Connection::reuse_or_open(idle, endpoint, limit).await?;
+        let id = HeaderValue::from_str(id).expect("a run's id is made of visible ASCII characters");
+        let key = Some((IDEMPOTENCY_KEY.clone(), id));
+        let (method, target) = self.plan.request(self.place, item);
+        let request = connection.request(method, target, key, Bytes::new());
+        Ok((connection, request))
     }
 }
 
-fn key(id: &str) -> (HeaderName, HeaderValue) {
-    let id = HeaderValue::from_str(id).expect("a run's id is made of visible ASCII characters");
-    (IDEMPOTENCY_KEY.clone(), id)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: about the share departs, half of them for good, the same ones with the same seed.
+    #[test]
+    fn share_departs() {
+        let all = |seed, share| -> Vec<_> {
+            (0..10_000).filter_map(|number| Departure::of(seed, share, number)).collect()
+        };
+        let found = all(7, 0.1);
+        let back = found.iter().filter(|departure| departure.away.is_some()).count();
+        assert!((900..1100).contains(&found.len()), "{} of 10,000", found.len());
+        assert!((400..600).contains(&back), "{back} come back");
+        assert_eq!(found, all(7, 0.1));
+        assert_ne!(found, all(8, 0.1));
+        assert_eq!((all(7, 0.0).len(), all(7, 1.0).len()), (0, 10_000));
+    }
 }

@@ -1,6 +1,7 @@
 //! The flags and their environment variables.
 
 use std::ffi::OsString;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -11,7 +12,6 @@ use hyper::header::HeaderValue;
 
 use crate::cpu::Process;
 use crate::endpoint::BaseUrl;
-use crate::pace::RATES;
 
 /// Sends a burst of orders to the instances of a flash sale and judges the outcome.
 ///
@@ -45,19 +45,26 @@ pub(crate) struct CheckArgs {
     /// The file that --history wrote.
     pub(crate) file: PathBuf,
 
-    /// Fail if orders were tried for longer than this without a definite answer, such as 3s
-    /// [default: report only].
-    #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
-    pub(crate) longest_pause: Option<Duration>,
-
-    /// Fail if one order took longer than this, retries included, such as 10s [default: report
-    /// only].
-    #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
-    pub(crate) longest_order: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) limits: Limits,
 
     /// Print one JSON object on stdout and the report on stderr.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// The limits of I5; without one, the time is reported and not judged.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub(crate) struct Limits {
+    /// Fail if orders are tried for longer than this without a definite answer, such as 3s [default: report only].
+    #[arg(long, env = "FLASH_SALE_LOADTEST_LONGEST_PAUSE", value_name = "DURATION",
+          value_parser = positive_duration)]
+    pub(crate) longest_pause: Option<Duration>,
+
+    /// Fail if one order takes longer than this, retries included, such as 10s [default: report only].
+    #[arg(long, env = "FLASH_SALE_LOADTEST_LONGEST_ORDER", value_name = "DURATION",
+          value_parser = positive_duration)]
+    pub(crate) longest_order: Option<Duration>,
 }
 
 /// The flags of a run.
@@ -66,7 +73,7 @@ pub(crate) struct CheckArgs {
 pub struct Args {
     /// Number of orders, 1 to 10000000 [default: 500, or the maximum with --duration].
     #[arg(long, env = "FLASH_SALE_LOADTEST_REQUESTS", value_name = "N",
-          value_parser = RangedU64ValueParser::<usize>::new().range(1..=MOST_REQUESTS))]
+          value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000_000))]
     requests: Option<usize>,
 
     /// Send no new order after this time, such as 30s, or after --requests, whichever comes first.
@@ -111,15 +118,8 @@ pub struct Args {
     #[arg(long, env = "FLASH_SALE_LOADTEST_TOKENS", conflicts_with = "probe_path")]
     pub(crate) tokens: bool,
 
-    /// Fail if orders are tried for longer than this without a definite answer, such as 3s.
-    #[arg(long, env = "FLASH_SALE_LOADTEST_LONGEST_PAUSE", value_name = "DURATION",
-          value_parser = positive_duration)]
-    pub(crate) longest_pause: Option<Duration>,
-
-    /// Fail if one order takes longer than this, retries included, such as 10s.
-    #[arg(long, env = "FLASH_SALE_LOADTEST_LONGEST_ORDER", value_name = "DURATION",
-          value_parser = positive_duration)]
-    pub(crate) longest_order: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) limits: Limits,
 
     /// Number of connections, 1 to 50000; at most one for each order.
     #[arg(long, env = "FLASH_SALE_LOADTEST_CONCURRENCY", default_value = "500", value_name = "N",
@@ -179,7 +179,7 @@ pub struct Args {
     /// instance [default: half of --timeout].
     #[arg(long, env = "FLASH_SALE_LOADTEST_ATTEMPT_TIMEOUT", value_name = "DURATION",
           value_parser = positive_duration)]
-    pub(crate) attempt_timeout: Option<Duration>,
+    attempt_timeout: Option<Duration>,
 
     /// Retries of one order, with the same id, after a broken connection or a 429, 502, 503 or 504.
     #[arg(long, env = "FLASH_SALE_LOADTEST_RETRIES", default_value = "20", value_name = "N",
@@ -192,8 +192,11 @@ pub struct Args {
     pub(crate) urls: Vec<BaseUrl>,
 }
 
-/// What fits the memory of a small machine.
-const MOST_REQUESTS: u64 = 10_000_000;
+/// The most orders of a run: what fits the memory of a small machine.
+pub(crate) const MOST_REQUESTS: usize = 10_000_000;
+
+/// Orders a second that a run may have.
+pub(crate) const RATES: RangeInclusive<f64> = 0.001..=1_000_000.0;
 
 impl Args {
     /// The flags and URLs of a command line, without its program's name. The environment is not read.
@@ -210,19 +213,27 @@ impl Args {
 
     /// How many orders to send at most.
     pub(crate) fn requests(&self) -> usize {
-        let most = usize::try_from(MOST_REQUESTS).unwrap_or(usize::MAX);
-        self.requests.unwrap_or(if self.duration.is_some() { most } else { 500 })
+        self.requests.unwrap_or(if self.duration.is_some() { MOST_REQUESTS } else { 500 })
+    }
+
+    /// The time limit of one attempt; by default half of the order's, so that there is time to ask another
+    /// instance.
+    pub(crate) fn attempt_timeout(&self) -> Duration {
+        self.attempt_timeout.unwrap_or(self.timeout / 2)
     }
 }
 
+fn number(text: &str, range: RangeInclusive<f64>, allowed: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| range.contains(number));
+    number.ok_or_else(|| format!("{allowed} from {} to {}", range.start(), range.end()))
+}
+
 fn rate(text: &str) -> Result<f64, String> {
-    let rate = text.parse().ok().filter(|rate| RATES.contains(rate));
-    rate.ok_or_else(|| "orders a second are a number from 0.001 to 1000000".to_owned())
+    number(text, RATES, "orders a second are a number")
 }
 
 fn share(text: &str) -> Result<f64, String> {
-    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
-    share.ok_or_else(|| "a share is a number from 0 to 1, such as 0.01".to_owned())
+    number(text, 0.0..=1.0, "a share is a number")
 }
 
 fn item_name(name: &str) -> Result<String, String> {
@@ -293,7 +304,7 @@ mod tests {
         else {
             panic!("the command was given")
         };
-        assert_eq!((check.longest_pause, check.json), (Some(Duration::from_secs(3)), true));
+        assert_eq!((check.limits.longest_pause, check.json), (Some(Duration::from_secs(3)), true));
         assert_eq!(check.file.to_str(), Some("history.jsonl"));
         let run = Cli::try_parse_from(["loadtest", "--stock", "3", "http://127.0.0.1:8080"]);
         let run = run.expect("good flags");

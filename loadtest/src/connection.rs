@@ -18,7 +18,7 @@ use crate::endpoint::Endpoint;
 const BODY_LIMIT_BYTES: usize = 4 << 20;
 
 /// How often a request is polled until it is certainly written.
-const LOOKS_TO_WRITE: usize = 3;
+const POLLS_TO_WRITE: usize = 3;
 
 /// Moves the bytes of a connection.
 type Driver = http1::Connection<TokioIo<TcpStream>, Full<Bytes>>;
@@ -46,27 +46,14 @@ pub(crate) struct Answer {
 /// Why there is no answer. Except for [`Self::Connect`], the request may have taken effect.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectionError {
-    #[error("cannot connect to {url}{}", hint(.source))]
+    #[error("cannot connect to {url}")]
     Connect { url: String, source: std::io::Error },
-    #[error("cannot connect to {url} within {}", humantime::format_duration(*.limit))]
-    ConnectTimeout { url: String, limit: Duration },
     #[error("the connection broke")]
     Broken(#[source] hyper::Error),
     #[error("the answer's body could not be read")]
     Body(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("no answer within {}", humantime::format_duration(*.0))]
     Timeout(Duration),
-}
-
-/// `EMFILE`: the process may open no more files.
-const TOO_MANY_OPEN_FILES: i32 = 24;
-
-fn hint(source: &std::io::Error) -> &'static str {
-    if source.raw_os_error() == Some(TOO_MANY_OPEN_FILES) {
-        " (raise `ulimit -n`, or lower --concurrency)"
-    } else {
-        ""
-    }
 }
 
 impl Connection {
@@ -84,9 +71,9 @@ impl Connection {
             stream.set_nodelay(true)?;
             Ok(stream)
         };
-        let stream = tokio::time::timeout(limit, connect)
-            .await
-            .map_err(|_| ConnectionError::ConnectTimeout { url: endpoint.url.to_string(), limit })?
+        let stream = tokio::time::timeout(limit, connect).await;
+        let stream = stream.unwrap_or_else(|late| Err(late.into()));
+        let stream = stream
             .map_err(|source| ConnectionError::Connect { url: endpoint.url.to_string(), source })?;
         // requests are small: `writev` costs more than copying
         let handshake = http1::Builder::new().writev(false).handshake(TokioIo::new(stream));
@@ -94,11 +81,23 @@ impl Connection {
         Ok(Self { sender, host: endpoint.host.clone(), driver: Some(connection) })
     }
 
-    /// This connection, unless the instance closed it while it was idle.
-    pub(crate) fn if_open(mut self) -> Option<Self> {
-        // the socket was not polled since the last answer
-        let ended = self.driver.as_mut().is_none_or(|driver| driver.now_or_never().is_some());
-        (!ended && !self.sender.is_closed()).then_some(self)
+    /// The idle connection, or a new one if there is none or its instance closed it.
+    ///
+    /// # Errors
+    /// The instance does not accept a new one within `limit`.
+    pub(crate) async fn reuse_or_open(
+        idle: Option<Self>,
+        endpoint: &Endpoint,
+        limit: Duration,
+    ) -> Result<Self, ConnectionError> {
+        if let Some(mut idle) = idle {
+            // the socket was not polled since the last answer
+            let ended = idle.driver.as_mut().is_none_or(|driver| driver.now_or_never().is_some());
+            if !ended && !idle.sender.is_closed() {
+                return Ok(idle);
+            }
+        }
+        Self::open(endpoint, limit).await
     }
 
     /// Sends a request and reads the whole answer.
@@ -107,30 +106,19 @@ impl Connection {
     /// There is no answer within `limit`. The connection cannot be used again then.
     pub(crate) async fn send(
         &mut self,
-        method: Method,
-        uri: Uri,
-        extra: Option<(HeaderName, HeaderValue)>,
-        body: Bytes,
+        request: Request<Full<Bytes>>,
         limit: Duration,
     ) -> Result<Answer, ConnectionError> {
-        let request = self.request(method, uri, extra, body);
         tokio::time::timeout(limit, self.exchange(request))
             .await
             .map_err(|_| ConnectionError::Timeout(limit))?
     }
 
     /// Sends a request, and closes the connection after `stay` without reading an answer.
-    pub(crate) async fn send_and_leave(
-        mut self,
-        method: Method,
-        uri: Uri,
-        extra: Option<(HeaderName, HeaderValue)>,
-        stay: Duration,
-    ) {
-        let request = self.request(method, uri, extra, Bytes::new());
+    pub(crate) async fn send_and_close(mut self, request: Request<Full<Bytes>>, stay: Duration) {
         let mut exchange = Box::pin(self.exchange(request));
         // the first poll wakes the connection, the next one writes such a short request
-        for _ in 0..LOOKS_TO_WRITE {
+        for _ in 0..POLLS_TO_WRITE {
             if poll!(&mut exchange).is_ready() {
                 return;
             }
@@ -139,7 +127,8 @@ impl Connection {
         tokio::time::sleep(stay).await;
     }
 
-    fn request(
+    /// A request to this instance.
+    pub(crate) fn request(
         &self,
         method: Method,
         uri: Uri,

@@ -22,35 +22,29 @@ impl FromStr for Process {
     }
 }
 
-/// CPU seconds of user and kernel by name, ours as `loadtest`; processes of one name are added up.
+/// CPU seconds of user and kernel until now by name, ours as `loadtest`; processes of one name are added up.
 /// Unreadable processes are left out: all of them without `/proc`.
-#[derive(Clone, Debug)]
-pub(crate) struct Meter(BTreeMap<String, f64>);
-
-impl Meter {
-    /// The CPU time until now.
-    pub(crate) fn read(processes: &[Process]) -> Self {
-        let mut spent = BTreeMap::new();
-        let ours = Process { name: "loadtest".to_owned(), pid: std::process::id() };
-        for Process { name, pid } in processes.iter().chain([&ours]) {
-            if let Some(seconds) = seconds(*pid) {
-                *spent.entry(name.clone()).or_default() += seconds;
-            }
+pub(crate) fn spent(processes: &[Process]) -> BTreeMap<String, f64> {
+    let mut spent = BTreeMap::new();
+    let ours = Process { name: "loadtest".to_owned(), pid: std::process::id() };
+    for Process { name, pid } in processes.iter().chain([&ours]) {
+        if let Some(seconds) = seconds(*pid) {
+            *spent.entry(name.clone()).or_default() += seconds;
         }
-        Self(spent)
     }
+    spent
+}
 
-    /// The CPU time since `earlier`.
-    pub(crate) fn since(mut self, earlier: &Self) -> BTreeMap<String, f64> {
-        self.0.retain(|name, spent| match earlier.0.get(name) {
-            Some(before) => {
-                *spent -= before;
-                true
-            }
-            None => false,
-        });
-        self.0
+/// The CPU seconds since `earlier`.
+pub(crate) fn spent_since(
+    processes: &[Process],
+    earlier: &BTreeMap<String, f64>,
+) -> BTreeMap<String, f64> {
+    let mut spent = spent(processes);
+    for (name, seconds) in &mut spent {
+        *seconds -= earlier.get(name).unwrap_or(&0.0);
     }
+    spent
 }
 
 fn seconds(pid: u32) -> Option<f64> {

@@ -7,13 +7,12 @@ use std::str::FromStr;
 
 use hyper::Uri;
 use hyper::header::HeaderValue;
+use hyper::http::uri::Authority;
 
 /// The base URL of an instance, without a slash at its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BaseUrl {
-    /// For the `Host` header.
-    authority: String,
-    port: u16,
+    authority: Authority,
     /// Put before every path; empty for an instance at the root.
     path: String,
 }
@@ -33,23 +32,19 @@ impl FromStr for BaseUrl {
         let explain =
             |what: &str| format!("{what}; write a base URL such as http://127.0.0.1:8080");
         let uri: Uri = text.parse().map_err(|_| explain("this is not a URL"))?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => return Err(explain("TLS is not spoken here, only plain http")),
-            _ => return Err(explain("the URL must begin with http://")),
+        if uri.scheme_str() != Some("http") {
+            return Err(explain("the URL must begin with http://, as TLS is not spoken here"));
         }
-        let authority = uri.authority().ok_or_else(|| explain("the URL names no host"))?;
-        if authority.host().is_empty() || authority.as_str().contains('@') {
-            return Err(explain("the URL must name a host, and no user"));
+        let authority = uri
+            .authority()
+            .filter(|authority| !authority.host().is_empty() && !authority.as_str().contains('@'));
+        match authority {
+            Some(authority) if uri.query().is_none() => {
+                let path = uri.path().trim_end_matches('/').to_owned();
+                Ok(Self { authority: authority.clone(), path })
+            }
+            _ => Err(explain("the URL must name a host, and no user and no query")),
         }
-        if uri.query().is_some() {
-            return Err(explain("the URL must not have a query"));
-        }
-        Ok(Self {
-            authority: authority.to_string(),
-            port: authority.port_u16().unwrap_or(80),
-            path: uri.path().trim_end_matches('/').to_owned(),
-        })
     }
 }
 
@@ -65,12 +60,10 @@ impl Endpoint {
     /// # Errors
     /// The host has no address.
     pub(crate) async fn resolve(url: BaseUrl) -> io::Result<Self> {
-        let host = HeaderValue::from_str(&url.authority).map_err(io::Error::other)?;
-        let named = match url.authority.rsplit_once(':') {
-            Some((_, port)) if port.parse::<u16>().is_ok() => url.authority.clone(),
-            _ => format!("{}:{}", url.authority, url.port),
-        };
-        let addresses: Vec<_> = tokio::net::lookup_host(named).await?.collect();
+        let host = HeaderValue::from_str(url.authority.as_str()).map_err(io::Error::other)?;
+        let name = url.authority.host().trim_matches(['[', ']']);
+        let port = url.authority.port_u16().unwrap_or(80);
+        let addresses: Vec<_> = tokio::net::lookup_host((name, port)).await?.collect();
         if addresses.is_empty() {
             return Err(io::Error::other("the host has no address"));
         }
@@ -105,7 +98,7 @@ mod tests {
             ("https://shop", "TLS"),
             ("shop:8080", "http://"),
             ("http://me@shop", "no user"),
-            ("http://shop?x=1", "query"),
+            ("http://shop?x=1", "no query"),
             ("http://sh op", "not a URL"),
         ] {
             let error = text.parse::<BaseUrl>().expect_err(text);

@@ -6,12 +6,12 @@
 //! - `cli`: the flags and their environment variables.
 //! - `endpoint`, `connection`, `api`: one instance, one HTTP connection to it, and the calls
 //!   that are not orders.
-//! - `plan`, `buyer`, `answer`, `abandon`: one buyer's order, asked until it is answered, or abandoned.
-//! - `load`, `pace`, `progress`: all of them at once, or at a rate, and how far they are.
+//! - `buyer`, `answer`: one buyer's order, asked until it is answered.
+//! - `load`: all buyers at once, or at a rate; `cpu`: what that costs.
 //! - `checker`: judges the record of a run (pure functions).
 //! - `record`: a run in a file.
-//! - `latency`, `cpu`, `report`, `table`: the report, as JSON and as text.
-//! - `run`, `end`: one run from beginning to end.
+//! - `report`, `table`: the report, as JSON and as text.
+//! - `run`: one run from beginning to end.
 //!
 //! With `--history` the run is recorded in a file that stands alone, and `loadtest check` judges it
 //! again.
@@ -20,7 +20,6 @@
 //! if there was no run to judge: a wrong flag, or a service that is unreachable or not ready.
 #![allow(rustdoc::private_intra_doc_links, reason = "the layout is for readers of the code")]
 
-mod abandon;
 mod answer;
 mod api;
 mod buyer;
@@ -28,13 +27,8 @@ mod checker;
 mod cli;
 mod connection;
 mod cpu;
-mod end;
 mod endpoint;
-mod latency;
 mod load;
-mod pace;
-mod plan;
-mod progress;
 mod record;
 pub mod report;
 mod run;
@@ -45,18 +39,18 @@ mod tests;
 use std::error::Error;
 use std::fs::File;
 use std::io::{self, BufReader, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use crate::checker::{Limits, judge};
 pub use crate::cli::{Args, Cli};
 use crate::cli::{CheckArgs, Command};
 pub use crate::load::Live;
 use crate::load::Load;
-use crate::record::{ReadError, RunLine};
+use crate::record::{ReadError, Recorded};
 pub use crate::report::Report;
-use crate::report::{Asked, Judged};
+use crate::run::{RunError, because};
+
+type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Sends the orders and judges the outcome, for a caller in the same process. Prints nothing, does not check
 /// that the instances are ready, and counts in `live`.
@@ -66,12 +60,9 @@ use crate::report::{Asked, Judged};
 ///
 /// # Cancel safety
 /// Once the future is dropped, no further order is sent.
-pub async fn run_in_process(
-    args: &Args,
-    live: &Arc<Live>,
-) -> Result<Report, Box<dyn Error + Send + Sync>> {
-    let plan = run::plan(args).await?;
-    Ok(run::run(args, &plan, live).await?)
+pub async fn run_in_process(args: &Args, live: &Arc<Live>) -> Result<Report, BoxError> {
+    let endpoints = run::resolve(args).await?;
+    Ok(run::run(args, endpoints, live).await?)
 }
 
 /// Runs the command, prints the report, and returns the exit code.
@@ -80,17 +71,12 @@ pub async fn run(cli: Cli) -> ExitCode {
     if let Some(Command::Check(args)) = command {
         return print_report(check(&args), args.json);
     }
-    // each connection takes a file descriptor; if this fails, the error of opening too many says what to do
+    // each connection takes a file descriptor; if this fails, opening too many says so
     let _ = rlimit::increase_nofile_limit(u64::MAX);
-    let report = if args.probe_path.is_some() {
-        run::probe(&args).await
-    } else {
-        run::run_shown(&args).await
-    };
-    print_report(report, args.json)
+    print_report(run::run_shown(&args).await, args.json)
 }
 
-fn print_report(report: Result<Report, impl Error>, json: bool) -> ExitCode {
+fn print_report(report: Result<Report, RunError>, json: bool) -> ExitCode {
     match report {
         Ok(report) => {
             // if this fails, the exit code remains
@@ -113,33 +99,13 @@ pub fn any_seed() -> u64 {
 ///
 /// # Errors
 /// The file cannot be read, or is no whole run.
-fn check(args: &CheckArgs) -> Result<Report, CheckError> {
-    let path = &args.file;
-    let unreadable = |source| CheckError { path: path.clone(), source };
-    let file = File::open(path).map_err(|error| unreadable(error.into()))?;
-    let recorded = record::read(BufReader::new(file)).map_err(unreadable)?;
-    let RunLine { quantity, connections, seed, instances, items, rate, .. } = recorded.run;
-    let count = items.len();
-    let orders = recorded.histories.iter().enumerate().flat_map(|(item, history)| {
-        let orders = history.orders.iter().enumerate();
-        orders.map(move |(number, order)| (number * count + item, order))
-    });
-    let load = Load::of(orders, rate, recorded.unsettled);
-    let limits = Limits { pause: args.longest_pause, order: args.longest_order };
-    let judged = items.into_iter().zip(recorded.histories).map(|(item, history)| {
-        let verdict = judge(&history, limits);
-        Judged { item: item.name, history, verdict }
-    });
-    let asked = Asked { urls: instances, quantity, connections, seed };
-    Ok(Report::new(asked, judged.collect(), load))
-}
-
-/// Why a recorded run was not judged.
-#[derive(Debug, thiserror::Error)]
-#[error("{} cannot be judged", .path.display())]
-struct CheckError {
-    path: PathBuf,
-    source: ReadError,
+fn check(args: &CheckArgs) -> Result<Report, RunError> {
+    let file = File::open(&args.file).map_err(ReadError::from);
+    let recorded = file.and_then(|file| record::read(BufReader::new(file)));
+    let what = format!("{} cannot be judged", args.file.display());
+    let Recorded { setup, histories, unsettled } = recorded.map_err(because(what))?;
+    let load = Load { unsettled, ..Load::default() };
+    Ok(Report::new(&setup, &histories, args.limits, load))
 }
 
 /// The text goes to stdout, or with `json` to stderr.
@@ -156,15 +122,11 @@ fn print(report: &Report, json: bool) -> io::Result<()> {
 }
 
 /// An error and all its sources, in one line.
-fn in_full(error: &dyn Error) -> String {
+fn in_full(mut error: &dyn Error) -> String {
     let mut text = error.to_string();
-    let mut source = error.source();
-    // bounded, in case an error names itself as its source
-    for _ in 0..16 {
-        let Some(cause) = source else { break };
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
+    while let Some(source) = error.source() {
+        text = format!("{text}: {source}");
+        error = source;
     }
     text
 }

@@ -1,41 +1,90 @@
-//! All orders of a run: connections first, then all buyers at once.
+//! All orders of a run: connections first, then all buyers at once, or at a rate.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
+use hyper::{Method, Uri};
 use tokio::sync::Barrier;
-use tokio::task::{JoinError, JoinSet};
-use tokio::time::Instant;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::buyer::{Buyer, Witness};
-use crate::checker::{FinalOutcome, Order};
-use crate::connection::ConnectionError;
-use crate::cpu::Meter;
-use crate::latency::Latencies;
-use crate::pace::{Pace, Patience, due};
-use crate::plan::Plan;
-use crate::record::{Recorder, RecorderGone};
+use crate::BoxError;
+use crate::buyer::{Buyer, pause};
+use crate::checker::{FinalOutcome, Order, Outcome};
+use crate::cli::Args;
+use crate::cpu::{spent, spent_since};
+use crate::endpoint::Endpoint;
+use crate::record::{Item, Recorder, RecorderGone, Setup};
 
 /// How many connections are being opened at any time: fewer than any listen backlog holds.
 const OPENING_AT_ONCE: usize = 100;
 
-/// The outcome of all orders.
+/// After this many orders in a row without an answer a buyer stops, so that a long run against a dead service
+/// ends. With a duration, the run has its bound, and buyers go on through outages.
+const GIVE_UP_AFTER: u32 = 3;
+
+/// What is sent, and where to.
 #[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) args: Args,
+    pub(crate) setup: Setup,
+    pub(crate) endpoints: Vec<Endpoint>,
+    /// Made once: by endpoint, then by item.
+    targets: Vec<Vec<Uri>>,
+}
+
+impl Plan {
+    pub(crate) fn new(args: &Args, setup: Setup, endpoints: Vec<Endpoint>) -> Self {
+        let order = |item: &Item| {
+            let item = item.name.as_ref().map(|item| format!("item={item}&")).unwrap_or_default();
+            format!("/stock/reduce?{item}quantity={}", args.quantity)
+        };
+        let path = |item| args.probe_path.clone().unwrap_or_else(|| order(item));
+        let paths: Vec<_> = setup.items.iter().map(path).collect();
+        let targets = endpoints
+            .iter()
+            .map(|endpoint| paths.iter().map(|path| endpoint.target(path)).collect())
+            .collect();
+        Self { args: args.clone(), setup, endpoints, targets }
+    }
+
+    /// Which item the order `number` of the run is for, and its number among that item's orders.
+    pub(crate) fn place(&self, number: usize) -> (usize, usize) {
+        let items = self.setup.items.len();
+        (number % items, number / items)
+    }
+
+    /// The method and the target of an order at this endpoint.
+    pub(crate) fn request(&self, endpoint: usize, item: usize) -> (Method, Uri) {
+        let method = if self.args.probe_path.is_some() { Method::GET } else { Method::POST };
+        (method, self.targets[endpoint][item].clone())
+    }
+}
+
+/// The outcome of all orders.
+#[derive(Debug, Default)]
 pub(crate) struct Load {
     /// By the order's number.
     pub(crate) orders: Vec<Order>,
     /// Attempts without a decision, by reason.
     pub(crate) unsettled: BTreeMap<String, u64>,
-    /// Of the orders that were answered, from the first time they were sent.
-    pub(crate) latencies: Latencies,
-    /// From the first request to the last answer.
-    pub(crate) duration: Duration,
-    /// CPU seconds spent in that time, by process.
+    /// CPU seconds spent meanwhile, by process.
     pub(crate) cpu_seconds: BTreeMap<String, f64>,
+}
+
+/// What the buyers of a run share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    started: Instant,
+    /// The number of the next order.
+    next: AtomicUsize,
+    /// Records each attempt, with `--history`.
+    pub(crate) recorder: Option<Recorder>,
+    unsettled: Mutex<BTreeMap<String, u64>>,
 }
 
 /// The live state of a run, for its caller.
@@ -58,7 +107,7 @@ impl Live {
     /// Counts an order that has ended.
     fn count(&self, outcome: &FinalOutcome) {
         let counter = match outcome {
-            FinalOutcome::Acknowledged(_) | FinalOutcome::Probed => &self.acknowledged,
+            FinalOutcome::Acknowledged(_) => &self.acknowledged,
             FinalOutcome::SoldOut => &self.sold_out,
             FinalOutcome::Unknown | FinalOutcome::Failed { .. } => &self.unsettled,
         };
@@ -70,43 +119,18 @@ impl Live {
         let counters = [&self.acknowledged, &self.sold_out, &self.unsettled];
         counters.into_iter().map(|counter| counter.load(Ordering::Relaxed)).sum()
     }
-
-    async fn wait_for_turn(&self, place: usize) {
-        if let Some((first, start)) = &self.head_start
-            && *first != place
-        {
-            start.cancelled().await;
-        }
-    }
 }
 
-/// Why there was no load.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum LoadError {
-    #[error("the connections could not be opened")]
-    Connect(#[from] ConnectionError),
-    #[error("a buyer's task failed")]
-    Task(#[from] JoinError),
-    #[error(transparent)]
-    Recorder(#[from] RecorderGone),
-}
-
-/// One buyer's orders.
-struct Purchases {
-    orders: Vec<(usize, Order)>,
-    unsettled: BTreeMap<String, u64>,
-}
-
-/// Sends the orders over `connections` connections, spread evenly over the instances.
+/// Sends the orders over the planned connections, spread evenly over the instances.
 ///
 /// # Errors
 /// A connection cannot be opened, and no order was sent then; or an attempt cannot be recorded.
 pub(crate) async fn run(
     plan: &Arc<Plan>,
-    connections: usize,
     recorder: Option<Recorder>,
     live: &Arc<Live>,
-) -> Result<Load, LoadError> {
+) -> Result<Load, BoxError> {
+    let connections = plan.setup.connections;
     let places = (0..connections).map(|number| number % plan.endpoints.len());
     let buyers: Vec<_> = stream::iter(places)
         .map(|place| Buyer::connect(Arc::clone(plan), place))
@@ -116,90 +140,107 @@ pub(crate) async fn run(
 
     let release = Arc::new(Barrier::new(connections));
     let mut tasks = JoinSet::new();
-    let spent_before = Meter::read(&plan.processes);
+    let processes = &plan.args.processes;
+    let spent_before = spent(processes);
     let started = Instant::now();
-    let pace = Arc::new(Pace::new(started));
-    let witness = Witness { started, recorder };
+    let (next, unsettled) = (AtomicUsize::new(0), Mutex::default());
+    let shared = Arc::new(Shared { started, next, recorder, unsettled });
     for buyer in buyers {
-        let (plan, pace, live) = (Arc::clone(plan), Arc::clone(&pace), Arc::clone(live));
-        let (witness, release) = (witness.clone(), Arc::clone(&release));
+        let (plan, shared, live) = (Arc::clone(plan), Arc::clone(&shared), Arc::clone(live));
+        let release = Arc::clone(&release);
         tasks.spawn(async move {
             release.wait().await;
-            live.wait_for_turn(buyer.home).await;
-            purchase(buyer, &plan, &pace, &witness, &live).await
+            if let Some((first, start)) = &live.head_start
+                && *first != buyer.home
+            {
+                start.cancelled().await;
+            }
+            purchase(buyer, &plan, &shared, &live).await
         });
     }
-
     let mut all = Vec::with_capacity(connections);
-    while let Some(purchases) = tasks.join_next().await {
-        all.push(purchases??);
+    while let Some(orders) = tasks.join_next().await {
+        all.push(orders??);
     }
     // set once: a run has one load
     let _ = live.duration.set(started.elapsed());
-    let cpu_seconds = Meter::read(&plan.processes).since(&spent_before);
-    let mut unsettled = BTreeMap::new();
+    let cpu_seconds = spent_since(processes, &spent_before);
     // orders that were not sent, since all buyers gave up, are unknown
-    let planned = if plan.duration.is_some() { 0 } else { plan.requests };
+    let planned = if plan.args.duration.is_some() { 0 } else { plan.setup.requests };
     let mut orders = vec![Order::unsent(); planned];
-    for purchases in all {
-        for (number, order) in purchases.orders {
-            if number >= orders.len() {
-                orders.resize(number + 1, Order::unsent());
-            }
-            orders[number] = order;
+    for (number, order) in all.into_iter().flatten() {
+        if number >= orders.len() {
+            orders.resize(number + 1, Order::unsent());
         }
-        for (why, times) in purchases.unsettled {
-            *unsettled.entry(why).or_default() += times;
-        }
+        orders[number] = order;
     }
-    let load = Load::of(orders.iter().enumerate(), plan.rate, unsettled);
-    Ok(Load { orders, cpu_seconds, ..load })
+    let mut unsettled = shared.unsettled.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(Load { orders, unsettled: std::mem::take(&mut *unsettled), cpu_seconds })
 }
 
-impl Load {
-    /// The figures of `orders`, with their numbers in the run, without keeping them.
-    ///
-    /// At a rate, the latency of an order that was sent begins when it was due, also if all connections were busy
-    /// then: else a service that stalls would hide most of the orders that wait for it. Tene, "How not to measure
-    /// latency" (2013), calls that coordinated omission.
-    pub(crate) fn of<'o>(
-        orders: impl IntoIterator<Item = (usize, &'o Order)>,
-        rate: Option<f64>,
-        unsettled: BTreeMap<String, u64>,
-    ) -> Self {
-        let mut latencies = Latencies::default();
-        let mut span: Option<(u64, u64)> = None;
-        for (number, order) in orders.into_iter().filter(|(_, order)| order.attempts > 0) {
-            let (sent, ended) = (order.sent, order.ended);
-            if order.outcome != FinalOutcome::Unknown {
-                let sent = Duration::from_micros(sent);
-                let since = rate.map_or(sent, |rate| due(rate, number).min(sent));
-                latencies.record(Duration::from_micros(ended).saturating_sub(since));
-            }
-            let (first, last) = span.unwrap_or((sent, ended));
-            span = Some((first.min(sent), last.max(ended)));
-        }
-        let duration =
-            span.map_or(Duration::ZERO, |(first, last)| Duration::from_micros(last - first));
-        Self { orders: Vec::new(), unsettled, latencies, duration, cpu_seconds: BTreeMap::new() }
-    }
-}
-
-/// Takes orders until none is left, or the buyer gives up.
+/// Takes orders until none is left, or the buyer gives up. Returns them with their numbers.
 async fn purchase(
     mut buyer: Buyer,
     plan: &Plan,
-    pace: &Pace,
-    witness: &Witness,
+    shared: &Shared,
     live: &Live,
-) -> Result<Purchases, RecorderGone> {
+) -> Result<Vec<(usize, Order)>, RecorderGone> {
     let mut orders = Vec::new();
-    let mut patience = Patience::default();
-    while let Some(number) = pace.next(plan, &patience).await {
-        let order = buyer.buy(number, witness).await?;
+    // orders in a row without an answer
+    let mut unanswered: u32 = 0;
+    while let Some(number) = shared.next(plan, unanswered).await {
+        let order = buyer.buy(number, shared).await?;
         live.count(&order.outcome);
-        patience.note(order.is_settled() || order.abandoned);
+        let answered = order.is_settled() || order.abandoned;
+        unanswered = if answered { 0 } else { unanswered.saturating_add(1) };
         orders.push((number, order));
     }
-    Ok(Purchases { orders, unsettled: buyer.unsettled })
+    Ok(orders)
+}
+
+/// How long after the run's start the order `number` is due.
+pub(crate) fn due(rate: f64, number: usize) -> Duration {
+    #[expect(clippy::cast_precision_loss, reason = "counts of a run are far below 2^52")]
+    Duration::from_secs_f64(number as f64 / rate)
+}
+
+impl Shared {
+    /// The number of the next order, once it is due; `None` if the buyer, whose last orders were `unanswered`, is
+    /// done. There are no gaps.
+    async fn next(&self, plan: &Plan, unanswered: u32) -> Option<usize> {
+        let Args { duration, rate, .. } = plan.args;
+        if unanswered > 0 && duration.is_some() {
+            sleep(pause(unanswered - 1)).await;
+        } else if unanswered >= GIVE_UP_AFTER {
+            return None;
+        }
+        let over = duration.map(|duration| self.started + duration);
+        if over.is_some_and(|over| Instant::now() >= over) {
+            return None;
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        // counted from the start, so that delays do not add up
+        let due = self.started + rate.map_or(Duration::ZERO, |rate| due(rate, number));
+        if number >= plan.setup.requests || over.is_some_and(|over| due >= over) {
+            return None;
+        }
+        if rate.is_some() {
+            sleep_until(due).await;
+        }
+        Some(number)
+    }
+
+    /// Counts an attempt that settled nothing.
+    pub(crate) fn note(&self, outcome: &Outcome) {
+        if let Some(why) = outcome.unsettled() {
+            let mut unsettled = self.unsettled.lock().unwrap_or_else(PoisonError::into_inner);
+            *unsettled.entry(why).or_default() += 1;
+        }
+    }
+
+    /// Microseconds since the run's start.
+    pub(crate) fn micros(&self, at: Instant) -> u64 {
+        let since = at.saturating_duration_since(self.started);
+        u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    }
 }

@@ -3,16 +3,20 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::checker::message::Message;
-use crate::checker::{FinalOutcome, History, Pause, Tally, Verdict, u64_from};
+use crate::checker::{FinalOutcome, History, Order, Pause, Verdict, judge, u64_from};
 pub use crate::checker::{StockState, Turns};
-pub use crate::latency::Percentiles;
-use crate::load::Load;
+use crate::cli::Limits;
+use crate::load::{Load, due};
+use crate::record::Setup;
 
 /// How the refusal of an old token is counted.
 const STALE_TOKEN: &str = "503 stale-token";
+
+/// Longer latencies are recorded as this long.
+const LONGEST_LATENCY: Duration = Duration::from_hours(1);
 
 /// The report on a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -136,214 +140,221 @@ pub struct Share {
     pub share: f64,
 }
 
-/// The request for a run.
-#[derive(Clone, Debug)]
-pub(crate) struct Asked {
-    pub(crate) urls: Vec<String>,
-    pub(crate) quantity: u64,
-    pub(crate) connections: usize,
-    pub(crate) seed: u64,
+/// Percentiles, in microseconds, to three digits.
+#[expect(missing_docs, reason = "the fields say it")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Percentiles {
+    pub min: u64,
+    pub p50: u64,
+    pub p90: u64,
+    pub p99: u64,
+    pub p99_9: u64,
+    pub max: u64,
 }
 
-/// One item of a run.
-#[derive(Clone, Debug)]
-pub(crate) struct Judged {
-    /// `None` is the default item.
-    pub(crate) item: Option<String>,
-    pub(crate) history: History,
-    pub(crate) verdict: Verdict,
+impl Percentiles {
+    /// `None` if there are no latencies.
+    fn of(latencies: impl Iterator<Item = Duration>) -> Option<Self> {
+        let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        let mut histogram = Histogram::<u64>::new_with_bounds(1, micros(LONGEST_LATENCY), 3)
+            .expect("the bounds and the precision are in the allowed range");
+        latencies.for_each(|latency| histogram.saturating_record(micros(latency)));
+        let at = |quantile| histogram.value_at_quantile(quantile);
+        (!histogram.is_empty()).then(|| Self {
+            min: histogram.min(),
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p99_9: at(0.999),
+            max: histogram.max(),
+        })
+    }
 }
 
 impl Report {
-    /// `judged` has at least one item.
-    pub(crate) fn new(asked: Asked, judged: Vec<Judged>, load: Load) -> Self {
-        let mut tally = Tally::default();
-        let mut turns = Turns::default();
-        let (mut before, mut after) = (StockState::default(), BTreeMap::new());
-        let mut ledger_orders = 0;
-        let mut answers_by_status = BTreeMap::new();
-        let mut failures = BTreeMap::new();
-        let mut instances = BTreeMap::<String, Share>::new();
+    /// Judges each item of a run. `histories` has at least one.
+    pub(crate) fn new(setup: &Setup, histories: &[History], limits: Limits, load: Load) -> Self {
+        let orders: Vec<_> = histories.iter().map(|history| &history.orders[..]).collect();
+        let mut report = Self {
+            urls: setup.instances.clone(),
+            items: setup.items.len(),
+            quantity: setup.quantity,
+            run: setup.items[0].run.clone(),
+            seed: setup.seed,
+            stale_tokens: load.unsettled.get(STALE_TOKEN).copied().unwrap_or_default(),
+            unsettled_attempts: load.unsettled,
+            ..Self::of_load(setup, &orders, load.cpu_seconds)
+        };
         let mut pause = Pause::default();
-        let mut slowest = Duration::ZERO;
-        let (mut requests, mut lost) = (0, 0);
-        for Judged { history, verdict, .. } in &judged {
-            requests += history.orders.len();
+        for (item, history) in setup.items.iter().zip(histories) {
+            let verdict = judge(history, limits);
             if verdict.longest_pause.length() > pause.length() {
                 pause = verdict.longest_pause;
             }
-            lost += verdict.lost();
-            slowest = slowest.max(verdict.slowest.pause.length());
-            tally += history.tally();
-            turns += history.turns();
-            before += &history.before;
-            for (url, state) in &history.after {
-                *after.entry(url.clone()).or_insert_with(StockState::default) += state;
-            }
-            ledger_orders += history.ledger.len();
-            for order in &history.orders {
-                let status = match &order.outcome {
-                    FinalOutcome::Acknowledged(answer) => {
-                        count(&mut instances, &answer.instance);
-                        200
-                    }
-                    FinalOutcome::Probed => 200,
-                    FinalOutcome::SoldOut => 409,
-                    FinalOutcome::Failed { status, kind } => {
-                        *failures.entry(kind.clone()).or_default() += 1;
-                        *status
-                    }
-                    FinalOutcome::Unknown => continue,
-                };
-                *answers_by_status.entry(status).or_default() += 1;
-            }
+            report.add(history, &verdict);
+            let name = item.name.as_ref().filter(|_| report.items > 1);
+            let name = name.map(|name| format!("{name}: ")).unwrap_or_default();
+            report.add_verdict(&name, &verdict);
+            report.verdict = verdict.message;
         }
-        for share in instances.values_mut() {
-            share.share = ratio(share.acknowledged, tally.acknowledged);
+        if let [item] = &setup.items[..] {
+            report.item.clone_from(&item.name);
+        } else {
+            report.verdict = report.verdict_on_items();
         }
-        let run = judged.first().map(|first| first.history.run.clone()).unwrap_or_default();
-        let item = judged.first().and_then(|first| first.item.clone());
-        let items = judged.len();
-        let Judgement { reasons, violations, notes, verdict } = conclude(judged, &tally);
-        Self {
-            pass: reasons.is_empty(),
-            verdict,
-            reasons,
-            violations,
-            notes,
-            urls: asked.urls,
-            item: item.filter(|_| items == 1),
-            items,
-            quantity: asked.quantity,
-            run,
-            requests,
-            connections: asked.connections,
-            seed: asked.seed,
-            acknowledged: tally.acknowledged,
-            acknowledged_units: tally.acknowledged_units,
-            probe_path: None,
-            answered: 0,
-            sold_out: tally.sold_out,
-            unknown: tally.unknown,
-            failed: tally.failed,
-            abandoned: tally.abandoned,
-            resolved: tally.resolved,
-            lost,
-            attempts: tally.attempts,
-            stale_tokens: load.unsettled.get(STALE_TOKEN).copied().unwrap_or_default(),
-            answers_per_second: per_second(answers_by_status.values().sum(), load.duration),
-            answers_by_status,
-            failures,
-            unsettled_attempts: load.unsettled,
-            instances,
-            turns,
-            longest_pause_seconds: pause.length().as_secs_f64(),
-            longest_pause_at_seconds: Duration::from_micros(pause.from).as_secs_f64(),
-            slowest_order_seconds: slowest.as_secs_f64(),
-            duration_seconds: load.duration.as_secs_f64(),
-            latency_microseconds: load.latencies.percentiles(),
-            cpu_seconds: load.cpu_seconds,
-            before,
-            after,
-            ledger_orders,
+        report.pass = report.reasons.is_empty();
+        for share in report.instances.values_mut() {
+            share.share = float(share.acknowledged) / float(report.acknowledged);
         }
+        report.answers_per_second =
+            per_second(report.answers_by_status.values().sum(), report.duration_seconds);
+        report.longest_pause_seconds = pause.length().as_secs_f64();
+        report.longest_pause_at_seconds = Duration::from_micros(pause.from).as_secs_f64();
+        report
     }
-}
 
-impl Report {
-    /// For probes.
-    pub(crate) fn of_probes(path: String, connections: usize, load: Load) -> Self {
-        let count = |is: fn(&FinalOutcome) -> bool| {
-            u64_from(load.orders.iter().filter(|order| is(&order.outcome)).count())
-        };
-        let requests = load.orders.len();
-        let answered = count(|outcome| *outcome == FinalOutcome::Probed);
-        let failed = count(|outcome| matches!(outcome, FinalOutcome::Failed { .. }));
-        let unknown = count(|outcome| *outcome == FinalOutcome::Unknown);
-        let pass = answered == u64_from(requests);
-        let answers_per_second = per_second(answered, load.duration);
-        let label = if pass { "PASS" } else { "FAIL" };
-        let verdict = format!(
-            "{label}: {answered} of {requests} requests for {path} answered over {connections} \
-             connections, {failed} failed, {unknown} without an answer: {:.3} s, \
-             {answers_per_second:.0} answers/s",
-            load.duration.as_secs_f64(),
-        );
+    /// The figures of the orders that were sent, item by item.
+    ///
+    /// At a rate, the latency of an order begins when it was due, also if all connections were busy then: else a
+    /// service that stalls would hide most of the orders that wait for it. Tene, "How not to measure latency" (2013),
+    /// calls that coordinated omission.
+    fn of_load(setup: &Setup, orders: &[&[Order]], cpu_seconds: BTreeMap<String, f64>) -> Self {
+        let numbered = orders.iter().enumerate().flat_map(|(item, of_item)| {
+            let numbers = (item..).step_by(orders.len());
+            numbers.zip(of_item.iter()).filter(|(_, order)| order.attempts > 0)
+        });
+        let settled = numbered.clone().filter(|(_, order)| order.is_settled());
+        let latencies = settled.map(|(number, order)| {
+            let sent = Duration::from_micros(order.sent);
+            let since = setup.rate.map_or(sent, |rate| due(rate, number).min(sent));
+            Duration::from_micros(order.ended).saturating_sub(since)
+        });
+        let latency_microseconds = Percentiles::of(latencies);
+        let first = numbered.clone().map(|(_, order)| order.sent).min().unwrap_or(0);
+        let last = numbered.map(|(_, order)| order.ended).max().unwrap_or(0);
         Self {
-            pass,
-            verdict,
-            probe_path: Some(path),
-            requests,
-            connections,
-            answered,
-            failed,
-            unknown,
-            duration_seconds: load.duration.as_secs_f64(),
-            answers_per_second,
-            latency_microseconds: load.latencies.percentiles(),
-            cpu_seconds: load.cpu_seconds,
+            requests: orders.iter().map(|of_item| of_item.len()).sum(),
+            connections: setup.connections,
+            duration_seconds: Duration::from_micros(last - first).as_secs_f64(),
+            latency_microseconds,
+            cpu_seconds,
             ..Self::default()
         }
     }
-}
 
-/// The judgement on the whole run.
-struct Judgement {
-    reasons: Vec<Failure>,
-    violations: Vec<Violation>,
-    notes: Vec<String>,
-    verdict: String,
-}
-
-/// With several items, each text begins with the item's name.
-fn conclude(judged: Vec<Judged>, tally: &Tally) -> Judgement {
-    let items = judged.len();
-    let (mut reasons, mut violations, mut notes) = (Vec::new(), Vec::new(), Vec::new());
-    let mut message = String::new();
-    for Judged { item, verdict, .. } in judged {
-        let of = item.filter(|_| items > 1).map(|item| format!("{item}: ")).unwrap_or_default();
-        reasons.extend(verdict.reasons.iter().map(|reason| Failure {
-            kind: reason.kind().to_owned(),
-            text: format!("{of}{reason}"),
-        }));
-        violations.extend(verdict.reasons.iter().filter_map(|reason| {
-            let invariant = format!("{:?}", reason.invariant()?);
-            Some(Violation::new(&invariant, format!("{of}{}", Message(reason))))
-        }));
-        notes.extend(verdict.notes.into_iter().map(|note| format!("{of}{note}")));
-        message = verdict.message;
+    /// Adds the figures of an item.
+    fn add(&mut self, history: &History, verdict: &Verdict) {
+        let Verdict { tally, lost, slowest, .. } = verdict;
+        self.acknowledged += tally.acknowledged;
+        self.acknowledged_units = self.acknowledged_units.saturating_add(tally.acknowledged_units);
+        self.sold_out += tally.sold_out;
+        self.unknown += tally.unknown;
+        self.failed += tally.failed;
+        self.abandoned += tally.abandoned;
+        self.resolved += tally.resolved;
+        self.attempts += tally.attempts;
+        self.lost += lost;
+        self.slowest_order_seconds = self.slowest_order_seconds.max(slowest.length().as_secs_f64());
+        let turns = history.turns();
+        self.turns.handovers += turns.handovers;
+        self.turns.tokens += turns.tokens;
+        self.before += &history.before;
+        for (url, state) in &history.after {
+            *self.after.entry(url.clone()).or_default() += state;
+        }
+        self.ledger_orders += history.ledger.len();
+        for answer in history.answers() {
+            // the name is looked up before it is copied: this is done for every order
+            if let Some(share) = self.instances.get_mut(&answer.instance) {
+                share.acknowledged += 1;
+            } else {
+                let share = Share { acknowledged: 1, share: 0.0 };
+                self.instances.insert(answer.instance.clone(), share);
+            }
+        }
+        for order in &history.orders {
+            let status = match &order.outcome {
+                FinalOutcome::Acknowledged(_) => 200,
+                FinalOutcome::SoldOut => 409,
+                FinalOutcome::Failed { status, kind } => {
+                    *self.failures.entry(kind.clone()).or_default() += 1;
+                    *status
+                }
+                FinalOutcome::Unknown => continue,
+            };
+            *self.answers_by_status.entry(status).or_default() += 1;
+        }
     }
-    let verdict = if items == 1 {
-        message
-    } else if reasons.is_empty() {
-        let units = tally.acknowledged_units;
-        format!("PASS: {units} units of {items} items sold, each exactly once")
-    } else {
-        let all: Vec<_> = reasons.iter().map(|failure| failure.text.as_str()).collect();
-        format!("FAIL: {}", all.join("; "))
-    };
-    Judgement { reasons, violations, notes, verdict }
-}
 
-/// Looks the name up before it is copied: this is done for every order.
-fn count(instances: &mut BTreeMap<String, Share>, name: &str) {
-    if let Some(share) = instances.get_mut(name) {
-        share.acknowledged += 1;
-    } else {
-        instances.insert(name.to_owned(), Share { acknowledged: 1, share: 0.0 });
+    /// Adds the texts of an item, each behind `name`.
+    fn add_verdict(&mut self, name: &str, verdict: &Verdict) {
+        for reason in &verdict.reasons {
+            let (kind, text) = (reason.kind.name().to_owned(), format!("{name}{reason}"));
+            self.reasons.push(Failure { kind, text });
+            if let Some(invariant) = reason.kind.invariant() {
+                let sentence = format!("{name}{}", reason.sentence());
+                self.violations.push(Violation::new(invariant, sentence));
+            }
+        }
+        self.notes.extend(verdict.notes.iter().map(|note| format!("{name}{note}")));
+    }
+
+    fn verdict_on_items(&self) -> String {
+        if self.reasons.is_empty() {
+            let (units, items) = (self.acknowledged_units, self.items);
+            return format!("PASS: {units} units of {items} items sold, each exactly once");
+        }
+        let all: Vec<_> = self.reasons.iter().map(|failure| failure.text.as_str()).collect();
+        format!("FAIL: {}", all.join("; "))
+    }
+
+    /// For probes.
+    pub(crate) fn of_probes(path: &str, setup: &Setup, load: Load) -> Self {
+        let orders = &load.orders[..];
+        let count = |is: fn(&FinalOutcome) -> bool| {
+            u64_from(orders.iter().filter(|order| is(&order.outcome)).count())
+        };
+        let answered = count(|outcome| matches!(outcome, FinalOutcome::Acknowledged(_)));
+        let failed = count(|outcome| matches!(outcome, FinalOutcome::Failed { .. }));
+        let unknown = count(|outcome| *outcome == FinalOutcome::Unknown);
+        let report = Self::of_load(setup, &[orders], load.cpu_seconds);
+        let (requests, seconds) = (report.requests, report.duration_seconds);
+        let pass = answered == u64_from(requests);
+        let answers_per_second = per_second(answered, seconds);
+        let verdict = format!(
+            "{}: {answered} of {requests} requests for {path} answered over {} connections, {failed} \
+             failed, {unknown} without an answer: {seconds:.3} s, {answers_per_second:.0} answers/s",
+            if pass { "PASS" } else { "FAIL" },
+            setup.connections
+        );
+        let probe_path = Some(path.to_owned());
+        Self { pass, verdict, probe_path, answered, unknown, failed, answers_per_second, ..report }
     }
 }
 
 /// Things per second; 0 if there was no time.
-fn per_second(things: u64, duration: Duration) -> f64 {
-    if duration.is_zero() { 0.0 } else { float(things) / duration.as_secs_f64() }
-}
-
-fn ratio(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { float(part) / float(whole) }
+fn per_second(things: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { float(things) / seconds } else { 0.0 }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of a run are far below 2^52")]
 fn float(count: u64) -> f64 {
     count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: percentiles are those of the recorded values, within the histogram's precision.
+    #[test]
+    fn percentiles_of_a_thousand() {
+        assert_eq!(Percentiles::of(std::iter::empty()), None);
+        let found = Percentiles::of((1..=1000).map(Duration::from_millis));
+        let found = found.expect("a thousand were recorded");
+        let near = |value: u64, expected: u64| value.abs_diff(expected) * 1000 <= expected;
+        assert!(near(found.min, 1000) && near(found.max, 1_000_000), "{found:?}");
+        assert!(near(found.p50, 500_000) && near(found.p99, 990_000), "{found:?}");
+        assert!(near(found.p99_9, 999_000), "{found:?}");
+    }
 }

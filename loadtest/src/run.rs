@@ -1,66 +1,68 @@
 //! A whole run.
 
+use std::convert::Infallible;
 use std::fs::File;
-use std::path::PathBuf;
+use std::io::{self, IsTerminal};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use hyper::StatusCode;
 use hyper::header::HeaderValue;
+use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::api::ApiError;
-use crate::checker::{History, Limits, StockState, judge};
+use crate::BoxError;
+use crate::api::{Api, ApiError};
+use crate::checker::{History, StockState, u64_from};
 use crate::cli::{Args, bearer};
-use crate::end::{Reading, end};
 use crate::endpoint::Endpoint;
-use crate::load::{self, Live, Load, LoadError};
-use crate::plan::{Plan, PlannedItem};
-use crate::progress;
-use crate::record::{self, ItemLine, Recorder, RunLine, Writer};
-use crate::report::{Asked, Judged, Report};
+use crate::load::{self, Live, Load, Plan};
+use crate::record::{self, Item, Recorder, Setup, Writer};
+use crate::report::Report;
+
+/// How often the end is read at most: an order whose buyer gave up may still be on its way.
+const READINGS: u32 = 10;
+
+/// The pause between two readings.
+const READING_PAUSE: Duration = Duration::from_millis(300);
+
+const NO_LOAD: &str = "no order was sent";
+
+/// How often progress is shown. A shorter run shows none.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why there was nothing to judge.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum RunError {
-    #[error("the admin token in {} cannot be read", .path.display())]
-    TokenFile { path: PathBuf, source: std::io::Error },
-    #[error("the admin token in {} is not one line of visible characters", .path.display())]
-    Token { path: PathBuf },
-    #[error("the host of {url} cannot be looked up")]
-    Resolve { url: String, source: std::io::Error },
-    #[error("an instance is not ready")]
-    NotReady(#[source] ApiError),
-    #[error("the sale cannot be started; is --admin-token-file missing?")]
-    Forbidden(#[source] ApiError),
-    #[error("the sale cannot be started")]
-    Start(#[source] ApiError),
-    #[error("the sale's state cannot be read; start a sale with --stock")]
-    NoSale(#[source] ApiError),
-    #[error("the sale's state cannot be read")]
-    State(#[source] ApiError),
-    #[error(
-        "the stock reads {found} right after the sale was started with {asked}: another client buys; \
-         run again without it"
-    )]
-    NotAlone { asked: u64, found: i64 },
-    #[error("no order was sent")]
-    Load(#[from] LoadError),
-    #[error("the run is over, but it cannot be judged")]
-    Judge(#[source] ApiError),
-    #[error("the run cannot be recorded in {}", .path.display())]
-    History { path: PathBuf, source: std::io::Error },
+#[error("{what}")]
+pub(crate) struct RunError {
+    what: String,
+    source: BoxError,
 }
 
-/// Checks that all instances are ready, and does what [`run()`] does, with the progress on stderr.
+/// An error with this text before its cause.
+pub(crate) fn because<E: Into<BoxError>>(what: impl Into<String>) -> impl FnOnce(E) -> RunError {
+    |source| RunError { what: what.into(), source: source.into() }
+}
+
+/// Checks that all instances are ready, and does what [`run()`] does, or sends probes, with the progress on stderr.
 ///
 /// # Errors
 /// There is nothing to judge: see [`RunError`].
 pub(crate) async fn run_shown(args: &Args) -> Result<Report, RunError> {
-    let plan = plan(args).await?;
-    ready(&plan).await?;
+    let endpoints = resolve(args).await?;
+    for endpoint in &endpoints {
+        Api::new(endpoint, None).ready().await.map_err(because("an instance is not ready"))?;
+    }
     let live = Arc::default();
-    let _progress = progress::start(&plan, &live);
-    run(args, &plan, &live).await
+    let run = async {
+        match &args.probe_path {
+            Some(path) => probe(args, path, endpoints, &live).await,
+            None => run(args, endpoints, &live).await,
+        }
+    };
+    tokio::select! {
+        report = run => report,
+        never = show_progress(args, &live) => match never {},
+    }
 }
 
 /// Sends the orders and judges what became of them.
@@ -69,173 +71,195 @@ pub(crate) async fn run_shown(args: &Args) -> Result<Report, RunError> {
 /// There is nothing to judge: see [`RunError`].
 pub(crate) async fn run(
     args: &Args,
-    plan: &Arc<Plan>,
+    endpoints: Vec<Endpoint>,
     live: &Arc<Live>,
 ) -> Result<Report, RunError> {
     let token = admin_token(args)?;
-    let history_error = |source| {
-        let path = args.history.clone().unwrap_or_default();
-        RunError::History { path, source }
+    let history_error = |error: io::Error| {
+        let path = args.history.as_deref().unwrap_or(Path::new(""));
+        because(format!("the run cannot be recorded in {}", path.display()))(error)
     };
     let file = args.history.as_deref().map(File::create).transpose().map_err(history_error)?;
-    let mut before = Vec::new();
-    for item in &plan.items {
-        before.push(prepare(plan, item, args.stock, token.as_ref()).await?);
+    let mut setup = set_up(args, &endpoints);
+    for item in &mut setup.items {
+        let api = Api::new(&endpoints[0], item.name.as_deref());
+        item.before = prepare(api, args.stock, token.as_ref()).await?;
     }
-    // no connection without an order
-    let connections = args.concurrency.min(plan.requests);
-    let recording = file.map(|file| Writer::start(file, run_line(plan, connections, &before)));
-    let (writer, recorder) = recording.transpose().map_err(history_error)?.unzip();
-    let ran = sell(plan, connections, before, recorder, live).await;
+    let recording = file.map(|file| Writer::start(file, &setup)).transpose();
+    let (writer, recorder) = recording.map_err(history_error)?.unzip();
+    let plan = Arc::new(Plan::new(args, setup, endpoints));
+    let ran = sell(&plan, recorder, live).await;
     // also after a failure: the record helps to find its cause
     if let Some(writer) = writer {
-        let histories = ran.as_ref().ok().map(|(_, ends)| ends.iter().map(|end| &end.history));
-        let histories: Option<Vec<_>> = histories.map(Iterator::collect);
-        writer.finish(histories.as_deref()).map_err(history_error)?;
+        let histories = ran.as_ref().ok().map(|(_, histories)| &histories[..]);
+        writer.finish(histories).map_err(history_error)?;
     }
-    let (load, ends) = ran?;
-    let limits = Limits { pause: args.longest_pause, order: args.longest_order };
-    let mut judged = Vec::new();
-    for (item, End { history, silent }) in plan.items.iter().zip(ends) {
-        let mut verdict = judge(&history, limits);
-        verdict.notes.extend(silent);
-        judged.push(Judged { item: item.name.clone(), history, verdict });
-    }
-    let urls = args.urls.iter().map(ToString::to_string).collect();
-    let asked = Asked { urls, quantity: args.quantity, connections, seed: plan.abandon.seed };
-    Ok(Report::new(asked, judged, load))
-}
-
-/// The outcome for one item.
-struct End {
-    history: History,
-    /// One note for each instance that no longer answers.
-    silent: Vec<String>,
-}
-
-/// Sends the orders, and reads states and ledgers after them. The orders are in the histories.
-async fn sell(
-    plan: &Arc<Plan>,
-    connections: usize,
-    before: Vec<StockState>,
-    recorder: Option<Recorder>,
-    live: &Arc<Live>,
-) -> Result<(Load, Vec<End>), RunError> {
-    let mut load = load::run(plan, connections, recorder, live).await?;
-    let mut orders: Vec<_> = plan.items.iter().map(|_| Vec::new()).collect();
-    for (number, order) in std::mem::take(&mut load.orders).into_iter().enumerate() {
-        orders[plan.place(number).0].push(order);
-    }
-    let mut ends = Vec::new();
-    for ((item, before), orders) in plan.items.iter().zip(before).zip(orders) {
-        let Reading { after, gone, ledger, silent } =
-            end(plan, item, before.orders).await.map_err(RunError::Judge)?;
-        let history = History {
-            run: item.run.clone(),
-            family: plan.run.clone(),
-            alone: plan.alone,
-            tokens: plan.tokens,
-            quantity: plan.quantity,
-            before,
-            orders,
-            ledger,
-            after,
-            gone,
-        };
-        ends.push(End { history, silent });
-    }
-    Ok((load, ends))
-}
-
-/// The first line of the record.
-fn run_line(plan: &Plan, connections: usize, before: &[StockState]) -> RunLine {
-    let items = plan.items.iter().zip(before);
-    RunLine {
-        version: record::VERSION,
-        run: plan.run.clone(),
-        started: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
-        requests: plan.requests,
-        seconds: plan.duration.map(|duration| duration.as_secs_f64()),
-        connections,
-        rate: plan.rate,
-        abandon: plan.abandon.share,
-        seed: plan.abandon.seed,
-        quantity: plan.quantity,
-        alone: plan.alone,
-        tokens: plan.tokens,
-        instances: plan.endpoints.iter().map(|endpoint| endpoint.url.to_string()).collect(),
-        items: items
-            .map(|(item, before)| ItemLine {
-                name: item.name.clone(),
-                run: item.run.clone(),
-                before: before.clone(),
-            })
-            .collect(),
-    }
+    let (load, histories) = ran?;
+    Ok(Report::new(&plan.setup, &histories, args.limits, load))
 }
 
 /// Sends probes instead of orders.
-///
-/// # Errors
-/// They cannot be sent: see [`RunError`].
-pub(crate) async fn probe(args: &Args) -> Result<Report, RunError> {
-    let plan = plan(args).await?;
-    ready(&plan).await?;
-    let connections = args.concurrency.min(plan.requests);
-    let live = Arc::default();
-    let _progress = progress::start(&plan, &live);
-    let load = load::run(&plan, connections, None, &live).await?;
-    Ok(Report::of_probes(plan.probe.clone().unwrap_or_default(), connections, load))
+async fn probe(
+    args: &Args,
+    path: &str,
+    endpoints: Vec<Endpoint>,
+    live: &Arc<Live>,
+) -> Result<Report, RunError> {
+    let setup = set_up(args, &endpoints);
+    let plan = Arc::new(Plan::new(args, setup, endpoints));
+    let load = load::run(&plan, None, live).await.map_err(because(NO_LOAD))?;
+    Ok(Report::of_probes(path, &plan.setup, load))
 }
 
-pub(crate) async fn plan(args: &Args) -> Result<Arc<Plan>, RunError> {
-    let mut endpoints = Vec::new();
-    for url in &args.urls {
-        let resolved = Endpoint::resolve(url.clone()).await;
-        endpoints
-            .push(resolved.map_err(|source| RunError::Resolve { url: url.to_string(), source })?);
+/// Shows on stderr how many orders have ended, and of how many if that is known: on a terminal always in the same
+/// line.
+async fn show_progress(args: &Args, live: &Live) -> Infallible {
+    let of = match args.duration {
+        Some(_) => String::new(),
+        None => format!(" of {}", args.requests()),
+    };
+    let end = if io::stderr().is_terminal() { '\r' } else { '\n' };
+    let mut ticks = tokio::time::interval_at(Instant::now() + PROGRESS_INTERVAL, PROGRESS_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    loop {
+        ticks.tick().await;
+        eprint!("{}{of} orders{end}", live.ended());
     }
-    Ok(Arc::new(Plan::new(args, endpoints)))
 }
 
-fn admin_token(args: &Args) -> Result<Option<HeaderValue>, RunError> {
-    let Some(path) = &args.admin_token_file else { return Ok(args.admin_token.clone()) };
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| RunError::TokenFile { path: path.clone(), source })?;
-    bearer(&text).map(Some).map_err(|_| RunError::Token { path: path.clone() })
+/// Sends the orders, and reads states and ledgers after them. The orders are in the histories, by item.
+async fn sell(
+    plan: &Arc<Plan>,
+    recorder: Option<Recorder>,
+    live: &Arc<Live>,
+) -> Result<(Load, Vec<History>), RunError> {
+    let mut load = load::run(plan, recorder, live).await.map_err(because(NO_LOAD))?;
+    let mut histories = plan.setup.histories();
+    for (number, order) in std::mem::take(&mut load.orders).into_iter().enumerate() {
+        histories[plan.place(number).0].orders.push(order);
+    }
+    for (item, history) in plan.setup.items.iter().zip(&mut histories) {
+        let read = read_end(plan, item, history).await;
+        read.map_err(because("the run is over, but it cannot be judged"))?;
+    }
+    Ok((load, histories))
 }
 
-/// Checks that all instances are ready.
-async fn ready(plan: &Plan) -> Result<(), RunError> {
+/// Reads states and ledger until they agree, or the readings are used up.
+async fn read_end(plan: &Plan, item: &Item, history: &mut History) -> Result<(), ApiError> {
+    let mut apis = Vec::new();
+    let mut failure = None;
     for endpoint in &plan.endpoints {
-        plan.items[0].api(endpoint).ready().await.map_err(RunError::NotReady)?;
+        let url = endpoint.url.to_string();
+        let mut api = Api::new(endpoint, item.name.as_deref());
+        match api.stock().await {
+            Ok(Some(_)) => apis.push((url, api)),
+            Ok(None) => history.gone.push(url),
+            Err(error) => {
+                history.silent.push(url);
+                failure = Some(error);
+            }
+        }
+    }
+    if apis.is_empty() {
+        return failure.filter(|_| history.gone.is_empty()).map_or(Ok(()), Err);
+    }
+    let before = history.before.orders;
+    for reading in 1..=READINGS {
+        history.ledger = apis[0].1.ledger(before).await?;
+        history.after.clear();
+        for (url, api) in &mut apis {
+            let state = api.stock().await?;
+            history.after.extend(state.map(|state| (url.clone(), state)));
+        }
+        let recorded = before + u64_from(history.ledger.len());
+        let is_settled = history
+            .after
+            .iter()
+            .all(|(_, state)| *state == history.after[0].1 && state.orders == recorded);
+        if is_settled || reading == READINGS {
+            break;
+        }
+        tokio::time::sleep(READING_PAUSE).await;
     }
     Ok(())
 }
 
+/// What the flags ask for. The state before is not known yet.
+fn set_up(args: &Args, endpoints: &[Endpoint]) -> Setup {
+    let run = uuid::Uuid::new_v4().simple().to_string();
+    let before = StockState::default();
+    let items = match args.items {
+        None => vec![Item { name: args.item.clone(), run: run.clone(), before }],
+        Some(items) => (1..=items)
+            .map(|n| Item {
+                name: Some(format!("item-{n}")),
+                run: format!("{run}-{n}"),
+                before: before.clone(),
+            })
+            .collect(),
+    };
+    Setup {
+        version: record::VERSION,
+        run,
+        started: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
+        requests: args.requests(),
+        seconds: args.duration.map(|duration| duration.as_secs_f64()),
+        // none without an order
+        connections: args.concurrency.min(args.requests()),
+        rate: args.rate,
+        abandon: args.abandon,
+        seed: args.seed.unwrap_or_else(crate::any_seed),
+        quantity: args.quantity,
+        alone: args.alone,
+        tokens: args.tokens,
+        instances: endpoints.iter().map(|endpoint| endpoint.url.to_string()).collect(),
+        items,
+    }
+}
+
+/// Looks up the hosts.
+///
+/// # Errors
+/// One is not known.
+pub(crate) async fn resolve(args: &Args) -> Result<Vec<Endpoint>, RunError> {
+    let mut endpoints = Vec::new();
+    for url in &args.urls {
+        let resolved = Endpoint::resolve(url.clone()).await;
+        let unknown = because(format!("the host of {url} cannot be looked up"));
+        endpoints.push(resolved.map_err(unknown)?);
+    }
+    Ok(endpoints)
+}
+
+fn admin_token(args: &Args) -> Result<Option<HeaderValue>, RunError> {
+    let Some(path) = &args.admin_token_file else { return Ok(args.admin_token.clone()) };
+    let text = std::fs::read_to_string(path).map_err(BoxError::from);
+    let token = text.and_then(|text| Ok(bearer(&text)?));
+    let what = format!("the admin token in {} cannot be read", path.display());
+    token.map(Some).map_err(because(what))
+}
+
 /// Starts the sale of an item if asked to, and reads its state.
 async fn prepare(
-    plan: &Plan,
-    item: &PlannedItem,
+    mut api: Api<'_>,
     stock: Option<u64>,
     token: Option<&HeaderValue>,
 ) -> Result<StockState, RunError> {
-    let mut first = item.api(&plan.endpoints[0]);
     if let Some(units) = stock {
-        first.start_sale(units, token).await.map_err(|error| match error {
-            ApiError::Refused {
-                status: StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, ..
-            } => RunError::Forbidden(error),
-            error => RunError::Start(error),
-        })?;
+        let started = api.start_sale(units, token).await;
+        started.map_err(because("the sale cannot be started; is --admin-token-file missing?"))?;
     }
-    let before = first.stock().await.map_err(|error| match error {
-        ApiError::Refused { status: StatusCode::NOT_FOUND, .. } => RunError::NoSale(error),
-        error => RunError::State(error),
-    })?;
+    let before = api.stock().await.map_err(because("the sale's state cannot be read"))?;
+    let before = before
+        .ok_or("it is not on sale")
+        .map_err(because("the sale's state cannot be read; start a sale with --stock"))?;
     match stock {
         Some(asked) if i64::try_from(asked) != Ok(before.stock) => {
-            Err(RunError::NotAlone { asked, found: before.stock })
+            let found = before.stock;
+            let what =
+                format!("the stock reads {found} right after the sale was started with {asked}");
+            Err(because(what)("another client buys; run again without it"))
         }
         _ => Ok(before),
     }

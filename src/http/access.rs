@@ -5,33 +5,23 @@ use axum::http::{HeaderMap, header};
 use super::problem::{Problem, ProblemType};
 use crate::secret::Secret;
 
-/// The permission to start a new sale, which deletes all orders of the one before.
-#[derive(Clone, Debug)]
-pub enum StartAccess {
-    /// Every start is refused: no token is configured.
-    Denied,
-    /// A start requires this token, as `Authorization: Bearer`.
-    Token(Secret),
-}
-
-impl StartAccess {
-    /// Checks the headers of a request to start a sale.
-    ///
-    /// # Errors
-    /// `token-required` or `not-allowed`.
-    pub(super) fn check(&self, headers: &HeaderMap) -> Result<(), Problem> {
-        match self {
-            Self::Token(token) if bearer(headers).is_some_and(|sent| token.matches(sent)) => Ok(()),
-            Self::Token(_) => Err(Problem::new(
-                ProblemType::TOKEN_REQUIRED,
-                "send the admin token of this instance as `Authorization: Bearer <token>`",
-            )),
-            Self::Denied => Err(Problem::new(
-                ProblemType::NOT_ALLOWED,
-                "this instance has no admin token: restart it with --admin-token-file or \
-                 FLASH_SALE_ADMIN_TOKEN",
-            )),
-        }
+/// Checks the headers of a request to start a sale, which deletes all orders of the one before. `token` is the
+/// admin token of this instance; without one, every start is refused.
+///
+/// # Errors
+/// `token-required` or `not-allowed`.
+pub(super) fn check_start(token: Option<&Secret>, headers: &HeaderMap) -> Result<(), Problem> {
+    match token {
+        Some(token) if bearer(headers).is_some_and(|sent| token.matches(sent)) => Ok(()),
+        Some(_) => Err(Problem::new(
+            ProblemType::TOKEN_REQUIRED,
+            "send the admin token of this instance as `Authorization: Bearer <token>`",
+        )),
+        None => Err(Problem::new(
+            ProblemType::NOT_ALLOWED,
+            "this instance has no admin token: restart it with --admin-token-file or \
+             FLASH_SALE_ADMIN_TOKEN",
+        )),
     }
 }
 
@@ -48,30 +38,30 @@ mod tests {
     use axum::http::HeaderValue;
 
     fn check(
-        access: &StartAccess,
+        token: Option<&Secret>,
         authorization: Option<&'static str>,
     ) -> Option<&'static ProblemType> {
         let mut headers = HeaderMap::new();
         if let Some(value) = authorization {
             headers.insert(header::AUTHORIZATION, HeaderValue::from_static(value));
         }
-        access.check(&headers).err().map(|problem| problem.kind())
+        check_start(token, &headers).err().map(|problem| problem.kind())
     }
 
     #[test]
     fn the_token_is_asked_for_and_compared() {
-        let access = StartAccess::Token(Secret::new("s3cret"));
+        let token = Some(&Secret::new("s3cret"));
         for good in ["Bearer s3cret", "bearer s3cret", "BEARER  s3cret"] {
-            assert_eq!(check(&access, Some(good)), None, "{good}");
+            assert_eq!(check(token, Some(good)), None, "{good}");
         }
         for bad in ["", "Bearer", "Bearer ", "Bearer s3cre", "Basic s3cret", "s3cret"] {
-            assert_eq!(check(&access, Some(bad)), Some(ProblemType::TOKEN_REQUIRED), "{bad}");
+            assert_eq!(check(token, Some(bad)), Some(ProblemType::TOKEN_REQUIRED), "{bad}");
         }
-        assert_eq!(check(&access, None), Some(ProblemType::TOKEN_REQUIRED));
+        assert_eq!(check(token, None), Some(ProblemType::TOKEN_REQUIRED));
     }
 
     #[test]
     fn without_a_token_every_start_is_refused() {
-        assert_eq!(check(&StartAccess::Denied, Some("Bearer x")), Some(ProblemType::NOT_ALLOWED));
+        assert_eq!(check(None, Some("Bearer x")), Some(ProblemType::NOT_ALLOWED));
     }
 }

@@ -118,11 +118,4 @@ mod tests {
             Body::from_stream(stream::iter([Err::<Bytes, _>(std::io::Error::other("gone"))]));
         assert_eq!(kind(read(broken).await), ProblemType::BAD_BODY);
     }
-
-    #[tokio::test]
-    async fn a_body_where_none_belongs_is_refused() {
-        refuse(Body::empty()).await.expect("none");
-        refuse(chunks(0)).await.expect("chunked, and empty");
-        assert_eq!(kind(refuse(Body::from("quantity=2")).await), ProblemType::BAD_BODY);
-    }
 }

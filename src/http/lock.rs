@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::extract::{RawQuery, State};
+use axum::extract::State;
+use axum::http::Uri;
 use axum::response::Response;
 use fenced_lock::{QueueEntry, Token};
 use serde::Serialize;
@@ -49,12 +50,8 @@ impl From<QueueEntry> for ClaimView {
 }
 
 /// The queue for an item's lock.
-pub(super) async fn queue(
-    State(app): State<Arc<AppState>>,
-    RawQuery(query): RawQuery,
-) -> Result<Response, Problem> {
-    let [item] = params::parse(query.as_deref(), ["item"])?;
-    let item = params::item(item.as_deref())?;
+pub(super) async fn queue(State(app): State<Arc<AppState>>, uri: Uri) -> Result<Response, Problem> {
+    let item = params::only_item(&uri)?;
     if !SEE_THROUGH.is_on() {
         return Ok(view(app.sale.lock_name(&item), app.sale.queue(&item).await?));
     }

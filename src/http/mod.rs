@@ -19,11 +19,8 @@ mod access;
 pub mod body;
 mod client_io;
 mod events;
-mod extension;
-mod idempotency;
 mod lock;
 mod metrics;
-mod negotiate;
 mod orders;
 mod page;
 mod params;
@@ -32,7 +29,6 @@ pub mod problem;
 mod reduce;
 pub mod reply;
 mod request_head;
-mod sale_error;
 pub mod server;
 mod state;
 mod stock;
@@ -47,12 +43,10 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::trace::{DefaultOnFailure, TraceLayer};
 use tracing::Level;
 
-pub use access::StartAccess;
 pub use body::{BODY_TIMEOUT, MAX_BODY_BYTES};
-pub use events::{DEFAULT_WATCHERS, stale_batch};
-pub use extension::Extension;
+pub use events::stale_batch;
 pub use request_head::{MAX_HEADER_BYTES, MAX_URI_BYTES};
-pub use state::AppState;
+pub use state::{AppState, Extension};
 
 use problem::{Problem, ProblemType};
 

@@ -3,18 +3,27 @@
 use std::sync::Arc;
 
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{Path, State};
+use axum::http::Uri;
 use axum::response::Response;
 use fenced_lock::Token;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
 use super::{params, reply};
-use crate::inventory::{Accepted, Inventory, OrderId};
+use crate::inventory::{Accepted, Inventory, OrderId, Quantity, User};
 
 /// The default length of a page.
-const DEFAULT_LIMIT: u64 = 100;
+const DEFAULT_LIMIT: u32 = 100;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PageParams {
+    item: Option<String>,
+    after: Option<u64>,
+    limit: Option<u32>,
+}
 
 #[derive(Serialize)]
 struct Page<'a> {
@@ -26,9 +35,9 @@ struct Page<'a> {
 #[derive(Serialize)]
 struct OrderView<'a> {
     position: u64,
-    order: &'a str,
-    quantity: u32,
-    user: &'a str,
+    order: &'a OrderId,
+    quantity: Quantity,
+    user: &'a User,
     remaining: u64,
     instance: &'a str,
     token: Option<i64>,
@@ -38,9 +47,9 @@ impl<'a> From<&'a Accepted> for OrderView<'a> {
     fn from(accepted: &'a Accepted) -> Self {
         Self {
             position: accepted.position,
-            order: accepted.order.as_str(),
-            quantity: accepted.quantity.get(),
-            user: accepted.user.as_str(),
+            order: &accepted.order,
+            quantity: accepted.quantity,
+            user: &accepted.user,
             remaining: accepted.remaining,
             instance: &accepted.instance,
             token: accepted.token.map(Token::revision),
@@ -49,16 +58,14 @@ impl<'a> From<&'a Accepted> for OrderView<'a> {
 }
 
 /// One page of the ledger.
-pub(super) async fn list(
-    State(app): State<Arc<AppState>>,
-    RawQuery(query): RawQuery,
-) -> Result<Response, Problem> {
-    let [item, after, limit] = params::parse(query.as_deref(), ["item", "after", "limit"])?;
+pub(super) async fn list(State(app): State<Arc<AppState>>, uri: Uri) -> Result<Response, Problem> {
+    let PageParams { item, after, limit } = params::parse(&uri)?;
     let item = params::item(item.as_deref())?;
-    let after = params::number("after", after.as_deref(), 0, (0, i64::MAX.unsigned_abs()))?;
-    let limit =
-        params::number("limit", limit.as_deref(), DEFAULT_LIMIT, (1, Inventory::MAX_PAGE.into()))?;
-    let limit = u32::try_from(limit).unwrap_or(Inventory::MAX_PAGE);
+    let (after, limit) = (after.unwrap_or(0), limit.unwrap_or(DEFAULT_LIMIT));
+    if !(1..=Inventory::MAX_PAGE).contains(&limit) {
+        let detail = format!("`limit` is a whole number from 1 to {}", Inventory::MAX_PAGE);
+        return Err(Problem::new(ProblemType::BAD_PARAMETER, detail));
+    }
 
     let accepted = app.sale.ledger(&item, after, limit).await?;
     // a full page may be the last one: then the next one is empty
@@ -71,10 +78,9 @@ pub(super) async fn list(
 pub(super) async fn one(
     State(app): State<Arc<AppState>>,
     id: Result<Path<String>, PathRejection>,
-    RawQuery(query): RawQuery,
+    uri: Uri,
 ) -> Result<Response, Problem> {
-    let [item] = params::parse(query.as_deref(), ["item"])?;
-    let item = params::item(item.as_deref())?;
+    let item = params::only_item(&uri)?;
     let bad = "an order id is 1 to 128 visible ASCII characters";
     let id = id
         .ok()

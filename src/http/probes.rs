@@ -44,7 +44,7 @@ pub(super) async fn healthz() -> Response {
 
 /// Whether this instance could take an order now.
 pub(super) async fn readyz(State(app): State<Arc<AppState>>) -> Result<Response, Problem> {
-    if app.is_stopping() {
+    if app.stop.is_cancelled() {
         return Err(Problem::new(ProblemType::STOPPING, "this instance is stopping"));
     }
     app.readiness.next(&app.sale).await?;

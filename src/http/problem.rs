@@ -1,28 +1,41 @@
 //! Errors as the client sees them: problem details (RFC 9457).
 //!
 //! Every error has one `type`, a bare word that never changes, and with it one status. 503 means that nothing
-//! was taken; with 504 it is unknown. docs/http-api.md has the same table of types as this module.
+//! was taken; with 504 it is unknown. docs/http-api.md has the same table of types as this module. The errors of
+//! the sale become problems at the end of this file.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::reply;
+use crate::error_chain::ErrorChain;
 use crate::inventory::{Item, OrderId};
+use crate::sale::SaleError;
+use crate::throttle::Throttle;
 
 /// One type of problem.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct ProblemType {
     /// The member `type`.
+    #[serde(rename = "type")]
     pub word: &'static str,
-    /// The status of the answer.
-    pub status: StatusCode,
     /// The member `title`, the same for every answer of the type.
     pub title: &'static str,
+    /// The status of the answer.
+    #[serde(serialize_with = "as_number")]
+    pub status: StatusCode,
     /// After how many seconds a retry can help, where it can.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_seconds: Option<u32>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn as_number<S: Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u16(status.as_u16())
 }
 
 /// Declares the types once: name, `type`, status, seconds until a retry, title.
@@ -100,28 +113,24 @@ impl ProblemType {
 }
 
 /// One error, ready to be sent.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Problem {
+    #[serde(flatten)]
     kind: &'static ProblemType,
     detail: Cow<'static, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     order: Option<OrderId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     item: Option<Item>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     remaining: Option<u64>,
-    parameter: Option<Box<str>>,
 }
 
 impl Problem {
     /// A problem of type `kind`. The client reads `detail`: it says what to do, and nothing about
     /// the inside of the service.
     pub fn new(kind: &'static ProblemType, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self {
-            kind,
-            detail: detail.into(),
-            order: None,
-            item: None,
-            remaining: None,
-            parameter: None,
-        }
+        Self { kind, detail: detail.into(), order: None, item: None, remaining: None }
     }
 
     /// A panic: the log has its message.
@@ -159,67 +168,99 @@ impl Problem {
         self.remaining = Some(remaining);
         self
     }
-
-    /// Names the query parameter that is wrong.
-    #[must_use]
-    pub fn with_parameter(mut self, parameter: impl Into<Box<str>>) -> Self {
-        self.parameter = Some(parameter.into());
-        self
-    }
-}
-
-/// The members of the JSON object.
-#[derive(Serialize)]
-struct Body<'a> {
-    r#type: &'static str,
-    title: &'static str,
-    status: u16,
-    detail: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    order: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    item: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    remaining: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    parameter: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_after_seconds: Option<u32>,
 }
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let status = self.kind.status;
-        let retry_after_seconds = self.kind.retry_after_seconds;
-        let body = Body {
-            r#type: self.kind.word,
-            title: self.kind.title,
-            status: status.as_u16(),
-            detail: &self.detail,
-            order: self.order.as_ref().map(OrderId::as_str),
-            item: self.item.as_ref().map(reply::item_name),
-            remaining: self.remaining,
-            parameter: self.parameter.as_deref(),
-            retry_after_seconds,
-        };
-        let mut response = reply::json_as("application/problem+json", status, &body);
+        let kind = self.kind;
+        let mut response = reply::json_as("application/problem+json", kind.status, &self);
         let headers = response.headers_mut();
-        if let Some(seconds) = retry_after_seconds {
+        if let Some(seconds) = kind.retry_after_seconds {
             headers.insert(header::RETRY_AFTER, seconds.into());
         }
-        if self.kind == ProblemType::TOKEN_REQUIRED {
+        if kind == ProblemType::TOKEN_REQUIRED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if self.kind.closes_connection() {
+        if kind.closes_connection() {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response
     }
 }
 
+/// The client gets the type and the error's own text; the log gets its sources as well.
+impl From<SaleError> for Problem {
+    fn from(error: SaleError) -> Self {
+        use ProblemType as P;
+        use SaleError as E;
+        let (kind, log, item) = match &error {
+            E::QueueFull { item, .. } => (P::QUEUE_FULL, Some(&OVERLOAD), Some(item)),
+            E::WaitTooLong { .. } => (P::WAIT_TOO_LONG, Some(&OVERLOAD), None),
+            E::LockUnavailable { .. } => (P::LOCK_UNAVAILABLE, Some(&LOCK), None),
+            E::LockRefused { .. } => (P::LOCK_REFUSED, Some(&FAULT), None),
+            E::LockBlocked { item, .. } => (P::NOT_READY, Some(&FAULT), Some(item)),
+            E::StoreUnavailable { .. } | E::StoreRefused { .. } => {
+                (P::STORE_UNAVAILABLE, Some(&STORE), None)
+            }
+            E::StoreMisconfigured { .. } => (P::STORE_MISCONFIGURED, Some(&FAULT), None),
+            // the inventory logs a roll-back, once
+            E::StoreRolledBack { item, .. } => (P::STORE_ROLLED_BACK, None, Some(item)),
+            E::OutcomeUnknown { .. } => (P::OUTCOME_UNKNOWN, Some(&STORE), None),
+            E::StartUnknown { item, .. } => (P::START_UNKNOWN, Some(&STORE), Some(item)),
+            E::StaleToken => (P::STALE_TOKEN, Some(&LOCK), None),
+            E::ForeignFence { item, .. } => (P::FOREIGN_FENCE, Some(&FAULT), Some(item)),
+            E::UnknownItem { item } => (P::UNKNOWN_ITEM, None, Some(item)),
+            E::ItemRequired => (P::ITEM_REQUIRED, None, None),
+            E::Damaged { item, .. } => (P::DAMAGED, Some(&FAULT), Some(item)),
+            E::Stopping => (P::STOPPING, None, None),
+        };
+        if let Some(log) = log {
+            log.write(&error);
+        }
+        let mut problem = Self::new(kind, error.to_string());
+        problem.item = item.cloned();
+        if let E::OutcomeUnknown { order, .. } = error {
+            problem.order = Some(order);
+        }
+        problem
+    }
+}
+
+static OVERLOAD: Log = Log::new(false);
+static LOCK: Log = Log::new(false);
+static STORE: Log = Log::new(false);
+/// An operator must act.
+static FAULT: Log = Log::new(true);
+
+/// One line a second for each group of errors: an outage answers every request with the same error.
+struct Log {
+    throttle: Throttle,
+    is_fault: bool,
+}
+
+impl Log {
+    const fn new(is_fault: bool) -> Self {
+        Self { throttle: Throttle::new(Duration::from_secs(1)), is_fault }
+    }
+
+    fn write(&self, error: &SaleError) {
+        let Some(suppressed) = self.throttle.pass() else { return };
+        let error = ErrorChain(error);
+        if self.is_fault {
+            tracing::error!(suppressed, "{error}");
+        } else {
+            tracing::warn!(suppressed, "{error}");
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use fenced_lock::ClusterId;
+
     use super::*;
+    use crate::sale::BoxError;
+    use crate::sale::metrics::OUTCOMES;
 
     /// Goal: no two types share a word.
     #[test]
@@ -252,5 +293,41 @@ mod tests {
                 "retry_after_seconds": 1,
             })
         );
+    }
+
+    fn cause() -> BoxError {
+        "redis://:pw@10.0.0.1 refused".into()
+    }
+
+    /// Goal: every error of the sale has a metric, and the client reads no word of its source.
+    #[test]
+    fn every_sale_error_has_its_problem() {
+        use SaleError as E;
+        let order = OrderId::new("a-1").expect("visible ASCII");
+        let item = || Item::DEFAULT;
+        let (ours, theirs) = (ClusterId(1), ClusterId(2));
+        for error in [
+            E::QueueFull { item: item(), limit: 3 },
+            E::WaitTooLong { waited: Duration::from_secs(10) },
+            E::LockUnavailable { source: cause() },
+            E::LockRefused { source: cause() },
+            E::LockBlocked { item: item(), key: "a/b".into() },
+            E::StoreUnavailable { source: cause() },
+            E::OutcomeUnknown { order, source: cause() },
+            E::StoreRefused { source: cause() },
+            E::StoreMisconfigured { source: cause() },
+            E::StartUnknown { item: item(), source: cause() },
+            E::StaleToken,
+            E::ForeignFence { item: item(), ours, theirs },
+            E::UnknownItem { item: item() },
+            E::ItemRequired,
+            E::StoreRolledBack { item: item(), source: cause() },
+            E::Damaged { item: item(), source: cause() },
+            E::Stopping,
+        ] {
+            assert!(OUTCOMES.contains(&error.outcome()), "{error}");
+            let problem = Problem::from(error);
+            assert!(!format!("{problem:?}").contains("pw"), "{problem:?}");
+        }
     }
 }

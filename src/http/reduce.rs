@@ -3,23 +3,31 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use fenced_lock::Token;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
-use super::{body, idempotency, negotiate, params, reply};
-use crate::inventory::{Accepted, InventoryError, Item, Order, OrderId, Outcome};
+use super::{body, params, reply};
+use crate::inventory::{Accepted, InventoryError, Item, Order, OrderId, Outcome, Quantity};
 use crate::sale::SaleError;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OrderParams {
+    item: Option<String>,
+    quantity: Option<String>,
+    user: Option<String>,
+}
 
 #[derive(Serialize)]
 struct Reserved<'a> {
     outcome: &'static str,
-    order: &'a str,
-    item: &'a str,
-    quantity: u32,
+    order: &'a OrderId,
+    item: &'a Item,
+    quantity: Quantity,
     remaining: u64,
     instance: &'a str,
     token: Option<i64>,
@@ -39,29 +47,29 @@ pub(super) async fn reduce(
         return Ok(refusal);
     }
     let (head, content) = request.into_parts();
-    let [item, quantity, user] = params::parse(head.uri.query(), ["item", "quantity", "user"])?;
+    let OrderParams { item, quantity, user } = params::parse(&head.uri)?;
     let order = Order {
-        id: idempotency::order_id(&head.headers)?,
+        id: order_id(&head.headers)?,
         item: params::item(item.as_deref())?,
         quantity: params::quantity(quantity.as_deref())?,
         user: params::user(user.as_deref())?,
     };
     body::refuse(content).await?;
 
-    let text = negotiate::prefers_text(&head.headers);
+    let wants_text = wants_text(&head.headers);
     let (id, item) = (order.id.clone(), order.item.clone());
     match app.sale.reduce(order).await? {
-        Outcome::Reserved(accepted) if text => {
+        Outcome::Reserved(accepted) if wants_text => {
             let Accepted { instance, remaining, .. } = accepted;
             let line = format!("{instance} reduce stock success, {remaining} left\n");
             Ok(reply::text(StatusCode::OK, line))
         }
         Outcome::Reserved(accepted) => Ok(reserved(&item, &accepted)),
-        Outcome::SoldOut { .. } if text => {
+        Outcome::SoldOut { .. } if wants_text => {
             let line = format!("{} reduce stock end!\n", app.sale.instance());
             Ok(reply::text(ProblemType::SOLD_OUT.status, line))
         }
-        Outcome::SoldOut { remaining } => Ok(sold_out(id, item, remaining).into_response()),
+        Outcome::SoldOut { remaining } => Err(sold_out(id, item, remaining)),
         Outcome::Conflict => Err(Problem::new(
             ProblemType::ORDER_CONFLICT,
             "this order id belongs to an order with another quantity or user: nothing was taken, \
@@ -74,12 +82,41 @@ pub(super) async fn reduce(
     }
 }
 
+/// The order id in the header `Idempotency-Key`, or a random one.
+///
+/// The IETF draft of the header requires a quoted string, `"8e03978e"`; most clients send the bare text. Both
+/// name the same order.
+fn order_id(headers: &HeaderMap) -> Result<OrderId, Problem> {
+    let bad = |detail: String| Problem::new(ProblemType::BAD_ORDER_ID, detail);
+    let mut values = headers.get_all("idempotency-key").iter();
+    let Some(value) = values.next() else { return Ok(OrderId::random()) };
+    if values.next().is_some() {
+        return Err(bad("there is more than one Idempotency-Key".into()));
+    }
+    // what is no ASCII text cannot be an id either
+    let text = value.to_str().unwrap_or_default();
+    let id = if text.starts_with('"') {
+        let quoted = serde_json::from_str(text);
+        quoted
+            .map_err(|_| bad("the Idempotency-Key begins with a quote but is no string".into()))?
+    } else {
+        text.to_owned()
+    };
+    OrderId::new(&id).map_err(|error| bad(error.to_string()))
+}
+
+/// Whether `text/plain` is the first media type that the client accepts. Many clients accept it after JSON.
+fn wants_text(headers: &HeaderMap) -> bool {
+    let first = headers.get(header::ACCEPT).and_then(|value| value.as_bytes().split_at_checked(10));
+    first.is_some_and(|(name, _)| name.eq_ignore_ascii_case(b"text/plain"))
+}
+
 fn reserved(item: &Item, accepted: &Accepted) -> Response {
     reply::json(&Reserved {
         outcome: "reserved",
-        order: accepted.order.as_str(),
-        item: reply::item_name(item),
-        quantity: accepted.quantity.get(),
+        order: &accepted.order,
+        item,
+        quantity: accepted.quantity,
         remaining: accepted.remaining,
         instance: &accepted.instance,
         token: accepted.token.map(Token::revision),
@@ -96,4 +133,60 @@ fn sold_out(order: OrderId, item: Item, remaining: u64) -> Problem {
         .with_order(order)
         .with_item(item)
         .with_remaining(remaining)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(name: &'static str, values: &[&str]) -> HeaderMap {
+        let value = |text: &&str| HeaderValue::from_str(text).expect("a header value");
+        values.iter().map(|text| (header::HeaderName::from_static(name), value(text))).collect()
+    }
+
+    fn id(values: &[&str]) -> Result<String, &'static ProblemType> {
+        let id = order_id(&headers("idempotency-key", values));
+        id.map(|id| id.as_str().to_owned()).map_err(|problem| problem.kind())
+    }
+
+    #[test]
+    fn a_bare_and_a_quoted_key_name_the_same_order() {
+        assert_eq!(id(&["8e03-97"]).as_deref(), Ok("8e03-97"));
+        assert_eq!(id(&["\"8e03-97\""]).as_deref(), Ok("8e03-97"));
+        assert_eq!(id(&[r#""a\"b\\c""#]).as_deref(), Ok(r#"a"b\c"#));
+        assert_eq!(id(&[&"x".repeat(128)]).map(|id| id.len()), Ok(128));
+    }
+
+    #[test]
+    fn no_key_makes_a_new_id_each_time() {
+        let (one, other) = (id(&[]), id(&[]));
+        assert!(one.is_ok());
+        assert_ne!(one, other);
+    }
+
+    #[test]
+    fn what_names_no_order_is_refused() {
+        let long = "x".repeat(129);
+        let quoted =
+            ["\"", "\"\"", "\"a", "\"a\\\"", "\"a\"b\"", "\"a\\n\"", "\"a\";v=1", "\"a b\""];
+        for value in ["", "a b", "ü", &long].into_iter().chain(quoted) {
+            assert_eq!(id(&[value]), Err(ProblemType::BAD_ORDER_ID), "{value:?}");
+        }
+        assert_eq!(id(&["a", "a"]), Err(ProblemType::BAD_ORDER_ID));
+    }
+
+    #[test]
+    fn text_is_sent_to_who_names_it_first() {
+        for (accept, is_text) in [
+            ("text/plain", true),
+            ("Text/Plain;charset=utf-8, */*", true),
+            ("application/json, text/plain, */*", false),
+            ("*/*", false),
+            ("text/html,application/xhtml+xml,*/*;q=0.8", false),
+            ("", false),
+        ] {
+            assert_eq!(wants_text(&headers("accept", &[accept])), is_text, "{accept}");
+        }
+        assert!(!wants_text(&HeaderMap::new()));
+    }
 }

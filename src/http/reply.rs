@@ -5,13 +5,6 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use serde::Serialize;
 
-use crate::inventory::Item;
-
-/// The name of an item in answers: `default` for the default item.
-pub(super) fn item_name(item: &Item) -> &str {
-    item.name().unwrap_or("default")
-}
-
 /// A number with separators: 1234567 as `1,234,567`.
 pub fn grouped(number: impl Into<i128>) -> String {
     let number: i128 = number.into();

@@ -26,7 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::client_io::{ClientIo, Exchange};
+use super::client_io::ClientIo;
 use super::request_head::{self, MAX_HEADER_BYTES, MAX_URI_BYTES};
 use crate::safeguard::LIMITS;
 use crate::throttle::Throttle;
@@ -106,8 +106,8 @@ pub async fn serve(
         .max_buf_size(if LIMITS.is_on() { MAX_HEAD_BUFFER } else { usize::MAX })
         // for answers this small, copying head and body together costs less than `writev`
         .writev(false);
-    // `half_close` stays off: an end that hyper sees means that the client is gone, see `ClientIo`, and hyper
-    // drops the handler, so that the order of a disconnected buyer leaves the queue
+    // `half_close` stays off: a client that sends no more is gone. hyper drops the handler, so that the order of
+    // a disconnected buyer leaves the queue
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -119,10 +119,9 @@ pub async fn serve(
         let (stream, permit) = accepted;
         // answers are small and complete: Nagle's algorithm would only delay them
         let _ = stream.set_nodelay(true);
-        let exchange = Arc::<Exchange>::default();
-        let io = ClientIo::new(stream, Arc::clone(&exchange), options.header_timeout);
+        let io = ClientIo::new(stream, options.header_timeout);
         let router = TowerToHyperService::new(router.clone());
-        let service = service_fn(move |request| answer(&router, &exchange, request));
+        let service = service_fn(move |request| answer(&router, request));
         let connection = graceful.watch(http.serve_connection(TokioIo::new(io), service));
         connections.spawn(async move {
             // a broken connection is no fault of the service
@@ -143,12 +142,11 @@ pub async fn serve(
     Stopped::CutOff { connections: cut_off }
 }
 
+/// Answers one request. One that violates HTTP or is too large gets a problem, and no handler sees it.
 fn answer(
     router: &TowerToHyperService<Router>,
-    exchange: &Arc<Exchange>,
     mut request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response, Infallible>> + use<> {
-    exchange.begin(request.version());
     let is_chunked = request_head::is_chunked(request.headers());
     let answer = match request_head::check(&request) {
         Ok(()) => {
@@ -157,10 +155,8 @@ fn answer(
         }
         Err(problem) => Either::Right(ready(Ok(problem.into_response()))),
     };
-    let exchange = Arc::clone(exchange);
     async move {
         let mut answer = answer.await;
-        exchange.end();
         if let (true, Ok(answer)) = (is_chunked, &mut answer) {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }

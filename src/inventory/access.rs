@@ -1,14 +1,18 @@
 //! The address of Redis and the certificates for it.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+#[cfg(feature = "tls")]
+use std::path::Path;
+use std::path::PathBuf;
 
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind,
-    FromRedisValue, IntoConnectionInfo, ProtocolVersion, RedisResult, TlsCertificates,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue,
+    IntoConnectionInfo, ProtocolVersion, RedisResult,
 };
+#[cfg(feature = "tls")]
+use redis::{ClientTlsConfig, TlsCertificates};
 
 use super::InventoryError;
 use super::shards::Node;
@@ -41,27 +45,36 @@ impl From<&String> for RedisAccess {
     }
 }
 
-/// What an address leads to. Each node has the user, the password and the database of the address.
-pub(super) enum Target {
+/// What an address leads to.
+pub(super) struct Target {
+    pub(super) kind: TargetKind,
+    /// At least one. Each has the user, the password and the database of the address.
+    pub(super) nodes: Vec<ConnectionInfo>,
+}
+
+/// What the nodes of an address are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum TargetKind {
     /// One server.
-    Server(ConnectionInfo),
+    Server,
     /// Sentinels, which know where the primary of this name is. User, password and database are the primary's.
-    Sentinel { sentinels: Vec<ConnectionInfo>, primary: String },
+    Sentinels(String),
     /// Some nodes of a Redis Cluster, which know the others.
-    Cluster(Vec<ConnectionInfo>),
+    Cluster,
 }
 
 impl Target {
     fn parse(address: &str) -> RedisResult<Self> {
-        let Some((scheme, rest)) = address.split_once("://") else {
-            return address.into_connection_info().map(Self::Server);
-        };
+        let (scheme, rest) = address.split_once("://").unwrap_or_default();
         let (scheme, is_cluster) = match scheme {
             "redis-cluster" => ("redis", true),
             "rediss-cluster" => ("rediss", true),
             "redis-sentinel" => ("redis", false),
             "rediss-sentinel" => ("rediss", false),
-            _ => return address.into_connection_info().map(Self::Server),
+            _ => {
+                let nodes = vec![address.into_connection_info()?];
+                return Ok(Self { kind: TargetKind::Server, nodes });
+            }
         };
         let (authority, tail) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         let (user, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
@@ -76,54 +89,42 @@ impl Target {
         if !is_cluster && name.is_empty() {
             invalid("the name of the primary is missing: end with #name")
         } else if !is_cluster {
-            Ok(Self::Sentinel { sentinels: nodes, primary: name.to_owned() })
+            Ok(Self { kind: TargetKind::Sentinels(name.to_owned()), nodes })
         } else if matches!(tail, "" | "/") {
-            Ok(Self::Cluster(nodes))
+            Ok(Self { kind: TargetKind::Cluster, nodes })
         } else {
             invalid("a Redis Cluster has no database numbers: end with the last host")
         }
     }
 
     /// The nodes of a cluster that the address names.
-    pub(super) fn nodes(&self) -> RedisResult<Vec<Node>> {
-        let Self::Cluster(nodes) = self else { return Err(OTHER_KIND.into()) };
-        let nodes = nodes.iter().filter_map(|node| match node.addr() {
+    pub(super) fn cluster_nodes(&self) -> Vec<Node> {
+        let node = |node: &ConnectionInfo| match node.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
                 Some(Node { host: host.as_str().into(), port: *port })
             }
             _ => None,
-        });
-        Ok(nodes.collect())
+        };
+        self.nodes.iter().filter_map(node).collect()
     }
 
     /// This node of the cluster.
-    pub(super) fn node(&self, Node { host, port }: &Node) -> RedisResult<ConnectionInfo> {
-        let Self::Cluster(_) = self else { return Err(OTHER_KIND.into()) };
-        Ok(at(self.first(), host, *port))
-    }
-
-    /// The first node of the address.
-    pub(super) fn first(&self) -> &ConnectionInfo {
-        match self {
-            Self::Server(node) => node,
-            // a split has at least one part
-            Self::Sentinel { sentinels: nodes, .. } | Self::Cluster(nodes) => &nodes[0],
+    pub(super) fn cluster_node(&self, Node { host, port }: &Node) -> RedisResult<ConnectionInfo> {
+        if self.kind != TargetKind::Cluster {
+            return Err(OTHER_KIND.into());
         }
+        Ok(at(&self.nodes[0], host, *port))
     }
 }
 
 impl fmt::Display for Target {
     /// Without user and password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |nodes: &[ConnectionInfo]| {
-            let nodes: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();
-            nodes.join(",")
-        };
-        match self {
-            Self::Server(node) => node.addr().fmt(f),
-            Self::Sentinel { sentinels, primary } => write!(f, "{primary} at {}", list(sentinels)),
-            Self::Cluster(nodes) => f.write_str(&list(nodes)),
+        if let TargetKind::Sentinels(primary) = &self.kind {
+            write!(f, "{primary} at ")?;
         }
+        let nodes: Vec<String> = self.nodes.iter().map(|node| node.addr().to_string()).collect();
+        f.write_str(&nodes.join(","))
     }
 }
 
@@ -160,11 +161,14 @@ impl RedisAccess {
         let tcp = TcpSettings::default().set_nodelay(true);
         let info = node.set_redis_settings(redis).set_tcp_settings(tcp);
         let unusable = |source| InventoryError::InvalidCertificates { source };
+        #[cfg(feature = "tls")]
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
             // where two providers are linked, rustls chooses none; an error means that one is set already
             let _ = rustls::crypto::ring::default_provider().install_default();
-            Client::build_with_tls(info, self.certificates().map_err(unusable)?).map_err(unusable)
-        } else if self.ca.is_some() || self.identity.is_some() {
+            let certificates = self.certificates().map_err(unusable)?;
+            return Client::build_with_tls(info, certificates).map_err(unusable);
+        }
+        if self.ca.is_some() || self.identity.is_some() {
             let what = "certificates require an address with TLS, such as rediss://";
             Err(unusable((ErrorKind::InvalidClientConfig, what).into()))
         } else {
@@ -193,6 +197,7 @@ impl RedisAccess {
         question.query_async(&mut self.connect(node, &config).await?).await
     }
 
+    #[cfg(feature = "tls")]
     fn certificates(&self) -> RedisResult<TlsCertificates> {
         let read = |path: &Path| std::fs::read(path);
         let identity = self.identity.as_ref().map(|(certificate, key)| -> RedisResult<_> {
@@ -227,14 +232,10 @@ mod tests {
             assert_eq!(read(address).expect(address).to_string(), shown, "{address}");
         }
         let target = read("rediss-cluster://u:p%40w@a,b").expect("a cluster");
-        assert!(matches!(target.first().addr(), ConnectionAddr::TcpTls { .. }));
-        let Target::Sentinel { sentinels, primary } =
-            read("redis-sentinel://u:p%40w@a,b/3#shop").expect("sentinels")
-        else {
-            panic!("no sentinels");
-        };
-        assert_eq!(primary, "shop");
-        for node in sentinels {
+        assert!(matches!(target.nodes[0].addr(), ConnectionAddr::TcpTls { .. }));
+        let target = read("redis-sentinel://u:p%40w@a,b/3#shop").expect("sentinels");
+        assert_eq!(target.kind, TargetKind::Sentinels("shop".to_owned()));
+        for node in target.nodes {
             let of = node.redis_settings();
             assert_eq!((of.username(), of.password(), of.db()), (Some("u"), Some("p@w"), 3));
         }

@@ -15,19 +15,17 @@ use futures_util::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError,
-    RedisResult, ServerErrorKind, Value,
+    AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, PushInfo, PushKind, RedisResult,
+    ServerErrorKind, Value,
 };
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
-use super::access::{OTHER_KIND, Target};
+use super::access::{OTHER_KIND, TargetKind};
 use super::server::LastServer;
 use super::shards::Node;
 use super::{InventoryError, RedisAccess, sentinel};
-
-/// The first and the longest pause between attempts to connect. The first attempt has none.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+use crate::backoff::Backoff;
 
 /// After a connection that lived this long, the next attempt counts as a first one.
 const GOOD_AFTER: Duration = Duration::from_secs(1);
@@ -45,6 +43,13 @@ pub struct InventoryOptions {
     pub response_timeout: Duration,
 }
 
+impl InventoryOptions {
+    /// The same with more time for answers.
+    pub(super) fn patient_by(self, longer: Duration) -> Self {
+        Self { response_timeout: self.response_timeout + longer, ..self }
+    }
+}
+
 impl Default for InventoryOptions {
     /// One second to connect, two to answer.
     fn default() -> Self {
@@ -57,19 +62,22 @@ impl Default for InventoryOptions {
 /// A call makes at most one attempt to connect and sends each command at most once. Attempts in a row
 /// have a pause between them; calls wait for it, since it is short.
 #[derive(Clone)]
-pub(super) struct Connection(Arc<Link>);
+pub(super) struct Connection {
+    server: Arc<Server>,
+    options: InventoryOptions,
+    /// The attempt under way, or its connection. Callers share one attempt, so none waits longer than one
+    /// attempt takes.
+    slot: Arc<Mutex<Slot>>,
+}
 
-struct Link {
+/// Where a connection leads.
+struct Server {
     access: RedisAccess,
     /// The address as first read, without the password.
     address: String,
     /// The node, in a cluster.
     node: Option<Node>,
-    options: InventoryOptions,
-    /// The attempt under way, or its connection. Callers share one attempt, so none waits longer than one
-    /// attempt takes.
-    slot: Mutex<Slot>,
-    last_server: Arc<LastServer>,
+    last: Arc<LastServer>,
 }
 
 #[derive(Default)]
@@ -83,24 +91,22 @@ struct Slot {
 pub(super) struct Pauses {
     /// When the latest attempt was begun.
     begun_at: Option<Instant>,
-    /// How many attempts in a row failed, or led to a connection that soon broke.
-    failures: u32,
+    /// For attempts that failed, or led to a connection that soon broke.
+    backoff: Backoff,
 }
 
 impl Pauses {
-    /// When the next attempt may begin. The pause is random, so that the instances do not reconnect all at
-    /// once.
+    /// When the next attempt may begin.
     pub(super) fn begin(&mut self, now: Instant) -> Instant {
-        let begun_at = self.begun_at.filter(|begun_at| now < *begun_at + GOOD_AFTER);
-        self.failures = begun_at.map_or(0, |_| self.failures.saturating_add(1));
-        let pause = match self.failures {
-            0 => Duration::ZERO,
-            failures => FIRST_PAUSE.saturating_mul(1 << (failures - 1).min(16)).min(LONGEST_PAUSE),
+        let begins_at = match self.begun_at {
+            Some(begun_at) if now < begun_at + GOOD_AFTER => {
+                now.max(begun_at + self.backoff.next())
+            }
+            _ => {
+                self.backoff = Backoff::default();
+                now
+            }
         };
-        // 50 to 100 percent
-        let jitter = u32::from(uuid::Uuid::new_v4().as_bytes()[0]) * 50 / 255;
-        let begins_at = begun_at.map_or(now, |begun_at| begun_at + pause * (50 + jitter) / 100);
-        let begins_at = begins_at.max(now);
         self.begun_at = Some(begins_at);
         begins_at
     }
@@ -108,9 +114,28 @@ impl Pauses {
 
 #[derive(Clone)]
 struct Attempt {
-    connection: Shared<BoxFuture<'static, Result<MultiplexedConnection, RedisError>>>,
+    connection: SharedResult<MultiplexedConnection>,
     /// Set when the connection breaks, also between commands.
     broken: Arc<AtomicBool>,
+}
+
+/// A result that all callers share.
+pub(super) type SharedResult<T> = Shared<BoxFuture<'static, RedisResult<T>>>;
+
+/// Begins `work` at this time, in a task of its own: it goes on for other callers when the first one gives up.
+pub(super) fn shared_task<T: Clone + Send + 'static>(
+    begins_at: Instant,
+    work: impl Future<Output = RedisResult<T>> + Send + 'static,
+) -> (AbortHandle, SharedResult<T>) {
+    let task = tokio::spawn(async move {
+        sleep_until(begins_at).await;
+        work.await
+    });
+    let handle = task.abort_handle();
+    let result = task.map(|joined| {
+        joined.unwrap_or_else(|_| Err(std::io::Error::other("the runtime stops").into()))
+    });
+    (handle, result.boxed().shared())
 }
 
 /// Whether a command changes data, which decides what a missing answer means.
@@ -128,19 +153,13 @@ impl Connection {
         node: Option<Node>,
         options: InventoryOptions,
     ) -> Self {
-        let (slot, last_server) = (Mutex::default(), Arc::default());
-        Self(Arc::new(Link { access, address, node, options, slot, last_server }))
+        let server = Server { access, address, node, last: Arc::default() };
+        Self { server: Arc::new(server), options, slot: Arc::default() }
     }
 
     /// Another connection to the same server, which waits longer for answers.
     pub(super) fn patient_by(&self, longer: Duration) -> Self {
-        let Link { access, address, node, options, last_server, .. } = &*self.0;
-        let (access, address, node) = (access.clone(), address.clone(), node.clone());
-        let last_server = Arc::clone(last_server);
-        let response_timeout = options.response_timeout + longer;
-        let options = InventoryOptions { response_timeout, ..*options };
-        let slot = Mutex::default();
-        Self(Arc::new(Link { access, address, node, options, slot, last_server }))
+        Self { options: self.options.patient_by(longer), slot: Arc::default(), ..self.clone() }
     }
 
     /// Connects, unless connected.
@@ -178,7 +197,7 @@ impl Connection {
         let (attempt, mut connection) = self.ready().await?;
         if then.is_none() && !asks {
             let answer = command.query_async(&mut connection).await.map(|answer| (answer, None));
-            self.judge(&attempt, &answer);
+            self.note(&attempt, &answer);
             return Ok(answer);
         }
         let mut all = redis::pipe();
@@ -189,7 +208,7 @@ impl Connection {
         if let Some(then) = then {
             all.add_command(then.clone());
         }
-        // its answer would be the error of the command behind it
+        // the answer to ASKING is left out: its error is also that of the command behind it
         let before = usize::from(asks);
         let answers = connection.send_packed_commands(&all, before, all.len() - before).await;
         let answer = answers.and_then(|answers| {
@@ -198,12 +217,12 @@ impl Connection {
             let first = answers.next().unwrap_or_else(|| Err(missing()))?;
             Ok((first, then.map(|_| answers.next().unwrap_or_else(|| Err(missing())))))
         });
-        self.judge(&attempt, &answer);
+        self.note(&attempt, &answer);
         Ok(answer)
     }
 
     /// Drops the connection after an error that makes it useless.
-    fn judge(&self, attempt: &Attempt, answer: &RedisResult<Answers>) {
+    fn note(&self, attempt: &Attempt, answer: &RedisResult<Answers>) {
         let Err(error) = answer else { return };
         // also after a timeout, since the server may be gone without closing the connection; and when it
         // became a replica, since the address may lead to the new primary by now
@@ -228,7 +247,7 @@ impl Connection {
     }
 
     fn attempt(&self) -> Attempt {
-        let mut slot = self.0.slot.lock();
+        let mut slot = self.slot.lock();
         match &slot.attempt {
             Some(attempt) if !attempt.broken.load(Ordering::Acquire) => attempt.clone(),
             _ => {
@@ -240,62 +259,55 @@ impl Connection {
 
     fn start_attempt(&self, begins_at: Instant) -> Attempt {
         // the client times all of it as one: the name, the connection, TLS and the handshake
-        let within_each = self.0.options.connect_timeout;
-        let within = within_each + self.0.options.response_timeout;
+        let InventoryOptions { connect_timeout, response_timeout } = self.options;
         let broken = Arc::new(AtomicBool::new(false));
         let (is_broken, connected) = (broken.clone(), Arc::downgrade(&broken));
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(within))
-            .set_response_timeout(Some(self.0.options.response_timeout))
+            .set_connection_timeout(Some(connect_timeout + response_timeout))
+            .set_response_timeout(Some(response_timeout))
             .set_push_sender(move |push: PushInfo| {
                 if push.kind == PushKind::Disconnection {
                     is_broken.store(true, Ordering::Release);
                 }
                 Ok::<_, redis::aio::SendError>(())
             });
-        let Link { access, node, last_server, .. } = &*self.0;
-        let (access, node, last_server) = (access.clone(), node.clone(), Arc::clone(last_server));
-        // a task of its own: the attempt goes on for other callers when the first one gives up
-        let task = tokio::spawn(async move {
-            sleep_until(begins_at).await;
+        let server = Arc::clone(&self.server);
+        let (_, connection) = shared_task(begins_at, async move {
+            let Server { access, node, last, .. } = &*server;
             let target = access.target().map_err(std::io::Error::other)?;
-            let has_sentinels = matches!(target, Target::Sentinel { .. });
-            let server = match (target, &node) {
-                (Target::Server(server), None) => server,
-                (Target::Sentinel { sentinels, primary }, None) => {
-                    let named =
-                        sentinel::primaries(&access, &sentinels, &primary, within_each).await?;
-                    // on a tie, the one named first in the address; there is at least one
-                    named.into_iter().next().ok_or(OTHER_KIND)?
+            let found = match (&target.kind, node) {
+                (_, Some(node)) => target.cluster_node(node)?,
+                (TargetKind::Server, None) => target.nodes[0].clone(),
+                (TargetKind::Sentinels(name), None) => {
+                    // on a tie, the one that the first sentinel of the address names
+                    sentinel::primaries(access, &target.nodes, name, connect_timeout)
+                        .await?
+                        .remove(0)
                 }
-                (target, Some(node)) => target.node(node)?,
-                (Target::Cluster(_), None) => return Err(OTHER_KIND.into()),
+                (TargetKind::Cluster, None) => return Err(OTHER_KIND.into()),
             };
-            let address = server.addr().clone();
-            let mut connection = access.connect(server, &config).await?;
+            let address = found.addr().clone();
+            let mut connection = access.connect(found, &config).await?;
             // within the time for one answer, as any other command
-            last_server.meet(&mut connection, node.is_some()).await?;
-            if has_sentinels {
-                let connection = (address, connected);
-                sentinel::leave_when_replaced(access, within_each, last_server, connection);
+            last.identify(&mut connection, node.is_some()).await?;
+            if let TargetKind::Sentinels(_) = target.kind {
+                let (access, last) = (access.clone(), Arc::clone(last));
+                sentinel::break_when_replaced(access, connect_timeout, last, (address, connected));
             }
             Ok(connection)
         });
-        let connection = task.map(|joined| {
-            joined.unwrap_or_else(|_| Err(std::io::Error::other("the runtime stops").into()))
-        });
-        Attempt { connection: connection.boxed().shared(), broken }
+        Attempt { connection, broken }
     }
 
     /// Whether the latest attempt is so old that another one would not wait.
     fn is_old(&self) -> bool {
-        let slot = self.0.slot.lock();
+        let slot = self.slot.lock();
         slot.pauses.begun_at.is_some_and(|begun_at| Instant::now() >= begun_at + GOOD_AFTER)
     }
 
     /// Makes the next caller connect anew, unless another caller has done so.
     fn forget(&self, attempt: &Attempt) {
-        let mut slot = self.0.slot.lock();
+        let mut slot = self.slot.lock();
         if slot.attempt.as_ref().is_some_and(|now| Arc::ptr_eq(&now.broken, &attempt.broken)) {
             slot.attempt = None;
         }
@@ -303,7 +315,7 @@ impl Connection {
 
     /// Where the server is, without the password.
     pub(super) fn address(&self) -> String {
-        self.0.address.clone()
+        self.server.address.clone()
     }
 }
 
@@ -317,6 +329,7 @@ impl fmt::Debug for Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backoff::{FIRST, LONGEST};
 
     /// Goal: the first attempt has no pause; later ones have random pauses that grow up to a bound; after a
     /// connection that lived, the next attempt is a first one again.
@@ -325,13 +338,13 @@ mod tests {
         let mut attempts = Pauses::default();
         let mut now = Instant::now();
         assert_eq!(attempts.begin(now), now);
-        let mut bound = FIRST_PAUSE;
+        let mut bound = FIRST;
         let mut pauses = Vec::new();
         for _ in 0..40 {
             // each attempt fails at once
             let pause = attempts.begin(now) - now;
             assert!(pause >= bound / 2 && pause <= bound, "{pause:?} of {bound:?}");
-            bound = (bound * 2).min(LONGEST_PAUSE);
+            bound = (bound * 2).min(LONGEST);
             now += pause;
             pauses.push(pause);
         }

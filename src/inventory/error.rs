@@ -24,14 +24,12 @@ pub enum InventoryError {
     )]
     InvalidUrl {
         /// The cause.
-        #[source]
         source: RedisError,
     },
     /// The files for a TLS connection cannot be used.
     #[error("the certificates for Redis cannot be used")]
     InvalidCertificates {
         /// The cause.
-        #[source]
         source: RedisError,
     },
     /// The default item cannot be in a Redis Cluster: its keys have no hash tag, and so are in several slots.
@@ -87,52 +85,56 @@ pub enum InventoryError {
     #[error("the store cannot be reached")]
     Unreachable {
         /// The cause.
-        #[source]
         source: RedisError,
     },
     /// A write was sent and not answered: it may have been done, may still be done, or not.
     #[error("the store did not answer, and may have done what was sent")]
     Unanswered {
         /// The cause.
-        #[source]
         source: RedisError,
     },
     /// The server refused: out of memory, read-only, loading, not permitted.
     #[error("the store refuses: {}", source.code().unwrap_or("unknown error"))]
     Refused {
         /// The server's words.
-        #[source]
         source: RedisError,
     },
+}
+
+/// What an error means for its call.
+struct Meaning {
+    nothing_written: bool,
+    is_retryable: bool,
+    is_wrong_server: bool,
 }
 
 impl InventoryError {
     /// Whether the call changed nothing in the store for certain.
     pub fn nothing_written(&self) -> bool {
-        !matches!(self, Self::Unanswered { .. } | Self::NotReplicated { .. })
-    }
-
-    /// Whether the server itself is wrong, so that a retry cannot help: a wrong password, a node of a Redis Cluster.
-    pub fn is_wrong_server(&self) -> bool {
-        match self {
-            Self::Refused { .. } => !self.is_retryable(),
-            // a connection logs in and asks for the role of the server before anything else
-            Self::Unreachable { source } => {
-                source.kind() == ErrorKind::InvalidClientConfig
-                    || matches!(source.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"))
-            }
-            _ => false,
-        }
+        self.meaning().nothing_written
     }
 
     /// Whether the same call can succeed later without a repair. With a stale token it cannot; the orders can,
     /// under a new token.
     pub fn is_retryable(&self) -> bool {
-        match self {
-            Self::Unreachable { .. } | Self::Unanswered { .. } | Self::NotReplicated { .. } => true,
-            Self::Refused { source } => is_transient(source),
-            _ => false,
-        }
+        self.meaning().is_retryable
+    }
+
+    /// Whether the server itself is wrong, so that an operator must act: a wrong password, a node of a Redis Cluster.
+    pub fn is_wrong_server(&self) -> bool {
+        self.meaning().is_wrong_server
+    }
+
+    fn meaning(&self) -> Meaning {
+        let (nothing_written, is_retryable, is_wrong_server) = match self {
+            Self::Unanswered { .. } | Self::NotReplicated { .. } => (false, true, false),
+            // a connection logs in and asks for the role of the server before anything else
+            Self::Unreachable { source } => (true, true, is_refused_login(source)),
+            Self::Refused { source } if is_transient(source) => (true, true, false),
+            Self::Refused { .. } => (true, false, true),
+            _ => (true, false, false),
+        };
+        Meaning { nothing_written, is_retryable, is_wrong_server }
     }
 
     /// An error before anything was sent: no server, or only a replica.
@@ -169,6 +171,11 @@ impl InventoryError {
 /// unknown what the server did.
 pub(super) fn is_answer(error: &RedisError) -> bool {
     error.code().is_some()
+}
+
+fn is_refused_login(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::InvalidClientConfig
+        || matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"))
 }
 
 fn is_transient(error: &RedisError) -> bool {

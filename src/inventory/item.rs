@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Serialize, Serializer};
+
 /// An item: its name is 1 to 64 characters of `[a-z0-9-]`. The default item has no name and uses the plain keys
 /// `stock` and `lucky`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -26,7 +28,11 @@ impl Item {
 impl FromStr for Item {
     type Err = InvalidItem;
 
+    /// `default` is the default item, so that every name in an answer can be sent back.
     fn from_str(name: &str) -> Result<Self, InvalidItem> {
+        if name == "default" {
+            return Ok(Self::DEFAULT);
+        }
         let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
         if (1..=64).contains(&name.len()) && name.bytes().all(allowed) {
             Ok(Self(Some(name.into())))
@@ -40,5 +46,11 @@ impl fmt::Display for Item {
     /// The name; `default` for the default item.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name().unwrap_or("default"))
+    }
+}
+
+impl Serialize for Item {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }

@@ -1,20 +1,21 @@
 //! One buyer's attempt, and its outcome.
 
 use fenced_lock::Token;
+use serde::Serialize;
 
-use super::Item;
+use super::{Fence, Item};
 
 /// The name of an order, chosen by the buyer or made by the service: 1 to 128 visible ASCII characters. It
 /// makes retries safe.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct OrderId(Box<str>);
 
 /// How many units one order takes: 1 to [`Quantity::MAX`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Quantity(u32);
 
 /// The buyer, which is only recorded: at most 128 bytes without control characters, or empty.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct User(Box<str>);
 
 /// A text or number that cannot be part of an order.
@@ -126,6 +127,32 @@ impl Accepted {
     /// Whether `order`, which has the same id, repeats this one. If not, it is a conflict.
     pub fn is_repeated_by(&self, order: &Order) -> bool {
         self.quantity == order.quantity && self.user == order.user
+    }
+
+    /// Parses the record of the order with this id.
+    pub fn from_record(order: &str, record: &str) -> Option<Self> {
+        let mut fields = record.splitn(6, '\t');
+        let position = fields.next()?.parse().ok()?;
+        let quantity = Quantity::new(fields.next()?.parse().ok()?).ok()?;
+        let remaining = fields.next()?.parse().ok()?;
+        let token = match fields.next()? {
+            "" => None,
+            text => Fence::from_record(text)
+                .map(|fence| Some(Token::new(fence.cluster, fence.revision)))?,
+        };
+        let instance = fields.next()?.to_owned();
+        let user = User::new(fields.next()?).ok()?;
+        let order = OrderId::new(order).ok()?;
+        Some(Self { position, order, quantity, user, remaining, instance, token })
+    }
+
+    /// The order's record, as the script writes it: position, quantity, remaining, token, instance and user, with
+    /// tabs between them.
+    pub fn record(&self) -> String {
+        let Self { position, quantity, user, remaining, instance, token, .. } = self;
+        let token = token.map(|token| Fence::from(token).record()).unwrap_or_default();
+        let (quantity, user) = (quantity.get(), user.as_str());
+        format!("{position}\t{quantity}\t{remaining}\t{token}\t{instance}\t{user}")
     }
 }
 

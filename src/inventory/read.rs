@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use fenced_lock::Token;
 use futures_util::FutureExt;
-use redis::{Cmd, FromRedisValue};
+use redis::FromRedisValue;
 use tokio::time::timeout;
 
 use super::connection::{Answers, Effect};
-use super::record::{began, parse_number};
-use super::script::{Place, Script};
+use super::script::{Call, Script};
+use super::stock::{began, parse_number};
 use super::watermark::{Acknowledgement, Watermark};
 use super::{Accepted, Fence, Inventory, InventoryError, Item, Keys, OrderId, Stock};
 
@@ -36,12 +36,6 @@ macro_rules! reader {
         })
     };
 }
-
-/// The whole state of an item at one moment. A script rather than a transaction: it is one command, and a key
-/// of another type is an error instead of a nil.
-static STOCK: LazyLock<Script> = reader!(
-    "return lost or {stock, get(LUCKY), get(INITIAL), fence, redis.call('LLEN', LEDGER), sale}"
-);
 
 /// One page of the ledger, ids and records, at one moment: no start of a sale can come between.
 static LEDGER: LazyLock<Script> = reader!(
@@ -81,8 +75,9 @@ pub struct Inspection {
     pub rollback_detected: Option<String>,
 }
 
-/// The state, and the orders behind a position, evenly thinned out to a given number with the newest among
-/// them. `LINDEX` is fast near the end of a list.
+/// The state of an item at one moment, and the orders behind a position, evenly thinned out to a given number with the newest among
+/// them. `LINDEX` is fast near the end of a list. A script rather than a transaction: it is one command, and a key of
+/// another type is an error instead of a nil.
 static POLL: LazyLock<Script> = reader!(
     "if lost then return lost end
     local length = redis.call('LLEN', LEDGER)
@@ -141,9 +136,7 @@ impl Inventory {
     /// # Errors
     /// See [`InventoryError`]; always [`nothing_written`](InventoryError::nothing_written).
     pub async fn stock(&self, item: &Item) -> Result<Stock, InventoryError> {
-        let keys = Keys::of(item);
-        let found = self.read(item, &STOCK, |_| ()).await?;
-        state(&keys, found)?.ok_or(InventoryError::UnknownItem)
+        self.poll_since(item, None, 0).await.map(|update| update.stock)
     }
 
     /// All that the store has of `item`, for an operator who decides about a roll-back. Watermarks are not
@@ -153,8 +146,8 @@ impl Inventory {
     /// See [`InventoryError`].
     pub async fn inspect(&self, item: &Item) -> Result<Inspection, InventoryError> {
         let keys = Keys::of(item);
-        let place = Place { shards: &self.shards, item, effect: Effect::Read, replicas: None };
-        let answer = INSPECT.call(place, &Watermark::default(), |_| ()).await?;
+        let call = Call::read(&INSPECT, item, &Watermark::default());
+        let answer = call.send(&self.shards, None).await?;
         let (found, missing, id, record): (State, Option<Text>, Option<Text>, Option<Text>) =
             content(answer)?;
         let latest = id.map(|id| accepted(&keys, &id, record.as_deref())).transpose()?;
@@ -195,10 +188,8 @@ impl Inventory {
         // The last index is inclusive, and -1 would mean the end of the list: a limit of 0 is any empty range.
         let last = first + i64::from(limit) - 1;
         let (first, last) = if limit == 0 { (1, 0) } else { (first, last) };
-        let page = |command: &mut Cmd| {
-            command.arg(first).arg(last);
-        };
-        let page: Option<(Vec<Text>, Vec<Option<Text>>)> = self.read(item, &LEDGER, page).await?;
+        let call = Call::read(&LEDGER, item, &self.watermarks.of(item)).arg(first).arg(last);
+        let page: Option<(Vec<Text>, Vec<Option<Text>>)> = self.read(call).await?;
         let (ids, records) = page.ok_or(InventoryError::UnknownItem)?;
         ids.iter()
             .zip(&records)
@@ -215,27 +206,15 @@ impl Inventory {
         item: &Item,
         id: &OrderId,
     ) -> Result<Option<Accepted>, InventoryError> {
-        self.stock_and_order(item, id).await.map(|(_, order)| order)
-    }
-
-    /// The units of `item` not yet sold, and the accepted order of this id, if any, at one moment.
-    ///
-    /// # Errors
-    /// See [`available`](Self::available) and [`order`](Self::order).
-    pub async fn stock_and_order(
-        &self,
-        item: &Item,
-        id: &OrderId,
-    ) -> Result<(i64, Option<Accepted>), InventoryError> {
-        let (stock, mut orders) = self.stock_and_orders(item, std::slice::from_ref(id)).await?;
-        Ok((stock, orders.pop().transpose()?.flatten()))
+        let (_, mut orders) = self.stock_and_orders(item, std::slice::from_ref(id)).await?;
+        orders.pop().transpose().map(Option::flatten)
     }
 
     /// The units of `item` not yet sold, and for each of these ids, at most [`MAX_BATCH`](Self::MAX_BATCH), its
     /// accepted order, if any, at one moment. A damaged record concerns its order alone.
     ///
     /// # Errors
-    /// See [`available`](Self::available) and [`order`](Self::order).
+    /// See [`available`](Self::available).
     pub async fn stock_and_orders(
         &self,
         item: &Item,
@@ -243,14 +222,12 @@ impl Inventory {
     ) -> Result<(i64, Vec<Result<Option<Accepted>, InventoryError>>), InventoryError> {
         type Found = (Option<Text>, Option<Text>, Option<Text>, Vec<Option<Text>>);
         let keys = Keys::of(item);
-        let arguments = |command: &mut Cmd| {
-            for id in ids {
-                command.arg(id.as_str());
-            }
-        };
         let sent = self.watermarks.of(item);
-        let (stock, sale, fence, records): Found =
-            self.read_with(item, &sent, &STOCK_AND_ORDERS, arguments).await?;
+        let mut call = Call::read(&STOCK_AND_ORDERS, item, &sent);
+        for id in ids {
+            call = call.arg(id.as_str());
+        }
+        let (stock, sale, fence, records): Found = self.read(call).await?;
         let stock = number(&keys.stock, stock).inspect_err(|_| self.watermarks.track(item))?;
         let stock = stock.ok_or(InventoryError::UnknownItem)?;
         let orders: Vec<_> = ids
@@ -290,11 +267,9 @@ impl Inventory {
         let most = most.min(Self::MAX_PAGE);
         let after = cursor.map_or(-1, |f| i64::try_from(f.position).unwrap_or(i64::MAX));
         let last = cursor.and_then(|f| f.order.as_ref()).map_or("", OrderId::as_str);
-        let arguments = |command: &mut Cmd| {
-            command.arg(after).arg(most).arg(last);
-        };
-        let (found, is_same_ledger, step, ids, records): Found =
-            self.read(item, &POLL, arguments).await?;
+        let call = Call::read(&POLL, item, &self.watermarks.of(item));
+        let call = call.arg(after).arg(most).arg(last);
+        let (found, is_same_ledger, step, ids, records): Found = self.read(call).await?;
         let stock = state(&keys, found)?.ok_or(InventoryError::UnknownItem)?;
         let orders =
             ids.iter().zip(&records).map(|(id, record)| accepted(&keys, id, record.as_deref()));
@@ -346,28 +321,12 @@ impl Inventory {
 
     /// How many known items the store was rolled back for.
     pub fn rolled_back_items(&self) -> usize {
-        self.watermarks.missed()
+        self.watermarks.rolled_back()
     }
 
-    async fn read<T: FromRedisValue>(
-        &self,
-        item: &Item,
-        script: &Script,
-        arguments: impl Fn(&mut Cmd),
-    ) -> Result<T, InventoryError> {
-        self.read_with(item, &self.watermarks.of(item), script, arguments).await
-    }
-
-    async fn read_with<T: FromRedisValue>(
-        &self,
-        item: &Item,
-        sent: &Watermark,
-        script: &Script,
-        arguments: impl Fn(&mut Cmd),
-    ) -> Result<T, InventoryError> {
-        let place = Place { shards: &self.shards, item, effect: Effect::Read, replicas: None };
-        let answer = script.call(place, sent, arguments).await;
-        self.watermarks.note(item, &answer);
+    async fn read<T: FromRedisValue>(&self, call: Call<'_>) -> Result<T, InventoryError> {
+        let answer = call.send(&self.shards, None).await;
+        self.watermarks.note(call.item, &answer);
         content(answer?)
     }
 

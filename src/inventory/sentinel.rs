@@ -4,7 +4,7 @@
 //! (<https://redis.io/docs/latest/develop/reference/sentinel-clients/>), except that all sentinels are asked at once, each
 //! for a short time, and the primary is the one that most of them name: a single sentinel may be cut off from the others
 //! together with the former primary, and not learn of the failover. The server that they name must say itself that it is
-//! a primary ([`LastServer::meet`]), since sentinels may learn late of a failover.
+//! a primary ([`LastServer::identify`]), since sentinels may learn late of a failover.
 //!
 //! The Redis client's own Sentinel client has fixed time limits, opens one more connection for the question of the
 //! role, and believes one sentinel.
@@ -21,7 +21,7 @@ use redis::{ConnectionAddr, ConnectionInfo, ErrorKind, RedisConnectionInfo, Redi
 use tokio::time::{sleep, timeout};
 
 use super::RedisAccess;
-use super::access::{OTHER_KIND, Target, at};
+use super::access::{OTHER_KIND, TargetKind, at};
 use super::server::LastServer;
 
 /// How often to ask whether the primary of the open connections is still the primary.
@@ -70,7 +70,7 @@ pub(super) async fn primaries(
         let wins = |primary: &&ConnectionInfo| votes(&named, primary) == most;
         return Ok(named.iter().flatten().filter(wins).cloned().collect());
     }
-    // one that is silent may know it
+    // a sentinel that does not answer may know the primary
     if errors.iter().any(|(_, error)| error.is_io_error()) {
         let errors = errors.iter().map(|(address, error)| format!("{address}: {error}"));
         let errors = errors.collect::<Vec<_>>().join("; ");
@@ -104,7 +104,7 @@ async fn ask(
 /// orders, for about ten seconds or for as long as the sentinels do not reach it, and then loses them.
 ///
 /// One task asks for all connections to the same store, and ends with the last of them.
-pub(super) fn leave_when_replaced(
+pub(super) fn break_when_replaced(
     access: RedisAccess,
     within: Duration,
     store: Arc<LastServer>,
@@ -120,13 +120,12 @@ pub(super) fn leave_when_replaced(
     tokio::spawn(async move {
         loop {
             sleep(CHECK_INTERVAL).await;
-            // those before the question: the answer may be older than a later connection
+            // read before the question: the answer may be older than a connection that is opened later
             let Some(watched) = still_open(&store.watched) else { return };
-            let Ok(Target::Sentinel { sentinels, primary: name }) = access.target() else {
-                continue;
-            };
-            // no answer: it may still be the primary
-            let named = primaries(&access, &sentinels, &name, within).await;
+            let Ok(target) = access.target() else { continue };
+            let TargetKind::Sentinels(name) = &target.kind else { continue };
+            // if no sentinel answers, connections stay open
+            let named = primaries(&access, &target.nodes, name, within).await;
             let Ok(named) = named else { continue };
             for (address, is_broken) in watched {
                 if named.iter().all(|named| *named.addr() != address)
@@ -139,7 +138,7 @@ pub(super) fn leave_when_replaced(
     });
 }
 
-/// Forgets closed and broken connections. `None`: there is no other, and the task ends.
+/// Forgets closed and broken connections. Returns the others, or `None` if there are none.
 fn still_open(watched: &Watched) -> Option<Vec<(ConnectionAddr, Weak<AtomicBool>)>> {
     let mut watched = watched.lock();
     watched.retain(|(_, is_broken)| {

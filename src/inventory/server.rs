@@ -31,7 +31,7 @@ impl LastServer {
     /// No answer; the server is a replica, which takes no orders and may have old data; or it is a node of a
     /// Redis Cluster, where other nodes have other items, and `is_node` says that it is none. A server that
     /// hides its role is accepted.
-    pub(super) async fn meet(
+    pub(super) async fn identify(
         &self,
         connection: &mut MultiplexedConnection,
         is_node: bool,

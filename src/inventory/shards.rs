@@ -1,8 +1,8 @@
 //! Which connection leads to an item: the only one or, in a Redis Cluster, that to the item's shard.
 //!
 //! The keys of a named item share a hash tag. So they are in one slot, which one primary serves, and one call
-//! is one command to one node, as without a cluster. Any node says which primary serves which slots. That may
-//! be old news: a node that does not serve a slot did nothing, and names the one to ask instead (`MOVED`,
+//! is one command to one node, as without a cluster. Any node says which primary serves which slots. That
+//! answer may be outdated: a node that does not serve a slot does nothing, and names the node that does (`MOVED`,
 //! `ASK`). See <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>.
 //!
 //! The `ClusterConnection` of the Redis client does not fit: after a lost connection it sends a command again
@@ -13,16 +13,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
 
-use futures_util::future::{BoxFuture, Shared};
+use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
-use super::access::Target;
-use super::connection::{Answers, Connection, Pauses};
+use super::access::{Target, TargetKind};
+use super::connection::{Answers, Connection, Pauses, SharedResult, shared_task};
 use super::error::is_answer;
 use super::{InventoryError, InventoryOptions, Item, RedisAccess};
 use crate::safeguard::REDIRECTS;
@@ -59,8 +58,7 @@ pub(super) enum Shards {
 pub(super) struct Cluster {
     map: Arc<Map>,
     connections: Arc<Mutex<HashMap<Node, Connection>>>,
-    /// How much longer they wait for answers.
-    longer: Duration,
+    options: InventoryOptions,
 }
 
 /// Host and port of a node.
@@ -84,13 +82,13 @@ impl Shards {
     ) -> Result<Self, InventoryError> {
         // reports an invalid address at once
         let target = access.target()?;
-        access.client(target.first().clone())?;
+        access.client(target.nodes[0].clone())?;
         let address = target.to_string();
-        Ok(match target {
-            Target::Cluster(_) => {
+        Ok(match target.kind {
+            TargetKind::Cluster => {
                 let map = Map { access, address, options, state: Mutex::default() };
                 let (map, connections) = (Arc::new(map), Arc::default());
-                Self::Cluster(Cluster { map, connections, longer: Duration::ZERO })
+                Self::Cluster(Cluster { map, connections, options })
             }
             _ => Self::One(Connection::new(access, address, None, options)),
         })
@@ -100,9 +98,11 @@ impl Shards {
     pub(super) fn patient_by(&self, longer: Duration) -> Self {
         match self {
             Self::One(connection) => Self::One(connection.patient_by(longer)),
-            Self::Cluster(Cluster { map, .. }) => {
-                Self::Cluster(Cluster { map: Arc::clone(map), connections: Arc::default(), longer })
-            }
+            Self::Cluster(cluster) => Self::Cluster(Cluster {
+                connections: Arc::default(),
+                options: cluster.options.patient_by(longer),
+                ..cluster.clone()
+            }),
         }
     }
 
@@ -179,14 +179,13 @@ impl Cluster {
         if let Some(connection) = connections.get(node) {
             return connection.clone();
         }
-        // nodes that left the cluster
+        // forget the nodes that left the cluster
         if let Some(slots) = &self.map.state.lock().slots {
             connections.retain(|node, _| slots.nodes.contains(node));
         }
-        let Map { access, options, .. } = &*self.map;
-        let (access, address, node) = (access.clone(), node.to_string(), node.clone());
-        let connection = Connection::new(access, address, Some(node.clone()), *options);
-        connections.entry(node).or_insert(connection.patient_by(self.longer)).clone()
+        let (access, address) = (self.map.access.clone(), node.to_string());
+        let connection = Connection::new(access, address, Some(node.clone()), self.options);
+        connections.entry(node.clone()).or_insert(connection).clone()
     }
 
     /// Sends a command about keys of one slot to the node that serves it.
@@ -211,7 +210,7 @@ impl Cluster {
             let error = match &answer {
                 Ok(Ok(_)) => return answer,
                 Ok(Err(error)) => error,
-                // refused, silent or a replica by now
+                // the node does not answer, or is a replica now
                 Err(_) => {
                     self.map.refresh();
                     return answer;
@@ -221,11 +220,11 @@ impl Cluster {
             if matches!(kind, ErrorKind::Server(Moved | Ask)) && !REDIRECTS.is_on() {
                 return answer;
             }
-            let is_news = matches!(
+            let is_map_outdated = matches!(
                 kind,
                 ErrorKind::Server(Moved | ClusterDown | BusyLoading | MasterDown | ReadOnly)
             );
-            if is_news || !is_answer(error) {
+            if is_map_outdated || !is_answer(error) {
                 self.map.refresh();
             }
             let has_time = Instant::now() < gives_up_at;
@@ -288,7 +287,7 @@ struct State {
     asked: usize,
 }
 
-type Question = Shared<BoxFuture<'static, Result<Arc<Slots>, RedisError>>>;
+type Question = SharedResult<Arc<Slots>>;
 
 #[derive(Debug, PartialEq, Eq)]
 struct Slots {
@@ -332,8 +331,7 @@ impl Map {
         let begins_at = state.pauses.begin(Instant::now());
         state.asked += 1;
         let (map, turn) = (Arc::clone(self), state.asked - 1);
-        let task = tokio::spawn(async move {
-            sleep_until(begins_at).await;
+        let question = shared_task(begins_at, async move {
             let answer = map.ask_nodes(turn).await;
             let mut state = map.state.lock();
             match &answer {
@@ -348,11 +346,7 @@ impl Map {
             }
             answer
         });
-        let handle = task.abort_handle();
-        let question = task.map(|joined| {
-            joined.unwrap_or_else(|_| Err(io::Error::other("the runtime stops").into()))
-        });
-        state.question.insert((handle, question.boxed().shared())).1.clone()
+        state.question.insert(question).1.clone()
     }
 
     /// Asks the nodes of the address and those that are known, and takes the first map. Each question begins with
@@ -360,7 +354,7 @@ impl Map {
     /// for its answer, since it may hang.
     async fn ask_nodes(&self, turn: usize) -> RedisResult<Arc<Slots>> {
         let target = self.access.target().map_err(io::Error::other)?;
-        let mut nodes = target.nodes()?;
+        let mut nodes = target.cluster_nodes();
         if let Some(slots) = &self.state.lock().slots {
             let others = slots.nodes.iter().filter(|node| !nodes.contains(node)).cloned();
             nodes.extend(others.collect::<Vec<_>>());
@@ -388,12 +382,12 @@ impl Map {
     async fn ask_node(&self, target: &Target, node: &Node) -> RedisResult<Arc<Slots>> {
         let InventoryOptions { connect_timeout, response_timeout } = self.options;
         let mut question = redis::cmd("CLUSTER");
-        let answer = self.access.ask(target.node(node)?, question.arg("SLOTS"));
+        let answer = self.access.ask(target.cluster_node(node)?, question.arg("SLOTS"));
         let answer = timeout(connect_timeout + response_timeout, answer).await;
         let answer: Value = answer.map_err(io::Error::from)?.map_err(|error: RedisError| {
-            let is_alone = error.detail().is_some_and(|what| what.contains("support disabled"));
+            let is_single = error.detail().is_some_and(|what| what.contains("support disabled"));
             let what = "this Redis is no node of a Redis Cluster: write redis:// for a single one";
-            if is_alone { (ErrorKind::InvalidClientConfig, what).into() } else { error }
+            if is_single { (ErrorKind::InvalidClientConfig, what).into() } else { error }
         })?;
         let what = "the answer to CLUSTER SLOTS is not understood";
         let slots = Slots::parse(answer, node).ok_or((ErrorKind::UnexpectedReturnType, what))?;

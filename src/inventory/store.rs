@@ -11,10 +11,10 @@ use futures_util::future::BoxFuture;
 use redis::{Cmd, FromRedisValue, Value};
 
 use super::connection::Effect;
-use super::record::{began, token_text};
-use super::script::{self, Done, Place};
+use super::script::{self, Call, Done};
 use super::shards::Shards;
-use super::watermark::{Acknowledgement, Watermark, Watermarks};
+use super::stock::began;
+use super::watermark::{Acknowledgement, Watermarks};
 use super::{
     Accepted, Fence, InventoryError, InventoryOptions, Item, Order, Outcome, RedisAccess, Replicas,
     Stock,
@@ -193,19 +193,11 @@ impl Inventory {
     ///
     /// # Cancel safety
     /// As [`reduce`](Self::reduce).
-    pub async fn reduce_by_script(
-        &self,
-        Batch { item, token, instance, orders }: Batch<'_>,
-    ) -> Result<Vec<Outcome>, InventoryError> {
-        let arguments = |command: &mut Cmd| {
-            let writes_always = if self.replicated_connections.is_some() { "1" } else { "" };
-            command.arg(writes_always).arg(instance);
-            for order in orders {
-                command.arg(order.id.as_str()).arg(order.quantity.get()).arg(order.user.as_str());
-            }
-        };
+    pub async fn reduce_by_script(&self, batch: Batch<'_>) -> Result<Vec<Outcome>, InventoryError> {
+        let Batch { item, orders, .. } = batch;
         let watermark = self.watermarks.of(item);
-        let done = self.run(Effect::Write, "reduce", item, token, &watermark, arguments).await;
+        let replicated = self.replicated_connections.is_some();
+        let done = self.write(&Call::reduce(batch, &watermark, replicated)?).await;
         self.watermarks.note(item, &done);
         let Done { sale, fence, values } = done?;
         if values.len() != orders.len() {
@@ -286,7 +278,7 @@ impl Inventory {
     ) -> Result<Option<Fence>, InventoryError> {
         // this mends no roll-back
         let Done { values, .. } = self.change("recover-cluster", item, Some(token), None).await?;
-        only_fence(values)
+        fence_before(values)
     }
 
     /// Runs an operation that sells nothing.
@@ -298,40 +290,23 @@ impl Inventory {
         units: Option<u64>,
     ) -> Result<Done, InventoryError> {
         let watermark = self.watermarks.of(item);
-        let arguments = |command: &mut Cmd| {
-            command.arg(units);
-        };
-        let done = self.run(Effect::Write, operation, item, token, &watermark, arguments).await?;
+        let done = self.write(&Call::write(operation, item, token, &watermark)?.arg(units)).await?;
         let (fence, sale) = (done.fence, done.sale.clone());
         self.watermarks.raise(item, &watermark, &Acknowledgement { fence, sale, latest: None });
         Ok(done)
     }
 
-    /// Runs an operation of the script that writes. One with the effect of a read waits for no replicas.
-    async fn run(
-        &self,
-        effect: Effect,
-        operation: &str,
-        item: &Item,
-        token: Option<Token>,
-        watermark: &Watermark,
-        arguments: impl Fn(&mut Cmd),
-    ) -> Result<Done, InventoryError> {
-        let (shards, replicas) = match (effect, &self.replicated_connections) {
+    /// Runs a call of the script that writes. One with the effect of a read waits for no replicas.
+    async fn write(&self, call: &Call<'_>) -> Result<Done, InventoryError> {
+        let (shards, replicas) = match (call.effect, &self.replicated_connections) {
             (Effect::Write, Some((connections, replicas))) => {
-                (&connections[connection_of(item)], Some(*replicas))
+                (&connections[connection_of(call.item)], Some(*replicas))
             }
             _ => (&self.shards, None),
         };
-        let token_text = token_text(token)?;
-        let arguments = |command: &mut Cmd| {
-            command.arg(operation).arg(&token_text);
-            arguments(command);
-        };
-        let place = Place { shards, item, effect, replicas };
-        let (answer, waited) = script::WRITE.call(place, watermark, arguments).await?;
+        let (answer, waited) = call.send(shards, replicas).await?;
         // a refusal wrote nothing
-        let done = script::done(answer, token)?;
+        let done = script::done(answer, call.token)?;
         if let (Some(replicas), Some(waited)) = (replicas, waited) {
             replicas.check(waited)?;
         }
@@ -350,10 +325,7 @@ impl Inventory {
         token: Option<Token>,
     ) -> Result<(), InventoryError> {
         let watermark = self.watermarks.of(item);
-        let arguments = |command: &mut Cmd| {
-            command.arg(&[""; 5]);
-        };
-        let probed = self.run(Effect::Read, "probe", item, token, &watermark, arguments).await;
+        let probed = self.write(&Call::probe(item, token, &watermark)?).await;
         self.watermarks.note(item, &probed);
         probed.map(drop)
     }
@@ -388,14 +360,14 @@ fn outcome(order: &Order, answer: Value) -> Result<Outcome, InventoryError> {
     }
 }
 
-fn only_fence(answers: Vec<Value>) -> Result<Option<Fence>, InventoryError> {
-    match answers.into_iter().next() {
-        None | Some(Value::Nil) => Ok(None),
-        Some(value) => {
-            let text: String =
-                redis::from_redis_value(value).map_err(|_| script::not_understood())?;
-            let damaged = || InventoryError::Damaged { what: format!("the fence is {text:?}") };
-            Fence::from_record(&text).map(Some).ok_or_else(damaged)
-        }
-    }
+/// The fence before, in the answer to `recover-cluster`.
+fn fence_before(answers: Vec<Value>) -> Result<Option<Fence>, InventoryError> {
+    let answer = answers.into_iter().next().unwrap_or(Value::Nil);
+    let text: Option<String> =
+        redis::from_redis_value(answer).map_err(|_| script::not_understood())?;
+    let parse = |text: String| {
+        let damaged = || InventoryError::Damaged { what: format!("the fence is {text:?}") };
+        Fence::from_record(&text).ok_or_else(damaged)
+    };
+    text.map(parse).transpose()
 }

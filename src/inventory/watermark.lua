@@ -3,9 +3,9 @@
 -- data, or an empty one, is below it: after a restart without the last writes, a failover to a lagging
 -- replica, a restored backup.
 --
--- What one caller misses, no other may sell: the script records it in the item's key `doubt` and refuses
--- every caller until a sale is started or the loss is accepted. Data that is restored whole comes without
--- that key.
+-- When one caller's watermark shows a loss, nobody may sell: the script records the loss in the item's key `doubt`
+-- and refuses every caller until a sale is started or the loss is accepted. Data that is restored whole comes
+-- without that key.
 --
 -- KEYS  8 doubt
 -- ARGV  1 the fence, 2 the sale, 3 the order and 4 that order's record, of the watermark; each may be empty,
@@ -81,7 +81,7 @@ local function refused(what)
   return redis.error_reply('ROLLEDBACK ' .. what)
 end
 
--- A write behind which nothing else is written.
+-- Writes this key and nothing else.
 local function rolled_back(what)
   redis.call('SET', KEYS[8], what)
   return refused(what)

@@ -74,8 +74,8 @@ pub(super) struct Watermarks(Mutex<HashMap<Item, Entry>>);
 #[derive(Debug, Default)]
 struct Entry {
     watermark: Arc<Watermark>,
-    /// Whether the store was last seen below the watermark of this or another instance.
-    is_missed: bool,
+    /// Whether the latest answer said that the store is below the watermark of this or another instance.
+    is_rolled_back: bool,
 }
 
 impl Watermarks {
@@ -105,7 +105,7 @@ impl Watermarks {
     /// changes, not one for each order.
     pub(super) fn note<T>(&self, item: &Item, answer: &Result<T, InventoryError>) {
         match answer {
-            Err(InventoryError::RolledBack { what }) if self.set_missed(item, true) => {
+            Err(InventoryError::RolledBack { what }) if self.set_rolled_back(item, true) => {
                 tracing::error!(
                     %item,
                     "the store was rolled back: {what}. This instance sells nothing of the item until the data is \
@@ -113,7 +113,7 @@ impl Watermarks {
                      store`"
                 );
             }
-            Ok(_) | Err(InventoryError::UnknownItem) if self.set_missed(item, false) => {
+            Ok(_) | Err(InventoryError::UnknownItem) if self.set_rolled_back(item, false) => {
                 tracing::warn!(%item, "the store has again all that it acknowledged, or a later sale");
             }
             Err(InventoryError::Damaged { .. }) => self.track(item),
@@ -129,9 +129,9 @@ impl Watermarks {
     /// Up to `most` known items: those that the store was rolled back for first, and at least one other.
     pub(super) fn items(&self, most: usize) -> Vec<Item> {
         let entries = self.0.lock();
-        let (missed, others): (Vec<_>, Vec<_>) =
-            entries.iter().partition(|(_, entry)| entry.is_missed);
-        missed
+        let (rolled_back, others): (Vec<_>, Vec<_>) =
+            entries.iter().partition(|(_, entry)| entry.is_rolled_back);
+        rolled_back
             .into_iter()
             .take(most - 1)
             .chain(others)
@@ -141,20 +141,20 @@ impl Watermarks {
     }
 
     /// How many items the store was rolled back for.
-    pub(super) fn missed(&self) -> usize {
-        self.0.lock().values().filter(|entry| entry.is_missed).count()
+    pub(super) fn rolled_back(&self) -> usize {
+        self.0.lock().values().filter(|entry| entry.is_rolled_back).count()
     }
 
     /// Returns whether that changed.
-    fn set_missed(&self, item: &Item, is_missed: bool) -> bool {
+    fn set_rolled_back(&self, item: &Item, is_rolled_back: bool) -> bool {
         let mut entries = self.0.lock();
-        // another instance may miss something of an item that is not known here
+        // another instance may have noticed a roll-back of an item that is not known here
         let entry = match entries.get_mut(item) {
             Some(entry) => entry,
-            None if is_missed => entries.entry(item.clone()).or_default(),
+            None if is_rolled_back => entries.entry(item.clone()).or_default(),
             None => return false,
         };
-        std::mem::replace(&mut entry.is_missed, is_missed) != is_missed
+        std::mem::replace(&mut entry.is_rolled_back, is_rolled_back) != is_rolled_back
     }
 }
 

@@ -11,47 +11,42 @@
 //! tenure without an order ends with the release alone.
 
 use std::collections::HashMap;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{Guard, LockError, SessionKeeper};
+use fenced_lock::Guard;
 use parking_lot::Mutex;
-use tokio::sync::oneshot::{self, error::RecvError};
-use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep};
 
-use super::hold_policy::{HoldPolicy, Step};
+use super::hold_policy::HoldPolicy;
+use super::lock::{LOCK_PAUSE, Locks, is_refused, unavailable};
 use super::order_queue::{Answer, NotQueued, OrderQueue, WaitingOrder};
-use super::tenure::{is_gone, is_refused, lock_name, log_first_claim, unavailable};
-use super::{HoldMode, SaleContext, SaleError, SaleOptions};
-use crate::inventory::{InventoryError, Item, Order, OrderId, Outcome};
+use super::retry::{Failed, until_known};
+use super::{SaleContext, SaleError, SaleOptions};
+use crate::inventory::{InventoryError, Item, Order, Outcome};
 
-/// How long the task of an item and its hold outlive the last order.
+/// How long the task of an item runs, and keeps the lock, after the last order.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The pause before the next request for the lock after a failure of the lock service.
-const LOCK_PAUSE: Duration = Duration::from_millis(50);
-
-/// The same after the lock service refused: only an operator can repair that.
+/// The pause before the next request for the lock after the lock service refused: only an operator can repair that.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long to leave the lock to other instances after the store failed.
+/// The pause after the store failed: meanwhile other instances can take the lock.
 const STORE_PAUSE: Duration = Duration::from_millis(200);
 
-/// The pauses before a batch is sent again.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// The pause before the lock is asked for again after it was lost.
+const LOST_PAUSE: Duration = Duration::from_millis(10);
 
 /// The queues of all items and the tasks that serve them.
 pub(super) struct Combiner {
-    context: Arc<SaleContext>,
-    sessions: SessionKeeper,
+    pub(super) context: Arc<SaleContext>,
+    pub(super) locks: Locks,
     queues: Mutex<HashMap<Item, Arc<OrderQueue>>>,
 }
 
 impl Combiner {
-    pub(super) fn new(context: Arc<SaleContext>, sessions: SessionKeeper) -> Arc<Self> {
-        Arc::new(Self { context, sessions, queues: Mutex::default() })
+    pub(super) fn new(context: Arc<SaleContext>, locks: Locks) -> Arc<Self> {
+        Arc::new(Self { context, locks, queues: Mutex::default() })
     }
 
     /// The number of waiting orders.
@@ -59,13 +54,8 @@ impl Combiner {
         self.queues.lock().values().map(|queue| queue.len()).sum()
     }
 
-    /// The queue of an item, if it has one.
-    pub(super) fn known(&self, item: &Item) -> Option<Arc<OrderQueue>> {
-        self.queues.lock().get(item).map(Arc::clone)
-    }
-
     /// The queue of an item, created and served from now on if necessary. The item must exist.
-    pub(super) fn queue_of(self: &Arc<Self>, item: &Item) -> Arc<OrderQueue> {
+    fn queue_of(self: &Arc<Self>, item: &Item) -> Arc<OrderQueue> {
         let mut queues = self.queues.lock();
         if let Some(queue) = queues.get(item) {
             return Arc::clone(queue);
@@ -73,86 +63,60 @@ impl Combiner {
         let SaleOptions { queue_length, wait_timeout, .. } = self.context.options;
         let queue = Arc::new(OrderQueue::new(item.clone(), queue_length, wait_timeout));
         queues.insert(item.clone(), Arc::clone(&queue));
-        self.spawn(Arc::clone(&queue));
+        let served = Served { combiner: Arc::clone(self), queue: Arc::clone(&queue) };
+        self.context.tasks.spawn(async move { served.combiner.serve(&served.queue).await });
         queue
     }
 
-    /// Serves the queue in a task of its own.
-    fn spawn(self: &Arc<Self>, queue: Arc<OrderQueue>) {
-        let served = Served { combiner: Arc::clone(self), queue };
-        self.context.tasks.spawn(async move { served.combiner.serve(&served.queue).await });
-    }
-
-    /// Runs the order in a batch. `queue` is the queue of its item.
+    /// Runs the order in a batch. Its item must exist.
     ///
     /// # Cancel safety
     /// A future that is dropped before its order is in a batch takes nothing.
-    pub(super) async fn reduce(
-        self: &Arc<Self>,
-        mut queue: Arc<OrderQueue>,
-        mut order: Order,
-    ) -> Answer {
+    pub(super) async fn reduce(self: &Arc<Self>, mut order: Order) -> Answer {
         let id = order.id.clone();
         let answer = loop {
-            match queue.push(order) {
+            match self.queue_of(&order.item).push(order) {
                 Ok(answer) => break answer,
                 Err(NotQueued::Full(error)) => return Err(error),
                 Err(NotQueued::Closed(_)) if self.context.stopping.is_cancelled() => {
                     return Err(SaleError::Stopping);
                 }
-                // its task has just ended and removes it: use the next queue
+                // the task of this queue has just ended and removes it: use the next queue
                 Err(NotQueued::Closed(back)) => {
                     order = back;
                     tokio::task::yield_now().await;
-                    queue = self.queue_of(&order.item);
                 }
             }
         };
-        answered(answer, id).await
+        // only a task that panicked drops the reply, and its effect is unknown
+        answer.await.unwrap_or_else(|source| {
+            Err(SaleError::OutcomeUnknown { order: id, source: source.into() })
+        })
     }
 
-    /// Runs the order under a tenure of its own.
-    ///
-    /// # Cancel safety
-    /// As [`reduce`](Self::reduce).
-    pub(super) async fn reduce_alone(self: &Arc<Self>, order: Order) -> Answer {
-        let wait_timeout = self.context.options.wait_timeout;
-        let queue = Arc::new(OrderQueue::new(order.item.clone(), 1, wait_timeout));
-        let id = order.id.clone();
-        // an empty queue has room
-        let Ok(answer) = queue.push(order) else { return Err(SaleError::Stopping) };
-        self.spawn(queue);
-        answered(answer, id).await
-    }
-
-    /// Serves a queue until no order came for a while, or the sale stops. That of a lone order is served until
-    /// the order has its answer.
+    /// Serves a queue until no order came for a while, or the sale stops.
     async fn serve(&self, queue: &OrderQueue) {
-        let SaleOptions { lock_name: base, tenure, batch_size, .. } = &self.context.options;
-        let name = lock_name(base, queue.item());
-        let mut policy = HoldPolicy::new(*tenure, *batch_size);
-        let idle = if self.is_alone() { Duration::ZERO } else { IDLE_TIMEOUT };
+        let mut policy = HoldPolicy::new(self.context.options.tenure);
         loop {
             tokio::select! {
                 biased;
                 () = self.context.stopping.cancelled() => return,
                 () = queue.arrival() => {}
-                () = sleep(idle) => {
+                () = sleep(IDLE_TIMEOUT) => {
                     if queue.close_if_empty() {
                         return;
                     }
                 }
             }
             let asked_at = Instant::now();
-            let lock = pin!(self.lock(&name));
+            let lock = self.locks.take(queue.item());
             let locked = tokio::select! {
                 biased;
                 () = self.context.stopping.cancelled() => return,
-                locked = queue.while_wanted(lock, |o| self.too_late(queue, o)) => locked,
+                locked = queue.while_orders_wait(lock, |o| self.too_late(queue, o)) => locked,
             };
             let pause = match locked {
-                // boxed: thousands of lone orders wait at once, and each task would have room for it
-                Some(Ok(guard)) => Box::pin(self.hold(queue, guard, &mut policy, asked_at)).await,
+                Some(Ok(guard)) => self.hold(queue, guard, &mut policy, asked_at).await,
                 Some(Err(error)) => {
                     let pause = if is_refused(&error) { REFUSED_PAUSE } else { LOCK_PAUSE };
                     let error = Arc::new(error);
@@ -162,49 +126,13 @@ impl Combiner {
                 // no order waits any more
                 None => None,
             };
-            // a lone order that has its answer leaves nothing to pause for
-            if self.is_alone() && queue.close_if_empty() {
-                return;
-            }
             if let Some(pause) = pause {
                 queue.while_expiring(sleep(pause), |o| self.too_late(queue, o)).await;
             }
         }
     }
 
-    /// Whether each order has a queue of its own.
-    fn is_alone(&self) -> bool {
-        self.context.options.hold == HoldMode::Request
-    }
-
-    /// Takes the lock. Gives up after the time that an order may wait.
-    pub(super) async fn take(&self, name: &str) -> Result<Guard, SaleError> {
-        let locked = timeout(self.context.options.wait_timeout, self.lock(name)).await;
-        locked.map_err(|_| self.not_granted())?.map_err(unavailable)
-    }
-
-    /// Takes the lock, however long it takes. Fails only where waiting cannot help.
-    async fn lock(&self, name: &str) -> Result<Guard, LockError> {
-        loop {
-            let session = self.sessions.session().await?;
-            let mutex = session.mutex(name)?;
-            let mut locked = pin!(mutex.lock());
-            let is_long = session.lease().ttl.min(self.context.options.wait_timeout) / 2;
-            let locked = if let Ok(locked) = timeout(is_long, &mut locked).await {
-                locked
-            } else {
-                log_first_claim(mutex.clone());
-                locked.await
-            };
-            match locked {
-                // try again with another session or another claim
-                Err(error) if is_gone(&error) => sleep(LOCK_PAUSE).await,
-                locked => return locked,
-            }
-        }
-    }
-
-    /// Runs batches until the lock is released or lost. Returns how long to leave it to other instances.
+    /// Runs batches until the lock is released or lost. Returns the pause before it is taken again, if there is one.
     async fn hold(
         &self,
         queue: &OrderQueue,
@@ -216,65 +144,57 @@ impl Combiner {
         let mut tenure = Some(metrics.granted(asked_at));
         policy.granted(Instant::now(), guard.enqueued_in());
         loop {
-            let (now, waiting) = (Instant::now(), queue.len());
+            let waiting = queue.len();
             let is_contended = guard.is_contended();
-            let step = match waiting {
-                0 if self.is_alone() => return None,
-                _ if is_contended => policy.next(now, waiting),
-                0 => Step::Wait { orders: 1, until: now + IDLE_TIMEOUT },
-                _ => Step::Run,
+            let runs = if is_contended {
+                policy.runs_another(Instant::now(), waiting)
+            } else {
+                waiting > 0
             };
-            match step {
-                Step::Run => {
-                    let batch = queue.take(options.batch_size);
-                    // all buyers may have disconnected
-                    if batch.is_empty() {
-                        continue;
-                    }
-                    let orders = batch.len();
-                    match self.run(queue, &guard, batch, policy.ends_at()).await {
-                        Ran::Answered { took } => policy.ran(Instant::now(), took, orders),
-                        Ran::LockLost => {
-                            metrics.lost();
-                            return Some(SHORTEST_PAUSE);
-                        }
-                        Ran::StoreFailed => return Some(STORE_PAUSE),
-                    }
+            if runs {
+                let batch = queue.take(options.batch_size);
+                // all buyers may have disconnected
+                if batch.is_empty() {
                     continue;
                 }
-                Step::Wait { orders, until } => tokio::select! {
-                    biased;
-                    () = stopping.cancelled() => return None,
-                    () = queue.reaches(orders) => continue,
-                    () = guard.contended(), if !is_contended => continue,
-                    () = guard.lost() => {
-                        metrics.lost();
-                        return None;
+                let orders = batch.len();
+                match self.run(queue, &guard, batch, policy.ends_at()).await {
+                    Ran::Answered { took } => policy.ran(Instant::now(), took, orders),
+                    Ran::LockLost => {
+                        metrics.lost_tenures.add(1);
+                        return Some(LOST_PAUSE);
                     }
-                    () = sleep_until(until) => if is_contended { continue } else { return None },
-                },
-                // no order came during the whole tenure: the next order takes the lock again
-                Step::HandOver if !policy.has_sold() => return None,
-                Step::HandOver => {}
+                    Ran::StoreFailed => return Some(STORE_PAUSE),
+                }
+                continue;
             }
-            drop(tenure.take());
-            metrics.handed_over();
-            asked_at = Instant::now();
-            // also if no order waits right now: the buyers that were just answered will order again, and the
-            // release and the next claim are one transaction this way
-            let turn = queue.while_expiring(guard.hand_over(), |o| self.too_late(queue, o));
-            let mut turn = pin!(turn);
-            let learn_and_wait = async {
+            if !is_contended {
                 tokio::select! {
                     biased;
-                    next = &mut turn => next,
-                    () = learn(policy, queue) => turn.await,
+                    () = stopping.cancelled() => return None,
+                    () = queue.arrival() => continue,
+                    () = guard.contended() => continue,
+                    () = guard.lost() => {
+                        metrics.lost_tenures.add(1);
+                        return None;
+                    }
+                    () = sleep(IDLE_TIMEOUT) => return None,
                 }
-            };
+            }
+            // no order came during the whole tenure: the next order takes the lock again
+            if !policy.has_sold() {
+                return None;
+            }
+            drop(tenure.take());
+            metrics.handovers.add(1);
+            asked_at = Instant::now();
+            // The next claim is made even if no order waits: the buyers that were just answered may order again, and
+            // this way release and claim are one transaction.
+            let turn = queue.while_expiring(guard.hand_over(), |o| self.too_late(queue, o));
             let next = tokio::select! {
                 biased;
                 () = stopping.cancelled() => return None,
-                next = learn_and_wait => next,
+                next = turn => next,
             };
             match next {
                 Ok(next) => guard = next,
@@ -305,55 +225,78 @@ impl Combiner {
             queue.put_back(batch);
             return Ran::LockLost;
         };
-        let deadline = Instant::now() + self.context.options.wait_timeout;
-        let late = |waiting: &WaitingOrder| self.too_late(queue, waiting);
-        let mut pause = SHORTEST_PAUSE;
-        loop {
+        let SaleContext { inventory, options, metrics, stock_reads, .. } = &*self.context;
+        let deadline = Instant::now() + options.wait_timeout;
+        let send = || async {
             let orders: Vec<&Order> = batch.iter().map(|waiting| &waiting.order).collect();
-            let SaleContext { inventory, options, .. } = &*self.context;
-            let run =
-                inventory.reduce(queue.item(), Some(entry.token()), &options.instance, &orders);
             let sent_at = Instant::now();
-            let ran = queue.while_expiring(run, late).await;
-            let took = sent_at.elapsed();
-            self.context.metrics.batch(batch.len(), sent_at, &ran);
-            let error = match ran {
-                Ok(outcomes) => {
-                    answer_all(queue, batch, outcomes);
+            let ran =
+                inventory.reduce(queue.item(), Some(entry.token()), &options.instance, &orders);
+            let ran = ran.await;
+            metrics.batch(orders.len(), sent_at, &ran);
+            match ran {
+                Ok(outcomes) => Ok((outcomes, sent_at.elapsed())),
+                Err(error @ InventoryError::StaleToken { .. }) => Err(Arc::new(error)),
+                Err(error) => {
+                    let error = Arc::new(error);
+                    tracing::warn!(orders = orders.len(), ?error, "the store did not reduce");
+                    // the next orders read the stock first, and soon notice that the store does not answer
+                    stock_reads.forget(queue.item());
+                    queue.set_store_error(Some(Arc::clone(&error)));
+                    Err(error)
+                }
+            }
+        };
+        let may_repeat = |error: &InventoryError| {
+            self.can_repeat(error, &batch, deadline)
+                && !entry.is_lost()
+                && !(entry.is_contended() && Instant::now() >= ends_at)
+        };
+        let answered = until_known(send, may_repeat);
+        let Failed { latest, unknown } =
+            match queue.while_expiring(answered, |o| self.too_late(queue, o)).await {
+                Ok((outcomes, took)) => {
+                    self.answer(queue, batch, outcomes);
                     return Ran::Answered { took };
                 }
-                Err(InventoryError::StaleToken { .. }) => {
-                    for waiting in &mut batch {
-                        waiting.is_stale = true;
-                    }
-                    queue.put_back(batch);
-                    return Ran::LockLost;
-                }
-                Err(error) => Arc::new(error),
+                Err(failed) => failed,
             };
-            tracing::warn!(orders = batch.len(), ?error, "the store did not reduce");
-            queue.note_store(Some(Arc::clone(&error)));
-            if !error.nothing_written() {
-                for waiting in &mut batch {
-                    waiting.silence.get_or_insert_with(|| Arc::clone(&error));
-                }
+        if let Some(unknown) = unknown {
+            for waiting in &mut batch {
+                waiting.unknown.get_or_insert_with(|| Arc::clone(&unknown));
             }
-            if !self.can_repeat(&error, &batch, deadline) {
-                for waiting in batch {
-                    waiting.fail(|waiting| SaleError::of_order(Arc::clone(&error), &waiting.order));
-                }
-                return Ran::StoreFailed;
+        }
+        if let InventoryError::StaleToken { .. } = *latest {
+            for waiting in &mut batch {
+                waiting.is_stale = true;
             }
-            if entry.is_lost() {
-                queue.put_back(batch);
-                return Ran::LockLost;
+            queue.put_back(batch);
+            return Ran::LockLost;
+        }
+        if !self.can_repeat(&latest, &batch, deadline) {
+            for waiting in batch {
+                waiting.fail(|waiting| SaleError::of_order(Arc::clone(&latest), &waiting.order));
             }
-            if entry.is_contended() && Instant::now() >= ends_at {
-                queue.put_back(batch);
-                return Ran::StoreFailed;
-            }
-            queue.while_expiring(sleep(pause), late).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            return Ran::StoreFailed;
+        }
+        let is_lost = entry.is_lost();
+        queue.put_back(batch);
+        if is_lost { Ran::LockLost } else { Ran::StoreFailed }
+    }
+
+    /// Answers the orders of a batch.
+    fn answer(&self, queue: &OrderQueue, batch: Vec<WaitingOrder>, outcomes: Vec<Outcome>) {
+        let left = outcomes.iter().filter_map(|outcome| match outcome {
+            Outcome::Reserved(accepted) => Some(accepted.remaining),
+            Outcome::SoldOut { remaining } => Some(*remaining),
+            Outcome::Conflict | Outcome::Damaged { .. } => None,
+        });
+        if let Some(left) = left.min() {
+            self.context.stock_reads.note(queue.item(), i64::try_from(left).unwrap_or(i64::MAX));
+        }
+        queue.set_store_error(None);
+        for (waiting, outcome) in batch.into_iter().zip(outcomes) {
+            waiting.answer(Ok(outcome));
         }
     }
 
@@ -369,7 +312,7 @@ impl Combiner {
             && !is_refused
             && Instant::now() < deadline
             && !self.context.stopping.is_cancelled()
-            && !batch.iter().all(WaitingOrder::is_gone)
+            && !batch.iter().all(WaitingOrder::is_disconnected)
     }
 
     /// The error of an order whose time is over.
@@ -380,16 +323,7 @@ impl Combiner {
         if let Some(error) = queue.store_error() {
             return SaleError::of_read(error, queue.item());
         }
-        self.not_granted()
-    }
-
-    /// Why the lock was not granted in time.
-    fn not_granted(&self) -> SaleError {
-        let waited = self.context.options.wait_timeout;
-        match self.sessions.current() {
-            Some(session) if session.is_answered() => SaleError::WaitTooLong { waited },
-            _ => unavailable(self.sessions.latest_error().unwrap_or(LockError::Timeout { waited })),
-        }
+        self.locks.not_granted()
     }
 }
 
@@ -403,8 +337,8 @@ enum Ran {
     StoreFailed,
 }
 
-/// The queue that a task serves. However the task ends, also by a panic, its drop answers the orders that
-/// still wait, and lets the next order create a new queue.
+/// The queue that a task serves. When the task ends, also by a panic, the drop of this value answers the orders that
+/// still wait, and the next order creates a new queue.
 struct Served {
     combiner: Arc<Combiner>,
     queue: Arc<OrderQueue>,
@@ -413,43 +347,7 @@ struct Served {
 impl Drop for Served {
     fn drop(&mut self) {
         self.queue.close(|_| SaleError::Stopping);
+        self.combiner.context.stock_reads.forget(self.queue.item());
         self.combiner.queues.lock().remove(self.queue.item());
-    }
-}
-
-/// The answer to an order. Only a task that panicked drops the reply, and its effect is unknown.
-async fn answered(answer: oneshot::Receiver<Answer>, order: OrderId) -> Answer {
-    let unknown = |source: RecvError| SaleError::OutcomeUnknown { order, source: source.into() };
-    answer.await.unwrap_or_else(|source| Err(unknown(source)))
-}
-
-/// Notes whether it would have paid to wait for the next orders in the tenure that has just ended.
-async fn learn(policy: &mut HoldPolicy, queue: &OrderQueue) {
-    // its time was over: nothing was waited for
-    if Instant::now() >= policy.ends_at() {
-        return;
-    }
-    loop {
-        match policy.without_end(Instant::now(), queue.len()) {
-            Step::Run => return policy.learn(true),
-            Step::HandOver => return policy.learn(false),
-            // late is no error: it is asked again
-            Step::Wait { orders, until } => drop(timeout_at(until, queue.reaches(orders)).await),
-        }
-    }
-}
-
-fn answer_all(queue: &OrderQueue, batch: Vec<WaitingOrder>, outcomes: Vec<Outcome>) {
-    let remaining = outcomes.iter().filter_map(|outcome| match outcome {
-        Outcome::Reserved(accepted) => Some(accepted.remaining),
-        Outcome::SoldOut { remaining } => Some(*remaining),
-        Outcome::Conflict | Outcome::Damaged { .. } => None,
-    });
-    if let Some(remaining) = remaining.min() {
-        queue.see(i64::try_from(remaining).unwrap_or(i64::MAX));
-    }
-    queue.note_store(None);
-    for (waiting, outcome) in batch.into_iter().zip(outcomes) {
-        waiting.answer(Ok(outcome));
     }
 }

@@ -31,7 +31,6 @@ pub enum SaleError {
     #[error("the lock service does not answer or is out of space: nothing was taken, retry later")]
     LockUnavailable {
         /// The cause.
-        #[source]
         source: BoxError,
     },
     /// The lock service refuses this item's lock for good: a missing permission, a wrong password.
@@ -41,7 +40,6 @@ pub enum SaleError {
     )]
     LockRefused {
         /// The cause.
-        #[source]
         source: BoxError,
     },
     /// A key without a lease is first in the queue for the lock: it never ends by itself.
@@ -59,7 +57,6 @@ pub enum SaleError {
     #[error("the store does not answer: nothing was taken, retry later")]
     StoreUnavailable {
         /// The cause.
-        #[source]
         source: BoxError,
     },
     /// The store refuses for now.
@@ -69,7 +66,6 @@ pub enum SaleError {
     )]
     StoreRefused {
         /// The cause.
-        #[source]
         source: BoxError,
     },
     /// The store refuses for good: a wrong password, a missing permission, a Redis Cluster.
@@ -79,7 +75,6 @@ pub enum SaleError {
     )]
     StoreMisconfigured {
         /// The cause.
-        #[source]
         source: BoxError,
     },
     /// The store lost data that it acknowledged to this instance, or an older copy was brought back. Nothing
@@ -94,7 +89,6 @@ pub enum SaleError {
         /// The item.
         item: Item,
         /// The cause.
-        #[source]
         source: BoxError,
     },
     /// The order was sent to the store and not confirmed, or too few replicas have it.
@@ -107,7 +101,6 @@ pub enum SaleError {
         /// The order.
         order: OrderId,
         /// The cause.
-        #[source]
         source: BoxError,
     },
     /// The start of a sale was sent to the store and not confirmed.
@@ -118,7 +111,6 @@ pub enum SaleError {
         /// The item.
         item: Item,
         /// The cause.
-        #[source]
         source: BoxError,
     },
     /// The store has accepted a later token: this instance lost the lock without knowing.
@@ -154,7 +146,6 @@ pub enum SaleError {
         /// The item.
         item: Item,
         /// The cause.
-        #[source]
         source: BoxError,
     },
     /// The instance is stopping.
@@ -189,22 +180,19 @@ impl SaleError {
     /// What a failure of the store to take `order` means.
     pub fn of_order(error: impl Into<Arc<InventoryError>>, order: &Order) -> Self {
         let error = error.into();
-        match &*error {
-            InventoryError::Unanswered { .. } | InventoryError::NotReplicated { .. } => {
-                Self::OutcomeUnknown { order: order.id.clone(), source: error.into() }
-            }
-            _ => Self::of_read(error, &order.item),
+        if error.nothing_written() {
+            return Self::of_read(error, &order.item);
         }
+        Self::OutcomeUnknown { order: order.id.clone(), source: error.into() }
     }
 
     /// What a failure of the store to start a sale of `item` means.
-    pub fn of_start(error: InventoryError, item: &Item) -> Self {
-        match error {
-            InventoryError::Unanswered { .. } | InventoryError::NotReplicated { .. } => {
-                Self::StartUnknown { item: item.clone(), source: error.into() }
-            }
-            error => Self::of_read(error, item),
+    pub fn of_start(error: impl Into<Arc<InventoryError>>, item: &Item) -> Self {
+        let error = error.into();
+        if error.nothing_written() {
+            return Self::of_read(error, item);
         }
+        Self::StartUnknown { item: item.clone(), source: error.into() }
     }
 
     /// What a failure of the store to answer a question about `item` means.

@@ -1,10 +1,18 @@
-//! The seam at which a sale is guarded.
+//! The seam at which a sale is guarded: the guard, and what it works with.
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use fenced_lock::{QueueEntry, SessionKeeper};
 use futures_util::future::BoxFuture;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::SaleError;
-use crate::inventory::{Item, Order, Outcome, Stock};
+use super::metrics::Metrics;
+use super::stock_reads::StockReads;
+use crate::inventory::{Inventory, Item, Order, Outcome, Stock};
 
 /// What guards a sale. The service has one implementation, [`EtcdLock`](super::EtcdLock).
 pub trait SaleGuard: Send + Sync + 'static {
@@ -33,7 +41,7 @@ pub trait SaleGuard: Send + Sync + 'static {
         None
     }
 
-    /// The number of waiting orders, not counting those in the [waiting room](super::SaleContext::enter).
+    /// The number of waiting orders, not counting those in the [places of the context](SaleContext::enter).
     fn waiting(&self) -> usize {
         0
     }
@@ -64,5 +72,98 @@ impl GuardStatus {
     /// Whether the store compares tokens.
     pub fn is_fenced(&self) -> bool {
         self.without.iter().all(|name| name != "fence")
+    }
+}
+
+/// How one instance sells.
+#[derive(Clone, Debug)]
+pub struct SaleOptions {
+    /// The name of the default item's lock; a named item's lock is this name, `:` and the item.
+    pub lock_name: String,
+    /// The name of this instance, recorded with each order.
+    pub instance: String,
+    /// The most orders of one item that may wait at this instance.
+    pub queue_length: usize,
+    /// The most orders in a batch; at most [`MAX_BATCH`](crate::inventory::Inventory::MAX_BATCH).
+    pub batch_size: usize,
+    /// How long a tenure lasts at most while another instance waits for the lock.
+    pub tenure: Duration,
+    /// How long an order may wait for the lock, and for an answer of the store once it was sent.
+    pub wait_timeout: Duration,
+}
+
+/// What a read of the stock means for an order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StockCheck {
+    /// Its answer.
+    Answer(Outcome),
+    /// It needs a batch.
+    Available,
+}
+
+/// What a [guard](SaleGuard) works with. The sale and its guard share one.
+pub struct SaleContext {
+    /// The stock.
+    pub inventory: Inventory,
+    /// How this instance sells.
+    pub options: SaleOptions,
+    /// Cancelled when the sale stops: waiting orders must get [`SaleError::Stopping`].
+    pub stopping: CancellationToken,
+    /// The tasks that change the stock. They run to their end even if the buyer disconnects, and the sale
+    /// waits for them before it closes its guard.
+    pub tasks: TaskTracker,
+    places: Arc<Semaphore>,
+    pub(super) stock_reads: Arc<StockReads>,
+    pub(super) metrics: Metrics,
+}
+
+impl SaleContext {
+    /// A context that no order has used yet.
+    pub fn new(inventory: Inventory, options: SaleOptions) -> Arc<Self> {
+        Arc::new(Self {
+            places: Arc::new(Semaphore::new(options.queue_length.min(Semaphore::MAX_PERMITS))),
+            stock_reads: Arc::default(),
+            inventory,
+            options,
+            stopping: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            metrics: Metrics::default(),
+        })
+    }
+
+    /// A place to wait for an order of `item`, for a guard without a queue of its own. Its drop returns it.
+    ///
+    /// # Errors
+    /// [`SaleError::QueueFull`].
+    pub fn enter(&self, item: &Item) -> Result<OwnedSemaphorePermit, SaleError> {
+        let full = || SaleError::QueueFull { item: item.clone(), limit: self.options.queue_length };
+        Arc::clone(&self.places).try_acquire_owned().map_err(|_| full())
+    }
+
+    /// The number of taken places.
+    pub(super) fn places_taken(&self) -> usize {
+        self.options.queue_length.min(Semaphore::MAX_PERMITS) - self.places.available_permits()
+    }
+
+    /// Reads the stock without the lock: too little of it is already the truth at that moment. An order that
+    /// was accepted before gets its first answer. Orders that come at the same time share a read.
+    ///
+    /// # Errors
+    /// See [`SaleError`].
+    pub async fn check_stock(&self, order: &Order) -> Result<StockCheck, SaleError> {
+        let within = self.options.wait_timeout;
+        let (available, first) = self.stock_reads.read(&self.inventory, order, within).await?;
+        if available >= i64::from(order.quantity.get()) {
+            return Ok(StockCheck::Available);
+        }
+        // an order that may not have reached the replicas needs a batch, which waits for them
+        if first.is_some() && self.inventory.replicas().is_some() {
+            return Ok(StockCheck::Available);
+        }
+        Ok(StockCheck::Answer(match first {
+            Some(first) if first.is_repeated_by(order) => Outcome::Reserved(first),
+            Some(_) => Outcome::Conflict,
+            None => Outcome::SoldOut { remaining: u64::try_from(available).unwrap_or(0) },
+        }))
     }
 }

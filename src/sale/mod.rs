@@ -1,45 +1,39 @@
 //! Where lock meets stock.
 //!
 //! The waiting orders of an item at one instance share a tenure of the item's lock: one holder takes it for
-//! all of them, and runs them in batches under the token of the grant (`combiner`). With
-//! [`HoldMode::Request`] each order has a tenure of its own: it waits in a queue of one, which is served in
-//! the same way.
+//! all of them, and runs them in batches under the token of the grant. `combiner` builds the batches, and
+//! `inventory/script.lua` checks the token and writes.
 //!
 //! `sold out` needs no lock: a plain read that shows too little stock is already the truth at that moment.
 
 mod combiner;
-mod context;
 mod error;
 mod etcd_lock;
 mod guard;
 mod hold_policy;
 pub mod latency;
+mod lock;
 pub mod metrics;
 mod order_queue;
+mod retry;
 mod stock_reads;
-mod tenure;
-mod waiting_room;
-mod watch;
 
-pub use context::{HoldMode, SaleContext, SaleOptions, StockCheck};
 pub use error::{BoxError, SaleError};
 pub use etcd_lock::EtcdLock;
-pub use guard::{GuardStatus, SaleGuard};
-pub use tenure::lock_name;
-pub use waiting_room::WaitingPlace;
-pub use watch::LockHealth;
+pub use guard::{GuardStatus, SaleContext, SaleGuard, SaleOptions, StockCheck};
+pub use lock::lock_name;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use fenced_lock::{LockError, QueueEntry, QueueSnapshot, Session, SessionKeeper, Token};
 use tokio::time::timeout;
 
+use self::lock::QUESTION_TIMEOUT;
 use self::metrics::Metrics;
-use crate::inventory::{Accepted, Inventory, Item, Order, OrderId, Outcome, Stock};
-use fenced_lock::{LockError, QueueEntry, SessionKeeper, Token};
-
-/// How long a question about the lock may take.
-const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
+use crate::inventory::{
+    Accepted, Cursor, Inventory, InventoryError, Item, Order, OrderId, Outcome, SaleUpdate, Stock,
+};
 
 /// The sale of all items at one instance. Clones share everything.
 #[derive(Clone)]
@@ -49,13 +43,18 @@ struct Inner {
     context: Arc<SaleContext>,
     /// The stock over a connection of its own, for watchers: no order waits behind their reads.
     watched: Inventory,
-    guard: Guard,
+    guard: Arc<dyn SaleGuard>,
 }
 
-/// The lock has a variant of its own, so that an order under it costs no allocation.
-enum Guard {
-    Lock(Box<EtcdLock>),
-    Other(Arc<dyn SaleGuard>),
+/// The state of the lock service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockHealth {
+    /// It answers.
+    Answers,
+    /// It did not answer the latest request.
+    Silent,
+    /// No session is open: the last one was lost, or the first one is being opened.
+    NoSession,
 }
 
 impl Sale {
@@ -63,15 +62,11 @@ impl Sale {
     pub fn guarded(inventory: Inventory, sessions: SessionKeeper, options: SaleOptions) -> Self {
         let context = SaleContext::new(inventory, options);
         let lock = EtcdLock::new(&context, sessions);
-        Self::with_guard(context, Guard::Lock(Box::new(lock)))
+        Self::new(context, Arc::new(lock))
     }
 
     /// A sale guarded in another way. The guard shares `context`.
     pub fn new(context: Arc<SaleContext>, guard: Arc<dyn SaleGuard>) -> Self {
-        Self::with_guard(context, Guard::Other(guard))
-    }
-
-    fn with_guard(context: Arc<SaleContext>, guard: Guard) -> Self {
         let watched = context.inventory.over_another_connection();
         Self(Arc::new(Inner { context, watched, guard }))
     }
@@ -86,10 +81,9 @@ impl Sale {
     /// See [`SaleError`].
     pub async fn reduce(&self, order: Order) -> Result<Outcome, SaleError> {
         let count = self.0.context.metrics.order();
-        let answer = match (self.check_open(), &self.0.guard) {
-            (Err(error), _) => Err(error),
-            (Ok(()), Guard::Lock(lock)) => lock.reduce_order(order).await,
-            (Ok(()), Guard::Other(guard)) => guard.reduce(order).await,
+        let answer = match self.check_open() {
+            Ok(()) => self.0.guard.reduce(order).await,
+            Err(error) => Err(error),
         };
         count.end(&answer);
         answer
@@ -106,7 +100,7 @@ impl Sale {
     pub async fn start(&self, item: &Item, units: u64) -> Result<Stock, SaleError> {
         self.check_open()?;
         self.check_item(item)?;
-        self.guard().start(item, units).await
+        self.0.guard.start(item, units).await
     }
 
     /// Whether the store can have `item`.
@@ -163,12 +157,12 @@ impl Sale {
     /// # Errors
     /// See [`SaleError`].
     pub async fn queue(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {
-        self.guard().queue(item).await
+        self.0.guard.queue(item).await
     }
 
     /// The name of the lock of `item`; nothing without a distributed lock.
     pub fn lock_name(&self, item: &Item) -> Option<String> {
-        self.guard().lock_name(item)
+        self.0.guard.lock_name(item)
     }
 
     /// Whether this instance could take an order of some known item, or else of the default one: it is not
@@ -181,12 +175,12 @@ impl Sale {
         self.check_open()?;
         // no fence is larger: only a fence of another cluster refuses this token
         let token = self.session().map(|session| Token::new(session.lease().cluster, i64::MAX));
-        let token = token.filter(|_| self.guard().status().is_fenced());
+        let token = token.filter(|_| self.0.guard.status().is_fenced());
         let check = self.0.context.inventory.check(token).await;
         check.map_err(|(item, error)| SaleError::of_read(error, &item))?;
-        let checked = timeout(QUESTION_TIMEOUT, self.guard().check()).await;
+        let checked = timeout(QUESTION_TIMEOUT, self.0.guard.check()).await;
         let silence = LockError::Timeout { waited: QUESTION_TIMEOUT };
-        checked.unwrap_or_else(|_| Err(tenure::unavailable(silence)))
+        checked.unwrap_or_else(|_| Err(lock::unavailable(silence)))
     }
 
     /// The metrics since the start.
@@ -196,13 +190,13 @@ impl Sale {
 
     /// The number of orders that wait for the lock.
     pub fn waiting(&self) -> u64 {
-        let waiting = self.guard().waiting() + self.0.context.waiting_room.taken();
+        let waiting = self.0.guard.waiting() + self.0.context.places_taken();
         u64::try_from(waiting).unwrap_or(u64::MAX)
     }
 
     /// The number of lock sessions that were lost since the start.
     pub fn lost_sessions(&self) -> u64 {
-        self.guard().sessions().map_or(0, SessionKeeper::losses)
+        self.0.guard.sessions().map_or(0, SessionKeeper::losses)
     }
 
     /// How many known items the store was rolled back for.
@@ -222,14 +216,68 @@ impl Sale {
         stopping.cancel();
         tasks.close();
         tasks.wait().await;
-        self.guard().close().await;
+        self.0.guard.close().await;
     }
 
-    fn guard(&self) -> &dyn SaleGuard {
-        match &self.0.guard {
-            Guard::Lock(lock) => &**lock,
-            Guard::Other(guard) => &**guard,
+    /// What guards the orders that come now.
+    pub fn guard_status(&self) -> GuardStatus {
+        self.0.guard.status()
+    }
+
+    /// The state of `item` and the new orders of its ledger: see
+    /// [`Inventory::poll_since`](Inventory::poll_since).
+    ///
+    /// # Errors
+    /// See [`InventoryError`].
+    pub async fn poll_since(
+        &self,
+        item: &Item,
+        cursor: Option<&Cursor>,
+        most: u32,
+    ) -> Result<SaleUpdate, InventoryError> {
+        self.0.watched.poll_since(item, cursor, most).await
+    }
+
+    /// Whether `item` has a sale, in any state.
+    ///
+    /// # Errors
+    /// See [`SaleError`].
+    pub async fn check_known(&self, item: &Item) -> Result<(), SaleError> {
+        match self.0.watched.poll_since(item, None, 0).await {
+            Ok(_) | Err(InventoryError::Damaged { .. } | InventoryError::RolledBack { .. }) => {
+                Ok(())
+            }
+            Err(error) => Err(SaleError::of_read(error, item)),
         }
+    }
+
+    /// The queue for the lock of `item` as this instance sees it, without a request; `None` without a
+    /// distributed lock or without a session.
+    pub fn queue_snapshot(&self, item: &Item) -> Option<QueueSnapshot> {
+        let name = self.lock_name(item)?;
+        self.session()?.mutex(&name).ok()?.queue_snapshot()
+    }
+
+    /// The state of the lock service; `None` without a distributed lock.
+    pub fn lock_health(&self) -> Option<LockHealth> {
+        let sessions = self.0.guard.sessions()?;
+        Some(match sessions.current() {
+            Some(session) if session.is_answered() => LockHealth::Answers,
+            Some(_) => LockHealth::Silent,
+            None if sessions.latest_error().is_some_and(|error| error.is_retryable()) => {
+                LockHealth::Silent
+            }
+            None => LockHealth::NoSession,
+        })
+    }
+
+    /// The lease of this instance, and its TTL, while there is a session.
+    pub fn lease(&self) -> Option<(i64, Duration)> {
+        self.session().map(|session| (session.lease().id, session.lease().ttl))
+    }
+
+    fn session(&self) -> Option<Session> {
+        self.0.guard.sessions()?.current()
     }
 
     fn check_open(&self) -> Result<(), SaleError> {

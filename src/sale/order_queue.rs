@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -25,15 +24,15 @@ pub(super) struct WaitingOrder {
     /// Closed when the buyer disconnected.
     reply: oneshot::Sender<Answer>,
     deadline: Instant,
-    /// The error of the attempt that was sent and not answered: the order may have been accepted.
-    pub(super) silence: Option<Arc<InventoryError>>,
+    /// The error of an attempt that was sent and not answered: the order may have been accepted.
+    pub(super) unknown: Option<Arc<InventoryError>>,
     /// Whether it was refused because of a later token.
     pub(super) is_stale: bool,
 }
 
 impl WaitingOrder {
     /// Whether its buyer disconnected.
-    pub(super) fn is_gone(&self) -> bool {
+    pub(super) fn is_disconnected(&self) -> bool {
         self.reply.is_closed()
     }
 
@@ -45,8 +44,8 @@ impl WaitingOrder {
     /// Answers with an error. Once the order was sent and not answered, its outcome is unknown, whatever
     /// failed later.
     pub(super) fn fail(self, error: impl FnOnce(&Self) -> SaleError) {
-        let error = match &self.silence {
-            Some(silence) => SaleError::of_order(Arc::clone(silence), &self.order),
+        let error = match &self.unknown {
+            Some(unknown) => SaleError::of_order(Arc::clone(unknown), &self.order),
             None => error(&self),
         };
         self.answer(Err(error));
@@ -61,9 +60,7 @@ pub(super) struct OrderQueue {
     wait_timeout: Duration,
     state: Mutex<State>,
     arrived: Notify,
-    /// The stock as last read, or `i64::MIN`. A hint: it decides what is tried first, never the answer.
-    remaining_hint: AtomicI64,
-    /// Why the latest batch failed in the store; none once a batch succeeds.
+    /// Why the latest batch failed in the store; `None` after a batch that succeeded.
     store_error: Mutex<Option<Arc<InventoryError>>>,
 }
 
@@ -72,7 +69,7 @@ struct State {
     waiting: VecDeque<WaitingOrder>,
     /// When orders of disconnected buyers were last removed.
     swept_at: Option<Instant>,
-    /// Its task has ended.
+    /// Whether its task has ended.
     is_closed: bool,
 }
 
@@ -81,7 +78,7 @@ impl State {
     fn sweep(&mut self, now: Instant) {
         if self.swept_at.is_none_or(|swept_at| now >= swept_at + SWEEP_EVERY) {
             self.swept_at = Some(now);
-            self.waiting.retain(|waiting| !waiting.is_gone());
+            self.waiting.retain(|waiting| !waiting.is_disconnected());
         }
     }
 }
@@ -102,7 +99,6 @@ impl OrderQueue {
             wait_timeout,
             state: Mutex::default(),
             arrived: Notify::new(),
-            remaining_hint: AtomicI64::new(i64::MIN),
             store_error: Mutex::default(),
         }
     }
@@ -131,7 +127,7 @@ impl OrderQueue {
             order,
             reply,
             deadline,
-            silence: None,
+            unknown: None,
             is_stale: false,
         });
         drop(state);
@@ -139,13 +135,13 @@ impl OrderQueue {
         Ok(answer)
     }
 
-    /// Takes up to `most` orders from the front, and drops those of disconnected buyers.
+    /// Takes up to `most` orders from the front, without those of disconnected buyers.
     pub(super) fn take(&self, most: usize) -> Vec<WaitingOrder> {
         let mut state = self.state.lock();
         let mut batch = Vec::with_capacity(most.min(state.waiting.len()));
         while batch.len() < most {
             match state.waiting.pop_front() {
-                Some(waiting) if waiting.is_gone() => {}
+                Some(waiting) if waiting.is_disconnected() => {}
                 Some(waiting) => batch.push(waiting),
                 None => break,
             }
@@ -165,23 +161,15 @@ impl OrderQueue {
         self.state.lock().waiting.len()
     }
 
-    /// Waits until an order waits whose buyer is connected.
+    /// Waits for an order whose buyer is still connected.
     pub(super) async fn arrival(&self) {
-        while !self.is_wanted() {
+        while !self.has_orders() {
             // an earlier notification is kept
             self.arrived.notified().await;
         }
     }
 
-    /// Waits until so many orders wait.
-    pub(super) async fn reaches(&self, orders: usize) {
-        while self.len() < orders {
-            // an earlier notification is kept
-            self.arrived.notified().await;
-        }
-    }
-
-    /// Closes the queue if it is empty, and returns whether it is closed.
+    /// Closes the queue if it is empty. Returns whether it is closed.
     pub(super) fn close_if_empty(&self) -> bool {
         let mut state = self.state.lock();
         state.is_closed |= state.waiting.is_empty();
@@ -220,13 +208,13 @@ impl OrderQueue {
     }
 
     /// As [`while_expiring`](Self::while_expiring), but ends with `None` once no order waits.
-    pub(super) async fn while_wanted<F: Future>(
+    pub(super) async fn while_orders_wait<F: Future>(
         &self,
         future: F,
         error: impl Fn(&WaitingOrder) -> SaleError,
     ) -> Option<F::Output> {
-        let unwanted = async {
-            while self.is_wanted() {
+        let none_waits = async {
+            while self.has_orders() {
                 sleep(SWEEP_EVERY).await;
             }
         };
@@ -234,7 +222,7 @@ impl OrderQueue {
             tokio::select! {
                 biased;
                 output = future => Some(output),
-                () = unwanted => None,
+                () = none_waits => None,
             }
         };
         self.while_expiring(either, error).await
@@ -245,7 +233,8 @@ impl OrderQueue {
         loop {
             let expired = {
                 let mut state = self.state.lock();
-                let is_over = |waiting: &WaitingOrder| waiting.deadline <= now || waiting.is_gone();
+                let is_over =
+                    |waiting: &WaitingOrder| waiting.deadline <= now || waiting.is_disconnected();
                 if !state.waiting.front().is_some_and(is_over) {
                     return;
                 }
@@ -258,9 +247,9 @@ impl OrderQueue {
     }
 
     /// Drops the orders of disconnected buyers, and returns whether any is left.
-    fn is_wanted(&self) -> bool {
+    fn has_orders(&self) -> bool {
         let mut state = self.state.lock();
-        state.waiting.retain(|waiting| !waiting.is_gone());
+        state.waiting.retain(|waiting| !waiting.is_disconnected());
         !state.waiting.is_empty()
     }
 
@@ -268,22 +257,8 @@ impl OrderQueue {
         self.state.lock().waiting.front().map(|waiting| waiting.deadline)
     }
 
-    /// Whether the stock had at least `units` when it was last read.
-    pub(super) fn was_seen_with(&self, units: u32) -> bool {
-        self.remaining_hint.load(Ordering::Relaxed) >= i64::from(units)
-    }
-
-    /// Notes a read of the stock.
-    pub(super) fn see(&self, remaining: i64) {
-        self.remaining_hint.store(remaining, Ordering::Relaxed);
-    }
-
-    /// Notes the result of a batch. After an error the stock is unknown: the next orders read it first, and
-    /// soon notice that the store does not answer.
-    pub(super) fn note_store(&self, error: Option<Arc<InventoryError>>) {
-        if error.is_some() {
-            self.see(i64::MIN);
-        }
+    /// Notes why the latest batch failed, if it did.
+    pub(super) fn set_store_error(&self, error: Option<Arc<InventoryError>>) {
         *self.store_error.lock() = error;
     }
 
@@ -313,7 +288,7 @@ mod tests {
         let queue = OrderQueue::new(Item::DEFAULT, 2, Duration::from_secs(1));
         let answers = ["sent", "not-sent"].map(|id| queue.push(order(id)).ok().expect("room"));
         let mut batch = queue.take(2);
-        batch[0].silence = Some(Arc::new(InventoryError::NotReplicated { count: 0, wanted: 1 }));
+        batch[0].unknown = Some(Arc::new(InventoryError::NotReplicated { count: 0, wanted: 1 }));
         queue.put_back(batch);
         queue.close(|_| SaleError::Stopping);
         let [sent, not_sent] = answers.map(|mut answer| answer.try_recv().expect("an answer"));

@@ -25,11 +25,36 @@ type Seen = Result<(i64, Option<Accepted>), Arc<InventoryError>>;
 /// An order that waits for the next read.
 type Waiting = (OrderId, oneshot::Sender<Seen>);
 
-/// The orders that wait for the next read of their item. An item is here while a task reads it.
 #[derive(Debug, Default)]
-pub(super) struct StockReads(Mutex<HashMap<Item, Vec<Waiting>>>);
+pub(super) struct StockReads {
+    /// The orders that wait for the next read of their item. An item is here while a task reads it.
+    waiting: Mutex<HashMap<Item, Vec<Waiting>>>,
+    /// The units left of each item when they were last seen, if there were some. A hint: it decides what is tried
+    /// first, never the answer.
+    left: Mutex<HashMap<Item, i64>>,
+}
 
 impl StockReads {
+    /// Whether enough units for the order were left when they were last seen.
+    pub(super) fn had_enough_for(&self, order: &Order) -> bool {
+        let left = self.left.lock().get(&order.item).copied();
+        left.is_some_and(|left| left >= i64::from(order.quantity.get()))
+    }
+
+    /// Notes how many units are left.
+    pub(super) fn note(&self, item: &Item, units: i64) {
+        if units > 0 {
+            self.left.lock().insert(item.clone(), units);
+        } else {
+            self.forget(item);
+        }
+    }
+
+    /// From now on, orders read the stock first.
+    pub(super) fn forget(&self, item: &Item) {
+        self.left.lock().remove(item);
+    }
+
     /// The units left, and the order that was accepted under this id, if any. A read takes at most `within`.
     ///
     /// # Cancel safety
@@ -43,7 +68,7 @@ impl StockReads {
         let (reply, answer) = oneshot::channel();
         let waiting = (order.id.clone(), reply);
         let is_first = {
-            let mut items = self.0.lock();
+            let mut items = self.waiting.lock();
             match items.get_mut(&order.item) {
                 Some(others) => {
                     others.push(waiting);
@@ -83,6 +108,7 @@ impl Reader {
             let read = timeout(self.within, inventory.stock_and_orders(&self.item, &ids));
             match read.await.unwrap_or_else(|_| Err(InventoryError::too_late())) {
                 Ok((units, orders)) => {
+                    self.reads.note(&self.item, units);
                     for (reply, order) in replies.into_iter().zip(orders) {
                         // fails if the buyer disconnected
                         drop(reply.send(order.map(|order| (units, order)).map_err(Arc::new)));
@@ -101,12 +127,12 @@ impl Reader {
     }
 
     fn take_all(&self) -> Vec<Waiting> {
-        self.reads.0.lock().get_mut(&self.item).map(std::mem::take).unwrap_or_default()
+        self.reads.waiting.lock().get_mut(&self.item).map(std::mem::take).unwrap_or_default()
     }
 
     /// The orders of the next read, without those of disconnected buyers. `None` ends the reads.
     fn next(&mut self) -> Option<Vec<Waiting>> {
-        let mut items = self.reads.0.lock();
+        let mut items = self.reads.waiting.lock();
         let waiting = items.get_mut(&self.item)?;
         waiting.retain(|(_, reply)| !reply.is_closed());
         if waiting.is_empty() {
@@ -122,7 +148,7 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         if !self.is_done {
-            self.reads.0.lock().remove(&self.item);
+            self.reads.waiting.lock().remove(&self.item);
         }
     }
 }

@@ -18,7 +18,7 @@ fn http_api_lists_the_problems() {
     let (section, _) = page.split_once("\n## ").unwrap();
     let documented: Vec<_> = section.lines().filter(|line| line.starts_with("| `")).collect();
     let row = |kind: &&ProblemType| {
-        let ProblemType { word, status, title, retry_after_seconds } = kind;
+        let ProblemType { word, title, status, retry_after_seconds } = kind;
         let retry = if retry_after_seconds.is_some() { "yes" } else { "no" };
         format!("| `{word}` | {} | {retry} | {title} |", status.as_u16())
     };

@@ -5,7 +5,9 @@
 
 mod docs;
 mod http;
+mod image;
 mod inventory;
+mod program;
 mod sale;
 mod secured;
 mod support;

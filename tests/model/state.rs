@@ -49,8 +49,8 @@ pub(crate) enum Action {
 /// Whether an answer from Redis reaches the instance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Reply {
-    Heard,
-    NotHeard,
+    Arrives,
+    Lost,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -187,7 +187,7 @@ impl State {
         Some(())
     }
 
-    fn hear(&mut self, instance: Instance, answers: Result<Vec<Answer>, Stale>) -> Option<()> {
+    fn receive(&mut self, instance: Instance, answers: Result<Vec<Answer>, Stale>) -> Option<()> {
         let Ok(answers) = answers else {
             self.event = Some(Event::StaleRefused);
             return self.release(instance);
@@ -229,7 +229,7 @@ impl Model for Sale {
                 continue;
             };
             actions.extend([Lost(instance), Crash(instance)]);
-            let replies = [Reply::Heard, Reply::NotHeard].into_iter();
+            let replies = [Reply::Arrives, Reply::Lost].into_iter();
             let is_idle = claim.batch.is_empty();
             if is_idle {
                 actions.push(Release(instance));
@@ -279,15 +279,15 @@ impl Model for Sale {
                 let claim = state.claims[instance as usize].clone()?;
                 match self.pass_fence(&mut state, claim.number?) {
                     Ok(()) => state.claims[instance as usize].as_mut()?.seen = Some(last.stock),
-                    Err(refused) => state.hear(instance, Err(refused))?,
+                    Err(refused) => state.receive(instance, Err(refused))?,
                 }
             }
             Reduce(instance, reply) | Take(instance, reply) => {
                 let claim = state.claims[instance as usize].clone()?;
                 let answers = self.reduce(&mut state, &claim);
                 state.claims[instance as usize].as_mut()?.seen = None;
-                if reply == Reply::Heard {
-                    state.hear(instance, answers)?;
+                if reply == Reply::Arrives {
+                    state.receive(instance, answers)?;
                 }
             }
             ReduceLate(number, batch) => drop(self.reduce(&mut state, &late(number, batch))),

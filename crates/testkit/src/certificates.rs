@@ -5,10 +5,6 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, IsCa, KeyPair,
-};
-
 /// A directory with the certificate of an authority, one for the server at 127.0.0.1, one for its
 /// clients, and the keys of both. The authority's own key is discarded, so there are no further certificates.
 #[derive(Clone, Debug)]
@@ -18,15 +14,24 @@ impl Certificates {
     /// Makes all of them in a new directory in `parent`.
     ///
     /// # Errors
-    /// When a file cannot be written.
+    /// When a file cannot be written, or this crate is built without its feature `certificates`.
     pub fn create_in(parent: &Path) -> io::Result<Self> {
+        if cfg!(not(feature = "certificates")) {
+            return Err(io::Error::other("`testkit` is built without its feature `certificates`"));
+        }
         let all = Self(parent.join("tls"));
         DirBuilder::new().mode(0o700).create(&all.0)?;
+        #[cfg(feature = "certificates")]
         all.write().map_err(io::Error::other)?;
         Ok(all)
     }
 
+    #[cfg(feature = "certificates")]
     fn write(&self) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        use rcgen::{
+            BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, IsCa, KeyPair,
+        };
+
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let authority = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;

@@ -2,10 +2,13 @@
 
 use std::io;
 use std::net::Ipv4Addr;
-use std::sync::LazyLock;
 use std::time::Duration;
 
-use reqwest::{Client, Method, StatusCode, header};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::{Method, Request, StatusCode, header};
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -13,16 +16,10 @@ use tokio::time::timeout;
 /// The time limit of a request.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The longest answer of a Redis that is read, in bytes.
+/// The longest answer of a Redis or a ZooKeeper that is read, in bytes.
 const ANSWER_LIMIT: u64 = 256 * 1024;
 
-/// One connection for each request: pooled ones would end with the runtime of a test.
-static CLIENT: LazyLock<Client> = LazyLock::new(|| {
-    let client = Client::builder().no_proxy().pool_max_idle_per_host(0).timeout(TIMEOUT).build();
-    client.expect("without TLS there is nothing to set up that can fail")
-});
-
-/// Sends one HTTP request to `127.0.0.1:port` and returns the status and the body.
+/// Sends one HTTP request to `127.0.0.1:port` on a connection of its own and returns the status and the body.
 ///
 /// # Errors
 /// When there is no whole answer within 2 s.
@@ -30,15 +27,27 @@ pub async fn http(
     method: Method,
     port: u16,
     path: &str,
-    body: impl Into<reqwest::Body>,
+    body: impl Into<Bytes>,
 ) -> io::Result<(StatusCode, String)> {
-    let request = CLIENT.request(method, format!("http://127.0.0.1:{port}{path}"));
-    let request = request.header(header::CONTENT_TYPE, "application/json").body(body);
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::HOST, format!("127.0.0.1:{port}"))
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(Full::new(body.into()))
+        .map_err(io::Error::other)?;
     let answer = async {
-        let answer = request.send().await?;
-        Ok((answer.status(), answer.text().await?))
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+        // it ends with `sender`
+        tokio::spawn(connection);
+        let answer = sender.send_request(request).await.map_err(io::Error::other)?;
+        let status = answer.status();
+        let body = answer.into_body().collect().await.map_err(io::Error::other)?.to_bytes();
+        Ok((status, String::from_utf8_lossy(&body).into_owned()))
     };
-    answer.await.map_err(|error: reqwest::Error| io::Error::other(error))
+    timeout(TIMEOUT, answer).await?
 }
 
 /// Sends one of its four-letter words to the ZooKeeper at `127.0.0.1:port` and returns its answer.
@@ -46,14 +55,7 @@ pub async fn http(
 /// # Errors
 /// When there is no answer within 2 s, or one of more than 256 KiB.
 pub async fn zookeeper(port: u16, word: &str) -> io::Result<String> {
-    let answer = async {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
-        stream.write_all(word.as_bytes()).await?;
-        let mut answer = Vec::new();
-        stream.take(ANSWER_LIMIT).read_to_end(&mut answer).await?;
-        Ok(String::from_utf8_lossy(&answer).into_owned())
-    };
-    timeout(TIMEOUT, answer).await?
+    text(port, word).await
 }
 
 /// Sends one inline command to the Redis at `127.0.0.1:port` and returns its answer.
@@ -61,10 +63,15 @@ pub async fn zookeeper(port: u16, word: &str) -> io::Result<String> {
 /// # Errors
 /// When there is no answer within 2 s, or one of more than 256 KiB.
 pub async fn redis(port: u16, command: &str) -> io::Result<String> {
+    // QUIT makes it close the connection after the answer
+    text(port, &format!("{command}\r\nQUIT\r\n")).await
+}
+
+/// Sends a question, and reads until the server closes the connection.
+async fn text(port: u16, question: &str) -> io::Result<String> {
     let answer = async {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
-        // QUIT makes it close the connection after the answer
-        stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).await?;
+        stream.write_all(question.as_bytes()).await?;
         let mut answer = Vec::new();
         stream.take(ANSWER_LIMIT).read_to_end(&mut answer).await?;
         Ok(String::from_utf8_lossy(&answer).into_owned())

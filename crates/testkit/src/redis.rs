@@ -4,16 +4,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, FromRedisValue, RedisResult,
-    TlsCertificates,
-};
+use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisResult};
 use tokio::time::timeout;
 
 use super::certificates::{Certificates, password, text, write_secret};
 use super::dir::OwnedDir;
 use super::ports::free_ports;
-use super::server::{Kind, Private, START_TIMEOUT, ServerError, find_program, on_free_ports};
+use super::server::{
+    Kind, Private, START_TIMEOUT, ServerError, find_program, flags, on_free_ports,
+};
 
 /// Options of a private Redis.
 #[derive(Clone, Debug, Default)]
@@ -107,20 +106,32 @@ impl Keys {
         write_secret(&self.address_file, &format!("rediss://{USER}:{password}@127.0.0.1:{port}"))
     }
 
+    #[cfg(feature = "certificates")]
+    fn client(&self, url: &str) -> RedisResult<Client> {
+        let (certificate, key) = self.certificates.client();
+        let client_tls = Some(redis::ClientTlsConfig {
+            client_cert: std::fs::read(certificate)?,
+            client_key: std::fs::read(key)?,
+        });
+        let root_cert = Some(std::fs::read(self.certificates.ca())?);
+        let url = url.replace("://", &format!("://root:{}@", self.root_password));
+        // where a second cryptography library is linked, rustls chooses none by itself; an error: it was chosen
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        Client::build_with_tls(url, redis::TlsCertificates { client_tls, root_cert })
+    }
+
     fn server_flags(&self) -> Vec<String> {
         let (certificate, key) = self.certificates.server();
         let users = self.address_file.with_file_name("users.acl");
-        [
-            ("--port", "0".to_owned()),
-            ("--tls-cert-file", text(&certificate)),
-            ("--tls-key-file", text(&key)),
-            ("--tls-ca-cert-file", text(&self.certificates.ca())),
-            ("--tls-auth-clients", "yes".to_owned()),
-            ("--tls-cluster", "yes".to_owned()),
-            ("--aclfile", text(&users)),
-        ]
-        .into_iter()
-        .flat_map(|(flag, value)| [flag.to_owned(), value])
+        flags([
+            ("--port", "0"),
+            ("--tls-cert-file", &text(&certificate)),
+            ("--tls-key-file", &text(&key)),
+            ("--tls-ca-cert-file", &text(&self.certificates.ca())),
+            ("--tls-auth-clients", "yes"),
+            ("--tls-cluster", "yes"),
+            ("--aclfile", &text(&users)),
+        ])
         .collect()
     }
 }
@@ -161,10 +172,10 @@ impl PrivateRedis {
     ) -> Result<Self, ServerError> {
         // a port of its own for other nodes: by itself it is one of the system's for outgoing connections
         let [port, cluster_port] = free_ports().map_err(ServerError::system("Redis"))?;
-        let mut args: Vec<String> = [
+        let mut args: Vec<_> = flags([
             ("--bind", "127.0.0.1"),
             ("--daemonize", "no"),
-            ("--dir", &dir.path().to_string_lossy()),
+            ("--dir", &text(dir.path())),
             ("--appendonly", if options.volatile { "no" } else { "yes" }),
             ("--appendfsync", "always"),
             // no snapshots: the log has everything
@@ -172,24 +183,24 @@ impl PrivateRedis {
             ("--maxmemory-policy", "noeviction"),
             // the orders of a small sale are found without passing over all of them
             ("--hash-max-listpack-entries", "0"),
-        ]
-        .into_iter()
-        .flat_map(|(flag, value)| [flag.to_owned(), value.to_owned()])
+        ])
         .collect();
         if let Some(databases) = options.databases {
-            args.extend(["--databases".to_owned(), databases.to_string()]);
+            args.extend(flags([("--databases", databases.to_string().as_str())]));
         }
         if let Some(bytes) = options.maxmemory_bytes {
-            args.extend(["--maxmemory".to_owned(), bytes.to_string()]);
+            args.extend(flags([("--maxmemory", bytes.to_string().as_str())]));
         }
         if let Some(timeout) = options.node_timeout {
-            let (port, timeout) = (cluster_port.to_string(), timeout.as_millis().to_string());
-            args.extend(["--cluster-enabled", "yes", "--cluster-port", &port].map(str::to_owned));
-            args.extend(["--cluster-node-timeout", &timeout].map(str::to_owned));
-            // what has its primary sells on
-            args.extend(["--cluster-require-full-coverage", "no"].map(str::to_owned));
-            // a replica need not wait for further ones
-            args.extend(["--repl-diskless-sync-delay", "0"].map(str::to_owned));
+            args.extend(flags([
+                ("--cluster-enabled", "yes"),
+                ("--cluster-port", &cluster_port.to_string()),
+                ("--cluster-node-timeout", &timeout.as_millis().to_string()),
+                // what has its primary sells on
+                ("--cluster-require-full-coverage", "no"),
+                // a replica need not wait for further ones
+                ("--repl-diskless-sync-delay", "0"),
+            ]));
         }
         let keys = options.secured.then(|| Keys::create_in(dir.path(), port)).transpose();
         let keys = keys.map_err(ServerError::system("Redis"))?;
@@ -277,30 +288,23 @@ impl Redis {
         format!("{scheme}://127.0.0.1:{port}")
     }
 
+    /// A client with all rights.
+    fn client(&self, port: u16) -> RedisResult<Client> {
+        #[cfg(feature = "certificates")]
+        if let Some(keys) = &self.keys {
+            return keys.client(&self.url(port));
+        }
+        Client::open(self.url(port))
+    }
+
     /// Runs a command, split at spaces, with all rights.
     async fn run<T: FromRedisValue>(&self, port: u16, line: &str) -> RedisResult<T> {
-        let url = self.url(port);
-        let client = match &self.keys {
-            None => Client::open(url)?,
-            Some(keys) => {
-                let (certificate, key) = keys.certificates.client();
-                let client_tls = ClientTlsConfig {
-                    client_cert: std::fs::read(certificate)?,
-                    client_key: std::fs::read(key)?,
-                };
-                let root_cert = Some(std::fs::read(keys.certificates.ca())?);
-                let url = url.replace("://", &format!("://root:{}@", keys.root_password));
-                let tls = TlsCertificates { client_tls: Some(client_tls), root_cert };
-                // where a second cryptography library is linked, rustls chooses none by itself; an error: it was chosen
-                let _ = rustls::crypto::ring::default_provider().install_default();
-                Client::build_with_tls(url, tls)?
-            }
-        };
         // the default of half a second is too short for a busy disk
         let patient = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(START_TIMEOUT))
             .set_response_timeout(Some(START_TIMEOUT));
-        let mut connection = client.get_multiplexed_async_connection_with_config(&patient).await?;
+        let mut connection =
+            self.client(port)?.get_multiplexed_async_connection_with_config(&patient).await?;
         let mut command = Cmd::new();
         command.arg(line.split(' ').collect::<Vec<_>>());
         command.query_async(&mut connection).await

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::child::{Child, Program};
 use super::dir::OwnedDir;
@@ -20,7 +20,7 @@ pub const START_TIMEOUT: Duration = Duration::from_secs(20);
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
 /// How often a starting server is probed.
-pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How much of the end of a log is shown.
 const TAIL_BYTES: u64 = 4096;
@@ -151,6 +151,32 @@ impl<K: Kind> Private<K> {
     }
 }
 
+/// Flags and their values, as arguments.
+pub(crate) fn flags<'a>(
+    flags: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> impl Iterator<Item = String> {
+    flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value.to_owned()])
+}
+
+/// Waits until it is so.
+///
+/// # Errors
+/// When it cannot be asked, or is not so in time; then `late` tells what was waited for.
+pub(crate) async fn until<E: From<io::Error>>(
+    late: &str,
+    limit: Duration,
+    mut is_so: impl AsyncFnMut() -> Result<bool, E>,
+) -> Result<(), E> {
+    let wait = async {
+        while !is_so().await? {
+            sleep(POLL_INTERVAL).await;
+        }
+        Ok(())
+    };
+    let timed_out = |_| Err(io::Error::new(io::ErrorKind::TimedOut, late).into());
+    timeout(limit, wait).await.unwrap_or_else(timed_out)
+}
+
 /// Starts servers, on other ports if the first ones were taken meanwhile.
 pub(crate) async fn on_free_ports<T>(
     start: impl AsyncFn() -> Result<T, ServerError>,
@@ -197,7 +223,7 @@ pub enum ServerError {
         tail: String,
     },
     /// The server runs but does not answer.
-    #[error("{name} did not answer within {}; the end of its log:\n{tail}", humantime::format_duration(*.within))]
+    #[error("{name} did not answer within {within:?}; the end of its log:\n{tail}")]
     Silent {
         /// The server.
         name: String,

@@ -11,175 +11,48 @@
 //! | `etcd-rpc` | etcd's own `Lock` call | one lease in etcd: four commits; GET, SET and INCRBY in Redis |
 //! | `atomic-script` | no lock: the script is atomic | one script in Redis |
 //!
-//! The two etcd baselines are tuned as well as their designs allow. Everything but the lock is the service's:
-//! the plain read before the wait, the waiting room, the time limit of an order, the connection to the store,
-//! and the script where order ids and ledger are kept. An order is answered before its lock is released, as in
-//! the service.
+//! Everything but the lock is the service's: the plain read before the wait, the waiting room, the time limit of
+//! an order, the connection to the store, and the script where order ids and ledger are kept.
 
-mod connection;
+mod each_order;
+pub mod etcd;
+mod etcd_locks;
 mod in_process;
-mod lease;
 pub mod naive;
 mod per_order;
-mod recipe;
-mod rpc;
 mod switch;
-mod watchers;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{BackendError, EtcdBackend, EtcdOptions};
+use fenced_lock::{BackendError, EtcdOptions};
 use flash_sale::config::Config;
 use flash_sale::inventory::BatchWriter;
-use flash_sale::sale::{EtcdLock, GuardStatus, Sale, SaleContext, SaleGuard};
+use flash_sale::sale::{EtcdLock, Sale, SaleContext, SaleGuard};
 use flash_sale::serve::{self, ServeError};
 
+use self::each_order::EachOrder;
+use self::etcd_locks::{LockCall, Recipe};
 use self::in_process::InProcess;
 use self::per_order::PerOrder;
-use self::recipe::Recipe;
-use self::rpc::Rpc;
-
 pub use self::switch::Switch;
 use crate::faulty_lock::FaultyLock;
 use crate::locks::AnyLock;
+pub use crate::locks::LockMode;
 use crate::safeguard::Safeguard;
 use crate::writer::Writer;
 
-/// What guards the sale.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum LockMode {
-    /// The distributed lock: one holder among all instances.
-    #[default]
-    Etcd,
-    /// The lock in a Redis of its own.
-    Redis,
-    /// Redlock, on several Redis servers: a lock without tokens.
-    Redlock,
-    /// The lock in PostgreSQL, with a queue in a table.
-    Postgres,
-    /// An advisory lock of PostgreSQL.
-    PostgresAdvisory,
-    /// A row lock of PostgreSQL.
-    PostgresRow,
-    /// The lock in ZooKeeper.
-    #[value(name = "zookeeper")]
-    ZooKeeper,
-    /// The lock in a directory of this machine.
-    #[value(alias = "embedded")]
-    File,
-    /// `SET NX PX` on one Redis. For `lab arena` alone: it guards no sale.
-    #[value(skip)]
-    RedisSetNx,
-    /// A mutex in the process: one holder in each instance. Oversells with two instances.
-    Local,
-    /// Nothing. Oversells.
-    NoLock,
-    /// Baseline: the lock recipe of Go's etcd client, one claim for each order.
-    EtcdRecipe,
-    /// Baseline: a lease and etcd's own `Lock` call for each order, then GET, SET and INCRBY.
-    EtcdRpc,
-    /// Baseline: no lock, and one atomic script for each order.
-    AtomicScript,
-}
-
-impl LockMode {
-    /// The locks of the library that all instances share.
-    pub const SHARED: [Self; 8] = [
-        Self::Etcd,
-        Self::Redis,
-        Self::Redlock,
-        Self::Postgres,
-        Self::PostgresAdvisory,
-        Self::PostgresRow,
-        Self::ZooKeeper,
-        Self::File,
-    ];
-
-    /// Its name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Etcd => "etcd",
-            Self::Redis => "redis",
-            Self::Redlock => "redlock",
-            Self::Postgres => "postgres",
-            Self::PostgresAdvisory => "postgres-advisory",
-            Self::PostgresRow => "postgres-row",
-            Self::ZooKeeper => "zookeeper",
-            Self::File => "file",
-            Self::RedisSetNx => "redis-set-nx",
-            Self::Local => "local",
-            Self::NoLock => "no-lock",
-            Self::EtcdRecipe => "etcd-recipe",
-            Self::EtcdRpc => "etcd-rpc",
-            Self::AtomicScript => "atomic-script",
-        }
-    }
-
-    /// Whether it is a lock of the library that all instances share.
-    pub fn is_shared(self) -> bool {
-        Self::SHARED.contains(&self)
-    }
-
-    /// Whether it is a lock in PostgreSQL.
-    pub fn is_postgres(self) -> bool {
-        matches!(self, Self::Postgres | Self::PostgresAdvisory | Self::PostgresRow)
-    }
-
-    /// The fence of a sale under this lock if `asked` is the one that was asked for: the lock's own, if it has tokens.
-    pub fn fence(self, asked: Option<Fence>) -> Fence {
-        asked.unwrap_or(if self == Self::Redlock { Fence::Store } else { Fence::Lock })
-    }
-
-    /// How many members of etcd a demo under this guard starts.
-    pub fn etcd_members(self) -> usize {
-        usize::from(self == Self::Etcd || !self.is_shared())
-    }
-
-    /// Why this guard oversells, if it does.
-    pub const fn flaw(self) -> Option<&'static str> {
-        match self {
-            Self::NoLock => Some("That is what happens without a lock."),
-            Self::Local => Some(
-                "That is what happens without a lock between the instances: each one guards the stock only \
-                 against itself.",
-            ),
-            _ => None,
-        }
-    }
-
-    /// The status of a sale under this guard, for the page.
-    fn status(self) -> GuardStatus {
-        let (description, warning) = match self {
-            Self::NoLock => ("nothing", Some("Nothing guards the stock: units are sold twice.")),
-            Self::Local => (
-                "a lock in each instance",
-                Some(
-                    "Each instance guards the stock against itself alone: two of them sell units twice.",
-                ),
-            ),
-            _ => ("the lock", None),
-        };
-        let warnings = warning.map(|text| ("no-lock", text)).into_iter().collect();
-        GuardStatus { name: self.name(), description, without: Vec::new(), warnings }
-    }
-}
-
-/// The lock recipe of Go's etcd client, `concurrency.Mutex`: one session, one claim for each order, and
-/// each waiter watches its predecessor.
+/// The lock recipe of Go's etcd client: one session, and one claim for each order.
 ///
 /// # Errors
-/// An endpoint is no URL.
-///
-/// # Panics
-/// Outside a Tokio runtime.
-pub fn recipe(
+/// The options cannot be used.
+pub async fn recipe(
     context: &Arc<SaleContext>,
     etcd: EtcdOptions,
     ttl: Duration,
-) -> Result<impl SaleGuard + use<>, BackendError> {
-    EtcdBackend::new(etcd.clone())?;
-    Ok(PerOrder::new(context, LockMode::EtcdRecipe, Recipe::new(etcd, ttl)))
+) -> Result<impl SaleGuard + use<>, etcd_client::Error> {
+    let lock = Arc::new(Recipe::connect(&etcd, ttl).await?);
+    Ok(PerOrder { context: Arc::clone(context), mode: LockMode::EtcdRecipe, lock })
 }
 
 /// The flow of many articles: for each order a lease of its own, the server's `Lock` call, GET, SET and
@@ -187,14 +60,14 @@ pub fn recipe(
 /// again and a holder that was paused can oversell.
 ///
 /// # Errors
-/// An endpoint is no URL.
-pub fn rpc(
+/// The options cannot be used.
+pub async fn rpc(
     context: &Arc<SaleContext>,
     etcd: EtcdOptions,
     ttl: Duration,
-) -> Result<impl SaleGuard + use<>, BackendError> {
-    EtcdBackend::new(etcd.clone())?;
-    Ok(PerOrder::new(context, LockMode::EtcdRpc, Rpc::new(etcd, ttl)))
+) -> Result<impl SaleGuard + use<>, etcd_client::Error> {
+    let lock = Arc::new(LockCall::connect(&etcd, ttl).await?);
+    Ok(PerOrder { context: Arc::clone(context), mode: LockMode::EtcdRpc, lock })
 }
 
 /// No lock, and the same script with one order a call. It does not oversell, as the script is one atomic step:
@@ -214,9 +87,23 @@ pub struct GuardOptions {
     #[arg(long, env = "FLASH_SALE_LOCK_AT", value_name = "ADDRESS", value_delimiter = ',')]
     pub lock_at: Vec<String>,
 
+    /// What one hold of the lock covers
+    #[arg(long, env = "FLASH_SALE_HOLD", default_value = "combined")]
+    pub hold: HoldMode,
+
     /// Fence of the stock [default: that of the lock if it has tokens, else that of the store]
     #[arg(long, env = "FLASH_SALE_FENCE")]
     pub fence: Option<Fence>,
+}
+
+/// What one hold of a lock covers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum HoldMode {
+    /// All waiting orders of this instance, as in the service.
+    #[default]
+    Combined,
+    /// One order: shows the cost of a lock for each request.
+    Request,
 }
 
 /// What refuses the writes of a holder that was overtaken.
@@ -261,6 +148,7 @@ pub async fn sale(
     let context = SaleContext::new(inventory, config.sale_options(port));
     let etcd = || config.servers.etcd_options();
     let refused = |error: BackendError| ServeError::Connect { source: error.into() };
+    let unusable = |error: etcd_client::Error| ServeError::Connect { source: error.into() };
     let mut promises = None;
     let main: Box<dyn SaleGuard> = match lock {
         lock if lock.is_shared() => {
@@ -273,14 +161,20 @@ pub async fn sale(
             let lock = any.fenced_by(options.fence, &context.inventory, name).map_err(refused)?;
             let lock = Arc::new(FaultyLock::new(lock, writer));
             let sessions = serve::lock_sessions(config, &context.options.instance, lock).await?;
-            Box::new(EtcdLock::new(&context, sessions))
+            match options.hold {
+                HoldMode::Combined => Box::new(EtcdLock::new(&context, sessions)),
+                HoldMode::Request => {
+                    let (context, lock) = (Arc::clone(&context), Arc::new(EachOrder(sessions)));
+                    Box::new(PerOrder { context, mode: options.lock, lock })
+                }
+            }
         }
         LockMode::EtcdRecipe => {
-            Box::new(recipe(&context, etcd()?, config.lock_ttl).map_err(refused)?)
+            Box::new(recipe(&context, etcd()?, config.lock_ttl).await.map_err(unusable)?)
         }
         LockMode::EtcdRpc => {
             tracing::warn!("the lock has no token and the sale no ledger: a retry buys again");
-            Box::new(rpc(&context, etcd()?, config.lock_ttl).map_err(refused)?)
+            Box::new(rpc(&context, etcd()?, config.lock_ttl).await.map_err(unusable)?)
         }
         _ => {
             for (_, warning) in lock.status().warnings {

@@ -1,54 +1,50 @@
-//! An etcd lock taken by each order.
+//! A lock taken by each order.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use fenced_lock::{QueueEntry, Token};
 use flash_sale::inventory::{Item, Order, Outcome, Stock};
 use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, StockCheck, lock_name};
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout_at};
-use tokio_util::sync::CancellationToken;
+use tokio::time::timeout;
 
-use super::connection::Connection;
-use super::{LockMode, naive};
+use super::naive;
+use crate::locks::LockMode;
 
 /// A lock held by one order at a time.
 pub(super) trait OrderLock: Send + Sync + 'static {
-    /// The hold.
-    type Hold: Send + 'static;
+    /// A claim on it, which may have the lock.
+    type Claim: Send + 'static;
 
-    /// Takes the lock `name`. If it fails, nothing stays in the queue.
-    fn take(
+    /// Makes a claim on the lock `name`. It is not cancelled, and takes no longer than a request.
+    fn claim(&self, name: &str) -> impl Future<Output = Result<Self::Claim, SaleError>> + Send;
+
+    /// Waits until it is the claim's turn. Returns the token of the grant. Without one, the order is sold in single
+    /// steps that only the lock keeps together. It can be cancelled.
+    fn wait(
         &self,
-        name: &str,
-        limit: &Limit,
-    ) -> impl Future<Output = Result<Self::Hold, SaleError>> + Send;
+        claim: &mut Self::Claim,
+    ) -> impl Future<Output = Result<Option<Token>, SaleError>> + Send;
 
-    fn release(&self, hold: Self::Hold) -> impl Future<Output = ()> + Send;
+    /// Withdraws a claim, or releases the lock.
+    fn withdraw(&self, claim: Self::Claim) -> impl Future<Output = ()> + Send;
 
-    /// The token of a hold. Without one, the order is sold in single steps that only the lock keeps together.
-    fn token(hold: &Self::Hold) -> Option<Token>;
+    /// The claims on the lock `name`, the holder first.
+    fn queue(&self, name: &str) -> impl Future<Output = Result<Vec<QueueEntry>, SaleError>> + Send;
 
-    fn connection(&self) -> &Connection;
-
-    /// Gives up the lease once no order is in progress.
+    /// Ends its session once no order is in progress.
     fn close(&self) -> impl Future<Output = ()> + Send;
 }
 
 /// Guards a sale by such a lock.
 pub(super) struct PerOrder<L> {
-    context: Arc<SaleContext>,
-    mode: LockMode,
-    lock: Arc<L>,
+    pub(super) context: Arc<SaleContext>,
+    pub(super) mode: LockMode,
+    pub(super) lock: Arc<L>,
 }
 
 impl<L: OrderLock> PerOrder<L> {
-    pub(super) fn new(context: &Arc<SaleContext>, mode: LockMode, lock: L) -> Self {
-        Self { context: Arc::clone(context), mode, lock: Arc::new(lock) }
-    }
-
     fn name_for(&self, item: &Item) -> String {
         lock_name(&self.context.options.lock_name, item)
     }
@@ -102,22 +98,30 @@ impl<L: OrderLock> PerOrder<L> {
         F: Future<Output = Result<T, SaleError>> + Send,
     {
         let SaleContext { options, stopping, tasks, .. } = &*self.context;
-        let gone = stopping.child_token();
-        let limit = Limit::new(options.wait_timeout, gone.clone());
+        let (gone, waited) = (stopping.child_token(), options.wait_timeout);
+        let _gone = gone.clone().drop_guard();
         let (name, lock) = (self.name_for(item), Arc::clone(&self.lock));
         let (answer, answered) = oneshot::channel();
         tasks.spawn(async move {
-            // the caller may have gone
-            match lock.take(&name, &limit).await {
-                Ok(hold) => {
-                    drop(answer.send(work(L::token(&hold)).await));
-                    lock.release(hold).await;
+            let mut claim = match lock.claim(&name).await {
+                Ok(claim) => claim,
+                Err(error) => return drop(answer.send(Err(error))),
+            };
+            let granted = tokio::select! {
+                biased;
+                () = gone.cancelled() => Err(SaleError::Stopping),
+                granted = timeout(waited, lock.wait(&mut claim)) => {
+                    granted.unwrap_or(Err(SaleError::WaitTooLong { waited }))
                 }
-                Err(error) => drop(answer.send(Err(error))),
-            }
+            };
+            // answered before the lock is released, as in the service; the caller may have gone
+            drop(answer.send(match granted {
+                Ok(token) => work(token).await,
+                Err(error) => Err(error),
+            }));
+            lock.withdraw(claim).await;
             drop(kept);
         });
-        let _gone = gone.drop_guard();
         answered.await
     }
 }
@@ -137,7 +141,7 @@ impl<L: OrderLock> SaleGuard for PerOrder<L> {
 
     fn queue<'a>(&'a self, item: &'a Item) -> BoxFuture<'a, Result<Vec<QueueEntry>, SaleError>> {
         let name = self.name_for(item);
-        Box::pin(async move { self.lock.connection().queue(&name).await })
+        Box::pin(async move { self.lock.queue(&name).await })
     }
 
     fn lock_name(&self, item: &Item) -> Option<String> {
@@ -146,34 +150,6 @@ impl<L: OrderLock> SaleGuard for PerOrder<L> {
 
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.lock.close())
-    }
-}
-
-/// A wait ends at its time limit, or when the caller goes away.
-pub(super) struct Limit {
-    deadline: Instant,
-    waited: Duration,
-    gone: CancellationToken,
-}
-
-impl Limit {
-    /// At most `limit` from now on, until `gone`.
-    fn new(limit: Duration, gone: CancellationToken) -> Self {
-        Self { deadline: Instant::now() + limit, waited: limit, gone }
-    }
-
-    /// Waits for `work`, and drops it at the end of the wait.
-    pub(super) async fn wait<T>(
-        &self,
-        work: impl Future<Output = Result<T, SaleError>>,
-    ) -> Result<T, SaleError> {
-        tokio::select! {
-            biased;
-            () = self.gone.cancelled() => Err(SaleError::Stopping),
-            result = timeout_at(self.deadline, work) => {
-                result.unwrap_or(Err(SaleError::WaitTooLong { waited: self.waited }))
-            }
-        }
     }
 }
 

@@ -10,7 +10,7 @@ use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, StockChec
 use futures_util::future::BoxFuture;
 use tokio::time::timeout;
 
-use super::connection::unavailable;
+use super::etcd_locks::unavailable;
 use super::in_process::InProcess;
 use super::{Fence, LockMode};
 use crate::safeguard::Safeguard;

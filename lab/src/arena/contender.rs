@@ -8,15 +8,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use demo::cluster::is_setting;
 use rustix::time::{ClockId, clock_gettime};
 use testkit::{Child, OwnedDir, Program};
 use tokio::time::{Instant, sleep};
 
-use super::options::contestants;
-use super::seat::{self, Seat};
+use super::contestants::Contestant;
+use crate::clients::LockSession;
 use crate::error::LabError;
-use demo::baselines::LockMode;
-use demo::cluster::is_setting;
 
 /// The time between a look at the lock and the write that relies on it.
 const STEP: Duration = Duration::from_millis(5);
@@ -33,8 +32,8 @@ const STOP_GRACE: Duration = Duration::from_secs(1);
 /// The flags of a contender.
 #[derive(Clone, Debug, Args)]
 pub struct ContendOptions {
-    #[arg(long, value_parser = contestants())]
-    lock: LockMode,
+    #[arg(long, value_parser = Contestant::parser())]
+    lock: Contestant,
     #[arg(long, value_delimiter = ',')]
     lock_at: Vec<String>,
     /// The name of the lock
@@ -54,50 +53,46 @@ pub struct ContendOptions {
 /// Takes the lock until it is killed. Writes a line at each grant and one at its end.
 pub async fn contend(options: ContendOptions) -> ExitCode {
     loop {
-        match open(&options).await {
-            Ok(session) => {
-                println!("opened {}", now());
-                while !options.after.exists() {
-                    sleep(LOOK_EVERY).await;
-                }
-                take_turns(&options, &*session).await;
-            }
-            Err(error) => println!("refused {error}"),
+        if let Err(error) = take_turns(&options).await {
+            println!("failed {error}");
         }
         sleep(AGAIN_AFTER).await;
     }
 }
 
-async fn open(options: &ContendOptions) -> Result<Box<dyn Seat>, LabError> {
-    seat::open(options.lock, &options.lock_at, Duration::from_millis(options.ttl)).await
-}
-
 /// Until the session is lost.
-async fn take_turns(options: &ContendOptions, session: &dyn Seat) {
+async fn take_turns(options: &ContendOptions) -> Result<(), LabError> {
+    let ttl = Duration::from_millis(options.ttl);
+    let session: Box<dyn LockSession> = options.lock.open(&options.lock_at, ttl).await?;
+    println!("opened {}", now());
+    while !options.after.exists() {
+        sleep(LOOK_EVERY).await;
+    }
+    let mut client = session.client(&options.name)?;
     while !session.is_lost() {
         println!("asks {}", now());
-        let guard = match session.take(&options.name).await {
-            Ok(guard) => guard,
+        let token = match client.lock().await {
+            Ok(token) => token.map_or((0, 0), |token| (token.cluster().0, token.revision())),
             Err(error) => {
                 println!("failed {error}");
                 sleep(AGAIN_AFTER).await;
                 continue;
             }
         };
-        let token = guard.token().map_or((0, 0), |token| (token.cluster().0, token.revision()));
         println!("granted {} {} {}", now(), token.0, token.1);
         let until = Instant::now() + Duration::from_millis(options.hold);
         // a step is what a sale does: look at the lock, think, write
         let mut written = now();
-        while Instant::now() < until && !guard.is_lost() {
+        while Instant::now() < until && !client.is_lost() {
             sleep(STEP).await;
             written = now();
         }
         println!("ended {written}");
-        if let Err(error) = guard.give_back().await {
+        if let Err(error) = client.unlock().await {
             println!("failed {error}");
         }
     }
+    Ok(())
 }
 
 /// The monotonic clock, in nanoseconds.
@@ -127,7 +122,7 @@ impl Contender {
     /// Starts it. It opens a session, and asks for nothing before [`begin`](Self::begin).
     pub(super) fn start(
         dir: &OwnedDir,
-        lock: LockMode,
+        lock: Contestant,
         addresses: &[String],
         name: &str,
         [ttl, hold]: [Duration; 2],

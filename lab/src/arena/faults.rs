@@ -1,29 +1,25 @@
 //! What a fault does to a lock: two processes want it, and something happens to one of them or to the servers.
 
 use std::cell::Cell;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hyper::Method;
+use demo::locks::{LockServers, Server};
+use futures_util::future::join_all;
 use rand_xoshiro::SplitMix64;
 use serde::Serialize;
-use testkit::server::{Kind, Private};
-use testkit::{
-    OwnedDir, Proxy, RedisOptions, ReplicatedPostgres, ReplicatedRedis, ServerError, probe,
-};
+use testkit::{OwnedDir, Proxy, RedisOptions, ReplicatedPostgres, ReplicatedRedis};
 use tokio::time::sleep;
 
 use super::contender::{Contender, Tenure, held_at, longest_overlap, millis, now, repeated_tokens};
-use super::floor::{Floor, fake_clock};
+use super::contestants::Contestant;
 use super::options::Fault;
+use super::servers::Servers;
 use super::speed::millis_below;
-use super::speed::share;
+use crate::clients::proxies_to;
 use crate::error::LabError;
-use crate::experiment::{Trial as Turn, Trials};
+use crate::experiment::{self, Trials, quantile};
 use crate::wait::until;
-use demo::baselines::LockMode;
-use demo::locks::LockServers;
 
 /// Short, since a takeover waits for it; the shortest that etcd grants with its defaults.
 pub(super) const TTL: Duration = Duration::from_secs(2);
@@ -107,28 +103,25 @@ pub(super) struct Takeover {
 }
 
 impl Takeover {
-    fn of(fault: Fault, trials: &[Trial], faults: Vec<String>) -> Self {
-        let is_hit = |trial: &Trial| trial.hit_holder != Some(false) || trial.overlap_ms > 0.0;
+    fn of(fault: Fault, trials: Vec<Trial>, faults: Vec<String>) -> Self {
+        let is_hit = |trial: &&Trial| trial.hit_holder != Some(false) || trial.overlap_ms > 0.0;
         let takeover = |trial: &Trial| trial.takeover_ms.unwrap_or(f64::INFINITY);
-        let of_hits = trials.iter().filter(|trial| is_hit(trial)).map(takeover);
-        let mut of_hits: Vec<_> = of_hits.collect();
-        of_hits.sort_by(f64::total_cmp);
-        let longest = trials.iter().map(takeover).fold(0.0, f64::max);
-        let unless_never = |millis: f64| millis.is_finite().then_some(millis);
+        let unless_never = |millis: &f64| millis.is_finite();
         let count = |is: fn(&Trial) -> bool| trials.iter().filter(|trial| is(trial)).count();
-        let overlaps = trials.iter().map(|trial| trial.overlap_ms);
+        let of_hits = trials.iter().filter(is_hit).map(takeover);
+        let longest = trials.iter().map(takeover).fold(0.0, f64::max);
         Self {
             fault,
             trials: trials.len(),
             never: count(|trial| trial.takeover_ms.is_none()),
-            hits: of_hits.len(),
-            p50_ms: (!of_hits.is_empty()).then(|| share(&of_hits, 50)).and_then(unless_never),
-            longest_ms: unless_never(longest),
+            hits: of_hits.clone().count(),
+            p50_ms: quantile(of_hits, 50).filter(unless_never),
+            longest_ms: Some(longest).filter(unless_never),
             overlaps: count(|trial| trial.overlap_ms > 0.0),
-            longest_overlap_ms: overlaps.fold(0.0, f64::max),
+            longest_overlap_ms: trials.iter().map(|trial| trial.overlap_ms).fold(0.0, f64::max),
             repeated_tokens: count(|trial| trial.repeated_tokens > 0),
             other_cluster: count(|trial| trial.other_cluster),
-            each: trials.to_vec(),
+            each: trials,
             faults,
         }
     }
@@ -144,64 +137,65 @@ impl Takeover {
     }
 }
 
-/// Whether this fault can hit this lock here.
-pub(super) fn applies(fault: Fault, lock: LockMode) -> bool {
-    let is_file = lock == LockMode::File;
-    let is_redis = matches!(lock, LockMode::Redis | LockMode::RedisSetNx);
+/// Whether this fault can hit a lock on this server here.
+pub(super) fn applies(fault: Fault, server: Server) -> bool {
     match fault {
         Fault::Kill | Fault::Pause => true,
-        Fault::Partition | Fault::Server => !is_file,
-        Fault::Leader => matches!(lock, LockMode::Etcd | LockMode::ZooKeeper),
-        Fault::Failover => is_redis || lock.is_postgres(),
-        Fault::SyncFailover => lock.is_postgres(),
+        Fault::Partition | Fault::Server => server != Server::Directory,
+        Fault::Leader => matches!(server, Server::Etcd | Server::ZooKeeper),
+        Fault::Failover => matches!(server, Server::Redis { nodes: 1 } | Server::Postgres),
+        Fault::SyncFailover => server == Server::Postgres,
         // etcd's clock is Go's, which does not go through the system's library
-        Fault::Clock => !is_file && lock != LockMode::Etcd,
+        Fault::Clock => !matches!(server, Server::Directory | Server::Etcd),
     }
 }
 
 /// Runs all trials of a fault.
 pub(super) async fn takeover(
     fault: Fault,
-    lock: LockMode,
+    lock: Contestant,
     parent: &OwnedDir,
     trials: &Trials,
 ) -> Result<Takeover, LabError> {
     let starting = tokio::sync::Mutex::new(());
     let worker = async |done: &mut Vec<Trial>| {
         let members = if fault == Fault::Leader { MEMBERS } else { 1 };
-        let mut floor = Floor::start(lock, members, parent).await?;
+        let mut servers = Servers::start(lock, members, parent).await?;
         let clock = if fault == Fault::Clock {
             // under a fake clock, Java takes all of a core for some seconds until it answers
             let _alone = starting.lock().await;
-            Some(FakeClock::on(&mut floor).await?)
+            Some(FakeClock::on(&mut servers).await?)
         } else {
             None
         };
-        while let Some(Turn { mut random, .. }) = trials.next() {
-            done.push(match (&clock, fault) {
-                (Some(clock), _) => clock_jump(&floor, clock, &mut random).await?,
-                (_, Fault::Kill | Fault::Pause | Fault::Partition) => {
-                    of_a_process(&floor, fault, &mut random).await?
+        while let Some(experiment::Trial { mut random, .. }) = trials.next() {
+            let random = &mut random;
+            done.push(match (fault, lock.server()) {
+                (Fault::Kill | Fault::Pause | Fault::Partition, _) => {
+                    of_a_process(&servers, fault, random).await?
                 }
-                (_, Fault::Failover) if lock.is_postgres() => {
-                    failover_of_postgres(&floor, false, &mut random).await?
+                (Fault::Server | Fault::Leader, _) => {
+                    of_a_server(&mut servers, fault, random).await?
                 }
-                (_, Fault::Failover) => failover(&floor, &mut random).await?,
-                (_, Fault::SyncFailover) => failover_of_postgres(&floor, true, &mut random).await?,
-                _ => of_a_server(&mut floor, fault, &mut random).await?,
+                (Fault::Failover | Fault::SyncFailover, Server::Postgres) => {
+                    let is_synchronous = fault == Fault::SyncFailover;
+                    failover_of_postgres(&servers, is_synchronous, random).await?
+                }
+                (Fault::Failover | Fault::SyncFailover, _) => failover(&servers, random).await?,
+                (Fault::Clock, _) => clock_jump(&servers, clock.as_ref(), random).await?,
             });
         }
-        floor.stop().await
+        servers.stop().await
     };
     // what starts beside a trial must not take a core from it for as long as a lease lasts
     let is_heavy = match fault {
-        Fault::Clock => lock == LockMode::ZooKeeper,
-        Fault::Failover | Fault::SyncFailover => lock.is_postgres(),
+        Fault::Clock => lock.server() == Server::ZooKeeper,
+        Fault::Failover | Fault::SyncFailover => lock.server() == Server::Postgres,
         _ => false,
     };
     let most = if is_heavy { 2 } else { usize::MAX };
     let (done, faults) = trials.share(most, worker).await?;
-    Ok(Takeover::of(fault, &done, faults))
+    Ok(Takeover::of(fault, done, faults))
 }
 
 /// Two contenders, and what they wrote down.
@@ -214,24 +208,24 @@ impl Pair {
     /// Starts them on a lock that nobody else uses, and waits until both take turns, or the second one waits for the
     /// first.
     async fn start(
-        floor: &Floor,
+        servers: &Servers,
         at: [&[String]; 2],
         hold: [Duration; 2],
     ) -> Result<Self, LabError> {
-        let pair = Self::open(floor, at, hold).await?;
+        let pair = Self::open(servers, at, hold).await?;
         pair.begin(hold).await?;
         Ok(pair)
     }
 
     /// Starts them, and waits until both have a session.
     async fn open(
-        floor: &Floor,
+        servers: &Servers,
         at: [&[String]; 2],
         hold: [Duration; 2],
     ) -> Result<Self, LabError> {
         let name = format!("arena-{}", uuid::Uuid::new_v4().simple());
         let start =
-            |n: usize| Contender::start(&floor.dir, floor.lock, at[n], &name, [TTL, hold[n]]);
+            |n: usize| Contender::start(&servers.dir, servers.lock, at[n], &name, [TTL, hold[n]]);
         let pair = Self { one: start(0)?, other: start(1)? };
         let both = async || Ok(pair.one.has_opened() && pair.other.has_opened());
         until("two contenders have sessions", GETTING_GOING, both).await?;
@@ -285,25 +279,25 @@ impl Pair {
 
 /// A fault of one of two processes.
 async fn of_a_process(
-    floor: &Floor,
+    servers: &Servers,
     fault: Fault,
     random: &mut SplitMix64,
 ) -> Result<Trial, LabError> {
-    let (ways, through) = floor.ways().await?;
-    let direct = floor.servers.addresses();
+    let (proxies, through) = proxies_to(&servers.addresses()).await?;
+    let direct = servers.addresses();
     // who is cut off works on: its write is late only if it works for longer than its lease
     let (at, hold, phase) = match fault {
         Fault::Partition => (&through, ENDLESS_HOLD, RENEWALS),
         _ => (&direct, TURN, PHASE),
     };
-    let mut pair = Pair::start(floor, [at, &direct], [hold, TURN]).await?;
+    let mut pair = Pair::start(servers, [at, &direct], [hold, TURN]).await?;
     sleep(millis_below(phase, random)).await;
     let failed = LabError::system("a contender cannot be stopped");
     let began = now();
     match fault {
         Fault::Kill => drop(pair.one.child.kill().await.map_err(failed)?),
         Fault::Pause => pair.one.child.pause().map_err(failed)?,
-        _ => ways.iter().for_each(Proxy::freeze),
+        _ => proxies.iter().for_each(Proxy::freeze),
     }
     // a lock that nobody takes over is waited for until the process goes on
     let takeover = until_served(began, BOUND, || pair.tenures()[1..].concat()).await;
@@ -314,7 +308,7 @@ async fn of_a_process(
         if fault == Fault::Pause {
             pair.one.child.resume().map_err(LabError::system("a contender cannot go on"))?;
         }
-        ways.iter().for_each(Proxy::release);
+        proxies.iter().for_each(Proxy::release);
         // it ends its step, and wants the lock again
         let goes_on = async || Ok(pair.one.tenures() != before);
         let _ = until("a contender goes on", FINDING_OUT, goes_on).await;
@@ -325,18 +319,18 @@ async fn of_a_process(
 
 /// A server is killed, and started again: at once, or a leader when another one has taken its place.
 async fn of_a_server(
-    floor: &mut Floor,
+    servers: &mut Servers,
     fault: Fault,
     random: &mut SplitMix64,
 ) -> Result<Trial, LabError> {
-    let addresses = floor.servers.addresses();
-    let pair = Pair::start(floor, [&addresses, &addresses], [TURN; 2]).await?;
+    let addresses = servers.addresses();
+    let pair = Pair::start(servers, [&addresses, &addresses], [TURN; 2]).await?;
     sleep(millis_below(PHASE, random)).await;
     let mut victim = 0;
     if fault == Fault::Leader {
         // after a trial, an election may be under way
         until("the servers have a leader", SERVER_BOUND, async || {
-            let leader = leader(&floor.servers).await;
+            let leader = leader(&servers.all).await;
             victim = leader.unwrap_or_default();
             Ok(leader.is_some())
         })
@@ -344,72 +338,30 @@ async fn of_a_server(
     }
     let began = now();
     let all = || pair.tenures().concat();
-    kill(&mut floor.servers, victim)
-        .await
-        .map_err(LabError::system("a server cannot be killed"))?;
+    let victim = &mut servers.all.members[victim];
+    victim.kill().await.map_err(LabError::system("a server cannot be killed"))?;
     let takeover = if fault == Fault::Leader {
         let takeover = until_served(began, SERVER_BOUND, all).await;
-        restart(&mut floor.servers, victim).await?;
+        victim.restart().await?;
         takeover
     } else {
-        restart(&mut floor.servers, victim).await?;
+        victim.restart().await?;
         until_served(began, SERVER_BOUND, all).await
     };
     pair.judge(takeover, [now(), now()], None).await
 }
 
-/// Kills the server of this number.
-async fn kill(servers: &mut LockServers, number: usize) -> io::Result<()> {
-    match servers {
-        LockServers::None(_) => Ok(()),
-        LockServers::Etcd(members) => members[number].kill().await,
-        LockServers::Redis(nodes) => nodes[number].kill().await,
-        // all of its processes
-        LockServers::Postgres(server) => server.crash().await,
-        LockServers::ZooKeeper(members) => members[number].kill().await,
-    }
-}
-
-/// Starts it again, and waits until it answers.
-async fn restart(servers: &mut LockServers, number: usize) -> Result<(), ServerError> {
-    match servers {
-        LockServers::None(_) => Ok(()),
-        LockServers::Etcd(members) => members[number].restart().await,
-        LockServers::Redis(nodes) => nodes[number].restart().await,
-        LockServers::Postgres(server) => server.restart().await,
-        LockServers::ZooKeeper(members) => members[number].restart().await,
-    }
-}
-
 /// The number of the member that leads.
 async fn leader(servers: &LockServers) -> Option<usize> {
-    match servers {
-        LockServers::Etcd(members) => {
-            for (number, member) in members.iter().enumerate() {
-                let metrics = probe::http(Method::GET, member.port(), "/metrics", "").await;
-                let leads = |line: &str| line == "etcd_server_is_leader 1";
-                if metrics.is_ok_and(|(_, metrics)| metrics.lines().any(leads)) {
-                    return Some(number);
-                }
-            }
-        }
-        LockServers::ZooKeeper(members) => {
-            for (number, member) in members.iter().enumerate() {
-                if member.is_leader().await {
-                    return Some(number);
-                }
-            }
-        }
-        _ => {}
-    }
-    None
+    let leads = join_all(servers.members.iter().map(|member| member.is_leader())).await;
+    leads.into_iter().position(|leads| leads)
 }
 
 /// A server is killed, and a replica takes its place that knows the sessions, and no grant.
-async fn failover(floor: &Floor, random: &mut SplitMix64) -> Result<Trial, LabError> {
-    let mut redis = ReplicatedRedis::start_in(&floor.dir, RedisOptions::default()).await?;
+async fn failover(servers: &Servers, random: &mut SplitMix64) -> Result<Trial, LabError> {
+    let mut redis = ReplicatedRedis::start_in(&servers.dir, RedisOptions::default()).await?;
     let at = [redis.url()];
-    let pair = Pair::open(floor, [&at, &at], [LONG_HOLD; 2]).await?;
+    let pair = Pair::open(servers, [&at, &at], [LONG_HOLD; 2]).await?;
     redis.hold_writes_back().await?;
     pair.begin([LONG_HOLD; 2]).await?;
     sleep(Duration::from_millis(LAG.0) + millis_below(LAG.1, random)).await;
@@ -424,41 +376,41 @@ async fn failover(floor: &Floor, random: &mut SplitMix64) -> Result<Trial, LabEr
 /// A primary of PostgreSQL dies, and its standby takes its place, which knows the sessions. An asynchronous one knows
 /// no grant; a synchronous one has all that was answered, and is held up when it is too late for more.
 async fn failover_of_postgres(
-    floor: &Floor,
+    servers: &Servers,
     is_synchronous: bool,
     random: &mut SplitMix64,
 ) -> Result<Trial, LabError> {
     let failed = LabError::system("PostgreSQL does not fail over");
-    let mut servers = ReplicatedPostgres::start(is_synchronous).await?;
-    let at = [servers.url()];
-    let pair = Pair::open(floor, [&at, &at], [LONG_HOLD; 2]).await?;
+    let mut postgres = ReplicatedPostgres::start(is_synchronous).await?;
+    let at = [postgres.url()];
+    let pair = Pair::open(servers, [&at, &at], [LONG_HOLD; 2]).await?;
     if is_synchronous {
         pair.begin([LONG_HOLD; 2]).await?;
-        servers.hold_writes_back().await.map_err(&failed)?;
+        postgres.hold_writes_back().await.map_err(&failed)?;
         sleep(millis_below(PHASE, random)).await;
     } else {
-        servers.hold_writes_back().await.map_err(&failed)?;
+        postgres.hold_writes_back().await.map_err(&failed)?;
         pair.begin([LONG_HOLD; 2]).await?;
         sleep(Duration::from_millis(LAG.0) + millis_below(LAG.1, random)).await;
     }
     let began = now();
-    servers.fail_over().await.map_err(&failed)?;
+    postgres.fail_over().await.map_err(&failed)?;
     let trial = until_taken(pair, began).await;
-    servers.stop().await.map_err(LabError::system("PostgreSQL does not stop"))?;
+    postgres.stop().await.map_err(LabError::system("PostgreSQL does not stop"))?;
     trial
 }
 
 /// The wall clock of the servers jumps.
 async fn clock_jump(
-    floor: &Floor,
-    clock: &FakeClock,
+    servers: &Servers,
+    clock: Option<&FakeClock>,
     random: &mut SplitMix64,
 ) -> Result<Trial, LabError> {
-    let addresses = floor.servers.addresses();
-    let pair = Pair::start(floor, [&addresses, &addresses], [LONG_HOLD; 2]).await?;
+    let addresses = servers.addresses();
+    let pair = Pair::start(servers, [&addresses, &addresses], [LONG_HOLD; 2]).await?;
     sleep(millis_below(LAG.0 + LAG.1, random)).await;
     let began = now();
-    clock.jump()?;
+    clock.map_or(Ok(()), FakeClock::jump)?;
     until_taken(pair, began).await
 }
 
@@ -510,21 +462,22 @@ struct FakeClock {
 
 impl FakeClock {
     /// Starts the servers again under it.
-    async fn on(floor: &mut Floor) -> Result<Self, LabError> {
+    async fn on(servers: &mut Servers) -> Result<Self, LabError> {
         let mut offsets = Vec::new();
-        match &mut floor.servers {
-            LockServers::None(_) | LockServers::Etcd(_) => {}
-            LockServers::Redis(nodes) => {
-                for node in nodes {
-                    offsets.push(restart_under_fake_clock(node).await?);
-                }
-            }
-            LockServers::Postgres(server) => offsets.push(restart_under_fake_clock(server).await?),
-            LockServers::ZooKeeper(members) => {
-                for member in members {
-                    offsets.push(restart_under_fake_clock(member).await?);
-                }
-            }
+        for member in &mut servers.all.members {
+            // in the server's own directory, since it may be another user
+            let offset = member.dir().join("clock");
+            set_clock(&offset, 0)?;
+            let launcher = [
+                "/usr/bin/env".to_owned(),
+                format!("LD_PRELOAD={}", fake_clock().unwrap_or_default()),
+                format!("FAKETIME_TIMESTAMP_FILE={}", offset.display()),
+                "FAKETIME_DONT_FAKE_MONOTONIC=1".to_owned(),
+                // in seconds: how long it goes on with what it has read
+                "FAKETIME_CACHE_DURATION=1".to_owned(),
+            ];
+            member.restart_under(&launcher).await?;
+            offsets.push(offset);
         }
         Ok(Self { offsets, jumps: Cell::new(0) })
     }
@@ -543,21 +496,16 @@ fn set_clock(offset: &Path, seconds: u64) -> Result<(), LabError> {
     written.map_err(LabError::system("the clock cannot be set"))
 }
 
-/// Returns the file from which the server reads how far its clock is ahead. It is in the server's own directory, since
-/// the server may be another user.
-async fn restart_under_fake_clock<K: Kind>(server: &mut Private<K>) -> Result<PathBuf, LabError> {
-    let offset = server.dir().join("clock");
-    set_clock(&offset, 0)?;
-    let launcher = [
-        "/usr/bin/env".to_owned(),
-        format!("LD_PRELOAD={}", fake_clock().unwrap_or_default()),
-        format!("FAKETIME_TIMESTAMP_FILE={}", offset.display()),
-        "FAKETIME_DONT_FAKE_MONOTONIC=1".to_owned(),
-        // in seconds: how long it goes on with what it has read
-        "FAKETIME_CACHE_DURATION=1".to_owned(),
-    ];
-    server.restart_under(&launcher).await?;
-    Ok(offset)
+/// The libraries that fake the wall clock of a program, for `LD_PRELOAD`; `None` if they are not installed. The
+/// first one brings its own `malloc`: with jemalloc, as in Debian's Redis, libfaketime does not start.
+pub(super) fn fake_clock() -> Option<String> {
+    let dirs = std::fs::read_dir("/usr/lib").ok()?.flatten().map(|entry| entry.path());
+    let both = |dir: PathBuf| {
+        let all = [dir.join("libc_malloc_debug.so.0"), dir.join("faketime/libfaketime.so.1")];
+        let is_there = all.iter().all(|library| library.is_file());
+        is_there.then(|| all.map(|library| library.display().to_string()).join(":"))
+    };
+    dirs.map(both).find_map(|both| both)
 }
 
 #[cfg(test)]
@@ -578,11 +526,11 @@ mod tests {
             trial(None, true),
             trial(Some(1.0), false),
         ];
-        let takeover = Takeover::of(Fault::Pause, &trials, Vec::new());
+        let takeover = Takeover::of(Fault::Pause, trials.clone(), Vec::new());
         assert_eq!((takeover.trials, takeover.hits, takeover.never), (4, 3, 2));
         assert_eq!((takeover.p50_ms, takeover.longest_ms), (None, None));
         trials.retain(|trial| trial.takeover_ms.is_some());
-        let takeover = Takeover::of(Fault::Pause, &trials, Vec::new());
+        let takeover = Takeover::of(Fault::Pause, trials.clone(), Vec::new());
         assert_eq!((takeover.hits, takeover.never), (1, 0));
         assert_eq!((takeover.p50_ms, takeover.longest_ms), (Some(2.0), Some(2.0)));
     }

@@ -2,45 +2,43 @@
 //!
 //! # Layout
 //! - [`ArenaOptions`], [`run()`]: the flags, and the whole run
-//! - `floor`, `seat`, `set_nx`: the servers of any lock, a session of it, and the plainest lock
+//! - [`Contestant`]: the locks that take part, and all that differs between them
+//! - `servers`: the servers of any lock
 //! - `speed`: handovers, fairness, waits, and requests at the servers
 //! - [`contender`], `faults`: two processes that want a lock, and what a fault does to them
 //! - `sale`: the sale under each lock and each fence
 //! - `table`, `plots`: the results as text and pictures
 
 pub mod contender;
+mod contestants;
 mod faults;
-mod floor;
 mod options;
 mod plots;
 mod sale;
-mod seat;
-mod set_nx;
+mod servers;
 mod speed;
 mod table;
 
-use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum as _;
+use demo::baselines::Fence;
+use demo::locks::LockMode;
 use fenced_lock::Promises;
 use flash_sale::error_chain::ErrorChain;
-use rand::SeedableRng as _;
-use rand_xoshiro::SplitMix64;
 use serde::Serialize;
 use testkit::OwnedDir;
 
+pub use self::contestants::Contestant;
 use self::faults::Takeover;
-use self::floor::Floor;
 pub use self::options::{ArenaOptions, Fault, Measure};
 use self::sale::{Oversold, Speed};
+use self::servers::Servers;
 use self::speed::{Contest, Handovers};
 use crate::articles;
 use crate::error::LabError;
-use crate::experiment::Trials;
-use demo::baselines::{Fence, LockMode};
-use demo::locks::LockServers;
+use crate::experiment::{self, Trials, note, publish, random, write};
 
 /// Round trips to the lock's servers, in milliseconds.
 const DISTANCES: [u64; 2] = [2, 20];
@@ -88,69 +86,58 @@ struct Results {
 
 /// Measures, prints and writes the results.
 pub async fn run(options: ArenaOptions) -> ExitCode {
-    match Box::pin(measure(&options)).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("lab arena: {}", ErrorChain(&error));
-            ExitCode::from(2)
-        }
-    }
+    experiment::run("arena", async |dir| measure(&options, dir).await).await
 }
 
-async fn measure(options: &ArenaOptions) -> Result<(), LabError> {
-    std::fs::create_dir_all(&options.out)
-        .map_err(LabError::system("the directory for the results cannot be made"))?;
-    let dir =
-        OwnedDir::create().map_err(LabError::system("no temporary directory could be made"))?;
+async fn measure(options: &ArenaOptions, dir: &OwnedDir) -> Result<ExitCode, LabError> {
     let mut results = Results {
         seed: options.seed.unwrap_or_else(loadtest::any_seed),
         build: if cfg!(debug_assertions) { "debug" } else { "release" },
         trials: options.trials(),
         locks: Vec::new(),
     };
-    eprintln!(
+    note(&format!(
         "seed {}: {} trials of each fault, {} at a time",
         results.seed, results.trials, options.jobs
-    );
+    ));
     let chosen = match options.locks.as_slice() {
         _ if options.only == [Measure::Flaws] => Vec::new(),
-        [] => LockMode::SHARED.to_vec(),
+        [] => Contestant::usual().collect(),
         chosen => chosen.to_vec(),
     };
+    let out = &options.out;
     for lock in chosen {
-        if let Some(missing) = LockServers::missing(lock) {
-            eprintln!("{}: left out, since {missing} is not installed", lock.name());
+        if let Some(missing) = lock.server().missing() {
+            note(&format!("{}: left out, since {missing} is not installed", lock.name()));
             continue;
         }
-        let arena = Arena { options, lock, dir: &dir, seed: results.seed };
+        let arena = Arena { options, lock, dir, seed: results.seed };
         results.locks.push(arena.figures().await?);
         // after each lock, so that an interrupted run leaves what it has
-        write(options, &results).map_err(LabError::system("the results cannot be written"))?;
+        write(out, &results, &table::text(&results), &plots::all(&results))?;
     }
-    dir.remove().await.map_err(LabError::system("the temporary directory cannot be removed"))?;
     if options.wants(Measure::Flaws) {
         let trials = options.trials.unwrap_or(options.sized(3, 1));
-        articles::measure(&options.articles, trials, &options.out).await?;
+        articles::measure(&options.articles, trials, out).await?;
         if results.locks.is_empty() {
-            return Ok(());
+            return Ok(ExitCode::SUCCESS);
         }
     }
-    print!("{}", table::text(&results));
-    println!("results.json, tables.md and plots are in {}", options.out.display());
-    Ok(())
+    publish(out, &results, &table::text(&results), &plots::all(&results))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// One lock, and what is measured of it.
 struct Arena<'a> {
     options: &'a ArenaOptions,
-    lock: LockMode,
+    lock: Contestant,
     dir: &'a OwnedDir,
     seed: u64,
 }
 
 impl Arena<'_> {
     fn say(&self, what: &str) {
-        eprintln!("{}: {what}", self.lock.name());
+        note(&format!("{}: {what}", self.lock.name()));
     }
 
     fn trials(&self, what: &str) -> Trials {
@@ -160,10 +147,10 @@ impl Arena<'_> {
 
     async fn figures(&self) -> Result<Figures, LabError> {
         self.say("starting its servers");
-        let floor = Floor::start(self.lock, 1, self.dir).await?;
+        let servers = Servers::start(self.lock, 1, self.dir).await?;
         let mut figures = Figures {
             lock: self.lock.name(),
-            promises: floor.promises()?,
+            promises: servers.promises()?,
             handovers: Vec::new(),
             waiters: self.options.sized(100, 10),
             overtaken: None,
@@ -176,39 +163,37 @@ impl Arena<'_> {
             left_out: Vec::new(),
             faults: Vec::new(),
         };
-        let done = self.by_itself(&floor, &mut figures).await;
+        let done = self.by_itself(&servers, &mut figures).await;
         figures.keep("handovers or fairness", done);
-        floor.stop().await?;
+        servers.stop().await?;
         let done = self.with_counters(&mut figures).await;
         figures.keep("requests", done);
         self.takeovers(&mut figures).await;
-        if self.lock.is_shared() {
-            let done = self.speed_of_sales(&mut figures).await;
+        if let Some(guard) = self.lock.guard() {
+            let done = self.speed_of_sales(guard, &mut figures).await;
             figures.keep("load or burst", done);
-            self.oversold(&mut figures).await;
+            self.oversold(guard, &mut figures).await;
         }
         Ok(figures)
     }
 
     /// Handovers, and the order of waiters.
-    async fn by_itself(&self, floor: &Floor, figures: &mut Figures) -> Result<(), LabError> {
+    async fn by_itself(&self, servers: &Servers, figures: &mut Figures) -> Result<(), LabError> {
         let options = self.options;
         let near = options.wants(Measure::Handovers).then_some(0);
-        let mut random = SplitMix64::seed_from_u64(self.seed);
+        let mut random = random(self.seed, "handovers");
         let far = DISTANCES.into_iter().filter(|_| options.wants(Measure::Distance));
         for round_trip_ms in near.into_iter().chain(far) {
             self.say(&format!("handovers, {round_trip_ms} ms away"));
             let turns = if round_trip_ms < 10 { 300 } else { 100 };
             let turns = options.sized(turns, 20);
-            let done = speed::handovers(floor, round_trip_ms, turns, &mut random).await?;
+            let done = speed::handovers(servers, round_trip_ms, turns, &mut random).await?;
             figures.handovers.extend(done);
         }
         if options.wants(Measure::Fairness) {
             self.say("waiters, one after the other");
             let queue = figures.promises.queue;
-            let seats = speed::two_seats(floor, &floor.servers.addresses()).await?;
-            figures.overtaken = Some(speed::overtaken(&seats, figures.waiters, queue).await?);
-            speed::leave(seats).await?;
+            figures.overtaken = Some(speed::overtaken(servers, figures.waiters, queue).await?);
         }
         Ok(())
     }
@@ -220,17 +205,17 @@ impl Arena<'_> {
         if !options.wants(Measure::Fairness) && !wants_requests {
             return Ok(());
         }
-        let floor = speed::counting(self.lock, self.dir).await?;
+        let servers = Servers::counting(self.lock, self.dir).await?;
         let clients = figures.waiters;
         self.say(&format!("{clients} clients contend"));
         let grants = clients * options.sized(10, 2);
-        figures.contest = Some(speed::contest(&floor, clients, grants).await?);
+        figures.contest = Some(speed::contest(&servers, clients, grants).await?);
         if wants_requests {
             self.say(&format!("{clients} clients wait"));
             let time = Duration::from_secs(options.sized(10, 1));
-            figures.idle_requests = speed::idle_requests(&floor, clients, time).await?;
+            figures.idle_requests = speed::idle_requests(&servers, clients, time).await?;
         }
-        floor.stop().await
+        servers.stop().await
     }
 
     /// What each fault does to the lock.
@@ -239,11 +224,11 @@ impl Arena<'_> {
             return;
         }
         for fault in Fault::value_variants().iter().copied() {
-            if !self.options.wants_fault(fault) || !faults::applies(fault, self.lock) {
+            if !self.options.wants_fault(fault) || !faults::applies(fault, self.lock.server()) {
                 continue;
             }
             let what = format!("takeover, {}", fault.name());
-            if fault == Fault::Clock && floor::fake_clock().is_none() {
+            if fault == Fault::Clock && faults::fake_clock().is_none() {
                 figures.left_out.push(format!("{what}: libfaketime is not installed"));
                 continue;
             }
@@ -257,8 +242,8 @@ impl Arena<'_> {
     }
 
     /// The sale under the lock.
-    async fn speed_of_sales(&self, figures: &mut Figures) -> Result<(), LabError> {
-        let (options, lock) = (self.options, self.lock);
+    async fn speed_of_sales(&self, lock: LockMode, figures: &mut Figures) -> Result<(), LabError> {
+        let options = self.options;
         if !options.wants(Measure::Load) && !options.wants(Measure::Burst) {
             return Ok(());
         }
@@ -279,8 +264,8 @@ impl Arena<'_> {
     }
 
     /// What a fault of the holder does to a sale.
-    async fn oversold(&self, figures: &mut Figures) {
-        let (options, lock) = (self.options, self.lock);
+    async fn oversold(&self, lock: LockMode, figures: &mut Figures) {
+        let options = self.options;
         if !options.wants(Measure::Oversold) {
             return;
         }
@@ -302,13 +287,4 @@ impl Arena<'_> {
             }
         }
     }
-}
-
-fn write(options: &ArenaOptions, results: &Results) -> io::Result<()> {
-    std::fs::write(options.out.join("tables.md"), table::text(results))?;
-    std::fs::write(options.out.join("results.json"), serde_json::to_vec_pretty(results)?)?;
-    for (name, picture) in plots::all(results) {
-        std::fs::write(options.out.join(name), picture)?;
-    }
-    Ok(())
 }

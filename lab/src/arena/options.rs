@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
+use clap::builder::{PossibleValuesParser, RangedU64ValueParser};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
+use super::contestants::Contestant;
 use crate::articles;
-use demo::baselines::LockMode;
 
 /// Compares locks: speed, fairness, cost, and what each fault does to each of them.
 ///
@@ -18,8 +18,8 @@ use demo::baselines::LockMode;
 #[derive(Clone, Debug, Args)]
 pub struct ArenaOptions {
     /// Only these locks, separated by commas [default: all whose servers are installed, but redis-set-nx].
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = contestants())]
-    pub locks: Vec<LockMode>,
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = Contestant::parser())]
+    pub locks: Vec<Contestant>,
 
     /// Only these measures, separated by commas [default: all; with --faults, takeover and oversold].
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
@@ -53,13 +53,6 @@ pub struct ArenaOptions {
     /// Directory for results.json, tables.md and the plots; created if missing.
     #[arg(long, default_value = "target/arena", value_name = "DIR")]
     pub out: PathBuf,
-}
-
-/// What the arena compares: the locks of the library, and the plainest one of the articles, which guards no sale.
-pub(super) fn contestants() -> impl TypedValueParser<Value = LockMode> {
-    let all = LockMode::SHARED.into_iter().chain([LockMode::RedisSetNx]);
-    PossibleValuesParser::new(all.clone().map(LockMode::name))
-        .map(move |name| all.clone().find(|lock| lock.name() == name).unwrap_or_default())
 }
 
 /// A measure.
@@ -112,17 +105,8 @@ pub enum Fault {
 
 impl Fault {
     /// Its name on the command line.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Kill => "kill",
-            Self::Pause => "pause",
-            Self::Partition => "partition",
-            Self::Server => "server",
-            Self::Leader => "leader",
-            Self::Failover => "failover",
-            Self::SyncFailover => "sync-failover",
-            Self::Clock => "clock",
-        }
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 }
 

@@ -4,18 +4,17 @@ use std::future::pending;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fenced_lock::{LockError, Promises, QueueView, Wake};
+use fenced_lock::{Promises, QueueView, Wake};
 use rand::RngExt as _;
 use rand_xoshiro::SplitMix64;
 use serde::Serialize;
-use testkit::OwnedDir;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::floor::Floor;
-use super::seat::Seat;
+use super::servers::Servers;
+use crate::clients::{Client, LockSession, proxies_to};
 use crate::error::LabError;
-use demo::baselines::LockMode;
+use crate::experiment::{float, quantile};
 
 /// Nobody is to lose it.
 pub(super) const LONG_TTL: Duration = Duration::from_secs(30);
@@ -45,7 +44,7 @@ const LONGEST_CONTEST: Duration = Duration::from_mins(5);
 const SETTLING: Duration = Duration::from_secs(2);
 
 /// Two sessions, which clients share.
-type Seats = Vec<Arc<dyn Seat>>;
+type Sessions = Vec<Box<dyn LockSession>>;
 
 /// The handovers at one distance.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -77,94 +76,91 @@ pub(super) struct Contest {
 }
 
 /// Two sessions, each with a connection of its own.
-pub(super) async fn two_seats(floor: &Floor, addresses: &[String]) -> Result<Seats, LabError> {
-    let mut seats: Seats = Vec::new();
+async fn two_sessions(servers: &Servers, addresses: &[String]) -> Result<Sessions, LabError> {
+    let mut sessions: Sessions = Vec::new();
     for _ in 0..2 {
-        seats.push(floor.seat(addresses, LONG_TTL).await?.into());
+        sessions.push(servers.session(addresses, LONG_TTL).await?);
     }
-    Ok(seats)
+    Ok(sessions)
 }
 
-pub(super) async fn leave(seats: Seats) -> Result<(), LabError> {
-    for seat in seats {
-        seat.close().await?;
+/// A client with this number, which shares one of the sessions.
+fn client(sessions: &Sessions, number: usize, name: &str) -> Result<Box<dyn Client>, LabError> {
+    sessions[number % sessions.len()].client(name)
+}
+
+async fn close(sessions: Sessions) -> Result<(), LabError> {
+    for session in sessions {
+        session.close().await?;
     }
     Ok(())
 }
 
 /// Handovers with the servers this round trip away, each through a proxy of its own.
 pub(super) async fn handovers(
-    floor: &Floor,
+    servers: &Servers,
     round_trip_ms: u64,
     turns: usize,
     random: &mut SplitMix64,
 ) -> Result<Option<Handovers>, LabError> {
-    let (ways, addresses) = floor.ways().await?;
-    if round_trip_ms > 0 && ways.is_empty() {
+    let (proxies, addresses) = proxies_to(&servers.addresses()).await?;
+    if round_trip_ms > 0 && proxies.is_empty() {
         return Ok(None);
     }
-    let seats = two_seats(floor, &addresses).await?;
-    for way in &ways {
-        way.delay(Duration::from_millis(round_trip_ms) / 2);
+    let sessions = two_sessions(servers, &addresses).await?;
+    for proxy in &proxies {
+        proxy.delay(Duration::from_millis(round_trip_ms) / 2);
     }
-    let mut millis = take_turns(&seats, turns, floor.promises()?, random).await?;
-    leave(seats).await?;
-    millis.sort_by(f64::total_cmp);
+    let millis = take_turns(&sessions, turns, servers.promises()?, random).await?;
+    close(sessions).await?;
+    let share = |percent| quantile(millis.iter().copied(), percent);
     Ok(Some(Handovers {
         round_trip_ms,
         turns: millis.len(),
-        p50_ms: share(&millis, 50),
-        p99_ms: (millis.len() >= ENOUGH).then(|| share(&millis, 99)),
+        p50_ms: share(50).unwrap_or_default(),
+        p99_ms: share(99).filter(|_| millis.len() >= ENOUGH),
     }))
-}
-
-/// The value below which this share of all is, in percent; 0 for no values.
-pub(super) fn share(sorted: &[f64], percent: usize) -> f64 {
-    let place = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
-    sorted.get(place).copied().unwrap_or_default()
 }
 
 /// Two sessions take turns: each one releases the lock when the other one waits for it, and asks again when that one
 /// has it. Returns the time of each handover in milliseconds: from the release that is sent to the grant.
 async fn take_turns(
-    seats: &Seats,
+    sessions: &Sessions,
     turns: usize,
     promises: Promises,
     random: &mut SplitMix64,
 ) -> Result<Vec<f64>, LabError> {
     const NAME: &str = "arena-turns";
     let mut millis = Vec::new();
-    let mut guard = bounded("the first grant", seats[0].take(NAME)).await?;
+    let (mut looking, mut holder) = (client(sessions, 0, NAME)?, client(sessions, 0, NAME)?);
+    bounded("the first grant", holder.lock()).await?;
     for turn in 0..turns {
-        let next = Arc::clone(&seats[(turn + 1) % seats.len()]);
+        let mut next = client(sessions, turn + 1, NAME)?;
         let mut asking = JoinSet::new();
         asking.spawn(async move {
-            let guard = next.take(NAME).await?;
-            Ok::<_, LockError>((guard, Instant::now()))
+            next.lock().await?;
+            Ok::<_, LabError>((next, Instant::now()))
         });
-        until_queued(&*seats[0], NAME, 2, promises.queue).await?;
+        until_queued(&mut *looking, 2, promises.queue).await?;
         if promises.wake == Wake::Polled {
             sleep(millis_below(POLLS, random)).await;
         }
         let released_at = Instant::now();
-        bounded("a release", guard.give_back()).await?;
+        bounded("a release", holder.unlock()).await?;
+        let granted = bounded("a handover", async {
+            asking.join_next().await.expect("one client was spawned").map_err(ended_early)?
+        });
         let granted_at;
-        (guard, granted_at) = timeout(LONGEST_STEP, asking.join_next())
-            .await
-            .ok()
-            .flatten()
-            .ok_or(LabError::NotInTime { what: "a handover", seconds: LONGEST_STEP.as_secs() })?
-            .map_err(ended_early)??;
+        (holder, granted_at) = granted.await?;
         millis.push(granted_at.saturating_duration_since(released_at).as_secs_f64() * 1e3);
     }
-    bounded("a release", guard.give_back()).await?;
+    bounded("a release", holder.unlock()).await?;
     Ok(millis)
 }
 
 /// Waits until so many claims are in the queue, or for as long as that takes if it cannot be seen.
 async fn until_queued(
-    seat: &dyn Seat,
-    name: &str,
+    looking: &mut dyn Client,
     claims: usize,
     view: QueueView,
 ) -> Result<(), LabError> {
@@ -173,7 +169,7 @@ async fn until_queued(
         return Ok(());
     }
     let queued = async {
-        while seat.queue_length(name).await? < claims {
+        while looking.queue_length().await? < claims {
             sleep(Duration::from_millis(1)).await;
         }
         Ok(())
@@ -184,50 +180,48 @@ async fn until_queued(
 /// A step of a lock that works.
 async fn bounded<T>(
     what: &'static str,
-    step: impl Future<Output = Result<T, LockError>>,
+    step: impl Future<Output = Result<T, LabError>>,
 ) -> Result<T, LabError> {
-    let Ok(done) = timeout(LONGEST_STEP, step).await else {
-        return Err(LabError::NotInTime { what, seconds: LONGEST_STEP.as_secs() });
-    };
-    Ok(done?)
+    let late = LabError::NotInTime { what, seconds: LONGEST_STEP.as_secs() };
+    timeout(LONGEST_STEP, step).await.unwrap_or(Err(late))
 }
 
 /// How many of these waiters, which come one after the other, are served after one that came later.
 pub(super) async fn overtaken(
-    seats: &Seats,
+    servers: &Servers,
     waiters: usize,
     view: QueueView,
 ) -> Result<usize, LabError> {
     const NAME: &str = "arena-fairness";
-    let holder = bounded("the first grant", seats[0].take(NAME)).await?;
+    let sessions = two_sessions(servers, &servers.addresses()).await?;
+    let (mut looking, mut holder) = (client(&sessions, 0, NAME)?, client(&sessions, 0, NAME)?);
+    bounded("the first grant", holder.lock()).await?;
     let served = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = JoinSet::new();
     for number in 0..waiters {
-        let (seat, served) = (Arc::clone(&seats[number % seats.len()]), Arc::clone(&served));
+        let (mut client, served) = (client(&sessions, number, NAME)?, Arc::clone(&served));
         tasks.spawn(async move {
-            let guard = seat.take(NAME).await?;
+            client.lock().await?;
             served.lock().unwrap_or_else(PoisonError::into_inner).push(number);
-            guard.give_back().await
+            client.unlock().await
         });
-        until_queued(&*seats[0], NAME, number + 2, view).await?;
+        until_queued(&mut *looking, number + 2, view).await?;
     }
-    bounded("a release", holder.give_back()).await?;
-    let Ok(ended) = timeout(LONGEST_CONTEST, joined(tasks)).await else {
-        let seconds = LONGEST_CONTEST.as_secs();
-        return Err(LabError::NotInTime { what: "all waiters are served", seconds });
+    bounded("a release", holder.unlock()).await?;
+    let all = async {
+        while let Some(ended) = tasks.join_next().await {
+            ended.map_err(ended_early)??;
+        }
+        Ok(())
     };
-    ended?;
+    let seconds = LONGEST_CONTEST.as_secs();
+    let late = LabError::NotInTime { what: "all waiters are served", seconds };
+    timeout(LONGEST_CONTEST, all).await.unwrap_or(Err(late))?;
+    close(sessions).await?;
     let served = served.lock().unwrap_or_else(PoisonError::into_inner);
     let is_late =
         |(place, number): (usize, &usize)| served[..place].iter().any(|other| other > number);
     Ok(served.iter().enumerate().filter(|served| is_late(*served)).count())
-}
-
-/// Starts servers that count requests.
-pub(super) async fn counting(lock: LockMode, parent: &OwnedDir) -> Result<Floor, LabError> {
-    let mut floor = Floor::start(lock, 1, parent).await?;
-    floor.count_requests().await?;
-    Ok(floor)
 }
 
 /// What the clients of a contest got, and how long they waited.
@@ -241,30 +235,31 @@ struct Waits {
 
 /// Clients want the lock all the time, until there were so many grants.
 pub(super) async fn contest(
-    floor: &Floor,
+    servers: &Servers,
     clients: usize,
     grants: usize,
 ) -> Result<Contest, LabError> {
     const NAME: &str = "arena-contest";
-    let seats = two_seats(floor, &floor.servers.addresses()).await?;
+    let sessions = two_sessions(servers, &servers.addresses()).await?;
     let waits = Waits { grants: vec![0; clients], ..Waits::default() };
     let waits = Arc::new(Mutex::new(waits));
-    let cost = cost_of_asking(floor).await;
-    let before = floor.requests().await;
+    let cost = cost_of_asking(servers).await;
+    let before = servers.requests().await;
     let mut tasks = JoinSet::new();
     for client in 0..clients {
-        let (seat, waits) = (Arc::clone(&seats[client % seats.len()]), Arc::clone(&waits));
+        let (mut lock, waits) = (self::client(&sessions, client, NAME)?, Arc::clone(&waits));
         tasks.spawn(async move {
             loop {
                 let waiting = Waiting { since: Instant::now(), waits: Arc::clone(&waits) };
                 let waits = || waits.lock().unwrap_or_else(PoisonError::into_inner);
-                let guard = loop {
-                    match timeout(PATIENCE, seat.take(NAME)).await {
-                        Ok(guard) => break guard?,
-                        // it asks again, and has waited since the first time
+                // one that gives up asks again, and has waited since the first time
+                loop {
+                    match timeout(PATIENCE, lock.lock()).await {
+                        Ok(Ok(_)) => break,
+                        Ok(Err(error)) => return Err(error),
                         Err(_) => waits().gave_up += 1,
                     }
-                };
+                }
                 drop(waiting);
                 let all = {
                     let mut waits = waits();
@@ -272,10 +267,10 @@ pub(super) async fn contest(
                     waits.grants.iter().sum::<u32>()
                 };
                 if usize::try_from(all).is_ok_and(|all| all >= grants) {
-                    return guard.give_back().await;
+                    return lock.unlock().await;
                 }
                 sleep(WORK).await;
-                guard.give_back().await?;
+                lock.unlock().await?;
             }
         });
     }
@@ -283,21 +278,21 @@ pub(super) async fn contest(
     if let Ok(Some(ended)) = timeout(LONGEST_CONTEST, tasks.join_next()).await {
         ended.map_err(ended_early)??;
     }
-    let after = floor.requests().await;
+    let after = servers.requests().await;
     tasks.shutdown().await;
-    leave(seats).await?;
-    let Waits { grants: each, mut millis, gave_up } =
+    close(sessions).await?;
+    let Waits { grants: each, millis, gave_up } =
         std::mem::take(&mut *waits.lock().unwrap_or_else(PoisonError::into_inner));
     let sum: f64 = each.iter().copied().map(f64::from).sum();
     let squares: f64 = each.iter().map(|grants| f64::from(*grants).powi(2)).sum();
-    millis.sort_by(f64::total_cmp);
+    let share = |percent| quantile(millis.iter().copied(), percent).unwrap_or_default();
     Ok(Contest {
         clients,
         grants: each.iter().sum::<u32>() as usize,
-        jain: sum * sum / (squares * count(clients)).max(1.0),
-        wait_p50_ms: share(&millis, 50),
-        wait_p99_ms: share(&millis, 99),
-        longest_wait_ms: millis.last().copied().unwrap_or_default(),
+        jain: sum * sum / (squares * float(clients)).max(1.0),
+        wait_p50_ms: share(50),
+        wait_p99_ms: share(99),
+        longest_wait_ms: share(100),
         gave_up,
         requests_per_grant: between(before, after, cost).map(|requests| requests / sum),
     })
@@ -318,58 +313,46 @@ impl Drop for Waiting {
 
 /// Requests a second while one client holds the lock and these wait for it.
 pub(super) async fn idle_requests(
-    floor: &Floor,
+    servers: &Servers,
     waiters: usize,
     time: Duration,
 ) -> Result<Option<f64>, LabError> {
     const NAME: &str = "arena-idle";
-    let seats = two_seats(floor, &floor.servers.addresses()).await?;
-    let cost = cost_of_asking(floor).await;
-    let holder = seats[0].take(NAME).await?;
+    let sessions = two_sessions(servers, &servers.addresses()).await?;
+    let cost = cost_of_asking(servers).await;
+    let mut holder = client(&sessions, 0, NAME)?;
+    holder.lock().await?;
     let mut tasks = JoinSet::new();
     for waiter in 0..waiters {
-        let seat = Arc::clone(&seats[waiter % seats.len()]);
+        let mut client = client(&sessions, waiter, NAME)?;
         tasks.spawn(async move {
-            let _guard = seat.take(NAME).await?;
-            pending::<Result<(), LockError>>().await
+            client.lock().await?;
+            pending::<Result<(), LabError>>().await
         });
     }
     sleep(SETTLING).await;
-    let before = floor.requests().await;
+    let before = servers.requests().await;
     sleep(time).await;
-    let after = floor.requests().await;
+    let after = servers.requests().await;
     // one that waits does not end
     if let Some(ended) = tasks.try_join_next() {
         ended.map_err(ended_early)??;
     }
     tasks.shutdown().await;
-    holder.give_back().await?;
-    leave(seats).await?;
+    holder.unlock().await?;
+    close(sessions).await?;
     Ok(between(before, after, cost).map(|requests| requests / time.as_secs_f64()))
 }
 
 /// How many requests it takes to ask for their number.
-async fn cost_of_asking(floor: &Floor) -> Option<u64> {
-    let first = floor.requests().await?;
-    Some(floor.requests().await?.saturating_sub(first))
+async fn cost_of_asking(servers: &Servers) -> Option<u64> {
+    let first = servers.requests().await?;
+    Some(servers.requests().await?.saturating_sub(first))
 }
 
 /// The requests between two looks, without that of the second look.
-#[allow(clippy::cast_precision_loss, reason = "counts of some minutes")]
 fn between(before: Option<u64>, after: Option<u64>, cost: Option<u64>) -> Option<f64> {
-    Some(after?.saturating_sub(before? + cost?) as f64)
-}
-
-#[allow(clippy::cast_precision_loss, reason = "small counts")]
-fn count(count: usize) -> f64 {
-    count as f64
-}
-
-async fn joined(mut tasks: JoinSet<Result<(), LockError>>) -> Result<(), LabError> {
-    while let Some(ended) = tasks.join_next().await {
-        ended.map_err(ended_early)??;
-    }
-    Ok(())
+    Some(float(after?.saturating_sub(before? + cost?)))
 }
 
 fn ended_early(error: tokio::task::JoinError) -> LabError {

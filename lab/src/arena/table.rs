@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 
+use demo::locks::in_words;
 use fenced_lock::{Clock, Ends, Promises, TokenLife, Wake};
 
 use super::faults::Takeover;
 use super::options::Fault;
 use super::sale::Oversold;
 use super::{Figures, Results};
-use crate::experiment::{figure, rows};
-use demo::locks::in_words;
+use crate::experiment::{figure, float, rows, section};
 
 /// All tables with rows.
 pub(super) fn text(results: &Results) -> String {
@@ -17,14 +17,11 @@ pub(super) fn text(results: &Results) -> String {
     let seed = format!("--seed {}", results.seed);
     let trials = format!("--trials {} {seed}", results.trials);
     let mut text = String::new();
-    let mut add = |title: &str, table: String, command: &str| {
+    let mut add = |title: &str, mut table: String, command: &str| {
         if !table.is_empty() {
-            // writing to a string cannot fail
-            let _ = write!(
-                text,
-                "## {title}\n\n{table}\nA row: `make arena ARGS='--locks LOCK {command}'`\n\n"
-            );
+            let _ = write!(table, "\nA row: `make arena ARGS='--locks LOCK {command}'`\n");
         }
+        section(&mut text, title, &table);
     };
     add("Locks", promises(all), "--only handovers");
     let command = format!("--only handovers,distance {seed}");
@@ -182,7 +179,7 @@ fn takeovers(all: &[Figures]) -> String {
             };
             [
                 one.lock.to_owned(),
-                takeover.fault.name().to_owned(),
+                takeover.fault.name(),
                 takeover.trials.to_string(),
                 if takeover.hits_process() { takeover.hits.to_string() } else { "-".to_owned() },
                 if takeover.hits == 0 { "-".to_owned() } else { seconds(takeover.p50_ms) },
@@ -215,7 +212,7 @@ fn overlaps(all: &[Figures]) -> String {
             let lost = format!("{} of {trials}", trials - takeover.never);
             [
                 one.lock.to_owned(),
-                takeover.fault.name().to_owned(),
+                takeover.fault.name(),
                 if takeover.is_kept() { lost } else { "-".to_owned() },
                 format!("{} of {hits}{of_hits}", takeover.overlaps),
                 bound(takeover.overlaps, hits),
@@ -250,7 +247,7 @@ fn oversold(all: &[Figures]) -> String {
         let (oversold, trials) = (it.broken as usize, it.trials as usize);
         [
             one.lock.to_owned(),
-            it.fault.name().to_owned(),
+            it.fault.name(),
             it.fence.to_owned(),
             format!("{oversold} of {trials}"),
             bound(oversold, trials),
@@ -266,6 +263,5 @@ fn bound(seen: usize, trials: usize) -> String {
     if seen > 0 || trials == 0 {
         return "-".to_owned();
     }
-    let trials = f64::from(u32::try_from(trials).unwrap_or(u32::MAX));
-    format!("<= {}", figure((3.0 / trials).min(1.0)))
+    format!("<= {}", figure((3.0 / float(trials)).min(1.0)))
 }

@@ -5,34 +5,31 @@
 //! nothing may be oversold. Both wait equally long. Nothing depends on chance: who is paused goes on when the other one
 //! has bought, a process dies between two commands of its choice, and a wrong clock is the client's own. Where nobody can
 //! buy, the servers are asked why; a story that went another way is an error, not a flaw.
+//!
+//! [`ARTICLES`] has them all: a lock, and the accidents that show its flaws. `story` tells any of them.
 
 mod database;
 mod etcd;
 mod redis;
-mod redlock;
+mod shop;
 mod story;
 mod zookeeper;
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
-use std::{fs, io};
 
-use futures_util::future::LocalBoxFuture;
+use demo::locks::LockMode;
 use serde::Serialize;
 use tokio::time::timeout;
 
-pub use self::redlock::{NotGranted, Redlock};
-pub use self::story::Ending;
-
-pub(crate) use self::redis::COMPARE_AND_DELETE;
-
-use self::database::DatabaseFloor;
-use self::etcd::EtcdFloor;
-use self::redis::RedisFloor;
-use self::zookeeper::ZooKeeperFloor;
+pub(crate) use self::redis::{SetNx, connect};
+pub use self::shop::Ending;
+use self::story::{Accident, Servers, Side};
+use crate::clients::{Answer, Client};
 use crate::error::LabError;
-use crate::experiment::rows;
+use crate::experiment::{note, rows};
 
 /// How long one story may take: each takes seconds.
 const LONGEST_STORY: Duration = Duration::from_mins(1);
@@ -44,26 +41,145 @@ A row: `make arena ARGS='--only flaws --articles NAME'`
 Both sides of a redlock row are Redlock, which has no tokens: the store's own fence alone makes the difference.
 ";
 
-/// The servers of some locks, and what goes wrong there.
-trait Floor: Sized + 'static {
-    const NAME: &str;
-    const FLAWS: &[Flaw<Self>];
-
-    fn is_installed() -> bool;
-    async fn start() -> Result<Self, LabError>;
-    async fn stop(self) -> io::Result<()>;
-}
-
-/// The story under the article's lock, then under ours.
-type Told<'a> = LocalBoxFuture<'a, Result<[Ending; 2], LabError>>;
-
-/// What goes wrong under a lock.
-struct Flaw<F> {
-    /// The article's lock.
+/// A lock of articles, and its flaws.
+struct Article {
     lock: &'static str,
-    what: &'static str,
-    story: for<'a> fn(&'a F) -> Told<'a>,
+    /// The lock of `fenced-lock` on the same kind of server.
+    ours: LockMode,
+    open: for<'a> fn(&'a Part) -> Answer<'a, Box<dyn Client>>,
+    /// In words, and what shows each.
+    flaws: &'static [(&'static str, Accident)],
 }
+
+/// A client of an article's lock, and what becomes of it.
+struct Part {
+    role: Role,
+    accident: Accident,
+    /// The addresses of the servers.
+    at: Vec<String>,
+    /// The name of the lock.
+    lock: String,
+}
+
+/// What a client does in a story.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// Has the lock before the story begins.
+    Early,
+    First,
+    /// Waits between the others.
+    Middle,
+    Second,
+}
+
+const ARTICLES: [Article; 11] = [
+    Article {
+        lock: "redis-set-nx",
+        ours: LockMode::Redis,
+        open: |part| Box::pin(redis::set_nx(part)),
+        flaws: &[
+            ("the holder is paused past the TTL", Accident::Freeze),
+            ("a replica takes over before it has the lock", Accident::FailOver),
+        ],
+    },
+    Article {
+        lock: "redis-setnx-expire",
+        ours: LockMode::Redis,
+        open: |part| Box::pin(redis::setnx_expire(part)),
+        flaws: &[("the client dies between the two commands", Accident::HolderDies)],
+    },
+    Article {
+        lock: "redis-setex",
+        ours: LockMode::Redis,
+        open: |part| Box::pin(redis::setex(part)),
+        flaws: &[("it overwrites: everybody gets the lock", Accident::None)],
+    },
+    Article {
+        lock: "redis-own-clock",
+        ours: LockMode::Redis,
+        open: |part| Box::pin(redis::own_clock(part)),
+        flaws: &[(
+            "the holder's clock is set back: it deletes its successor's lock",
+            Accident::LateRelease,
+        )],
+    },
+    Article {
+        lock: "redis-getset",
+        ours: LockMode::Redis,
+        open: |part| Box::pin(redis::getset(part)),
+        flaws: &[
+            ("a client with a fast clock takes a live lock", Accident::None),
+            (
+                "a loser whose clock is an hour fast moves the expiry of a winner that dies",
+                Accident::HolderDies,
+            ),
+        ],
+    },
+    Article {
+        lock: "redlock",
+        ours: LockMode::Redlock,
+        open: |part| Box::pin(async { Ok(redis::redlock(part)) }),
+        flaws: &[
+            ("the holder is paused past the TTL", Accident::Freeze),
+            ("the clock of a node jumps", Accident::ClockJump),
+            ("a node without persistence is started again", Accident::Restart),
+        ],
+    },
+    Article {
+        lock: "zookeeper",
+        ours: LockMode::ZooKeeper,
+        open: |part| Box::pin(zookeeper::sequential_node(part)),
+        flaws: &[
+            (
+                "a waiter dies: the one behind it is notified, and counts that as the lock",
+                Accident::WaiterDies,
+            ),
+            ("the session is lost, and the holder is not told", Accident::Freeze),
+        ],
+    },
+    Article {
+        lock: "database-row",
+        ours: LockMode::Postgres,
+        open: |part| Box::pin(database::unique_row(part)),
+        flaws: &[
+            ("the sweeper deletes the row of a holder that works for longer", Accident::Sweep),
+            ("DELETE by name alone deletes the successor's row", Accident::LateRelease),
+        ],
+    },
+    Article {
+        lock: "database-for-update",
+        ours: LockMode::Postgres,
+        open: |part| Box::pin(database::for_update(part)),
+        flaws: &[
+            ("the connection dies, and with it the lock: the holder is not told", Accident::Cut),
+            ("a client that is paused holds the row", Accident::HolderDies),
+        ],
+    },
+    Article {
+        lock: "etcd-lock-call",
+        ours: LockMode::Etcd,
+        open: |part| Box::pin(etcd::lock_call(part)),
+        flaws: &[
+            (
+                "one renewal at 80 % of the TTL: if it is lost, so is the lease, and the holder is not told",
+                Accident::Outage,
+            ),
+            (
+                "lock() swallows its errors: who does not reach etcd sells without the lock",
+                Accident::Unreachable,
+            ),
+        ],
+    },
+    Article {
+        lock: "etcd-own-key",
+        ours: LockMode::Etcd,
+        open: |part| Box::pin(etcd::own_key(part)),
+        flaws: &[(
+            "a waiter's lease ends, and nobody checks it after the wait",
+            Accident::WaiterLosesLease,
+        )],
+    },
+];
 
 /// What was seen of a flaw.
 #[derive(Clone, Debug, Serialize)]
@@ -91,34 +207,15 @@ impl Shown {
     }
 }
 
-/// A kind of server with locks of articles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Server {
-    /// Redis, also several.
-    Redis,
-    /// ZooKeeper.
-    ZooKeeper,
-    /// PostgreSQL.
-    Database,
-    /// etcd.
-    Etcd,
-}
-
-impl Server {
-    const ALL: [Self; 4] = [Self::Redis, Self::ZooKeeper, Self::Database, Self::Etcd];
-}
-
 /// Tells all stories, or those of `locks`, prints the table, and writes it to flaws.md and flaws.json in `out`.
 ///
 /// # Errors
 /// When a server fails, or a file cannot be written.
 pub async fn measure(locks: &[String], trials: u32, out: &Path) -> Result<(), LabError> {
-    let mut all = Vec::new();
-    for server in Server::ALL {
-        all.extend(shown(server, locks, trials).await?.unwrap_or_default());
-    }
+    let all = shown(|lock| locks.is_empty() || locks.iter().any(|one| one == lock), trials).await?;
     let table = format!("## What the articles' locks do\n\n{}{NOTES}", table(&all));
-    let written = fs::write(out.join("flaws.md"), &table)
+    let written = fs::create_dir_all(out)
+        .and_then(|()| fs::write(out.join("flaws.md"), &table))
         .and_then(|()| fs::write(out.join("flaws.json"), serde_json::to_vec_pretty(&all)?));
     written.map_err(LabError::system("the results cannot be written"))?;
     println!("{table}\nflaws.md and flaws.json are in {}\n", out.display());
@@ -126,62 +223,47 @@ pub async fn measure(locks: &[String], trials: u32, out: &Path) -> Result<(), La
 }
 
 /// The locks, by the names that [`measure`] takes.
-pub fn names() -> Vec<&'static str> {
-    fn of<F: Floor>() -> impl Iterator<Item = &'static str> {
-        F::FLAWS.iter().map(|flaw| flaw.lock)
-    }
-    let names = of::<RedisFloor>().chain(of::<ZooKeeperFloor>());
-    let mut names: Vec<_> = names.chain(of::<DatabaseFloor>()).chain(of::<EtcdFloor>()).collect();
-    names.dedup();
-    names
+pub fn names() -> [&'static str; ARTICLES.len()] {
+    ARTICLES.map(|article| article.lock)
 }
 
-/// Tells the stories of the locks on this server so many times; only those of `locks`, if any are given. `None` if the
-/// server is not installed.
+/// Tells the stories of the locks that are wanted so many times. Leaves out those whose server is not installed.
 ///
 /// # Errors
 /// When a server fails, or a client.
-pub async fn shown(
-    server: Server,
-    locks: &[String],
-    trials: u32,
-) -> Result<Option<Vec<Shown>>, LabError> {
-    match server {
-        Server::Redis => tell::<RedisFloor>(locks, trials).await,
-        Server::ZooKeeper => tell::<ZooKeeperFloor>(locks, trials).await,
-        Server::Database => tell::<DatabaseFloor>(locks, trials).await,
-        Server::Etcd => tell::<EtcdFloor>(locks, trials).await,
-    }
-}
-
-async fn tell<F: Floor>(locks: &[String], trials: u32) -> Result<Option<Vec<Shown>>, LabError> {
-    let is_wanted =
-        |flaw: &&Flaw<F>| locks.is_empty() || locks.iter().any(|lock| lock == flaw.lock);
-    let wanted: Vec<_> = F::FLAWS.iter().filter(is_wanted).collect();
-    if wanted.is_empty() {
-        return Ok(Some(Vec::new()));
-    }
-    if !F::is_installed() {
-        eprintln!("{}: its locks are left out, since it is not installed", F::NAME);
-        return Ok(None);
-    }
-    // boxed, as it is large
-    let floor = Box::pin(F::start()).await?;
+pub async fn shown(wanted: impl Fn(&str) -> bool, trials: u32) -> Result<Vec<Shown>, LabError> {
     let mut all = Vec::new();
-    for Flaw { lock, what, story } in wanted {
-        eprintln!("{lock}: {what}");
-        let mut endings = Vec::new();
-        for _ in 0..trials {
-            let ended = timeout(LONGEST_STORY, story(&floor)).await;
-            endings.push(ended.unwrap_or(Err(LabError::NotInTime {
-                what: "a story ends",
-                seconds: LONGEST_STORY.as_secs(),
-            }))?);
+    let wanted: Vec<_> = ARTICLES.iter().filter(|article| wanted(article.lock)).collect();
+    // those on the same servers one after the other
+    for articles in wanted.chunk_by(|one, next| one.ours == next.ours) {
+        let ours = articles[0].ours;
+        if let Some(missing) = ours.server().missing() {
+            note(&format!("{missing}: its locks are left out, since it is not installed"));
+            continue;
         }
-        all.push(Shown { lock, flaw: what, trials: endings });
+        // boxed, as it is large
+        let mut servers = Box::pin(Servers::start(ours)).await?;
+        for article in articles {
+            for &(what, accident) in article.flaws {
+                note(&format!("{}: {what}", article.lock));
+                let mut endings = Vec::new();
+                for _ in 0..trials {
+                    let mut told = [Ending::default(), Ending::default()];
+                    for (ending, side) in told.iter_mut().zip([Side::Article(article), Side::Ours])
+                    {
+                        let story = Box::pin(servers.tell(accident, side));
+                        let seconds = LONGEST_STORY.as_secs();
+                        let late = LabError::NotInTime { what: "a story ends", seconds };
+                        *ending = timeout(LONGEST_STORY, story).await.unwrap_or(Err(late))?;
+                    }
+                    endings.push(told);
+                }
+                all.push(Shown { lock: article.lock, flaw: what, trials: endings });
+            }
+        }
+        servers.stop().await.map_err(LabError::system("a server does not stop"))?;
     }
-    floor.stop().await.map_err(LabError::system("a server does not stop"))?;
-    Ok(Some(all))
+    Ok(all)
 }
 
 /// The table, in Markdown.

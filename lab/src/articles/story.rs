@@ -1,323 +1,361 @@
-//! What happens at a lock: two or three buyers, one unit, and an accident.
+//! What happens at a lock: two or three clients, one unit, and an accident. One way to tell it, for the article's lock
+//! and for ours.
 
-use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use fenced_lock::{Backend, Guard, Mutex, Session, SessionOptions, Token};
-use flash_sale::inventory::{Item, Keys};
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Script};
-use serde::Serialize;
+use demo::locks::{AnyLock, LockMode, LockServers, Server};
+use fenced_lock::{LockError, Session, SessionOptions, Token};
+use flash_sale::inventory::{Inventory, InventoryOptions};
 use testkit::server::START_TIMEOUT;
-use testkit::{PrivateRedis, Proxy};
-use tokio::time::timeout;
+use testkit::{OwnedDir, PrivateRedis, Proxy, RedisOptions, ReplicatedRedis};
+use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::redis::connect;
+use super::shop::{Ending, LOCK, Shop};
+use super::{Article, Part, Role, database};
+use crate::clients::{Answer, Client, LockSession as _, proxies_to};
 use crate::error::LabError;
 use crate::wait;
-pub(super) use demo::locks::proxy_to;
-
-/// The name of the default item's lock.
-pub(super) const LOCK: &str = "stock-lock";
-
-/// How often something is looked at that an article polls.
-pub(super) const POLL: Duration = Duration::from_millis(10);
-
-/// One process that buys under a lock.
-pub(super) trait Buyer: Send {
-    /// Takes the lock, waiting as long as another one has it. Returns the token of the grant, if it has one.
-    fn lock(&mut self) -> impl Future<Output = Result<Option<Token>, LabError>> + Send;
-
-    /// Gives the lock back, as far as this buyer knows.
-    fn unlock(&mut self) -> impl Future<Output = Result<(), LabError>> + Send;
-}
 
 /// How long a buyer is awaited, whether it should be granted the lock or not: several TTLs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The TTL of our sessions: they are renewed, on a busy machine as well.
+/// The TTL of our sessions: they are renewed, on a busy machine as well. etcd makes it 2 s.
 pub(super) const TTL: Duration = Duration::from_secs(1);
 
-/// How a story ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Ending {
-    /// How many units there were.
-    pub stock: u64,
-    /// How many were sold.
-    pub sold: u64,
-    /// How many stale writes the fence of the stock refused.
-    pub refused: u64,
-    /// Whether a second buyer was granted the lock before the first one gave it back.
-    pub two_held: bool,
-    /// Why nobody can buy any more.
-    pub stuck: Option<&'static str>,
+/// A TTL that does not end in a story.
+pub(super) const LONG: Duration = Duration::from_secs(30);
+
+/// When the outage in the life of a lease begins, and how long it lasts at least: it is over before the lease is.
+const OUTAGE_AFTER: Duration = Duration::from_millis(1300);
+const OUTAGE: Duration = Duration::from_millis(400);
+
+/// What happens while the first one has the lock, where nothing else is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Accident {
+    /// Time passes.
+    None,
+    /// Its process is paused.
+    Freeze,
+    /// Its connections die.
+    Cut,
+    /// It cannot reach the servers for a moment, at the end of a lease's third part.
+    Outage,
+    /// The second one cannot reach the servers at all.
+    Unreachable,
+    /// The time of its row is over, and the article's sweeper comes.
+    Sweep,
+    /// One that had the lock before, and was paused past its end, gives it back.
+    LateRelease,
+    /// A replica without its grant takes over.
+    FailOver,
+    /// The clock of the node that both majorities share is set forward.
+    ClockJump,
+    /// That node is started again.
+    Restart,
+    /// A waiter between the two dies.
+    WaiterDies,
+    /// It dies with the lock, and the second one wants to buy.
+    HolderDies,
+    /// While it waits, its process is paused until its lease is over.
+    WaiterLosesLease,
 }
 
-impl Ending {
-    /// Whether the sale went wrong.
-    pub fn is_wrong(&self) -> bool {
-        self.sold > self.stock || self.stuck.is_some()
+/// Under which lock a story is told.
+#[derive(Clone, Copy)]
+pub(super) enum Side<'a> {
+    Article(&'a Article),
+    Ours,
+}
+
+/// The servers of some locks, and the stock's Redis.
+pub(super) struct Servers {
+    dir: OwnedDir,
+    stock: PrivateRedis,
+    ours: LockMode,
+    lock: LockServers,
+}
+
+/// A client, and its connections to the servers.
+struct Actor {
+    client: Box<dyn Client>,
+    proxies: Vec<Proxy>,
+}
+
+impl Actor {
+    fn freeze(&self) {
+        self.proxies.iter().for_each(Proxy::freeze);
+    }
+
+    fn release(&self) {
+        self.proxies.iter().for_each(Proxy::release);
     }
 }
 
-impl fmt::Display for Ending {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} sold", self.sold, self.stock)?;
-        if let Some(why) = self.stuck {
-            return write!(f, ", and nobody can buy: {why}");
-        }
-        match (self.two_held, self.refused) {
-            (false, 0) => Ok(()),
-            (false, _) => f.write_str(", the stale write is refused"),
-            (true, 0) => f.write_str(", two holders at once"),
-            (true, _) => f.write_str(": two holders at once, and the fence refuses one"),
-        }
-    }
-}
-
-/// One item, sold by GET and SET. A buyer with a token sends it along, and the stock refuses a smaller one, and one of
-/// another cluster.
-pub(super) struct Shop {
-    redis: MultiplexedConnection,
-    keys: Keys,
-    /// The name of the item's lock.
-    pub(super) lock: String,
-    ending: Ending,
-}
-
-/// KEYS: stock, fence. ARGV: the stock to write, the cluster and the revision of the token.
-const FENCED_SET: &str = "#!lua
-local cluster, revision = string.match(redis.call('GET', KEYS[2]) or '', '^(%x+) (%d+)$')
-if cluster and cluster ~= ARGV[2] then return 'another cluster' end
-if cluster and tonumber(revision) > tonumber(ARGV[3]) then return 'stale' end
-redis.call('SET', KEYS[2], ARGV[2] .. ' ' .. ARGV[3])
-redis.call('SET', KEYS[1], ARGV[1])
-return 'written'";
-
-/// Why a token of another cluster buys nothing.
-const OPERATOR: &str = "the fence refuses the new cluster until an operator decides";
-
-impl Shop {
-    /// A new item with so many units.
-    pub(super) async fn open(server: &PrivateRedis, stock: u64) -> Result<Self, LabError> {
-        static NEXT: AtomicU32 = AtomicU32::new(1);
-        let name = format!("item-{}", NEXT.fetch_add(1, Ordering::Relaxed));
-        let item: Item = name.parse().expect("letters, a hyphen and digits are an item's name");
-        let mut redis = connect(&server.url()).await?;
-        let keys = Keys::of(&item);
-        redis::cmd("SET").arg(&keys.stock).arg(stock).query_async::<()>(&mut redis).await?;
-        let ending = Ending { stock, ..Ending::default() };
-        Ok(Self { redis, keys, lock: format!("{LOCK}:{name}"), ending })
-    }
-
-    /// How many units a buyer sees.
-    async fn read(&mut self) -> Result<u64, LabError> {
-        Ok(redis::cmd("GET").arg(&self.keys.stock).query_async(&mut self.redis).await?)
-    }
-
-    /// Sells one of the units that the buyer saw.
-    async fn write(&mut self, seen: u64, token: Option<Token>) -> Result<(), LabError> {
-        let Some(left) = seen.checked_sub(1) else { return Ok(()) };
-        let answer = match token {
-            None => {
-                let mut set = redis::cmd("SET");
-                set.arg(&self.keys.stock).arg(left).query_async::<()>(&mut self.redis).await?;
-                "written".to_owned()
+impl Servers {
+    pub(super) async fn start(ours: LockMode) -> Result<Self, LabError> {
+        let dir = OwnedDir::create().map_err(LabError::system("no directory could be made"))?;
+        let stock = PrivateRedis::start_in(&dir, in_memory()).await?;
+        let lock = match ours.server() {
+            Server::Redis { nodes } => {
+                let mut servers = Vec::new();
+                for _ in 0..nodes {
+                    servers.push(PrivateRedis::start_in(&dir, in_memory()).await?);
+                }
+                LockServers::of(servers)
             }
-            Some(token) => {
-                let script = Script::new(FENCED_SET);
-                let mut set = script.key(&self.keys.stock);
-                set.key(&self.keys.fence).arg(left);
-                set.arg(token.cluster().to_string()).arg(token.revision());
-                set.invoke_async::<String>(&mut self.redis).await?
-            }
+            server => LockServers::start_members(server, 1, &dir).await?,
         };
-        match &*answer {
-            "written" => self.ending.sold += 1,
-            "stale" => self.ending.refused += 1,
-            // and so is each later buyer there
-            _ => self.ending.stuck = Some(OPERATOR),
+        Ok(Self { dir, stock, ours, lock })
+    }
+
+    pub(super) async fn stop(self) -> std::io::Result<()> {
+        self.stock.stop().await?;
+        self.lock.remove().await?;
+        self.dir.remove().await
+    }
+
+    /// Tells one story.
+    pub(super) async fn tell(
+        &mut self,
+        accident: Accident,
+        side: Side<'_>,
+    ) -> Result<Ending, LabError> {
+        // of three units one is sold before, so that the fence knows the cluster of the tokens
+        let stock = if accident == Accident::FailOver { 3 } else { 1 };
+        let shop = Shop::open(&self.stock, stock).await?;
+        let pair = match accident {
+            Accident::FailOver => Some(ReplicatedRedis::start_in(&self.dir, in_memory()).await?),
+            _ => None,
+        };
+        Story { servers: self, accident, side, shop, pair }.tell().await
+    }
+}
+
+struct Story<'a> {
+    servers: &'a mut Servers,
+    accident: Accident,
+    side: Side<'a>,
+    shop: Shop,
+    /// In place of the servers, if there is a failover.
+    pair: Option<ReplicatedRedis>,
+}
+
+impl Story<'_> {
+    async fn tell(mut self) -> Result<Ending, LabError> {
+        let mut early = None;
+        if matches!(self.accident, Accident::LateRelease | Accident::WaiterLosesLease) {
+            let mut actor = self.actor(Role::Early).await?;
+            actor.client.lock().await?;
+            early = Some(actor);
+        }
+        let (mut first, mut second) =
+            (self.actor(Role::First).await?, self.actor(Role::Second).await?);
+        let mut middle = None;
+        match self.accident {
+            Accident::HolderDies => {
+                first.client.lock().await?;
+                first.freeze();
+                return self.next_buys(second).await;
+            }
+            Accident::LateRelease => {
+                early.as_ref().inspect(|early| early.freeze());
+                self.sweep().await?;
+            }
+            Accident::Unreachable => second.proxies.iter().for_each(Proxy::refuse),
+            Accident::FailOver => self.shop.sell_one(&mut *first.client).await?,
+            // its majority is the other two
+            _ if self.servers.ours == LockMode::Redlock => first.proxies[2].refuse(),
+            Accident::WaiterDies => {
+                let mut looking = self.actor(Role::Middle).await?;
+                first.client = self.waiting(first.client, &mut looking, 1).await?;
+                let mut waiter = self.actor(Role::Middle).await?;
+                waiter.client = self.waiting(waiter.client, &mut looking, 2).await?;
+                middle = Some(waiter);
+                second.client = self.waiting(second.client, &mut looking, 3).await?;
+            }
+            Accident::WaiterLosesLease => {
+                let mut early = early.take().expect("it has the lock");
+                first.client = self.waiting(first.client, &mut early, 2).await?;
+                first.freeze();
+                queued(&mut early, 1).await?;
+                second.client = self.waiting(second.client, &mut early, 2).await?;
+                first.release();
+                early.client.unlock().await?;
+            }
+            _ => {}
+        }
+        if let Some(pair) = &self.pair {
+            pair.hold_writes_back().await?;
+        }
+        // a buyer without the lock does not buy
+        let held = first.client.lock().await;
+        let seen = self.shop.read().await?;
+        drop(middle);
+        self.happen(&first, early).await?;
+        let mut waiting = second.client.lock();
+        let mut granted = timeout(PATIENCE, &mut waiting).await;
+        if let Ok(Ok(token)) = granted {
+            self.shop.ending.two_held = held.is_ok();
+            self.shop.buy(token).await?;
+        }
+        if let Ok(token) = held {
+            self.shop.write(seen, token).await?;
+        }
+        if granted.is_err() {
+            // an error: it never had it
+            drop(first.client.unlock().await);
+            granted = timeout(START_TIMEOUT, waiting).await;
+        }
+        if let Ok(Ok(token)) = granted {
+            self.shop.buy(token).await?;
+        }
+        Ok(self.shop.ending)
+    }
+
+    /// What happens to the first one while it has the lock.
+    async fn happen(&mut self, first: &Actor, early: Option<Actor>) -> Result<(), LabError> {
+        match self.accident {
+            Accident::Freeze => first.freeze(),
+            Accident::Cut => first.proxies.iter().for_each(Proxy::cut),
+            Accident::Outage => {
+                sleep(OUTAGE_AFTER).await;
+                first.proxies.iter().for_each(Proxy::refuse);
+                sleep(OUTAGE).await;
+                until("a renewal fails", async || Ok(first.client.has_noticed_outage())).await?;
+                first.proxies.iter().for_each(Proxy::admit);
+            }
+            Accident::Sweep => self.sweep().await?,
+            Accident::LateRelease => {
+                if let Some(mut early) = early {
+                    early.release();
+                    // an error: the lock was lost
+                    drop(early.client.unlock().await);
+                }
+            }
+            Accident::FailOver => {
+                if let Some(pair) = &self.pair {
+                    pair.fail_over().await?;
+                }
+            }
+            // the key's date is over at once, which is all that a clock that is set forward does to it
+            Accident::ClockJump => {
+                let node = &self.servers.lock.addresses()[1];
+                let mut redis = connect(node).await?;
+                let mut expire = redis::cmd("PEXPIREAT");
+                expire.arg(&self.shop.lock).arg(1).query_async::<()>(&mut redis).await?;
+            }
+            Accident::Restart => self.servers.lock.members[1].restart().await?,
+            _ => {}
         }
         Ok(())
     }
 
-    async fn buy(&mut self, token: Option<Token>) -> Result<(), LabError> {
-        let seen = self.read().await?;
-        self.write(seen, token).await
+    /// After the holder has died, or seems to have: the next one tries to buy, for 5 s. If it is not granted the lock,
+    /// it looks at the servers, and says why; an error if that is not the flaw of the story.
+    async fn next_buys(mut self, mut next: Actor) -> Result<Ending, LabError> {
+        match timeout(PATIENCE, next.client.lock()).await {
+            Ok(token) => self.shop.buy(token?).await?,
+            Err(_) => self.shop.ending.stuck = Some(next.client.why_locked().await?),
+        }
+        Ok(self.shop.ending)
     }
 
-    /// A buyer buys before anything happens.
-    pub(super) async fn sell_one(&mut self, buyer: &mut impl Buyer) -> Result<(), LabError> {
-        let token = buyer.lock().await?;
-        self.buy(token).await?;
-        buyer.unlock().await
+    /// Waits until the row of the article's lock has expired, and deletes it, as a scheduler does sooner or later.
+    async fn sweep(&self) -> Result<(), LabError> {
+        match self.side {
+            Side::Article(article) if article.ours == LockMode::Postgres => {
+                database::sweep(&self.servers.lock.addresses()[0], &self.shop.lock).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A client in this role, with a proxy to each server: while that holds everything up, its process is paused.
+    async fn actor(&self, role: Role) -> Result<Actor, LabError> {
+        let at = match (&self.pair, self.side, role) {
+            (None, ..) => self.servers.lock.addresses(),
+            // it connects to the replica, once that is the primary
+            (Some(pair), Side::Article(_), Role::Second) => vec![pair.replica.url()],
+            (Some(pair), ..) => vec![pair.url()],
+        };
+        let (proxies, at) = proxies_to(&at).await?;
+        let (accident, lock) = (self.accident, self.shop.lock.clone());
+        let client = match self.side {
+            Side::Article(article) => (article.open)(&Part { role, accident, at, lock }).await?,
+            Side::Ours => self.ours(&at, &lock).await?,
+        };
+        Ok(Actor { client, proxies })
+    }
+
+    /// A client of `fenced-lock`. What has no tokens gets those of the stock.
+    async fn ours(&self, at: &[String], lock: &str) -> Result<Box<dyn Client>, LabError> {
+        let url = self.servers.stock.url();
+        let stock = Inventory::connect(&*url, InventoryOptions::default());
+        let failed = LabError::system("the stock cannot be reached");
+        let stock = stock.await.map_err(|error| failed(std::io::Error::other(error)))?;
+        let any = AnyLock::at(self.servers.ours, at).map_err(LockError::from)?;
+        let backend = any.fenced_by(None, &stock, LOCK).map_err(LockError::from)?;
+        let is_long =
+            matches!(self.accident, Accident::FailOver | Accident::ClockJump | Accident::Restart);
+        let options = SessionOptions::new(if is_long { LONG } else { TTL });
+        Session::open(backend, options).await?.client(lock)
+    }
+
+    /// Lets this client ask for the lock, and waits until so many are in the queue.
+    async fn waiting(
+        &self,
+        client: Box<dyn Client>,
+        looking: &mut Actor,
+        queue: usize,
+    ) -> Result<Box<dyn Client>, LabError> {
+        let waiting = Box::new(Waiting::start(client));
+        queued(looking, queue).await?;
+        Ok(waiting)
     }
 }
 
-/// The first buyer takes the lock and sees the stock. An accident happens. The second one buys as soon as the lock is
-/// granted, for which it waits 5 s. Then the first one goes on with what it saw, and the second one buys what is left.
-pub(super) async fn two_buy(
-    mut shop: Shop,
-    mut first: impl Buyer,
-    mut second: impl Buyer,
-    accident: impl AsyncFnOnce() -> Result<(), LabError>,
-) -> Result<Ending, LabError> {
-    // a buyer without the lock does not buy
-    let held = first.lock().await;
-    let seen = shop.read().await?;
-    accident().await?;
-    let mut waiting = Box::pin(second.lock());
-    let mut granted = timeout(PATIENCE, &mut waiting).await;
-    if let Ok(Ok(token)) = granted {
-        shop.ending.two_held = held.is_ok();
-        shop.buy(token).await?;
-    }
-    if let Ok(token) = held {
-        shop.write(seen, token).await?;
-    }
-    if granted.is_err() {
-        // an error: it never had it
-        drop(first.unlock().await);
-        granted = timeout(START_TIMEOUT, waiting).await;
-    }
-    if let Ok(Ok(token)) = granted {
-        shop.buy(token).await?;
-    }
-    Ok(shop.ending)
+async fn queued(looking: &mut Actor, claims: usize) -> Result<(), LabError> {
+    let is_so = async || Ok(looking.client.queue_length().await? == claims);
+    until("the queue is as long as it should be", is_so).await
 }
 
-/// After the holder has died, or seems to have: another one tries to buy, for 5 s. If it is not granted the lock, `why`
-/// looks at the servers, and says why; an error if that is not the flaw of the story.
-pub(super) async fn next_buys<B: Buyer>(
-    mut shop: Shop,
-    mut next: B,
-    why: impl AsyncFnOnce(&mut B) -> Result<&'static str, LabError>,
-) -> Result<Ending, LabError> {
-    match timeout(PATIENCE, next.lock()).await {
-        Ok(token) => shop.buy(token?).await?,
-        Err(_) => shop.ending.stuck = Some(why(&mut next).await?),
-    }
-    Ok(shop.ending)
-}
+/// How a wait ended, and who waited.
+type Waited = (Result<Option<Token>, LabError>, Box<dyn Client>);
 
-/// [`next_buys`] under ours, where nothing should keep it from the lock.
-pub(super) async fn ours_buys(shop: Shop, next: Ours) -> Result<Ending, LabError> {
-    next_buys(shop, next, async |_| Ok("locked")).await
-}
-
-/// The holder dies, as far as the others can see, and the next one buys under ours.
-pub(super) async fn ours_dies(
-    shop: Shop,
-    (mut holder, proxy): (Ours, Proxy),
-    next: Ours,
-) -> Result<Ending, LabError> {
-    holder.lock().await?;
-    proxy.freeze();
-    ours_buys(shop, next).await
-}
-
-/// A holder under ours is paused past its lease, and while the first of the others holds the lock, it gives back what
-/// is not its own any more.
-pub(super) async fn ours_gives_back_late(
-    shop: Shop,
-    (mut early, proxy): (Ours, Proxy),
-    [first, second]: [Ours; 2],
-) -> Result<Ending, LabError> {
-    early.lock().await?;
-    proxy.freeze();
-    let release = async || {
-        proxy.release();
-        // an error: the lock was lost
-        drop(early.unlock().await);
-        Ok(())
-    };
-    two_buy(shop, first, second, release).await
-}
-
-/// A buyer that waits for the lock already.
-pub(super) struct Waiting<B> {
-    task: AbortOnDropHandle<(Result<Option<Token>, LabError>, B)>,
+/// A client that waits for the lock already. It dies with this value.
+struct Waiting {
+    task: AbortOnDropHandle<Waited>,
     /// Once its wait has ended.
-    buyer: Option<B>,
+    client: Option<Box<dyn Client>>,
 }
 
-impl<B: Buyer + 'static> Waiting<B> {
-    pub(super) fn start(mut buyer: B) -> Self {
-        let task = tokio::spawn(async move { (buyer.lock().await, buyer) });
-        Self { task: AbortOnDropHandle::new(task), buyer: None }
-    }
-
-    /// Ends the buyer.
-    pub(super) async fn end(self) {
-        self.task.abort();
-        // an error says that it was ended
-        drop(self.task.await);
+impl Waiting {
+    fn start(mut client: Box<dyn Client>) -> Self {
+        let task = tokio::spawn(async move { (client.lock().await, client) });
+        Self { task: AbortOnDropHandle::new(task), client: None }
     }
 }
 
-impl<B: Buyer + 'static> Buyer for Waiting<B> {
-    async fn lock(&mut self) -> Result<Option<Token>, LabError> {
-        let ended = (&mut self.task).await.map_err(std::io::Error::from);
-        let (granted, buyer) = ended.map_err(LabError::system("a buyer ended early"))?;
-        self.buyer = Some(buyer);
-        granted
+impl Client for Waiting {
+    fn lock(&mut self) -> Answer<'_, Option<Token>> {
+        Box::pin(async {
+            let ended = (&mut self.task).await.map_err(std::io::Error::from);
+            let (granted, client) = ended.map_err(LabError::system("a buyer ended early"))?;
+            self.client = Some(client);
+            granted
+        })
     }
 
-    async fn unlock(&mut self) -> Result<(), LabError> {
-        match &mut self.buyer {
-            Some(buyer) => buyer.unlock().await,
-            None => Ok(()),
-        }
+    fn unlock(&mut self) -> Answer<'_, ()> {
+        Box::pin(async {
+            match &mut self.client {
+                Some(client) => client.unlock().await,
+                None => Ok(()),
+            }
+        })
     }
-}
-
-/// A buyer under a lock of `fenced-lock`.
-pub(super) struct Ours {
-    mutex: Mutex,
-    guard: Option<Guard>,
-    /// The session's lease.
-    pub(super) lease: i64,
-}
-
-impl Ours {
-    pub(super) async fn open(
-        backend: impl Backend<Token = Token>,
-        lock: &str,
-        ttl: Duration,
-    ) -> Result<Self, LabError> {
-        let session = Session::open(Arc::new(backend), SessionOptions::new(ttl)).await?;
-        Ok(Self { mutex: session.mutex(lock)?, guard: None, lease: session.lease().id })
-    }
-
-    /// How many claims are in the queue.
-    pub(super) async fn queue_length(&self) -> Result<usize, LabError> {
-        Ok(self.mutex.queue().await?.len())
-    }
-}
-
-impl Buyer for Ours {
-    async fn lock(&mut self) -> Result<Option<Token>, LabError> {
-        let guard = self.guard.insert(self.mutex.lock().await?);
-        Ok(Some(guard.token()))
-    }
-
-    async fn unlock(&mut self) -> Result<(), LabError> {
-        if let Some(guard) = self.guard.take() {
-            guard.unlock().await?;
-        }
-        Ok(())
-    }
-}
-
-/// A connection of one buyer.
-pub(super) async fn connect(url: &str) -> Result<MultiplexedConnection, LabError> {
-    let patient = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(START_TIMEOUT))
-        .set_response_timeout(Some(START_TIMEOUT));
-    let client = redis::Client::open(url)?;
-    Ok(client.get_multiplexed_async_connection_with_config(&patient).await?)
 }
 
 /// Waits until the condition is true, as long as for a server.
@@ -328,16 +366,11 @@ pub(super) async fn until(
     wait::until(what, START_TIMEOUT, condition).await
 }
 
-/// [`two_buy`] without an accident.
-pub(super) async fn no_accident(
-    shop: Shop,
-    first: impl Buyer,
-    second: impl Buyer,
-) -> Result<Ending, LabError> {
-    two_buy(shop, first, second, async || Ok(())).await
-}
-
 /// An error if what a story needs was not so.
 pub(super) fn need(what: &'static str, is_so: bool) -> Result<(), LabError> {
     if is_so { Ok(()) } else { Err(LabError::NotAsTold(what)) }
+}
+
+fn in_memory() -> RedisOptions {
+    RedisOptions { volatile: true, ..RedisOptions::default() }
 }

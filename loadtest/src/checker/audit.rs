@@ -1,179 +1,194 @@
-//! Compares the ledger with the buyers' answers.
+//! Compares the ledger with the buyers' answers, entry by entry: I2, I3, I4, and the sums of I1.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap};
 
 use super::history::{History, LedgerEntry, order_id, u64_from};
 use super::order::{Acknowledgement, FinalOutcome};
-use super::reason::Reason;
+use super::reason::{Kind, Reason, are, count, were};
 
-/// The ledger, entry by entry.
+/// The comparison.
 #[derive(Debug, Default)]
 pub(crate) struct Audit {
-    /// How often each order of this run is in the ledger, by its number.
-    seen: Vec<u64>,
     /// Units in the ledger.
     pub(crate) units: u64,
-    /// Units and orders of other clients.
-    pub(crate) foreign_units: u64,
-    pub(crate) foreign: u64,
+    /// Orders and units of other clients.
+    pub(crate) foreign: (u64, u64),
     /// Unanswered orders that are in the ledger, and their units.
-    pub(crate) standing: u64,
-    pub(crate) standing_units: u64,
-    /// Repeated orders of other clients: one entry for each repetition.
-    foreign_repeats: Vec<String>,
-    unacknowledged: Vec<String>,
-    /// Orders of other clients where none are allowed.
-    unexpected: Vec<String>,
-    misreported: Vec<String>,
-    /// Position, earlier token, later token.
-    token_drops: Vec<(u64, i64, i64)>,
-    /// Orders without a token, where each must have one.
-    bare: Vec<String>,
-    /// The first contradiction.
-    pub(crate) contradiction: Option<String>,
+    pub(crate) standing: (u64, u64),
+    /// Accepted orders that are not in the ledger, and how many of them had no token.
+    pub(crate) lost: (u64, u64),
+    /// How often each failure was found, and the first example.
+    found: BTreeMap<Kind, (u64, String)>,
 }
 
 impl Audit {
     /// Reads the ledger of `history`.
     pub(crate) fn of(history: &History) -> Self {
-        let mut audit = Self { seen: vec![0; history.orders.len()], ..Self::default() };
-        let mut remaining = history.before.stock;
-        let mut position = history.before.orders;
+        let mut audit = Self::default();
+        let (mut position, mut remaining) = (history.before.orders, history.before.stock);
         let mut token = None;
-        let mut foreign = HashSet::new();
+        // how often each order is in the ledger
+        let mut own = vec![0; history.orders.len()];
+        let mut foreign = HashMap::new();
         let is_guarded = history.is_guarded();
         for entry in &history.ledger {
             audit.units = audit.units.saturating_add(entry.quantity);
-            audit.check_sums(entry, &mut position, &mut remaining);
-            if let (Some(earlier), Some(later)) = (token, entry.token)
-                && later < earlier
+            audit.check_sums(entry, position, remaining);
+            // a failure is reported once, not for all entries after it
+            (position, remaining) = (entry.position, entry.remaining);
+            if let (Some(from), Some(to)) = (token, entry.token)
+                && to < from
             {
-                audit.token_drops.push((entry.position, earlier, later));
+                let example = format!("first at position {position}, from {from} to {to}");
+                audit.note(Kind::TokenWentDown, &example);
             }
             token = entry.token.or(token);
             if is_guarded && entry.token.is_none() {
-                audit.bare.push(entry.order.clone());
+                audit.note(Kind::WithoutToken, &entry.order);
             }
-            match history.number(&entry.order) {
-                Some(number) => audit.check_order(history, entry, number),
-                None => audit.check_foreign(history, entry, foreign.insert(&entry.order)),
+            let number = history.number(&entry.order);
+            let times = match number.and_then(|number| own.get_mut(number)) {
+                Some(times) => times,
+                None => foreign.entry(&entry.order).or_insert(0),
+            };
+            *times += 1;
+            let is_first = *times == 1;
+            if *times == 2 {
+                audit.note(Kind::Duplicates, &entry.order);
+            }
+            match number {
+                Some(number) if is_first => audit.check_order(history, entry, number),
+                Some(_) => {}
+                None => audit.check_foreign(history, entry, is_first),
             }
         }
+        for (number, order) in history.orders.iter().enumerate() {
+            if let (FinalOutcome::Acknowledged(answer), 0) = (&order.outcome, own[number]) {
+                audit.lost.0 += 1;
+                audit.lost.1 += u64::from(answer.token.is_none());
+                audit.note(Kind::Lost, &order_id(&history.run, number));
+            }
+        }
+        audit.check_state(history);
         audit
     }
 
-    fn check_sums(&mut self, entry: &LedgerEntry, position: &mut u64, remaining: &mut i64) {
-        *position += 1;
-        *remaining = remaining.saturating_sub_unsigned(entry.quantity);
-        if entry.position != *position {
+    fn note(&mut self, kind: Kind, example: &str) {
+        self.found.entry(kind).or_insert_with(|| (0, example.to_owned())).0 += 1;
+    }
+
+    fn check_sums(&mut self, entry: &LedgerEntry, position: u64, remaining: i64) {
+        let (position, remaining) =
+            (position + 1, remaining.saturating_sub_unsigned(entry.quantity));
+        if entry.position != position {
             let what = format!("position {} follows where {position} belongs", entry.position);
-            self.contradiction.get_or_insert(what);
-        } else if entry.remaining != *remaining {
+            self.note(Kind::LedgerDoesNotAddUp, &what);
+        } else if entry.remaining != remaining {
             let what = format!(
                 "after position {position} it says {} units are left, and {remaining} must be",
                 entry.remaining
             );
-            self.contradiction.get_or_insert(what);
+            self.note(Kind::LedgerDoesNotAddUp, &what);
         }
-        // report a failure once, not for all entries after it
-        (*position, *remaining) = (entry.position, entry.remaining);
     }
 
-    /// Checks an order of another item or run.
-    fn check_foreign(&mut self, history: &History, entry: &LedgerEntry, is_new: bool) {
-        if !is_new {
-            self.foreign_repeats.push(entry.order.clone());
-        }
-        // no other client's ids begin like this: a service that changes ids has sold twice
-        if entry.order.starts_with(&history.family) {
-            self.unacknowledged.push(entry.order.clone());
+    /// Checks that the stock fits the ledger.
+    fn check_state(&mut self, history: &History) {
+        let Some((url, after)) = history.after.first() else { return };
+        if self.found.contains_key(&Kind::LedgerDoesNotAddUp) {
             return;
         }
-        if history.alone && is_new {
-            self.unexpected.push(entry.order.clone());
+        let known = history.before.orders + u64_from(history.ledger.len());
+        let taken = history.before.stock.saturating_sub(after.stock);
+        if after.orders != known {
+            let what = format!("{url} counts {} orders, and it has {known}", after.orders);
+            self.note(Kind::LedgerDoesNotAddUp, &what);
+        } else if i64::try_from(self.units) != Ok(taken) {
+            let units = count(self.units, "unit");
+            let what = format!("it has {units} sold, and the stock went down by {taken}");
+            self.note(Kind::LedgerDoesNotAddUp, &what);
         }
-        self.foreign += 1;
-        self.foreign_units = self.foreign_units.saturating_add(entry.quantity);
+    }
+
+    /// Checks an order of another item or client.
+    fn check_foreign(&mut self, history: &History, entry: &LedgerEntry, is_first: bool) {
+        // no other client's ids begin like this: a service that changes ids has sold twice
+        if entry.order.starts_with(&history.family) {
+            self.note(Kind::Unacknowledged, &entry.order);
+            return;
+        }
+        if history.alone && is_first {
+            self.note(Kind::Foreign, &entry.order);
+        }
+        let (orders, units) = self.foreign;
+        self.foreign = (orders + 1, units.saturating_add(entry.quantity));
     }
 
     fn check_order(&mut self, history: &History, entry: &LedgerEntry, number: usize) {
-        if let Some(seen) = self.seen.get_mut(number) {
-            *seen += 1;
-            if *seen > 1 {
-                return;
+        let order = history.orders.get(number).filter(|order| !order.must_not_stand());
+        match order.map(|order| &order.outcome) {
+            None => self.note(Kind::Unacknowledged, &entry.order),
+            Some(FinalOutcome::Acknowledged(answer)) => {
+                if differs(answer, history.quantity, entry) {
+                    self.note(Kind::Misreported, &entry.order);
+                }
             }
-        }
-        match history.orders.get(number) {
-            Some(order) if !order.must_not_stand() => match &order.outcome {
-                FinalOutcome::Acknowledged(answer) if differs(answer, entry) => {
-                    self.misreported.push(entry.order.clone());
-                }
-                FinalOutcome::Acknowledged(_) => {}
-                _ => {
-                    self.standing += 1;
-                    self.standing_units = self.standing_units.saturating_add(entry.quantity);
-                }
-            },
-            _ => self.unacknowledged.push(entry.order.clone()),
+            Some(_) => {
+                let (orders, units) = self.standing;
+                self.standing = (orders + 1, units.saturating_add(entry.quantity));
+            }
         }
     }
 
     /// The failures of the ledger.
-    pub(crate) fn reasons(&self, history: &History) -> Vec<Reason> {
-        let mut reasons = Vec::new();
-        reasons.extend(self.duplicates(history));
-        reasons.extend(self.lost(history));
-        if let Some(example) = self.unexpected.first() {
-            let (orders, example) = (u64_from(self.unexpected.len()), example.clone());
-            reasons.push(Reason::ForeignOrders { orders, example });
-        }
-        if let Some(example) = self.unacknowledged.first() {
-            let (orders, example) = (u64_from(self.unacknowledged.len()), example.clone());
-            reasons.push(Reason::Unacknowledged { orders, example });
-        }
-        if let Some(example) = self.misreported.first() {
-            let (orders, example) = (u64_from(self.misreported.len()), example.clone());
-            reasons.push(Reason::Misreported { orders, example });
-        }
-        if let Some(&(position, from, to)) = self.token_drops.first() {
-            let times = u64_from(self.token_drops.len());
-            reasons.push(Reason::TokenWentDown { times, position, from, to });
-        }
-        if let Some(example) = self.bare.first() {
-            let (orders, example) = (u64_from(self.bare.len()), example.clone());
-            reasons.push(Reason::WithoutToken { orders, example });
-        }
-        if let Some(what) = &self.contradiction {
-            reasons.push(Reason::LedgerDoesNotAddUp { what: what.clone() });
-        }
-        reasons
-    }
-
-    fn duplicates(&self, history: &History) -> Option<Reason> {
-        let own = self.seen.iter().enumerate().filter(|(_, times)| **times > 1);
-        let own = own.map(|(number, _)| order_id(&history.run, number));
-        let others: HashSet<_> = self.foreign_repeats.iter().collect();
-        let example = own.clone().next().or_else(|| self.foreign_repeats.first().cloned())?;
-        Some(Reason::Duplicates { orders: u64_from(own.count() + others.len()), example })
-    }
-
-    fn lost(&self, history: &History) -> Option<Reason> {
-        let (mut orders, mut without_token, mut first) = (0, 0, None);
-        for (number, (order, seen)) in history.orders.iter().zip(&self.seen).enumerate() {
-            if let (FinalOutcome::Acknowledged(answer), 0) = (&order.outcome, seen) {
-                orders += 1;
-                without_token += u64::from(answer.token.is_none());
-                first = first.or(Some(number));
-            }
-        }
-        let example = order_id(&history.run, first?);
-        Some(Reason::Lost { orders, without_token, example })
+    pub(crate) fn reasons(&self) -> impl Iterator<Item = Reason> {
+        self.found.iter().map(|(kind, (times, example))| {
+            let orders = *times;
+            kind.because(match kind {
+                Kind::Duplicates => {
+                    let orders = are(orders, "order");
+                    format!("{orders} more than once in the ledger, such as {example}")
+                }
+                Kind::Lost => {
+                    let lost = are(orders, "acknowledged order");
+                    let without_lock = match self.lost.1 {
+                        0 => String::new(),
+                        n => format!(" ({n} of them sold without the distributed lock)"),
+                    };
+                    format!("{lost} not in the ledger, such as {example}{without_lock}")
+                }
+                Kind::Unacknowledged => format!(
+                    "{} in the ledger without an answer to a buyer, such as {example}",
+                    are(orders, "order")
+                ),
+                Kind::Foreign => format!(
+                    "{} in the ledger and not of this run, such as {example}, and there must be no \
+                     other buyers",
+                    are(orders, "order")
+                ),
+                Kind::Misreported => format!(
+                    "the ledger contradicts the answer to {}, such as {example}",
+                    count(orders, "order")
+                ),
+                Kind::TokenWentDown => {
+                    let times = count(*times, "time");
+                    format!("the tokens in the ledger go down {times}, {example}")
+                }
+                Kind::WithoutToken => without_token(orders, example),
+                _ => example.clone(),
+            })
+        })
     }
 }
 
-fn differs(answer: &Acknowledgement, entry: &LedgerEntry) -> bool {
-    (answer.quantity, answer.remaining, answer.token)
-        != (entry.quantity, entry.remaining, entry.token)
+/// Says that orders were accepted without a token.
+pub(super) fn without_token(orders: u64, example: &str) -> String {
+    let orders = were(orders, "order");
+    format!("{orders} accepted without one, such as {example}, and each must have one")
+}
+
+fn differs(answer: &Acknowledgement, quantity: u64, entry: &LedgerEntry) -> bool {
+    (quantity, answer.remaining, answer.token) != (entry.quantity, entry.remaining, entry.token)
         || answer.position.is_some_and(|position| position != entry.position)
         || entry.instance.as_ref().is_some_and(|instance| *instance != answer.instance)
 }

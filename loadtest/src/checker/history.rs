@@ -4,7 +4,7 @@ use std::ops::AddAssign;
 
 use serde::{Deserialize, Serialize};
 
-use super::order::{FinalOutcome, Order};
+use super::order::{Acknowledgement, FinalOutcome, Order};
 
 /// The state of the item, from `GET /stock`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +62,8 @@ pub(crate) struct History {
     pub(crate) after: Vec<(String, StockState)>,
     /// The URLs of the instances that no longer have the sale.
     pub(crate) gone: Vec<String>,
+    /// The URLs of the instances that did not answer after the run.
+    pub(crate) silent: Vec<String>,
 }
 
 /// The number of orders by outcome.
@@ -102,26 +104,6 @@ impl AddAssign<&Self> for StockState {
     }
 }
 
-impl AddAssign for Turns {
-    fn add_assign(&mut self, other: Self) {
-        self.handovers += other.handovers;
-        self.tokens += other.tokens;
-    }
-}
-
-impl AddAssign for Tally {
-    fn add_assign(&mut self, other: Self) {
-        self.acknowledged += other.acknowledged;
-        self.acknowledged_units = self.acknowledged_units.saturating_add(other.acknowledged_units);
-        self.sold_out += other.sold_out;
-        self.unknown += other.unknown;
-        self.failed += other.failed;
-        self.abandoned += other.abandoned;
-        self.resolved += other.resolved;
-        self.attempts += other.attempts;
-    }
-}
-
 impl History {
     /// The number of the order with this id; `None` if it is not of this run.
     pub(crate) fn number(&self, order: &str) -> Option<usize> {
@@ -132,8 +114,15 @@ impl History {
 
     /// Whether orders must have a token: by flag, or since an answer has one.
     pub(crate) fn is_guarded(&self) -> bool {
-        let has_token = |order: &Order| matches!(&order.outcome, FinalOutcome::Acknowledged(answer) if answer.token.is_some());
-        self.tokens || self.orders.iter().any(has_token)
+        self.tokens || self.answers().any(|answer| answer.token.is_some())
+    }
+
+    /// The answers to all accepted orders.
+    pub(crate) fn answers(&self) -> impl Iterator<Item = &Acknowledgement> {
+        self.orders.iter().filter_map(|order| match &order.outcome {
+            FinalOutcome::Acknowledged(answer) => Some(answer),
+            _ => None,
+        })
     }
 
     /// How often the ledger goes from one instance to another, and how often to another token.
@@ -151,24 +140,17 @@ impl History {
         for order in &self.orders {
             tally.attempts += u64::from(order.attempts);
             match &order.outcome {
-                FinalOutcome::Acknowledged(answer) => {
-                    tally.acknowledged += 1;
-                    tally.acknowledged_units =
-                        tally.acknowledged_units.saturating_add(answer.quantity);
-                    tally.resolved += u64::from(order.in_doubt);
-                }
-                FinalOutcome::SoldOut => {
-                    tally.sold_out += 1;
-                    tally.resolved += u64::from(order.in_doubt);
-                }
+                FinalOutcome::Acknowledged(_) => tally.acknowledged += 1,
+                FinalOutcome::SoldOut => tally.sold_out += 1,
                 FinalOutcome::Unknown => {
                     tally.unknown += 1;
                     tally.abandoned += u64::from(order.abandoned);
                 }
                 FinalOutcome::Failed { .. } => tally.failed += 1,
-                FinalOutcome::Probed => {}
             }
+            tally.resolved += u64::from(order.in_doubt && order.is_decided());
         }
+        tally.acknowledged_units = tally.acknowledged.saturating_mul(self.quantity);
         tally
     }
 }

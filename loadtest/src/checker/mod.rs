@@ -21,22 +21,22 @@
 //! - [`real_time`]: compares the ledger with the clients' clock (I6).
 //! - [`pause`]: finds pauses and slow orders (I5).
 //! - [`verdict`]: the judgement, and the sums (I1).
-//! - [`reason`], [`message`]: the possible failures, and their texts.
+//! - [`reason`]: the table of failures.
 
-pub(crate) mod audit;
-pub(crate) mod history;
-pub(crate) mod message;
-pub(crate) mod order;
-pub(crate) mod pause;
+mod audit;
+mod history;
+mod order;
+mod pause;
 mod real_time;
-pub(crate) mod reason;
-pub(crate) mod verdict;
+mod reason;
+mod verdict;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use history::{History, LedgerEntry, Tally, order_id, u64_from};
+pub(crate) use history::{History, LedgerEntry, order_id, u64_from};
 pub use history::{StockState, Turns};
-pub(crate) use order::{Acknowledgement, FinalOutcome, Order, Other, Outcome};
+pub(crate) use order::{Acknowledgement, Effect, Failure, FinalOutcome, Order, Outcome};
 pub(crate) use pause::Pause;
-pub(crate) use verdict::{Limits, Verdict, judge};
+pub(crate) use reason::count;
+pub(crate) use verdict::{Verdict, judge};

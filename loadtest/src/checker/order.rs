@@ -2,10 +2,17 @@
 
 use std::borrow::Cow;
 
+use serde::{Deserialize, Serialize};
+
+/// Why an attempt is unsettled if its client closed the connection on purpose.
+const WENT_AWAY: &str = "client went away";
+
+/// The problem type of an order for which too few units were left.
+const SOLD_OUT: &str = "sold-out";
+
 /// One order of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Order {
-    /// Its final outcome.
     pub(crate) outcome: FinalOutcome,
     /// Whether an attempt without an answer may have taken units.
     pub(crate) in_doubt: bool,
@@ -22,81 +29,95 @@ pub(crate) struct Order {
 /// The final outcome of an order for its buyer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FinalOutcome {
-    /// It was accepted.
     Acknowledged(Acknowledgement),
     /// Too few units were left.
     SoldOut,
-    /// It was no order, and was answered.
-    Probed,
     /// No definite answer.
     Unknown,
-    /// Anything else.
+    /// Any other answer, such as `500 internal`: the status and the problem's type.
     Failed {
-        /// The HTTP status.
         status: u16,
-        /// The status and the problem's type.
         kind: String,
     },
 }
 
 /// The answer to an accepted order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Acknowledgement {
-    /// The units taken.
-    pub(crate) quantity: u64,
     /// The stock that was left after it.
     pub(crate) remaining: i64,
     /// The instance that accepted it.
     pub(crate) instance: String,
     /// The token under which it was accepted; `None` if nothing guarded it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) token: Option<i64>,
     /// Its place in the ledger, if known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) position: Option<u64>,
 }
 
 /// How one attempt ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    Acknowledged(Acknowledgement),
-    SoldOut,
-    /// Its request was no order, and was answered.
-    Probed,
-    /// The client closed the connection before there was an answer.
-    WentAway,
-    /// Anything else.
-    Other(Other),
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    /// The HTTP status, if there was an answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) status: Option<u16>,
+    #[serde(flatten)]
+    pub(crate) effect: Effect,
 }
 
-/// An attempt without a decision.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Other {
-    /// The HTTP status, if there was an answer.
-    pub(crate) status: Option<u16>,
+/// What an attempt did to the stock, as far as the client knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub(crate) enum Effect {
+    /// The order was accepted.
+    Ok(Acknowledgement),
+    /// The attempt took nothing, for certain.
+    Failed(Failure),
+    /// Anything else.
+    Unknown(Failure),
+}
+
+/// An attempt that was not accepted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Failure {
     /// The problem's type, or what happened instead of an answer.
     pub(crate) why: Cow<'static, str>,
-    /// Whether it certainly took nothing.
-    pub(crate) nothing_taken: bool,
     /// Whether a retry is useless.
+    #[serde(default, rename = "final", skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_final: bool,
 }
 
-impl Other {
-    /// The status and the reason, as counted in the report.
-    pub(crate) fn kind(&self) -> String {
-        match self.status {
-            Some(status) => format!("{status} {}", self.why).trim_end().to_owned(),
-            None => self.why.clone().into_owned(),
+impl Outcome {
+    /// The outcome of an attempt whose client closed the connection before there was an answer.
+    pub(crate) fn went_away() -> Self {
+        let failure = Failure { why: WENT_AWAY.into(), is_final: false };
+        Self { status: None, effect: Effect::Unknown(failure) }
+    }
+
+    fn is_sold_out(&self) -> bool {
+        matches!(&self.effect, Effect::Failed(failure) if failure.why == SOLD_OUT)
+            && self.status == Some(409)
+    }
+
+    /// `None` if the order was accepted.
+    fn failure(&self) -> Option<&Failure> {
+        match &self.effect {
+            Effect::Ok(_) => None,
+            Effect::Failed(failure) | Effect::Unknown(failure) => Some(failure),
         }
     }
-}
 
-impl Outcome {
-    /// The name in the report if it is to be retried.
+    /// The status and the reason, as counted in the report, if the attempt is to be retried.
     pub(crate) fn unsettled(&self) -> Option<String> {
-        match self {
-            Self::WentAway => Some("client went away".to_owned()),
-            Self::Other(other) if !other.is_final => Some(other.kind()),
-            Self::Acknowledged(_) | Self::SoldOut | Self::Probed | Self::Other(_) => None,
+        let failure = self.failure().filter(|failure| !failure.is_final)?;
+        Some(self.kind(failure))
+    }
+
+    fn kind(&self, failure: &Failure) -> String {
+        match self.status {
+            Some(status) => format!("{status} {}", failure.why).trim_end().to_owned(),
+            None => failure.why.to_string(),
         }
     }
 }
@@ -122,18 +143,17 @@ impl Order {
         }
         self.attempts = self.attempts.saturating_add(1);
         self.ended = ended;
-        self.abandoned = outcome == Outcome::WentAway;
-        match outcome {
-            Outcome::Acknowledged(answer) => self.outcome = FinalOutcome::Acknowledged(answer),
-            Outcome::SoldOut => self.outcome = FinalOutcome::SoldOut,
-            Outcome::Probed => self.outcome = FinalOutcome::Probed,
-            Outcome::WentAway => self.in_doubt = true,
-            Outcome::Other(other) => {
-                self.in_doubt |= !other.nothing_taken;
-                if let Some(status) = other.status.filter(|_| other.is_final) {
-                    self.outcome = FinalOutcome::Failed { status, kind: other.kind() };
-                }
-            }
+        self.in_doubt |= matches!(outcome.effect, Effect::Unknown(_));
+        let failure = outcome.failure();
+        self.abandoned = failure.is_some_and(|failure| failure.why == WENT_AWAY);
+        if outcome.is_sold_out() {
+            self.outcome = FinalOutcome::SoldOut;
+        } else if let Some(failure) = failure.filter(|failure| failure.is_final)
+            && let Some(status) = outcome.status
+        {
+            self.outcome = FinalOutcome::Failed { status, kind: outcome.kind(failure) };
+        } else if let Effect::Ok(answer) = outcome.effect {
+            self.outcome = FinalOutcome::Acknowledged(answer);
         }
     }
 
@@ -157,7 +177,7 @@ impl Order {
     pub(crate) fn must_not_stand(&self) -> bool {
         match self.outcome {
             FinalOutcome::Acknowledged(_) => false,
-            FinalOutcome::SoldOut | FinalOutcome::Probed => true,
+            FinalOutcome::SoldOut => true,
             FinalOutcome::Unknown | FinalOutcome::Failed { .. } => !self.in_doubt,
         }
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::order::Order;
 
-/// A stretch of a run, in microseconds since its start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+/// A part of a run, in microseconds since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pause {
     pub(crate) from: u64,
     pub(crate) to: u64,
@@ -22,58 +22,58 @@ impl Pause {
     }
 }
 
+/// What happens to an order. Of what happens at one time, the first of these comes first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Sent,
+    GivenUp,
+    Decided,
+}
+
 /// The longest time in which orders were tried and none was decided; the first one of several. (Sold out is a
 /// decision.)
 ///
-/// It begins with an answer while other orders wait, or else with the first order after it, and ends
-/// with the next answer, or with the last order's end. Orders that fail do not end it.
+/// It begins with a decision while other orders wait, or else with the first order after it. It ends with the next
+/// decision, or with the last order. Orders that fail do not end it.
 pub(crate) fn longest(orders: &[Order]) -> Pause {
-    let tried: Vec<_> = orders.iter().filter(|order| order.attempts > 0).collect();
-    let mut answers: Vec<_> =
-        tried.iter().filter(|order| order.is_decided()).map(|order| order.ended).collect();
-    answers.sort_unstable();
-    let mut sent: Vec<_> = tried.iter().map(|order| order.sent).collect();
-    sent.sort_unstable();
-    let mut ended: Vec<_> = tried.iter().map(|order| order.ended).collect();
-    ended.sort_unstable();
-    let (Some(&start), Some(&end)) = (sent.first(), ended.last()) else { return Pause::default() };
-
-    let mut longest = Pause { from: start, to: answers.first().copied().unwrap_or(end) };
-    let (mut begun, mut over) = (0, 0);
-    for (number, &answer) in answers.iter().enumerate() {
-        begun += sent[begun..].iter().take_while(|sent| **sent <= answer).count();
-        over += ended[over..].iter().take_while(|ended| **ended <= answer).count();
-        let from = if begun > over {
-            answer
-        } else if let Some(&next) = sent.get(begun) {
-            next
-        } else {
-            break;
-        };
-        let pause = Pause { from, to: answers.get(number + 1).copied().unwrap_or(end) };
-        if pause.length() > longest.length() {
-            longest = pause;
+    let tried = orders.iter().filter(|order| order.attempts > 0);
+    let mut events: Vec<_> = tried
+        .flat_map(|order| {
+            let end = if order.is_decided() { Event::Decided } else { Event::GivenUp };
+            [(order.sent, Event::Sent), (order.ended, end)]
+        })
+        .collect();
+    events.sort_unstable();
+    let last = events.len().saturating_sub(1);
+    let mut longest = Pause::default();
+    let mut waiting = 0_usize;
+    let mut since = None;
+    for (number, (at, event)) in events.into_iter().enumerate() {
+        if event == Event::Sent {
+            waiting += 1;
+            since = since.or(Some(at));
+            continue;
+        }
+        waiting -= 1;
+        if event == Event::Decided || number == last {
+            let pause = Pause { from: since.unwrap_or(at), to: at };
+            since = (waiting > 0).then_some(at);
+            if pause.length() > longest.length() {
+                longest = pause;
+            }
         }
     }
     longest
 }
 
-/// The time of an order: from its first sending to its decision, or to the end of its last attempt. It
-/// includes the time in which its buyer was away on purpose.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Slowest {
-    /// The order's number.
-    pub(crate) number: usize,
-    pub(crate) pause: Pause,
-}
-
-/// The order that took longest; the first one of several.
-pub(crate) fn slowest(orders: &[Order]) -> Slowest {
-    let mut slowest = Slowest::default();
+/// The number of the order that took longest, and its time: from its first sending to its decision, or to the end of
+/// its last attempt. It includes the time in which its buyer was away on purpose. The first one of several.
+pub(crate) fn slowest(orders: &[Order]) -> (usize, Pause) {
+    let mut slowest = (0, Pause::default());
     for (number, order) in orders.iter().enumerate() {
         let pause = Pause { from: order.sent, to: order.ended };
-        if order.attempts > 0 && pause.length() > slowest.pause.length() {
-            slowest = Slowest { number, pause };
+        if order.attempts > 0 && pause.length() > slowest.1.length() {
+            slowest = (number, pause);
         }
     }
     slowest

@@ -1,131 +1,139 @@
-//! The reasons for a FAIL.
+//! The failures that the checker can find, and their words.
 
-use std::time::Duration;
+use std::fmt;
 
-use super::pause::Pause;
+/// A failure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reason {
+    pub(crate) kind: Kind,
+    detail: String,
+}
 
-/// A failure; the most important ones come first.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Reason {
+/// What can fail; the most important kinds come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
     /// Another sale was started during the run.
     Restarted,
     /// More units were sold than there were.
-    Oversold { orders: u64, units: u64, available: u64 },
+    Oversold,
     /// One order took its units more than once.
-    Duplicates { orders: u64, example: String },
-    /// Orders were acknowledged and are not recorded; some of them without a token.
-    Lost { orders: u64, without_token: u64, example: String },
+    Duplicates,
+    /// Orders were acknowledged and are not recorded.
+    Lost,
     /// An instance no longer has the sale.
-    Gone { url: String },
+    Gone,
     /// Orders are recorded whose buyers were refused, or that were not sent.
-    Unacknowledged { orders: u64, example: String },
+    Unacknowledged,
     /// Orders of other clients are recorded, and none are allowed.
-    ForeignOrders { orders: u64, example: String },
+    Foreign,
     /// An instance wrote with an older token after a newer one: two held the lock.
-    TokenWentDown { times: u64, position: u64, from: i64, to: i64 },
+    TokenWentDown,
     /// Orders were accepted without a token, where each must have one.
-    WithoutToken { orders: u64, example: String },
+    WithoutToken,
     /// Units appeared or vanished.
-    Unbalanced { stock: i64, lucky: i64, initial: i64 },
+    Unbalanced,
     /// The ledger contradicts itself or the stock.
-    LedgerDoesNotAddUp { what: String },
+    LedgerDoesNotAddUp,
     /// An answer differs from the ledger.
-    Misreported { orders: u64, example: String },
+    Misreported,
     /// Buyers were refused although enough units were left for them.
-    SoldOutTooEarly { orders: u64, left: i64 },
-    /// Buyers were refused before the orders that emptied the stock had all been sent.
-    SoldOutBeforeSent { orders: u64, example: String, answered: u64, taker: String, sent: u64 },
+    SoldOutTooEarly,
     /// The ledger has an order before another one that was answered before it was sent.
-    OutOfOrder { orders: u64, answered: Moment, sent: Moment },
+    OutOfOrder,
     /// Orders were sent, and for too long none was decided.
-    Paused { pause: Pause, limit: Duration },
+    Paused,
     /// An order was tried for too long.
-    SlowOrder { example: String, took: Duration, orders: u64, limit: Duration },
+    SlowOrder,
     /// The instances disagree.
-    StatesDiffer { first: String, second: String },
+    StatesDiffer,
     /// Orders were answered with an error.
-    Failed { orders: u64, kinds: String },
+    Failed,
     /// Too many orders got no answer.
-    Unanswered { orders: u64, of: u64 },
+    Unanswered,
     /// Without a ledger: the stock does not fit the answers.
-    Unaccounted { acknowledged: u64, taken: i64 },
+    Unaccounted,
 }
 
-/// An order in the ledger, and something that happened to it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Moment {
-    pub(crate) order: String,
-    /// Its place in the ledger.
-    pub(crate) position: u64,
-    /// In microseconds since the run's start.
-    pub(crate) at: u64,
-}
-
-/// The invariants of a sale.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Invariant {
-    /// No more units are acknowledged than there were, and stock + lucky = initial.
-    I1,
-    /// Every acknowledged order is in the ledger exactly once, as it was acknowledged.
-    I2,
-    /// Every order in the ledger was acknowledged, or got no answer.
-    I3,
-    /// The tokens in the ledger never go down, and none is missing.
-    I4,
-    /// No pause and no order is too long.
-    I5,
-    /// The ledger's order agrees with real time, and so does sold out.
-    I6,
-}
-
-impl Reason {
-    /// The violated invariant; `None` if the run proves nothing for another reason.
-    pub(crate) fn invariant(&self) -> Option<Invariant> {
+impl Kind {
+    /// The name in the JSON report, the violated invariant, and the words before the detail. Without an
+    /// invariant, the run proves nothing for another reason.
+    const fn row(self) -> (&'static str, Option<&'static str>, &'static str) {
         match self {
-            Self::Oversold { .. }
-            | Self::Unbalanced { .. }
-            | Self::Unaccounted { .. }
-            | Self::LedgerDoesNotAddUp { .. } => Some(Invariant::I1),
-            Self::Duplicates { .. }
-            | Self::Lost { .. }
-            | Self::Gone { .. }
-            | Self::Misreported { .. } => Some(Invariant::I2),
-            Self::Unacknowledged { .. } | Self::ForeignOrders { .. } => Some(Invariant::I3),
-            Self::TokenWentDown { .. } | Self::WithoutToken { .. } => Some(Invariant::I4),
-            Self::Paused { .. } | Self::SlowOrder { .. } => Some(Invariant::I5),
-            Self::SoldOutTooEarly { .. }
-            | Self::SoldOutBeforeSent { .. }
-            | Self::OutOfOrder { .. } => Some(Invariant::I6),
-            Self::Restarted
-            | Self::StatesDiffer { .. }
-            | Self::Failed { .. }
-            | Self::Unanswered { .. } => None,
+            Self::Restarted => ("restarted", None, "restarted"),
+            Self::Oversold => ("oversold", Some("I1"), "oversold"),
+            Self::Duplicates => ("duplicates", Some("I2"), "sold twice"),
+            Self::Lost => ("lost", Some("I2"), "lost"),
+            Self::Gone => ("gone", Some("I2"), "gone"),
+            Self::Unacknowledged => ("untold", Some("I3"), "unacknowledged"),
+            Self::Foreign => ("strangers", Some("I3"), "foreign"),
+            Self::TokenWentDown => ("token_went_down", Some("I4"), "two holders at once"),
+            Self::WithoutToken => ("without_token", Some("I4"), "without a token"),
+            Self::Unbalanced => ("unbalanced", Some("I1"), "unbalanced"),
+            Self::LedgerDoesNotAddUp => {
+                ("ledger_does_not_add_up", Some("I1"), "the ledger does not add up")
+            }
+            Self::Misreported => ("misreported", Some("I2"), "misreported"),
+            Self::SoldOutTooEarly => ("sold_out_too_early", Some("I6"), "sold out too early"),
+            Self::OutOfOrder => ("out_of_order", Some("I6"), "out of order"),
+            Self::Paused => ("paused", Some("I5"), "paused"),
+            Self::SlowOrder => ("slow_order", Some("I5"), "slow"),
+            Self::StatesDiffer => ("states_differ", None, "the instances disagree"),
+            Self::Failed => ("failed", None, "failed"),
+            Self::Unanswered => ("unanswered", None, "unanswered"),
+            Self::Unaccounted => ("unaccounted", Some("I1"), "unaccounted"),
         }
     }
 
     /// The name in the JSON report.
-    pub(crate) fn kind(&self) -> &'static str {
-        match self {
-            Self::Restarted => "restarted",
-            Self::Oversold { .. } => "oversold",
-            Self::Duplicates { .. } => "duplicates",
-            Self::Lost { .. } => "lost",
-            Self::Unacknowledged { .. } => "untold",
-            Self::ForeignOrders { .. } => "strangers",
-            Self::TokenWentDown { .. } => "token_went_down",
-            Self::WithoutToken { .. } => "without_token",
-            Self::Unbalanced { .. } => "unbalanced",
-            Self::LedgerDoesNotAddUp { .. } => "ledger_does_not_add_up",
-            Self::Misreported { .. } => "misreported",
-            Self::Gone { .. } => "gone",
-            Self::SoldOutTooEarly { .. } | Self::SoldOutBeforeSent { .. } => "sold_out_too_early",
-            Self::OutOfOrder { .. } => "out_of_order",
-            Self::Paused { .. } => "paused",
-            Self::SlowOrder { .. } => "slow_order",
-            Self::StatesDiffer { .. } => "states_differ",
-            Self::Failed { .. } => "failed",
-            Self::Unanswered { .. } => "unanswered",
-            Self::Unaccounted { .. } => "unaccounted",
+    pub(crate) fn name(self) -> &'static str {
+        self.row().0
+    }
+
+    /// `I1` to `I6`.
+    pub(crate) fn invariant(self) -> Option<&'static str> {
+        self.row().1
+    }
+
+    /// A failure of this kind.
+    pub(crate) fn because(self, detail: impl Into<String>) -> Reason {
+        Reason { kind: self, detail: detail.into() }
+    }
+}
+
+impl Reason {
+    /// The reason without the name of the invariant.
+    pub(crate) fn sentence(&self) -> String {
+        format!("{}: {}", self.kind.row().2, self.detail)
+    }
+}
+
+/// With the name of the invariant, if there is one.
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind.invariant() {
+            Some(invariant) => write!(f, "{invariant} {}", self.sentence()),
+            None => f.write_str(&self.sentence()),
         }
     }
+}
+
+/// A time in microseconds since the run's start.
+pub(super) fn at(micros: u64) -> String {
+    format!("{}.{:06} s", micros / 1_000_000, micros % 1_000_000)
+}
+
+/// `1 order`, `2 orders`.
+pub(crate) fn count(n: u64, noun: &str) -> String {
+    let plural = if n == 1 { "" } else { "s" };
+    format!("{n} {noun}{plural}")
+}
+
+/// `1 order is`, `2 orders are`.
+pub(super) fn are(n: u64, noun: &str) -> String {
+    format!("{} {}", count(n, noun), if n == 1 { "is" } else { "are" })
+}
+
+/// `1 order was`, `2 orders were`.
+pub(super) fn were(n: u64, noun: &str) -> String {
+    format!("{} {}", count(n, noun), if n == 1 { "was" } else { "were" })
 }

@@ -1,28 +1,32 @@
-//! Broken histories: each must fail for its own reason, and for that one alone.
+//! Damaged histories: each must fail for its own reason, and for that one alone.
 
 mod random;
-mod time;
 
-use super::order::{Acknowledgement, FinalOutcome, Order};
-use super::reason::Reason;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use super::*;
+use crate::cli::Limits;
 
 const RUN: &str = "run";
+
+/// More than the times of a good history.
+const LIMITS: Limits = Limits {
+    longest_pause: Some(Duration::from_secs(4)),
+    longest_order: Some(Duration::from_secs(5)),
+};
 
 fn state(stock: i64, lucky: i64, orders: u64) -> StockState {
     StockState { stock, lucky, initial: 300, orders, sale: Some(1) }
 }
 
 fn acknowledged(remaining: i64, token: Option<i64>) -> FinalOutcome {
-    let instance = "8080".to_owned();
-    let position = None;
-    FinalOutcome::Acknowledged(Acknowledgement {
-        quantity: 1,
-        remaining,
-        instance,
-        token,
-        position,
-    })
+    let (instance, position) = ("8080".to_owned(), None);
+    FinalOutcome::Acknowledged(Acknowledgement { remaining, instance, token, position })
+}
+
+fn failed() -> FinalOutcome {
+    FinalOutcome::Failed { status: 500, kind: "500 internal".to_owned() }
 }
 
 /// An order that was answered at once: all are sent at the beginning, and answered one by one.
@@ -32,42 +36,43 @@ fn order(number: usize, outcome: FinalOutcome) -> Order {
     Order { outcome, in_doubt, abandoned: false, attempts: 1, sent: 0, ended }
 }
 
-fn judge(history: &History) -> Verdict {
-    super::judge(history, Limits::default())
-}
-
-/// 500 orders for 300 units, ten in a batch under one token: all as it should be.
-fn good() -> History {
-    let numbered = (0..300_usize).zip((0..300_i64).rev());
-    let token = |number: usize| Some(100 + i64::try_from(number / 10).expect("small"));
-    let mut outcomes: Vec<_> = numbered
-        .clone()
-        .map(|(number, remaining)| acknowledged(remaining, token(number)))
-        .collect();
-    outcomes.resize(500, FinalOutcome::SoldOut);
-    let orders =
-        outcomes.into_iter().enumerate().map(|(number, outcome)| order(number, outcome)).collect();
-    let ledger = numbered
-        .map(|(number, remaining)| LedgerEntry {
+/// 500 orders of so many units each for 300 units, ten in a batch under one token: all as it should be.
+fn good_of(quantity: u64) -> History {
+    let units = quantity.cast_signed();
+    let sold = usize::try_from(300 / units).expect("small");
+    let mut orders = Vec::new();
+    let mut ledger = Vec::new();
+    let mut remaining = 300;
+    for number in 0..500 {
+        if number >= sold {
+            orders.push(order(number, FinalOutcome::SoldOut));
+            continue;
+        }
+        remaining -= units;
+        let token = Some(100 + i64::try_from(number / 10).expect("small"));
+        orders.push(order(number, acknowledged(remaining, token)));
+        ledger.push(LedgerEntry {
             position: u64_from(number) + 1,
             order: order_id(RUN, number),
-            quantity: 1,
+            quantity,
             remaining,
             instance: Some("8080".to_owned()),
-            token: token(number),
-        })
-        .collect();
+            token,
+        });
+    }
+    let after = state(remaining, 300 - remaining, u64_from(sold));
     History {
         run: RUN.to_owned(),
         family: RUN.to_owned(),
         alone: false,
         tokens: false,
-        quantity: 1,
+        quantity,
         before: state(300, 0, 0),
         orders,
         ledger,
-        after: vec![("a".to_owned(), state(0, 300, 300)), ("b".to_owned(), state(0, 300, 300))],
+        after: vec![("a".to_owned(), after.clone()), ("b".to_owned(), after)],
         gone: Vec::new(),
+        silent: Vec::new(),
     }
 }
 
@@ -77,391 +82,409 @@ fn set_after(history: &mut History, state: &StockState) {
     }
 }
 
-/// The kinds of all reasons, after checking that the message has them.
-fn kinds(history: &History) -> Vec<&'static str> {
-    let verdict = judge(history);
-    for reason in &verdict.reasons {
-        assert!(verdict.message.contains(&reason.to_string()), "{}", verdict.message);
+fn set_outcome(history: &mut History, number: usize, outcome: FinalOutcome) {
+    history.orders[number] = order(number, outcome);
+}
+
+fn answer(history: &mut History, number: usize) -> &mut Acknowledgement {
+    match &mut history.orders[number].outcome {
+        FinalOutcome::Acknowledged(answer) => answer,
+        other => panic!("{number} is not acknowledged: {other:?}"),
     }
-    verdict.reasons.iter().map(Reason::kind).collect()
 }
 
-/// Goal: the good history passes, with the message of the documentation.
-#[test]
-fn good_history_passes() {
-    let verdict = judge(&good());
-    assert_eq!(
-        verdict.message,
-        "PASS: 300 of 300 units sold, each exactly once; 200 were told sold out; \
-         stock 0 + lucky 300 = 300"
-    );
-    assert!(verdict.reasons.is_empty() && verdict.notes.is_empty());
+/// Puts the order `id` in the place of a buyer's, who is refused: all sums remain right.
+fn replace_entry(history: &mut History, number: usize, id: &str) {
+    history.ledger[number].order = id.to_owned();
+    set_outcome(history, number, FinalOutcome::SoldOut);
 }
 
-/// Goal: an order that took its unit twice is found, though all sums are right: another buyer got
-/// nothing for it.
-#[test]
-fn order_twice_in_the_ledger() {
-    let mut history = good();
-    history.ledger[299].order = order_id(RUN, 298);
-    history.orders[299].outcome = FinalOutcome::SoldOut;
-    assert_eq!(kinds(&history), ["duplicates"]);
+/// Makes it a run with several items, of which this is the first.
+fn first_of_several(history: &mut History) {
+    (history.run, history.family) = ("run-1".to_owned(), "run".to_owned());
+    for (number, entry) in history.ledger.iter_mut().enumerate() {
+        entry.order = order_id("run-1", number);
+    }
 }
 
-/// Goal: an acknowledged order that the ledger lacks is found, though all sums are right: a
-/// foreign order stands in its place.
-#[test]
-fn order_missing_from_the_ledger() {
-    let mut history = good();
-    history.orders.truncate(299);
-    history.ledger.truncate(299);
-    history.ledger[17].order = "another-client".to_owned();
-    set_after(&mut history, &state(1, 299, 299));
-    assert_eq!(kinds(&history), ["lost"]);
-    assert!(judge(&history).message.contains("1 acknowledged order is not in the ledger"));
-}
-
-/// Goal: one sale too many is found although acknowledgements, ledger and sums agree.
-#[test]
-fn one_sale_too_many() {
-    let mut history = good();
-    history.orders[300].outcome = acknowledged(-1, Some(129));
+fn sell_one_more(history: &mut History) {
+    set_outcome(history, 300, acknowledged(-1, Some(129)));
+    let last = history.ledger[299].clone();
     let order = order_id(RUN, 300);
-    history.ledger.push(LedgerEntry {
-        position: 301,
-        order,
-        quantity: 1,
-        remaining: -1,
-        instance: Some("8080".to_owned()),
-        token: Some(129),
-    });
-    set_after(&mut history, &state(-1, 301, 301));
-    assert_eq!(kinds(&history), ["oversold"]);
-    let message = judge(&history).message;
-    assert_eq!(
-        message,
-        "FAIL: I1 oversold: 301 orders were acknowledged for 300 units, 1 too many"
-    );
+    history.ledger.push(LedgerEntry { position: 301, order, remaining: -1, ..last });
+    set_after(history, &state(-1, 301, 301));
 }
 
-/// Goal: a unit that vanished from `lucky` is found.
-#[test]
-fn unbalanced_stock() {
-    let mut history = good();
-    set_after(&mut history, &state(0, 299, 300));
-    assert_eq!(kinds(&history), ["unbalanced"]);
-}
-
-/// Goal: two tokens in the wrong order are found: two instances wrote in turns.
-#[test]
-fn tokens_swapped() {
-    let mut history = good();
-    for (number, token) in [(9, 101), (10, 100)] {
-        history.ledger[number].token = Some(token);
-        let FinalOutcome::Acknowledged(answer) = &mut history.orders[number].outcome else {
-            unreachable!("the first 300 are acknowledged")
-        };
-        answer.token = Some(token);
-    }
-    assert_eq!(kinds(&history), ["token_went_down"]);
-    assert!(judge(&history).message.contains("first at position 11, from 101 to 100"));
-}
-
-/// Goal: an order without a token beside others that have one is found, also of another client; and where
-/// tokens are asked for, a sale without any.
-#[test]
-fn tokens_missing() {
-    let mut history = good();
-    history.ledger[299].token = None;
-    history.orders[299] = order(299, FinalOutcome::Unknown);
-    assert_eq!(kinds(&history), ["without_token"]);
-    history.ledger[299].order = "another-client".to_owned();
-    assert_eq!(kinds(&history), ["without_token"]);
-    assert_eq!(
-        judge(&history).message,
-        "FAIL: I4 without a token: 1 order was accepted without one, such as another-client, and \
-         each must have one"
-    );
-
-    let mut history = good();
+fn forget_tokens(history: &mut History) {
     for (number, entry) in history.ledger.iter_mut().enumerate() {
         entry.token = None;
         history.orders[number].outcome = acknowledged(entry.remaining, None);
     }
-    assert_eq!(kinds(&history), [""; 0], "nothing guards it, and no token is required");
-    history.tokens = true;
-    assert_eq!(kinds(&history), ["without_token"]);
-
-    let mut history = good_without_a_ledger();
-    history.tokens = true;
-    assert_eq!(kinds(&history), ["without_token"]);
 }
 
-/// Goal: an answer that names another instance than the ledger is found; a ledger that names none
-/// says nothing.
-#[test]
-fn instance_that_contradicts_the_ledger() {
-    let mut history = good();
-    history.ledger[3].instance = None;
-    assert_eq!(kinds(&history), [""; 0]);
-    history.ledger[3].instance = Some("8090".to_owned());
-    assert_eq!(kinds(&history), ["misreported"]);
-}
-
-/// Goal: an entry of this run whose buyer was refused is found, and one that was never sent.
-#[test]
-fn unacknowledged_entry() {
-    let mut history = good();
-    history.orders[5].outcome = FinalOutcome::SoldOut;
-    assert_eq!(kinds(&history), ["untold"]);
-
-    let mut history = good();
-    history.ledger[299].order = order_id(RUN, 9999);
-    history.orders[299].outcome = FinalOutcome::SoldOut;
-    assert_eq!(kinds(&history), ["untold"]);
-}
-
-/// Goal: a refusal while units were left is found.
-#[test]
-fn sold_out_while_stock_remained() {
-    let mut history = good();
-    history.orders[299].outcome = FinalOutcome::SoldOut;
-    history.ledger.pop();
-    set_after(&mut history, &state(1, 299, 299));
-    assert_eq!(kinds(&history), ["sold_out_too_early"]);
-}
-
-/// Goal: what is left may be too little for one order, and then refusals are right.
-#[test]
-fn sold_out_with_too_few_left() {
-    let mut history = good();
-    history.quantity = 2;
-    history.orders[299].outcome = FinalOutcome::SoldOut;
-    history.ledger.pop();
-    set_after(&mut history, &state(1, 299, 299));
-    assert_eq!(kinds(&history), [""; 0]);
-}
-
-/// Goal: instances that tell different states are found.
-#[test]
-fn instances_disagree() {
-    let mut history = good();
-    history.after[1].1 = state(1, 299, 299);
-    assert_eq!(kinds(&history), ["states_differ"]);
-}
-
-/// Goal: a sale that is no longer there is not taken for one that keeps no ledger.
-#[test]
-fn sale_that_is_gone() {
-    let mut history = good_without_a_ledger();
-    history.after.clear();
-    history.gone = vec!["a".to_owned(), "b".to_owned()];
-    assert_eq!(kinds(&history), ["lost", "gone"]);
-}
-
-/// Goal: a place in the ledger that the service reported, and that is another order's, is found.
-#[test]
-fn position_that_contradicts_the_ledger() {
-    let mut history = good();
-    for (position, right) in [(4, true), (5, false)] {
-        let FinalOutcome::Acknowledged(answer) = &mut history.orders[3].outcome else {
-            unreachable!("the first 300 are acknowledged")
-        };
-        answer.position = Some(position);
-        let expected: &[&str] = if right { &[] } else { &["misreported"] };
-        assert_eq!(kinds(&history), expected);
-    }
-}
-
-/// Goal: a ledger that is shorter than the service says, or whose sums jump, is found.
-#[test]
-fn ledger_that_does_not_add_up() {
-    let mut history = good();
-    set_after(&mut history, &state(0, 300, 301));
-    assert_eq!(kinds(&history), ["ledger_does_not_add_up"]);
-
-    let mut history = good();
-    history.ledger[7].position = 9;
-    assert_eq!(kinds(&history), ["ledger_does_not_add_up"]);
-}
-
-/// Goal: an answer that contradicts the ledger is found.
-#[test]
-fn answer_that_contradicts_the_ledger() {
-    let mut history = good();
-    history.orders[3].outcome = acknowledged(5, Some(100));
-    assert_eq!(kinds(&history), ["misreported"]);
-}
-
-/// Goal: a sale that was replaced during the run is not judged as if it were the same.
-#[test]
-fn sale_started_afresh_meanwhile() {
-    let mut history = good();
-    set_after(&mut history, &StockState { initial: 50, sale: None, ..state(50, 0, 0) });
-    assert_eq!(kinds(&history)[0], "restarted");
-
-    // with the same units, and as much sold since
-    let mut history = good();
-    let (_, after) = history.after[0].clone();
-    set_after(&mut history, &StockState { sale: Some(2), ..after });
-    assert_eq!(kinds(&history), ["restarted"]);
-}
-
-/// Goal: orders without an answer do not fail a run, stand or not, and a note mentions them.
-#[test]
-fn unanswered_orders_are_noted() {
-    let mut history = good();
-    history.orders[5] = order(5, FinalOutcome::Unknown);
-    history.orders[400] = order(400, FinalOutcome::Unknown);
-    let verdict = judge(&history);
-    assert_eq!(verdict.reasons, []);
-    assert_eq!(
-        verdict.notes,
-        ["2 orders were not answered in the end; the ledger says that 1 of them stand"]
-    );
-}
-
-/// Goal: a run in which too many orders were not answered does not pass, nor one with odd answers.
-#[test]
-fn orders_must_be_settled() {
-    let mut history = good();
-    for number in 495..500 {
-        history.orders[number] = order(number, FinalOutcome::Unknown);
-    }
-    assert_eq!(kinds(&history), [""; 0], "one in a hundred is a note");
-    history.orders[494] = order(494, FinalOutcome::Unknown);
-    assert_eq!(kinds(&history), ["unanswered"]);
-    let message = judge(&history).message;
-    assert!(message.starts_with("FAIL: unanswered: 6 of 500 orders got no answer"), "{message}");
-    for number in 0..500 {
-        history.orders[number] = order(number, FinalOutcome::Unknown);
-    }
-    assert_eq!(kinds(&history), ["unanswered"]);
-
-    let mut history = good();
-    history.orders[400].outcome =
-        FinalOutcome::Failed { status: 500, kind: "500 internal".to_owned() };
-    assert_eq!(kinds(&history), ["failed"]);
-    assert!(judge(&history).message.contains("(1 x 500 internal)"));
-}
-
-/// Goal: other buyers of the same sale neither fail the run nor hide an oversold one.
-#[test]
-fn other_buyers() {
-    let mut history = good();
-    history.ledger[299].order = "another-client".to_owned();
-    history.orders[299].outcome = FinalOutcome::SoldOut;
-    let verdict = judge(&history);
-    assert_eq!(verdict.reasons, []);
-    assert_eq!(verdict.notes, ["other buyers took 1 unit in 1 order during the run"]);
-
-    history.orders[300].outcome = acknowledged(0, Some(129));
-    assert_eq!(kinds(&history), ["oversold", "lost"]);
-}
-
-/// Goal: where no other client may buy, an order that was not sent is found, though all sums are right.
-#[test]
-fn foreign_order_where_no_other_buys() {
-    let mut history = good();
-    history.ledger[299].order = "another-client".to_owned();
-    history.orders[299].outcome = FinalOutcome::SoldOut;
-    assert_eq!(kinds(&history), [""; 0], "it may be of another client");
-    history.alone = true;
-    assert_eq!(kinds(&history), ["strangers"]);
-    assert_eq!(
-        judge(&history).message,
-        "FAIL: I3 foreign: 1 order is in the ledger and not of this run, such as \
-         another-client, and there must be no other buyers"
-    );
-}
-
-/// Goal: an order that took its unit twice is found, whether it is ours or not.
-#[test]
-fn foreign_order_twice_in_the_ledger() {
-    let mut history = good();
-    for number in [298, 299] {
-        history.ledger[number].order = "another-client".to_owned();
-        history.orders[number].outcome = FinalOutcome::SoldOut;
-    }
-    assert_eq!(kinds(&history), ["duplicates"]);
-    let message = judge(&history).message;
-    assert!(message.contains("1 order is more than once in the ledger, such as another-client"));
-}
-
-/// Goal: an order of this run that stands in another item's ledger, or under another id, is found.
-#[test]
-fn order_of_this_run_in_the_wrong_ledger() {
-    for id in ["run-2-7", "run-0299", "run-299-again"] {
-        let mut history = good();
-        (history.run, history.family) = ("run-1".to_owned(), "run".to_owned());
-        for (number, entry) in history.ledger.iter_mut().enumerate() {
-            entry.order = order_id("run-1", number);
-        }
-        assert_eq!(kinds(&history), [""; 0]);
-        history.ledger[299].order = id.to_owned();
-        history.orders[299].outcome = FinalOutcome::SoldOut;
-        assert_eq!(kinds(&history), ["untold"], "{id}");
-    }
-}
-
-/// A sale that keeps no ledger and was guarded all the same.
-fn good_without_a_ledger() -> History {
-    let mut history = good();
+/// Makes it a sale that keeps no ledger and is guarded all the same.
+fn keep_no_ledger(history: &mut History) {
+    forget_tokens(history);
     history.ledger.clear();
-    for (number, remaining) in (0..300_usize).zip((0..300_i64).rev()) {
-        history.orders[number].outcome = acknowledged(remaining, None);
-    }
-    set_after(&mut history, &state(0, 300, 0));
-    history
+    set_after(history, &state(0, 300, 0));
 }
 
-/// Goal: without a ledger the sums decide, and a note says so.
-#[test]
-fn sums_decide_without_a_ledger() {
-    let mut history = good_without_a_ledger();
-    let verdict = judge(&history);
-    assert_eq!(
-        verdict.message,
+/// One order tried for 5.000001 s, while others are answered.
+fn hang(history: &mut History, outcome: FinalOutcome) {
+    set_outcome(history, 420, outcome);
+    history.orders[420].ended = 5_000_001;
+    for (number, order) in history.orders[421..].iter_mut().enumerate() {
+        order.sent = u64_from(number) * 100_000;
+        order.ended = order.sent + 9;
+    }
+}
+
+/// The expected reasons, a part of the verdict or of the notes, and what is done to a good history. Without a reason it
+/// must pass.
+struct Mutation(&'static str, &'static str, fn(&mut History));
+
+const MUTATIONS: &[Mutation] = &[
+    // I1
+    Mutation(
+        "oversold",
+        "FAIL: I1 oversold: 301 orders were acknowledged for 300 units, 1 too many",
+        sell_one_more,
+    ),
+    // those who were refused before that were refused rightly
+    Mutation("oversold", "1 too many", |it| {
+        sell_one_more(it);
+        (it.orders[300].sent, it.orders[300].ended) = (9000, 9500);
+    }),
+    Mutation("unbalanced", "stock 0 + lucky 299 = 299", |it| set_after(it, &state(0, 299, 300))),
+    Mutation("ledger_does_not_add_up", "a counts 301 orders, and it has 300", |it| {
+        set_after(it, &state(0, 300, 301));
+    }),
+    Mutation(
+        "ledger_does_not_add_up",
+        "it has 300 units sold, and the stock went down by 301",
+        |it| set_after(it, &state(-1, 301, 300)),
+    ),
+    Mutation("ledger_does_not_add_up", "position 9 follows where 8 belongs", |it| {
+        it.ledger[7].position = 9;
+    }),
+    Mutation(
+        "ledger_does_not_add_up",
+        "after position 8 it says 5 units are left, and 292 must be",
+        |it| {
+            it.ledger[7].remaining = 5;
+            answer(it, 7).remaining = 5;
+        },
+    ),
+    // a sale without a lock
+    Mutation(
+        "oversold unbalanced unaccounted",
+        "FAIL: I1 oversold: 500 orders were acknowledged for 300 units, 200 too many; I1 unbalanced",
+        |it| {
+            it.ledger.clear();
+            for number in 0..500 {
+                set_outcome(it, number, acknowledged(289, None));
+            }
+            set_after(it, &state(289, 500, 0));
+        },
+    ),
+    // without a ledger the sums decide
+    Mutation(
+        "",
         "PASS: 300 of 300 units sold, as far as the sums can tell; 200 were told sold out; \
+         stock 0 + lucky 300 = 300",
+        keep_no_ledger,
+    ),
+    Mutation("", "no ledger: only the sums were checked", keep_no_ledger),
+    Mutation("", "1 order was not answered in the end", |it| {
+        keep_no_ledger(it);
+        set_outcome(it, 7, FinalOutcome::Unknown);
+    }),
+    Mutation("unaccounted", "buyers got 299 units, and the stock went down by 300", |it| {
+        keep_no_ledger(it);
+        set_outcome(it, 7, FinalOutcome::SoldOut);
+    }),
+    // I2
+    Mutation(
+        "duplicates",
+        "FAIL: I2 sold twice: 1 order is more than once in the ledger, such as run-298",
+        |it| replace_entry(it, 299, "run-298"),
+    ),
+    Mutation(
+        "duplicates",
+        "1 order is more than once in the ledger, such as another-client",
+        |it| {
+            replace_entry(it, 298, "another-client");
+            replace_entry(it, 299, "another-client");
+        },
+    ),
+    Mutation(
+        "lost",
+        "FAIL: I2 lost: 1 acknowledged order is not in the ledger, such as run-17",
+        |it| {
+            it.orders.truncate(299);
+            it.ledger.truncate(299);
+            it.ledger[17].order = "another-client".to_owned();
+            set_after(it, &state(1, 299, 299));
+        },
+    ),
+    // a ledger that was lost is not taken for one that was never kept
+    Mutation("lost ledger_does_not_add_up", "300 acknowledged orders", |it| it.ledger.clear()),
+    Mutation(
+        "lost ledger_does_not_add_up",
+        "(300 of them sold without the distributed lock)",
+        |it| {
+            keep_no_ledger(it);
+            set_after(it, &state(0, 300, 300));
+        },
+    ),
+    Mutation("lost gone", "I2 gone: a no longer has the sale", |it| {
+        keep_no_ledger(it);
+        it.gone = it.after.drain(..).map(|(url, _)| url).collect();
+    }),
+    Mutation("", "PASS", |it| it.ledger[3].instance = None),
+    Mutation("misreported", "the ledger contradicts the answer to 1 order, such as run-3", |it| {
+        it.ledger[3].instance = Some("8090".to_owned());
+    }),
+    Mutation("", "PASS", |it| answer(it, 3).position = Some(4)),
+    Mutation("misreported", "such as run-3", |it| answer(it, 3).position = Some(5)),
+    Mutation("misreported", "such as run-3", |it| answer(it, 3).remaining = 5),
+    Mutation("misreported", "such as run-3", |it| answer(it, 3).token = Some(5)),
+    // I3
+    Mutation(
+        "untold",
+        "FAIL: I3 unacknowledged: 1 order is in the ledger without an answer to a buyer, such as run-5",
+        |it| set_outcome(it, 5, FinalOutcome::SoldOut),
+    ),
+    Mutation("untold", "such as run-9999", |it| replace_entry(it, 299, "run-9999")),
+    Mutation("", "PASS", first_of_several),
+    Mutation("untold", "such as run-2-7", |it| {
+        first_of_several(it);
+        replace_entry(it, 299, "run-2-7");
+    }),
+    Mutation("untold", "such as run-0299", |it| replace_entry(it, 299, "run-0299")),
+    Mutation("untold", "such as run-299-again", |it| replace_entry(it, 299, "run-299-again")),
+    // every attempt was refused; or one had no answer
+    Mutation("untold", "such as run-5", |it| {
+        it.orders[5] = Order { in_doubt: false, ..order(5, FinalOutcome::Unknown) }
+    }),
+    Mutation("", "the ledger says that 1 of them stand", |it| {
+        set_outcome(it, 5, FinalOutcome::Unknown);
+    }),
+    Mutation("untold failed", "such as run-5", |it| set_outcome(it, 5, failed())),
+    Mutation(
+        "failed",
+        "FAIL: failed: 1 order was answered with an error (1 x 500 internal)",
+        |it| it.orders[5] = Order { in_doubt: true, ..order(5, failed()) },
+    ),
+    // sold out speaks for all attempts
+    Mutation("untold", "such as run-5", |it| {
+        it.orders[5] = Order { in_doubt: true, ..order(5, FinalOutcome::SoldOut) }
+    }),
+    Mutation("", "other buyers took 1 unit in 1 order during the run", |it| {
+        replace_entry(it, 299, "another-client");
+    }),
+    // other buyers do not hide an oversold sale
+    Mutation("oversold lost", "1 too many", |it| {
+        replace_entry(it, 299, "another-client");
+        set_outcome(it, 300, acknowledged(0, Some(129)));
+    }),
+    Mutation(
+        "strangers",
+        "FAIL: I3 foreign: 1 order is in the ledger and not of this run, such as another-client, and \
+         there must be no other buyers",
+        |it| {
+            replace_entry(it, 299, "another-client");
+            it.alone = true;
+        },
+    ),
+    // I4
+    Mutation(
+        "token_went_down",
+        "FAIL: I4 two holders at once: the tokens in the ledger go down 1 time, first at position 11, \
+         from 101 to 100",
+        |it| {
+            for (number, token) in [(9, 101), (10, 100)] {
+                it.ledger[number].token = Some(token);
+                answer(it, number).token = Some(token);
+            }
+        },
+    ),
+    Mutation("without_token", "such as run-299", |it| {
+        it.ledger[299].token = None;
+        set_outcome(it, 299, FinalOutcome::Unknown);
+    }),
+    Mutation(
+        "without_token",
+        "FAIL: I4 without a token: 1 order was accepted without one, such as another-client, and each \
+         must have one",
+        |it| {
+            replace_entry(it, 299, "another-client");
+            it.ledger[299].token = None;
+        },
+    ),
+    Mutation("", "PASS", forget_tokens),
+    Mutation("without_token", "300 orders were accepted without one, such as run-0", |it| {
+        forget_tokens(it);
+        it.tokens = true;
+    }),
+    Mutation("without_token", "300 orders were accepted without one, such as run-0", |it| {
+        keep_no_ledger(it);
+        it.tokens = true;
+    }),
+    // I5
+    Mutation("", "PASS", |it| it.orders[200..].iter_mut().for_each(|one| one.ended += 3_998_800)),
+    Mutation(
+        "paused",
+        "FAIL: I5 paused: for 4.000 s, from 0.001199 s on, orders were sent and none was decided; 4s \
+         are allowed",
+        |it| it.orders[200..].iter_mut().for_each(|one| one.ended += 4_000_000),
+    ),
+    Mutation("", "PASS", |it| {
+        hang(it, FinalOutcome::SoldOut);
+        it.orders[420].ended = 5_000_000;
+    }),
+    Mutation(
+        "slow_order",
+        "FAIL: I5 slow: 1 order was tried for longer than 5s, the longest time run-420: for 5.000 s",
+        |it| hang(it, FinalOutcome::SoldOut),
+    ),
+    Mutation("slow_order", "the longest time run-420", |it| hang(it, FinalOutcome::Unknown)),
+    // I6
+    Mutation("", "PASS", |it| {
+        it.orders.iter_mut().for_each(|order| order.ended += 10_000);
+        // answered while the one before it was under way
+        it.orders[7].sent = 5000;
+        it.orders[8].ended = 5000;
+    }),
+    Mutation(
+        "out_of_order",
+        "FAIL: I6 out of order: 1 order is in the ledger behind an order that was sent only after the \
+         answer, such as run-8 at position 9, answered at 0.004999 s: run-7 at position 8 was first \
+         sent at 0.005000 s",
+        |it| {
+            it.orders.iter_mut().for_each(|order| order.ended += 10_000);
+            it.orders[7].sent = 5000;
+            it.orders[8].ended = 4999;
+        },
+    ),
+    Mutation("", "PASS", |it| {
+        it.orders[299].sent = 9000;
+        it.orders[299..].iter_mut().for_each(|order| order.ended = 9000);
+    }),
+    Mutation(
+        "sold_out_too_early",
+        "FAIL: I6 sold out too early: 1 order was told sold out, such as run-420 at 0.008999 s, while \
+         units were left: run-299, which took one later, was first sent at 0.009000 s",
+        |it| {
+            it.orders[299].sent = 9000;
+            it.orders[299..].iter_mut().for_each(|order| order.ended = 9000);
+            it.orders[420].ended = 8999;
+        },
+    ),
+    Mutation("sold_out_too_early", "201 orders were told sold out, and 1 units are left", |it| {
+        set_outcome(it, 299, FinalOutcome::SoldOut);
+        it.ledger.pop();
+        set_after(it, &state(1, 299, 299));
+    }),
+    // 6 units are left: too few for an order of 7
+    Mutation("", "PASS: 294 of 300 units sold", |it| *it = good_of(7)),
+    // no proof
+    Mutation(
+        "restarted ledger_does_not_add_up sold_out_too_early",
+        "FAIL: restarted: another sale was started during the run",
+        |it| set_after(it, &StockState { initial: 50, sale: None, ..state(50, 0, 300) }),
+    ),
+    Mutation("restarted", "FAIL: restarted", |it| {
+        set_after(it, &StockState { sale: Some(2), ..state(0, 300, 300) });
+    }),
+    Mutation(
+        "states_differ",
+        "a tells stock 0, lucky 300, 300 orders, but b tells stock 1, lucky 299, 299 orders",
+        |it| it.after[1].1 = state(1, 299, 299),
+    ),
+    Mutation("", "b does not answer after the run", |it| it.silent.push("b".to_owned())),
+    // one in a hundred
+    Mutation(
+        "",
+        "5 orders were not answered in the end; the ledger says that 0 of them stand",
+        |it| (495..500).for_each(|number| set_outcome(it, number, FinalOutcome::Unknown)),
+    ),
+    Mutation(
+        "unanswered",
+        "FAIL: unanswered: 6 of 500 orders got no answer, too many to judge the sale",
+        |it| (494..500).for_each(|number| set_outcome(it, number, FinalOutcome::Unknown)),
+    ),
+    Mutation("unanswered", "500 of 500 orders got no answer", |it| {
+        (0..500).for_each(|number| set_outcome(it, number, FinalOutcome::Unknown));
+    }),
+    // clients that disconnect on purpose are not counted against the service
+    Mutation("", "100 orders were not answered in the end", |it| {
+        (300..400).for_each(|number| set_outcome(it, number, FinalOutcome::Unknown));
+        it.orders[300..400].iter_mut().for_each(|order| order.abandoned = true);
+    }),
+];
+
+/// Goal: each mutation of a good history is found for its own reasons, and harmless ones are not.
+#[test]
+fn mutations() {
+    let good = judge(&good_of(1), LIMITS);
+    assert_eq!(
+        good.message,
+        "PASS: 300 of 300 units sold, each exactly once; 200 were told sold out; \
          stock 0 + lucky 300 = 300"
     );
-    assert_eq!(verdict.notes.len(), 1);
-    assert!(verdict.notes[0].starts_with("no ledger: only the sums"), "{:?}", verdict.notes);
-
-    history.orders[7] = order(7, FinalOutcome::Unknown);
-    assert_eq!(kinds(&history), [""; 0], "its unit may be one of those that left the stock");
-    assert_eq!(judge(&history).notes.len(), 2);
-
-    history.orders[7].outcome = FinalOutcome::SoldOut;
-    assert_eq!(kinds(&history), ["unaccounted"]);
-    assert!(
-        judge(&history).message.contains("buyers got 299 units, and the stock went down by 300")
-    );
-}
-
-/// Goal: a ledger that was lost is not taken for one that was never kept.
-#[test]
-fn lost_ledger_is_not_forgiven() {
-    let mut history = good();
-    history.ledger.clear();
-    assert_eq!(kinds(&history), ["lost", "ledger_does_not_add_up"]);
-
-    let mut history = good_without_a_ledger();
-    set_after(&mut history, &state(0, 300, 300));
-    assert_eq!(kinds(&history), ["lost", "ledger_does_not_add_up"], "the service counts orders");
-}
-
-/// Goal: a sale without a lock: oversold comes first.
-#[test]
-fn sale_without_a_lock() {
-    let mut history = good();
-    history.ledger.clear();
-    for order in &mut history.orders {
-        order.outcome = acknowledged(289, None);
+    assert!(good.reasons.is_empty() && good.notes.is_empty());
+    let mut found = BTreeSet::new();
+    for (number, Mutation(expected, text, mutate)) in MUTATIONS.iter().enumerate() {
+        let mut history = good_of(1);
+        mutate(&mut history);
+        let Verdict { reasons, notes, message, .. } = judge(&history, LIMITS);
+        let kinds: Vec<_> = reasons.iter().map(|reason| reason.kind.name()).collect();
+        assert_eq!(kinds.join(" "), *expected, "mutation {number}, {text}: {message}");
+        let said = format!("{message}\n{}", notes.join("\n"));
+        assert!(said.contains(text), "mutation {number}, {text}: {said}");
+        assert_eq!(message.starts_with("PASS: "), expected.is_empty(), "{message}");
+        for reason in &reasons {
+            assert!(message.contains(&reason.to_string()), "{message}");
+        }
+        found.extend(kinds);
     }
-    set_after(&mut history, &state(289, 500, 0));
-    assert_eq!(kinds(&history), ["oversold", "unbalanced", "unaccounted"]);
-    let message = judge(&history).message;
-    let first = "FAIL: I1 oversold: 500 orders were acknowledged for 300 units, 200 too many; ";
-    assert!(message.starts_with(first), "{message}");
+    assert_eq!(found.len(), 20, "each kind of failure occurs: {found:?}");
+}
+
+/// An order that was sent and ended then, in milliseconds.
+fn span(sent: u64, ended: u64, outcome: FinalOutcome) -> Order {
+    Order { sent: sent * 1000, ended: ended * 1000, ..order(0, outcome) }
+}
+
+fn longest_pause(orders: &[Order]) -> (u64, u64) {
+    let Pause { from, to } = pause::longest(orders);
+    (from / 1000, to / 1000)
+}
+
+/// Goal: a pause is measured while orders are tried, up to the next answer that says yes or no.
+#[test]
+fn longest_pause_is_found() {
+    let yes = || acknowledged(0, None);
+    assert_eq!(longest_pause(&[]), (0, 0));
+    assert_eq!(longest_pause(&[span(5, 9, yes())]), (5, 9));
+    // no order was tried from 3 to 500
+    assert_eq!(longest_pause(&[span(0, 3, yes()), span(500, 502, yes())]), (0, 3));
+    // nor after two that ended together
+    let orders = [span(0, 3, yes()), span(0, 3, failed()), span(500, 502, yes())];
+    assert_eq!(longest_pause(&orders), (0, 3));
+    // one waited from 0 to 60, and others were answered meanwhile
+    let orders = [span(0, 60, yes()), span(1, 10, yes()), span(11, 30, FinalOutcome::SoldOut)];
+    assert_eq!(longest_pause(&orders), (30, 60));
+    // orders that fail or are not answered do not end it
+    let orders = [
+        span(0, 1, yes()),
+        span(100, 120, FinalOutcome::Unknown),
+        span(150, 160, failed()),
+        span(200, 250, yes()),
+    ];
+    assert_eq!(longest_pause(&orders), (100, 250));
+    // nor is there an end to it if nothing is answered any more
+    assert_eq!(longest_pause(&orders[..2]), (100, 120));
+    assert_eq!(longest_pause(&[Order::unsent(), span(7, 8, FinalOutcome::Unknown)]), (7, 8));
 }

@@ -3,47 +3,30 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::audit::Audit;
+use super::audit::{Audit, without_token};
 use super::history::{History, StockState, Tally, order_id, u64_from};
-use super::message::{count, were};
 use super::order::{FinalOutcome, Order};
-use super::pause::{self, Pause, Slowest};
+use super::pause::{self, Pause};
 use super::real_time;
-use super::reason::Reason;
+use super::reason::{Kind, Reason, at, count, were};
+use crate::cli::Limits;
 
 /// The judgement of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
-    /// Faults, the most important first; empty for a run that passes.
+    /// The most important first; empty for a run that passes.
     pub(crate) reasons: Vec<Reason>,
     /// Remarks for the reader.
     pub(crate) notes: Vec<String>,
     /// `PASS: ` or `FAIL: ` and the reasons, in one line.
     pub(crate) message: String,
+    pub(crate) tally: Tally,
+    /// How many orders were accepted and are not in the ledger.
+    pub(crate) lost: u64,
     /// The longest time in which orders were tried and none was decided.
     pub(crate) longest_pause: Pause,
-    /// The order that took longest.
-    pub(crate) slowest: Slowest,
-}
-
-impl Verdict {
-    /// How many orders were accepted and are not in the ledger.
-    pub(crate) fn lost(&self) -> u64 {
-        let lost = |reason: &Reason| match reason {
-            Reason::Lost { orders, .. } => *orders,
-            _ => 0,
-        };
-        self.reasons.iter().map(lost).sum()
-    }
-}
-
-/// The limits of I5; without one, the time is reported and not judged.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Limits {
-    /// The longest time in which orders are tried and none is decided.
-    pub(crate) pause: Option<Duration>,
-    /// The longest time of one order.
-    pub(crate) order: Option<Duration>,
+    /// The time of the order that took longest.
+    pub(crate) slowest: Pause,
 }
 
 /// Judges a run.
@@ -55,46 +38,66 @@ pub(crate) fn judge(history: &History, limits: Limits) -> Verdict {
     let no_ledger = keeps_no_ledger(history);
     if no_ledger {
         reasons.extend(unaccounted(history, &tally));
-        reasons.extend(without_token(history, &tally));
+        reasons.extend(no_token(history, &tally));
     } else {
-        reasons.extend(audit.reasons(history));
+        reasons.extend(audit.reasons());
         reasons.extend(real_time::reasons(history));
     }
-    let pause = pause::longest(&history.orders);
-    if let Some(limit) = limits.pause.filter(|limit| pause.length() > *limit) {
-        reasons.push(Reason::Paused { pause, limit });
+    let longest_pause = pause::longest(&history.orders);
+    if let Some(limit) = limits.longest_pause.filter(|limit| longest_pause.length() > *limit) {
+        reasons.push(Kind::Paused.because(format!(
+            "for {:.3} s, from {} on, orders were sent and none was decided; {} are allowed",
+            longest_pause.length().as_secs_f64(),
+            at(longest_pause.from),
+            humantime::format_duration(limit)
+        )));
     }
-    let slowest = pause::slowest(&history.orders);
-    reasons.extend(limits.order.and_then(|limit| slow_order(history, slowest, limit)));
-    reasons.extend(history.gone.first().map(|url| Reason::Gone { url: url.clone() }));
+    let (slowest_number, slowest) = pause::slowest(&history.orders);
+    if let Some(limit) = limits.longest_order.filter(|limit| slowest.length() > *limit) {
+        let too_long = |order: &&Order| Duration::from_micros(order.ended - order.sent) > limit;
+        let orders = u64_from(history.orders.iter().filter(too_long).count());
+        reasons.push(Kind::SlowOrder.because(format!(
+            "{} tried for longer than {}, the longest time {}: for {:.3} s",
+            were(orders, "order"),
+            humantime::format_duration(limit),
+            order_id(&history.run, slowest_number),
+            slowest.length().as_secs_f64()
+        )));
+    }
+    if let Some(url) = history.gone.first() {
+        reasons.push(Kind::Gone.because(format!("{url} no longer has the sale")));
+    }
     reasons.extend(oversold(history, &tally, &audit));
-    reasons.extend(settled(history, &tally));
-    reasons.extend(state(history, &tally, &audit, no_ledger));
-    reasons.sort();
+    reasons.extend(unsettled(history, &tally));
+    if let Some((url, after)) = history.after.first() {
+        reasons.extend(state(history, &tally, url, after));
+    }
+    reasons.sort_by_key(|reason| reason.kind);
 
-    let notes = notes(&tally, &audit, no_ledger);
     let message = if reasons.is_empty() {
         pass_message(history, &tally, &audit, no_ledger)
     } else {
         let all: Vec<_> = reasons.iter().map(Reason::to_string).collect();
         format!("FAIL: {}", all.join("; "))
     };
-    Verdict { reasons, notes, message, longest_pause: pause, slowest }
+    Verdict {
+        reasons,
+        notes: notes(history, &tally, &audit, no_ledger),
+        message,
+        tally,
+        lost: if no_ledger { 0 } else { audit.lost.0 },
+        longest_pause,
+        slowest,
+    }
 }
 
 /// A sale without a ledger records and counts no orders, and its answers have no token.
 fn keeps_no_ledger(history: &History) -> bool {
-    let mut answers = history.orders.iter().filter_map(|order| match &order.outcome {
-        FinalOutcome::Acknowledged(answer) => Some(answer),
-        _ => None,
-    });
-    let counts_no_orders =
-        history.after.iter().all(|(_, after)| after.orders == history.before.orders);
     history.ledger.is_empty()
         && history.gone.is_empty()
-        && counts_no_orders
-        && answers.clone().next().is_some()
-        && answers.all(|answer| answer.token.is_none())
+        && history.after.iter().all(|(_, after)| after.orders == history.before.orders)
+        && history.answers().next().is_some()
+        && history.answers().all(|answer| answer.token.is_none())
 }
 
 /// Without a ledger: whether the units that left the stock are the acknowledged ones. An order without an
@@ -105,38 +108,41 @@ fn unaccounted(history: &History, tally: &Tally) -> Option<Reason> {
     let acknowledged = tally.acknowledged_units;
     let most = acknowledged.saturating_add(tally.unknown.saturating_mul(history.quantity));
     let fits = u64::try_from(taken).is_ok_and(|taken| (acknowledged..=most).contains(&taken));
-    (!fits).then_some(Reason::Unaccounted { acknowledged, taken })
-}
-
-fn slow_order(history: &History, slowest: Slowest, limit: Duration) -> Option<Reason> {
-    let too_long = |order: &&Order| Duration::from_micros(order.ended - order.sent) > limit;
-    let orders = u64_from(history.orders.iter().filter(too_long).count());
-    let (example, took) = (order_id(&history.run, slowest.number), slowest.pause.length());
-    (orders > 0).then_some(Reason::SlowOrder { example, took, orders, limit })
+    let units = count(acknowledged, "unit");
+    (!fits).then(|| {
+        Kind::Unaccounted.because(format!("buyers got {units}, and the stock went down by {taken}"))
+    })
 }
 
 /// Without a ledger: no answer has a token.
-fn without_token(history: &History, tally: &Tally) -> Option<Reason> {
+fn no_token(history: &History, tally: &Tally) -> Option<Reason> {
     let is_acknowledged = |order: &Order| order.acknowledged().is_some();
     let first = history.orders.iter().position(is_acknowledged).filter(|_| history.tokens)?;
     let example = order_id(&history.run, first);
-    Some(Reason::WithoutToken { orders: tally.acknowledged, example })
+    Some(Kind::WithoutToken.because(without_token(tally.acknowledged, &example)))
 }
 
 fn oversold(history: &History, tally: &Tally, audit: &Audit) -> Option<Reason> {
     let available = history.before.stock.max(0).unsigned_abs();
-    let known_units = tally.acknowledged_units + audit.foreign_units + audit.standing_units;
-    let known_orders = tally.acknowledged + audit.foreign + audit.standing;
+    let known_units = tally.acknowledged_units + audit.foreign.1 + audit.standing.1;
+    let known_orders = tally.acknowledged + audit.foreign.0 + audit.standing.0;
     let recorded = (audit.units, u64_from(history.ledger.len()));
     let (units, orders) = (known_units, known_orders).max(recorded);
-    (units > available).then_some(Reason::Oversold { orders, units, available })
+    let excess = units.checked_sub(available).filter(|excess| *excess > 0)?;
+    Some(Kind::Oversold.because(if orders == units {
+        let (orders, units) = (were(orders, "order"), count(available, "unit"));
+        format!("{orders} acknowledged for {units}, {excess} too many")
+    } else {
+        let (units, orders) = (were(units, "unit"), count(orders, "order"));
+        format!("{units} sold in {orders}, and there were {available}: {excess} too many")
+    }))
 }
 
 /// A run with a larger share of unanswered orders than one in this many cannot pass.
 const UNANSWERED_SHARE: u64 = 100;
 
-/// Whether enough orders were decided.
-fn settled(history: &History, tally: &Tally) -> Vec<Reason> {
+/// Orders that were answered with an error, and too many without an answer.
+fn unsettled(history: &History, tally: &Tally) -> Vec<Reason> {
     let mut reasons = Vec::new();
     if tally.failed > 0 {
         let mut kinds = BTreeMap::<&str, u64>::new();
@@ -146,99 +152,82 @@ fn settled(history: &History, tally: &Tally) -> Vec<Reason> {
             }
         }
         let kinds: Vec<_> = kinds.iter().map(|(kind, n)| format!("{n} x {kind}")).collect();
-        reasons.push(Reason::Failed { orders: tally.failed, kinds: kinds.join(", ") });
+        let (orders, kinds) = (were(tally.failed, "order"), kinds.join(", "));
+        reasons.push(Kind::Failed.because(format!("{orders} answered with an error ({kinds})")));
     }
     let of = u64_from(history.orders.len());
     let orders = tally.unknown - tally.abandoned;
     if orders > of / UNANSWERED_SHARE {
-        reasons.push(Reason::Unanswered { orders, of });
+        let of = count(of, "order");
+        reasons.push(
+            Kind::Unanswered
+                .because(format!("{orders} of {of} got no answer, too many to judge the sale")),
+        );
     }
     reasons
 }
 
-/// Whether the stock fits the answers.
-fn state(history: &History, tally: &Tally, audit: &Audit, no_ledger: bool) -> Vec<Reason> {
-    let Some((url, after)) = history.after.first() else { return Vec::new() };
+/// Whether the stock fits itself and the answers.
+fn state(history: &History, tally: &Tally, url: &str, after: &StockState) -> Vec<Reason> {
     let before = &history.before;
     let mut reasons = Vec::new();
     let is_other = after.sale.zip(before.sale).is_some_and(|(after, before)| after != before);
     if is_other || after.initial != before.initial || after.orders < before.orders {
-        reasons.push(Reason::Restarted);
+        let what = "another sale was started during the run; run again without other clients";
+        reasons.push(Kind::Restarted.because(what));
     }
-    if after.stock.checked_add(after.lucky) != Some(after.initial) {
-        let (stock, lucky, initial) = (after.stock, after.lucky, after.initial);
-        reasons.push(Reason::Unbalanced { stock, lucky, initial });
+    let StockState { stock, lucky, initial, .. } = after;
+    let sum = i128::from(*stock) + i128::from(*lucky);
+    if sum != i128::from(*initial) {
+        reasons.push(Kind::Unbalanced.because(format!(
+            "stock {stock} + lucky {lucky} = {sum}, and the sale began with {initial}"
+        )));
     }
     // the stock never rises, so what is left now was there when they were refused
-    if tally.sold_out > 0 && after.stock >= i64::try_from(history.quantity).unwrap_or(i64::MAX) {
-        reasons.push(Reason::SoldOutTooEarly { orders: tally.sold_out, left: after.stock });
+    if tally.sold_out > 0 && *stock >= i64::try_from(history.quantity).unwrap_or(i64::MAX) {
+        let orders = were(tally.sold_out, "order");
+        let detail = format!("{orders} told sold out, and {stock} units are left");
+        reasons.push(Kind::SoldOutTooEarly.because(detail));
     }
-    let recorded = u64_from(history.ledger.len());
-    if !no_ledger && audit.contradiction.is_none() {
-        let taken = before.stock.saturating_sub(after.stock);
-        let what = if after.orders.saturating_sub(before.orders) != recorded {
-            Some(format!(
-                "{url} counts {} orders, and it has {}",
-                after.orders,
-                before.orders + recorded
-            ))
-        } else if i64::try_from(audit.units) != Ok(taken) {
-            Some(format!(
-                "it has {} sold, and the stock went down by {taken}",
-                count(audit.units, "unit")
-            ))
-        } else {
-            None
-        };
-        reasons.extend(what.map(|what| Reason::LedgerDoesNotAddUp { what }));
-    }
-    if let Some((other, differing)) = history.after.iter().find(|(_, state)| state != after) {
+    if let Some((other_url, other)) = history.after.iter().find(|(_, state)| state != after) {
         let describe = |url: &str, state: &StockState| {
-            format!(
-                "{url} tells stock {}, lucky {}, {} orders",
-                state.stock, state.lucky, state.orders
-            )
+            let StockState { stock, lucky, orders, .. } = state;
+            format!("{url} tells stock {stock}, lucky {lucky}, {orders} orders")
         };
-        reasons.push(Reason::StatesDiffer {
-            first: describe(url, after),
-            second: describe(other, differing),
-        });
+        let detail = format!("{}, but {}", describe(url, after), describe(other_url, other));
+        reasons.push(Kind::StatesDiffer.because(detail));
     }
     reasons
 }
 
-fn notes(tally: &Tally, audit: &Audit, no_ledger: bool) -> Vec<String> {
+fn notes(history: &History, tally: &Tally, audit: &Audit, no_ledger: bool) -> Vec<String> {
     let mut notes = Vec::new();
     if no_ledger {
         notes.push("no ledger: only the sums were checked".to_owned());
-        if tally.unknown > 0 {
-            notes.push(format!("{} not answered in the end", were(tally.unknown, "order")));
-        }
-    } else if tally.unknown > 0 {
-        notes.push(format!(
-            "{} not answered in the end; the ledger says that {} of them stand",
-            were(tally.unknown, "order"),
-            audit.standing
-        ));
     }
-    if audit.foreign > 0 {
-        notes.push(format!(
-            "other buyers took {} in {} during the run",
-            count(audit.foreign_units, "unit"),
-            count(audit.foreign, "order")
-        ));
+    if tally.unknown > 0 {
+        let unanswered = format!("{} not answered in the end", were(tally.unknown, "order"));
+        let standing = audit.standing.0;
+        notes.push(if no_ledger {
+            unanswered
+        } else {
+            format!("{unanswered}; the ledger says that {standing} of them stand")
+        });
     }
+    if audit.foreign.0 > 0 {
+        let (orders, units) = (count(audit.foreign.0, "order"), count(audit.foreign.1, "unit"));
+        notes.push(format!("other buyers took {units} in {orders} during the run"));
+    }
+    notes.extend(history.silent.iter().map(|url| format!("{url} does not answer after the run")));
     notes
 }
 
 fn pass_message(history: &History, tally: &Tally, audit: &Audit, no_ledger: bool) -> String {
-    let (before, after) = (&history.before, history.after.first().map(|(_, state)| state));
     let refused = match tally.sold_out {
         0 => "none was told sold out".to_owned(),
-        1 => "1 was told sold out".to_owned(),
-        n => format!("{n} were told sold out"),
+        n => format!("{n} {} told sold out", if n == 1 { "was" } else { "were" }),
     };
-    let balance = after.map_or_else(String::new, |state| {
+    let balance = history.after.first().map_or_else(String::new, |(_, state)| {
         format!("; stock {} + lucky {} = {}", state.stock, state.lucky, state.initial)
     });
     let (units, once) = if no_ledger {
@@ -246,5 +235,5 @@ fn pass_message(history: &History, tally: &Tally, audit: &Audit, no_ledger: bool
     } else {
         (audit.units, ", each exactly once")
     };
-    format!("PASS: {units} of {} units sold{once}; {refused}{balance}", before.stock)
+    format!("PASS: {units} of {} units sold{once}; {refused}{balance}", history.before.stock)
 }

@@ -31,19 +31,124 @@
 //!
 //! A line is written when its attempt has ended. Of a run that was killed, the attempts that were
 //! under way are missing, and so is all that comes at the end: there is nothing to judge then.
-//!
-//! # Layout
-//! - [`lines`]: the lines.
-//! - [`writer`]: writes them, on a thread of its own.
-//! - [`reader`]: reads them again.
 
-mod lines;
 mod reader;
 mod writer;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use lines::{ItemLine, RunLine, VERSION};
-pub(crate) use reader::{ReadError, read};
-pub(crate) use writer::{Attempt, Recorder, RecorderGone, Writer};
+use serde::{Deserialize, Serialize};
+
+use crate::checker::{History, LedgerEntry, Outcome, StockState};
+
+pub(crate) use reader::{ReadError, Recorded, read};
+pub(crate) use writer::{Recorder, RecorderGone, Writer};
+
+/// The format that is written, and the only one that is read.
+pub(crate) const VERSION: u32 = 1;
+
+/// One line.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Line {
+    Run(Setup),
+    Attempt(Attempt),
+    Order(LedgerLine),
+    State(StateLine),
+    End(EndLine),
+}
+
+/// What was asked for, and what was found before the first order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Setup {
+    pub(crate) version: u32,
+    pub(crate) run: String,
+    pub(crate) started: String,
+    pub(crate) requests: usize,
+    pub(crate) seconds: Option<f64>,
+    pub(crate) connections: usize,
+    pub(crate) rate: Option<f64>,
+    pub(crate) abandon: f64,
+    pub(crate) seed: u64,
+    pub(crate) quantity: u64,
+    #[serde(default)]
+    pub(crate) alone: bool,
+    #[serde(default)]
+    pub(crate) tokens: bool,
+    pub(crate) instances: Vec<String>,
+    pub(crate) items: Vec<Item>,
+}
+
+/// One item. The orders of a run are for its items in turn.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Item {
+    pub(crate) name: Option<String>,
+    pub(crate) run: String,
+    pub(crate) before: StockState,
+}
+
+/// One attempt.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Attempt {
+    pub(crate) order: String,
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub(crate) item: usize,
+    pub(crate) quantity: u64,
+    pub(crate) to: usize,
+    pub(crate) sent: u64,
+    pub(crate) ended: u64,
+    #[serde(flatten)]
+    pub(crate) outcome: Outcome,
+}
+
+/// One order of the ledger.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct LedgerLine {
+    #[serde(default, skip_serializing_if = "is_first")]
+    item: usize,
+    #[serde(flatten)]
+    entry: LedgerEntry,
+}
+
+/// The state in the end, as one instance tells it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct StateLine {
+    #[serde(default, skip_serializing_if = "is_first")]
+    item: usize,
+    instance: usize,
+    state: Option<StockState>,
+}
+
+/// How much there must be.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct EndLine {
+    attempts: u64,
+    ledger: u64,
+    orders: Vec<usize>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_first(item: &usize) -> bool {
+    *item == 0
+}
+
+impl Setup {
+    /// The history of each item, without orders and without an end.
+    pub(crate) fn histories(&self) -> Vec<History> {
+        let history = |item: &Item| History {
+            run: item.run.clone(),
+            family: self.run.clone(),
+            alone: self.alone,
+            tokens: self.tokens,
+            quantity: self.quantity,
+            before: item.before.clone(),
+            orders: Vec::new(),
+            ledger: Vec::new(),
+            after: Vec::new(),
+            gone: Vec::new(),
+            silent: Vec::new(),
+        };
+        self.items.iter().map(history).collect()
+    }
+}

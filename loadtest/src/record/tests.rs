@@ -2,132 +2,78 @@
 
 use std::fmt::Write as _;
 
+use serde_json::Value;
+
 use super::*;
-use crate::checker::{
-    Acknowledgement, History, LedgerEntry, Limits, Order, Other, Outcome, StockState, judge,
-    order_id,
-};
+use crate::checker::FinalOutcome;
 
-fn state(stock: i64, lucky: i64, orders: u64) -> StockState {
-    StockState { stock, lucky, initial: 2, orders, sale: Some(1) }
-}
+/// A run with attempts of every kind. The format is frozen: files of earlier versions must remain readable.
+const RECORDED: &str = r#"
+{"run":{"version":1,"run":"run","started":"2026-11-20T12:00:00.000Z","requests":7,"seconds":null,"connections":3,"rate":1.5,"abandon":0.25,"seed":7,"quantity":1,"alone":true,"tokens":true,"instances":["http://a","http://b"],"items":[{"name":null,"run":"run-1","before":{"stock":2,"lucky":0,"initial":2,"orders":0,"sale":1}},{"name":"shoe","run":"run-2","before":{"stock":2,"lucky":0,"initial":2,"orders":0,"sale":1}}]}}
+{"attempt":{"order":"run-1-0","quantity":1,"to":0,"sent":1000,"ended":1999,"outcome":"unknown","why":"broken connection"}}
+{"attempt":{"order":"run-1-1","quantity":1,"to":1,"sent":2000,"ended":2999,"outcome":"unknown","why":"client went away"}}
+{"attempt":{"order":"run-1-0","quantity":1,"to":1,"sent":3000,"ended":3999,"outcome":"ok","status":200,"remaining":1,"instance":"8080","token":-3,"position":1}}
+{"attempt":{"order":"run-1-2","quantity":1,"to":1,"sent":4000,"ended":4999,"outcome":"failed","status":503,"why":"lock-unavailable"}}
+{"attempt":{"order":"run-1-2","quantity":1,"to":0,"sent":5000,"ended":5999,"outcome":"failed","status":409,"why":"sold-out","final":true}}
+{"attempt":{"order":"run-2-0","item":1,"quantity":1,"to":0,"sent":6000,"ended":6999,"outcome":"failed","status":400,"why":"bad-item","final":true}}
+{"attempt":{"order":"run-2-1","item":1,"quantity":1,"to":0,"sent":7000,"ended":7999,"outcome":"unknown","status":500,"why":"","final":true}}
+{"order":{"position":1,"order":"run-1-0","quantity":1,"remaining":1,"instance":"8080","token":-3}}
+{"state":{"instance":1,"state":{"stock":1,"lucky":1,"initial":2,"orders":1,"sale":1}}}
+{"state":{"item":1,"instance":0,"state":null}}
+{"end":{"attempts":7,"ledger":1,"orders":[3,3]}}
+"#;
 
-fn run_line() -> RunLine {
-    let item = |name: Option<&str>, run: &str| {
-        let name = name.map(str::to_owned);
-        ItemLine { name, run: run.to_owned(), before: state(2, 0, 0) }
-    };
-    RunLine {
-        version: VERSION,
-        run: "run".to_owned(),
-        started: "2026-11-20T12:00:00.000Z".to_owned(),
-        requests: 7,
-        seconds: None,
-        connections: 3,
-        rate: Some(1.5),
-        abandon: 0.25,
-        seed: 7,
-        quantity: 1,
-        alone: true,
-        tokens: true,
-        instances: vec!["http://a".to_owned(), "http://b".to_owned()],
-        items: vec![item(None, "run-1"), item(Some("shoe"), "run-2")],
-    }
-}
-
-fn other(status: Option<u16>, why: &'static str, nothing_taken: bool, is_final: bool) -> Outcome {
-    Outcome::Other(Other { status, why: why.into(), nothing_taken, is_final })
-}
-
-/// Attempts of every kind: item, number, place, outcome.
-fn attempts() -> Vec<(usize, usize, usize, Outcome)> {
-    let accepted = Outcome::Acknowledged(Acknowledgement {
-        quantity: 1,
-        remaining: 1,
-        instance: "8080".to_owned(),
-        token: Some(-3),
-        position: Some(1),
-    });
-    vec![
-        (0, 0, 0, other(None, "broken connection", false, false)),
-        (0, 1, 1, Outcome::WentAway),
-        (0, 0, 1, accepted),
-        (0, 2, 1, other(Some(503), "lock-unavailable", true, false)),
-        (0, 2, 0, Outcome::SoldOut),
-        (1, 0, 0, other(Some(400), "bad-item", true, true)),
-        (1, 1, 0, other(Some(500), "", false, true)),
-    ]
-}
-
-/// Writes a run, and returns it with the file's text.
-fn written(end: bool) -> (Vec<History>, String) {
-    let run = run_line();
-    let mut histories: Vec<_> = run
-        .items
-        .iter()
-        .map(|item| History {
-            run: item.run.clone(),
-            family: run.run.clone(),
-            alone: run.alone,
-            tokens: run.tokens,
-            quantity: 1,
-            before: item.before.clone(),
-            orders: vec![Order::unsent(); 3],
-            ledger: Vec::new(),
-            after: Vec::new(),
-            gone: Vec::new(),
-        })
-        .collect();
-    histories[0].ledger.push(LedgerEntry {
-        position: 1,
-        order: order_id("run-1", 0),
-        quantity: 1,
-        remaining: 1,
-        instance: Some("8080".to_owned()),
-        token: Some(-3),
-    });
-    histories[0].after.push(("http://b".to_owned(), state(1, 1, 1)));
-    histories[1].gone.push("http://a".to_owned());
-
+/// What is written of that run, with its end or without.
+fn written(end: bool) -> String {
+    let Recorded { setup, histories, .. } =
+        read(RECORDED.trim_start().as_bytes()).expect("it is whole");
     let directory = tempfile::tempdir().expect("a directory for the file");
     let path = directory.path().join("history.jsonl");
     let file = std::fs::File::create(&path).expect("the directory is writable");
-    let (writer, recorder) = Writer::start(file, run).expect("the file is writable");
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    for (time, (item, number, place, outcome)) in (1000..).step_by(1000).zip(attempts()) {
-        histories[item].orders[number].add(time, time + 999, outcome.clone());
-        let attempt = Attempt { item, number, place, sent: time, ended: time + 999, outcome };
-        runtime.block_on(recorder.attempt(attempt)).expect("the thread lives");
+    let (writer, recorder) = Writer::start(file, &setup).expect("the file is writable");
+    for line in RECORDED.trim().lines() {
+        if let Line::Attempt(attempt) = serde_json::from_str(line).expect("a line") {
+            recorder.try_send(attempt).expect("the thread lives");
+        }
     }
     drop(recorder);
-    let all: Vec<_> = histories.iter().collect();
-    writer.finish(end.then_some(&all[..])).expect("the file is writable");
-    let text = std::fs::read_to_string(path).expect("it was written");
-    (histories, text)
+    writer.finish(end.then_some(&histories[..])).expect("the file is writable");
+    std::fs::read_to_string(path).expect("it was written")
 }
 
-/// Goal: a run that is read again is the run that was written, and is judged alike.
+fn json(text: &str) -> Vec<Value> {
+    let lines = text.trim().lines().map(serde_json::from_str);
+    lines.collect::<Result<_, _>>().expect("one object a line")
+}
+
+/// Goal: a run that is read is written again alike, and means what its lines say.
 #[test]
 fn round_trip() {
-    let (histories, text) = written(true);
-    let recorded = read(text.as_bytes()).expect("it is whole");
-    assert_eq!(recorded.run, run_line());
-    assert_eq!(recorded.histories.len(), 2);
-    for (written, read) in histories.iter().zip(&recorded.histories) {
-        assert_eq!(format!("{written:?}"), format!("{read:?}"));
-        assert_eq!(judge(written, Limits::default()), judge(read, Limits::default()));
-    }
+    assert_eq!(json(&written(true)), json(RECORDED));
+    let recorded = read(written(true).as_bytes()).expect("it is whole");
     let unsettled: Vec<_> = recorded.unsettled.iter().map(|(why, n)| (why.as_str(), *n)).collect();
     let expected = [("503 lock-unavailable", 1), ("broken connection", 1), ("client went away", 1)];
     assert_eq!(unsettled, expected);
+    let [first, second] = &recorded.histories[..] else { panic!("two items") };
+    let [sold, abandoned, refused] = &first.orders[..] else { panic!("three orders") };
+    let FinalOutcome::Acknowledged(answer) = &sold.outcome else { panic!("{sold:?}") };
+    assert_eq!((answer.remaining, answer.token, answer.position), (1, Some(-3), Some(1)));
+    assert_eq!((sold.attempts, sold.sent, sold.ended, sold.in_doubt), (2, 1000, 3999, true));
+    assert!(abandoned.abandoned && abandoned.in_doubt && !abandoned.is_settled());
+    assert!(refused.outcome == FinalOutcome::SoldOut && !refused.in_doubt);
+    let kinds = second.orders.iter().map(|order| match &order.outcome {
+        FinalOutcome::Failed { kind, .. } => (kind.as_str(), order.in_doubt),
+        _ => ("", false),
+    });
+    assert_eq!(kinds.collect::<Vec<_>>(), [("400 bad-item", false), ("500", true), ("", false)]);
+    assert_eq!((first.after.len(), &second.gone[..]), (1, &["http://a".to_owned()][..]));
 }
 
 /// Goal: each field of each line is described.
 #[test]
 fn every_field_is_described() {
-    let described = include_str!("mod.rs").split("\nmod lines;").next().expect("it begins so");
-    for line in written(true).1.lines() {
-        let line: serde_json::Value = serde_json::from_str(line).expect("one object a line");
+    let described = include_str!("mod.rs").split("\nmod reader;").next().expect("it begins so");
+    for line in json(RECORDED) {
         for (kind, fields) in line.as_object().expect("an object") {
             assert!(described.contains(&format!("`{kind}`")), "{kind}");
             for (name, _) in fields.as_object().expect("an object") {
@@ -144,14 +90,14 @@ fn refused(text: &str) -> String {
 /// Goal: the file of a run that was killed, wherever it was cut, says what is missing.
 #[test]
 fn cut_off() {
-    let killed = written(false).1;
+    let killed = written(false);
     assert_eq!(
         refused(&killed),
         "it is cut off: 7 attempts were recorded, until 0.007 s, but the ledger, the state and the \
          end of the run are missing; the run was killed, or could not read the end of the sale, so \
          there is nothing to judge"
     );
-    let whole = written(true).1;
+    let whole = written(true);
     for cut in 0..whole.len() - 1 {
         let said = refused(&whole[..cut]);
         assert!(said.contains("is cut off") || said.contains("is empty"), "{cut}: {said}");
@@ -164,7 +110,7 @@ fn cut_off() {
 /// missed.
 #[test]
 fn lines_that_do_not_belong() {
-    let (_, text) = written(true);
+    let text = written(true);
     let lines: Vec<_> = text.lines().collect();
     let with = |at: usize, line: &str| {
         let mut text = String::new();

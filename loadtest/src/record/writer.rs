@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::lines::{AttemptLine, EndLine, Line, OrderLine, RunLine, StateLine};
-use crate::checker::{History, Outcome, order_id, u64_from};
+use super::{Attempt, EndLine, LedgerLine, Line, Setup, StateLine};
+use crate::checker::{History, u64_from};
 
 /// How many attempts may wait to be written: more than a second of the fastest run, at some 100 bytes
 /// each. Then the buyers wait, so that nothing is lost.
@@ -23,38 +23,13 @@ const NAP: Duration = Duration::from_millis(20);
 
 const BUFFER_BYTES: usize = 1 << 18;
 
-/// One attempt, as it is handed over.
-#[derive(Clone, Debug)]
-pub(crate) struct Attempt {
-    pub(crate) item: usize,
-    /// The order's number among those of its item.
-    pub(crate) number: usize,
-    /// Which instance it was sent to.
-    pub(crate) place: usize,
-    /// In microseconds since the run's start.
-    pub(crate) sent: u64,
-    pub(crate) ended: u64,
-    pub(crate) outcome: Outcome,
-}
-
 /// The file cannot be written any more; [`Writer::finish`] says why.
 #[derive(Debug, thiserror::Error)]
 #[error("the run cannot be recorded any more")]
 pub(crate) struct RecorderGone;
 
-/// Takes down attempts.
-#[derive(Clone, Debug)]
-pub(crate) struct Recorder(mpsc::Sender<Attempt>);
-
-impl Recorder {
-    /// Hands an attempt over; waits while too many wait to be written.
-    ///
-    /// # Errors
-    /// The file cannot be written any more.
-    pub(crate) async fn attempt(&self, attempt: Attempt) -> Result<(), RecorderGone> {
-        self.0.send(attempt).await.map_err(|_| RecorderGone)
-    }
-}
+/// Takes attempts for the file; waits while too many wait to be written.
+pub(crate) type Recorder = mpsc::Sender<Attempt>;
 
 /// The file and the thread that writes it.
 #[derive(Debug)]
@@ -62,11 +37,12 @@ pub(crate) struct Writer {
     thread: JoinHandle<io::Result<Output>>,
 }
 
-/// The file, and what of the run is needed to write a line.
 #[derive(Debug)]
 struct Output {
     file: BufWriter<File>,
-    run: RunLine,
+    /// The URLs.
+    instances: Vec<String>,
+    /// How many were written.
     attempts: u64,
 }
 
@@ -75,19 +51,19 @@ impl Writer {
     ///
     /// # Errors
     /// The file cannot be written, or the system has no more threads.
-    pub(crate) fn start(file: File, run: RunLine) -> io::Result<(Self, Recorder)> {
+    pub(crate) fn start(file: File, setup: &Setup) -> io::Result<(Self, Recorder)> {
         let mut output = Output {
             file: BufWriter::with_capacity(BUFFER_BYTES, file),
-            run: run.clone(),
+            instances: setup.instances.clone(),
             attempts: 0,
         };
-        output.line(&Line::Run(run))?;
+        output.line(&Line::Run(setup.clone()))?;
         output.file.flush()?;
         let (recorder, attempts) = mpsc::channel(QUEUE_LENGTH);
         let thread = thread::Builder::new()
             .name("history".to_owned())
             .spawn(move || output.attempts(attempts))?;
-        Ok((Self { thread }, Recorder(recorder)))
+        Ok((Self { thread }, recorder))
     }
 
     /// Waits until all attempts are written, which needs all recorders to be gone, and writes the
@@ -95,7 +71,7 @@ impl Writer {
     ///
     /// # Errors
     /// Something could not be written.
-    pub(crate) fn finish(self, histories: Option<&[&History]>) -> io::Result<()> {
+    pub(crate) fn finish(self, histories: Option<&[History]>) -> io::Result<()> {
         let written = self.thread.join();
         let mut output =
             written.unwrap_or_else(|_| Err(io::Error::other("the writing thread has failed")))?;
@@ -107,7 +83,7 @@ impl Writer {
 }
 
 impl Output {
-    fn line(&mut self, line: &Line<'_>) -> io::Result<()> {
+    fn line(&mut self, line: &Line) -> io::Result<()> {
         serde_json::to_writer(&mut self.file, line)?;
         self.file.write_all(b"\n")
     }
@@ -118,7 +94,8 @@ impl Output {
         while attempts.blocking_recv_many(&mut batch, BATCH) > 0 {
             let all = batch.len() < BATCH;
             for attempt in batch.drain(..) {
-                self.attempt(&attempt)?;
+                self.attempts += 1;
+                self.line(&Line::Attempt(attempt))?;
             }
             if all {
                 // a run that is killed leaves what happened until a moment before
@@ -129,27 +106,18 @@ impl Output {
         Ok(self)
     }
 
-    fn attempt(&mut self, attempt: &Attempt) -> io::Result<()> {
-        let Attempt { item, number, place, sent, ended, outcome } = attempt;
-        let order = order_id(&self.run.items[*item].run, *number);
-        let mut line = AttemptLine::new(order, *item, self.run.quantity, outcome);
-        (line.to, line.sent, line.ended) = (*place, *sent, *ended);
-        self.attempts += 1;
-        self.line(&Line::Attempt(line))
-    }
-
     /// What was found after the last answer, item by item.
-    fn end(&mut self, histories: &[&History]) -> io::Result<()> {
+    fn end(&mut self, histories: &[History]) -> io::Result<()> {
         let mut ledger = 0;
         for (item, history) in histories.iter().enumerate() {
             for entry in &history.ledger {
-                self.line(&Line::Order(OrderLine { item, entry: entry.clone() }))?;
+                self.line(&Line::Order(LedgerLine { item, entry: entry.clone() }))?;
             }
             ledger += u64_from(history.ledger.len());
             let there = history.after.iter().map(|(url, state)| (url, Some(state.clone())));
             let gone = history.gone.iter().map(|url| (url, None));
             for (url, state) in there.chain(gone) {
-                let instance = self.run.instances.iter().position(|known| known == url);
+                let instance = self.instances.iter().position(|known| known == url);
                 let instance = instance.ok_or_else(|| io::Error::other("an unknown instance"))?;
                 self.line(&Line::State(StateLine { item, instance, state }))?;
             }

@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::load;
 use super::shop::{Fault, Shop};
+use super::{load, report};
 use crate::check;
 use crate::cli::{Cli, Command};
 use crate::report::Report;
-use crate::run::RunError;
 
 /// A directory, and a file in it that is not there yet.
 fn file() -> (tempfile::TempDir, String) {
@@ -47,11 +46,10 @@ fn essence(report: &Report) -> Value {
 /// Goal: a recorded run is judged alike when it is read again, with several items too.
 #[tokio::test(flavor = "multi_thread")]
 async fn recorded_run_is_judged_alike() {
-    for items in [&[][..], &["--items", "3"]] {
-        let shop = Shop::open(Fault::LoseAnswers(3)).await;
+    for items in ["", "--items 3"] {
         let (_directory, path) = file();
-        let flags = ["--requests", "90", "--concurrency", "9", "--stock", "20", "--history", &path];
-        let report = load(&shop, &[&flags[..], items].concat()).await.expect("the shop is open");
+        let flags = format!("--requests 90 --concurrency 9 --stock 20 --history {path} {items}");
+        let report = report(Fault::LoseAnswers(3), &flags).await;
         assert!(report.pass, "{}", report.verdict);
         assert_eq!((report.requests, report.attempts), (90, 93));
         // one order may lose several answers
@@ -67,16 +65,15 @@ async fn recorded_run_is_judged_alike() {
 #[tokio::test(flavor = "multi_thread")]
 async fn full_disk_fails_the_run() {
     let shop = Shop::open(Fault::None).await;
-    let flags = ["--requests", "90", "--stock", "20", "--history"];
     for path in ["/dev/full", "/nowhere/history.jsonl"] {
-        let error = load(&shop, &[&flags[..], &[path]].concat()).await.expect_err("no room");
-        assert!(matches!(error, RunError::History { .. }), "{error}");
-        assert!(error.to_string().contains(path), "{error}");
+        let flags = format!("--requests 90 --stock 20 --history {path}");
+        let error = load(&shop, &flags).await.expect_err("no room");
+        assert_eq!(error.to_string(), format!("the run cannot be recorded in {path}"));
     }
 }
 
-/// Goal: each way to say "not now" is asked again, at another instance unless its queue is full, and
-/// what the attempt took is recorded as the documentation of the answers has it.
+/// Goal: each way to say "not now" is asked again after the time that it names, at another instance unless its queue is
+/// full, and what the attempt took is recorded as the documentation of the answers has it.
 #[tokio::test(flavor = "multi_thread")]
 async fn passing_refusals_are_asked_again() {
     for (status, kind, outcome, elsewhere) in [
@@ -85,10 +82,9 @@ async fn passing_refusals_are_asked_again() {
         (504, "outcome-unknown", "unknown", true),
         (502, "", "unknown", true),
     ] {
-        let shop = Shop::open(Fault::Problem(1, status, kind)).await;
         let (_directory, path) = file();
-        let flags = ["--requests", "1", "--stock", "1", "--history", &path];
-        let report = load(&shop, &flags).await.expect("the shop is open");
+        let flags = format!("--requests 1 --stock 1 --history {path}");
+        let report = report(Fault::Problem(1, status, kind), &flags).await;
         assert!(report.pass && report.acknowledged == 1, "{status} {kind}: {}", report.verdict);
         assert_eq!(report.resolved, u64::from(outcome == "unknown"), "{status} {kind}");
         let attempts = attempts(&path);
@@ -106,8 +102,8 @@ async fn passing_refusals_are_asked_again() {
 /// Goal: an answer of the service that names no time to ask again is the last one.
 #[tokio::test(flavor = "multi_thread")]
 async fn lasting_refusal_is_final() {
-    let shop = Shop::open(Fault::Problem(1, 503, "foreign-fence")).await;
-    let report = load(&shop, &["--requests", "3", "--stock", "3"]).await.expect("it is open");
+    let fault = Fault::Problem(1, 503, "foreign-fence");
+    let report = report(fault, "--requests 3 --stock 3").await;
     assert_eq!(report.failures, [("503 foreign-fence".to_owned(), 1)].into());
     assert_eq!((report.acknowledged, report.attempts), (2, 3));
     assert!(report.violations.is_empty() && !report.pass, "{}", report.verdict);
@@ -116,28 +112,25 @@ async fn lasting_refusal_is_final() {
 /// Goal: a run ends at its time, at its rate, and only orders that were sent are counted.
 #[tokio::test(flavor = "multi_thread")]
 async fn time_and_rate_bound_a_run() {
-    let shop = Shop::open(Fault::None).await;
-    let flags = ["--duration", "1s", "--rate", "200", "--concurrency", "4", "--stock", "1000"];
-    let report = load(&shop, &flags).await.expect("the shop is open");
-    assert!(report.pass, "{}", report.verdict);
+    let flags = "--duration 1s --rate 200 --concurrency 4 --stock 1000";
+    let bounded = report(Fault::None, flags).await;
+    assert!(bounded.pass, "{}", bounded.verdict);
     // a machine that is busy may not get to all of them, but never to more
-    assert!((1..=200).contains(&report.requests), "{}", report.requests);
-    assert_eq!(report.acknowledged, u64::try_from(report.requests).expect("small"));
-    assert!(report.unknown == 0 && report.duration_seconds < 5.0, "{}", report.duration_seconds);
+    assert!((1..=200).contains(&bounded.requests), "{}", bounded.requests);
+    assert_eq!(bounded.acknowledged, u64::try_from(bounded.requests).expect("small"));
+    assert!(bounded.unknown == 0 && bounded.duration_seconds < 5.0, "{}", bounded.duration_seconds);
 
-    let both = ["--duration", "1h", "--requests", "7", "--stock", "7"];
-    assert_eq!(load(&shop, &both).await.expect("the shop is open").requests, 7);
+    let both = report(Fault::None, "--duration 1h --requests 7 --stock 7").await;
+    assert_eq!(both.requests, 7);
 }
 
 /// Goal: at a rate, a latency counts from when the order was due, so that a slow service cannot hide the orders
 /// that wait for it. Method: all are due at once, and one connection sends them one after the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn latency_counts_from_when_an_order_is_due() {
-    let shop = Shop::open(Fault::None).await;
     let (_directory, path) = file();
-    let flags = ["--requests", "60", "--rate", "1000000", "--concurrency", "1", "--stock", "60"];
-    let flags = [&flags[..], &["--items", "2", "--history", &path]].concat();
-    let report = load(&shop, &flags).await.expect("the shop is open");
+    let flags = "--requests 60 --rate 1000000 --concurrency 1 --stock 60 --items 2 --history";
+    let report = report(Fault::None, &format!("{flags} {path}")).await;
     let p50 = Duration::from_micros(report.latency_microseconds.expect("all are settled").p50);
     assert!(p50.as_secs_f64() > report.duration_seconds / 10.0, "{p50:?}");
     assert_eq!(essence(&report), essence(&checked(&path)));
@@ -146,10 +139,8 @@ async fn latency_counts_from_when_an_order_is_due() {
 /// Goal: with a duration, buyers outlast an outage in which one order after another gets no answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn buyers_outlast_an_outage() {
-    let shop = Shop::open(Fault::Problem(9, 502, "")).await;
-    let flags = ["--duration", "1h", "--requests", "12", "--concurrency", "1", "--retries", "0"];
-    let report = load(&shop, &[&flags[..], &["--stock", "9"]].concat()).await;
-    let report = report.expect("the shop is open");
+    let flags = "--duration 1h --requests 12 --concurrency 1 --retries 0 --stock 9";
+    let report = report(Fault::Problem(9, 502, ""), flags).await;
     assert_eq!((report.unknown, report.acknowledged), (9, 3));
     assert!(report.longest_pause_seconds > 0.0);
 }
@@ -158,11 +149,9 @@ async fn buyers_outlast_an_outage() {
 /// that was started again must not be left without buyers.
 #[tokio::test(flavor = "multi_thread")]
 async fn buyers_go_home_again() {
-    let shop = Shop::open(Fault::LoseAnswers(1)).await;
     let (_directory, path) = file();
-    let flags = ["--requests", "30", "--rate", "10", "--concurrency", "1", "--stock", "30"];
-    let report = load(&shop, &[&flags[..], &["--history", &path]].concat()).await;
-    assert!(report.expect("the shop is open").pass);
+    let flags = format!("--requests 30 --rate 10 --concurrency 1 --stock 30 --history {path}");
+    assert!(report(Fault::LoseAnswers(1), &flags).await.pass);
     let places: Vec<_> = attempts(&path).iter().map(|attempt| attempt["to"].as_u64()).collect();
     assert_eq!((places[0], places[1], places[30]), (Some(0), Some(1), Some(0)), "{places:?}");
 }
@@ -172,14 +161,13 @@ async fn buyers_go_home_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_go_away() {
     let shop = Shop::open(Fault::None).await;
-    let flags = ["--requests", "200", "--concurrency", "20", "--stock", "120", "--seed", "5"];
     let mut found = Vec::new();
-    for abandon in ["0.2", "0.2", "0"] {
-        let report = load(&shop, &[&flags[..], &["--abandon", abandon]].concat()).await;
-        let report = report.expect("the shop is open");
+    for share in [0.2, 0.2, 0.0] {
+        let flags =
+            format!("--requests 200 --concurrency 20 --stock 120 --seed 5 --abandon {share}");
+        let report = load(&shop, &flags).await.expect("the shop is open");
         assert!(report.pass, "{}", report.verdict);
-        assert_eq!(report.unknown, report.abandoned);
-        assert_eq!(report.seed, 5);
+        assert_eq!((report.unknown, report.seed), (report.abandoned, 5));
         found.push((report.abandoned, report.resolved));
     }
     assert_eq!(found[0], found[1]);

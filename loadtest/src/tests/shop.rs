@@ -3,20 +3,18 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use axum::extract::{Path, Query, State};
-use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use axum::{Json, Router};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{AUTHORIZATION, RETRY_AFTER};
 use hyper::service::service_fn;
+use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tower::ServiceExt;
 
 /// What is wrong with a shop. A number is how many orders it happens to, the first ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,14 +22,9 @@ pub(super) enum Fault {
     None,
     /// The order is accepted, and the connection is closed without an answer.
     LoseAnswers(u32),
-    /// 429 with Retry-After.
-    Busy(u32),
     /// No answer, ever.
     Hang(u32),
-    /// 400.
-    Refuse(u32),
-    /// This status with a problem of this type, or none as of a gateway, and Retry-After for a type
-    /// that passes.
+    /// This status with a problem of this type, or none as of a gateway, and `Retry-After: 1` for a type that passes.
     Problem(u32, u16, &'static str),
     /// The second instance is gone after this many orders.
     LeaveAfter(u32),
@@ -44,7 +37,8 @@ pub(super) enum Fault {
 
 /// The open shop; closes when it is dropped.
 pub(super) struct Shop {
-    urls: Vec<String>,
+    /// Base URLs with a path, as behind a gateway: the path names the instance.
+    pub(super) urls: Vec<String>,
     _instances: JoinSet<()>,
 }
 
@@ -65,11 +59,7 @@ struct Store {
     leave: CancellationToken,
 }
 
-type Shared = Arc<Store>;
-type Parameters = Query<HashMap<String, String>>;
-
-/// Tells the connection that this answer is to be lost.
-const LOSE: &str = "x-lose";
+type Reply = Response<Full<Bytes>>;
 
 impl Shop {
     pub(super) async fn open(fault: Fault) -> Self {
@@ -82,38 +72,23 @@ impl Shop {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
             let address = listener.local_addr().expect("it is bound");
             urls.push(format!("http://{address}/{}", address.port()));
-            let router = router(Arc::clone(&store));
+            let store = Arc::clone(&store);
             instances.spawn(async move {
-                stay.run_until_cancelled(serve(&listener, router)).await;
+                stay.run_until_cancelled(serve(&listener, &store, address.port())).await;
                 // a closed port could become that of another test's shop
                 while listener.accept().await.is_ok() {}
             });
         }
         Self { urls, _instances: instances }
     }
-
-    /// Base URLs with a path, as behind a gateway: the path names the instance.
-    pub(super) fn urls(&self) -> Vec<String> {
-        self.urls.clone()
-    }
 }
 
-async fn serve(listener: &TcpListener, router: Router) {
+async fn serve(listener: &TcpListener, store: &Arc<Store>, port: u16) {
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
-        let router = router.clone();
-        let service = service_fn(move |request| {
-            let router = router.clone();
-            async move {
-                let response = router.oneshot(request).await.unwrap_or_else(|never| match never {});
-                // an error closes the connection without a word
-                if response.headers().contains_key(LOSE) {
-                    Err(io::Error::other("lost"))
-                } else {
-                    Ok(response)
-                }
-            }
-        });
+        let store = Arc::clone(store);
+        // an error closes the connection without a word
+        let service = service_fn(move |request| answer(Arc::clone(&store), port, request));
         connections.spawn(async move {
             let http = hyper::server::conn::http1::Builder::new();
             drop(http.serve_connection(TokioIo::new(stream), service).await);
@@ -121,182 +96,136 @@ async fn serve(listener: &TcpListener, router: Router) {
     }
 }
 
-fn router(store: Shared) -> Router {
-    Router::new()
-        .route("/{instance}/readyz", get(readyz))
-        .route("/{instance}/stock", get(stock).put(start))
-        .route("/{instance}/stock/reduce", post(reduce))
-        .route("/{instance}/orders", get(orders))
-        .with_state(store)
+fn reply(status: u16, body: &Value) -> Reply {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let reply = Response::builder().status(status).body(Full::from(body));
+    reply.expect("a status")
 }
 
-fn problem(status: StatusCode, kind: &str) -> Response {
-    let body = json!({ "type": format!("/problems/{kind}"), "title": kind.replace('-', " ") });
-    (status, [(header::CONTENT_TYPE, "application/problem+json")], body.to_string()).into_response()
+fn problem(status: u16, kind: &str) -> Reply {
+    if kind.is_empty() {
+        return reply(status, &Value::Null);
+    }
+    let title = kind.replace('-', " ");
+    let mut reply = reply(status, &json!({ "type": format!("/problems/{kind}"), "title": title }));
+    if status == 429 || status > 500 && kind != "foreign-fence" {
+        reply.headers_mut().insert(RETRY_AFTER, 1.into());
+    }
+    reply
 }
 
-fn item(parameters: &Parameters) -> String {
-    parameters.get("item").cloned().unwrap_or_default()
-}
+async fn answer(store: Arc<Store>, port: u16, request: Request<Incoming>) -> io::Result<Reply> {
+    let (head, body) = request.into_parts();
+    let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
+    let query = head.uri.query().unwrap_or_default().split('&');
+    let query: HashMap<_, _> = query.filter_map(|pair| pair.split_once('=')).collect();
+    let number = |name: &str| query[name].parse().expect("the load test sends numbers");
+    let item = query.get("item").copied().unwrap_or_default();
+    let (method, path) = (&head.method, head.uri.path().strip_prefix(&format!("/{port}")));
+    let path = path.expect("requests begin with the base URL's path");
+    let fault = if path == "/stock/reduce" { store.strike() } else { *store.fault() };
+    if let Fault::Hang(_) = fault
+        && path == "/stock/reduce"
+    {
+        return std::future::pending().await;
+    }
 
-fn number(parameters: &Parameters, name: &str) -> usize {
-    let text = parameters.get(name).expect("the load test always says it");
-    text.parse().expect("the load test sends numbers")
+    let mut sales = store.sales.lock().expect("no test panics with the lock");
+    if path == "/readyz" {
+        let is_ready = fault != Fault::NotReady;
+        return Ok(if is_ready { reply(200, &Value::Null) } else { problem(503, "no-lock") });
+    }
+    if (method, path) == (&Method::PUT, "/stock") {
+        if let Fault::AdminToken(token) = fault
+            && head
+                .headers
+                .get(AUTHORIZATION)
+                .is_none_or(|given| *given != *format!("Bearer {token}"))
+        {
+            return Ok(problem(401, "no-admin"));
+        }
+        let body: Value = serde_json::from_slice(&body).expect("JSON");
+        let units = body["stock"].as_i64().expect("the load test sends a number");
+        sales.insert(item.to_owned(), Sale { stock: units, initial: units, ..Sale::default() });
+        return Ok(reply(200, &Value::Null));
+    }
+    let Some(sale) = sales.get_mut(item) else { return Ok(problem(404, "unknown-item")) };
+    match (path, fault) {
+        ("/stock", _) => {
+            let (stock, lucky, initial) = (sale.stock, sale.lucky, sale.initial);
+            let orders = sale.ledger.len();
+            Ok(reply(
+                200,
+                &json!({ "stock": stock, "lucky": lucky, "initial": initial, "orders": orders }),
+            ))
+        }
+        ("/orders", _) => {
+            let (after, limit): (usize, usize) = (number("after"), number("limit"));
+            let page: Vec<_> = sale.ledger.iter().skip(after).take(limit).collect();
+            let end = after + page.len();
+            let next = (end < sale.ledger.len()).then_some(end);
+            Ok(reply(200, &json!({ "orders": page, "next": next })))
+        }
+        ("/stock/reduce", Fault::Problem(_, status, kind)) => Ok(problem(status, kind)),
+        ("/stock/reduce", _) => {
+            let order = head.headers["idempotency-key"].to_str().expect("visible ASCII");
+            let quantity = number("quantity").try_into().expect("small");
+            let reply = sale.reduce(order, quantity, port, fault == Fault::NoLock);
+            let is_lost = matches!(fault, Fault::LoseAnswers(_));
+            if is_lost { Err(io::Error::other("lost")) } else { Ok(reply) }
+        }
+        _ => Ok(reply(404, &Value::Null)),
+    }
 }
 
 impl Store {
-    fn fault(&self) -> Fault {
-        *self.fault.lock().expect("no test panics with the lock")
-    }
-
-    fn sales(&self) -> std::sync::MutexGuard<'_, HashMap<String, Sale>> {
-        self.sales.lock().expect("no test panics with the lock")
+    fn fault(&self) -> MutexGuard<'_, Fault> {
+        self.fault.lock().expect("no test panics with the lock")
     }
 
     /// The fault, if it is still to happen; counts it down.
     fn strike(&self) -> Fault {
-        let mut fault = self.fault.lock().expect("no test panics with the lock");
+        let mut fault = self.fault();
         let now = *fault;
-        if let Fault::LeaveAfter(n) = &mut *fault {
-            *n = n.saturating_sub(1);
-            if *n == 0 {
-                self.leave.cancel();
+        match &mut *fault {
+            Fault::LeaveAfter(n) => {
+                *n = n.saturating_sub(1);
+                if *n == 0 {
+                    self.leave.cancel();
+                }
             }
-        }
-        if let Fault::LoseAnswers(n)
-        | Fault::Busy(n)
-        | Fault::Hang(n)
-        | Fault::Refuse(n)
-        | Fault::Problem(n, ..) = &mut *fault
-        {
-            if *n == 0 {
-                return Fault::None;
-            }
-            *n -= 1;
+            Fault::LoseAnswers(0) | Fault::Hang(0) | Fault::Problem(0, ..) => return Fault::None,
+            Fault::LoseAnswers(n) | Fault::Hang(n) | Fault::Problem(n, ..) => *n -= 1,
+            _ => {}
         }
         now
     }
 }
 
-async fn readyz(State(store): State<Shared>) -> Response {
-    match store.fault() {
-        Fault::NotReady => problem(StatusCode::SERVICE_UNAVAILABLE, "no-lock"),
-        _ => StatusCode::OK.into_response(),
-    }
-}
-
-async fn start(
-    State(store): State<Shared>,
-    parameters: Parameters,
-    headers: HeaderMap,
-    Json(body): Json<Value>,
-) -> Response {
-    if let Fault::AdminToken(token) = store.fault() {
-        let expected = format!("Bearer {token}");
-        if headers.get(header::AUTHORIZATION).is_none_or(|given| *given != *expected) {
-            return problem(StatusCode::UNAUTHORIZED, "no-admin");
-        }
-    }
-    let units = body["stock"].as_i64().expect("the load test sends a number");
-    let sale = Sale { stock: units, initial: units, ..Sale::default() };
-    store.sales().insert(item(&parameters), sale);
-    StatusCode::OK.into_response()
-}
-
-async fn stock(State(store): State<Shared>, parameters: Parameters) -> Response {
-    let item = item(&parameters);
-    let sales = store.sales();
-    let Some(sale) = sales.get(&item) else {
-        return problem(StatusCode::NOT_FOUND, "unknown-item");
-    };
-    let balanced = sale.stock + sale.lucky == sale.initial;
-    Json(json!({
-        "item": item, "stock": sale.stock, "lucky": sale.lucky, "initial": sale.initial,
-        "fence": null, "orders": sale.ledger.len(), "balanced": balanced,
-    }))
-    .into_response()
-}
-
-async fn orders(State(store): State<Shared>, parameters: Parameters) -> Response {
-    let sales = store.sales();
-    let ledger = &sales.get(&item(&parameters)).expect("the load test starts a sale first").ledger;
-    let (after, limit) = (number(&parameters, "after"), number(&parameters, "limit"));
-    let page: Vec<_> = ledger.iter().skip(after).take(limit).cloned().collect();
-    let end = after + page.len();
-    let next = (end < ledger.len()).then_some(end);
-    Json(json!({ "orders": page, "next": next })).into_response()
-}
-
-async fn reduce(
-    State(store): State<Shared>,
-    Path(instance): Path<String>,
-    parameters: Parameters,
-    headers: HeaderMap,
-) -> Response {
-    let fault = store.strike();
-    match fault {
-        Fault::Hang(_) => std::future::pending().await,
-        Fault::Refuse(_) => return problem(StatusCode::BAD_REQUEST, "bad-item"),
-        Fault::Problem(_, status, "") => {
-            return StatusCode::from_u16(status).expect("a status").into_response();
-        }
-        Fault::Problem(_, status, kind) => {
-            let mut response = problem(StatusCode::from_u16(status).expect("a status"), kind);
-            if kind != "foreign-fence" {
-                response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from(1));
-            }
-            return response;
-        }
-        Fault::Busy(_) => {
-            let mut response = problem(StatusCode::TOO_MANY_REQUESTS, "queue-full");
-            response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from(1));
-            return response;
-        }
-        _ => {}
-    }
-    let order = headers["idempotency-key"].to_str().expect("visible ASCII").to_owned();
-    let quantity = i64::try_from(number(&parameters, "quantity")).expect("small");
-    let mut sales = store.sales();
-    let sale = sales.get_mut(&item(&parameters)).expect("the load test starts a sale first");
-    let mut response = sale.reduce(order, quantity, &instance, fault == Fault::NoLock);
-    if let Fault::LoseAnswers(_) = fault {
-        response.headers_mut().insert(LOSE, header::HeaderValue::from(1));
-    }
-    response
-}
-
 impl Sale {
-    fn reduce(&mut self, order: String, quantity: i64, instance: &str, no_lock: bool) -> Response {
-        if let Some(answer) = self.answers.get(&order) {
-            return Json(answer).into_response();
-        }
-        if no_lock {
-            // two buyers read the same stock, and only one of the writes is left
-            self.lucky += quantity;
-            let stale = self.initial - 1;
-            self.stock = stale;
-            return Json(json!({
-                "outcome": "reserved", "order": order, "item": null, "quantity": quantity,
-                "remaining": stale, "instance": instance, "token": null,
-            }))
-            .into_response();
+    fn reduce(&mut self, order: &str, quantity: i64, port: u16, no_lock: bool) -> Reply {
+        if let Some(answer) = self.answers.get(order) {
+            return reply(200, answer);
         }
         if self.stock < quantity {
-            return problem(StatusCode::CONFLICT, "sold-out");
+            return problem(409, "sold-out");
         }
         self.stock -= quantity;
         self.lucky += quantity;
         let position = self.ledger.len() + 1;
-        let token = 1000 + position / 10;
-        self.ledger.push(json!({
-            "position": position, "order": order, "quantity": quantity, "user": "",
-            "remaining": self.stock, "instance": instance, "token": token,
-        }));
+        let token = (!no_lock).then_some(1000 + position / 10);
+        if no_lock {
+            // two buyers read the same stock, and only one of the writes is left
+            self.stock = self.initial - 1;
+        }
         let answer = json!({
-            "outcome": "reserved", "order": order, "item": null, "quantity": quantity,
-            "remaining": self.stock, "instance": instance, "token": token,
+            "outcome": "reserved", "position": position, "order": order, "quantity": quantity,
+            "remaining": self.stock, "instance": port.to_string(), "token": token,
         });
-        self.answers.insert(order, answer.clone());
-        Json(answer).into_response()
+        if !no_lock {
+            self.ledger.push(answer.clone());
+            self.answers.insert(order.to_owned(), answer.clone());
+        }
+        reply(200, &answer)
     }
 }

@@ -5,14 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use futures_util::stream::{self, Stream};
+use futures_util::stream::{self, Stream, StreamExt as _};
 use tokio::sync::{OwnedSemaphorePermit, watch};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::timeout;
 
 use super::feed::{Change, Feed};
-
-/// The shortest time between two messages: ten a second.
-const GAP: Duration = Duration::from_millis(100);
 
 /// After this silence a comment shows that the connection lives.
 const HEARTBEAT: Duration = Duration::from_secs(10);
@@ -26,8 +23,6 @@ struct Client {
     latest: watch::Receiver<Change>,
     /// The version that was sent last; 0: none.
     version: u64,
-    sent_at: Option<Instant>,
-    is_new: bool,
     _place: OwnedSemaphorePermit,
 }
 
@@ -38,40 +33,29 @@ pub(super) fn stream(
     latest: watch::Receiver<Change>,
     place: OwnedSemaphorePermit,
 ) -> impl Stream<Item = Result<Bytes, Infallible>> {
-    let client = Client { feed, latest, version: 0, sent_at: None, is_new: true, _place: place };
-    stream::unfold(client, |mut client| async {
+    let client = Client { feed, latest, version: 0, _place: place };
+    let messages = stream::unfold(client, |mut client| async {
         let over = client.feed.over.clone();
-        let next = tokio::select! {
-            biased;
-            () = over.cancelled() => return None,
-            next = client.next() => next?,
-        };
+        let next = over.run_until_cancelled(client.next()).await??;
         Some((Ok(next), client))
-    })
+    });
+    stream::iter([Ok(RETRY)]).chain(messages)
 }
 
 impl Client {
     async fn next(&mut self) -> Option<Bytes> {
-        if std::mem::take(&mut self.is_new) {
-            return Some(RETRY);
-        }
         let version = self.version;
-        let wanted = self.latest.wait_for(|change| change.version > version);
-        match timeout(HEARTBEAT, wanted).await {
-            Ok(changed) => drop(changed.ok()?),
+        let newer = self.latest.wait_for(|change| change.version > version);
+        let change = match timeout(HEARTBEAT, newer).await {
+            Ok(change) => change.ok()?.clone(),
             Err(_) => return Some(COMMENT),
-        }
-        if let Some(sent_at) = self.sent_at {
-            sleep_until(sent_at + GAP).await;
-        }
-        let change = self.latest.borrow_and_update().clone();
-        let (version, text) = if self.version > 0 && change.version == self.version + 1 {
+        };
+        let (version, text) = if version > 0 && change.version == version + 1 {
             (change.version, change.text)
         } else {
             self.feed.snapshot()
         };
         self.version = version;
-        self.sent_at = Some(Instant::now());
         Some(text)
     }
 }

@@ -1,14 +1,12 @@
 //! The notes on recent events.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::ObservedTenure;
-use tokio::time::Instant;
+use serde_json::json;
 
-use super::clock::Clock;
-use super::view::Note;
+use super::message::{Clock, Recent};
 use crate::sale::Sale;
 
 /// The most notes that are kept.
@@ -20,64 +18,48 @@ pub(super) const STUCK: Duration = Duration::from_millis(1500);
 /// The notes on recent events.
 #[derive(Default)]
 pub(super) struct EventLog {
-    notes: VecDeque<Note>,
+    pub(super) notes: Recent<KEPT>,
     last_id: u64,
-    new: usize,
-    counted: Option<Counted>,
+    /// Counters of this instance at the last reading: stale batches, lost sessions, lost tenures.
+    counters: Option<[u64; 3]>,
     /// The token of the last tenure that was examined.
     last_tenure: i64,
 }
 
-/// Counters of this instance at the last reading.
-#[derive(Clone, Copy)]
-struct Counted {
-    stale_batches: u64,
-    lost_tenures: u64,
-    lost_sessions: u64,
-}
-
 impl EventLog {
-    pub(super) fn note(&mut self, clock: &Clock, kind: &'static str, text: String) {
-        self.note_at(clock.ms(Instant::now()), kind, text);
-    }
-
-    fn note_at(&mut self, at_ms: f64, kind: &'static str, text: String) {
-        if self.notes.len() == KEPT {
-            self.notes.pop_front();
-        }
+    pub(super) fn note(&mut self, at_ms: f64, kind: &'static str, text: impl Into<String>) {
         self.last_id += 1;
-        self.notes.push_back(Note { id: self.last_id, at_ms, kind, text });
-        self.new += 1;
+        let text: String = text.into();
+        self.notes.push(json!({ "id": self.last_id, "at_ms": at_ms, "kind": kind, "text": text }));
     }
 
     /// Notes what the counters of this instance show since the last reading.
-    pub(super) fn count(&mut self, clock: &Clock, sale: &Sale) {
+    pub(super) fn count(&mut self, at_ms: f64, sale: &Sale) {
         let metrics = sale.metrics();
-        let now = Counted {
-            stale_batches: metrics.stale_batches.get(),
-            lost_tenures: metrics.lost_tenures.get(),
-            lost_sessions: sale.lost_sessions(),
-        };
-        let Some(then) = self.counted.replace(now) else { return };
+        let (stale_batches, lost_tenures) = (&metrics.stale_batches, &metrics.lost_tenures);
+        let now = [stale_batches.get(), sale.lost_sessions(), lost_tenures.get()];
+        let Some(before) = self.counters.replace(now) else { return };
         let name = sale.instance();
-        if now.stale_batches > then.stale_batches {
-            self.note(clock, "stale-batch", stale_batch(name));
-        }
-        if now.lost_sessions > then.lost_sessions {
-            let text = format!(
-                "{name} did not renew its lease in time: it slept, or the lock service did not answer it. \
-                 It lost its place in the queue, and takes another one."
-            );
-            self.note(clock, "session-lost", text);
-        }
-        if now.lost_tenures > then.lost_tenures {
-            let text = format!("{name} lost the lock while it held it.");
-            self.note(clock, "lock-lost", text);
+        let texts = [
+            ("stale-batch", stale_batch(name)),
+            (
+                "session-lost",
+                format!(
+                    "{name} did not renew its lease in time: it slept, or the lock service did not answer \
+                     it. It lost its place in the queue, and takes another one."
+                ),
+            ),
+            ("lock-lost", format!("{name} lost the lock while it held it.")),
+        ];
+        for (index, (kind, text)) in texts.into_iter().enumerate() {
+            if now[index] > before[index] {
+                self.note(at_ms, kind, text);
+            }
         }
     }
 
     /// Notes the tenures whose holder did not release the lock.
-    pub(super) fn see(
+    pub(super) fn examine(
         &mut self,
         clock: &Clock,
         tenures: &[ObservedTenure],
@@ -88,31 +70,18 @@ impl EventLog {
                 continue;
             }
             self.last_tenure = tenure.revision;
-            let stuck = tenure.contended_since.map(|since| tenure.ended_at - since);
-            if let Some(stuck) = stuck.filter(|stuck| *stuck >= STUCK) {
+            let contended = tenure.contended_since.map(|since| tenure.ended_at - since);
+            if let Some(contended) = contended.filter(|contended| *contended >= STUCK) {
                 let name = name_of(tenure.lease).unwrap_or_else(|| "A holder".into());
                 let text = format!(
                     "{name} kept the lock for {:.1} s while others waited (token {}): it was paused or \
                      cut off, or has died. The next in the queue has the lock now.",
-                    stuck.as_secs_f64(),
+                    contended.as_secs_f64(),
                     tenure.revision
                 );
-                self.note_at(clock.ms(tenure.ended_at), "claim-expired", text);
+                self.note(clock.ms(tenure.ended_at), "claim-expired", text);
             }
         }
-    }
-
-    pub(super) fn notes(&self) -> Vec<&Note> {
-        self.notes.iter().collect()
-    }
-
-    /// The notes since the last message.
-    pub(super) fn new_notes(&self) -> Vec<&Note> {
-        self.notes.iter().skip(self.notes.len().saturating_sub(self.new)).collect()
-    }
-
-    pub(super) fn mark_sent(&mut self) {
-        self.new = 0;
     }
 }
 

@@ -1,137 +1,110 @@
 //! `GET /events`: the state of a sale and its changes, as server-sent events.
 //!
-//! While an item is watched, one task polls it for all watchers at this instance (`feed`). A tick costs the
-//! store one bounded command (`poller`), over a connection that the sale does not use and at a rate that the
-//! number of items does not raise (`pace`). The queue comes from the watch that the lock has anyway. The
-//! readings add up to the `projection`. Each message is encoded once for all watchers. A watcher (`client`)
+//! While an item is watched, one task polls it for all watchers at this instance (`feed`). A poll costs the
+//! store one bounded command, over a connection that the sale does not use and at a rate that the number of items
+//! does not raise (`poller`). The queue comes from the watch that the lock has anyway. The readings add up to the
+//! `projection`. Each message is encoded once for all watchers. A watcher (`client`)
 //! takes the latest message when it is ready; one that missed a change takes a snapshot, so nothing is
 //! buffered for it.
 
 mod alerts;
 mod client;
-mod clock;
 mod event_log;
 mod feed;
-mod pace;
-mod percentiles;
+mod message;
 mod poller;
 mod projection;
-mod throughput;
+mod rates;
 mod timeline;
-mod view;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{RawQuery, State};
-use axum::http::{HeaderValue, header};
+use axum::extract::State;
+use axum::http::{HeaderValue, Uri, header};
 use axum::response::Response;
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
-use tokio_util::sync::CancellationToken;
 
 pub use event_log::stale_batch;
 
-use self::feed::{Change, Feed, Feeds};
-use self::pace::Pace;
-use super::extension::Extension;
+use self::feed::{Change, Feed};
+use self::poller::Pace;
 use super::params;
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
 use crate::inventory::Item;
 use crate::safeguard::LIMITS;
-use crate::sale::Sale;
-
-/// The most watchers of one instance, by default.
-pub const DEFAULT_WATCHERS: usize = 64;
 
 /// The feeds of the watched items.
 pub(super) struct Events {
-    feeds: Feeds,
+    feeds: Mutex<HashMap<Item, Arc<Feed>>>,
     places: Arc<Semaphore>,
     most: usize,
-    stop: CancellationToken,
-    pace: Arc<Pace>,
+    pace: Pace,
 }
 
 impl Events {
     pub(super) fn new(most: usize) -> Self {
         let most = most.min(Semaphore::MAX_PERMITS);
         Self {
-            feeds: Feeds::default(),
+            feeds: Mutex::default(),
             places: Arc::new(Semaphore::new(most)),
             most,
-            stop: CancellationToken::new(),
-            pace: Arc::new(Pace::new()),
+            pace: Pace::new(),
         }
-    }
-
-    /// Ends all streams and refuses new ones.
-    pub(super) fn stop(&self) {
-        self.stop.cancel();
-    }
-
-    /// Subscribes to the feed of `item`, if there is one.
-    fn join(&self, item: &Item) -> Option<Subscription> {
-        join(&self.feeds.lock(), item)
-    }
-
-    /// Subscribes to the feed of `item`, and starts it if necessary. The caller has a place.
-    fn subscribe(
-        &self,
-        item: &Item,
-        sale: &Sale,
-        extension: Option<&Arc<dyn Extension>>,
-    ) -> Subscription {
-        let mut feeds = self.feeds.lock();
-        if let Some(joined) = join(&feeds, item) {
-            return joined;
-        }
-        // there are at most as many feeds as places: a feed without watchers makes room
-        let alone = feeds.iter().find(|(_, feed)| feed.is_alone()).map(|(item, _)| item.clone());
-        if let Some(alone) = alone.filter(|_| feeds.len() >= self.most && LIMITS.is_on())
-            && let Some(feed) = feeds.remove(&alone)
-        {
-            feed.over.cancel();
-        }
-        let over = self.stop.child_token();
-        let pace = Arc::clone(&self.pace);
-        let feed = Feed::start(&self.feeds, item, sale, extension.cloned(), over, pace);
-        feeds.insert(item.clone(), Arc::clone(&feed));
-        let latest = feed.subscribe();
-        (feed, latest)
     }
 }
 
 /// A feed, and its latest change.
 type Subscription = (Arc<Feed>, watch::Receiver<Change>);
 
+/// Subscribes to the feed of `item`, if there is one.
 fn join(feeds: &HashMap<Item, Arc<Feed>>, item: &Item) -> Option<Subscription> {
     let feed = feeds.get(item).filter(|feed| !feed.over.is_cancelled())?;
     Some((Arc::clone(feed), feed.subscribe()))
 }
 
+/// Subscribes to the feed of `item`, and starts it if necessary. The caller has a place.
+fn subscribe(app: &Arc<AppState>, item: &Item) -> Subscription {
+    let mut feeds = app.events.feeds.lock();
+    if let Some(joined) = join(&feeds, item) {
+        return joined;
+    }
+    // there are at most as many feeds as places: a feed without watchers makes room
+    if feeds.len() >= app.events.most && LIMITS.is_on() {
+        let alone = feeds.iter().find(|(_, feed)| feed.is_alone()).map(|(item, _)| item.clone());
+        if let Some(feed) = alone.and_then(|item| feeds.remove(&item)) {
+            feed.over.cancel();
+        }
+    }
+    let feed = Feed::start(app, item, app.stop.child_token());
+    feeds.insert(item.clone(), Arc::clone(&feed));
+    let latest = feed.subscribe();
+    (feed, latest)
+}
+
 /// The stream of an item. The default item needs no sale, so that the page can wait for its start.
 pub(super) async fn events(
     State(app): State<Arc<AppState>>,
-    RawQuery(query): RawQuery,
+    uri: Uri,
 ) -> Result<Response, Problem> {
-    let [item] = params::parse(query.as_deref(), ["item"])?;
-    let item = params::item(item.as_deref())?;
+    let item = params::only_item(&uri)?;
     app.sale.check_item(&item)?;
     let events = &app.events;
-    if events.stop.is_cancelled() {
+    if app.stop.is_cancelled() {
         return Err(Problem::new(ProblemType::STOPPING, "this instance is stopping"));
     }
     let place = Arc::clone(&events.places).try_acquire_owned().map_err(|_| {
         let detail = format!("{} clients watch this instance, which is the limit", events.most);
         Problem::new(ProblemType::TOO_MANY_WATCHERS, detail)
     })?;
-    if item != Item::DEFAULT && LIMITS.is_on() && events.join(&item).is_none() {
+    if item != Item::DEFAULT && LIMITS.is_on() && join(&events.feeds.lock(), &item).is_none() {
         events.pace.turn().await;
         app.sale.check_known(&item).await?;
     }
-    let (feed, latest) = events.subscribe(&item, &app.sale, app.extension.as_ref());
+    let (feed, latest) = subscribe(&app, &item);
     let stream = client::stream(feed, latest, place);
     let mut response = Response::new(Body::from_stream(stream));
     let headers = response.headers_mut();

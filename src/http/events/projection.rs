@@ -1,22 +1,19 @@
 //! The state of a watched sale, as the readings add up to it.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use fenced_lock::{QueueSnapshot, Token};
+use fenced_lock::{ObservedClaim, QueueSnapshot, Token};
+use serde_json::{Value, json};
 
-use super::alerts;
-use super::clock::Clock;
+use super::alerts::{self, Alert, LOCK_LOST, NO_SALE};
 use super::event_log::EventLog;
-use super::percentiles::LastSeconds;
-use super::throughput::Throughput;
+use super::message::{Clock, Entries, Recent};
+use super::rates::{LatencyWindow, Throughput};
 use super::timeline::Timeline;
-use super::view::{
-    Alert, ClaimView, FenceView, Here, Lists, LockView, OrderView, Percentiles, StockView, View,
-};
-use crate::http::extension::Extension;
-use crate::http::reply;
-use crate::inventory::{Accepted, Cursor, Fence, InventoryError, Item, SaleUpdate, Stock};
+use crate::http::stock::StockView;
+use crate::http::{AppState, Extension, reply};
+use crate::inventory::{Accepted, Cursor, InventoryError, Item, OrderId, SaleUpdate, Stock};
 use crate::sale::{GuardStatus, Sale};
 
 /// How many of the last orders are shown.
@@ -45,348 +42,309 @@ pub(super) struct Projection {
     sale: Sale,
     extension: Option<Arc<dyn Extension>>,
     pub(super) clock: Clock,
+    pub(super) started_ms: u64,
+    /// The number of the sale since the first watcher came.
     number: u64,
+    history: History,
     stock: Option<Stock>,
     store_alert: Option<Alert>,
     lock_alert: Option<Alert>,
-    holder_alert: Option<Alert>,
-    guarded_by: Option<GuardStatus>,
+    guard: GuardStatus,
     queue_snapshot: Option<QueueSnapshot>,
-    queue: Vec<ClaimView>,
     timeline: Timeline,
-    throughput: Throughput,
-    seconds: LastSeconds,
-    percentiles: Option<Percentiles>,
-    orders: VecDeque<OrderView>,
-    new_orders: usize,
-    skipped: u64,
+    latency: LatencyWindow,
     event_log: EventLog,
 }
 
+/// The orders of one sale.
+#[derive(Default)]
+struct History {
+    throughput: Throughput,
+    orders: Recent<LAST_ORDERS>,
+    /// The position and the id of the newest order that was read.
+    newest: Option<(u64, OrderId)>,
+    /// How many orders of the ledger were not read one by one.
+    skipped: u64,
+}
+
 impl Projection {
-    pub(super) fn new(item: Item, sale: Sale, extension: Option<Arc<dyn Extension>>) -> Self {
+    pub(super) fn new(app: &AppState, item: &Item) -> Self {
+        let clock = Clock::start();
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a date")]
+        let started_ms = clock.now_ms() as u64;
         Self {
-            item,
-            sale,
-            extension,
-            clock: Clock::start(),
+            item: item.clone(),
+            sale: app.sale.clone(),
+            extension: app.extension.clone(),
+            clock,
+            started_ms,
             number: 1,
+            history: History::default(),
             stock: None,
             store_alert: None,
             lock_alert: None,
-            holder_alert: None,
-            guarded_by: None,
+            guard: app.sale.guard_status(),
             queue_snapshot: None,
-            queue: Vec::new(),
             timeline: Timeline::default(),
-            throughput: Throughput::default(),
-            seconds: LastSeconds::default(),
-            percentiles: None,
-            orders: VecDeque::new(),
-            new_orders: 0,
-            skipped: 0,
+            latency: LatencyWindow::default(),
             event_log: EventLog::default(),
         }
     }
 
     /// Adds a reading. Returns whether another sale has begun, so that all earlier messages are void.
-    pub(super) fn take(&mut self, reading: Reading) -> bool {
+    pub(super) fn add(&mut self, reading: Reading) -> bool {
         let Reading { cursor, update, queue_snapshot, labels } = reading;
         let mut is_new_sale = false;
         let alert = match update {
             Ok(update) => {
-                let behind = cursor.map(|cursor| cursor.position);
-                is_new_sale = self.compare(&update.stock, behind, update.is_same_ledger);
-                let known = behind.filter(|_| update.is_same_ledger);
-                self.sold(&update.stock, known, &update.orders, update.step);
+                let position = cursor.map(|cursor| cursor.position);
+                is_new_sale = self.compare(&update.stock, position, update.is_same_ledger);
+                let known = position.filter(|_| update.is_same_ledger);
+                self.add_orders(&update.stock, known, &update.orders, update.step);
                 self.stock = Some(update.stock);
                 None
             }
             Err(error) => {
                 let alert = alerts::of_store(error, &self.item, self.stock.is_some());
-                if alert.kind == "no-sale" && self.stock.take().is_some() {
+                if alert.kind == NO_SALE && self.stock.take().is_some() {
                     self.forget_sale();
                     is_new_sale = true;
                 }
                 Some(alert)
             }
         };
-        let alert = std::mem::replace(&mut self.store_alert, alert);
-        self.note_change("store", alert.as_ref(), self.store_alert.clone().as_ref());
-        let alert = alerts::of_lock(self.sale.lock_health(), self.lock_alert.as_ref());
-        let alert = std::mem::replace(&mut self.lock_alert, alert);
-        self.note_change("etcd", alert.as_ref(), self.lock_alert.clone().as_ref());
+        self.set_store_alert(alert);
+        self.set_lock_alert();
         for (lease, instance) in labels {
-            self.timeline.lease_is_of(lease, &instance);
+            self.timeline.add_lease(lease, &instance);
         }
-        self.see(queue_snapshot);
-        self.throughput.tick(self.stock.as_ref(), &self.clock);
-        self.percentiles = self.seconds.tick(&self.sale.metrics().latency);
-        self.event_log.count(&self.clock, &self.sale);
-        self.note_guard();
+        self.add_queue(queue_snapshot);
+        self.history.throughput.tick(self.stock.as_ref(), &self.clock);
+        self.latency.tick(&self.sale.metrics().latency);
+        self.event_log.count(self.clock.now_ms(), &self.sale);
+        self.set_guard();
         if let Some(extension) = &self.extension {
             for (kind, text) in extension.take_notes() {
-                self.event_log.note(&self.clock, kind, text);
+                self.event_log.note(self.clock.now_ms(), kind, text);
             }
         }
         is_new_sale
     }
 
-    /// Whether this is another sale than before. Notes a roll-back and a start.
-    fn compare(&mut self, now: &Stock, behind: Option<u64>, is_same_ledger: bool) -> bool {
-        let Some(before) = self.stock else { return behind.is_some() };
-        let went_back = |then: Fence| {
-            let fence = now.fence.filter(|fence| fence.cluster == then.cluster);
-            fence.is_none_or(|fence| fence.revision < then.revision)
-        };
-        let is_rolled_back = before.fence.is_some_and(went_back);
-        if is_rolled_back {
-            let text = "The store was rolled back: its fence went down. Orders accepted since then are lost."
-                .to_owned();
-            self.event_log.note(&self.clock, "rolled-back", text);
-        }
+    /// Whether this is another sale than before. Notes its start. `position`: how far the ledger was read before.
+    fn compare(&mut self, now: &Stock, position: Option<u64>, is_same_ledger: bool) -> bool {
+        let Some(before) = self.stock else { return position.is_some() };
         let is_other = !is_same_ledger || now.initial != before.initial || now.lucky < before.lucky;
         if is_other {
             self.forget_sale();
-            if !is_rolled_back {
-                let units = reply::grouped(now.initial);
-                let text = format!("A sale of {units} units was started.");
-                self.event_log.note(&self.clock, "sale-started", text);
-            }
+            let units = reply::grouped(now.initial);
+            self.note("sale-started", format!("A sale of {units} units was started."));
         }
         is_other
     }
 
-    /// Resets the history of the sale.
     fn forget_sale(&mut self) {
         self.number += 1;
-        self.throughput.reset();
-        self.orders.clear();
-        self.new_orders = 0;
-        self.skipped = 0;
+        self.history = History::default();
     }
 
     /// Adds the new orders. `known` is the position up to which the ledger was read.
-    fn sold(&mut self, now: &Stock, known: Option<u64>, orders: &[Accepted], step: u64) {
+    fn add_orders(&mut self, now: &Stock, known: Option<u64>, orders: &[Accepted], step: u64) {
         let read = u64::try_from(orders.len()).unwrap_or(u64::MAX);
-        let since = known.unwrap_or(0);
-        let new = now.orders.saturating_sub(since);
-        self.skipped += new.saturating_sub(read);
+        let new = now.orders.saturating_sub(known.unwrap_or(0));
+        self.history.skipped += new.saturating_sub(read);
         if let Some(first) = orders.first().filter(|first| known.is_none() && first.position > 1) {
             self.timeline.unread_before(first);
         }
-        self.timeline.sold(orders, step);
+        self.timeline.add_orders(orders, step);
         if new == 0 {
             // sold without a ledger: the guard may have been switched during the sale
             let before = self.stock.map_or(now.lucky, |before| before.lucky);
             let sold = now.lucky.saturating_sub(before);
-            self.throughput.add(u64::try_from(sold).unwrap_or(0), &[], step);
+            self.history.throughput.add(u64::try_from(sold).unwrap_or(0), &[], step);
         } else if known.is_some() || self.stock.is_some() {
-            self.throughput.add(new, orders, step);
+            self.history.throughput.add(new, orders, step);
         }
         // a thinned-out ledger is too fast to be read by eye
         let shown = if step > 1 { FAST_ORDERS } else { LAST_ORDERS };
         for accepted in &orders[orders.len().saturating_sub(shown)..] {
-            if self.orders.len() == LAST_ORDERS {
-                self.orders.pop_front();
-            }
-            self.orders.push_back(OrderView {
-                position: accepted.position,
-                order: accepted.order.as_str().to_owned(),
-                instance: accepted.instance.as_str().into(),
-                token: accepted.token.map(Token::revision),
-                quantity: accepted.quantity.get(),
-                remaining: accepted.remaining,
-            });
-            self.new_orders += 1;
+            self.history.orders.push(json!({
+                "position": accepted.position,
+                "order": accepted.order,
+                "instance": accepted.instance,
+                "token": accepted.token.map(Token::revision),
+                "quantity": accepted.quantity,
+                "remaining": accepted.remaining,
+            }));
+            self.history.newest = Some((accepted.position, accepted.order.clone()));
         }
     }
 
-    fn see(&mut self, queue_snapshot: Option<QueueSnapshot>) {
+    /// Adds the queue for the lock.
+    fn add_queue(&mut self, queue_snapshot: Option<QueueSnapshot>) {
         if let Some((lease, _)) = self.sale.lease() {
-            self.timeline.lease_is_of(lease, self.sale.instance());
+            self.timeline.add_lease(lease, self.sale.instance());
         }
         if let Some(queue_snapshot) = &queue_snapshot {
-            self.timeline.see(queue_snapshot);
+            self.timeline.add_queue(queue_snapshot);
         }
         self.timeline.settle();
-        self.timeline.prune();
-        let (timeline, clock) = (&self.timeline, &self.clock);
-        let view = |claim: &fenced_lock::ObservedClaim| ClaimView {
-            token: claim.revision,
-            lease: format!("{:x}", claim.lease),
-            instance: timeline.instance_of(claim.lease),
-            since_ms: clock.ms(claim.since),
-        };
-        let current = queue_snapshot.as_ref().filter(|snapshot| snapshot.is_current);
-        self.queue = current.map_or(Vec::new(), |s| s.queue.iter().take(QUEUE).map(view).collect());
-        self.holder_alert = current.and_then(|s| alerts::of_holder(s, self.queue.first()));
         if let Some(queue_snapshot) = &queue_snapshot {
-            self.event_log.see(clock, &queue_snapshot.tenures, |lease| timeline.instance_of(lease));
+            let name_of = |lease| self.timeline.instance_of(lease);
+            self.event_log.examine(&self.clock, &queue_snapshot.tenures, name_of);
         }
         self.queue_snapshot = queue_snapshot;
     }
 
-    fn note_change(&mut self, what: &str, before: Option<&Alert>, now: Option<&Alert>) {
-        let is_away = |alert: Option<&Alert>| alert.is_some_and(|t| t.kind != "no-sale");
-        let is_lost = |alert: &Alert| alert.kind == "lock-lost";
-        let (kind, text) = match (is_away(before), is_away(now), what) {
-            (false, true, "store") => ("store-away", now.map(|t| t.text.clone())),
-            (true, false, "store") => ("store-back", Some("Redis answers again.".to_owned())),
-            // the event log notes a lost session itself
-            (false, true, _) if now.is_some_and(is_lost) => return,
-            (false, true, _) => ("etcd-away", now.map(|t| t.text.clone())),
-            (true, false, _) if before.is_some_and(is_lost) => {
-                let name = self.sale.instance();
-                ("etcd-back", Some(format!("{name} has a session with the lock service again.")))
-            }
-            (true, false, _) => ("etcd-back", Some("The lock service answers again.".to_owned())),
-            _ => return,
-        };
-        self.event_log.note(&self.clock, kind, text.unwrap_or_default());
+    fn set_store_alert(&mut self, now: Option<Alert>) {
+        let is_outage = |alert: &Alert| alert.kind != NO_SALE;
+        let was_away = self.store_alert.as_ref().is_some_and(is_outage);
+        match now.as_ref().filter(|now| is_outage(now)) {
+            Some(now) if !was_away => self.note("store-away", now.text.clone()),
+            None if was_away => self.note("store-back", "Redis answers again."),
+            _ => {}
+        }
+        self.store_alert = now;
     }
 
-    fn note_guard(&mut self) {
-        let now = self.sale.guard_status();
-        let changed = self.guarded_by.as_ref().is_some_and(|before| *before != now);
-        let fence = if now.is_fenced() { "on" } else { "off" };
-        let text = format!("The sale is guarded by {} now; the fence is {fence}.", now.description);
-        self.guarded_by = Some(now);
-        if !changed {
-            return;
+    fn set_lock_alert(&mut self) {
+        let now = alerts::of_lock(self.sale.lock_health(), self.lock_alert.as_ref());
+        let before = std::mem::replace(&mut self.lock_alert, now.clone());
+        match (before, now) {
+            // the event log notes a lost session itself
+            (None, Some(now)) if now.kind != LOCK_LOST => self.note("etcd-away", now.text),
+            (Some(before), None) if before.kind == LOCK_LOST => {
+                let name = self.sale.instance();
+                let text = format!("{name} has a session with the lock service again.");
+                self.note("etcd-back", text);
+            }
+            (Some(_), None) => self.note("etcd-back", "The lock service answers again."),
+            _ => {}
         }
-        self.event_log.note(&self.clock, "guard", text);
+    }
+
+    fn set_guard(&mut self) {
+        let now = self.sale.guard_status();
+        if now != self.guard {
+            let fence = if now.is_fenced() { "on" } else { "off" };
+            let text =
+                format!("The sale is guarded by {} now; the fence is {fence}.", now.description);
+            self.note("guard", text);
+            self.guard = now;
+        }
+    }
+
+    fn note(&mut self, kind: &'static str, text: impl Into<String>) {
+        self.event_log.note(self.clock.now_ms(), kind, text);
     }
 
     /// How far the ledger was read.
     pub(super) fn cursor(&self) -> Option<Cursor> {
         let position = self.stock?.orders;
-        let newest = self.orders.back().filter(|newest| newest.position == position);
-        let order = newest.and_then(|newest| crate::inventory::OrderId::new(&newest.order).ok());
-        Some(Cursor { position, order })
+        let newest = self.history.newest.as_ref().filter(|(newest, _)| *newest == position);
+        Some(Cursor { position, order: newest.map(|(_, order)| order.clone()) })
     }
 
-    /// Whether the queue has claims of unknown instances.
-    pub(super) fn has_strangers(&self, queue_snapshot: &QueueSnapshot) -> bool {
-        let leases: BTreeSet<_> = queue_snapshot.queue.iter().map(|claim| claim.lease).collect();
-        leases.into_iter().any(|lease| self.timeline.instance_of(lease).is_none())
+    /// Whether the instances of all claims are known.
+    pub(super) fn knows_instances(&self, queue_snapshot: &QueueSnapshot) -> bool {
+        let mut claims = queue_snapshot.queue.iter();
+        claims.all(|claim| self.timeline.instance_of(claim.lease).is_some())
     }
 
-    /// The whole state.
-    pub(super) fn whole(&self) -> View<'_> {
-        self.view(Lists {
-            tenures: self.timeline.all(&self.clock),
-            points: self.throughput.points(),
-            orders: self.orders.iter().collect(),
-            notes: self.event_log.notes(),
-        })
+    /// The lists that grow.
+    pub(super) fn lists(&self, which: Entries) -> [(&'static str, Vec<Value>); 4] {
+        [
+            ("tenures", self.timeline.list(which, &self.clock)),
+            ("points", self.history.throughput.points.list(which)),
+            ("orders", self.history.orders.list(which)),
+            ("notes", self.event_log.notes.list(which)),
+        ]
     }
 
-    /// The changes since the last message, and whether any list has grown.
-    pub(super) fn change(&mut self) -> (View<'_>, bool) {
-        let tenures = self.timeline.take_changed(&self.clock);
-        let skip = self.orders.len().saturating_sub(self.new_orders);
-        let lists = Lists {
-            tenures,
-            points: self.throughput.new_points(),
-            orders: self.orders.iter().skip(skip).collect(),
-            notes: self.event_log.new_notes(),
-        };
-        let has_grown = !(lists.tenures.is_empty()
-            && lists.points.is_empty()
-            && lists.orders.is_empty()
-            && lists.notes.is_empty());
-        (self.view(lists), has_grown)
-    }
-
-    /// Notes that the changes were sent.
+    /// Notes that the entries were sent.
     pub(super) fn mark_sent(&mut self) {
-        self.throughput.mark_sent();
-        self.event_log.mark_sent();
-        self.new_orders = 0;
+        self.timeline.mark_sent();
+        self.history.throughput.points.mark_sent();
+        self.history.orders.mark_sent();
+        self.event_log.notes.mark_sent();
     }
 
-    fn view<'a>(&'a self, lists: Lists<'a>) -> View<'a> {
-        let (sale, stock) = (&self.sale, self.stock);
-        let mut alerts: Vec<Alert> = self.store_alert.iter().cloned().collect();
-        alerts.extend(self.lock_alert.clone());
-        alerts.extend(self.holder_alert.clone());
-        alerts.extend(stock.iter().flat_map(alerts::of_stock));
-        let guard = sale.guard_status();
-        alerts.extend(alerts::of_guard(&guard));
+    /// What is not in the lists: each message has all of it.
+    pub(super) fn state(&self) -> Value {
+        let stock = self.stock.as_ref();
         let sold = stock.map_or(0, |stock| stock.lucky);
         let initial = stock.map_or(0, |stock| stock.initial);
-        View {
-            sale: self.number,
-            instance: sale.instance(),
-            item: reply::item_name(&self.item),
-            guard: guard.name,
-            fence_on: guard.is_fenced(),
-            stock: stock.map(stock_view),
-            sold,
-            oversold: sold.saturating_sub(initial).max(0),
-            instances: self.instances(),
-            here: here(sale),
-            lock: self.lock(),
-            rates: self.throughput.rates().clone(),
-            latency_ms: self.percentiles.clone(),
-            skipped: self.skipped,
-            alerts,
-            demo: self.extension.as_ref().map(|extension| extension.view()),
-            lists,
-        }
-    }
-
-    fn instances(&self) -> Vec<Arc<str>> {
-        let mut names: BTreeSet<Arc<str>> = self.throughput.instances().cloned().collect();
-        names.extend(self.queue.iter().filter_map(|claim| claim.instance.clone()));
-        names.extend(self.timeline.instances());
-        names.insert(self.sale.instance().into());
-        if let Some(extension) = &self.extension {
-            names.extend(extension.instances());
-        }
-        names.into_iter().collect()
-    }
-
-    fn lock(&self) -> Option<LockView> {
-        let name = self.sale.lock_name(&self.item)?;
-        let ttl = self.sale.lease().map(|(_, ttl)| ttl.as_millis());
-        Some(LockView {
-            name,
-            ttl_ms: ttl.and_then(|ttl| u64::try_from(ttl).ok()),
-            known: self.queue_snapshot.as_ref().is_some_and(|snapshot| snapshot.is_current),
-            holder: self.queue.first().cloned(),
-            queue: self.queue.clone(),
+        let queue = self.queue_snapshot.as_ref().filter(|snapshot| snapshot.is_current);
+        let name_of = |lease| self.timeline.instance_of(lease);
+        let alerts = [&self.store_alert, &self.lock_alert].into_iter().flatten().cloned();
+        let alerts = alerts
+            .chain(queue.and_then(|queue| alerts::of_holder(&queue.queue, name_of)))
+            .chain(stock.into_iter().flat_map(alerts::of_stock))
+            .chain(alerts::of_guard(&self.guard));
+        json!({
+            "sale": self.number,
+            "instance": self.sale.instance(),
+            "item": self.item,
+            "guard": self.guard.name,
+            "fence_on": self.guard.is_fenced(),
+            "stock": stock.map(StockView::from),
+            "sold": sold,
+            "oversold": sold.saturating_sub(initial).max(0),
+            "instances": self.instances(),
+            "here": self.here(),
+            "lock": self.lock(),
+            "rates": self.history.throughput.rates(),
+            "latency_ms": self.latency.percentiles,
+            "skipped": self.history.skipped,
+            "troubles": alerts.collect::<Vec<_>>(),
+            "demo": self.extension.as_ref().map(|extension| extension.view()),
         })
     }
-}
 
-fn stock_view(stock: Stock) -> StockView {
-    StockView {
-        stock: stock.stock,
-        lucky: stock.lucky,
-        initial: stock.initial,
-        orders: stock.orders,
-        balanced: stock.is_balanced(),
-        fence: stock
-            .fence
-            .map(|fence| FenceView { cluster: fence.cluster.to_string(), token: fence.revision }),
+    fn instances(&self) -> BTreeSet<Arc<str>> {
+        let mut names: BTreeSet<_> = self.history.throughput.instances().collect();
+        names.extend(self.timeline.instances());
+        names.insert(self.sale.instance().into());
+        names.extend(self.extension.iter().flat_map(|extension| extension.instances()));
+        names
     }
-}
 
-fn here(sale: &Sale) -> Here {
-    let metrics = sale.metrics();
-    let orders: BTreeMap<_, _> = metrics.orders().collect();
-    let all: u64 = orders.values().sum();
-    let fine: u64 =
-        ["reserved", "sold-out", "conflict", "abandoned"].map(|key| orders[key]).iter().sum();
-    Here {
-        waiting: sale.waiting(),
-        sold_out: orders["sold-out"],
-        refused: all - fine,
-        orders,
-        stale_batches: metrics.stale_batches.get(),
-        lost_tenures: metrics.lost_tenures.get(),
-        lost_sessions: sale.lost_sessions(),
+    /// Counters of this instance since its start.
+    fn here(&self) -> Value {
+        let metrics = self.sale.metrics();
+        let orders: BTreeMap<_, _> = metrics.orders().collect();
+        let all: u64 = orders.values().sum();
+        let not_refused = ["reserved", "sold-out", "conflict", "abandoned"].map(|key| orders[key]);
+        json!({
+            "waiting": self.sale.waiting(),
+            "sold_out": orders["sold-out"],
+            "refused": all - not_refused.iter().sum::<u64>(),
+            "orders": orders,
+            "stale_batches": metrics.stale_batches.get(),
+            "lost_tenures": metrics.lost_tenures.get(),
+            "lost_sessions": self.sale.lost_sessions(),
+        })
+    }
+
+    /// The lock with its queue; null without a distributed lock.
+    fn lock(&self) -> Option<Value> {
+        let current = self.queue_snapshot.as_ref().filter(|snapshot| snapshot.is_current);
+        let claims = current.map_or(&[][..], |snapshot| &snapshot.queue);
+        let view = |claim: &ObservedClaim| {
+            json!({
+                "token": claim.revision,
+                "lease": format!("{:x}", claim.lease),
+                "instance": self.timeline.instance_of(claim.lease),
+                "since_ms": self.clock.ms(claim.since),
+            })
+        };
+        let ttl = self.sale.lease().map(|(_, ttl)| ttl.as_millis());
+        Some(json!({
+            "name": self.sale.lock_name(&self.item)?,
+            "ttl_ms": ttl.and_then(|ttl| u64::try_from(ttl).ok()),
+            "known": current.is_some(),
+            "holder": claims.first().map(view),
+            "queue": claims.iter().take(QUEUE).map(view).collect::<Vec<_>>(),
+        }))
     }
 }

@@ -13,10 +13,7 @@ use super::shop::{ADMIN, Shop, ShopOptions};
 async fn an_instance_over_a_cluster_sells_named_items() {
     let mut cluster = PrivateRedisCluster::start(RedisClusterOptions::default()).await.unwrap();
     let shop = Shop::at(shared_endpoint().await, cluster.url(), ShopOptions::default());
-    let until_ready = async || {
-        eventually("it is ready", async || shop.call("GET /readyz").await.status == 200).await;
-    };
-    until_ready().await;
+    shop.until_ready().await;
 
     for line in [
         "POST /stock/reduce",
@@ -52,13 +49,13 @@ async fn an_instance_over_a_cluster_sells_named_items() {
             json!(1)
         );
     }
-    until_ready().await;
+    shop.until_ready().await;
 
     cluster.nodes[0].kill().await.unwrap();
     let silent = shop.call(&format!("GET /stock?item={first}")).await;
     silent.problem(503, "store-unavailable");
     assert_eq!(order(&other).await.json(200)["remaining"], json!(3));
-    until_ready().await;
+    shop.until_ready().await;
     cluster.nodes[0].restart().await.unwrap();
     eventually("the shard sells again", async || order(&first).await.status == 200).await;
     assert_eq!(

@@ -10,7 +10,6 @@ mod page;
 mod readiness;
 mod refusals;
 mod roll_back;
-mod routes;
 mod selling;
 mod server;
 mod shipped;

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use fenced_lock::Token;
 use flash_sale::inventory::{Inventory, InventoryOptions, Item};
-use flash_sale::sale::HoldMode;
 use serde_json::json;
 use testkit::shared::{etcdctl, shared_endpoint};
 use testkit::{PrivateRedis, RedisOptions};
@@ -37,19 +36,17 @@ async fn a_full_queue_turns_away() {
 /// Goal: a buyer that disconnects gives up the place and the claim, and buys nothing.
 #[tokio::test]
 async fn an_order_whose_buyer_goes_away_is_skipped() {
-    for hold in [HoldMode::Combined, HoldMode::Request] {
-        let options = ShopOptions { hold, queue_length: 1, ..ShopOptions::default() };
-        let shop = Shop::selling(5, options).await;
-        let (_session, guard) = shop.hold_lock().await;
-        tokio::select! {
-            _ = shop.order("impatient") => panic!("the lock is held"),
-            () = shop.until_queued(2) => {}
-        }
-        shop.until_queued(1).await;
-        guard.unlock().await.unwrap();
-        shop.order("patient").await.json(200);
-        assert_eq!(shop.stock().await["lucky"], 1);
+    let options = ShopOptions { queue_length: 1, ..ShopOptions::default() };
+    let shop = Shop::selling(5, options).await;
+    let (_session, guard) = shop.hold_lock().await;
+    tokio::select! {
+        _ = shop.order("impatient") => panic!("the lock is held"),
+        () = shop.until_queued(2) => {}
     }
+    shop.until_queued(1).await;
+    guard.unlock().await.unwrap();
+    shop.order("patient").await.json(200);
+    assert_eq!(shop.stock().await["lucky"], 1);
 }
 
 /// Goal: a lock held by `etcdctl lock` is waited for.
@@ -81,30 +78,27 @@ async fn waiting_too_long_is_given_up() {
 /// later token in the store, and a Redis that is held up.
 #[tokio::test]
 async fn a_stale_token_sells_nothing() {
-    for hold in [HoldMode::Combined, HoldMode::Request] {
-        let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
-        let wait_timeout = Duration::from_secs(5);
-        let store_timeout = Duration::from_secs(30);
-        let options = ShopOptions { hold, wait_timeout, store_timeout, ..ShopOptions::default() };
-        let shop = Shop::at(shared_endpoint().await, redis.url(), options);
-        shop.start(5).await;
-        let (_session, guard) = shop.hold_lock().await;
-        let (reply, ()) = tokio::join!(shop.order("stale"), async {
-            shop.until_queued(2).await;
-            // the order began to wait before it was seen to
-            let waited_at = Instant::now() + wait_timeout;
-            let later = Token::new(guard.token().cluster(), guard.token().revision() + 1_000_000);
-            let inventory =
-                Inventory::connect(&shop.redis, InventoryOptions::default()).await.unwrap();
-            inventory.start(&Item::DEFAULT, Some(later), 5).await.unwrap();
-            redis.child().pause().unwrap();
-            guard.unlock().await.unwrap();
-            tokio::time::sleep_until(waited_at).await;
-            redis.child().resume().unwrap();
-        });
-        reply.problem(503, "stale-token");
-        assert_eq!(reply.headers["retry-after"], "1");
-        let stock = shop.stock().await;
-        assert_eq!((&stock["stock"], &stock["orders"]), (&json!(5), &json!(0)));
-    }
+    let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let wait_timeout = Duration::from_secs(5);
+    let store_timeout = Duration::from_secs(30);
+    let options = ShopOptions { wait_timeout, store_timeout, ..ShopOptions::default() };
+    let shop = Shop::at(shared_endpoint().await, redis.url(), options);
+    shop.start(5).await;
+    let (_session, guard) = shop.hold_lock().await;
+    let (reply, ()) = tokio::join!(shop.order("stale"), async {
+        shop.until_queued(2).await;
+        // the order began to wait before it was seen to
+        let waited_at = Instant::now() + wait_timeout;
+        let later = Token::new(guard.token().cluster(), guard.token().revision() + 1_000_000);
+        let inventory = Inventory::connect(&shop.redis, InventoryOptions::default()).await.unwrap();
+        inventory.start(&Item::DEFAULT, Some(later), 5).await.unwrap();
+        redis.child().pause().unwrap();
+        guard.unlock().await.unwrap();
+        tokio::time::sleep_until(waited_at).await;
+        redis.child().resume().unwrap();
+    });
+    reply.problem(503, "stale-token");
+    assert_eq!(reply.headers["retry-after"], "1");
+    let stock = shop.stock().await;
+    assert_eq!((&stock["stock"], &stock["orders"]), (&json!(5), &json!(0)));
 }

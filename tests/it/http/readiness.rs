@@ -13,10 +13,6 @@ use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 
 use super::shop::{ADMIN, Shop, ShopOptions};
 
-async fn until_ready(shop: &Shop) {
-    eventually("it is ready", async || shop.call("GET /readyz").await.status == 200).await;
-}
-
 /// Waits until the instance is not ready for this reason.
 async fn until_unready(shop: &Shop, status: u16, word: &str) {
     let has_reason = async || shop.call("GET /readyz").await.text.contains(word);
@@ -32,7 +28,7 @@ async fn start(shop: &Shop, item: &str) {
 async fn a_store_that_takes_no_order_is_not_ready() {
     let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
     let shop = Shop::at(shared_endpoint().await, redis.url(), ShopOptions::default());
-    until_ready(&shop).await;
+    shop.until_ready().await;
     shop.start(5).await;
     let mut raw = shop.raw().await;
     for (spoil, mend, word) in [
@@ -50,13 +46,15 @@ async fn a_store_that_takes_no_order_is_not_ready() {
             "store-misconfigured",
         ),
     ] {
-        until_ready(&shop).await;
+        shop.until_ready().await;
         raw.run::<()>(spoil).await;
-        shop.order("a-1").await.problem(503, word);
+        let reply = shop.order("a-1").await;
+        reply.problem(503, word);
+        assert_eq!(reply.headers.contains_key("retry-after"), word == "store-unavailable");
         until_unready(&shop, 503, word).await;
         raw.run::<()>(mend).await;
     }
-    until_ready(&shop).await;
+    shop.until_ready().await;
     assert_eq!(shop.stock().await["orders"], 0);
 }
 
@@ -66,16 +64,16 @@ async fn a_store_that_takes_no_order_is_not_ready() {
 async fn what_is_wrong_with_all_items_is_in_the_way() {
     let shop = Shop::selling(1, ShopOptions::default()).await;
     shop.order("the-last").await.json(200);
-    until_ready(&shop).await;
+    shop.until_ready().await;
     let mut raw = shop.raw().await;
     raw.run::<()>("SET stock many").await;
     until_unready(&shop, 500, "damaged").await;
     start(&shop, "tea").await;
-    until_ready(&shop).await;
+    shop.until_ready().await;
     raw.run::<()>("SET stock:{tea} many").await;
     until_unready(&shop, 500, "damaged").await;
     raw.run::<()>("SET stock 0").await;
-    until_ready(&shop).await;
+    shop.until_ready().await;
 }
 
 /// Goal: an instance that has sold nothing yet learns of damage by its first order.
@@ -83,26 +81,33 @@ async fn what_is_wrong_with_all_items_is_in_the_way() {
 async fn damage_is_noticed_by_who_has_not_sold_yet() {
     let shop = Shop::empty(ShopOptions::default()).await;
     shop.raw().await.run::<()>("SET stock:{tea} many").await;
-    until_ready(&shop).await;
-    shop.call("POST /stock/reduce?item=tea").await.problem(500, "damaged");
+    shop.until_ready().await;
+    for line in ["POST /stock/reduce?item=tea", "GET /stock?item=tea"] {
+        shop.call(line).await.problem(500, "damaged");
+    }
     until_unready(&shop, 500, "damaged").await;
 }
 
 #[tokio::test]
 async fn a_foreign_fence_is_in_the_way() {
     let shop = Shop::empty(ShopOptions::default()).await;
-    until_ready(&shop).await;
+    shop.until_ready().await;
     let inventory = Inventory::connect(&shop.redis, InventoryOptions::default()).await.unwrap();
     let foreign = Token::new(ClusterId(0xabc), 7);
     inventory.start(&Item::DEFAULT, Some(foreign), 5).await.unwrap();
     until_unready(&shop, 503, "foreign-fence").await;
+    let reply = shop.order("a-1").await;
+    let problem = reply.problem(503, "foreign-fence");
+    assert!(problem["detail"].as_str().unwrap().contains("cluster abc"), "{problem}");
+    assert!(!reply.headers.contains_key("retry-after"), "waiting mends nothing");
+    assert_eq!(shop.stock().await["stock"], 5);
 }
 
 /// Goal: a key without a lease that holds the lock is named, and does not block the lock of another item.
 #[tokio::test]
 async fn a_key_without_a_lease_in_front_is_named() {
     let shop = Shop::selling(5, ShopOptions::default()).await;
-    until_ready(&shop).await;
+    shop.until_ready().await;
     let mut etcd = Client::connect([&shop.etcd], None).await.unwrap();
     let longer = format!("{}/of/another", shop.lock_name);
     etcd.put(longer, "", None).await.unwrap();
@@ -114,22 +119,22 @@ async fn a_key_without_a_lease_in_front_is_named() {
     let holder = shop.call("GET /lock").await.json(200)["holder"].clone();
     assert_eq!((&holder["key"], &holder["lease"]), (&json!(key), &Value::Null));
     start(&shop, "tea").await;
-    until_ready(&shop).await;
+    shop.until_ready().await;
     etcd.put(format!("{}:tea/forgotten", shop.lock_name), "", None).await.unwrap();
     until_unready(&shop, 503, "not-ready").await;
     etcd.delete(key, None).await.unwrap();
-    until_ready(&shop).await;
+    shop.until_ready().await;
 }
 
 #[tokio::test]
 async fn an_etcd_without_space_is_in_the_way() {
     let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
     let shop = Shop::at(etcd.endpoint(), fresh_database().await, ShopOptions::default());
-    until_ready(&shop).await;
+    shop.until_ready().await;
     no_space(&etcd.endpoint(), AlarmAction::Activate).await;
     until_unready(&shop, 503, "lock-unavailable").await;
     no_space(&etcd.endpoint(), AlarmAction::Deactivate).await;
-    until_ready(&shop).await;
+    shop.until_ready().await;
 }
 
 /// Goal: reads of queues are bounded, also after their clients disconnected. Method: an etcd that stands still.
@@ -137,7 +142,7 @@ async fn an_etcd_without_space_is_in_the_way() {
 async fn looks_at_queues_are_bounded() {
     let mut etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
     let shop = Shop::at(etcd.endpoint(), fresh_database().await, ShopOptions::default());
-    until_ready(&shop).await;
+    shop.until_ready().await;
     etcd.child().pause().unwrap();
     for _ in 0..16 {
         let looking = shop.call("GET /lock?item=tea");

@@ -1,9 +1,6 @@
 //! Goal: what makes no sense is refused with the word for it, and takes nothing. Method: calls in
 //! process, over a real etcd and a real Redis.
 
-use fenced_lock::{ClusterId, Token};
-use flash_sale::inventory::{Inventory, InventoryOptions, Item};
-
 use super::shop::{ADMIN, Shop, ShopOptions};
 
 #[tokio::test]
@@ -24,6 +21,7 @@ async fn wrong_parameters_take_nothing() {
         (&long, "bad-user"),
         ("POST /stock/reduce?qty=2", "bad-parameter"),
         ("POST /stock/reduce?quantity=1&quantity=2", "bad-parameter"),
+        ("POST /stock/reduce?user=%ff", "bad-parameter"),
         ("GET /stock?id=1", "bad-parameter"),
         ("GET /orders?limit=0", "bad-parameter"),
         ("GET /orders?limit=1001", "bad-parameter"),
@@ -34,7 +32,7 @@ async fn wrong_parameters_take_nothing() {
         reply.problem(400, word);
     }
     let problem = shop.call("POST /stock/reduce?qty=2").await.problem(400, "bad-parameter");
-    assert_eq!(problem["parameter"], "qty");
+    assert!(problem["detail"].as_str().unwrap().contains("unknown field `qty`"), "{problem}");
     for key in ["", "a b", "\"a"] {
         shop.order(key).await.problem(400, "bad-order-id");
     }
@@ -88,31 +86,4 @@ async fn what_was_never_started_or_ordered_is_unknown() {
     let reply = shop.call("POST /stock").await;
     reply.problem(405, "method-not-allowed");
     assert_eq!(reply.headers["allow"], "GET,HEAD,PUT");
-}
-
-/// Goal: damaged data is an error, and the client does not see the data.
-#[tokio::test]
-async fn damaged_data_is_no_answer() {
-    let shop = Shop::selling(5, ShopOptions::default()).await;
-    let mut raw = shop.raw().await;
-    raw.run::<()>("SET stock many").await;
-    shop.order("a-1").await.problem(500, "damaged");
-    shop.call("GET /stock").await.problem(500, "damaged");
-    raw.run::<()>("DEL stock").await;
-    raw.run::<()>("LPUSH stock 5").await;
-    shop.order("a-1").await.problem(500, "damaged");
-}
-
-/// Goal: a fence of another cluster stops the sale, without `Retry-After`.
-#[tokio::test]
-async fn a_fence_of_another_cluster_stops_the_sale() {
-    let shop = Shop::empty(ShopOptions::default()).await;
-    let inventory = Inventory::connect(&shop.redis, InventoryOptions::default()).await.unwrap();
-    let foreign = Token::new(ClusterId(0xabc), 7);
-    inventory.start(&Item::DEFAULT, Some(foreign), 5).await.unwrap();
-    let reply = shop.order("a-1").await;
-    let problem = reply.problem(503, "foreign-fence");
-    assert!(problem["detail"].as_str().expect("a text").contains("cluster abc"), "{problem}");
-    assert!(!reply.headers.contains_key("retry-after"));
-    assert_eq!(shop.stock().await["stock"], 5);
 }

@@ -2,19 +2,17 @@
 //! operator's command says what it will do before it does it. Method: an instance in process over a
 //! Redis that is started again with older data; the command as a process.
 
-use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use flash_sale::inventory::{Item, Replicas};
-use flash_sale::sale::HoldMode;
 use testkit::copies::{DataCopy, restart_with};
 use testkit::shared::Raw;
 use testkit::shared::shared_endpoint;
 use testkit::wait::{eventually, within};
 use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
-use tokio::process::Command;
 
 use super::shop::{Shop, ShopOptions};
+use crate::program::{program, run};
 use crate::support::store::connect;
 
 async fn redis() -> PrivateRedis {
@@ -28,17 +26,12 @@ fn patient() -> ShopOptions {
 
 /// Runs `flash-sale recover` on the shop's servers.
 async fn recover(what: &str, shop: &Shop, flags: &[&str]) -> (Option<i32>, String) {
-    let Output { status, stdout, stderr } = Command::new(env!("CARGO_BIN_EXE_flash-sale"))
-        .args(["recover", what, "--etcd", &shop.etcd, "--redis", &shop.redis])
-        .args(["--lock-name", &shop.lock_name])
-        .args(flags)
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output()
-        .await
-        .unwrap();
-    let text = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    (status.code(), text)
+    run(&[&recovery(what, shop)[..], flags].concat()).await
+}
+
+fn recovery<'a>(what: &'a str, shop: &'a Shop) -> [&'a str; 8] {
+    let (etcd, redis, lock) = (&shop.etcd, &shop.redis, &shop.lock_name);
+    ["recover", what, "--etcd", etcd, "--redis", redis, "--lock-name", lock]
 }
 
 /// Asserts that every call about the item is refused. Above all, an old copy must not answer `sold out`.
@@ -61,33 +54,30 @@ async fn assert_stopped(shop: &Shop) {
 
 #[tokio::test]
 async fn a_rolled_back_store_stops_the_sale() {
-    for hold in [HoldMode::Combined, HoldMode::Request] {
-        let mut redis = redis().await;
-        let options = ShopOptions { hold, ..patient() };
-        let shop = Shop::at(shared_endpoint().await, redis.url(), options);
-        shop.start(0).await;
-        let sold_out = DataCopy::of(&redis);
-        shop.start(5).await;
-        shop.order("a-1").await.json(200);
-        let older = DataCopy::of(&redis);
-        shop.order("a-2").await.json(200);
-        let right = DataCopy::of(&redis);
+    let mut redis = redis().await;
+    let shop = Shop::at(shared_endpoint().await, redis.url(), patient());
+    shop.start(0).await;
+    let sold_out = DataCopy::of(&redis);
+    shop.start(5).await;
+    shop.order("a-1").await.json(200);
+    let older = DataCopy::of(&redis);
+    shop.order("a-2").await.json(200);
+    let right = DataCopy::of(&redis);
 
-        for copy in [Some(&older), Some(&sold_out), None] {
-            restart_with(&mut redis, copy).await;
-            assert_stopped(&shop).await;
-        }
-        // the right data are back
-        restart_with(&mut redis, Some(&right)).await;
-        eventually("it is ready", async || shop.call("GET /readyz").await.status == 200).await;
-        assert_eq!(shop.order("a-3").await.json(200)["remaining"], 2);
-        // or the sale is started afresh
-        restart_with(&mut redis, None).await;
+    for copy in [Some(&older), Some(&sold_out), None] {
+        restart_with(&mut redis, copy).await;
         assert_stopped(&shop).await;
-        shop.start(5).await;
-        assert_eq!(shop.call("GET /readyz").await.status, 200);
-        assert_eq!(shop.order("a-4").await.json(200)["remaining"], 4);
     }
+    // the right data are back
+    restart_with(&mut redis, Some(&right)).await;
+    eventually("it is ready", async || shop.call("GET /readyz").await.status == 200).await;
+    assert_eq!(shop.order("a-3").await.json(200)["remaining"], 2);
+    // or the sale is started afresh
+    restart_with(&mut redis, None).await;
+    assert_stopped(&shop).await;
+    shop.start(5).await;
+    assert_eq!(shop.call("GET /readyz").await.status, 200);
+    assert_eq!(shop.order("a-4").await.json(200)["remaining"], 4);
 }
 
 /// Goal: without `--yes` the command shows the state and changes nothing; with it the sale goes on.
@@ -139,14 +129,7 @@ async fn an_operator_ends_a_sale_that_is_gone() {
     for words in ["stock    none", "missing  its sale is gone", "would end the sale"] {
         assert!(text.contains(words), "{words:?} is not in {text}");
     }
-    let mut child = Command::new(env!("CARGO_BIN_EXE_flash-sale"))
-        .args(["recover", "store", "--yes", "--etcd", &shop.etcd, "--redis", &shop.redis])
-        .args(["--lock-name", &shop.lock_name])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
+    let mut child = program().args(recovery("store", &shop)).arg("--yes").spawn().unwrap();
     drop(child.stdout.take());
     assert_eq!(within("it ends", child.wait()).await.unwrap().code(), Some(0));
     assert_eq!(shop.call("GET /readyz").await.status, 200);

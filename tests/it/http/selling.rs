@@ -2,7 +2,6 @@
 //! etcd and a real Redis.
 
 use axum::body::Body;
-use flash_sale::http::StartAccess;
 use serde_json::json;
 
 use super::shop::{ADMIN, Shop, ShopOptions};
@@ -138,8 +137,8 @@ async fn starting_a_sale_needs_the_token() {
     assert_eq!(shop.stock().await["stock"], 5);
     assert_eq!(shop.call_with("PUT /stock", &[ADMIN], body).await.json(200)["stock"], 9);
 
-    let access = StartAccess::Denied;
-    let shop = Shop::selling(5, ShopOptions { access, ..ShopOptions::default() }).await;
+    let admin_token = None;
+    let shop = Shop::selling(5, ShopOptions { admin_token, ..ShopOptions::default() }).await;
     let problem = shop.call_with("PUT /stock", &[ADMIN], body).await.problem(403, "not-allowed");
     assert!(problem["detail"].as_str().expect("a text").contains("--admin-token-file"));
 }

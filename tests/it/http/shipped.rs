@@ -1,39 +1,19 @@
 //! Goal: the shipped program has no way to be made unsafe. Method: the program itself, and calls to its router.
 
-use std::process::Stdio;
-
-use testkit::wait::within;
-use tokio::process::Command;
-
 use super::shop::{Shop, ShopOptions};
-
-/// What `flash-sale serve` ends with, given these arguments.
-async fn serve(arguments: &[&str]) -> (Option<i32>, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_flash-sale"));
-    command.arg("serve").args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let ended = within("it ends", command.kill_on_drop(true).output()).await.unwrap();
-    (ended.status.code(), String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap())
-}
+use crate::program::run;
 
 #[tokio::test]
 async fn it_has_no_flag_of_the_laboratory() {
-    let (code, help) = serve(&["--help"]).await;
+    let (code, help) = run(&["serve", "--help"]).await;
     assert!(code == Some(0) && help.contains("--listen"), "{help}");
-    for flag in [
-        "--demo",
-        "--instances",
-        "--beside",
-        "--restarted",
-        "--without",
-        "--fault-at",
-        "--starve-file",
-    ] {
+    for flag in ["--demo", "--control", "--without", "--fault-at", "--starve-file"] {
         assert!(!help.contains(flag), "{help}");
-        let (code, told) = serve(&[flag]).await;
+        let (code, told) = run(&["serve", flag]).await;
         assert_eq!(code, Some(2), "{told}");
         assert!(told.contains(&format!("unexpected argument '{flag}'")), "{told}");
     }
-    let (code, told) = serve(&["--lock", "no-lock"]).await;
+    let (code, told) = run(&["serve", "--lock", "no-lock"]).await;
     assert!(code == Some(2) && told.contains("unexpected argument '--lock'"), "{told}");
 }
 
@@ -67,21 +47,7 @@ fn nothing_of_the_laboratory_is_in_it() {
 #[tokio::test]
 async fn it_has_no_controls() {
     let shop = Shop::selling(1, ShopOptions::default()).await;
-    for line in [
-        "GET /demo",
-        "POST /demo/run",
-        "GET /demo/run",
-        "DELETE /demo/run",
-        "PUT /demo/guard",
-        "PUT /demo/fence",
-        "POST /demo/pause",
-        "POST /demo/kill",
-        "POST /demo/fault",
-        "GET /demo/lanes",
-        "GET /demo/beside/lanes",
-        "POST /demo/beside/run",
-        "GET /demo/static/panels.js",
-    ] {
+    for line in ["GET /demo", "POST /demo/run", "PUT /demo/fence", "POST /demo/fault"] {
         let headers = [("host", "127.0.0.1"), ("content-type", "application/json")];
         shop.call_with(line, &headers, "{}").await.problem(404, "not-found");
     }

@@ -7,9 +7,9 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
 use fenced_lock::{Guard, Session};
-use flash_sale::http::{AppState, StartAccess, router};
+use flash_sale::http::{AppState, router};
 use flash_sale::inventory::{Inventory, InventoryOptions, Replicas};
-use flash_sale::sale::{HoldMode, Sale, SaleOptions};
+use flash_sale::sale::{Sale, SaleOptions};
 use flash_sale::secret::Secret;
 use http_body_util::BodyExt;
 use serde_json::Value;
@@ -35,9 +35,8 @@ pub(super) const ADMIN: (&str, &str) = ("authorization", "Bearer s3cret");
 
 /// What a shop is like, if not like most.
 pub(super) struct ShopOptions {
-    pub(super) access: StartAccess,
+    pub(super) admin_token: Option<Secret>,
     pub(super) watchers: usize,
-    pub(super) hold: HoldMode,
     pub(super) queue_length: usize,
     pub(super) wait_timeout: Duration,
     pub(super) store_timeout: Duration,
@@ -48,9 +47,8 @@ pub(super) struct ShopOptions {
 impl Default for ShopOptions {
     fn default() -> Self {
         Self {
-            access: StartAccess::Token(Secret::new("s3cret")),
-            watchers: flash_sale::http::DEFAULT_WATCHERS,
-            hold: HoldMode::default(),
+            admin_token: Some(Secret::new("s3cret")),
+            watchers: 64,
             queue_length: 100,
             wait_timeout: Duration::from_secs(30),
             // short, so that the store's absence is soon noticed
@@ -92,9 +90,8 @@ impl Shop {
         options: ShopOptions,
     ) -> Self {
         let ShopOptions {
-            access,
+            admin_token,
             watchers,
-            hold,
             queue_length,
             wait_timeout,
             store_timeout,
@@ -107,14 +104,13 @@ impl Shop {
         let sale_options = SaleOptions {
             lock_name: lock_name.clone(),
             instance: instance.into(),
-            hold,
             batch_size: 100,
             tenure: Duration::from_millis(5),
             queue_length,
             wait_timeout,
         };
         let sale = Sale::guarded(inventory, sessions(&etcd, instance), sale_options);
-        let state = Arc::new(AppState::new(sale.clone(), access).with_watchers(watchers));
+        let state = Arc::new(AppState::new(sale.clone(), admin_token, watchers, None));
         let router = router(Arc::clone(&state));
         Self { sale, state, redis, etcd, lock_name, router }
     }
@@ -156,6 +152,10 @@ impl Shop {
     /// The whole state of the default item.
     pub(super) async fn stock(&self) -> Value {
         self.call("GET /stock").await.json(200)
+    }
+
+    pub(super) async fn until_ready(&self) {
+        eventually("it is ready", async || self.call("GET /readyz").await.status == 200).await;
     }
 
     /// A connection to the shop's database, past the service.

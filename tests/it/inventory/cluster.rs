@@ -509,7 +509,7 @@ async fn what_a_failover_lost_is_noticed() {
     assert_eq!(plain.rolled_back_items(), 1);
     sell(&plain, &other, "b").await.unwrap();
     assert!(matches!(
-        plain.stock_and_order(&lost, &OrderId::new("b").unwrap()).await,
+        plain.order(&lost, &OrderId::new("b").unwrap()).await,
         Err(InventoryError::RolledBack { .. })
     ));
     cluster.nodes[0].restart().await.unwrap();

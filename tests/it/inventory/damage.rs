@@ -1,24 +1,22 @@
 //! Goal: a key with foreign content is an error that names the key, and nothing is written.
 
-use flash_sale::inventory::{InventoryError, Item, Outcome};
+use flash_sale::inventory::{InventoryError, Outcome};
 
-use super::{Raw, accepted, connect, fresh_database, order, token};
+use super::{ITEM, accepted, fresh, order, reduce, sell, token};
 
 /// Goal: an item without a stock key is an error, never zero, and no key is created.
 #[tokio::test]
 async fn an_unknown_item_is_an_error() {
-    let url = fresh_database().await;
-    let (inventory, mut raw) = (connect(&url).await, Raw::connect(&url).await);
-    let item = Item::DEFAULT;
+    let (inventory, mut raw) = fresh().await;
     let id = order("a", 1).id;
     let errors = [
-        inventory.reduce(&item, Some(token(1)), "8080", &[order("a", 1)]).await.map(drop),
-        inventory.reduce(&item, None, "8080", &[order("a", 1)]).await.map(drop),
-        inventory.stock(&item).await.map(drop),
-        inventory.available(&item).await.map(drop),
-        inventory.ledger(&item, 0, 10).await.map(drop),
-        inventory.ledger(&item, 0, 0).await.map(drop),
-        inventory.order(&item, &id).await.map(drop),
+        sell(&inventory, Some(token(1)), "a").await.map(drop),
+        sell(&inventory, None, "a").await.map(drop),
+        inventory.stock(&ITEM).await.map(drop),
+        inventory.available(&ITEM).await.map(drop),
+        inventory.ledger(&ITEM, 0, 10).await.map(drop),
+        inventory.ledger(&ITEM, 0, 0).await.map(drop),
+        inventory.order(&ITEM, &id).await.map(drop),
     ];
     for result in errors {
         let error = result.unwrap_err();
@@ -31,8 +29,7 @@ async fn an_unknown_item_is_an_error() {
 /// Goal: each kind of damage is refused, and not a byte changes. Method: a sale of three units with one sold.
 #[tokio::test]
 async fn damaged_keys_are_refused_and_nothing_is_written() {
-    let url = fresh_database().await;
-    let (inventory, mut raw) = (connect(&url).await, Raw::connect(&url).await);
+    let (inventory, mut raw) = fresh().await;
     let damages: &[(&str, &[&str])] = &[
         ("stock", &["SET stock many"]),
         ("stock", &["SET stock -1"]),
@@ -59,18 +56,14 @@ async fn damaged_keys_are_refused_and_nothing_is_written() {
     ];
     for (key, damage) in damages {
         raw.run::<()>("FLUSHDB").await;
-        inventory.start(&Item::DEFAULT, Some(token(1)), 3).await.unwrap();
-        inventory
-            .reduce(&Item::DEFAULT, Some(token(1)), "8080", &[order("sold", 1)])
-            .await
-            .unwrap();
+        inventory.start(&ITEM, Some(token(1)), 3).await.unwrap();
+        sell(&inventory, Some(token(1)), "sold").await.unwrap();
         for command in *damage {
             raw.run::<redis::Value>(command).await;
         }
         let before = raw.dump().await;
         let orders = [order("new", 1), order("sold", 1)];
-        let error =
-            inventory.reduce(&Item::DEFAULT, Some(token(2)), "8080", &orders).await.unwrap_err();
+        let error = reduce(&inventory, Some(token(2)), &orders).await.unwrap_err();
         let InventoryError::Damaged { what } = &error else { panic!("{damage:?}: {error}") };
         assert!(what.contains(key), "{damage:?}: {what}");
         assert!(error.nothing_written() && !error.is_retryable());
@@ -81,30 +74,26 @@ async fn damaged_keys_are_refused_and_nothing_is_written() {
 /// Goal: a damaged record concerns its own order: the others of the batch are sold.
 #[tokio::test]
 async fn a_damaged_record_does_not_spoil_its_batch() {
-    let url = fresh_database().await;
-    let (inventory, mut raw) = (connect(&url).await, Raw::connect(&url).await);
-    inventory.start(&Item::DEFAULT, Some(token(1)), 9).await.unwrap();
+    let (inventory, mut raw) = fresh().await;
+    inventory.start(&ITEM, Some(token(1)), 9).await.unwrap();
     let first = [order("bad", 1), order("good", 1)];
-    inventory.reduce(&Item::DEFAULT, Some(token(1)), "8080", &first).await.unwrap();
+    reduce(&inventory, Some(token(1)), &first).await.unwrap();
     // of the latest order that was acknowledged as well: damage is no roll-back
     for bad in ["bad", "good"] {
         raw.run_with::<()>(&format!("HSET orders {bad}"), "nonsense").await;
         let batch = [order("before", 1), order(bad, 1), order("behind", 1)];
-        let outcomes =
-            inventory.reduce(&Item::DEFAULT, Some(token(2)), "8080", &batch).await.unwrap();
+        let outcomes = reduce(&inventory, Some(token(2)), &batch).await.unwrap();
         assert_eq!((accepted(&outcomes[0]).position, accepted(&outcomes[2]).position), (3, 4));
         let Outcome::Damaged { what } = &outcomes[1] else { panic!("{outcomes:?}") };
         assert!(what.contains(bad), "{what}");
     }
-    assert_eq!(inventory.stock(&Item::DEFAULT).await.unwrap().lucky, 4);
+    assert_eq!(inventory.stock(&ITEM).await.unwrap().lucky, 4);
 }
 
 /// Goal: reads distinguish damage from absence, and a negative stock from a sold-out one.
 #[tokio::test]
 async fn reads_tell_damage_from_absence() {
-    let url = fresh_database().await;
-    let (inventory, mut raw) = (connect(&url).await, Raw::connect(&url).await);
-    let item = Item::DEFAULT;
+    let (inventory, mut raw) = fresh().await;
     for damage in [
         &["SET stock many"][..],
         &["SET stock -4"],
@@ -117,14 +106,14 @@ async fn reads_tell_damage_from_absence() {
         for command in damage {
             raw.run::<redis::Value>(command).await;
         }
-        let error = inventory.stock(&item).await.unwrap_err();
+        let error = inventory.stock(&ITEM).await.unwrap_err();
         assert!(matches!(error, InventoryError::Damaged { .. }), "{damage:?}: {error}");
     }
     for damage in [&["SET stock many"][..], &["SET stock -4"], &["DEL stock", "RPUSH stock 3"]] {
         for command in damage {
             raw.run::<redis::Value>(command).await;
         }
-        let error = inventory.available(&item).await.unwrap_err();
+        let error = inventory.available(&ITEM).await.unwrap_err();
         assert!(matches!(error, InventoryError::Damaged { .. }), "{damage:?}: {error}");
     }
 }
@@ -132,13 +121,12 @@ async fn reads_tell_damage_from_absence() {
 /// Goal: a new sale repairs any damage but that of the fence.
 #[tokio::test]
 async fn a_fresh_start_repairs_everything_but_the_fence() {
-    let url = fresh_database().await;
-    let (inventory, mut raw) = (connect(&url).await, Raw::connect(&url).await);
+    let (inventory, mut raw) = fresh().await;
     for key in ["stock", "lucky", "initial", "orders", "ledger", "sale"] {
         raw.run::<()>(&format!("SADD {key} x")).await;
     }
-    inventory.start(&Item::DEFAULT, Some(token(1)), 3).await.unwrap();
-    inventory.reduce(&Item::DEFAULT, Some(token(1)), "8080", &[order("a", 1)]).await.unwrap();
+    inventory.start(&ITEM, Some(token(1)), 3).await.unwrap();
+    sell(&inventory, Some(token(1)), "a").await.unwrap();
     for (command, value) in [
         ("SET fence", "x"),
         ("SET fence", "cafe 9223372036854775808"), // more than a revision can be
@@ -148,10 +136,10 @@ async fn a_fresh_start_repairs_everything_but_the_fence() {
         raw.run_with::<()>(command, value).await;
         let before = raw.dump().await;
         for token in [None, Some(token(2))] {
-            let error = inventory.start(&Item::DEFAULT, token, 3).await.unwrap_err();
+            let error = inventory.start(&ITEM, token, 3).await.unwrap_err();
             assert!(matches!(error, InventoryError::Damaged { .. }), "{error}");
         }
-        assert!(inventory.recover_cluster(&Item::DEFAULT, token(2)).await.is_err());
+        assert!(inventory.recover_cluster(&ITEM, token(2)).await.is_err());
         assert_eq!(raw.dump().await, before);
     }
 }

@@ -3,13 +3,13 @@
 use std::error::Error;
 use std::time::Duration;
 
-use flash_sale::inventory::{Inventory, InventoryError, InventoryOptions, Item};
+use flash_sale::inventory::{Inventory, InventoryError, InventoryOptions};
 use testkit::server::find_program;
 use testkit::wait::eventually;
 use testkit::{PrivateRedis, Proxy, RedisOptions, ports};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Raw, accepted, connect, fresh_database, order, token};
+use super::{ITEM, Raw, accepted, connect, fresh_database, order, reduce, sell, token};
 
 /// Longer than any call may take, by far: only a hang exceeds it.
 const HANG: Duration = Duration::from_secs(20);
@@ -22,7 +22,7 @@ const IMPATIENT: InventoryOptions = InventoryOptions {
 async fn start() -> (PrivateRedis, Inventory) {
     let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
     let inventory = Inventory::connect(&redis.url(), IMPATIENT).await.unwrap();
-    inventory.start(&Item::DEFAULT, Some(token(1)), 10).await.unwrap();
+    inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
     (redis, inventory)
 }
 
@@ -40,7 +40,7 @@ async fn a_missing_permission_leaves_nothing_half_written() {
     for lack in commands.into_iter().chain(keys) {
         let before = raw.dump().await;
         raw.run::<()>(&format!("ACL SETUSER default {lack}")).await;
-        let error = inventory.reduce(&Item::DEFAULT, Some(token(2)), "8080", &orders).await;
+        let error = reduce(&inventory, Some(token(2)), &orders).await;
         let error = error.expect_err(&lack);
         raw.run::<()>("ACL SETUSER default +@all allkeys").await;
         assert!(error.is_wrong_server() && error.nothing_written(), "{lack}: {error:?}");
@@ -48,10 +48,10 @@ async fn a_missing_permission_leaves_nothing_half_written() {
     }
     raw.run::<()>("ACL SETUSER default -unlink").await;
     let before = raw.dump().await;
-    let error = inventory.start(&Item::DEFAULT, Some(token(2)), 5).await.unwrap_err();
+    let error = inventory.start(&ITEM, Some(token(2)), 5).await.unwrap_err();
     assert!(error.is_wrong_server(), "{error:?}");
     assert_eq!(raw.dump().await, before);
-    inventory.reduce(&Item::DEFAULT, Some(token(2)), "8080", &orders).await.unwrap();
+    reduce(&inventory, Some(token(2)), &orders).await.unwrap();
 }
 
 /// Goal: each round trip of a connection attempt has its own time limit.
@@ -103,14 +103,14 @@ async fn a_flushed_script_cache_is_not_noticed() {
     let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
     let mut raw = Raw::connect(&redis.url()).await;
     let inventory = connect(&redis.url()).await;
-    inventory.start(&Item::DEFAULT, Some(token(1)), 10).await.unwrap();
-    inventory.stock(&Item::DEFAULT).await.unwrap();
+    inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
+    inventory.stock(&ITEM).await.unwrap();
     raw.run::<()>("SCRIPT FLUSH SYNC").await;
     let batch = [order("a", 1)];
-    let outcomes = inventory.reduce(&Item::DEFAULT, Some(token(1)), "8080", &batch).await.unwrap();
+    let outcomes = reduce(&inventory, Some(token(1)), &batch).await.unwrap();
     assert_eq!(accepted(&outcomes[0]).remaining, 9);
     raw.run::<()>("SCRIPT FLUSH SYNC").await;
-    assert_eq!(inventory.stock(&Item::DEFAULT).await.unwrap().stock, 9);
+    assert_eq!(inventory.stock(&ITEM).await.unwrap().stock, 9);
 }
 
 /// Goal: with full memory nothing is written, not even half, and reads go on; with memory again, it sells.
@@ -118,13 +118,13 @@ async fn a_flushed_script_cache_is_not_noticed() {
 async fn out_of_memory_nothing_is_half_written() {
     let (redis, inventory) = start().await;
     let mut raw = Raw::connect(&redis.url()).await;
-    inventory.reduce(&Item::DEFAULT, Some(token(1)), "8080", &[order("a", 1)]).await.unwrap();
+    sell(&inventory, Some(token(1)), "a").await.unwrap();
     let before = raw.dump().await;
     raw.run::<()>("CONFIG SET maxmemory 1").await;
     let results = [
-        inventory.reduce(&Item::DEFAULT, Some(token(2)), "8080", &[order("b", 1)]).await.map(drop),
-        inventory.start(&Item::DEFAULT, Some(token(2)), 5).await.map(drop),
-        inventory.recover_cluster(&Item::DEFAULT, token(2)).await.map(drop),
+        sell(&inventory, Some(token(2)), "b").await.map(drop),
+        inventory.start(&ITEM, Some(token(2)), 5).await.map(drop),
+        inventory.recover_cluster(&ITEM, token(2)).await.map(drop),
     ];
     for result in results {
         let error = result.unwrap_err();
@@ -133,25 +133,10 @@ async fn out_of_memory_nothing_is_half_written() {
         assert!(error.nothing_written() && error.is_retryable());
     }
     assert_eq!(raw.dump().await, before);
-    assert_eq!(inventory.stock(&Item::DEFAULT).await.unwrap().stock, 9);
-    assert_eq!(inventory.ledger(&Item::DEFAULT, 0, 9).await.unwrap().len(), 1);
+    assert_eq!(inventory.stock(&ITEM).await.unwrap().stock, 9);
+    assert_eq!(inventory.ledger(&ITEM, 0, 9).await.unwrap().len(), 1);
     raw.run::<()>("CONFIG SET maxmemory 0").await;
-    inventory.reduce(&Item::DEFAULT, Some(token(2)), "8080", &[order("b", 1)]).await.unwrap();
-}
-
-/// Goal: a server that cannot write refuses before anything is written.
-#[tokio::test]
-async fn a_replica_is_refused() {
-    let (redis, inventory) = start().await;
-    let mut raw = Raw::connect(&redis.url()).await;
-    // of a primary that is not there; it serves what it has
-    raw.run::<()>("REPLICAOF 127.0.0.1 1").await;
-    let error = inventory
-        .reduce(&Item::DEFAULT, Some(token(1)), "8080", &[order("a", 1)])
-        .await
-        .unwrap_err();
-    assert!(matches!(error, InventoryError::Refused { .. }), "{error}");
-    assert!(error.nothing_written() && error.is_retryable());
+    sell(&inventory, Some(token(2)), "b").await.unwrap();
 }
 
 /// Goal: when a server falls silent, the write under way is unknown and later ones are not sent, all within
@@ -161,7 +146,7 @@ async fn a_silent_store_leaves_one_write_unknown_and_recovers() {
     let (mut redis, inventory) = start().await;
     let batch = [order("a", 1)];
     let sell = async || {
-        let call = inventory.reduce(&Item::DEFAULT, Some(token(1)), "8080", &batch);
+        let call = reduce(&inventory, Some(token(1)), &batch);
         timeout(HANG, call).await.expect("a call is bounded")
     };
     redis.child().pause().unwrap();
@@ -171,12 +156,12 @@ async fn a_silent_store_leaves_one_write_unknown_and_recovers() {
     let error = sell().await.unwrap_err();
     assert!(matches!(error, InventoryError::Unreachable { .. }), "{error}");
     assert!(error.nothing_written() && error.is_retryable());
-    let error = inventory.available(&Item::DEFAULT).await.unwrap_err();
+    let error = inventory.available(&ITEM).await.unwrap_err();
     assert!(error.nothing_written(), "{error}");
     redis.child().resume().unwrap();
     let outcomes = until_ok(sell).await;
     assert_eq!(accepted(&outcomes[0]).remaining, 9);
-    let stock = inventory.stock(&Item::DEFAULT).await.unwrap();
+    let stock = inventory.stock(&ITEM).await.unwrap();
     assert_eq!((stock.stock, stock.lucky, stock.orders), (9, 1, 1));
 }
 
@@ -186,7 +171,7 @@ async fn a_store_that_went_away_is_found_again() {
     let (mut redis, inventory) = start().await;
     let batch = [order("a", 1)];
     let sell = async || {
-        let call = inventory.reduce(&Item::DEFAULT, Some(token(1)), "8080", &batch);
+        let call = reduce(&inventory, Some(token(1)), &batch);
         timeout(HANG, call).await.expect("a call is bounded")
     };
     sell().await.unwrap();
@@ -205,7 +190,7 @@ async fn a_store_that_went_away_is_found_again() {
     inventory.ping().await.expect("a failed attempt is not kept for the next caller");
     let outcomes = sell().await.unwrap();
     assert_eq!(accepted(&outcomes[0]).remaining, 9);
-    assert_eq!(inventory.stock(&Item::DEFAULT).await.unwrap().lucky, 1);
+    assert_eq!(inventory.stock(&ITEM).await.unwrap().lucky, 1);
 }
 
 /// Goal: a restart of the server between two calls costs none of them: the break is noticed at once, so no
@@ -216,9 +201,9 @@ async fn a_restart_between_calls_is_not_noticed() {
     for id in ["a", "b", "c"] {
         redis.kill().await.unwrap();
         redis.restart().await.unwrap();
-        inventory.reduce(&Item::DEFAULT, Some(token(1)), "8080", &[order(id, 1)]).await.unwrap();
+        sell(&inventory, Some(token(1)), id).await.unwrap();
     }
-    assert_eq!(inventory.available(&Item::DEFAULT).await.unwrap(), 7);
+    assert_eq!(inventory.available(&ITEM).await.unwrap(), 7);
 }
 
 /// Goal: a refused handshake is not kept: when a full server has room again, the next call works.

@@ -1,54 +1,51 @@
 //! The ledger, page by page.
 
-use flash_sale::inventory::{Cursor, Inventory, Item, Order, SaleUpdate};
+use flash_sale::inventory::{Cursor, Inventory, Order, SaleUpdate};
 
-use super::{accepted, connect, fresh_database, order, token};
+use super::{ITEM, accepted, fresh, order, reduce, token};
 
 /// Goal: pages of any size add up to the orders in the order of acceptance, with their first answers.
 #[tokio::test]
 async fn the_ledger_is_read_page_by_page() {
-    let inventory = connect(&fresh_database().await).await;
-    let item = Item::DEFAULT;
-    inventory.start(&item, None, 5000).await.unwrap();
+    let (inventory, _) = fresh().await;
+    inventory.start(&ITEM, None, 5000).await.unwrap();
     let mut answers = Vec::new();
     for chunk in 0..3 {
         let batch: Vec<Order> = (0..411).map(|i| order(&format!("{chunk}-{i}"), 2)).collect();
-        let outcomes =
-            inventory.reduce(&item, Some(token(chunk + 1)), "8080", &batch).await.unwrap();
+        let outcomes = reduce(&inventory, Some(token(chunk + 1)), &batch).await.unwrap();
         answers.extend(outcomes.iter().map(|outcome| accepted(outcome).clone()));
     }
     let mut read = Vec::new();
     loop {
-        let page = inventory.ledger(&item, read.len() as u64, 100).await.unwrap();
+        let page = inventory.ledger(&ITEM, read.len() as u64, 100).await.unwrap();
         if page.is_empty() {
             break;
         }
         read.extend(page);
     }
     assert_eq!(read, answers);
-    let all = inventory.ledger(&item, 0, u32::MAX).await.unwrap();
+    let all = inventory.ledger(&ITEM, 0, u32::MAX).await.unwrap();
     assert_eq!(all, answers[..Inventory::MAX_PAGE as usize]);
-    assert_eq!(inventory.ledger(&item, 1230, 10).await.unwrap(), answers[1230..]);
+    assert_eq!(inventory.ledger(&ITEM, 1230, 10).await.unwrap(), answers[1230..]);
     for after in [0, 5] {
-        assert_eq!(inventory.ledger(&item, after, 0).await.unwrap(), []);
+        assert_eq!(inventory.ledger(&ITEM, after, 0).await.unwrap(), []);
     }
     for after in [1233, i64::MAX as u64, u64::MAX] {
-        assert_eq!(inventory.ledger(&item, after, 10).await.unwrap(), []);
+        assert_eq!(inventory.ledger(&ITEM, after, 10).await.unwrap(), []);
     }
-    let found = inventory.order(&item, &answers[700].order).await.unwrap();
+    let found = inventory.order(&ITEM, &answers[700].order).await.unwrap();
     assert_eq!(found.as_ref(), Some(&answers[700]));
-    assert_eq!(inventory.order(&item, &order("nobody", 1).id).await.unwrap(), None);
+    assert_eq!(inventory.order(&ITEM, &order("nobody", 1).id).await.unwrap(), None);
 }
 
 /// Goal: a poll returns all new orders, or an even part of them with the newest, and says whether the
 /// ledger is still that of the cursor.
 #[tokio::test]
 async fn a_sale_is_followed_at_a_bounded_cost() {
-    let inventory = connect(&fresh_database().await).await;
-    let item = Item::DEFAULT;
-    inventory.start(&item, None, 100).await.unwrap();
+    let (inventory, _) = fresh().await;
+    inventory.start(&ITEM, None, 100).await.unwrap();
     let batch: Vec<Order> = (1..=10).map(|i| order(&format!("o{i}"), 1)).collect();
-    inventory.reduce(&item, Some(token(1)), "8080", &batch).await.unwrap();
+    reduce(&inventory, Some(token(1)), &batch).await.unwrap();
     let positions =
         |update: &SaleUpdate| update.orders.iter().map(|o| o.position).collect::<Vec<_>>();
     let at = |position: u64| Cursor {
@@ -56,21 +53,21 @@ async fn a_sale_is_followed_at_a_bounded_cost() {
         order: (position > 0).then(|| order(&format!("o{position}"), 1).id),
     };
 
-    let first = inventory.poll_since(&item, None, 4).await.unwrap();
+    let first = inventory.poll_since(&ITEM, None, 4).await.unwrap();
     assert_eq!((positions(&first), first.step), (vec![7, 8, 9, 10], 1));
-    assert_eq!(first.stock, inventory.stock(&item).await.unwrap());
-    let rest = inventory.poll_since(&item, Some(&at(6)), 4).await.unwrap();
+    assert_eq!(first.stock, inventory.stock(&ITEM).await.unwrap());
+    let rest = inventory.poll_since(&ITEM, Some(&at(6)), 4).await.unwrap();
     assert_eq!((positions(&rest), rest.step, rest.is_same_ledger), (vec![7, 8, 9, 10], 1, true));
-    let thinned = inventory.poll_since(&item, Some(&at(0)), 3).await.unwrap();
+    let thinned = inventory.poll_since(&ITEM, Some(&at(0)), 3).await.unwrap();
     assert_eq!((positions(&thinned), thinned.step), (vec![2, 6, 10], 4));
-    let nothing = inventory.poll_since(&item, Some(&at(10)), 3).await.unwrap();
+    let nothing = inventory.poll_since(&ITEM, Some(&at(10)), 3).await.unwrap();
     assert_eq!((positions(&nothing), nothing.is_same_ledger), (vec![], true));
 
-    inventory.start(&item, Some(token(2)), 100).await.unwrap();
+    inventory.start(&ITEM, Some(token(2)), 100).await.unwrap();
     let batch: Vec<Order> = (1..=12).map(|i| order(&format!("p{i}"), 1)).collect();
-    inventory.reduce(&item, Some(token(2)), "8080", &batch).await.unwrap();
-    let other = inventory.poll_since(&item, Some(&at(10)), 100).await.unwrap();
+    reduce(&inventory, Some(token(2)), &batch).await.unwrap();
+    let other = inventory.poll_since(&ITEM, Some(&at(10)), 100).await.unwrap();
     assert_eq!((other.orders.len(), other.is_same_ledger), (12, false));
-    let shorter = inventory.poll_since(&item, Some(&at(50)), 100).await.unwrap();
+    let shorter = inventory.poll_since(&ITEM, Some(&at(50)), 100).await.unwrap();
     assert_eq!((shorter.orders.len(), shorter.is_same_ledger), (12, false));
 }

@@ -4,22 +4,21 @@ use std::collections::HashSet;
 
 use flash_sale::inventory::{Inventory, InventoryError, Item, Order, OrderId, Outcome, User};
 
-use super::{Raw, accepted, connect, fresh_database, order, token};
+use super::{ITEM, Raw, accepted, connect, fresh, fresh_database, order, reduce, sell, token};
 
 /// Goal: of 500 orders for 300 units, in batches of odd sizes, exactly the first 300 are accepted, each has
 /// its own position, and the counters agree.
 #[tokio::test]
 async fn sells_every_unit_once() {
-    let inventory = connect(&fresh_database().await).await;
-    inventory.start(&Item::DEFAULT, Some(token(1)), 300).await.unwrap();
+    let (inventory, _) = fresh().await;
+    inventory.start(&ITEM, Some(token(1)), 300).await.unwrap();
     let orders: Vec<Order> = (0..500).map(|i| order(&format!("order-{i}"), 1)).collect();
     let mut rest = orders.as_slice();
     let mut outcomes = Vec::new();
     for size in [1, 7, 13, 101, 64, 3, 211, 100] {
         let batch;
         (batch, rest) = rest.split_at(size);
-        outcomes
-            .extend(inventory.reduce(&Item::DEFAULT, Some(token(2)), "8080", batch).await.unwrap());
+        outcomes.extend(reduce(&inventory, Some(token(2)), batch).await.unwrap());
     }
     assert!(rest.is_empty());
     for (i, outcome) in outcomes.iter().take(300).enumerate() {
@@ -32,7 +31,7 @@ async fn sells_every_unit_once() {
     for outcome in &outcomes[300..] {
         assert_eq!(*outcome, Outcome::SoldOut { remaining: 0 });
     }
-    let stock = inventory.stock(&Item::DEFAULT).await.unwrap();
+    let stock = inventory.stock(&ITEM).await.unwrap();
     assert_eq!((stock.stock, stock.lucky, stock.initial, stock.orders), (0, 300, 300, 300));
     assert_eq!(stock.fence, Some(token(2).into()));
     assert!(stock.is_balanced());
@@ -41,20 +40,20 @@ async fn sells_every_unit_once() {
 /// Goal: the largest batch is accepted, and one order more is refused.
 #[tokio::test]
 async fn a_batch_is_bounded() {
-    let inventory = connect(&fresh_database().await).await;
-    inventory.start(&Item::DEFAULT, None, 10_000).await.unwrap();
+    let (inventory, _) = fresh().await;
+    inventory.start(&ITEM, None, 10_000).await.unwrap();
     let mut orders: Vec<Order> =
         (0..Inventory::MAX_BATCH).map(|i| order(&format!("{i:0128}"), 2)).collect();
     for order in &mut orders {
         order.user = User::new(&"ü".repeat(64)).unwrap();
     }
-    let outcomes = inventory.reduce(&Item::DEFAULT, None, "8080", &orders).await.unwrap();
+    let outcomes = reduce(&inventory, None, &orders).await.unwrap();
     assert_eq!(accepted(outcomes.last().unwrap()).remaining, 8_000);
     assert_eq!(accepted(outcomes.last().unwrap()).user, orders[0].user);
     orders.push(order("one-more", 1));
-    let error = inventory.reduce(&Item::DEFAULT, None, "8080", &orders).await.unwrap_err();
+    let error = reduce(&inventory, None, &orders).await.unwrap_err();
     assert!(matches!(error, InventoryError::InvalidArgument(_)), "{error}");
-    let none = inventory.reduce(&Item::DEFAULT, None, "8080", &[] as &[Order]).await.unwrap();
+    let none = reduce(&inventory, None, &[]).await.unwrap();
     assert_eq!(none, []);
 }
 
@@ -62,14 +61,13 @@ async fn a_batch_is_bounded() {
 /// another quantity or user under the same id is a conflict.
 #[tokio::test]
 async fn a_known_order_gets_its_first_answer() {
-    let url = fresh_database().await;
-    let (inventory, mut raw) = (connect(&url).await, Raw::connect(&url).await);
-    inventory.start(&Item::DEFAULT, None, 10).await.unwrap();
+    let (inventory, mut raw) = fresh().await;
+    inventory.start(&ITEM, None, 10).await.unwrap();
     let mut first = order("a", 3);
     first.user = User::new("alice").unwrap();
     let reduce = async |order: &Order, token, instance| -> Outcome {
         let batch = std::slice::from_ref(order);
-        inventory.reduce(&Item::DEFAULT, token, instance, batch).await.unwrap().remove(0)
+        inventory.reduce(&ITEM, token, instance, batch).await.unwrap().remove(0)
     };
     let answer = reduce(&first, Some(token(5)), "8080").await;
     assert_eq!(accepted(&answer).remaining, 7);
@@ -81,20 +79,20 @@ async fn a_known_order_gets_its_first_answer() {
     assert_eq!(reduce(&other_user, Some(token(5)), "8080").await, Outcome::Conflict);
     assert_eq!(raw.dump().await, before);
     assert_eq!(reduce(&first, Some(token(6)), "8090").await, answer);
-    assert_eq!(inventory.stock(&Item::DEFAULT).await.unwrap().lucky, 3);
+    assert_eq!(inventory.stock(&ITEM).await.unwrap().lucky, 3);
 }
 
 /// Goal: the same id twice in one batch is one order; with another quantity the second is a conflict.
 #[tokio::test]
 async fn an_order_can_come_twice_in_one_batch() {
-    let inventory = connect(&fresh_database().await).await;
-    inventory.start(&Item::DEFAULT, None, 10).await.unwrap();
+    let (inventory, _) = fresh().await;
+    inventory.start(&ITEM, None, 10).await.unwrap();
     let batch = [order("a", 3), order("a", 3), order("b", 1), order("a", 4)];
-    let outcomes = inventory.reduce(&Item::DEFAULT, None, "8080", &batch).await.unwrap();
+    let outcomes = reduce(&inventory, None, &batch).await.unwrap();
     assert_eq!(outcomes[0], outcomes[1]);
     assert_eq!(accepted(&outcomes[2]).position, 2);
     assert_eq!(outcomes[3], Outcome::Conflict);
-    let stock = inventory.stock(&Item::DEFAULT).await.unwrap();
+    let stock = inventory.stock(&ITEM).await.unwrap();
     assert_eq!((stock.stock, stock.lucky, stock.orders), (6, 4, 2));
 }
 
@@ -102,30 +100,28 @@ async fn an_order_can_come_twice_in_one_batch() {
 /// served, and the same id may retry for less.
 #[tokio::test]
 async fn a_sold_out_order_leaves_no_trace() {
-    let inventory = connect(&fresh_database().await).await;
-    inventory.start(&Item::DEFAULT, None, 5).await.unwrap();
+    let (inventory, _) = fresh().await;
+    inventory.start(&ITEM, None, 5).await.unwrap();
     let batch = [order("a", 3), order("b", 3), order("c", 1)];
-    let outcomes = inventory.reduce(&Item::DEFAULT, None, "8080", &batch).await.unwrap();
+    let outcomes = reduce(&inventory, None, &batch).await.unwrap();
     assert_eq!(accepted(&outcomes[0]).remaining, 2);
     assert_eq!(outcomes[1], Outcome::SoldOut { remaining: 2 });
     assert_eq!(accepted(&outcomes[2]).remaining, 1);
     let id = OrderId::new("b").unwrap();
-    assert_eq!(inventory.order(&Item::DEFAULT, &id).await.unwrap(), None);
-    let again = inventory.reduce(&Item::DEFAULT, None, "8080", &[order("b", 1)]).await.unwrap();
-    assert_eq!(accepted(&again[0]).remaining, 0);
+    assert_eq!(inventory.order(&ITEM, &id).await.unwrap(), None);
+    assert_eq!(sell(&inventory, None, "b").await.unwrap().remaining, 0);
 }
 
 /// Goal: a stock set with `redis-cli SET stock 300`, and nothing else, is a sale.
 #[tokio::test]
 async fn a_stock_set_by_hand_is_sold() {
-    let url = fresh_database().await;
-    let (inventory, mut raw) = (connect(&url).await, Raw::connect(&url).await);
+    let (inventory, mut raw) = fresh().await;
     raw.run::<()>("SET stock 300").await;
     raw.run::<()>("SET lucky 5").await;
-    let before = inventory.stock(&Item::DEFAULT).await.unwrap();
+    let before = inventory.stock(&ITEM).await.unwrap();
     assert_eq!((before.stock, before.lucky, before.initial), (300, 5, 305));
-    inventory.reduce(&Item::DEFAULT, Some(token(1)), "8080", &[order("a", 2)]).await.unwrap();
-    let after = inventory.stock(&Item::DEFAULT).await.unwrap();
+    reduce(&inventory, Some(token(1)), &[order("a", 2)]).await.unwrap();
+    let after = inventory.stock(&ITEM).await.unwrap();
     assert_eq!((after.stock, after.lucky, after.initial), (298, 7, 305));
     assert_eq!(raw.run::<String>("GET initial").await, "305");
 }
@@ -133,8 +129,7 @@ async fn a_stock_set_by_hand_is_sold() {
 /// Goal: items share nothing, and a batch cannot mix them.
 #[tokio::test]
 async fn items_are_separate() {
-    let url = fresh_database().await;
-    let (inventory, mut raw) = (connect(&url).await, Raw::connect(&url).await);
+    let (inventory, mut raw) = fresh().await;
     let (cup, pot): (Item, Item) = ("cup".parse().unwrap(), "pot".parse().unwrap());
     inventory.start(&cup, Some(token(1)), 5).await.unwrap();
     inventory.start(&pot, Some(token(9)), 7).await.unwrap();
@@ -153,17 +148,15 @@ async fn items_are_separate() {
 async fn large_numbers_stay_exact() {
     let url = fresh_database().await;
     let (inventory, mut raw) = (connect(&url).await, Raw::connect(&url).await);
-    inventory.start(&Item::DEFAULT, None, Inventory::MAX_UNITS).await.unwrap();
-    let outcomes = inventory.reduce(&Item::DEFAULT, None, "8080", &[order("a", 1)]).await.unwrap();
-    assert_eq!(accepted(&outcomes[0]).remaining, 999_999_999_999);
-    let error = inventory.start(&Item::DEFAULT, None, Inventory::MAX_UNITS + 1).await.unwrap_err();
+    inventory.start(&ITEM, None, Inventory::MAX_UNITS).await.unwrap();
+    assert_eq!(sell(&inventory, None, "a").await.unwrap().remaining, 999_999_999_999);
+    let error = inventory.start(&ITEM, None, Inventory::MAX_UNITS + 1).await.unwrap_err();
     assert!(matches!(error, InventoryError::InvalidArgument(_)), "{error}");
     raw.run::<()>("DEL initial lucky orders ledger").await;
     // the one above would miss its order
     let inventory = connect(&url).await;
     raw.run::<()>("SET stock 9007199254740991").await;
-    let outcomes = inventory.reduce(&Item::DEFAULT, None, "8080", &[order("a", 1)]).await.unwrap();
-    assert_eq!(accepted(&outcomes[0]).remaining, 9_007_199_254_740_990);
+    assert_eq!(sell(&inventory, None, "a").await.unwrap().remaining, 9_007_199_254_740_990);
     assert_eq!(raw.run::<String>("GET stock").await, "9007199254740990");
     assert_eq!(raw.run::<String>("GET initial").await, "9007199254740991");
 }
@@ -174,14 +167,14 @@ async fn large_numbers_stay_exact() {
 async fn concurrent_batches_sell_no_unit_twice() {
     let url = fresh_database().await;
     let inventory = connect(&url).await;
-    inventory.start(&Item::DEFAULT, Some(token(1)), 300).await.unwrap();
+    inventory.start(&ITEM, Some(token(1)), 300).await.unwrap();
     let sell = async |instance: &'static str, revisions: [i64; 40]| {
         let inventory = connect(&url).await;
         let mut sold = Vec::new();
         for revision in revisions {
             let batch: Vec<Order> =
                 (0..11).map(|i| order(&format!("{instance}-{revision}-{i}"), 1)).collect();
-            match inventory.reduce(&Item::DEFAULT, Some(token(revision)), instance, &batch).await {
+            match inventory.reduce(&ITEM, Some(token(revision)), instance, &batch).await {
                 Ok(outcomes) => {
                     sold.extend(outcomes.into_iter().filter_map(|outcome| match outcome {
                         Outcome::Reserved(accepted) => Some(accepted),
@@ -198,7 +191,7 @@ async fn concurrent_batches_sell_no_unit_twice() {
     let even = odd.map(|revision| revision + 1);
     let (a, b) = tokio::join!(sell("8080", odd), sell("8090", even));
     let sold = [a, b].concat();
-    let stock = inventory.stock(&Item::DEFAULT).await.unwrap();
+    let stock = inventory.stock(&ITEM).await.unwrap();
     assert!(stock.is_balanced(), "{stock:?}");
     assert_eq!(i64::try_from(sold.len()).unwrap(), stock.lucky);
     let positions: HashSet<u64> = sold.iter().map(|accepted| accepted.position).collect();

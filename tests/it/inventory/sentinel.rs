@@ -10,8 +10,8 @@ use testkit::wait::{eventually, within};
 use testkit::{OwnedDir, PrivateRedis, RedisOptions, Sentinels};
 use tokio::time::Instant;
 
-use super::replicas::{HASTY, ITEM, PATIENT, assert_not_replicated, sell};
-use super::{connect, token};
+use super::replicas::{HASTY, PATIENT, assert_not_replicated, sell};
+use super::{ITEM, connect, token};
 
 /// Servers that answer, however busy the machine is.
 async fn open(url: &str) -> Result<Inventory, InventoryError> {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use fenced_lock::Token;
+use fenced_lock::{MemoryBackend, Session, SessionKeeper, SessionOptions, Token};
 use flash_sale::inventory::{Item, Outcome};
+use flash_sale::sale::{Sale, SaleError, SaleOptions};
 use testkit::wait::{eventually, within};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 
 use super::{Market, accepted, order_of_one};
 use crate::support::etcd::session;
@@ -92,38 +93,6 @@ async fn another_client_gets_its_turn() {
     buyers.abort_all();
     while buyers.join_next().await.is_some() {}
     instance.sale.close().await;
-}
-
-/// Goal: far from etcd, the holder waits for a buyer that orders again and again, although another instance waits:
-/// without that, each tenure of theirs has one order. Another client of the lock still gets its turn.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn far_from_etcd_it_waits_for_the_next_order() {
-    let (each_way, tenure) = (Duration::from_millis(25), Duration::from_secs(10));
-    let (market, _proxy) = Market::of(1_000_000).await.far_from_etcd(each_way, tenure).await;
-    let instances = [market.instance("a"), market.instance("b")];
-    let mut buyers = JoinSet::new();
-    for instance in &instances {
-        let sale = instance.sale.clone();
-        buyers.spawn(async move {
-            loop {
-                accepted(sale.reduce(order_of_one()).await.unwrap());
-            }
-        });
-    }
-    eventually("a tenure between two others has five orders", async || {
-        let ledger = market.ledger().await;
-        let tenures: Vec<_> = ledger.chunk_by(|one, next| one.token == next.token).collect();
-        // until its end, the first one may have been alone
-        tenures.iter().skip(1).rev().skip(1).any(|tenure| tenure.len() >= 5)
-    })
-    .await;
-    let other = session(&market.etcd, "other").await.mutex(&market.lock_name).unwrap();
-    within("a turn", other.lock()).await.unwrap().unlock().await.unwrap();
-    buyers.abort_all();
-    while buyers.join_next().await.is_some() {}
-    for instance in &instances {
-        instance.sale.close().await;
-    }
 }
 
 /// Goal: a buyer that disconnects before the order is in a batch buys nothing; the others do.
@@ -219,4 +188,74 @@ async fn a_silent_store_does_not_keep_the_lock() {
     assert!(!stuck.is_finished(), "the lock came only after the order was given up");
     stuck.abort();
     other.sale.close().await;
+}
+
+/// Goal: a sale that closes gives up an order whose batch is not answered, and does not wait out its time.
+#[tokio::test]
+async fn a_closing_sale_sends_nothing_again() {
+    let market = Market::of(10).await;
+    let (behind, proxy) = market.through_proxy().await;
+    let instance = behind.instance("a");
+    instance.settle().await;
+    proxy.freeze();
+    let (sold, ()) =
+        tokio::join!(within("it is answered", instance.sale.reduce(order("stuck", 1))), async {
+            eventually("its batch is under way", async || proxy.holds_something()).await;
+            within("it closes", instance.sale.close()).await;
+        });
+    assert!(matches!(sold, Err(SaleError::OutcomeUnknown { .. })), "{sold:?}");
+}
+
+/// Goal: an order that loses the lock at any moment around its grant is answered in its time, and the sale
+/// closes. Method: a lock service in memory and one thread, so that a number of turns of the runtime decides
+/// when the claim is deleted; from then on another client holds the lock.
+#[tokio::test]
+async fn a_claim_lost_around_its_grant_does_not_wait_for_ever() {
+    let wait_timeout = Duration::from_millis(200);
+    for turns in 0..16 {
+        let market = Market::of(1).await;
+        let service = MemoryBackend::new();
+        let lock = || Arc::new(service.clone());
+        let options = SessionOptions::new(Duration::from_mins(1));
+        let rival = Session::open(lock(), options.clone()).await.unwrap();
+        let rival = rival.mutex(&market.lock_name).unwrap();
+        let before = rival.lock().await.unwrap();
+        let sessions = SessionKeeper::start(lock(), options);
+        let options = SaleOptions { wait_timeout, ..market.options("a") };
+        let sale = Sale::guarded(market.inventory(), sessions, options);
+
+        let sold = async {
+            let sold = sale.reduce(order("a-1", 1)).await;
+            sale.close().await;
+            sold
+        };
+        let lose = async {
+            while rival.queue().await.unwrap().len() < 2 {
+                yield_now().await;
+            }
+            let claim = rival.queue().await.unwrap().remove(1);
+            let (after, ()) = tokio::join!(rival.lock(), async {
+                while rival.queue().await.unwrap().len() < 3 {
+                    yield_now().await;
+                }
+                drop(before);
+                while rival.queue().await.unwrap()[0].key != claim.key {
+                    yield_now().await;
+                }
+                for _ in 0..turns {
+                    yield_now().await;
+                }
+                service.delete(&claim.key);
+            });
+            after.unwrap()
+        };
+        let (sold, _after) =
+            within("the order is answered", async { tokio::join!(sold, lose) }).await;
+        let orders = market.ledger().await.len();
+        match sold {
+            Ok(Outcome::Reserved(_)) => assert_eq!(orders, 1),
+            Err(SaleError::WaitTooLong { .. }) => assert_eq!(orders, 0),
+            other => panic!("after {turns} turns: {other:?}"),
+        }
+    }
 }

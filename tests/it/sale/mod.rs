@@ -1,14 +1,13 @@
 //! Where lock meets stock: the sale over a real etcd and a real Redis.
 
 mod combining;
-mod lone_orders;
 mod sold_out;
 
 use std::time::Duration;
 
 use fenced_lock::SessionKeeper;
 use flash_sale::inventory::{Accepted, Inventory, InventoryOptions, Item, Order, OrderId, Outcome};
-use flash_sale::sale::{HoldMode, Sale, SaleOptions};
+use flash_sale::sale::{Sale, SaleOptions};
 use testkit::Proxy;
 use testkit::shared::fresh_database;
 use testkit::shared::{fresh_lock_name, shared_endpoint};
@@ -22,7 +21,6 @@ struct Market {
     etcd: String,
     redis: String,
     lock_name: String,
-    tenure: Duration,
 }
 
 /// One instance's sale, and its sessions.
@@ -35,8 +33,7 @@ impl Market {
     /// With a sale of so many units.
     async fn of(units: u64) -> Self {
         let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
-        let tenure = Duration::from_millis(2);
-        let market = Self { etcd, redis, lock_name: fresh_lock_name(), tenure };
+        let market = Self { etcd, redis, lock_name: fresh_lock_name() };
         market.inventory().start(&Item::DEFAULT, None, units).await.unwrap();
         market
     }
@@ -50,9 +47,8 @@ impl Market {
             lock_name: self.lock_name.clone(),
             instance: name.into(),
             queue_length: 1000,
-            hold: HoldMode::Combined,
             batch_size: 100,
-            tenure: self.tenure,
+            tenure: Duration::from_millis(2),
             wait_timeout: Duration::from_secs(20),
         }
     }
@@ -70,15 +66,7 @@ impl Market {
         let proxy = Proxy::to(port.parse().unwrap()).await.unwrap();
         let redis = format!("redis://127.0.0.1:{}/{database}", proxy.port());
         let (etcd, lock_name) = (self.etcd.clone(), self.lock_name.clone());
-        (Self { redis, etcd, lock_name, tenure: self.tenure }, proxy)
-    }
-
-    /// The same market for instances that are far from etcd, for as long as the proxy lives.
-    async fn far_from_etcd(self, each_way: Duration, tenure: Duration) -> (Self, Proxy) {
-        let port = self.etcd.rsplit_once(':').unwrap().1.parse().unwrap();
-        let proxy = Proxy::to(port).await.unwrap();
-        proxy.delay(each_way);
-        (Self { etcd: proxy.url(), tenure, ..self }, proxy)
+        (Self { etcd, redis, lock_name }, proxy)
     }
 
     async fn ledger(&self) -> Vec<Accepted> {

@@ -5,7 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
+#[cfg(feature = "tls")]
+use etcd_client::{Certificate, Identity, TlsOptions};
+use etcd_client::{Client, ConnectOptions};
 use tokio::task::spawn_blocking;
 
 use crate::{BackendError, BackendErrorKind};
@@ -140,6 +142,9 @@ impl EtcdOptions {
             format!("an etcd endpoint is written {scheme}HOST:PORT, not {:?}", self.endpoints)
         } else if has_certificates && !self.is_tls() {
             "etcd's certificates are for endpoints with https://".to_owned()
+        } else if self.is_tls() && !cfg!(feature = "tls") {
+            "this program was built without TLS, which https:// needs: turn on the feature tls"
+                .to_owned()
         } else {
             return Ok(());
         };
@@ -160,17 +165,23 @@ impl EtcdOptions {
             .with_keep_alive_while_idle(true)
             // a member that is cut off from its cluster ends its streams instead of staying silent
             .with_require_leader(true);
-        if !self.is_tls() {
-            return options;
+        #[cfg(feature = "tls")]
+        if self.is_tls() {
+            return options.with_tls(self.tls_options());
         }
+        options
+    }
+
+    #[cfg(feature = "tls")]
+    fn tls_options(&self) -> TlsOptions {
         let tls = match &self.ca {
             Some(ca) => TlsOptions::new().ca_certificate(Certificate::from_pem(ca)),
             None => TlsOptions::new().with_native_roots(),
         };
-        options.with_tls(match &self.identity {
+        match &self.identity {
             Some((certificate, key)) => tls.identity(Identity::from_pem(certificate, key)),
             None => tls,
-        })
+        }
     }
 }
 

@@ -9,7 +9,8 @@ use demo::baselines;
 use etcd_client::{Client, GetOptions, LeaseStatus};
 use fenced_lock::{EtcdOptions, Token};
 use flash_sale::inventory::{Item, Outcome};
-use flash_sale::sale::{HoldMode, Sale, SaleContext, SaleError, SaleGuard, SaleOptions};
+use flash_sale::sale::{Sale, SaleContext, SaleError, SaleGuard, SaleOptions};
+use futures_util::future::BoxFuture;
 use testkit::shared::{Raw, fresh_database};
 use testkit::wait::{eventually, within};
 use testkit::{EtcdOptions as ServerOptions, PrivateEtcd};
@@ -20,18 +21,21 @@ use crate::support::store::{connect, order};
 const LOCK: &str = "lock";
 const TTL: Duration = Duration::from_secs(10);
 
-type MakeGuard = fn(&Arc<SaleContext>, &str) -> Arc<dyn SaleGuard>;
+type Guard = Arc<dyn SaleGuard>;
+type MakeGuard = fn(Arc<SaleContext>, EtcdOptions) -> BoxFuture<'static, Guard>;
 
-fn recipe(context: &Arc<SaleContext>, etcd: &str) -> Arc<dyn SaleGuard> {
-    Arc::new(baselines::recipe(context, EtcdOptions::new([etcd]), TTL).unwrap())
+fn recipe(context: Arc<SaleContext>, etcd: EtcdOptions) -> BoxFuture<'static, Guard> {
+    Box::pin(
+        async move { Arc::new(baselines::recipe(&context, etcd, TTL).await.unwrap()) as Guard },
+    )
 }
 
-fn rpc(context: &Arc<SaleContext>, etcd: &str) -> Arc<dyn SaleGuard> {
-    Arc::new(baselines::rpc(context, EtcdOptions::new([etcd]), TTL).unwrap())
+fn rpc(context: Arc<SaleContext>, etcd: EtcdOptions) -> BoxFuture<'static, Guard> {
+    Box::pin(async move { Arc::new(baselines::rpc(&context, etcd, TTL).await.unwrap()) as Guard })
 }
 
-fn atomic_script(context: &Arc<SaleContext>, _: &str) -> Arc<dyn SaleGuard> {
-    Arc::new(baselines::atomic_script(context))
+fn atomic_script(context: Arc<SaleContext>, _: EtcdOptions) -> BoxFuture<'static, Guard> {
+    Box::pin(async move { Arc::new(baselines::atomic_script(&context)) as Guard })
 }
 
 /// An etcd and a Redis of the test's own.
@@ -51,13 +55,13 @@ impl Lab {
             lock_name: LOCK.into(),
             instance: instance.into(),
             queue_length: 100,
-            hold: HoldMode::Combined,
             batch_size: 100,
             tenure: Duration::from_millis(100),
             wait_timeout,
         };
         let context = SaleContext::new(connect(&self.redis).await, options);
-        let guard = guard(&context, &self.etcd.endpoint());
+        let etcd = EtcdOptions::new([self.etcd.endpoint()]);
+        let guard = guard(Arc::clone(&context), etcd).await;
         Sale::new(context, guard)
     }
 

@@ -62,12 +62,14 @@ impl Demo {
     }
 }
 
-/// An etcd, a Redis and an instance over them. The test can stop and restart each.
+/// An etcd, a Redis, an instance over them and its control. The test can stop and restart all but the last.
 pub(super) struct Shop {
     pub(super) etcd: PrivateEtcd,
     pub(super) redis: PrivateRedis,
     instance: Option<Child>,
     port: u16,
+    control: u16,
+    _control: Child,
 }
 
 impl Shop {
@@ -82,8 +84,12 @@ impl Shop {
     pub(super) async fn empty(flags: &[&str]) -> Self {
         let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
         let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
-        let [port] = ports::free_ports().unwrap();
-        let mut shop = Self { etcd, redis, instance: None, port };
+        let [port, control] = ports::free_ports().unwrap();
+        let mut command = program();
+        command.args(["control", "--listen", &format!("127.0.0.1:{control}")]);
+        command.args(["--instances", &format!("http://127.0.0.1:{port}")]);
+        let _control = command.stderr(Stdio::null()).spawn().unwrap();
+        let mut shop = Self { etcd, redis, instance: None, port, control, _control };
         shop.start_instance(flags).await;
         shop
     }
@@ -91,13 +97,9 @@ impl Shop {
     /// Starts the instance, at the same port each time.
     pub(super) async fn start_instance(&mut self, flags: &[&str]) {
         let mut command = program();
-        command.args([
-            "serve",
-            "--lock-ttl",
-            "5s",
-            "--listen",
-            &format!("127.0.0.1:{}", self.port),
-        ]);
+        command.args(["serve", "--lock-ttl", "5s"]);
+        command.args(["--listen", &format!("127.0.0.1:{}", self.port)]);
+        command.args(["--control", &format!("http://127.0.0.1:{}", self.control)]);
         command.args(["--etcd", &self.etcd.endpoint(), "--redis", &self.redis.url()]).args(flags);
         self.instance = Some(command.stderr(Stdio::null()).spawn().unwrap());
         let is_ready = async || {

@@ -1,0 +1,130 @@
+//! The locks of the library that a sale can run under, and private servers for them.
+
+#[cfg(feature = "other-locks")]
+mod other;
+mod registry;
+mod servers;
+
+use std::sync::Arc;
+
+use fenced_lock::{
+    Backend, BackendError, BackendErrorKind, Ends, Loss, Order, Promises, Token, TokenLife,
+    Unfenced, Wake,
+};
+use flash_sale::inventory::Inventory;
+use testkit::Proxy;
+
+pub use self::registry::{LockMode, Server};
+pub use self::servers::{LockServer, LockServers};
+use crate::baselines::Fence;
+use crate::error::DemoError;
+use crate::store_fence::StoreFence;
+
+/// A lock, with or without tokens.
+pub enum AnyLock {
+    Fenced(Arc<dyn Backend<Token = Token>>),
+    Unfenced(Arc<dyn Backend<Token = Unfenced>>),
+}
+
+impl AnyLock {
+    /// The lock at these addresses. Not for a sale under etcd, which has flags of its own.
+    pub fn at(lock: LockMode, addresses: &[String]) -> Result<Self, BackendError> {
+        let refused = |what| Err(BackendError::new(BackendErrorKind::Permanent, what));
+        let name = lock.name();
+        match lock.open() {
+            None => refused(format!("{name} is no lock that instances share")),
+            Some(_) if addresses.is_empty() => {
+                refused(format!("the lock {name} needs its addresses: --lock-at"))
+            }
+            Some(open) => open(addresses),
+        }
+    }
+
+    fn fenced<E>(lock: Result<impl Backend<Token = Token>, E>) -> Result<Self, E> {
+        Ok(Self::Fenced(Arc::new(lock?)))
+    }
+
+    #[cfg(feature = "other-locks")]
+    fn unfenced<E>(lock: Result<impl Backend<Token = Unfenced>, E>) -> Result<Self, E> {
+        Ok(Self::Unfenced(Arc::new(lock?)))
+    }
+
+    /// What the lock promises, without the tokens that a store adds.
+    pub fn promises(&self) -> Promises {
+        match self {
+            Self::Fenced(lock) => lock.promises(),
+            Self::Unfenced(lock) => lock.promises(),
+        }
+    }
+
+    /// The lock with the tokens of this fence: its own ones if it has any, unless the store's are asked for.
+    pub fn fenced_by(
+        self,
+        fence: Option<Fence>,
+        inventory: &Inventory,
+        name: &str,
+    ) -> Result<Arc<dyn Backend<Token = Token>>, BackendError> {
+        let inventory = inventory.clone();
+        Ok(match self {
+            Self::Unfenced(_) if fence == Some(Fence::Lock) => {
+                let what = "this lock has no tokens: choose --fence store or none";
+                return Err(BackendError::new(BackendErrorKind::Permanent, what));
+            }
+            Self::Fenced(lock) if fence == Some(Fence::Store) => {
+                Arc::new(StoreFence::new(lock, inventory, name))
+            }
+            Self::Fenced(lock) => lock,
+            Self::Unfenced(lock) => Arc::new(StoreFence::new(lock, inventory, name)),
+        })
+    }
+}
+
+/// The promises of a lock in a few words each, for the page and the tables.
+pub fn in_words(promises: Promises) -> [&'static str; 5] {
+    let Promises { order, wake, token, ends, loss, .. } = promises;
+    [
+        match order {
+            Order::Fifo => "in order",
+            Order::Arrival => "in order of arrival",
+            Order::Unordered => "no order",
+        },
+        match wake {
+            Wake::Pushed => "waiters told at once",
+            Wake::ServerWait => "waiters wait at the server",
+            Wake::Polled => "waiters ask again",
+        },
+        match token {
+            TokenLife::Durable => "durable tokens",
+            TokenLife::Volatile => "volatile tokens",
+            TokenLife::None => "no tokens",
+        },
+        match ends {
+            Ends::Lease(_) => "ends with its lease",
+            Ends::Process => "ends with its process",
+        },
+        match loss {
+            Loss::Pushed => "loss told at once",
+            Loss::AtRenewal => "loss told at renewal",
+            Loss::Never => "loss not told",
+        },
+    ]
+}
+
+/// A way to a server on which a process can be paused or cut off: it sends nothing while the proxy holds everything up.
+pub async fn proxy_to(port: u16) -> Result<Proxy, DemoError> {
+    Proxy::to(port).await.map_err(DemoError::system("a proxy has no port"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a lock without its addresses is refused, with the flag that gives them.
+    #[test]
+    fn addresses_are_needed() {
+        for lock in LockMode::shared() {
+            let refused = AnyLock::at(lock, &[]).err().expect("there is no address");
+            assert!(refused.to_string().contains("--lock-at"), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! The locks besides etcd's, and the private servers of all.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use fenced_lock::{
+    BackendError, FileBackend, FileOptions, PostgresAdvisoryBackend, PostgresBackend,
+    PostgresOptions, PostgresRowBackend, RedisBackend, RedisOptions, RedlockBackend,
+    ZooKeeperBackend, ZooKeeperOptions,
+};
+use futures_util::future::LocalBoxFuture;
+use hyper::Method;
+use testkit::etcd::Etcd;
+use testkit::postgres::{Postgres, PostgresOptions as PostgresServer};
+use testkit::redis::Redis;
+use testkit::server::{Kind, Private};
+use testkit::zookeeper::{ZooKeeper, ZooKeeperOptions as ZooKeeperServer};
+use testkit::{
+    Child, EtcdOptions as EtcdServer, OwnedDir, PrivateEtcd, PrivatePostgres, PrivateRedis,
+    PrivateZooKeeper, RedisOptions as RedisServer, ServerError, probe,
+};
+
+use super::servers::{LockServer, LockServers};
+use super::{AnyLock, Server};
+
+/// Small beside the TTL of a demo: a key on one node outlives its session by as much.
+const REDLOCK_TIMEOUT: Duration = Duration::from_millis(150);
+
+type Opened = Result<AnyLock, BackendError>;
+
+pub(super) fn redis(at: &[String]) -> Opened {
+    AnyLock::fenced(RedisBackend::new(RedisOptions::new(&at[0])))
+}
+
+pub(super) fn redlock(at: &[String]) -> Opened {
+    let node = |url| RedisOptions { request_timeout: REDLOCK_TIMEOUT, ..RedisOptions::new(url) };
+    AnyLock::unfenced(RedlockBackend::new(at.iter().map(node)))
+}
+
+pub(super) fn postgres(at: &[String]) -> Opened {
+    AnyLock::fenced(PostgresBackend::new(&PostgresOptions::new(&at[0])))
+}
+
+pub(super) fn postgres_advisory(at: &[String]) -> Opened {
+    AnyLock::fenced(PostgresAdvisoryBackend::new(&PostgresOptions::new(&at[0])))
+}
+
+pub(super) fn postgres_row(at: &[String]) -> Opened {
+    AnyLock::fenced(PostgresRowBackend::new(&PostgresOptions::new(&at[0])))
+}
+
+pub(super) fn zookeeper(at: &[String]) -> Opened {
+    AnyLock::fenced(ZooKeeperBackend::new(ZooKeeperOptions::new(at.join(","))))
+}
+
+pub(super) fn file(at: &[String]) -> Opened {
+    AnyLock::fenced(FileBackend::new(FileOptions::new(&at[0])))
+}
+
+/// Starts servers in `parent`. `members` counts for etcd and ZooKeeper only.
+pub(super) async fn start(
+    server: Server,
+    members: usize,
+    parent: &OwnedDir,
+) -> Result<LockServers, ServerError> {
+    Ok(match server {
+        Server::Etcd => {
+            let options = EtcdServer::default();
+            LockServers::of(PrivateEtcd::start_cluster_in(parent, members, options).await?)
+        }
+        Server::Redis { nodes } => {
+            let mut all = Vec::new();
+            for _ in 0..nodes {
+                all.push(PrivateRedis::start_in(parent, RedisServer::default()).await?);
+            }
+            LockServers::of(all)
+        }
+        Server::Postgres => {
+            LockServers::of([PrivatePostgres::start(PostgresServer::default()).await?])
+        }
+        Server::ZooKeeper => {
+            let options = ZooKeeperServer::default();
+            LockServers::of(PrivateZooKeeper::start_ensemble_in(parent, members, options).await?)
+        }
+        Server::None | Server::Directory => LockServers::default(),
+    })
+}
+
+impl Server {
+    /// Its name if this machine lacks it.
+    pub fn missing(self) -> Option<&'static str> {
+        match self {
+            Self::Postgres if !testkit::postgres::is_installed() => Some("PostgreSQL"),
+            Self::ZooKeeper if !PrivateZooKeeper::is_installed() => Some("ZooKeeper"),
+            _ => None,
+        }
+    }
+}
+
+/// What differs between the servers of locks.
+trait LockKind: Kind + std::fmt::Debug + Send + Sync + Sized + 'static {
+    const TITLE: &str;
+
+    fn address(server: &Private<Self>) -> String;
+
+    async fn kill(server: &mut Private<Self>) -> io::Result<()> {
+        server.kill().await
+    }
+
+    async fn is_leader(_: &Private<Self>) -> bool {
+        false
+    }
+
+    async fn count_requests(_: &mut Private<Self>) -> Result<(), ServerError> {
+        Ok(())
+    }
+
+    async fn requests(server: &Private<Self>, redis_commands: &[&str]) -> Option<u64>;
+}
+
+impl<K: LockKind> LockServer for Private<K> {
+    fn name(&self) -> &'static str {
+        K::TITLE
+    }
+
+    fn address(&self) -> String {
+        K::address(self)
+    }
+
+    fn child(&mut self) -> &mut Child {
+        self.child()
+    }
+
+    fn dir(&self) -> &Path {
+        self.dir()
+    }
+
+    fn kill(&mut self) -> LocalBoxFuture<'_, io::Result<()>> {
+        Box::pin(K::kill(self))
+    }
+
+    fn restart(&mut self) -> LocalBoxFuture<'_, Result<(), ServerError>> {
+        Box::pin(self.restart())
+    }
+
+    fn restart_under<'a>(
+        &'a mut self,
+        launcher: &'a [String],
+    ) -> LocalBoxFuture<'a, Result<(), ServerError>> {
+        Box::pin(self.restart_under(launcher))
+    }
+
+    fn is_leader(&self) -> LocalBoxFuture<'_, bool> {
+        Box::pin(K::is_leader(self))
+    }
+
+    fn count_requests(&mut self) -> LocalBoxFuture<'_, Result<(), ServerError>> {
+        Box::pin(K::count_requests(self))
+    }
+
+    fn requests<'a>(&'a self, redis_commands: &'a [&'a str]) -> LocalBoxFuture<'a, Option<u64>> {
+        Box::pin(K::requests(self, redis_commands))
+    }
+
+    fn remove(self: Box<Self>) -> LocalBoxFuture<'static, io::Result<()>> {
+        Box::pin((*self).stop())
+    }
+}
+
+impl LockKind for Etcd {
+    const TITLE: &str = "the lock's etcd";
+
+    fn address(server: &Private<Self>) -> String {
+        server.endpoint()
+    }
+
+    async fn is_leader(server: &Private<Self>) -> bool {
+        metrics(server)
+            .await
+            .is_some_and(|metrics| metrics.lines().any(|line| line == "etcd_server_is_leader 1"))
+    }
+
+    /// Messages from its clients, also those on open streams.
+    async fn requests(server: &Private<Self>, _: &[&str]) -> Option<u64> {
+        let metrics = metrics(server).await?;
+        let lines = metrics.lines().filter(|line| line.starts_with("grpc_server_msg_received"));
+        Some(lines.filter_map(|line| number(line.rsplit(' ').next()?)).sum())
+    }
+}
+
+async fn metrics(server: &PrivateEtcd) -> Option<String> {
+    Some(probe::http(Method::GET, server.port(), "/metrics", "").await.ok()?.1)
+}
+
+impl LockKind for Redis {
+    const TITLE: &str = "the lock's Redis";
+
+    fn address(server: &Private<Self>) -> String {
+        server.url()
+    }
+
+    async fn requests(server: &Private<Self>, redis_commands: &[&str]) -> Option<u64> {
+        let info = probe::redis(server.port(), "INFO commandstats").await.ok()?;
+        let calls = |command: &&str| {
+            let calls = info.split(&format!("cmdstat_{command}:calls=")).nth(1);
+            number(calls.unwrap_or("0").split([',', '\r', '\n']).next()?)
+        };
+        redis_commands.iter().map(calls).sum()
+    }
+}
+
+impl LockKind for Postgres {
+    const TITLE: &str = "PostgreSQL";
+
+    fn address(server: &Private<Self>) -> String {
+        server.url()
+    }
+
+    /// All of its processes.
+    async fn kill(server: &mut Private<Self>) -> io::Result<()> {
+        server.crash().await
+    }
+
+    async fn count_requests(server: &mut Private<Self>) -> Result<(), ServerError> {
+        let failed = ServerError::system(Self::TITLE);
+        let load = "ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'";
+        server.run(load).await.map_err(&failed)?;
+        server.restart().await?;
+        server.run("CREATE EXTENSION pg_stat_statements").await.map_err(&failed)?;
+        Ok(())
+    }
+
+    /// Statements.
+    async fn requests(server: &Private<Self>, _: &[&str]) -> Option<u64> {
+        number(&server.run("SELECT sum(calls) FROM pg_stat_statements").await.ok()?)
+    }
+}
+
+impl LockKind for ZooKeeper {
+    const TITLE: &str = "ZooKeeper";
+
+    fn address(server: &Private<Self>) -> String {
+        server.address()
+    }
+
+    async fn is_leader(server: &Private<Self>) -> bool {
+        server.is_leader().await
+    }
+
+    /// Packets.
+    async fn requests(server: &Private<Self>, _: &[&str]) -> Option<u64> {
+        let state = probe::zookeeper(server.port(), "mntr").await.ok()?;
+        number(state.lines().find_map(|line| line.strip_prefix("zk_packets_received"))?)
+    }
+}
+
+/// A count, which Prometheus may write as 1.5e+06.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a count is no fraction"
+)]
+fn number(text: &str) -> Option<u64> {
+    text.trim().parse::<f64>().ok().map(|count| count as u64)
+}

@@ -1,0 +1,113 @@
+//! Private servers of a lock.
+
+use std::fmt::Debug;
+use std::io;
+use std::path::Path;
+
+use futures_util::future::LocalBoxFuture;
+use testkit::{Child, OwnedDir, ServerError};
+
+use super::{LockMode, Server};
+use crate::error::DemoError;
+
+/// A private server of a lock.
+pub trait LockServer: Debug + Send + Sync {
+    /// In messages.
+    fn name(&self) -> &'static str;
+
+    /// Where it is, as for `--lock-at`.
+    fn address(&self) -> String;
+
+    fn child(&mut self) -> &mut Child;
+
+    /// Where it keeps its data.
+    fn dir(&self) -> &Path;
+
+    /// Kills all of its processes; the data stay.
+    fn kill(&mut self) -> LocalBoxFuture<'_, io::Result<()>>;
+
+    /// Starts it again, and waits until it answers.
+    fn restart(&mut self) -> LocalBoxFuture<'_, Result<(), ServerError>>;
+
+    /// The same, under another program.
+    fn restart_under<'a>(
+        &'a mut self,
+        launcher: &'a [String],
+    ) -> LocalBoxFuture<'a, Result<(), ServerError>>;
+
+    /// Whether it is the leader of several.
+    fn is_leader(&self) -> LocalBoxFuture<'_, bool>;
+
+    /// Makes it count requests, if it does not by itself. Ends its connections.
+    fn count_requests(&mut self) -> LocalBoxFuture<'_, Result<(), ServerError>>;
+
+    /// How many requests it has got so far by its own counters; `None` without such a counter. They include this
+    /// question, with the same number each time. At a Redis these commands count, which has scripts that call others.
+    fn requests<'a>(&'a self, redis_commands: &'a [&'a str]) -> LocalBoxFuture<'a, Option<u64>>;
+
+    /// Stops it, and removes its files.
+    fn remove(self: Box<Self>) -> LocalBoxFuture<'static, io::Result<()>>;
+}
+
+/// The private servers of a lock.
+#[derive(Debug, Default)]
+pub struct LockServers {
+    pub members: Vec<Box<dyn LockServer>>,
+    /// Of a lock without servers.
+    directory: Option<String>,
+}
+
+impl LockServers {
+    /// Those that run already.
+    pub fn of<S: LockServer + 'static>(servers: impl IntoIterator<Item = S>) -> Self {
+        let members = servers.into_iter().map(|server| Box::new(server) as _).collect();
+        Self { members, directory: None }
+    }
+
+    /// Starts what a sale under this lock needs besides its etcd, in a directory in `parent`.
+    pub async fn start(lock: LockMode, parent: &OwnedDir) -> Result<Self, DemoError> {
+        match lock.server() {
+            Server::None | Server::Etcd => Ok(Self::default()),
+            server => Self::start_members(server, 1, parent).await,
+        }
+    }
+
+    /// Starts this server. `members` counts for etcd and ZooKeeper only.
+    pub async fn start_members(
+        server: Server,
+        members: usize,
+        parent: &OwnedDir,
+    ) -> Result<Self, DemoError> {
+        let directory = parent.path().join("locks").display().to_string();
+        Ok(match server {
+            Server::None => Self::default(),
+            Server::Directory => Self { directory: Some(directory), ..Self::default() },
+            #[cfg(feature = "other-locks")]
+            server => super::other::start(server, members, parent).await?,
+            #[cfg(not(feature = "other-locks"))]
+            server => {
+                let what = format!("{server:?} with {members} members is not built in");
+                return Err(ServerError::system("a lock")(io::Error::other(what)).into());
+            }
+        })
+    }
+
+    /// Where they are, as for `--lock-at`.
+    pub fn addresses(&self) -> Vec<String> {
+        let servers = self.members.iter().map(|server| server.address());
+        servers.chain(self.directory.clone()).collect()
+    }
+
+    /// Their processes, with their names.
+    pub fn children(&mut self) -> Vec<(&'static str, &mut Child)> {
+        self.members.iter_mut().map(|server| (server.name(), server.child())).collect()
+    }
+
+    /// Waits until their processes and files are gone.
+    pub async fn remove(self) -> io::Result<()> {
+        for server in self.members {
+            server.remove().await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,135 @@
+//! The locks of the arena: all that differs between them. A lock of the library takes part by its row in
+//! [`demo::locks`]; another one is a variant of [`Contestant`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use demo::locks::{AnyLock, LockMode, Server};
+use fenced_lock::{
+    Clock, Ends, LockError, Loss, Order, Promises, QueueView, Session, SessionOptions, TokenLife,
+    Wake,
+};
+use futures_util::future::BoxFuture;
+use redis::aio::MultiplexedConnection;
+
+use crate::articles::{SetNx, connect};
+use crate::clients::{Client, LockSession};
+use crate::error::LabError;
+
+/// How often a waiter of the plainest lock asks: the default of `Lock` in `redis-py`, which is this lock.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A lock that takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contestant {
+    /// One of the library.
+    Library(LockMode),
+    /// The plainest one of the articles: `SET NX PX` on one Redis. It guards no sale.
+    SetNx,
+}
+
+impl Contestant {
+    /// Those that take part if nobody is named.
+    pub(super) fn usual() -> impl Iterator<Item = Self> + Clone {
+        LockMode::shared().map(Self::Library)
+    }
+
+    /// All, by their names.
+    pub(super) fn parser() -> impl TypedValueParser<Value = Self> {
+        let all = Self::usual().chain([Self::SetNx]);
+        PossibleValuesParser::new(all.clone().map(Self::name)).map(move |name| {
+            all.clone()
+                .find(|one| one.name() == name)
+                .expect("the name is one of the possible ones")
+        })
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Library(lock) => lock.name(),
+            Self::SetNx => "redis-set-nx",
+        }
+    }
+
+    /// As a guard of the sale, if it can be one.
+    pub(super) fn guard(self) -> Option<LockMode> {
+        match self {
+            Self::Library(lock) => Some(lock),
+            Self::SetNx => None,
+        }
+    }
+
+    pub(super) fn server(self) -> Server {
+        match self {
+            Self::Library(lock) => lock.server(),
+            Self::SetNx => Server::Redis { nodes: 1 },
+        }
+    }
+
+    /// The commands that are its requests, if it is on Redis.
+    pub(super) fn redis_commands(self) -> &'static [&'static str] {
+        match self {
+            Self::Library(_) => &["evalsha"],
+            Self::SetNx => &["evalsha", "set"],
+        }
+    }
+
+    pub(super) fn promises(self, addresses: &[String]) -> Result<Promises, LabError> {
+        match self {
+            Self::Library(lock) => {
+                Ok(AnyLock::at(lock, addresses).map_err(LockError::from)?.promises())
+            }
+            Self::SetNx => Ok(Promises {
+                order: Order::Unordered,
+                wake: Wake::Polled,
+                token: TokenLife::None,
+                ends: Ends::Lease(Clock::Wall),
+                loss: Loss::Never,
+                queue: QueueView::HolderOnly,
+            }),
+        }
+    }
+
+    /// Opens a session of the lock at these addresses, as a process of its own would.
+    pub(super) async fn open(
+        self,
+        addresses: &[String],
+        ttl: Duration,
+    ) -> Result<Box<dyn LockSession>, LabError> {
+        let Self::Library(lock) = self else {
+            let redis = connect(&addresses.concat()).await?;
+            return Ok(Box::new(SetNxSession { redis, ttl, has_failed: Arc::default() }));
+        };
+        let options = SessionOptions::new(ttl);
+        Ok(match AnyLock::at(lock, addresses).map_err(LockError::from)? {
+            AnyLock::Fenced(lock) => Box::new(Session::open(lock, options).await?),
+            AnyLock::Unfenced(lock) => Box::new(Session::open(lock, options).await?),
+        })
+    }
+}
+
+/// A process that takes the plainest lock. It renews nothing.
+struct SetNxSession {
+    redis: MultiplexedConnection,
+    ttl: Duration,
+    /// Whether a request failed: the connection may be gone.
+    has_failed: Arc<AtomicBool>,
+}
+
+impl LockSession for SetNxSession {
+    fn client(&self, name: &str) -> Result<Box<dyn Client>, LabError> {
+        let mut client = SetNx::new(self.redis.clone(), name, self.ttl, PAUSE);
+        client.has_failed = Arc::clone(&self.has_failed);
+        Ok(Box::new(client))
+    }
+
+    fn is_lost(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed)
+    }
+
+    fn close(&self) -> BoxFuture<'_, Result<(), LockError>> {
+        Box::pin(async { Ok(()) })
+    }
+}

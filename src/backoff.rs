@@ -1,0 +1,24 @@
+//! Pauses between attempts.
+
+use std::time::Duration;
+
+/// The bounds of a pause.
+pub(crate) const FIRST: Duration = Duration::from_millis(10);
+pub(crate) const LONGEST: Duration = Duration::from_millis(500);
+
+/// Pauses that double up to a bound, less a random part, so that the instances do not try again all at once.
+#[derive(Debug, Default)]
+pub(crate) struct Backoff {
+    attempts: u32,
+}
+
+impl Backoff {
+    /// The pause before the next attempt.
+    pub(crate) fn next(&mut self) -> Duration {
+        let pause = FIRST.saturating_mul(1 << self.attempts.min(16)).min(LONGEST);
+        self.attempts += 1;
+        // 50 to 100 percent
+        let random = u32::from(uuid::Uuid::new_v4().as_bytes()[0]) * 50 / 255;
+        pause * (50 + random) / 100
+    }
+}

@@ -1,0 +1,77 @@
+//! What the parts of a message have in common: lists that grow, and times.
+
+use std::collections::VecDeque;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+use tokio::time::Instant;
+
+/// Which entries of a list go into a message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Entries {
+    All,
+    /// Those that no message has had yet.
+    Unsent,
+}
+
+/// The latest entries of a list that grows.
+pub(super) struct Recent<const MAX: usize> {
+    entries: VecDeque<Value>,
+    unsent: usize,
+}
+
+impl<const MAX: usize> Default for Recent<MAX> {
+    fn default() -> Self {
+        Self { entries: VecDeque::new(), unsent: 0 }
+    }
+}
+
+impl<const MAX: usize> Recent<MAX> {
+    pub(super) fn push(&mut self, entry: Value) {
+        if self.entries.len() == MAX {
+            self.entries.pop_front();
+        }
+        self.entries.push_back(entry);
+        self.unsent = MAX.min(self.unsent + 1);
+    }
+
+    pub(super) fn list(&self, which: Entries) -> Vec<Value> {
+        let skip = if which == Entries::All { 0 } else { self.entries.len() - self.unsent };
+        self.entries.iter().skip(skip).cloned().collect()
+    }
+
+    pub(super) fn mark_sent(&mut self) {
+        self.unsent = 0;
+    }
+}
+
+/// Converts instants of the monotonic clock to the wall clock. Anchored once, so that a change of the wall clock
+/// does not distort the charts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    anchor: Instant,
+    anchor_ms: f64,
+}
+
+impl Clock {
+    pub(super) fn start() -> Self {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { anchor: Instant::now(), anchor_ms: round(since_1970.as_secs_f64() * 1000.0) }
+    }
+
+    /// Milliseconds since 1970, with one decimal.
+    pub(super) fn ms(&self, at: Instant) -> f64 {
+        let after = at.saturating_duration_since(self.anchor).as_secs_f64();
+        let before = self.anchor.saturating_duration_since(at).as_secs_f64();
+        round(self.anchor_ms + (after - before) * 1000.0)
+    }
+
+    pub(super) fn now_ms(&self) -> f64 {
+        self.ms(Instant::now())
+    }
+}
+
+/// Rounds to one decimal.
+pub(super) fn round(number: f64) -> f64 {
+    (number * 10.0).round() / 10.0
+}
