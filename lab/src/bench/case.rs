@@ -185,11 +185,13 @@ impl Case {
     /// What it measures, of what, where.
     fn in_words(&self) -> String {
         let Self { measure, contender, instances, connections, far, share, .. } = self;
-        let mut words = format!("{measure:?}, {}", contender.title());
-        let Some((etcd, redis)) = far else { return words };
-        words += &format!(", etcd {etcd} ms, Redis {redis} ms, {instances} instances");
-        words += &format!(", {connections} connections");
-        words + &share.map_or_else(String::new, |share| format!(", {:.0} %", share * 100.0))
+        let title = contender.title();
+        let Some((etcd, redis)) = far else { return format!("{measure:?}, {title}") };
+        let rate = share.map_or_else(String::new, |share| format!(", {:.0} %", share * 100.0));
+        format!(
+            "{measure:?}, {title}, etcd {etcd} ms, Redis {redis} ms, {instances} instances, \
+             {connections} connections{rate}"
+        )
     }
 
     /// Whether these are the product and the sale without a lock under the same load, or two such loads.
@@ -294,7 +296,7 @@ impl Experiment {
                     one.loads.push(one.case.run(cluster, rate).await?);
                 }
             }
-            leave(cluster).await?;
+            stop_instances(cluster).await?;
         }
         Ok(())
     }
@@ -322,13 +324,12 @@ async fn start(
     let instances = stage.iter().map(|one| one.case.instances).max().unwrap_or_default();
     let first = &stage[0].case;
     first.contender.start(cluster, instances, first.far).await?;
-    let requests = match first.contender.locks_each_request() {
-        true => options.sized(20, 4),
-        false => {
-            options.sized(2000, 4).max(if first.far.is_some() { first.connections } else { 0 })
-        }
-    };
-    let connections = first.connections.min(requests);
+    let usual = options.sized(CONNECTIONS, 10);
+    let mut connections = if first.far.is_some() { first.connections } else { usual };
+    let mut requests = options.sized(2000, 4).max(connections);
+    if first.contender.locks_each_request() {
+        (requests, connections) = (20.min(requests), 20.min(connections));
+    }
     let warm_up = Case { requests, connections, instances, ..first.clone() };
     warm_up.run(cluster, None).await.map(drop)
 }
@@ -360,6 +361,6 @@ impl Contender {
 }
 
 /// Stops the instances.
-pub(super) async fn leave(cluster: &mut Cluster) -> Result<(), LabError> {
+pub(super) async fn stop_instances(cluster: &mut Cluster) -> Result<(), LabError> {
     cluster.stop_instances().await.map_err(LabError::system("an instance does not stop"))
 }

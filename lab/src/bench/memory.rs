@@ -7,7 +7,7 @@ use loadtest::Report;
 use serde::Serialize;
 use testkit::LOCK_NAME;
 
-use super::case::{self, Case, leave};
+use super::case::{self, Case, stop_instances};
 use super::contender::Contender;
 use super::options::{BenchOptions, Measure};
 use crate::error::LabError;
@@ -52,7 +52,7 @@ pub(super) async fn measure(
     let first = Case { requests: 1, connections: 1, ..usual.clone() };
     first.start(cluster, None)?.report(TIMEOUT).await?;
     let Some(idle) = resident_bytes(pid) else {
-        leave(cluster).await?;
+        stop_instances(cluster).await?;
         return Ok(None);
     };
 
@@ -71,7 +71,7 @@ pub(super) async fn measure(
     guard.unlock().await?;
     session.close().await?;
     let load = load.report(TIMEOUT).await?;
-    leave(cluster).await?;
+    stop_instances(cluster).await?;
     Ok(Some(Memory { idle, waiting, orders, load }))
 }
 

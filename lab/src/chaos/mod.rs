@@ -168,15 +168,13 @@ async fn run_all(
     let worker = async |done: &mut Vec<_>| {
         while let Some(Trial { number, .. }) = next.next() {
             let case = cases[number];
-            let (_alone, _beside) = match case.alone {
-                true => (Some(machine.write().await), None),
-                false => (None, Some(machine.read().await)),
-            };
+            let _alone = if case.alone { Some(machine.write().await) } else { None };
+            let _beside = if case.alone { None } else { Some(machine.read().await) };
             let most = if case.control.is_some() { CONTROL_TRIALS } else { 1 };
             for trials in 1..=most {
                 // the seed of the suite repeats a scenario with its controls
                 let seed = seed.wrapping_add(u64::from(trials) * 1_000_000_007);
-                let run = trial(options, case, case.lasts(lasts), seed, dir).await;
+                let run = trial(options, &case, case.lasts(lasts), seed, dir).await;
                 let result = CaseResult { case, trials, run };
                 if result.verdict() == Verdict::Good || trials == most {
                     done.push((number, result));
@@ -193,7 +191,7 @@ async fn run_all(
 
 async fn trial(
     options: &ChaosOptions,
-    case: Case,
+    case: &Case,
     lasts: Duration,
     seed: u64,
     dir: &OwnedDir,
@@ -209,6 +207,6 @@ async fn trial(
     {
         outcome.kept = None;
     }
-    note(&table::progress(&case, &outcome));
+    note(&table::progress(case, &outcome));
     outcome
 }

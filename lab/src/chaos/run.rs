@@ -39,7 +39,7 @@ pub(super) struct Outcome {
     pub(super) counts: Report,
     /// The longest time in which a fault kept all instances from selling.
     #[serde(skip)]
-    longest_outage: Duration,
+    pub(super) longest_outage: Duration,
     /// The longest pause that the sale may make (I5).
     pub(super) bound_seconds: f64,
     /// What is wrong; empty if every invariant held.
@@ -68,7 +68,7 @@ impl Outcome {
 
 /// A case with its times and seed.
 pub(super) struct Run<'a> {
-    pub(super) case: Case,
+    pub(super) case: &'a Case,
     pub(super) lasts: Duration,
     pub(super) seed: u64,
     /// The directory for history and logs.
@@ -85,7 +85,7 @@ impl Run<'_> {
             _ => std::fs::create_dir_all(self.out)?,
         }
         let random = random(self.seed, &self.case.title());
-        let mut scene = Scene::open(dir, &self.case, random).await?;
+        let mut scene = Scene::open(dir, self.case, random).await?;
         let judged = self.inject(&mut scene).await;
         if judged.is_err() || !scene.evidence.findings.is_empty() {
             keep_logs(scene.cluster.dir.path(), self.out);
@@ -98,7 +98,7 @@ impl Run<'_> {
     }
 
     async fn inject(&self, scene: &mut Scene) -> Result<(), LabError> {
-        let Case { goes_on_within, proof, setup, .. } = self.case;
+        let Case { goes_on_within, proof, setup, .. } = *self.case;
         let history = self.out.join("history.jsonl");
         let load = self.send_orders(scene, &history)?;
         scene.ends_at = Instant::now() + self.lasts;

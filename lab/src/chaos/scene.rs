@@ -310,7 +310,11 @@ impl Scene {
 
     /// Waits until an instance other than `besides` holds the lock, and returns its index and its lease.
     pub(super) async fn holder(&self, besides: Option<usize>) -> Result<(usize, i64), LabError> {
-        self.until("another instance holds the lock", async |scene| {
+        let what = match besides {
+            None => "an instance holds the lock",
+            Some(_) => "another instance holds the lock",
+        };
+        self.until(what, async |scene| {
             let queue = etcd::queue(scene.member(), LOCK_NAME).await?;
             let Some(Claim { instance, lease }) = queue.first() else { return Ok(None) };
             let mut instances = scene.cluster.instances.iter();
@@ -386,7 +390,7 @@ impl Scene {
         self.evidence.saw("stale batches refused", now.saturating_sub(before));
     }
 
-    /// Orders at an instance, which must answer by the deadline of a buyer. The status, the answer, and the time it took.
+    /// Orders at an instance. The status and the text of the answer, and the time that it took.
     pub(super) async fn order(
         &self,
         index: usize,
