@@ -166,9 +166,9 @@ impl Instance {
         serde_json::from_slice(&body).map_err(|error| error.to_string())
     }
 
-    async fn tell(&self, command: &Command) -> Result<(), Problem> {
-        let told = self.ask::<Value>(Method::POST, "/demo/here", Some(json!(command))).await;
-        told.map(drop).map_err(|sentence| Problem::new(INSTANCE_UNREACHABLE, sentence))
+    async fn command(&self, command: &Command) -> Result<(), Problem> {
+        let done = self.ask::<Value>(Method::POST, "/demo/here", Some(json!(command))).await;
+        done.map(drop).map_err(|sentence| Problem::new(INSTANCE_UNREACHABLE, sentence))
     }
 }
 
@@ -251,17 +251,17 @@ impl Side {
     }
 
     /// Sends the command to all running instances.
-    async fn tell_all(&self, command: Command) -> Result<(), Problem> {
+    async fn command_all(&self, command: Command) -> Result<(), Problem> {
         self.read_all().await;
         let up = self.up();
-        let told = join_all(up.iter().map(|instance| instance.tell(&command))).await;
-        told.into_iter().collect()
+        let done = join_all(up.iter().map(|instance| instance.command(&command))).await;
+        done.into_iter().collect()
     }
 
     /// Has new orders guarded by `guard`, at all running instances.
     async fn set_guard(&self, guard: String) -> Result<(), Problem> {
         self.check_guard(&guard)?;
-        self.tell_all(Command::Guard(guard)).await
+        self.command_all(Command::Guard(guard)).await
     }
 
     fn check_guard(&self, guard: &str) -> Result<(), Problem> {
