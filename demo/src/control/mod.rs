@@ -43,6 +43,9 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 /// How long an instance may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(900);
 
+/// The same for a command, which must not be lost only because the machine is busy.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// The same for the start of a sale, which waits for the lock.
 const START_TIMEOUT: Duration = Duration::from_mins(1);
 
@@ -152,7 +155,11 @@ impl Instance {
         path: &str,
         body: Option<Value>,
     ) -> Result<T, String> {
-        let limit = if path == "/stock" { START_TIMEOUT } else { ANSWER_TIMEOUT };
+        let limit = match (&method, path) {
+            (_, "/stock") => START_TIMEOUT,
+            (&Method::POST, _) => COMMAND_TIMEOUT,
+            _ => ANSWER_TIMEOUT,
+        };
         let body = body.map(|body| body.to_string().into()).unwrap_or_default();
         let answer =
             client::send(&self.authority, client::request(method, path, body), limit).await;
@@ -250,12 +257,12 @@ impl Side {
         self.0.lock().note(kind, about, text);
     }
 
-    /// Sends the command to all running instances.
+    /// Sends the command to all instances. Only a running one must carry it out.
     async fn command_all(&self, command: Command) -> Result<(), Problem> {
-        self.read_all().await;
-        let up = self.up();
-        let done = join_all(up.iter().map(|instance| instance.command(&command))).await;
-        done.into_iter().collect()
+        let all = self.instances();
+        let done = join_all(all.iter().map(|instance| instance.command(&command))).await;
+        let of_running = all.iter().zip(done).filter(|(instance, _)| instance.is_up);
+        of_running.map(|(_, done)| done).collect()
     }
 
     /// Has new orders guarded by `guard`, at all running instances.

@@ -164,6 +164,7 @@ async fn stop_run(call: Call) -> Result<Response, Problem> {
 
 async fn set_guard(call: Call) -> Result<Response, Problem> {
     let GuardBody { guard } = call.parse("{\"guard\":\"no-lock\"}")?;
+    call.side.read_all().await;
     call.side.set_guard(guard).await?;
     call.side.read_all().await;
     Ok(show(call).await)
@@ -171,6 +172,7 @@ async fn set_guard(call: Call) -> Result<Response, Problem> {
 
 async fn set_fence(call: Call) -> Result<Response, Problem> {
     let FenceBody { on } = call.parse("{\"on\":false}")?;
+    call.side.read_all().await;
     call.side.command_all(Command::Fence(on)).await?;
     call.side.read_all().await;
     Ok(show(call).await)

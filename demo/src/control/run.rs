@@ -163,8 +163,8 @@ impl Side {
 
     async fn try_carry_out(&self, run: &Run, victim: Option<&Instance>) -> Result<Verdict, String> {
         let in_words = |problem: Problem| problem.detail().to_owned();
-        self.set_guard(run.guard.clone()).await.map_err(in_words)?;
-        self.command_all(Command::Fence(run.fence)).await.map_err(in_words)?;
+        let (guard, fence) = (run.guard.clone(), Command::Fence(run.fence));
+        tokio::try_join!(self.set_guard(guard), self.command_all(fence)).map_err(in_words)?;
         let stale_before = self.stale_batches();
         let started = self.stock(victim, Some(run.stock)).await?;
         if let Some(victim) = victim {

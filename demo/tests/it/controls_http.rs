@@ -147,8 +147,13 @@ async fn a_killed_holder_is_succeeded() {
 #[tokio::test]
 async fn switches_reach_all_instances() {
     let mut pair = Pair::start().await;
-    pair.call(0, "PUT /demo/guard", &json!({"guard": "local"})).await;
-    pair.call(1, "PUT /demo/fence", &json!({"on": false})).await;
+    for (at, line, body) in [
+        (0, "PUT /demo/guard", json!({"guard": "local"})),
+        (1, "PUT /demo/fence", json!({"on": false})),
+    ] {
+        let answer = pair.call(at, line, &body).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
     for at in [0, 1] {
         let demo = pair.json(at, "GET /demo", &json!({})).await;
         assert_eq!((&demo["guard"], &demo["fence"]), (&"local".into(), &false.into()), "{demo}");
@@ -280,7 +285,7 @@ async fn a_container_is_called_by_its_name() {
 
 /// Goal: an instance without a control sells, and says why it has no controls.
 #[tokio::test]
-async fn without_acontrol_there_is_a_sale_all_the_same() {
+async fn without_a_control_there_is_a_sale_all_the_same() {
     let mut pair = Pair::start().await;
     pair.control.kill().await.unwrap();
     for line in ["GET /demo", "POST /demo/run", "GET /demo/beside/lanes"] {

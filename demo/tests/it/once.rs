@@ -327,9 +327,12 @@ async fn a_taken_port_is_reported() {
 /// which need more of the store.
 #[tokio::test]
 async fn secured_sale() {
-    for (lock, code) in [("etcd", 0), ("etcd-recipe", 0), ("no-lock", 1)] {
+    // a claim for each order is slow
+    let few = ["--requests", "60", "--stock", "40"];
+    for (lock, code, sale) in [("etcd", 0, &[][..]), ("etcd-recipe", 0, &few), ("no-lock", 1, &[])]
+    {
         on_free_ports(async || {
-            let mut demo = Demo::start(&["--secure", "--once", "--lock", lock]);
+            let mut demo = Demo::start(&[&["--secure", "--once", "--lock", lock], sale].concat());
             assert_eq!(
                 demo.end().await?.code(),
                 Some(code),
