@@ -54,7 +54,7 @@ pub async fn run(options: DemoOptions) -> ExitCode {
     match run_until_signal(&options, Screen::new()).await {
         Ok(code) => code.into(),
         Err(error) => {
-            complain(&ErrorChain(&error).to_string());
+            print_error(&ErrorChain(&error).to_string());
             NO_VERDICT.into()
         }
     }
@@ -77,7 +77,7 @@ async fn run_until_signal(options: &DemoOptions, screen: Screen) -> Result<u8, D
         ending = signals.next() => Some(ending),
         result = show.run(&dir, &mut clusters, &mut verdict) => {
             if let Err(error) = result {
-                complain(&ErrorChain(&error).to_string());
+                print_error(&ErrorChain(&error).to_string());
             }
             None
         }
@@ -117,7 +117,7 @@ async fn stop(mut clusters: Vec<Cluster>, dir: OwnedDir, signals: &mut Signals) 
     };
     let done = stopped.unwrap_or(Ok(())).and(cleared);
     if let Err(error) = &done {
-        complain(&format!("not everything is stopped: {error}"));
+        print_error(&format!("not everything is stopped: {error}"));
     }
     done.is_ok()
 }
@@ -165,7 +165,7 @@ impl Show<'_> {
                 report = load.report(TIMEOUT) => report?,
                 (never, ..) = &mut upkeep => match never {},
             };
-            self.tell(*lock, &report);
+            self.print_verdict(*lock, &report);
             code = code.max(if report.pass { PASS } else { FAIL });
         }
         *verdict = Some(code);
@@ -190,8 +190,7 @@ impl Show<'_> {
         args
     }
 
-    /// Prints the verdict.
-    fn tell(&self, lock: LockMode, report: &Report) {
+    fn print_verdict(&self, lock: LockMode, report: &Report) {
         let options = self.options;
         let (tone, label) =
             if report.pass { (Tone::Good, "PASS  ") } else { (Tone::Bad, "FAIL  ") };
@@ -371,7 +370,7 @@ fn count(n: u64, noun: &str) -> String {
 }
 
 /// Writes to standard error; if that fails, the exit code remains.
-fn complain(text: &str) {
+fn print_error(text: &str) {
     let _ = writeln!(io::stderr(), "demo: {text}");
 }
 

@@ -64,7 +64,7 @@ pub async fn serve(mut options: ServeOptions) -> Result<(), ServeFailure> {
     if config.admin_token.is_some() || config.admin_token_file.is_some() {
         return Err(ServeFailure::AdminToken);
     }
-    let writer = sabotage(&mut options);
+    let writer = remove_safeguards(&mut options);
     let ServeOptions { service, guard, control, .. } = options;
     let control = control.and_then(|control| control.into_parts().authority);
     let sale = async |config: &Config, port| {
@@ -76,7 +76,7 @@ pub async fn serve(mut options: ServeOptions) -> Result<(), ServeFailure> {
 }
 
 /// Removes the safeguards that `options` name, and arms the faults.
-fn sabotage(options: &mut ServeOptions) -> Arc<Writer> {
+fn remove_safeguards(options: &mut ServeOptions) -> Arc<Writer> {
     let writer = Arc::new(Writer::default());
     for safeguard in &options.without {
         writer.set(*safeguard, false);

@@ -13,17 +13,11 @@ impl Side {
     pub(super) async fn show_lanes(&self) -> Value {
         let run = self.current_run();
         let lanes = self.lanes(run.as_ref()).await;
-        let status = self.status_at(None);
-        let status = status.as_ref();
-        json!({
-            "guards": status.map(|status| &status.guards[..]).unwrap_or_default(),
-            "locks": status.map(|status| &status.locks[..]).unwrap_or_default(),
-            "promises": status.map(|status| &status.promises[..]).unwrap_or_default(),
-            "fence_kind": status.and_then(|status| status.fence_kind.as_ref()),
-            "now_ms": now_ms(),
-            "run": run,
-            "lanes": lanes,
-        })
+        let mut side = json!(self.status_at(None).unwrap_or_default());
+        side["now_ms"] = json!(now_ms());
+        side["run"] = json!(run);
+        side["lanes"] = json!(lanes);
+        side
     }
 
     /// The tenures of all instances since the buyers of `run` came.

@@ -43,6 +43,9 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 /// How long an instance may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(900);
 
+/// The same for a command, which must not be lost only because the machine is busy.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// The same for the start of a sale, which waits for the lock.
 const START_TIMEOUT: Duration = Duration::from_mins(1);
 
@@ -152,7 +155,11 @@ impl Instance {
         path: &str,
         body: Option<Value>,
     ) -> Result<T, String> {
-        let limit = if path == "/stock" { START_TIMEOUT } else { ANSWER_TIMEOUT };
+        let limit = match (&method, path) {
+            (_, "/stock") => START_TIMEOUT,
+            (&Method::POST, _) => COMMAND_TIMEOUT,
+            _ => ANSWER_TIMEOUT,
+        };
         let body = body.map(|body| body.to_string().into()).unwrap_or_default();
         let answer =
             client::send(&self.authority, client::request(method, path, body), limit).await;
@@ -166,9 +173,9 @@ impl Instance {
         serde_json::from_slice(&body).map_err(|error| error.to_string())
     }
 
-    async fn tell(&self, command: &Command) -> Result<(), Problem> {
-        let told = self.ask::<Value>(Method::POST, "/demo/here", Some(json!(command))).await;
-        told.map(drop).map_err(|sentence| Problem::new(INSTANCE_UNREACHABLE, sentence))
+    async fn command(&self, command: &Command) -> Result<(), Problem> {
+        let done = self.ask::<Value>(Method::POST, "/demo/here", Some(json!(command))).await;
+        done.map(drop).map_err(|sentence| Problem::new(INSTANCE_UNREACHABLE, sentence))
     }
 }
 
@@ -250,18 +257,18 @@ impl Side {
         self.0.lock().note(kind, about, text);
     }
 
-    /// Sends the command to all running instances.
-    async fn tell_all(&self, command: Command) -> Result<(), Problem> {
-        self.read_all().await;
-        let up = self.up();
-        let told = join_all(up.iter().map(|instance| instance.tell(&command))).await;
-        told.into_iter().collect()
+    /// Sends the command to all instances. Only a running one must carry it out.
+    async fn command_all(&self, command: Command) -> Result<(), Problem> {
+        let all = self.instances();
+        let done = join_all(all.iter().map(|instance| instance.command(&command))).await;
+        let of_running = all.iter().zip(done).filter(|(instance, _)| instance.is_up);
+        of_running.map(|(_, done)| done).collect()
     }
 
     /// Has new orders guarded by `guard`, at all running instances.
     async fn set_guard(&self, guard: String) -> Result<(), Problem> {
         self.check_guard(&guard)?;
-        self.tell_all(Command::Guard(guard)).await
+        self.command_all(Command::Guard(guard)).await
     }
 
     fn check_guard(&self, guard: &str) -> Result<(), Problem> {

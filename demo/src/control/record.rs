@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 use crate::writer::tenures::Tenure;
 
 /// How far a run is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
+    #[default]
     Preparing,
     Firing,
     Checking,
@@ -39,7 +40,7 @@ pub struct NewRun {
 }
 
 /// A run: a new sale, and orders to all instances at once.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Run {
     pub id: String,
     pub state: State,
@@ -87,7 +88,7 @@ pub struct Verdict {
 }
 
 /// The status of an instance.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Status {
     pub(crate) instance: String,
     /// Of new orders.
@@ -113,7 +114,7 @@ impl Status {
     }
 }
 
-/// What an instance is told.
+/// What the control asks of an instance.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Command {

@@ -124,23 +124,17 @@ async fn show(call: Call) -> Response {
             "here": Some(instance.name) == from,
         })
     });
-    reply::json(&json!({
-        "guard": status.guard,
-        "guards": status.guards,
-        "locks": status.locks,
-        "fence": status.fence,
-        "fence_kind": status.fence_kind,
-        "lock_ttl_ms": status.lock_ttl_ms,
-        "pause_ms": status.pause_ms(),
-        "max_requests": MAX_REQUESTS,
-        "max_stock": MAX_STOCK,
-        "instances": instances.collect::<Vec<_>>(),
-        "restarts": control.restarts,
-        "run": side.current_run(),
-        "beside": control.sides.len() > 1,
-        "panels": PANELS,
-        "notes": side.0.lock().notes,
-    }))
+    let mut view = json!(status);
+    view["pause_ms"] = json!(status.pause_ms());
+    view["max_requests"] = json!(MAX_REQUESTS);
+    view["max_stock"] = json!(MAX_STOCK);
+    view["instances"] = instances.collect();
+    view["restarts"] = json!(control.restarts);
+    view["run"] = json!(side.current_run());
+    view["beside"] = json!(control.sides.len() > 1);
+    view["panels"] = json!(PANELS);
+    view["notes"] = json!(side.0.lock().notes);
+    reply::json(&view)
 }
 
 async fn show_run(call: Call) -> Result<Response, Problem> {
@@ -170,6 +164,7 @@ async fn stop_run(call: Call) -> Result<Response, Problem> {
 
 async fn set_guard(call: Call) -> Result<Response, Problem> {
     let GuardBody { guard } = call.parse("{\"guard\":\"no-lock\"}")?;
+    call.side.read_all().await;
     call.side.set_guard(guard).await?;
     call.side.read_all().await;
     Ok(show(call).await)
@@ -177,7 +172,8 @@ async fn set_guard(call: Call) -> Result<Response, Problem> {
 
 async fn set_fence(call: Call) -> Result<Response, Problem> {
     let FenceBody { on } = call.parse("{\"on\":false}")?;
-    call.side.tell_all(Command::Fence(on)).await?;
+    call.side.read_all().await;
+    call.side.command_all(Command::Fence(on)).await?;
     call.side.read_all().await;
     Ok(show(call).await)
 }
@@ -185,7 +181,7 @@ async fn set_fence(call: Call) -> Result<Response, Problem> {
 async fn pause(call: Call) -> Result<Response, Problem> {
     let victim = call.victim().await?;
     let pause_ms = call.side.pause_ms();
-    victim.tell(&Command::Fault(Some(Fault::Pause), pause_ms)).await?;
+    victim.command(&Command::Fault(Some(Fault::Pause), pause_ms)).await?;
     let text = format!("{} will stop at its next write under the lock.", victim.name);
     call.side.note("fault", &victim.name, text);
     Ok(accepted(&json!({"instance": victim.name, "pause_ms": pause_ms})))
@@ -203,7 +199,7 @@ async fn kill(call: Call) -> Result<Response, Problem> {
         match &victim.kill {
             Some(kill) => kill.notify_waiters(),
             // it dies without an answer
-            None => drop(victim.tell(&Command::Kill {}).await),
+            None => drop(victim.command(&Command::Kill {}).await),
         }
     });
     Ok(answer)

@@ -62,7 +62,7 @@ impl Begun {
 
 /// What `/stock` says of the sale.
 #[derive(Deserialize)]
-pub(super) struct Stock {
+pub(super) struct StockAnswer {
     pub(super) stock: i64,
     pub(super) lucky: i64,
     pub(super) balanced: bool,
@@ -81,7 +81,8 @@ impl Side {
         from: Option<&str>,
     ) -> Result<Run, Problem> {
         self.read_all().await;
-        let status = self.status_at(from).ok_or_else(nobody_answers)?;
+        let status = self.status_at(from).filter(|_| !self.up().is_empty());
+        let status = status.ok_or_else(nobody_answers)?;
         let guard = wanted.guard.unwrap_or(status.guard);
         self.check_guard(&guard)?;
         let victim = match wanted.fault {
@@ -95,22 +96,13 @@ impl Side {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let run = Run {
             id: now.as_micros().to_string(),
-            state: State::Preparing,
-            began_ms: 0.0,
-            hit_ms: None,
             stock: wanted.stock,
             requests: wanted.requests,
             guard,
             fence: wanted.fence.unwrap_or(status.fence),
             fault: wanted.fault,
             victim: victim.as_ref().map(|victim| victim.name.clone()),
-            answered: 0,
-            sold: 0,
-            sold_out: 0,
-            failed: 0,
-            elapsed_ms: 0,
-            verdict: None,
-            error: None,
+            ..Run::default()
         };
         let stop = CancellationToken::new();
         {
@@ -158,7 +150,7 @@ impl Side {
         };
         if let Some(victim) = victim {
             // it must not hit a later sale
-            drop(victim.tell(&Command::Fault(None, 0)).await);
+            drop(victim.command(&Command::Fault(None, 0)).await);
         }
         self.change_run(|begun| {
             let now = begun.now();
@@ -171,13 +163,13 @@ impl Side {
 
     async fn try_carry_out(&self, run: &Run, victim: Option<&Instance>) -> Result<Verdict, String> {
         let in_words = |problem: Problem| problem.detail().to_owned();
-        self.set_guard(run.guard.clone()).await.map_err(in_words)?;
-        self.tell_all(Command::Fence(run.fence)).await.map_err(in_words)?;
+        let (guard, fence) = (run.guard.clone(), Command::Fence(run.fence));
+        tokio::try_join!(self.set_guard(guard), self.command_all(fence)).map_err(in_words)?;
         let stale_before = self.stale_batches();
         let started = self.stock(victim, Some(run.stock)).await?;
         if let Some(victim) = victim {
             let fault = Command::Fault(run.fault, self.pause_ms());
-            victim.tell(&fault).await.map_err(in_words)?;
+            victim.command(&fault).await.map_err(in_words)?;
         }
 
         let up = self.up();
@@ -219,7 +211,11 @@ impl Side {
     }
 
     /// The stock, after the start of a sale of so many units if `start` has some. Asks an instance that the fault does not hit.
-    async fn stock(&self, victim: Option<&Instance>, start: Option<u64>) -> Result<Stock, String> {
+    async fn stock(
+        &self,
+        victim: Option<&Instance>,
+        start: Option<u64>,
+    ) -> Result<StockAnswer, String> {
         let up = self.up();
         let is_safe = |one: &&Instance| victim.is_none_or(|victim| victim.name != one.name);
         let instance =
@@ -231,7 +227,7 @@ impl Side {
     }
 
     /// Waits until another sale has replaced `started`.
-    async fn until_another_sale(&self, victim: Option<&Instance>, started: &Stock) {
+    async fn until_another_sale(&self, victim: Option<&Instance>, started: &StockAnswer) {
         loop {
             sleep(LOOK_EVERY).await;
             let now = self.stock(victim, None).await;
@@ -274,23 +270,14 @@ pub(super) mod tests {
     /// A run whose victim is 8090.
     pub(crate) fn run_with(fault: Fault) -> Run {
         Run {
-            id: "1".into(),
-            state: State::Checking,
             began_ms: 100.0,
-            hit_ms: None,
             stock: 300,
             requests: 500,
             guard: "etcd".into(),
             fence: true,
             fault: Some(fault),
             victim: Some("8090".into()),
-            answered: 500,
-            sold: 300,
-            sold_out: 200,
-            failed: 0,
-            elapsed_ms: 1,
-            verdict: None,
-            error: None,
+            ..Run::default()
         }
     }
 }

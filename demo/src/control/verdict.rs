@@ -6,12 +6,12 @@ use clap::ValueEnum as _;
 use loadtest::Report;
 
 use super::record::{Fault, Run, Verdict};
-use super::run::Stock;
+use super::run::StockAnswer;
 use crate::baselines::LockMode;
 use crate::verdict::explain;
 
 /// The load test's report, with the stock `now`.
-pub(super) fn judge(run: &Run, report: &Report, now: &Stock, stale_batches: u64) -> Verdict {
+pub(super) fn judge(run: &Run, report: &Report, now: &StockAnswer, stale_batches: u64) -> Verdict {
     let mut verdict = Verdict {
         pass: report.pass,
         sold: report.acknowledged,

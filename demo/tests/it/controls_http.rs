@@ -1,23 +1,22 @@
 //! Goal: the controls of the page show what lock and fence prevent, and refuse other sites.
 //! Method: real instances as processes, since some are stopped and killed.
 
-use std::process::Stdio;
-
-use hyper::Method;
 use serde_json::{Value, json};
 use testkit::client::{Answer, Connection};
+use testkit::ports;
 use testkit::shared::fresh_database;
 use testkit::shared::{fresh_lock_name, shared_endpoint};
 use testkit::wait::{DEADLINE, eventually};
-use testkit::{ports, probe};
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::time::timeout;
+
+use crate::launch;
 
 /// Two instances of one sale, and their control.
 struct Pair {
     ports: [u16; 2],
     children: [Child; 2],
-    _control: Child,
+    control: Child,
 }
 
 impl Pair {
@@ -25,28 +24,14 @@ impl Pair {
         let [control, ports @ ..]: [u16; 3] = ports::free_ports().unwrap();
         let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
         let lock_name = fresh_lock_name();
-        let start = |args: &[&str]| {
-            let mut command = Command::new(env!("CARGO_BIN_EXE_demo"));
-            command.args(args).stderr(Stdio::null()).kill_on_drop(true).spawn().unwrap()
-        };
         let url = |port: u16| format!("http://127.0.0.1:{port}");
-        let children = ports.map(|port| {
-            let listen = format!("127.0.0.1:{port}");
-            let sale = ["--etcd", &etcd, "--redis", &redis, "--lock-name", &lock_name];
-            let flags = ["--lock-ttl", "2s", "--control", &url(control)];
-            start(&[&["serve", "--listen", &listen], &sale[..], &flags[..]].concat())
-        });
-        let (listen, instances) = (format!("127.0.0.1:{control}"), ports.map(url).join(","));
-        let flags = ["control", "--listen", &listen, "--instances", &instances];
-        let pair = Self { ports, children, _control: start(&flags) };
-        for (port, path) in [(control, "/healthz"), (ports[0], "/readyz"), (ports[1], "/readyz")] {
-            eventually("all answer", async || {
-                let answer = probe::http(Method::GET, port, path, "").await;
-                answer.is_ok_and(|(status, _)| status.as_u16() == 200)
-            })
-            .await;
-        }
-        pair
+        let (control_url, urls) = (url(control), ports.map(url).join(","));
+        let sale = ["--etcd", &etcd, "--redis", &redis, "--lock-name", &lock_name];
+        let flags = [&sale[..], &["--lock-ttl", "2s", "--control", &control_url]].concat();
+        let control = launch::start("control", control, &["--instances", &urls]).await;
+        let [first, second] = ports.map(|port| launch::start("serve", port, &flags));
+        let children = tokio::join!(first, second).into();
+        Self { ports, children, control }
     }
 
     /// Calls the first or the second.
@@ -162,8 +147,13 @@ async fn a_killed_holder_is_succeeded() {
 #[tokio::test]
 async fn switches_reach_all_instances() {
     let mut pair = Pair::start().await;
-    pair.call(0, "PUT /demo/guard", &json!({"guard": "local"})).await;
-    pair.call(1, "PUT /demo/fence", &json!({"on": false})).await;
+    for (at, line, body) in [
+        (0, "PUT /demo/guard", json!({"guard": "local"})),
+        (1, "PUT /demo/fence", json!({"on": false})),
+    ] {
+        let answer = pair.call(at, line, &body).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
     for at in [0, 1] {
         let demo = pair.json(at, "GET /demo", &json!({})).await;
         assert_eq!((&demo["guard"], &demo["fence"]), (&"local".into(), &false.into()), "{demo}");
@@ -297,7 +287,7 @@ async fn a_container_is_called_by_its_name() {
 #[tokio::test]
 async fn without_a_control_there_is_a_sale_all_the_same() {
     let mut pair = Pair::start().await;
-    pair._control.kill().await.unwrap();
+    pair.control.kill().await.unwrap();
     for line in ["GET /demo", "POST /demo/run", "GET /demo/beside/lanes"] {
         pair.call(0, line, &json!({})).await.assert_problem(503, "no-control");
     }
