@@ -3,10 +3,6 @@
 use std::io;
 use std::time::Duration;
 
-use demo::baselines::Fence;
-use demo::cluster::{self, Cluster, Spec};
-use demo::load::{ENDLESS_STOCK, Load};
-use demo::locks::{LockMode, LockServers};
 use hyper::{Method, StatusCode};
 use loadtest::Report;
 use serde::Serialize;
@@ -18,6 +14,10 @@ use tokio::time::{sleep, timeout};
 use super::options::Fault;
 use crate::error::LabError;
 use crate::experiment::Trials;
+use demo::baselines::{Fence, LockMode};
+use demo::cluster::{self, Cluster, Spec};
+use demo::load::{ENDLESS_STOCK, Load};
+use demo::locks::LockServers;
 
 /// The TTL of the sessions in a sale: short, since a takeover waits for it.
 const TTL: &str = "2s";
@@ -112,7 +112,7 @@ async fn start_instances(
 }
 
 /// Ends the instances; the next sale has an empty store, since another fence is of another cluster.
-async fn end_sale(cluster: &mut Cluster) -> Result<(), LabError> {
+async fn leave(cluster: &mut Cluster) -> Result<(), LabError> {
     let stopped = cluster.stop_instances().await;
     stopped.map_err(LabError::system("an instance does not stop"))?;
     let emptied = probe::redis(cluster.redis.port(), "FLUSHALL").await;
@@ -127,7 +127,7 @@ pub(super) async fn burst(
     start_instances(cluster, lock, &[]).await?;
     let wanted = json!({"stock": 300, "requests": 500, "guard": lock.name(), "fence": true});
     let run = run(cluster, &wanted).await?;
-    end_sale(cluster).await?;
+    leave(cluster).await?;
     Ok(run.fault.map_or(Ok(run.millis), Err))
 }
 
@@ -140,13 +140,13 @@ pub(super) async fn speed(
     start_instances(cluster, lock, &["--wait-timeout", "5m", "--hold", "combined"]).await?;
     load(cluster, requests / 10 + 1, CONNECTIONS).await?;
     let combined = load(cluster, requests, CONNECTIONS).await?;
-    end_sale(cluster).await?;
+    leave(cluster).await?;
     start_instances(cluster, lock, &["--wait-timeout", "5m", "--hold", "request"]).await?;
     let few = requests / 20 + 1;
     load(cluster, few / 10 + 1, CONNECTIONS).await?;
     let single = load(cluster, few, CONNECTIONS).await?;
     let turns = load(cluster, few, INSTANCES).await?;
-    end_sale(cluster).await?;
+    leave(cluster).await?;
     let handovers = u32::try_from(turns.turns.handovers).unwrap_or(u32::MAX);
     Ok(Speed {
         combined: combined.answers_per_second,
