@@ -1,7 +1,5 @@
 //! All guards of a sale, in one table: another lock is a row of it, and a variant of [`LockMode`].
 
-use std::sync::LazyLock;
-
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use fenced_lock::{BackendError, EtcdBackend, EtcdOptions};
@@ -47,8 +45,8 @@ pub enum Server {
 /// Opens a lock at these addresses, of which there is at least one.
 type Open = fn(&[String]) -> Result<AnyLock, BackendError>;
 
+/// All that differs between the guards.
 struct Guard {
-    mode: LockMode,
     /// On the command line.
     name: &'static str,
     /// In a sentence: "guarded by ...".
@@ -56,159 +54,110 @@ struct Guard {
     server: Server,
     /// `None`: it is no lock of the library that all instances share.
     open: Option<Open>,
-    oversells: Option<Oversells>,
+    /// What it oversells for: in a status, as its warning, and after the verdict.
+    flaw: Option<[&'static str; 3]>,
 }
 
-/// A guard under which units are sold twice.
-struct Oversells {
-    /// The guard in a status.
-    description: &'static str,
-    warning: &'static str,
-    /// After the verdict.
-    explanation: &'static str,
-}
-
-impl Guard {
-    const fn lock(
-        mode: LockMode,
-        name: &'static str,
-        words: &'static str,
-        server: Server,
-        open: Open,
-    ) -> Self {
-        Self { mode, name, words, server, open: Some(open), oversells: None }
-    }
-
-    const fn baseline(
-        mode: LockMode,
-        name: &'static str,
-        words: &'static str,
-        server: Server,
-        oversells: Option<Oversells>,
-    ) -> Self {
-        Self { mode, name, words, server, open: None, oversells }
-    }
-}
-
-static GUARDS: [Guard; 13] = [
-    Guard::lock(LockMode::Etcd, "etcd", "the lock in etcd", Server::Etcd, |at| {
-        AnyLock::fenced(EtcdBackend::new(EtcdOptions::new(at)))
-    }),
-    Guard::lock(
-        LockMode::Redis,
-        "redis",
-        "the lock in Redis",
-        Server::Redis { nodes: 1 },
-        other::redis,
-    ),
-    Guard::lock(
-        LockMode::Redlock,
-        "redlock",
-        "Redlock",
-        Server::Redis { nodes: 3 },
-        other::redlock,
-    ),
-    Guard::lock(
-        LockMode::Postgres,
-        "postgres",
-        "the lock in PostgreSQL",
-        Server::Postgres,
-        other::postgres,
-    ),
-    Guard::lock(
-        LockMode::PostgresAdvisory,
-        "postgres-advisory",
-        "PostgreSQL's advisory lock",
-        Server::Postgres,
-        other::postgres_advisory,
-    ),
-    Guard::lock(
-        LockMode::PostgresRow,
-        "postgres-row",
-        "PostgreSQL's row lock",
-        Server::Postgres,
-        other::postgres_row,
-    ),
-    Guard::lock(
-        LockMode::ZooKeeper,
-        "zookeeper",
-        "the lock in ZooKeeper",
-        Server::ZooKeeper,
-        other::zookeeper,
-    ),
-    Guard::lock(LockMode::File, "file", "the lock in a directory", Server::Directory, other::file),
-    Guard::baseline(
-        LockMode::Local,
-        "local",
-        "a lock in each instance",
-        Server::None,
-        Some(Oversells {
-            description: "a lock in each instance",
-            warning: "Each instance guards the stock against itself alone: two of them sell units twice.",
-            explanation: "That is what happens without a lock between the instances: each one guards the \
-                          stock only against itself.",
-        }),
-    ),
-    Guard::baseline(
-        LockMode::NoLock,
-        "no-lock",
-        "no lock",
-        Server::None,
-        Some(Oversells {
-            description: "nothing",
-            warning: "Nothing guards the stock: units are sold twice.",
-            explanation: "That is what happens without a lock.",
-        }),
-    ),
-    Guard::baseline(
-        LockMode::EtcdRecipe,
-        "etcd-recipe",
-        "the lock recipe of Go's etcd client",
-        Server::Etcd,
-        None,
-    ),
-    Guard::baseline(LockMode::EtcdRpc, "etcd-rpc", "etcd's Lock call", Server::Etcd, None),
-    Guard::baseline(
-        LockMode::AtomicScript,
-        "atomic-script",
-        "no lock, one atomic script",
-        Server::None,
-        None,
-    ),
+const ALL: [LockMode; 13] = [
+    LockMode::Etcd,
+    LockMode::Redis,
+    LockMode::Redlock,
+    LockMode::Postgres,
+    LockMode::PostgresAdvisory,
+    LockMode::PostgresRow,
+    LockMode::ZooKeeper,
+    LockMode::File,
+    LockMode::Local,
+    LockMode::NoLock,
+    LockMode::EtcdRecipe,
+    LockMode::EtcdRpc,
+    LockMode::AtomicScript,
 ];
 
 impl LockMode {
-    fn row(self) -> &'static Guard {
-        GUARDS.iter().find(|guard| guard.mode == self).expect("each guard has its row")
+    fn guard(self) -> Guard {
+        let lock =
+            |name, words, server, open| Guard { name, words, server, open: Some(open), flaw: None };
+        let baseline = |name, words, server, flaw| Guard { name, words, server, open: None, flaw };
+        match self {
+            Self::Etcd => lock("etcd", "the lock in etcd", Server::Etcd, etcd as Open),
+            Self::Redis => {
+                lock("redis", "the lock in Redis", Server::Redis { nodes: 1 }, other::redis)
+            }
+            Self::Redlock => lock("redlock", "Redlock", Server::Redis { nodes: 3 }, other::redlock),
+            Self::Postgres => {
+                lock("postgres", "the lock in PostgreSQL", Server::Postgres, other::postgres)
+            }
+            Self::PostgresAdvisory => lock(
+                "postgres-advisory",
+                "PostgreSQL's advisory lock",
+                Server::Postgres,
+                other::postgres_advisory,
+            ),
+            Self::PostgresRow => {
+                lock("postgres-row", "PostgreSQL's row lock", Server::Postgres, other::postgres_row)
+            }
+            Self::ZooKeeper => {
+                lock("zookeeper", "the lock in ZooKeeper", Server::ZooKeeper, other::zookeeper)
+            }
+            Self::File => lock("file", "the lock in a directory", Server::Directory, other::file),
+            Self::Local => baseline(
+                "local",
+                "a lock in each instance",
+                Server::None,
+                Some([
+                    "a lock in each instance",
+                    "Each instance guards the stock against itself alone: two of them sell units twice.",
+                    "That is what happens without a lock between the instances: each one guards the stock only against itself.",
+                ]),
+            ),
+            Self::NoLock => baseline(
+                "no-lock",
+                "no lock",
+                Server::None,
+                Some([
+                    "nothing",
+                    "Nothing guards the stock: units are sold twice.",
+                    "That is what happens without a lock.",
+                ]),
+            ),
+            Self::EtcdRecipe => {
+                baseline("etcd-recipe", "the lock recipe of Go's etcd client", Server::Etcd, None)
+            }
+            Self::EtcdRpc => baseline("etcd-rpc", "etcd's Lock call", Server::Etcd, None),
+            Self::AtomicScript => {
+                baseline("atomic-script", "no lock, one atomic script", Server::None, None)
+            }
+        }
     }
 
     /// The locks of the library that all instances share.
     pub fn shared() -> impl Iterator<Item = Self> + Clone {
-        GUARDS.iter().filter(|guard| guard.open.is_some()).map(|guard| guard.mode)
+        ALL.into_iter().filter(|lock| lock.is_shared())
     }
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
-        self.row().name
+        self.guard().name
     }
 
     /// What it is, in a sentence: "guarded by ...".
     pub fn words(self) -> &'static str {
-        self.row().words
+        self.guard().words
     }
 
     /// What it needs besides the stock.
     pub fn server(self) -> Server {
-        self.row().server
+        self.guard().server
     }
 
     pub(super) fn open(self) -> Option<Open> {
-        self.row().open
+        self.guard().open
     }
 
     /// Whether it is a lock of the library that all instances share.
     pub fn is_shared(self) -> bool {
-        self.row().open.is_some()
+        self.open().is_some()
     }
 
     /// The fence of a sale under this lock if `asked` is the one that was asked for: the lock's own, if it has tokens.
@@ -223,25 +172,23 @@ impl LockMode {
 
     /// Why this guard oversells, if it does.
     pub fn flaw(self) -> Option<&'static str> {
-        self.row().oversells.as_ref().map(|oversells| oversells.explanation)
+        self.guard().flaw.map(|[_, _, explanation]| explanation)
     }
 
     /// The status of a sale under this guard, for the page.
     pub(crate) fn status(self) -> GuardStatus {
-        let oversells = self.row().oversells.as_ref();
+        let flaw = self.guard().flaw;
         GuardStatus {
             name: self.name(),
-            description: oversells.map_or("the lock", |oversells| oversells.description),
+            description: flaw.map_or("the lock", |[description, ..]| description),
             without: Vec::new(),
-            warnings: oversells.map(|it| ("no-lock", it.warning)).into_iter().collect(),
+            warnings: flaw.map(|[_, warning, _]| ("no-lock", warning)).into_iter().collect(),
         }
     }
 }
 
 impl ValueEnum for LockMode {
     fn value_variants<'a>() -> &'a [Self] {
-        static ALL: LazyLock<Vec<LockMode>> =
-            LazyLock::new(|| GUARDS.iter().map(|guard| guard.mode).collect());
         &ALL
     }
 
@@ -250,6 +197,10 @@ impl ValueEnum for LockMode {
         let value = PossibleValue::new(self.name()).help(format!("{}{oversells}", self.words()));
         Some(if *self == Self::File { value.alias("embedded") } else { value })
     }
+}
+
+fn etcd(at: &[String]) -> Result<AnyLock, BackendError> {
+    AnyLock::fenced(EtcdBackend::new(EtcdOptions::new(at)))
 }
 
 /// The locks that this program was built without.

@@ -113,12 +113,12 @@ pub(super) async fn handovers(
     }
     let millis = take_turns(&sessions, turns, servers.promises()?, random).await?;
     close(sessions).await?;
-    let share = |percent| quantile(millis.iter().copied(), percent);
+    let percentile = |percent| quantile(millis.iter().copied(), percent);
     Ok(Some(Handovers {
         round_trip_ms,
         turns: millis.len(),
-        p50_ms: share(50).unwrap_or_default(),
-        p99_ms: share(99).filter(|_| millis.len() >= ENOUGH),
+        p50_ms: percentile(50).unwrap_or_default(),
+        p99_ms: percentile(99).filter(|_| millis.len() >= ENOUGH),
     }))
 }
 
@@ -285,14 +285,14 @@ pub(super) async fn contest(
         std::mem::take(&mut *waits.lock().unwrap_or_else(PoisonError::into_inner));
     let sum: f64 = each.iter().copied().map(f64::from).sum();
     let squares: f64 = each.iter().map(|grants| f64::from(*grants).powi(2)).sum();
-    let share = |percent| quantile(millis.iter().copied(), percent).unwrap_or_default();
+    let percentile = |percent| quantile(millis.iter().copied(), percent).unwrap_or_default();
     Ok(Contest {
         clients,
         grants: each.iter().sum::<u32>() as usize,
         jain: sum * sum / (squares * float(clients)).max(1.0),
-        wait_p50_ms: share(50),
-        wait_p99_ms: share(99),
-        longest_wait_ms: share(100),
+        wait_p50_ms: percentile(50),
+        wait_p99_ms: percentile(99),
+        longest_wait_ms: percentile(100),
         gave_up,
         requests_per_grant: between(before, after, cost).map(|requests| requests / sum),
     })

@@ -251,7 +251,7 @@ pub async fn shown(wanted: impl Fn(&str) -> bool, trials: u32) -> Result<Vec<Sho
                     let mut told = [Ending::default(), Ending::default()];
                     for (ending, side) in told.iter_mut().zip([Side::Article(article), Side::Ours])
                     {
-                        let story = Box::pin(servers.tell(accident, side));
+                        let story = Box::pin(servers.run(accident, side));
                         let seconds = LONGEST_STORY.as_secs();
                         let late = LabError::NotInTime { what: "a story ends", seconds };
                         *ending = timeout(LONGEST_STORY, story).await.unwrap_or(Err(late))?;

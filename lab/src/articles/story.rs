@@ -116,8 +116,8 @@ impl Servers {
         self.dir.remove().await
     }
 
-    /// Tells one story.
-    pub(super) async fn tell(
+    /// Runs one story.
+    pub(super) async fn run(
         &mut self,
         accident: Accident,
         side: Side<'_>,
@@ -129,7 +129,7 @@ impl Servers {
             Accident::FailOver => Some(ReplicatedRedis::start_in(&self.dir, in_memory()).await?),
             _ => None,
         };
-        Story { servers: self, accident, side, shop, pair }.tell().await
+        Story { servers: self, accident, side, shop, pair }.run().await
     }
 }
 
@@ -143,7 +143,7 @@ struct Story<'a> {
 }
 
 impl Story<'_> {
-    async fn tell(mut self) -> Result<Ending, LabError> {
+    async fn run(mut self) -> Result<Ending, LabError> {
         let mut early = None;
         if matches!(self.accident, Accident::LateRelease | Accident::WaiterLosesLease) {
             let mut actor = self.actor(Role::Early).await?;
@@ -165,8 +165,6 @@ impl Story<'_> {
             }
             Accident::Unreachable => second.proxies.iter().for_each(Proxy::refuse),
             Accident::FailOver => self.shop.sell_one(&mut *first.client).await?,
-            // its majority is the other two
-            _ if self.servers.ours == LockMode::Redlock => first.proxies[2].refuse(),
             Accident::WaiterDies => {
                 let mut looking = self.actor(Role::Middle).await?;
                 first.client = self.waiting(first.client, &mut looking, 1).await?;
@@ -272,7 +270,8 @@ impl Story<'_> {
         }
     }
 
-    /// A client in this role, with a proxy to each server: while that holds everything up, its process is paused.
+    /// A client in this role, with a proxy to each server if something happens to it: while that holds everything up, its
+    /// process is paused.
     async fn actor(&self, role: Role) -> Result<Actor, LabError> {
         let at = match (&self.pair, self.side, role) {
             (None, ..) => self.servers.lock.addresses(),
@@ -280,7 +279,15 @@ impl Story<'_> {
             (Some(pair), Side::Article(_), Role::Second) => vec![pair.replica.url()],
             (Some(pair), ..) => vec![pair.url()],
         };
-        let (proxies, at) = proxies_to(&at).await?;
+        let (proxies, at) = match role {
+            // nothing happens to it
+            Role::Second if self.accident != Accident::Unreachable => (Vec::new(), at),
+            _ => proxies_to(&at).await?,
+        };
+        if role == Role::First && self.servers.ours == LockMode::Redlock {
+            // its majority is the other two
+            proxies[2].refuse();
+        }
         let (accident, lock) = (self.accident, self.shop.lock.clone());
         let client = match self.side {
             Side::Article(article) => (article.open)(&Part { role, accident, at, lock }).await?,
