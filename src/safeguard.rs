@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The bounds on the size of a request, the time that it takes to arrive, and the event feeds.
 pub static LIMITS: Safeguard = Safeguard(AtomicBool::new(true));
 
-/// A look at a queue runs to its end, and only so many run at once.
+/// A read of a queue runs to its end, and only so many run at once.
 pub static SEE_THROUGH: Safeguard = Safeguard(AtomicBool::new(true));
 
 /// The inventory goes where a node of a Redis Cluster sends it, and asks for the map of the slots anew.

@@ -131,7 +131,7 @@ pub async fn serve_with(
             tracing::info!("stopped");
             Ok(())
         }
-        () = signals.hurry() => {
+        () = signals.second_interrupt() => {
             tracing::warn!("a second SIGINT: ending at once");
             Err(ServeError::Interrupted)
         }

@@ -257,7 +257,7 @@ class Side {
         setData(part, "end", from > span / 2);
         setText(part, label);
       });
-      setText(words, text);
+      setText(words, lane.up ? text : [text, "does not answer"].filter(Boolean).join("; "));
     });
     setText(this.#find("end"), run?.began_ms ? duration(span) : "");
   }
@@ -293,7 +293,6 @@ class Side {
       if (refused) blocks.push({ kind: "mark", from: to, label: "refused" });
     }
     if (tenures.some((tenure) => tenure.refused)) words.push("its stale write was refused");
-    if (!lane.up) words.push("does not answer");
     return { blocks, text: words.join("; ") };
   }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -11,6 +12,7 @@ use testkit::{
     Child, EtcdOptions, LOCK_NAME, OwnedDir, PrivateEtcd, PrivateRedis, PrivateRedisCluster,
     Program, Proxy, RedisOptions, Sentinels, ServerError, ports, probe,
 };
+use tokio::sync::Notify;
 
 use crate::baselines::LockMode;
 use crate::error::DemoError;
@@ -49,6 +51,8 @@ pub struct Instance {
     pub etcd_proxies: Vec<Proxy>,
     pub redis_proxy: Option<Proxy>,
     pub client_proxy: Option<Proxy>,
+    /// Wakes whoever looks after the process, to kill it.
+    pub to_be_killed: Arc<Notify>,
     args: Vec<String>,
 }
 
@@ -173,8 +177,17 @@ impl Cluster {
         }
         let args = [&args, &redis, spec.flags].concat();
         let child = spawn(port, &self.program, &args, &self.dir)?;
-        let instance =
-            Instance { name, port, child, etcd_proxies, redis_proxy, client_proxy, args };
+        let to_be_killed = Arc::default();
+        let instance = Instance {
+            name,
+            port,
+            child,
+            etcd_proxies,
+            redis_proxy,
+            client_proxy,
+            to_be_killed,
+            args,
+        };
         self.instances.push(instance);
         Ok(())
     }

@@ -3,7 +3,8 @@
 //! # Layout
 //! - [`DemoOptions`], [`run()`]: the flags, and the whole demo
 //! - [`cluster`]: the servers and the instances; [`load`]: the load test on them
-//! - [`serve`]: one instance of the service, with the page's controls (`controls`)
+//! - [`serve`]: one instance of the service, with other guards and faults; `relay`: passes the page's calls on
+//! - [`control`]: the one process that runs sales from the page, and tells the instances what to do
 //! - [`locks`], [`baselines`]: what can guard the sale, and other ways to compare with
 //! - [`writer`], [`safeguard`], [`fault`]: an instance without a safeguard, or with a fault
 //! - [`store_fence`]: tokens for a lock that has none
@@ -18,7 +19,8 @@
 
 pub mod baselines;
 pub mod cluster;
-mod controls;
+pub mod control;
+pub mod decorated;
 mod error;
 pub mod fault;
 mod faulty_lock;
@@ -26,6 +28,7 @@ pub mod load;
 pub mod locks;
 mod options;
 mod program;
+mod relay;
 mod run;
 pub mod safeguard;
 mod screen;

@@ -18,12 +18,7 @@ const REQUESTS: RangeInclusive<u64> = 1..=1_000_000;
 const STOCK: RangeInclusive<u64> = 0..=1_000_000_000;
 const INSTANCES: RangeInclusive<u64> = 1..=32;
 
-/// Starts private servers and instances on this machine, sells out under load and prints the
-/// verdict.
-///
-/// Then serves until Ctrl-C. Leaves nothing behind.
-///
-/// Exit status: 0 PASS, 1 FAIL, 2 could not run, 128 + N ended by signal N before the verdict.
+// no doc comment: it would replace that of the program in `--help`
 #[derive(Clone, Debug, Args)]
 pub struct DemoOptions {
     /// Exit after the verdict.

@@ -7,13 +7,16 @@ use clap::Subcommand;
 use flash_sale::logging::{self, LogOptions};
 use tokio::runtime::{Builder, Runtime};
 
+use crate::control::{self, ControlOptions};
 use crate::serve::{self, ServeOptions};
 
 /// A command that every program with a [`Cluster`](crate::cluster::Cluster) has.
 #[derive(Subcommand)]
 pub enum Part {
-    /// Run one instance of the service, with the baselines and the page's controls
+    /// Run one instance of the service, with other guards, faults, and the page's controls
     Serve(Box<ServeOptions>),
+    /// Run the page's controls for instances that were started with --control
+    Control(ControlOptions),
     /// Send orders and judge what became of them
     Loadtest(Box<loadtest::Cli>),
 }
@@ -56,6 +59,10 @@ impl Part {
             Self::Loadtest(cli) => Ok(loadtest::run(*cli).await),
             Self::Serve(options) => {
                 serve::serve(*options).await?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Self::Control(options) => {
+                control::serve(options).await?;
                 Ok(ExitCode::SUCCESS)
             }
         }

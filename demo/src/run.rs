@@ -1,8 +1,9 @@
 //! Runs the demo.
 
 use std::io::{self, Write as _};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::Ipv4Addr;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use flash_sale::error_chain::ErrorChain;
 use futures_util::future::{join_all, select_all};
@@ -10,12 +11,15 @@ use loadtest::Report;
 use testkit::etcd::{AuthTokens, EtcdOptions};
 use testkit::redis::RedisOptions;
 use testkit::{LOCK_NAME, OwnedDir};
+use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::options::DemoOptions;
 use super::screen::{Screen, Tone, say};
 use super::upkeep::{End, RESTART_PAUSE, look_after};
 use crate::baselines::{Fence, LockMode};
 use crate::cluster::{self, Cluster, Spec};
+use crate::control::{Control, Side};
 use crate::error::DemoError;
 use crate::load::{Load, TIMEOUT};
 use crate::locks::{LockServers, Server};
@@ -50,7 +54,7 @@ pub async fn run(options: DemoOptions) -> ExitCode {
     match run_until_signal(&options, Screen::new()).await {
         Ok(code) => code.into(),
         Err(error) => {
-            complain(&ErrorChain(&error).to_string());
+            print_error(&ErrorChain(&error).to_string());
             NO_VERDICT.into()
         }
     }
@@ -73,7 +77,7 @@ async fn run_until_signal(options: &DemoOptions, screen: Screen) -> Result<u8, D
         ending = signals.next() => Some(ending),
         result = show.run(&dir, &mut clusters, &mut verdict) => {
             if let Err(error) = result {
-                complain(&ErrorChain(&error).to_string());
+                print_error(&ErrorChain(&error).to_string());
             }
             None
         }
@@ -113,7 +117,7 @@ async fn stop(mut clusters: Vec<Cluster>, dir: OwnedDir, signals: &mut Signals) 
     };
     let done = stopped.unwrap_or(Ok(())).and(cleared);
     if let Err(error) = &done {
-        complain(&format!("not everything is stopped: {error}"));
+        print_error(&format!("not everything is stopped: {error}"));
     }
     done.is_ok()
 }
@@ -135,11 +139,16 @@ impl Show<'_> {
     ) -> Result<(), DemoError> {
         let Self { options, screen, .. } = *self;
         say("starting the servers and the instances");
+        let no_control = DemoError::system("the page's controls have no port");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(&no_control)?;
+        let control = cluster::url(listener.local_addr().map_err(&no_control)?.port());
         for (lock, ports) in &self.sides {
             clusters.push(self.servers(*lock, dir).await?);
             let cluster = clusters.last_mut().expect("it was pushed just now");
-            self.instances(cluster, *lock, ports).await?;
+            self.instances(cluster, *lock, ports, &control).await?;
         }
+        let control = Control { sides: clusters.iter().map(Side::of).collect(), restarts: true };
+        let _control = AbortOnDropHandle::new(tokio::spawn(Arc::new(control).serve(listener)));
         let hints = self.hints(clusters);
         let concurrency = make_room(options.requests);
         let urls: Vec<_> = clusters.iter().map(Cluster::urls).collect();
@@ -156,7 +165,7 @@ impl Show<'_> {
                 report = load.report(TIMEOUT) => report?,
                 (never, ..) = &mut upkeep => match never {},
             };
-            self.tell(*lock, &report);
+            self.print_verdict(*lock, &report);
             code = code.max(if report.pass { PASS } else { FAIL });
         }
         *verdict = Some(code);
@@ -181,8 +190,7 @@ impl Show<'_> {
         args
     }
 
-    /// Prints the verdict.
-    fn tell(&self, lock: LockMode, report: &Report) {
+    fn print_verdict(&self, lock: LockMode, report: &Report) {
         let options = self.options;
         let (tone, label) =
             if report.pass { (Tone::Good, "PASS  ") } else { (Tone::Bad, "FAIL  ") };
@@ -224,21 +232,15 @@ impl Show<'_> {
         cluster: &mut Cluster,
         lock: LockMode,
         ports: &[u16],
+        control: &str,
     ) -> Result<(), DemoError> {
         let fence = self.options.fence;
-        let urls: Vec<_> = ports.iter().map(|&port| cluster::url(port)).collect();
-        let urls = urls.join(",");
-        let mut flags = vec!["--instances", &urls, "--restarted"];
+        let mut flags = vec!["--control", control];
         if lock.is_shared() {
             flags.extend(["--lock-ttl", LOCK_TTL]);
         }
         if let Some(fence) = fence {
             flags.extend(["--fence", fence.name()]);
-        }
-        let beside = self.sides.iter().find(|(other, _)| *other != lock);
-        let beside = beside.and_then(|(_, ports)| ports.first()).map(|&port| cluster::url(port));
-        if let Some(beside) = &beside {
-            flags.extend(["--beside", beside]);
         }
         let flags: Vec<_> = flags.into_iter().map(str::to_owned).collect();
         let instances = ports.len() * self.sides.len();
@@ -345,7 +347,7 @@ fn report_end(screen: Screen, name: &str, end: End<'_>) {
 /// Fails early if an instance could not listen.
 fn check_ports(ports: &[u16]) -> Result<(), DemoError> {
     for &port in ports {
-        match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+        match std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 return Err(DemoError::PortTaken(port));
@@ -368,7 +370,7 @@ fn count(n: u64, noun: &str) -> String {
 }
 
 /// Writes to standard error; if that fails, the exit code remains.
-fn complain(text: &str) {
+fn print_error(text: &str) {
     let _ = writeln!(io::stderr(), "demo: {text}");
 }
 

@@ -1,20 +1,21 @@
-//! The `serve` command: the service with the page's controls, baselines and faults.
+//! The `serve` command: the service with a relay to the control, baselines and faults.
 
 use std::sync::Arc;
 
 use axum::http::Uri;
 use clap::Args;
-use flash_sale::config::{Config, switch};
+use flash_sale::config::Config;
 use flash_sale::http::Extension;
 use flash_sale::serve::{ServeError, serve_with};
 
 use crate::baselines::{self, GuardOptions};
-use crate::controls::Controls;
+use crate::control::address;
 use crate::fault::{self, Rule};
+use crate::relay::Relay;
 use crate::safeguard::{Safeguard, end_at_once};
 use crate::writer::Writer;
 
-/// The flags of `serve`: those of the service, and the lab's own.
+/// The flags of `serve`: those of the service, and the demo's own.
 #[derive(Args, Clone, Debug)]
 pub struct ServeOptions {
     /// The flags of the service
@@ -25,18 +26,9 @@ pub struct ServeOptions {
     #[command(flatten)]
     pub guard: GuardOptions,
 
-    /// Addresses of all instances that the page controls together, this one included, separated by commas, each
-    /// with its own port
-    #[arg(long, env = "FLASH_SALE_INSTANCES", value_name = "URL", value_delimiter = ',', value_parser = instance_address)]
-    pub instances: Vec<Uri>,
-
-    /// Address of an instance of a demo with another lock, whose sale the page shows beside this one
-    #[arg(long, env = "FLASH_SALE_BESIDE", value_name = "URL", value_parser = instance_address)]
-    pub beside: Option<Uri>,
-
-    /// Tell the page that a killed instance is started again
-    #[arg(long, env = "FLASH_SALE_RESTARTED", value_parser = switch, hide = true)]
-    pub restarted: bool,
+    /// Address of the demo's control (`demo control`), which the page's calls are passed on to
+    #[arg(long, env = "FLASH_SALE_CONTROL", value_name = "URL", value_parser = address)]
+    pub control: Option<Uri>,
 
     /// Run without these safeguards, to show what they prevent; a build with the cargo feature chaos has more
     #[arg(long, env = "FLASH_SALE_WITHOUT", value_name = "SAFEGUARD", value_delimiter = ',')]
@@ -63,7 +55,7 @@ pub enum ServeFailure {
     Serve(#[from] ServeError),
 }
 
-/// Runs one instance as [`flash_sale::serve::serve`] does, with the controls.
+/// Runs one instance as [`flash_sale::serve::serve`] does, with the relay.
 ///
 /// # Errors
 /// See [`ServeFailure`].
@@ -72,19 +64,19 @@ pub async fn serve(mut options: ServeOptions) -> Result<(), ServeFailure> {
     if config.admin_token.is_some() || config.admin_token_file.is_some() {
         return Err(ServeFailure::AdminToken);
     }
-    let writer = sabotage(&mut options);
-    let ServeOptions { service, guard, instances, beside, restarted, .. } = options;
+    let writer = remove_safeguards(&mut options);
+    let ServeOptions { service, guard, control, .. } = options;
+    let control = control.and_then(|control| control.into_parts().authority);
     let sale = async |config: &Config, port| {
         let (sale, switch) = baselines::sale(config, &guard, &writer, port).await?;
-        let beside = beside.as_ref();
-        let controls = Controls::new(sale.clone(), switch, port, &instances, restarted, beside);
-        Ok((sale, Some(Arc::new(controls) as Arc<dyn Extension>)))
+        let relay = Relay::new(sale.clone(), switch, control);
+        Ok((sale, Some(Arc::new(relay) as Arc<dyn Extension>)))
     };
     Ok(serve_with(service, sale).await?)
 }
 
 /// Removes the safeguards that `options` name, and arms the faults.
-fn sabotage(options: &mut ServeOptions) -> Arc<Writer> {
+fn remove_safeguards(options: &mut ServeOptions) -> Arc<Writer> {
     let writer = Arc::new(Writer::default());
     for safeguard in &options.without {
         writer.set(*safeguard, false);
@@ -109,17 +101,6 @@ fn sabotage(options: &mut ServeOptions) -> Arc<Writer> {
     writer
 }
 
-fn instance_address(text: &str) -> Result<Uri, &'static str> {
-    let uri: Option<Uri> = text.parse().ok();
-    let plain = uri.filter(|uri| {
-        uri.scheme_str() == Some("http")
-            && uri.port().is_some()
-            && matches!(uri.path(), "" | "/")
-            && uri.query().is_none()
-    });
-    plain.ok_or("an instance's address looks like http://127.0.0.1:8080")
-}
-
 #[cfg(test)]
 mod tests {
     use testkit::flags;
@@ -140,7 +121,7 @@ mod tests {
     #[test]
     fn wrong_values_are_explained() {
         for (flag, value, message) in [
-            ("--instances", "127.0.0.1:8080", "an instance's address looks like"),
+            ("--control", "127.0.0.1:8080", "an address looks like"),
             ("--lock", "consul", "etcd, redis, redlock"),
             ("--without", "fence,sense", "[possible values: fence, order-ids"),
             ("--fault-at", "before-write:stop", "a fault is written POINT:ACTION:WHEN"),

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{
-    Backend, BackendFuture, Claim, ClaimStatus, ClusterId, GrantToken, Lease, Promises, QueueEntry,
-    QueueSnapshot, Released, Ticket, Token, TokenLife,
+    Backend, Claim, ClaimStatus, ClusterId, GrantToken, Lease, Promises, Ticket, Token, TokenLife,
 };
 use flash_sale::inventory::{Inventory, Item, Keys};
-use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::sleep;
+
+use crate::decorated::{Decorated, Decoration};
 
 /// The cluster of the tokens that the store itself numbers: `store` in ASCII.
 pub const STORE: ClusterId = ClusterId(0x0073_746f_7265);
@@ -35,14 +35,11 @@ return tonumber(opened)";
 ///
 /// A holder that was paused between its grant and its tenure opens a later one than its successor, and fences
 /// that one. Then the successor loses its turn, but no write of the two interleaves.
-pub struct StoreFence<T: GrantToken> {
-    lock: Arc<dyn Backend<Token = T>>,
-    tenures: Tenures,
-}
+pub type StoreFence<T> = Decorated<T, Tenures>;
 
 /// Opens tenures at the store.
 #[derive(Clone)]
-struct Tenures {
+pub struct Tenures {
     inventory: Inventory,
     /// The name of the default item's lock, with which those of the others begin.
     lock_name: Arc<str>,
@@ -65,9 +62,18 @@ impl Tenures {
             }
         }
     }
+}
 
+impl<T: GrantToken> StoreFence<T> {
+    /// `lock_name` is the name of the default item's lock.
+    pub fn new(lock: Arc<dyn Backend<Token = T>>, inventory: Inventory, lock_name: &str) -> Self {
+        Self::with(lock, Tenures { inventory, lock_name: lock_name.into() })
+    }
+}
+
+impl<T: GrantToken> Decoration<T> for Tenures {
     /// The ticket of a claim whose grant, shown by `lock`, becomes one with a tenure at the store.
-    fn ticket<T: GrantToken>(&self, claim: &Claim, lock: Ticket<T>) -> Ticket {
+    fn ticket(&self, claim: &Claim, lock: Ticket<T>) -> Ticket {
         let Ticket { status: mut lock, contended } = lock;
         let (publish, status) = watch::channel(ClaimStatus::Waiting);
         let (tenures, claim) = (self.clone(), claim.clone());
@@ -88,75 +94,12 @@ impl Tenures {
         });
         Ticket { status, contended }
     }
-}
 
-impl<T: GrantToken> StoreFence<T> {
-    /// `lock_name` is the name of the default item's lock.
-    pub fn new(lock: Arc<dyn Backend<Token = T>>, inventory: Inventory, lock_name: &str) -> Self {
-        Self { lock, tenures: Tenures { inventory, lock_name: lock_name.into() } }
-    }
-}
-
-impl<T: GrantToken> Backend for StoreFence<T> {
-    type Token = Token;
-
-    fn promises(&self) -> Promises {
-        Promises { token: TokenLife::Durable, ..self.lock.promises() }
+    fn promises(&self, of_the_lock: Promises) -> Promises {
+        Promises { token: TokenLife::Durable, ..of_the_lock }
     }
 
-    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket> {
-        Box::pin(async move { Ok(self.tenures.ticket(claim, self.lock.enqueue(claim).await?)) })
-    }
-
-    fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Ticket>> {
-        Box::pin(async move {
-            let ticket = self.lock.try_enqueue(claim).await?;
-            Ok(ticket.map(|ticket| self.tenures.ticket(claim, ticket)))
-        })
-    }
-
-    fn hand_over<'a>(
-        &'a self,
-        held: &'a Claim,
-        next: &'a Claim,
-    ) -> BackendFuture<'a, Option<Ticket>> {
-        Box::pin(async move {
-            let ticket = self.lock.hand_over(held, next).await?;
-            Ok(ticket.map(|ticket| self.tenures.ticket(next, ticket)))
-        })
-    }
-
-    // the rest as it is
-
-    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
-        self.lock.release(claim)
-    }
-
-    fn runtime(&self) -> Option<Handle> {
-        self.lock.runtime()
-    }
-
-    fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
-        Box::pin(async move { Ok(Lease { cluster: STORE, ..self.lock.open(ttl).await? }) })
-    }
-
-    fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
-        self.lock.renew(lease)
-    }
-
-    fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
-        self.lock.close(lease)
-    }
-
-    fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
-        self.lock.queue(name)
-    }
-
-    fn probe<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<QueueEntry>> {
-        self.lock.probe(name)
-    }
-
-    fn queue_snapshot(&self, name: &Arc<str>) -> Option<QueueSnapshot> {
-        self.lock.queue_snapshot(name)
+    fn lease(&self, of_the_lock: Lease) -> Lease {
+        Lease { cluster: STORE, ..of_the_lock }
     }
 }

@@ -58,7 +58,10 @@ async fn keep_alive(
 ) {
     let name = cluster::title(instance.port);
     loop {
-        let status = instance.child.wait().await;
+        let status = tokio::select! {
+            status = instance.child.wait() => status,
+            () = instance.to_be_killed.notified() => instance.child.kill().await,
+        };
         let signal = status.as_ref().ok().and_then(ExitStatusExt::signal);
         if signal != Some(SIGKILL) {
             return report(&name, End::Ended(&status));

@@ -58,6 +58,12 @@ impl From<etcd_client::Error> for LabError {
     }
 }
 
+impl From<io::Error> for LabError {
+    fn from(source: io::Error) -> Self {
+        Self::System { what: "a process or a file is not as it should be", source }
+    }
+}
+
 impl From<ServerError> for LabError {
     fn from(error: ServerError) -> Self {
         Self::Demo(error.into())

@@ -10,8 +10,8 @@ use axum::response::{IntoResponse, Response};
 
 use super::problem::{Problem, ProblemType};
 
-/// What the page may do: load what this instance serves, and ask it. No script or style stands in the
-/// page itself, and no other page can frame it.
+/// The page may load what this instance serves, and call this instance. It has no script or style of its own inside
+/// the HTML, and no other page can frame it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src \
      'self'; font-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; \
      frame-ancestors 'none'";

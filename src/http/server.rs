@@ -1,7 +1,7 @@
 //! Serving a router on a socket, and stopping without dropping a request.
 //!
-//! HTTP/1.1 alone: load balancers use it to their backends, and hyper-util's detection of HTTP/2 without TLS
-//! waits for the first bytes without a bound. So does `axum::serve` for the head of a request. hyper's
+//! The server speaks HTTP/1.1 alone: load balancers use it to their backends, and hyper-util's detection of HTTP/2
+//! without TLS waits for the first bytes without a bound. So does `axum::serve` for the head of a request. hyper's
 //! connection has a time limit for the head; `ClientIo` adds one for writing.
 
 use std::convert::Infallible;

@@ -1,4 +1,4 @@
-//! The state that the handlers share, and the seam at which an instance serves more.
+//! The state that the handlers share, and the interface for further routes.
 
 use std::sync::Arc;
 

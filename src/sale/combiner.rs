@@ -161,7 +161,7 @@ impl Combiner {
                 match self.run(queue, &guard, batch, policy.ends_at()).await {
                     Ran::Answered { took } => policy.ran(Instant::now(), took, orders),
                     Ran::LockLost => {
-                        metrics.lost();
+                        metrics.lost_tenures.add(1);
                         return Some(LOST_PAUSE);
                     }
                     Ran::StoreFailed => return Some(STORE_PAUSE),
@@ -175,7 +175,7 @@ impl Combiner {
                     () = queue.arrival() => continue,
                     () = guard.contended() => continue,
                     () = guard.lost() => {
-                        metrics.lost();
+                        metrics.lost_tenures.add(1);
                         return None;
                     }
                     () = sleep(IDLE_TIMEOUT) => return None,
@@ -186,7 +186,7 @@ impl Combiner {
                 return None;
             }
             drop(tenure.take());
-            metrics.handed_over();
+            metrics.handovers.add(1);
             asked_at = Instant::now();
             // The next claim is made even if no order waits: the buyers that were just answered may order again, and
             // this way release and claim are one transaction.

@@ -19,7 +19,7 @@ impl Counter {
         self.0.load(Ordering::Relaxed)
     }
 
-    fn add(&self, more: u64) {
+    pub(super) fn add(&self, more: u64) {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 }
@@ -157,16 +157,6 @@ impl Metrics {
         let granted_at = Instant::now();
         self.lock_wait.note(granted_at - asked_at);
         TenureCount { metrics: self, granted_at }
-    }
-
-    /// The lock is handed over.
-    pub(super) fn handed_over(&self) {
-        self.handovers.add(1);
-    }
-
-    /// The lock was lost.
-    pub(super) fn lost(&self) {
-        self.lost_tenures.add(1);
     }
 }
 

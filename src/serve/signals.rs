@@ -47,8 +47,8 @@ impl Signals {
         }
     }
 
-    /// Waits for a SIGINT later than a second from now: the user does not want to wait.
-    pub(super) async fn hurry(&mut self) {
+    /// Waits for a SIGINT that comes more than a second from now: the user does not want to wait for the end.
+    pub(super) async fn second_interrupt(&mut self) {
         let echo_ends = Instant::now() + ECHO;
         loop {
             let signal = self.next().await;

@@ -96,7 +96,7 @@ async fn warnings(flags: &[String]) -> String {
 /// with the connection, so that the start takes it for one that is away: then it is started again.
 async fn refusal(flags: &[String]) -> String {
     let mut serve = serve(flags);
-    let told = async {
+    let ended = async {
         loop {
             let mut started = serve.spawn().unwrap();
             let mut lines = BufReader::new(started.stderr.take().unwrap()).lines();
@@ -111,7 +111,7 @@ async fn refusal(flags: &[String]) -> String {
             }
         }
     };
-    within("it ends", told).await
+    within("it ends", ended).await
 }
 
 /// These flags without some, each with its value, and with others.
@@ -223,7 +223,7 @@ async fn ask_everything(access: RedisAccess) -> Result<(), Box<dyn Error>> {
         inventory.recover_store(&item, Token::new(ClusterId(8), 2)).await?;
         let later = Some(Token::new(ClusterId(8), 3));
         match patient.reduce(&item, later, "8080", &[order("c")]).await {
-            // there is no replica, which only one who may ask is told
+            // there is no replica, and only a user with the right to ask learns that
             Err(InventoryError::NotReplicated { count: 0, .. }) => {}
             other => drop(other?),
         }

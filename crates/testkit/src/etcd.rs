@@ -11,7 +11,7 @@ use super::certificates::{Certificates, password, text, write_secret};
 use super::dir::OwnedDir;
 use super::ports::free_ports;
 use super::probe;
-use super::server::{Kind, Private, ServerError, find_program, on_free_ports};
+use super::server::{Kind, Private, ServerError, find_program, flags, on_free_ports};
 use crate::LOCK_NAME;
 
 /// Options of a private etcd.
@@ -210,20 +210,20 @@ impl PrivateEtcd {
         options: &EtcdOptions,
     ) -> Result<Vec<Self>, ServerError> {
         let system = ServerError::system("etcd");
-        let mut seats = Vec::with_capacity(members);
+        let mut places = Vec::with_capacity(members);
         for _ in 0..members {
             let [port, peer_port] = free_ports().map_err(&system)?;
             // distinguishes our member from another etcd that took the port
             let name = format!("flash-sale-{}", uuid::Uuid::new_v4().simple());
-            seats.push((name, port, format!("http://127.0.0.1:{peer_port}")));
+            places.push((name, port, format!("http://127.0.0.1:{peer_port}")));
         }
         let cluster: Vec<_> =
-            seats.iter().map(|(name, _, peer_url)| format!("{name}={peer_url}")).collect();
+            places.iter().map(|(name, _, peer_url)| format!("{name}={peer_url}")).collect();
         // etcd derives the cluster's id from it
-        let token = seats.first().map(|(name, ..)| name.clone()).unwrap_or_default();
+        let token = places.first().map(|(name, ..)| name.clone()).unwrap_or_default();
         let mut all: Vec<Self> = Vec::with_capacity(members);
         let scheme = if options.secured.is_some() { "https" } else { "http" };
-        for (name, port, peer_url) in seats {
+        for (name, port, peer_url) in places {
             let dir = create_dir().map_err(&system)?;
             let client_url = format!("{scheme}://127.0.0.1:{port}");
             // all members have those of the first one
@@ -232,9 +232,9 @@ impl PrivateEtcd {
                 (None, Some(_)) => Some(Keys::create_in(dir.path()).map_err(&system)?),
                 (None, None) => None,
             };
-            let mut args: Vec<String> = [
+            let mut args: Vec<_> = flags([
                 ("--name", name.as_str()),
-                ("--data-dir", &dir.path().join("data").to_string_lossy()),
+                ("--data-dir", &text(&dir.path().join("data"))),
                 ("--listen-client-urls", &client_url),
                 ("--advertise-client-urls", &client_url),
                 ("--listen-peer-urls", &peer_url),
@@ -245,12 +245,10 @@ impl PrivateEtcd {
                 // 3.4 has an older logger as its default, which knows no levels
                 ("--logger", "zap"),
                 ("--log-level", "warn"),
-            ]
-            .into_iter()
-            .flat_map(|(flag, value)| [flag.to_owned(), value.to_owned()])
+            ])
             .collect();
             if let Some(bytes) = options.quota_backend_bytes {
-                args.extend(["--quota-backend-bytes".to_owned(), bytes.to_string()]);
+                args.extend(flags([("--quota-backend-bytes", bytes.to_string().as_str())]));
             }
             args.extend_from_slice(&options.flags);
             if let (Some(keys), Some(tokens)) = (&keys, options.secured) {

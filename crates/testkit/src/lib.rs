@@ -3,7 +3,7 @@
 //!
 //! - `etcd`, `postgres`, `redis`, `zookeeper`: servers on free ports, with data of their own, plain or secured.
 //!   A server is there with the feature of its name, and can be secured with the feature `certificates`.
-//! - `redis_cluster`: three of them, each with its replicas, and the way of a slot from one to another
+//! - `redis_cluster`: three of them, each with its replicas, and moving a slot from one to another
 //! - [`certificates`]: what a secured server needs
 //! - `replication`: a Redis with a replica
 //! - `sentinel`: Redis Sentinel
@@ -18,6 +18,7 @@
 //! - `client`: HTTP, byte by byte
 //! - `copies`: a Redis that comes back with older data
 //! - `flags`: the flags of a program, without its environment variables
+//! - [`run`]: a program that a test talks to
 //! - [`wait`], [`processes`]: waiting for a condition, finding processes
 
 #![cfg_attr(
@@ -48,6 +49,7 @@ pub mod redis;
 pub mod redis_cluster;
 #[cfg(feature = "redis")]
 pub mod replication;
+pub mod run;
 #[cfg(feature = "redis")]
 pub mod sentinel;
 pub mod server;
@@ -71,6 +73,7 @@ pub use redis::{PrivateRedis, RedisOptions};
 pub use redis_cluster::{PrivateRedisCluster, RedisClusterOptions};
 #[cfg(feature = "redis")]
 pub use replication::ReplicatedRedis;
+pub use run::Run;
 #[cfg(feature = "redis")]
 pub use sentinel::Sentinels;
 pub use server::ServerError;

@@ -48,8 +48,7 @@ struct State {
     /// A connection ends when the number changes.
     cuts: u32,
     /// While one is set, connections are accepted and nothing comes out that way.
-    holds_there: bool,
-    holds_back: bool,
+    holds: [bool; 2],
     /// Connections are closed as soon as they are accepted.
     refuses: bool,
     /// How long a chunk is on its way.
@@ -63,11 +62,10 @@ struct Counts {
     holds: AtomicBool,
     /// Chunks that were held up and went on later.
     late: AtomicU64,
-    /// Chunks until one is lost, with that one: there and back.
-    until_lost: [AtomicU64; 2],
-    /// Answers that are still to be swallowed.
-    to_swallow: AtomicU64,
-    swallowed: AtomicU64,
+    /// Chunks that pass before others are lost, how many are to be lost then, and how many were.
+    to_pass: [AtomicU64; 2],
+    to_lose: [AtomicU64; 2],
+    lost: AtomicU64,
     /// Answers that had the marker.
     marked: AtomicU64,
 }
@@ -143,7 +141,7 @@ impl Proxy {
 
     /// How many answers were swallowed.
     pub fn swallowed_answers(&self) -> u64 {
-        self.counts.swallowed.load(Ordering::Relaxed)
+        self.counts.lost.load(Ordering::Relaxed)
     }
 
     /// How many chunks came back with the marker in them, also after the client had gone.
@@ -170,19 +168,16 @@ impl Proxy {
     /// From now on holds up what runs this way, without ending anything.
     pub fn hold(&self, way: Way) {
         self.counts.holds.store(false, Ordering::Relaxed);
-        self.state.send_modify(|state| match way {
-            Way::There => state.holds_there = true,
-            Way::Back => state.holds_back = true,
-        });
+        self.state.send_modify(|state| state.holds[way as usize] = true);
     }
 
     /// Lets everything on that was held up, also to a server whose client has gone meanwhile.
     pub fn release(&self) {
-        self.state.send_modify(|state| (state.holds_there, state.holds_back) = (false, false));
+        self.state.send_modify(|state| state.holds = [false; 2]);
     }
 
-    /// From now on everything takes that long, each way, as over a long line: what is sent meanwhile does not
-    /// wait for what is already on its way.
+    /// From now on everything takes that long, each way, as over a long line: a later chunk does not wait for an
+    /// earlier one.
     pub fn delay(&self, delay: Duration) {
         self.state.send_modify(|state| state.delay = delay);
     }
@@ -202,21 +197,22 @@ impl Proxy {
 
     /// Lets so many more chunks run this way, and loses the next one: its connection ends instead.
     pub fn lose_after(&self, way: Way, chunks: u64) {
-        for until_lost in &self.counts.until_lost {
-            until_lost.store(0, Ordering::Relaxed);
+        for to_lose in &self.counts.to_lose {
+            to_lose.store(0, Ordering::Relaxed);
         }
-        self.counts.until_lost[way as usize].store(chunks + 1, Ordering::Relaxed);
+        self.counts.to_pass[way as usize].store(chunks, Ordering::Relaxed);
+        self.counts.to_lose[way as usize].store(1, Ordering::Relaxed);
     }
 
     /// Whether the chunk of [`lose_after`](Self::lose_after) has been lost.
     pub fn has_lost(&self) -> bool {
-        self.counts.until_lost.iter().all(|until_lost| until_lost.load(Ordering::Relaxed) == 0)
+        self.counts.to_lose.iter().all(|to_lose| to_lose.load(Ordering::Relaxed) == 0)
     }
 
     /// Swallows the next answers: the server gets the question, and its client sees the connection end
     /// where the answer should be.
     pub fn swallow(&self, answers: u64) {
-        self.counts.to_swallow.store(answers, Ordering::Relaxed);
+        self.counts.to_lose[Way::Back as usize].store(answers, Ordering::Relaxed);
     }
 }
 
@@ -238,7 +234,7 @@ impl Line {
     ) -> io::Result<()> {
         let mut cut = states.clone();
         let server = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
-        // what is small must not wait for more, on a way that is not there without us
+        // without the proxy, no small chunk would wait for more here
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
         let (from_client, to_client) = tokio::io::split(client);
@@ -273,9 +269,9 @@ impl Line {
                 length = from.read(&mut buffer), if may_read => Some(&buffer[..length?]),
             };
             let Some(chunk) = read else {
-                if states.borrow().holds(way) {
+                if states.borrow().holds[way as usize] {
                     counts.holds.store(true, Ordering::Relaxed);
-                    if states.wait_for(|state| !state.holds(way)).await.is_err() {
+                    if states.wait_for(|state| !state.holds[way as usize]).await.is_err() {
                         return Ok(());
                     }
                     counts.late.fetch_add(1, Ordering::Relaxed);
@@ -289,17 +285,16 @@ impl Line {
                 is_open = false;
                 continue;
             }
-            if take_one(&counts.until_lost[way as usize]) == Some(1) {
-                return Err(io::ErrorKind::ConnectionReset.into());
+            if way == Way::Back
+                && !marker.is_empty()
+                && chunk.windows(marker.len()).any(|part| part == *marker)
+            {
+                counts.marked.fetch_add(1, Ordering::Relaxed);
             }
-            if way == Way::Back {
-                if !marker.is_empty() && chunk.windows(marker.len()).any(|part| part == *marker) {
-                    counts.marked.fetch_add(1, Ordering::Relaxed);
-                }
-                if take_one(&counts.to_swallow).is_some() {
-                    counts.swallowed.fetch_add(1, Ordering::Relaxed);
-                    return Err(io::ErrorKind::ConnectionReset.into());
-                }
+            let passes = take_one(&counts.to_pass[way as usize]);
+            if !passes && take_one(&counts.to_lose[way as usize]) {
+                counts.lost.fetch_add(1, Ordering::Relaxed);
+                return Err(io::ErrorKind::ConnectionReset.into());
             }
             let delay = states.borrow().delay;
             let arrival = (!delay.is_zero()).then(|| alarm(Instant::now() + delay));
@@ -353,19 +348,10 @@ fn ring(alarms: &mpsc::Receiver<(Instant, oneshot::Sender<()>)>) {
     }
 }
 
-impl State {
-    fn holds(&self, way: Way) -> bool {
-        match way {
-            Way::There => self.holds_there,
-            Way::Back => self.holds_back,
-        }
-    }
-}
-
-/// One less, unless there is none. Returns how many there were.
-fn take_one(count: &AtomicU64) -> Option<u64> {
+/// One less, unless there is none.
+fn take_one(count: &AtomicU64) -> bool {
     let less = |count: u64| count.checked_sub(1);
-    count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).ok()
+    count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
 }
 
 #[cfg(test)]

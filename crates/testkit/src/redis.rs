@@ -10,7 +10,9 @@ use tokio::time::timeout;
 use super::certificates::{Certificates, password, text, write_secret};
 use super::dir::OwnedDir;
 use super::ports::free_ports;
-use super::server::{Kind, Private, START_TIMEOUT, ServerError, find_program, on_free_ports};
+use super::server::{
+    Kind, Private, START_TIMEOUT, ServerError, find_program, flags, on_free_ports,
+};
 
 /// Options of a private Redis.
 #[derive(Clone, Debug, Default)]
@@ -121,17 +123,15 @@ impl Keys {
     fn server_flags(&self) -> Vec<String> {
         let (certificate, key) = self.certificates.server();
         let users = self.address_file.with_file_name("users.acl");
-        [
-            ("--port", "0".to_owned()),
-            ("--tls-cert-file", text(&certificate)),
-            ("--tls-key-file", text(&key)),
-            ("--tls-ca-cert-file", text(&self.certificates.ca())),
-            ("--tls-auth-clients", "yes".to_owned()),
-            ("--tls-cluster", "yes".to_owned()),
-            ("--aclfile", text(&users)),
-        ]
-        .into_iter()
-        .flat_map(|(flag, value)| [flag.to_owned(), value])
+        flags([
+            ("--port", "0"),
+            ("--tls-cert-file", &text(&certificate)),
+            ("--tls-key-file", &text(&key)),
+            ("--tls-ca-cert-file", &text(&self.certificates.ca())),
+            ("--tls-auth-clients", "yes"),
+            ("--tls-cluster", "yes"),
+            ("--aclfile", &text(&users)),
+        ])
         .collect()
     }
 }
@@ -172,10 +172,10 @@ impl PrivateRedis {
     ) -> Result<Self, ServerError> {
         // a port of its own for other nodes: by itself it is one of the system's for outgoing connections
         let [port, cluster_port] = free_ports().map_err(ServerError::system("Redis"))?;
-        let mut args: Vec<String> = [
+        let mut args: Vec<_> = flags([
             ("--bind", "127.0.0.1"),
             ("--daemonize", "no"),
-            ("--dir", &dir.path().to_string_lossy()),
+            ("--dir", &text(dir.path())),
             ("--appendonly", if options.volatile { "no" } else { "yes" }),
             ("--appendfsync", "always"),
             // no snapshots: the log has everything
@@ -183,24 +183,24 @@ impl PrivateRedis {
             ("--maxmemory-policy", "noeviction"),
             // the orders of a small sale are found without passing over all of them
             ("--hash-max-listpack-entries", "0"),
-        ]
-        .into_iter()
-        .flat_map(|(flag, value)| [flag.to_owned(), value.to_owned()])
+        ])
         .collect();
         if let Some(databases) = options.databases {
-            args.extend(["--databases".to_owned(), databases.to_string()]);
+            args.extend(flags([("--databases", databases.to_string().as_str())]));
         }
         if let Some(bytes) = options.maxmemory_bytes {
-            args.extend(["--maxmemory".to_owned(), bytes.to_string()]);
+            args.extend(flags([("--maxmemory", bytes.to_string().as_str())]));
         }
         if let Some(timeout) = options.node_timeout {
-            let (port, timeout) = (cluster_port.to_string(), timeout.as_millis().to_string());
-            args.extend(["--cluster-enabled", "yes", "--cluster-port", &port].map(str::to_owned));
-            args.extend(["--cluster-node-timeout", &timeout].map(str::to_owned));
-            // what has its primary sells on
-            args.extend(["--cluster-require-full-coverage", "no"].map(str::to_owned));
-            // a replica need not wait for further ones
-            args.extend(["--repl-diskless-sync-delay", "0"].map(str::to_owned));
+            args.extend(flags([
+                ("--cluster-enabled", "yes"),
+                ("--cluster-port", &cluster_port.to_string()),
+                ("--cluster-node-timeout", &timeout.as_millis().to_string()),
+                // what has its primary sells on
+                ("--cluster-require-full-coverage", "no"),
+                // a replica need not wait for further ones
+                ("--repl-diskless-sync-delay", "0"),
+            ]));
         }
         let keys = options.secured.then(|| Keys::create_in(dir.path(), port)).transpose();
         let keys = keys.map_err(ServerError::system("Redis"))?;

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use redis::{RedisError, RedisResult};
-use tokio::time::{Instant, sleep};
+use redis::{RedisError, RedisResult, Value};
 
 use super::dir::OwnedDir;
 use super::redis::{PrivateRedis, RedisOptions};
-use super::server::{START_TIMEOUT, ServerError};
+use super::server::{START_TIMEOUT, ServerError, until};
 
 /// How many primaries it has: a majority of them is needed for a failover.
 pub const PRIMARIES: usize = 3;
@@ -95,29 +94,31 @@ impl PrivateRedisCluster {
             let options = RedisOptions { node_timeout, ..RedisOptions::default() };
             cluster.nodes.push(PrivateRedis::start_in(&cluster.dir, options).await?);
         }
-        cluster.join().await.map_err(system)?;
-        cluster
-            .until("each node knows all", async |node| node.lines().await.len() == count)
-            .await?;
-        for (n, replica) in cluster.nodes.iter().enumerate().skip(PRIMARIES) {
-            let primary = cluster.id(n % PRIMARIES).await.map_err(system)?;
-            replica.run::<()>(&format!("CLUSTER REPLICATE {primary}")).await.map_err(system)?;
-        }
-        let replicas = format!("connected_slaves:{}\r\n", options.replicas);
-        cluster
-            .until("each primary has its slots and replicas", async |node| {
-                let lines = node.lines().await;
-                let slots: usize = lines.iter().map(|line| line.slots.len()).sum();
-                let info = node.text("INFO replication").await;
-                let is_complete = info.contains("role:slave") && info.contains("link_status:up")
-                    || info.contains(&replicas)
-                        && info.matches("state=online").count() == options.replicas;
-                slots == PRIMARIES
-                    && is_complete
-                    && node.text("CLUSTER INFO").await.contains("cluster_state:ok")
-            })
-            .await?;
+        cluster.form(options.replicas).await.map_err(system)?;
         Ok(cluster)
+    }
+
+    /// Makes a cluster of the nodes.
+    async fn form(&self, replicas: usize) -> RedisResult<()> {
+        self.join().await?;
+        let knows_all = async |node: &PrivateRedis| node.lines().await.len() == self.nodes.len();
+        self.until("a node does not know all", knows_all).await?;
+        for (n, replica) in self.nodes.iter().enumerate().skip(PRIMARIES) {
+            let primary = self.id(n % PRIMARIES).await?;
+            replica.run::<()>(&format!("CLUSTER REPLICATE {primary}")).await?;
+        }
+        let connected = format!("connected_slaves:{replicas}\r\n");
+        self.until("a primary lacks slots or replicas", async |node| {
+            let lines = node.lines().await;
+            let slots: usize = lines.iter().map(|line| line.slots.len()).sum();
+            let info = node.text("INFO replication").await;
+            let is_complete = info.contains("role:slave") && info.contains("link_status:up")
+                || info.contains(&connected) && info.matches("state=online").count() == replicas;
+            slots == PRIMARIES
+                && is_complete
+                && node.text("CLUSTER INFO").await.contains("cluster_state:ok")
+        })
+        .await
     }
 
     async fn join(&self) -> RedisResult<()> {
@@ -141,19 +142,11 @@ impl PrivateRedisCluster {
     /// Waits until every node is so.
     async fn until(
         &self,
-        what: &str,
+        late: &str,
         is_so: impl AsyncFn(&PrivateRedis) -> bool,
-    ) -> Result<(), ServerError> {
-        let deadline = Instant::now() + START_TIMEOUT;
+    ) -> RedisResult<()> {
         for node in &self.nodes {
-            while !is_so(node).await {
-                if Instant::now() >= deadline {
-                    let tail = format!("  it waited until {what}");
-                    let name = NAME.to_owned();
-                    return Err(ServerError::Silent { name, within: START_TIMEOUT, tail });
-                }
-                sleep(Duration::from_millis(20)).await;
-            }
+            until(late, START_TIMEOUT, async || Ok::<_, RedisError>(is_so(node).await)).await?;
         }
         Ok(())
     }
@@ -228,23 +221,14 @@ impl PrivateRedisCluster {
     ///
     /// # Errors
     /// When a node does not answer, or the replica is not gone within [`START_TIMEOUT`].
-    pub async fn hold_replication(
-        &self,
-        primary: usize,
-        replica: usize,
-    ) -> Result<(), ServerError> {
-        let commands = [
-            // it is refused when it connects again
-            (replica, "CONFIG SET masteruser nobody masterauth none"),
-            (primary, "CLIENT KILL TYPE replica"),
-        ];
-        for (node, line) in commands {
-            self.nodes[node].run::<redis::Value>(line).await.map_err(system)?;
-        }
-        let primary = self.nodes[primary].port();
-        self.until("the replica is gone", async |node| {
-            node.port() != primary
-                || node.text("INFO replication").await.contains("connected_slaves:0")
+    pub async fn hold_replication(&self, primary: usize, replica: usize) -> RedisResult<()> {
+        // it is refused when it connects again
+        let no_login = "CONFIG SET masteruser nobody masterauth none";
+        self.nodes[replica].run::<Value>(no_login).await?;
+        let primary = &self.nodes[primary];
+        primary.run::<Value>("CLIENT KILL TYPE replica").await?;
+        until("the replica is not gone", START_TIMEOUT, async || {
+            Ok(primary.text("INFO replication").await.contains("connected_slaves:0"))
         })
         .await
     }

@@ -3,12 +3,11 @@
 use std::io;
 
 use redis::RedisResult;
-use tokio::time::{sleep, timeout};
 
 use super::dir::OwnedDir;
 use super::proxy::{Proxy, Way};
 use super::redis::{PrivateRedis, RedisOptions};
-use super::server::{POLL_INTERVAL, START_TIMEOUT, ServerError};
+use super::server::{START_TIMEOUT, ServerError, until};
 
 /// A primary, a replica that follows it, and the address of the primary for its clients. Not for secured servers.
 #[derive(Debug)]
@@ -17,9 +16,9 @@ pub struct ReplicatedRedis {
     pub primary: PrivateRedis,
     /// The replica, until then.
     pub replica: PrivateRedis,
-    /// The way of the clients to the primary.
+    /// What the clients connect to.
     pub address: Proxy,
-    /// The way of the replica to the primary.
+    /// What the replica connects to.
     replication: Proxy,
 }
 
@@ -93,18 +92,12 @@ pub(crate) async fn until_caught_up(
     primary: &PrivateRedis,
 ) -> RedisResult<()> {
     let written = offset(&primary.run::<String>("INFO replication").await?, "master_repl_offset:");
-    let caught_up = async {
-        loop {
-            let known: String = replica.run("INFO replication").await?;
-            let is_up = known.contains("master_link_status:up");
-            if is_up && offset(&known, "slave_repl_offset:") >= written {
-                return Ok(());
-            }
-            sleep(POLL_INTERVAL).await;
-        }
-    };
-    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the replica does not follow");
-    timeout(START_TIMEOUT, caught_up).await.map_err(late)?
+    until("the replica does not follow", START_TIMEOUT, async || {
+        let known: String = replica.run("INFO replication").await?;
+        let is_up = known.contains("master_link_status:up");
+        Ok(is_up && offset(&known, "slave_repl_offset:") >= written)
+    })
+    .await
 }
 
 /// How much of the replication was written, or read.

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 use std::{fs, io};
 
-use redis::RedisResult;
-use tokio::time::{sleep, timeout};
+use redis::{RedisError, RedisResult};
 
 use super::certificates::text;
 use super::child::Child;
@@ -13,7 +12,7 @@ use super::dir::OwnedDir;
 use super::ports::free_ports;
 use super::redis::{PrivateRedis, Redis, RedisOptions};
 use super::replication::{follow, until_caught_up};
-use super::server::{POLL_INTERVAL, START_TIMEOUT, ServerError, on_free_ports};
+use super::server::{START_TIMEOUT, ServerError, on_free_ports, until};
 
 /// What the sentinels call the primary.
 pub const PRIMARY_NAME: &str = "sale";
@@ -80,7 +79,7 @@ impl Sentinels {
     /// When a server does not answer, or that takes longer than [`START_TIMEOUT`].
     pub async fn until_whole(&self, primary: &PrivateRedis) -> RedisResult<()> {
         let port = primary.port().to_string();
-        let is_whole = async || -> RedisResult<bool> {
+        until("the sentinels do not agree", START_TIMEOUT, async || {
             for sentinel in &self.sentinels {
                 let ask = |what| format!("SENTINEL {what} {PRIMARY_NAME}");
                 // an error: too few
@@ -101,15 +100,8 @@ impl Sentinels {
                 }
             }
             Ok(true)
-        };
-        let wait = async {
-            while !is_whole().await? {
-                sleep(POLL_INTERVAL).await;
-            }
-            Ok(())
-        };
-        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the sentinels do not agree");
-        timeout(START_TIMEOUT, wait).await.map_err(late)?
+        })
+        .await
     }
 
     /// Waits until all sentinels name another server than `primary`, and exchanges the two: `primary` is the new one then.
@@ -121,17 +113,17 @@ impl Sentinels {
         &mut self,
         primary: &mut PrivateRedis,
     ) -> RedisResult<&mut PrivateRedis> {
-        let former = primary.port();
-        let wait = async {
+        let former = Some(primary.port());
+        until("the sentinels promote no replica", FAILOVER_LIMIT, async || {
             for sentinel in &self.sentinels {
-                while self.named_by(sentinel).await? == Some(former) {
-                    sleep(POLL_INTERVAL).await;
+                if self.named_by(sentinel).await? == former {
+                    return Ok(false);
                 }
             }
-            self.named_by(&self.sentinels[0]).await
-        };
-        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the sentinels promote no replica");
-        let port = timeout(FAILOVER_LIMIT, wait).await.map_err(late)??;
+            Ok::<_, RedisError>(true)
+        })
+        .await?;
+        let port = self.named_by(&self.sentinels[0]).await?;
         let promoted = self.replicas.iter_mut().find(|replica| Some(replica.port()) == port);
         let unknown = || io::Error::other("the sentinels promoted an unknown server");
         let promoted = promoted.ok_or_else(unknown)?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::child::{Child, Program};
 use super::dir::OwnedDir;
@@ -20,7 +20,7 @@ pub const START_TIMEOUT: Duration = Duration::from_secs(20);
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
 /// How often a starting server is probed.
-pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How much of the end of a log is shown.
 const TAIL_BYTES: u64 = 4096;
@@ -149,6 +149,32 @@ impl<K: Kind> Private<K> {
         let is_ready = async || kind.is_ready(port, pid).await;
         until_ready(K::NAME, &mut self.child, START_TIMEOUT, is_ready).await
     }
+}
+
+/// Flags and their values, as arguments.
+pub(crate) fn flags<'a>(
+    flags: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> impl Iterator<Item = String> {
+    flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value.to_owned()])
+}
+
+/// Waits until it is so.
+///
+/// # Errors
+/// When it cannot be asked, or is not so in time; then `late` tells what was waited for.
+pub(crate) async fn until<E: From<io::Error>>(
+    late: &str,
+    limit: Duration,
+    mut is_so: impl AsyncFnMut() -> Result<bool, E>,
+) -> Result<(), E> {
+    let wait = async {
+        while !is_so().await? {
+            sleep(POLL_INTERVAL).await;
+        }
+        Ok(())
+    };
+    let timed_out = |_| Err(io::Error::new(io::ErrorKind::TimedOut, late).into());
+    timeout(limit, wait).await.unwrap_or_else(timed_out)
 }
 
 /// Starts servers, on other ports if the first ones were taken meanwhile.

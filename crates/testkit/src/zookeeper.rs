@@ -31,21 +31,21 @@ impl Default for ZooKeeperOptions {
 impl ZooKeeperOptions {
     fn settings(&self, port: u16, data: &Path, ensemble: &str) -> String {
         let tick = self.tick.as_millis();
-        [
-            format!("tickTime={tick}"),
-            format!("maxSessionTimeout={}", tick * 300),
-            // in ticks: how long a member may take to join the leader, and to answer it
-            "initLimit=100".to_owned(),
-            "syncLimit=20".to_owned(),
-            format!("dataDir={}", text(data)),
-            format!("clientPort={port}"),
-            "clientPortAddress=127.0.0.1".to_owned(),
-            "maxClientCnxns=0".to_owned(),
-            "admin.enableServer=false".to_owned(),
-            "4lw.commands.whitelist=conf,mntr,srvr".to_owned(),
-            ensemble.to_owned(),
-        ]
-        .join("\n")
+        let (session, data) = (tick * 300, text(data));
+        // the limits are in ticks: how long a member may take to join the leader, and to answer it
+        format!(
+            "tickTime={tick}
+            maxSessionTimeout={session}
+            initLimit=100
+            syncLimit=20
+            dataDir={data}
+            clientPort={port}
+            clientPortAddress=127.0.0.1
+            maxClientCnxns=0
+            admin.enableServer=false
+            4lw.commands.whitelist=conf,mntr,srvr
+            {ensemble}"
+        )
     }
 }
 
@@ -81,16 +81,17 @@ impl Secured {
     }
 
     fn settings(&self, dir: &Path) -> String {
-        [
-            "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory".to_owned(),
-            format!("secureClientPort={}", self.port),
-            "secureClientPortAddress=127.0.0.1".to_owned(),
-            format!("ssl.keyStore.location={}", text(&Self::key_store(dir))),
-            "ssl.keyStore.type=PEM".to_owned(),
-            format!("ssl.trustStore.location={}", text(&self.certificates.ca())),
-            "ssl.trustStore.type=PEM".to_owned(),
-        ]
-        .join("\n")
+        let (port, key_store, ca) =
+            (self.port, text(&Self::key_store(dir)), text(&self.certificates.ca()));
+        format!(
+            "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory
+            secureClientPort={port}
+            secureClientPortAddress=127.0.0.1
+            ssl.keyStore.location={key_store}
+            ssl.keyStore.type=PEM
+            ssl.trustStore.location={ca}
+            ssl.trustStore.type=PEM"
+        )
     }
 }
 
@@ -167,16 +168,16 @@ impl PrivateZooKeeper {
         })?;
         on_free_ports(async || {
             let system = ServerError::system("ZooKeeper");
-            let mut seats = Vec::with_capacity(members);
+            let mut places = Vec::with_capacity(members);
             for number in 1..=members {
                 let [port, to_leader, election] = free_ports().map_err(&system)?;
-                seats.push((port, format!("server.{number}=127.0.0.1:{to_leader}:{election}")));
+                places.push((port, format!("server.{number}=127.0.0.1:{to_leader}:{election}")));
             }
-            let ensemble: Vec<_> = seats.iter().map(|(_, line)| line.clone()).collect();
+            let ensemble: Vec<_> = places.iter().map(|(_, line)| line.clone()).collect();
             // one server alone is no ensemble
             let ensemble = if members > 1 { ensemble.join("\n") } else { String::new() };
             let mut all = Vec::with_capacity(members);
-            for (number, (port, _)) in (1..).zip(seats) {
+            for (number, (port, _)) in (1..).zip(places) {
                 let dir = create_dir().map_err(&system)?;
                 let (settings, data) = (dir.path().join("zoo.cfg"), dir.path().join("data"));
                 std::fs::create_dir(&data).map_err(&system)?;

@@ -3,14 +3,13 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use testkit::processes::process_exists;
+use testkit::run::worker;
 use testkit::wait::eventually;
-use testkit::{EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, Program, RedisOptions};
+use testkit::{EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, Program, RedisOptions, Run};
 use testkit::{ports, probe};
-use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 async fn nothing_left(pid: u32, dir: &Path) {
     eventually("the process is gone", async || !process_exists(pid)).await;
@@ -197,26 +196,17 @@ async fn parent_to_be_killed() {
 /// servers, and kills that parent with SIGKILL.
 #[tokio::test]
 async fn sigkill_of_the_parent_leaves_nothing() {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "parent_to_be_killed", "--ignored", "--nocapture"]);
-    let mut parent = tokio::process::Command::from(command)
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(parent.stdout.take().unwrap()).lines();
+    let mut parent = Run::start(&mut worker(&[], "parent_to_be_killed"));
     let mut left: Vec<(u32, PathBuf)> = Vec::new();
     while left.len() < 2 {
-        let line = lines.next_line().await.unwrap().expect("the parent lists two servers");
-        if let Some((pid, dir)) = line.strip_prefix("server ").and_then(|s| s.split_once(' ')) {
-            left.push((pid.parse().unwrap(), dir.into()));
-        }
+        let line = parent.line_after("server ").await;
+        let (pid, dir) = line.split_once(' ').unwrap();
+        left.push((pid.parse().unwrap(), dir.into()));
     }
     for (pid, dir) in &left {
         assert!(process_exists(*pid) && dir.exists());
     }
-    parent.start_kill().unwrap();
-    parent.wait().await.unwrap();
+    parent.kill().await;
     for (pid, dir) in left {
         nothing_left(pid, &dir).await;
     }

@@ -1,9 +1,8 @@
 //! Other ways to write a batch: without some [safeguards](Safeguard), and with faults at points around the
 //! write. Plugged into the inventory as its [`BatchWriter`].
 
+mod by_flags;
 pub(crate) mod tenures;
-mod unfenced;
-mod weak;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -86,16 +85,16 @@ impl Writer {
         if batch.token.is_some_and(|token| self.is_first_under(token, batch.item)) {
             fault::at(Point::AfterGrant).await;
         }
-        let has_ids = self.has(Safeguard::OrderIds);
-        if let Some(token) = batch.token.filter(|_| !self.has(Safeguard::Fence)) {
-            return unfenced::reduce(inventory, batch, token, has_ids).await;
-        }
+        let seen = match batch.token {
+            Some(_) if !self.has(Safeguard::Fence) => Some(inventory.available(batch.item).await?),
+            _ => None,
+        };
         fault::at(Point::BeforeWrite).await;
-        let weak = [Safeguard::OrderIds, Safeguard::AtomicLedger, Safeguard::ScriptReload];
-        let outcomes = if weak.iter().all(|safeguard| self.has(*safeguard)) {
+        let others = [Safeguard::OrderIds, Safeguard::AtomicLedger, Safeguard::ScriptReload];
+        let outcomes = if seen.is_none() && others.iter().all(|safeguard| self.has(*safeguard)) {
             fault::once_sent(inventory.reduce_by_script(batch)).await?
         } else {
-            weak::reduce(self, inventory, batch).await?
+            by_flags::reduce(self, inventory, batch, seen).await?
         };
         fault::at(Point::AfterAnswer).await;
         Ok(outcomes)

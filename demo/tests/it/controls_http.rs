@@ -1,56 +1,37 @@
 //! Goal: the controls of the page show what lock and fence prevent, and refuse other sites.
 //! Method: real instances as processes, since some are stopped and killed.
 
-use std::process::Stdio;
-
-use hyper::Method;
 use serde_json::{Value, json};
 use testkit::client::{Answer, Connection};
+use testkit::ports;
 use testkit::shared::fresh_database;
 use testkit::shared::{fresh_lock_name, shared_endpoint};
 use testkit::wait::{DEADLINE, eventually};
-use testkit::{ports, probe};
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::time::timeout;
 
-/// Two instances of one sale.
+use crate::launch;
+
+/// Two instances of one sale, and their control.
 struct Pair {
     ports: [u16; 2],
     children: [Child; 2],
+    control: Child,
 }
 
 impl Pair {
     async fn start() -> Self {
-        Self::start_beside(&[]).await
-    }
-
-    /// Two that know these instances as well.
-    async fn start_beside(others: &[&str]) -> Self {
-        let ports: [u16; 2] = ports::free_ports().unwrap();
+        let [control, ports @ ..]: [u16; 3] = ports::free_ports().unwrap();
         let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
         let lock_name = fresh_lock_name();
-        let own = ports.map(|port| format!("http://127.0.0.1:{port}"));
-        let urls = own.iter().map(String::as_str).chain(others.iter().copied());
-        let urls = urls.collect::<Vec<_>>().join(",");
-        let start = |port: u16| {
-            Command::new(env!("CARGO_BIN_EXE_demo"))
-                .args(["serve", "--listen", &format!("127.0.0.1:{port}")])
-                .args(["--etcd", &etcd, "--redis", &redis, "--lock-name", &lock_name])
-                .args(["--lock-ttl", "2s", "--instances", &urls])
-                .stderr(Stdio::null())
-                .kill_on_drop(true)
-                .spawn()
-                .unwrap()
-        };
-        let pair = Self { ports, children: ports.map(start) };
-        for port in ports {
-            eventually("the instance is ready", async || {
-                let answer = probe::http(Method::GET, port, "/readyz", "").await;
-                answer.is_ok_and(|(status, _)| status.as_u16() == 200)
-            })
-            .await;
-        }
-        pair
+        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let (control_url, urls) = (url(control), ports.map(url).join(","));
+        let sale = ["--etcd", &etcd, "--redis", &redis, "--lock-name", &lock_name];
+        let flags = [&sale[..], &["--lock-ttl", "2s", "--control", &control_url]].concat();
+        let control = launch::start("control", control, &["--instances", &urls]).await;
+        let [first, second] = ports.map(|port| launch::start("serve", port, &flags));
+        let children = tokio::join!(first, second).into();
+        Self { ports, children, control }
     }
 
     /// Calls the first or the second.
@@ -166,8 +147,13 @@ async fn a_killed_holder_is_succeeded() {
 #[tokio::test]
 async fn switches_reach_all_instances() {
     let mut pair = Pair::start().await;
-    pair.call(0, "PUT /demo/guard", &json!({"guard": "local"})).await;
-    pair.call(1, "PUT /demo/fence", &json!({"on": false})).await;
+    for (at, line, body) in [
+        (0, "PUT /demo/guard", json!({"guard": "local"})),
+        (1, "PUT /demo/fence", json!({"on": false})),
+    ] {
+        let answer = pair.call(at, line, &body).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
     for at in [0, 1] {
         let demo = pair.json(at, "GET /demo", &json!({})).await;
         assert_eq!((&demo["guard"], &demo["fence"]), (&"local".into(), &false.into()), "{demo}");
@@ -200,8 +186,7 @@ async fn switches_reach_all_instances() {
     .await;
 }
 
-/// Goal: of two runs that are started at two instances at once, one is refused, and the other is judged by its
-/// own orders.
+/// Goal: of two runs that are started at two instances at once, one is refused.
 #[tokio::test]
 async fn of_two_runs_at_once_one_is_refused() {
     let pair = Pair::start().await;
@@ -209,7 +194,7 @@ async fn of_two_runs_at_once_one_is_refused() {
     for _ in 0..20 {
         let begin = |at| pair.call(at, "POST /demo/run", &sale);
         let answers = <[Answer; 2]>::from(tokio::join!(begin(0), begin(1)));
-        let winner = answers.iter().position(|answer| answer.status == 202).expect("one is begun");
+        let winner = answers.iter().position(|answer| answer.status == 202).expect("one begins");
         answers[1 - winner].assert_problem(409, "run-in-progress");
         let run = pair.over(winner).await;
         assert_eq!(run["verdict"]["pass"], true, "{run}");
@@ -250,7 +235,7 @@ async fn one_run_at_a_time() {
         let short = json!({"stock": 1, "requests": 1});
         pair.call(at, "POST /demo/run", &short).await.assert_problem(409, "run-in-progress");
     }
-    // as curl sends it
+    // from the other one, as curl sends it
     let stopped = pair.send("DELETE /demo/run HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
     assert_eq!(stopped.status, 202, "{stopped:?}");
     eventually("the run is over", async || {
@@ -288,15 +273,24 @@ async fn other_sites_are_kept_out() {
     assert!(demo["instances"].as_array().unwrap().iter().all(|i| i["up"] == true), "{demo}");
 }
 
-/// Goal: instances may call each other by the names of `--instances`, as in containers; any other name is another
-/// site.
+/// Goal: an instance may be called by a name without a dot, as containers have them; any other name is another site.
 #[tokio::test]
-async fn instances_are_called_by_the_names_they_were_given() {
-    let pair = Pair::start_beside(&["http://shop-3.invalid:9"]).await;
-    for (host, status) in [("shop-3.invalid:9", 200), ("shop-4.invalid:9", 403)] {
-        let mut connection = Connection::open(([127, 0, 0, 1], pair.ports[0]).into()).await;
-        let line = "GET /demo?only=here HTTP/1.1";
-        connection.send(format!("{line}\r\nHost: {host}\r\n\r\n")).await;
-        assert_eq!(connection.answer().await.status, status, "{host}");
+async fn a_container_is_called_by_its_name() {
+    let pair = Pair::start().await;
+    for (host, status) in [("shop-3:9", 200), ("shop-3.invalid:9", 403)] {
+        let answer = pair.send(&format!("GET /demo HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
+        assert_eq!(answer.status, status, "{host}");
     }
+}
+
+/// Goal: an instance without a control sells, and says why it has no controls.
+#[tokio::test]
+async fn without_a_control_there_is_a_sale_all_the_same() {
+    let mut pair = Pair::start().await;
+    pair.control.kill().await.unwrap();
+    for line in ["GET /demo", "POST /demo/run", "GET /demo/beside/lanes"] {
+        pair.call(0, line, &json!({})).await.assert_problem(503, "no-control");
+    }
+    assert_eq!(pair.call(0, "PUT /stock", &json!({"stock": 1})).await.status, 200);
+    assert_eq!(pair.call(1, "POST /stock/reduce", &Value::Null).await.status, 400);
 }

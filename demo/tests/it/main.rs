@@ -5,6 +5,7 @@
 mod baselines;
 mod controls;
 mod controls_http;
+mod launch;
 mod once;
 mod page;
 mod store_fence;

@@ -17,7 +17,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_demo");
+use crate::launch::{self, PROGRAM};
 
 /// A demo of two instances on ports of its own, whose temporary files are all in one directory.
 struct Demo {
@@ -42,15 +42,10 @@ impl Demo {
 
     fn start_at(port: u16, args: &[&str], change: impl FnOnce(&mut Command)) -> Self {
         let temp = tempfile::tempdir().unwrap();
-        let mut command = Command::new(PROGRAM);
-        command.args(args).arg("--port").arg(port.to_string());
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("FLASH_SALE_") {
-                command.env_remove(name);
-            }
-        }
+        let mut command = launch::program(args);
+        command.args(["--port", &port.to_string()]);
         let stderr = std::fs::File::create(temp.path().join("stderr")).unwrap();
-        command.env("TMPDIR", temp.path()).stdout(Stdio::piped()).stderr(stderr).kill_on_drop(true);
+        command.env("TMPDIR", temp.path()).stdout(Stdio::piped()).stderr(stderr);
         change(&mut command);
         let mut process = command.spawn().unwrap();
         let stdout = BufReader::new(process.stdout.take().unwrap()).lines();
@@ -62,8 +57,7 @@ impl Demo {
     }
 
     fn signal(&self, signal: Signal) {
-        let pid = self.process.id().unwrap().try_into().unwrap();
-        kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+        launch::signal(&self.process, signal);
     }
 
     /// Reads on until a line contains `text`.
@@ -329,50 +323,16 @@ async fn a_taken_port_is_reported() {
     .await;
 }
 
-/// Goal: a port that another program takes after the demo has looked at it costs a test another play, on
-/// other ports, and no more. Method: an etcd that starts only when the port is taken.
-#[tokio::test]
-async fn port_that_is_taken_meanwhile_is_no_failure() {
-    let programs = tempfile::tempdir().unwrap();
-    let path = std::env::var_os("PATH").unwrap();
-    let mut etcd = std::env::split_paths(&path).map(|dir| dir.join("etcd"));
-    let etcd = etcd.find(|etcd| etcd.is_file()).unwrap();
-    let gate = programs.path().join("gate");
-    let script = format!(
-        "while [ ! -e {} ]; do sleep 0.02; done; exec {} \"$@\"",
-        gate.display(),
-        etcd.display()
-    );
-    executable(&programs.path().join("etcd"), &script);
-    let path = [programs.path().to_owned()].into_iter().chain(std::env::split_paths(&path));
-    let path = std::env::join_paths(path).unwrap();
-
-    let mut tries = 0;
-    on_free_ports(async || {
-        tries += 1;
-        let flags = ["--once", "--requests", "10", "--stock", "5"];
-        let mut demo = Demo::start_at(two_free_ports(), &flags, |command| {
-            command.env("PATH", &path);
-        });
-        demo.until_it_says("starting").await?;
-        let _other = (tries == 1).then(|| std::net::TcpListener::bind(("127.0.0.1", demo.port)));
-        std::fs::write(&gate, "").unwrap();
-        let status = demo.end().await?;
-        assert_eq!(status.code(), Some(0), "{}{}", demo.said, demo.stderr());
-        demo.assert_everything_is_gone();
-        Ok(())
-    })
-    .await;
-    assert!(tries > 1, "the port was taken");
-}
-
 /// Goal: a whole sale over mutual TLS with users, judged as any other, also without a fence and a lock,
 /// which need more of the store.
 #[tokio::test]
 async fn secured_sale() {
-    for (lock, code) in [("etcd", 0), ("etcd-recipe", 0), ("no-lock", 1)] {
+    // a claim for each order is slow
+    let few = ["--requests", "60", "--stock", "40"];
+    for (lock, code, sale) in [("etcd", 0, &[][..]), ("etcd-recipe", 0, &few), ("no-lock", 1, &[])]
+    {
         on_free_ports(async || {
-            let mut demo = Demo::start(&["--secure", "--once", "--lock", lock]);
+            let mut demo = Demo::start(&[&["--secure", "--once", "--lock", lock], sale].concat());
             assert_eq!(
                 demo.end().await?.code(),
                 Some(code),
@@ -474,15 +434,6 @@ async fn a_lock_without_tokens_has_no_fence_of_its_own() {
         Ok(())
     })
     .await;
-}
-
-/// Goal: no two tests of this run get the same ports, though none listens on them yet.
-#[test]
-fn reserved_ports_differ() {
-    let mut all: Vec<_> =
-        (0..200).map(|_| two_free_ports()).flat_map(|p| [p, p + SECOND]).collect();
-    all.sort_unstable();
-    assert!(all.windows(2).all(|pair| pair[0] != pair[1]), "{all:?}");
 }
 
 /// Goal: without etcd, the message says how to install it.

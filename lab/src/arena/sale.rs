@@ -3,10 +3,13 @@
 use std::io;
 use std::time::Duration;
 
-use hyper::{Method, StatusCode};
+use demo::baselines::Fence;
+use demo::cluster::{Cluster, Spec};
+use demo::control::{self, NewRun, Side};
+use demo::load::{ENDLESS_STOCK, Load};
+use demo::locks::{LockMode, LockServers};
 use loadtest::Report;
 use serde::Serialize;
-use serde_json::{Value, json};
 use testkit::ports::free_ports;
 use testkit::{EtcdOptions, OwnedDir, RedisOptions, probe};
 use tokio::time::{sleep, timeout};
@@ -14,10 +17,6 @@ use tokio::time::{sleep, timeout};
 use super::options::Fault;
 use crate::error::LabError;
 use crate::experiment::Trials;
-use demo::baselines::{Fence, LockMode};
-use demo::cluster::{self, Cluster, Spec};
-use demo::load::{ENDLESS_STOCK, Load};
-use demo::locks::LockServers;
 
 /// The TTL of the sessions in a sale: short, since a takeover waits for it.
 const TTL: &str = "2s";
@@ -98,8 +97,7 @@ async fn start_instances(
     more: &[&str],
 ) -> Result<(), LabError> {
     let ports: [u16; INSTANCES] = free_ports().map_err(LabError::system("no port is free"))?;
-    let urls = ports.map(cluster::url).join(",");
-    let flags = [&["--instances", &urls, "--lock-ttl", TTL], more].concat();
+    let flags = [&["--lock-ttl", TTL], more].concat();
     let flags: Vec<_> = flags.into_iter().map(str::to_owned).collect();
     let spec = Spec { lock, instances: INSTANCES, flags: &flags, ..Spec::default() };
     for port in ports {
@@ -112,7 +110,7 @@ async fn start_instances(
 }
 
 /// Ends the instances; the next sale has an empty store, since another fence is of another cluster.
-async fn leave(cluster: &mut Cluster) -> Result<(), LabError> {
+async fn end_sale(cluster: &mut Cluster) -> Result<(), LabError> {
     let stopped = cluster.stop_instances().await;
     stopped.map_err(LabError::system("an instance does not stop"))?;
     let emptied = probe::redis(cluster.redis.port(), "FLUSHALL").await;
@@ -125,9 +123,15 @@ pub(super) async fn burst(
     lock: LockMode,
 ) -> Result<Result<f64, String>, LabError> {
     start_instances(cluster, lock, &[]).await?;
-    let wanted = json!({"stock": 300, "requests": 500, "guard": lock.name(), "fence": true});
+    let wanted = NewRun {
+        stock: 300,
+        requests: 500,
+        guard: Some(lock.name().to_owned()),
+        fence: Some(true),
+        fault: None,
+    };
     let run = run(cluster, &wanted).await?;
-    leave(cluster).await?;
+    end_sale(cluster).await?;
     Ok(run.fault.map_or(Ok(run.millis), Err))
 }
 
@@ -140,13 +144,13 @@ pub(super) async fn speed(
     start_instances(cluster, lock, &["--wait-timeout", "5m", "--hold", "combined"]).await?;
     load(cluster, requests / 10 + 1, CONNECTIONS).await?;
     let combined = load(cluster, requests, CONNECTIONS).await?;
-    leave(cluster).await?;
+    end_sale(cluster).await?;
     start_instances(cluster, lock, &["--wait-timeout", "5m", "--hold", "request"]).await?;
     let few = requests / 20 + 1;
     load(cluster, few / 10 + 1, CONNECTIONS).await?;
     let single = load(cluster, few, CONNECTIONS).await?;
     let turns = load(cluster, few, INSTANCES).await?;
-    leave(cluster).await?;
+    end_sale(cluster).await?;
     let handovers = u32::try_from(turns.turns.handovers).unwrap_or(u32::MAX);
     Ok(Speed {
         combined: combined.answers_per_second,
@@ -175,10 +179,16 @@ pub(super) async fn oversold(
     dir: &OwnedDir,
     trials: &Trials,
 ) -> Result<Oversold, LabError> {
-    let wanted = json!({
-        "stock": 60, "requests": 100, "guard": lock.name(), "fence": fence != Fence::None,
-        "fault": fault.name(),
-    });
+    let wanted = NewRun {
+        stock: 60,
+        requests: 100,
+        guard: Some(lock.name().to_owned()),
+        fence: Some(fence != Fence::None),
+        fault: Some(match fault {
+            Fault::Kill => control::Fault::Kill,
+            _ => control::Fault::Pause,
+        }),
+    };
     let worker = async |runs: &mut Vec<Run>| {
         let mut cluster = open(lock, dir).await?;
         let flags: &[&str] = match fence {
@@ -222,38 +232,31 @@ pub(super) async fn oversold(
     })
 }
 
-/// Carries out a run from the first instance.
-async fn run(cluster: &Cluster, wanted: &Value) -> Result<Run, LabError> {
-    let port = cluster.instances[0].port;
+/// Carries out a run.
+async fn run(cluster: &Cluster, wanted: &NewRun) -> Result<Run, LabError> {
+    let side = Side::of(cluster);
     let ended = async {
-        let (status, answer) =
-            probe::http(Method::POST, port, "/demo/run", wanted.to_string()).await?;
-        if status != StatusCode::ACCEPTED {
-            return Err(io::Error::other(answer));
-        }
-        loop {
-            // a busy instance may be late with its answer
-            if let Ok((_, answer)) = probe::http(Method::GET, port, "/demo/run", "").await {
-                let run: Value = serde_json::from_str(&answer)?;
-                if run["state"] == "done" || run["state"] == "failed" {
-                    return Ok(run);
-                }
-            }
+        let begun = side.begin(wanted.clone(), None).await;
+        let mut run = begun.map_err(|problem| io::Error::other(problem.detail().to_owned()))?;
+        while !run.is_over() {
             sleep(LOOK_EVERY).await;
+            run = side.current_run().unwrap_or(run);
         }
+        Ok(run)
     };
     let ended = timeout(LONGEST_RUN, ended).await;
     let ended = ended.unwrap_or_else(|elapsed| Err(elapsed.into()));
-    let run = ended.map_err(LabError::system("a run cannot be started or looked at"))?;
-    let fault = (run["verdict"]["pass"] != true).then(|| {
-        let what = run["verdict"]["text"].as_str().or(run["error"].as_str());
-        what.unwrap_or("a run without a verdict").to_owned()
-    });
+    let run = ended.map_err(LabError::system("a run cannot be started"))?;
+    let passes = run.verdict.as_ref().is_some_and(|verdict| verdict.pass);
+    let oversold = run.verdict.as_ref().map(|verdict| verdict.oversold);
+    let text = run.verdict.map(|verdict| verdict.text).or(run.error);
+    #[allow(clippy::cast_precision_loss, reason = "a run takes minutes at most")]
+    let millis = run.elapsed_ms as f64;
     Ok(Run {
-        fault,
-        is_hit: run["hit_ms"].is_number(),
-        oversold: run["verdict"]["oversold"].as_u64(),
-        millis: run["elapsed_ms"].as_f64().unwrap_or_default(),
+        fault: (!passes).then(|| text.unwrap_or_else(|| "a run without a verdict".to_owned())),
+        is_hit: run.hit_ms.is_some(),
+        oversold,
+        millis,
     })
 }
 

@@ -1,5 +1,5 @@
-//! The cost of the minimum of a handover: one commit, and its notification. And compaction, so that all
-//! contenders meet the same etcd.
+//! The least that a handover costs: one commit, and its notification. And compaction, so that all contenders meet the
+//! same etcd.
 
 use etcd_client::{Client, CompactionOptions};
 use serde::Serialize;
@@ -22,20 +22,15 @@ pub(super) struct EtcdCost {
 /// Compacts etcd, as its operators do regularly. Otherwise it walks over all deleted claims of a lock when it
 /// lists the queue, and later loads would be slower.
 pub(super) async fn compact(endpoint: &str) -> Result<(), LabError> {
-    let compact = async {
-        let mut client = Client::connect([endpoint], None).await?;
-        let put = client.put(KEY, "", None).await?;
-        let revision = put.header().map_or(0, etcd_client::ResponseHeader::revision);
-        client.compact(revision, Some(CompactionOptions::new().with_physical())).await
-    };
-    compact.await.map(drop).map_err(|error: etcd_client::Error| error.into())
+    let mut client = Client::connect([endpoint], None).await?;
+    let put = client.put(KEY, "", None).await?;
+    let revision = put.header().map_or(0, etcd_client::ResponseHeader::revision);
+    client.compact(revision, Some(CompactionOptions::new().with_physical())).await?;
+    Ok(())
 }
 
+/// Measures so many commits.
 pub(super) async fn measure(endpoint: &str, commits: usize) -> Result<EtcdCost, LabError> {
-    Ok(attempt(endpoint, commits).await?)
-}
-
-async fn attempt(endpoint: &str, commits: usize) -> Result<EtcdCost, etcd_client::Error> {
     let mut writer = Client::connect([endpoint], None).await?;
     let mut watcher = Client::connect([endpoint], None).await?;
     let mut watch = watcher.watch(KEY, None).await?;
@@ -55,6 +50,6 @@ async fn attempt(endpoint: &str, commits: usize) -> Result<EtcdCost, etcd_client
         commit.push(put.as_secs_f64() * 1e6);
         notified.push(event.as_secs_f64() * 1e6);
     }
-    let of = |micros| Spread::of(micros).unwrap_or(Spread { median: 0.0, min: 0.0, max: 0.0 });
+    let of = |micros| Spread::of(micros).unwrap_or_default();
     Ok(EtcdCost { commit: of(commit), commit_and_notification: of(notified) })
 }

@@ -1,31 +1,103 @@
 //! The `bench` command: compares the guarded sale with other guards and with no guard on this machine.
 //!
-//! Contenders take turns in rounds on the same etcd, the same Redis and the same number of connections. Ratios
-//! are computed within a round, so that they hold on other machines as well.
+//! A load is a [`Case`](case::Case). Cases on the same instances follow each other, and all take turns in rounds on the
+//! same etcd and the same Redis. Ratios are computed within a round, so that they hold on other machines as well.
 //!
 //! # Layout
 //! - [`BenchOptions`], [`run()`]: the flags, and the whole run
-//! - `contender`, `scale`: the contenders, and the sizes of the loads
-//! - `load`: one load on a contender's instances
-//! - `contest`, `sweep`, `distance`, `memory`, `etcd_cost`: the measures
-//! - `machine`: a description of this machine
-//! - `results`, `ratios`, `stats`: the results as data
-//! - `table`, `markdown`, `chart`, `svg`: the results as text and pictures
+//! - `contender`, `case`: the contenders and the loads
+//! - `memory`, `etcd_cost`: what is no load
+//! - `ratios`, `table`: what the results say, as text and pictures
 
+mod case;
 mod contender;
-mod contest;
-mod distance;
 mod etcd_cost;
-mod load;
 mod memory;
 mod options;
 mod ratios;
-mod results;
-mod run;
-mod scale;
-mod sweep;
 mod table;
 
-pub use contender::Contender;
-pub use options::{BenchOptions, Measure};
-pub use run::run;
+use std::process::ExitCode;
+
+use serde::Serialize;
+use testkit::{EtcdOptions, OwnedDir, RedisOptions};
+
+use self::case::Measured;
+pub use self::contender::Contender;
+use self::etcd_cost::EtcdCost;
+use self::memory::Memory;
+pub use self::options::{BenchOptions, Measure};
+use self::ratios::Finding;
+use crate::error::LabError;
+use crate::experiment::{self, FAULTS, Machine, publish};
+use demo::cluster::Cluster;
+
+/// All results.
+#[derive(Debug, Serialize)]
+struct Results {
+    machine: Machine,
+    findings: Vec<Finding>,
+    /// Loads that were not fully answered or accounted for: the run fails.
+    faults: Vec<String>,
+    /// Skipped measures, and why.
+    left_out: Vec<String>,
+    cases: Vec<Measured>,
+    /// In each round.
+    etcd: Vec<EtcdCost>,
+    memory: Option<Memory>,
+}
+
+impl Results {
+    /// The case of this measure and contender.
+    fn case(&self, measure: Measure, contender: Contender) -> Option<&Measured> {
+        self.of(measure).find(|one| one.case.contender == contender)
+    }
+
+    /// All cases of this measure.
+    fn of(&self, measure: Measure) -> impl Iterator<Item = &Measured> {
+        self.cases.iter().filter(move |one| one.case.measure == measure)
+    }
+}
+
+/// Takes the measures, prints the results, and writes results.json, tables.md and plots.
+///
+/// The exit code is 0 if every load was answered and accounted for, 1 if not, 2 without results.
+pub async fn run(options: BenchOptions) -> ExitCode {
+    experiment::run("bench", async |dir| Box::pin(bench(&options, dir)).await).await
+}
+
+async fn bench(options: &BenchOptions, dir: &OwnedDir) -> Result<ExitCode, LabError> {
+    let mut results = Results {
+        machine: Machine::this(),
+        findings: Vec::new(),
+        faults: Vec::new(),
+        left_out: Vec::new(),
+        cases: Vec::new(),
+        etcd: Vec::new(),
+        memory: None,
+    };
+    let mut cluster =
+        Cluster::open(dir, 1, EtcdOptions::default(), RedisOptions::default()).await?;
+    for mut experiment in case::experiments(options) {
+        experiment.run(&mut cluster, options, &mut results.etcd).await?;
+        results.cases.extend(experiment.stages.into_iter().flatten());
+    }
+    if options.wants(Measure::Memory) {
+        results.memory = memory::measure(&mut cluster, options).await?;
+        if results.memory.is_none() {
+            results.left_out.push("memory and CPU time, which need /proc".to_owned());
+        }
+    }
+    let stopped = cluster.stop().await.and(cluster.remove().await);
+    stopped.map_err(LabError::system("not everything is stopped"))?;
+
+    let faults = results.cases.iter().flat_map(Measured::faults);
+    results.faults = faults.chain(results.memory.iter().filter_map(Memory::fault)).collect();
+    results.findings = ratios::findings(&results);
+    let mut text = table::text(&results);
+    if options.short {
+        text.push_str("A short run: the figures mean nothing.\n");
+    }
+    publish(&options.out, &results, &text, &table::plots(&results))?;
+    Ok(if results.faults.is_empty() { ExitCode::SUCCESS } else { FAULTS.into() })
+}

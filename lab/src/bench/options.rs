@@ -68,6 +68,16 @@ impl BenchOptions {
         self.only.is_empty() || self.only.contains(&measure)
     }
 
+    /// The full number, or a tiny one for a smoke test.
+    pub(super) fn sized<T>(&self, full: T, short: T) -> T {
+        if self.short { short } else { full }
+    }
+
+    /// The number of rounds, unless it is given.
+    pub(super) fn rounds(&self, full: usize) -> usize {
+        self.rounds.unwrap_or(self.sized(full, 1))
+    }
+
     pub(super) fn wants_contender(&self, contender: Contender) -> bool {
         self.contenders.is_empty() || self.contenders.contains(&contender)
     }

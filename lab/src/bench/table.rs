@@ -1,47 +1,35 @@
-//! The results as Markdown, for the terminal and for documents.
+//! The results as Markdown and as plots.
 
 use std::fmt::Write as _;
 
 use loadtest::Report;
 
+use super::Results;
+use super::case::{Case, Figure};
 use super::contender::Contender;
-use super::contest::Turn;
-use super::load;
 use super::memory::Memory;
 use super::options::Measure;
-use super::results::{Finding, Goal, Results, burst_millis, handovers};
-use crate::experiment::{Machine, Spread, figure, rows};
-
-/// One load of a turn.
-type LoadOf = fn(&Turn) -> Option<&Report>;
+use super::ratios::{Finding, Goal, handovers, p50, p99, rate, ratios};
+use crate::experiment::{Bar, Machine, Spread, bars, figure, float, rows, section};
 
 /// All results.
-pub(super) fn text(results: &Results, contenders: &[Contender]) -> String {
+pub(super) fn text(results: &Results) -> String {
     let mut text = String::new();
-    for (title, table) in [
-        ("Machine", machine(&results.machine)),
-        ("Ratios", findings(&results.findings)),
-        ("Throughput", steady(results, contenders, |turn| turn.throughput.as_ref())),
-        ("Sold out", steady(results, contenders, |turn| turn.sold_out.as_ref())),
-        ("Burst", burst(results, contenders)),
-        ("Handovers", passed(results, contenders)),
-        ("CPU time for each request", cpu(results, contenders, |turn| turn.throughput.as_ref())),
-        (
-            "CPU time for each request, sold out",
-            cpu(results, contenders, |turn| turn.sold_out.as_ref()),
-        ),
-        ("By requests", swept(results, Measure::Requests, "requests")),
-        ("By connections", swept(results, Measure::Connections, "connections")),
-        ("By instances", swept(results, Measure::Instances, "instances")),
-        ("By items", swept(results, Measure::Items, "items")),
-        ("By distance, guarded : atomic script", far(results)),
-        ("Memory of one instance", results.memory.as_ref().map(memory).unwrap_or_default()),
-    ] {
-        if !table.is_empty() {
-            // writing to a string cannot fail
-            let _ = write!(text, "## {title}\n\n{table}\n");
-        }
+    let mut add = |title: &str, table: String| section(&mut text, title, &table);
+    add("Machine", machine(&results.machine));
+    add("Ratios", findings(&results.findings));
+    add("Throughput", loads(results, Measure::Throughput, ["", "requests/s"], rate));
+    add("Sold out", loads(results, Measure::SoldOut, ["", "requests/s"], rate));
+    add("Burst", loads(results, Measure::Burst, ["", "last answer ms"], millis));
+    add("Handovers", passed(results));
+    add("CPU time for each request", cpu(results, Measure::Throughput));
+    add("CPU time for each request, sold out", cpu(results, Measure::SoldOut));
+    for (measure, what) in SWEPT {
+        add(&format!("By {what}"), loads(results, measure, [what, "orders/s"], rate));
     }
+    add("By distance, guarded : atomic script", far(results));
+    add("Memory of one instance", results.memory.as_ref().map(memory).unwrap_or_default());
+    // writing to a string cannot fail
     for left_out in &results.left_out {
         let _ = writeln!(text, "Left out: {left_out}.");
     }
@@ -51,152 +39,116 @@ pub(super) fn text(results: &Results, contenders: &[Contender]) -> String {
     text
 }
 
+/// The numbers that change, and their names.
+const SWEPT: [(Measure, &str); 4] = [
+    (Measure::Requests, "requests"),
+    (Measure::Connections, "connections"),
+    (Measure::Instances, "instances"),
+    (Measure::Items, "items"),
+];
+
 fn machine(machine: &Machine) -> String {
     let Machine { date, build, cores, processor, memory, kernel, load_average, etcd, redis } =
         machine;
+    let row = |name: &str, value: String| [name.to_owned(), value];
     rows(
         ["", ""],
         [
-            ["date".to_owned(), date.clone()],
-            ["cores".to_owned(), format!("{cores} ({processor})")],
-            ["memory".to_owned(), memory.clone()],
-            ["system".to_owned(), kernel.clone()],
-            ["etcd, Redis".to_owned(), format!("{etcd}, {redis} (appendfsync always)")],
-            ["load average before".to_owned(), load_average.clone()],
-            ["build".to_owned(), (*build).to_owned()],
-            [
-                "shared by".to_owned(),
-                "load test, instances, etcd and Redis, all on these cores".to_owned(),
-            ],
+            row("date", date.clone()),
+            row("cores", format!("{cores} ({processor})")),
+            row("memory", memory.clone()),
+            row("system", kernel.clone()),
+            row("servers", format!("{etcd}, {redis} (appendfsync always)")),
+            row("load average before", load_average.clone()),
+            row("build", (*build).to_owned()),
+            row("shared by", "load test, instances, etcd and Redis, all on these cores".to_owned()),
         ],
     )
 }
 
 fn findings(findings: &[Finding]) -> String {
-    let row = |finding: &Finding| {
-        let goal = match finding.goal {
-            None => String::new(),
-            Some(Goal::AtLeast(least)) => format!("at least {}", figure(least)),
-            Some(Goal::AtMost(most)) => format!("at most {}", figure(most)),
-        };
-        let reached = match finding.goal {
-            None => "",
-            Some(goal) if goal.is_reached(finding.spread.median) => "yes",
-            Some(_) => "no",
-        };
-        let Spread { median, .. } = finding.spread;
-        [finding.name.to_owned(), figure(median), range(finding.spread), goal, reached.to_owned()]
+    let row = |Finding { name, spread, goal }: &Finding| {
+        let reached = goal.map(|goal| if goal.is_reached(spread.median) { "yes" } else { "no" });
+        [
+            (*name).to_owned(),
+            figure(spread.median),
+            range(*spread),
+            goal.map_or_else(String::new, Goal::in_words),
+            reached.unwrap_or_default().to_owned(),
+        ]
     };
     rows(["ratio", "median", "min to max", "goal", "reached"], findings.iter().map(row))
 }
 
-fn steady(results: &Results, contenders: &[Contender], load: LoadOf) -> String {
-    let table = contenders.iter().filter_map(|&contender| {
-        let rate = results.figures(contender, |turn| Some(load(turn)?.answers_per_second))?;
-        let micros = |at: fn(&Report) -> Option<u64>| {
-            results.figures(contender, |turn| at(load(turn)?).map(float))
-        };
-        let p50 = micros(|load| Some(load.latency_microseconds?.p50));
-        let p99 = micros(|load| Some(load.latency_microseconds?.p99));
-        let name = contender.title().to_owned();
-        Some([name, figure(rate.median), range(rate), millis(p50), millis(p99)])
+/// A figure of all cases of a measure, and their latency.
+fn loads(results: &Results, measure: Measure, [what, unit]: [&str; 2], of: Figure) -> String {
+    let table = results.of(measure).filter_map(|one| {
+        let found = one.spread(of)?;
+        let latency = |of| middle(one.spread(of), 1e-3);
+        let title = one.case.title();
+        Some([title, figure(found.median), range(found), latency(p50), latency(p99)])
     });
-    rows(["", "requests/s", "min to max", "p50 ms", "p99 ms"], table)
+    rows([what, unit, "min to max", "p50 ms", "p99 ms"], table)
 }
 
-fn burst(results: &Results, contenders: &[Contender]) -> String {
-    let table = contenders.iter().filter_map(|&contender| {
-        let time = results.figures(contender, burst_millis)?;
-        let micros = |at: fn(&Report) -> Option<u64>| {
-            millis(results.figures(contender, |turn| at(turn.burst.as_ref()?).map(float)))
-        };
-        Some([
-            contender.title().to_owned(),
-            figure(time.median),
-            range(time),
-            micros(|load| Some(load.latency_microseconds?.p50)),
-            micros(|load| Some(load.latency_microseconds?.p99)),
-        ])
-    });
-    rows(["", "last answer ms", "min to max", "p50 ms", "p99 ms"], table)
-}
-
-fn passed(results: &Results, contenders: &[Contender]) -> String {
-    let mut table: Vec<_> = contenders
-        .iter()
-        .filter_map(|&contender| {
-            let rate = results.figures(contender, handovers)?;
-            Some([contender.title().to_owned(), figure(rate.median), range(rate)])
-        })
-        .collect();
-    let etcd = || results.rounds.iter().filter_map(|round| round.etcd.as_ref());
-    let rate = |micros: f64| 1e6 / micros.max(1.0);
-    for (name, found) in [
-        ("one commit at a time", Spread::of(etcd().map(|etcd| rate(etcd.commit.median)))),
-        (
-            "one commit and one notification at a time",
-            Spread::of(etcd().map(|etcd| rate(etcd.commit_and_notification.median))),
-        ),
-    ] {
-        table.extend(found.map(|found| [name.to_owned(), figure(found.median), range(found)]));
-    }
+fn passed(results: &Results) -> String {
+    let of_cases = results.of(Measure::Handovers);
+    let of_cases = of_cases.map(|one| (one.case.title(), one.spread(handovers)));
+    let table = of_cases
+        .chain(of_etcd(results))
+        .filter_map(|(name, found)| Some([name, figure(found?.median), range(found?)]));
     rows(["", "handovers/s", "min to max"], table)
 }
 
-fn cpu(results: &Results, contenders: &[Contender], load: LoadOf) -> String {
-    let table = contenders.iter().filter_map(|&contender| {
+/// How often etcd could do the least of a handover in a second.
+fn of_etcd(results: &Results) -> [(String, Option<Spread>); 2] {
+    let rate = |micros: f64| 1e6 / micros.max(1.0);
+    let commits = results.etcd.iter().map(|etcd| rate(etcd.commit.median));
+    let notified = results.etcd.iter().map(|etcd| rate(etcd.commit_and_notification.median));
+    [
+        ("one commit at a time".to_owned(), Spread::of(commits)),
+        ("one commit and one notification at a time".to_owned(), Spread::of(notified)),
+    ]
+}
+
+fn cpu(results: &Results, measure: Measure) -> String {
+    let table = results.of(measure).filter_map(|one| {
         let of = |process: &str| {
-            results.figures(contender, |turn| load::cpu_micros(load(turn)?, process))
+            let micros = |load: &Report| {
+                Some(load.cpu_seconds.get(process)? * 1e6 / float(load.requests.max(1)))
+            };
+            Spread::of(one.loads.iter().filter_map(micros))
         };
-        let [instances, etcd, redis, loadtest] = ["instances", "etcd", "redis", "loadtest"].map(of);
-        let of = |spread: Option<Spread>| spread.map_or_else(String::new, |s| figure(s.median));
-        loadtest?;
-        Some([contender.title().to_owned(), of(instances), of(etcd), of(redis), of(loadtest)])
+        of("loadtest")?;
+        let [instances, etcd, redis, loadtest] =
+            ["instances", "etcd", "redis", "loadtest"].map(|process| middle(of(process), 1.0));
+        Some([one.case.title(), instances, etcd, redis, loadtest])
     });
     rows(["µs a request", "instances", "etcd", "Redis", "load test"], table)
 }
 
-fn swept(results: &Results, measure: Measure, name: &str) -> String {
-    let table = results.points(measure).iter().map(|point| {
-        let rate = point.throughput();
-        let micros = |at: fn(&Report) -> Option<u64>| {
-            millis(Spread::of(point.loads.iter().filter_map(at).map(float)))
-        };
-        [
-            figure(float(u64::try_from(point.value).unwrap_or(u64::MAX))),
-            figure(rate.median),
-            range(rate),
-            micros(|load| Some(load.latency_microseconds?.p50)),
-            micros(|load| Some(load.latency_microseconds?.p99)),
-        ]
-    });
-    rows([name, "orders/s", "min to max", "p50 ms", "p99 ms"], table)
-}
-
 fn far(results: &Results) -> String {
-    let table = results.distances.iter().filter_map(|distance| {
-        let rates = |loads: &[Report]| {
-            let rates: Vec<_> = loads.iter().map(|load| load.answers_per_second).collect();
-            Spread::of(rates).map_or_else(String::new, |rate| figure(rate.median))
-        };
-        let tails = |loads: &[Report]| {
-            let tails = loads.iter().filter_map(|load| Some(load.latency_microseconds?.p99));
-            Spread::of(tails.map(|micros| float(micros) / 1e3))
-                .map_or_else(String::new, |tail| figure(tail.median))
-        };
-        let ratio = distance.throughput()?;
+    let of = |contender| {
+        results.of(Measure::Distance).filter(move |one| one.case.contender == contender)
+    };
+    let table = of(Contender::Combined).filter_map(|guarded| {
+        let script =
+            of(Contender::AtomicScript).find(|other| other.case.is_beside(&guarded.case))?;
+        let Case { far, instances, connections, share, .. } = guarded.case;
+        let (etcd, redis) = far.unwrap_or_default();
+        let ratio = Spread::of(ratios(rate, Some(guarded), Some(script)))?;
         Some([
-            distance.etcd.to_string(),
-            distance.redis.to_string(),
-            distance.instances.to_string(),
-            distance.connections.to_string(),
-            distance.share.map_or("closed".to_owned(), |share| format!("{:.0} %", share * 100.0)),
-            rates(&distance.guarded),
-            rates(&distance.unguarded),
+            etcd.to_string(),
+            redis.to_string(),
+            instances.to_string(),
+            connections.to_string(),
+            share.map_or("closed".to_owned(), |share| format!("{:.0} %", share * 100.0)),
+            middle(guarded.spread(rate), 1.0),
+            middle(script.spread(rate), 1.0),
             figure(ratio.median),
             range(ratio),
-            tails(&distance.guarded),
-            tails(&distance.unguarded),
+            middle(guarded.spread(p99), 1e-3),
+            middle(script.spread(p99), 1e-3),
         ])
     });
     rows(
@@ -218,30 +170,69 @@ fn far(results: &Results) -> String {
 }
 
 fn memory(memory: &Memory) -> String {
-    let mebibytes = |bytes: u64| format!("{} MiB", figure(float(bytes >> 10) / 1024.0));
+    let mebibytes = |bytes: u64| format!("{} MiB", figure(float(bytes) / 1_048_576.0));
+    let of_an_order = format!("{} KiB", figure(memory.kibibytes_of_an_order()));
     rows(
         ["", ""],
         [
             ["idle".to_owned(), mebibytes(memory.idle)],
             [format!("with {} waiting orders", memory.orders), mebibytes(memory.waiting)],
-            [
-                "each of them, connection included".to_owned(),
-                format!("{} KiB", figure(float(memory.for_each_order()) / 1024.0)),
-            ],
+            ["each of them, connection included".to_owned(), of_an_order],
         ],
     )
+}
+
+/// File name and content of every plot with something to show.
+pub(super) fn plots(results: &Results) -> Vec<(&'static str, String)> {
+    let bar =
+        |label: String, spread: Option<Spread>, ours| Some(Bar { label, spread: spread?, ours });
+    let of = |measure: Measure, of: Figure| -> Vec<Bar> {
+        let bar = results.of(measure).filter_map(|one| {
+            bar(one.case.title(), one.spread(of), one.case.contender == Contender::Combined)
+        });
+        bar.collect()
+    };
+    let mut handed_over = of(Measure::Handovers, handovers);
+    let [_, (label, bound)] = of_etcd(results);
+    handed_over.extend(bar(label, bound, false));
+    let title = str::to_owned;
+    let mut all = vec![
+        ("throughput.svg", title("Orders answered"), "requests/s", of(Measure::Throughput, rate)),
+        (
+            "burst.svg",
+            title("More buyers than units, all at once: time to the last answer"),
+            "milliseconds",
+            of(Measure::Burst, millis),
+        ),
+        (
+            "handovers.svg",
+            title("Handovers between two instances, one client each"),
+            "handovers/s",
+            handed_over,
+        ),
+    ];
+    let files = ["requests.svg", "connections.svg", "instances.svg", "items.svg"];
+    for ((measure, what), file) in SWEPT.into_iter().zip(files) {
+        let title = format!("Guarded sale: throughput by {what}");
+        all.push((file, title, "orders/s", of(measure, rate)));
+    }
+    let line = "smallest to largest of all rounds";
+    let drawn =
+        all.into_iter().map(|(name, title, unit, of)| (name, bars(&title, (unit, line), &of)));
+    drawn.filter_map(|(name, plot)| Some((name, plot?))).collect()
+}
+
+/// Milliseconds from the first request to the last answer.
+#[expect(clippy::unnecessary_wraps, reason = "other figures may be missing")]
+fn millis(load: &Report) -> Option<f64> {
+    Some(load.duration_seconds * 1e3)
 }
 
 fn range(spread: Spread) -> String {
     format!("{} to {}", figure(spread.min), figure(spread.max))
 }
 
-fn millis(micros: Option<Spread>) -> String {
-    micros.map_or_else(String::new, |micros| figure(micros.median / 1e3))
-}
-
-fn float(count: u64) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "counts of a run are far below 2^52")]
-    let float = count as f64;
-    float
+/// The median in another unit; empty if there is none.
+fn middle(spread: Option<Spread>, factor: f64) -> String {
+    spread.map_or_else(String::new, |spread| figure(spread.median * factor))
 }

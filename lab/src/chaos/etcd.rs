@@ -1,18 +1,18 @@
 //! Requests to etcd past the service: to look, and to cause faults.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{
-    AlarmAction, AlarmOptions, AlarmType, CompactionOptions, GetOptions, PutOptions, SortOrder,
-    SortTarget, Txn, TxnOp,
+    AlarmAction, AlarmOptions, AlarmType, CompactionOptions, GetOptions, PutOptions,
+    ResponseHeader, SortOrder, SortTarget, Txn, TxnOp,
 };
-use fenced_lock::{EtcdBackend, EtcdOptions, Guard, LockError, Session, SessionOptions};
+use fenced_lock::{Guard, Session};
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
-use testkit::PrivateEtcd;
+use testkit::{LOCK_NAME, PrivateEtcd};
 use tokio::time::{sleep, timeout};
 
 use crate::error::LabError;
+use crate::experiment::etcd_session;
 
 /// How long a request may take: a member that is away must not hold up the suite.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -21,45 +21,29 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 const ALARM_ATTEMPTS: usize = 50;
 const ALARM_PAUSE: Duration = Duration::from_millis(20);
 
-/// The first in a lock's queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Holder {
+/// A place in the queue of a lock.
+#[derive(Clone, Debug)]
+pub(super) struct Claim {
     /// The name of the instance.
     pub(super) instance: String,
     pub(super) lease: i64,
-    pub(super) token: i64,
 }
 
-/// Who holds the lock `name`, as this member sees it.
-pub(super) async fn holder(etcd: &PrivateEtcd, name: &str) -> Result<Option<Holder>, LabError> {
+/// The first claims on the lock `name`, the holder's at the front, as this member sees it.
+pub(super) async fn queue(etcd: &PrivateEtcd, name: &str) -> Result<Vec<Claim>, LabError> {
     // keys of claims begin with the hexadecimal number of a lease; those of longer names need not
     let options = GetOptions::new()
         .with_range(format!("{name}/g"))
         .with_sort(SortTarget::Create, SortOrder::Ascend)
-        .with_limit(1);
+        .with_limit(100);
     let queue = etcd.root().await?.get(format!("{name}/"), Some(options)).await?;
-    Ok(queue.kvs().first().map(|first| {
-        let label = String::from_utf8_lossy(first.value());
+    let claim = |claim: &etcd_client::KeyValue| {
+        let label = String::from_utf8_lossy(claim.value());
         // the value is the time of the claim, a space and the instance's name
         let instance = label.split_once(' ').map_or("", |(_, instance)| instance).to_owned();
-        Holder { instance, lease: first.lease(), token: first.create_revision() }
-    }))
-}
-
-/// The lease of this instance's claim on the lock, if it has one.
-pub(super) async fn lease_of(
-    etcd: &PrivateEtcd,
-    name: &str,
-    instance: &str,
-) -> Result<Option<i64>, LabError> {
-    let options = GetOptions::new().with_prefix().with_limit(100);
-    let queue = etcd.root().await?.get(format!("{name}/"), Some(options)).await?;
-    let of_instance = |label: &[u8]| label.strip_suffix(instance.as_bytes()).is_some();
-    Ok(queue
-        .kvs()
-        .iter()
-        .find(|claim| of_instance(claim.value()))
-        .map(etcd_client::KeyValue::lease))
+        Claim { instance, lease: claim.lease() }
+    };
+    Ok(queue.kvs().iter().map(claim).collect())
 }
 
 /// Whether this lease has expired or was revoked.
@@ -67,21 +51,21 @@ pub(super) async fn is_lease_gone(etcd: &PrivateEtcd, lease: i64) -> Result<bool
     Ok(etcd.root().await?.lease_time_to_live(lease, None).await?.ttl() < 0)
 }
 
-/// The ids of this member and of the leader that it knows; `None` if it does not answer.
-pub(super) async fn member_and_leader(etcd: &PrivateEtcd) -> Option<(u64, u64)> {
+/// Whether this member leads, by its own word.
+pub(super) async fn leads(etcd: &PrivateEtcd) -> bool {
     let ask = async {
         let status = etcd.root().await?.status().await?;
-        let member = status.header().map_or(0, etcd_client::ResponseHeader::member_id);
-        Ok::<_, LabError>((member, status.leader()))
+        let member = status.header().map_or(0, ResponseHeader::member_id);
+        Ok::<_, LabError>(member == status.leader())
     };
-    timeout(TIMEOUT, ask).await.ok()?.ok()
+    matches!(timeout(TIMEOUT, ask).await, Ok(Ok(true)))
 }
 
 /// Compacts everything but the latest state, and returns its revision.
 pub(super) async fn compact(etcd: &PrivateEtcd) -> Result<i64, LabError> {
     let mut client = etcd.root().await?;
     let put = client.put("chaos/compaction", "", None).await?;
-    let revision = put.header().map_or(0, etcd_client::ResponseHeader::revision);
+    let revision = put.header().map_or(0, ResponseHeader::revision);
     client.compact(revision, Some(CompactionOptions::new())).await?;
     Ok(revision)
 }
@@ -105,27 +89,44 @@ fn is_space(error: &etcd_client::Error) -> bool {
     error.to_string().contains("database space exceeded")
 }
 
-/// A session of the suite's own.
-pub(super) async fn session(endpoints: &[String]) -> Result<Session, LabError> {
-    let etcd = EtcdBackend::new(EtcdOptions::new(endpoints)).map_err(LockError::from)?;
-    let options =
-        SessionOptions { label: "chaos".into(), ..SessionOptions::new(Duration::from_secs(10)) };
-    Ok(Session::open(Arc::new(etcd), options).await?)
+/// Frees space and ends the alarm.
+pub(super) async fn make_room(etcd: &PrivateEtcd) -> Result<(), LabError> {
+    let mut client = etcd.root().await?;
+    let status = client.status().await?;
+    let revision = status.header().map_or(0, ResponseHeader::revision);
+    let options = CompactionOptions::new().with_physical();
+    match client.compact(revision, Some(options)).await {
+        Err(error) if !error.to_string().contains("has been compacted") => return Err(error.into()),
+        _ => {}
+    }
+    client.defragment().await?;
+    // a request that was just refused may raise the alarm again
+    for _ in 0..ALARM_ATTEMPTS {
+        let mut options = AlarmOptions::new();
+        options.with_member(status.header().map_or(0, ResponseHeader::member_id));
+        client.alarm(AlarmAction::Deactivate, AlarmType::Nospace, Some(options)).await?;
+        match client.put("chaos/room", "", None).await {
+            Ok(_) => return Ok(()),
+            Err(error) if is_space(&error) => sleep(ALARM_PAUSE).await,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(LabError::NotInTime { what: "etcd has space again", seconds: 1 })
 }
 
-/// Locks that the suite holds, as others do with the same etcd.
-#[derive(Debug)]
+/// What others keep in the same etcd: 10,000 locks that are held, and 50,000 claims on a lock whose name begins with
+/// that of the sale.
 pub(super) struct Crowd {
     session: Session,
     guards: Vec<Guard>,
 }
 
 impl Crowd {
-    /// Takes 10,000 locks.
     pub(super) async fn gather(etcd: &PrivateEtcd) -> Result<Self, LabError> {
         const LOCKS: usize = 10_000;
         const LOCKS_AT_A_TIME: usize = 200;
-        let session = session(&[etcd.endpoint()]).await?;
+        put_claims(etcd).await?;
+        let session = etcd_session("chaos", &[etcd.endpoint()]).await?;
         let lock = async |n| session.mutex(&format!("held-{n}"))?.lock().await;
         let guards = stream::iter((0..LOCKS).map(lock)).buffer_unordered(LOCKS_AT_A_TIME);
         let guards = guards.try_collect().await?;
@@ -140,12 +141,9 @@ impl Crowd {
     }
 }
 
-/// Puts `claims` into the queue of the lock `name`. A list of them all is larger than a message may be.
-pub(super) async fn put_claims(
-    etcd: &PrivateEtcd,
-    name: &str,
-    claims: usize,
-) -> Result<(), LabError> {
+/// Puts claims into a queue. A list of them all is larger than a message may be.
+async fn put_claims(etcd: &PrivateEtcd) -> Result<(), LabError> {
+    const CLAIMS: usize = 50_000;
     // longer than a run
     const LEASE_SECONDS: i64 = 600;
     // etcd takes at most 128 operations in a transaction
@@ -155,37 +153,12 @@ pub(super) async fn put_claims(
     let lease = client.clone().lease_grant(LEASE_SECONDS, None).await?.id();
     let put = |n| {
         let options = PutOptions::new().with_lease(lease);
-        TxnOp::put(format!("{name}/{n:0100}"), "", Some(options))
+        TxnOp::put(format!("{LOCK_NAME}/z/{n:0100}"), "", Some(options))
     };
-    let pieces = (0..claims).step_by(PIECE).map(async |begin| {
-        let puts: Vec<_> = (begin..claims.min(begin + PIECE)).map(put).collect();
+    let pieces = (0..CLAIMS).step_by(PIECE).map(async |begin| {
+        let puts: Vec<_> = (begin..CLAIMS.min(begin + PIECE)).map(put).collect();
         client.clone().txn(Txn::new().and_then(puts)).await.map(drop)
     });
     stream::iter(pieces).buffer_unordered(PIECES_AT_A_TIME).try_collect::<()>().await?;
     Ok(())
-}
-
-/// Frees space and ends the alarm.
-pub(super) async fn make_room(etcd: &PrivateEtcd) -> Result<(), LabError> {
-    let mut client = etcd.root().await?;
-    let status = client.status().await?;
-    let revision = status.header().map_or(0, etcd_client::ResponseHeader::revision);
-    let options = CompactionOptions::new().with_physical();
-    match client.compact(revision, Some(options)).await {
-        Err(error) if !error.to_string().contains("has been compacted") => return Err(error.into()),
-        _ => {}
-    }
-    client.defragment().await?;
-    // a request that was just refused may raise the alarm again
-    for _ in 0..ALARM_ATTEMPTS {
-        let mut options = AlarmOptions::new();
-        options.with_member(status.header().map_or(0, etcd_client::ResponseHeader::member_id));
-        client.alarm(AlarmAction::Deactivate, AlarmType::Nospace, Some(options)).await?;
-        match client.put("chaos/room", "", None).await {
-            Ok(_) => return Ok(()),
-            Err(error) if is_space(&error) => sleep(ALARM_PAUSE).await,
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Err(LabError::NotInTime { what: "etcd has space again", seconds: 1 })
 }

@@ -2,24 +2,211 @@
 //! clients saw. Then it repeats each fault without the safeguard against it, which must fail.
 //!
 //! # Layout
-//! - `options`: the flags; `suite`: the suite from start to end; `schedule`: the runs, some in parallel
-//! - `scenario`: a fault and its controls, as data; `scenarios`: all of them
-//! - `run`: one run and its outcome; `scene`: its processes, what a fault does to them, and what was seen
-//! - `etcd`, `load`, `flood`: requests past the service, the load test, hostile clients
-//! - `results`, `table`: the results as data and as text
+//! - `options`: the flags
+//! - `case`: a fault and what must hold under it, as data; `cases`: all of them, and what each fault does
+//! - `run`: one run and its outcome; `scene`: its processes, and what is waited for
+//! - `etcd`, `clients`: requests past the service, hostile clients
+//! - `table`: the results as text
+//!
+//! A new fault is a function of a [`Scene`](scene::Scene) and a [`Case`] in one of the files of `cases`.
 
+mod case;
+mod cases;
+mod clients;
 mod etcd;
-mod flood;
-mod load;
 mod options;
-mod results;
 mod run;
-mod scenario;
-mod scenarios;
 mod scene;
-mod schedule;
-mod suite;
 mod table;
 
-pub use options::ChaosOptions;
-pub use suite::run;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use flash_sale::error_chain::ErrorChain;
+use serde::Serialize;
+use testkit::OwnedDir;
+use tokio::sync::RwLock;
+use tokio::time::Instant;
+
+use self::case::Case;
+pub use self::options::ChaosOptions;
+use self::run::{Outcome, Run};
+use crate::error::LabError;
+use crate::experiment::{self, FAULTS, Machine, NO_RESULTS, Trial, Trials, note, publish};
+
+/// How long each case of a short run sends orders.
+const SHORT_SECONDS: u64 = 8;
+
+/// A short run shares the machine with other tests: it sends fewer orders and allows longer pauses.
+const SHORT_RATE: u32 = 700;
+const SHORT_GRACE: Duration = Duration::from_secs(2);
+
+/// A control has so many trials, of which one must fail: a fault does not break the sale every time.
+const CONTROL_TRIALS: u32 = 4;
+
+/// The results of the suite.
+#[derive(Default, Serialize)]
+struct Results {
+    seed: u64,
+    machine: Machine,
+    /// How long each scenario sent orders.
+    load_seconds: u64,
+    /// How long the suite took.
+    seconds: f64,
+    cases: Vec<CaseResult>,
+}
+
+/// The result of a scenario or a control.
+#[derive(Serialize)]
+struct CaseResult {
+    #[serde(flatten)]
+    case: Case,
+    /// How many trials there were.
+    trials: u32,
+    /// The outcome of the last one, or why it could not run.
+    run: Result<Outcome, String>,
+}
+
+/// The verdict on a case or the suite, the worst at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Verdict {
+    /// The scenario held, or the control failed.
+    Good,
+    /// It could not run.
+    Unknown,
+    /// The scenario failed, or the control held.
+    Bad,
+}
+
+impl CaseResult {
+    fn verdict(&self) -> Verdict {
+        match &self.run {
+            Ok(outcome) if self.case.is_good(outcome) => Verdict::Good,
+            Ok(_) => Verdict::Bad,
+            Err(_) => Verdict::Unknown,
+        }
+    }
+}
+
+impl Results {
+    fn verdict(&self) -> Verdict {
+        self.cases.iter().map(CaseResult::verdict).max().unwrap_or(Verdict::Good)
+    }
+}
+
+/// Runs the scenarios, prints the tables, and writes results.json.
+///
+/// The exit code is 0 if every scenario holds and every control fails, 1 if not, 2 if some could not
+/// run, and 128 + N if signal N ended the suite.
+pub async fn run(options: ChaosOptions) -> ExitCode {
+    experiment::run("chaos", async |dir| Box::pin(suite(&options, dir)).await).await
+}
+
+async fn suite(options: &ChaosOptions, dir: &OwnedDir) -> Result<ExitCode, LabError> {
+    let cases = choose(options)?;
+    if options.list {
+        let lines = cases.iter().map(Case::in_words);
+        let _ = write!(io::stdout(), "{}", lines.collect::<String>());
+        return Ok(ExitCode::SUCCESS);
+    }
+    // both ends of ten thousand silent connections are files of this machine; best effort
+    let _ = rlimit::increase_nofile_limit(u64::MAX);
+    let began = Instant::now();
+    let mut results = Results {
+        seed: options.seed.unwrap_or_else(loadtest::any_seed),
+        machine: Machine::this(),
+        load_seconds: if options.short { SHORT_SECONDS } else { options.seconds },
+        ..Results::default()
+    };
+    let Results { seed, load_seconds, .. } = results;
+    note(&format!("seed {seed}: {} cases of {load_seconds} s and more", cases.len()));
+    results.cases = run_all(options, &cases, dir, &results).await?;
+    results.seconds = began.elapsed().as_secs_f64();
+    publish(&options.out, &results, &table::text(&results), &[])?;
+    Ok(match results.verdict() {
+        Verdict::Good => ExitCode::SUCCESS,
+        Verdict::Bad => FAULTS.into(),
+        Verdict::Unknown => NO_RESULTS.into(),
+    })
+}
+
+fn choose(options: &ChaosOptions) -> Result<Vec<Case>, LabError> {
+    let mut all = cases::all();
+    let is_unknown = |name: &&String| all.iter().all(|case| case.name != name.as_str());
+    if let Some(name) = options.only.iter().find(is_unknown) {
+        return Err(LabError::NoSuchScenario(name.clone()));
+    }
+    if options.only.is_empty() {
+        all.retain(|case| !options.short || cases::SHORT.contains(&case.name));
+    } else {
+        all.retain(|case| options.only.iter().any(|name| name == case.name));
+    }
+    all.retain(|case| case.control.is_none() || !options.no_controls);
+    if options.short {
+        for case in &mut all {
+            case.rounds = 1;
+            case.goes_on_within += SHORT_GRACE;
+            case.setup.load.rate = SHORT_RATE;
+        }
+    }
+    Ok(all)
+}
+
+/// Runs the cases, some in parallel, and returns their results in the same order.
+async fn run_all(
+    options: &ChaosOptions,
+    cases: &[Case],
+    dir: &OwnedDir,
+    &Results { seed, load_seconds, .. }: &Results,
+) -> Result<Vec<CaseResult>, LabError> {
+    let count = u32::try_from(cases.len()).unwrap_or(u32::MAX);
+    let next = Trials::new("case", count, options.jobs, seed);
+    let lasts = Duration::from_secs(load_seconds);
+    // a case that runs alone takes it for itself
+    let machine = RwLock::new(());
+    let worker = async |done: &mut Vec<_>| {
+        while let Some(Trial { number, .. }) = next.next() {
+            let case = cases[number];
+            let _alone = if case.alone { Some(machine.write().await) } else { None };
+            let _beside = if case.alone { None } else { Some(machine.read().await) };
+            let most = if case.control.is_some() { CONTROL_TRIALS } else { 1 };
+            for trials in 1..=most {
+                // the seed of the suite repeats a scenario with its controls
+                let seed = seed.wrapping_add(u64::from(trials) * 1_000_000_007);
+                let run = trial(options, &case, case.lasts(lasts), seed, dir).await;
+                let result = CaseResult { case, trials, run };
+                if result.verdict() == Verdict::Good || trials == most {
+                    done.push((number, result));
+                    break;
+                }
+            }
+        }
+        Ok(())
+    };
+    let (mut done, _) = next.share(usize::MAX, worker).await?;
+    done.sort_by_key(|(number, _)| *number);
+    Ok(done.into_iter().map(|(_, result)| result).collect())
+}
+
+async fn trial(
+    options: &ChaosOptions,
+    case: &Case,
+    lasts: Duration,
+    seed: u64,
+    dir: &OwnedDir,
+) -> Result<Outcome, String> {
+    let out = &options.out.join(case.title().replace(' ', "-"));
+    // boxed, as it is large
+    let outcome = Box::pin(Run { case, lasts, seed, out }.run(dir)).await;
+    let mut outcome = outcome.map_err(|error| ErrorChain(&error).to_string());
+    if let Ok(outcome) = &mut outcome
+        && case.is_good(outcome)
+        && !options.keep
+        && std::fs::remove_dir_all(out).is_ok()
+    {
+        outcome.kept = None;
+    }
+    note(&table::progress(case, &outcome));
+    outcome
+}

@@ -7,32 +7,39 @@ use std::time::Duration;
 
 use loadtest::Report;
 use loadtest::report::Violation;
-use rand::SeedableRng as _;
-use rand_xoshiro::SplitMix64;
 use serde::Serialize;
-use testkit::{OwnedDir, PrivateEtcd, PrivateRedis};
+use testkit::OwnedDir;
 use tokio::time::Instant;
 
-use super::load;
-use super::scenario::Run;
+use super::case::Case;
 use super::scene::Scene;
 use crate::error::LabError;
+use crate::experiment::random;
+use demo::load::Load;
+
+/// How long an order may take with its retries; an attempt may take half of it, unless the case says otherwise.
+const ORDER_TIMEOUT: &str = "8s";
 
 /// How long the load test may take after its load: the last orders, and reading the ledger.
 const OVERTIME: Duration = Duration::from_mins(3);
 
+/// How long the check of a history may take.
+const CHECK_TIMEOUT: Duration = Duration::from_mins(5);
+
 /// The invariant that the fault must happen.
 pub(super) const NO_FAULT: &str = "fault";
 
-/// The outcome of a run.
+/// What was seen during a run, and how it ended.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Outcome {
-    pub(super) seed: u64,
     /// How often the fault was injected.
     pub(super) times: u64,
     /// What was seen of it, and how often.
     pub(super) facts: BTreeMap<&'static str, u64>,
     pub(super) counts: Report,
+    /// The longest time in which a fault kept all instances from selling.
+    #[serde(skip)]
+    pub(super) longest_outage: Duration,
     /// The longest pause that the sale may make (I5).
     pub(super) bound_seconds: f64,
     /// What is wrong; empty if every invariant held.
@@ -43,137 +50,136 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// Whether the fault happened and one of these invariants was broken.
-    pub(super) fn broke(&self, invariants: &[&str]) -> bool {
-        self.findings.iter().all(|found| found.invariant != NO_FAULT)
-            && self.findings.iter().any(|found| invariants.contains(&found.invariant.as_str()))
+    /// Records that something was seen so often.
+    pub(super) fn saw(&mut self, what: &'static str, times: u64) {
+        *self.facts.entry(what).or_default() += times;
+    }
+
+    /// Records that no instance could sell for so long.
+    pub(super) fn outage(&mut self, lasted: Duration) {
+        self.longest_outage = self.longest_outage.max(lasted);
+    }
+
+    /// Records that an invariant does not hold.
+    pub(super) fn broken(&mut self, invariant: &str, message: impl Into<String>) {
+        self.findings.push(Violation::new(invariant, message));
     }
 }
 
-/// A run with its name, times and seed.
-pub(super) struct Plan<'a> {
-    /// The name of the scenario, and of the control.
-    pub(super) name: &'a str,
-    pub(super) run: &'a Run,
+/// A case with its times and seed.
+pub(super) struct Run<'a> {
+    pub(super) case: &'a Case,
     pub(super) lasts: Duration,
-    /// Whether the sale may hang until its instances are restarted.
-    pub(super) may_hang: bool,
     pub(super) seed: u64,
     /// The directory for history and logs.
     pub(super) out: &'a Path,
 }
 
-impl Plan<'_> {
+impl Run<'_> {
     /// Starts everything, sends orders, injects the fault, and judges.
     pub(super) async fn run(&self, dir: &OwnedDir) -> Result<Outcome, LabError> {
         let began = Instant::now();
-        let history = self.prepare().map_err(LabError::system("a directory cannot be made"))?;
-        let rng = rng(self.seed, self.name);
-        let mut scene = Scene::open(dir, self.run, rng).await?;
-        let judged = self.inject(&mut scene, &history).await;
-        if judged.as_ref().map_or(true, |judged| !judged.findings.is_empty()) {
-            self.keep_logs(&scene);
+        // an earlier run's files would be taken for this one's
+        match std::fs::remove_dir_all(self.out) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            _ => std::fs::create_dir_all(self.out)?,
         }
+        let random = random(self.seed, &self.case.title());
+        let mut scene = Scene::open(dir, self.case, random).await?;
+        let judged = self.inject(&mut scene).await;
+        if judged.is_err() || !scene.evidence.findings.is_empty() {
+            keep_logs(scene.cluster.dir.path(), self.out);
+        }
+        let mut outcome = std::mem::take(&mut scene.evidence);
         scene.close().await?;
-        let mut outcome = judged?;
+        judged?;
         outcome.seconds = began.elapsed().as_secs_f64();
         Ok(outcome)
     }
 
-    async fn inject(&self, scene: &mut Scene, history: &Path) -> Result<Outcome, LabError> {
-        let load = load::start(scene, self.lasts, self.seed, history)?;
-        scene.begin(self.lasts, self.may_hang);
-        match (self.run.inject)(scene).await {
-            Ok(()) => {}
+    async fn inject(&self, scene: &mut Scene) -> Result<(), LabError> {
+        let Case { goes_on_within, proof, setup, .. } = *self.case;
+        let history = self.out.join("history.jsonl");
+        let load = self.send_orders(scene, &history)?;
+        scene.ends_at = Instant::now() + self.lasts;
+        match self.inject_until_the_end(scene).await {
             // the checker finds that the sale hangs
-            Err(LabError::NotInTime { .. }) if self.may_hang => {}
-            Err(error) => return Err(error),
+            Err(LabError::NotInTime { .. }) if self.case.may_hang() => {}
+            done => done?,
         }
-        if self.may_hang {
+        if self.case.may_hang() {
             scene.revive().await?;
         }
         // the checker judges, not this report
         load.report(self.lasts + OVERTIME).await?;
-        let bound = scene.evidence.longest_outage + self.run.goes_on_within;
-        let (counts, mut findings) = load::check(scene, history, bound).await?;
-        findings.retain(|found| !self.run.setup.tolerates.contains(&found.invariant.as_str()));
+        let bound = scene.evidence.longest_outage + goes_on_within;
+        let (counts, mut findings) = check(scene, &history, bound).await?;
+        findings.retain(|found| !setup.tolerates.contains(&found.invariant.as_str()));
         let evidence = &mut scene.evidence;
-        findings.append(&mut evidence.findings);
-        let proof = self.run.proof;
-        if evidence.times == 0 || evidence.count(proof) == 0 {
-            let message = format!("the fault did not happen: not seen: {proof}");
-            findings.push(Violation::new(NO_FAULT, message));
+        evidence.findings.splice(..0, findings);
+        if evidence.times == 0 || evidence.facts.get(proof).is_none_or(|times| *times == 0) {
+            evidence.broken(NO_FAULT, format!("the fault did not happen: not seen: {proof}"));
         }
-        Ok(Outcome {
-            seed: self.seed,
-            times: evidence.times,
-            facts: evidence.facts.clone(),
-            counts,
-            bound_seconds: bound.as_secs_f64(),
-            findings,
-            seconds: 0.0,
-            kept: Some(self.out.to_owned()),
-        })
+        evidence.counts = counts;
+        evidence.bound_seconds = bound.as_secs_f64();
+        evidence.kept = Some(self.out.to_owned());
+        Ok(())
     }
 
-    fn prepare(&self) -> io::Result<PathBuf> {
-        // an earlier run's files would be taken for this one's
-        match std::fs::remove_dir_all(self.out) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => std::fs::create_dir_all(self.out)?,
+    async fn inject_until_the_end(&self, scene: &mut Scene) -> Result<(), LabError> {
+        while scene.next_round().await {
+            self.case.inject.inject(scene).await?;
         }
-        Ok(self.out.join("history.jsonl"))
+        scene.look_back().await
     }
 
-    /// Copies the logs, as far as possible.
-    fn keep_logs(&self, scene: &Scene) {
-        let mut dirs = vec![scene.cluster.dir.path(), scene.cluster.redis.dir()];
-        dirs.extend(scene.cluster.etcd.iter().map(PrivateEtcd::dir));
-        let watched = scene.cluster.sentinels.iter();
-        let watched = watched.flat_map(|all| all.sentinels.iter().chain(&all.replicas));
-        dirs.extend(watched.map(PrivateRedis::dir));
-        for (n, dir) in dirs.into_iter().enumerate() {
-            for entry in std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok) {
-                let name = entry.file_name().to_string_lossy().into_owned();
-                let is_log = Path::new(&name).extension().is_some_and(|ending| ending == "log");
-                if is_log {
-                    // the members of etcd have logs of one name
-                    let kept = if n < 3 { name } else { format!("{n}-{name}") };
-                    let _ = std::fs::copy(entry.path(), self.out.join(kept));
-                }
-            }
-        }
+    /// Starts to send orders to all instances and to record their outcomes.
+    fn send_orders(&self, scene: &Scene, history: &Path) -> Result<Load, LabError> {
+        let plan = self.case.setup.load;
+        let mut args = Vec::new();
+        let mut flag = |name: &str, value: String| args.extend([name.to_owned(), value]);
+        flag("--duration", format!("{}ms", self.lasts.as_millis()));
+        flag("--rate", plan.rate.to_string());
+        flag("--concurrency", plan.connections.to_string());
+        flag("--stock", plan.stock.to_string());
+        flag("--seed", self.seed.to_string());
+        flag("--timeout", ORDER_TIMEOUT.to_owned());
+        flag("--history", history.to_string_lossy().into_owned());
+        args.extend(plan.alone.then(|| "--alone".to_owned()));
+        args.push("--tokens".to_owned());
+        args.extend(plan.flags.iter().map(|&flag| flag.to_owned()));
+        args.extend(scene.cluster.urls());
+        Ok(Load::start(&scene.cluster, &args, false)?)
     }
+}
 
-    /// Removes the files of a run that went as it should.
-    pub(super) fn forget(&self, outcome: &mut Outcome) {
-        if std::fs::remove_dir_all(self.out).is_ok() {
-            outcome.kept = None;
+/// Copies the logs of all processes, as far as possible.
+fn keep_logs(dir: &Path, out: &Path) {
+    for path in std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        if path.is_dir() {
+            keep_logs(&path, out);
+        } else if path.extension().is_some_and(|ending| ending == "log") {
+            // several servers have logs of one name
+            let names = [dir.file_name(), path.file_name()].map(Option::unwrap_or_default);
+            let _ = std::fs::copy(&path, out.join(names.join("-".as_ref())));
         }
     }
 }
 
-/// The random choices of this run: those of other runs do not change them.
-fn rng(seed: u64, name: &str) -> SplitMix64 {
-    // FNV-1a
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    SplitMix64::seed_from_u64(seed ^ hash)
-}
-
-#[cfg(test)]
-mod tests {
-    use rand::Rng as _;
-
-    use super::*;
-
-    /// Goal: a seed repeats a run, and each run has choices of its own.
-    #[test]
-    fn the_seed_decides() {
-        let choice = |seed, name| rng(seed, name).next_u64();
-        assert_eq!(choice(7, "a"), choice(7, "a"));
-        assert_ne!(choice(7, "a"), choice(8, "a"));
-        assert_ne!(choice(7, "a"), choice(7, "b"));
-    }
+/// Checks a history in which the sale may have paused for `longest_pause`. Returns the report, and the
+/// violations with everything else that is wrong, such as unanswered orders.
+async fn check(
+    scene: &Scene,
+    history: &Path,
+    longest_pause: Duration,
+) -> Result<(Report, Vec<Violation>), LabError> {
+    let pause = format!("{}ms", longest_pause.as_millis());
+    let args = ["check", &history.to_string_lossy(), "--longest-pause", &pause];
+    let checker = Load::start(&scene.cluster, &args.map(str::to_owned), false)?;
+    let report = checker.report(CHECK_TIMEOUT).await?;
+    let mut found = report.violations.clone();
+    let is_found = |text: &str| report.violations.iter().any(|it| text.ends_with(&it.sentence));
+    let others = report.reasons.iter().filter(|reason| !is_found(&reason.text));
+    found.extend(others.map(|reason| Violation::new(&reason.kind, reason.text.clone())));
+    Ok((report, found))
 }

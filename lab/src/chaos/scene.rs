@@ -1,86 +1,66 @@
-//! The processes of a run, and what was seen of them.
+//! The processes of a run: what a fault does to them, and what is waited for.
 
-mod faults;
-mod inspect;
-
-use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitStatus;
 use std::time::Duration;
 
-use loadtest::report::Violation;
+use hyper::{Method, StatusCode};
 use rand::RngExt as _;
 use rand_xoshiro::SplitMix64;
-use testkit::{EtcdOptions, OwnedDir, PrivateRedisCluster, RedisOptions, Sentinels};
-use tokio::time::{Instant, sleep};
+use testkit::{
+    EtcdOptions, LOCK_NAME, OwnedDir, PrivateEtcd, PrivateRedisCluster, RedisOptions, Sentinels,
+    probe,
+};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::etcd::Crowd;
-use super::scenario::{FIRST_CALM, LAST_CALM, LONGEST_CALM, Run, Setup, TTL_FLAG};
+use super::case::{Case, FIRST_CALM, LAST_CALM, LONGEST_CALM, Setup, TTL_FLAG};
+use super::etcd::{self, Claim, Crowd};
+use super::run::Outcome;
 use crate::error::LabError;
+use crate::experiment::counter;
 use demo::baselines::LockMode;
-use demo::cluster::{Cluster, Spec};
+use demo::cluster::{Cluster, Instance, Spec};
 
-/// How long to wait for a condition that the scenario needs.
+/// How long to wait for a condition that the case needs.
 const PATIENCE: Duration = Duration::from_secs(15);
 
+/// How often to check a condition that is waited for.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// How long a batch may take from an instance to the fence.
+const REFUSED_WITHIN: Duration = Duration::from_secs(1);
+
 /// Everything that a run has started. It ends when this is dropped.
-#[derive(Debug)]
 pub(super) struct Scene {
     pub(super) cluster: Cluster,
     pub(super) setup: Setup,
     /// The random choices of the run, which repeat with the seed.
-    pub(super) rng: SplitMix64,
-    pub(super) evidence: Evidence,
-    pub(super) crowd: Option<Crowd>,
+    pub(super) random: SplitMix64,
+    pub(super) evidence: Outcome,
+    /// When the load ends.
+    pub(super) ends_at: Instant,
     /// The member of etcd that a fault has killed or paused.
     pub(super) member_away: Option<usize>,
+    crowd: Option<Crowd>,
     round: Duration,
     may_hang: bool,
-    ends_at: Instant,
-}
-
-/// What was seen during a run.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Evidence {
-    /// How often the fault was injected.
-    pub(super) times: u64,
-    /// What was seen, and how often.
-    pub(super) facts: BTreeMap<&'static str, u64>,
-    pub(super) findings: Vec<Violation>,
-    /// The longest time in which a fault kept all instances from selling.
-    pub(super) longest_outage: Duration,
-}
-
-impl Evidence {
-    /// Records that something was seen so often.
-    pub(super) fn saw(&mut self, what: &'static str, times: u64) {
-        *self.facts.entry(what).or_default() += times;
-    }
-
-    pub(super) fn count(&self, what: &str) -> u64 {
-        self.facts.get(what).copied().unwrap_or_default()
-    }
-
-    /// Records that no instance could sell for so long.
-    pub(super) fn outage(&mut self, lasted: Duration) {
-        self.longest_outage = self.longest_outage.max(lasted);
-    }
-
-    /// Records that an invariant does not hold.
-    pub(super) fn complain(&mut self, invariant: &str, message: impl Into<String>) {
-        self.findings.push(Violation::new(invariant, message));
-    }
+    is_over: bool,
 }
 
 impl Scene {
     /// Starts the servers and the instances, and waits until all can sell.
-    pub(super) async fn open(dir: &OwnedDir, run: &Run, rng: SplitMix64) -> Result<Self, LabError> {
-        let Run { setup, round, .. } = *run;
+    pub(super) async fn open(
+        dir: &OwnedDir,
+        case: &Case,
+        random: SplitMix64,
+    ) -> Result<Self, LabError> {
+        let setup = case.setup;
         let etcd_options = EtcdOptions {
             quota_backend_bytes: setup.etcd_quota_bytes,
             secured: setup.secured,
-            ..Default::default()
+            ..EtcdOptions::default()
         };
         let redis_options = RedisOptions {
-            maxmemory_bytes: setup.redis_maxmemory_bytes,
             volatile: setup.redis_volatile,
             secured: setup.secured.is_some(),
             ..RedisOptions::default()
@@ -93,21 +73,21 @@ impl Scene {
             cluster.sentinels = Some(sentinels);
         }
         if let Some(options) = setup.redis_cluster {
-            // boxed: few scenarios have one
+            // boxed: few cases have one
             let shards = Box::pin(PrivateRedisCluster::start_in(&cluster.dir, options));
             cluster.shards = Some(shards.await?);
         }
-        let evidence = Evidence::default();
         let mut scene = Self {
             cluster,
             setup,
-            rng,
-            evidence,
-            crowd: None,
-            member_away: None,
-            round,
-            may_hang: false,
+            random,
+            evidence: Outcome::default(),
             ends_at: Instant::now(),
+            member_away: None,
+            crowd: None,
+            round: case.round,
+            may_hang: false,
+            is_over: false,
         };
         let leader = scene.leader().await?;
         scene.cluster.etcd.swap(0, leader);
@@ -117,6 +97,7 @@ impl Scene {
         if setup.crowded {
             scene.crowd = Some(Crowd::gather(scene.member()).await?);
         }
+        scene.may_hang = case.may_hang();
         Ok(scene)
     }
 
@@ -149,9 +130,10 @@ impl Scene {
         Ok(self.cluster.add(spec).await?)
     }
 
-    /// Notes that the load has begun and lasts this long. If the sale may hang, no wait lasts longer.
-    pub(super) fn begin(&mut self, lasts: Duration, may_hang: bool) {
-        (self.ends_at, self.may_hang) = (Instant::now() + lasts, may_hang);
+    /// Ends all processes and removes their files.
+    pub(super) async fn close(mut self) -> Result<(), LabError> {
+        self.cluster.kill().await;
+        Ok(self.cluster.remove().await?)
     }
 
     /// Waits for a random time before the next fault. False if another round would not end before the
@@ -163,7 +145,7 @@ impl Scene {
             calm += FIRST_CALM;
         }
         let ends = Instant::now() + calm + self.round + LAST_CALM;
-        if self.evidence.times > 0 && ends > self.ends_at {
+        if self.is_over || (self.evidence.times > 0 && ends > self.ends_at) {
             return false;
         }
         sleep(calm).await;
@@ -171,19 +153,256 @@ impl Scene {
         true
     }
 
+    /// There is no next round.
+    pub(super) fn end_rounds(&mut self) {
+        self.is_over = true;
+    }
+
+    /// Which of `choices` has its turn in this round.
+    pub(super) fn turn(&self, choices: usize) -> usize {
+        usize::try_from(self.evidence.times.saturating_sub(1)).unwrap_or_default() % choices
+    }
+
     /// A random time from `least` to `most` milliseconds.
     pub(super) fn random_millis(&mut self, least: u64, most: u64) -> Duration {
-        Duration::from_millis(self.rng.random_range(least..=most))
+        Duration::from_millis(self.random.random_range(least..=most))
     }
 
     /// A random instance.
     pub(super) fn pick(&mut self) -> usize {
-        self.rng.random_range(0..self.cluster.instances.len())
+        self.random.random_range(0..self.cluster.instances.len())
     }
 
-    /// Ends all processes and removes their files.
-    pub(super) async fn close(mut self) -> Result<(), LabError> {
-        self.cluster.kill().await;
-        self.cluster.remove().await.map_err(LabError::system("not everything is stopped"))
+    /// Records what all rounds together have done.
+    pub(super) async fn look_back(&mut self) -> Result<(), LabError> {
+        let proxies = self
+            .cluster
+            .instances
+            .iter()
+            .flat_map(|instance| instance.etcd_proxies.iter().chain(&instance.client_proxy));
+        let swallowed: u64 = proxies.map(testkit::Proxy::swallowed_answers).sum();
+        if swallowed > 0 {
+            self.evidence.saw("answers swallowed", swallowed);
+        }
+        if let Some(crowd) = self.crowd.take() {
+            let lost = crowd.disperse().await?;
+            if lost > 0 {
+                self.evidence.broken("session", format!("{lost} other locks were lost"));
+            }
+        }
+        Ok(())
     }
+
+    /// Records under `invariant` that an instance has lost its session, which no round may do.
+    pub(super) async fn expect_sessions(&mut self, invariant: &str) {
+        let lost = self.counter("flash_sale_lost_sessions_total").await;
+        if lost > 0 {
+            self.evidence.broken(invariant, format!("{lost} lock sessions were lost"));
+        }
+    }
+
+    /// The file that triggers a fault at the instance, which removes it when the fault happens.
+    fn fault_file(&self, index: usize, fault: &str) -> PathBuf {
+        self.cluster.dir.path().join(format!("{index}-{}", fault.replace([':', '='], "-")))
+    }
+
+    /// Triggers this fault at the instance, and waits until it happens.
+    pub(super) async fn trigger(
+        &self,
+        index: usize,
+        fault: &str,
+        how: &str,
+    ) -> Result<(), LabError> {
+        let file = self.fault_file(index, fault);
+        // the instance must not read half of it
+        let half = file.with_extension("half");
+        std::fs::write(&half, how).and_then(|()| std::fs::rename(&half, &file))?;
+        self.until("the instance meets the fault", async |_| Ok((!file.exists()).then_some(())))
+            .await
+    }
+
+    /// Restarts all instances shortly before the load ends: a sale that hangs cannot be judged.
+    pub(super) async fn revive(&mut self) -> Result<(), LabError> {
+        sleep_until(self.ends_at - LAST_CALM / 2).await;
+        for index in 0..self.cluster.instances.len() {
+            self.cluster.instances[index].child.kill().await?;
+            self.start_again(index).await?;
+        }
+        // else the new ones refuse what the killed ones missed
+        let Some(shards) = &self.cluster.shards else {
+            return Ok(self.cluster.redis.run("DEL doubt").await?);
+        };
+        let doubt = "doubt:{tea}";
+        let (_, node) = shards.place_of(doubt).await?;
+        Ok(shards.nodes[node.unwrap_or_default()].run(&format!("DEL {doubt}")).await?)
+    }
+
+    /// Kills an instance with SIGKILL.
+    pub(super) async fn kill(&mut self, index: usize) -> Result<(), LabError> {
+        self.cluster.instances[index].child.kill().await?;
+        self.evidence.saw("instances killed", 1);
+        Ok(())
+    }
+
+    /// Stops Redis for so long with SIGSTOP, in which nothing is sold.
+    pub(super) async fn pause_redis(&mut self, lasts: Duration) -> Result<(), LabError> {
+        let began = Instant::now();
+        self.cluster.redis.child().pause()?;
+        sleep(lasts).await;
+        self.cluster.redis.child().resume()?;
+        self.evidence.outage(began.elapsed());
+        Ok(())
+    }
+
+    /// Restarts an instance that has ended, on its port. It need not be able to sell.
+    pub(super) async fn start_again(&mut self, index: usize) -> Result<(), LabError> {
+        let Cluster { instances, program, dir, .. } = &mut self.cluster;
+        Ok(instances[index].start_again(program, dir).await?)
+    }
+
+    /// Waits until an instance has ended by itself.
+    pub(super) async fn has_ended(&mut self, index: usize) -> Result<ExitStatus, LabError> {
+        let ended = timeout(PATIENCE, self.cluster.instances[index].child.wait()).await;
+        let late = |_| not_in_time("the instance has ended");
+        Ok(ended.map_err(late)??)
+    }
+
+    /// Waits until `ask` returns an answer.
+    pub(super) async fn until<T>(
+        &self,
+        what: &'static str,
+        mut ask: impl AsyncFnMut(&Self) -> Result<Option<T>, LabError>,
+    ) -> Result<T, LabError> {
+        let mut deadline = Instant::now() + PATIENCE;
+        if self.may_hang {
+            deadline = deadline.min(self.ends_at - LAST_CALM);
+        }
+        loop {
+            // a failure may pass: a member that has just started
+            let asked = ask(self).await;
+            match asked {
+                Ok(Some(answer)) => return Ok(answer),
+                Err(error) if Instant::now() >= deadline => return Err(error),
+                Ok(None) if Instant::now() >= deadline => return Err(not_in_time(what)),
+                Ok(None) | Err(_) => sleep(POLL_INTERVAL).await,
+            }
+        }
+    }
+
+    /// The first member of etcd that is not away.
+    pub(super) fn member(&self) -> &PrivateEtcd {
+        let there = usize::from(self.member_away == Some(0));
+        &self.cluster.etcd[there]
+    }
+
+    /// The leader of etcd, by its own word.
+    pub(super) async fn leader(&self) -> Result<usize, LabError> {
+        self.until("etcd has a leader", async |scene| {
+            for (n, member) in scene.cluster.etcd.iter().enumerate() {
+                if Some(n) != scene.member_away && etcd::leads(member).await {
+                    return Ok(Some(n));
+                }
+            }
+            Ok(None)
+        })
+        .await
+    }
+
+    /// Waits until an instance other than `besides` holds the lock, and returns its index and its lease.
+    pub(super) async fn holder(&self, besides: Option<usize>) -> Result<(usize, i64), LabError> {
+        let what = match besides {
+            None => "an instance holds the lock",
+            Some(_) => "another instance holds the lock",
+        };
+        self.until(what, async |scene| {
+            let queue = etcd::queue(scene.member(), LOCK_NAME).await?;
+            let Some(Claim { instance, lease }) = queue.first() else { return Ok(None) };
+            let mut instances = scene.cluster.instances.iter();
+            let index = instances.position(|one| one.name == *instance);
+            Ok(index.filter(|index| Some(*index) != besides).map(|index| (index, *lease)))
+        })
+        .await
+    }
+
+    /// Waits until this instance has a claim on the lock, and returns its lease.
+    pub(super) async fn queued(&self, index: usize) -> Result<i64, LabError> {
+        self.until("the instance queues for the lock", async |scene| scene.lease_of(index).await)
+            .await
+    }
+
+    /// Waits until this instance has no claim on the lock.
+    pub(super) async fn unqueued(&self, index: usize) -> Result<(), LabError> {
+        self.until("the instance gives up the lock", async |scene| {
+            Ok(scene.lease_of(index).await?.is_none().then_some(()))
+        })
+        .await
+    }
+
+    async fn lease_of(&self, index: usize) -> Result<Option<i64>, LabError> {
+        let queue = etcd::queue(self.member(), LOCK_NAME).await?;
+        let name = &self.cluster.instances[index].name;
+        Ok(queue.iter().find(|claim| claim.instance == *name).map(|claim| claim.lease))
+    }
+
+    /// Waits until this lease is gone, and records it.
+    pub(super) async fn lease_gone(&mut self, lease: i64) -> Result<(), LabError> {
+        self.until("the lease is gone", async |scene| {
+            Ok(etcd::is_lease_gone(scene.member(), lease).await?.then_some(()))
+        })
+        .await?;
+        self.evidence.saw("leases gone", 1);
+        Ok(())
+    }
+
+    /// The sum of this counter over all instances that answer.
+    pub(super) async fn counter(&self, name: &str) -> u64 {
+        let ports = self.cluster.instances.iter().map(|instance| counter(instance.port, name));
+        futures_util::future::join_all(ports).await.iter().sum()
+    }
+
+    /// Waits until each instance has sold something within the last `stretch`.
+    pub(super) async fn until_all_sell(&self, stretch: Duration) -> Result<(), LabError> {
+        let batches =
+            async |instance: &Instance| counter(instance.port, "flash_sale_batches_total").await;
+        self.until("every instance sells", async |scene| {
+            let instances = || scene.cluster.instances.iter();
+            let before = futures_util::future::join_all(instances().map(batches)).await;
+            sleep(stretch).await;
+            let after = futures_util::future::join_all(instances().map(batches)).await;
+            Ok(before.iter().zip(&after).all(|(before, after)| before < after).then_some(()))
+        })
+        .await
+    }
+
+    /// The batches that the fence has refused.
+    pub(super) async fn stale_batches(&self) -> u64 {
+        self.counter("flash_sale_stale_batches_total").await
+    }
+
+    /// Records how many were refused since `before`, and waits up to a second for the first.
+    pub(super) async fn note_stale_batches(&mut self, before: u64) {
+        let deadline = Instant::now() + REFUSED_WITHIN;
+        let mut now = self.stale_batches().await;
+        while now <= before && Instant::now() <= deadline {
+            sleep(POLL_INTERVAL).await;
+            now = self.stale_batches().await;
+        }
+        self.evidence.saw("stale batches refused", now.saturating_sub(before));
+    }
+
+    /// Orders at an instance. The status and the text of the answer, and the time that it took.
+    pub(super) async fn order(
+        &self,
+        index: usize,
+        query: &str,
+    ) -> (Result<(StatusCode, String), std::io::Error>, Duration) {
+        let asked = Instant::now();
+        let (port, path) = (self.cluster.instances[index].port, format!("/stock/reduce{query}"));
+        let answer = probe::http(Method::POST, port, &path, "").await;
+        (answer, asked.elapsed())
+    }
+}
+
+fn not_in_time(what: &'static str) -> LabError {
+    LabError::NotInTime { what, seconds: PATIENCE.as_secs() }
 }

@@ -2,15 +2,16 @@
 
 use std::fmt::Write as _;
 
-use loadtest::report::Violation;
-
-use super::results::{ControlResult, Results, ScenarioResult, Verdict};
+use super::case::{Case, Control};
 use super::run::Outcome;
-use crate::experiment::rows;
+use super::{CaseResult, Results, Verdict};
+use crate::experiment::{float, rows, section};
 
 /// The tables, and every failure.
 pub(super) fn text(results: &Results) -> String {
     let mut text = String::new();
+    let (scenarios, controls): (Vec<_>, Vec<_>) =
+        results.cases.iter().partition(|result| result.case.control.is_none());
     let head = [
         "fault",
         "times",
@@ -23,62 +24,36 @@ pub(super) fn text(results: &Results) -> String {
         "bound s",
         "verdict",
     ];
+    section(&mut text, "Faults", &rows(head, scenarios.into_iter().map(scenario)));
+    let head = ["control of", "without", "breaks", "broke", "in trial", "verdict"];
+    let controls = rows(head, controls.into_iter().filter_map(control));
+    section(&mut text, "The same without the safeguard, in at most four trials", &controls);
+    text += &unfenced(results).unwrap_or_default();
+    for case in results.cases.iter().filter(|case| case.verdict() != Verdict::Good) {
+        text += &failure(case, results);
+    }
+    let outcomes = results.cases.iter().filter_map(|case| case.run.as_ref().ok());
+    let orders: usize = outcomes.map(|outcome| outcome.counts.requests).sum();
+    let Results { seconds, seed, .. } = results;
     // writing to a string cannot fail
-    let _ = writeln!(text, "## Faults\n\n{}", rows(head, results.scenarios.iter().map(row)));
-    let controls = results
-        .scenarios
-        .iter()
-        .flat_map(|scenario| scenario.controls.iter().map(move |one| control(scenario.name, one)));
-    let head = ["control of", "without", "breaks", "broke", "tries", "verdict"];
-    let controls = rows(head, controls);
-    if !controls.is_empty() {
-        let _ = writeln!(text, "## The same without the safeguard\n\n{controls}");
-    }
-    if let Some(unfenced) = results.unfenced() {
-        let counts = &unfenced.counts;
-        // what is in stock and was sold as well, by the first instance's word at the end
-        let state = counts.after.values().next().cloned().unwrap_or_default();
-        let lost = u32::try_from(state.stock + state.lucky - state.initial).unwrap_or(0);
-        let acknowledged = u32::try_from(counts.acknowledged_units).unwrap_or(u32::MAX);
-        let _ = writeln!(
-            text,
-            "Without the fence, with five instances and pauses of three TTL, {} of {} acknowledged \
-             units were lost: {:.0} %.\n(Jepsen's analysis of etcd 3.4.3 found about 18 % under \
-             pauses every five seconds.)\n",
-            lost,
-            acknowledged,
-            100.0 * f64::from(lost) / f64::from(acknowledged.max(1)),
-        );
-    }
-    for scenario in &results.scenarios {
-        text += &failures(scenario, results);
-    }
-    let _ = writeln!(
-        text,
-        "{} orders in {:.0} s, seed {}.",
-        results.orders(),
-        results.seconds,
-        results.seed
-    );
+    let _ = writeln!(text, "{orders} orders in {seconds:.0} s, seed {seed}.");
     text
 }
 
-fn row(scenario: &ScenarioResult) -> [String; 10] {
-    let verdict = match scenario.verdict() {
-        Verdict::Good => "holds".to_owned(),
-        Verdict::Bad => {
-            format!("BROKEN: {}", scenario.run.as_ref().map(broken).unwrap_or_default())
-        }
-        Verdict::Unknown => "NOT RUN".to_owned(),
-    };
-    let Ok(outcome) = &scenario.run else {
-        let mut cells = [const { String::new() }; 10];
-        (cells[0], cells[9]) = (scenario.fault.to_owned(), verdict);
+fn scenario(result: &CaseResult) -> [String; 10] {
+    let mut cells = [const { String::new() }; 10];
+    result.case.fault.clone_into(&mut cells[0]);
+    let Ok(outcome) = &result.run else {
+        "NOT RUN".clone_into(&mut cells[9]);
         return cells;
     };
     let counts = &outcome.counts;
+    let verdict = match result.verdict() {
+        Verdict::Good => "holds".to_owned(),
+        _ => format!("BROKEN: {}", broken(outcome)),
+    };
     [
-        scenario.fault.to_owned(),
+        result.case.fault.to_owned(),
         outcome.times.to_string(),
         counts.requests.to_string(),
         counts.acknowledged.to_string(),
@@ -91,71 +66,101 @@ fn row(scenario: &ScenarioResult) -> [String; 10] {
     ]
 }
 
-fn control(scenario: &str, control: &ControlResult) -> [String; 6] {
-    let verdict = match control.verdict() {
+fn control(result: &CaseResult) -> Option<[String; 6]> {
+    let Control { without, breaks } = result.case.control?;
+    let verdict = match result.verdict() {
         Verdict::Good => "fails, as it must",
         Verdict::Bad => "PASSES, AND MUST NOT",
         Verdict::Unknown => "NOT RUN",
     };
-    [
-        scenario.to_owned(),
-        control.without.to_owned(),
-        control.breaks.join(" or "),
-        control.run.as_ref().map(broken).unwrap_or_default(),
-        control.attempts.to_string(),
+    Some([
+        result.case.name.to_owned(),
+        without.to_owned(),
+        breaks.join(" or "),
+        result.run.as_ref().map(broken).unwrap_or_default(),
+        result.trials.to_string(),
         verdict.to_owned(),
-    ]
+    ])
 }
 
 /// The broken invariants, each once.
-pub(super) fn broken(outcome: &Outcome) -> String {
+fn broken(outcome: &Outcome) -> String {
     let mut all: Vec<_> = outcome.findings.iter().map(|found| found.invariant.as_str()).collect();
     all.sort_unstable();
     all.dedup();
     all.join(", ")
 }
 
-/// The failures of a scenario and its controls, and how to repeat them.
-fn failures(scenario: &ScenarioResult, results: &Results) -> String {
-    let (name, Results { seed, load_seconds, .. }) = (scenario.name, results);
-    let mut lines: Vec<_> = match &scenario.run {
-        Ok(outcome) => outcome
-            .findings
-            .iter()
-            .map(|Violation { invariant, sentence }| {
-                format!("{name}: {invariant} is broken: {sentence}")
-            })
-            .collect(),
-        Err(error) => vec![format!("{name}: could not be run: {error}")],
+/// What pauses of holders cost without the fence.
+fn unfenced(results: &Results) -> Option<String> {
+    let is_unfenced = |result: &&CaseResult| result.case.title() == "holder-paused without fence";
+    let counts = &results.cases.iter().find(is_unfenced)?.run.as_ref().ok()?.counts;
+    // what is in stock and was sold as well, by the first instance's word at the end
+    let state = counts.after.values().next().cloned().unwrap_or_default();
+    let lost = u64::try_from(state.stock + state.lucky - state.initial).unwrap_or(0);
+    let acknowledged = counts.acknowledged_units;
+    let percent = 100.0 * float(lost) / float(acknowledged.max(1));
+    Some(format!(
+        "Without the fence, with five instances and pauses of three TTL, {lost} of {acknowledged} \
+         acknowledged units were lost: {percent:.0} %.\n(Jepsen's analysis of etcd 3.4.3 found about \
+         18 % under pauses every five seconds.)\n\n"
+    ))
+}
+
+/// What failed, and how to repeat it.
+fn failure(result: &CaseResult, results: &Results) -> String {
+    let CaseResult { case, trials, run } = result;
+    let Results { seed, load_seconds, .. } = results;
+    let (name, title) = (case.name, case.title());
+    let mut lines = match (run, case.control) {
+        (Err(error), _) => vec![format!("{title}: could not be run: {error}")],
+        (Ok(outcome), None) => {
+            let found = outcome.findings.iter();
+            found.map(|it| format!("{name}: {} is broken: {}", it.invariant, it.sentence)).collect()
+        }
+        (Ok(outcome), Some(Control { breaks, .. })) => vec![format!(
+            "{title}: broke none of {} in {trials} trials (it broke: {}; seen: {:?})",
+            breaks.join(", "),
+            broken(outcome),
+            outcome.facts,
+        )],
     };
-    if let (false, Ok(Outcome { kept: Some(kept), .. })) = (lines.is_empty(), &scenario.run) {
+    if let Ok(Outcome { kept: Some(kept), .. }) = run {
         lines.push(format!("  history and logs are in {}", kept.display()));
     }
-    for control in scenario.controls.iter().filter(|one| one.verdict() != Verdict::Good) {
-        let ControlResult { without, attempts, .. } = control;
-        lines.push(match &control.run {
-            Ok(outcome) => format!(
-                "{name}: the control without {without} broke none of {} in {attempts} attempts (it broke: {}; \
-                 seen: {:?})",
-                control.breaks.join(", "),
-                broken(outcome),
-                outcome.facts,
-            ),
-            Err(error) => format!("{name}: the control without {without} could not be run: {error}"),
-        });
-    }
-    if !lines.is_empty() {
-        lines.push(format!(
-            "  again: CHAOS_SEED={seed} CHAOS_SECONDS={load_seconds} make chaos ARGS='--only {name}'\n\n"
-        ));
-    }
+    lines.push(format!(
+        "  again: CHAOS_SEED={seed} CHAOS_SECONDS={load_seconds} make chaos ARGS='--only {name}'\n\n"
+    ));
     lines.join("\n")
+}
+
+/// A line about a trial that has ended.
+pub(super) fn progress(case: &Case, outcome: &Result<Outcome, String>) -> String {
+    let title = case.title();
+    let outcome = match outcome {
+        Ok(outcome) => outcome,
+        Err(error) => return format!("{title}: could not be run: {error}"),
+    };
+    let broken = broken(outcome);
+    let verdict = match (case.is_good(outcome), case.control.is_some()) {
+        (true, false) => "holds".to_owned(),
+        (false, false) => format!("BROKEN: {broken}"),
+        (true, true) => format!("fails as it must: {broken}"),
+        (false, true) => format!("does not fail as it must ({broken})"),
+    };
+    let facts: Vec<_> =
+        outcome.facts.iter().map(|(what, times)| format!("{times} {what}")).collect();
+    let Outcome { times, seconds, .. } = outcome;
+    format!("{title}: {verdict}; {times} times in {seconds:.0} s ({})", facts.join(", "))
 }
 
 #[cfg(test)]
 mod tests {
+    use loadtest::report::Violation;
+
     use super::*;
     use crate::chaos::run::NO_FAULT;
+    use crate::chaos::scene::Scene;
 
     fn outcome(findings: &[&str]) -> Outcome {
         Outcome {
@@ -165,11 +170,11 @@ mod tests {
     }
 
     fn results(run: Result<Outcome, String>, control: Result<Outcome, String>) -> Results {
-        let control =
-            ControlResult { without: "fence", breaks: vec!["I1", "I2"], run: control, attempts: 4 };
-        let scenario =
-            ScenarioResult { name: "name", fault: "a fault", run, controls: vec![control] };
-        Results { seed: 7, load_seconds: 24, scenarios: vec![scenario], ..Results::default() }
+        let scenario = Case::new("name", "a fault", &async |_: &mut Scene| Ok(()), "proof");
+        let controls = scenario.without_safeguard("fence", &["I1", "I2"]);
+        let scenario = CaseResult { case: scenario, trials: 1, run };
+        let control = CaseResult { case: controls, trials: 4, run: control };
+        Results { seed: 7, load_seconds: 24, cases: vec![scenario, control], ..Results::default() }
     }
 
     /// Goal: a scenario must hold and its control must break what it is said to, by a fault that happened.

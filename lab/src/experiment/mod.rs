@@ -3,6 +3,7 @@
 //! - [`run`]: an experiment from start to end, with its directory, signals and exit code
 //! - [`Trials`], [`rounds`]: the same case again and again, side by side or in turn with others
 //! - [`Machine`], [`Spread`], [`quantile`]: what the figures come from, and what they say together
+//! - [`counter`], [`etcd_session`]: what an instance counts, and a session beside those of the instances
 //! - [`rows`], [`figure`], [`bars`], [`publish`]: the results as tables, pictures and files
 
 mod machine;
@@ -14,11 +15,15 @@ mod trials;
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
 
 use demo::signals::{self, ENDINGS, Signals};
+use fenced_lock::{EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
 use flash_sale::error_chain::ErrorChain;
+use hyper::Method;
 use serde::Serialize;
-use testkit::OwnedDir;
+use testkit::{OwnedDir, probe};
 
 pub(crate) use self::machine::Machine;
 pub(crate) use self::plot::{Bar, bars};
@@ -29,6 +34,9 @@ use crate::error::LabError;
 
 /// The results are there, and are not as they must be.
 pub(crate) const FAULTS: u8 = 1;
+
+/// The TTL of the experiment's own sessions.
+const SESSION_TTL: Duration = Duration::from_secs(10);
 
 /// There are no results.
 pub(crate) const NO_RESULTS: u8 = 2;
@@ -55,8 +63,7 @@ async fn ended(
     let dir =
         OwnedDir::create().map_err(LabError::system("no temporary directory could be made"))?;
     let result = tokio::select! {
-        // boxed, as it is large
-        result = Box::pin(experiment(&dir)) => result,
+        result = experiment(&dir) => result,
         signal = signals.next() => {
             note(&format!("lab {name}: stopped; nothing is left of it"));
             Ok(signals::exit_code(signal).into())
@@ -104,4 +111,42 @@ pub(crate) fn write(
         plots.iter().try_for_each(|(name, plot)| std::fs::write(out.join(name), plot))
     };
     written().map_err(LabError::system("the results could not be written"))
+}
+
+/// A session of the experiment's own.
+pub(crate) async fn etcd_session(label: &str, endpoints: &[String]) -> Result<Session, LabError> {
+    let etcd = EtcdBackend::new(EtcdOptions::new(endpoints)).map_err(LockError::from)?;
+    let options = SessionOptions { label: label.into(), ..SessionOptions::new(SESSION_TTL) };
+    Ok(Session::open(Arc::new(etcd), options).await?)
+}
+
+/// A counter or gauge of the instance at this port, summed over its labels; 0 if it does not answer.
+pub(crate) async fn counter(port: u16, name: &str) -> u64 {
+    let page = probe::http(Method::GET, port, "/metrics", "").await;
+    page.map_or(0, |(_, text)| read_counter(&text, name))
+}
+
+fn read_counter(text: &str, name: &str) -> u64 {
+    let samples = text.lines().filter_map(|line| {
+        let rest = line.strip_prefix(name)?;
+        let value = match rest.strip_prefix('{') {
+            Some(labels) => labels.split_once("} ")?.1,
+            None => rest.strip_prefix(' ')?,
+        };
+        // a counter may be written as a float
+        value.split(['.', ' ']).next()?.parse::<u64>().ok()
+    });
+    samples.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a counter is read with and without labels, and one with a longer name is not.
+    #[test]
+    fn reads_counters() {
+        let text = "# TYPE a counter\na 3\na{x=\"1\"} 4\na{x=\"2\"} 5.0\na_total 100\n";
+        assert_eq!((read_counter(text, "a"), read_counter(text, "b")), (12, 0));
+    }
 }

@@ -14,8 +14,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_lab");
 /// Everything once takes much longer than anything else here, and more so on a busy machine.
 const RUN_DEADLINE: Duration = Duration::from_mins(3);
 
-const CONTENDERS: [&str; 6] =
-    ["atomic-script", "combined", "etcd-recipe", "etcd-rpc", "no-store", "request"];
+const CONTENDERS: [&str; 5] = ["combined", "atomic-script", "etcd-recipe", "etcd-rpc", "no-store"];
 
 /// Runs `lab bench` and returns its status and what it said, all together.
 async fn bench(temp: &Path, out: &Path, flags: &[&str]) -> (Option<i32>, String) {
@@ -25,6 +24,14 @@ async fn bench(temp: &Path, out: &Path, flags: &[&str]) -> (Option<i32>, String)
     let output = timeout(RUN_DEADLINE, command.output()).await.expect("it ends").unwrap();
     let said = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(said).unwrap())
+}
+
+/// The load of this measure and contender, of which there is one.
+fn only_load<'a>(results: &'a Value, measure: &str, contender: &str) -> Option<&'a Value> {
+    let mut cases = results["cases"].as_array().unwrap().iter();
+    let case = cases.find(|case| case["measure"] == measure && case["contender"] == contender)?;
+    assert_eq!(case["loads"].as_array().unwrap().len(), 1, "{measure} of {contender}");
+    Some(&case["loads"][0])
 }
 
 /// Goal: every measure is taken, every request is answered and accounted for, the results are
@@ -39,62 +46,54 @@ async fn short_run_measures_everything() {
     let results = std::fs::read(out.join("results.json")).unwrap();
     let results: Value = serde_json::from_slice(&results).unwrap();
     assert_eq!(results["faults"], Value::Array(Vec::new()), "{said}");
-    let rounds = results["rounds"].as_array().unwrap();
-    assert_eq!(rounds.len(), 1);
-    assert!(rounds[0]["etcd"]["commit_and_notification"]["median"].is_f64());
-    let mut contenders = Vec::new();
-    for turn in rounds[0]["turns"].as_array().unwrap() {
-        let contender = turn["contender"].as_str().unwrap();
-        contenders.push(contender);
-        let load = &turn["throughput"];
+    let etcd = results["etcd"].as_array().unwrap();
+    assert!(etcd.len() == 1 && etcd[0]["commit_and_notification"]["median"].is_f64());
+    for contender in CONTENDERS {
+        let load = only_load(&results, "throughput", contender).unwrap();
         let settled = if contender == "no-store" { "answered" } else { "acknowledged" };
         assert_eq!(load[settled], load["requests"], "{contender}: {load}");
         assert_eq!((&load["failed"], &load["unknown"]), (&0.into(), &0.into()), "{contender}");
         if contender != "no-store" {
-            let burst = &turn["burst"];
+            let burst = only_load(&results, "burst", contender).unwrap();
             assert_eq!((&burst["acknowledged"], &burst["sold_out"]), (&6.into(), &4.into()));
             assert_eq!(load["instances"].as_object().unwrap().len(), 2, "{contender}: {load}");
         }
-        let sold_out = &turn["sold_out"];
+        let sold_out = only_load(&results, "sold-out", contender);
         match contender {
-            "no-store" => assert_eq!(sold_out["answered"], 60),
+            "no-store" => assert_eq!(sold_out.unwrap()["answered"], 60),
             "combined" | "atomic-script" => {
+                let sold_out = sold_out.unwrap();
                 let counts = (&sold_out["acknowledged"], &sold_out["sold_out"]);
                 assert_eq!(counts, (&6.into(), &54.into()), "{contender}");
             }
-            _ => assert!(sold_out.is_null(), "{contender}"),
+            _ => assert!(sold_out.is_none(), "{contender}"),
         }
-        let shows_handovers = ["combined", "request", "etcd-recipe"].contains(&contender);
-        assert_eq!(turn["handovers"].is_object(), shows_handovers, "{contender}");
-    }
-    contenders.sort_unstable();
-    assert_eq!(contenders, CONTENDERS);
-
-    let sweeps = results["sweeps"].as_array().unwrap();
-    let swept: Vec<_> = sweeps.iter().map(|sweep| sweep["measure"].as_str().unwrap()).collect();
-    assert_eq!(swept, ["requests", "connections", "instances", "items"]);
-    for point in sweeps.iter().flat_map(|sweep| sweep["points"].as_array().unwrap()) {
-        for load in point["loads"].as_array().unwrap() {
-            assert_eq!((&load["pass"], &load["acknowledged"]), (&true.into(), &load["requests"]));
-        }
-    }
-    let distances = results["distances"].as_array().unwrap();
-    let shares: Vec<_> = distances.iter().map(|distance| &distance["share"]).collect();
-    assert_eq!(shares, [&Value::Null, &Value::Null, &0.5.into(), &0.5.into()]);
-    for (distance, contender) in
-        distances.iter().flat_map(|distance| [(distance, "guarded"), (distance, "unguarded")])
-    {
-        let load = &distance[contender][0];
-        assert_eq!((&load["pass"], &load["acknowledged"]), (&true.into(), &load["requests"]));
-    }
-    if cfg!(target_os = "linux") {
-        let memory = &results["memory"];
-        assert_eq!((&memory["orders"], &memory["load"]["acknowledged"]), (&50.into(), &50.into()));
-        for turn in rounds[0]["turns"].as_array().unwrap() {
-            let spent = turn["throughput"]["cpu_seconds"].as_object().unwrap();
+        let handovers = only_load(&results, "handovers", contender);
+        assert_eq!(handovers.is_some(), ["combined", "etcd-recipe"].contains(&contender));
+        if cfg!(target_os = "linux") {
+            let spent = load["cpu_seconds"].as_object().unwrap();
             let names: Vec<_> = spent.keys().map(String::as_str).collect();
             assert_eq!(names, ["etcd", "instances", "loadtest", "redis"]);
         }
+    }
+
+    let cases = results["cases"].as_array().unwrap();
+    for (measure, expected) in
+        [("requests", 2), ("connections", 2), ("instances", 2), ("items", 2), ("distance", 8)]
+    {
+        let cases: Vec<_> = cases.iter().filter(|case| case["measure"] == measure).collect();
+        assert_eq!(cases.len(), expected, "{measure}");
+        for case in cases {
+            let load = &case["loads"][0];
+            assert_eq!((&load["pass"], &load["acknowledged"]), (&true.into(), &load["requests"]));
+        }
+    }
+    let open = cases.iter().filter(|case| case["share"] == 0.5).count();
+    assert_eq!(open, 4, "half of the loads at a distance are at a rate");
+    if cfg!(target_os = "linux") {
+        let memory = &results["memory"];
+        assert_eq!((&memory["orders"], &memory["load"]["acknowledged"]), (&50.into(), &50.into()));
+        assert!(memory["waiting"].as_u64() >= memory["idle"].as_u64(), "{memory}");
     }
 
     let tables = std::fs::read_to_string(out.join("tables.md")).unwrap();
@@ -125,6 +124,7 @@ async fn one_measure_alone() {
     assert_eq!(files, ["burst.svg", "results.json", "tables.md"]);
     let results = std::fs::read(out.path().join("results.json")).unwrap();
     let results: Value = serde_json::from_slice(&results).unwrap();
-    let rounds = results["rounds"].as_array().unwrap();
-    assert!(rounds.len() == 2 && rounds.iter().all(|round| round["turns"][0]["burst"].is_object()));
+    let cases = results["cases"].as_array().unwrap();
+    assert!(cases.len() == 1 && cases[0]["measure"] == "burst", "{cases:?}");
+    assert_eq!(cases[0]["loads"].as_array().unwrap().len(), 2);
 }

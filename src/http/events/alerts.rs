@@ -10,7 +10,7 @@ use crate::http::reply::grouped;
 use crate::inventory::{InventoryError, Item, Stock};
 use crate::sale::{GuardStatus, LockHealth, SaleError};
 
-/// The kind of the alert while no sale was started, which is no outage.
+/// The kind of the alert before the first sale, which is no outage.
 pub(super) const NO_SALE: &str = "no-sale";
 
 /// The kind of the alert while this instance has no session, although the lock service answers.

@@ -26,8 +26,8 @@ struct Client {
     _place: OwnedSemaphorePermit,
 }
 
-/// A snapshot, then each change; another snapshot if one was missed. A message is chosen only when the reader
-/// is ready, so none is buffered for a slow reader. Ends with the feed.
+/// Sends a snapshot, then each change; after a missed change, another snapshot. A message is chosen only when the
+/// reader is ready, so nothing is buffered for a slow reader. The stream ends with the feed.
 pub(super) fn stream(
     feed: Arc<Feed>,
     latest: watch::Receiver<Change>,

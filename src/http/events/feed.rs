@@ -17,10 +17,10 @@ use super::projection::Projection;
 use crate::http::AppState;
 use crate::inventory::Item;
 
-/// How often it polls: messages are at most ten a second.
+/// The time between two polls: there are at most ten messages a second.
 const TICK: Duration = Duration::from_millis(125);
 
-/// How long it goes on after the last watcher has left, so that a watcher that returns finds the history.
+/// How long a feed outlives its last watcher, so that a watcher that returns finds the history.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// The state that the watchers of one sale share.
@@ -42,7 +42,7 @@ pub(super) struct Change {
 }
 
 impl Feed {
-    /// Starts the task. It ends some time after the last watcher has left, or when `over` is cancelled.
+    /// Starts the task. The task ends some time after the last watcher has left, or when `over` is cancelled.
     pub(super) fn start(app: &Arc<AppState>, item: &Item, over: CancellationToken) -> Arc<Self> {
         let feed = Arc::new(Self {
             projection: Mutex::new(Projection::new(app, item)),
@@ -78,7 +78,7 @@ impl Feed {
 
     /// Polls until the feed is over.
     async fn run(self: Arc<Self>, app: Arc<AppState>, item: Item) {
-        // however this ends, the streams of the watchers end
+        // however the task ends, the streams of the watchers end
         let _over = self.over.clone().drop_guard();
         let _watching = app.sale.metrics().latency.watch();
         let mut poller = Poller::new(&app, item);
@@ -97,7 +97,7 @@ impl Feed {
                 // a watcher subscribes while the map is locked, so none is left with a feed that has ended
                 let feeds = app.events.feeds.lock();
                 if self.is_alone() {
-                    return self.leave(feeds);
+                    return self.remove_from(feeds);
                 }
             }
             if let Some(extension) = &app.extension {
@@ -108,11 +108,11 @@ impl Feed {
             let is_new_sale = projection.add(reading);
             self.publish(&mut projection, is_new_sale, &mut last);
         }
-        self.leave(app.events.feeds.lock());
+        self.remove_from(app.events.feeds.lock());
     }
 
-    /// Another feed of the item may have the place already, if this one made room.
-    fn leave(&self, mut feeds: MutexGuard<'_, HashMap<Item, Arc<Self>>>) {
+    /// Removes this feed. If it made room before, the item may have another feed by now, which stays.
+    fn remove_from(&self, mut feeds: MutexGuard<'_, HashMap<Item, Arc<Self>>>) {
         feeds.retain(|_, feed| !std::ptr::eq(Arc::as_ptr(feed), self));
     }
 

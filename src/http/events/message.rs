@@ -10,7 +10,7 @@ use tokio::time::Instant;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Entries {
     All,
-    /// Those that no message has had yet.
+    /// The entries that were in no message yet.
     Unsent,
 }
 
@@ -45,7 +45,7 @@ impl<const MAX: usize> Recent<MAX> {
     }
 }
 
-/// Converts instants of the monotonic clock to the wall clock. Anchored once, so that a change of the wall clock
+/// Converts instants of the monotonic clock to the wall clock. The wall clock is read once, so that a change of it
 /// does not distort the charts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {

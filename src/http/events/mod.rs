@@ -3,9 +3,8 @@
 //! While an item is watched, one task polls it for all watchers at this instance (`feed`). A poll costs the
 //! store one bounded command, over a connection that the sale does not use and at a rate that the number of items
 //! does not raise (`poller`). The queue comes from the watch that the lock has anyway. The readings add up to the
-//! `projection`. Each message is encoded once for all watchers. A watcher (`client`)
-//! takes the latest message when it is ready; one that missed a change takes a snapshot, so nothing is
-//! buffered for it.
+//! `projection`. Each message is encoded once for all watchers. A watcher (`client`) takes the latest message when
+//! it is ready, and a snapshot if it missed a change: so nothing is buffered for a watcher.
 
 mod alerts;
 mod client;

@@ -19,7 +19,7 @@ use crate::sale::{GuardStatus, Sale};
 /// How many of the last orders are shown.
 const LAST_ORDERS: usize = 50;
 
-/// The same of a sale whose ledger is thinned out, at once.
+/// How many orders of one reading are shown if the ledger is thinned out.
 const FAST_ORDERS: usize = 10;
 
 /// How many claims of the queue are shown.
@@ -158,7 +158,7 @@ impl Projection {
         }
         self.timeline.add_orders(orders, step);
         if new == 0 {
-            // sold without a ledger: the guard may have been switched during the sale
+            // another guard sells without a ledger, and the guard can be switched during the sale
             let before = self.stock.map_or(now.lucky, |before| before.lucky);
             let sold = now.lucky.saturating_sub(before);
             self.history.throughput.add(u64::try_from(sold).unwrap_or(0), &[], step);
@@ -211,7 +211,7 @@ impl Projection {
         let now = alerts::of_lock(self.sale.lock_health(), self.lock_alert.as_ref());
         let before = std::mem::replace(&mut self.lock_alert, now.clone());
         match (before, now) {
-            // the event log notes a lost session itself
+            // the event log has its own note on a lost session
             (None, Some(now)) if now.kind != LOCK_LOST => self.note("etcd-away", now.text),
             (Some(before), None) if before.kind == LOCK_LOST => {
                 let name = self.sale.instance();
@@ -269,7 +269,7 @@ impl Projection {
         self.event_log.notes.mark_sent();
     }
 
-    /// What is not in the lists: each message has all of it.
+    /// All but the lists. Each message has the whole state.
     pub(super) fn state(&self) -> Value {
         let stock = self.stock.as_ref();
         let sold = stock.map_or(0, |stock| stock.lucky);

@@ -41,7 +41,7 @@ async fn a_snapshot_then_changes() {
     assert_eq!(first.data["demo"], Value::Null);
 
     let answer = shop.order("second").await.json(200);
-    watcher.until("the second order is told", |view| view["sold"] == 2).await;
+    watcher.until("the second order is shown", |view| view["sold"] == 2).await;
     let view = &watcher.view;
     assert_eq!(view["stock"]["stock"], 8, "{view}");
     assert_eq!(view["stock"]["fence"]["token"], answer["token"]);
@@ -61,7 +61,7 @@ async fn a_snapshot_then_changes() {
     assert_eq!((&tenure["exact"], &tenure["end_ms"]), (&true.into(), &Value::Null));
 
     shop.start(5).await;
-    watcher.until("the new sale is told", |view| view["stock"]["initial"] == 5).await;
+    watcher.until("the new sale is shown", |view| view["stock"]["initial"] == 5).await;
     assert!(has_note(&watcher.view, "sale-started"), "{}", watcher.view);
     assert!(watcher.view["orders"].as_array().unwrap().is_empty(), "{}", watcher.view);
     watcher
@@ -100,7 +100,7 @@ async fn a_slow_reader_skips_what_it_missed() {
     let seen = slow.next().await.data["version"].as_u64().unwrap();
     for number in 0..5 {
         shop.order(&format!("o{number}")).await.json(200);
-        quick.until("the order is told", |view| view["sold"] == number + 1).await;
+        quick.until("the order is shown", |view| view["sold"] == number + 1).await;
     }
     assert!(quick.version > seen + 1);
     let next = slow.next().await;
@@ -126,7 +126,7 @@ async fn the_number_of_watchers_is_bounded() {
 }
 
 /// Goal: visitors that come and go, each for another item, cost the store a bounded number of polls a second, and
-/// leave no more behind than may watch. Method: they come in numbers; Redis counts the looks, and etcd the names.
+/// start no more feeds than may watch. Method: many visitors come; Redis counts the polls.
 #[tokio::test]
 async fn visitors_of_many_items_are_bounded() {
     const ITEMS: u64 = 40;
@@ -138,7 +138,7 @@ async fn visitors_of_many_items_are_bounded() {
     for number in 0..ITEMS {
         raw.run::<()>(&format!("SET stock:{{real-{number}}} 1")).await;
     }
-    let looks = async |raw: &mut Raw| {
+    let polls = async |raw: &mut Raw| {
         let stats = raw.run::<String>("INFO commandstats").await;
         let calls = |name: &str| {
             let line =
@@ -149,18 +149,18 @@ async fn visitors_of_many_items_are_bounded() {
         };
         calls("evalsha") + calls("eval")
     };
-    let (before, began_at) = (looks(&mut raw).await, Instant::now());
+    let (before, began_at) = (polls(&mut raw).await, Instant::now());
     for number in 0..ITEMS {
         let mut watcher = Watcher::open(&shop.router, &format!("/events?item=real-{number}")).await;
         assert_eq!(watcher.next().await.event, "snapshot");
         let made_up = format!("GET /events?item=made-up-{number}");
         shop.call(&made_up).await.problem(404, "unknown-item");
     }
-    // each visitor has the item looked for, and its feed looks at once; two feeds are left, for ten seconds
+    // each visitor has the item checked, and its feed polls at once; two feeds are left, for ten seconds
     tokio::time::sleep(Duration::from_secs(2)).await;
     let ticks = u64::try_from(began_at.elapsed().as_millis() / 125).unwrap() + 1;
-    let looks = looks(&mut raw).await - before;
-    assert!(looks <= 4 * ITEMS + 2 * ticks, "{looks} looks in {ticks} ticks");
+    let polls = polls(&mut raw).await - before;
+    assert!(polls <= 4 * ITEMS + 2 * ticks, "{polls} polls in {ticks} ticks");
 }
 
 /// Goal: the streams end when the instance stops, so that it does not wait for them.
@@ -174,9 +174,9 @@ async fn streams_end_at_shutdown() {
         max_connections: 10,
         shutdown_grace: Duration::from_hours(1),
     };
-    let (end, told_to_end) = oneshot::channel::<()>();
+    let (end, ended) = oneshot::channel::<()>();
     let serving = tokio::spawn(server::serve(listener, shop.router.clone(), options, async {
-        drop(told_to_end.await);
+        drop(ended.await);
     }));
     let mut over_a_socket = Connection::open(address).await;
     over_a_socket.send_get("/events").await;
@@ -196,7 +196,7 @@ async fn streams_end_at_shutdown() {
 
 /// Goal: both instances show the same sale, whichever of them sells.
 #[tokio::test]
-async fn all_instances_tell_the_whole_sale() {
+async fn all_instances_show_the_whole_sale() {
     let here = Shop::selling(100, ShopOptions::default()).await;
     let there = here.beside("8090");
     let mut watchers = [
@@ -213,16 +213,16 @@ async fn all_instances_tell_the_whole_sale() {
         tokens.push(shop.order(&format!("o{number}")).await.json(200)["token"].clone());
     }
     for watcher in &mut watchers {
-        let is_told = |view: &Value| {
+        let is_shown = |view: &Value| {
             let tenures = view["tenures"].as_array().unwrap();
             let sold: u64 = tenures.iter().map(|tenure| tenure["orders"].as_u64().unwrap()).sum();
             sold == 6 && view["sold"] == 6
         };
-        watcher.until("all six orders and their tenures are told", is_told).await;
+        watcher.until("all six orders and their tenures are shown", is_shown).await;
         let view = &watcher.view;
         let orders = view["orders"].as_array().unwrap();
-        let told: Vec<_> = orders.iter().map(|order| order["token"].clone()).collect();
-        assert_eq!(told, tokens, "{view}");
+        let shown: Vec<_> = orders.iter().map(|order| order["token"].clone()).collect();
+        assert_eq!(shown, tokens, "{view}");
         let by: Vec<_> = orders.iter().map(|order| order["instance"].as_str().unwrap()).collect();
         assert_eq!(by, ["8080", "8090"].repeat(3), "{view}");
         assert_eq!(view["instances"], serde_json::json!(["8080", "8090"]));
@@ -237,14 +237,14 @@ async fn all_instances_tell_the_whole_sale() {
 /// Goal: a named item has a stream once it has a sale; the stream of the default item says that there is
 /// none.
 #[tokio::test]
-async fn items_are_told_apart() {
+async fn each_item_has_a_stream_of_its_own() {
     let shop = Shop::empty(ShopOptions::default()).await;
     let mut default = Watcher::open(&shop.router, "/events").await;
     default.next().await;
     assert_eq!(default.view["stock"], Value::Null);
     assert!(has_trouble(&default.view, "no-sale"), "{}", default.view);
     shop.start(7).await;
-    default.until("its sale is told", |view| view["stock"]["stock"] == 7).await;
+    default.until("its sale is shown", |view| view["stock"]["stock"] == 7).await;
     assert!(!has_trouble(&default.view, "no-sale"), "{}", default.view);
 
     let problem = shop.call("GET /events?item=tea").await.problem(404, "unknown-item");
@@ -252,20 +252,20 @@ async fn items_are_told_apart() {
     let body = r#"{"stock":3}"#;
     shop.call_with("PUT /stock?item=tea", &[ADMIN], body).await.json(200);
     let mut other = Watcher::open(&shop.router, "/events?item=tea").await;
-    other.until("its sale is told", |view| view["stock"]["stock"] == 3).await;
+    other.until("its sale is shown", |view| view["stock"]["stock"] == 3).await;
     assert_eq!(other.view["item"], "tea");
     shop.raw().await.run::<()>("SET stock:{tea} many").await;
     other.until("it is damaged", |view| has_trouble(view, "damaged")).await;
     let mut damaged = Watcher::open(&shop.beside("8090").router, "/events?item=tea").await;
     damaged.next().await;
-    damaged.until("what is damaged is told", |view| has_trouble(view, "damaged")).await;
+    damaged.until("what is damaged is shown", |view| has_trouble(view, "damaged")).await;
     shop.call("GET /events?item=T").await.problem(400, "bad-item");
     shop.call("GET /events?items=t").await.problem(400, "bad-parameter");
 }
 
 /// Goal: an outage and its end are shown, and the stream goes on meanwhile.
 #[tokio::test]
-async fn outages_are_told() {
+async fn outages_are_shown() {
     let mut etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
     let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
     let shop = Shop::at(etcd.endpoint(), redis.url(), ShopOptions::default());
@@ -313,7 +313,7 @@ async fn a_stream_that_comes_back_finds_the_history() {
     let mut watcher = Watcher::open(&shop.router, "/events").await;
     watcher.next().await;
     shop.order("one").await.json(200);
-    watcher.until("the order is told", |view| view["sold"] == 1).await;
+    watcher.until("the order is shown", |view| view["sold"] == 1).await;
     let version = watcher.version;
     drop(watcher);
     let mut again = Watcher::open(&shop.router, "/events").await;

@@ -261,7 +261,7 @@ async fn it_may_start_before_its_servers() {
     eventually("etcd was asked again", async || log().await.contains("failures=4")).await;
     let lines = log().await;
     assert_eq!(lines.matches("could not open a lock session").count(), 3, "of four");
-    assert!(!lines.contains("transport::Error"), "nested errors are told plainly: {lines}");
+    assert!(!lines.contains("transport::Error"), "an error shows its cause alone: {lines}");
     redis.restart().await.unwrap();
     etcd.restart().await.unwrap();
     instance.until_ready().await;

@@ -22,7 +22,7 @@ async fn orders_are_counted_by_how_they_ended() {
         ("flash_sale_orders_total{outcome=\"sold-out\"}", 1.0),
         ("flash_sale_orders_total{outcome=\"unknown\"}", 0.0),
         ("flash_sale_orders_waiting", 0.0),
-        // the third order, for nothing that is left, is answered by a look
+        // the third order, after the last unit, is answered by a plain read
         ("flash_sale_batches_total", 2.0),
         ("flash_sale_batch_orders_total", 2.0),
         ("flash_sale_batch_seconds_count", 2.0),

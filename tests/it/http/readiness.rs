@@ -139,15 +139,15 @@ async fn an_etcd_without_space_is_in_the_way() {
 
 /// Goal: reads of queues are bounded, also after their clients disconnected. Method: an etcd that stands still.
 #[tokio::test]
-async fn looks_at_queues_are_bounded() {
+async fn reads_of_queues_are_bounded() {
     let mut etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
     let shop = Shop::at(etcd.endpoint(), fresh_database().await, ShopOptions::default());
     shop.until_ready().await;
     etcd.child().pause().unwrap();
     for _ in 0..16 {
-        let looking = shop.call("GET /lock?item=tea");
-        tokio::pin!(looking);
-        assert!(futures_util::poll!(&mut looking).is_pending(), "it waits for etcd");
+        let reading = shop.call("GET /lock?item=tea");
+        tokio::pin!(reading);
+        assert!(futures_util::poll!(&mut reading).is_pending(), "it waits for etcd");
     }
     let refused = shop.call("GET /lock?item=tea").await;
     refused.problem(503, "too-many-watchers");

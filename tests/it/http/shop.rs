@@ -92,7 +92,6 @@ impl Shop {
         let ShopOptions {
             admin_token,
             watchers,
-            hold,
             queue_length,
             wait_timeout,
             store_timeout,

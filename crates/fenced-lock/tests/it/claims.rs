@@ -1,7 +1,6 @@
 //! Claims and holds on a service that goes wrong, in paused time.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use fenced_lock::{
     Backend as _, BackendErrorKind, LockError, LostReason, MemoryBackend, Owner, Session,
@@ -11,15 +10,8 @@ use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use testkit::wait::{eventually, within};
 
-use super::faulty::{Fault, FaultyBackend};
+use super::faulty::{Fault, FaultyBackend, SECOND, TTL, session};
 use super::lab::queue_of;
-
-const TTL: Duration = Duration::from_secs(10);
-const SECOND: Duration = Duration::from_secs(1);
-
-async fn session(backend: &Arc<FaultyBackend>) -> Session {
-    Session::open(Arc::clone(backend) as _, SessionOptions::new(TTL)).await.unwrap()
-}
 
 /// Goal: a release whose answer got lost has succeeded; one that finds the claim gone has not.
 #[tokio::test(start_paused = true)]

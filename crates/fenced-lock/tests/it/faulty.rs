@@ -7,9 +7,18 @@ use std::time::Duration;
 
 use fenced_lock::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Lease, MemoryBackend, Promises,
-    QueueEntry, Released, Ticket, Token,
+    QueueEntry, Released, Session, SessionOptions, Ticket, Token,
 };
 use tokio::time::sleep;
+
+/// The TTL in paused time.
+pub(crate) const TTL: Duration = Duration::from_secs(10);
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+
+pub(crate) async fn session(backend: &Arc<FaultyBackend>) -> Session {
+    Session::open(Arc::clone(backend) as _, SessionOptions::new(TTL)).await.unwrap()
+}
 
 /// What happens to one request.
 #[derive(Clone, Copy, Debug)]

@@ -7,10 +7,7 @@ use fenced_lock::{BackendErrorKind, LockError, SessionKeeper, SessionOptions};
 use testkit::wait::{eventually, within};
 use tokio::time::sleep;
 
-use super::faulty::{Fault, FaultyBackend};
-
-const TTL: Duration = Duration::from_secs(10);
-const SECOND: Duration = Duration::from_secs(1);
+use super::faulty::{Fault, FaultyBackend, SECOND, TTL};
 
 /// A keeper, and how often it has opened a session after a minute.
 async fn opened_in_a_minute(backend: &Arc<FaultyBackend>) -> usize {

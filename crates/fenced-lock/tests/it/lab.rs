@@ -1,30 +1,52 @@
 //! What the contract needs of a backend: clients of it, and ways to break things.
 
-use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use etcd_client::Client;
+use etcd_client::{Client, GetOptions};
 use fenced_lock::{
-    Backend, EtcdBackend, EtcdOptions, GrantToken, MemoryBackend, Mutex, Session, SessionOptions,
-    Token,
+    Backend, BackendErrorKind, EtcdBackend, EtcdOptions, GrantToken, Guard, LockError,
+    MemoryBackend, Mutex, Session, SessionOptions, Token, Unfenced,
 };
 use hyper::Method;
-#[cfg(any(feature = "file", feature = "redis"))]
-use rustix::process::{Pid, Signal, kill_process};
+use testkit::server::{Kind, Private};
 use testkit::shared::shared_endpoint;
 use testkit::wait::eventually;
-use testkit::{PrivateEtcd, probe};
-use tokio::process::{Child, Command};
+use testkit::{EtcdOptions as ServerOptions, PrivateEtcd, Proxy, Run, probe, run};
+use tokio::task::JoinHandle;
 
 /// The TTL in the contract: short, since some tests wait for it to pass.
 pub(crate) const TTL: Duration = Duration::from_secs(2);
 
+/// A TTL that outlives what a test does to a server.
+pub(crate) const LONG: Duration = Duration::from_secs(20);
+
+/// A TTL that no test waits for.
+pub(crate) const HOUR: Duration = Duration::from_hours(1);
+
+/// The number that a token has for a store.
+pub(crate) trait Numbered: GrantToken {
+    fn number(self) -> i64;
+}
+
+impl Numbered for Token {
+    fn number(self) -> i64 {
+        self.revision()
+    }
+}
+
+impl Numbered for Unfenced {
+    /// It has none.
+    fn number(self) -> i64 {
+        0
+    }
+}
+
 /// A lock service that can be broken.
 pub(crate) trait Lab {
     /// What its grants carry.
-    type Token: GrantToken;
+    type Token: Numbered;
 
     /// A client of the service, as a process of its own would have one.
     fn backend(&self) -> Arc<dyn Backend<Token = Self::Token>>;
@@ -51,10 +73,61 @@ pub(crate) trait Lab {
         Session::open(self.backend(), options).await.unwrap()
     }
 
+    async fn session_for(&self, ttl: Duration) -> Session<Self::Token> {
+        Session::open(self.backend(), SessionOptions::new(ttl)).await.unwrap()
+    }
+
     /// The mutex of `name` in a session of its own.
     async fn mutex(&self, name: &str) -> Mutex<Self::Token> {
         self.session().await.mutex(name).unwrap()
     }
+}
+
+/// A lab that another process can find.
+pub(crate) trait FoundLab: Lab + Sized {
+    /// Where the service is.
+    fn address(&self) -> String;
+
+    fn at(address: &str) -> Self;
+
+    /// This test binary again as a worker of the contract, told this by its environment.
+    fn start_worker(&self, told: &[(&str, &str)]) -> Run {
+        let mut command = run::worker(&[], "contract::resilience::worker");
+        let lab = std::any::type_name::<Self>();
+        command.envs([("LOCK_LAB", lab), ("LOCK_ADDRESS", &self.address())]);
+        Run::start(command.envs(told.iter().copied()))
+    }
+
+    /// The same service, where it is one server, through a proxy.
+    async fn behind_proxy(&self) -> (Proxy, Self) {
+        let address = self.address();
+        let (_, port) = address.rsplit_once(':').unwrap();
+        let port = port.split(|c: char| !c.is_ascii_digit()).next().unwrap();
+        let proxy = Proxy::to(port.parse().unwrap()).await.unwrap();
+        let address = address.replace(&format!(":{port}"), &format!(":{}", proxy.port()));
+        (proxy, Self::at(&address))
+    }
+}
+
+/// A lab whose service is one server, which a test can cut off, kill and watch.
+pub(crate) trait ServerLab: FoundLab<Token = Token> {
+    type Kind: Kind;
+
+    /// How many requests a waiter may cost, from its claim to its release, the looks of a test included.
+    const REQUESTS_OF_A_WAITER: u64;
+
+    /// A server of the test's own.
+    async fn start() -> (Private<Self::Kind>, Self);
+
+    async fn crash(server: &mut Private<Self::Kind>) {
+        server.kill().await.unwrap();
+    }
+
+    /// How many requests this server of the test's own has had.
+    async fn requests(&self, server: &Private<Self::Kind>) -> u64;
+
+    /// How many claims and sessions this server has.
+    async fn claims_and_sessions(&self, server: &Private<Self::Kind>) -> (u64, u64);
 }
 
 /// The keys in the queue of a lock, the holder's first.
@@ -68,23 +141,37 @@ pub(crate) async fn queue_length<T: GrantToken>(mutex: &Mutex<T>, length: usize)
     eventually(&what, async || queue_of(mutex).await.len() == length).await;
 }
 
-/// This test binary again, as the test `worker`, which is told this by its environment.
-pub(crate) fn run_again<const N: usize>(worker: &str, told: [(&str, &str); N]) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", worker])
-        .envs(told)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap()
+/// A waiter in a task, seen in the queue.
+pub(crate) async fn waiter<T: GrantToken>(
+    mutex: &Mutex<T>,
+    length: usize,
+) -> JoinHandle<Result<Guard<T>, LockError>> {
+    let waiter = unseen_waiter(mutex);
+    queue_length(mutex, length).await;
+    waiter
 }
 
-/// Sends a signal to a process that runs.
-#[cfg(any(feature = "file", feature = "redis"))]
-pub(crate) fn signal(child: &Child, signal: Signal) {
-    let pid = i32::try_from(child.id().unwrap()).unwrap();
-    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+/// A waiter in a task, whose claim may still be on its way.
+pub(crate) fn unseen_waiter<T: GrantToken>(
+    mutex: &Mutex<T>,
+) -> JoinHandle<Result<Guard<T>, LockError>> {
+    let mutex = mutex.clone();
+    tokio::spawn(async move { mutex.lock().await })
+}
+
+/// What kind of error of the backend this is.
+pub(crate) fn kind_of<T: std::fmt::Debug>(result: Result<T, LockError>) -> BackendErrorKind {
+    match result.unwrap_err() {
+        LockError::Backend(error) => error.kind,
+        other => panic!("not an error of the backend: {other}"),
+    }
+}
+
+/// Checks that this was refused for good, and that the error says so.
+pub(crate) fn assert_refused<T: std::fmt::Debug>(result: Result<T, LockError>, said: &str) {
+    let text = result.as_ref().unwrap_err().to_string();
+    assert!(text.contains(said), "{text}");
+    assert_eq!(kind_of(result), BackendErrorKind::Permanent, "{text}");
 }
 
 /// How many calls of this gRPC method etcd has `started`, or `handled` to their end.
@@ -124,15 +211,11 @@ pub(crate) struct EtcdLab {
 impl EtcdLab {
     /// An etcd that the tests of this process share, each with locks of its own.
     pub(crate) async fn shared() -> Self {
-        Self::at(shared_endpoint().await)
+        Self { endpoint: shared_endpoint().await }
     }
 
     pub(crate) fn of(etcd: &PrivateEtcd) -> Self {
         Self { endpoint: etcd.endpoint() }
-    }
-
-    pub(crate) fn at(endpoint: impl Into<String>) -> Self {
-        Self { endpoint: endpoint.into() }
     }
 
     pub(crate) fn backend_of_its_own(&self) -> Arc<EtcdBackend> {
@@ -143,7 +226,7 @@ impl EtcdLab {
         &self.endpoint
     }
 
-    /// A client past the library, to look and meddle.
+    /// A client of the server itself, past the library.
     pub(crate) async fn client(&self) -> Client {
         Client::connect([&self.endpoint], None).await.unwrap()
     }
@@ -162,5 +245,38 @@ impl Lab for EtcdLab {
 
     async fn delete(&self, key: &str) {
         self.client().await.delete(key, None).await.unwrap();
+    }
+}
+
+impl FoundLab for EtcdLab {
+    fn address(&self) -> String {
+        self.endpoint.clone()
+    }
+
+    fn at(address: &str) -> Self {
+        Self { endpoint: address.to_owned() }
+    }
+}
+
+impl ServerLab for EtcdLab {
+    type Kind = testkit::etcd::Etcd;
+
+    const REQUESTS_OF_A_WAITER: u64 = 5;
+
+    async fn start() -> (PrivateEtcd, Self) {
+        let etcd = PrivateEtcd::start(ServerOptions::default()).await.unwrap();
+        let lab = Self::of(&etcd);
+        (etcd, lab)
+    }
+
+    async fn requests(&self, etcd: &PrivateEtcd) -> u64 {
+        metric(etcd, "started", "Range").await + metric(etcd, "started", "Txn").await
+    }
+
+    async fn claims_and_sessions(&self, _: &PrivateEtcd) -> (u64, u64) {
+        let mut client = self.client().await;
+        let all = GetOptions::new().with_all_keys().with_count_only();
+        let claims = client.get("", Some(all)).await.unwrap().count();
+        (claims.unsigned_abs(), client.leases().await.unwrap().leases().len() as u64)
     }
 }

@@ -1,29 +1,33 @@
 //! What the contract needs of the backend on files.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fenced_lock::{Backend, FileBackend, FileOptions, Token};
 use tempfile::TempDir;
 
-use super::lab::Lab;
+use super::lab::{FoundLab, Lab};
 
-/// A directory of its own, which goes with it.
+/// A directory.
 pub(crate) struct FileLab {
-    directory: TempDir,
+    directory: PathBuf,
+    /// What removes it.
+    _owned: Option<TempDir>,
 }
 
 impl FileLab {
+    /// One of its own, which goes with it.
     pub(crate) fn new() -> Self {
-        Self { directory: tempfile::tempdir().unwrap() }
+        let owned = tempfile::tempdir().unwrap();
+        Self { directory: owned.path().to_owned(), _owned: Some(owned) }
     }
 
     pub(crate) fn directory(&self) -> &Path {
-        self.directory.path()
+        &self.directory
     }
 
     /// The claims of all queues.
-    pub(crate) fn claims(&self) -> Vec<std::path::PathBuf> {
+    pub(crate) fn claims(&self) -> Vec<PathBuf> {
         let Ok(queues) = self.directory().join("queues").read_dir() else { return Vec::new() };
         let claims = queues.flat_map(|queue| queue.unwrap().path().read_dir().unwrap());
         claims.map(|claim| claim.unwrap().path()).collect()
@@ -50,5 +54,15 @@ impl Lab for FileLab {
         let mut claims = self.claims().into_iter();
         let file = claims.find(|path| path.to_str().unwrap().ends_with(&format!("-{claim}")));
         std::fs::remove_file(file.unwrap()).unwrap();
+    }
+}
+
+impl FoundLab for FileLab {
+    fn address(&self) -> String {
+        self.directory.to_str().unwrap().to_owned()
+    }
+
+    fn at(address: &str) -> Self {
+        Self { directory: address.into(), _owned: None }
     }
 }

@@ -1,62 +1,117 @@
 //! PostgreSQL for the contract.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use fenced_lock::{
-    Backend, BackendError, PostgresAdvisoryBackend, PostgresBackend, PostgresOptions,
-    PostgresRowBackend, Token,
+    Backend, BackendError, LockError, PostgresAdvisoryBackend, PostgresBackend, PostgresOptions,
+    PostgresRowBackend, Session, SessionOptions, Token,
 };
 use testkit::{PostgresOptions as ServerOptions, PrivatePostgres};
 use tokio::sync::OnceCell;
 use tokio_postgres::{Client, NoTls};
 
-use super::lab::Lab;
+use super::lab::{FoundLab, Lab, ServerLab};
 
-/// Statics are not dropped: its guardian ends it with the process.
+/// A server with room for the claims that wait in it, each with a connection. Statics are not dropped: its guardian ends
+/// it with the process.
 static POSTGRES: OnceCell<PrivatePostgres> = OnceCell::const_new();
 
-/// Claims that wait in the server take many connections.
-static WITH_MANY_CONNECTIONS: OnceCell<PrivatePostgres> = OnceCell::const_new();
+/// The address of a database that no other test uses, on a server that the tests of this process share, if PostgreSQL is
+/// installed.
+pub(crate) async fn fresh_database() -> Option<String> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    if !testkit::postgres::is_installed() {
+        return None;
+    }
+    let settings = vec!["max_connections=1000".to_owned()];
+    let options = ServerOptions { settings, ..ServerOptions::default() };
+    let start = async || PrivatePostgres::start(options).await.unwrap();
+    let url = POSTGRES.get_or_init(start).await.url();
+    let name = format!("test_{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    // without a template that somebody else copies at the moment
+    let create = format!("CREATE DATABASE {name} TEMPLATE template0");
+    client(&url).await.batch_execute(&create).await.unwrap();
+    let (server, _) = url.rsplit_once('/').unwrap();
+    Some(format!("{server}/{name}"))
+}
 
-/// A client past the library, to look and meddle.
-pub(crate) async fn client(url: &str) -> Client {
+async fn client(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
     tokio::spawn(connection);
     client
 }
 
-/// A server of the test's own, if PostgreSQL is installed.
-pub(crate) async fn private() -> Option<PrivatePostgres> {
-    if !testkit::postgres::is_installed() {
-        return None;
+/// A lock of PostgreSQL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockKind {
+    /// A queue in a table.
+    Queue,
+    /// The server itself lets its clients wait.
+    Advisory,
+    /// So it does here.
+    Row,
+}
+
+impl LockKind {
+    pub(crate) fn backend(
+        self,
+        options: &PostgresOptions,
+    ) -> Result<Arc<dyn Backend<Token = Token>>, BackendError> {
+        Ok(match self {
+            Self::Queue => Arc::new(PostgresBackend::new(options)?),
+            Self::Advisory => Arc::new(PostgresAdvisoryBackend::new(options)?),
+            Self::Row => Arc::new(PostgresRowBackend::new(options)?),
+        })
     }
-    Some(PrivatePostgres::start(ServerOptions::default()).await.unwrap())
+
+    pub(crate) async fn open(
+        self,
+        options: &PostgresOptions,
+        ttl: Duration,
+    ) -> Result<Session, LockError> {
+        Session::open(self.backend(options)?, SessionOptions::new(ttl)).await
+    }
 }
 
 pub(crate) struct PostgresLab {
+    pub(crate) kind: LockKind,
     url: String,
 }
 
 impl PostgresLab {
-    /// A server that the tests of this process share, each with locks of its own, if PostgreSQL is installed.
-    pub(crate) async fn shared() -> Option<Self> {
-        if !testkit::postgres::is_installed() {
-            return None;
-        }
-        let start = async || PrivatePostgres::start(ServerOptions::default()).await.unwrap();
-        Some(Self::at(POSTGRES.get_or_init(start).await.url()))
+    /// A database of its own, if PostgreSQL is installed.
+    pub(crate) async fn shared(kind: LockKind) -> Option<Self> {
+        Some(Self { kind, url: fresh_database().await? })
     }
 
-    pub(crate) fn at(url: impl Into<String>) -> Self {
-        Self { url: url.into() }
+    /// The same kind of lock on a server of the test's own.
+    pub(crate) async fn private(&self, options: ServerOptions) -> (PrivatePostgres, Self) {
+        let postgres = PrivatePostgres::start(options).await.unwrap();
+        let lab = Self { kind: self.kind, url: postgres.url() };
+        (postgres, lab)
     }
 
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
+    /// The address for another user.
+    pub(crate) fn url_of(&self, user: &str) -> String {
+        self.url.replace("//postgres@", &format!("//{user}@"))
+    }
+
+    /// A client of the server itself, past the library.
     pub(crate) async fn client(&self) -> Client {
         client(&self.url).await
+    }
+
+    /// Ends the connections whose names begin so, and waits for their ends.
+    async fn terminate(&self, name: &str) {
+        let terminate = "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity
+            WHERE starts_with(application_name, $1)";
+        self.client().await.query(terminate, &[&name]).await.unwrap();
     }
 }
 
@@ -64,16 +119,22 @@ impl Lab for PostgresLab {
     type Token = Token;
 
     fn backend(&self) -> Arc<dyn Backend<Token = Token>> {
-        Arc::new(PostgresBackend::new(&PostgresOptions::new(&self.url)).unwrap())
+        self.kind.backend(&PostgresOptions::new(&self.url)).unwrap()
     }
 
     async fn revoke(&self, lease: i64) {
-        let client = self.client().await;
-        client.execute("DELETE FROM fenced_lock.leases WHERE id = $1", &[&lease]).await.unwrap();
+        if self.kind != LockKind::Queue {
+            return self.terminate(&format!("fenced-lock {lease:x}")).await;
+        }
+        let delete = "DELETE FROM fenced_lock.leases WHERE id = $1";
+        self.client().await.execute(delete, &[&lease]).await.unwrap();
     }
 
     async fn delete(&self, key: &str) {
         let (name, claim) = key.rsplit_once('/').unwrap();
+        if self.kind != LockKind::Queue {
+            return self.terminate(&format!("fenced-lock {claim} ")).await;
+        }
         let (lease, number) = claim.split_once('-').unwrap();
         let (lease, number) =
             (i64::from_str_radix(lease, 16).unwrap(), number.parse::<i64>().unwrap());
@@ -83,68 +144,50 @@ impl Lab for PostgresLab {
     }
 }
 
-/// A lock of PostgreSQL for which the server itself lets its clients wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Advisory,
-    Row,
-}
+impl FoundLab for PostgresLab {
+    fn address(&self) -> String {
+        format!("{:?} {}", self.kind, self.url)
+    }
 
-impl Kind {
-    pub(crate) fn backend(
-        self,
-        options: &PostgresOptions,
-    ) -> Result<Arc<dyn Backend<Token = Token>>, BackendError> {
-        Ok(match self {
-            Self::Advisory => Arc::new(PostgresAdvisoryBackend::new(options)?),
-            Self::Row => Arc::new(PostgresRowBackend::new(options)?),
-        })
+    fn at(address: &str) -> Self {
+        let (kind, url) = address.split_once(' ').unwrap();
+        let kind = match kind {
+            "Queue" => LockKind::Queue,
+            "Advisory" => LockKind::Advisory,
+            _ => LockKind::Row,
+        };
+        Self { kind, url: url.to_owned() }
     }
 }
 
-pub(crate) struct ServerWaitLab {
-    pub(crate) kind: Kind,
-    url: String,
-}
+/// The queue in a table.
+impl ServerLab for PostgresLab {
+    type Kind = testkit::postgres::Postgres;
 
-impl ServerWaitLab {
-    /// A server that the tests of this process share, each with locks of its own, if PostgreSQL is installed.
-    pub(crate) async fn shared(kind: Kind) -> Option<Self> {
-        if !testkit::postgres::is_installed() {
-            return None;
-        }
-        let settings = vec!["max_connections=1000".to_owned()];
-        let options = ServerOptions { settings, ..ServerOptions::default() };
-        let start = async || PrivatePostgres::start(options).await.unwrap();
-        let url = WITH_MANY_CONNECTIONS.get_or_init(start).await.url();
-        Some(Self { kind, url })
+    const REQUESTS_OF_A_WAITER: u64 = 10;
+
+    async fn start() -> (PrivatePostgres, Self) {
+        let postgres = PrivatePostgres::start(ServerOptions::default()).await.unwrap();
+        let lab = Self { kind: LockKind::Queue, url: postgres.url() };
+        (postgres, lab)
     }
 
-    pub(crate) fn url(&self) -> &str {
-        &self.url
-    }
-}
-
-/// Ends the connections whose names begin so, and waits for their ends.
-pub(crate) async fn terminate(client: &Client, name: &str) {
-    let terminate = "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity
-        WHERE starts_with(application_name, $1)";
-    client.query(terminate, &[&name]).await.unwrap();
-}
-
-impl Lab for ServerWaitLab {
-    type Token = Token;
-
-    fn backend(&self) -> Arc<dyn Backend<Token = Token>> {
-        self.kind.backend(&PostgresOptions::new(&self.url)).unwrap()
+    /// SIGKILL would leave its other processes running.
+    async fn crash(postgres: &mut PrivatePostgres) {
+        postgres.crash().await.unwrap();
     }
 
-    async fn revoke(&self, lease: i64) {
-        terminate(&client(&self.url).await, &format!("fenced-lock {lease:x}")).await;
+    async fn requests(&self, postgres: &PrivatePostgres) -> u64 {
+        let count =
+            "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'postgres'";
+        postgres.run(count).await.unwrap().parse().unwrap()
     }
 
-    async fn delete(&self, key: &str) {
-        let (_, claim) = key.rsplit_once('/').unwrap();
-        terminate(&client(&self.url).await, &format!("fenced-lock {claim} ")).await;
+    async fn claims_and_sessions(&self, postgres: &PrivatePostgres) -> (u64, u64) {
+        let count = async |table| {
+            let count = format!("SELECT count(*) FROM fenced_lock.{table}");
+            postgres.run(&count).await.unwrap().parse().unwrap()
+        };
+        (count("claims").await, count("leases").await)
     }
 }

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::OnceCell;
 
-use super::lab::Lab;
+use super::lab::{FoundLab, Lab, ServerLab};
 
 pub(crate) struct RedisLab {
     url: String,
@@ -19,26 +19,18 @@ pub(crate) struct RedisLab {
 impl RedisLab {
     /// A database of its own in a Redis that the tests of this process share.
     pub(crate) async fn shared() -> Self {
-        Self::at(fresh_database().await)
+        Self { url: fresh_database().await }
     }
 
     pub(crate) fn of(redis: &PrivateRedis) -> Self {
-        Self::at(redis.url())
-    }
-
-    pub(crate) fn at(url: impl Into<String>) -> Self {
-        Self { url: url.into() }
+        Self { url: redis.url() }
     }
 
     pub(crate) fn backend_of_its_own(&self) -> Arc<RedisBackend> {
         Arc::new(RedisBackend::new(RedisOptions::new(&self.url)).unwrap())
     }
 
-    pub(crate) fn url(&self) -> &str {
-        &self.url
-    }
-
-    /// A connection past the library, to look and meddle.
+    /// A connection of the server itself, past the library.
     pub(crate) async fn raw(&self) -> Raw {
         Raw::connect(&self.url).await
     }
@@ -60,6 +52,48 @@ impl Lab for RedisLab {
         let (name, claim) = key.rsplit_once('/').unwrap();
         let zrem = format!("ZREM {{fenced-lock}}:queue:{name}");
         assert!(self.raw().await.run_with::<bool>(&zrem, claim).await);
+    }
+}
+
+impl FoundLab for RedisLab {
+    fn address(&self) -> String {
+        self.url.clone()
+    }
+
+    fn at(address: &str) -> Self {
+        Self { url: address.to_owned() }
+    }
+}
+
+impl ServerLab for RedisLab {
+    type Kind = testkit::redis::Redis;
+
+    const REQUESTS_OF_A_WAITER: u64 = 2;
+
+    async fn start() -> (PrivateRedis, Self) {
+        let redis = PrivateRedis::start(ServerOptions::default()).await.unwrap();
+        let lab = Self::of(&redis);
+        (redis, lab)
+    }
+
+    async fn requests(&self, redis: &PrivateRedis) -> u64 {
+        let stats: String = redis.run("INFO commandstats").await.unwrap();
+        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        line.map_or(0, |line| line.split_once(',').unwrap().0.parse().unwrap())
+    }
+
+    /// All keys but the number of the latest grant.
+    async fn claims_and_sessions(&self, redis: &PrivateRedis) -> (u64, u64) {
+        let keys: Vec<String> = redis.run("KEYS *").await.unwrap();
+        let (mut claims, mut sessions) = (0, 0);
+        for key in keys {
+            if key.contains(":queue:") {
+                claims += redis.run::<u64>(&format!("ZCARD {key}")).await.unwrap();
+            } else if key != "{fenced-lock}:last" {
+                sessions += 1;
+            }
+        }
+        (claims, sessions)
     }
 }
 
@@ -100,14 +134,14 @@ impl RedlockLab {
         };
         let nodes = NODES.get_or_init(start).await;
         let database = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self::at(nodes.iter().map(|node| format!("{}/{database}", node.url())))
+        Self::new(nodes.iter().map(|node| format!("{}/{database}", node.url())))
     }
 
     pub(crate) fn of(nodes: &[PrivateRedis]) -> Self {
-        Self::at(nodes.iter().map(PrivateRedis::url))
+        Self::new(nodes.iter().map(PrivateRedis::url))
     }
 
-    pub(crate) fn at(urls: impl IntoIterator<Item = String>) -> Self {
+    pub(crate) fn new(urls: impl IntoIterator<Item = String>) -> Self {
         Self { urls: urls.into_iter().collect() }
     }
 
@@ -135,5 +169,15 @@ impl Lab for RedlockLab {
         for url in &self.urls {
             Raw::connect(url).await.run_with::<()>("DEL", name).await;
         }
+    }
+}
+
+impl FoundLab for RedlockLab {
+    fn address(&self) -> String {
+        self.urls.join(" ")
+    }
+
+    fn at(address: &str) -> Self {
+        Self::new(address.split(' ').map(str::to_owned))
     }
 }

@@ -3,25 +3,20 @@
 use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-#[cfg(feature = "zookeeper-tls")]
-use std::time::Duration;
 
 use fenced_lock::{Backend, Token, ZooKeeperBackend, ZooKeeperOptions};
 #[cfg(feature = "zookeeper-tls")]
 use fenced_lock::{Session, SessionOptions};
 use testkit::wait::eventually;
-use testkit::{PrivateZooKeeper, ZooKeeperOptions as ServerOptions};
+use testkit::{PrivateZooKeeper, Proxy, ZooKeeperOptions as ServerOptions, probe};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
 use zookeeper_client::Client;
 
-use super::lab::Lab;
+use super::lab::{FoundLab, Lab, ServerLab};
 #[cfg(feature = "zookeeper-tls")]
-use super::lab::TTL;
-
-#[cfg(feature = "zookeeper-tls")]
-const LONG: Duration = Duration::from_secs(20);
+use super::lab::{LONG, TTL};
 
 /// Statics are not dropped: its guardian ends it with the process.
 static SERVER: OnceCell<PrivateZooKeeper> = OnceCell::const_new();
@@ -40,16 +35,6 @@ impl ZooKeeperLab {
         }
         let start = async || PrivateZooKeeper::start(ServerOptions::default()).await.unwrap();
         Some(Self::of(SERVER.get_or_init(start).await))
-    }
-
-    /// A ZooKeeper that the test may break.
-    pub(crate) async fn private() -> Option<(PrivateZooKeeper, Self)> {
-        if !Self::is_installed() {
-            return None;
-        }
-        let server = PrivateZooKeeper::start(ServerOptions::default()).await.unwrap();
-        let lab = Self::of(&server);
-        Some((server, lab))
     }
 
     /// A ZooKeeper of its own, whose port with TLS the backends use.
@@ -81,19 +66,15 @@ impl ZooKeeperLab {
     }
 
     pub(crate) fn of(server: &PrivateZooKeeper) -> Self {
-        Self::at(server.port())
+        Self::on(server.port())
     }
 
-    pub(crate) fn at(port: u16) -> Self {
+    pub(crate) fn on(port: u16) -> Self {
         Self {
             port,
             #[cfg(feature = "zookeeper-tls")]
             tls: None,
         }
-    }
-
-    pub(crate) fn port(&self) -> u16 {
-        self.port
     }
 
     pub(crate) fn options(&self) -> ZooKeeperOptions {
@@ -105,7 +86,7 @@ impl ZooKeeperLab {
         ZooKeeperOptions::new(format!("127.0.0.1:{}", self.port))
     }
 
-    /// A client past the library, to look and meddle.
+    /// A client of the server itself, past the library.
     pub(crate) async fn client(&self) -> Client {
         Client::connect(&format!("127.0.0.1:{}", self.port)).await.unwrap()
     }
@@ -184,4 +165,54 @@ impl Lab for ZooKeeperLab {
         let node = nodes.iter().find(|node| node.replace('-', "").contains(&digits)).unwrap();
         self.client().await.delete(&format!("/locks/{name}/{node}"), None).await.unwrap();
     }
+}
+
+impl FoundLab for ZooKeeperLab {
+    fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    fn at(address: &str) -> Self {
+        Self::on(address.rsplit_once(':').unwrap().1.parse().unwrap())
+    }
+
+    async fn behind_proxy(&self) -> (Proxy, Self) {
+        #[cfg(feature = "zookeeper-tls")]
+        if let Some((port, tls)) = self.tls.clone() {
+            let proxy = Proxy::to(port).await.unwrap();
+            let tls = Some((proxy.port(), tls));
+            return (proxy, Self { tls, ..Self::on(self.port) });
+        }
+        let proxy = Proxy::to(self.port).await.unwrap();
+        let port = proxy.port();
+        (proxy, Self::on(port))
+    }
+}
+
+impl ServerLab for ZooKeeperLab {
+    type Kind = testkit::zookeeper::ZooKeeper;
+
+    /// A claim, a release and what is asked between them; pings, renewals and the looks of the test come on top.
+    const REQUESTS_OF_A_WAITER: u64 = 10;
+
+    async fn start() -> (PrivateZooKeeper, Self) {
+        let server = PrivateZooKeeper::start(ServerOptions::default()).await.unwrap();
+        let lab = Self::of(&server);
+        (server, lab)
+    }
+
+    async fn requests(&self, server: &PrivateZooKeeper) -> u64 {
+        number_in(server, "zk_packets_received").await
+    }
+
+    /// A session has nothing but its claims.
+    async fn claims_and_sessions(&self, server: &PrivateZooKeeper) -> (u64, u64) {
+        (number_in(server, "zk_ephemerals_count").await, 0)
+    }
+}
+
+/// A number that the server counts.
+async fn number_in(server: &PrivateZooKeeper, name: &str) -> u64 {
+    let page = probe::zookeeper(server.port(), "mntr").await.unwrap();
+    page.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().parse().unwrap()
 }

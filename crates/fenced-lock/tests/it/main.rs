@@ -26,7 +26,6 @@ mod permissions;
 mod postgres;
 #[cfg(feature = "postgres")]
 mod postgres_server_wait;
-mod processes;
 mod promises;
 #[cfg(feature = "redis")]
 mod redis;
@@ -38,7 +37,9 @@ mod tokens;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
 
-use contract::{basics, cancellation, loss, queueing, reentry};
+use contract::{basics, cancellation, loss, queueing, reentry, resilience};
+#[cfg(feature = "postgres")]
+use lab_postgres::LockKind;
 
 /// Runs these tests of the contract against a backend, in a module of this name. Without a lab, its server is not
 /// installed.
@@ -74,6 +75,7 @@ macro_rules! contract_with {
                 closing_releases_everything
                 names_that_contain_each_other_are_different_locks;
             queueing:
+                a_hundred_waiters_are_served_in_their_order
                 the_queue_can_be_seen
                 a_hand_over_goes_to_the_next_and_comes_back
                 a_hand_over_with_entries_left_keeps_the_lock;
@@ -101,49 +103,72 @@ macro_rules! contract_with {
     };
 }
 
-/// The same with the whole contract.
+/// The same with the whole contract, and with these tests of its resilience.
 macro_rules! whole_contract {
-    ($module:ident, $attribute:meta, $lab:expr) => {
+    ($module:ident, $attribute:meta, $lab:expr; $($resilience:ident)*) => {
         contract_with! {
             $module, $attribute, $lab;
             basics: an_unused_session_closes_by_itself;
-            queueing:
-                waiters_are_served_in_the_order_of_their_claims
-                contention_is_known_to_the_holder;
+            queueing: contention_is_known_to_the_holder;
             loss: a_revoked_lease_grants_nothing_while_unlocking;
+            resilience: $($resilience)*;
         }
     };
 }
 
-whole_contract!(on_memory, tokio::test(start_paused = true), Some(lab::MemoryLab::default()));
-whole_contract!(
+/// The same for a service that is one server, which can be cut off, killed and watched.
+macro_rules! server_contract {
+    ($module:ident, $lab:expr; $($more:ident)*) => {
+        whole_contract!(
+            $module, tokio::test(flavor = "multi_thread", worker_threads = 2), $lab;
+            a_stopped_holder_can_write_late
+            a_grant_is_pushed
+            the_way_to_the_service_is_measured
+            a_cut_connection_hides_no_grant
+            a_lost_answer_is_asked_for_again
+            a_lost_request_is_sent_again
+            a_server_killed_and_started_again
+            silence_means_loss_in_time
+            a_hundred_waiters_make_few_requests
+            a_thousand_names_cost_no_requests
+            $($more)*
+        );
+    };
+}
+
+whole_contract!(on_memory, tokio::test(start_paused = true), Some(lab::MemoryLab::default());
+    a_claim_of_another_process_is_withdrawn);
+server_contract!(
     on_etcd,
-    tokio::test(flavor = "multi_thread", worker_threads = 2),
-    Some(lab::EtcdLab::shared().await)
+    Some(lab::EtcdLab::shared().await);
+    a_killed_holder_is_succeeded
+    a_hundred_waiters_in_three_processes
+    a_claim_of_another_process_is_withdrawn
 );
 #[cfg(feature = "file")]
 whole_contract!(
     on_file,
     tokio::test(flavor = "multi_thread", worker_threads = 2),
-    Some(lab_file::FileLab::new())
+    Some(lab_file::FileLab::new());
+    a_killed_holder_is_succeeded
+    a_hundred_waiters_in_three_processes
 );
 #[cfg(feature = "postgres")]
-whole_contract!(
+server_contract!(
     on_postgres,
-    tokio::test(flavor = "multi_thread", worker_threads = 2),
-    lab_postgres::PostgresLab::shared().await
+    lab_postgres::PostgresLab::shared(LockKind::Queue).await;
+    a_claim_of_another_process_is_withdrawn
 );
 #[cfg(feature = "redis")]
-whole_contract!(
+server_contract!(
     on_redis,
-    tokio::test(flavor = "multi_thread", worker_threads = 2),
-    Some(lab_redis::RedisLab::shared().await)
+    Some(lab_redis::RedisLab::shared().await);
+    a_claim_of_another_process_is_withdrawn
 );
 #[cfg(feature = "zookeeper")]
-whole_contract!(
+server_contract!(
     on_zookeeper,
-    tokio::test(flavor = "multi_thread", worker_threads = 2),
-    lab_zookeeper::ZooKeeperLab::shared().await
+    lab_zookeeper::ZooKeeperLab::shared().await;
 );
 
 // What a lock must do that has no order, no tokens and no queue to look at.
@@ -170,6 +195,8 @@ contract! {
     loss:
         a_deleted_claim_is_told_to_its_holder
         an_unlock_after_the_deletion_says_that_it_was_lost;
+    resilience:
+        a_stopped_holder_can_write_late;
 }
 
 // All but that a holder knows of those who wait, and that the claims of a session end at one moment: their
@@ -178,11 +205,20 @@ contract! {
 #[cfg(feature = "postgres")]
 contract_with! {
     on_postgres_advisory, tokio::test(flavor = "multi_thread", worker_threads = 2),
-    lab_postgres::ServerWaitLab::shared(lab_postgres::Kind::Advisory).await;
-    queueing: waiters_are_served_in_the_order_of_their_claims;
+    lab_postgres::PostgresLab::shared(LockKind::Advisory).await;
+    resilience:
+        a_stopped_holder_can_write_late
+        a_killed_holder_is_succeeded
+        a_grant_is_pushed
+        the_way_to_the_service_is_measured;
 }
 #[cfg(feature = "postgres")]
 contract_with! {
     on_postgres_row, tokio::test(flavor = "multi_thread", worker_threads = 2),
-    lab_postgres::ServerWaitLab::shared(lab_postgres::Kind::Row).await;
+    lab_postgres::PostgresLab::shared(LockKind::Row).await;
+    resilience:
+        a_stopped_holder_can_write_late
+        a_killed_holder_is_succeeded
+        a_grant_is_pushed
+        the_way_to_the_service_is_measured;
 }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{EtcdBackend, EtcdOptions, Guard, LockError, Mutex, Session, SessionOptions};
+use fenced_lock::{EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
 use testkit::ports::reserve;
-use testkit::wait::within;
+use testkit::wait::{eventually, within};
 use testkit::{Proxy, Way};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::lab::{EtcdLab, Lab, TTL, queue_length, queue_of};
+use super::lab::{EtcdLab, FoundLab, Lab, TTL, queue_length, queue_of, unseen_waiter};
 
 /// A session at these endpoints that waits for a member for 300 ms only.
 async fn session_at(endpoints: &[String], ttl: Duration) -> Session {
@@ -22,19 +22,7 @@ async fn session_at(endpoints: &[String], ttl: Duration) -> Session {
 
 /// A proxy in front of the shared etcd.
 async fn proxy(lab: &EtcdLab) -> Proxy {
-    Proxy::to(lab.endpoint().rsplit_once(':').unwrap().1.parse().unwrap()).await.unwrap()
-}
-
-/// A waiter in a task, seen in the queue by `other`.
-async fn waiter(
-    mutex: &Mutex,
-    other: &Mutex,
-    length: usize,
-) -> JoinHandle<Result<Guard, LockError>> {
-    let waiting = mutex.clone();
-    let waiter = tokio::spawn(async move { waiting.lock().await });
-    queue_length(other, length).await;
-    waiter
+    lab.behind_proxy().await.0
 }
 
 /// Everything that can be asked of a session.
@@ -50,7 +38,8 @@ async fn everything_works(lab: &EtcdLab, session: Session) {
         mutex.try_lock().await.unwrap().expect("it is free").unlock().await.unwrap();
     }
     let theirs = direct.lock().await.unwrap();
-    let waiter = waiter(&mutex, &direct, 2).await;
+    let waiter = unseen_waiter(&mutex);
+    queue_length(&direct, 2).await;
     theirs.unlock().await.unwrap();
     let guard = within("the waiter is granted", waiter).await.unwrap().unwrap();
     sleep(session.lease().ttl * 2).await;
@@ -123,7 +112,8 @@ async fn nothing_is_concluded_from_a_watch_that_is_silent() {
     let handed_over = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
     let mutex = session.mutex(&name).unwrap();
     let guard = mutex.lock().await.unwrap();
-    let waiter = waiter(&mutex, &direct.mutex(&name).unwrap(), 2).await;
+    let waiter = unseen_waiter(&mutex);
+    queue_length(&direct.mutex(&name).unwrap(), 2).await;
     proxy.freeze();
     assert_eq!(queue_of(&mutex).await.len(), 2, "by the member that answers, as all that follows");
 
@@ -151,7 +141,7 @@ async fn no_list_counts_before_its_watcher() {
     let proxy = proxy(&lab).await;
     let session = session_at(&[proxy.url(), lab.endpoint().to_owned()], 10 * TTL).await;
     let first = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
-    testkit::wait::eventually("the watch runs", async || !first.is_contended()).await;
+    eventually("the watch runs", async || !first.is_contended()).await;
     proxy.freeze();
     let frozen_at = Instant::now();
     let second = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
@@ -161,7 +151,7 @@ async fn no_list_counts_before_its_watcher() {
         sleep(Duration::from_millis(20)).await;
     }
     let what = "another stream tells, and in time";
-    testkit::wait::eventually(what, async || !second.is_contended()).await;
+    eventually(what, async || !second.is_contended()).await;
 }
 
 /// Goal: a try takes a free lock also when the watch has not told of it yet, and keys of a longer name
@@ -174,7 +164,7 @@ async fn a_try_does_not_depend_on_the_watch() {
     let mutex = session.mutex(&lab.name()).unwrap();
     let longer = lab.mutex(&format!("{}/b", mutex.name())).await.lock().await.unwrap();
     let guard = mutex.lock().await.unwrap();
-    testkit::wait::eventually("the watch runs", async || !guard.is_contended()).await;
+    eventually("the watch runs", async || !guard.is_contended()).await;
     guard.unlock().await.unwrap();
     proxy.freeze();
     let guard = mutex.try_lock().await.unwrap().expect("it is free");
@@ -223,7 +213,7 @@ async fn many_aborted_reads_leave_the_connection_alone() {
         tokio::spawn(async move { mutex.queue().await })
     };
     let reads: Vec<_> = (0..5000).map(read).collect();
-    testkit::wait::eventually("answers are on the way", async || proxy.holds_something()).await;
+    eventually("answers are on the way", async || proxy.holds_something()).await;
     reads.iter().for_each(JoinHandle::abort);
     proxy.release();
     assert!(session.mutex(guard.name()).unwrap().queue().await.is_ok());

@@ -6,25 +6,27 @@ use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions, GetOptions, Permission};
 use fenced_lock::{
-    Backend, BackendError, BackendErrorKind, EtcdBackend, EtcdOptions, EtcdUser, Guard, LockError,
-    Session, SessionOptions, Token,
+    BackendErrorKind, EtcdBackend, EtcdOptions, EtcdUser, Guard, LockError, Session, SessionOptions,
 };
 use testkit::wait::{eventually, within};
 use testkit::{AuthTokens, EtcdOptions as ServerOptions, PrivateEtcd};
 
-use super::lab::{metric, queue_length, queue_of};
+use super::lab::{LONG, kind_of, metric, queue_length, queue_of, unseen_waiter, waiter};
 
 async fn open(options: EtcdOptions) -> Result<Session, LockError> {
     let backend = Arc::new(EtcdBackend::new(options).unwrap());
-    Session::open(backend, SessionOptions::new(Duration::from_secs(20))).await
+    Session::open(backend, SessionOptions::new(LONG)).await
+}
+
+fn backend_of(user: &str, password: &str, etcd: &PrivateEtcd) -> Arc<EtcdBackend> {
+    let user = Some(EtcdUser::new(user, password));
+    let options = EtcdOptions { user, ..EtcdOptions::new([etcd.endpoint()]) };
+    Arc::new(EtcdBackend::new(options).unwrap())
 }
 
 pub(super) async fn session_of(user: &str, etcd: &PrivateEtcd) -> Session {
-    let options = EtcdOptions {
-        user: Some(EtcdUser::new(user, "secret")),
-        ..EtcdOptions::new([etcd.endpoint()])
-    };
-    open(options).await.unwrap()
+    let backend = backend_of(user, "secret", etcd);
+    Session::open(backend, SessionOptions::new(LONG)).await.unwrap()
 }
 
 pub(super) async fn allow(root: &mut Client, lock: &str) {
@@ -81,7 +83,7 @@ async fn a_permission_that_comes_later_counts() {
     allow(&mut client, "refused").await;
     let theirs = root.mutex("refused").unwrap();
     let guard = theirs.lock().await.unwrap();
-    let waiter = tokio::spawn(async move { mutex.lock().await });
+    let waiter = unseen_waiter(&mutex);
     queue_length(&theirs, 2).await;
     guard.unlock().await.unwrap();
     drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
@@ -128,8 +130,7 @@ async fn a_forgotten_token_is_no_matter() {
     let (held, mutex) = (app.mutex("a").unwrap().lock().await.unwrap(), app.mutex("b").unwrap());
     let theirs = session_of("root", &etcd).await.mutex("b").unwrap();
     let guard = theirs.lock().await.unwrap();
-    let waiting = mutex.clone();
-    let waiter = tokio::spawn(async move { waiting.lock().await });
+    let waiter = unseen_waiter(&mutex);
     queue_length(&theirs, 2).await;
     etcd.restart().await.unwrap();
     guard.unlock().await.unwrap();
@@ -191,11 +192,9 @@ async fn authentication_may_be_switched_off_and_on() {
 #[tokio::test]
 async fn no_user_is_told_at_once() {
     let (etcd, _client) = etcd_with_users().await;
-    let error = open(EtcdOptions::new([etcd.endpoint()])).await.unwrap_err();
-    let LockError::Backend(BackendError { kind: BackendErrorKind::Permanent, .. }) = &error else {
-        panic!("{error:?}")
-    };
-    assert!(format!("{error:?}").contains("no user was given"), "{error:?}");
+    let opened = open(EtcdOptions::new([etcd.endpoint()])).await;
+    assert!(format!("{opened:?}").contains("no user was given"), "{opened:?}");
+    assert_eq!(kind_of(opened), BackendErrorKind::Permanent);
 }
 
 /// Goal: with tokens that tell of the roles at the time they were made, a role that changes is no
@@ -258,7 +257,7 @@ async fn denied_names_hinder_no_other() {
         let denied = app.mutex(&format!("denied-{number}")).unwrap();
         assert!(within("the refusal", denied.lock()).await.is_err());
     }
-    let waiter = tokio::spawn(async move { allowed.lock().await });
+    let waiter = unseen_waiter(&allowed);
     eventually("it waits", async || guard.is_contended()).await;
     guard.unlock().await.unwrap();
     drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
@@ -274,9 +273,7 @@ async fn a_waiter_that_may_not_look_is_told() {
     root.put("allowed/first", "", None).await.unwrap();
     let app = session_of("app", &etcd).await;
     let mutex = app.mutex("allowed").unwrap();
-    let waiting = mutex.clone();
-    let waiter = tokio::spawn(async move { waiting.lock().await });
-    queue_length(&mutex, 2).await;
+    let waiter = waiter(&mutex, 2).await;
     forbid(&mut root, "allowed").await;
     etcd.kill().await.unwrap();
     etcd.restart().await.unwrap();
@@ -293,18 +290,12 @@ async fn a_name_that_is_taken_away_costs_no_other() {
         allow(&mut root, name).await;
     }
     let ttl = Duration::from_secs(4);
-    let options = EtcdOptions {
-        user: Some(EtcdUser::new("app", "secret")),
-        ..EtcdOptions::new([etcd.endpoint()])
-    };
-    let backend = Arc::new(EtcdBackend::new(options).unwrap());
+    let backend = backend_of("app", "secret", &etcd);
     let app = Session::open(backend, SessionOptions::new(ttl)).await.unwrap();
     let kept = app.mutex("kept").unwrap().lock().await.unwrap();
     let taken = app.mutex("taken").unwrap().lock().await.unwrap();
     let mutex = session_of("app", &etcd).await.mutex("taken").unwrap();
-    let waiting = mutex.clone();
-    let waiter = tokio::spawn(async move { waiting.lock().await });
-    queue_length(&mutex, 2).await;
+    let waiter = waiter(&mutex, 2).await;
 
     forbid(&mut root, "taken").await;
     let unlocking = tokio::spawn(taken.unlock());
@@ -371,18 +362,9 @@ async fn a_session_closes_with_a_claim_that_it_may_not_withdraw() {
 async fn a_wrong_password_is_no_storm() {
     let (etcd, _root) = etcd_with_users().await;
     let before = metric(&etcd, "started", "Authenticate").await;
-    let options = EtcdOptions {
-        user: Some(EtcdUser::new("app", "wrong")),
-        ..EtcdOptions::new([etcd.endpoint()])
-    };
-    let backend = Arc::new(EtcdBackend::new(options).unwrap());
-    let open = |_| {
-        let options = SessionOptions::new(Duration::from_secs(20));
-        tokio::spawn(Session::open(
-            Arc::clone(&backend) as Arc<dyn Backend<Token = Token>>,
-            options,
-        ))
-    };
+    let backend = backend_of("app", "wrong", &etcd);
+    let open =
+        |_| tokio::spawn(Session::open(Arc::clone(&backend) as _, SessionOptions::new(LONG)));
     for opened in (0..50).map(open).collect::<Vec<_>>() {
         assert!(within("it is refused", opened).await.unwrap().is_err());
     }
@@ -397,16 +379,9 @@ async fn a_holder_that_may_do_nothing_is_told_if_its_lease_ends() {
     let (etcd, mut root) = etcd_with_users().await;
     allow(&mut root, "held").await;
     let ttl = Duration::from_secs(4);
-    let options = EtcdOptions {
-        user: Some(EtcdUser::new("app", "secret")),
-        ..EtcdOptions::new([etcd.endpoint()])
-    };
-    let backend = Arc::new(EtcdBackend::new(options).unwrap());
-    let app = Session::open(
-        Arc::clone(&backend) as Arc<dyn Backend<Token = Token>>,
-        SessionOptions::new(ttl),
-    );
-    let app = app.await.unwrap();
+    let backend = backend_of("app", "secret", &etcd);
+    let options = SessionOptions::new(ttl);
+    let app = Session::open(Arc::clone(&backend) as _, options).await.unwrap();
     let held = app.mutex("held").unwrap().lock().await.unwrap();
     assert!(is_refused(&app.mutex("other").unwrap().lock().await));
     assert!(format!("{backend:?}").contains("claims: 1"), "nothing is kept of what was refused");

@@ -8,16 +8,12 @@ use fenced_lock::{
     SessionOptions, TokenLife, Unfenced,
 };
 use rslock::LockManager;
-use rustix::process::Signal;
 use testkit::shared::Raw;
 use testkit::wait::{eventually, within};
 use testkit::{PrivateRedis, Proxy, RedisOptions as ServerOptions};
 
-use super::lab::{Lab, TTL, queue_length, queue_of, run_again, signal};
+use super::lab::{LONG, Lab, TTL, kind_of, queue_length, queue_of, unseen_waiter};
 use super::lab_redis::{RedlockLab, server_that_says};
-
-/// A TTL that outlives what these tests do.
-const LONG: Duration = Duration::from_secs(20);
 
 async fn nodes(count: usize) -> Vec<PrivateRedis> {
     start(count, ServerOptions { volatile: true, ..ServerOptions::default() }).await
@@ -29,10 +25,6 @@ async fn start(count: usize, options: ServerOptions) -> Vec<PrivateRedis> {
         nodes.push(PrivateRedis::start(options.clone()).await.unwrap());
     }
     nodes
-}
-
-async fn session_for(lab: &RedlockLab, ttl: Duration) -> Session<Unfenced> {
-    Session::open(lab.backend(), SessionOptions::new(ttl)).await.unwrap()
 }
 
 /// At how many nodes the key has a value.
@@ -48,7 +40,7 @@ async fn count(nodes: &[PrivateRedis], key: &str) -> usize {
 #[tokio::test]
 async fn rslock_is_excluded_and_excludes() {
     let lab = RedlockLab::shared().await;
-    let mutex = session_for(&lab, LONG).await.mutex("stock-lock").unwrap();
+    let mutex = lab.session_for(LONG).await.mutex("stock-lock").unwrap();
     let mut peer = LockManager::new(lab.urls().to_vec());
     peer.set_retry(1, Duration::ZERO);
 
@@ -58,8 +50,7 @@ async fn rslock_is_excluded_and_excludes() {
     let theirs = peer.lock("stock-lock", LONG).await.unwrap();
     assert!(mutex.try_lock().await.unwrap().is_none());
     assert_eq!(queue_of(&mutex).await, ["stock-lock"], "it is seen");
-    let waiting = mutex.clone();
-    let waiter = tokio::spawn(async move { waiting.lock().await });
+    let waiter = unseen_waiter(&mutex);
     peer.extend(&theirs, LONG).await.unwrap();
     assert!(!waiter.is_finished());
     peer.unlock(&theirs).await;
@@ -77,7 +68,7 @@ async fn a_minority_may_fail() {
         let mut nodes = nodes(size).await;
         let minority = size / 2;
         let lab = RedlockLab::of(&nodes);
-        let session = session_for(&lab, Duration::from_secs(6)).await;
+        let session = lab.session_for(Duration::from_secs(6)).await;
         let mutex = session.mutex("a").unwrap();
         let guard = mutex.lock().await.unwrap();
         for node in &mut nodes[..minority] {
@@ -90,7 +81,7 @@ async fn a_minority_may_fail() {
             node.kill().await.unwrap();
         }
         assert!(
-            session_for(&lab, LONG).await.mutex("a").unwrap().try_lock().await.unwrap().is_none()
+            lab.session_for(LONG).await.mutex("a").unwrap().try_lock().await.unwrap().is_none()
         );
         within("the release", guard.unlock()).await.unwrap();
         let guard = within("a grant", mutex.lock()).await.unwrap();
@@ -100,11 +91,7 @@ async fn a_minority_may_fail() {
         for node in &mut nodes[minority..=minority] {
             node.kill().await.unwrap();
         }
-        let error = mutex.try_lock().await.unwrap_err();
-        assert!(
-            matches!(&error, LockError::Backend(error) if error.kind == BackendErrorKind::Transient),
-            "{error}"
-        );
+        assert_eq!(kind_of(mutex.try_lock().await), BackendErrorKind::Transient);
         within("the holder is told", guard.lost()).await;
         assert_eq!(session.lost_reason(), Some(LostReason::Expired));
         nodes[0].child().resume().unwrap();
@@ -125,14 +112,14 @@ async fn a_pause_lets_two_write() {
         proxies.push(Proxy::to(port).await.unwrap());
     }
     let database = lab.urls()[0].rsplit_once('/').unwrap().1.to_owned();
-    let behind = RedlockLab::at(
+    let behind = RedlockLab::new(
         proxies.iter().map(|proxy| format!("redis://127.0.0.1:{}/{database}", proxy.port())),
     );
     let mut store = Raw::connect(&lab.urls()[0]).await;
-    let earlier = session_for(&behind, TTL).await.mutex("a").unwrap().lock().await.unwrap();
+    let earlier = behind.session_for(TTL).await.mutex("a").unwrap().lock().await.unwrap();
     assert!(!earlier.is_lost(), "it looks, and is paused before it writes");
     proxies.iter().for_each(Proxy::freeze);
-    let mutex = session_for(&lab, LONG).await.mutex("a").unwrap();
+    let mutex = lab.session_for(LONG).await.mutex("a").unwrap();
     let later = within("the next is granted", mutex.lock()).await.unwrap();
     store.run::<()>("SET data later").await;
     proxies.iter().for_each(Proxy::release);
@@ -147,7 +134,7 @@ async fn a_pause_lets_two_write() {
 async fn nodes_that_forget_let_two_hold() {
     let mut nodes = nodes(3).await;
     let lab = RedlockLab::of(&nodes);
-    let (one, other) = (session_for(&lab, LONG).await, session_for(&lab, LONG).await);
+    let (one, other) = (lab.session_for(LONG).await, lab.session_for(LONG).await);
     let guard = one.mutex("a").unwrap().lock().await.unwrap();
     for node in &mut nodes[..2] {
         node.kill().await.unwrap();
@@ -165,18 +152,13 @@ async fn nodes_that_forget_let_two_hold() {
 async fn nodes_killed_and_started_again() {
     let mut nodes = start(3, ServerOptions::default()).await;
     let lab = RedlockLab::of(&nodes);
-    let (one, other) = (session_for(&lab, LONG).await, session_for(&lab, LONG).await);
+    let (one, other) = (lab.session_for(LONG).await, lab.session_for(LONG).await);
     let (mutex, guard) = (other.mutex("a").unwrap(), one.mutex("a").unwrap().lock().await.unwrap());
     for node in &mut nodes {
         node.kill().await.unwrap();
     }
-    let error = mutex.try_lock().await.unwrap_err();
-    assert!(
-        matches!(&error, LockError::Backend(error) if error.kind == BackendErrorKind::Transient),
-        "{error}"
-    );
-    let waiting = mutex.clone();
-    let waiter = tokio::spawn(async move { waiting.lock().await });
+    assert_eq!(kind_of(mutex.try_lock().await), BackendErrorKind::Transient);
+    let waiter = unseen_waiter(&mutex);
     for node in &mut nodes {
         node.restart().await.unwrap();
     }
@@ -184,35 +166,6 @@ async fn nodes_killed_and_started_again() {
     assert!(!guard.is_lost() && !waiter.is_finished());
     within("the release", guard.unlock()).await.unwrap();
     drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
-}
-
-const WORKER: &str = "REDLOCK_WORKER";
-
-/// Goal: a holder that is stopped beyond its lease is succeeded, and learns of its loss when it goes on. Method: the
-/// holder is a process of its own, stopped and continued by signals.
-#[tokio::test]
-async fn a_stopped_holder_is_succeeded_and_knows() {
-    let lab = RedlockLab::shared().await;
-    let mut holder = run_again("redlock::holding_worker", [(WORKER, &lab.urls().join(" "))]);
-    let mutex = session_for(&lab, LONG).await.mutex("a").unwrap();
-    queue_length(&mutex, 1).await;
-    signal(&holder, Signal::STOP);
-    let guard = within("the next is served", mutex.lock()).await.unwrap();
-    signal(&holder, Signal::CONT);
-    let status = within("the holder ends", holder.wait()).await.unwrap();
-    assert!(status.success(), "it knows of its loss");
-    assert!(!guard.is_lost());
-    assert_eq!(queue_of(&mutex).await, [guard.key()], "it took nothing with it");
-}
-
-#[tokio::test]
-#[ignore = "run by a_stopped_holder_is_succeeded_and_knows"]
-async fn holding_worker() {
-    let Ok(urls) = std::env::var(WORKER) else { return };
-    let guard =
-        RedlockLab::at(urls.split(' ').map(Into::into)).mutex("a").await.lock().await.unwrap();
-    guard.lost().await;
-    guard.unlock().await.unwrap_err();
 }
 
 /// Goal: over TLS the lock is granted, kept by renewals and released; a node with a certificate of another authority is
@@ -318,7 +271,7 @@ async fn lost_answers_leave_no_claim() {
     }
     let urls = proxies.iter().map(|proxy| format!("redis://127.0.0.1:{}", proxy.port()));
     // what a node did whose answer was lost ends with the TTL
-    let session = session_for(&RedlockLab::at(urls), Duration::from_secs(6)).await;
+    let session = RedlockLab::new(urls).session_for(Duration::from_secs(6)).await;
     let mutex = session.mutex("a").unwrap();
     for failing in [1, 3] {
         let swallow = || proxies[..failing].iter().for_each(|proxy| proxy.swallow(1));
@@ -339,7 +292,7 @@ async fn lost_answers_leave_no_claim() {
 async fn many_waiters_and_many_names() {
     let nodes = nodes(3).await;
     let lab = RedlockLab::of(&nodes);
-    let session = session_for(&lab, Duration::from_secs(3)).await;
+    let session = lab.session_for(Duration::from_secs(3)).await;
     let mut holds = tokio::task::JoinSet::new();
     for number in 0..1000 {
         let mutex = session.mutex(&format!("name-{number}")).unwrap();
@@ -367,11 +320,8 @@ async fn rights() {
         Session::open(Arc::new(backend), SessionOptions::new(TTL)).await
     };
     let error = open().await.unwrap_err();
-    assert!(
-        matches!(&error, LockError::Backend(error) if error.kind == BackendErrorKind::Permanent),
-        "{error}"
-    );
     assert!(!error.to_string().contains("secret"), "{error}");
+    assert_eq!(kind_of::<()>(Err(error)), BackendErrorKind::Permanent);
     for node in &nodes {
         node.run::<()>(&setuser).await.unwrap();
     }

@@ -9,15 +9,8 @@ use fenced_lock::{
 use testkit::wait::eventually;
 use tokio::time::{Instant, sleep};
 
-use super::faulty::{Fault, FaultyBackend};
+use super::faulty::{Fault, FaultyBackend, SECOND, TTL, session};
 use super::lab::queue_of;
-
-const TTL: Duration = Duration::from_secs(10);
-const SECOND: Duration = Duration::from_secs(1);
-
-async fn session(backend: &Arc<FaultyBackend>) -> Session {
-    Session::open(Arc::clone(backend) as _, SessionOptions::new(TTL)).await.unwrap()
-}
 
 /// Goal: a margin that would leave no time to renew does not end the session.
 #[tokio::test(start_paused = true)]
@@ -236,7 +229,7 @@ async fn closing_drains_the_releases() {
     drop(guard);
     session.close().await.unwrap_err();
     assert_eq!(backend.release.count(), 4);
-    let free = self::session(&backend).await.mutex("a").unwrap();
+    let free = super::faulty::session(&backend).await.mutex("a").unwrap();
     drop(free.try_lock().await.unwrap().expect("the claim was withdrawn, not left to its lease"));
 }
 

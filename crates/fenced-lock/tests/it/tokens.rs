@@ -6,7 +6,7 @@ use testkit::wait::{eventually, within};
 use testkit::{EtcdOptions as ServerOptions, OwnedDir, PrivateEtcd};
 use tokio::task::JoinHandle;
 
-use super::lab::{metric, queue_length, queue_of};
+use super::lab::{self, metric, queue_of};
 use super::permissions::{self, root_of, session_of, with_users};
 
 /// An etcd whose tokens are signed texts that end after three seconds, used or not.
@@ -36,9 +36,7 @@ async fn waiter(
 ) -> (Mutex, JoinHandle<Result<Guard, LockError>>) {
     root.put(format!("{name}/first"), "", None).await.unwrap();
     let mutex = session.mutex(name).unwrap();
-    let waiting = mutex.clone();
-    let waiter = tokio::spawn(async move { waiting.lock().await });
-    queue_length(&mutex, 2).await;
+    let waiter = lab::waiter(&mutex, 2).await;
     (mutex, waiter)
 }
 

@@ -1,7 +1,6 @@
-//! What is particular to ZooKeeper: its sessions, its restarts, its rights, and other libraries on the same locks.
+//! What is particular to ZooKeeper: its sessions, its ensembles, its rights, and other libraries on the same locks.
 
 use std::path::Path;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,52 +8,31 @@ use std::time::Duration;
 #[cfg(feature = "zookeeper-tls")]
 use fenced_lock::ZooKeeperTls;
 use fenced_lock::{
-    BackendErrorKind, Guard, LockError, LostReason, Mutex, Session, SessionOptions,
-    ZooKeeperBackend, ZooKeeperOptions,
+    BackendErrorKind, Guard, LockError, Session, SessionOptions, ZooKeeperBackend, ZooKeeperOptions,
 };
 use futures_util::future::try_join_all;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use rustix::process::{Pid, Signal, kill_process};
 #[cfg(feature = "zookeeper-tls")]
 use testkit::Certificates;
 use testkit::wait::{eventually, within};
 use testkit::{
-    OwnedDir, PrivateRedis, PrivateZooKeeper, Proxy, RedisOptions, Way,
+    OwnedDir, PrivateRedis, PrivateZooKeeper, RedisOptions, Run, Way,
     ZooKeeperOptions as ServerOptions, probe,
 };
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::process::{Child, Command};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::process::Command;
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
-use super::lab::{Lab, queue_length, queue_of};
+use super::lab::{
+    FoundLab, LONG, Lab, ServerLab, assert_refused, kind_of, queue_length, queue_of, unseen_waiter,
+    waiter,
+};
 use super::lab_zookeeper::ZooKeeperLab;
 #[cfg(feature = "zookeeper-tls")]
-use crate::contract::{basics, queueing};
-
-/// A TTL that outlives a restart of the server.
-const LONG: Duration = Duration::from_secs(20);
+use crate::contract::{basics, queueing, resilience};
 
 async fn open(options: ZooKeeperOptions) -> Result<Session, LockError> {
     let backend = ZooKeeperBackend::new(options)?;
     Session::open(Arc::new(backend), SessionOptions::new(LONG)).await
-}
-
-async fn patient_session(lab: &ZooKeeperLab) -> Session {
-    open(lab.options()).await.unwrap()
-}
-
-/// A waiter in a task, seen in the queue.
-async fn waiter(mutex: &Mutex, length: usize) -> JoinHandle<Result<Guard, LockError>> {
-    let waiting = mutex.clone();
-    let waiter = tokio::spawn(async move { waiting.lock().await });
-    queue_length(mutex, length).await;
-    waiter
-}
-
-fn kind_of(error: &LockError) -> BackendErrorKind {
-    let LockError::Backend(error) = error else { panic!("not of the backend: {error}") };
-    error.kind
 }
 
 /// Goal: a waiter that dies in the middle of the queue does not wake the one behind it: to be notified is not to
@@ -122,43 +100,8 @@ async fn tokens_grow_though_a_locks_node_is_made_anew() {
     }
 }
 
-/// Goal: killed and started again, ZooKeeper keeps the hold and its tokens go on; what comes meanwhile is done
-/// afterwards. Other data are another cluster, whose tokens are neither larger nor smaller.
-#[tokio::test]
-async fn killed_and_started_again() {
-    let Some((mut server, lab)) = ZooKeeperLab::private().await else { return };
-    let (holder, session) = (patient_session(&lab).await, patient_session(&lab).await);
-    let name = lab.name();
-    let guard = holder.mutex(&name).unwrap().lock().await.unwrap();
-    let mutex = session.mutex(&name).unwrap();
-    let waiting = waiter(&mutex, 2).await;
-    server.kill().await.unwrap();
-    let other = session.mutex(&lab.name()).unwrap();
-    assert!(matches!(other.try_lock().await, Err(LockError::Backend(_))), "a try does not wait");
-    let queueing = tokio::spawn({
-        let other = other.clone();
-        async move { other.lock().await }
-    });
-    eventually("the session notices", async || !session.is_answered()).await;
-    server.restart().await.unwrap();
-    drop(within("granted when it is back", queueing).await.unwrap().unwrap());
-    assert!(!guard.is_lost());
-    let first = guard.token();
-    within("the release", guard.unlock()).await.unwrap();
-    let granted = within("the waiter is granted", waiting).await.unwrap().unwrap();
-    assert!(granted.token() > first);
-    granted.unlock().await.unwrap();
-    let anew = patient_session(&lab).await.mutex(&name).unwrap().lock().await.unwrap();
-    assert!(anew.token() > first);
-    queue_length(&other, 0).await;
-
-    let elsewhere = ZooKeeperLab::shared().await.unwrap().session().await;
-    let token = elsewhere.mutex(&name).unwrap().lock().await.unwrap().token();
-    assert_eq!(token.partial_cmp(&first), None);
-}
-
 /// Goal: in an ensemble, a hold outlives the death of the leader, and the waiter behind it is granted after that, with
-/// a larger token.
+/// a larger token. Another server is another cluster, whose tokens are neither larger nor smaller.
 #[tokio::test]
 async fn a_killed_leader_ends_nothing() {
     let Some(lab) = ZooKeeperLab::shared().await else { return };
@@ -183,28 +126,10 @@ async fn a_killed_leader_ends_nothing() {
     within("the release", guard.unlock()).await.unwrap();
     let second = within("the waiter is granted", waiting).await.unwrap().unwrap();
     assert!(second.token() > first);
+    let elsewhere = lab.mutex(&name).await.lock().await.unwrap();
+    assert_eq!(elsewhere.token().partial_cmp(&first), None);
     within("the release", second.unlock()).await.unwrap();
     assert!(!holder.is_lost() && !session.is_lost());
-}
-
-/// Goal: a waiter whose connection breaks is granted all the same, and a holder keeps its hold.
-#[tokio::test]
-async fn a_cut_watch_is_opened_again() {
-    let Some(lab) = ZooKeeperLab::shared().await else { return };
-    let proxy = Proxy::to(lab.port()).await.unwrap();
-    let direct = patient_session(&lab).await;
-    let session = patient_session(&ZooKeeperLab::at(proxy.port())).await;
-    let name = lab.name();
-    for _ in 0..3 {
-        let guard = direct.mutex(&name).unwrap().lock().await.unwrap();
-        let waiter = waiter(&session.mutex(&name).unwrap(), 2).await;
-        proxy.cut();
-        guard.unlock().await.unwrap();
-        let granted = within("the waiter is granted", waiter).await.unwrap().unwrap();
-        proxy.cut();
-        assert!(!granted.is_lost());
-        granted.unlock().await.unwrap();
-    }
 }
 
 /// Goal: a holder whose connection was cut hears of what comes after that as before. Method: its claim is deleted; its
@@ -212,8 +137,8 @@ async fn a_cut_watch_is_opened_again() {
 #[tokio::test]
 async fn a_holder_is_told_after_a_cut() {
     let Some(lab) = ZooKeeperLab::shared().await else { return };
-    let proxy = Proxy::to(lab.port()).await.unwrap();
-    let session = patient_session(&ZooKeeperLab::at(proxy.port())).await;
+    let (proxy, proxied) = lab.behind_proxy().await;
+    let session = proxied.session_for(LONG).await;
     let guard = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
     proxy.cut();
     eventually("a new connection", async || proxy.connections() == 2).await;
@@ -223,61 +148,13 @@ async fn a_holder_is_told_after_a_cut() {
     assert!(!session.is_lost());
 }
 
-/// Goal: a request whose answer gets lost is found to be done: one claim is in the queue, and a release has
-/// released.
-#[tokio::test]
-async fn lost_answers_are_made_up_for() {
-    let Some(lab) = ZooKeeperLab::shared().await else { return };
-    let proxy = Proxy::to(lab.port()).await.unwrap();
-    let session = patient_session(&ZooKeeperLab::at(proxy.port())).await;
-    let mutex = session.mutex(&lab.name()).unwrap();
-    for round in 1..=5 {
-        proxy.swallow(1);
-        let guard = within("the grant", mutex.lock()).await.unwrap();
-        let first = guard.token();
-        assert_eq!(queue_of(&mutex).await, [guard.key()]);
-        proxy.swallow(1);
-        let guard = within("the hand-over", guard.hand_over()).await.unwrap();
-        assert!(guard.token() > first);
-        assert_eq!(queue_of(&mutex).await, [guard.key()]);
-        proxy.swallow(1);
-        within("the release", guard.unlock()).await.unwrap();
-        assert_eq!(queue_of(&mutex).await.len(), 0);
-        assert_eq!(proxy.swallowed_answers(), 3 * round);
-    }
-}
-
-/// Goal: a request that gets lost is sent again.
-#[tokio::test]
-async fn lost_requests_are_sent_again() {
-    let Some(lab) = ZooKeeperLab::shared().await else { return };
-    let proxy = Proxy::to(lab.port()).await.unwrap();
-    let session = patient_session(&ZooKeeperLab::at(proxy.port())).await;
-    let mutex = session.mutex(&lab.name()).unwrap();
-    let lose = async || {
-        eventually("the request is under way", async || proxy.holds_something()).await;
-        proxy.cut();
-        proxy.release();
-    };
-    for _ in 0..3 {
-        proxy.hold(Way::There);
-        let (guard, ()) = tokio::join!(mutex.lock(), lose());
-        let guard = guard.unwrap();
-        assert_eq!(queue_of(&mutex).await, [guard.key()]);
-        proxy.hold(Way::There);
-        let (released, ()) = tokio::join!(guard.unlock(), lose());
-        released.unwrap();
-        assert_eq!(queue_of(&mutex).await.len(), 0);
-    }
-}
-
 /// Goal: a claim that was given up while its request was under way leaves nothing in the queue, whether the request
 /// arrives or not.
 #[tokio::test]
 async fn a_claim_given_up_on_the_way_is_withdrawn() {
     let Some(lab) = ZooKeeperLab::shared().await else { return };
-    let proxy = Proxy::to(lab.port()).await.unwrap();
-    let session = patient_session(&ZooKeeperLab::at(proxy.port())).await;
+    let (proxy, proxied) = lab.behind_proxy().await;
+    let session = proxied.session_for(LONG).await;
     let (mutex, direct) = (session.mutex(&lab.name()).unwrap(), lab.session().await);
     let direct = direct.mutex(mutex.name()).unwrap();
     for cuts in [false, true] {
@@ -294,109 +171,21 @@ async fn a_claim_given_up_on_the_way_is_withdrawn() {
     }
 }
 
-/// Goal: when the server says nothing, the holder and a waiter know by their own clock that they cannot believe in
-/// their session any more, and what comes afterwards does not bring it back.
-#[tokio::test]
-async fn a_silent_server_means_loss_in_time() {
-    let Some((mut server, lab)) = ZooKeeperLab::private().await else { return };
-    let session = lab.session().await;
-    let guard = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
-    let other = lab.name();
-    let _theirs = patient_session(&lab).await.mutex(&other).unwrap().lock().await.unwrap();
-    let waiter = waiter(&session.mutex(&other).unwrap(), 2).await;
-    server.child().pause().unwrap();
-    within("the holder is told", guard.lost()).await;
-    let ended = within("the waiter is told", waiter).await.unwrap().unwrap_err();
-    assert!(matches!(ended, LockError::SessionLost { reason: LostReason::Expired }), "{ended}");
-    server.child().resume().unwrap();
-    assert!(guard.is_lost());
-    assert_eq!(session.lost_reason(), Some(LostReason::Expired));
-}
-
-/// Goal: a process that is stopped for longer than its session lives is succeeded, and knows when it goes on.
-/// Method: this test binary runs itself again.
-#[tokio::test]
-async fn a_stopped_holder_is_succeeded_and_knows() {
-    let Some(lab) = ZooKeeperLab::shared().await else { return };
-    let mutex = lab.mutex(&lab.name()).await;
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("told");
-    let holder = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "zookeeper::holding_worker"])
-        .env("LOCK_WORKER_PORT", lab.port().to_string())
-        .env("LOCK_WORKER_NAME", mutex.name())
-        .env("LOCK_WORKER_FILE", &file)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    queue_length(&mutex, 1).await;
-    let waiter = waiter(&mutex, 2).await;
-    let pid = Pid::from_raw(holder.id().unwrap().try_into().unwrap()).unwrap();
-    kill_process(pid, Signal::STOP).unwrap();
-    let guard = within("the next is served", waiter).await.unwrap().unwrap();
-    kill_process(pid, Signal::CONT).unwrap();
-    eventually("the holder knows", async || file.exists()).await;
-    assert!(!guard.is_lost());
-}
-
-#[tokio::test]
-#[ignore = "run by a_stopped_holder_is_succeeded_and_knows"]
-async fn holding_worker() {
-    let Ok(port) = std::env::var("LOCK_WORKER_PORT") else { return };
-    let lab = ZooKeeperLab::at(port.parse().unwrap());
-    let mutex = lab.mutex(&std::env::var("LOCK_WORKER_NAME").unwrap()).await;
-    let guard = mutex.lock().await.unwrap();
-    guard.lost().await;
-    std::fs::write(std::env::var("LOCK_WORKER_FILE").unwrap(), "").unwrap();
-}
-
-/// Goal: a hundred waiters are served with a few requests each: nobody asks when it is not its turn.
-#[tokio::test]
-async fn a_hundred_waiters_make_few_requests() {
-    let Some((server, lab)) = ZooKeeperLab::private().await else { return };
-    let name = lab.name();
-    let sessions = [patient_session(&lab).await, patient_session(&lab).await];
-    let guard = sessions[0].mutex(&name).unwrap().lock().await.unwrap();
-    let requests = async || {
-        let page = probe::zookeeper(server.port(), "mntr").await.unwrap();
-        let line = page.lines().find_map(|line| line.strip_prefix("zk_packets_received"));
-        line.unwrap().trim().parse::<u64>().unwrap()
-    };
-    let before = requests().await;
-    let mut waiters = JoinSet::new();
-    for number in 0..100 {
-        let mutex = sessions[number % 2].mutex(&name).unwrap();
-        waiters.spawn(async move { mutex.lock().await.unwrap().unlock().await.unwrap() });
-    }
-    eventually("all wait", async || lab.nodes(&name).await.len() == 101).await;
-    guard.unlock().await.unwrap();
-    within("all are served", waiters.join_all()).await;
-    let requests = requests().await - before;
-    // a claim and a release each; pings, renewals, and the looks of this test come on top
-    assert!(requests < 1000, "{requests} requests");
-}
-
 /// Goal: a thousand locks held at a time, through a connection that breaks and comes back, and each of them works
 /// afterwards.
 #[tokio::test]
 async fn a_thousand_names() {
-    let Some((_server, lab)) = ZooKeeperLab::private().await else { return };
-    let proxy = Proxy::to(lab.port()).await.unwrap();
-    let session = patient_session(&ZooKeeperLab::at(proxy.port())).await;
-    let direct = patient_session(&lab).await;
-    let mutexes = (0..1000).map(|number| session.mutex(&format!("name-{number}")).unwrap());
+    let Some(lab) = ZooKeeperLab::shared().await else { return };
+    let name = lab.name();
+    let (proxy, proxied) = lab.behind_proxy().await;
+    let session = proxied.session_for(LONG).await;
+    let direct = lab.session_for(LONG).await;
+    let mutexes = (0..1000).map(|number| session.mutex(&format!("{name}-{number}")).unwrap());
     let locks = mutexes.map(async |mutex| mutex.lock().await);
     let guards: Vec<_> = stream::iter(locks).buffer_unordered(200).try_collect().await.unwrap();
     proxy.cut();
-    let waiters: Vec<_> = guards
-        .iter()
-        .map(|guard| {
-            let mutex = direct.mutex(guard.name()).unwrap();
-            tokio::spawn(async move { mutex.lock().await })
-        })
-        .collect();
+    let waiters: Vec<_> =
+        guards.iter().map(|guard| unseen_waiter(&direct.mutex(guard.name()).unwrap())).collect();
     for guard in &guards {
         eventually("somebody waits", async || guard.is_contended()).await;
         assert!(!guard.is_lost());
@@ -423,7 +212,10 @@ async fn the_lease_is_what_the_server_grants() {
 /// Goal: a renewal is a write: a server that was cut off from the others cannot answer it.
 #[tokio::test]
 async fn a_renewal_is_a_write() {
-    let Some((server, lab)) = ZooKeeperLab::private().await else { return };
+    if ZooKeeperLab::shared().await.is_none() {
+        return;
+    }
+    let (server, lab) = ZooKeeperLab::start().await;
     let backend = lab.backend();
     let lease = backend.open(LONG).await.unwrap();
     let writes = async || {
@@ -450,9 +242,8 @@ async fn wrong_rights_are_refused() {
     let session = open(owned.clone()).await.unwrap();
     let guard = session.mutex("a").unwrap().lock().await.unwrap();
     for user in [None, Some("app:wrong".to_owned()), Some("other:secret".to_owned())] {
-        let refused = open(ZooKeeperOptions { user, ..owned.clone() }).await.unwrap_err();
-        assert_eq!(kind_of(&refused), BackendErrorKind::Permanent, "{refused}");
-        assert!(refused.to_string().contains("not authorized"), "{refused}");
+        let opened = open(ZooKeeperOptions { user, ..owned.clone() }).await;
+        assert_refused(opened, "not authorized");
     }
     let again = open(owned).await.unwrap();
     assert!(again.mutex("a").unwrap().try_lock().await.unwrap().is_none());
@@ -467,8 +258,7 @@ async fn wrong_rights_are_refused() {
         client.create(&format!("/locks/{name}"), b"", &mode).await.unwrap();
         let mutex = session.mutex(&name).unwrap();
         for refused in [mutex.lock().await, mutex.try_lock().await.map(Option::unwrap)] {
-            let refused = refused.unwrap_err();
-            assert_eq!(kind_of(&refused), BackendErrorKind::Permanent, "{refused}");
+            assert_eq!(kind_of(refused), BackendErrorKind::Permanent);
         }
     }
     drop(session.mutex(&lab.name()).unwrap().lock().await.unwrap());
@@ -478,18 +268,17 @@ async fn wrong_rights_are_refused() {
 #[tokio::test]
 async fn another_server_is_refused() {
     let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
-    let refused = open(ZooKeeperLab::at(redis.port()).options()).await.unwrap_err();
-    assert_eq!(kind_of(&refused), BackendErrorKind::Permanent, "{refused}");
-    assert!(refused.to_string().contains("is no ZooKeeper: it says"), "{refused}");
+    let opened = open(ZooKeeperLab::on(redis.port()).options()).await;
+    assert_refused(opened, "is no ZooKeeper: it says");
 
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = silent.local_addr().unwrap().port();
-    let refused = within("an end", open(ZooKeeperLab::at(port).options())).await.unwrap_err();
-    assert_eq!(kind_of(&refused), BackendErrorKind::Transient, "{refused}");
+    let opened = within("an end", open(ZooKeeperLab::on(port).options())).await;
+    assert_eq!(kind_of(opened), BackendErrorKind::Transient);
     drop(silent);
-    let refused = within("an end", open(ZooKeeperLab::at(port).options())).await.unwrap_err();
-    assert_eq!(kind_of(&refused), BackendErrorKind::Transient, "{refused}");
-    let no_root = ZooKeeperOptions { root: "/".to_owned(), ..ZooKeeperLab::at(port).options() };
+    let opened = within("an end", open(ZooKeeperLab::on(port).options())).await;
+    assert_eq!(kind_of(opened), BackendErrorKind::Transient);
+    let no_root = ZooKeeperOptions { root: "/".to_owned(), ..ZooKeeperLab::on(port).options() };
     assert_eq!(ZooKeeperBackend::new(no_root).unwrap_err().kind, BackendErrorKind::Permanent);
 }
 
@@ -498,26 +287,15 @@ async fn another_server_is_refused() {
 #[cfg(feature = "zookeeper-tls")]
 #[tokio::test]
 async fn certificates() {
-    let Some((server, mut lab)) = ZooKeeperLab::secured().await else { return };
+    let Some((server, lab)) = ZooKeeperLab::secured().await else { return };
     basics::a_lock_is_granted_and_released(&lab).await;
     basics::one_holder_at_a_time(&lab).await;
-    queueing::waiters_are_served_in_the_order_of_their_claims(&lab).await;
-    let (port, tls) = lab.tls.take().unwrap();
-    let proxy = Proxy::to(port).await.unwrap();
-    lab.tls = Some((proxy.port(), tls.clone()));
-    let (session, plain) = (patient_session(&lab).await, ZooKeeperLab::of(&server).session().await);
-    let name = lab.name();
-    let guard = plain.mutex(&name).unwrap().lock().await.unwrap();
-    let waiter = waiter(&session.mutex(&name).unwrap(), 2).await;
-    proxy.cut();
-    guard.unlock().await.unwrap();
-    within("the waiter is granted", waiter).await.unwrap().unwrap().unlock().await.unwrap();
-
+    queueing::a_hundred_waiters_are_served_in_their_order(&lab).await;
+    resilience::a_cut_connection_hides_no_grant(&lab).await;
+    let (port, tls) = lab.tls.clone().unwrap();
     let refused = async |said: &str, port: u16, tls: Option<ZooKeeperTls>| {
-        let options = ZooKeeperOptions { tls, ..ZooKeeperLab::at(port).options() };
-        let refused = within("an end", open(options)).await.unwrap_err();
-        assert_eq!(kind_of(&refused), BackendErrorKind::Permanent, "{refused}");
-        assert!(refused.to_string().contains(said), "{refused}");
+        let options = ZooKeeperOptions { tls, ..ZooKeeperLab::on(port).options() };
+        assert_refused(within("an end", open(options)).await, said);
     };
     let elsewhere = tempfile::tempdir().unwrap();
     let ca = Certificates::create_in(elsewhere.path()).unwrap().ca();
@@ -539,7 +317,7 @@ async fn certificates() {
 }
 
 /// Another library's client, in a process of its own.
-struct Peer(Child);
+struct Peer(Run);
 
 impl Peer {
     /// Has it take the lock, or wait for it. `None` where the library, or Java's compiler, is not installed.
@@ -561,29 +339,23 @@ impl Peer {
             return None;
         };
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/ZooKeeperPeer.java");
-        let started = Command::new(java)
+        let mut command = Command::new(java);
+        command
             .args(["-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp"])
             .arg(class_path)
             .arg(source)
-            .args([recipe, &lab.options().servers, &format!("/locks/{name}")])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn();
-        Some(Self(started.unwrap()))
+            .args([recipe, &lab.options().servers, &format!("/locks/{name}")]);
+        Some(Self(Run::start(&mut command)))
     }
 
     async fn holds(&mut self) {
-        let mut line = String::new();
-        let mut output = BufReader::new(self.0.stdout.as_mut().unwrap());
-        within("the peer holds the lock", output.read_line(&mut line)).await.unwrap();
-        assert_eq!(line, "held\n");
+        assert_eq!(self.0.line().await, "held");
     }
 
     /// Has it release the lock and end.
     async fn release(mut self) {
-        self.0.stdin.take().unwrap().write_all(b"\n").await.unwrap();
-        assert!(within("the peer ends", self.0.wait()).await.unwrap().success());
+        self.0.send("release").await;
+        assert!(self.0.ended().await.success());
     }
 }
 
@@ -591,7 +363,7 @@ impl Peer {
 async fn meets(recipe: &str) {
     let Some(lab) = ZooKeeperLab::shared().await else { return };
     let name = lab.name();
-    let mutex = patient_session(&lab).await.mutex(&name).unwrap();
+    let mutex = lab.session_for(LONG).await.mutex(&name).unwrap();
     // ours, theirs, ours, theirs
     let guard = mutex.lock().await.unwrap();
     let Some(mut second) = Peer::start(recipe, &lab, &name) else { return };
@@ -614,7 +386,7 @@ async fn meets(recipe: &str) {
     fourth.holds().await;
     // a peer that dies is succeeded
     let fifth = waiter(&mutex, 2).await;
-    fourth.0.start_kill().unwrap();
+    fourth.0.kill().await;
     drop(within("our turn again", fifth).await.unwrap().unwrap());
 }
 

@@ -4,20 +4,20 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
-use hyper::Method;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 use testkit::client::{Answer, Connection};
-use testkit::ports::address_in;
-use testkit::probe;
+use testkit::ports::free_ports;
 use testkit::wait::{eventually, within};
-use tokio::process::{Child, Command};
+use tokio::process::Child;
+
+use crate::launch;
 
 /// A running program. It is killed when this is dropped.
 pub(super) struct Program {
     child: Child,
-    address: SocketAddr,
+    port: u16,
     dir: TempDir,
 }
 
@@ -27,23 +27,12 @@ impl Program {
     pub(super) async fn start(etcd: &str, redis: &str, lock_name: &str, flags: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let own = dir.path().to_str().unwrap();
-        let log = dir.path().join("stderr");
-        let child = Command::new(env!("CARGO_BIN_EXE_demo"))
-            .args(["serve", "--listen", "127.0.0.1:0"])
-            .args(["--etcd", etcd, "--redis", redis, "--lock-name", lock_name])
-            .args(flags.iter().map(|flag| flag.replace("DIR", own)))
-            .stderr(std::fs::File::create(&log).unwrap())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let address = address_in(&log).await;
-        let program = Self { child, address, dir };
-        eventually("the program is ready", async || {
-            let answer = probe::http(Method::GET, address.port(), "/readyz", "").await;
-            answer.is_ok_and(|(status, _)| status.as_u16() == 200)
-        })
-        .await;
-        program
+        let flags: Vec<_> = flags.iter().map(|flag| flag.replace("DIR", own)).collect();
+        let servers = ["--etcd", etcd, "--redis", redis, "--lock-name", lock_name];
+        let flags = servers.into_iter().chain(flags.iter().map(String::as_str));
+        let [port] = free_ports().unwrap();
+        let child = launch::start("serve", port, &flags.collect::<Vec<_>>()).await;
+        Self { child, port, dir }
     }
 
     /// A file of its own directory, which stands for `DIR/name` in its flags.
@@ -59,14 +48,8 @@ impl Program {
     }
 
     /// Starts a sale of the default item.
-    pub(super) async fn sell(&self, stock: u32) {
-        let body = format!("{{\"stock\":{stock}}}");
-        let mut connection = Connection::open(self.address).await;
-        let length = body.len();
-        let head =
-            format!("PUT /stock HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
-        connection.send(head + body.as_str()).await;
-        assert_eq!(connection.answer().await.status, 200);
+    pub(super) async fn sell(&self, stock: u64) {
+        launch::sell(self.port, stock).await;
     }
 
     /// Sends an order of the default item, whose answer is left to be read.
@@ -76,7 +59,7 @@ impl Program {
 
     /// The same for the item that the query names.
     pub(super) async fn send_order_of(&self, query: &str, id: &str) -> Connection {
-        let mut connection = Connection::open(self.address).await;
+        let mut connection = self.connection().await;
         let line = format!("POST /stock/reduce{query} HTTP/1.1\r\nHost: test\r\n");
         connection.send(format!("{line}Idempotency-Key: {id}\r\nContent-Length: 0\r\n\r\n")).await;
         connection
@@ -87,7 +70,7 @@ impl Program {
     }
 
     pub(super) async fn connection(&self) -> Connection {
-        Connection::open(self.address).await
+        Connection::open(SocketAddr::from(([127, 0, 0, 1], self.port))).await
     }
 
     pub(super) async fn get(&self, path: &str) -> Answer {
@@ -106,8 +89,7 @@ impl Program {
     }
 
     pub(super) fn signal(&self, signal: Signal) {
-        let pid = self.child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)).unwrap();
-        kill_process(pid, signal).unwrap();
+        launch::signal(&self.child, signal);
     }
 
     /// Waits until it is stopped.

@@ -131,28 +131,33 @@ async fn a_sale_that_is_away_is_said_to_be() {
     let demo = Demo::start_with(&["--lock", "file", "--beside", "redis"]).await;
     let page = demo.live_page().await;
     page.until_reads("#right-name", "Redis lock").await;
-    let listen = format!("--listen 127.0.0.1:{}", demo.port + 20);
     let signal = |signal| {
-        for (pid, command) in processes(&listen) {
-            // its guardian is a shell that has the same arguments
-            if !command.starts_with("/bin/sh") {
-                kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+        for port in [demo.port + 20, demo.port + 30] {
+            for (pid, command) in processes(&format!("--listen 127.0.0.1:{port}")) {
+                // its guardian is a shell that has the same arguments
+                if !command.starts_with("/bin/sh") {
+                    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+                }
             }
         }
     };
-    // a killed one would be back in six seconds
+    // killed ones would be back in six seconds
     signal(Signal::STOP);
-    page.until_reads("#right-title", "No answer").await;
-    page.until_reads("#right-text", &format!("Instance {} did not", demo.port + 20)).await;
+    for lane in ["first", "last"] {
+        page.until_reads(&format!("#right-lanes li:{lane}-child"), "does not answer").await;
+    }
     assert_eq!(page.text("#right-name").await, "Redis lock");
     page.screenshot("two-locks-one-away").await;
     start_both(&page).await;
     page.until_reads("#left-title", "PASS").await;
     page.until_reads("#scoreboard", "file lock").await;
     assert!(!page.text("#scoreboard").await.contains("Redis lock"));
-    // the demo starts a killed one again
+    page.until_reads("#right-title", "Not carried out").await;
+    page.until_reads("#right-text", "No instance of this sale answers.").await;
+    // the demo starts killed ones again
     signal(Signal::KILL);
-    page.until_reads("#right-title", "No run yet").await;
+    let are_back = async || !page.text("#right-lanes").await.contains("does not answer");
+    eventually("both answer", are_back).await;
     page.until_reads("#both-run", "Run both").await;
     start_both(&page).await;
     page.until_reads("#scoreboard", "Redis lock").await;

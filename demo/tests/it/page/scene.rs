@@ -2,16 +2,14 @@
 
 use std::process::Stdio;
 
-use hyper::Method;
-use rustix::process::{Pid, Signal, kill_process};
-use testkit::wait::{eventually, within};
-use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions, ports, probe};
+use rustix::process::Signal;
+use testkit::wait::within;
+use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions, ports};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 
 use super::browser::{DESKTOP, Tab};
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_demo");
+use crate::launch;
 
 /// The demo, as users run it: two instances and servers of its own. It ends with this value.
 pub(super) struct Demo {
@@ -32,8 +30,8 @@ impl Demo {
 
     /// The same with its first instance on this port.
     pub(super) async fn start_at(port: u16, flags: &[&str]) -> Self {
-        let mut command = program();
-        command.args(["--port", &port.to_string()]).args(flags);
+        let mut command = launch::program(&["--port", &port.to_string()]);
+        command.args(flags);
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let serves = async {
@@ -62,12 +60,14 @@ impl Demo {
     }
 }
 
-/// An etcd, a Redis and an instance over them. The test can stop and restart each.
+/// An etcd, a Redis, an instance over them and its control. The test can stop and restart all but the last.
 pub(super) struct Shop {
     pub(super) etcd: PrivateEtcd,
     pub(super) redis: PrivateRedis,
     instance: Option<Child>,
     port: u16,
+    control: u16,
+    _control: Child,
 }
 
 impl Shop {
@@ -82,29 +82,21 @@ impl Shop {
     pub(super) async fn empty(flags: &[&str]) -> Self {
         let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
         let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
-        let [port] = ports::free_ports().unwrap();
-        let mut shop = Self { etcd, redis, instance: None, port };
+        let [port, control] = ports::free_ports().unwrap();
+        let instances = format!("http://127.0.0.1:{port}");
+        let process = launch::start("control", control, &["--instances", &instances]).await;
+        let mut shop = Self { etcd, redis, instance: None, port, control, _control: process };
         shop.start_instance(flags).await;
         shop
     }
 
     /// Starts the instance, at the same port each time.
     pub(super) async fn start_instance(&mut self, flags: &[&str]) {
-        let mut command = program();
-        command.args([
-            "serve",
-            "--lock-ttl",
-            "5s",
-            "--listen",
-            &format!("127.0.0.1:{}", self.port),
-        ]);
-        command.args(["--etcd", &self.etcd.endpoint(), "--redis", &self.redis.url()]).args(flags);
-        self.instance = Some(command.stderr(Stdio::null()).spawn().unwrap());
-        let is_ready = async || {
-            let answer = probe::http(Method::GET, self.port, "/readyz", "").await;
-            answer.is_ok_and(|(status, _)| status == 200)
-        };
-        eventually("the instance is ready", is_ready).await;
+        let control = format!("http://127.0.0.1:{}", self.control);
+        let (etcd, redis) = (self.etcd.endpoint(), self.redis.url());
+        let own = ["--lock-ttl", "5s", "--control", &control, "--etcd", &etcd, "--redis", &redis];
+        let flags = [&own[..], flags].concat();
+        self.instance = Some(launch::start("serve", self.port, &flags).await);
     }
 
     /// Starts an instance of the service alone, in this process. Returns its address.
@@ -122,22 +114,13 @@ impl Shop {
             &format!("--redis={}", self.redis.url()),
         ]);
         tokio::spawn(flash_sale::serve::serve(config));
-        let is_ready = async || {
-            let answer = probe::http(Method::GET, port, "/readyz", "").await;
-            answer.is_ok_and(|(status, _)| status == 200)
-        };
-        eventually("the service is ready", is_ready).await;
+        launch::until_ok(port, "/readyz").await;
         url(port)
     }
 
     /// Sends the instance a signal.
     pub(super) fn signal_instance(&self, signal: Signal) {
-        let pid = self
-            .instance
-            .as_ref()
-            .and_then(Child::id)
-            .and_then(|id| Pid::from_raw(id.try_into().ok()?));
-        kill_process(pid.expect("it runs"), signal).unwrap();
+        launch::signal(self.instance.as_ref().expect("it runs"), signal);
     }
 
     /// Ends the instance at once.
@@ -147,9 +130,7 @@ impl Shop {
 
     /// Starts a new sale.
     pub(super) async fn sell(&self, stock: u64) {
-        let body = format!("{{\"stock\":{stock}}}");
-        let answer = probe::http(Method::PUT, self.port, "/stock", body).await.unwrap();
-        assert_eq!(answer.0, 200, "{}", answer.1);
+        launch::sell(self.port, stock).await;
     }
 
     pub(super) fn url(&self) -> String {
@@ -159,16 +140,4 @@ impl Shop {
 
 fn url(port: u16) -> String {
     format!("http://127.0.0.1:{port}/")
-}
-
-/// The program, without the settings of the environment. It ends with the test.
-fn program() -> Command {
-    let mut command = Command::new(PROGRAM);
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("FLASH_SALE_") {
-            command.env_remove(name);
-        }
-    }
-    command.kill_on_drop(true);
-    command
 }

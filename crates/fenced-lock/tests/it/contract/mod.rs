@@ -1,8 +1,9 @@
 //! What every backend must do: each test is generic over the lab, and instantiated for each in
-//! `lock`.
+//! `main`.
 
 pub(super) mod basics;
 pub(super) mod cancellation;
 pub(super) mod loss;
 pub(super) mod queueing;
 pub(super) mod reentry;
+pub(super) mod resilience;

@@ -3,31 +3,36 @@
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
-use fenced_lock::{Owner, Token};
-use testkit::wait::eventually;
+use fenced_lock::{Order, Owner, Token};
+use testkit::wait::{eventually, within};
 
-use crate::lab::{Lab, queue_length, queue_of};
+use crate::lab::{LONG, Lab, queue_length, queue_of};
 
-/// Goal: first come, first served, across sessions. Method: waiters queue one after the other, each
-/// seen in the queue before the next comes, and note their turns.
-pub(crate) async fn waiters_are_served_in_the_order_of_their_claims(lab: &impl Lab) {
-    let name = lab.name();
-    let mutexes = [lab.mutex(&name).await, lab.mutex(&name).await, lab.mutex(&name).await];
+/// Goal: first come, first served, across sessions, by ever larger tokens; each once where the order is not promised.
+/// Method: a hundred waiters queue one after the other, each seen in the queue before the next comes, and note their turns.
+pub(crate) async fn a_hundred_waiters_are_served_in_their_order(lab: &impl Lab<Token = Token>) {
+    let (name, sessions) = (lab.name(), [lab.session_for(LONG).await, lab.session_for(LONG).await]);
+    let mutexes = sessions.each_ref().map(|session| session.mutex(&name).unwrap());
     let holder = mutexes[0].lock().await.unwrap();
     let turns = Arc::new(StdMutex::new(Vec::new()));
     let mut waiters = tokio::task::JoinSet::new();
-    for number in 0..9 {
-        let (mutex, turns) = (mutexes[number % 3].clone(), Arc::clone(&turns));
+    for number in 0..100 {
+        let (mutex, turns) = (mutexes[number % 2].clone(), Arc::clone(&turns));
         waiters.spawn(async move {
             let guard = mutex.lock().await.unwrap();
-            turns.lock().unwrap().push(number);
+            turns.lock().unwrap().push((number, guard.token()));
             guard.unlock().await.unwrap();
         });
         queue_length(&mutexes[0], number + 2).await;
     }
     holder.unlock().await.unwrap();
-    waiters.join_all().await;
-    assert_eq!(*turns.lock().unwrap(), (0..9).collect::<Vec<_>>());
+    within("all are served", waiters.join_all()).await;
+    let mut turns = turns.lock().unwrap().clone();
+    assert!(turns.is_sorted_by(|one, next| one.1 < next.1), "{turns:?}");
+    if lab.backend().promises().order == Order::Unordered {
+        turns.sort_by_key(|turn| turn.0);
+    }
+    assert!(turns.into_iter().map(|turn| turn.0).eq(0..100));
 }
 
 /// Goal: the queue shows who holds and who waits, in order, with what a human needs to know.

@@ -1,0 +1,371 @@
+//! Processes, connections and servers that fail.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fenced_lock::{
+    BackendErrorKind, Claim, Ends, Guard, LockError, LostReason, Released, Token, TokenLife,
+};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use rustix::process::Signal;
+use testkit::wait::{eventually, within};
+use testkit::{Proxy, Run, Way};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::lab::{
+    EtcdLab, FoundLab, HOUR, LONG, Lab, Numbered as _, ServerLab, TTL, kind_of, queue_length,
+    queue_of, unseen_waiter, waiter,
+};
+
+/// A worker that holds the lock and prints its token.
+async fn start_holder<L: FoundLab>(lab: &L, name: &str, ttl: Duration) -> (Run, i64) {
+    let ttl = ttl.as_secs().to_string();
+    let told = [("LOCK_DOES", "hold"), ("LOCK_NAME", name), ("LOCK_TTL", &ttl)];
+    let mut holder = lab.start_worker(&told);
+    let token = holder.line_after("held ").await.parse().unwrap();
+    (holder, token)
+}
+
+/// What a process of its own does for a test.
+#[tokio::test]
+#[ignore = "run by the contract"]
+async fn worker() {
+    let Ok(lab) = std::env::var("LOCK_LAB") else { return };
+    macro_rules! work_on {
+        ($lab:ty) => {
+            if lab == std::any::type_name::<$lab>() {
+                return work::<$lab>().await;
+            }
+        };
+    }
+    work_on!(EtcdLab);
+    #[cfg(feature = "file")]
+    work_on!(crate::lab_file::FileLab);
+    #[cfg(feature = "postgres")]
+    work_on!(crate::lab_postgres::PostgresLab);
+    #[cfg(feature = "redis")]
+    work_on!(crate::lab_redis::RedisLab);
+    #[cfg(feature = "redis")]
+    work_on!(crate::lab_redis::RedlockLab);
+    #[cfg(feature = "zookeeper")]
+    work_on!(crate::lab_zookeeper::ZooKeeperLab);
+    panic!("an unknown lab: {lab}");
+}
+
+fn told(what: &str) -> String {
+    std::env::var(format!("LOCK_{what}")).unwrap()
+}
+
+async fn work<L: FoundLab>() {
+    let lab = L::at(&told("ADDRESS"));
+    match told("DOES").as_str() {
+        "hold" => hold(&lab).await,
+        "add" => add(&lab).await,
+        other => panic!("unknown: {other}"),
+    }
+}
+
+/// Holds the lock until it is told to write, and then looks at its guard.
+async fn hold<L: FoundLab>(lab: &L) {
+    let session = lab.session_for(Duration::from_secs(told("TTL").parse().unwrap())).await;
+    let mutex = session.mutex(&told("NAME")).unwrap();
+    let guard = mutex.lock().await.unwrap();
+    let waiters = std::env::var("LOCK_WAITERS").map_or(0, |waiters| waiters.parse().unwrap());
+    let _waiters: Vec<_> = (0..waiters).map(|_| unseen_waiter(&mutex)).collect();
+    let token = guard.token().number();
+    // the test harness has begun a line
+    println!("\nheld {token}");
+    let order = || std::io::stdin().read_line(&mut String::new());
+    tokio::task::spawn_blocking(order).await.unwrap().unwrap();
+    println!("wrote {token}");
+    println!("{}", if guard.is_lost() { "lost" } else { "kept" });
+    let _ = guard.unlock().await;
+}
+
+/// Goal: a holder that is stopped beyond its lease is succeeded, by a grant with a larger token, and knows of its loss
+/// when it goes on. But it can write before it looks: a store that takes every write has the older one then, and its
+/// smaller token shows it. Method: the holder is a process of its own, stopped and continued by signals.
+pub(crate) async fn a_stopped_holder_can_write_late<L: FoundLab>(lab: &L) {
+    let mutex = lab.session_for(LONG).await.mutex(&lab.name()).unwrap();
+    let (mut holder, token) = start_holder(lab, mutex.name(), TTL).await;
+    holder.signal(Signal::STOP);
+    let guard = within("the next is served", mutex.lock()).await.unwrap();
+    let has_tokens = lab.backend().promises().token != TokenLife::None;
+    holder.send("write").await;
+    holder.signal(Signal::CONT);
+    let written: i64 = holder.line_after("wrote ").await.parse().unwrap();
+    assert_eq!(written, token);
+    assert_eq!(written < guard.token().number(), has_tokens, "a fence would refuse the write");
+    assert_eq!(holder.line().await, "lost");
+    assert!(holder.ended().await.success());
+    assert!(!guard.is_lost());
+    assert_eq!(queue_of(&mutex).await, [guard.key()], "the earlier holder took nothing with it");
+}
+
+/// Goal: a holder that is killed is succeeded. A service that sees the end of a process does not wait for a TTL; another
+/// one is done within the TTL and 1.5 s, which is what etcd takes at the most to notice and remove a lease.
+pub(crate) async fn a_killed_holder_is_succeeded<L: FoundLab>(lab: &L) {
+    let mutex = lab.mutex(&lab.name()).await;
+    let promises = lab.backend().promises();
+    let is_seen = promises.ends == Ends::Process || promises.wake == fenced_lock::Wake::ServerWait;
+    let ttl = if is_seen { HOUR } else { TTL };
+    let (mut holder, _) = start_holder(lab, mutex.name(), ttl).await;
+    let waiter = waiter(&mutex, 2).await;
+    let killed_at = Instant::now();
+    holder.kill().await;
+    let guard = within("the next is served", waiter).await.unwrap().unwrap();
+    let took = killed_at.elapsed();
+    assert!(is_seen || took <= TTL + Duration::from_millis(1500), "it took {took:?}");
+    assert_eq!(queue_of(&mutex).await, [guard.key()]);
+}
+
+/// Goal: one holder among three processes with a hundred waiters. Method: each adds one to a number in a file by reading
+/// and writing it; without exclusion some additions get lost, or a reader meets half a number.
+pub(crate) async fn a_hundred_waiters_in_three_processes(lab: &impl FoundLab) {
+    let (name, dir) = (lab.name(), tempfile::tempdir().unwrap());
+    let file = dir.path().join("number");
+    std::fs::write(&file, "0").unwrap();
+    let path = file.to_str().unwrap();
+    let told = [("LOCK_DOES", "add"), ("LOCK_NAME", &name), ("LOCK_FILE", path)];
+    let workers: Vec<_> = (0..3).map(|_| lab.start_worker(&told)).collect();
+    for mut worker in workers {
+        assert!(worker.ended().await.success());
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "102");
+}
+
+async fn add<L: FoundLab>(lab: &L) {
+    let (session, file) = (lab.session().await, told("FILE"));
+    let mut waiters = JoinSet::new();
+    for _ in 0..34 {
+        let (mutex, file) = (session.mutex(&told("NAME")).unwrap(), file.clone());
+        waiters.spawn(async move {
+            let guard = mutex.lock().await.unwrap();
+            let number: u32 = std::fs::read_to_string(&file).unwrap().parse().unwrap();
+            tokio::task::yield_now().await;
+            std::fs::write(&file, (number + 1).to_string()).unwrap();
+            guard.unlock().await.unwrap();
+        });
+    }
+    let threads = Path::new("/proc/self/task").read_dir().unwrap().count();
+    if lab.backend().promises().ends == Ends::Process {
+        assert!(threads <= 4, "the test's two, and two of the backend: {threads}");
+    }
+    waiters.join_all().await;
+    session.close().await.unwrap();
+}
+
+/// Goal: a grant is pushed: with a TTL of an hour, no timer of a waiter could explain it. Nor does the end of a session wait
+/// for a timer.
+pub(crate) async fn a_grant_is_pushed(lab: &impl Lab) {
+    let (one, other) = (lab.session_for(HOUR).await, lab.session_for(HOUR).await);
+    let name = lab.name();
+    let mut guard = one.mutex(&name).unwrap().lock().await.unwrap();
+    for mutex in [other.mutex(&name).unwrap(), one.mutex(&name).unwrap()] {
+        let waiter = waiter(&mutex, 2).await;
+        guard.unlock().await.unwrap();
+        guard = within("the waiter is granted", waiter).await.unwrap().unwrap();
+    }
+    let waiter = waiter(&other.mutex(&name).unwrap(), 2).await;
+    one.close().await.unwrap();
+    drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
+    assert!(guard.is_lost());
+}
+
+/// Goal: a guard tells how long its claim took to queue, the way to the service and back included, also after a hand-over.
+pub(crate) async fn the_way_to_the_service_is_measured(lab: &impl FoundLab) {
+    let (proxy, proxied) = lab.behind_proxy().await;
+    let mutex = proxied.session_for(LONG).await.mutex(&lab.name()).unwrap();
+    for each_way in [Duration::from_millis(30), Duration::from_millis(60)] {
+        proxy.delay(each_way);
+        let guard = mutex.lock().await.unwrap();
+        assert!(guard.enqueued_in() >= 2 * each_way);
+        let guard = guard.hand_over().await.unwrap();
+        assert!(guard.enqueued_in() >= 2 * each_way);
+        guard.unlock().await.unwrap();
+    }
+}
+
+/// Goal: a connection that is cut, also just before a grant, hides no grant and ends no hold. Method: leases that
+/// outlive the test, so that no timer helps.
+pub(crate) async fn a_cut_connection_hides_no_grant(lab: &impl ServerLab) {
+    let (proxy, proxied) = lab.behind_proxy().await;
+    let (direct, session) = (lab.session_for(HOUR).await, proxied.session_for(HOUR).await);
+    let name = lab.name();
+    for _ in 0..3 {
+        let guard = direct.mutex(&name).unwrap().lock().await.unwrap();
+        let waiter = waiter(&session.mutex(&name).unwrap(), 2).await;
+        proxy.refuse();
+        guard.unlock().await.unwrap();
+        proxy.admit();
+        let granted = within("the waiter is granted", waiter).await.unwrap().unwrap();
+        proxy.cut();
+        assert!(!granted.is_lost());
+        granted.unlock().await.unwrap();
+    }
+}
+
+/// Goal: a request whose answer got lost has been carried out once: a claim is found again, a release counts, a try
+/// leaves nothing behind.
+pub(crate) async fn a_lost_answer_is_asked_for_again(lab: &impl ServerLab) {
+    let (proxy, proxied) = lab.behind_proxy().await;
+    let session = proxied.session_for(HOUR).await;
+    let mutex = session.mutex(&lab.name()).unwrap();
+    let direct = lab.mutex(mutex.name()).await;
+    for _ in 0..3 {
+        let swallowed = proxy.swallowed_answers();
+        proxy.swallow(1);
+        let guard = within("the grant", mutex.lock()).await.unwrap();
+        let first = guard.token();
+        assert_eq!(queue_of(&direct).await, [guard.key()]);
+        proxy.swallow(1);
+        let guard = within("the hand-over", guard.hand_over()).await.unwrap();
+        assert!(guard.token() > first);
+        assert_eq!(queue_of(&direct).await, [guard.key()]);
+        proxy.swallow(1);
+        within("the release", guard.unlock()).await.unwrap();
+        assert!(queue_of(&direct).await.is_empty());
+        proxy.swallow(1);
+        let tried = within("the try", mutex.try_lock()).await;
+        assert_eq!(kind_of(tried), BackendErrorKind::Transient, "a try asks once");
+        queue_length(&direct, 0).await;
+        assert_eq!(proxy.swallowed_answers(), swallowed + 4);
+    }
+    assert!(!session.is_lost());
+}
+
+/// Goal: a request that got lost is sent again, and is carried out once.
+pub(crate) async fn a_lost_request_is_sent_again(lab: &impl ServerLab) {
+    let (proxy, proxied) = lab.behind_proxy().await;
+    let mutex = proxied.session_for(HOUR).await.mutex(&lab.name()).unwrap();
+    let direct = lab.mutex(mutex.name()).await;
+    for _ in 0..3 {
+        let guard = lose_request(&proxy, mutex.lock()).await.unwrap();
+        assert_eq!(queue_of(&direct).await, [guard.key()]);
+        let guard = lose_request(&proxy, guard.hand_over()).await.unwrap();
+        assert_eq!(queue_of(&direct).await, [guard.key()]);
+        lose_request(&proxy, guard.unlock()).await.unwrap();
+        assert!(queue_of(&direct).await.is_empty());
+    }
+}
+
+async fn lose_request<T>(proxy: &Proxy, request: impl Future<Output = T>) -> T {
+    proxy.hold(Way::There);
+    let lose = async {
+        eventually("the request is under way", async || proxy.holds_something()).await;
+        proxy.cut();
+        proxy.release();
+    };
+    let (done, ()) = within("it is done", async { tokio::join!(request, lose) }).await;
+    done
+}
+
+/// Goal: a server that keeps its data, killed and started again: holds and places in the queue stand, tokens go on, and
+/// what is asked while it is away is done when it is back, except for a try, which does not wait.
+pub(crate) async fn a_server_killed_and_started_again<L: ServerLab>(_: &L) {
+    let (mut server, lab) = L::start().await;
+    let (holder, session) = (lab.session_for(LONG).await, lab.session_for(LONG).await);
+    let held = holder.mutex("held").unwrap().lock().await.unwrap();
+    let guard = holder.mutex("a").unwrap().lock().await.unwrap();
+    let mutex = session.mutex("a").unwrap();
+    let waiting = waiter(&mutex, 2).await;
+    L::crash(&mut server).await;
+    server.restart().await.unwrap();
+    assert!(!guard.is_lost());
+    let before = guard.token();
+    within("the release", guard.unlock()).await.unwrap();
+    let granted = within("the waiter is granted", waiting).await.unwrap().unwrap();
+    assert!(granted.token().revision() > before.revision());
+    let is_durable = lab.backend().promises().token == TokenLife::Durable;
+    assert_eq!(granted.token() > before, is_durable, "else it is another cluster's");
+
+    L::crash(&mut server).await;
+    let releasing = tokio::spawn(granted.unlock());
+    let tried = within("the try", mutex.try_lock()).await;
+    assert_eq!(kind_of(tried), BackendErrorKind::Transient, "a try does not wait");
+    let waiting = unseen_waiter(&mutex);
+    eventually("the session notices", async || !session.is_answered()).await;
+    server.restart().await.unwrap();
+    within("the release", releasing).await.unwrap().unwrap();
+    drop(within("granted when it is back", waiting).await.unwrap().unwrap());
+    queue_length(&mutex, 0).await;
+    eventually("the session notices", async || session.is_answered()).await;
+    assert!(!held.is_lost());
+    assert!(held.hand_over().await.unwrap().token().revision() > before.revision());
+}
+
+/// Goal: when the service says nothing, holder and waiter know by their own clock that they cannot believe in their lease
+/// any more, and another one is granted only then. What the service says afterwards does not bring it back.
+pub(crate) async fn silence_means_loss_in_time(lab: &impl ServerLab) {
+    let (proxy, proxied) = lab.behind_proxy().await;
+    let (session, bystander) = (proxied.session().await, lab.session_for(LONG).await);
+    let (name, other) = (lab.name(), lab.name());
+    let guard = session.mutex(&name).unwrap().lock().await.unwrap();
+    let _theirs = bystander.mutex(&other).unwrap().lock().await.unwrap();
+    let waiting = waiter(&session.mutex(&other).unwrap(), 2).await;
+    let next = waiter(&bystander.mutex(&name).unwrap(), 2).await;
+    proxy.freeze();
+    within("the holder is told", guard.lost()).await;
+    assert!(!next.is_finished(), "the lease ends later than its holder believes");
+    let ended = within("the waiter is told", waiting).await.unwrap().unwrap_err();
+    assert!(matches!(ended, LockError::SessionLost { reason: LostReason::Expired }), "{ended}");
+    drop(within("the next is served", next).await.unwrap().unwrap());
+    proxy.release();
+    assert!(guard.is_lost());
+    assert_eq!(session.lost_reason(), Some(LostReason::Expired));
+}
+
+/// Goal: a hundred waiters cost a few requests each, and hardly any while they wait.
+pub(crate) async fn a_hundred_waiters_make_few_requests<L: ServerLab>(_: &L) {
+    let (server, lab) = L::start().await;
+    let sessions = [lab.session_for(HOUR).await, lab.session_for(HOUR).await];
+    let guard = sessions[0].mutex("a").unwrap().lock().await.unwrap();
+    let before = lab.requests(&server).await;
+    let mut waiters = JoinSet::new();
+    for number in 0..100 {
+        let mutex = sessions[number % 2].mutex("a").unwrap();
+        waiters.spawn(async move { mutex.lock().await.unwrap().unlock().await.unwrap() });
+    }
+    eventually("all wait", async || lab.claims_and_sessions(&server).await.0 == 101).await;
+    guard.unlock().await.unwrap();
+    within("all are served", waiters.join_all()).await;
+    let requests = lab.requests(&server).await - before;
+    assert!(requests <= 100 * L::REQUESTS_OF_A_WAITER + 1, "{requests} requests");
+}
+
+/// Goal: a thousand names that are held cost nothing while nothing happens, are lost by none, and leave nothing behind when
+/// their session is closed. Method: while the lease is renewed three times, the server counts fewer requests than a tenth
+/// of the names.
+pub(crate) async fn a_thousand_names_cost_no_requests<L: ServerLab>(_: &L) {
+    let (server, lab) = L::start().await;
+    let session = lab.session_for(Duration::from_secs(6)).await;
+    let mutexes = (0..1000).map(|number| session.mutex(&format!("name-{number}")).unwrap());
+    let locks = stream::iter(mutexes.map(async |mutex| mutex.lock().await)).buffer_unordered(100);
+    let mut guards: Vec<Guard> = locks.try_collect().await.unwrap();
+    eventually("nobody waits", async || !guards.iter().any(Guard::is_contended)).await;
+    let before = lab.requests(&server).await;
+    for _ in 0..3 {
+        let valid_until = guards[0].valid_until();
+        eventually("a renewal", async || guards[0].valid_until() > valid_until).await;
+    }
+    let requests = lab.requests(&server).await - before;
+    assert!(requests < 100, "{requests} requests for names at which nothing happened");
+    assert!(guards.iter().all(|guard| !guard.is_lost() && !guard.is_contended()));
+    guards.pop().unwrap().unlock().await.unwrap();
+    session.close().await.unwrap();
+    assert!(guards.iter().all(Guard::is_lost));
+    assert_eq!(lab.claims_and_sessions(&server).await, (0, 0));
+}
+
+/// Goal: a claim whose request was given up can be withdrawn by a process that does not know it.
+pub(crate) async fn a_claim_of_another_process_is_withdrawn(lab: &impl Lab<Token = Token>) {
+    let session = lab.session_for(LONG).await;
+    let (lease, label) = (session.lease().id, Arc::from(""));
+    let claim = Claim { name: lab.name().into(), lease, number: 99, label };
+    lab.backend().enqueue(&claim).await.unwrap();
+    let another = lab.backend();
+    assert_eq!(another.release(&claim).await.unwrap(), Released::Done);
+    assert_eq!(another.release(&claim).await.unwrap(), Released::Gone);
+}

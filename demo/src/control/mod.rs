@@ -1,0 +1,319 @@
+//! The control of a demo: the one process that runs sales and asks the instances for their status. They know its
+//! address, and nothing of each other.
+
+pub(crate) mod client;
+mod lanes;
+pub(crate) mod problem;
+pub(crate) mod record;
+mod routes;
+mod run;
+mod verdict;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::{Method, StatusCode, Uri};
+use clap::Args;
+use flash_sale::config::switch;
+use flash_sale::http::problem::{Problem, ProblemType};
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use self::problem::{INSTANCE_UNREACHABLE, NEEDS_INSTANCES, UNKNOWN_INSTANCE};
+use self::record::{Command, Note, Status};
+pub use self::record::{Fault, NewRun, Run, State};
+use self::run::Begun;
+use crate::cluster::Cluster;
+use crate::signals::{ENDINGS, Signals};
+
+/// The largest run.
+const MAX_REQUESTS: u64 = 500_000;
+const MAX_STOCK: u64 = 1_000_000_000;
+
+/// How often the status of the instances is read.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
+/// How long an instance may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(900);
+
+/// The same for a command, which must not be lost only because the machine is busy.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The same for the start of a sale, which waits for the lock.
+const START_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// The most notes that are kept.
+const MOST_NOTES: usize = 20;
+
+/// The flags of `control`.
+#[derive(Args, Clone, Debug)]
+pub struct ControlOptions {
+    /// Address to listen on
+    #[arg(long, env = "FLASH_SALE_LISTEN", default_value = "127.0.0.1:8070")]
+    pub listen: SocketAddr,
+
+    /// Addresses of the instances, separated by commas, each with its own port
+    #[arg(long, env = "FLASH_SALE_INSTANCES", value_name = "URL", value_delimiter = ',', required = true, value_parser = address)]
+    pub instances: Vec<Uri>,
+
+    /// Tell the page that a killed instance is started again
+    #[arg(long, env = "FLASH_SALE_RESTARTED", value_parser = switch)]
+    pub restarted: bool,
+}
+
+/// Runs the control of instances that others have started, until a signal asks it to end.
+///
+/// # Errors
+/// It cannot listen on its address.
+pub async fn serve(options: ControlOptions) -> io::Result<()> {
+    let mut signals = Signals::listen(&ENDINGS)?;
+    let listener = TcpListener::bind(options.listen).await?;
+    tracing::info!("the control listens on http://{}", listener.local_addr()?);
+    let instances = options.instances.iter().filter_map(Uri::authority);
+    let side = Side::new(instances.map(|authority| (authority.to_string(), None)));
+    let control = Arc::new(Control { sides: vec![side], restarts: options.restarted });
+    tokio::select! {
+        served = control.serve(listener) => served,
+        _ = signals.next() => Ok(()),
+    }
+}
+
+/// An address of the form `http://HOST:PORT`.
+pub(crate) fn address(text: &str) -> Result<Uri, &'static str> {
+    let uri: Option<Uri> = text.parse().ok();
+    let plain = uri.filter(|uri| {
+        uri.scheme_str() == Some("http")
+            && uri.port().is_some()
+            && matches!(uri.path(), "" | "/")
+            && uri.query().is_none()
+    });
+    plain.ok_or("an address looks like http://127.0.0.1:8080")
+}
+
+/// All sales of a demo.
+pub struct Control {
+    /// One, or two under different locks.
+    pub sides: Vec<Arc<Side>>,
+    /// Whether a killed instance is started again.
+    pub restarts: bool,
+}
+
+impl Control {
+    /// Answers the instances, and asks for their status.
+    ///
+    /// # Errors
+    /// The listener fails.
+    pub async fn serve(self: Arc<Self>, listener: TcpListener) -> io::Result<()> {
+        let asking = self.sides.iter().map(|side| async move {
+            loop {
+                side.read_all().await;
+                sleep(ASK_EVERY).await;
+            }
+        });
+        let routes = flash_sale::http::with_defaults(routes::routes(Arc::clone(&self)));
+        tokio::select! {
+            served = axum::serve(listener, routes) => served,
+            _ = join_all(asking) => Ok(()),
+        }
+    }
+}
+
+/// The instances of one sale, and its last run.
+pub struct Side(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    instances: Vec<Instance>,
+    run: Option<Begun>,
+    notes: Vec<Note>,
+}
+
+#[derive(Clone)]
+struct Instance {
+    /// Its port until it has answered.
+    name: String,
+    authority: String,
+    is_up: bool,
+    /// As of its last answer.
+    status: Option<Status>,
+    /// Has whoever started it kill it.
+    kill: Option<Arc<Notify>>,
+}
+
+impl Instance {
+    /// The answer to a call. An error is a sentence.
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> Result<T, String> {
+        let limit = match (&method, path) {
+            (_, "/stock") => START_TIMEOUT,
+            (&Method::POST, _) => COMMAND_TIMEOUT,
+            _ => ANSWER_TIMEOUT,
+        };
+        let body = body.map(|body| body.to_string().into()).unwrap_or_default();
+        let answer =
+            client::send(&self.authority, client::request(method, path, body), limit).await;
+        let unreachable = |_| format!("Instance {} did not carry out the request.", self.name);
+        let (status, body) = answer.map_err(unreachable)?;
+        if status != StatusCode::OK {
+            let problem: Value = serde_json::from_slice(&body).unwrap_or_default();
+            let without_reason = || format!("Instance {} answered {status}.", self.name);
+            return Err(problem["detail"].as_str().map_or_else(without_reason, str::to_owned));
+        }
+        serde_json::from_slice(&body).map_err(|error| error.to_string())
+    }
+
+    async fn command(&self, command: &Command) -> Result<(), Problem> {
+        let done = self.ask::<Value>(Method::POST, "/demo/here", Some(json!(command))).await;
+        done.map(drop).map_err(|sentence| Problem::new(INSTANCE_UNREACHABLE, sentence))
+    }
+}
+
+impl Side {
+    /// The sale of a cluster.
+    pub fn of(cluster: &Cluster) -> Arc<Self> {
+        let instances = cluster.instances.iter().map(|instance| {
+            (format!("127.0.0.1:{}", instance.port), Some(Arc::clone(&instance.to_be_killed)))
+        });
+        Self::new(instances)
+    }
+
+    fn new(instances: impl Iterator<Item = (String, Option<Arc<Notify>>)>) -> Arc<Self> {
+        let instance = |(authority, kill): (String, _)| {
+            let name = authority.rsplit(':').next().unwrap_or_default().to_owned();
+            Instance { name, authority, is_up: true, status: None, kill }
+        };
+        let instances = instances.map(instance).collect();
+        Arc::new(Self(Mutex::new(Known { instances, ..Known::default() })))
+    }
+
+    fn instances(&self) -> Vec<Instance> {
+        self.0.lock().instances.clone()
+    }
+
+    fn up(&self) -> Vec<Instance> {
+        self.instances().into_iter().filter(|instance| instance.is_up).collect()
+    }
+
+    /// The last status of this instance, or else of any.
+    fn status_at(&self, name: Option<&str>) -> Option<Status> {
+        let mut all = self.instances();
+        all.sort_by_key(|instance| (Some(&*instance.name) != name, !instance.is_up));
+        all.into_iter().find_map(|instance| instance.status)
+    }
+
+    fn pause_ms(&self) -> u64 {
+        self.status_at(None).map_or(0, |status| status.pause_ms())
+    }
+
+    /// Batches refused by the fence, at all instances.
+    fn stale_batches(&self) -> u64 {
+        let statuses = self.instances().into_iter().filter_map(|instance| instance.status);
+        statuses.map(|status| status.stale_batches).sum()
+    }
+
+    /// Reads the status of all instances, and notes what has changed.
+    async fn read_all(&self) {
+        let read = self.instances().into_iter().map(|instance| async move {
+            let status = instance.ask::<Status>(Method::GET, "/demo/here", None).await;
+            (instance.authority, status.ok())
+        });
+        for (authority, status) in join_all(read).await {
+            let mut known = self.0.lock();
+            let mut all = known.instances.iter_mut();
+            let Some(one) = all.find(|one| one.authority == authority) else { continue };
+            let was_up = std::mem::replace(&mut one.is_up, status.is_some());
+            let before = one.status.clone();
+            if let Some(status) = &status {
+                one.name.clone_from(&status.instance);
+                one.status = Some(status.clone());
+            }
+            let (name, is_up) = (one.name.clone(), one.is_up);
+            // before its first answer it may still be on its way
+            let Some(before) = before else { continue };
+            if was_up && !is_up {
+                let text = format!("{name} does not answer: it is stopped, or has died.");
+                known.note("instance-gone", &name, text);
+            } else if is_up && !was_up {
+                known.note("instance-back", &name, format!("{name} answers again."));
+            }
+            if status.is_some_and(|status| status.stale_batches > before.stale_batches) {
+                known.note("stale-batch", &name, flash_sale::http::stale_batch(&name));
+            }
+        }
+    }
+
+    fn note(&self, kind: &str, about: &str, text: String) {
+        self.0.lock().note(kind, about, text);
+    }
+
+    /// Sends the command to all instances. Only a running one must carry it out.
+    async fn command_all(&self, command: Command) -> Result<(), Problem> {
+        let all = self.instances();
+        let done = join_all(all.iter().map(|instance| instance.command(&command))).await;
+        let of_running = all.iter().zip(done).filter(|(instance, _)| instance.is_up);
+        of_running.map(|(_, done)| done).collect()
+    }
+
+    /// Has new orders guarded by `guard`, at all running instances.
+    async fn set_guard(&self, guard: String) -> Result<(), Problem> {
+        self.check_guard(&guard)?;
+        self.command_all(Command::Guard(guard)).await
+    }
+
+    fn check_guard(&self, guard: &str) -> Result<(), Problem> {
+        let guards = self.status_at(None).ok_or_else(nobody_answers)?.guards;
+        if guards.iter().any(|one| one == guard) {
+            return Ok(());
+        }
+        let detail = format!("a guard of this demo is {}", guards.join(", "));
+        Err(Problem::new(ProblemType::BAD_BODY, detail))
+    }
+
+    /// The running instance that a fault hits if its holder is not known: not the one that the page comes from.
+    fn any_but(&self, from: Option<&str>) -> Result<Instance, Problem> {
+        let up = self.up();
+        let another = up.iter().rev().find(|instance| Some(&*instance.name) != from);
+        another.filter(|_| up.len() > 1).cloned().ok_or_else(|| {
+            let detail = "a fault needs a second running instance, to take over the lock";
+            Problem::new(NEEDS_INSTANCES, detail)
+        })
+    }
+
+    /// The instance of this name, or else the holder unless the page comes from it.
+    async fn victim(&self, name: Option<&str>, from: Option<&str>) -> Result<Instance, Problem> {
+        self.read_all().await;
+        let Some(name) = name else {
+            let asked = self.up().into_iter().next().ok_or_else(nobody_answers)?;
+            let queue = asked.ask::<Value>(Method::GET, "/lock", None).await.unwrap_or_default();
+            let holder = queue["holder"]["instance"].as_str().filter(|name| Some(*name) != from);
+            let up = self.up().into_iter().find(|one| Some(&*one.name) == holder);
+            return up.map_or_else(|| self.any_but(from), Ok);
+        };
+        let found = self.instances().into_iter().find(|instance| instance.name == name);
+        found.ok_or_else(|| Problem::new(UNKNOWN_INSTANCE, "the demo has no instance of this name"))
+    }
+}
+
+impl Known {
+    fn note(&mut self, kind: &str, about: &str, text: String) {
+        let number = self.notes.last().map_or(1, |last| last.number + 1);
+        self.notes.push(Note { number, about: about.into(), kind: kind.into(), text });
+        let excess = self.notes.len().saturating_sub(MOST_NOTES);
+        self.notes.drain(..excess);
+    }
+}
+
+fn nobody_answers() -> Problem {
+    Problem::new(INSTANCE_UNREACHABLE, "No instance of this sale answers.")
+}

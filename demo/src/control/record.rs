@@ -1,0 +1,147 @@
+//! What the control knows, as JSON: the run, and the instances.
+
+use serde::{Deserialize, Serialize};
+
+use crate::writer::tenures::Tenure;
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    #[default]
+    Preparing,
+    Firing,
+    Checking,
+    Done,
+    Failed,
+}
+
+/// The fault that hits the holder in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fault {
+    /// It stops for longer than its lease lives, between reading and writing.
+    Pause,
+    /// It dies at that point.
+    Kill,
+}
+
+/// A run that is asked for.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewRun {
+    pub stock: u64,
+    pub requests: u64,
+    /// As it is now, if it is not named.
+    pub guard: Option<String>,
+    /// The same.
+    pub fence: Option<bool>,
+    pub fault: Option<Fault>,
+}
+
+/// A run: a new sale, and orders to all instances at once.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Run {
+    pub id: String,
+    pub state: State,
+    /// When the buyers came, in Unix milliseconds.
+    pub began_ms: f64,
+    /// When the victim was found to have reached its fault, on the same clock.
+    pub hit_ms: Option<f64>,
+    pub stock: u64,
+    pub requests: u64,
+    pub guard: String,
+    pub fence: bool,
+    pub fault: Option<Fault>,
+    pub victim: Option<String>,
+    pub answered: u64,
+    pub sold: u64,
+    pub sold_out: u64,
+    pub failed: u64,
+    pub elapsed_ms: u64,
+    pub verdict: Option<Verdict>,
+    pub error: Option<String>,
+}
+
+impl Run {
+    pub fn is_over(&self) -> bool {
+        matches!(self.state, State::Done | State::Failed)
+    }
+}
+
+/// The verdict on a run, from the answers, the ledger and the stock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Verdict {
+    pub pass: bool,
+    pub sold: u64,
+    pub sold_out: u64,
+    pub unanswered: u64,
+    pub oversold: u64,
+    pub lost: u64,
+    pub stock: i64,
+    pub lucky: i64,
+    pub balanced: bool,
+    pub stale_batches: u64,
+    /// From the fault to the next write by another instance; `None` without a fault, and if none of them wrote.
+    pub takeover_ms: Option<u64>,
+    pub text: String,
+}
+
+/// The status of an instance.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Status {
+    pub(crate) instance: String,
+    /// Of new orders.
+    pub(crate) guard: String,
+    /// Those that can be chosen; the first is the one that the demo was started with.
+    pub(crate) guards: Vec<String>,
+    /// Those under which a fault can hit a holder.
+    pub(crate) locks: Vec<String>,
+    pub(crate) fence: bool,
+    /// Which fence can be on.
+    pub(crate) fence_kind: Option<String>,
+    /// What the lock promises, in words; nothing if the demo was started without one.
+    pub(crate) promises: Vec<String>,
+    pub(crate) lock_ttl_ms: u64,
+    pub(crate) stale_batches: u64,
+}
+
+impl Status {
+    /// A pause that certainly outlasts the lease: whole seconds, in milliseconds. Two of them are the time that the
+    /// lock and the next holder take to notice the expiry.
+    pub(crate) fn pause_ms(&self) -> u64 {
+        (self.lock_ttl_ms * 2 + 2000) / 1000 * 1000
+    }
+}
+
+/// What the control asks of an instance.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Command {
+    /// The guard of new orders.
+    Guard(String),
+    /// Whether the store compares tokens.
+    Fence(bool),
+    /// Reach this fault at the next write under the lock, or none; a pause takes so many milliseconds.
+    Fault(Option<Fault>, u64),
+    /// Die now.
+    Kill {},
+}
+
+/// The tenures of an instance.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Lane {
+    pub(crate) instance: String,
+    /// Whether it answers.
+    pub(crate) up: bool,
+    pub(crate) tenures: Vec<Tenure>,
+}
+
+/// News for the pages of all instances but the one that it is about.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Note {
+    pub(crate) number: u64,
+    pub(crate) about: String,
+    pub(crate) kind: String,
+    pub(crate) text: String,
+}

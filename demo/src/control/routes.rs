@@ -1,0 +1,214 @@
+//! The calls of the page, which its instance passes on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{FromRequest, Request};
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::{get, post, put};
+use flash_sale::http::problem::{Problem, ProblemType};
+use flash_sale::http::{body, reply};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::problem::{INSTANCE_UNREACHABLE, NO_RUN};
+use super::record::{Command, Fault, NewRun};
+use super::{Control, Instance, MAX_REQUESTS, MAX_STOCK, Side, client};
+use crate::relay::{PANELS, same_site};
+
+/// Before an instance is killed that may be the one that passes the answer on.
+const ANSWER_TIME: Duration = Duration::from_millis(50);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GuardBody {
+    guard: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FenceBody {
+    on: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct InstanceBody {
+    instance: Option<String>,
+}
+
+pub(super) fn routes(control: Arc<Control>) -> Router {
+    Router::new()
+        .route("/demo", get(show))
+        .route("/demo/run", get(show_run).post(start_run).delete(stop_run))
+        .route("/demo/guard", put(set_guard))
+        .route("/demo/fence", put(set_fence))
+        .route("/demo/pause", post(pause))
+        .route("/demo/kill", post(kill))
+        .route("/demo/lanes", get(lanes))
+        .route("/demo/beside/run", post(start_run).delete(stop_run))
+        .route("/demo/beside/lanes", get(lanes))
+        .route("/healthz", get(async || "ok\n"))
+        .with_state(control)
+}
+
+/// A request that no page of another site has sent.
+struct Call {
+    control: Arc<Control>,
+    /// The sale that it is about.
+    side: Arc<Side>,
+    /// The instance that the page comes from.
+    from: Option<String>,
+    body: Bytes,
+}
+
+impl FromRequest<Arc<Control>> for Call {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, control: &Arc<Control>) -> Result<Self, Problem> {
+        let (head, content) = request.into_parts();
+        same_site::check(&head.method, &head.headers)?;
+        let from = head.headers.get(client::FROM).and_then(|name| name.to_str().ok());
+        let has = |side: &Arc<Side>| side.instances().iter().any(|one| Some(&*one.name) == from);
+        let mut sides = control.sides.iter();
+        let own = sides.position(has).unwrap_or(0);
+        let side = if head.uri.path().starts_with("/demo/beside/") {
+            control.sides.iter().enumerate().find(|(place, _)| *place != own).map(|(_, side)| side)
+        } else {
+            control.sides.get(own)
+        };
+        let side = side.map(Arc::clone).ok_or_else(|| {
+            let detail =
+                "this demo has one lock: `demo --lock etcd --beside redis` starts one with two";
+            Problem::new(ProblemType::NOT_FOUND, detail)
+        })?;
+        let from = from.map(str::to_owned);
+        Ok(Self { control: Arc::clone(control), side, from, body: body::read(content).await? })
+    }
+}
+
+impl Call {
+    fn parse<T: DeserializeOwned>(&self, form: &str) -> Result<T, Problem> {
+        body::object(&self.body).ok_or_else(|| bad_body(form))
+    }
+
+    async fn victim(&self) -> Result<Instance, Problem> {
+        let InstanceBody { instance } = self.parse("{\"instance\":\"8090\"}")?;
+        self.side.victim(instance.as_deref(), self.from.as_deref()).await
+    }
+}
+
+fn bad_body(form: &str) -> Problem {
+    Problem::new(ProblemType::BAD_BODY, format!("the body is a JSON object such as {form}"))
+}
+
+/// The choices, the instances and the run; `null` while no instance has answered.
+async fn show(call: Call) -> Response {
+    let Call { control, side, from, .. } = call;
+    let mut status = side.status_at(from.as_deref());
+    if status.is_none() {
+        side.read_all().await;
+        status = side.status_at(from.as_deref());
+    }
+    let Some(status) = status else { return reply::json(&Value::Null) };
+    let instances = side.instances().into_iter().map(|instance| {
+        json!({
+            "instance": instance.name,
+            "url": format!("http://{}", instance.authority),
+            "up": instance.is_up,
+            "here": Some(instance.name) == from,
+        })
+    });
+    let mut view = json!(status);
+    view["pause_ms"] = json!(status.pause_ms());
+    view["max_requests"] = json!(MAX_REQUESTS);
+    view["max_stock"] = json!(MAX_STOCK);
+    view["instances"] = instances.collect();
+    view["restarts"] = json!(control.restarts);
+    view["run"] = json!(side.current_run());
+    view["beside"] = json!(control.sides.len() > 1);
+    view["panels"] = json!(PANELS);
+    view["notes"] = json!(side.0.lock().notes);
+    reply::json(&view)
+}
+
+async fn show_run(call: Call) -> Result<Response, Problem> {
+    Ok(reply::json(&call.side.current_run().ok_or_else(no_run)?))
+}
+
+fn no_run() -> Problem {
+    Problem::new(NO_RUN, "no run was started: POST /demo/run starts one")
+}
+
+async fn start_run(call: Call) -> Result<Response, Problem> {
+    let form = format!(
+        "{{\"stock\":300,\"requests\":500,\"guard\":\"etcd\",\"fence\":true,\"fault\":null}}, with a \
+         stock of at most {MAX_STOCK}, 1 to {MAX_REQUESTS} requests, and a fault that is null, \
+         \"pause\" or \"kill\""
+    );
+    let wanted: NewRun = call.parse(&form)?;
+    if wanted.stock > MAX_STOCK || !(1..=MAX_REQUESTS).contains(&wanted.requests) {
+        return Err(bad_body(&form));
+    }
+    Ok(accepted(&json!(call.side.begin(wanted, call.from.as_deref()).await?)))
+}
+
+async fn stop_run(call: Call) -> Result<Response, Problem> {
+    Ok(accepted(&json!(call.side.stop_run().ok_or_else(no_run)?)))
+}
+
+async fn set_guard(call: Call) -> Result<Response, Problem> {
+    let GuardBody { guard } = call.parse("{\"guard\":\"no-lock\"}")?;
+    call.side.read_all().await;
+    call.side.set_guard(guard).await?;
+    call.side.read_all().await;
+    Ok(show(call).await)
+}
+
+async fn set_fence(call: Call) -> Result<Response, Problem> {
+    let FenceBody { on } = call.parse("{\"on\":false}")?;
+    call.side.read_all().await;
+    call.side.command_all(Command::Fence(on)).await?;
+    call.side.read_all().await;
+    Ok(show(call).await)
+}
+
+async fn pause(call: Call) -> Result<Response, Problem> {
+    let victim = call.victim().await?;
+    let pause_ms = call.side.pause_ms();
+    victim.command(&Command::Fault(Some(Fault::Pause), pause_ms)).await?;
+    let text = format!("{} will stop at its next write under the lock.", victim.name);
+    call.side.note("fault", &victim.name, text);
+    Ok(accepted(&json!({"instance": victim.name, "pause_ms": pause_ms})))
+}
+
+async fn kill(call: Call) -> Result<Response, Problem> {
+    let victim = call.victim().await?;
+    if !victim.is_up && victim.kill.is_none() {
+        let detail = format!("Instance {} does not answer.", victim.name);
+        return Err(Problem::new(INSTANCE_UNREACHABLE, detail));
+    }
+    let answer = accepted(&json!({"instance": victim.name}));
+    tokio::spawn(async move {
+        sleep(ANSWER_TIME).await;
+        match &victim.kill {
+            Some(kill) => kill.notify_waiters(),
+            // it dies without an answer
+            None => drop(victim.command(&Command::Kill {}).await),
+        }
+    });
+    Ok(answer)
+}
+
+async fn lanes(call: Call) -> Response {
+    reply::json(&call.side.show_lanes().await)
+}
+
+fn accepted(answer: &Value) -> Response {
+    reply::json_as("application/json", StatusCode::ACCEPTED, answer)
+}

@@ -1,0 +1,283 @@
+//! Carries out a run and judges it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::http::Method;
+use flash_sale::error_chain::ErrorChain;
+use flash_sale::http::problem::{Problem, ProblemType};
+use loadtest::Live;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::problem::RUN_IN_PROGRESS;
+use super::record::{Command, Fault, NewRun, Run, State, Verdict};
+use super::verdict::judge;
+use super::{Instance, Side, lanes, nobody_answers};
+use crate::writer::tenures::now_ms;
+
+/// How long the victim may take to reach the fault before the other buyers start.
+const FAULT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An order outlasts a fault: the pause, and the lease of a killed holder.
+const LOAD_FLAGS: [&str; 3] = ["--timeout=60s", "--attempt-timeout=15s", "--retries=1000"];
+
+/// How often the run checks that its sale is still the current one.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The answers of a run cannot be compared with another sale.
+const ANOTHER_SALE: &str = "Another sale was started meanwhile.";
+
+/// A run in progress, or the last one.
+pub(super) struct Begun {
+    run: Run,
+    live: Arc<Live>,
+    began_at: Instant,
+    stop: CancellationToken,
+}
+
+impl Begun {
+    /// The run with its current counts.
+    fn now(&self) -> Run {
+        let mut run = self.run.clone();
+        let now = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        run.sold = now(&self.live.acknowledged);
+        run.sold_out = now(&self.live.sold_out);
+        run.failed = now(&self.live.unsettled);
+        run.answered = run.sold + run.sold_out;
+        if run.state == State::Firing {
+            let took = self.live.duration.get();
+            if took.is_some() {
+                run.state = State::Checking;
+            }
+            let took = took.copied().unwrap_or_else(|| self.began_at.elapsed());
+            run.elapsed_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        }
+        run
+    }
+}
+
+/// What `/stock` says of the sale.
+#[derive(Deserialize)]
+pub(super) struct StockAnswer {
+    pub(super) stock: i64,
+    pub(super) lucky: i64,
+    pub(super) balanced: bool,
+    sale: Option<u64>,
+}
+
+impl Side {
+    /// Begins a run, which goes on in the background. `from` is the instance of the page that asks for it: no fault
+    /// hits it, so that the page stays.
+    ///
+    /// # Errors
+    /// The run is not possible, or another one is in progress.
+    pub async fn begin(
+        self: &Arc<Self>,
+        wanted: NewRun,
+        from: Option<&str>,
+    ) -> Result<Run, Problem> {
+        self.read_all().await;
+        let status = self.status_at(from).filter(|_| !self.up().is_empty());
+        let status = status.ok_or_else(nobody_answers)?;
+        let guard = wanted.guard.unwrap_or(status.guard);
+        self.check_guard(&guard)?;
+        let victim = match wanted.fault {
+            Some(_) if !status.locks.contains(&guard) => {
+                let detail = "a fault needs a lock that the instances share: without one there is no holder to hit";
+                return Err(Problem::new(ProblemType::BAD_BODY, detail));
+            }
+            Some(_) => Some(self.any_but(from)?),
+            None => None,
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let run = Run {
+            id: now.as_micros().to_string(),
+            stock: wanted.stock,
+            requests: wanted.requests,
+            guard,
+            fence: wanted.fence.unwrap_or(status.fence),
+            fault: wanted.fault,
+            victim: victim.as_ref().map(|victim| victim.name.clone()),
+            ..Run::default()
+        };
+        let stop = CancellationToken::new();
+        {
+            let slot = &mut self.0.lock().run;
+            if slot.as_ref().is_some_and(|begun| !begun.run.is_over()) {
+                let detail = "wait for its verdict, or stop it with DELETE /demo/run";
+                return Err(Problem::new(RUN_IN_PROGRESS, detail));
+            }
+            let (live, began_at, stop) = (Arc::default(), Instant::now(), stop.clone());
+            *slot = Some(Begun { run: run.clone(), live, began_at, stop });
+        }
+        tokio::spawn(Arc::clone(self).carry_out(run.clone(), victim, stop));
+        Ok(run)
+    }
+
+    /// The last run as it is now.
+    pub fn current_run(&self) -> Option<Run> {
+        self.0.lock().run.as_ref().map(Begun::now)
+    }
+
+    /// Stops the run. Returns it, if there is one.
+    pub(super) fn stop_run(&self) -> Option<Run> {
+        let known = self.0.lock();
+        let begun = known.run.as_ref()?;
+        begun.stop.cancel();
+        Some(begun.now())
+    }
+
+    fn change_run(&self, change: impl FnOnce(&mut Begun)) {
+        if let Some(begun) = &mut self.0.lock().run {
+            change(begun);
+        }
+    }
+
+    /// Carries the run out, and records its verdict or its error.
+    async fn carry_out(
+        self: Arc<Self>,
+        run: Run,
+        victim: Option<Instance>,
+        stop: CancellationToken,
+    ) {
+        let judged = tokio::select! {
+            judged = self.try_carry_out(&run, victim.as_ref()) => judged,
+            () = stop.cancelled() => Err("The run was stopped.".to_owned()),
+        };
+        if let Some(victim) = victim {
+            // it must not hit a later sale
+            drop(victim.command(&Command::Fault(None, 0)).await);
+        }
+        self.change_run(|begun| {
+            let now = begun.now();
+            begun.run = match judged {
+                Ok(verdict) => Run { state: State::Done, verdict: Some(verdict), ..now },
+                Err(error) => Run { state: State::Failed, error: Some(error), ..now },
+            };
+        });
+    }
+
+    async fn try_carry_out(&self, run: &Run, victim: Option<&Instance>) -> Result<Verdict, String> {
+        let in_words = |problem: Problem| problem.detail().to_owned();
+        let (guard, fence) = (run.guard.clone(), Command::Fence(run.fence));
+        tokio::try_join!(self.set_guard(guard), self.command_all(fence)).map_err(in_words)?;
+        let stale_before = self.stale_batches();
+        let started = self.stock(victim, Some(run.stock)).await?;
+        if let Some(victim) = victim {
+            let fault = Command::Fault(run.fault, self.pause_ms());
+            victim.command(&fault).await.map_err(in_words)?;
+        }
+
+        let up = self.up();
+        let is_victim =
+            |one: &Instance| victim.is_some_and(|victim| victim.authority == one.authority);
+        let start = CancellationToken::new();
+        let head_start = up.iter().position(is_victim).map(|first| (first, start.clone()));
+        let live = Arc::new(Live { head_start, ..Live::default() });
+        let requests = format!("--requests={}", run.requests);
+        let flags = LOAD_FLAGS.map(str::to_owned).into_iter().chain([requests]);
+        let urls = up.iter().map(|instance| format!("http://{}", instance.authority));
+        let args = loadtest::Args::from_flags(flags.chain(urls));
+        let args = args.map_err(|error| error.to_string())?;
+        self.change_run(|begun| {
+            begun.run.state = State::Firing;
+            begun.live = Arc::clone(&live);
+            begun.run.began_ms = now_ms();
+            begun.began_at = Instant::now();
+        });
+        let load = async {
+            let load = loadtest::run_in_process(&args, &live);
+            tokio::join!(load, self.start_the_others(victim, run.fault, start)).0
+        };
+        let report = tokio::select! {
+            report = load => report.map_err(|error| ErrorChain(&*error).to_string())?,
+            () = self.until_another_sale(victim, &started) => return Err(ANOTHER_SALE.to_owned()),
+        };
+        self.read_all().await;
+        let stale = self.stale_batches().saturating_sub(stale_before);
+        let stock = self.stock(victim, None).await?;
+        if stock.sale != started.sale {
+            return Err(ANOTHER_SALE.to_owned());
+        }
+        let mut verdict = judge(run, &report, &stock, stale);
+        if let Some(now) = self.current_run() {
+            verdict.takeover_ms = lanes::takeover_ms(&now, &self.lanes(Some(&now)).await);
+        }
+        Ok(verdict)
+    }
+
+    /// The stock, after the start of a sale of so many units if `start` has some. Asks an instance that the fault does not hit.
+    async fn stock(
+        &self,
+        victim: Option<&Instance>,
+        start: Option<u64>,
+    ) -> Result<StockAnswer, String> {
+        let up = self.up();
+        let is_safe = |one: &&Instance| victim.is_none_or(|victim| victim.name != one.name);
+        let instance =
+            up.iter().find(is_safe).ok_or_else(|| nobody_answers().detail().to_owned())?;
+        match start {
+            Some(stock) => instance.ask(Method::PUT, "/stock", Some(json!({"stock": stock}))).await,
+            None => instance.ask(Method::GET, "/stock", None).await,
+        }
+    }
+
+    /// Waits until another sale has replaced `started`.
+    async fn until_another_sale(&self, victim: Option<&Instance>, started: &StockAnswer) {
+        loop {
+            sleep(LOOK_EVERY).await;
+            let now = self.stock(victim, None).await;
+            if now.is_ok_and(|now| now.sale != started.sale) {
+                return;
+            }
+        }
+    }
+
+    /// Starts the other buyers once the victim has reached its fault, so that another instance overtakes it.
+    async fn start_the_others(
+        &self,
+        victim: Option<&Instance>,
+        fault: Option<Fault>,
+        start: CancellationToken,
+    ) {
+        let Some(victim) = victim else { return };
+        let is_alive = async || victim.ask::<Value>(Method::GET, "/demo/here", None).await.is_ok();
+        let deadline = Instant::now() + FAULT_TIMEOUT;
+        while Instant::now() < deadline && is_alive().await {
+            sleep(Duration::from_millis(50)).await;
+        }
+        let is_hit = !is_alive().await;
+        if is_hit {
+            self.change_run(|begun| begun.run.hit_ms = Some(now_ms()));
+        }
+        let end = if fault == Some(Fault::Kill) { "dies" } else { "stops for some seconds" };
+        let what = if is_hit { "has reached" } else { "did not get to" };
+        let text =
+            format!("{} {what} the point where it {end} while it holds the lock.", victim.name);
+        self.note("fault", &victim.name, text);
+        start.cancel();
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A run whose victim is 8090.
+    pub(crate) fn run_with(fault: Fault) -> Run {
+        Run {
+            began_ms: 100.0,
+            stock: 300,
+            requests: 500,
+            guard: "etcd".into(),
+            fence: true,
+            fault: Some(fault),
+            victim: Some("8090".into()),
+            ..Run::default()
+        }
+    }
+}

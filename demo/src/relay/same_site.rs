@@ -1,0 +1,96 @@
+//! Refuses requests of other sites: any page in a browser can send requests to this machine.
+
+use axum::http::{HeaderMap, Method, Uri, header};
+use flash_sale::http::problem::Problem;
+
+use crate::control::problem::{CROSS_SITE, JSON_REQUIRED};
+
+/// Checks a request to the demo.
+///
+/// - A `POST` must have a JSON body: a page of another site must ask before it sends one, as for `PUT` and
+///   `DELETE`, and gets no permission.
+/// - An `Origin` must be the address of the request.
+/// - That address is an IP or a name without a dot, such as `localhost` or that of a container: any other name may
+///   belong to another site and resolve to this machine.
+///
+/// # Errors
+/// `json-required`, `cross-site`.
+pub(crate) fn check(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
+    let cross_site = || {
+        let detail = "the demo accepts requests from its own page, and from programs that call it by IP address or by \
+                      a name without a dot, such as localhost";
+        Problem::new(CROSS_SITE, detail)
+    };
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = host.filter(|host| is_local(host)).ok_or_else(cross_site)?;
+    let origin = headers.get(header::ORIGIN);
+    if origin.is_some_and(|origin| origin.to_str().ok() != Some(&format!("http://{host}"))) {
+        return Err(cross_site());
+    }
+    if *method != Method::POST {
+        return Ok(());
+    }
+    let media_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let media_type = media_type.and_then(|value| value.split(';').next()).unwrap_or_default();
+    if !media_type.trim().eq_ignore_ascii_case("application/json") {
+        let detail = "send the header Content-Type: application/json";
+        return Err(Problem::new(JSON_REQUIRED, detail));
+    }
+    Ok(())
+}
+
+fn is_local(host: &str) -> bool {
+    let Ok(uri) = host.parse::<Uri>() else { return false };
+    let Some(name) = uri.host() else { return false };
+    let address = name.trim_start_matches('[').trim_end_matches(']');
+    !name.contains(['.', ':']) || address.parse::<std::net::IpAddr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use flash_sale::http::problem::ProblemType;
+
+    use super::*;
+
+    fn refused(method: &Method, headers: &[(&'static str, &str)]) -> Option<&'static ProblemType> {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.insert(*name, value.parse().expect("a header value"));
+        }
+        check(method, &map).err().map(|problem| problem.kind())
+    }
+
+    const JSON: (&str, &str) = ("content-type", "application/json; charset=utf-8");
+
+    #[test]
+    fn the_own_page_and_programs_are_let_in() {
+        for host in ["127.0.0.1:8080", "[::1]:8080", "localhost:8080", "localhost", "shop-1:8080"] {
+            let origin = format!("http://{host}");
+            assert_eq!(refused(&Method::GET, &[("host", host)]), None, "{host}");
+            assert_eq!(refused(&Method::PUT, &[("host", host), JSON]), None, "{host}");
+            assert_eq!(refused(&Method::DELETE, &[("host", host)]), None, "{host}");
+            let own = [("host", host), ("origin", origin.as_str()), JSON];
+            assert_eq!(refused(&Method::POST, &own), None, "{host}");
+        }
+    }
+
+    #[test]
+    fn other_sites_are_not() {
+        let host = ("host", "127.0.0.1:8080");
+        for origin in
+            ["http://example.com", "null", "http://127.0.0.1:8090", "https://127.0.0.1:8080"]
+        {
+            let headers = [host, ("origin", origin), JSON];
+            assert_eq!(refused(&Method::POST, &headers), Some(CROSS_SITE), "{origin}");
+        }
+        for named in ["example.com:8080", "shop-1.example:8080", "localhost.example"] {
+            let headers = [("host", named), JSON];
+            assert_eq!(refused(&Method::PUT, &headers), Some(CROSS_SITE), "{named}");
+        }
+        assert_eq!(refused(&Method::GET, &[]), Some(CROSS_SITE));
+        for plain in ["text/plain", "application/x-www-form-urlencoded"] {
+            let headers = [host, ("content-type", plain)];
+            assert_eq!(refused(&Method::POST, &headers), Some(JSON_REQUIRED), "{plain}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The write without some safeguards: a flag of one script each.
+//!
+//! Without the fence it decides by the stock that it read before. That is correct as long as no holder is paused beyond
+//! its lease. A holder that was undoes what the next one sold. The write is one step, so that no reader sees half of it.
+
+use flash_sale::inventory::{
+    Accepted, Batch, Fence, Inventory, InventoryError, Keys, Order, Outcome,
+};
+use redis::{ErrorKind, RedisError, Value, from_redis_value};
+
+use super::Writer;
+use crate::fault::{self, Point};
+use crate::safeguard::Safeguard;
+
+/// The first command, or the only one.
+const TAKE: &str = concat!("#!lua\n", include_str!("by_flags.lua"));
+
+/// The second command.
+const FINISH: &str = "#!lua
+local LUCKY, ORDERS, LEDGER = unpack(KEYS)
+redis.call('INCRBY', LUCKY, ARGV[1])
+for i = 2, #ARGV, 2 do
+  redis.call('HSET', ORDERS, ARGV[i], ARGV[i + 1])
+  redis.call('RPUSH', LEDGER, ARGV[i])
+end
+return 'ok'";
+
+/// As [`Inventory::reduce`], without the safeguards that are off. Without the fence, `seen` is the stock that it decides
+/// by.
+pub(super) async fn reduce(
+    writer: &Writer,
+    inventory: &Inventory,
+    Batch { item, token, instance, orders }: Batch<'_>,
+    seen: Option<i64>,
+) -> Result<Vec<Outcome>, InventoryError> {
+    let keys = Keys::of(item);
+    let flag = |safeguard| if writer.has(safeguard) { "1" } else { "" };
+    let mut take = if writer.has(Safeguard::ScriptReload) {
+        let mut take = redis::cmd("EVAL");
+        take.arg(TAKE);
+        take
+    } else {
+        let mut take = redis::cmd("EVALSHA");
+        take.arg(writer.digest.get_or_try_init(|| load(inventory)).await?);
+        take
+    };
+    take.arg(5).arg(&[&keys.stock, &keys.lucky, &keys.orders, &keys.ledger, &keys.fence]);
+    take.arg(token.map(|token| Fence::from(token).record()).unwrap_or_default())
+        .arg(seen.map(|seen| seen.max(0).to_string()).unwrap_or_default())
+        .arg(flag(Safeguard::OrderIds))
+        .arg(flag(Safeguard::AtomicLedger));
+    take.arg(instance);
+    for order in orders {
+        take.arg(order.id.as_str()).arg(order.quantity.get()).arg(order.user.as_str());
+    }
+    let answer: Vec<Value> = fault::once_sent(inventory.command(&take)).await?;
+    let mut answer = answer.into_iter();
+    let mut next = || answer.next().unwrap_or(Value::Nil);
+    let status: String = from_redis_value(next()).map_err(|_| not_understood())?;
+    let refused = |fence: Value, is_stale: bool| {
+        let fence: String = from_redis_value(fence).map_err(|_| not_understood())?;
+        let fence = Fence::from_record(&fence).ok_or_else(not_understood)?;
+        let token = token.ok_or_else(not_understood)?;
+        Err(if is_stale {
+            InventoryError::StaleToken { token, fence }
+        } else {
+            InventoryError::ForeignFence { fence, token }
+        })
+    };
+    match status.as_str() {
+        "ok" => {}
+        "stale" => return refused(next(), true),
+        "foreign" => return refused(next(), false),
+        _ => return Err(InventoryError::UnknownItem),
+    }
+    let sold: u64 = from_redis_value(next()).map_err(|_| not_understood())?;
+    let fields: Vec<String> = from_redis_value(next()).map_err(|_| not_understood())?;
+    let answers: Vec<Value> = from_redis_value(next()).map_err(|_| not_understood())?;
+    if sold > 0 && !writer.has(Safeguard::AtomicLedger) {
+        fault::at(Point::BetweenWrites).await;
+        let mut finish = redis::cmd("EVAL");
+        finish.arg(FINISH).arg(3).arg(&[&keys.lucky, &keys.orders, &keys.ledger]);
+        finish.arg(sold).arg(fields);
+        let _: String = inventory.command(&finish).await?;
+    }
+    orders.iter().zip(answers).map(|(order, answer)| outcome(order, answer)).collect()
+}
+
+async fn load(inventory: &Inventory) -> Result<String, InventoryError> {
+    inventory.command(redis::cmd("SCRIPT").arg("LOAD").arg(TAKE)).await
+}
+
+fn outcome(order: &Order, answer: Value) -> Result<Outcome, InventoryError> {
+    if let Value::Int(remaining) = answer {
+        return Ok(Outcome::SoldOut { remaining: u64::try_from(remaining).unwrap_or(0) });
+    }
+    let record: String = from_redis_value(answer).map_err(|_| not_understood())?;
+    let first = Accepted::from_record(order.id.as_str(), &record).ok_or_else(not_understood)?;
+    let is_same = first.is_repeated_by(order);
+    Ok(if is_same { Outcome::Reserved(first) } else { Outcome::Conflict })
+}
+
+fn not_understood() -> InventoryError {
+    let source: RedisError = (ErrorKind::UnexpectedReturnType, "not understood").into();
+    InventoryError::Unanswered { source }
+}

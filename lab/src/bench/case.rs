@@ -1,0 +1,366 @@
+//! The loads: what is ordered from which contender, in which rounds.
+
+use std::time::Duration;
+
+use clap::ValueEnum as _;
+use loadtest::Report;
+use serde::Serialize;
+use testkit::Proxy;
+
+use super::contender::Contender;
+use super::etcd_cost::{self, EtcdCost};
+use super::options::{BenchOptions, Measure};
+use crate::error::LabError;
+use crate::experiment::{Spread, note, rounds};
+use demo::cluster::{Cluster, Proxied, Spec};
+use demo::load::{ENDLESS_STOCK, Load, TIMEOUT};
+
+/// How many instances there are, where their number is not what changes.
+pub(super) const INSTANCES: usize = 2;
+
+/// Connections of a load over all instances, where their number is not what changes.
+pub(super) const CONNECTIONS: usize = 500;
+
+/// A burst that took longer is not repeated in later rounds.
+const REPEATED_BURST_SECONDS: f64 = 30.0;
+
+/// The time limit of an order: the slowest contenders serve hundreds of them one by one.
+const ORDER_TIMEOUT: &str = "10m";
+
+/// The slow contenders need more than the defaults to answer hundreds of waiting orders.
+const FLAGS: [&str; 4] = ["--wait-timeout", "5m", "--queue-length", "20000"];
+
+/// One load.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Case {
+    pub(super) measure: Measure,
+    pub(super) contender: Contender,
+    pub(super) requests: usize,
+    pub(super) connections: usize,
+    /// How many of the instances the orders go to.
+    pub(super) instances: usize,
+    /// The number of items; `None` is the default item alone.
+    pub(super) items: Option<usize>,
+    /// The units to begin with; `None` leaves the sale as it is.
+    pub(super) stock: Option<u64>,
+    /// The round trip to etcd and to Redis in milliseconds, if they are behind proxies.
+    pub(super) far: Option<(u64, u64)>,
+    /// The rate, as a share of what the sale without a lock reaches here in a closed loop; `None` for that loop, in which
+    /// each connection sends its next order after the answer.
+    pub(super) share: Option<f64>,
+}
+
+/// A case with its reports, one of each round.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Measured {
+    #[serde(flatten)]
+    pub(super) case: Case,
+    pub(super) loads: Vec<Report>,
+}
+
+/// Stages that take turns. The cases of a stage follow each other on the same instances.
+pub(super) struct Experiment {
+    rounds: usize,
+    pub(super) stages: Vec<Vec<Measured>>,
+}
+
+/// Everything that is wanted.
+pub(super) fn experiments(options: &BenchOptions) -> Vec<Experiment> {
+    let contenders = Contender::value_variants().iter().copied();
+    let contenders = contenders.filter(|contender| options.wants_contender(*contender));
+    let compared = Experiment::new(options.rounds(5), contenders.map(|one| compared(one, options)));
+    let swept = [Measure::Requests, Measure::Connections, Measure::Instances, Measure::Items];
+    let swept = swept
+        .map(|measure| Experiment::new(options.rounds(3).min(3), [swept_by(measure, options)]));
+    let far = Experiment::new(options.rounds(1), far(options));
+    let mut all: Vec<_> = [compared].into_iter().chain(swept).chain([far]).collect();
+    for experiment in &mut all {
+        for stage in &mut experiment.stages {
+            stage.retain(|one| options.wants(one.case.measure));
+        }
+        experiment.stages.retain(|stage| !stage.is_empty());
+    }
+    all
+}
+
+/// What the contenders are compared by. Each load takes some seconds.
+fn compared(contender: Contender, options: &BenchOptions) -> Vec<Case> {
+    let is_slow = contender.locks_each_request();
+    let sized = |fast, slow, short| options.sized(if is_slow { slow } else { fast }, short);
+    let case = |measure, requests| Case { requests, ..Case::usual(measure, contender, options) };
+    let mut all = vec![case(Measure::Throughput, sized(100_000, 500, 60))];
+    let stock = Some(options.sized(300, 6));
+    if !is_slow {
+        all.push(Case { stock, ..case(Measure::SoldOut, sized(100_000, 500, 60)) });
+    }
+    if contender.sells() {
+        let buyers = options.sized(500, 10);
+        all.push(Case { connections: buyers, stock, ..case(Measure::Burst, buyers) });
+    }
+    if contender.shows_handovers() {
+        let handovers = case(Measure::Handovers, sized(4000, 300, 20));
+        all.push(Case { connections: INSTANCES, ..handovers });
+    }
+    all
+}
+
+/// The product as one number changes.
+fn swept_by(measure: Measure, options: &BenchOptions) -> Vec<Case> {
+    let usual = || Case::usual(measure, Contender::Combined, options);
+    let case = |value: usize| match measure {
+        Measure::Requests => Case { requests: value, ..usual() },
+        Measure::Connections => {
+            // where there are few connections, many requests take too long
+            let requests = usual().requests.min(value * options.sized(2000, 10));
+            Case { connections: value, requests, ..usual() }
+        }
+        Measure::Instances => Case { instances: value, ..usual() },
+        _ => Case { items: Some(value), ..usual() },
+    };
+    let values: &[usize] = match measure {
+        Measure::Requests => options.sized(&[500, 5000, 50_000, 500_000], &[10, 40]),
+        Measure::Connections => options.sized(&[2, 10, 50, 500, 2000, 10_000], &[2, 8]),
+        Measure::Instances => options.sized(&[1, 2, 4, 8], &[1, 2]),
+        _ => options.sized(&[1, 4, 16, 64], &[1, 3]),
+    };
+    values.iter().copied().map(case).collect()
+}
+
+/// The product and the sale without a lock, which follow each other, while etcd and Redis are far away. The closed loops
+/// come first: the rates of the open ones depend on them, which need a connection for each order that waits.
+fn far(options: &BenchOptions) -> Vec<Vec<Case>> {
+    const FAR: [(u64, u64); 8] = [(0, 0), (2, 0), (6, 0), (20, 0), (0, 2), (2, 2), (6, 2), (20, 2)];
+    let loads: &[_] = options.sized(
+        &[(CONNECTIONS, None), (5000, None), (5000, Some(0.5)), (5000, Some(0.9))],
+        &[(10, None), (10, Some(0.5))],
+    );
+    let instances: &[usize] = options.sized(&[INSTANCES, 8], &[INSTANCES]);
+    let far: &[_] = options.sized(&FAR, &[(0, 0), (4, 2)]);
+    let mut all = Vec::new();
+    for &(connections, share) in loads {
+        for &instances in instances {
+            for &far in far {
+                for contender in [Contender::Combined, Contender::AtomicScript] {
+                    all.push(vec![Case {
+                        requests: options.sized(50_000, 60),
+                        connections,
+                        instances,
+                        far: Some(far),
+                        share,
+                        ..Case::usual(Measure::Distance, contender, options)
+                    }]);
+                }
+            }
+        }
+    }
+    all
+}
+
+impl Case {
+    pub(super) fn usual(measure: Measure, contender: Contender, options: &BenchOptions) -> Self {
+        Self {
+            measure,
+            contender,
+            requests: options.sized(200_000, 40),
+            connections: options.sized(CONNECTIONS, 10),
+            instances: INSTANCES,
+            items: None,
+            stock: Some(ENDLESS_STOCK),
+            far: None,
+            share: None,
+        }
+    }
+
+    /// What distinguishes it from the others of its measure.
+    pub(super) fn title(&self) -> String {
+        match self.measure {
+            Measure::Requests => self.requests.to_string(),
+            Measure::Connections => self.connections.to_string(),
+            Measure::Instances => self.instances.to_string(),
+            Measure::Items => self.items.unwrap_or(1).to_string(),
+            _ => self.contender.title().to_owned(),
+        }
+    }
+
+    /// What it measures, of what, where.
+    fn in_words(&self) -> String {
+        let Self { measure, contender, instances, connections, far, share, .. } = self;
+        let title = contender.title();
+        let Some((etcd, redis)) = far else { return format!("{measure:?}, {title}") };
+        let rate = share.map_or_else(String::new, |share| format!(", {:.0} %", share * 100.0));
+        format!(
+            "{measure:?}, {title}, etcd {etcd} ms, Redis {redis} ms, {instances} instances, \
+             {connections} connections{rate}"
+        )
+    }
+
+    /// Whether these are the product and the sale without a lock under the same load, or two such loads.
+    pub(super) fn is_beside(&self, other: &Self) -> bool {
+        (self.far, self.share) == (other.far, other.share)
+            && (self.instances, self.connections) == (other.instances, other.connections)
+    }
+
+    /// Compacts etcd, so that no load pays for earlier ones; sends the orders and waits for the report.
+    async fn run(&self, cluster: &Cluster, rate: Option<f64>) -> Result<Report, LabError> {
+        etcd_cost::compact(&cluster.etcd[0].endpoint()).await?;
+        Ok(self.start(cluster, rate)?.report(TIMEOUT).await?)
+    }
+
+    /// Starts to send the orders; at so many a second in an open loop.
+    pub(super) fn start(&self, cluster: &Cluster, rate: Option<f64>) -> Result<Load, LabError> {
+        let mut args = Vec::new();
+        let mut flag = |name: &str, value: String| args.extend([name.to_owned(), value]);
+        flag("--requests", self.requests.to_string());
+        flag("--concurrency", self.connections.to_string());
+        flag("--timeout", ORDER_TIMEOUT.to_owned());
+        flag("--process", format!("etcd={}", cluster.etcd[0].pid()));
+        flag("--process", format!("redis={}", cluster.redis.pid()));
+        for instance in &cluster.instances {
+            flag("--process", format!("instances={}", instance.child.pid()));
+        }
+        if let Some(rate) = rate {
+            flag("--rate", rate.to_string());
+        }
+        if self.contender.sells() {
+            if let Some(stock) = self.stock {
+                flag("--stock", stock.to_string());
+            }
+            if let Some(items) = self.items {
+                flag("--items", items.to_string());
+            }
+            args.push("--alone".to_owned());
+        } else {
+            flag("--probe-path", "/healthz".to_owned());
+        }
+        args.extend(cluster.urls().into_iter().take(self.instances));
+        Ok(Load::start(cluster, &args, false)?)
+    }
+}
+
+impl Measured {
+    /// A figure of all rounds.
+    pub(super) fn spread(&self, figure: Figure) -> Option<Spread> {
+        Spread::of(self.loads.iter().filter_map(figure))
+    }
+
+    /// Why loads do not count.
+    pub(super) fn faults(&self) -> impl Iterator<Item = String> {
+        let name = self.case.in_words();
+        self.loads.iter().filter_map(fault).map(move |fault| format!("{name}: {fault}"))
+    }
+}
+
+/// A figure of a load.
+pub(super) type Figure = fn(&Report) -> Option<f64>;
+
+/// Why a load does not count, if it does not.
+pub(super) fn fault(load: &Report) -> Option<String> {
+    let settled = load.acknowledged + load.sold_out + load.answered;
+    if !load.pass {
+        Some(load.verdict.clone())
+    } else if usize::try_from(settled) != Ok(load.requests) {
+        Some(format!("{settled} of {} requests were answered", load.requests))
+    } else {
+        None
+    }
+}
+
+impl Experiment {
+    fn new(rounds: usize, stages: impl IntoIterator<Item = Vec<Case>>) -> Self {
+        let measured = |case| Measured { case, loads: Vec::new() };
+        let stage = |cases: Vec<Case>| cases.into_iter().map(measured).collect();
+        Self { rounds, stages: stages.into_iter().map(stage).collect() }
+    }
+
+    /// Runs all rounds. Where handovers are measured, each round begins with what they cost etcd.
+    pub(super) async fn run(
+        &mut self,
+        cluster: &mut Cluster,
+        options: &BenchOptions,
+        etcd: &mut Vec<EtcdCost>,
+    ) -> Result<(), LabError> {
+        let commits = options.sized(500, 10);
+        let mut cases = self.stages.iter().flatten();
+        let hands_over = cases.any(|one| one.case.measure == Measure::Handovers);
+        for (round, place) in rounds(self.rounds, self.stages.len()) {
+            if hands_over && etcd.len() == round {
+                etcd.push(etcd_cost::measure(&cluster.etcd[0].endpoint(), commits).await?);
+            }
+            let stage = &self.stages[place];
+            note(&format!("round {} of {}: {}", round + 1, self.rounds, stage[0].case.in_words()));
+            let rates: Vec<_> = stage.iter().map(|one| self.rate(&one.case)).collect();
+            start(cluster, stage, options).await?;
+            for (one, rate) in self.stages[place].iter_mut().zip(rates) {
+                let is_slow = |load: &Report| load.duration_seconds > REPEATED_BURST_SECONDS;
+                if one.case.measure != Measure::Burst || !one.loads.iter().any(is_slow) {
+                    one.loads.push(one.case.run(cluster, rate).await?);
+                }
+            }
+            stop_instances(cluster).await?;
+        }
+        Ok(())
+    }
+
+    /// Orders a second in an open loop.
+    fn rate(&self, case: &Case) -> Option<f64> {
+        let is_closed = |other: &&Measured| {
+            let Case { contender, far, instances, share, .. } = other.case;
+            contender == Contender::AtomicScript
+                && share.is_none()
+                && (far, instances) == (case.far, case.instances)
+        };
+        let closed = self.stages.iter().flatten().filter(is_closed);
+        let closed = closed.min_by_key(|other| other.case.connections)?;
+        Some(case.share? * closed.loads.last()?.answers_per_second)
+    }
+}
+
+/// Starts the instances of a stage, and warms up connections and caches.
+async fn start(
+    cluster: &mut Cluster,
+    stage: &[Measured],
+    options: &BenchOptions,
+) -> Result<(), LabError> {
+    let instances = stage.iter().map(|one| one.case.instances).max().unwrap_or_default();
+    let first = &stage[0].case;
+    first.contender.start(cluster, instances, first.far).await?;
+    let usual = options.sized(CONNECTIONS, 10);
+    let mut connections = if first.far.is_some() { first.connections } else { usual };
+    let mut requests = options.sized(2000, 4).max(connections);
+    if first.contender.locks_each_request() {
+        (requests, connections) = (20.min(requests), 20.min(connections));
+    }
+    let warm_up = Case { requests, connections, instances, ..first.clone() };
+    warm_up.run(cluster, None).await.map(drop)
+}
+
+impl Contender {
+    /// Starts so many instances and waits until they are ready. All contenders run through the same number of proxies.
+    pub(super) async fn start(
+        self,
+        cluster: &mut Cluster,
+        instances: usize,
+        far: Option<(u64, u64)>,
+    ) -> Result<(), LabError> {
+        let flags = FLAGS.map(str::to_owned);
+        let proxied = if far.is_some() { Proxied::Servers } else { Proxied::Nothing };
+        let lock = self.lock();
+        let spec = Spec { lock, instances, flags: &flags, proxied, ..Spec::default() };
+        for _ in 0..instances {
+            cluster.add(spec).await?;
+        }
+        let (etcd_ms, redis_ms) = far.unwrap_or_default();
+        let each_way = |round_trip| Duration::from_millis(round_trip) / 2;
+        for instance in &cluster.instances {
+            let etcd = instance.etcd_proxies.iter().map(|proxy| (proxy, etcd_ms));
+            let redis = instance.redis_proxy.iter().map(|proxy| (proxy, redis_ms));
+            etcd.chain(redis).for_each(|(proxy, far): (&Proxy, u64)| proxy.delay(each_way(far)));
+        }
+        Ok(())
+    }
+}
+
+/// Stops the instances.
+pub(super) async fn stop_instances(cluster: &mut Cluster) -> Result<(), LabError> {
+    cluster.stop_instances().await.map_err(LabError::system("an instance does not stop"))
+}

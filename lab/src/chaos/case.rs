@@ -1,0 +1,252 @@
+//! A case of the suite, as data: a scenario, in which everything must hold, or a control, in which something must break.
+
+use std::time::Duration;
+
+use futures_util::future::LocalBoxFuture;
+use serde::Serialize;
+use testkit::{AuthTokens, RedisClusterOptions};
+
+use super::run::{NO_FAULT, Outcome};
+use super::scene::Scene;
+use crate::error::LabError;
+use demo::cluster::Proxied;
+use demo::load::ENDLESS_STOCK;
+
+/// The TTL of the lock in all cases: the shortest that etcd grants.
+pub(super) const TTL: Duration = Duration::from_secs(2);
+
+/// [`TTL`] as a flag.
+pub(super) const TTL_FLAG: &str = "2s";
+
+/// The time before the first fault.
+pub(super) const FIRST_CALM: Duration = Duration::from_secs(1);
+
+/// The longest time between two faults; each is random.
+pub(super) const LONGEST_CALM: Duration = Duration::from_millis(1500);
+
+/// The time without faults at the end of a run, in which unknown outcomes are resolved.
+pub(super) const LAST_CALM: Duration = Duration::from_secs(3);
+
+/// How long a control sends orders at most: one failure is enough.
+const CONTROL_LASTS: Duration = Duration::from_secs(16);
+
+/// Injects a fault once, and records what proves that it happened.
+pub(super) trait Fault: Sync {
+    fn inject<'a>(&'static self, scene: &'a mut Scene) -> LocalBoxFuture<'a, Result<(), LabError>>;
+}
+
+impl<F: AsyncFn(&mut Scene) -> Result<(), LabError> + Sync + 'static> Fault for F {
+    fn inject<'a>(&'static self, scene: &'a mut Scene) -> LocalBoxFuture<'a, Result<(), LabError>> {
+        Box::pin(async move { self(scene).await })
+    }
+}
+
+/// A kind of fault, and what must hold under it.
+#[derive(Clone, Copy, Serialize)]
+pub(super) struct Case {
+    /// The name for `--only`; a control has that of its scenario.
+    pub(super) name: &'static str,
+    /// What happens.
+    pub(super) fault: &'static str,
+    #[serde(skip)]
+    pub(super) inject: &'static dyn Fault,
+    #[serde(skip)]
+    pub(super) setup: Setup,
+    /// How long one round of the fault takes, with its aftermath.
+    #[serde(skip)]
+    pub(super) round: Duration,
+    /// The run lasts long enough for this many rounds.
+    #[serde(skip)]
+    pub(super) rounds: u32,
+    /// The sale must go on within this time after the end of the fault (I5).
+    #[serde(skip)]
+    pub(super) goes_on_within: Duration,
+    /// What must be seen at least once, or the fault did not happen.
+    pub(super) proof: &'static str,
+    /// Whether it runs while no other case does.
+    #[serde(skip)]
+    pub(super) alone: bool,
+    #[serde(flatten)]
+    pub(super) control: Option<Control>,
+}
+
+/// What makes a case a control.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Control {
+    /// What is missing.
+    pub(super) without: &'static str,
+    /// It must break one of these.
+    pub(super) breaks: &'static [&'static str],
+}
+
+/// The processes of a run and the orders that they get.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
+pub(super) struct Setup {
+    pub(super) instances: usize,
+    /// All instances have the first one's name.
+    pub(super) one_name: bool,
+    pub(super) etcd_members: usize,
+    pub(super) etcd_quota_bytes: Option<u64>,
+    /// Mutual TLS and users at etcd, with tokens of this kind, and at Redis.
+    pub(super) secured: Option<AuthTokens>,
+    /// etcd has many other locks and claims: see [`Crowd`](super::etcd::Crowd).
+    pub(super) crowded: bool,
+    /// The instances know only one member of etcd, the leader.
+    pub(super) one_endpoint: bool,
+    pub(super) redis_volatile: bool,
+    /// So many replicas of Redis, and sentinels; 0: neither.
+    pub(super) redis_replicas: u8,
+    /// The stock is in a Redis Cluster.
+    pub(super) redis_cluster: Option<RedisClusterOptions>,
+    /// Whose connections with an instance run through a proxy.
+    pub(super) proxied: Proxied,
+    /// Fault points with their actions, such as `before-write:stop`, that the case can trigger.
+    pub(super) fault_points: &'static [&'static str],
+    /// The case can keep an instance's workers busy.
+    pub(super) can_starve: bool,
+    /// Further flags of each instance.
+    pub(super) flags: &'static [&'static str],
+    /// Safeguards that the instances run without, separated by commas.
+    pub(super) without: Option<&'static str>,
+    pub(super) load: LoadPlan,
+    /// Findings that the fault makes unavoidable.
+    pub(super) tolerates: &'static [&'static str],
+}
+
+/// The orders of a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LoadPlan {
+    /// Orders a second.
+    pub(super) rate: u32,
+    pub(super) connections: u32,
+    pub(super) stock: u64,
+    /// Whether only the load test orders. Not so if the fault sends orders itself.
+    pub(super) alone: bool,
+    /// Further flags of the load test.
+    pub(super) flags: &'static [&'static str],
+}
+
+impl Case {
+    /// A scenario of three rounds of 5 s, beside others, after which the sale goes on within 2 s.
+    pub(super) const fn new(
+        name: &'static str,
+        fault: &'static str,
+        inject: &'static dyn Fault,
+        proof: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            fault,
+            inject,
+            setup: Setup::USUAL,
+            round: Duration::from_secs(5),
+            rounds: 3,
+            goes_on_within: Duration::from_secs(2),
+            proof,
+            alone: false,
+            control: None,
+        }
+    }
+
+    /// The control that runs without `safeguard`, which must break one of these invariants.
+    pub(super) fn without_safeguard(
+        self,
+        safeguard: &'static str,
+        breaks: &'static [&'static str],
+    ) -> Self {
+        let setup = Setup { without: Some(safeguard), ..self.setup };
+        Self { setup, ..self }.as_control(safeguard, breaks)
+    }
+
+    /// The same as a control, in which something else is missing.
+    pub(super) fn as_control(self, without: &'static str, breaks: &'static [&'static str]) -> Self {
+        Self { control: Some(Control { without, breaks }), rounds: 2, ..self }
+    }
+
+    /// Whether everything held; in a control, whether the fault happened and broke what it must break.
+    pub(super) fn is_good(&self, outcome: &Outcome) -> bool {
+        let mut found = outcome.findings.iter().map(|found| found.invariant.as_str());
+        match self.control {
+            None => found.next().is_none(),
+            Some(Control { breaks, .. }) => {
+                found.clone().all(|found| found != NO_FAULT)
+                    && found.any(|found| breaks.contains(&found))
+            }
+        }
+    }
+
+    /// The name, of a control with what is missing.
+    pub(super) fn title(&self) -> String {
+        match self.control {
+            None => self.name.to_owned(),
+            Some(Control { without, .. }) => {
+                format!("{} without {}", self.name, without.replace([' ', '/'], "-"))
+            }
+        }
+    }
+
+    /// Its line in the list.
+    pub(super) fn in_words(&self) -> String {
+        match self.control {
+            None => format!("{}: {}\n", self.name, self.fault),
+            Some(Control { without, breaks }) => {
+                format!("    without {without}: breaks {}\n", breaks.join(" or "))
+            }
+        }
+    }
+
+    /// Whether the sale may hang until its instances are restarted.
+    pub(super) fn may_hang(&self) -> bool {
+        self.control.is_some_and(|control| control.breaks.contains(&"I5"))
+    }
+
+    /// How long orders are sent: `wanted`, or long enough for all rounds, and to observe a sale that hangs.
+    pub(super) fn lasts(&self, wanted: Duration) -> Duration {
+        let calm = FIRST_CALM + LAST_CALM;
+        let wanted = if self.control.is_some() { wanted.min(CONTROL_LASTS) } else { wanted };
+        let lasts = wanted.max((self.round + LONGEST_CALM) * self.rounds + calm);
+        let hangs = self.round + LONGEST_CALM + self.goes_on_within * 2 + calm;
+        if self.may_hang() { lasts.max(hangs) } else { lasts }
+    }
+}
+
+impl Setup {
+    /// Two instances, one etcd, one Redis.
+    pub(super) const USUAL: Self = Self {
+        instances: 2,
+        one_name: false,
+        etcd_members: 1,
+        etcd_quota_bytes: None,
+        secured: None,
+        crowded: false,
+        one_endpoint: false,
+        redis_volatile: false,
+        redis_replicas: 0,
+        redis_cluster: None,
+        proxied: Proxied::Nothing,
+        fault_points: &[],
+        can_starve: false,
+        flags: &[],
+        without: None,
+        load: LoadPlan::USUAL,
+        tolerates: &[],
+    };
+}
+
+impl LoadPlan {
+    /// Two thousand orders a second, of a stock that never ends.
+    pub(super) const USUAL: Self =
+        Self { rate: 2000, connections: 100, stock: ENDLESS_STOCK, alone: true, flags: &[] };
+
+    /// Of a stock that is sold out while faults go on.
+    pub(super) const SELLS_OUT: Self = Self { stock: 20_000, ..Self::USUAL };
+
+    /// By buyers that soon leave an instance that stands still. Otherwise the last one that waits there,
+    /// while no others order, looks like a sale that does not go on.
+    pub(super) const LEAVES_SOON: Self =
+        Self { flags: &["--attempt-timeout", "1s"], ..Self::USUAL };
+
+    /// Besides orders that the fault sends.
+    pub(super) const NOT_ALONE: Self = Self { alone: false, ..Self::USUAL };
+}

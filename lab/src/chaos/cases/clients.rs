@@ -1,0 +1,148 @@
+//! Clients that get no answer, go away, or are hostile.
+
+use std::time::Duration;
+
+use rand::RngExt as _;
+use testkit::Proxy;
+use tokio::time::sleep;
+
+use crate::chaos::case::{Case, LoadPlan, Setup};
+use crate::chaos::clients;
+use crate::chaos::scene::Scene;
+use crate::error::LabError;
+use demo::cluster::Proxied;
+
+pub(super) fn cases() -> Vec<Case> {
+    let fault = "answers are swallowed; clients ask again at another instance";
+    let swallowed = Case {
+        setup: Setup { proxied: Proxied::Clients, load: LoadPlan::SELLS_OUT, ..Setup::USUAL },
+        round: Duration::from_millis(500),
+        ..Case::new("answer-swallowed", fault, &swallow_answers, "answers swallowed")
+    };
+
+    let load = LoadPlan { flags: &["--abandon", "0.01"], ..LoadPlan::USUAL };
+    let gone = Case {
+        setup: Setup { proxied: Proxied::Clients, load, ..Setup::USUAL },
+        round: Duration::from_secs(3),
+        // the fault stops no instance: this is for a busy machine
+        goes_on_within: Duration::from_secs(1),
+        ..Case::new(
+            "client-gone",
+            "clients go away in mid-request",
+            &cut_clients,
+            "connections cut",
+        )
+    };
+    // a client may believe the answer that nothing was taken
+    let load = LoadPlan { flags: &["--retries", "0"], ..LoadPlan::USUAL };
+    let believing = Case { setup: Setup { load, ..gone.setup }, ..gone };
+
+    let fault =
+        "10,000 connections that send nothing, 50 that read nothing; 1 MB headers; 1 GB bodies";
+    let flooded = Case {
+        setup: Setup { flags: &["--header-timeout", "2s"], ..Setup::USUAL },
+        round: Duration::from_secs(7),
+        goes_on_within: Duration::from_secs(1),
+        alone: true,
+        ..Case::new("clients-flood", fault, &flood, "silent connections")
+    };
+
+    let fault = "16 clients open feeds of made-up items and close them";
+    let feeds = Case {
+        round: Duration::from_secs(6),
+        goes_on_within: Duration::from_secs(1),
+        alone: true,
+        ..Case::new("feeds-opened", fault, &open_feeds, "feeds opened")
+    };
+
+    let fault = "20,000 looks at queues of made-up items are aborted at once";
+    let aborted = Case {
+        round: Duration::from_secs(6),
+        alone: true,
+        ..Case::new("requests-aborted", fault, &abort_requests, "requests aborted")
+    };
+
+    vec![
+        swallowed,
+        swallowed.without_safeguard("order-ids", &["I2"]),
+        gone,
+        believing.without_safeguard("batch-ownership", &["I3"]),
+        flooded,
+        flooded.without_safeguard("limits", &["limits"]),
+        feeds,
+        feeds.without_safeguard("limits", &["I5", "lease"]),
+        aborted,
+        aborted.without_safeguard("see-through", &["I5", "lease"]),
+    ]
+}
+
+/// Swallows some answers, of one instance or of all.
+async fn swallow_answers(scene: &mut Scene) -> Result<(), LabError> {
+    let all = scene.cluster.instances.len();
+    let one = scene.random.random_range(0..=all);
+    for (index, instance) in scene.cluster.instances.iter().enumerate() {
+        let answers = scene.random.random_range(1..=50);
+        if one == index || one == all {
+            instance.client_proxy.iter().for_each(|proxy| proxy.swallow(answers));
+        }
+    }
+    sleep(Duration::from_millis(300)).await;
+    Ok(())
+}
+
+/// Cuts the client connections of an instance; every other time while the store is slow, so that many
+/// requests are in flight.
+async fn cut_clients(scene: &mut Scene) -> Result<(), LabError> {
+    let is_slow = scene.turn(2) == 1;
+    if is_slow {
+        scene.cluster.redis.child().pause()?;
+        let lasts = scene.random_millis(1200, 1600);
+        sleep(lasts).await;
+        scene.evidence.outage(lasts);
+    }
+    let index = scene.pick();
+    scene.cluster.instances[index].client_proxy.iter().for_each(Proxy::cut);
+    scene.evidence.saw("connections cut", 1);
+    if is_slow {
+        scene.cluster.redis.child().resume()?;
+    }
+    Ok(())
+}
+
+/// All floods at once against one instance, which sells meanwhile.
+async fn flood(scene: &mut Scene) -> Result<(), LabError> {
+    const SILENT: usize = 10_000;
+    const DEAF: usize = 50;
+    let index = scene.pick();
+    let port = scene.cluster.instances[index].port;
+    let ((opened, silent), deaf, headers, body) = tokio::join!(
+        clients::silent(port, SILENT),
+        clients::deaf(port, DEAF),
+        clients::headers(port),
+        clients::body(port)
+    );
+    scene.evidence.saw("silent connections", opened);
+    for message in [silent, deaf, headers, body].into_iter().flatten() {
+        scene.evidence.broken("limits", message);
+    }
+    Ok(())
+}
+
+/// Opens feeds at one instance.
+async fn open_feeds(scene: &mut Scene) -> Result<(), LabError> {
+    let index = scene.pick();
+    let port = scene.cluster.instances[index].port;
+    let opened = clients::feeds(port, 16, Duration::from_secs(5)).await;
+    scene.evidence.saw("feeds opened", opened);
+    Ok(())
+}
+
+/// Aborts requests at one instance, whose lock uses the same connection to etcd.
+async fn abort_requests(scene: &mut Scene) -> Result<(), LabError> {
+    let index = scene.pick();
+    let port = scene.cluster.instances[index].port;
+    let aborted = clients::aborted(port, 20_000).await;
+    scene.evidence.saw("requests aborted", aborted);
+    scene.expect_sessions("lease").await;
+    Ok(())
+}

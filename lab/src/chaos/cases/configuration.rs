@@ -1,0 +1,89 @@
+//! Equal names, names that begin with another one, many names, and long queues.
+
+use std::time::Duration;
+
+use testkit::{LOCK_NAME, Proxy};
+use tokio::time::sleep;
+
+use crate::chaos::case::{Case, LoadPlan, Setup, TTL};
+use crate::chaos::scene::Scene;
+use crate::error::LabError;
+use crate::experiment::etcd_session;
+use demo::cluster::Proxied;
+
+/// Longer than the sale may pause.
+const HELD: Duration = Duration::from_secs(3);
+
+pub(super) fn cases() -> Vec<Case> {
+    let handovers = "handovers between instances of one name";
+    let one_name = Case {
+        setup: Setup { one_name: true, ..Setup::USUAL },
+        round: Duration::from_millis(1500),
+        ..Case::new("one-name", "two instances go by one name", &look_twice, handovers)
+    };
+    let both_hold = Case { proof: "looks", ..one_name };
+
+    let load = LoadPlan { flags: &["--item", "a"], ..LoadPlan::USUAL };
+    let fault = "item a sells while the locks of a-b and of a/y are held";
+    let alike = Case {
+        setup: Setup { load, ..Setup::USUAL },
+        round: HELD * 2,
+        ..Case::new("names-alike", fault, &hold_others, "locks with longer names held")
+    };
+
+    let fault =
+        "10,000 locks held, 50,000 claims beside the sale's; watches break, the holder is killed";
+    let crowded = Case {
+        setup: Setup { proxied: Proxied::Etcd, crowded: true, ..Setup::USUAL },
+        round: TTL + Duration::from_secs(4),
+        // that of a killed holder, and the time to read the queue again
+        goes_on_within: TTL + Duration::from_secs(4),
+        alone: true,
+        ..Case::new("crowded", fault, &break_and_kill, "leases gone")
+    };
+
+    vec![
+        one_name,
+        both_hold.without_safeguard("owner-by-claim,fence", &["I1", "I2"]),
+        alike,
+        alike.without_safeguard("exact-prefix", &["I5"]),
+        crowded,
+        crowded.without_safeguard("pages", &["I5"]),
+    ]
+}
+
+/// Counts how often the lock has gone to another lease between two looks.
+async fn look_twice(scene: &mut Scene) -> Result<(), LabError> {
+    let (_, before) = scene.holder(None).await?;
+    sleep(scene.random_millis(300, 1500)).await;
+    let (_, after) = scene.holder(None).await?;
+    if before != after {
+        scene.evidence.saw("handovers between instances of one name", 1);
+    }
+    scene.evidence.saw("looks", 1);
+    Ok(())
+}
+
+/// Holds the locks one after the other.
+async fn hold_others(scene: &mut Scene) -> Result<(), LabError> {
+    let session = etcd_session("chaos", &[scene.member().endpoint()]).await?;
+    for name in ["a-b", "a/y"] {
+        let guard = session.mutex(&format!("{LOCK_NAME}:{name}"))?.lock().await?;
+        sleep(HELD).await;
+        guard.unlock().await?;
+        scene.evidence.saw("locks with longer names held", 1);
+    }
+    Ok(session.close().await?)
+}
+
+/// Breaks all watches and kills the holder, so that the queue must be read again before anyone is granted the
+/// lock. It is read with the claims of the longer name.
+async fn break_and_kill(scene: &mut Scene) -> Result<(), LabError> {
+    let (index, lease) = scene.holder(None).await?;
+    let instances = &scene.cluster.instances;
+    instances.iter().flat_map(|instance| &instance.etcd_proxies).for_each(Proxy::cut);
+    scene.kill(index).await?;
+    scene.holder(Some(index)).await?;
+    scene.lease_gone(lease).await?;
+    scene.start_again(index).await
+}

@@ -1,0 +1,217 @@
+//! An etcd that loses its leader, its history, its space or an answer.
+
+use std::time::Duration;
+
+use fenced_lock::chaos::Safeguard;
+use testkit::{LOCK_NAME, Proxy, Way};
+use tokio::time::{Instant, sleep};
+
+use crate::chaos::case::{Case, LoadPlan, Setup, TTL};
+use crate::chaos::etcd;
+use crate::chaos::scene::Scene;
+use crate::error::LabError;
+use crate::experiment::etcd_session;
+use demo::cluster::Proxied;
+
+/// How long a member is away: longer than the sale may pause.
+const AWAY: Duration = Duration::from_secs(10);
+
+/// How long a watch is broken.
+const BREAK: Duration = Duration::from_millis(700);
+
+/// The `Retry-After` of a refusal.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// How soon an order must be answered while etcd takes no writes, on a busy machine.
+const PROMPT: Duration = Duration::from_millis(1500);
+
+pub(super) fn leader_lost() -> Case {
+    let fault = "the leader of three etcd members is killed, or stands still";
+    Case {
+        setup: Setup { etcd_members: 3, ..Setup::USUAL },
+        round: AWAY + Duration::from_secs(2),
+        goes_on_within: 2 * TTL + Duration::from_secs(3),
+        ..Case::new("etcd-leader-lost", fault, &lose_leader, "leaders changed")
+    }
+}
+
+pub(super) fn killed() -> Case {
+    let fault = "the only etcd is killed and started again";
+    Case {
+        round: TTL + Duration::from_secs(3),
+        goes_on_within: TTL + Duration::from_secs(3),
+        ..Case::new("etcd-killed", fault, &restart, "etcd restarted")
+    }
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let (leader_lost, killed) = (leader_lost(), killed());
+    let one_endpoint =
+        Case { setup: Setup { one_endpoint: true, ..leader_lost.setup }, ..leader_lost };
+
+    let fault = "etcd is compacted every 200 ms, and watches break";
+    let compacted = Case {
+        setup: Setup { proxied: Proxied::Etcd, ..Setup::USUAL },
+        round: BREAK * 2,
+        ..Case::new("etcd-compacted", fault, &compact, "compactions")
+    };
+
+    let load = LoadPlan::NOT_ALONE;
+    let full = Case {
+        setup: Setup { etcd_quota_bytes: Some(16 << 20), load, ..Setup::USUAL },
+        round: Duration::from_secs(6),
+        ..Case::new(
+            "etcd-full",
+            "etcd runs out of space, and gets some again",
+            &fill,
+            "clear refusals",
+        )
+    };
+    let waits = Case { proof: "etcd out of space", ..full };
+
+    let fault = "a member of etcd releases the lock, its answer is lost, and another one is asked";
+    let unanswered = Case {
+        setup: Setup { etcd_members: 3, proxied: Proxied::Etcd, ..Setup::USUAL },
+        round: Duration::from_secs(3),
+        // the fault stops no instance: this is for a busy machine
+        goes_on_within: Duration::from_secs(1),
+        // its control switches off a safeguard in the process of the suite as well
+        alone: true,
+        ..Case::new("release-unanswered", fault, &lose_answers, "releases without an answer")
+    };
+
+    vec![
+        leader_lost,
+        one_endpoint.as_control("a second endpoint", &["I5"]),
+        killed,
+        killed.without_safeguard("re-watch", &["I5"]),
+        compacted,
+        compacted.without_safeguard("relist", &["I5"]),
+        full,
+        waits.without_safeguard("deadlines", &["I5"]),
+        unanswered,
+        unanswered.without_safeguard("unknown-release", &["false loss"]),
+    ]
+}
+
+/// Kills and pauses the leader in turn.
+async fn lose_leader(scene: &mut Scene) -> Result<(), LabError> {
+    let kills = scene.turn(2) == 0;
+    let index = scene.leader().await?;
+    // an instance with one endpoint must lose that member
+    if scene.setup.one_endpoint && index != 0 {
+        scene.end_rounds();
+        return Ok(());
+    }
+    let began = Instant::now();
+    scene.member_away = Some(index);
+    if kills {
+        scene.cluster.etcd[index].kill().await?;
+    } else {
+        scene.cluster.etcd[index].child().pause()?;
+    }
+    scene.leader().await?;
+    scene.evidence.saw("leaders changed", 1);
+    sleep(AWAY.saturating_sub(began.elapsed())).await;
+    if kills {
+        scene.cluster.etcd[index].restart().await?;
+    } else {
+        scene.cluster.etcd[index].child().resume()?;
+    }
+    scene.member_away = None;
+    Ok(())
+}
+
+async fn restart(scene: &mut Scene) -> Result<(), LabError> {
+    let began = Instant::now();
+    let away = scene.random_millis(0, 1500);
+    scene.cluster.etcd[0].kill().await?;
+    sleep(away).await;
+    scene.cluster.etcd[0].restart().await?;
+    scene.evidence.outage(began.elapsed());
+    scene.evidence.saw("etcd restarted", 1);
+    Ok(())
+}
+
+/// Restarts etcd once: a second restart may end the session and so repair what the first one broke.
+pub(super) async fn restart_once(scene: &mut Scene) -> Result<(), LabError> {
+    scene.end_rounds();
+    restart(scene).await
+}
+
+/// Compacts all the time, and cuts an instance off for some compactions, so that its watch cannot go on
+/// where it ended.
+async fn compact(scene: &mut Scene) -> Result<(), LabError> {
+    let index = scene.pick();
+    scene.cluster.instances[index].etcd_proxies.iter().for_each(Proxy::refuse);
+    let began = Instant::now();
+    let mut revision = 0;
+    let mut is_cut = true;
+    while began.elapsed() < BREAK * 2 {
+        let compacted = etcd::compact(scene.member()).await?;
+        if compacted > revision {
+            scene.evidence.saw("compactions", 1);
+        }
+        revision = compacted;
+        sleep(Duration::from_millis(200)).await;
+        if is_cut && began.elapsed() >= BREAK {
+            scene.cluster.instances[index].etcd_proxies.iter().for_each(Proxy::admit);
+            scene.evidence.saw("watches cut", 1);
+            is_cut = false;
+        }
+    }
+    scene.evidence.outage(BREAK);
+    Ok(())
+}
+
+/// The suite takes its turn in the queue and loses the answer to its release: the instances do not wait
+/// for the end of theirs. Answers to them are lost as well.
+async fn lose_answers(scene: &mut Scene) -> Result<(), LabError> {
+    // for the suite's own release; in no other case is its answer lost
+    Safeguard::UnknownRelease.set(scene.setup.without != Some("unknown-release"));
+    let proxy = Proxy::to(scene.cluster.etcd[0].port()).await?;
+    let session = etcd_session("chaos", &[proxy.url(), scene.cluster.etcd[1].endpoint()]).await?;
+    let guard = session.mutex(LOCK_NAME)?.lock().await?;
+    proxy.hold(Way::Back);
+    let released = guard.unlock().await;
+    scene.evidence.saw("releases without an answer", 1);
+    if let Err(error) = released {
+        scene.evidence.broken("false loss", format!("after a release: {error}"));
+    }
+    session.close().await?;
+    let index = scene.pick();
+    scene.cluster.instances[index].etcd_proxies.iter().for_each(|proxy| proxy.swallow(1));
+    Ok(())
+}
+
+/// While etcd takes no writes, orders are sold or refused, but answered at once.
+async fn fill(scene: &mut Scene) -> Result<(), LabError> {
+    let began = Instant::now();
+    etcd::fill(scene.member()).await?;
+    scene.evidence.saw("etcd out of space", 1);
+    let full = Instant::now();
+    while full.elapsed() < TTL {
+        for index in 0..scene.cluster.instances.len() {
+            let (answer, took) = scene.order(index, "").await;
+            match answer {
+                Ok((status, _)) if status == 503 && took <= PROMPT => {
+                    scene.evidence.saw("clear refusals", 1);
+                }
+                Ok((status, _)) if status == 200 && took <= PROMPT => {
+                    scene.evidence.saw("orders sold without space", 1);
+                }
+                other => {
+                    let message =
+                        format!("an order without space in etcd: {other:?} after {took:?}");
+                    scene.evidence.broken("I5", message);
+                }
+            }
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    etcd::make_room(scene.member()).await?;
+    scene.evidence.outage(began.elapsed());
+    // refused buyers wait this long before they retry: less would join two outages
+    sleep(RETRY_AFTER).await;
+    Ok(())
+}

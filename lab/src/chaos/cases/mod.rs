@@ -1,0 +1,65 @@
+//! The cases, by what the fault hits, and the faults.
+
+mod clients;
+mod configuration;
+mod etcd;
+mod network;
+mod processes;
+mod redis;
+mod redis_cluster;
+mod secured;
+
+use super::case::Case;
+
+/// The scenarios of a short run: fence, atomic script, order ids, durability and script reload.
+pub(super) const SHORT: &[&str] =
+    &["holder-paused", "holder-killed", "answer-swallowed", "redis-killed", "scripts-flushed"];
+
+/// All cases, in the order of the table: each scenario before its controls.
+pub(super) fn all() -> Vec<Case> {
+    [
+        processes::cases(),
+        network::cases(),
+        clients::cases(),
+        redis::cases(),
+        redis_cluster::cases(),
+        etcd::cases(),
+        secured::cases(),
+        configuration::cases(),
+    ]
+    .concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Goal: each case has a title of its own, and the scenarios of a short run exist and have a control.
+    #[test]
+    fn titles_are_unique_and_short_rows_exist() {
+        let all = all();
+        let titles: BTreeSet<_> = all.iter().map(Case::title).collect();
+        assert_eq!(titles.len(), all.len());
+        for name in SHORT {
+            let of_name: Vec<_> = all.iter().filter(|case| case.name == *name).collect();
+            assert!(of_name.len() >= 2 && of_name[1..].iter().all(|it| it.control.is_some()));
+        }
+    }
+
+    /// Goal: a control follows its scenario, and differs from it by more than its name.
+    #[test]
+    fn controls_differ_from_their_scenarios() {
+        let mut scenario = all()[0];
+        for case in all() {
+            if case.control.is_none() {
+                scenario = case;
+            } else {
+                assert_eq!(case.name, scenario.name);
+                let (with, without) = (scenario.setup, case.setup);
+                assert_ne!(format!("{with:?}"), format!("{without:?}"), "{}", case.title());
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Messages between an instance and the servers that come late or never.
+
+use std::time::Duration;
+
+use testkit::{Proxy, Way};
+use tokio::time::sleep;
+
+use crate::chaos::case::{Case, LoadPlan, Setup, TTL};
+use crate::chaos::etcd;
+use crate::chaos::scene::Scene;
+use crate::error::LabError;
+use demo::cluster::Proxied;
+
+/// Long enough to hold up the write, and too short to matter.
+const ABOUT_TO_WRITE: &str = "before-write:pause=200ms";
+
+/// Longer than a lease lives and etcd takes to notice.
+const CUT_OFF: Duration = Duration::from_secs(5);
+
+pub(super) fn cases() -> Vec<Case> {
+    let fault = "a write to Redis arrives after the takeover";
+    let late = Case {
+        setup: Setup { proxied: Proxied::Redis, fault_points: &[ABOUT_TO_WRITE], ..Setup::USUAL },
+        round: 2 * TTL,
+        goes_on_within: Duration::from_millis(3500),
+        ..Case::new("write-late", fault, &hold_write, "late batches refused")
+    };
+    let unfenced = Case { proof: "late arrivals", ..late };
+
+    let fault = "the holder is cut off from etcd, each direction";
+    let cut_off = Case {
+        setup: Setup { proxied: Proxied::Etcd, load: LoadPlan::LEAVES_SOON, ..Setup::USUAL },
+        round: CUT_OFF + Duration::from_secs(4),
+        goes_on_within: TTL + Duration::from_secs(3),
+        ..Case::new("cut-off-from-etcd", fault, &cut_off_holder, "leases gone")
+    };
+    let holds_on = Case { setup: Setup { flags: &["--tenure", "1m"], ..cut_off.setup }, ..cut_off };
+
+    vec![
+        late,
+        unfenced.without_safeguard("fence", &["I1", "I2"]),
+        cut_off,
+        holds_on.without_safeguard("local-expiry", &["I4"]),
+    ]
+}
+
+/// Holds up what the holder sends to Redis until another instance has sold.
+async fn hold_write(scene: &mut Scene) -> Result<(), LabError> {
+    let index = scene.pick();
+    let late = |scene: &Scene| {
+        let proxy = scene.cluster.instances[index].redis_proxy.as_ref();
+        proxy.map_or((0, 0), |proxy| (proxy.late_chunks(), proxy.marked_answers()))
+    };
+    let before = late(scene);
+    scene.trigger(index, ABOUT_TO_WRITE, "").await?;
+    scene.cluster.instances[index].redis_proxy.iter().for_each(|proxy| proxy.hold(Way::There));
+    let taken_over = scene.holder(Some(index)).await;
+    sleep(TTL / 2).await;
+    scene.cluster.instances[index].redis_proxy.iter().for_each(Proxy::release);
+    taken_over?;
+    sleep(Duration::from_millis(500)).await;
+    let after = late(scene);
+    scene.evidence.saw("late arrivals", after.0 - before.0);
+    scene.evidence.saw("late batches refused", after.1 - before.1);
+    Ok(())
+}
+
+/// Cuts the holder off in one direction, the other, or both. No connection is closed, so it learns nothing.
+/// The other instance sleeps until then, so that the holder does not know that anything waits.
+async fn cut_off_holder(scene: &mut Scene) -> Result<(), LabError> {
+    const WAYS: [&[Way]; 3] = [&[Way::There, Way::Back], &[Way::There], &[Way::Back]];
+    let other = scene.pick();
+    let index = (other + 1) % scene.cluster.instances.len();
+    let before = scene.stale_batches().await;
+    scene.cluster.instances[other].child.pause()?;
+    let alone = scene.unqueued(other).await;
+    let held = scene.holder(Some(other)).await;
+    for proxy in &scene.cluster.instances[index].etcd_proxies {
+        WAYS[scene.turn(WAYS.len())].iter().for_each(|way| proxy.hold(*way));
+    }
+    scene.cluster.instances[other].child.resume()?;
+    alone?;
+    let (_, lease) = held?;
+    sleep(CUT_OFF).await;
+    // while only answers are held up, the lease may still be renewed
+    if etcd::is_lease_gone(scene.member(), lease).await? {
+        scene.evidence.saw("leases gone", 1);
+    }
+    scene.evidence.saw("instances cut off", 1);
+    let sent = scene.stale_batches().await.saturating_sub(before);
+    scene.cluster.instances[index].etcd_proxies.iter().for_each(Proxy::release);
+    if sent > 0 {
+        let message = format!("{sent} batches were sent under a lock that was lost before");
+        scene.evidence.broken("I4", message);
+    }
+    Ok(())
+}

@@ -1,0 +1,217 @@
+//! Instances that are paused, killed, starved or stopped.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use testkit::Proxy;
+use tokio::time::{Instant, sleep};
+
+use crate::chaos::case::{Case, LoadPlan, Setup, TTL};
+use crate::chaos::clients;
+use crate::chaos::etcd;
+use crate::chaos::scene::Scene;
+use crate::error::LabError;
+use crate::experiment::counter;
+use demo::cluster::Proxied;
+
+/// A holder that keeps the lock: long enough for others to queue, and shorter than the lease.
+const KEEPS_LOCK: &str = "before-write:pause=1500ms";
+
+/// Instances that can keep the lock, and be kept from the load.
+const KEEPING: Setup = Setup {
+    proxied: Proxied::Clients,
+    fault_points: &[KEEPS_LOCK],
+    load: LoadPlan::NOT_ALONE,
+    ..Setup::USUAL
+};
+
+/// The points of a tenure at which the holder is killed.
+const KILLS: &[&str] = &[
+    "after-grant:kill",
+    "before-write:kill",
+    "after-send:kill",
+    "after-answer:kill",
+    "before-release:kill",
+];
+
+/// How long a dead holder's lock keeps the others waiting: the TTL, up to half a second until etcd looks
+/// for expired leases, and the time to sell again.
+const TAKEOVER: Duration = Duration::from_millis(3500);
+
+pub(super) fn cases() -> Vec<Case> {
+    let fault = "the holder is paused for 3 TTL between reading and writing";
+    let load = LoadPlan::LEAVES_SOON;
+    let paused = Case {
+        setup: Setup { fault_points: &["before-write:stop"], load, ..Setup::USUAL },
+        round: 3 * TTL + Duration::from_secs(1),
+        goes_on_within: TAKEOVER,
+        ..Case::new("holder-paused", fault, &pause_holder, "stale batches refused")
+    };
+    let five = Setup { instances: 5, ..paused.setup };
+    let five = Case { setup: five, proof: "leases gone", ..paused };
+
+    let fault = "the holder is killed at five points of its tenure";
+    let killed = Case {
+        setup: Setup { fault_points: KILLS, ..Setup::USUAL },
+        round: TTL + Duration::from_millis(1500),
+        rounds: 5,
+        goes_on_within: TAKEOVER,
+        ..Case::new("holder-killed", fault, &kill_holder, "leases gone")
+    };
+    let between = Setup { fault_points: &["between-writes:kill"], ..Setup::USUAL };
+    let between = Case { setup: between, ..killed };
+
+    let fault = "a waiting instance is killed, or all its buyers leave";
+    let waiter_gone = Case {
+        setup: KEEPING,
+        round: 2 * TTL + Duration::from_secs(1),
+        goes_on_within: TAKEOVER,
+        ..Case::new("waiter-gone", fault, &remove_waiter, "waiters gone")
+    };
+
+    let fault = "busy tasks on every worker of the holder for 1.5 TTL";
+    let starved = Case {
+        setup: Setup { can_starve: true, load, ..Setup::USUAL },
+        round: Duration::from_secs(4),
+        goes_on_within: TAKEOVER,
+        ..Case::new("runtime-starved", fault, &starve, "instances starved")
+    };
+
+    let fault = "the holder gets SIGHUP, or SIGTERM twice within 20 ms";
+    let stopped = Case {
+        setup: KEEPING,
+        round: Duration::from_secs(4),
+        rounds: 4,
+        // less than the TTL, since it releases the lock
+        goes_on_within: Duration::from_secs(1),
+        ..Case::new("told-to-stop", fault, &signal_to_stop, "instances drained")
+    };
+
+    vec![
+        paused,
+        five.without_safeguard("fence", &["I1", "I2"]),
+        killed,
+        between.without_safeguard("atomic-ledger", &["I1"]),
+        waiter_gone,
+        waiter_gone.without_safeguard("claim-cleanup", &["I5"]),
+        starved,
+        starved.without_safeguard("own-thread", &["lease"]),
+        stopped,
+        stopped.without_safeguard("drain", &["drain", "I5"]),
+    ]
+}
+
+/// Stops the holder when it is about to write, and resumes it after another instance has sold.
+async fn pause_holder(scene: &mut Scene) -> Result<(), LabError> {
+    let index = scene.pick();
+    let before = scene.stale_batches().await;
+    scene.trigger(index, "before-write:stop", "").await?;
+    let stopped = Instant::now();
+    scene
+        .until("the instance stands still", async |scene| {
+            Ok(scene.cluster.instances[index].child.is_paused().then_some(()))
+        })
+        .await?;
+    let (_, lease) = scene.holder(None).await?;
+    scene.holder(Some(index)).await?;
+    scene.lease_gone(lease).await?;
+    sleep((3 * TTL).saturating_sub(stopped.elapsed())).await;
+    scene.cluster.instances[index].child.resume()?;
+    scene.note_stale_batches(before).await;
+    Ok(())
+}
+
+/// Kills the holder at each point in turn, and restarts it once another instance holds the lock.
+async fn kill_holder(scene: &mut Scene) -> Result<(), LabError> {
+    let points = scene.setup.fault_points;
+    let point = points[scene.turn(points.len())];
+    let index = scene.pick();
+    // it has no claim between two tenures
+    let lease = scene.queued(index).await?;
+    scene.trigger(index, point, "").await?;
+    scene.has_ended(index).await?;
+    scene.evidence.saw(point, 1);
+    scene.holder(Some(index)).await?;
+    scene.lease_gone(lease).await?;
+    scene.start_again(index).await
+}
+
+/// While one instance keeps the lock, another one queues for a few buyers. Then it is killed, or all of
+/// its buyers leave.
+async fn remove_waiter(scene: &mut Scene) -> Result<(), LabError> {
+    let waiter = scene.pick();
+    let holder = (waiter + 1) % scene.cluster.instances.len();
+    // without other load, so that its next claim is for those buyers only
+    keep_from_load(scene, waiter).await?;
+    scene.trigger(holder, KEEPS_LOCK, "").await?;
+    let buyers = clients::buyers(scene.cluster.instances[waiter].port, 5).await?;
+    let queued = scene.queued(waiter).await?;
+    if scene.turn(2) == 1 {
+        scene.kill(waiter).await?;
+        drop(buyers);
+        scene.lease_gone(queued).await?;
+        scene.start_again(waiter).await?;
+    } else {
+        drop(buyers);
+        scene.evidence.saw("buyers left", 1);
+        sleep(2 * TTL).await;
+    }
+    scene.evidence.saw("waiters gone", 1);
+    scene.cluster.instances[waiter].client_proxy.iter().for_each(Proxy::admit);
+    Ok(())
+}
+
+/// Keeps the load away from an instance, and waits until it has no claim.
+async fn keep_from_load(scene: &Scene, index: usize) -> Result<(), LabError> {
+    scene.cluster.instances[index].client_proxy.iter().for_each(Proxy::refuse);
+    scene.unqueued(index).await
+}
+
+/// Keeps all workers of the holder busy for 1.5 TTL, which its lease must survive.
+async fn starve(scene: &mut Scene) -> Result<(), LabError> {
+    let length = TTL + TTL / 2;
+    let (index, lease) = scene.holder(None).await?;
+    scene.trigger(index, "starve", &format!("{}ms", length.as_millis())).await?;
+    sleep(length + Duration::from_millis(300)).await;
+    scene.evidence.saw("instances starved", 1);
+    scene.evidence.outage(length);
+    if etcd::is_lease_gone(scene.member(), lease).await? {
+        scene.evidence.broken("lease", "an instance that was busy lost its lease");
+    }
+    Ok(())
+}
+
+/// Signals an instance that keeps the lock while orders wait. It must answer them all, release the lock
+/// and exit with status 0.
+async fn signal_to_stop(scene: &mut Scene) -> Result<(), LabError> {
+    let index = scene.pick();
+    let signals: &[_] = if scene.turn(2) == 1 { &[Signal::HUP] } else { &[Signal::TERM; 2] };
+    // without other load, to know how many orders wait
+    keep_from_load(scene, index).await?;
+    let port = scene.cluster.instances[index].port;
+    let (first, kept) =
+        tokio::join!(clients::buyers(port, 1), scene.trigger(index, KEEPS_LOCK, ""));
+    kept?;
+    let mut buyers = first?;
+    buyers.extend(clients::buyers(port, 50).await?);
+    scene
+        .until("the orders wait", async |_| {
+            Ok((counter(port, "flash_sale_orders_waiting").await >= 50).then_some(()))
+        })
+        .await?;
+    for &signal in signals {
+        scene.cluster.instances[index].child.signal(signal)?;
+        sleep(Duration::from_millis(20)).await;
+    }
+    let unanswered = clients::unanswered(buyers).await;
+    let status = scene.has_ended(index).await?;
+    if unanswered > 0 || !status.success() {
+        let message = format!("{unanswered} orders that waited were not answered ({status})");
+        scene.evidence.broken("drain", message);
+    }
+    scene.evidence.saw("instances drained", 1);
+    scene.evidence.outage(Duration::from_millis(1500));
+    scene.start_again(index).await?;
+    scene.cluster.instances[index].client_proxy.iter().for_each(Proxy::admit);
+    Ok(())
+}

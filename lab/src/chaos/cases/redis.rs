@@ -1,0 +1,193 @@
+//! A Redis that dies, hangs, loses data or is full.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use testkit::replication::follow;
+use tokio::time::{Instant, sleep};
+
+use crate::chaos::case::{Case, LoadPlan, Setup};
+use crate::chaos::scene::Scene;
+use crate::error::LabError;
+use demo::cluster::Cluster;
+
+/// The bytes that a roll-back loses: more than any instance sells in a turn.
+const LOST_BYTES: usize = 256 << 10;
+
+pub(super) fn cases() -> Vec<Case> {
+    let killed = Case {
+        setup: Setup { load: LoadPlan::SELLS_OUT, ..Setup::USUAL },
+        round: Duration::from_secs(3),
+        ..Case::new("redis-killed", "Redis is killed and started again", &kill, "Redis restarted")
+    };
+    let volatile = Case { setup: Setup { redis_volatile: true, ..killed.setup }, ..killed };
+
+    // The primary is alone for a moment, so the promoted replica lacks what it took last. With `--redis-replicas` that
+    // is not acknowledged. Without, the sale stops as soon as an instance sees the loss.
+    let fault =
+        "the primary of Redis dies, cut off from its replicas, and the sentinels promote one";
+    let setup = Setup {
+        redis_replicas: 2,
+        flags: &["--redis-replicas", "1"],
+        // a failover may last longer than a client waits
+        tolerates: &["failed", "unanswered"],
+        ..Setup::USUAL
+    };
+    let failed_over = Case {
+        setup,
+        round: Duration::from_secs(12),
+        rounds: 2,
+        // the other replica follows the new primary
+        goes_on_within: Duration::from_secs(4),
+        ..Case::new("redis-failed-over", fault, &fail_over, "replicas promoted")
+    };
+    let unconfirmed = Case { setup: Setup { flags: &[], ..setup }, ..failed_over };
+
+    // clients do not retry what an operator must resolve
+    let tolerates = &["failed", "unanswered"];
+    let fault = "Redis comes back without the last orders of each instance, then with them";
+    let rolled_back = Case {
+        setup: Setup { load: LoadPlan::NOT_ALONE, tolerates, ..Setup::USUAL },
+        // every buyer waits a second before it retries
+        goes_on_within: Duration::from_secs(3),
+        ..Case::new("redis-rolled-back", fault, &roll_back, "roll-backs noticed")
+    };
+
+    let stopped = Case::new("redis-stopped", "Redis stands still for 2 s", &stop, "Redis stopped");
+
+    let flushed = Case {
+        round: Duration::from_secs(1),
+        goes_on_within: Duration::from_secs(1),
+        ..Case::new("scripts-flushed", "Redis forgets its scripts", &flush, "script caches flushed")
+    };
+
+    // refused buyers wait a second before they retry, and others must order meanwhile
+    let load = LoadPlan { connections: 1000, ..LoadPlan::NOT_ALONE };
+    let full = Case {
+        setup: Setup { load, ..Setup::USUAL },
+        round: Duration::from_secs(2),
+        goes_on_within: Duration::from_secs(1),
+        ..Case::new("redis-full", "Redis hits its memory limit", &fill, "clear refusals")
+    };
+
+    vec![
+        killed,
+        // orders are lost; once that is detected, nothing is sold
+        volatile.as_control("appendonly", &["I2", "I5"]),
+        failed_over,
+        unconfirmed.as_control("redis-replicas", &["I2", "I5"]),
+        // without a control: the scenario itself would find a sale that goes on from an older copy
+        rolled_back,
+        stopped,
+        stopped.without_safeguard("careful-retry", &["I2", "I3"]),
+        flushed,
+        flushed.without_safeguard("script-reload", &["I5"]),
+        full,
+    ]
+}
+
+async fn kill(scene: &mut Scene) -> Result<(), LabError> {
+    let began = Instant::now();
+    scene.cluster.redis.kill().await?;
+    sleep(scene.random_millis(0, 500)).await;
+    scene.cluster.redis.restart().await?;
+    scene.evidence.outage(began.elapsed());
+    scene.evidence.saw("Redis restarted", 1);
+    Ok(())
+}
+
+/// Lets the sentinels replace a primary that dies after its replicas stopped following it. The former one comes back as
+/// a replica.
+async fn fail_over(scene: &mut Scene) -> Result<(), LabError> {
+    let alone = scene.random_millis(100, 400);
+    let Cluster { redis, sentinels: Some(sentinels), .. } = &mut scene.cluster else {
+        return Ok(());
+    };
+    let began = Instant::now();
+    sentinels.hold_writes_back(redis).await?;
+    sleep(alone).await;
+    redis.kill().await?;
+    let former = sentinels.until_failed_over(redis).await?;
+    scene.evidence.outage(began.elapsed());
+    scene.evidence.saw("replicas promoted", 1);
+    former.restart().await?;
+    Ok(follow(former, redis, redis.port()).await?)
+}
+
+/// Cuts off the end of the append-only file, as a power loss may. Each instance must report it and sell
+/// nothing until the whole file is back.
+async fn roll_back(scene: &mut Scene) -> Result<(), LabError> {
+    // an instance that sold none of the lost orders cannot detect the loss
+    scene.until_all_sell(Duration::from_millis(150)).await?;
+    let began = Instant::now();
+    scene.cluster.redis.kill().await?;
+    let file = appended(&scene.cluster.redis.dir().join("appendonlydir"))?;
+    let whole = std::fs::read(&file)?;
+    let left = whole.len() - LOST_BYTES.min(whole.len() / 2);
+    std::fs::write(&file, &whole[..left])?;
+    scene.cluster.redis.restart().await?;
+    let asked = Instant::now();
+    while asked.elapsed() < Duration::from_secs(1) {
+        for index in 0..scene.cluster.instances.len() {
+            match scene.order(index, "").await.0 {
+                Ok((status, text)) if status == 503 && text.contains("store-rolled-back") => {
+                    scene.evidence.saw("roll-backs noticed", 1);
+                }
+                Ok((status, text)) if status == 200 => {
+                    let message = format!("sold on without the last orders: {text}");
+                    scene.evidence.broken("I2", message);
+                }
+                // not yet reconnected
+                Ok(_) | Err(_) => scene.evidence.saw("other refusals", 1),
+            }
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+    scene.cluster.redis.kill().await?;
+    std::fs::write(&file, &whole)?;
+    scene.cluster.redis.restart().await?;
+    scene.evidence.outage(began.elapsed());
+    Ok(())
+}
+
+/// The append-only file.
+fn appended(dir: &Path) -> io::Result<PathBuf> {
+    let mut files = std::fs::read_dir(dir)?.filter_map(Result::ok).map(|entry| entry.path());
+    let is_appended = |path: &PathBuf| path.to_string_lossy().ends_with(".incr.aof");
+    files.find(is_appended).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// Pauses Redis for a little less or more than an instance waits for an answer.
+async fn stop(scene: &mut Scene) -> Result<(), LabError> {
+    let lasts = scene.random_millis(1900, 2700);
+    scene.pause_redis(lasts).await?;
+    scene.evidence.saw("Redis stopped", 1);
+    Ok(())
+}
+
+async fn flush(scene: &mut Scene) -> Result<(), LabError> {
+    scene.cluster.redis.run::<()>("SCRIPT FLUSH").await?;
+    scene.evidence.saw("script caches flushed", 1);
+    Ok(())
+}
+
+/// Fills Redis. An order must be refused at once, for that reason.
+async fn fill(scene: &mut Scene) -> Result<(), LabError> {
+    let began = Instant::now();
+    scene.cluster.redis.run::<()>("CONFIG SET maxmemory 1").await?;
+    let index = scene.pick();
+    let (answer, took) = scene.order(index, "").await;
+    scene.cluster.redis.run::<()>("CONFIG SET maxmemory 0").await?;
+    scene.evidence.outage(began.elapsed());
+    match answer {
+        Ok((status, text)) if status == 503 && text.contains("store-unavailable") => {
+            scene.evidence.saw("clear refusals", 1);
+            if took > Duration::from_secs(1) {
+                scene.evidence.broken("I5", format!("a full store was reported after {took:?}"));
+            }
+        }
+        other => scene.evidence.broken("503", format!("a full store was reported as {other:?}")),
+    }
+    Ok(())
+}

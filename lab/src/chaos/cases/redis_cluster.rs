@@ -1,0 +1,121 @@
+//! A shard of a Redis Cluster that fails or hands a slot on.
+
+use std::time::Duration;
+
+use testkit::redis_cluster::PRIMARIES;
+use testkit::{PrivateRedisCluster, RedisClusterOptions};
+use tokio::time::{Instant, sleep};
+
+use crate::chaos::case::{Case, LoadPlan, Setup};
+use crate::chaos::scene::Scene;
+use crate::error::LabError;
+
+/// A key of the item that the load orders.
+const STOCK: &str = "stock:{tea}";
+
+/// The slots of a cluster, of which each primary has an equal share at first.
+const SLOTS: usize = 16_384;
+
+/// Refused buyers wait a second before they retry, and others must order meanwhile.
+const LOAD: LoadPlan = LoadPlan { connections: 1000, flags: &["--item", "tea"], ..LoadPlan::USUAL };
+
+pub(super) fn cases() -> Vec<Case> {
+    let node_timeout = Duration::from_secs(2);
+    let setup = Setup {
+        load: LOAD,
+        redis_cluster: Some(RedisClusterOptions { replicas: 1, node_timeout }),
+        flags: &["--redis-replicas", "1"],
+        // a failover may take longer than a buyer waits
+        tolerates: &["unanswered"],
+        ..Setup::USUAL
+    };
+    let fault = "a shard's primary is killed while its replica lags";
+    let killed = Case {
+        setup,
+        round: Duration::from_secs(10),
+        goes_on_within: Duration::from_secs(4),
+        ..Case::new("shard-killed", fault, &kill, "replicas promoted")
+    };
+    let unconfirmed = Case { setup: Setup { flags: &[], ..setup }, ..killed };
+
+    let redis_cluster = Some(RedisClusterOptions::default());
+    let moved = Case {
+        setup: Setup { load: LOAD, redis_cluster, ..Setup::USUAL },
+        round: Duration::from_secs(2),
+        goes_on_within: Duration::from_secs(3),
+        ..Case::new(
+            "slot-moved",
+            "the item's slot moves to another shard",
+            &move_slot,
+            "slots moved",
+        )
+    };
+
+    vec![
+        killed,
+        // orders are lost; once that is detected, nothing is sold
+        unconfirmed.as_control("redis-replicas", &["I2", "I5"]),
+        moved,
+        moved.without_safeguard("redirects", &["I5"]),
+    ]
+}
+
+/// Cuts the replica off, so that it lacks the last orders, and kills the primary. When the replica was
+/// promoted, the killed node comes back as its replica.
+async fn kill(scene: &mut Scene) -> Result<(), LabError> {
+    scene.until_all_sell(Duration::from_millis(150)).await?;
+    let began = Instant::now();
+    let calm = scene.random_millis(300, 800);
+    let (_, primary) = place(scene).await?;
+    // each shard has one primary and one replica
+    let replica = (primary + PRIMARIES) % (2 * PRIMARIES);
+    shards(scene).hold_replication(primary, replica).await?;
+    sleep(calm).await;
+    nodes(scene)[primary].kill().await?;
+    scene
+        .until("the replica is promoted", async |scene| {
+            Ok((shards(scene).place_of(STOCK).await?.1 == Some(replica)).then_some(()))
+        })
+        .await?;
+    nodes(scene)[primary].restart().await?;
+    scene
+        .until("the killed node follows", async |scene| {
+            let info: String = shards(scene).nodes[replica].run("INFO replication").await?;
+            Ok(info.contains("state=online").then_some(()))
+        })
+        .await?;
+    scene.evidence.outage(began.elapsed());
+    scene.evidence.saw("replicas promoted", 1);
+    Ok(())
+}
+
+/// Moves the slot on and on, and never back to where the instances have seen it first.
+async fn move_slot(scene: &mut Scene) -> Result<(), LabError> {
+    let began = Instant::now();
+    let (slot, from) = place(scene).await?;
+    let first = usize::from(slot) * PRIMARIES / SLOTS;
+    let to = (0..PRIMARIES).find(|node| ![first, from].contains(node)).unwrap_or(first);
+    shards(scene).begin_move(slot, from, to).await?;
+    shards(scene).end_move(slot, from, to).await?;
+    scene.evidence.outage(began.elapsed());
+    scene.evidence.saw("slots moved", 1);
+    Ok(())
+}
+
+/// The slot of the item, and the node that serves it.
+async fn place(scene: &Scene) -> Result<(u16, usize), LabError> {
+    scene
+        .until("a node serves the item", async |scene| {
+            let (slot, node) = shards(scene).place_of(STOCK).await?;
+            Ok(node.map(|node| (slot, node)))
+        })
+        .await
+}
+
+fn shards(scene: &Scene) -> &PrivateRedisCluster {
+    scene.cluster.shards.as_ref().expect("the setup has them")
+}
+
+fn nodes(scene: &mut Scene) -> &mut [testkit::PrivateRedis] {
+    &mut scene.cluster.shards.as_mut().expect("the setup has them").nodes
+}

@@ -1,0 +1,121 @@
+//! Servers with TLS and users, whose tokens, roles and passwords change.
+
+use std::time::Duration;
+
+use etcd_client::{Permission, RoleRevokePermissionOptions};
+use hyper::Method;
+use testkit::{AuthTokens, LOCK_NAME, etcd, probe, redis};
+
+use super::etcd::{killed, leader_lost, restart_once};
+use crate::chaos::case::{Case, Fault, Setup};
+use crate::chaos::scene::Scene;
+use crate::error::LabError;
+
+/// The life of tokens that outlast a run, in seconds.
+const LASTING: u64 = 300;
+
+/// The life of tokens that do not.
+const SHORT: u64 = 2;
+
+pub(super) fn cases() -> Vec<Case> {
+    let secured =
+        |tokens, case: Case| Case { setup: Setup { secured: Some(tokens), ..case.setup }, ..case };
+    let case = |name, fault, tokens, inject: &'static dyn Fault, proof| {
+        let case = Case::new(name, fault, inject, proof);
+        secured(tokens, Case { round: Duration::from_secs(4), ..case })
+    };
+    let killed = Case {
+        name: "secured-etcd-killed",
+        fault: "the only etcd, with TLS and users, is killed and started again",
+        ..secured(AuthTokens::Simple(LASTING), killed())
+    };
+    let killed_once = Case { inject: &restart_once, ..killed };
+    let leader_lost = Case {
+        name: "secured-leader-lost",
+        fault: "the leader of three etcd members with TLS and users is killed, or stands still",
+        rounds: 2,
+        ..secured(AuthTokens::Simple(LASTING), leader_lost())
+    };
+
+    let fault = "etcd's simple tokens expire after 2 s without use";
+    let (tokens, proof) = (AuthTokens::Simple(SHORT), "tokens outlived");
+    let simple = case("token-expired-simple", fault, tokens, &outlive, proof);
+    let (tokens, fault) = (AuthTokens::Jwt(SHORT), "etcd's JWTs expire after 2 s");
+    let jwt = case("token-expired-jwt", fault, tokens, &outlive, proof);
+
+    let fault = "the roles of etcd's user change, which makes its JWT stale";
+    let tokens = AuthTokens::Jwt(LASTING);
+    let changed = case("role-changed", fault, tokens, &change_role, "roles changed");
+
+    let fault = "of two items, etcd's user may use the lock of one; both are ordered";
+    let tokens = AuthTokens::Simple(LASTING);
+    let refused = Case {
+        round: Duration::ZERO,
+        // the fault stops no instance: this is for a busy machine
+        goes_on_within: Duration::from_secs(1),
+        ..case("name-refused", fault, tokens, &refuse_name, "orders refused")
+    };
+
+    let fault = "the passwords for etcd and Redis change, and old tokens and connections end";
+    let rotated = case("password-rotated", fault, tokens, &rotate, "passwords rotated");
+
+    vec![
+        killed,
+        killed_once.without_safeguard("reauthentication", &["I5"]),
+        leader_lost,
+        simple,
+        jwt,
+        changed,
+        changed.without_safeguard("reauthentication", &["I5"]),
+        refused,
+        // the session ends some orders later
+        Case { rounds: 6, ..refused.without_safeguard("denials", &["session"]) },
+        rotated,
+    ]
+}
+
+/// While Redis is paused, no instance has a request for etcd.
+async fn outlive(scene: &mut Scene) -> Result<(), LabError> {
+    scene.pause_redis(Duration::from_secs(SHORT + 1)).await?;
+    scene.evidence.saw("tokens outlived", 1);
+    Ok(())
+}
+
+async fn change_role(scene: &mut Scene) -> Result<(), LabError> {
+    let mut root = scene.member().root().await?;
+    let more = Permission::read(format!("chaos/{}", scene.evidence.times));
+    root.role_grant_permission(etcd::USER, more).await?;
+    scene.evidence.saw("roles changed", 1);
+    Ok(())
+}
+
+/// Orders of the other item must be refused at once, for that reason.
+async fn refuse_name(scene: &mut Scene) -> Result<(), LabError> {
+    if scene.evidence.times == 1 {
+        let port = scene.cluster.instances[0].port;
+        probe::http(Method::PUT, port, "/stock?item=refused", r#"{"stock":9}"#).await?;
+        // only once the sale runs: an instance does not get ready while a lock is refused
+        let all = RoleRevokePermissionOptions::new().with_prefix();
+        let mut root = scene.member().root().await?;
+        root.role_revoke_permission(etcd::USER, format!("{LOCK_NAME}:"), Some(all)).await?;
+        return Ok(());
+    }
+    for index in 0..scene.cluster.instances.len() {
+        match scene.order(index, "?item=refused").await.0 {
+            Ok((status, text)) if status == 503 && text.contains("lock-refused") => {
+                scene.evidence.saw("orders refused", 1);
+            }
+            answer => scene.evidence.broken("refusal", format!("the order got {answer:?}")),
+        }
+    }
+    scene.expect_sessions("session").await;
+    Ok(())
+}
+
+async fn rotate(scene: &mut Scene) -> Result<(), LabError> {
+    scene.member().rotate_password().await?;
+    scene.cluster.redis.rotate_password().await?;
+    scene.cluster.redis.run::<i64>(&format!("CLIENT KILL USER {}", redis::USER)).await?;
+    scene.evidence.saw("passwords rotated", 1);
+    Ok(())
+}

@@ -1,0 +1,165 @@
+//! Clients that leave, and hostile ones.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+use uuid::Uuid;
+
+/// How soon a silent connection must be closed: the instances wait 2 s for a head, on a busy machine.
+const CLOSED_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long any other request may take.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How many connections are opened at a time.
+const AT_A_TIME: usize = 200;
+
+const HEADER_BYTES: usize = 1 << 20;
+const BODY_BYTES: usize = 1 << 30;
+const PIECE_BYTES: usize = 1 << 16;
+
+/// More than the system buffers, and far less than the body.
+const TOO_MUCH_BYTES: usize = 64 << 20;
+
+async fn connect(port: u16) -> io::Result<TcpStream> {
+    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await
+}
+
+/// Sends a request without a body, and returns the connection with its answer.
+async fn send(port: u16, request: &str) -> io::Result<TcpStream> {
+    let mut connection = connect(port).await?;
+    let head = format!("{request} HTTP/1.1\r\nhost: chaos\r\ncontent-length: 0\r\n\r\n");
+    connection.write_all(head.as_bytes()).await?;
+    Ok(connection)
+}
+
+/// Connections that have sent an order each and wait for its answer. Dropping one closes it.
+pub(super) async fn buyers(port: u16, count: usize) -> io::Result<Vec<TcpStream>> {
+    let mut buyers = Vec::new();
+    for _ in 0..count {
+        buyers.push(send(port, "POST /stock/reduce").await?);
+    }
+    Ok(buyers)
+}
+
+/// How many of these buyers get no answer.
+pub(super) async fn unanswered(buyers: Vec<TcpStream>) -> usize {
+    let is_unanswered = async |mut buyer: TcpStream| {
+        let answer = timeout(TIMEOUT, buyer.read_exact(&mut [0; 12])).await;
+        !matches!(answer, Ok(Ok(_)))
+    };
+    let unanswered = join_all(buyers.into_iter().map(is_unanswered)).await;
+    unanswered.into_iter().filter(|unanswered| *unanswered).count()
+}
+
+/// Clients that open the feed of a made-up item, read its beginning and leave, again and again. Returns how
+/// many feeds they opened.
+pub(super) async fn feeds(port: u16, at_a_time: usize, lasts: Duration) -> u64 {
+    let opened = AtomicU64::new(0);
+    let comes_and_goes = async |_| loop {
+        if let Ok(mut feed) = send(port, &format!("GET /events?item={}", Uuid::new_v4())).await {
+            let _ = feed.read_exact(&mut [0; 200]).await;
+            opened.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    // they do not end by themselves
+    let _ = timeout(lasts, join_all((0..at_a_time).map(comes_and_goes))).await;
+    opened.into_inner()
+}
+
+/// Requests the queues of made-up items and resets each connection before the answer. Returns how many were
+/// reset.
+pub(super) async fn aborted(port: u16, count: usize) -> u64 {
+    let asks_and_leaves = async |_| {
+        let connection = send(port, &format!("GET /lock?item={}", Uuid::new_v4())).await?;
+        // a reset before it is read is no request
+        sleep(Duration::from_millis(20)).await;
+        connection.set_zero_linger()
+    };
+    let aborted = stream::iter(0..count).map(asks_and_leaves).buffer_unordered(AT_A_TIME);
+    aborted.fold(0, async |count, aborted| count + u64::from(aborted.is_ok())).await
+}
+
+/// Opens connections, sends nothing, and expects the instance to close all of them. Returns how many were opened.
+pub(super) async fn silent(port: u16, count: usize) -> (u64, Option<String>) {
+    let opened = stream::iter(0..count).map(|_| connect(port)).buffer_unordered(AT_A_TIME);
+    let opened: Vec<_> = opened.collect().await;
+    let opened: Vec<_> = opened.into_iter().flatten().collect();
+    let count = opened.len();
+    let closing = opened.into_iter().map(async |mut connection| {
+        // an answer such as 408 may come before the end
+        let _ = connection.read_to_end(&mut Vec::new()).await;
+    });
+    let closed = timeout(CLOSED_WITHIN, join_all(closing)).await;
+    let failure = closed.err().map(|_| {
+        format!("of {count} connections that sent nothing, some were open after {CLOSED_WITHIN:?}")
+    });
+    (u64::try_from(count).unwrap_or(u64::MAX), failure)
+}
+
+/// Requests a large file again and again, reads nothing, and expects to be disconnected.
+pub(super) async fn deaf(port: u16, count: usize) -> Option<String> {
+    let requests = b"GET /static/style/panels.css HTTP/1.1\r\nhost: chaos\r\n\r\n".repeat(100);
+    let reads_nothing = async |_| {
+        let Ok(mut connection) = connect(port).await else { return };
+        // blocks once the instance reads no more, and fails once it has closed
+        while connection.write_all(&requests).await.is_ok() {}
+    };
+    let cut_off = timeout(CLOSED_WITHIN, join_all((0..count).map(reads_nothing))).await;
+    cut_off.err().map(|_| {
+        format!("of {count} clients that read nothing, some were connected after {CLOSED_WITHIN:?}")
+    })
+}
+
+/// Sends a head of 1 MB, and expects it to be refused.
+pub(super) async fn headers(port: u16) -> Option<String> {
+    let mut head = b"GET /stock HTTP/1.1\r\nhost: chaos\r\nx-large: ".to_vec();
+    head.resize(head.len() + HEADER_BYTES, b'x');
+    head.extend(b"\r\n\r\n");
+    let answer = timeout(TIMEOUT, async {
+        let mut connection = connect(port).await?;
+        // the answer may come before its end
+        let _ = connection.write_all(&head).await;
+        let mut answer = [0; 12];
+        connection.read_exact(&mut answer).await?;
+        Ok::<_, io::Error>(String::from_utf8_lossy(&answer).into_owned())
+    })
+    .await;
+    match answer {
+        Err(_) => Some("a head of 1 MB was neither answered nor refused".to_owned()),
+        Ok(Ok(answer)) if !answer.ends_with(" 431") && !answer.ends_with(" 400") => {
+            Some(format!("a head of 1 MB was answered: {answer}"))
+        }
+        // refused or disconnected
+        Ok(_) => None,
+    }
+}
+
+/// Sends a body of 1 GB, and expects a refusal long before its end.
+pub(super) async fn body(port: u16) -> Option<String> {
+    let mut taken = 0;
+    let sent = timeout(TIMEOUT, async {
+        let mut connection = connect(port).await?;
+        let head = format!(
+            "PUT /stock?item=flood HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n\
+             content-length: {BODY_BYTES}\r\n\r\n"
+        );
+        connection.write_all(head.as_bytes()).await?;
+        let piece = vec![b' '; PIECE_BYTES];
+        while taken < TOO_MUCH_BYTES {
+            connection.write_all(&piece).await?;
+            taken += piece.len();
+        }
+        Ok::<_, io::Error>(())
+    })
+    .await;
+    // disconnected, or no longer read, if it did not end
+    matches!(sent, Ok(Ok(()))).then(|| format!("{taken} bytes of a body of 1 GB were taken"))
+}
