@@ -210,7 +210,7 @@ mod not_built {
 
     use super::AnyLock;
 
-    fn refused(_: &[String]) -> Result<AnyLock, BackendError> {
+    pub(super) fn refused(_: &[String]) -> Result<AnyLock, BackendError> {
         let what = "this program was built without this lock";
         Err(BackendError::new(BackendErrorKind::Permanent, what))
     }
