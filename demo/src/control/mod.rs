@@ -261,8 +261,8 @@ impl Side {
     async fn command_all(&self, command: Command) -> Result<(), Problem> {
         let all = self.instances();
         let done = join_all(all.iter().map(|instance| instance.command(&command))).await;
-        let of_running = all.iter().zip(done).filter(|(instance, _)| instance.is_up);
-        of_running.map(|(_, done)| done).collect()
+        let mut of_running = all.iter().zip(done).filter(|(instance, _)| instance.is_up);
+        of_running.try_for_each(|(_, done)| done)
     }
 
     /// Has new orders guarded by `guard`, at all running instances.
