@@ -25,6 +25,9 @@ pub struct PostgresOptions {
     pub secured: bool,
     /// More settings, as `name=value`.
     pub settings: Vec<String>,
+    /// Its data are made for it alone. Otherwise they are a copy of those that the process makes once, which stay
+    /// until it has ended.
+    pub own_data: bool,
 }
 
 /// A PostgreSQL on a free port of 127.0.0.1, with data in a directory of its own, and the superuser `postgres`
@@ -183,6 +186,7 @@ impl PrivatePostgres {
         }
 
         match primary {
+            None if options.own_data => init(user, programs, &data).await,
             // `-a` keeps the owner, without whom the server does not start
             None => {
                 let template = template(user, programs).await.map_err(&system)?;
@@ -268,7 +272,11 @@ impl ReplicatedPostgres {
     pub async fn start(is_synchronous: bool) -> Result<Self, ServerError> {
         let system = ServerError::system("PostgreSQL");
         let names = is_synchronous.then(|| "synchronous_standby_names=*".to_owned());
-        let options = PostgresOptions { settings: names.into_iter().collect(), secured: false };
+        let options = PostgresOptions {
+            settings: names.into_iter().collect(),
+            own_data: true,
+            ..Default::default()
+        };
         let primary = PrivatePostgres::start(options).await?;
         let replication = Proxy::to(primary.port()).await.map_err(&system)?;
         let standby = PrivatePostgres::start_standby(replication.port()).await?;
@@ -346,14 +354,19 @@ async fn template(user: Option<(u32, u32)>, programs: &Path) -> io::Result<PathB
         if let Some((user, group)) = user {
             chown(dir.path(), Some(user), Some(group))?;
         }
-        let data = format!("--pgdata={}", text(&dir.path().join("data")));
-        // small files for the log: they are most of what is copied
-        let flags = ["--auth=trust", "--encoding=UTF8", "--locale=C", "--wal-segsize=1"];
-        let flags = flags.into_iter().chain(COMMON_FLAGS).map(str::to_owned).chain([data]);
-        run(user, programs.join("initdb"), flags.collect()).await?;
+        init(user, programs, &dir.path().join("data")).await?;
         Ok(dir)
     };
     Ok(TEMPLATE.get_or_try_init(make).await?.path().join("data"))
+}
+
+/// Makes a data directory.
+async fn init(user: Option<(u32, u32)>, programs: &Path, data: &Path) -> io::Result<String> {
+    let data = format!("--pgdata={}", text(data));
+    // small files for the log: they are most of what is copied
+    let flags = ["--auth=trust", "--encoding=UTF8", "--locale=C", "--wal-segsize=1"];
+    let flags = flags.into_iter().chain(COMMON_FLAGS).map(str::to_owned).chain([data]);
+    run(user, programs.join("initdb"), flags.collect()).await
 }
 
 /// Gives a directory and what is in it to this user.

@@ -77,7 +77,8 @@ pub(super) async fn start(
             LockServers::of(all)
         }
         Server::Postgres => {
-            LockServers::of([PrivatePostgres::start(PostgresServer::default()).await?])
+            let options = PostgresServer { own_data: true, ..PostgresServer::default() };
+            LockServers::of([PrivatePostgres::start(options).await?])
         }
         Server::ZooKeeper => {
             let options = ZooKeeperServer::default();
