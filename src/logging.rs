@@ -45,7 +45,7 @@ pub fn init(options: &LogOptions) -> Result<(), ParseError> {
     // an empty variable counts as none
     let set = |text: &String| !text.trim().is_empty();
     let text = options.log.clone().or_else(|| std::env::var("RUST_LOG").ok()).filter(set);
-    let targets: Targets = text.as_deref().unwrap_or("info").parse()?;
+    let targets = parse(text.as_deref().unwrap_or("info"))?;
     let lines = layer().with_writer(stderr).with_ansi(stderr().is_terminal());
     let lines = match options.log_format {
         LogFormat::Text => lines.boxed(),
@@ -56,9 +56,34 @@ pub fn init(options: &LogOptions) -> Result<(), ParseError> {
     Ok(())
 }
 
+/// Parses levels by target. `Targets` would take the empty text behind a comma for the level `error`.
+fn parse(text: &str) -> Result<Targets, ParseError> {
+    let levels = text.split(',').map(str::trim).filter(|level| !level.is_empty());
+    levels.collect::<Vec<_>>().join(",").parse()
+}
+
 fn filter(text: &str) -> Result<String, &'static str> {
-    text.parse::<Targets>().map(|_| text.to_owned()).map_err(|_| {
+    parse(text).map(|_| text.to_owned()).map_err(|_| {
         "a filter is error, warn, info, debug, trace or off, alone or for parts of the program, \
          such as info,flash_sale=debug"
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level;
+
+    use super::*;
+
+    #[test]
+    fn spaces_and_empty_parts_of_a_filter_mean_nothing() {
+        for text in ["info,flash_sale=debug", "info, flash_sale=debug,", ",info,,flash_sale=debug"]
+        {
+            let targets = parse(text).expect(text);
+            assert!(targets.would_enable("flash_sale::sale", &Level::DEBUG), "{text}");
+            assert!(targets.would_enable("redis", &Level::INFO), "{text}");
+            assert!(!targets.would_enable("redis", &Level::DEBUG), "{text}");
+        }
+        assert!(filter("flash_sale=loud").is_err());
+    }
 }

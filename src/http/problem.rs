@@ -299,34 +299,35 @@ mod tests {
         "redis://:pw@10.0.0.1 refused".into()
     }
 
-    /// Goal: every error of the sale has a metric, and the client reads no word of its source.
+    /// Goal: every error of the sale has a type and a metric, and the client reads no word of its source.
     #[test]
     fn every_sale_error_has_its_problem() {
         use SaleError as E;
         let order = OrderId::new("a-1").expect("visible ASCII");
         let item = || Item::DEFAULT;
         let (ours, theirs) = (ClusterId(1), ClusterId(2));
-        for error in [
-            E::QueueFull { item: item(), limit: 3 },
-            E::WaitTooLong { waited: Duration::from_secs(10) },
-            E::LockUnavailable { source: cause() },
-            E::LockRefused { source: cause() },
-            E::LockBlocked { item: item(), key: "a/b".into() },
-            E::StoreUnavailable { source: cause() },
-            E::OutcomeUnknown { order, source: cause() },
-            E::StoreRefused { source: cause() },
-            E::StoreMisconfigured { source: cause() },
-            E::StartUnknown { item: item(), source: cause() },
-            E::StaleToken,
-            E::ForeignFence { item: item(), ours, theirs },
-            E::UnknownItem { item: item() },
-            E::ItemRequired,
-            E::StoreRolledBack { item: item(), source: cause() },
-            E::Damaged { item: item(), source: cause() },
-            E::Stopping,
+        for (word, error) in [
+            ("queue-full", E::QueueFull { item: item(), limit: 3 }),
+            ("wait-too-long", E::WaitTooLong { waited: Duration::from_secs(10) }),
+            ("lock-unavailable", E::LockUnavailable { source: cause() }),
+            ("lock-refused", E::LockRefused { source: cause() }),
+            ("not-ready", E::LockBlocked { item: item(), key: "a/b".into() }),
+            ("store-unavailable", E::StoreUnavailable { source: cause() }),
+            ("outcome-unknown", E::OutcomeUnknown { order, source: cause() }),
+            ("store-unavailable", E::StoreRefused { source: cause() }),
+            ("store-misconfigured", E::StoreMisconfigured { source: cause() }),
+            ("start-unknown", E::StartUnknown { item: item(), source: cause() }),
+            ("stale-token", E::StaleToken),
+            ("foreign-fence", E::ForeignFence { item: item(), ours, theirs }),
+            ("unknown-item", E::UnknownItem { item: item() }),
+            ("item-required", E::ItemRequired),
+            ("store-rolled-back", E::StoreRolledBack { item: item(), source: cause() }),
+            ("damaged", E::Damaged { item: item(), source: cause() }),
+            ("stopping", E::Stopping),
         ] {
             assert!(OUTCOMES.contains(&error.outcome()), "{error}");
             let problem = Problem::from(error);
+            assert_eq!(problem.kind().word, word);
             assert!(!format!("{problem:?}").contains("pw"), "{problem:?}");
         }
     }

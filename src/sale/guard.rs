@@ -154,6 +154,7 @@ impl SaleContext {
         let within = self.options.wait_timeout;
         let (available, first) = self.stock_reads.read(&self.inventory, order, within).await?;
         if available >= i64::from(order.quantity.get()) {
+            self.stock_reads.note(&order.item, available);
             return Ok(StockCheck::Available);
         }
         // an order that may not have reached the replicas needs a batch, which waits for them

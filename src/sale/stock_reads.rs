@@ -29,8 +29,9 @@ type Waiting = (OrderId, oneshot::Sender<Seen>);
 pub(super) struct StockReads {
     /// The orders that wait for the next read of their item. An item is here while a task reads it.
     waiting: Mutex<HashMap<Item, Vec<Waiting>>>,
-    /// The units left of each item when they were last seen, if there were some. A hint: it decides what is tried
-    /// first, never the answer.
+    /// The units left of each item when they were last seen, if an order could have some. A hint: it decides what is
+    /// tried first, never the answer. It ends with the queue that the order entered: without the lock service, a
+    /// sold-out item is answered only by a read.
     left: Mutex<HashMap<Item, i64>>,
 }
 
@@ -108,7 +109,6 @@ impl Reader {
             let read = timeout(self.within, inventory.stock_and_orders(&self.item, &ids));
             match read.await.unwrap_or_else(|_| Err(InventoryError::too_late())) {
                 Ok((units, orders)) => {
-                    self.reads.note(&self.item, units);
                     for (reply, order) in replies.into_iter().zip(orders) {
                         // fails if the buyer disconnected
                         drop(reply.send(order.map(|order| (units, order)).map_err(Arc::new)));

@@ -13,7 +13,7 @@ use super::rates::{LatencyWindow, Throughput};
 use super::timeline::Timeline;
 use crate::http::stock::StockView;
 use crate::http::{AppState, Extension, reply};
-use crate::inventory::{Accepted, Cursor, InventoryError, Item, OrderId, SaleUpdate, Stock};
+use crate::inventory::{Accepted, Cursor, Fence, InventoryError, Item, OrderId, SaleUpdate, Stock};
 use crate::sale::{GuardStatus, Sale};
 
 /// How many of the last orders are shown.
@@ -131,14 +131,26 @@ impl Projection {
         is_new_sale
     }
 
-    /// Whether this is another sale than before. Notes its start. `position`: how far the ledger was read before.
+    /// Whether this is another sale than before. Notes its start, or a roll-back. `position`: how far the ledger was
+    /// read before.
     fn compare(&mut self, now: &Stock, position: Option<u64>, is_same_ledger: bool) -> bool {
         let Some(before) = self.stock else { return position.is_some() };
+        // only an instance that sold has a watermark that refuses such data
+        let is_rolled_back = before.fence.is_some_and(|then| {
+            let is_lower = |now: Fence| now.cluster == then.cluster && now.revision < then.revision;
+            now.fence.is_none_or(is_lower)
+        });
+        if is_rolled_back {
+            let text = "The store was rolled back: its fence went down. Orders accepted since then are lost.";
+            self.note("rolled-back", text);
+        }
         let is_other = !is_same_ledger || now.initial != before.initial || now.lucky < before.lucky;
         if is_other {
             self.forget_sale();
-            let units = reply::grouped(now.initial);
-            self.note("sale-started", format!("A sale of {units} units was started."));
+            if !is_rolled_back {
+                let units = reply::grouped(now.initial);
+                self.note("sale-started", format!("A sale of {units} units was started."));
+            }
         }
         is_other
     }

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fenced_lock::{ClusterId, Token};
 use flash_sale::http::server::{self, ServerOptions, Stopped};
+use flash_sale::inventory::{Inventory, InventoryOptions, Item};
 use serde_json::Value;
 use testkit::client::Connection;
 use testkit::shared::Raw;
@@ -16,6 +18,7 @@ use tokio::time::Instant;
 
 use super::shop::{ADMIN, Shop, ShopOptions};
 use super::watching::Watcher;
+use crate::support::store::order;
 
 fn has_trouble(view: &Value, kind: &str) -> bool {
     view["troubles"].as_array().unwrap().iter().any(|trouble| trouble["kind"] == kind)
@@ -261,6 +264,22 @@ async fn each_item_has_a_stream_of_its_own() {
     damaged.until("what is damaged is shown", |view| has_trouble(view, "damaged")).await;
     shop.call("GET /events?item=T").await.problem(400, "bad-item");
     shop.call("GET /events?items=t").await.problem(400, "bad-parameter");
+}
+
+/// Goal: older data is shown as a roll-back and not as a new sale, also by an instance that sold nothing.
+#[tokio::test]
+async fn a_roll_back_is_no_new_sale() {
+    let shop = Shop::empty(ShopOptions::default()).await;
+    let elsewhere = Inventory::connect(&shop.redis, InventoryOptions::default()).await.unwrap();
+    let token = |revision| Some(Token::new(ClusterId(7), revision));
+    elsewhere.start(&Item::DEFAULT, token(1), 5).await.unwrap();
+    elsewhere.reduce(&Item::DEFAULT, token(2), "8090", &[order("a-1", 1)]).await.unwrap();
+    let mut watcher = Watcher::open(&shop.router, "/events").await;
+    watcher.until("the order is shown", |view| view["sold"] == 1).await;
+    shop.raw().await.run_with::<()>("MSET stock 5 lucky 0 fence", "7 1").await;
+    watcher.until("the older data is shown", |view| view["sold"] == 0).await;
+    assert!(has_note(&watcher.view, "rolled-back"), "{}", watcher.view);
+    assert!(!has_note(&watcher.view, "sale-started"), "{}", watcher.view);
 }
 
 /// Goal: an outage and its end are shown, and the stream goes on meanwhile.

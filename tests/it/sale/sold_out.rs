@@ -51,6 +51,19 @@ async fn no_order_gets_the_answer_of_an_earlier_read() {
     instance.sale.close().await;
 }
 
+/// Goal: without a lock service, an order of a sold-out item gets its answer, also after another order found units left.
+#[tokio::test]
+async fn sold_out_needs_no_lock() {
+    let nobody = "http://127.0.0.1:1".to_owned();
+    let market = Market { etcd: nobody, ..Market::of(1).await };
+    let instance = market.instance("a");
+    let too_many = instance.sale.reduce(order("too-many", 2)).await.unwrap();
+    assert_eq!(too_many, Outcome::SoldOut { remaining: 1 });
+    market.inventory().reduce(&Item::DEFAULT, None, "b", &[order("last", 1)]).await.unwrap();
+    assert_eq!(instance.sale.reduce(order("late", 1)).await.unwrap(), SOLD_OUT);
+    instance.sale.close().await;
+}
+
 /// Goal: orders that come while the stock is read share the next read, and each gets its own answer: also a retry
 /// of an accepted order, a conflict and a damaged record. One that is gone spoils nothing.
 #[tokio::test]
