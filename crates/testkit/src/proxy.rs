@@ -23,13 +23,13 @@ const MAX_CHUNKS: usize = 1024;
 /// How long to leave the listener alone when the system has no room for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Which way something runs.
+/// Where a chunk goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// From the client to the server.
-    There,
+    ToServer,
     /// From the server to the client.
-    Back,
+    ToClient,
 }
 
 /// A proxy on a port of its own. It ends with the value, together with all that runs through it.
@@ -161,14 +161,14 @@ impl Proxy {
 
     /// From now on holds up what comes, in both directions, without ending anything.
     pub fn freeze(&self) {
-        self.hold(Way::There);
-        self.hold(Way::Back);
+        self.hold(Direction::ToServer);
+        self.hold(Direction::ToClient);
     }
 
     /// From now on holds up what runs this way, without ending anything.
-    pub fn hold(&self, way: Way) {
+    pub fn hold(&self, direction: Direction) {
         self.counts.holds.store(false, Ordering::Relaxed);
-        self.state.send_modify(|state| state.holds[way as usize] = true);
+        self.state.send_modify(|state| state.holds[direction as usize] = true);
     }
 
     /// Lets everything on that was held up, also to a server whose client has gone meanwhile.
@@ -196,12 +196,12 @@ impl Proxy {
     }
 
     /// Lets so many more chunks run this way, and loses the next one: its connection ends instead.
-    pub fn lose_after(&self, way: Way, chunks: u64) {
+    pub fn lose_after(&self, direction: Direction, chunks: u64) {
         for to_lose in &self.counts.to_lose {
             to_lose.store(0, Ordering::Relaxed);
         }
-        self.counts.to_pass[way as usize].store(chunks, Ordering::Relaxed);
-        self.counts.to_lose[way as usize].store(1, Ordering::Relaxed);
+        self.counts.to_pass[direction as usize].store(chunks, Ordering::Relaxed);
+        self.counts.to_lose[direction as usize].store(1, Ordering::Relaxed);
     }
 
     /// Whether the chunk of [`lose_after`](Self::lose_after) has been lost.
@@ -212,7 +212,7 @@ impl Proxy {
     /// Swallows the next answers: the server gets the question, and its client sees the connection end
     /// where the answer should be.
     pub fn swallow(&self, answers: u64) {
-        self.counts.to_lose[Way::Back as usize].store(answers, Ordering::Relaxed);
+        self.counts.to_lose[Direction::ToClient as usize].store(answers, Ordering::Relaxed);
     }
 }
 
@@ -239,8 +239,8 @@ impl Line {
         server.set_nodelay(true)?;
         let (from_client, to_client) = tokio::io::split(client);
         let (from_server, to_server) = tokio::io::split(server);
-        let there = self.pump(Way::There, from_client, to_server, states.clone());
-        let back = self.pump(Way::Back, from_server, to_client, states);
+        let there = self.pump(Direction::ToServer, from_client, to_server, states.clone());
+        let back = self.pump(Direction::ToClient, from_server, to_client, states);
         tokio::select! {
             ended = async { tokio::try_join!(there, back) } => ended.map(drop),
             // an error: the proxy is gone
@@ -250,7 +250,7 @@ impl Line {
 
     async fn pump(
         &self,
-        way: Way,
+        direction: Direction,
         mut from: ReadHalf<TcpStream>,
         mut to: WriteHalf<TcpStream>,
         mut states: watch::Receiver<State>,
@@ -269,9 +269,9 @@ impl Line {
                 length = from.read(&mut buffer), if may_read => Some(&buffer[..length?]),
             };
             let Some(chunk) = read else {
-                if states.borrow().holds[way as usize] {
+                if states.borrow().holds[direction as usize] {
                     counts.holds.store(true, Ordering::Relaxed);
-                    if states.wait_for(|state| !state.holds[way as usize]).await.is_err() {
+                    if states.wait_for(|state| !state.holds[direction as usize]).await.is_err() {
                         return Ok(());
                     }
                     counts.late.fetch_add(1, Ordering::Relaxed);
@@ -285,14 +285,14 @@ impl Line {
                 is_open = false;
                 continue;
             }
-            if way == Way::Back
+            if direction == Direction::ToClient
                 && !marker.is_empty()
                 && chunk.windows(marker.len()).any(|part| part == *marker)
             {
                 counts.marked.fetch_add(1, Ordering::Relaxed);
             }
-            let passes = take_one(&counts.to_pass[way as usize]);
-            if !passes && take_one(&counts.to_lose[way as usize]) {
+            let passes = take_one(&counts.to_pass[direction as usize]);
+            if !passes && take_one(&counts.to_lose[direction as usize]) {
                 counts.lost.fetch_add(1, Ordering::Relaxed);
                 return Err(io::ErrorKind::ConnectionReset.into());
             }

@@ -5,7 +5,7 @@ use std::io;
 use redis::RedisResult;
 
 use super::dir::OwnedDir;
-use super::proxy::{Proxy, Way};
+use super::proxy::{Proxy, Direction};
 use super::redis::{PrivateRedis, RedisOptions};
 use super::server::{START_TIMEOUT, ServerError, until};
 
@@ -50,7 +50,7 @@ impl ReplicatedRedis {
     /// When one of the two does not answer, or the replica does not catch up within [`START_TIMEOUT`].
     pub async fn hold_writes_back(&self) -> RedisResult<()> {
         until_caught_up(&self.replica, &self.primary).await?;
-        self.replication.hold(Way::Back);
+        self.replication.hold(Direction::ToClient);
         Ok(())
     }
 

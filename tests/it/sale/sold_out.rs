@@ -6,7 +6,7 @@ use flash_sale::inventory::{Item, Order, Outcome};
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use testkit::wait::{eventually, within};
-use testkit::{PrivateRedis, RedisOptions, Way};
+use testkit::{PrivateRedis, RedisOptions, Direction};
 use tokio::time::Instant;
 
 use super::{Market, accepted};
@@ -37,7 +37,7 @@ async fn no_order_gets_the_answer_of_an_earlier_read() {
     let instance = behind.instance("a");
     assert_eq!(instance.sale.reduce(order("first", 1)).await.unwrap(), SOLD_OUT);
 
-    proxy.hold(Way::Back);
+    proxy.hold(Direction::ToClient);
     let mut early = pin!(instance.sale.reduce(order("early", 1)));
     assert!(early.as_mut().now_or_never().is_none());
     eventually("the store has answered", async || proxy.holds_something()).await;
@@ -65,7 +65,7 @@ async fn orders_share_a_read() {
     redis.run::<()>("HSET orders spoilt nothing").await.unwrap();
 
     let before = calls(&redis).await;
-    proxy.hold(Way::Back);
+    proxy.hold(Direction::ToClient);
     let mut early = pin!(reduce(order("early", 1)));
     assert!(early.as_mut().now_or_never().is_none());
     eventually("the store has answered", async || proxy.holds_something()).await;

@@ -4,7 +4,7 @@ use fenced_lock::{BackendErrorKind, Guard, LockError, Mutex, PostgresOptions};
 use futures_util::{StreamExt as _, stream};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::wait::{eventually, within};
-use testkit::{PostgresOptions as ServerOptions, Run, Way};
+use testkit::{PostgresOptions as ServerOptions, Run, Direction};
 use tokio::process::Command;
 
 use super::lab::{
@@ -252,10 +252,10 @@ async fn a_cut_at_any_request_leaves_nothing_behind(lab: PostgresLab) {
     let (proxy, proxied) = lab.behind_proxy().await;
     let options = PostgresOptions::new(proxied.url());
     let observer = lab.a().await;
-    for way in [Way::There, Way::Back] {
+    for direction in [Direction::ToServer, Direction::ToClient] {
         let mut chunks = 0;
         loop {
-            proxy.lose_after(way, chunks);
+            proxy.lose_after(direction, chunks);
             let course = async {
                 let session = lab.kind.open(&options, HOUR).await?;
                 let guard = session.mutex("a")?.lock().await?;

@@ -39,7 +39,7 @@ async fn what_was_held_arrives_late() {
     let (port, got) = echo().await;
     let proxy = Proxy::with_marker(port, b"x").await.unwrap();
     let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await.unwrap();
-    proxy.hold(Way::There);
+    proxy.hold(Direction::ToServer);
     client.write_u8(b'x').await.unwrap();
     until(|| proxy.holds_something()).await;
     drop(client);
@@ -68,11 +68,11 @@ async fn swallows_the_answer_alone() {
 /// Goal: a chunk that is lost ends its connection alone, and does not arrive.
 #[tokio::test]
 async fn loses_one_chunk() {
-    for (way, arrived) in [(Way::There, 1), (Way::Back, 2)] {
+    for (direction, arrived) in [(Direction::ToServer, 1), (Direction::ToClient, 2)] {
         let (port, got) = echo().await;
         let proxy = Proxy::to(port).await.unwrap();
         let connect = async || TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await;
-        proxy.lose_after(way, 1);
+        proxy.lose_after(direction, 1);
         let mut client = connect().await.unwrap();
         client.write_u8(b'x').await.unwrap();
         assert_eq!(client.read_u8().await.unwrap(), b'x');

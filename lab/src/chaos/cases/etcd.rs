@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fenced_lock::chaos::Safeguard;
-use testkit::{LOCK_NAME, Proxy, Way};
+use testkit::{LOCK_NAME, Proxy, Direction};
 use tokio::time::{Instant, sleep};
 
 use crate::chaos::case::{Case, LoadPlan, Setup, TTL};
@@ -172,7 +172,7 @@ async fn lose_answers(scene: &mut Scene) -> Result<(), LabError> {
     let proxy = Proxy::to(scene.cluster.etcd[0].port()).await?;
     let session = etcd_session("chaos", &[proxy.url(), scene.cluster.etcd[1].endpoint()]).await?;
     let guard = session.mutex(LOCK_NAME)?.lock().await?;
-    proxy.hold(Way::Back);
+    proxy.hold(Direction::ToClient);
     let released = guard.unlock().await;
     scene.evidence.saw("releases without an answer", 1);
     if let Err(error) = released {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use testkit::{Proxy, Way};
+use testkit::{Proxy, Direction};
 use tokio::time::sleep;
 
 use crate::chaos::case::{Case, LoadPlan, Setup, TTL};
@@ -53,7 +53,7 @@ async fn hold_write(scene: &mut Scene) -> Result<(), LabError> {
     };
     let before = late(scene);
     scene.trigger(index, ABOUT_TO_WRITE, "").await?;
-    scene.cluster.instances[index].redis_proxy.iter().for_each(|proxy| proxy.hold(Way::There));
+    scene.cluster.instances[index].redis_proxy.iter().for_each(|proxy| proxy.hold(Direction::ToServer));
     let taken_over = scene.holder(Some(index)).await;
     sleep(TTL / 2).await;
     scene.cluster.instances[index].redis_proxy.iter().for_each(Proxy::release);
@@ -68,7 +68,7 @@ async fn hold_write(scene: &mut Scene) -> Result<(), LabError> {
 /// Cuts the holder off in one direction, the other, or both. No connection is closed, so it learns nothing.
 /// The other instance sleeps until then, so that the holder does not know that anything waits.
 async fn cut_off_holder(scene: &mut Scene) -> Result<(), LabError> {
-    const WAYS: [&[Way]; 3] = [&[Way::There, Way::Back], &[Way::There], &[Way::Back]];
+    const DIRECTIONS: [&[Direction]; 3] = [&[Direction::ToServer, Direction::ToClient], &[Direction::ToServer], &[Direction::ToClient]];
     let other = scene.pick();
     let index = (other + 1) % scene.cluster.instances.len();
     let before = scene.stale_batches().await;
@@ -76,7 +76,7 @@ async fn cut_off_holder(scene: &mut Scene) -> Result<(), LabError> {
     let alone = scene.unqueued(other).await;
     let held = scene.holder(Some(other)).await;
     for proxy in &scene.cluster.instances[index].etcd_proxies {
-        WAYS[scene.turn(WAYS.len())].iter().for_each(|way| proxy.hold(*way));
+        DIRECTIONS[scene.turn(DIRECTIONS.len())].iter().for_each(|direction| proxy.hold(*direction));
     }
     scene.cluster.instances[other].child.resume()?;
     alone?;

@@ -10,7 +10,7 @@ use fenced_lock::{
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use rustix::process::Signal;
 use testkit::wait::{eventually, within};
-use testkit::{Proxy, Run, Way};
+use testkit::{Proxy, Run, Direction};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -252,7 +252,7 @@ pub(crate) async fn a_lost_request_is_sent_again(lab: &impl ServerLab) {
 }
 
 async fn lose_request<T>(proxy: &Proxy, request: impl Future<Output = T>) -> T {
-    proxy.hold(Way::There);
+    proxy.hold(Direction::ToServer);
     let lose = async {
         eventually("the request is under way", async || proxy.holds_something()).await;
         proxy.cut();
