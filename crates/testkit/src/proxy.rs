@@ -125,7 +125,7 @@ impl Proxy {
     }
 
     /// Whether something has come that it holds up.
-    pub fn holds_something(&self) -> bool {
+    pub fn has_held_data(&self) -> bool {
         self.counts.holds.load(Ordering::Relaxed)
     }
 
@@ -140,7 +140,7 @@ impl Proxy {
     }
 
     /// How many answers were swallowed.
-    pub fn swallowed_answers(&self) -> u64 {
+    pub fn lost_answers(&self) -> u64 {
         self.counts.lost.load(Ordering::Relaxed)
     }
 
@@ -155,7 +155,7 @@ impl Proxy {
     }
 
     /// Leads new connections to another port from now on. Those that are open stay.
-    pub fn lead_to(&self, port: u16) {
+    pub fn redirect_to(&self, port: u16) {
         self.state.send_modify(|state| state.port = port);
     }
 
@@ -182,7 +182,7 @@ impl Proxy {
         self.state.send_modify(|state| state.delay = delay);
     }
 
-    /// Ends all connections, and each new one at once, until [`admit`](Self::admit).
+    /// Ends all connections, and each new one at once, until [`accept`](Self::accept).
     pub fn refuse(&self) {
         self.state.send_modify(|state| {
             state.refuses = true;
@@ -191,7 +191,7 @@ impl Proxy {
     }
 
     /// Ends [`refuse`](Self::refuse).
-    pub fn admit(&self) {
+    pub fn accept(&self) {
         self.state.send_modify(|state| state.refuses = false);
     }
 
@@ -211,7 +211,7 @@ impl Proxy {
 
     /// Swallows the next answers: the server gets the question, and its client sees the connection end
     /// where the answer should be.
-    pub fn swallow(&self, answers: u64) {
+    pub fn lose_answers(&self, answers: u64) {
         self.counts.to_lose[Direction::ToClient as usize].store(answers, Ordering::Relaxed);
     }
 }

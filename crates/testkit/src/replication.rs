@@ -5,7 +5,7 @@ use std::io;
 use redis::RedisResult;
 
 use super::dir::OwnedDir;
-use super::proxy::{Proxy, Direction};
+use super::proxy::{Direction, Proxy};
 use super::redis::{PrivateRedis, RedisOptions};
 use super::server::{START_TIMEOUT, ServerError, until};
 
@@ -60,7 +60,7 @@ impl ReplicatedRedis {
     /// When the replica does not answer.
     pub async fn fail_over(&self) -> RedisResult<()> {
         self.replica.run::<()>("REPLICAOF NO ONE").await?;
-        self.address.lead_to(self.replica.port());
+        self.address.redirect_to(self.replica.port());
         self.address.cut();
         Ok(())
     }

@@ -194,7 +194,7 @@ pub(super) async fn takeover(
         _ => false,
     };
     let most = if is_heavy { 2 } else { usize::MAX };
-    let (done, faults) = trials.share(most, worker).await?;
+    let (done, faults) = trials.run(most, worker).await?;
     Ok(Takeover::of(fault, done, faults))
 }
 

@@ -204,7 +204,7 @@ pub(super) async fn oversold(
         }
         close(cluster).await
     };
-    let (runs, mut faults) = trials.share(usize::MAX, worker).await?;
+    let (runs, mut faults) = trials.run(usize::MAX, worker).await?;
     let mut counted = Vec::new();
     for run in runs {
         let what = match (run.is_hit, run.oversold, run.fault) {

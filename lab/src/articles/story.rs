@@ -191,7 +191,7 @@ impl Story<'_> {
         let held = first.client.lock().await;
         let seen = self.shop.read().await?;
         drop(middle);
-        self.happen(&first, early).await?;
+        self.cause_accident(&first, early).await?;
         let mut waiting = second.client.lock();
         let mut granted = timeout(PATIENCE, &mut waiting).await;
         if let Ok(Ok(token)) = granted {
@@ -213,7 +213,11 @@ impl Story<'_> {
     }
 
     /// What happens to the first one while it has the lock.
-    async fn happen(&mut self, first: &Actor, early: Option<Actor>) -> Result<(), LabError> {
+    async fn cause_accident(
+        &mut self,
+        first: &Actor,
+        early: Option<Actor>,
+    ) -> Result<(), LabError> {
         match self.accident {
             Accident::Freeze => first.freeze(),
             Accident::Cut => first.proxies.iter().for_each(Proxy::cut),
@@ -222,7 +226,7 @@ impl Story<'_> {
                 first.proxies.iter().for_each(Proxy::refuse);
                 sleep(OUTAGE).await;
                 until("a renewal fails", async || Ok(first.client.has_noticed_outage())).await?;
-                first.proxies.iter().for_each(Proxy::admit);
+                first.proxies.iter().for_each(Proxy::accept);
             }
             Accident::Sweep => self.sweep().await?,
             Accident::LateRelease => {
@@ -374,8 +378,8 @@ pub(super) async fn until(
 }
 
 /// An error if what a story needs was not so.
-pub(super) fn need(what: &'static str, is_so: bool) -> Result<(), LabError> {
-    if is_so { Ok(()) } else { Err(LabError::NotAsTold(what)) }
+pub(super) fn ensure(what: &'static str, is_so: bool) -> Result<(), LabError> {
+    if is_so { Ok(()) } else { Err(LabError::NotAsExpected(what)) }
 }
 
 fn in_memory() -> RedisOptions {

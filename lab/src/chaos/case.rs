@@ -90,7 +90,7 @@ pub(super) struct Setup {
     pub(super) etcd_quota_bytes: Option<u64>,
     /// Mutual TLS and users at etcd, with tokens of this kind, and at Redis.
     pub(super) secured: Option<AuthTokens>,
-    /// etcd has many other locks and claims: see [`Crowd`](super::etcd::Crowd).
+    /// etcd has many other locks and claims: see [`OtherLocks`](super::etcd::OtherLocks).
     pub(super) crowded: bool,
     /// The instances know only one member of etcd, the leader.
     pub(super) one_endpoint: bool,

@@ -38,7 +38,7 @@ impl Trials {
     ///
     /// # Errors
     /// No trial was done.
-    pub(crate) async fn share<T>(
+    pub(crate) async fn run<T>(
         &self,
         most: usize,
         worker: impl AsyncFn(&mut Vec<T>) -> Result<(), LabError>,
@@ -109,10 +109,10 @@ mod tests {
             }
             Ok(())
         };
-        let (done, faults) = shared.share(usize::MAX, worker).await.expect("some were done");
+        let (done, faults) = shared.run(usize::MAX, worker).await.expect("some were done");
         assert_eq!(done, [0, 2, 3, 4]);
         assert_eq!(faults, ["a fault: trials are missing: not within 1 s: a server answers"]);
-        let none = trials().share(usize::MAX, async |_: &mut Vec<u32>| Err(failed())).await;
+        let none = trials().run(usize::MAX, async |_: &mut Vec<u32>| Err(failed())).await;
         assert!(none.is_err());
     }
 

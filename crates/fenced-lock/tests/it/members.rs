@@ -6,7 +6,7 @@ use std::time::Duration;
 use fenced_lock::{EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
 use testkit::ports::reserve;
 use testkit::wait::{eventually, within};
-use testkit::{Proxy, Direction};
+use testkit::{Direction, Proxy};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -213,7 +213,7 @@ async fn many_aborted_reads_leave_the_connection_alone() {
         tokio::spawn(async move { mutex.queue().await })
     };
     let reads: Vec<_> = (0..5000).map(read).collect();
-    eventually("answers are on the way", async || proxy.holds_something()).await;
+    eventually("answers are on the way", async || proxy.has_held_data()).await;
     reads.iter().for_each(JoinHandle::abort);
     proxy.release();
     assert!(session.mutex(guard.name()).unwrap().queue().await.is_ok());

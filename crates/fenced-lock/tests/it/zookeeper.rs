@@ -16,7 +16,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use testkit::Certificates;
 use testkit::wait::{eventually, within};
 use testkit::{
-    OwnedDir, PrivateRedis, PrivateZooKeeper, RedisOptions, Run, Direction,
+    Direction, OwnedDir, PrivateRedis, PrivateZooKeeper, RedisOptions, Run,
     ZooKeeperOptions as ServerOptions, probe,
 };
 use tokio::process::Command;

@@ -41,7 +41,7 @@ async fn what_was_held_arrives_late() {
     let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await.unwrap();
     proxy.hold(Direction::ToServer);
     client.write_u8(b'x').await.unwrap();
-    until(|| proxy.holds_something()).await;
+    until(|| proxy.has_held_data()).await;
     drop(client);
     assert_eq!((got.load(Ordering::Relaxed), proxy.late_chunks()), (0, 0));
     proxy.release();
@@ -54,12 +54,12 @@ async fn what_was_held_arrives_late() {
 async fn swallows_the_answer_alone() {
     let (port, got) = echo().await;
     let proxy = Proxy::to(port).await.unwrap();
-    proxy.swallow(1);
+    proxy.lose_answers(1);
     let connect = async || TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await;
     let mut client = connect().await.unwrap();
     client.write_u8(b'x').await.unwrap();
     assert!(client.read_u8().await.is_err());
-    assert_eq!((got.load(Ordering::Relaxed), proxy.swallowed_answers()), (1, 1));
+    assert_eq!((got.load(Ordering::Relaxed), proxy.lost_answers()), (1, 1));
     let mut client = connect().await.unwrap();
     client.write_u8(b'y').await.unwrap();
     assert_eq!(client.read_u8().await.unwrap(), b'y', "only one was to be swallowed");
@@ -125,7 +125,7 @@ async fn refuses_and_admits() {
     proxy.refuse();
     assert!(open.read_u8().await.is_err());
     assert!(connect().await.unwrap().read_u8().await.is_err());
-    proxy.admit();
+    proxy.accept();
     let mut client = connect().await.unwrap();
     client.write_u8(b'y').await.unwrap();
     assert_eq!(client.read_u8().await.unwrap(), b'y');
