@@ -44,7 +44,7 @@ pub struct InventoryOptions {
 }
 
 impl InventoryOptions {
-    /// The same with more time for answers.
+    /// The same options with more time for answers.
     pub(super) fn with_longer_timeout(self, longer: Duration) -> Self {
         Self { response_timeout: self.response_timeout + longer, ..self }
     }

@@ -43,13 +43,13 @@ use crate::experiment::{self, Trials, note, publish, random, write};
 /// Round trips to the lock's servers, in milliseconds.
 const DISTANCES: [u64; 2] = [2, 20];
 
-/// What was measured of one lock; `None` and empty: it was not.
+/// The results of one lock. `None` or empty: not measured.
 #[derive(Debug, Serialize)]
 struct Figures {
     lock: &'static str,
     #[serde(skip)]
     promises: Promises,
-    /// By distance.
+    /// One entry for each distance.
     handovers: Vec<Handovers>,
     waiters: usize,
     overtaken: Option<usize>,
@@ -60,14 +60,14 @@ struct Figures {
     burst_ms: Option<f64>,
     takeovers: Vec<Takeover>,
     oversold: Vec<Oversold>,
-    /// What this machine has no program for.
+    /// The measures that were left out, since a program is not installed.
     left_out: Vec<String>,
     /// Runs that failed where they must not, and what could not be measured.
     faults: Vec<String>,
 }
 
 impl Figures {
-    /// What was measured; if that failed, the run goes on without it, and says so.
+    /// The result of a measure. If the measure failed, this is noted, and the run continues without it.
     fn keep<T>(&mut self, what: &str, measured: Result<T, LabError>) -> Option<T> {
         let failed =
             |error| self.faults.push(format!("{what}: not measured: {}", ErrorChain(&error)));

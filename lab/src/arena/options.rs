@@ -127,7 +127,7 @@ impl ArenaOptions {
         self.trials.unwrap_or(if self.short { 1 } else { 20 })
     }
 
-    /// This number, or a smaller one for a smoke test.
+    /// `full`, or `short` for a smoke test.
     pub(super) fn full_or_short<T>(&self, full: T, short: T) -> T {
         if self.short { short } else { full }
     }

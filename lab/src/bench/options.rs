@@ -68,7 +68,7 @@ impl BenchOptions {
         self.only.is_empty() || self.only.contains(&measure)
     }
 
-    /// The full number, or a tiny one for a smoke test.
+    /// `full`, or `short` for a smoke test.
     pub(super) fn full_or_short<T>(&self, full: T, short: T) -> T {
         if self.short { short } else { full }
     }

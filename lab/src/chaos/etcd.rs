@@ -133,7 +133,7 @@ impl OtherLocks {
         Ok(Self { session, guards })
     }
 
-    /// Gives the locks up. The number of those that were lost.
+    /// Releases the locks. Returns how many were lost.
     pub(super) async fn release(self) -> Result<usize, LabError> {
         let lost = self.guards.iter().filter(|guard| guard.is_lost()).count();
         self.session.close().await?;

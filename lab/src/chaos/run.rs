@@ -50,7 +50,7 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// Records that something was seen so often.
+    /// Adds to the count of a fact.
     pub(super) fn add(&mut self, what: &'static str, times: u64) {
         *self.facts.entry(what).or_default() += times;
     }

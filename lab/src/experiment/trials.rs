@@ -33,8 +33,8 @@ impl Trials {
         Self { what: what.into(), count, jobs, seed, next: AtomicU32::new(0) }
     }
 
-    /// Runs workers side by side, `most` at the most, each of which takes trials until there are none left. Returns
-    /// what they did, and why a worker ended early.
+    /// Runs at most `most` workers side by side. Each takes trials until none is left. Returns the results of all
+    /// workers, and why a worker ended early.
     ///
     /// # Errors
     /// No trial was done.
@@ -76,7 +76,7 @@ impl Trials {
     }
 }
 
-/// The random choices of what has this name: those of others do not change them.
+/// Random numbers for this name. Those for other names do not change them.
 pub(crate) fn random(seed: u64, name: &str) -> SplitMix64 {
     let mix = |seed, byte| SplitMix64::seed_from_u64(seed ^ u64::from(byte)).next_u64();
     SplitMix64::seed_from_u64(name.bytes().fold(seed, mix))

@@ -34,7 +34,7 @@ fn attempts(file: &str) -> Vec<Value> {
     lines.filter_map(|line| line.get("attempt").cloned()).collect()
 }
 
-/// What both reports must tell alike.
+/// The fields that must be equal in both reports.
 fn without_cpu(report: &Report) -> Value {
     let mut json = serde_json::to_value(report).expect("plain data");
     let fields = json.as_object_mut().expect("one object");

@@ -58,7 +58,7 @@ impl Faults {
         *self.always.lock().unwrap() = Some(fault);
     }
 
-    /// Ends what `always` began.
+    /// Ends the fault of [`always`](Self::always).
     pub(crate) fn clear(&self) {
         *self.always.lock().unwrap() = None;
     }

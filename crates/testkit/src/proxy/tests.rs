@@ -49,7 +49,7 @@ async fn what_was_held_arrives_late() {
     assert_eq!(proxy.late_chunks(), 1);
 }
 
-/// Goal: the server gets the question whose answer is swallowed, and the client sees an end.
+/// Goal: the server gets the request whose answer is lost, and the client sees the end of the connection.
 #[tokio::test]
 async fn swallows_the_answer_alone() {
     let (port, got) = echo().await;
@@ -87,7 +87,7 @@ async fn loses_one_chunk() {
     }
 }
 
-/// Goal: what is delayed comes later, and comes.
+/// Goal: a delayed chunk arrives, and not before its delay is over.
 #[tokio::test]
 async fn delays() {
     let (port, _) = echo().await;
@@ -101,7 +101,7 @@ async fn delays() {
     assert!(sent.elapsed() >= delay * 2, "there and back");
 }
 
-/// Goal: a delay is a longer way, not a narrower one: chunks do not wait for one another. One behind the other, they
+/// Goal: a delay adds latency and takes no throughput: chunks do not wait for one another. One after the other, they
 /// would take longer than this test may.
 #[tokio::test]
 async fn delays_do_not_add_up() {
@@ -113,7 +113,7 @@ async fn delays_do_not_add_up() {
     until(|| got.load(Ordering::Relaxed) == 10 * CHUNK_BYTES as u64).await;
 }
 
-/// Goal: a refusing proxy ends what is open and what comes, until it admits again.
+/// Goal: a refusing proxy ends open and new connections, until it accepts again.
 #[tokio::test]
 async fn refuses_and_admits() {
     let (port, _) = echo().await;

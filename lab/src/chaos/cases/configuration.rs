@@ -52,7 +52,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Counts how often the lock has gone to another lease between two looks.
+/// Counts a handover if the lock has another lease after a while.
 async fn count_handover(scene: &mut Scene) -> Result<(), LabError> {
     let (_, before) = scene.holder(None).await?;
     sleep(scene.random_millis(300, 1500)).await;

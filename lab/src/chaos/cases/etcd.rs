@@ -164,8 +164,8 @@ async fn compact(scene: &mut Scene) -> Result<(), LabError> {
     Ok(())
 }
 
-/// The suite takes its turn in the queue and loses the answer to its release: the instances do not wait
-/// for the end of theirs. Answers to them are lost as well.
+/// The suite takes the lock, and loses the answer to its own release, since no instance waits for the answer to
+/// its release. Answers to the instances are lost as well.
 async fn lose_answers(scene: &mut Scene) -> Result<(), LabError> {
     // for the suite's own release; in no other case is its answer lost
     Safeguard::UnknownRelease.set(scene.setup.without != Some("unknown-release"));

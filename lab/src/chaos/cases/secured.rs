@@ -74,7 +74,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// While Redis is paused, no instance has a request for etcd.
+/// Pauses Redis until the tokens have expired: no instance sends a request to etcd meanwhile.
 async fn wait_for_token_expiry(scene: &mut Scene) -> Result<(), LabError> {
     scene.pause_redis(Duration::from_secs(SHORT + 1)).await?;
     scene.evidence.add("tokens outlived", 1);
