@@ -26,7 +26,7 @@ pub enum LabError {
     },
     /// The accident of a story did not happen.
     #[error("a story went another way: it needs that {0}")]
-    NotAsTold(&'static str),
+    NotAsExpected(&'static str),
     /// A request to etcd failed.
     #[error("a request to etcd failed")]
     Etcd(#[source] Box<etcd_client::Error>),

@@ -100,7 +100,7 @@ impl Buyer {
         let plan = Arc::clone(&self.plan);
         let mut sent = Instant::now();
         let deadline = sent + plan.args.timeout;
-        self.go_home(sent);
+        self.return_home(sent);
         let mut departure = Departure::of(plan.setup.seed, plan.args.abandon, number);
         let (item, number) = plan.place(number);
         let id = order_id(&plan.setup.items[item].run, number);
@@ -125,7 +125,7 @@ impl Buyer {
             order.add(began, ended, outcome);
             let Some(Retry { elsewhere, wait }) = retry else { break };
             if elsewhere {
-                self.go_elsewhere();
+                self.use_next_instance();
             }
             // a connection that broke says nothing about the next one
             let broke = elsewhere && wait.is_none() && attempt == 0;
@@ -143,14 +143,14 @@ impl Buyer {
         Ok(order)
     }
 
-    fn go_elsewhere(&mut self) {
+    fn use_next_instance(&mut self) {
         self.connection = None;
         self.place = (self.place + 1) % self.plan.endpoints.len();
         self.away_until = (self.place != self.home).then(|| Instant::now() + AWAY_FROM_HOME);
     }
 
     /// Goes back home in time: a restarted instance must get buyers again.
-    fn go_home(&mut self, now: Instant) {
+    fn return_home(&mut self, now: Instant) {
         if self.away_until.is_some_and(|until| until <= now) {
             self.away_until = None;
             self.connection = None;

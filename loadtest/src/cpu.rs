@@ -24,7 +24,7 @@ impl FromStr for Process {
 
 /// CPU seconds of user and kernel until now by name, ours as `loadtest`; processes of one name are added up.
 /// Unreadable processes are left out: all of them without `/proc`.
-pub(crate) fn spent(processes: &[Process]) -> BTreeMap<String, f64> {
+pub(crate) fn cpu_seconds(processes: &[Process]) -> BTreeMap<String, f64> {
     let mut spent = BTreeMap::new();
     let ours = Process { name: "loadtest".to_owned(), pid: std::process::id() };
     for Process { name, pid } in processes.iter().chain([&ours]) {
@@ -36,11 +36,11 @@ pub(crate) fn spent(processes: &[Process]) -> BTreeMap<String, f64> {
 }
 
 /// The CPU seconds since `earlier`.
-pub(crate) fn spent_since(
+pub(crate) fn cpu_seconds_since(
     processes: &[Process],
     earlier: &BTreeMap<String, f64>,
 ) -> BTreeMap<String, f64> {
-    let mut spent = spent(processes);
+    let mut spent = cpu_seconds(processes);
     for (name, seconds) in &mut spent {
         *seconds -= earlier.get(name).unwrap_or(&0.0);
     }

@@ -44,8 +44,8 @@ pub struct InventoryOptions {
 }
 
 impl InventoryOptions {
-    /// The same with more time for answers.
-    pub(super) fn patient_by(self, longer: Duration) -> Self {
+    /// The same options with more time for answers.
+    pub(super) fn with_longer_timeout(self, longer: Duration) -> Self {
         Self { response_timeout: self.response_timeout + longer, ..self }
     }
 }
@@ -158,8 +158,12 @@ impl Connection {
     }
 
     /// Another connection to the same server, which waits longer for answers.
-    pub(super) fn patient_by(&self, longer: Duration) -> Self {
-        Self { options: self.options.patient_by(longer), slot: Arc::default(), ..self.clone() }
+    pub(super) fn with_longer_timeout(&self, longer: Duration) -> Self {
+        Self {
+            options: self.options.with_longer_timeout(longer),
+            slot: Arc::default(),
+            ..self.clone()
+        }
     }
 
     /// Connects, unless connected.

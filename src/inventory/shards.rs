@@ -95,12 +95,12 @@ impl Shards {
     }
 
     /// Other connections to the same servers, which wait longer for answers.
-    pub(super) fn patient_by(&self, longer: Duration) -> Self {
+    pub(super) fn with_longer_timeout(&self, longer: Duration) -> Self {
         match self {
-            Self::One(connection) => Self::One(connection.patient_by(longer)),
+            Self::One(connection) => Self::One(connection.with_longer_timeout(longer)),
             Self::Cluster(cluster) => Self::Cluster(Cluster {
                 connections: Arc::default(),
-                options: cluster.options.patient_by(longer),
+                options: cluster.options.with_longer_timeout(longer),
                 ..cluster.clone()
             }),
         }

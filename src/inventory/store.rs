@@ -98,7 +98,7 @@ impl Inventory {
     /// The same, with every write acknowledged only when so many replicas have it.
     #[must_use]
     pub fn with_replicas(mut self, replicas: Replicas) -> Self {
-        let connection = |_| self.shards.patient_by(replicas.timeout);
+        let connection = |_| self.shards.with_longer_timeout(replicas.timeout);
         let connections = || (Arc::new(std::array::from_fn(connection)), replicas);
         self.replicated_connections = (replicas.count > 0).then(connections);
         self
@@ -114,7 +114,7 @@ impl Inventory {
     /// The same, with the same watermarks, over a connection of its own: for reads that must not delay others.
     #[must_use]
     pub fn over_another_connection(&self) -> Self {
-        Self { shards: self.shards.patient_by(Duration::ZERO), ..self.clone() }
+        Self { shards: self.shards.with_longer_timeout(Duration::ZERO), ..self.clone() }
     }
 
     /// Where Redis is, without the password.

@@ -63,7 +63,7 @@ impl Combiner {
         let SaleOptions { queue_length, wait_timeout, .. } = self.context.options;
         let queue = Arc::new(OrderQueue::new(item.clone(), queue_length, wait_timeout));
         queues.insert(item.clone(), Arc::clone(&queue));
-        let served = Served { combiner: Arc::clone(self), queue: Arc::clone(&queue) };
+        let served = ServedQueue { combiner: Arc::clone(self), queue: Arc::clone(&queue) };
         self.context.tasks.spawn(async move { served.combiner.serve(&served.queue).await });
         queue
     }
@@ -159,12 +159,12 @@ impl Combiner {
                 }
                 let orders = batch.len();
                 match self.run(queue, &guard, batch, policy.ends_at()).await {
-                    Ran::Answered { took } => policy.ran(Instant::now(), took, orders),
-                    Ran::LockLost => {
+                    BatchEnd::Answered { took } => policy.ran(Instant::now(), took, orders),
+                    BatchEnd::LockLost => {
                         metrics.lost_tenures.add(1);
                         return Some(LOST_PAUSE);
                     }
-                    Ran::StoreFailed => return Some(STORE_PAUSE),
+                    BatchEnd::StoreFailed => return Some(STORE_PAUSE),
                 }
                 continue;
             }
@@ -219,11 +219,11 @@ impl Combiner {
         guard: &Guard,
         mut batch: Vec<WaitingOrder>,
         ends_at: Instant,
-    ) -> Ran {
+    ) -> BatchEnd {
         // the step that changes the stock takes the lock itself; re-entry costs nothing
         let Ok(entry) = guard.reenter() else {
             queue.put_back(batch);
-            return Ran::LockLost;
+            return BatchEnd::LockLost;
         };
         let SaleContext { inventory, options, metrics, stock_reads, .. } = &*self.context;
         let deadline = Instant::now() + options.wait_timeout;
@@ -257,7 +257,7 @@ impl Combiner {
             match queue.while_expiring(answered, |o| self.too_late(queue, o)).await {
                 Ok((outcomes, took)) => {
                     self.answer(queue, batch, outcomes);
-                    return Ran::Answered { took };
+                    return BatchEnd::Answered { took };
                 }
                 Err(failed) => failed,
             };
@@ -271,17 +271,17 @@ impl Combiner {
                 waiting.is_stale = true;
             }
             queue.put_back(batch);
-            return Ran::LockLost;
+            return BatchEnd::LockLost;
         }
         if !self.can_repeat(&latest, &batch, deadline) {
             for waiting in batch {
                 waiting.fail(|waiting| SaleError::of_order(Arc::clone(&latest), &waiting.order));
             }
-            return Ran::StoreFailed;
+            return BatchEnd::StoreFailed;
         }
         let is_lost = entry.is_lost();
         queue.put_back(batch);
-        if is_lost { Ran::LockLost } else { Ran::StoreFailed }
+        if is_lost { BatchEnd::LockLost } else { BatchEnd::StoreFailed }
     }
 
     /// Answers the orders of a batch.
@@ -328,7 +328,7 @@ impl Combiner {
 }
 
 /// The result of a batch.
-enum Ran {
+enum BatchEnd {
     /// Its orders have their answers; the store took so long.
     Answered { took: Duration },
     /// They are back in the queue, for another tenure.
@@ -339,12 +339,12 @@ enum Ran {
 
 /// The queue that a task serves. When the task ends, also by a panic, the drop of this value answers the orders that
 /// still wait, and the next order creates a new queue.
-struct Served {
+struct ServedQueue {
     combiner: Arc<Combiner>,
     queue: Arc<OrderQueue>,
 }
 
-impl Drop for Served {
+impl Drop for ServedQueue {
     fn drop(&mut self) {
         self.queue.close(|_| SaleError::Stopping);
         self.combiner.context.stock_reads.forget(self.queue.item());

@@ -1,8 +1,8 @@
 // What each guard of the sale means for this page. The names are those of `demo serve --lock`.
 
 /**
- * A lock of the library. `words` name it, and `label` on a button; the rest says where it lives and what a claim is, and
- * stands in place of what the page says of etcd: see `showWords`.
+ * A lock of the library. `words` is its name in a sentence, `label` its name on a button. The other words say where it
+ * is and what a claim is; `showWords` puts them in place of the words for etcd.
  */
 const lock = (words, label, home, claim, rest) => ({
   words,

@@ -1,4 +1,4 @@
-// What both line charts of the page have in common.
+// The base of both line charts of the page.
 
 import { count } from "./format.js";
 import { Surface, roundStep } from "./canvas.js";

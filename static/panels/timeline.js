@@ -81,7 +81,7 @@ export class Timeline {
   #view(state) {
     if (this.#frozen?.tenures) return this.#rezoomed(this.#frozen);
     const clock = state.clock();
-    // while an instance waits, a holder that does nothing is what there is to see
+    // while an instance waits, an idle holder must stay visible
     const isQuiet = clock - state.movedAt > QUIET_MS && !isContended(state.now);
     const span = this.#zoom ?? this.#autoSpan(state, isQuiet);
     const end = isQuiet && state.movedAt > 0 ? state.movedAt + span * 0.04 : clock - DELAY_MS;
@@ -161,7 +161,7 @@ export class Timeline {
     const [from, to] = [Math.max(plot.left, x(tenure.start_ms)), Math.min(plot.right, x(tenure.end_ms ?? view.end))];
     const wide = Math.max(1, to - from - (to - from > 4 ? 1 : 0));
     pen.fillStyle = this.surface.style(colour(at));
-    // one without orders is paler, and has no label
+    // a tenure without orders is paler, and has no label
     pen.globalAlpha = tenure.orders > 0 ? 1 : 0.55;
     pen.beginPath();
     pen.roundRect(from, top, wide, LANE - 8, Math.min(4, wide / 2));

@@ -70,7 +70,7 @@ export class TryIt {
   #showGuards() {
     const { guard: now, guards, locks, fence, fence_kind: kind } = this.#demo;
     const box = byId("guards");
-    // the demo may be another one than before
+    // another demo may have started at this address
     if (box.dataset.guards !== guards.join(" ")) {
       setData(box, "guards", guards.join(" "));
       box.replaceChildren(...guards.map((guard) => makeSegment("guard", guard, labelOf(guard), guard === now)));

@@ -1,4 +1,4 @@
-// Fits what the page says of the lock to the lock that the sale runs under.
+// Adapts the words of the page to the lock of the sale.
 
 import { setText } from "../page/dom.js";
 import { LOCKS, STORE_TOKEN } from "../page/guards.js";

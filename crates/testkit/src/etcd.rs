@@ -99,7 +99,7 @@ impl Keys {
     }
 }
 
-/// A member of etcd, the only one if not said otherwise, on a free port of 127.0.0.1, with data in a
+/// A member of etcd, alone unless started as a cluster, on a free port of 127.0.0.1, with data in a
 /// directory of its own. Each cluster has an id of its own.
 pub type PrivateEtcd = Private<Etcd>;
 
@@ -129,7 +129,7 @@ impl Kind for Etcd {
         }
         let health = probe::http(Method::GET, port, "/health", "").await;
         let members = probe::http(Method::POST, port, "/v3/cluster/member/list", "{}").await;
-        // with users, it lists its members only to them
+        // etcd with users lists its members only to users
         let is_ours =
             |answer: &str| answer.contains(&self.name) || answer.contains("user name is empty");
         health.is_ok_and(|(status, _)| status.is_success())
@@ -313,7 +313,7 @@ impl PrivateEtcd {
         format!("{endpoint} {certificates} --user \"{USER}:$(cat {password})\"")
     }
 
-    /// Changes the password of [`USER`]: in the file first, so that it is there for the next authentication.
+    /// Changes the password of [`USER`]: first in the file, so that the next login finds it there.
     ///
     /// # Errors
     /// When etcd does not answer.

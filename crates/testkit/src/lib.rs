@@ -66,7 +66,7 @@ pub use dir::OwnedDir;
 pub use etcd::{AuthTokens, EtcdOptions, PrivateEtcd};
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresOptions, PrivatePostgres, ReplicatedPostgres};
-pub use proxy::{Proxy, Way};
+pub use proxy::{Direction, Proxy};
 #[cfg(feature = "redis")]
 pub use redis::{PrivateRedis, RedisOptions};
 #[cfg(feature = "redis")]

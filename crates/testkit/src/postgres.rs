@@ -314,7 +314,7 @@ impl ReplicatedPostgres {
     pub async fn fail_over(&mut self) -> io::Result<()> {
         self.primary.crash().await?;
         self.standby.promote().await?;
-        self.address.lead_to(self.standby.port());
+        self.address.redirect_to(self.standby.port());
         self.address.cut();
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! A TCP proxy that can hold up, delay, swallow and cut what runs through it.
+//! A TCP proxy that can hold, delay and lose what it forwards, and cut connections.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,22 +17,22 @@ use tokio::time::{Instant, sleep};
 /// How much is forwarded at once.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// The most chunks that are on their way at once.
+/// The most chunks of one direction that are delayed at once.
 const MAX_CHUNKS: usize = 1024;
 
 /// How long to leave the listener alone when the system has no room for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Which way something runs.
+/// Where a chunk goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// From the client to the server.
-    There,
+    ToServer,
     /// From the server to the client.
-    Back,
+    ToClient,
 }
 
-/// A proxy on a port of its own. It ends with the value, together with all that runs through it.
+/// A proxy on a port of its own. Dropping it ends the proxy and all its connections.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -47,18 +47,18 @@ struct State {
     port: u16,
     /// A connection ends when the number changes.
     cuts: u32,
-    /// While one is set, connections are accepted and nothing comes out that way.
+    /// By direction: while it is set, connections are accepted, and nothing is forwarded.
     holds: [bool; 2],
     /// Connections are closed as soon as they are accepted.
     refuses: bool,
-    /// How long a chunk is on its way.
+    /// How long each chunk is delayed.
     delay: Duration,
 }
 
 #[derive(Debug, Default)]
 struct Counts {
     connections: AtomicU64,
-    /// Whether something came while it was held up.
+    /// Whether a chunk came while its direction was held.
     holds: AtomicBool,
     /// Chunks that were held up and went on later.
     late: AtomicU64,
@@ -86,8 +86,7 @@ impl Proxy {
         Self::with_marker(port, b"").await
     }
 
-    /// As [`to`](Self::to); counts what comes back with `marker` in it, for as long as that stands in
-    /// one chunk.
+    /// As [`to`](Self::to); also counts the answers that contain `marker`, if one chunk contains all of it.
     ///
     /// # Errors
     /// When the system gives it no port.
@@ -124,8 +123,8 @@ impl Proxy {
         self.address.port()
     }
 
-    /// Whether something has come that it holds up.
-    pub fn holds_something(&self) -> bool {
+    /// Whether the proxy holds a chunk since the last [`hold`](Self::hold).
+    pub fn has_held_data(&self) -> bool {
         self.counts.holds.load(Ordering::Relaxed)
     }
 
@@ -139,12 +138,12 @@ impl Proxy {
         self.counts.connections.load(Ordering::Relaxed)
     }
 
-    /// How many answers were swallowed.
-    pub fn swallowed_answers(&self) -> u64 {
+    /// How many answers were lost.
+    pub fn lost_answers(&self) -> u64 {
         self.counts.lost.load(Ordering::Relaxed)
     }
 
-    /// How many chunks came back with the marker in them, also after the client had gone.
+    /// How many answers contained the marker, also after their client had gone.
     pub fn marked_answers(&self) -> u64 {
         self.counts.marked.load(Ordering::Relaxed)
     }
@@ -154,35 +153,35 @@ impl Proxy {
         self.state.send_modify(|state| state.cuts += 1);
     }
 
-    /// Leads new connections to another port from now on. Those that are open stay.
-    pub fn lead_to(&self, port: u16) {
+    /// Forwards new connections to another port from now on. Open connections stay.
+    pub fn redirect_to(&self, port: u16) {
         self.state.send_modify(|state| state.port = port);
     }
 
-    /// From now on holds up what comes, in both directions, without ending anything.
+    /// From now on holds all chunks of both directions. Connections stay open.
     pub fn freeze(&self) {
-        self.hold(Way::There);
-        self.hold(Way::Back);
+        self.hold(Direction::ToServer);
+        self.hold(Direction::ToClient);
     }
 
-    /// From now on holds up what runs this way, without ending anything.
-    pub fn hold(&self, way: Way) {
+    /// From now on holds all chunks of this direction. Connections stay open.
+    pub fn hold(&self, direction: Direction) {
         self.counts.holds.store(false, Ordering::Relaxed);
-        self.state.send_modify(|state| state.holds[way as usize] = true);
+        self.state.send_modify(|state| state.holds[direction as usize] = true);
     }
 
-    /// Lets everything on that was held up, also to a server whose client has gone meanwhile.
+    /// Forwards all chunks that were held, also those of a client that has gone meanwhile.
     pub fn release(&self) {
         self.state.send_modify(|state| state.holds = [false; 2]);
     }
 
-    /// From now on everything takes that long, each way, as over a long line: a later chunk does not wait for an
+    /// From now on delays each chunk, in both directions, as a long line does: a later chunk does not wait for an
     /// earlier one.
     pub fn delay(&self, delay: Duration) {
         self.state.send_modify(|state| state.delay = delay);
     }
 
-    /// Ends all connections, and each new one at once, until [`admit`](Self::admit).
+    /// Ends all connections, and each new one at once, until [`accept`](Self::accept).
     pub fn refuse(&self) {
         self.state.send_modify(|state| {
             state.refuses = true;
@@ -191,17 +190,17 @@ impl Proxy {
     }
 
     /// Ends [`refuse`](Self::refuse).
-    pub fn admit(&self) {
+    pub fn accept(&self) {
         self.state.send_modify(|state| state.refuses = false);
     }
 
-    /// Lets so many more chunks run this way, and loses the next one: its connection ends instead.
-    pub fn lose_after(&self, way: Way, chunks: u64) {
+    /// Forwards `chunks` more chunks of this direction. The next chunk is lost, and its connection ends.
+    pub fn lose_after(&self, direction: Direction, chunks: u64) {
         for to_lose in &self.counts.to_lose {
             to_lose.store(0, Ordering::Relaxed);
         }
-        self.counts.to_pass[way as usize].store(chunks, Ordering::Relaxed);
-        self.counts.to_lose[way as usize].store(1, Ordering::Relaxed);
+        self.counts.to_pass[direction as usize].store(chunks, Ordering::Relaxed);
+        self.counts.to_lose[direction as usize].store(1, Ordering::Relaxed);
     }
 
     /// Whether the chunk of [`lose_after`](Self::lose_after) has been lost.
@@ -209,10 +208,10 @@ impl Proxy {
         self.counts.to_lose.iter().all(|to_lose| to_lose.load(Ordering::Relaxed) == 0)
     }
 
-    /// Swallows the next answers: the server gets the question, and its client sees the connection end
-    /// where the answer should be.
-    pub fn swallow(&self, answers: u64) {
-        self.counts.to_lose[Way::Back as usize].store(answers, Ordering::Relaxed);
+    /// Loses the next `answers` answers: the server gets the request, and the client's connection ends in place of
+    /// the answer.
+    pub fn lose_answers(&self, answers: u64) {
+        self.counts.to_lose[Direction::ToClient as usize].store(answers, Ordering::Relaxed);
     }
 }
 
@@ -224,7 +223,7 @@ struct Line {
 }
 
 impl Line {
-    /// Until both sides have ended, or the connection is cut: when there were more than `cuts`.
+    /// Forwards in both directions until both sides have ended, or until the number of cuts is no longer `cuts`.
     async fn forward(
         self,
         client: TcpStream,
@@ -239,8 +238,8 @@ impl Line {
         server.set_nodelay(true)?;
         let (from_client, to_client) = tokio::io::split(client);
         let (from_server, to_server) = tokio::io::split(server);
-        let there = self.pump(Way::There, from_client, to_server, states.clone());
-        let back = self.pump(Way::Back, from_server, to_client, states);
+        let there = self.pump(Direction::ToServer, from_client, to_server, states.clone());
+        let back = self.pump(Direction::ToClient, from_server, to_client, states);
         tokio::select! {
             ended = async { tokio::try_join!(there, back) } => ended.map(drop),
             // an error: the proxy is gone
@@ -250,14 +249,14 @@ impl Line {
 
     async fn pump(
         &self,
-        way: Way,
+        direction: Direction,
         mut from: ReadHalf<TcpStream>,
         mut to: WriteHalf<TcpStream>,
         mut states: watch::Receiver<State>,
     ) -> io::Result<()> {
         let Self { marker, counts, .. } = self;
         let mut buffer = vec![0; CHUNK_BYTES];
-        // what is on its way, and what tells that it has arrived
+        // the delayed chunks, each with the end of its delay
         let mut line: VecDeque<(Option<oneshot::Receiver<()>>, Vec<u8>)> = VecDeque::new();
         let mut is_open = true;
         while is_open || !line.is_empty() {
@@ -269,9 +268,9 @@ impl Line {
                 length = from.read(&mut buffer), if may_read => Some(&buffer[..length?]),
             };
             let Some(chunk) = read else {
-                if states.borrow().holds[way as usize] {
+                if states.borrow().holds[direction as usize] {
                     counts.holds.store(true, Ordering::Relaxed);
-                    if states.wait_for(|state| !state.holds[way as usize]).await.is_err() {
+                    if states.wait_for(|state| !state.holds[direction as usize]).await.is_err() {
                         return Ok(());
                     }
                     counts.late.fetch_add(1, Ordering::Relaxed);
@@ -285,14 +284,14 @@ impl Line {
                 is_open = false;
                 continue;
             }
-            if way == Way::Back
+            if direction == Direction::ToClient
                 && !marker.is_empty()
                 && chunk.windows(marker.len()).any(|part| part == *marker)
             {
                 counts.marked.fetch_add(1, Ordering::Relaxed);
             }
-            let passes = take_one(&counts.to_pass[way as usize]);
-            if !passes && take_one(&counts.to_lose[way as usize]) {
+            let passes = take_one(&counts.to_pass[direction as usize]);
+            if !passes && take_one(&counts.to_lose[direction as usize]) {
                 counts.lost.fetch_add(1, Ordering::Relaxed);
                 return Err(io::ErrorKind::ConnectionReset.into());
             }
@@ -311,7 +310,7 @@ async fn reached(arrival: Option<&mut oneshot::Receiver<()>>) {
     }
 }
 
-/// Fires at that time. A thread waits for it: Tokio's timer would add up to two milliseconds, which is the whole
+/// A receiver that gets its message at this time. A thread waits for it: Tokio's timer would add up to two milliseconds, which is the whole
 /// distance of a near server.
 fn alarm(at: Instant) -> oneshot::Receiver<()> {
     static ALARMS: LazyLock<mpsc::Sender<(Instant, oneshot::Sender<()>)>> = LazyLock::new(|| {
@@ -341,14 +340,14 @@ fn ring(alarms: &mpsc::Receiver<(Instant, oneshot::Sender<()>)>) {
         while let Some(first) = waiting.first_entry().filter(|first| *first.key() <= Instant::now())
         {
             for fire in first.remove() {
-                // whom it was for may be gone
+                // an error: the receiver is gone
                 let _ = fire.send(());
             }
         }
     }
 }
 
-/// One less, unless there is none.
+/// Subtracts one, unless the count is zero. Returns whether it did.
 fn take_one(count: &AtomicU64) -> bool {
     let less = |count: u64| count.checked_sub(1);
     count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()

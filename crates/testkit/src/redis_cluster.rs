@@ -36,7 +36,7 @@ impl Default for RedisClusterOptions {
 pub struct PrivateRedisCluster {
     /// The primaries that it was started with, then their first replicas in the same order, and so on.
     pub nodes: Vec<PrivateRedis>,
-    /// Behind the nodes, which are in it and end first.
+    /// After the nodes, so that it is dropped last: their directories are in it.
     dir: OwnedDir,
 }
 
@@ -139,7 +139,7 @@ impl PrivateRedisCluster {
         Ok(())
     }
 
-    /// Waits until every node is so.
+    /// Waits until the condition is true for every node.
     async fn until(
         &self,
         late: &str,

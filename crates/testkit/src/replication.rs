@@ -5,7 +5,7 @@ use std::io;
 use redis::RedisResult;
 
 use super::dir::OwnedDir;
-use super::proxy::{Proxy, Way};
+use super::proxy::{Direction, Proxy};
 use super::redis::{PrivateRedis, RedisOptions};
 use super::server::{START_TIMEOUT, ServerError, until};
 
@@ -50,7 +50,7 @@ impl ReplicatedRedis {
     /// When one of the two does not answer, or the replica does not catch up within [`START_TIMEOUT`].
     pub async fn hold_writes_back(&self) -> RedisResult<()> {
         until_caught_up(&self.replica, &self.primary).await?;
-        self.replication.hold(Way::Back);
+        self.replication.hold(Direction::ToClient);
         Ok(())
     }
 
@@ -60,7 +60,7 @@ impl ReplicatedRedis {
     /// When the replica does not answer.
     pub async fn fail_over(&self) -> RedisResult<()> {
         self.replica.run::<()>("REPLICAOF NO ONE").await?;
-        self.address.lead_to(self.replica.port());
+        self.address.redirect_to(self.replica.port());
         self.address.cut();
         Ok(())
     }

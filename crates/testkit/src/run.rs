@@ -48,7 +48,7 @@ impl Run {
         line.expect("the program has not ended")
     }
 
-    /// The rest of the next line that begins with these words.
+    /// The rest of the next line that begins with `words`.
     pub async fn line_after(&mut self, words: &str) -> String {
         loop {
             if let Some(rest) = self.line().await.strip_prefix(words) {

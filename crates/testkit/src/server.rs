@@ -158,10 +158,10 @@ pub(crate) fn flags<'a>(
     flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value.to_owned()])
 }
 
-/// Waits until it is so.
+/// Waits until the condition is true.
 ///
 /// # Errors
-/// When it cannot be asked, or is not so in time; then `late` tells what was waited for.
+/// When the condition fails, or is not true in time; then `late` is the message.
 pub(crate) async fn until<E: From<io::Error>>(
     late: &str,
     limit: Duration,

@@ -20,13 +20,13 @@ use crate::error::LabError;
 /// The time between a look at the lock and the write that relies on it.
 const STEP: Duration = Duration::from_millis(5);
 
-/// How often it looks whether it may begin.
+/// How often a contender checks whether it may begin.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// How long to wait after an error.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
-/// It is asked to end with SIGKILL.
+/// A contender ends by SIGKILL.
 const STOP_GRACE: Duration = Duration::from_secs(1);
 
 /// The flags of a contender.
@@ -60,7 +60,7 @@ pub async fn contend(options: ContendOptions) -> ExitCode {
     }
 }
 
-/// Until the session is lost.
+/// Takes the lock again and again, until the session is lost.
 async fn take_turns(options: &ContendOptions) -> Result<(), LabError> {
     let ttl = Duration::from_millis(options.ttl);
     let session: Box<dyn LockSession> = options.lock.open(&options.lock_at, ttl).await?;
@@ -106,9 +106,9 @@ pub(super) fn now() -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tenure {
     pub(super) granted: u64,
-    /// Its last write; `None` if it goes on.
+    /// The last write under this grant; `None` while the contender holds the lock.
     pub(super) ended: Option<u64>,
-    /// Its cluster and its number; 0 without a token.
+    /// The cluster and the number of its token; 0 without one.
     pub(super) token: (u64, i64),
 }
 
@@ -197,8 +197,8 @@ fn parse(text: &str) -> (usize, Vec<Tenure>) {
     (asked, tenures)
 }
 
-/// For how long one of two contenders wrote after the other one was granted the lock, at most, in milliseconds. One
-/// that goes on has written until `until`.
+/// The longest time, in milliseconds, for which one of two contenders wrote after the other one was granted the lock. A
+/// contender that still holds the lock has written until `until`.
 pub(super) fn longest_overlap(one: &[Tenure], other: &[Tenure], until: [u64; 2]) -> f64 {
     let stale = |earlier: &Tenure, later: &[Tenure], until: u64| {
         let next = later.iter().map(|it| it.granted).filter(|granted| *granted > earlier.granted);

@@ -21,7 +21,7 @@ use crate::error::LabError;
 /// How often a waiter of the plainest lock asks: the default of `Lock` in `redis-py`, which is this lock.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A lock that takes part.
+/// A lock of the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contestant {
     /// One of the library.
@@ -31,12 +31,12 @@ pub enum Contestant {
 }
 
 impl Contestant {
-    /// Those that take part if nobody is named.
+    /// The locks that take part by default.
     pub(super) fn usual() -> impl Iterator<Item = Self> + Clone {
         LockMode::shared().map(Self::Library)
     }
 
-    /// All, by their names.
+    /// Parses the name of any lock.
     pub(super) fn parser() -> impl TypedValueParser<Value = Self> {
         let all = Self::usual().chain([Self::SetNx]);
         PossibleValuesParser::new(all.clone().map(Self::name)).map(move |name| {
@@ -53,7 +53,7 @@ impl Contestant {
         }
     }
 
-    /// As a guard of the sale, if it can be one.
+    /// The guard of a sale under this lock, if there is one.
     pub(super) fn guard(self) -> Option<LockMode> {
         match self {
             Self::Library(lock) => Some(lock),
@@ -68,7 +68,7 @@ impl Contestant {
         }
     }
 
-    /// The commands that are its requests, if it is on Redis.
+    /// The commands that count as requests, if the lock is on Redis.
     pub(super) fn redis_commands(self) -> &'static [&'static str] {
         match self {
             Self::Library(_) => &["evalsha"],

@@ -21,16 +21,16 @@ use crate::error::LabError;
 use crate::experiment::{self, Trials, quantile};
 use crate::wait::until;
 
-/// Short, since a takeover waits for it; the shortest that etcd grants with its defaults.
+/// The TTL: short, since a takeover waits for it, and the shortest that etcd grants with its defaults.
 pub(super) const TTL: Duration = Duration::from_secs(2);
 
-/// A contender that takes turns holds the lock for so long.
+/// How long a contender that takes turns holds the lock.
 const TURN: Duration = Duration::from_millis(20);
 
-/// One that is to lose it to a server's fault keeps it for so long.
+/// How long a contender holds the lock that is to lose it to a server's fault.
 const LONG_HOLD: Duration = Duration::from_secs(5);
 
-/// One that is cut off keeps it until it finds out.
+/// How long a contender holds the lock that is cut off: until it notices that.
 const ENDLESS_HOLD: Duration = Duration::from_mins(1);
 
 /// How long a takeover is waited for, before it counts as "never", and how long a process is stopped or cut off. No
@@ -38,19 +38,19 @@ const ENDLESS_HOLD: Duration = Duration::from_mins(1);
 const BOUND: Duration = Duration::from_secs(6);
 const SERVER_BOUND: Duration = Duration::from_secs(20);
 
-/// How long contenders may take to get going.
+/// How long contenders may take to start.
 const GETTING_GOING: Duration = Duration::from_secs(30);
 
-/// How long a contender that goes on may take to find out what happened.
+/// How long a contender that was not killed may take to notice what happened.
 const FINDING_OUT: Duration = Duration::from_secs(5);
 
-/// After a fault, so many grants show that the lock works again.
+/// The number of grants after a fault that show that the lock works again.
 const GRANTS: usize = 3;
 
-/// A fault hits within this time, in milliseconds: some turns.
+/// The time within which a fault hits, in milliseconds: some turns.
 const PHASE: u64 = 150;
 
-/// A holder is cut off within this time, in milliseconds: between any two renewals of its lease.
+/// The time within which a holder is cut off, in milliseconds: between any two renewals of its lease.
 const RENEWALS: u64 = 1500;
 
 /// How long a replica lags behind at least before it takes over, and how much more, in milliseconds.
@@ -86,9 +86,9 @@ pub(super) struct Takeover {
     pub(super) never: usize,
     /// Trials in which the fault hit a holder, or a server.
     pub(super) hits: usize,
-    /// Of those that hit; `None`: never, or none hit.
+    /// The median over the trials that hit; `None`: nobody was served, or no trial hit.
     pub(super) p50_ms: Option<f64>,
-    /// Of all.
+    /// The longest of these trials.
     pub(super) longest_ms: Option<f64>,
     /// Trials with two holders at once.
     pub(super) overlaps: usize,
@@ -194,7 +194,7 @@ pub(super) async fn takeover(
         _ => false,
     };
     let most = if is_heavy { 2 } else { usize::MAX };
-    let (done, faults) = trials.share(most, worker).await?;
+    let (done, faults) = trials.run(most, worker).await?;
     Ok(Takeover::of(fault, done, faults))
 }
 
@@ -232,7 +232,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Lets them ask for the lock.
+    /// Lets both ask for the lock.
     async fn begin(&self, hold: [Duration; 2]) -> Result<(), LabError> {
         let failed = LabError::system("a contender cannot begin");
         let is_kept = hold[0] > TTL;
@@ -285,7 +285,7 @@ async fn of_a_process(
 ) -> Result<Trial, LabError> {
     let (proxies, through) = proxies_to(&servers.addresses()).await?;
     let direct = servers.addresses();
-    // who is cut off works on: its write is late only if it works for longer than its lease
+    // a holder that is cut off continues to work: its write is late only if it works for longer than its lease
     let (at, hold, phase) = match fault {
         Fault::Partition => (&through, ENDLESS_HOLD, RENEWALS),
         _ => (&direct, TURN, PHASE),
@@ -309,7 +309,7 @@ async fn of_a_process(
             pair.one.child.resume().map_err(LabError::system("a contender cannot go on"))?;
         }
         proxies.iter().for_each(Proxy::release);
-        // it ends its step, and wants the lock again
+        // the process ends its step, and asks for the lock again
         let goes_on = async || Ok(pair.one.tenures() != before);
         let _ = until("a contender goes on", FINDING_OUT, goes_on).await;
         victim_until = now();
@@ -317,7 +317,7 @@ async fn of_a_process(
     pair.judge(takeover, [victim_until, now()], Some(began)).await
 }
 
-/// A server is killed, and started again: at once, or a leader when another one has taken its place.
+/// Kills a server and starts it again: at once, or, if it leads, when another one has taken its place.
 async fn of_a_server(
     servers: &mut Servers,
     fault: Fault,
@@ -414,7 +414,7 @@ async fn clock_jump(
     until_taken(pair, began).await
 }
 
-/// One of the pair has the lock, and keeps it for some time: whether it is taken from it meanwhile, and when the next
+/// One of the pair holds the lock for some time: whether the fault takes it away meanwhile, and when the next
 /// one has it, which may be the same process after it has found out.
 async fn until_taken(pair: Pair, began: u64) -> Result<Trial, LabError> {
     let next = || {
@@ -424,7 +424,7 @@ async fn until_taken(pair: Pair, began: u64) -> Result<Trial, LabError> {
     let _ = until("there is another grant", LONG_HOLD + BOUND, async || Ok(next().is_some())).await;
     let ended = || pair.one.tenures().1.first().and_then(|tenure| tenure.ended);
     let _ = until("the first one has ended", FINDING_OUT, async || Ok(ended().is_some())).await;
-    // one that was not disturbed lets it go at the end of its time
+    // a holder without a fault releases the lock at the end of its time
     let first = pair.one.tenures().1.first().copied();
     let kept = first.and_then(|it| Some(millis(it.ended? - it.granted))).unwrap_or_default();
     let is_taken = kept < LONG_HOLD.as_secs_f64() * 1e3
@@ -455,13 +455,13 @@ async fn until_served(
 
 /// A wall clock that jumps, for the servers of a lock.
 struct FakeClock {
-    /// What each server reads it from.
+    /// The file from which each server reads the clock.
     offsets: Vec<PathBuf>,
     jumps: Cell<u64>,
 }
 
 impl FakeClock {
-    /// Starts the servers again under it.
+    /// Restarts the servers under this clock.
     async fn on(servers: &mut Servers) -> Result<Self, LabError> {
         let mut offsets = Vec::new();
         for member in &mut servers.all.members {

@@ -43,13 +43,13 @@ use crate::experiment::{self, Trials, note, publish, random, write};
 /// Round trips to the lock's servers, in milliseconds.
 const DISTANCES: [u64; 2] = [2, 20];
 
-/// What was measured of one lock; `None` and empty: it was not.
+/// The results of one lock. `None` or empty: not measured.
 #[derive(Debug, Serialize)]
 struct Figures {
     lock: &'static str,
     #[serde(skip)]
     promises: Promises,
-    /// By distance.
+    /// One entry for each distance.
     handovers: Vec<Handovers>,
     waiters: usize,
     overtaken: Option<usize>,
@@ -60,14 +60,14 @@ struct Figures {
     burst_ms: Option<f64>,
     takeovers: Vec<Takeover>,
     oversold: Vec<Oversold>,
-    /// What this machine has no program for.
+    /// The measures that were left out, since a program is not installed.
     left_out: Vec<String>,
     /// Runs that failed where they must not, and what could not be measured.
     faults: Vec<String>,
 }
 
 impl Figures {
-    /// What was measured; if that failed, the run goes on without it, and says so.
+    /// The result of a measure. If the measure failed, this is noted, and the run continues without it.
     fn keep<T>(&mut self, what: &str, measured: Result<T, LabError>) -> Option<T> {
         let failed =
             |error| self.faults.push(format!("{what}: not measured: {}", ErrorChain(&error)));
@@ -116,8 +116,8 @@ async fn measure(options: &ArenaOptions, dir: &OwnedDir) -> Result<ExitCode, Lab
         // after each lock, so that an interrupted run leaves what it has
         write(out, &results, &table::text(&results), &plots::all(&results))?;
     }
-    if options.wants(Measure::Flaws) {
-        let trials = options.trials.unwrap_or(options.sized(3, 1));
+    if options.measures(Measure::Flaws) {
+        let trials = options.trials.unwrap_or(options.full_or_short(3, 1));
         articles::measure(&options.articles, trials, out).await?;
         if results.locks.is_empty() {
             return Ok(ExitCode::SUCCESS);
@@ -136,7 +136,7 @@ struct Arena<'a> {
 }
 
 impl Arena<'_> {
-    fn say(&self, what: &str) {
+    fn note(&self, what: &str) {
         note(&format!("{}: {what}", self.lock.name()));
     }
 
@@ -146,13 +146,13 @@ impl Arena<'_> {
     }
 
     async fn figures(&self) -> Result<Figures, LabError> {
-        self.say("starting its servers");
+        self.note("starting its servers");
         let servers = Servers::start(self.lock, 1, self.dir).await?;
         let mut figures = Figures {
             lock: self.lock.name(),
             promises: servers.promises()?,
             handovers: Vec::new(),
-            waiters: self.options.sized(100, 10),
+            waiters: self.options.full_or_short(100, 10),
             overtaken: None,
             contest: None,
             idle_requests: None,
@@ -163,7 +163,7 @@ impl Arena<'_> {
             left_out: Vec::new(),
             faults: Vec::new(),
         };
-        let done = self.by_itself(&servers, &mut figures).await;
+        let done = self.uncontended(&servers, &mut figures).await;
         figures.keep("handovers or fairness", done);
         servers.stop().await?;
         let done = self.with_counters(&mut figures).await;
@@ -178,20 +178,20 @@ impl Arena<'_> {
     }
 
     /// Handovers, and the order of waiters.
-    async fn by_itself(&self, servers: &Servers, figures: &mut Figures) -> Result<(), LabError> {
+    async fn uncontended(&self, servers: &Servers, figures: &mut Figures) -> Result<(), LabError> {
         let options = self.options;
-        let near = options.wants(Measure::Handovers).then_some(0);
+        let near = options.measures(Measure::Handovers).then_some(0);
         let mut random = random(self.seed, "handovers");
-        let far = DISTANCES.into_iter().filter(|_| options.wants(Measure::Distance));
+        let far = DISTANCES.into_iter().filter(|_| options.measures(Measure::Distance));
         for round_trip_ms in near.into_iter().chain(far) {
-            self.say(&format!("handovers, {round_trip_ms} ms away"));
+            self.note(&format!("handovers, {round_trip_ms} ms away"));
             let turns = if round_trip_ms < 10 { 300 } else { 100 };
-            let turns = options.sized(turns, 20);
+            let turns = options.full_or_short(turns, 20);
             let done = speed::handovers(servers, round_trip_ms, turns, &mut random).await?;
             figures.handovers.extend(done);
         }
-        if options.wants(Measure::Fairness) {
-            self.say("waiters, one after the other");
+        if options.measures(Measure::Fairness) {
+            self.note("waiters, one after the other");
             let queue = figures.promises.queue;
             figures.overtaken = Some(speed::overtaken(servers, figures.waiters, queue).await?);
         }
@@ -201,18 +201,18 @@ impl Arena<'_> {
     /// A contest of many, and requests at the servers.
     async fn with_counters(&self, figures: &mut Figures) -> Result<(), LabError> {
         let options = self.options;
-        let wants_requests = options.wants(Measure::Requests);
-        if !options.wants(Measure::Fairness) && !wants_requests {
+        let wants_requests = options.measures(Measure::Requests);
+        if !options.measures(Measure::Fairness) && !wants_requests {
             return Ok(());
         }
         let servers = Servers::counting(self.lock, self.dir).await?;
         let clients = figures.waiters;
-        self.say(&format!("{clients} clients contend"));
-        let grants = clients * options.sized(10, 2);
+        self.note(&format!("{clients} clients contend"));
+        let grants = clients * options.full_or_short(10, 2);
         figures.contest = Some(speed::contest(&servers, clients, grants).await?);
         if wants_requests {
-            self.say(&format!("{clients} clients wait"));
-            let time = Duration::from_secs(options.sized(10, 1));
+            self.note(&format!("{clients} clients wait"));
+            let time = Duration::from_secs(options.full_or_short(10, 1));
             figures.idle_requests = speed::idle_requests(&servers, clients, time).await?;
         }
         servers.stop().await
@@ -220,11 +220,11 @@ impl Arena<'_> {
 
     /// What each fault does to the lock.
     async fn takeovers(&self, figures: &mut Figures) {
-        if !self.options.wants(Measure::Takeover) {
+        if !self.options.measures(Measure::Takeover) {
             return;
         }
         for fault in Fault::value_variants().iter().copied() {
-            if !self.options.wants_fault(fault) || !faults::applies(fault, self.lock.server()) {
+            if !self.options.injects(fault) || !faults::applies(fault, self.lock.server()) {
                 continue;
             }
             let what = format!("takeover, {}", fault.name());
@@ -244,17 +244,17 @@ impl Arena<'_> {
     /// The sale under the lock.
     async fn speed_of_sales(&self, lock: LockMode, figures: &mut Figures) -> Result<(), LabError> {
         let options = self.options;
-        if !options.wants(Measure::Load) && !options.wants(Measure::Burst) {
+        if !options.measures(Measure::Load) && !options.measures(Measure::Burst) {
             return Ok(());
         }
         let mut cluster = sale::open(lock, self.dir).await?;
-        if options.wants(Measure::Load) {
-            self.say("orders under load");
-            let requests = options.sized(20_000, 200);
+        if options.measures(Measure::Load) {
+            self.note("orders under load");
+            let requests = options.full_or_short(20_000, 200);
             figures.speed = Some(sale::speed(&mut cluster, lock, requests).await?);
         }
-        if options.wants(Measure::Burst) {
-            self.say("500 buyers for 300 units");
+        if options.measures(Measure::Burst) {
+            self.note("500 buyers for 300 units");
             match sale::burst(&mut cluster, lock).await? {
                 Ok(millis) => figures.burst_ms = Some(millis),
                 Err(fault) => figures.faults.push(fault),
@@ -266,7 +266,7 @@ impl Arena<'_> {
     /// What a fault of the holder does to a sale.
     async fn oversold(&self, lock: LockMode, figures: &mut Figures) {
         let options = self.options;
-        if !options.wants(Measure::Oversold) {
+        if !options.measures(Measure::Oversold) {
             return;
         }
         let own = lock.fence(None);
@@ -276,7 +276,7 @@ impl Arena<'_> {
             wanted.push((Fault::Pause, Fence::Store));
         }
         for (fault, fence) in wanted {
-            if options.wants_fault(fault) {
+            if options.injects(fault) {
                 let what = format!("a sale with a {}, fence: {}", fault.name(), fence.name());
                 let trials = self.trials(&what);
                 let done = sale::oversold(lock, fault, fence, self.dir, &trials).await;

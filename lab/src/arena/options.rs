@@ -111,7 +111,7 @@ impl Fault {
 }
 
 impl ArenaOptions {
-    pub(super) fn wants(&self, measure: Measure) -> bool {
+    pub(super) fn measures(&self, measure: Measure) -> bool {
         match (self.only.as_slice(), self.faults.as_slice()) {
             ([], []) => measure != Measure::Flaws || self.locks.is_empty(),
             ([], _) => matches!(measure, Measure::Takeover | Measure::Oversold),
@@ -119,7 +119,7 @@ impl ArenaOptions {
         }
     }
 
-    pub(super) fn wants_fault(&self, fault: Fault) -> bool {
+    pub(super) fn injects(&self, fault: Fault) -> bool {
         self.faults.is_empty() || self.faults.contains(&fault)
     }
 
@@ -127,8 +127,8 @@ impl ArenaOptions {
         self.trials.unwrap_or(if self.short { 1 } else { 20 })
     }
 
-    /// This number, or a smaller one for a smoke test.
-    pub(super) fn sized<T>(&self, full: T, short: T) -> T {
+    /// `full`, or `short` for a smoke test.
+    pub(super) fn full_or_short<T>(&self, full: T, short: T) -> T {
         if self.short { short } else { full }
     }
 }

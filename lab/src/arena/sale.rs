@@ -21,13 +21,13 @@ use crate::experiment::Trials;
 /// The TTL of the sessions in a sale: short, since a takeover waits for it.
 const TTL: &str = "2s";
 
-/// How long an instance may take to end that was killed.
+/// How long an instance that was killed may take to end.
 const ENDING: Duration = Duration::from_secs(30);
 
 /// How long one run may take.
 const LONGEST_RUN: Duration = Duration::from_mins(2);
 
-/// How often a run is looked at.
+/// How often a run is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The instances of a sale.
@@ -39,11 +39,11 @@ const CONNECTIONS: usize = 128;
 /// A run of the sale.
 #[derive(Clone, Debug)]
 struct Run {
-    /// Why it did not pass.
+    /// Why the run did not pass.
     fault: Option<String>,
     /// Whether its fault happened.
     is_hit: bool,
-    /// By its verdict, if it has one.
+    /// The units that were sold too many, by the verdict; `None` without one.
     oversold: Option<u64>,
     millis: f64,
 }
@@ -64,12 +64,12 @@ pub(super) struct Oversold {
     pub(super) faults: Vec<String>,
 }
 
-/// What a sale does in a second.
+/// The speed of a sale, per second.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Speed {
-    /// Orders; the holder serves all that wait in its process.
+    /// Orders, if each grant serves all orders that wait in its process.
     pub(super) combined: f64,
-    /// Orders, each with the lock taken for it.
+    /// Orders, if each order takes the lock for itself.
     pub(super) single: f64,
     /// Handovers between two instances in that mode, one client each.
     pub(super) handovers: f64,
@@ -84,7 +84,7 @@ pub(super) async fn open(lock: LockMode, dir: &OwnedDir) -> Result<Cluster, LabE
     Ok(cluster)
 }
 
-/// Ends all of it.
+/// Stops instances and servers.
 pub(super) async fn close(mut cluster: Cluster) -> Result<(), LabError> {
     cluster.stop().await.map_err(LabError::system("a server does not stop"))?;
     cluster.remove().await.map_err(LabError::system("a directory cannot be removed"))
@@ -204,7 +204,7 @@ pub(super) async fn oversold(
         }
         close(cluster).await
     };
-    let (runs, mut faults) = trials.share(usize::MAX, worker).await?;
+    let (runs, mut faults) = trials.run(usize::MAX, worker).await?;
     let mut counted = Vec::new();
     for run in runs {
         let what = match (run.is_hit, run.oversold, run.fault) {
@@ -260,7 +260,7 @@ async fn run(cluster: &Cluster, wanted: &NewRun) -> Result<Run, LabError> {
     })
 }
 
-/// Starts the second instance again, which was killed.
+/// Restarts the second instance, which was killed.
 async fn revive(cluster: &mut Cluster) -> Result<(), LabError> {
     let Cluster { instances, program, dir, .. } = cluster;
     let ended = timeout(ENDING, instances[1].child.wait()).await;

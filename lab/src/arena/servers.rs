@@ -31,7 +31,7 @@ impl Servers {
         Ok(Self { lock, all, dir })
     }
 
-    /// Starts one of each that counts requests.
+    /// Starts one server of each kind that counts requests.
     pub(super) async fn counting(lock: Contestant, parent: &OwnedDir) -> Result<Self, LabError> {
         let mut servers = Self::start(lock, 1, parent).await?;
         for member in &mut servers.all.members {
@@ -57,8 +57,8 @@ impl Servers {
         self.lock.promises(&self.addresses())
     }
 
-    /// How many requests all of them have got so far by their own counters; `None` without such counters. They include
-    /// the questions that are asked here, the same number each time.
+    /// How many requests all servers have received so far, by their own counters; `None` without such counters. The
+    /// number includes the requests of this function, the same number each time.
     pub(super) async fn requests(&self) -> Option<u64> {
         let counts = self.all.members.iter().map(|one| one.requests(self.lock.redis_commands()));
         let counts = join_all(counts).await;

@@ -16,25 +16,25 @@ use crate::clients::{Client, LockSession, proxies_to};
 use crate::error::LabError;
 use crate::experiment::{float, quantile};
 
-/// Nobody is to lose it.
+/// The TTL: no client is to lose its lock.
 pub(super) const LONG_TTL: Duration = Duration::from_secs(30);
 
 /// How long a claim may take to get into a queue that cannot be seen.
 const UNSEEN: Duration = Duration::from_millis(50);
 
-/// A lock is released at any moment of a waiter that asks again and again: within this time, in milliseconds.
+/// The time, in milliseconds, within which a lock is released: at any moment between two requests of a waiter that polls.
 const POLLS: u64 = 250;
 
 /// How long one step of a lock that works may take.
 const LONGEST_STEP: Duration = Duration::from_secs(30);
 
-/// From so many values on there is a 99th percentile.
+/// The fewest values that have a 99th percentile.
 const ENOUGH: usize = 100;
 
 /// How long a client works with the lock in a contest.
 const WORK: Duration = Duration::from_millis(1);
 
-/// A client that has waited for so long gives up, and comes again.
+/// How long a client waits before it gives up and asks again.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A contest ends after this time, with fewer grants; waiters in a row must be served within it.
@@ -58,12 +58,12 @@ pub(super) struct Handovers {
     pub(super) p99_ms: Option<f64>,
 }
 
-/// What clients got who all wanted the lock all the time.
+/// The result of clients that all asked for the lock all the time.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Contest {
     pub(super) clients: usize,
     pub(super) grants: usize,
-    /// 1: all got the same. 1/clients: one got everything. A lottery with 10 grants for each client: about 0.91.
+    /// Jain's index. 1: all got the same number of grants. 1/clients: one got all grants. A lottery with 10 grants for each client: about 0.91.
     pub(super) jain: f64,
     pub(super) wait_p50_ms: f64,
     pub(super) wait_p99_ms: f64,
@@ -177,7 +177,7 @@ async fn until_queued(
     bounded("a claim is in the queue", queued).await
 }
 
-/// A step of a lock that works.
+/// Waits for a step of a lock that works.
 async fn bounded<T>(
     what: &'static str,
     step: impl Future<Output = Result<T, LabError>>,
@@ -233,7 +233,7 @@ struct Waits {
     gave_up: usize,
 }
 
-/// Clients want the lock all the time, until there were so many grants.
+/// Clients ask for the lock all the time, until there were so many grants.
 pub(super) async fn contest(
     servers: &Servers,
     clients: usize,
@@ -252,7 +252,7 @@ pub(super) async fn contest(
             loop {
                 let waiting = Waiting { since: Instant::now(), waits: Arc::clone(&waits) };
                 let waits = || waits.lock().unwrap_or_else(PoisonError::into_inner);
-                // one that gives up asks again, and has waited since the first time
+                // a client that gives up asks again: its wait counts from the first time
                 loop {
                     match timeout(PATIENCE, lock.lock()).await {
                         Ok(Ok(_)) => break,
@@ -334,7 +334,7 @@ pub(super) async fn idle_requests(
     let before = servers.requests().await;
     sleep(time).await;
     let after = servers.requests().await;
-    // one that waits does not end
+    // a client that waits does not end
     if let Some(ended) = tasks.try_join_next() {
         ended.map_err(ended_early)??;
     }

@@ -61,7 +61,7 @@ fn promises(all: &[Figures]) -> String {
 fn needs(lock: &str, Promises { token, wake, ends, .. }: Promises) -> String {
     let mut all = Vec::new();
     if lock.starts_with("postgres") {
-        // what its tokens are as durable as
+        // the tokens are as durable as this
         all.push("fsync, and a synchronous standby");
     }
     if ends == Ends::Lease(Clock::Wall) {
@@ -258,7 +258,7 @@ fn oversold(all: &[Figures]) -> String {
     rows(head, all.iter().flat_map(|one| one.oversold.iter().map(move |it| row(one, it))))
 }
 
-/// What trials say that showed nothing: none of n is no proof, but at most 3/n (the rule of three).
+/// What trials prove in which nothing happened: with none of n, the rate is at most 3/n (the rule of three).
 fn bound(seen: usize, trials: usize) -> String {
     if seen > 0 || trials == 0 {
         return "-".to_owned();

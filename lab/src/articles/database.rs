@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::Part;
 use super::redis::POLL;
-use super::story::need;
+use super::story::ensure;
 use crate::clients::{Answer, Client};
 use crate::error::LabError;
 
@@ -109,7 +109,7 @@ impl Client for RowLock {
             // its own connection waits for the row
             let database = Connection::open(&self.url).await?;
             let holders = database.client.query(blockers, &[]).await?;
-            need("a client that sends nothing has the row", holders.len() == 1)?;
+            ensure("a client that sends nothing has the row", holders.len() == 1)?;
             Ok("locked as long as the pause lasts")
         })
     }

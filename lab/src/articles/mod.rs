@@ -47,7 +47,7 @@ struct Article {
     /// The lock of `fenced-lock` on the same kind of server.
     ours: LockMode,
     open: for<'a> fn(&'a Part) -> Answer<'a, Box<dyn Client>>,
-    /// In words, and what shows each.
+    /// Each flaw in words, and the accident that shows it.
     flaws: &'static [(&'static str, Accident)],
 }
 
@@ -181,7 +181,7 @@ const ARTICLES: [Article; 11] = [
     },
 ];
 
-/// What was seen of a flaw.
+/// The trials of a flaw.
 #[derive(Clone, Debug, Serialize)]
 pub struct Shown {
     /// The article's lock.
@@ -207,7 +207,7 @@ impl Shown {
     }
 }
 
-/// Tells all stories, or those of `locks`, prints the table, and writes it to flaws.md and flaws.json in `out`.
+/// Runs all stories, or those of `locks`, prints the table, and writes it to flaws.md and flaws.json in `out`.
 ///
 /// # Errors
 /// When a server fails, or a file cannot be written.
@@ -227,7 +227,7 @@ pub fn names() -> [&'static str; ARTICLES.len()] {
     ARTICLES.map(|article| article.lock)
 }
 
-/// Tells the stories of the locks that are wanted so many times. Leaves out those whose server is not installed.
+/// Runs each story of the wanted locks `trials` times. Leaves out the locks whose server is not installed.
 ///
 /// # Errors
 /// When a server fails, or a client.

@@ -12,7 +12,7 @@ use testkit::server::START_TIMEOUT;
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use super::story::{Accident, LONG, TTL, need};
+use super::story::{Accident, LONG, TTL, ensure};
 use super::{Part, Role};
 use crate::clients::{Answer, Client};
 use crate::error::LabError;
@@ -126,7 +126,7 @@ impl Client for SetNxExpire {
         Box::pin(async {
             let left: i64 = cmd("PTTL").arg(&self.key).query_async(&mut self.redis).await?;
             // that is the answer for a key without a TTL
-            need("the key has no TTL", left == -1)?;
+            ensure("the key has no TTL", left == -1)?;
             Ok("locked for ever")
         })
     }
@@ -275,7 +275,7 @@ impl Client for GetSet {
         Box::pin(async {
             let expiry: i64 = cmd("GET").arg(&self.key).query_async(&mut self.redis).await?;
             let minutes_left = (expiry - self.now()) / 60_000;
-            need("59 minutes are left", minutes_left >= 59)?;
+            ensure("59 minutes are left", minutes_left >= 59)?;
             Ok("locked for an hour")
         })
     }
@@ -298,8 +298,8 @@ impl Client for Race {
                 }
                 sleep(POLL).await;
             };
-            need("one client wins", self.winner.getset(seen).await?)?;
-            need("the other one loses", !self.loser.getset(seen).await?)?;
+            ensure("one client wins", self.winner.getset(seen).await?)?;
+            ensure("the other one loses", !self.loser.getset(seen).await?)?;
             Ok(None)
         })
     }

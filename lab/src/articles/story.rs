@@ -1,5 +1,5 @@
-//! What happens at a lock: two or three clients, one unit, and an accident. One way to tell it, for the article's lock
-//! and for ours.
+//! A story: two or three clients of a lock, one unit, and an accident. The same code runs it under the article's lock
+//! and under ours.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(super) const LONG: Duration = Duration::from_secs(30);
 const OUTAGE_AFTER: Duration = Duration::from_millis(1300);
 const OUTAGE: Duration = Duration::from_millis(400);
 
-/// What happens while the first one has the lock, where nothing else is said.
+/// What happens while the first client has the lock, unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Accident {
     /// Time passes.
@@ -40,13 +40,13 @@ pub(super) enum Accident {
     Freeze,
     /// Its connections die.
     Cut,
-    /// It cannot reach the servers for a moment, at the end of a lease's third part.
+    /// It cannot reach the servers for a moment, after a third of its lease.
     Outage,
-    /// The second one cannot reach the servers at all.
+    /// The second client cannot reach the servers at all.
     Unreachable,
-    /// The time of its row is over, and the article's sweeper comes.
+    /// Its row expires, and the article's sweeper deletes the row.
     Sweep,
-    /// One that had the lock before, and was paused past its end, gives it back.
+    /// An earlier holder, which was paused until it lost the lock, releases it.
     LateRelease,
     /// A replica without its grant takes over.
     FailOver,
@@ -56,13 +56,13 @@ pub(super) enum Accident {
     Restart,
     /// A waiter between the two dies.
     WaiterDies,
-    /// It dies with the lock, and the second one wants to buy.
+    /// It dies while it has the lock, and the second client wants to buy.
     HolderDies,
     /// While it waits, its process is paused until its lease is over.
     WaiterLosesLease,
 }
 
-/// Under which lock a story is told.
+/// The lock of a story.
 #[derive(Clone, Copy)]
 pub(super) enum Side<'a> {
     Article(&'a Article),
@@ -191,7 +191,7 @@ impl Story<'_> {
         let held = first.client.lock().await;
         let seen = self.shop.read().await?;
         drop(middle);
-        self.happen(&first, early).await?;
+        self.cause_accident(&first, early).await?;
         let mut waiting = second.client.lock();
         let mut granted = timeout(PATIENCE, &mut waiting).await;
         if let Ok(Ok(token)) = granted {
@@ -202,7 +202,7 @@ impl Story<'_> {
             self.shop.write(seen, token).await?;
         }
         if granted.is_err() {
-            // an error: it never had it
+            // an error: the first client never had the lock
             drop(first.client.unlock().await);
             granted = timeout(START_TIMEOUT, waiting).await;
         }
@@ -212,8 +212,12 @@ impl Story<'_> {
         Ok(self.shop.ending)
     }
 
-    /// What happens to the first one while it has the lock.
-    async fn happen(&mut self, first: &Actor, early: Option<Actor>) -> Result<(), LabError> {
+    /// Causes the accident while the first client has the lock.
+    async fn cause_accident(
+        &mut self,
+        first: &Actor,
+        early: Option<Actor>,
+    ) -> Result<(), LabError> {
         match self.accident {
             Accident::Freeze => first.freeze(),
             Accident::Cut => first.proxies.iter().for_each(Proxy::cut),
@@ -222,7 +226,7 @@ impl Story<'_> {
                 first.proxies.iter().for_each(Proxy::refuse);
                 sleep(OUTAGE).await;
                 until("a renewal fails", async || Ok(first.client.has_noticed_outage())).await?;
-                first.proxies.iter().for_each(Proxy::admit);
+                first.proxies.iter().for_each(Proxy::accept);
             }
             Accident::Sweep => self.sweep().await?,
             Accident::LateRelease => {
@@ -237,7 +241,7 @@ impl Story<'_> {
                     pair.fail_over().await?;
                 }
             }
-            // the key's date is over at once, which is all that a clock that is set forward does to it
+            // the key expires at once: a clock that is set forward has no other effect on it
             Accident::ClockJump => {
                 let node = &self.servers.lock.addresses()[1];
                 let mut redis = connect(node).await?;
@@ -328,13 +332,13 @@ async fn queued(looking: &mut Actor, claims: usize) -> Result<(), LabError> {
     until("the queue is as long as it should be", is_so).await
 }
 
-/// How a wait ended, and who waited.
+/// The result of a wait, and the client that waited.
 type Waited = (Result<Option<Token>, LabError>, Box<dyn Client>);
 
 /// A client that waits for the lock already. It dies with this value.
 struct Waiting {
     task: AbortOnDropHandle<Waited>,
-    /// Once its wait has ended.
+    /// Waits until the client's wait has ended.
     client: Option<Box<dyn Client>>,
 }
 
@@ -373,9 +377,9 @@ pub(super) async fn until(
     wait::until(what, START_TIMEOUT, condition).await
 }
 
-/// An error if what a story needs was not so.
-pub(super) fn need(what: &'static str, is_so: bool) -> Result<(), LabError> {
-    if is_so { Ok(()) } else { Err(LabError::NotAsTold(what)) }
+/// Fails if a condition of the story is not true.
+pub(super) fn ensure(what: &'static str, is_so: bool) -> Result<(), LabError> {
+    if is_so { Ok(()) } else { Err(LabError::NotAsExpected(what)) }
 }
 
 fn in_memory() -> RedisOptions {

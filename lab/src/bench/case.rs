@@ -70,13 +70,13 @@ pub(super) fn experiments(options: &BenchOptions) -> Vec<Experiment> {
     let contenders = contenders.filter(|contender| options.wants_contender(*contender));
     let compared = Experiment::new(options.rounds(5), contenders.map(|one| compared(one, options)));
     let swept = [Measure::Requests, Measure::Connections, Measure::Instances, Measure::Items];
-    let swept = swept
-        .map(|measure| Experiment::new(options.rounds(3).min(3), [swept_by(measure, options)]));
+    let swept =
+        swept.map(|measure| Experiment::new(options.rounds(3).min(3), [sweep(measure, options)]));
     let far = Experiment::new(options.rounds(1), far(options));
     let mut all: Vec<_> = [compared].into_iter().chain(swept).chain([far]).collect();
     for experiment in &mut all {
         for stage in &mut experiment.stages {
-            stage.retain(|one| options.wants(one.case.measure));
+            stage.retain(|one| options.measures(one.case.measure));
         }
         experiment.stages.retain(|stage| !stage.is_empty());
     }
@@ -86,15 +86,15 @@ pub(super) fn experiments(options: &BenchOptions) -> Vec<Experiment> {
 /// What the contenders are compared by. Each load takes some seconds.
 fn compared(contender: Contender, options: &BenchOptions) -> Vec<Case> {
     let is_slow = contender.locks_each_request();
-    let sized = |fast, slow, short| options.sized(if is_slow { slow } else { fast }, short);
+    let sized = |fast, slow, short| options.full_or_short(if is_slow { slow } else { fast }, short);
     let case = |measure, requests| Case { requests, ..Case::usual(measure, contender, options) };
     let mut all = vec![case(Measure::Throughput, sized(100_000, 500, 60))];
-    let stock = Some(options.sized(300, 6));
+    let stock = Some(options.full_or_short(300, 6));
     if !is_slow {
         all.push(Case { stock, ..case(Measure::SoldOut, sized(100_000, 500, 60)) });
     }
     if contender.sells() {
-        let buyers = options.sized(500, 10);
+        let buyers = options.full_or_short(500, 10);
         all.push(Case { connections: buyers, stock, ..case(Measure::Burst, buyers) });
     }
     if contender.shows_handovers() {
@@ -105,23 +105,23 @@ fn compared(contender: Contender, options: &BenchOptions) -> Vec<Case> {
 }
 
 /// The product as one number changes.
-fn swept_by(measure: Measure, options: &BenchOptions) -> Vec<Case> {
+fn sweep(measure: Measure, options: &BenchOptions) -> Vec<Case> {
     let usual = || Case::usual(measure, Contender::Combined, options);
     let case = |value: usize| match measure {
         Measure::Requests => Case { requests: value, ..usual() },
         Measure::Connections => {
             // where there are few connections, many requests take too long
-            let requests = usual().requests.min(value * options.sized(2000, 10));
+            let requests = usual().requests.min(value * options.full_or_short(2000, 10));
             Case { connections: value, requests, ..usual() }
         }
         Measure::Instances => Case { instances: value, ..usual() },
         _ => Case { items: Some(value), ..usual() },
     };
     let values: &[usize] = match measure {
-        Measure::Requests => options.sized(&[500, 5000, 50_000, 500_000], &[10, 40]),
-        Measure::Connections => options.sized(&[2, 10, 50, 500, 2000, 10_000], &[2, 8]),
-        Measure::Instances => options.sized(&[1, 2, 4, 8], &[1, 2]),
-        _ => options.sized(&[1, 4, 16, 64], &[1, 3]),
+        Measure::Requests => options.full_or_short(&[500, 5000, 50_000, 500_000], &[10, 40]),
+        Measure::Connections => options.full_or_short(&[2, 10, 50, 500, 2000, 10_000], &[2, 8]),
+        Measure::Instances => options.full_or_short(&[1, 2, 4, 8], &[1, 2]),
+        _ => options.full_or_short(&[1, 4, 16, 64], &[1, 3]),
     };
     values.iter().copied().map(case).collect()
 }
@@ -130,19 +130,19 @@ fn swept_by(measure: Measure, options: &BenchOptions) -> Vec<Case> {
 /// come first: the rates of the open ones depend on them, which need a connection for each order that waits.
 fn far(options: &BenchOptions) -> Vec<Vec<Case>> {
     const FAR: [(u64, u64); 8] = [(0, 0), (2, 0), (6, 0), (20, 0), (0, 2), (2, 2), (6, 2), (20, 2)];
-    let loads: &[_] = options.sized(
+    let loads: &[_] = options.full_or_short(
         &[(CONNECTIONS, None), (5000, None), (5000, Some(0.5)), (5000, Some(0.9))],
         &[(10, None), (10, Some(0.5))],
     );
-    let instances: &[usize] = options.sized(&[INSTANCES, 8], &[INSTANCES]);
-    let far: &[_] = options.sized(&FAR, &[(0, 0), (4, 2)]);
+    let instances: &[usize] = options.full_or_short(&[INSTANCES, 8], &[INSTANCES]);
+    let far: &[_] = options.full_or_short(&FAR, &[(0, 0), (4, 2)]);
     let mut all = Vec::new();
     for &(connections, share) in loads {
         for &instances in instances {
             for &far in far {
                 for contender in [Contender::Combined, Contender::AtomicScript] {
                     all.push(vec![Case {
-                        requests: options.sized(50_000, 60),
+                        requests: options.full_or_short(50_000, 60),
                         connections,
                         instances,
                         far: Some(far),
@@ -161,8 +161,8 @@ impl Case {
         Self {
             measure,
             contender,
-            requests: options.sized(200_000, 40),
-            connections: options.sized(CONNECTIONS, 10),
+            requests: options.full_or_short(200_000, 40),
+            connections: options.full_or_short(CONNECTIONS, 10),
             instances: INSTANCES,
             items: None,
             stock: Some(ENDLESS_STOCK),
@@ -279,7 +279,7 @@ impl Experiment {
         options: &BenchOptions,
         etcd: &mut Vec<EtcdCost>,
     ) -> Result<(), LabError> {
-        let commits = options.sized(500, 10);
+        let commits = options.full_or_short(500, 10);
         let mut cases = self.stages.iter().flatten();
         let hands_over = cases.any(|one| one.case.measure == Measure::Handovers);
         for (round, place) in rounds(self.rounds, self.stages.len()) {
@@ -324,9 +324,9 @@ async fn start(
     let instances = stage.iter().map(|one| one.case.instances).max().unwrap_or_default();
     let first = &stage[0].case;
     first.contender.start(cluster, instances, first.far).await?;
-    let usual = options.sized(CONNECTIONS, 10);
+    let usual = options.full_or_short(CONNECTIONS, 10);
     let mut connections = if first.far.is_some() { first.connections } else { usual };
-    let mut requests = options.sized(2000, 4).max(connections);
+    let mut requests = options.full_or_short(2000, 4).max(connections);
     if first.contender.locks_each_request() {
         (requests, connections) = (20.min(requests), 20.min(connections));
     }

@@ -58,7 +58,7 @@ pub(super) async fn measure(
 
     let session = etcd_session("bench", &[cluster.etcd[0].endpoint()]).await?;
     let guard = session.mutex(LOCK_NAME)?.lock().await?;
-    let orders = options.sized(10_000, 50);
+    let orders = options.full_or_short(10_000, 50);
     note(&format!("memory: {orders} waiting orders"));
     let waiting = Case { requests: orders, connections: orders, stock: None, ..usual };
     let load = waiting.start(cluster, None)?;

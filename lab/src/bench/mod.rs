@@ -82,7 +82,7 @@ async fn bench(options: &BenchOptions, dir: &OwnedDir) -> Result<ExitCode, LabEr
         experiment.run(&mut cluster, options, &mut results.etcd).await?;
         results.cases.extend(experiment.stages.into_iter().flatten());
     }
-    if options.wants(Measure::Memory) {
+    if options.measures(Measure::Memory) {
         results.memory = memory::measure(&mut cluster, options).await?;
         if results.memory.is_none() {
             results.left_out.push("memory and CPU time, which need /proc".to_owned());

@@ -64,18 +64,18 @@ pub enum Measure {
 }
 
 impl BenchOptions {
-    pub(super) fn wants(&self, measure: Measure) -> bool {
+    pub(super) fn measures(&self, measure: Measure) -> bool {
         self.only.is_empty() || self.only.contains(&measure)
     }
 
-    /// The full number, or a tiny one for a smoke test.
-    pub(super) fn sized<T>(&self, full: T, short: T) -> T {
+    /// `full`, or `short` for a smoke test.
+    pub(super) fn full_or_short<T>(&self, full: T, short: T) -> T {
         if self.short { short } else { full }
     }
 
     /// The number of rounds, unless it is given.
     pub(super) fn rounds(&self, full: usize) -> usize {
-        self.rounds.unwrap_or(self.sized(full, 1))
+        self.rounds.unwrap_or(self.full_or_short(full, 1))
     }
 
     pub(super) fn wants_contender(&self, contender: Contender) -> bool {

@@ -90,7 +90,7 @@ pub(super) struct Setup {
     pub(super) etcd_quota_bytes: Option<u64>,
     /// Mutual TLS and users at etcd, with tokens of this kind, and at Redis.
     pub(super) secured: Option<AuthTokens>,
-    /// etcd has many other locks and claims: see [`Crowd`](super::etcd::Crowd).
+    /// etcd has many other locks and claims: see [`OtherLocks`](super::etcd::OtherLocks).
     pub(super) crowded: bool,
     /// The instances know only one member of etcd, the leader.
     pub(super) one_endpoint: bool,
@@ -242,8 +242,8 @@ impl LoadPlan {
     /// Of a stock that is sold out while faults go on.
     pub(super) const SELLS_OUT: Self = Self { stock: 20_000, ..Self::USUAL };
 
-    /// By buyers that soon leave an instance that stands still. Otherwise the last one that waits there,
-    /// while no others order, looks like a sale that does not go on.
+    /// By buyers that soon leave an instance that does not answer. Otherwise the last buyer that waits there, while no
+    /// other one orders, would look like a sale that has stopped.
     pub(super) const LEAVES_SOON: Self =
         Self { flags: &["--attempt-timeout", "1s"], ..Self::USUAL };
 

@@ -105,7 +105,7 @@ pub(super) async fn silent(port: u16, count: usize) -> (u64, Option<String>) {
 }
 
 /// Requests a large file again and again, reads nothing, and expects to be disconnected.
-pub(super) async fn deaf(port: u16, count: usize) -> Option<String> {
+pub(super) async fn without_reading(port: u16, count: usize) -> Option<String> {
     let requests = b"GET /static/style/panels.css HTTP/1.1\r\nhost: chaos\r\n\r\n".repeat(100);
     let reads_nothing = async |_| {
         let Ok(mut connection) = connect(port).await else { return };

@@ -90,7 +90,7 @@ fn is_space(error: &etcd_client::Error) -> bool {
 }
 
 /// Frees space and ends the alarm.
-pub(super) async fn make_room(etcd: &PrivateEtcd) -> Result<(), LabError> {
+pub(super) async fn free_space(etcd: &PrivateEtcd) -> Result<(), LabError> {
     let mut client = etcd.root().await?;
     let status = client.status().await?;
     let revision = status.header().map_or(0, ResponseHeader::revision);
@@ -116,13 +116,13 @@ pub(super) async fn make_room(etcd: &PrivateEtcd) -> Result<(), LabError> {
 
 /// What others keep in the same etcd: 10,000 locks that are held, and 50,000 claims on a lock whose name begins with
 /// that of the sale.
-pub(super) struct Crowd {
+pub(super) struct OtherLocks {
     session: Session,
     guards: Vec<Guard>,
 }
 
-impl Crowd {
-    pub(super) async fn gather(etcd: &PrivateEtcd) -> Result<Self, LabError> {
+impl OtherLocks {
+    pub(super) async fn take(etcd: &PrivateEtcd) -> Result<Self, LabError> {
         const LOCKS: usize = 10_000;
         const LOCKS_AT_A_TIME: usize = 200;
         put_claims(etcd).await?;
@@ -133,8 +133,8 @@ impl Crowd {
         Ok(Self { session, guards })
     }
 
-    /// Gives the locks up. The number of those that were lost.
-    pub(super) async fn disperse(self) -> Result<usize, LabError> {
+    /// Releases the locks. Returns how many were lost.
+    pub(super) async fn release(self) -> Result<usize, LabError> {
         let lost = self.guards.iter().filter(|guard| guard.is_lost()).count();
         self.session.close().await?;
         Ok(lost)

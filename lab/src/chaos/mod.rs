@@ -184,7 +184,7 @@ async fn run_all(
         }
         Ok(())
     };
-    let (mut done, _) = next.share(usize::MAX, worker).await?;
+    let (mut done, _) = next.run(usize::MAX, worker).await?;
     done.sort_by_key(|(number, _)| *number);
     Ok(done.into_iter().map(|(_, result)| result).collect())
 }

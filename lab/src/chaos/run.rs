@@ -50,8 +50,8 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// Records that something was seen so often.
-    pub(super) fn saw(&mut self, what: &'static str, times: u64) {
+    /// Adds to the count of a fact.
+    pub(super) fn add(&mut self, what: &'static str, times: u64) {
         *self.facts.entry(what).or_default() += times;
     }
 
@@ -130,7 +130,7 @@ impl Run<'_> {
         while scene.next_round().await {
             self.case.inject.inject(scene).await?;
         }
-        scene.look_back().await
+        scene.record_totals().await
     }
 
     /// Starts to send orders to all instances and to record their outcomes.

@@ -14,7 +14,7 @@ use testkit::{
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::case::{Case, FIRST_CALM, LAST_CALM, LONGEST_CALM, Setup, TTL_FLAG};
-use super::etcd::{self, Claim, Crowd};
+use super::etcd::{self, Claim, OtherLocks};
 use super::run::Outcome;
 use crate::error::LabError;
 use crate::experiment::counter;
@@ -41,7 +41,7 @@ pub(super) struct Scene {
     pub(super) ends_at: Instant,
     /// The member of etcd that a fault has killed or paused.
     pub(super) member_away: Option<usize>,
-    crowd: Option<Crowd>,
+    other_locks: Option<OtherLocks>,
     round: Duration,
     may_hang: bool,
     is_over: bool,
@@ -84,7 +84,7 @@ impl Scene {
             evidence: Outcome::default(),
             ends_at: Instant::now(),
             member_away: None,
-            crowd: None,
+            other_locks: None,
             round: case.round,
             may_hang: false,
             is_over: false,
@@ -95,7 +95,7 @@ impl Scene {
             scene.add(index).await?;
         }
         if setup.crowded {
-            scene.crowd = Some(Crowd::gather(scene.member()).await?);
+            scene.other_locks = Some(OtherLocks::take(scene.member()).await?);
         }
         scene.may_hang = case.may_hang();
         Ok(scene)
@@ -174,18 +174,18 @@ impl Scene {
     }
 
     /// Records what all rounds together have done.
-    pub(super) async fn look_back(&mut self) -> Result<(), LabError> {
+    pub(super) async fn record_totals(&mut self) -> Result<(), LabError> {
         let proxies = self
             .cluster
             .instances
             .iter()
             .flat_map(|instance| instance.etcd_proxies.iter().chain(&instance.client_proxy));
-        let swallowed: u64 = proxies.map(testkit::Proxy::swallowed_answers).sum();
+        let swallowed: u64 = proxies.map(testkit::Proxy::lost_answers).sum();
         if swallowed > 0 {
-            self.evidence.saw("answers swallowed", swallowed);
+            self.evidence.add("answers swallowed", swallowed);
         }
-        if let Some(crowd) = self.crowd.take() {
-            let lost = crowd.disperse().await?;
+        if let Some(other_locks) = self.other_locks.take() {
+            let lost = other_locks.release().await?;
             if lost > 0 {
                 self.evidence.broken("session", format!("{lost} other locks were lost"));
             }
@@ -240,7 +240,7 @@ impl Scene {
     /// Kills an instance with SIGKILL.
     pub(super) async fn kill(&mut self, index: usize) -> Result<(), LabError> {
         self.cluster.instances[index].child.kill().await?;
-        self.evidence.saw("instances killed", 1);
+        self.evidence.add("instances killed", 1);
         Ok(())
     }
 
@@ -325,13 +325,13 @@ impl Scene {
     }
 
     /// Waits until this instance has a claim on the lock, and returns its lease.
-    pub(super) async fn queued(&self, index: usize) -> Result<i64, LabError> {
+    pub(super) async fn until_queued(&self, index: usize) -> Result<i64, LabError> {
         self.until("the instance queues for the lock", async |scene| scene.lease_of(index).await)
             .await
     }
 
     /// Waits until this instance has no claim on the lock.
-    pub(super) async fn unqueued(&self, index: usize) -> Result<(), LabError> {
+    pub(super) async fn until_unqueued(&self, index: usize) -> Result<(), LabError> {
         self.until("the instance gives up the lock", async |scene| {
             Ok(scene.lease_of(index).await?.is_none().then_some(()))
         })
@@ -350,7 +350,7 @@ impl Scene {
             Ok(etcd::is_lease_gone(scene.member(), lease).await?.then_some(()))
         })
         .await?;
-        self.evidence.saw("leases gone", 1);
+        self.evidence.add("leases gone", 1);
         Ok(())
     }
 
@@ -387,7 +387,7 @@ impl Scene {
             sleep(POLL_INTERVAL).await;
             now = self.stale_batches().await;
         }
-        self.evidence.saw("stale batches refused", now.saturating_sub(before));
+        self.evidence.add("stale batches refused", now.saturating_sub(before));
     }
 
     /// Orders at an instance. The status and the text of the answer, and the time that it took.

@@ -33,12 +33,12 @@ impl Trials {
         Self { what: what.into(), count, jobs, seed, next: AtomicU32::new(0) }
     }
 
-    /// Runs workers side by side, `most` at the most, each of which takes trials until there are none left. Returns
-    /// what they did, and why a worker ended early.
+    /// Runs at most `most` workers side by side. Each takes trials until none is left. Returns the results of all
+    /// workers, and why a worker ended early.
     ///
     /// # Errors
     /// No trial was done.
-    pub(crate) async fn share<T>(
+    pub(crate) async fn run<T>(
         &self,
         most: usize,
         worker: impl AsyncFn(&mut Vec<T>) -> Result<(), LabError>,
@@ -76,7 +76,7 @@ impl Trials {
     }
 }
 
-/// The random choices of what has this name: those of others do not change them.
+/// Random numbers for this name. Those for other names do not change them.
 pub(crate) fn random(seed: u64, name: &str) -> SplitMix64 {
     let mix = |seed, byte| SplitMix64::seed_from_u64(seed ^ u64::from(byte)).next_u64();
     SplitMix64::seed_from_u64(name.bytes().fold(seed, mix))
@@ -109,10 +109,10 @@ mod tests {
             }
             Ok(())
         };
-        let (done, faults) = shared.share(usize::MAX, worker).await.expect("some were done");
+        let (done, faults) = shared.run(usize::MAX, worker).await.expect("some were done");
         assert_eq!(done, [0, 2, 3, 4]);
         assert_eq!(faults, ["a fault: trials are missing: not within 1 s: a server answers"]);
-        let none = trials().share(usize::MAX, async |_: &mut Vec<u32>| Err(failed())).await;
+        let none = trials().run(usize::MAX, async |_: &mut Vec<u32>| Err(failed())).await;
         assert!(none.is_err());
     }
 

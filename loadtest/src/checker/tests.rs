@@ -37,7 +37,7 @@ fn order(number: usize, outcome: FinalOutcome) -> Order {
 }
 
 /// 500 orders of so many units each for 300 units, ten in a batch under one token: all as it should be.
-fn good_of(quantity: u64) -> History {
+fn history_of(quantity: u64) -> History {
     let units = quantity.cast_signed();
     let sold = usize::try_from(300 / units).expect("small");
     let mut orders = Vec::new();
@@ -387,7 +387,7 @@ const MUTATIONS: &[Mutation] = &[
         set_after(it, &state(1, 299, 299));
     }),
     // 6 units are left: too few for an order of 7
-    Mutation("", "PASS: 294 of 300 units sold", |it| *it = good_of(7)),
+    Mutation("", "PASS: 294 of 300 units sold", |it| *it = history_of(7)),
     // no proof
     Mutation(
         "restarted ledger_does_not_add_up sold_out_too_early",
@@ -427,7 +427,7 @@ const MUTATIONS: &[Mutation] = &[
 /// Goal: each mutation of a good history is found for its own reasons, and harmless ones are not.
 #[test]
 fn mutations() {
-    let good = judge(&good_of(1), LIMITS);
+    let good = judge(&history_of(1), LIMITS);
     assert_eq!(
         good.message,
         "PASS: 300 of 300 units sold, each exactly once; 200 were told sold out; \
@@ -436,7 +436,7 @@ fn mutations() {
     assert!(good.reasons.is_empty() && good.notes.is_empty());
     let mut found = BTreeSet::new();
     for (number, Mutation(expected, text, mutate)) in MUTATIONS.iter().enumerate() {
-        let mut history = good_of(1);
+        let mut history = history_of(1);
         mutate(&mut history);
         let Verdict { reasons, notes, message, .. } = judge(&history, LIMITS);
         let kinds: Vec<_> = reasons.iter().map(|reason| reason.kind.name()).collect();

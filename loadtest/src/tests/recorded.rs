@@ -34,8 +34,8 @@ fn attempts(file: &str) -> Vec<Value> {
     lines.filter_map(|line| line.get("attempt").cloned()).collect()
 }
 
-/// What both reports must tell alike.
-fn essence(report: &Report) -> Value {
+/// The fields that must be equal in both reports.
+fn without_cpu(report: &Report) -> Value {
     let mut json = serde_json::to_value(report).expect("plain data");
     let fields = json.as_object_mut().expect("one object");
     // not in the file
@@ -54,7 +54,7 @@ async fn recorded_run_is_judged_alike() {
         assert_eq!((report.requests, report.attempts), (90, 93));
         // one order may lose several answers
         assert!((1..=3).contains(&report.resolved), "{}", report.resolved);
-        assert_eq!(essence(&report), essence(&checked(&path)));
+        assert_eq!(without_cpu(&report), without_cpu(&checked(&path)));
         assert_eq!(attempts(&path).len(), 93);
     }
 }
@@ -133,7 +133,7 @@ async fn latency_counts_from_when_an_order_is_due() {
     let report = report(Fault::None, &format!("{flags} {path}")).await;
     let p50 = Duration::from_micros(report.latency_microseconds.expect("all are settled").p50);
     assert!(p50.as_secs_f64() > report.duration_seconds / 10.0, "{p50:?}");
-    assert_eq!(essence(&report), essence(&checked(&path)));
+    assert_eq!(without_cpu(&report), without_cpu(&checked(&path)));
 }
 
 /// Goal: with a duration, buyers outlast an outage in which one order after another gets no answer.

@@ -123,7 +123,7 @@ async fn answer(store: Arc<Store>, port: u16, request: Request<Incoming>) -> io:
     let item = query.get("item").copied().unwrap_or_default();
     let (method, path) = (&head.method, head.uri.path().strip_prefix(&format!("/{port}")));
     let path = path.expect("requests begin with the base URL's path");
-    let fault = if path == "/stock/reduce" { store.strike() } else { *store.fault() };
+    let fault = if path == "/stock/reduce" { store.next_fault() } else { *store.fault() };
     if let Fault::Hang(_) = fault
         && path == "/stock/reduce"
     {
@@ -184,7 +184,7 @@ impl Store {
     }
 
     /// The fault, if it is still to happen; counts it down.
-    fn strike(&self) -> Fault {
+    fn next_fault(&self) -> Fault {
         let mut fault = self.fault();
         let now = *fault;
         match &mut *fault {

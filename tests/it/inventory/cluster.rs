@@ -42,7 +42,7 @@ async fn sell(inventory: &Inventory, item: &Item, id: &str) -> Result<u64, Inven
 }
 
 /// Sells as soon as it works.
-async fn sell_at_last(inventory: &Inventory, item: &Item, id: &str) -> u64 {
+async fn sell_when_possible(inventory: &Inventory, item: &Item, id: &str) -> u64 {
     let mut sold = None;
     eventually("it sells", async || {
         match sell(inventory, item, id).await {
@@ -274,7 +274,7 @@ async fn an_item_pauses_while_its_slot_moves() {
     both.exec_async(&mut asking).await.unwrap();
 
     cluster.end_move(slot, 0, 1).await.unwrap();
-    assert_eq!(sell_at_last(&inventory, &moving, "b").await, 2);
+    assert_eq!(sell_when_possible(&inventory, &moving, "b").await, 2);
     assert_eq!(inventory.stock(&moving).await.unwrap().lucky, 2);
 
     // an order waits for the end of a short move; on a busy machine, some moves are not short
@@ -405,7 +405,7 @@ async fn a_lost_answer_is_unknown() {
         connect(&format!("redis-cluster://127.0.0.1:{}", cluster.nodes[1].port())).await;
     inventory.start(&item, Some(token(1)), 10).await.unwrap();
     assert_eq!(sell(&inventory, &item, "a").await.unwrap(), 1);
-    proxy.swallow(1);
+    proxy.lose_answers(1);
     let error = sell(&inventory, &item, "b").await.unwrap_err();
     assert!(matches!(error, InventoryError::Unanswered { .. }), "{error:?}");
     assert!(!error.nothing_written() && error.is_retryable());
@@ -417,9 +417,9 @@ async fn a_lost_answer_is_unknown() {
         matches!(sell(&inventory, &item, "c").await, Err(InventoryError::Unreachable { .. }))
     })
     .await;
-    proxy.admit();
+    proxy.accept();
     assert_eq!(
-        sell_at_last(&inventory, &item, "d").await,
+        sell_when_possible(&inventory, &item, "d").await,
         inventory.stock(&item).await.unwrap().orders
     );
 }
@@ -458,8 +458,8 @@ async fn a_shard_fails_over_without_a_loss() {
     })
     .await;
     cluster.nodes[0].restart().await.unwrap();
-    sell_at_last(&inventory, &items[0], "in-between").await;
-    sell_at_last(&inventory, &items[0], "last").await;
+    sell_when_possible(&inventory, &items[0], "in-between").await;
+    sell_when_possible(&inventory, &items[0], "last").await;
     acknowledged.extend(["first", "in-between", "last"].map(str::to_owned));
     let ledger = inventory.ledger(&items[0], 0, 1000).await.unwrap();
     let ids: BTreeSet<String> =
@@ -514,7 +514,7 @@ async fn what_a_failover_lost_is_noticed() {
     ));
     cluster.nodes[0].restart().await.unwrap();
     assert_eq!(
-        sell_at_last(&waiting, &waited, "c").await,
+        sell_when_possible(&waiting, &waited, "c").await,
         2,
         "the other order was not acknowledged"
     );

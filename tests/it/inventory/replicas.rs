@@ -136,7 +136,7 @@ async fn a_replica_is_left_alone_until_it_is_promoted() {
     eventually("the replica has the sale", async || replica.run::<u64>("EXISTS sale").await == 1)
         .await;
     replica.run::<()>("CONFIG SET replica-read-only no").await;
-    pair.address.lead_to(pair.replica.port());
+    pair.address.redirect_to(pair.replica.port());
     pair.address.cut();
     eventually("the connection was cut", async || inventory.ping().await.is_err()).await;
     for result in [sell(&inventory, "a").await.map(drop), inventory.stock(&ITEM).await.map(drop)] {
@@ -164,7 +164,7 @@ async fn a_primary_that_became_a_replica_is_left() {
     .await;
     connect_to_replica(&pair).await.run::<()>("REPLICAOF NO ONE").await;
     primary.run::<()>(&format!("REPLICAOF 127.0.0.1 {}", pair.replica.port())).await;
-    pair.address.lead_to(pair.replica.port());
+    pair.address.redirect_to(pair.replica.port());
     let error = sell(&inventory, "a").await.unwrap_err();
     assert!(matches!(error, InventoryError::Refused { .. }), "{error}");
     assert_eq!(sell(&inventory, "a").await.unwrap(), 1);

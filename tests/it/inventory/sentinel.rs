@@ -33,7 +33,7 @@ async fn cut(redis: &PrivateRedis) {
 }
 
 /// Waits until the inventory has noticed that, and returns how its order ends.
-async fn sell_anew(inventory: &Inventory, id: &str) -> Result<u64, InventoryError> {
+async fn sell_after_cut(inventory: &Inventory, id: &str) -> Result<u64, InventoryError> {
     eventually("the connection was cut", async || match inventory.ping().await {
         // reported before the next use, or at it
         Ok(()) => true,
@@ -63,14 +63,14 @@ async fn the_sentinels_are_asked_at_each_connect() {
         watch.sentinels[index].kill().await.unwrap();
         cut(&primary).await;
         assert_eq!(
-            sell_anew(&inventory, &format!("order-{index}")).await.unwrap(),
+            sell_after_cut(&inventory, &format!("order-{index}")).await.unwrap(),
             index as u64 + 1
         );
     }
     watch.sentinels[2].kill().await.unwrap();
     assert_eq!(sell(&inventory, "a").await.unwrap(), 3, "it is connected");
     cut(&primary).await;
-    let error = sell_anew(&inventory, "b").await.unwrap_err();
+    let error = sell_after_cut(&inventory, "b").await.unwrap_err();
     assert!(is_silent(&error), "{}", source(&error));
     assert!(error.nothing_written() && error.is_retryable() && !error.is_wrong_server());
     watch.sentinels[1].restart().await.unwrap();
@@ -86,7 +86,7 @@ async fn the_sentinels_are_asked_at_each_connect() {
 }
 
 /// From now on this sentinel names `other`. The others keep their view: to them its news is as old as theirs.
-async fn mislead(sentinel: &PrivateRedis, other: &PrivateRedis) {
+async fn redirect_to(sentinel: &PrivateRedis, other: &PrivateRedis) {
     sentinel.run::<()>("SENTINEL REMOVE sale").await.unwrap();
     let monitor = format!("SENTINEL MONITOR sale 127.0.0.1 {} 2", other.port());
     sentinel.run::<()>(&monitor).await.unwrap();
@@ -118,7 +118,7 @@ async fn the_primary_is_the_one_that_most_sentinels_name() {
     for (server, stock) in [(&primary, 1), (&other, 2)] {
         connect(&server.url()).await.start(&ITEM, None, stock).await.unwrap();
     }
-    mislead(&watch.sentinels[0], &other).await;
+    redirect_to(&watch.sentinels[0], &other).await;
     let stock = async |inventory: &Inventory| inventory.stock(&ITEM).await.unwrap().stock;
     let inventory = open(&watch.url()).await.unwrap();
     assert_eq!(stock(&inventory).await, 1);
@@ -128,7 +128,7 @@ async fn the_primary_is_the_one_that_most_sentinels_name() {
     watch.sentinels[2].kill().await.unwrap();
     until_asked(&watch.sentinels[0], 3).await;
     assert_eq!(stock(&inventory).await, 1, "one sentinel names either");
-    mislead(&watch.sentinels[1], &other).await;
+    redirect_to(&watch.sentinels[1], &other).await;
     let is_left = async || inventory.stock(&ITEM).await.is_ok_and(|found| found.stock == 2);
     eventually("it is left", is_left).await;
 }

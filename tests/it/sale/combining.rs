@@ -182,7 +182,7 @@ async fn a_silent_store_does_not_keep_the_lock() {
     proxy.freeze();
     let sale = cut_off.sale.clone();
     let stuck = tokio::spawn(async move { sale.reduce(order("stuck", 1)).await });
-    eventually("its batch is under way", async || proxy.holds_something()).await;
+    eventually("its batch is under way", async || proxy.has_held_data()).await;
     let sold = within("the other one sells", other.sale.reduce(order("other", 1))).await;
     assert_eq!(accepted(sold.unwrap()).instance, "other");
     assert!(!stuck.is_finished(), "the lock came only after the order was given up");
@@ -200,7 +200,7 @@ async fn a_closing_sale_sends_nothing_again() {
     proxy.freeze();
     let (sold, ()) =
         tokio::join!(within("it is answered", instance.sale.reduce(order("stuck", 1))), async {
-            eventually("its batch is under way", async || proxy.holds_something()).await;
+            eventually("its batch is under way", async || proxy.has_held_data()).await;
             within("it closes", instance.sale.close()).await;
         });
     assert!(matches!(sold, Err(SaleError::OutcomeUnknown { .. })), "{sold:?}");

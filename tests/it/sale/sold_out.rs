@@ -6,7 +6,7 @@ use flash_sale::inventory::{Item, Order, Outcome};
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use testkit::wait::{eventually, within};
-use testkit::{PrivateRedis, RedisOptions, Way};
+use testkit::{Direction, PrivateRedis, RedisOptions};
 use tokio::time::Instant;
 
 use super::{Market, accepted};
@@ -15,7 +15,7 @@ use crate::support::store::order;
 const SOLD_OUT: Outcome = Outcome::SoldOut { remaining: 0 };
 
 /// A market with a Redis of its own, which counts the scripts that run.
-async fn market_alone(units: u64) -> (Market, PrivateRedis) {
+async fn market_with_own_redis(units: u64) -> (Market, PrivateRedis) {
     let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
     let market = Market { redis: format!("{}/0", redis.url()), ..Market::of(0).await };
     market.inventory().start(&Item::DEFAULT, None, units).await.unwrap();
@@ -37,10 +37,10 @@ async fn no_order_gets_the_answer_of_an_earlier_read() {
     let instance = behind.instance("a");
     assert_eq!(instance.sale.reduce(order("first", 1)).await.unwrap(), SOLD_OUT);
 
-    proxy.hold(Way::Back);
+    proxy.hold(Direction::ToClient);
     let mut early = pin!(instance.sale.reduce(order("early", 1)));
     assert!(early.as_mut().now_or_never().is_none());
-    eventually("the store has answered", async || proxy.holds_something()).await;
+    eventually("the store has answered", async || proxy.has_held_data()).await;
     market.inventory().start(&Item::DEFAULT, None, 1).await.unwrap();
     let mut late = pin!(instance.sale.reduce(order("late", 1)));
     assert!(late.as_mut().now_or_never().is_none());
@@ -68,7 +68,7 @@ async fn sold_out_needs_no_lock() {
 /// of an accepted order, a conflict and a damaged record. One that is gone spoils nothing.
 #[tokio::test]
 async fn orders_share_a_read() {
-    let (market, redis) = market_alone(2).await;
+    let (market, redis) = market_with_own_redis(2).await;
     let (behind, proxy) = market.through_proxy().await;
     let instance = behind.instance("a");
     let reduce = |order: Order| instance.sale.reduce(order);
@@ -78,10 +78,10 @@ async fn orders_share_a_read() {
     redis.run::<()>("HSET orders spoilt nothing").await.unwrap();
 
     let before = calls(&redis).await;
-    proxy.hold(Way::Back);
+    proxy.hold(Direction::ToClient);
     let mut early = pin!(reduce(order("early", 1)));
     assert!(early.as_mut().now_or_never().is_none());
-    eventually("the store has answered", async || proxy.holds_something()).await;
+    eventually("the store has answered", async || proxy.has_held_data()).await;
     let mut others: Vec<_> =
         (0..1500).map(|number| Box::pin(reduce(order(&format!("{number}"), 1)))).collect();
     for other in &mut others {
@@ -111,7 +111,7 @@ async fn orders_share_a_read() {
 /// Goal: however fast buyers ask, an instance reads an item at most once a millisecond.
 #[tokio::test]
 async fn reads_are_paced() {
-    let (market, redis) = market_alone(0).await;
+    let (market, redis) = market_with_own_redis(0).await;
     let instance = market.instance("a");
     let one_by_one = async |buyer: usize| {
         for number in 0..20 {

@@ -175,7 +175,7 @@ async fn impatient_callers_fill_no_queue() {
         }
         assert_eq!(slow.under_way(), 8);
         assert!(queue_of(&mutex).await.len() <= 9);
-        slow.mend();
+        slow.clear();
         other.lock().await.unwrap().unlock().await.unwrap();
         assert!(mutex.try_lock().await.unwrap().is_none());
         guard.unlock().await.unwrap();
@@ -203,7 +203,7 @@ async fn only_so_many_go_on_when_claims_are_withdrawn() {
         eventually("callers go on", async || backend.enqueue.count() > before).await;
         assert!(backend.enqueue.under_way() <= 8);
     }
-    backend.enqueue.mend();
+    backend.enqueue.clear();
     eventually("all are in the queue", async || queue_of(&mutex).await.len() == 101).await;
     guard.unlock().await.unwrap();
     within("all are served", callers).await.unwrap();

@@ -58,8 +58,8 @@ impl Faults {
         *self.always.lock().unwrap() = Some(fault);
     }
 
-    /// Ends what `always` began.
-    pub(crate) fn mend(&self) {
+    /// Ends the fault of [`always`](Self::always).
+    pub(crate) fn clear(&self) {
         *self.always.lock().unwrap() = None;
     }
 
@@ -71,7 +71,7 @@ impl Faults {
         self.under_way.load(Ordering::SeqCst)
     }
 
-    async fn meet<T>(
+    async fn apply<T>(
         &self,
         request: impl Future<Output = Result<T, BackendError>>,
     ) -> Result<T, BackendError> {
@@ -150,25 +150,25 @@ impl Backend for FaultyBackend {
     fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
         let ttl = self.grants_ttl.unwrap_or(ttl);
         Box::pin(async move {
-            let lease = self.open.meet(self.service.open(ttl)).await?;
+            let lease = self.open.apply(self.service.open(ttl)).await?;
             Ok(Lease { id: self.grants_id.unwrap_or(lease.id), ..lease })
         })
     }
 
     fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
-        Box::pin(self.renew.meet(self.service.renew(lease)))
+        Box::pin(self.renew.apply(self.service.renew(lease)))
     }
 
     fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
-        Box::pin(self.close.meet(self.service.close(lease)))
+        Box::pin(self.close.apply(self.service.close(lease)))
     }
 
     fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket> {
-        Box::pin(self.enqueue.meet(self.service.enqueue(claim)))
+        Box::pin(self.enqueue.apply(self.service.enqueue(claim)))
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
-        Box::pin(self.release.meet(self.service.release(claim)))
+        Box::pin(self.release.apply(self.service.release(claim)))
     }
 
     fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {

@@ -31,7 +31,7 @@ fn start_by(behind: &[&str], worker: &str, lab: &FileLab, notes: &Path) -> Run {
 }
 
 /// The directories that this process is told, if it is a worker.
-fn told() -> Option<(FileLab, PathBuf)> {
+fn directories() -> Option<(FileLab, PathBuf)> {
     let locks = std::env::var("LOCKS").ok()?;
     Some((FileLab::at(&locks), std::env::var_os("NOTES")?.into()))
 }
@@ -161,7 +161,7 @@ async fn killed_at_any_moment() {
 #[tokio::test]
 #[ignore = "run by killed_at_any_moment"]
 async fn restless_worker() {
-    let Some((lab, notes)) = told() else { return };
+    let Some((lab, notes)) = directories() else { return };
     let session = lab.session_for(HOUR).await;
     let mut tasks = JoinSet::new();
     for task in 0..10 {
@@ -317,7 +317,7 @@ async fn a_thousand_names() {
 #[tokio::test]
 #[ignore = "run by a_thousand_names"]
 async fn many_names_worker() {
-    let Some((lab, _)) = told() else { return };
+    let Some((lab, _)) = directories() else { return };
     let all = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(1100), ..all }).unwrap();
     let session = lab.session_for(HOUR).await;
@@ -343,7 +343,7 @@ async fn a_full_disk() {
 #[tokio::test]
 #[ignore = "run by a_full_disk"]
 async fn full_disk_worker() {
-    let Some((lab, _)) = told() else { return };
+    let Some((lab, _)) = directories() else { return };
     let session = lab.session_for(TTL).await;
     let (known, new) = (session.mutex("known").unwrap(), session.mutex("new").unwrap());
     known.lock().await.unwrap().unlock().await.unwrap();
@@ -379,7 +379,7 @@ async fn a_directory_without_rights() {
 #[tokio::test]
 #[ignore = "run by tests of this module"]
 async fn refused_worker() {
-    let Some((lab, _)) = told() else { return };
+    let Some((lab, _)) = directories() else { return };
     let opened = Session::open(lab.backend(), SessionOptions::new(TTL)).await;
     assert_refused(opened, &lab.address());
 }

@@ -90,12 +90,12 @@ pub(crate) trait FoundLab: Lab + Sized {
 
     fn at(address: &str) -> Self;
 
-    /// This test binary again as a worker of the contract, told this by its environment.
-    fn start_worker(&self, told: &[(&str, &str)]) -> Run {
+    /// This test binary again as a worker of the contract. `variables` are its environment.
+    fn start_worker(&self, variables: &[(&str, &str)]) -> Run {
         let mut command = run::worker(&[], "contract::resilience::worker");
         let lab = std::any::type_name::<Self>();
         command.envs([("LOCK_LAB", lab), ("LOCK_ADDRESS", &self.address())]);
-        Run::start(command.envs(told.iter().copied()))
+        Run::start(command.envs(variables.iter().copied()))
     }
 
     /// The same service, where it is one server, through a proxy.

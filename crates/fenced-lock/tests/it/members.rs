@@ -6,7 +6,7 @@ use std::time::Duration;
 use fenced_lock::{EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
 use testkit::ports::reserve;
 use testkit::wait::{eventually, within};
-use testkit::{Proxy, Way};
+use testkit::{Direction, Proxy};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -183,7 +183,7 @@ async fn a_release_that_another_member_did_is_a_release() {
         let session = session_at(&[proxy.url(), lab.endpoint().to_owned()], 10 * TTL).await;
         let mutex = session.mutex(&lab.name()).unwrap();
         let guard = mutex.lock().await.unwrap();
-        proxy.hold(Way::Back);
+        proxy.hold(Direction::ToClient);
         guard.unlock().await.unwrap();
         assert!(queue_of(&mutex).await.is_empty());
 
@@ -191,7 +191,7 @@ async fn a_release_that_another_member_did_is_a_release() {
         let session = session_at(&[proxy.url(), lab.endpoint().to_owned()], 10 * TTL).await;
         let mutex = session.mutex(mutex.name()).unwrap();
         let guard = mutex.lock().await.unwrap();
-        proxy.hold(Way::Back);
+        proxy.hold(Direction::ToClient);
         let guard = guard.hand_over().await.unwrap();
         assert_eq!(queue_of(&mutex).await.len(), 1);
         guard.unlock().await.unwrap();
@@ -207,13 +207,13 @@ async fn many_aborted_reads_leave_the_connection_alone() {
     let session = session_at(&[proxy.url()], 10 * TTL).await;
     let guard = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
     let connections = proxy.connections();
-    proxy.hold(Way::Back);
+    proxy.hold(Direction::ToClient);
     let read = |n| {
         let mutex = session.mutex(&format!("aborted-{n}")).unwrap();
         tokio::spawn(async move { mutex.queue().await })
     };
     let reads: Vec<_> = (0..5000).map(read).collect();
-    eventually("answers are on the way", async || proxy.holds_something()).await;
+    eventually("answers are on the way", async || proxy.has_held_data()).await;
     reads.iter().for_each(JoinHandle::abort);
     proxy.release();
     assert!(session.mutex(guard.name()).unwrap().queue().await.is_ok());
@@ -229,7 +229,7 @@ async fn a_pause_under_many_locks_costs_only_the_pause() {
     let session = session_at(&[proxy.url()], 10 * TTL).await;
     let held = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
     let connections = proxy.connections();
-    proxy.hold(Way::Back);
+    proxy.hold(Direction::ToClient);
     let mut locks = Vec::new();
     for n in 0..2000 {
         let mutex = session.mutex(&format!("paused-{n}")).unwrap();

@@ -4,7 +4,7 @@ use fenced_lock::{BackendErrorKind, Guard, LockError, Mutex, PostgresOptions};
 use futures_util::{StreamExt as _, stream};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::wait::{eventually, within};
-use testkit::{PostgresOptions as ServerOptions, Run, Way};
+use testkit::{Direction, PostgresOptions as ServerOptions, Run};
 use tokio::process::Command;
 
 use super::lab::{
@@ -154,8 +154,8 @@ async fn psql_waits_for_the_library(lab: PostgresLab) {
 async fn a_stopped_process_takes_no_turn_for_each_claim(lab: PostgresLab) {
     let mutex = lab.a().await;
     let (ttl, waiters) = (TTL.as_secs().to_string(), WAITERS_OF_A_WORKER.to_string());
-    let told = [("LOCK_DOES", "hold"), ("LOCK_NAME", "a"), ("LOCK_TTL", &ttl)];
-    let holder = lab.start_worker(&[&told[..], &[("LOCK_WAITERS", &waiters)]].concat());
+    let variables = [("LOCK_DOES", "hold"), ("LOCK_NAME", "a"), ("LOCK_TTL", &ttl)];
+    let holder = lab.start_worker(&[&variables[..], &[("LOCK_WAITERS", &waiters)]].concat());
     queue_length(&mutex, 1 + WAITERS_OF_A_WORKER).await;
     let lease = mutex.queue().await.unwrap()[0].lease;
     holder.signal(Signal::STOP);
@@ -230,9 +230,9 @@ async fn a_cut_connection_leaves_nothing_behind(lab: PostgresLab) {
     let observer = lab.a().await;
     let ours = proxied.a().await;
     let guard = ours.lock().await.unwrap();
-    proxy.swallow(1);
+    proxy.lose_answers(1);
     guard.unlock().await.unwrap();
-    assert_eq!(proxy.swallowed_answers(), 1);
+    assert_eq!(proxy.lost_answers(), 1);
     queue_length(&observer, 0).await;
 
     let held = observer.lock().await.unwrap();
@@ -252,10 +252,10 @@ async fn a_cut_at_any_request_leaves_nothing_behind(lab: PostgresLab) {
     let (proxy, proxied) = lab.behind_proxy().await;
     let options = PostgresOptions::new(proxied.url());
     let observer = lab.a().await;
-    for way in [Way::There, Way::Back] {
+    for direction in [Direction::ToServer, Direction::ToClient] {
         let mut chunks = 0;
         loop {
-            proxy.lose_after(way, chunks);
+            proxy.lose_after(direction, chunks);
             let course = async {
                 let session = lab.kind.open(&options, HOUR).await?;
                 let guard = session.mutex("a")?.lock().await?;

@@ -274,7 +274,7 @@ async fn lost_answers_leave_no_claim() {
     let session = RedlockLab::new(urls).session_for(Duration::from_secs(6)).await;
     let mutex = session.mutex("a").unwrap();
     for failing in [1, 3] {
-        let swallow = || proxies[..failing].iter().for_each(|proxy| proxy.swallow(1));
+        let swallow = || proxies[..failing].iter().for_each(|proxy| proxy.lose_answers(1));
         swallow();
         let guard: Guard<Unfenced> = within("a grant", mutex.lock()).await.unwrap();
         swallow();

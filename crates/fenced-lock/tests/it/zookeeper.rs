@@ -16,7 +16,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use testkit::Certificates;
 use testkit::wait::{eventually, within};
 use testkit::{
-    OwnedDir, PrivateRedis, PrivateZooKeeper, RedisOptions, Run, Way,
+    Direction, OwnedDir, PrivateRedis, PrivateZooKeeper, RedisOptions, Run,
     ZooKeeperOptions as ServerOptions, probe,
 };
 use tokio::process::Command;
@@ -158,7 +158,7 @@ async fn a_claim_given_up_on_the_way_is_withdrawn() {
     let (mutex, direct) = (session.mutex(&lab.name()).unwrap(), lab.session().await);
     let direct = direct.mutex(mutex.name()).unwrap();
     for cuts in [false, true] {
-        proxy.hold(Way::There);
+        proxy.hold(Direction::ToServer);
         let giving_up = mutex.lock_timeout(Duration::from_millis(200)).await.unwrap_err();
         assert!(matches!(giving_up, LockError::Timeout { .. }), "{giving_up}");
         if cuts {

@@ -39,9 +39,9 @@ async fn what_was_held_arrives_late() {
     let (port, got) = echo().await;
     let proxy = Proxy::with_marker(port, b"x").await.unwrap();
     let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await.unwrap();
-    proxy.hold(Way::There);
+    proxy.hold(Direction::ToServer);
     client.write_u8(b'x').await.unwrap();
-    until(|| proxy.holds_something()).await;
+    until(|| proxy.has_held_data()).await;
     drop(client);
     assert_eq!((got.load(Ordering::Relaxed), proxy.late_chunks()), (0, 0));
     proxy.release();
@@ -49,17 +49,17 @@ async fn what_was_held_arrives_late() {
     assert_eq!(proxy.late_chunks(), 1);
 }
 
-/// Goal: the server gets the question whose answer is swallowed, and the client sees an end.
+/// Goal: the server gets the request whose answer is lost, and the client sees the end of the connection.
 #[tokio::test]
 async fn swallows_the_answer_alone() {
     let (port, got) = echo().await;
     let proxy = Proxy::to(port).await.unwrap();
-    proxy.swallow(1);
+    proxy.lose_answers(1);
     let connect = async || TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await;
     let mut client = connect().await.unwrap();
     client.write_u8(b'x').await.unwrap();
     assert!(client.read_u8().await.is_err());
-    assert_eq!((got.load(Ordering::Relaxed), proxy.swallowed_answers()), (1, 1));
+    assert_eq!((got.load(Ordering::Relaxed), proxy.lost_answers()), (1, 1));
     let mut client = connect().await.unwrap();
     client.write_u8(b'y').await.unwrap();
     assert_eq!(client.read_u8().await.unwrap(), b'y', "only one was to be swallowed");
@@ -68,11 +68,11 @@ async fn swallows_the_answer_alone() {
 /// Goal: a chunk that is lost ends its connection alone, and does not arrive.
 #[tokio::test]
 async fn loses_one_chunk() {
-    for (way, arrived) in [(Way::There, 1), (Way::Back, 2)] {
+    for (direction, arrived) in [(Direction::ToServer, 1), (Direction::ToClient, 2)] {
         let (port, got) = echo().await;
         let proxy = Proxy::to(port).await.unwrap();
         let connect = async || TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await;
-        proxy.lose_after(way, 1);
+        proxy.lose_after(direction, 1);
         let mut client = connect().await.unwrap();
         client.write_u8(b'x').await.unwrap();
         assert_eq!(client.read_u8().await.unwrap(), b'x');
@@ -87,7 +87,7 @@ async fn loses_one_chunk() {
     }
 }
 
-/// Goal: what is delayed comes later, and comes.
+/// Goal: a delayed chunk arrives, and not before its delay is over.
 #[tokio::test]
 async fn delays() {
     let (port, _) = echo().await;
@@ -101,7 +101,7 @@ async fn delays() {
     assert!(sent.elapsed() >= delay * 2, "there and back");
 }
 
-/// Goal: a delay is a longer way, not a narrower one: chunks do not wait for one another. One behind the other, they
+/// Goal: a delay adds latency and takes no throughput: chunks do not wait for one another. One after the other, they
 /// would take longer than this test may.
 #[tokio::test]
 async fn delays_do_not_add_up() {
@@ -113,7 +113,7 @@ async fn delays_do_not_add_up() {
     until(|| got.load(Ordering::Relaxed) == 10 * CHUNK_BYTES as u64).await;
 }
 
-/// Goal: a refusing proxy ends what is open and what comes, until it admits again.
+/// Goal: a refusing proxy ends open and new connections, until it accepts again.
 #[tokio::test]
 async fn refuses_and_admits() {
     let (port, _) = echo().await;
@@ -125,7 +125,7 @@ async fn refuses_and_admits() {
     proxy.refuse();
     assert!(open.read_u8().await.is_err());
     assert!(connect().await.unwrap().read_u8().await.is_err());
-    proxy.admit();
+    proxy.accept();
     let mut client = connect().await.unwrap();
     client.write_u8(b'y').await.unwrap();
     assert_eq!(client.read_u8().await.unwrap(), b'y');

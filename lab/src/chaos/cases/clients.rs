@@ -83,7 +83,7 @@ async fn swallow_answers(scene: &mut Scene) -> Result<(), LabError> {
     for (index, instance) in scene.cluster.instances.iter().enumerate() {
         let answers = scene.random.random_range(1..=50);
         if one == index || one == all {
-            instance.client_proxy.iter().for_each(|proxy| proxy.swallow(answers));
+            instance.client_proxy.iter().for_each(|proxy| proxy.lose_answers(answers));
         }
     }
     sleep(Duration::from_millis(300)).await;
@@ -102,7 +102,7 @@ async fn cut_clients(scene: &mut Scene) -> Result<(), LabError> {
     }
     let index = scene.pick();
     scene.cluster.instances[index].client_proxy.iter().for_each(Proxy::cut);
-    scene.evidence.saw("connections cut", 1);
+    scene.evidence.add("connections cut", 1);
     if is_slow {
         scene.cluster.redis.child().resume()?;
     }
@@ -117,11 +117,11 @@ async fn flood(scene: &mut Scene) -> Result<(), LabError> {
     let port = scene.cluster.instances[index].port;
     let ((opened, silent), deaf, headers, body) = tokio::join!(
         clients::silent(port, SILENT),
-        clients::deaf(port, DEAF),
+        clients::without_reading(port, DEAF),
         clients::headers(port),
         clients::body(port)
     );
-    scene.evidence.saw("silent connections", opened);
+    scene.evidence.add("silent connections", opened);
     for message in [silent, deaf, headers, body].into_iter().flatten() {
         scene.evidence.broken("limits", message);
     }
@@ -133,7 +133,7 @@ async fn open_feeds(scene: &mut Scene) -> Result<(), LabError> {
     let index = scene.pick();
     let port = scene.cluster.instances[index].port;
     let opened = clients::feeds(port, 16, Duration::from_secs(5)).await;
-    scene.evidence.saw("feeds opened", opened);
+    scene.evidence.add("feeds opened", opened);
     Ok(())
 }
 
@@ -142,7 +142,7 @@ async fn abort_requests(scene: &mut Scene) -> Result<(), LabError> {
     let index = scene.pick();
     let port = scene.cluster.instances[index].port;
     let aborted = clients::aborted(port, 20_000).await;
-    scene.evidence.saw("requests aborted", aborted);
+    scene.evidence.add("requests aborted", aborted);
     scene.expect_sessions("lease").await;
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fenced_lock::chaos::Safeguard;
-use testkit::{LOCK_NAME, Proxy, Way};
+use testkit::{Direction, LOCK_NAME, Proxy};
 use tokio::time::{Instant, sleep};
 
 use crate::chaos::case::{Case, LoadPlan, Setup, TTL};
@@ -111,7 +111,7 @@ async fn lose_leader(scene: &mut Scene) -> Result<(), LabError> {
         scene.cluster.etcd[index].child().pause()?;
     }
     scene.leader().await?;
-    scene.evidence.saw("leaders changed", 1);
+    scene.evidence.add("leaders changed", 1);
     sleep(AWAY.saturating_sub(began.elapsed())).await;
     if kills {
         scene.cluster.etcd[index].restart().await?;
@@ -129,7 +129,7 @@ async fn restart(scene: &mut Scene) -> Result<(), LabError> {
     sleep(away).await;
     scene.cluster.etcd[0].restart().await?;
     scene.evidence.outage(began.elapsed());
-    scene.evidence.saw("etcd restarted", 1);
+    scene.evidence.add("etcd restarted", 1);
     Ok(())
 }
 
@@ -150,13 +150,13 @@ async fn compact(scene: &mut Scene) -> Result<(), LabError> {
     while began.elapsed() < BREAK * 2 {
         let compacted = etcd::compact(scene.member()).await?;
         if compacted > revision {
-            scene.evidence.saw("compactions", 1);
+            scene.evidence.add("compactions", 1);
         }
         revision = compacted;
         sleep(Duration::from_millis(200)).await;
         if is_cut && began.elapsed() >= BREAK {
-            scene.cluster.instances[index].etcd_proxies.iter().for_each(Proxy::admit);
-            scene.evidence.saw("watches cut", 1);
+            scene.cluster.instances[index].etcd_proxies.iter().for_each(Proxy::accept);
+            scene.evidence.add("watches cut", 1);
             is_cut = false;
         }
     }
@@ -164,23 +164,23 @@ async fn compact(scene: &mut Scene) -> Result<(), LabError> {
     Ok(())
 }
 
-/// The suite takes its turn in the queue and loses the answer to its release: the instances do not wait
-/// for the end of theirs. Answers to them are lost as well.
+/// The suite takes the lock, and loses the answer to its own release, since no instance waits for the answer to
+/// its release. Answers to the instances are lost as well.
 async fn lose_answers(scene: &mut Scene) -> Result<(), LabError> {
     // for the suite's own release; in no other case is its answer lost
     Safeguard::UnknownRelease.set(scene.setup.without != Some("unknown-release"));
     let proxy = Proxy::to(scene.cluster.etcd[0].port()).await?;
     let session = etcd_session("chaos", &[proxy.url(), scene.cluster.etcd[1].endpoint()]).await?;
     let guard = session.mutex(LOCK_NAME)?.lock().await?;
-    proxy.hold(Way::Back);
+    proxy.hold(Direction::ToClient);
     let released = guard.unlock().await;
-    scene.evidence.saw("releases without an answer", 1);
+    scene.evidence.add("releases without an answer", 1);
     if let Err(error) = released {
         scene.evidence.broken("false loss", format!("after a release: {error}"));
     }
     session.close().await?;
     let index = scene.pick();
-    scene.cluster.instances[index].etcd_proxies.iter().for_each(|proxy| proxy.swallow(1));
+    scene.cluster.instances[index].etcd_proxies.iter().for_each(|proxy| proxy.lose_answers(1));
     Ok(())
 }
 
@@ -188,17 +188,17 @@ async fn lose_answers(scene: &mut Scene) -> Result<(), LabError> {
 async fn fill(scene: &mut Scene) -> Result<(), LabError> {
     let began = Instant::now();
     etcd::fill(scene.member()).await?;
-    scene.evidence.saw("etcd out of space", 1);
+    scene.evidence.add("etcd out of space", 1);
     let full = Instant::now();
     while full.elapsed() < TTL {
         for index in 0..scene.cluster.instances.len() {
             let (answer, took) = scene.order(index, "").await;
             match answer {
                 Ok((status, _)) if status == 503 && took <= PROMPT => {
-                    scene.evidence.saw("clear refusals", 1);
+                    scene.evidence.add("clear refusals", 1);
                 }
                 Ok((status, _)) if status == 200 && took <= PROMPT => {
-                    scene.evidence.saw("orders sold without space", 1);
+                    scene.evidence.add("orders sold without space", 1);
                 }
                 other => {
                     let message =
@@ -209,7 +209,7 @@ async fn fill(scene: &mut Scene) -> Result<(), LabError> {
         }
         sleep(Duration::from_millis(100)).await;
     }
-    etcd::make_room(scene.member()).await?;
+    etcd::free_space(scene.member()).await?;
     scene.evidence.outage(began.elapsed());
     // refused buyers wait this long before they retry: less would join two outages
     sleep(RETRY_AFTER).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use testkit::{Proxy, Way};
+use testkit::{Direction, Proxy};
 use tokio::time::sleep;
 
 use crate::chaos::case::{Case, LoadPlan, Setup, TTL};
@@ -53,30 +53,39 @@ async fn hold_write(scene: &mut Scene) -> Result<(), LabError> {
     };
     let before = late(scene);
     scene.trigger(index, ABOUT_TO_WRITE, "").await?;
-    scene.cluster.instances[index].redis_proxy.iter().for_each(|proxy| proxy.hold(Way::There));
+    scene.cluster.instances[index]
+        .redis_proxy
+        .iter()
+        .for_each(|proxy| proxy.hold(Direction::ToServer));
     let taken_over = scene.holder(Some(index)).await;
     sleep(TTL / 2).await;
     scene.cluster.instances[index].redis_proxy.iter().for_each(Proxy::release);
     taken_over?;
     sleep(Duration::from_millis(500)).await;
     let after = late(scene);
-    scene.evidence.saw("late arrivals", after.0 - before.0);
-    scene.evidence.saw("late batches refused", after.1 - before.1);
+    scene.evidence.add("late arrivals", after.0 - before.0);
+    scene.evidence.add("late batches refused", after.1 - before.1);
     Ok(())
 }
 
 /// Cuts the holder off in one direction, the other, or both. No connection is closed, so it learns nothing.
 /// The other instance sleeps until then, so that the holder does not know that anything waits.
 async fn cut_off_holder(scene: &mut Scene) -> Result<(), LabError> {
-    const WAYS: [&[Way]; 3] = [&[Way::There, Way::Back], &[Way::There], &[Way::Back]];
+    const DIRECTIONS: [&[Direction]; 3] = [
+        &[Direction::ToServer, Direction::ToClient],
+        &[Direction::ToServer],
+        &[Direction::ToClient],
+    ];
     let other = scene.pick();
     let index = (other + 1) % scene.cluster.instances.len();
     let before = scene.stale_batches().await;
     scene.cluster.instances[other].child.pause()?;
-    let alone = scene.unqueued(other).await;
+    let alone = scene.until_unqueued(other).await;
     let held = scene.holder(Some(other)).await;
     for proxy in &scene.cluster.instances[index].etcd_proxies {
-        WAYS[scene.turn(WAYS.len())].iter().for_each(|way| proxy.hold(*way));
+        DIRECTIONS[scene.turn(DIRECTIONS.len())]
+            .iter()
+            .for_each(|direction| proxy.hold(*direction));
     }
     scene.cluster.instances[other].child.resume()?;
     alone?;
@@ -84,9 +93,9 @@ async fn cut_off_holder(scene: &mut Scene) -> Result<(), LabError> {
     sleep(CUT_OFF).await;
     // while only answers are held up, the lease may still be renewed
     if etcd::is_lease_gone(scene.member(), lease).await? {
-        scene.evidence.saw("leases gone", 1);
+        scene.evidence.add("leases gone", 1);
     }
-    scene.evidence.saw("instances cut off", 1);
+    scene.evidence.add("instances cut off", 1);
     let sent = scene.stale_batches().await.saturating_sub(before);
     scene.cluster.instances[index].etcd_proxies.iter().for_each(Proxy::release);
     if sent > 0 {

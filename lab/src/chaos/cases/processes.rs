@@ -127,10 +127,10 @@ async fn kill_holder(scene: &mut Scene) -> Result<(), LabError> {
     let point = points[scene.turn(points.len())];
     let index = scene.pick();
     // it has no claim between two tenures
-    let lease = scene.queued(index).await?;
+    let lease = scene.until_queued(index).await?;
     scene.trigger(index, point, "").await?;
     scene.has_ended(index).await?;
-    scene.evidence.saw(point, 1);
+    scene.evidence.add(point, 1);
     scene.holder(Some(index)).await?;
     scene.lease_gone(lease).await?;
     scene.start_again(index).await
@@ -142,10 +142,10 @@ async fn remove_waiter(scene: &mut Scene) -> Result<(), LabError> {
     let waiter = scene.pick();
     let holder = (waiter + 1) % scene.cluster.instances.len();
     // without other load, so that its next claim is for those buyers only
-    keep_from_load(scene, waiter).await?;
+    withdraw_load(scene, waiter).await?;
     scene.trigger(holder, KEEPS_LOCK, "").await?;
     let buyers = clients::buyers(scene.cluster.instances[waiter].port, 5).await?;
-    let queued = scene.queued(waiter).await?;
+    let queued = scene.until_queued(waiter).await?;
     if scene.turn(2) == 1 {
         scene.kill(waiter).await?;
         drop(buyers);
@@ -153,18 +153,18 @@ async fn remove_waiter(scene: &mut Scene) -> Result<(), LabError> {
         scene.start_again(waiter).await?;
     } else {
         drop(buyers);
-        scene.evidence.saw("buyers left", 1);
+        scene.evidence.add("buyers left", 1);
         sleep(2 * TTL).await;
     }
-    scene.evidence.saw("waiters gone", 1);
-    scene.cluster.instances[waiter].client_proxy.iter().for_each(Proxy::admit);
+    scene.evidence.add("waiters gone", 1);
+    scene.cluster.instances[waiter].client_proxy.iter().for_each(Proxy::accept);
     Ok(())
 }
 
 /// Keeps the load away from an instance, and waits until it has no claim.
-async fn keep_from_load(scene: &Scene, index: usize) -> Result<(), LabError> {
+async fn withdraw_load(scene: &Scene, index: usize) -> Result<(), LabError> {
     scene.cluster.instances[index].client_proxy.iter().for_each(Proxy::refuse);
-    scene.unqueued(index).await
+    scene.until_unqueued(index).await
 }
 
 /// Keeps all workers of the holder busy for 1.5 TTL, which its lease must survive.
@@ -173,7 +173,7 @@ async fn starve(scene: &mut Scene) -> Result<(), LabError> {
     let (index, lease) = scene.holder(None).await?;
     scene.trigger(index, "starve", &format!("{}ms", length.as_millis())).await?;
     sleep(length + Duration::from_millis(300)).await;
-    scene.evidence.saw("instances starved", 1);
+    scene.evidence.add("instances starved", 1);
     scene.evidence.outage(length);
     if etcd::is_lease_gone(scene.member(), lease).await? {
         scene.evidence.broken("lease", "an instance that was busy lost its lease");
@@ -187,7 +187,7 @@ async fn signal_to_stop(scene: &mut Scene) -> Result<(), LabError> {
     let index = scene.pick();
     let signals: &[_] = if scene.turn(2) == 1 { &[Signal::HUP] } else { &[Signal::TERM; 2] };
     // without other load, to know how many orders wait
-    keep_from_load(scene, index).await?;
+    withdraw_load(scene, index).await?;
     let port = scene.cluster.instances[index].port;
     let (first, kept) =
         tokio::join!(clients::buyers(port, 1), scene.trigger(index, KEEPS_LOCK, ""));
@@ -209,9 +209,9 @@ async fn signal_to_stop(scene: &mut Scene) -> Result<(), LabError> {
         let message = format!("{unanswered} orders that waited were not answered ({status})");
         scene.evidence.broken("drain", message);
     }
-    scene.evidence.saw("instances drained", 1);
+    scene.evidence.add("instances drained", 1);
     scene.evidence.outage(Duration::from_millis(1500));
     scene.start_again(index).await?;
-    scene.cluster.instances[index].client_proxy.iter().for_each(Proxy::admit);
+    scene.cluster.instances[index].client_proxy.iter().for_each(Proxy::accept);
     Ok(())
 }

@@ -93,7 +93,7 @@ async fn kill(scene: &mut Scene) -> Result<(), LabError> {
     sleep(scene.random_millis(0, 500)).await;
     scene.cluster.redis.restart().await?;
     scene.evidence.outage(began.elapsed());
-    scene.evidence.saw("Redis restarted", 1);
+    scene.evidence.add("Redis restarted", 1);
     Ok(())
 }
 
@@ -110,7 +110,7 @@ async fn fail_over(scene: &mut Scene) -> Result<(), LabError> {
     redis.kill().await?;
     let former = sentinels.until_failed_over(redis).await?;
     scene.evidence.outage(began.elapsed());
-    scene.evidence.saw("replicas promoted", 1);
+    scene.evidence.add("replicas promoted", 1);
     former.restart().await?;
     Ok(follow(former, redis, redis.port()).await?)
 }
@@ -132,14 +132,14 @@ async fn roll_back(scene: &mut Scene) -> Result<(), LabError> {
         for index in 0..scene.cluster.instances.len() {
             match scene.order(index, "").await.0 {
                 Ok((status, text)) if status == 503 && text.contains("store-rolled-back") => {
-                    scene.evidence.saw("roll-backs noticed", 1);
+                    scene.evidence.add("roll-backs noticed", 1);
                 }
                 Ok((status, text)) if status == 200 => {
                     let message = format!("sold on without the last orders: {text}");
                     scene.evidence.broken("I2", message);
                 }
                 // not yet reconnected
-                Ok(_) | Err(_) => scene.evidence.saw("other refusals", 1),
+                Ok(_) | Err(_) => scene.evidence.add("other refusals", 1),
             }
         }
         sleep(Duration::from_millis(50)).await;
@@ -162,13 +162,13 @@ fn appended(dir: &Path) -> io::Result<PathBuf> {
 async fn stop(scene: &mut Scene) -> Result<(), LabError> {
     let lasts = scene.random_millis(1900, 2700);
     scene.pause_redis(lasts).await?;
-    scene.evidence.saw("Redis stopped", 1);
+    scene.evidence.add("Redis stopped", 1);
     Ok(())
 }
 
 async fn flush(scene: &mut Scene) -> Result<(), LabError> {
     scene.cluster.redis.run::<()>("SCRIPT FLUSH").await?;
-    scene.evidence.saw("script caches flushed", 1);
+    scene.evidence.add("script caches flushed", 1);
     Ok(())
 }
 
@@ -182,7 +182,7 @@ async fn fill(scene: &mut Scene) -> Result<(), LabError> {
     scene.evidence.outage(began.elapsed());
     match answer {
         Ok((status, text)) if status == 503 && text.contains("store-unavailable") => {
-            scene.evidence.saw("clear refusals", 1);
+            scene.evidence.add("clear refusals", 1);
             if took > Duration::from_secs(1) {
                 scene.evidence.broken("I5", format!("a full store was reported after {took:?}"));
             }

@@ -85,7 +85,7 @@ async fn kill(scene: &mut Scene) -> Result<(), LabError> {
         })
         .await?;
     scene.evidence.outage(began.elapsed());
-    scene.evidence.saw("replicas promoted", 1);
+    scene.evidence.add("replicas promoted", 1);
     Ok(())
 }
 
@@ -98,7 +98,7 @@ async fn move_slot(scene: &mut Scene) -> Result<(), LabError> {
     shards(scene).begin_move(slot, from, to).await?;
     shards(scene).end_move(slot, from, to).await?;
     scene.evidence.outage(began.elapsed());
-    scene.evidence.saw("slots moved", 1);
+    scene.evidence.add("slots moved", 1);
     Ok(())
 }
 

@@ -39,9 +39,9 @@ pub(super) fn cases() -> Vec<Case> {
 
     let fault = "etcd's simple tokens expire after 2 s without use";
     let (tokens, proof) = (AuthTokens::Simple(SHORT), "tokens outlived");
-    let simple = case("token-expired-simple", fault, tokens, &outlive, proof);
+    let simple = case("token-expired-simple", fault, tokens, &wait_for_token_expiry, proof);
     let (tokens, fault) = (AuthTokens::Jwt(SHORT), "etcd's JWTs expire after 2 s");
-    let jwt = case("token-expired-jwt", fault, tokens, &outlive, proof);
+    let jwt = case("token-expired-jwt", fault, tokens, &wait_for_token_expiry, proof);
 
     let fault = "the roles of etcd's user change, which makes its JWT stale";
     let tokens = AuthTokens::Jwt(LASTING);
@@ -74,10 +74,10 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// While Redis is paused, no instance has a request for etcd.
-async fn outlive(scene: &mut Scene) -> Result<(), LabError> {
+/// Pauses Redis until the tokens have expired: no instance sends a request to etcd meanwhile.
+async fn wait_for_token_expiry(scene: &mut Scene) -> Result<(), LabError> {
     scene.pause_redis(Duration::from_secs(SHORT + 1)).await?;
-    scene.evidence.saw("tokens outlived", 1);
+    scene.evidence.add("tokens outlived", 1);
     Ok(())
 }
 
@@ -85,7 +85,7 @@ async fn change_role(scene: &mut Scene) -> Result<(), LabError> {
     let mut root = scene.member().root().await?;
     let more = Permission::read(format!("chaos/{}", scene.evidence.times));
     root.role_grant_permission(etcd::USER, more).await?;
-    scene.evidence.saw("roles changed", 1);
+    scene.evidence.add("roles changed", 1);
     Ok(())
 }
 
@@ -103,7 +103,7 @@ async fn refuse_name(scene: &mut Scene) -> Result<(), LabError> {
     for index in 0..scene.cluster.instances.len() {
         match scene.order(index, "?item=refused").await.0 {
             Ok((status, text)) if status == 503 && text.contains("lock-refused") => {
-                scene.evidence.saw("orders refused", 1);
+                scene.evidence.add("orders refused", 1);
             }
             answer => scene.evidence.broken("refusal", format!("the order got {answer:?}")),
         }
@@ -116,6 +116,6 @@ async fn rotate(scene: &mut Scene) -> Result<(), LabError> {
     scene.member().rotate_password().await?;
     scene.cluster.redis.rotate_password().await?;
     scene.cluster.redis.run::<i64>(&format!("CLIENT KILL USER {}", redis::USER)).await?;
-    scene.evidence.saw("passwords rotated", 1);
+    scene.evidence.add("passwords rotated", 1);
     Ok(())
 }

@@ -10,7 +10,7 @@ use fenced_lock::{
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use rustix::process::Signal;
 use testkit::wait::{eventually, within};
-use testkit::{Proxy, Run, Way};
+use testkit::{Direction, Proxy, Run};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -22,8 +22,8 @@ use crate::lab::{
 /// A worker that holds the lock and prints its token.
 async fn start_holder<L: FoundLab>(lab: &L, name: &str, ttl: Duration) -> (Run, i64) {
     let ttl = ttl.as_secs().to_string();
-    let told = [("LOCK_DOES", "hold"), ("LOCK_NAME", name), ("LOCK_TTL", &ttl)];
-    let mut holder = lab.start_worker(&told);
+    let variables = [("LOCK_DOES", "hold"), ("LOCK_NAME", name), ("LOCK_TTL", &ttl)];
+    let mut holder = lab.start_worker(&variables);
     let token = holder.line_after("held ").await.parse().unwrap();
     (holder, token)
 }
@@ -54,13 +54,13 @@ async fn worker() {
     panic!("an unknown lab: {lab}");
 }
 
-fn told(what: &str) -> String {
+fn variable(what: &str) -> String {
     std::env::var(format!("LOCK_{what}")).unwrap()
 }
 
 async fn work<L: FoundLab>() {
-    let lab = L::at(&told("ADDRESS"));
-    match told("DOES").as_str() {
+    let lab = L::at(&variable("ADDRESS"));
+    match variable("DOES").as_str() {
         "hold" => hold(&lab).await,
         "add" => add(&lab).await,
         other => panic!("unknown: {other}"),
@@ -69,8 +69,8 @@ async fn work<L: FoundLab>() {
 
 /// Holds the lock until it is told to write, and then looks at its guard.
 async fn hold<L: FoundLab>(lab: &L) {
-    let session = lab.session_for(Duration::from_secs(told("TTL").parse().unwrap())).await;
-    let mutex = session.mutex(&told("NAME")).unwrap();
+    let session = lab.session_for(Duration::from_secs(variable("TTL").parse().unwrap())).await;
+    let mutex = session.mutex(&variable("NAME")).unwrap();
     let guard = mutex.lock().await.unwrap();
     let waiters = std::env::var("LOCK_WAITERS").map_or(0, |waiters| waiters.parse().unwrap());
     let _waiters: Vec<_> = (0..waiters).map(|_| unseen_waiter(&mutex)).collect();
@@ -128,8 +128,8 @@ pub(crate) async fn a_hundred_waiters_in_three_processes(lab: &impl FoundLab) {
     let file = dir.path().join("number");
     std::fs::write(&file, "0").unwrap();
     let path = file.to_str().unwrap();
-    let told = [("LOCK_DOES", "add"), ("LOCK_NAME", &name), ("LOCK_FILE", path)];
-    let workers: Vec<_> = (0..3).map(|_| lab.start_worker(&told)).collect();
+    let variables = [("LOCK_DOES", "add"), ("LOCK_NAME", &name), ("LOCK_FILE", path)];
+    let workers: Vec<_> = (0..3).map(|_| lab.start_worker(&variables)).collect();
     for mut worker in workers {
         assert!(worker.ended().await.success());
     }
@@ -137,10 +137,10 @@ pub(crate) async fn a_hundred_waiters_in_three_processes(lab: &impl FoundLab) {
 }
 
 async fn add<L: FoundLab>(lab: &L) {
-    let (session, file) = (lab.session().await, told("FILE"));
+    let (session, file) = (lab.session().await, variable("FILE"));
     let mut waiters = JoinSet::new();
     for _ in 0..34 {
-        let (mutex, file) = (session.mutex(&told("NAME")).unwrap(), file.clone());
+        let (mutex, file) = (session.mutex(&variable("NAME")).unwrap(), file.clone());
         waiters.spawn(async move {
             let guard = mutex.lock().await.unwrap();
             let number: u32 = std::fs::read_to_string(&file).unwrap().parse().unwrap();
@@ -199,7 +199,7 @@ pub(crate) async fn a_cut_connection_hides_no_grant(lab: &impl ServerLab) {
         let waiter = waiter(&session.mutex(&name).unwrap(), 2).await;
         proxy.refuse();
         guard.unlock().await.unwrap();
-        proxy.admit();
+        proxy.accept();
         let granted = within("the waiter is granted", waiter).await.unwrap().unwrap();
         proxy.cut();
         assert!(!granted.is_lost());
@@ -215,23 +215,23 @@ pub(crate) async fn a_lost_answer_is_asked_for_again(lab: &impl ServerLab) {
     let mutex = session.mutex(&lab.name()).unwrap();
     let direct = lab.mutex(mutex.name()).await;
     for _ in 0..3 {
-        let swallowed = proxy.swallowed_answers();
-        proxy.swallow(1);
+        let swallowed = proxy.lost_answers();
+        proxy.lose_answers(1);
         let guard = within("the grant", mutex.lock()).await.unwrap();
         let first = guard.token();
         assert_eq!(queue_of(&direct).await, [guard.key()]);
-        proxy.swallow(1);
+        proxy.lose_answers(1);
         let guard = within("the hand-over", guard.hand_over()).await.unwrap();
         assert!(guard.token() > first);
         assert_eq!(queue_of(&direct).await, [guard.key()]);
-        proxy.swallow(1);
+        proxy.lose_answers(1);
         within("the release", guard.unlock()).await.unwrap();
         assert!(queue_of(&direct).await.is_empty());
-        proxy.swallow(1);
+        proxy.lose_answers(1);
         let tried = within("the try", mutex.try_lock()).await;
         assert_eq!(kind_of(tried), BackendErrorKind::Transient, "a try asks once");
         queue_length(&direct, 0).await;
-        assert_eq!(proxy.swallowed_answers(), swallowed + 4);
+        assert_eq!(proxy.lost_answers(), swallowed + 4);
     }
     assert!(!session.is_lost());
 }
@@ -252,9 +252,9 @@ pub(crate) async fn a_lost_request_is_sent_again(lab: &impl ServerLab) {
 }
 
 async fn lose_request<T>(proxy: &Proxy, request: impl Future<Output = T>) -> T {
-    proxy.hold(Way::There);
+    proxy.hold(Direction::ToServer);
     let lose = async {
-        eventually("the request is under way", async || proxy.holds_something()).await;
+        eventually("the request is under way", async || proxy.has_held_data()).await;
         proxy.cut();
         proxy.release();
     };
