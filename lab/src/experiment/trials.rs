@@ -22,6 +22,10 @@ pub(crate) struct Trials {
 /// One trial.
 pub(crate) struct Trial {
     /// From 0.
+    #[cfg_attr(
+        not(feature = "chaos"),
+        allow(dead_code, reason = "the fault suite finds its cases by it")
+    )]
     pub(crate) number: usize,
     /// Its choices.
     pub(crate) random: SplitMix64,
