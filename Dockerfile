@@ -11,9 +11,6 @@ COPY . .
 FROM source AS build-demo
 RUN cargo build --release --locked --package demo --package flash-sale --package loadtest
 
-FROM source AS build-service
-RUN cargo build --release --locked --package flash-sale
-
 FROM debian:bookworm-slim AS runtime
 # a number, so that an orchestrator can see that it is not root
 USER 65532:65532
@@ -27,6 +24,9 @@ COPY --from=build-demo /build/target/release/flash-sale /build/target/release/lo
     /build/target/release/demo /usr/local/bin/
 ENTRYPOINT ["demo"]
 CMD ["serve"]
+
+FROM source AS build-service
+RUN cargo build --release --locked --package flash-sale
 
 FROM runtime AS service
 COPY --from=build-service /build/target/release/flash-sale /usr/local/bin/

@@ -6,7 +6,7 @@
 //! has bought, a process dies between two commands of its choice, and a wrong clock is the client's own. Where nobody can
 //! buy, the servers are asked why; a story that went another way is an error, not a flaw.
 //!
-//! [`ARTICLES`] has them all: a lock, and the accidents that show its flaws. `story` tells any of them.
+//! `ARTICLES` has them all: a lock, and the accidents that show its flaws. `story` tells any of them.
 
 mod database;
 mod etcd;

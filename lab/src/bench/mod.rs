@@ -1,6 +1,6 @@
 //! The `bench` command: compares the guarded sale with other guards and with no guard on this machine.
 //!
-//! A load is a [`Case`](case::Case). Cases on the same instances follow each other, and all take turns in rounds on the
+//! A load is a `Case`. Cases on the same instances follow each other, and all take turns in rounds on the
 //! same etcd and the same Redis. Ratios are computed within a round, so that they hold on other machines as well.
 //!
 //! # Layout

@@ -8,7 +8,7 @@
 //! - `etcd`, `clients`: requests past the service, hostile clients
 //! - `table`: the results as text
 //!
-//! A new fault is a function of a [`Scene`](scene::Scene) and a [`Case`] in one of the files of `cases`.
+//! A new fault is a function of a `Scene` and a `Case` in one of the files of `cases`.
 
 mod case;
 mod cases;
