@@ -36,7 +36,7 @@ DEMO_FEATURES := $(if $(OTHER_LOCKS),--features other-locks) $(if $(findstring -
 
 # `exec`: a signal to the child of make reaches the program, not a shell around it.
 demo: setup ## start everything on this machine, sell out under load, print the verdict
-	@[ -x "$(or $(CARGO_TARGET_DIR),target)/demo/demo" ] || \
+	@[ -z "$(strip $(DEMO_FEATURES))" ] && [ -x "$(or $(CARGO_TARGET_DIR),target)/demo/demo" ] || \
 	  echo "building the service, its load test and the demo: some minutes, the first time only"
 	@exec $(CARGO) run --profile demo --locked --package demo $(DEMO_FEATURES) -- $(ARGS)
 
