@@ -110,6 +110,10 @@ impl Tab {
         self.run(&script).await == true
     }
 
+    pub(super) async fn until_shown(&self, selector: &str) {
+        eventually(&format!("{selector} is shown"), async || self.is_shown(selector).await).await;
+    }
+
     /// Waits until the element's text contains `words`.
     pub(super) async fn until_reads(&self, selector: &str, words: &str) {
         let mut seen = String::new();

@@ -56,6 +56,8 @@ impl Demo {
     pub(super) async fn live_page(&self) -> Tab {
         let page = Tab::open(&self.url(), DESKTOP).await;
         page.until_reads("#link-text", "live").await;
+        // the instance may learn of the control only after its first events
+        page.until_shown("#presets button[aria-disabled=false]").await;
         page
     }
 }
