@@ -166,11 +166,6 @@ impl Connection {
         }
     }
 
-    /// Connects, unless connected.
-    pub(super) async fn open(&self) -> Result<(), InventoryError> {
-        self.ready().await.map(|_| ())
-    }
-
     /// Sends one command and waits for its answer.
     ///
     /// # Cancel safety
