@@ -1,6 +1,5 @@
 //! The `health` command, for a container's health check: the image has no `curl`.
 
-use std::error::Error;
 use std::time::Duration;
 
 use clap::Args;
@@ -14,6 +13,7 @@ use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::error_chain::ErrorChain;
+use crate::sale::BoxError;
 
 /// The default URL: the default instance on this machine.
 const DEFAULT_URL: &str = "http://127.0.0.1:8080/readyz";
@@ -42,7 +42,7 @@ pub struct HealthOptions {
 /// # Cancel safety
 ///
 /// Dropping the future closes the connection.
-pub async fn check(HealthOptions { url, timeout }: &HealthOptions) -> Result<(), Box<dyn Error>> {
+pub async fn check(HealthOptions { url, timeout }: &HealthOptions) -> Result<(), BoxError> {
     let limit = humantime::format_duration(*timeout);
     let asked = tokio::time::timeout(*timeout, ask(url)).await;
     let status = asked.map_err(|_| format!("{url} did not answer within {limit}"))??;

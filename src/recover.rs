@@ -5,7 +5,6 @@
 //! the command takes the item's lock, prints the state and what would be given up, and changes nothing
 //! without `--yes`.
 
-use std::error::Error;
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use tokio::time::{sleep, timeout};
 use crate::config::{Servers, duration};
 use crate::error_chain::ErrorChain;
 use crate::inventory::{Inspection, Inventory, InventoryError, Item, Stock};
-use crate::sale::lock_name;
+use crate::sale::{BoxError, lock_name};
 
 /// The exit status of a dry run that found something to do.
 const NOT_DONE: u8 = 3;
@@ -69,7 +68,7 @@ pub enum What {
 ///
 /// # Errors
 /// A sentence: why the sale was not recovered.
-pub async fn run(options: RecoverOptions) -> Result<ExitCode, Box<dyn Error>> {
+pub async fn run(options: RecoverOptions) -> Result<ExitCode, BoxError> {
     options.servers.check_files()?;
     let item = options.item.clone().unwrap_or_default();
     let inventory = options.servers.inventory()?;
@@ -110,7 +109,7 @@ async fn under_lock(
     name: &str,
     inventory: &Inventory,
     session: &Session,
-) -> Result<ExitCode, Box<dyn Error>> {
+) -> Result<ExitCode, BoxError> {
     let mutex = session.mutex(name).map_err(|error| not_locked(name, "", &error))?;
     let guard = match mutex.lock_timeout(options.wait_timeout).await {
         Ok(guard) => guard,

@@ -328,22 +328,21 @@ fn connection_of(item: &Item) -> usize {
 }
 
 fn outcome(order: &Order, answer: Value) -> Result<Outcome, InventoryError> {
-    match answer {
+    let outcome = match answer {
         Value::BulkString(record) => std::str::from_utf8(&record)
             .ok()
             .and_then(|record| Accepted::from_record(order.id.as_str(), record))
-            .map(Outcome::Reserved)
-            .ok_or_else(script::not_understood),
-        Value::Int(remaining) => u64::try_from(remaining)
-            .map(|remaining| Outcome::SoldOut { remaining })
-            .map_err(|_| script::not_understood()),
-        Value::Nil => Ok(Outcome::Conflict),
-        // a status, and what is damaged
-        Value::Array(words) => {
-            let what = words.into_iter().nth(1).map(redis::from_redis_value);
-            let what = what.and_then(Result::ok).ok_or_else(script::not_understood)?;
-            Ok(Outcome::Damaged { what })
+            .map(Outcome::Reserved),
+        Value::Int(left) => {
+            u64::try_from(left).ok().map(|remaining| Outcome::SoldOut { remaining })
         }
-        _ => Err(script::not_understood()),
-    }
+        Value::Nil => Some(Outcome::Conflict),
+        // a status, and what is damaged
+        Value::Array(mut words) => {
+            let what = words.pop().and_then(|what| redis::from_redis_value(what).ok());
+            what.map(|what| Outcome::Damaged { what })
+        }
+        _ => None,
+    };
+    outcome.ok_or_else(script::not_understood)
 }

@@ -182,7 +182,7 @@ async fn concurrent_batches_sell_no_unit_twice() {
                     }));
                 }
                 Err(InventoryError::StaleToken { fence, .. }) => {
-                    assert!(fence.revision() > revision)
+                    assert!(fence.revision() > revision);
                 }
                 Err(error) => panic!("{error}"),
             }
