@@ -6,7 +6,8 @@ use axum::http::Uri;
 use clap::Args;
 use flash_sale::config::Config;
 use flash_sale::http::Extension;
-use flash_sale::serve::{ServeError, serve_with};
+use flash_sale::sale::BoxError;
+use flash_sale::serve::serve_with;
 
 use crate::baselines::{self, GuardOptions};
 use crate::control::address;
@@ -44,25 +45,14 @@ pub struct ServeOptions {
     pub starve_file: Option<std::path::PathBuf>,
 }
 
-/// Why an instance did not start, or did not stop as it should.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeFailure {
-    /// An admin token was given, which `demo serve` does not use.
-    #[error("`demo serve` takes no admin token: any client may start a sale")]
-    AdminToken,
-    /// The service failed.
-    #[error(transparent)]
-    Serve(#[from] ServeError),
-}
-
 /// Runs one instance as [`flash_sale::serve::serve`] does, with the relay.
 ///
 /// # Errors
-/// See [`ServeFailure`].
-pub async fn serve(mut options: ServeOptions) -> Result<(), ServeFailure> {
+/// As [`flash_sale::serve::serve`]; an admin token, which `demo serve` does not use.
+pub async fn serve(mut options: ServeOptions) -> Result<(), BoxError> {
     let config = &options.service;
     if config.admin_token.is_some() || config.admin_token_file.is_some() {
-        return Err(ServeFailure::AdminToken);
+        return Err("`demo serve` takes no admin token: any client may start a sale".into());
     }
     let writer = remove_safeguards(&mut options);
     let ServeOptions { service, guard, control, .. } = options;
@@ -72,7 +62,7 @@ pub async fn serve(mut options: ServeOptions) -> Result<(), ServeFailure> {
         let relay = Relay::new(sale.clone(), switch, control);
         Ok((sale, Some(Arc::new(relay) as Arc<dyn Extension>)))
     };
-    Ok(serve_with(service, sale).await?)
+    serve_with(service, sale).await
 }
 
 /// Removes the safeguards that `options` name, and arms the faults.
@@ -136,7 +126,10 @@ mod tests {
     async fn an_admin_token_is_refused() {
         for token in ["--admin-token=x", "--admin-token-file=x"] {
             let error = serve(parse(&[token]).expect("it can be read")).await;
-            assert!(matches!(error, Err(ServeFailure::AdminToken)), "{token}");
+            assert!(
+                error.is_err_and(|error| error.to_string().contains("no admin token")),
+                "{token}"
+            );
         }
     }
 

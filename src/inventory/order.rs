@@ -3,7 +3,8 @@
 use fenced_lock::Token;
 use serde::Serialize;
 
-use super::{Fence, Item};
+use super::Item;
+use super::stock::{parse_token, token_record};
 
 /// The name of an order, chosen by the buyer or made by the service: 1 to 128 visible ASCII characters. It
 /// makes retries safe.
@@ -137,8 +138,7 @@ impl Accepted {
         let remaining = fields.next()?.parse().ok()?;
         let token = match fields.next()? {
             "" => None,
-            text => Fence::from_record(text)
-                .map(|fence| Some(Token::new(fence.cluster, fence.revision)))?,
+            text => Some(parse_token(text)?),
         };
         let instance = fields.next()?.to_owned();
         let user = User::new(fields.next()?).ok()?;
@@ -150,7 +150,7 @@ impl Accepted {
     /// tabs between them.
     pub fn record(&self) -> String {
         let Self { position, quantity, user, remaining, instance, token, .. } = self;
-        let token = token.map(|token| Fence::from(token).record()).unwrap_or_default();
+        let token = token.map(token_record).unwrap_or_default();
         let (quantity, user) = (quantity.get(), user.as_str());
         format!("{position}\t{quantity}\t{remaining}\t{token}\t{instance}\t{user}")
     }

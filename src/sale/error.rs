@@ -208,7 +208,7 @@ impl SaleError {
             }
             InventoryError::StaleToken { .. } => Self::StaleToken,
             InventoryError::ForeignFence { fence, token } => {
-                Self::ForeignFence { item, ours: token.cluster(), theirs: fence.cluster }
+                Self::ForeignFence { item, ours: token.cluster(), theirs: fence.cluster() }
             }
             wrong if wrong.is_wrong_server() => Self::StoreMisconfigured { source: error.into() },
             InventoryError::Refused { .. } => Self::StoreRefused { source: error.into() },

@@ -25,11 +25,11 @@ mod switch;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{BackendError, EtcdOptions};
+use fenced_lock::EtcdOptions;
 use flash_sale::config::Config;
 use flash_sale::inventory::BatchWriter;
-use flash_sale::sale::{EtcdLock, Sale, SaleContext, SaleGuard};
-use flash_sale::serve::{self, ServeError};
+use flash_sale::sale::{BoxError, EtcdLock, Sale, SaleContext, SaleGuard};
+use flash_sale::serve;
 
 use self::each_order::EachOrder;
 use self::etcd_locks::{LockCall, Recipe};
@@ -138,7 +138,7 @@ pub async fn sale(
     options: &GuardOptions,
     writer: &Arc<Writer>,
     port: u16,
-) -> Result<(Sale, Arc<Switch>), ServeError> {
+) -> Result<(Sale, Arc<Switch>), BoxError> {
     let lock = options.lock;
     if options.fence == Some(Fence::None) {
         writer.set(Safeguard::Fence, false);
@@ -147,18 +147,16 @@ pub async fn sale(
     let inventory = inventory.with_writer(Arc::clone(writer) as Arc<dyn BatchWriter>);
     let context = SaleContext::new(inventory, config.sale_options(port));
     let etcd = || config.servers.etcd_options();
-    let refused = |error: BackendError| ServeError::Connect { source: error.into() };
-    let unusable = |error: etcd_client::Error| ServeError::Connect { source: error.into() };
     let mut promises = None;
     let main: Box<dyn SaleGuard> = match lock {
         lock if lock.is_shared() => {
             let any = match lock {
                 LockMode::Etcd => AnyLock::Fenced(serve::etcd(config)?),
-                _ => AnyLock::at(lock, &options.lock_at).map_err(refused)?,
+                _ => AnyLock::at(lock, &options.lock_at)?,
             };
             promises = Some(any.promises());
             let name = &context.options.lock_name;
-            let lock = any.fenced_by(options.fence, &context.inventory, name).map_err(refused)?;
+            let lock = any.fenced_by(options.fence, &context.inventory, name)?;
             let lock = Arc::new(FaultyLock::new(lock, writer));
             let sessions = serve::lock_sessions(config, &context.options.instance, lock).await?;
             match options.hold {
@@ -169,12 +167,10 @@ pub async fn sale(
                 }
             }
         }
-        LockMode::EtcdRecipe => {
-            Box::new(recipe(&context, etcd()?, config.lock_ttl).await.map_err(unusable)?)
-        }
+        LockMode::EtcdRecipe => Box::new(recipe(&context, etcd()?, config.lock_ttl).await?),
         LockMode::EtcdRpc => {
             tracing::warn!("the lock has no token and the sale no ledger: a retry buys again");
-            Box::new(rpc(&context, etcd()?, config.lock_ttl).await.map_err(unusable)?)
+            Box::new(rpc(&context, etcd()?, config.lock_ttl).await?)
         }
         _ => {
             for (_, warning) in lock.status().warnings {

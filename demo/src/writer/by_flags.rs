@@ -4,7 +4,7 @@
 //! its lease. A holder that was undoes what the next one sold. The write is one step, so that no reader sees half of it.
 
 use flash_sale::inventory::{
-    Accepted, Batch, Fence, Inventory, InventoryError, Keys, Order, Outcome,
+    Accepted, Batch, Inventory, InventoryError, Keys, Order, Outcome, parse_token, token_record,
 };
 use redis::{ErrorKind, RedisError, Value, from_redis_value};
 
@@ -72,7 +72,7 @@ pub(super) async fn reduce(
         take
     };
     take.arg(5).arg(&[&keys.stock, &keys.lucky, &keys.orders, &keys.ledger, &keys.fence]);
-    take.arg(token.map(|token| Fence::from(token).record()).unwrap_or_default())
+    take.arg(token.map(token_record).unwrap_or_default())
         .arg(seen.as_ref().map(|seen| seen.stock.max(0).to_string()).unwrap_or_default())
         .arg(flag(Safeguard::OrderIds))
         .arg(flag(Safeguard::AtomicLedger));
@@ -88,7 +88,7 @@ pub(super) async fn reduce(
     let status: String = from_redis_value(next()).map_err(|_| not_understood())?;
     let refused = |fence: Value, is_stale: bool| {
         let fence: String = from_redis_value(fence).map_err(|_| not_understood())?;
-        let fence = Fence::from_record(&fence).ok_or_else(not_understood)?;
+        let fence = parse_token(&fence).ok_or_else(not_understood)?;
         let token = token.ok_or_else(not_understood)?;
         Err(if is_stale {
             InventoryError::StaleToken { token, fence }

@@ -13,7 +13,7 @@ use super::rates::{LatencyWindow, Throughput};
 use super::timeline::Timeline;
 use crate::http::stock::StockView;
 use crate::http::{AppState, Extension, reply};
-use crate::inventory::{Accepted, Cursor, Fence, InventoryError, Item, OrderId, SaleUpdate, Stock};
+use crate::inventory::{Accepted, Cursor, InventoryError, Item, OrderId, SaleUpdate, Stock};
 use crate::sale::{GuardStatus, Sale};
 
 /// How many of the last orders are shown.
@@ -136,10 +136,8 @@ impl Projection {
     fn compare(&mut self, now: &Stock, position: Option<u64>, is_same_ledger: bool) -> bool {
         let Some(before) = self.stock else { return position.is_some() };
         // only an instance that sold has a watermark that refuses such data
-        let is_rolled_back = before.fence.is_some_and(|then| {
-            let is_lower = |now: Fence| now.cluster == then.cluster && now.revision < then.revision;
-            now.fence.is_none_or(is_lower)
-        });
+        let is_rolled_back =
+            before.fence.is_some_and(|then| now.fence.is_none_or(|now| now < then));
         if is_rolled_back {
             let text = "The store was rolled back: its fence went down. Orders accepted since then are lost.";
             self.note("rolled-back", text);

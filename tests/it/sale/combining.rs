@@ -85,7 +85,7 @@ async fn another_client_gets_its_turn() {
     eventually("the sale is under way", async || next.load(Ordering::Relaxed) > 100).await;
     let turn = within("a turn while the instance is busy", other.lock()).await.unwrap();
     let held = market.inventory().stock(&Item::DEFAULT).await.unwrap();
-    let fence = Token::new(turn.token().cluster(), held.fence.unwrap().revision);
+    let fence = Token::new(turn.token().cluster(), held.fence.unwrap().revision());
     assert!(fence < turn.token(), "nobody sells under a later token than the holder's");
     turn.unlock().await.unwrap();
     let sold = next.load(Ordering::Relaxed);
