@@ -16,11 +16,12 @@ use std::time::Duration;
 
 use fenced_lock::Guard;
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use super::hold_policy::HoldPolicy;
 use super::lock::{LOCK_PAUSE, Locks, is_refused, unavailable};
-use super::order_queue::{Answer, NotQueued, OrderQueue, WaitingOrder};
+use super::order_queue::{Answer, OrderQueue, WaitingOrder};
 use super::retry::{Failed, until_known};
 use super::{SaleContext, SaleError, SaleOptions};
 use crate::inventory::{InventoryError, Item, Order, Outcome};
@@ -54,44 +55,41 @@ impl Combiner {
         self.queues.lock().values().map(|queue| queue.len()).sum()
     }
 
-    /// The queue of an item, created and served from now on if necessary. The item must exist.
-    fn queue_of(self: &Arc<Self>, item: &Item) -> Arc<OrderQueue> {
-        let mut queues = self.queues.lock();
-        if let Some(queue) = queues.get(item) {
-            return Arc::clone(queue);
-        }
-        let SaleOptions { queue_length, wait_timeout, .. } = self.context.options;
-        let queue = Arc::new(OrderQueue::new(item.clone(), queue_length, wait_timeout));
-        queues.insert(item.clone(), Arc::clone(&queue));
-        let served = ServedQueue { combiner: Arc::clone(self), queue: Arc::clone(&queue) };
-        self.context.tasks.spawn(async move { served.combiner.serve(&served.queue).await });
-        queue
-    }
-
     /// Runs the order in a batch. Its item must exist.
     ///
     /// # Cancel safety
     /// A future that is dropped before its order is in a batch takes nothing.
-    pub(super) async fn reduce(self: &Arc<Self>, mut order: Order) -> Answer {
+    pub(super) async fn reduce(self: &Arc<Self>, order: Order) -> Answer {
         let id = order.id.clone();
-        let answer = loop {
-            match self.queue_of(&order.item).push(order) {
-                Ok(answer) => break answer,
-                Err(NotQueued::Full(error)) => return Err(error),
-                Err(NotQueued::Closed(_)) if self.context.stopping.is_cancelled() => {
-                    return Err(SaleError::Stopping);
-                }
-                // the task of this queue has just ended and removes it: use the next queue
-                Err(NotQueued::Closed(back)) => {
-                    order = back;
-                    tokio::task::yield_now().await;
-                }
-            }
-        };
         // only a task that panicked drops the reply, and its effect is unknown
-        answer.await.unwrap_or_else(|source| {
+        self.push(order)?.await.unwrap_or_else(|source| {
             Err(SaleError::OutcomeUnknown { order: id, source: source.into() })
         })
+    }
+
+    /// Puts the order into the queue of its item, which is created and served from now on if necessary. The map is
+    /// locked meanwhile: only a queue that is in the map gets orders, and its task removes it before it ends.
+    fn push(self: &Arc<Self>, order: Order) -> Result<oneshot::Receiver<Answer>, SaleError> {
+        let mut queues = self.queues.lock();
+        if let Some(queue) = queues.get(&order.item) {
+            return queue.push(order);
+        }
+        let SaleOptions { queue_length, wait_timeout, .. } = self.context.options;
+        let queue = Arc::new(OrderQueue::new(order.item.clone(), queue_length, wait_timeout));
+        queues.insert(order.item.clone(), Arc::clone(&queue));
+        let served = ServedQueue { combiner: Arc::clone(self), queue: Arc::clone(&queue) };
+        self.context.tasks.spawn(async move { served.combiner.serve(&served.queue).await });
+        queue.push(order)
+    }
+
+    /// Removes the queue from the map, and returns whether it is gone; one with orders stays.
+    fn remove_empty(&self, queue: &OrderQueue) -> bool {
+        let mut queues = self.queues.lock();
+        let is_empty = queue.len() == 0;
+        if is_empty {
+            queues.remove(queue.item());
+        }
+        is_empty
     }
 
     /// Serves a queue until no order came for a while, or the sale stops.
@@ -102,11 +100,7 @@ impl Combiner {
                 biased;
                 () = self.context.stopping.cancelled() => return,
                 () = queue.arrival() => {}
-                () = sleep(IDLE_TIMEOUT) => {
-                    if queue.close_if_empty() {
-                        return;
-                    }
-                }
+                () = sleep(IDLE_TIMEOUT) => if self.remove_empty(queue) { return },
             }
             let asked_at = Instant::now();
             let lock = self.locks.take(queue.item());
@@ -346,8 +340,10 @@ struct ServedQueue {
 
 impl Drop for ServedQueue {
     fn drop(&mut self) {
-        self.queue.close(|_| SaleError::Stopping);
-        self.combiner.context.stock_reads.forget(self.queue.item());
-        self.combiner.queues.lock().remove(self.queue.item());
+        let Self { combiner, queue } = self;
+        combiner.context.stock_reads.forget(queue.item());
+        // its task may have removed it already, and an order may have created the next one
+        combiner.queues.lock().retain(|_, other| !Arc::ptr_eq(other, queue));
+        queue.fail_all(|_| SaleError::Stopping);
     }
 }

@@ -7,14 +7,14 @@ use std::time::Duration;
 use fenced_lock::{
     BackendErrorKind, Guard, LockError, LostReason, Mutex, QueueEntry, SessionKeeper,
 };
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{sleep, timeout};
 
 use super::{SaleError, SaleOptions};
 use crate::inventory::Item;
 use crate::throttle::Throttle;
 
 /// How long a question about a lock may take.
-pub(super) const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
+const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The pause before the next request for a lock after a failure of the lock service.
 pub(super) const LOCK_PAUSE: Duration = Duration::from_millis(50);
@@ -85,19 +85,19 @@ impl Locks {
 
     /// The claims on the lock of `item`, the holder first.
     pub(super) async fn queue(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {
-        let deadline = Instant::now() + QUESTION_TIMEOUT;
-        let mutex = self.mutex(item, deadline).await?;
-        let entries = timeout_at(deadline, mutex.queue()).await;
-        let entries = entries.unwrap_or(Err(LockError::Timeout { waited: QUESTION_TIMEOUT }));
-        entries.map_err(unavailable)
+        let asked = async { self.mutex(item).await?.queue().await };
+        let silence = |_| {
+            let unanswered = LockError::Timeout { waited: QUESTION_TIMEOUT };
+            Err(self.sessions.latest_error().unwrap_or(unanswered))
+        };
+        timeout(QUESTION_TIMEOUT, asked).await.unwrap_or_else(silence).map_err(unavailable)
     }
 
     /// Whether the lock of one of these items can be had.
     pub(super) async fn check(&self, items: Vec<Item>) -> Result<(), SaleError> {
-        let deadline = Instant::now() + QUESTION_TIMEOUT;
         let mut first_error = None;
         for item in items {
-            let mutex = self.mutex(&item, deadline).await?;
+            let mutex = self.mutex(&item).await.map_err(unavailable)?;
             let error = match mutex.probe().await.map_err(unavailable) {
                 Ok(Some(front)) if front.lease == 0 => {
                     SaleError::LockBlocked { item, key: front.key }
@@ -110,14 +110,9 @@ impl Locks {
         first_error.map_or(Ok(()), Err)
     }
 
-    /// The mutex of an item in the open session; waits for a session until `deadline`.
-    async fn mutex(&self, item: &Item, deadline: Instant) -> Result<Mutex, SaleError> {
-        let began_at = Instant::now();
-        let session = timeout_at(deadline, self.sessions.session()).await.unwrap_or_else(|_| {
-            let waited = began_at.elapsed();
-            Err(self.sessions.latest_error().unwrap_or(LockError::Timeout { waited }))
-        });
-        session.and_then(|session| session.mutex(&self.name(item))).map_err(unavailable)
+    /// The mutex of an item in the open session; waits for a session.
+    async fn mutex(&self, item: &Item) -> Result<Mutex, LockError> {
+        self.sessions.session().await?.mutex(&self.name(item))
     }
 }
 

@@ -26,10 +26,8 @@ pub use lock::lock_name;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{LockError, QueueEntry, QueueSnapshot, Session, SessionKeeper, Token};
-use tokio::time::timeout;
+use fenced_lock::{QueueEntry, QueueSnapshot, Session, SessionKeeper, Token};
 
-use self::lock::QUESTION_TIMEOUT;
 use self::metrics::Metrics;
 use crate::inventory::{
     Accepted, Cursor, Inventory, InventoryError, Item, Order, OrderId, Outcome, SaleUpdate, Stock,
@@ -166,7 +164,7 @@ impl Sale {
     }
 
     /// Whether this instance could take an order of some known item, or else of the default one: it is not
-    /// stopping, the store would carry out a batch, and the lock can be had in time. An item that is sold out
+    /// stopping, the store would carry out a batch, and the lock can be had. An item that is sold out
     /// or has no sale is no obstacle. Writes nothing.
     ///
     /// # Errors
@@ -178,9 +176,7 @@ impl Sale {
         let token = token.filter(|_| self.0.guard.status().is_fenced());
         let check = self.0.context.inventory.check(token).await;
         check.map_err(|(item, error)| SaleError::of_read(error, &item))?;
-        let checked = timeout(QUESTION_TIMEOUT, self.0.guard.check()).await;
-        let silence = LockError::Timeout { waited: QUESTION_TIMEOUT };
-        checked.unwrap_or_else(|_| Err(lock::unavailable(silence)))
+        self.0.guard.check().await
     }
 
     /// The metrics since the start.

@@ -69,8 +69,6 @@ struct State {
     waiting: VecDeque<WaitingOrder>,
     /// When orders of disconnected buyers were last removed.
     swept_at: Option<Instant>,
-    /// Whether its task has ended.
-    is_closed: bool,
 }
 
 impl State {
@@ -81,14 +79,6 @@ impl State {
             self.waiting.retain(|waiting| !waiting.is_disconnected());
         }
     }
-}
-
-/// Why an order cannot wait here.
-pub(super) enum NotQueued {
-    /// The queue is full.
-    Full(SaleError),
-    /// The task of this queue has ended. The order is for another queue.
-    Closed(Order),
 }
 
 impl OrderQueue {
@@ -108,17 +98,16 @@ impl OrderQueue {
     }
 
     /// Puts the order at the end.
-    pub(super) fn push(&self, order: Order) -> Result<oneshot::Receiver<Answer>, NotQueued> {
+    ///
+    /// # Errors
+    /// [`SaleError::QueueFull`].
+    pub(super) fn push(&self, order: Order) -> Result<oneshot::Receiver<Answer>, SaleError> {
         let mut state = self.state.lock();
-        if state.is_closed {
-            return Err(NotQueued::Closed(order));
-        }
         let now = Instant::now();
         if state.waiting.len() >= self.limit {
             state.sweep(now);
             if state.waiting.len() >= self.limit {
-                let full = SaleError::QueueFull { item: self.item.clone(), limit: self.limit };
-                return Err(NotQueued::Full(full));
+                return Err(SaleError::QueueFull { item: self.item.clone(), limit: self.limit });
             }
         }
         let (reply, answer) = oneshot::channel();
@@ -167,19 +156,6 @@ impl OrderQueue {
             // an earlier notification is kept
             self.arrived.notified().await;
         }
-    }
-
-    /// Closes the queue if it is empty. Returns whether it is closed.
-    pub(super) fn close_if_empty(&self) -> bool {
-        let mut state = self.state.lock();
-        state.is_closed |= state.waiting.is_empty();
-        state.is_closed
-    }
-
-    /// Closes the queue and [fails](WaitingOrder::fail) all waiting orders. Later orders are refused.
-    pub(super) fn close(&self, error: impl Fn(&WaitingOrder) -> SaleError) {
-        self.state.lock().is_closed = true;
-        self.fail_all(error);
     }
 
     /// [Fails](WaitingOrder::fail) all waiting orders.
@@ -286,11 +262,11 @@ mod tests {
     #[tokio::test]
     async fn unknown_outweighs_every_later_error() {
         let queue = OrderQueue::new(Item::DEFAULT, 2, Duration::from_secs(1));
-        let answers = ["sent", "not-sent"].map(|id| queue.push(order(id)).ok().expect("room"));
+        let answers = ["sent", "not-sent"].map(|id| queue.push(order(id)).expect("room"));
         let mut batch = queue.take(2);
         batch[0].unknown = Some(Arc::new(InventoryError::NotReplicated { count: 0, wanted: 1 }));
         queue.put_back(batch);
-        queue.close(|_| SaleError::Stopping);
+        queue.fail_all(|_| SaleError::Stopping);
         let [sent, not_sent] = answers.map(|mut answer| answer.try_recv().expect("an answer"));
         assert!(matches!(sent, Err(SaleError::OutcomeUnknown { .. })), "{sent:?}");
         assert!(matches!(not_sent, Err(SaleError::Stopping)), "{not_sent:?}");

@@ -1,7 +1,5 @@
 //! The present problems of a sale.
 
-use std::sync::Arc;
-
 use fenced_lock::ObservedClaim;
 use serde::Serialize;
 
@@ -96,15 +94,12 @@ pub(super) fn of_guard(guard: &GuardStatus) -> impl Iterator<Item = Alert> {
 }
 
 /// The alert for a holder that seems to be gone.
-pub(super) fn of_holder(
-    queue: &[ObservedClaim],
-    name_of: impl Fn(i64) -> Option<Arc<str>>,
-) -> Option<Alert> {
+pub(super) fn of_holder(queue: &[ObservedClaim]) -> Option<Alert> {
     let [first, next, ..] = queue else { return None };
     if first.since.max(next.since).elapsed() < STUCK {
         return None;
     }
-    let name = name_of(first.lease).unwrap_or_else(|| "An instance".into());
+    let name = first.label.as_deref().unwrap_or("An instance");
     let text = format!(
         "{name} holds the lock and does not release it: it is paused, cut off or dead. The next instance in \
          the queue gets the lock when the lease of the holder ends."

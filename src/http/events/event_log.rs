@@ -1,6 +1,5 @@
 //! The notes on recent events.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::ObservedTenure;
@@ -59,12 +58,7 @@ impl EventLog {
     }
 
     /// Notes the tenures whose holder did not release the lock.
-    pub(super) fn examine(
-        &mut self,
-        clock: &Clock,
-        tenures: &[ObservedTenure],
-        name_of: impl Fn(i64) -> Option<Arc<str>>,
-    ) {
+    pub(super) fn examine(&mut self, clock: &Clock, tenures: &[ObservedTenure]) {
         for tenure in tenures {
             if tenure.revision <= self.last_tenure {
                 continue;
@@ -72,7 +66,7 @@ impl EventLog {
             self.last_tenure = tenure.revision;
             let contended = tenure.contended_since.map(|since| tenure.ended_at - since);
             if let Some(contended) = contended.filter(|contended| *contended >= STUCK) {
-                let name = name_of(tenure.lease).unwrap_or_else(|| "A holder".into());
+                let name = tenure.label.as_deref().unwrap_or("A holder");
                 let text = format!(
                     "{name} kept the lock for {:.1} s while others waited (token {}): it was paused or \
                      cut off, or has died. The next in the queue has the lock now.",

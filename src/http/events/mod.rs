@@ -2,7 +2,7 @@
 //!
 //! While an item is watched, one task polls it for all watchers at this instance (`feed`). A poll costs the
 //! store one bounded command, over a connection that the sale does not use and at a rate that the number of items
-//! does not raise (`poller`). The queue comes from the watch that the lock has anyway. The readings add up to the
+//! does not raise (`pace`). The queue comes from the watch that the lock has anyway. The readings add up to the
 //! `projection`. Each message is encoded once for all watchers. A watcher (`client`) takes the latest message when
 //! it is ready, and a snapshot if it missed a change: so nothing is buffered for a watcher.
 
@@ -11,7 +11,7 @@ mod client;
 mod event_log;
 mod feed;
 mod message;
-mod poller;
+mod pace;
 mod projection;
 mod rates;
 mod timeline;
@@ -29,7 +29,7 @@ use tokio::sync::{Semaphore, watch};
 pub use event_log::stale_batch;
 
 use self::feed::{Change, Feed};
-use self::poller::Pace;
+use self::pace::Pace;
 use super::params;
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
