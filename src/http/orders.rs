@@ -86,13 +86,10 @@ pub(super) async fn one(
         .ok()
         .and_then(|Path(id)| OrderId::new(&id).ok())
         .ok_or_else(|| Problem::new(ProblemType::BAD_ORDER_ID, bad))?;
-    match app.sale.order(&item, &id).await? {
-        Some(accepted) => Ok(reply::json(&OrderView::from(&accepted))),
-        None => Err(Problem::new(
-            ProblemType::UNKNOWN_ORDER,
-            "no order of this id was accepted: it took nothing so far",
-        )
-        .with_order(id)
-        .with_item(item)),
-    }
+    let Some(accepted) = app.sale.order(&item, &id).await? else {
+        let detail = "no order of this id was accepted: it took nothing so far";
+        let problem = Problem::new(ProblemType::UNKNOWN_ORDER, detail);
+        return Err(Problem { order: Some(id), item: Some(item), ..problem });
+    };
+    Ok(reply::json(&OrderView::from(&accepted)))
 }

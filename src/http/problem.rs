@@ -116,14 +116,18 @@ impl ProblemType {
 #[derive(Clone, Debug, Serialize)]
 pub struct Problem {
     #[serde(flatten)]
-    kind: &'static ProblemType,
-    detail: Cow<'static, str>,
+    pub(super) kind: &'static ProblemType,
+    /// What the client reads.
+    pub(super) detail: Cow<'static, str>,
+    /// The order that it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
-    order: Option<OrderId>,
+    pub(super) order: Option<OrderId>,
+    /// The item that it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
-    item: Option<Item>,
+    pub(super) item: Option<Item>,
+    /// How many units are left.
     #[serde(skip_serializing_if = "Option::is_none")]
-    remaining: Option<u64>,
+    pub(super) remaining: Option<u64>,
 }
 
 impl Problem {
@@ -146,27 +150,6 @@ impl Problem {
     /// The type.
     pub fn kind(&self) -> &'static ProblemType {
         self.kind
-    }
-
-    /// Names the order.
-    #[must_use]
-    pub fn with_order(mut self, order: OrderId) -> Self {
-        self.order = Some(order);
-        self
-    }
-
-    /// Names the item.
-    #[must_use]
-    pub fn with_item(mut self, item: Item) -> Self {
-        self.item = Some(item);
-        self
-    }
-
-    /// Says how many units are left.
-    #[must_use]
-    pub fn with_remaining(mut self, remaining: u64) -> Self {
-        self.remaining = Some(remaining);
-        self
     }
 }
 
@@ -273,9 +256,8 @@ mod tests {
     #[tokio::test]
     async fn a_problem_carries_its_members_and_headers() {
         let order = OrderId::new("a-1").expect("visible ASCII");
-        let response = Problem::new(ProblemType::OUTCOME_UNKNOWN, "ask again")
-            .with_order(order)
-            .into_response();
+        let problem = Problem::new(ProblemType::OUTCOME_UNKNOWN, "ask again");
+        let response = Problem { order: Some(order), ..problem }.into_response();
         assert_eq!(response.status(), StatusCode::GATEWAY_TIMEOUT);
         assert_eq!(response.headers()[header::CONTENT_TYPE], "application/problem+json");
         assert_eq!(response.headers()[header::RETRY_AFTER], "1");

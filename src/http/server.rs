@@ -15,7 +15,6 @@ use axum::Router;
 use axum::http::{HeaderValue, Request, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::serve::Listener;
-use futures_util::future::{Either, ready};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -113,7 +112,7 @@ pub async fn serve(
         let mut stream = TimeoutStream::new(stream);
         stream.set_write_timeout(Some(options.header_timeout));
         let router = TowerToHyperService::new(router.clone());
-        let service = service_fn(move |request| answer(&router, request));
+        let service = service_fn(move |request| answer(router.clone(), request));
         let io = TokioIo::new(Box::pin(stream));
         let connection = graceful.watch(http.serve_connection(io, service));
         connections.spawn(async move {
@@ -135,22 +134,21 @@ pub async fn serve(
 
 /// Answers one request. One that violates HTTP or is too large gets a problem, and no handler sees it.
 fn answer(
-    router: &TowerToHyperService<Router>,
+    router: TowerToHyperService<Router>,
     mut request: Request<Incoming>,
-) -> impl Future<Output = Result<Response, Infallible>> + use<> {
+) -> impl Future<Output = Result<Response, Infallible>> {
     let is_chunked = request_head::is_chunked(request.headers());
-    let answer = match request_head::check(&request) {
-        Ok(()) => {
-            request_head::detach_from_read_buffer(&mut request);
-            Either::Left(router.call(request))
-        }
-        Err(problem) => Either::Right(ready(Ok(problem.into_response()))),
-    };
+    let checked = request_head::check(&request);
+    // at once, not when the future is first polled: by then hyper has looked for the next request
+    request_head::detach_from_read_buffer(&mut request);
     async move {
-        let mut answer = answer.await;
-        if let (true, Ok(answer)) = (is_chunked, &mut answer) {
+        let mut answer = match checked {
+            Ok(()) => router.call(request).await?,
+            Err(problem) => problem.into_response(),
+        };
+        if is_chunked {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
-        answer
+        Ok(answer)
     }
 }

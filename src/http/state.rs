@@ -37,9 +37,9 @@ impl AppState {
         extension: Option<Arc<dyn Extension>>,
     ) -> Self {
         Self {
+            events: Events::new(sale.inventory(), watchers),
             sale,
             admin_token,
-            events: Events::new(watchers),
             extension,
             queue_reads: Arc::new(Semaphore::new(MAX_READS)),
             readiness: Readiness::default(),

@@ -106,7 +106,7 @@ impl Feed {
             }
             app.events.pace.turn().await;
             let cursor = self.projection.lock().cursor();
-            let poll = app.sale.poll_since(&item, cursor.as_ref(), budget.most());
+            let poll = app.events.inventory.poll_since(&item, cursor.as_ref(), budget.most());
             let update = timeout(POLL_TIMEOUT, poll).await;
             let update = update.map_or(Err(None), |update| update.map_err(Some));
             budget.spend(update.as_ref().map_or(0, |update| update.orders.len()));
@@ -146,6 +146,6 @@ fn encode(event: &str, version: u64, projection: &Projection, state: Value, list
     for (name, list) in lists {
         message[name] = list.into();
     }
-    let feed = projection.started_ms;
-    format!("id: {feed}-{version}\nevent: {event}\ndata: {message}\n\n").into()
+    let feed = projection.clock.anchor_ms;
+    format!("id: {feed:.0}-{version}\nevent: {event}\ndata: {message}\n\n").into()
 }

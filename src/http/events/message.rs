@@ -43,7 +43,8 @@ impl<const MAX: usize> Recent<MAX> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     anchor: Instant,
-    anchor_ms: f64,
+    /// The same on the wall clock, in milliseconds since 1970.
+    pub(super) anchor_ms: f64,
 }
 
 impl Clock {

@@ -33,11 +33,14 @@ use self::pace::Pace;
 use super::params;
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
-use crate::inventory::Item;
+use crate::inventory::{Inventory, InventoryError, Item};
 use crate::safeguard::LIMITS;
+use crate::sale::SaleError;
 
 /// The feeds of the watched items.
 pub(super) struct Events {
+    /// The stock over a connection of its own: no order waits behind the reads for watchers.
+    inventory: Inventory,
     feeds: Mutex<HashMap<Item, Arc<Feed>>>,
     places: Arc<Semaphore>,
     most: usize,
@@ -45,9 +48,10 @@ pub(super) struct Events {
 }
 
 impl Events {
-    pub(super) fn new(most: usize) -> Self {
+    pub(super) fn new(inventory: &Inventory, most: usize) -> Self {
         let most = most.min(Semaphore::MAX_PERMITS);
         Self {
+            inventory: inventory.over_another_connection(),
             feeds: Mutex::default(),
             places: Arc::new(Semaphore::new(most)),
             most,
@@ -84,6 +88,14 @@ fn subscribe(app: &Arc<AppState>, item: &Item) -> Subscription {
     (feed, latest)
 }
 
+/// Whether `item` has a sale, in any state.
+async fn check_known(inventory: &Inventory, item: &Item) -> Result<(), SaleError> {
+    match inventory.poll_since(item, None, 0).await {
+        Ok(_) | Err(InventoryError::Damaged { .. } | InventoryError::RolledBack { .. }) => Ok(()),
+        Err(error) => Err(SaleError::of_read(error, item)),
+    }
+}
+
 /// The stream of an item. The default item needs no sale, so that the page can wait for its start.
 pub(super) async fn events(
     State(app): State<Arc<AppState>>,
@@ -101,7 +113,7 @@ pub(super) async fn events(
     })?;
     if item != Item::DEFAULT && LIMITS.is_on() && join(&events.feeds.lock(), &item).is_none() {
         events.pace.turn().await;
-        app.sale.check_known(&item).await?;
+        check_known(&events.inventory, &item).await?;
     }
     let (feed, latest) = subscribe(&app, &item);
     let stream = client::stream(feed, latest, place);

@@ -35,7 +35,6 @@ pub(super) struct Projection {
     sale: Sale,
     extension: Option<Arc<dyn Extension>>,
     pub(super) clock: Clock,
-    pub(super) started_ms: u64,
     /// The number of the sale since the first watcher came.
     number: u64,
     history: History,
@@ -61,15 +60,11 @@ struct History {
 
 impl Projection {
     pub(super) fn new(app: &AppState, item: &Item) -> Self {
-        let clock = Clock::start();
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a date")]
-        let started_ms = clock.now_ms() as u64;
         Self {
             item: item.clone(),
             sale: app.sale.clone(),
             extension: app.extension.clone(),
-            clock,
-            started_ms,
+            clock: Clock::start(),
             number: 1,
             history: History::default(),
             stock: None,

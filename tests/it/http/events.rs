@@ -16,8 +16,8 @@ use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::shop::{ADMIN, Shop, ShopOptions};
 use super::watching::Watcher;
+use crate::shop::{ADMIN, Shop, ShopOptions};
 use crate::support::store::order;
 
 fn has_trouble(view: &Value, kind: &str) -> bool {
