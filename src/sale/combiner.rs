@@ -107,21 +107,21 @@ impl Combiner {
             let locked = tokio::select! {
                 biased;
                 () = self.context.stopping.cancelled() => return,
-                locked = queue.while_orders_wait(lock, |o| self.too_late(queue, o)) => locked,
+                locked = queue.while_orders_wait(lock, || self.too_late(queue)) => locked,
             };
             let pause = match locked {
                 Some(Ok(guard)) => self.hold(queue, guard, &mut policy, asked_at).await,
                 Some(Err(error)) => {
                     let pause = if is_refused(&error) { REFUSED_PAUSE } else { LOCK_PAUSE };
                     let error = Arc::new(error);
-                    queue.fail_all(|_| unavailable(Arc::clone(&error)));
+                    queue.fail_all(|| unavailable(Arc::clone(&error)));
                     Some(pause)
                 }
                 // no order waits any more
                 None => None,
             };
             if let Some(pause) = pause {
-                queue.while_expiring(sleep(pause), |o| self.too_late(queue, o)).await;
+                queue.while_expiring(sleep(pause), || self.too_late(queue)).await;
             }
         }
     }
@@ -153,12 +153,8 @@ impl Combiner {
                 }
                 let orders = batch.len();
                 match self.run(queue, &guard, batch, policy.ends_at()).await {
-                    BatchEnd::Answered { took } => policy.ran(Instant::now(), took, orders),
-                    BatchEnd::LockLost => {
-                        metrics.lost_tenures.add(1);
-                        return Some(LOST_PAUSE);
-                    }
-                    BatchEnd::StoreFailed => return Some(STORE_PAUSE),
+                    Ok(took) => policy.ran(Instant::now(), took, orders),
+                    Err(pause) => return Some(pause),
                 }
                 continue;
             }
@@ -184,7 +180,7 @@ impl Combiner {
             asked_at = Instant::now();
             // The next claim is made even if no order waits: the buyers that were just answered may order again, and
             // this way release and claim are one transaction.
-            let turn = queue.while_expiring(guard.hand_over(), |o| self.too_late(queue, o));
+            let turn = queue.while_expiring(guard.hand_over(), || self.too_late(queue));
             let next = tokio::select! {
                 biased;
                 () = stopping.cancelled() => return None,
@@ -202,7 +198,8 @@ impl Combiner {
         }
     }
 
-    /// Runs one batch under the guard's token, and answers its orders or puts them back into the queue.
+    /// Runs one batch under the guard's token, and answers its orders or puts them back into the queue. Returns how
+    /// long the store took, or, if the tenure is over, the pause before the lock is taken again.
     ///
     /// A lost answer is not a failure: the batch is sent again, under the same token, while the lock is held
     /// and no other instance waits for it. A store that does not answer this instance may answer another
@@ -213,13 +210,15 @@ impl Combiner {
         guard: &Guard,
         mut batch: Vec<WaitingOrder>,
         ends_at: Instant,
-    ) -> BatchEnd {
-        // the step that changes the stock takes the lock itself; re-entry costs nothing
-        let Ok(entry) = guard.reenter() else {
-            queue.put_back(batch);
-            return BatchEnd::LockLost;
-        };
+    ) -> Result<Duration, Duration> {
         let SaleContext { inventory, options, metrics, stock_reads, .. } = &*self.context;
+        let put_back_for_another_tenure = |batch| {
+            queue.put_back(batch);
+            metrics.lost_tenures.add(1);
+            Err(LOST_PAUSE)
+        };
+        // the step that changes the stock takes the lock itself; re-entry costs nothing
+        let Ok(entry) = guard.reenter() else { return put_back_for_another_tenure(batch) };
         let deadline = Instant::now() + options.wait_timeout;
         let send = || async {
             let orders: Vec<&Order> = batch.iter().map(|waiting| &waiting.order).collect();
@@ -230,10 +229,11 @@ impl Combiner {
             metrics.batch(orders.len(), sent_at, &ran);
             match ran {
                 Ok(outcomes) => Ok((outcomes, sent_at.elapsed())),
-                Err(error @ InventoryError::StaleToken { .. }) => Err(Arc::new(error)),
                 Err(error) => {
                     let error = Arc::new(error);
-                    tracing::warn!(orders = orders.len(), ?error, "the store did not reduce");
+                    if !is_stale(&error) {
+                        tracing::warn!(orders = orders.len(), ?error, "the store did not reduce");
+                    }
                     // the next orders read the stock first, and soon notice that the store does not answer
                     stock_reads.forget(queue.item());
                     queue.set_store_error(Some(Arc::clone(&error)));
@@ -248,10 +248,10 @@ impl Combiner {
         };
         let answered = until_known(send, may_repeat);
         let Failed { latest, unknown } =
-            match queue.while_expiring(answered, |o| self.too_late(queue, o)).await {
+            match queue.while_expiring(answered, || self.too_late(queue)).await {
                 Ok((outcomes, took)) => {
                     self.answer(queue, batch, outcomes);
-                    return BatchEnd::Answered { took };
+                    return Ok(took);
                 }
                 Err(failed) => failed,
             };
@@ -260,22 +260,19 @@ impl Combiner {
                 waiting.unknown.get_or_insert_with(|| Arc::clone(&unknown));
             }
         }
-        if let InventoryError::StaleToken { .. } = *latest {
-            for waiting in &mut batch {
-                waiting.is_stale = true;
-            }
-            queue.put_back(batch);
-            return BatchEnd::LockLost;
+        if is_stale(&latest) {
+            return put_back_for_another_tenure(batch);
         }
         if !self.can_repeat(&latest, &batch, deadline) {
             for waiting in batch {
                 waiting.fail(|waiting| SaleError::of_order(Arc::clone(&latest), &waiting.order));
             }
-            return BatchEnd::StoreFailed;
+        } else if entry.is_lost() {
+            return put_back_for_another_tenure(batch);
+        } else {
+            queue.put_back(batch);
         }
-        let is_lost = entry.is_lost();
-        queue.put_back(batch);
-        if is_lost { BatchEnd::LockLost } else { BatchEnd::StoreFailed }
+        Err(STORE_PAUSE)
     }
 
     /// Answers the orders of a batch.
@@ -310,25 +307,16 @@ impl Combiner {
     }
 
     /// The error of an order whose time is over.
-    fn too_late(&self, queue: &OrderQueue, waiting: &WaitingOrder) -> SaleError {
-        if waiting.is_stale {
-            return SaleError::StaleToken;
+    fn too_late(&self, queue: &OrderQueue) -> SaleError {
+        match queue.store_error() {
+            Some(error) => SaleError::of_read(error, queue.item()),
+            None => self.locks.not_granted(),
         }
-        if let Some(error) = queue.store_error() {
-            return SaleError::of_read(error, queue.item());
-        }
-        self.locks.not_granted()
     }
 }
 
-/// The result of a batch.
-enum BatchEnd {
-    /// Its orders have their answers; the store took so long.
-    Answered { took: Duration },
-    /// They are back in the queue, for another tenure.
-    LockLost,
-    /// The store failed: its orders have an error, or are back in the queue.
-    StoreFailed,
+fn is_stale(error: &InventoryError) -> bool {
+    matches!(error, InventoryError::StaleToken { .. })
 }
 
 /// The queue that a task serves. When the task ends, also by a panic, the drop of this value answers the orders that
@@ -344,6 +332,6 @@ impl Drop for ServedQueue {
         combiner.context.stock_reads.forget(queue.item());
         // its task may have removed it already, and an order may have created the next one
         combiner.queues.lock().retain(|_, other| !Arc::ptr_eq(other, queue));
-        queue.fail_all(|_| SaleError::Stopping);
+        queue.fail_all(|| SaleError::Stopping);
     }
 }

@@ -10,7 +10,7 @@ use super::combiner::Combiner;
 use super::guard::{GuardStatus, SaleGuard};
 use super::lock::Locks;
 use super::retry::until_known;
-use super::{SaleContext, SaleError, StockCheck};
+use super::{SaleContext, SaleError};
 use crate::inventory::{InventoryError, Item, Order, Outcome, Stock};
 
 /// How many locks the readiness check tries.
@@ -29,7 +29,7 @@ impl EtcdLock {
     async fn reduce_order(&self, order: Order) -> Result<Outcome, SaleError> {
         let context = &self.0.context;
         if !context.stock_reads.had_enough_for(&order)
-            && let StockCheck::Answer(outcome) = context.check_stock(&order).await?
+            && let Some(outcome) = context.check_stock(&order).await?
         {
             return Ok(outcome);
         }

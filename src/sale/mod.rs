@@ -20,7 +20,7 @@ mod stock_reads;
 
 pub use error::{BoxError, SaleError};
 pub use etcd_lock::EtcdLock;
-pub use guard::{GuardStatus, SaleContext, SaleGuard, SaleOptions, StockCheck};
+pub use guard::{GuardStatus, SaleContext, SaleGuard, SaleOptions};
 pub use lock::lock_name;
 
 use std::sync::Arc;

@@ -26,8 +26,6 @@ pub(super) struct WaitingOrder {
     deadline: Instant,
     /// The error of an attempt that was sent and not answered: the order may have been accepted.
     pub(super) unknown: Option<Arc<InventoryError>>,
-    /// Whether it was refused because of a later token.
-    pub(super) is_stale: bool,
 }
 
 impl WaitingOrder {
@@ -112,13 +110,7 @@ impl OrderQueue {
         }
         let (reply, answer) = oneshot::channel();
         let deadline = now + self.wait_timeout;
-        state.waiting.push_back(WaitingOrder {
-            order,
-            reply,
-            deadline,
-            unknown: None,
-            is_stale: false,
-        });
+        state.waiting.push_back(WaitingOrder { order, reply, deadline, unknown: None });
         drop(state);
         self.arrived.notify_one();
         Ok(answer)
@@ -159,9 +151,9 @@ impl OrderQueue {
     }
 
     /// [Fails](WaitingOrder::fail) all waiting orders.
-    pub(super) fn fail_all(&self, error: impl Fn(&WaitingOrder) -> SaleError) {
+    pub(super) fn fail_all(&self, error: impl Fn() -> SaleError) {
         for waiting in self.take(usize::MAX) {
-            waiting.fail(&error);
+            waiting.fail(|_| error());
         }
     }
 
@@ -169,7 +161,7 @@ impl OrderQueue {
     pub(super) async fn while_expiring<F: Future>(
         &self,
         future: F,
-        error: impl Fn(&WaitingOrder) -> SaleError,
+        error: impl Fn() -> SaleError,
     ) -> F::Output {
         let mut future = std::pin::pin!(future);
         loop {
@@ -187,7 +179,7 @@ impl OrderQueue {
     pub(super) async fn while_orders_wait<F: Future>(
         &self,
         future: F,
-        error: impl Fn(&WaitingOrder) -> SaleError,
+        error: impl Fn() -> SaleError,
     ) -> Option<F::Output> {
         let none_waits = async {
             while self.has_orders() {
@@ -204,7 +196,7 @@ impl OrderQueue {
         self.while_expiring(either, error).await
     }
 
-    fn expire(&self, error: impl Fn(&WaitingOrder) -> SaleError) {
+    fn expire(&self, error: impl Fn() -> SaleError) {
         let now = Instant::now();
         loop {
             let expired = {
@@ -217,7 +209,7 @@ impl OrderQueue {
                 state.waiting.pop_front()
             };
             if let Some(waiting) = expired {
-                waiting.fail(&error);
+                waiting.fail(|_| error());
             }
         }
     }
@@ -266,7 +258,7 @@ mod tests {
         let mut batch = queue.take(2);
         batch[0].unknown = Some(Arc::new(InventoryError::NotReplicated { count: 0, wanted: 1 }));
         queue.put_back(batch);
-        queue.fail_all(|_| SaleError::Stopping);
+        queue.fail_all(|| SaleError::Stopping);
         let [sent, not_sent] = answers.map(|mut answer| answer.try_recv().expect("an answer"));
         assert!(matches!(sent, Err(SaleError::OutcomeUnknown { .. })), "{sent:?}");
         assert!(matches!(not_sent, Err(SaleError::Stopping)), "{not_sent:?}");

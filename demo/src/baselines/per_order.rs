@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fenced_lock::{QueueEntry, Token};
 use flash_sale::inventory::{Item, Order, Outcome, Stock};
-use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, StockCheck, lock_name};
+use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, lock_name};
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -50,7 +50,7 @@ impl<L: OrderLock> PerOrder<L> {
     }
 
     async fn sell(&self, order: Order) -> Result<Outcome, SaleError> {
-        if let StockCheck::Answer(outcome) = self.context.check_stock(&order).await? {
+        if let Some(outcome) = self.context.check_stock(&order).await? {
             return Ok(outcome);
         }
         // kept until the order has left etcd as well
