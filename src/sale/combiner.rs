@@ -10,21 +10,19 @@
 //! claim waits, the `hold_policy` ends the tenure. The release and the next claim are then one transaction; a
 //! tenure without an order ends with the release alone.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::Guard;
-use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use super::hold_policy::HoldPolicy;
-use super::lock::{LOCK_PAUSE, Locks, is_refused, unavailable};
+use super::lock::{LOCK_PAUSE, is_refused, unavailable};
 use super::order_queue::{Answer, OrderQueue, WaitingOrder};
 use super::retry::{Failed, until_known};
-use super::{SaleContext, SaleError, SaleOptions};
-use crate::inventory::{InventoryError, Item, Order, Outcome};
+use super::{EtcdLock, SaleContext, SaleError, SaleOptions};
+use crate::inventory::{InventoryError, Order, Outcome};
 
 /// How long the task of an item runs, and keeps the lock, after the last order.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,38 +36,10 @@ const STORE_PAUSE: Duration = Duration::from_millis(200);
 /// The pause before the lock is asked for again after it was lost.
 const LOST_PAUSE: Duration = Duration::from_millis(10);
 
-/// The queues of all items and the tasks that serve them.
-pub(super) struct Combiner {
-    pub(super) context: Arc<SaleContext>,
-    pub(super) locks: Locks,
-    queues: Mutex<HashMap<Item, Arc<OrderQueue>>>,
-}
-
-impl Combiner {
-    pub(super) fn new(context: Arc<SaleContext>, locks: Locks) -> Arc<Self> {
-        Arc::new(Self { context, locks, queues: Mutex::default() })
-    }
-
-    /// The number of waiting orders.
-    pub(super) fn waiting(&self) -> usize {
-        self.queues.lock().values().map(|queue| queue.len()).sum()
-    }
-
-    /// Runs the order in a batch. Its item must exist.
-    ///
-    /// # Cancel safety
-    /// A future that is dropped before its order is in a batch takes nothing.
-    pub(super) async fn reduce(self: &Arc<Self>, order: Order) -> Answer {
-        let id = order.id.clone();
-        // only a task that panicked drops the reply, and its effect is unknown
-        self.push(order)?.await.unwrap_or_else(|source| {
-            Err(SaleError::OutcomeUnknown { order: id, source: source.into() })
-        })
-    }
-
+impl EtcdLock {
     /// Puts the order into the queue of its item, which is created and served from now on if necessary. The map is
     /// locked meanwhile: only a queue that is in the map gets orders, and its task removes it before it ends.
-    fn push(self: &Arc<Self>, order: Order) -> Result<oneshot::Receiver<Answer>, SaleError> {
+    pub(super) fn push(&self, order: Order) -> Result<oneshot::Receiver<Answer>, SaleError> {
         let mut queues = self.queues.lock();
         if let Some(queue) = queues.get(&order.item) {
             return queue.push(order);
@@ -77,8 +47,8 @@ impl Combiner {
         let SaleOptions { queue_length, wait_timeout, .. } = self.context.options;
         let queue = Arc::new(OrderQueue::new(order.item.clone(), queue_length, wait_timeout));
         queues.insert(order.item.clone(), Arc::clone(&queue));
-        let served = ServedQueue { combiner: Arc::clone(self), queue: Arc::clone(&queue) };
-        self.context.tasks.spawn(async move { served.combiner.serve(&served.queue).await });
+        let served = ServedQueue { lock: self.clone(), queue: Arc::clone(&queue) };
+        self.context.tasks.spawn(async move { served.lock.serve(&served.queue).await });
         queue.push(order)
     }
 
@@ -103,7 +73,7 @@ impl Combiner {
                 () = sleep(IDLE_TIMEOUT) => if self.remove_empty(queue) { return },
             }
             let asked_at = Instant::now();
-            let lock = self.locks.take(queue.item());
+            let lock = self.take(queue.item());
             let locked = tokio::select! {
                 biased;
                 () = self.context.stopping.cancelled() => return,
@@ -310,7 +280,7 @@ impl Combiner {
     fn too_late(&self, queue: &OrderQueue) -> SaleError {
         match queue.store_error() {
             Some(error) => SaleError::of_read(error, queue.item()),
-            None => self.locks.not_granted(),
+            None => self.not_granted(),
         }
     }
 }
@@ -322,16 +292,16 @@ fn is_stale(error: &InventoryError) -> bool {
 /// The queue that a task serves. When the task ends, also by a panic, the drop of this value answers the orders that
 /// still wait, and the next order creates a new queue.
 struct ServedQueue {
-    combiner: Arc<Combiner>,
+    lock: EtcdLock,
     queue: Arc<OrderQueue>,
 }
 
 impl Drop for ServedQueue {
     fn drop(&mut self) {
-        let Self { combiner, queue } = self;
-        combiner.context.stock_reads.forget(queue.item());
+        let Self { lock, queue } = self;
+        lock.context.stock_reads.forget(queue.item());
         // its task may have removed it already, and an order may have created the next one
-        combiner.queues.lock().retain(|_, other| !Arc::ptr_eq(other, queue));
+        lock.queues.lock().retain(|_, other| !Arc::ptr_eq(other, queue));
         queue.fail_all(|| SaleError::Stopping);
     }
 }

@@ -4,12 +4,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{
-    BackendErrorKind, Guard, LockError, LostReason, Mutex, QueueEntry, SessionKeeper,
-};
+use fenced_lock::{BackendErrorKind, Guard, LockError, LostReason, Mutex, QueueEntry};
 use tokio::time::{sleep, timeout};
 
-use super::{SaleError, SaleOptions};
+use super::{EtcdLock, SaleError};
 use crate::inventory::Item;
 use crate::throttle::Throttle;
 
@@ -28,32 +26,20 @@ pub fn lock_name(base: &str, item: &Item) -> String {
     }
 }
 
-/// The locks of all items, in the sessions of this instance.
-pub(super) struct Locks {
-    pub(super) sessions: SessionKeeper,
-    /// The name of the default item's lock.
-    base: String,
-    wait_timeout: Duration,
-}
-
-impl Locks {
-    pub(super) fn new(sessions: SessionKeeper, options: &SaleOptions) -> Self {
-        Self { sessions, base: options.lock_name.clone(), wait_timeout: options.wait_timeout }
-    }
-
+impl EtcdLock {
     /// The name of the lock of `item`.
-    pub(super) fn name(&self, item: &Item) -> String {
-        lock_name(&self.base, item)
+    pub(super) fn name_of(&self, item: &Item) -> String {
+        lock_name(&self.context.options.lock_name, item)
     }
 
     /// Takes the lock of `item`, however long it takes. Fails only where waiting cannot help.
     pub(super) async fn take(&self, item: &Item) -> Result<Guard, LockError> {
-        let name = self.name(item);
+        let name = self.name_of(item);
         loop {
             let session = self.sessions.session().await?;
             let mutex = session.mutex(&name)?;
             let mut locked = pin!(mutex.lock());
-            let is_long = session.lease().ttl.min(self.wait_timeout) / 2;
+            let is_long = session.lease().ttl.min(self.context.options.wait_timeout) / 2;
             let locked = if let Ok(locked) = timeout(is_long, &mut locked).await {
                 locked
             } else {
@@ -70,13 +56,13 @@ impl Locks {
 
     /// The same, for as long as an order may wait.
     pub(super) async fn take_in_time(&self, item: &Item) -> Result<Guard, SaleError> {
-        let locked = timeout(self.wait_timeout, self.take(item)).await;
+        let locked = timeout(self.context.options.wait_timeout, self.take(item)).await;
         locked.map_err(|_| self.not_granted())?.map_err(unavailable)
     }
 
     /// Why a lock was not granted in time.
     pub(super) fn not_granted(&self) -> SaleError {
-        let waited = self.wait_timeout;
+        let waited = self.context.options.wait_timeout;
         match self.sessions.current() {
             Some(session) if session.is_answered() => SaleError::WaitTooLong { waited },
             _ => unavailable(self.sessions.latest_error().unwrap_or(LockError::Timeout { waited })),
@@ -84,7 +70,7 @@ impl Locks {
     }
 
     /// The claims on the lock of `item`, the holder first.
-    pub(super) async fn queue(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {
+    pub(super) async fn claims(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {
         let asked = async { self.mutex(item).await?.queue().await };
         let silence = |_| {
             let unanswered = LockError::Timeout { waited: QUESTION_TIMEOUT };
@@ -94,7 +80,7 @@ impl Locks {
     }
 
     /// Whether the lock of one of these items can be had.
-    pub(super) async fn check(&self, items: Vec<Item>) -> Result<(), SaleError> {
+    pub(super) async fn check_one(&self, items: Vec<Item>) -> Result<(), SaleError> {
         let mut first_error = None;
         for item in items {
             let mutex = self.mutex(&item).await.map_err(unavailable)?;
@@ -112,7 +98,7 @@ impl Locks {
 
     /// The mutex of an item in the open session; waits for a session.
     async fn mutex(&self, item: &Item) -> Result<Mutex, LockError> {
-        self.sessions.session().await?.mutex(&self.name(item))
+        self.sessions.session().await?.mutex(&self.name_of(item))
     }
 }
 

@@ -29,7 +29,7 @@ use std::time::Duration;
 use fenced_lock::{QueueEntry, QueueSnapshot, Session, SessionKeeper, Token};
 
 use self::metrics::Metrics;
-use crate::inventory::{Accepted, Inventory, Item, Order, OrderId, Outcome, Stock};
+use crate::inventory::{Accepted, Inventory, InventoryError, Item, Order, OrderId, Outcome, Stock};
 
 /// The sale of all items at one instance. Clones share everything.
 #[derive(Clone)]
@@ -97,10 +97,12 @@ impl Sale {
     /// Whether the store can have `item`.
     ///
     /// # Errors
-    /// [`SaleError::ItemRequired`] for the default item in a Redis Cluster.
+    /// [`InventoryError::ItemRequired`] for the default item in a Redis Cluster.
     pub fn check_item(&self, item: &Item) -> Result<(), SaleError> {
-        let is_refused = *item == Item::DEFAULT && self.context.inventory.has_named_items_only();
-        if is_refused { Err(SaleError::ItemRequired) } else { Ok(()) }
+        if *item == Item::DEFAULT && self.context.inventory.has_named_items_only() {
+            return Err(SaleError::of_read(InventoryError::ItemRequired, item));
+        }
+        Ok(())
     }
 
     /// The state of `item`, read at one moment.

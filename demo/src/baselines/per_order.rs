@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fenced_lock::{QueueEntry, Token};
-use flash_sale::inventory::{Item, Order, Outcome, Stock};
+use flash_sale::inventory::{InventoryError, Item, Order, Outcome, Stock};
 use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, lock_name};
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
@@ -163,6 +163,9 @@ pub(super) async fn by_the_script(
     let instance = &context.options.instance;
     let reduced = context.inventory.reduce(&order.item, token, instance, batch).await;
     let mut outcomes = reduced.map_err(|error| SaleError::of_order(error, order))?;
-    let missing = || SaleError::StoreUnavailable { source: "one order, and no outcome".into() };
+    let missing = || {
+        let error = InventoryError::InvalidArgument("one order, and no outcome");
+        SaleError::of_read(error, &order.item)
+    };
     outcomes.pop().ok_or_else(missing)
 }

@@ -28,16 +28,15 @@ fn alert(kind: &'static str, text: impl Into<String>) -> Alert {
     Alert { kind, text: text.into() }
 }
 
-/// The alert for a failed read of the stock of `item`; without an error, the store did not answer in time.
-/// `has_numbers`: whether an earlier read succeeded.
-pub(super) fn of_store(error: Option<InventoryError>, item: &Item, has_numbers: bool) -> Alert {
+/// The alert for a failed read of the stock of `item`. `has_numbers`: whether an earlier read succeeded.
+pub(super) fn of_store(error: InventoryError, item: &Item, has_numbers: bool) -> Alert {
     let (kind, error) = match error {
-        Some(InventoryError::UnknownItem) => return alert(NO_SALE, "No sale was started."),
-        Some(InventoryError::Refused { .. }) => {
+        InventoryError::UnknownItem => return alert(NO_SALE, "No sale was started."),
+        InventoryError::Refused { .. } => {
             return alert("redis-refuses", "Redis refuses to serve this instance.");
         }
-        Some(error @ InventoryError::RolledBack { .. }) => ("rolled-back", error),
-        Some(error @ InventoryError::Damaged { .. }) => ("damaged", error),
+        error @ InventoryError::RolledBack { .. } => ("rolled-back", error),
+        error @ InventoryError::Damaged { .. } => ("damaged", error),
         _ => {
             let numbers =
                 if has_numbers { ", and the numbers are the last known ones" } else { "" };

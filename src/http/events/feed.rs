@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::pace::Budget;
 use super::projection::{Lists, Projection};
 use crate::http::AppState;
-use crate::inventory::Item;
+use crate::inventory::{InventoryError, Item};
 
 /// The time between two polls: there are at most ten messages a second.
 const TICK: Duration = Duration::from_millis(125);
@@ -108,7 +108,7 @@ impl Feed {
             let cursor = self.projection.lock().cursor();
             let poll = app.events.inventory.poll_since(&item, cursor.as_ref(), budget.most());
             let update = timeout(POLL_TIMEOUT, poll).await;
-            let update = update.map_or(Err(None), |update| update.map_err(Some));
+            let update = update.unwrap_or_else(|_| Err(InventoryError::too_late()));
             budget.spend(update.as_ref().map_or(0, |update| update.orders.len()));
             // after the ledger, so that the tenures of its orders are known
             let queue_snapshot = app.sale.queue_snapshot(&item);

@@ -52,8 +52,8 @@ pub(super) struct Projection {
 struct History {
     throughput: Throughput,
     orders: Recent<LAST_ORDERS>,
-    /// The position and the id of the newest order that was read.
-    newest: Option<(u64, OrderId)>,
+    /// The newest order that was read.
+    newest: Option<OrderId>,
     /// How many orders of the ledger were not read one by one.
     skipped: u64,
 }
@@ -77,12 +77,12 @@ impl Projection {
         }
     }
 
-    /// Adds what a poll has read: `update` of the ledger after `cursor`, whose error is `None` if the store did not
-    /// answer in time, and the queue. Returns whether another sale has begun, so that all earlier messages are void.
+    /// Adds what a poll has read: the `update` of the ledger after `cursor`, and the queue. Returns whether another sale
+    /// has begun, so that all earlier messages are void.
     pub(super) fn add(
         &mut self,
         cursor: Option<&Cursor>,
-        update: Result<SaleUpdate, Option<InventoryError>>,
+        update: Result<SaleUpdate, InventoryError>,
         queue_snapshot: Option<QueueSnapshot>,
     ) -> bool {
         let mut is_new_sale = false;
@@ -180,7 +180,7 @@ impl Projection {
                 "quantity": accepted.quantity,
                 "remaining": accepted.remaining,
             }));
-            self.history.newest = Some((accepted.position, accepted.order.clone()));
+            self.history.newest = Some(accepted.order.clone());
         }
     }
 
@@ -228,9 +228,7 @@ impl Projection {
 
     /// How far the ledger was read.
     pub(super) fn cursor(&self) -> Option<Cursor> {
-        let position = self.stock?.orders;
-        let newest = self.history.newest.as_ref().filter(|(newest, _)| *newest == position);
-        Some(Cursor { position, order: newest.map(|(_, order)| order.clone()) })
+        Some(Cursor { position: self.stock?.orders, order: self.history.newest.clone() })
     }
 
     pub(super) fn all_entries(&self) -> Lists {
