@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use fenced_lock::QueueEntry;
 use flash_sale::inventory::{Item, Order, Outcome, Stock};
-use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, StockCheck};
+use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard};
 use futures_util::future::BoxFuture;
 
 use super::per_order::by_the_script;
@@ -31,7 +31,7 @@ impl InProcess {
             let _place = self.context.enter(&order.item)?;
             return by_the_script(&self.context, None, &order).await;
         }
-        if let StockCheck::Answer(outcome) = self.context.check_stock(&order).await? {
+        if let Some(outcome) = self.context.check_stock(&order).await? {
             return Ok(outcome);
         }
         let _place = self.context.enter(&order.item)?;

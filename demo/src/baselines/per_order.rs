@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use fenced_lock::{QueueEntry, Token};
-use flash_sale::inventory::{Item, Order, Outcome, Stock};
-use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, StockCheck, lock_name};
+use flash_sale::inventory::{InventoryError, Item, Order, Outcome, Stock};
+use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, lock_name};
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -50,7 +50,7 @@ impl<L: OrderLock> PerOrder<L> {
     }
 
     async fn sell(&self, order: Order) -> Result<Outcome, SaleError> {
-        if let StockCheck::Answer(outcome) = self.context.check_stock(&order).await? {
+        if let Some(outcome) = self.context.check_stock(&order).await? {
             return Ok(outcome);
         }
         // kept until the order has left etcd as well
@@ -163,6 +163,9 @@ pub(super) async fn by_the_script(
     let instance = &context.options.instance;
     let reduced = context.inventory.reduce(&order.item, token, instance, batch).await;
     let mut outcomes = reduced.map_err(|error| SaleError::of_order(error, order))?;
-    let missing = || SaleError::StoreUnavailable { source: "one order, and no outcome".into() };
+    let missing = || {
+        let error = InventoryError::InvalidArgument("one order, and no outcome");
+        SaleError::of_read(error, &order.item)
+    };
     outcomes.pop().ok_or_else(missing)
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fenced_lock::{LockError, Promises, QueueEntry, SessionKeeper};
-use flash_sale::inventory::{Item, Order, Outcome, Stock};
-use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, StockCheck, lock_name};
+use flash_sale::inventory::{InventoryError, Item, Order, Outcome, Stock};
+use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, lock_name};
 use futures_util::future::BoxFuture;
 use tokio::time::timeout;
 
@@ -156,7 +156,7 @@ async fn reduce_in_the_request(
     order: Order,
 ) -> Result<Outcome, SaleError> {
     let waited = Duration::from_secs(1);
-    if let StockCheck::Answer(outcome) = context.check_stock(&order).await? {
+    if let Some(outcome) = context.check_stock(&order).await? {
         return Ok(outcome);
     }
     let name = lock_name(&context.options.lock_name, &order.item);
@@ -169,6 +169,9 @@ async fn reduce_in_the_request(
         reduced.map_err(|error| SaleError::of_read(error, &order.item))
     };
     let outcomes = timeout(waited, sell).await.unwrap_or(Err(SaleError::WaitTooLong { waited }))?;
-    let missing = || SaleError::StoreUnavailable { source: "one order, and no outcome".into() };
+    let missing = || {
+        let error = InventoryError::InvalidArgument("one order, and no outcome");
+        SaleError::of_read(error, &order.item)
+    };
     outcomes.into_iter().next().ok_or_else(missing)
 }

@@ -114,12 +114,6 @@ impl Extension for Relay {
         self.known.lock().view.clone()
     }
 
-    fn instances(&self) -> Vec<Arc<str>> {
-        let known = self.known.lock();
-        let all = known.view["instances"].as_array().into_iter().flatten();
-        all.filter_map(|one| one["instance"].as_str().map(Arc::from)).collect()
-    }
-
     fn take_notes(&self) -> Vec<(&'static str, String)> {
         std::mem::take(&mut self.known.lock().notes)
     }
