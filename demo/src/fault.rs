@@ -13,10 +13,11 @@ mod rule;
 pub mod starvation;
 
 use std::process::Stdio;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::process::{Signal, getpid, kill_process};
 
 pub use rule::{Action, Point, Rule, When};
@@ -43,14 +44,14 @@ static IS_ASKED: AtomicBool = AtomicBool::new(false);
 
 /// Carries out the action the next time that this process reaches the point; `None` cancels it.
 pub fn ask_for(fault: Option<(Point, Action)>) {
-    let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut asked = ASKED.lock();
     *asked = fault;
     IS_ASKED.store(fault.is_some(), Ordering::Relaxed);
 }
 
 /// Takes the fault that was asked for, if it is for `point`.
 fn take_asked(point: Point) -> Option<Action> {
-    let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut asked = ASKED.lock();
     let (_, action) = asked.take_if(|(at, _)| *at == point)?;
     IS_ASKED.store(false, Ordering::Relaxed);
     Some(action)
@@ -59,7 +60,7 @@ fn take_asked(point: Point) -> Option<Action> {
 /// Whether a fault is asked for at `point`.
 fn is_armed(point: Point) -> bool {
     IS_ASKED.load(Ordering::Relaxed)
-        || RULES.get().is_some_and(|rules| rules.iter().any(|rule| rule.point() == point))
+        || RULES.get().is_some_and(|rules| rules.iter().any(|rule| rule.point == point))
 }
 
 /// Carries out the faults that are due at `point`. Costs one load from memory if there is none.
@@ -87,10 +88,10 @@ pub async fn once_sent<F: Future>(request: F) -> F::Output {
 }
 
 async fn carry_out(point: Point) {
-    for rule in RULES.get().into_iter().flatten().filter(|rule| rule.point() == point) {
+    for rule in RULES.get().into_iter().flatten().filter(|rule| rule.point == point) {
         let Some(pass) = rule.pass() else { continue };
-        tracing::warn!(%point, pass, action = %rule.action(), "a fault that was asked for");
-        act(rule.action()).await;
+        tracing::warn!(%point, pass, action = %rule.action, "a fault that was asked for");
+        act(rule.action).await;
     }
     if let Some(action) = take_asked(point) {
         tracing::warn!(%point, %action, "a fault that was asked for");

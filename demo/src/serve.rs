@@ -91,8 +91,8 @@ fn remove_safeguards(options: &mut ServeOptions) -> Arc<Writer> {
     }
     fault::follow(options.fault_at.clone());
     for rule in &options.fault_at {
-        let when = rule.when();
-        tracing::error!(?when, "a FAULT is asked for: {} at {}", rule.action(), rule.point());
+        let Rule { point, action, when, .. } = rule;
+        tracing::error!(?when, "a FAULT is asked for: {action} at {point}");
     }
     #[cfg(feature = "chaos")]
     if let Some(path) = &options.starve_file {

@@ -1,12 +1,13 @@
 //! No lock between the instances: a mutex in each, nothing, or the atomic script.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use fenced_lock::QueueEntry;
 use flash_sale::inventory::{Item, Order, Outcome, Stock};
 use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, StockCheck};
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 
 use super::per_order::by_the_script;
 use super::{LockMode, naive};
@@ -44,7 +45,7 @@ impl InProcess {
     }
 
     fn lock_of(&self, item: &Item) -> Option<Arc<tokio::sync::Mutex<()>>> {
-        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locks = self.locks.lock();
         let is_local = self.mode == LockMode::Local;
         is_local.then(|| Arc::clone(locks.entry(item.clone()).or_default()))
     }

@@ -36,23 +36,10 @@ pub enum Point {
     BeforeRelease,
 }
 
-impl Point {
-    /// Its name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::AfterGrant => "after-grant",
-            Self::BeforeWrite => "before-write",
-            Self::AfterSend => "after-send",
-            Self::BetweenWrites => "between-writes",
-            Self::AfterAnswer => "after-answer",
-            Self::BeforeRelease => "before-release",
-        }
-    }
-}
-
 impl fmt::Display for Point {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        let value = self.to_possible_value().expect("no variant is skipped");
+        f.write_str(value.get_name())
     }
 }
 
@@ -84,28 +71,16 @@ pub enum When {
 /// A fault, `POINT:ACTION:WHEN`. Clones share their count of passes.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    point: Point,
-    action: Action,
-    when: When,
+    /// Where it happens.
+    pub point: Point,
+    /// What happens.
+    pub action: Action,
+    /// At which passes.
+    pub when: When,
     passes: Arc<AtomicU64>,
 }
 
 impl Rule {
-    /// Where it happens.
-    pub fn point(&self) -> Point {
-        self.point
-    }
-
-    /// What happens.
-    pub fn action(&self) -> Action {
-        self.action
-    }
-
-    /// At which passes.
-    pub fn when(&self) -> &When {
-        &self.when
-    }
-
     /// Counts a pass. Returns its number if the fault is due.
     pub(super) fn pass(&self) -> Option<u64> {
         let pass = self.passes.fetch_add(1, Ordering::Relaxed) + 1;
@@ -192,7 +167,7 @@ mod tests {
         let path = dir.path().join("now: or never");
         let rule = format!("after-send:pause=5ms:file={}", path.display());
         let rule: Rule = rule.parse().expect("a rule");
-        assert_eq!(rule.action(), Action::Pause(Duration::from_millis(5)));
+        assert_eq!(rule.action, Action::Pause(Duration::from_millis(5)));
         assert_eq!(rule.pass(), None);
         for pass in [2, 4] {
             std::fs::write(&path, "").expect("it can be made");
@@ -206,8 +181,8 @@ mod tests {
     fn each_point_can_be_named() {
         for point in Point::value_variants() {
             let rule: Rule = format!("{point}:stop:1").parse().expect("a rule");
-            assert_eq!(rule.point(), *point);
-            assert!(FORM.contains(point.name()), "{point}");
+            assert_eq!(rule.point, *point);
+            assert!(FORM.contains(&point.to_string()), "{point}");
         }
     }
 

@@ -6,7 +6,6 @@ pub(crate) mod tenures;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use clap::ValueEnum as _;
 use fenced_lock::Token;
@@ -14,6 +13,7 @@ use flash_sale::inventory::{
     Batch, BatchWriter, Inventory, InventoryError, Item, Order, OrderId, Outcome,
 };
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use self::tenures::Tenures;
@@ -59,7 +59,7 @@ impl Writer {
 
     /// Whether a batch was written under this token, and none since under another one of its item.
     pub(crate) fn has_written_under(&self, token: Token) -> bool {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner).values().any(|it| *it == token)
+        self.latest.lock().values().any(|it| *it == token)
     }
 
     /// The tenures in which this instance sold the default item.
@@ -69,7 +69,7 @@ impl Writer {
 
     /// Notes a batch of `item` under `token`; whether it is the first.
     fn is_first_under(&self, token: Token, item: &Item) -> bool {
-        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut latest = self.latest.lock();
         let is_first = latest.insert(item.clone(), token) != Some(token);
         if is_first && *item == Item::DEFAULT {
             self.tenures.begin(token);
@@ -108,10 +108,9 @@ impl Writer {
         inventory: &Inventory,
         batch: Batch<'_>,
     ) -> Result<Vec<Outcome>, InventoryError> {
-        let unanswered = || self.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
         let rename = |order: &&Order| {
             let mut order = Order::clone(order);
-            if let Some(times) = unanswered().get(&order.id) {
+            if let Some(times) = self.unanswered.lock().get(&order.id) {
                 let id = OrderId::new(&format!("{}~{}", order.id.as_str(), times + 1));
                 // one that is too long has no room for a number
                 order.id = id.unwrap_or_else(|_| OrderId::random());
@@ -123,9 +122,9 @@ impl Writer {
         let written = self.write(inventory, Batch { orders: &renamed, ..batch }).await;
         for order in batch.orders {
             match &written {
-                Ok(_) => drop(unanswered().remove(&order.id)),
+                Ok(_) => drop(self.unanswered.lock().remove(&order.id)),
                 Err(error) if error.nothing_written() => {}
-                Err(_) => *unanswered().entry(order.id.clone()).or_default() += 1,
+                Err(_) => *self.unanswered.lock().entry(order.id.clone()).or_default() += 1,
             }
         }
         written

@@ -1,10 +1,10 @@
 //! When this instance wrote under the lock, for the lanes of the page.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fenced_lock::Token;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 /// The most tenures that are kept.
@@ -31,7 +31,7 @@ pub(crate) struct Tenures(Mutex<VecDeque<Tenure>>);
 impl Tenures {
     /// Notes that the first batch under `token` is about to be written.
     pub(super) fn begin(&self, token: Token) {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         if all.len() == MOST {
             all.pop_front();
         }
@@ -41,7 +41,7 @@ impl Tenures {
 
     /// Notes that a batch under `token` was answered, or that the lock was released.
     pub(crate) fn until_now(&self, token: Token, refused: bool) {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         let tenure = all.iter_mut().rev().find(|tenure| tenure.token == token.revision());
         if let Some(tenure) = tenure {
             tenure.to_ms = Some(now_ms());
@@ -51,12 +51,7 @@ impl Tenures {
 
     /// All of them.
     pub(crate) fn all(&self) -> Vec<Tenure> {
-        self.lock().iter().cloned().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Tenure>> {
-        // the list is whole even after a panic
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().iter().cloned().collect()
     }
 }
 
