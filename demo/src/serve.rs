@@ -37,11 +37,6 @@ pub struct ServeOptions {
     /// Stop, kill or pause this instance at a point of a tenure: POINT:ACTION:WHEN, such as before-write:stop:7
     #[arg(long, env = "FLASH_SALE_FAULT_AT", value_name = "FAULT", value_delimiter = ',')]
     pub fault_at: Vec<Rule>,
-
-    /// Keep every worker of this instance busy when this file appears, for the time that stands in it
-    #[cfg(feature = "chaos")]
-    #[arg(long, env = "FLASH_SALE_STARVE_FILE", value_name = "FILE")]
-    pub starve_file: Option<std::path::PathBuf>,
 }
 
 /// Why an instance did not start, or did not stop as it should.
@@ -89,15 +84,10 @@ fn remove_safeguards(options: &mut ServeOptions) -> Arc<Writer> {
             "RUNNING WITHOUT {safeguard}: this instance can lose orders or sell units twice"
         );
     }
-    fault::follow(options.fault_at.clone());
-    for rule in &options.fault_at {
-        let Rule { point, action, when, .. } = rule;
-        tracing::error!(?when, "a FAULT is asked for: {action} at {point}");
+    for Rule { point, action, when, .. } in &options.fault_at {
+        tracing::error!(?point, ?action, ?when, "a FAULT is asked for");
     }
-    #[cfg(feature = "chaos")]
-    if let Some(path) = &options.starve_file {
-        fault::starvation::on_file(path.clone());
-    }
+    fault::follow(std::mem::take(&mut options.fault_at));
     writer
 }
 

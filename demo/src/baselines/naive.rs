@@ -7,15 +7,7 @@
 //! This module exists to show that. It knows no fence, no order ids and no ledger, so a retry buys
 //! again. Do not build on it.
 
-use fenced_lock::Token;
 use flash_sale::inventory::{Accepted, Inventory, InventoryError, Keys, Order, Outcome};
-use flash_sale::sale::{SaleContext, SaleError};
-
-/// [`reduce`] for a guard.
-pub(super) async fn sell(context: &SaleContext, order: &Order) -> Result<Outcome, SaleError> {
-    let reduced = reduce(&context.inventory, order, &context.options.instance).await;
-    reduced.map_err(|error| SaleError::of_order(error, order))
-}
 
 /// Looks, decides, writes: [`look`], then [`take`].
 ///
@@ -67,23 +59,13 @@ pub async fn take(
         }
         error => error,
     })?;
-    Ok(Outcome::Reserved(without_place(order, remaining, instance, None)))
-}
-
-/// An order that was accepted in single steps, and has no place in a ledger yet.
-pub(crate) fn without_place(
-    order: &Order,
-    remaining: u64,
-    instance: &str,
-    token: Option<Token>,
-) -> Accepted {
-    Accepted {
+    Ok(Outcome::Reserved(Accepted {
         position: 0,
         order: order.id.clone(),
         quantity: order.quantity,
         user: order.user.clone(),
         remaining,
         instance: instance.to_owned(),
-        token,
-    }
+        token: None,
+    }))
 }

@@ -1,10 +1,7 @@
 //! How a fault is asked for: at which point, what, and when.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -12,7 +9,7 @@ use clap::ValueEnum;
 /// The error for anything that is not a rule.
 const FORM: &str = "a fault is written POINT:ACTION:WHEN, such as before-write:stop:7; POINT is \
     after-grant, before-write, after-send, between-writes, after-answer or before-release; ACTION is stop, \
-    stop=TIME, kill or pause=TIME; WHEN is a number (that pass alone), every=N, or file=PATH (the next pass once that \
+    stop=TIME, kill, pause=TIME or starve=TIME; WHEN is a number (that pass alone), every=N, or file=PATH (the next pass once that \
     file exists, which is then removed)";
 
 /// The longest pause that can be asked for.
@@ -36,24 +33,17 @@ pub enum Point {
     BeforeRelease,
 }
 
-impl fmt::Display for Point {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let value = self.to_possible_value().expect("no variant is skipped");
-        f.write_str(value.get_name())
-    }
-}
-
 /// What happens at a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The whole process stops (SIGSTOP) until SIGCONT.
-    Stop,
-    /// The whole process stops for this time, rounded up to whole seconds.
-    StopFor(Duration),
+    /// The whole process stops (SIGSTOP): for this time, rounded up to whole seconds, or until SIGCONT.
+    Stop(Option<Duration>),
     /// The process is killed (SIGKILL).
     Kill,
     /// Only the task at the point waits; the rest of the process goes on.
     Pause(Duration),
+    /// Every worker of the runtime is busy for this time.
+    Starve(Duration),
 }
 
 /// At which passes.
@@ -66,9 +56,11 @@ pub enum When {
     /// At the next one after this file was created. It is removed first, which shows that the point was
     /// reached, and can be created again.
     File(PathBuf),
+    /// At the next one, and at no later one.
+    Next,
 }
 
-/// A fault, `POINT:ACTION:WHEN`. Clones share their count of passes.
+/// A fault, `POINT:ACTION:WHEN`.
 #[derive(Clone, Debug)]
 pub struct Rule {
     /// Where it happens.
@@ -77,20 +69,25 @@ pub struct Rule {
     pub action: Action,
     /// At which passes.
     pub when: When,
-    passes: Arc<AtomicU64>,
+    /// How often the point was passed since the start of the process.
+    passes: u64,
 }
 
 impl Rule {
-    /// Counts a pass. Returns its number if the fault is due.
-    pub(super) fn pass(&self) -> Option<u64> {
-        let pass = self.passes.fetch_add(1, Ordering::Relaxed) + 1;
-        let is_due = match &self.when {
-            When::Pass(due) => pass == *due,
-            When::Every(count) => pass.is_multiple_of(*count),
+    pub(super) fn new(point: Point, action: Action, when: When) -> Self {
+        Self { point, action, when, passes: 0 }
+    }
+
+    /// Counts a pass. Whether the fault is due.
+    pub(super) fn pass(&mut self) -> bool {
+        self.passes += 1;
+        match &self.when {
+            When::Pass(due) => self.passes == *due,
+            When::Every(count) => self.passes.is_multiple_of(*count),
             // of several tasks, one removes it
             When::File(path) => std::fs::remove_file(path).is_ok(),
-        };
-        is_due.then_some(pass)
+            When::Next => true,
+        }
     }
 }
 
@@ -103,23 +100,24 @@ impl FromStr for Rule {
         let point = Point::from_str(part()?, false).map_err(|_| FORM)?;
         let action = action(part()?).ok_or(FORM)?;
         let when = when(part()?).ok_or(FORM)?;
-        Ok(Self { point, action, when, passes: Arc::default() })
+        Ok(Self::new(point, action, when))
     }
 }
 
 fn action(text: &str) -> Option<Action> {
-    match text {
-        "stop" => Some(Action::Stop),
-        "kill" => Some(Action::Kill),
-        _ => {
-            let (action, time) = text.split_once('=')?;
-            let time = humantime::parse_duration(time).ok().filter(|t| *t <= LONGEST_PAUSE)?;
-            match action {
-                "pause" => Some(Action::Pause(time)),
-                "stop" => Some(Action::StopFor(time)),
-                _ => None,
-            }
-        }
+    let Some((name, time)) = text.split_once('=') else {
+        return match text {
+            "stop" => Some(Action::Stop(None)),
+            "kill" => Some(Action::Kill),
+            _ => None,
+        };
+    };
+    let time = humantime::parse_duration(time).ok().filter(|time| *time <= LONGEST_PAUSE)?;
+    match name {
+        "stop" => Some(Action::Stop(Some(time))),
+        "pause" => Some(Action::Pause(time)),
+        "starve" => Some(Action::Starve(time)),
+        _ => None,
     }
 }
 
@@ -134,24 +132,13 @@ fn when(text: &str) -> Option<When> {
     }
 }
 
-impl fmt::Display for Action {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Stop => f.write_str("stop"),
-            Self::StopFor(time) => write!(f, "stop={}", humantime::format_duration(*time)),
-            Self::Kill => f.write_str("kill"),
-            Self::Pause(time) => write!(f, "pause={}", humantime::format_duration(*time)),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn due(rule: &str, passes: usize) -> Vec<u64> {
-        let rule: Rule = rule.parse().expect("a rule");
-        (0..passes).filter_map(|_| rule.pass()).collect()
+    fn due(rule: &str, passes: usize) -> Vec<usize> {
+        let mut rule: Rule = rule.parse().expect("a rule");
+        (1..=passes).filter(|_| rule.pass()).collect()
     }
 
     #[test]
@@ -166,23 +153,23 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("now: or never");
         let rule = format!("after-send:pause=5ms:file={}", path.display());
-        let rule: Rule = rule.parse().expect("a rule");
+        let mut rule: Rule = rule.parse().expect("a rule");
         assert_eq!(rule.action, Action::Pause(Duration::from_millis(5)));
-        assert_eq!(rule.pass(), None);
-        for pass in [2, 4] {
+        assert!(!rule.pass());
+        for _ in 0..2 {
             std::fs::write(&path, "").expect("it can be made");
-            assert_eq!(rule.pass(), Some(pass));
-            assert!(!path.exists());
-            assert_eq!(rule.pass(), None);
+            assert!(rule.pass());
+            assert!(!path.exists() && !rule.pass());
         }
     }
 
     #[test]
     fn each_point_can_be_named() {
         for point in Point::value_variants() {
-            let rule: Rule = format!("{point}:stop:1").parse().expect("a rule");
+            let name = point.to_possible_value().expect("no variant is skipped");
+            let rule: Rule = format!("{}:stop:1", name.get_name()).parse().expect("a rule");
             assert_eq!(rule.point, *point);
-            assert!(FORM.contains(&point.to_string()), "{point}");
+            assert!(FORM.contains(name.get_name()), "{point:?}");
         }
     }
 

@@ -28,15 +28,13 @@ use crate::control::problem::NO_CONTROL;
 use crate::control::record::{Command, Fault, Lane, Note, Status};
 use crate::fault::{self, Action, Point};
 use crate::locks::in_words;
+use crate::safeguard::Safeguard;
 
 /// How long the control may take to answer: it asks instances, twice at most.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// After a longer break, what the control noted meanwhile is no news.
 const LONGEST_BREAK: Duration = Duration::from_secs(5);
-
-/// The longest pause of a fault.
-const LONGEST_PAUSE: Duration = Duration::from_mins(10);
 
 /// The module that the page loads, as the events name it.
 pub(crate) const PANELS: &str = "demo/static/panels.js";
@@ -193,7 +191,7 @@ async fn status(State(relay): App, request: Request) -> Result<Response, Problem
     checked(request).await?;
     let Relay { sale, switch, .. } = &*relay;
     let modes = switch.modes();
-    let lock = switch.lock();
+    let lock = switch.lock;
     let names = |modes: &[LockMode]| modes.iter().map(|mode| mode.name().to_owned()).collect();
     let shared: Vec<_> = modes.iter().copied().filter(|mode| mode.is_shared()).collect();
     let ttl = sale.lease().map_or(Duration::ZERO, |(_, ttl)| ttl);
@@ -202,7 +200,7 @@ async fn status(State(relay): App, request: Request) -> Result<Response, Problem
         guard: switch.mode().name().to_owned(),
         guards: names(&modes),
         locks: names(&shared),
-        fence: switch.is_fenced(),
+        fence: switch.writer.has(Safeguard::Fence),
         fence_kind: lock.map(|(_, fence)| fence.name().to_owned()),
         promises: lock
             .map_or(Vec::new(), |(promises, _)| in_words(promises).map(str::to_owned).into()),
@@ -219,10 +217,10 @@ async fn obey(State(relay): App, request: Request) -> Result<Response, Problem> 
             let mode = LockMode::from_str(&name, false).ok();
             mode.filter(|mode| relay.switch.choose(*mode)).ok_or_else(bad_body)?;
         }
-        Command::Fence(on) => relay.switch.set_fence(on),
+        Command::Fence(on) => relay.switch.writer.set(Safeguard::Fence, on),
         Command::Fault(fault, pause_ms) => fault::ask_for(fault.map(|fault| {
             let action = match fault {
-                Fault::Pause => Action::StopFor(Duration::from_millis(pause_ms).min(LONGEST_PAUSE)),
+                Fault::Pause => Action::Stop(Some(Duration::from_millis(pause_ms))),
                 Fault::Kill => Action::Kill,
             };
             (Point::BeforeWrite, action)
@@ -237,7 +235,8 @@ async fn obey(State(relay): App, request: Request) -> Result<Response, Problem> 
 
 async fn lane(State(relay): App, request: Request) -> Result<Response, Problem> {
     checked(request).await?;
-    let (instance, tenures) = (relay.sale.instance().to_owned(), relay.switch.tenures().all());
+    let (instance, tenures) =
+        (relay.sale.instance().to_owned(), relay.switch.writer.tenures.of_default_item());
     Ok(reply::json(&Lane { instance, up: true, tenures }))
 }
 

@@ -6,7 +6,7 @@
 --       5 instance, then for each order its id, quantity, user, and whether it may be known: a holder without the fence
 --       decides by what it saw in this as well
 -- Answer: ok, the units sold, the new ids and records, and for each order its record or the stock that did
---         not suffice; or stale, foreign with the fence; or unknown.
+--         not suffice; or stale or foreign, and the fence; or unknown.
 
 local STOCK, LUCKY, ORDERS, LEDGER, FENCE = unpack(KEYS)
 local token, seen, has_ids, is_atomic, instance = ARGV[1], ARGV[2], ARGV[3] ~= '', ARGV[4] ~= '', ARGV[5]
@@ -16,11 +16,11 @@ local fence = redis.call('GET', FENCE)
 if fence and is_fenced then
   local theirs, highest = string.match(fence, '^(%x+) (%d+)$')
   local ours, revision = string.match(token, '^(%x+) (%d+)$')
-  if ours ~= theirs then return {'foreign', fence} end
-  if tonumber(revision) < tonumber(highest) then return {'stale', fence} end
+  if ours ~= theirs then return {'foreign', fence, {}, {}} end
+  if tonumber(revision) < tonumber(highest) then return {'stale', fence, {}, {}} end
 end
 local stock = tonumber(seen ~= '' and seen or redis.call('GET', STOCK) or '')
-if not stock then return {'unknown'} end
+if not stock then return {'unknown', '', {}, {}} end
 local position = redis.call('LLEN', LEDGER)
 
 local answers, fields, accepted, sold = {}, {}, {}, 0
@@ -30,7 +30,7 @@ for i = 6, #ARGV, 4 do
   if record then
     answers[#answers + 1] = record
   elseif tonumber(quantity) > stock then
-    answers[#answers + 1] = stock
+    answers[#answers + 1] = string.format('%.0f', stock)
   else
     stock = stock - tonumber(quantity)
     sold = sold + tonumber(quantity)
@@ -52,4 +52,4 @@ if sold > 0 then
     for i = 1, #fields, 2 do redis.call('RPUSH', LEDGER, fields[i]) end
   end
 end
-return {'ok', sold, fields, answers}
+return {'ok', string.format('%.0f', sold), fields, answers}

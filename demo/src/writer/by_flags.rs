@@ -6,7 +6,7 @@
 use flash_sale::inventory::{
     Accepted, Batch, Fence, Inventory, InventoryError, Keys, Order, Outcome,
 };
-use redis::{ErrorKind, RedisError, Value, from_redis_value};
+use redis::{ErrorKind, RedisError};
 
 use super::Writer;
 use crate::fault::{self, Point};
@@ -82,54 +82,41 @@ pub(super) async fn reduce(
         take.arg(order.id.as_str()).arg(order.quantity.get()).arg(order.user.as_str());
         take.arg(if may_be_known { "1" } else { "" });
     }
-    let answer: Vec<Value> = fault::once_sent(inventory.command(&take)).await?;
-    let mut answer = answer.into_iter();
-    let mut next = || answer.next().unwrap_or(Value::Nil);
-    let status: String = from_redis_value(next()).map_err(|_| not_understood())?;
-    let refused = |fence: Value, is_stale: bool| {
-        let fence: String = from_redis_value(fence).map_err(|_| not_understood())?;
-        let fence = Fence::from_record(&fence).ok_or_else(not_understood)?;
-        let token = token.ok_or_else(not_understood)?;
-        Err(if is_stale {
-            InventoryError::StaleToken { token, fence }
-        } else {
-            InventoryError::ForeignFence { fence, token }
-        })
-    };
-    match status.as_str() {
-        "ok" => {}
-        "stale" => return refused(next(), true),
-        "foreign" => return refused(next(), false),
+    let (status, detail, fields, answers): (String, String, Vec<String>, Vec<String>) =
+        fault::once_sent(inventory.command(&take)).await?;
+    match (&*status, token, Fence::from_record(&detail)) {
+        ("ok", ..) => {}
+        ("stale", Some(token), Some(fence)) => {
+            return Err(InventoryError::StaleToken { token, fence });
+        }
+        ("foreign", Some(token), Some(fence)) => {
+            return Err(InventoryError::ForeignFence { fence, token });
+        }
         _ => return Err(InventoryError::UnknownItem),
     }
-    let sold: u64 = from_redis_value(next()).map_err(|_| not_understood())?;
-    let fields: Vec<String> = from_redis_value(next()).map_err(|_| not_understood())?;
-    let answers: Vec<Value> = from_redis_value(next()).map_err(|_| not_understood())?;
-    if sold > 0 && !writer.has(Safeguard::AtomicLedger) {
+    if !fields.is_empty() && !writer.has(Safeguard::AtomicLedger) {
         fault::at(Point::BetweenWrites).await;
         let mut finish = redis::cmd("EVAL");
         finish.arg(FINISH).arg(3).arg(&[&keys.lucky, &keys.orders, &keys.ledger]);
-        finish.arg(sold).arg(fields);
+        finish.arg(detail).arg(fields);
         let _: String = inventory.command(&finish).await?;
     }
-    orders.iter().zip(answers).map(|(order, answer)| outcome(order, answer)).collect()
+    orders.iter().zip(&answers).map(|(order, answer)| outcome(order, answer)).collect()
 }
 
 async fn load(inventory: &Inventory) -> Result<String, InventoryError> {
     inventory.command(redis::cmd("SCRIPT").arg("LOAD").arg(TAKE)).await
 }
 
-fn outcome(order: &Order, answer: Value) -> Result<Outcome, InventoryError> {
-    if let Value::Int(remaining) = answer {
-        return Ok(Outcome::SoldOut { remaining: u64::try_from(remaining).unwrap_or(0) });
+/// `answer` is the record of the accepted order, or the stock that did not suffice.
+fn outcome(order: &Order, answer: &str) -> Result<Outcome, InventoryError> {
+    if let Ok(left) = answer.parse::<i64>() {
+        return Ok(Outcome::SoldOut { remaining: u64::try_from(left).unwrap_or(0) });
     }
-    let record: String = from_redis_value(answer).map_err(|_| not_understood())?;
-    let first = Accepted::from_record(order.id.as_str(), &record).ok_or_else(not_understood)?;
+    let first = Accepted::from_record(order.id.as_str(), answer).ok_or_else(|| {
+        let source: RedisError = (ErrorKind::UnexpectedReturnType, "not understood").into();
+        InventoryError::Unanswered { source }
+    })?;
     let is_same = first.is_repeated_by(order);
     Ok(if is_same { Outcome::Reserved(first) } else { Outcome::Conflict })
-}
-
-fn not_understood() -> InventoryError {
-    let source: RedisError = (ErrorKind::UnexpectedReturnType, "not understood").into();
-    InventoryError::Unanswered { source }
 }

@@ -8,9 +8,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use clap::ValueEnum as _;
-use fenced_lock::Token;
 use flash_sale::inventory::{
-    Batch, BatchWriter, Inventory, InventoryError, Item, Order, OrderId, Outcome,
+    Batch, BatchWriter, Inventory, InventoryError, Order, OrderId, Outcome,
 };
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -25,14 +24,12 @@ use crate::safeguard::Safeguard;
 pub struct Writer {
     /// The safeguards that are off, a bit each.
     off: AtomicU32,
-    /// The token of each item's latest batch.
-    latest: Mutex<HashMap<Item, Token>>,
     /// Without `careful-retry`: how often each order was sent and not answered.
     unanswered: Mutex<HashMap<OrderId, u32>>,
     /// Without `script-reload`: the digest of the script, once it is loaded.
     digest: OnceCell<String>,
-    /// Those of the default item.
-    tenures: Tenures,
+    /// The tenures in which this instance sold.
+    pub(crate) tenures: Tenures,
 }
 
 impl Writer {
@@ -57,32 +54,12 @@ impl Writer {
         all.filter(|safeguard| !self.has(**safeguard)).map(ToString::to_string).collect()
     }
 
-    /// Whether a batch was written under this token, and none since under another one of its item.
-    pub(crate) fn has_written_under(&self, token: Token) -> bool {
-        self.latest.lock().values().any(|it| *it == token)
-    }
-
-    /// The tenures in which this instance sold the default item.
-    pub(crate) fn tenures(&self) -> &Tenures {
-        &self.tenures
-    }
-
-    /// Notes a batch of `item` under `token`; whether it is the first.
-    fn is_first_under(&self, token: Token, item: &Item) -> bool {
-        let mut latest = self.latest.lock();
-        let is_first = latest.insert(item.clone(), token) != Some(token);
-        if is_first && *item == Item::DEFAULT {
-            self.tenures.begin(token);
-        }
-        is_first
-    }
-
     async fn write(
         &self,
         inventory: &Inventory,
         batch: Batch<'_>,
     ) -> Result<Vec<Outcome>, InventoryError> {
-        if batch.token.is_some_and(|token| self.is_first_under(token, batch.item)) {
+        if batch.token.is_some_and(|token| self.tenures.begin(batch.item, token)) {
             fault::at(Point::AfterGrant).await;
         }
         let seen = match batch.token {
