@@ -42,7 +42,6 @@ pub struct Cluster {
 
 /// One instance of the service, and the proxies around it.
 #[derive(Debug)]
-#[cfg_attr(not(feature = "chaos"), allow(dead_code, reason = "the fault suite reads all fields"))]
 pub struct Instance {
     pub name: String,
     pub port: u16,
@@ -73,7 +72,6 @@ pub struct Spec<'a> {
 
 /// Which connections of an instance run through a proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(not(feature = "chaos"), allow(dead_code, reason = "the fault suite uses all variants"))]
 pub enum Proxied {
     #[default]
     Nothing,

@@ -77,26 +77,41 @@ impl DemoOptions {
     /// # Errors
     /// When the last ports would be beyond 65535, and when the two locks cannot stand side by side.
     pub(crate) fn sides(&self) -> Result<Vec<(LockMode, Vec<u16>)>, DemoError> {
+        let refused = |why| Err(DemoError::Refused(why));
         let locks: Vec<_> = [self.lock].into_iter().chain(self.beside).collect();
         if let [one, other] = *locks {
             if one == other {
-                return Err(DemoError::SameLock(one.name()));
+                let name = one.name();
+                return refused(format!(
+                    "{name} is given twice: choose another lock with --beside"
+                ));
             }
             if let Some(baseline) = locks.iter().find(|lock| !lock.is_shared()) {
-                return Err(DemoError::NotBeside(baseline.name()));
+                let all: Vec<_> = LockMode::shared().map(LockMode::name).collect();
+                return refused(format!(
+                    "{} is no lock that instances share, so it cannot stand beside another: choose two of {}; the \
+                     page offers no-lock and local on both sides",
+                    baseline.name(),
+                    all.join(", ")
+                ));
             }
         }
-        let is_built = |lock: &LockMode| *lock == LockMode::Etcd || !lock.is_shared();
-        if let Some(lock) = locks.iter().find(|lock| !OTHER_LOCKS && !is_built(lock)) {
-            return Err(DemoError::NotBuilt(lock.name()));
+        let is_built =
+            |lock: &LockMode| OTHER_LOCKS || *lock == LockMode::Etcd || !lock.is_shared();
+        if let Some(lock) = locks.iter().find(|lock| !is_built(lock)) {
+            return refused(format!(
+                "this program was built for a sale under etcd, without {0}: `make demo ARGS='--lock {0}'` builds it in",
+                lock.name()
+            ));
         }
         let instances = self.instances * if locks.len() == 2 { 2 } else { 1 };
         let port = |n: u16| self.port.checked_add(n.checked_mul(PORT_STEP)?);
-        let ports = (0..instances).map(port).collect::<Option<Vec<_>>>();
-        let ports = ports.ok_or(DemoError::PortsTooHigh {
-            instances,
-            highest: u16::MAX - (instances - 1) * PORT_STEP,
-        })?;
+        let Some(ports) = (0..instances).map(port).collect::<Option<Vec<_>>>() else {
+            let highest = u16::MAX - (instances - 1) * PORT_STEP;
+            return refused(format!(
+                "{instances} instances, 10 ports apart, need a --port of {highest} or lower"
+            ));
+        };
         let ports = ports.chunks(self.instances.into()).map(<[u16]>::to_vec);
         Ok(locks.into_iter().zip(ports).collect())
     }

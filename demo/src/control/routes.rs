@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::problem::{INSTANCE_UNREACHABLE, NO_RUN};
+use super::problem::{INSTANCE_UNREACHABLE, NO_RUN, UNKNOWN_INSTANCE};
 use super::record::{Command, Fault, NewRun};
 use super::{Control, Instance, MAX_REQUESTS, MAX_STOCK, Side, client};
 use crate::relay::{PANELS, same_site};
@@ -39,7 +39,7 @@ struct FenceBody {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct InstanceBody {
-    instance: Option<String>,
+    instance: String,
 }
 
 pub(super) fn routes(control: Arc<Control>) -> Router {
@@ -99,7 +99,10 @@ impl Call {
 
     async fn victim(&self) -> Result<Instance, Problem> {
         let InstanceBody { instance } = self.parse("{\"instance\":\"8090\"}")?;
-        self.side.victim(instance.as_deref(), self.from.as_deref()).await
+        self.side.read_all().await;
+        let found = self.side.instances().into_iter().find(|one| one.name == instance);
+        let detail = "the demo has no instance of this name";
+        found.ok_or_else(|| Problem::new(UNKNOWN_INSTANCE, detail))
     }
 }
 

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use fenced_lock::{
-    BackendError, FileBackend, FileOptions, PostgresAdvisoryBackend, PostgresBackend,
-    PostgresOptions, PostgresRowBackend, RedisBackend, RedisOptions, RedlockBackend,
-    ZooKeeperBackend, ZooKeeperOptions,
+    BackendError, BackendErrorKind, FileBackend, FileOptions, PostgresAdvisoryBackend,
+    PostgresBackend, PostgresOptions, PostgresRowBackend, RedisBackend, RedisOptions,
+    RedlockBackend, ZooKeeperBackend, ZooKeeperOptions,
 };
 use futures_util::future::LocalBoxFuture;
 use hyper::Method;
@@ -22,40 +22,37 @@ use testkit::{
 };
 
 use super::servers::{LockServer, LockServers};
-use super::{AnyLock, Server};
+use super::{AnyLock, LockMode, Server};
 
 /// Small beside the TTL of a demo: a key on one node outlives its session by as much.
 const REDLOCK_TIMEOUT: Duration = Duration::from_millis(150);
 
-type Opened = Result<AnyLock, BackendError>;
-
-pub(super) fn redis(at: &[String]) -> Opened {
-    AnyLock::fenced(RedisBackend::new(RedisOptions::new(&at[0])))
-}
-
-pub(super) fn redlock(at: &[String]) -> Opened {
-    let node = |url| RedisOptions { request_timeout: REDLOCK_TIMEOUT, ..RedisOptions::new(url) };
-    AnyLock::unfenced(RedlockBackend::new(at.iter().map(node)))
-}
-
-pub(super) fn postgres(at: &[String]) -> Opened {
-    AnyLock::fenced(PostgresBackend::new(&PostgresOptions::new(&at[0])))
-}
-
-pub(super) fn postgres_advisory(at: &[String]) -> Opened {
-    AnyLock::fenced(PostgresAdvisoryBackend::new(&PostgresOptions::new(&at[0])))
-}
-
-pub(super) fn postgres_row(at: &[String]) -> Opened {
-    AnyLock::fenced(PostgresRowBackend::new(&PostgresOptions::new(&at[0])))
-}
-
-pub(super) fn zookeeper(at: &[String]) -> Opened {
-    AnyLock::fenced(ZooKeeperBackend::new(ZooKeeperOptions::new(at.join(","))))
-}
-
-pub(super) fn file(at: &[String]) -> Opened {
-    AnyLock::fenced(FileBackend::new(FileOptions::new(&at[0])))
+/// The lock of this kind at these addresses, of which there is at least one.
+pub(super) fn open(lock: LockMode, at: &[String]) -> Result<AnyLock, BackendError> {
+    let first = &at[0];
+    match lock {
+        LockMode::Redis => AnyLock::fenced(RedisBackend::new(RedisOptions::new(first))),
+        LockMode::Redlock => {
+            let request_timeout = REDLOCK_TIMEOUT;
+            let node = |url| RedisOptions { request_timeout, ..RedisOptions::new(url) };
+            AnyLock::unfenced(RedlockBackend::new(at.iter().map(node)))
+        }
+        LockMode::Postgres => AnyLock::fenced(PostgresBackend::new(&PostgresOptions::new(first))),
+        LockMode::PostgresAdvisory => {
+            AnyLock::fenced(PostgresAdvisoryBackend::new(&PostgresOptions::new(first)))
+        }
+        LockMode::PostgresRow => {
+            AnyLock::fenced(PostgresRowBackend::new(&PostgresOptions::new(first)))
+        }
+        LockMode::ZooKeeper => {
+            AnyLock::fenced(ZooKeeperBackend::new(ZooKeeperOptions::new(at.join(","))))
+        }
+        LockMode::File => AnyLock::fenced(FileBackend::new(FileOptions::new(first))),
+        _ => {
+            let what = "it is no lock that instances share";
+            Err(BackendError::new(BackendErrorKind::Permanent, what))
+        }
+    }
 }
 
 /// Starts servers in `parent`. `members` counts for etcd and ZooKeeper only.

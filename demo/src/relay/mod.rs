@@ -11,7 +11,7 @@ use axum::body::Bytes;
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{self, Method, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{any, get};
 use clap::ValueEnum as _;
@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use crate::baselines::{LockMode, Switch};
 use crate::control::client;
 use crate::control::problem::NO_CONTROL;
-use crate::control::record::{Command, Fault, Lane, Note, Status};
+use crate::control::record::{Command, Fault, Note, Status};
 use crate::fault::{self, Action, Point};
 use crate::locks::in_words;
 use crate::safeguard::Safeguard;
@@ -84,7 +84,6 @@ impl Extension for Relay {
             .route("/demo", any(pass_on))
             .route("/demo/{*path}", any(pass_on))
             .route("/demo/here", get(status).post(obey))
-            .route("/demo/here/lane", get(lane))
             .with_state(self)
     }
 
@@ -160,11 +159,10 @@ impl Relay {
             let detail = "this instance has no control: start one with `demo control`, and the instance with --control";
             Problem::new(NO_CONTROL, detail)
         })?;
-        let mut request = client::request(method, path, body);
-        if let Ok(name) = HeaderValue::from_str(self.sale.instance()) {
-            request.headers_mut().insert(client::FROM, name);
-        }
-        let answer = client::send(control.as_str(), request, ANSWER_TIMEOUT).await;
+        let request =
+            http::Request::builder().method(method).uri(format!("http://{control}{path}"));
+        let request = request.header(client::FROM, self.sale.instance());
+        let answer = client::send(request, body, ANSWER_TIMEOUT).await;
         answer.map_err(|_| Problem::new(NO_CONTROL, "the control of the demo does not answer"))
     }
 }
@@ -195,7 +193,7 @@ async fn status(State(relay): App, request: Request) -> Result<Response, Problem
     let names = |modes: &[LockMode]| modes.iter().map(|mode| mode.name().to_owned()).collect();
     let shared: Vec<_> = modes.iter().copied().filter(|mode| mode.is_shared()).collect();
     let ttl = sale.lease().map_or(Duration::ZERO, |(_, ttl)| ttl);
-    Ok(reply::json(&Status {
+    let status = Status {
         instance: sale.instance().to_owned(),
         guard: switch.mode().name().to_owned(),
         guards: names(&modes),
@@ -206,7 +204,8 @@ async fn status(State(relay): App, request: Request) -> Result<Response, Problem
             .map_or(Vec::new(), |(promises, _)| in_words(promises).map(str::to_owned).into()),
         lock_ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
         stale_batches: sale.metrics().stale_batches.get(),
-    }))
+    };
+    Ok(reply::json(&(status, switch.writer.tenures.of_default_item())))
 }
 
 async fn obey(State(relay): App, request: Request) -> Result<Response, Problem> {
@@ -231,13 +230,6 @@ async fn obey(State(relay): App, request: Request) -> Result<Response, Problem> 
         }
     }
     Ok(reply::json(&Value::Null))
-}
-
-async fn lane(State(relay): App, request: Request) -> Result<Response, Problem> {
-    checked(request).await?;
-    let (instance, tenures) =
-        (relay.sale.instance().to_owned(), relay.switch.writer.tenures.of_default_item());
-    Ok(reply::json(&Lane { instance, up: true, tenures }))
 }
 
 #[cfg(test)]
