@@ -1,9 +1,6 @@
 //! The flags of the demo.
 
-use std::ops::RangeInclusive;
-
 use clap::Args;
-use clap::builder::RangedU64ValueParser;
 
 use crate::baselines::{Fence, LockMode};
 use crate::error::DemoError;
@@ -13,10 +10,6 @@ const PORT_STEP: u16 = 10;
 
 /// Whether this program was built with the locks besides etcd's.
 const OTHER_LOCKS: bool = cfg!(feature = "other-locks");
-
-const REQUESTS: RangeInclusive<u64> = 1..=1_000_000;
-const STOCK: RangeInclusive<u64> = 0..=1_000_000_000;
-const INSTANCES: RangeInclusive<u64> = 1..=32;
 
 // no doc comment: it would replace that of the program in `--help`
 #[derive(Clone, Debug, Args)]
@@ -31,27 +24,23 @@ pub struct DemoOptions {
 
     /// Buyers, with one order each, all at once: 1 to 1000000.
     #[arg(long, env = "FLASH_SALE_DEMO_REQUESTS", default_value = "500", value_name = "N",
-          allow_negative_numbers = true,
-          value_parser = RangedU64ValueParser::<u64>::new().range(REQUESTS))]
+          allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub requests: u64,
 
     /// Units for sale: 0 to 1000000000.
     #[arg(long, env = "FLASH_SALE_DEMO_STOCK", default_value = "300", value_name = "UNITS",
-          allow_negative_numbers = true,
-          value_parser = RangedU64ValueParser::<u64>::new().range(STOCK))]
+          allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
     pub stock: u64,
 
     /// Instances: 1 to 32.
     #[arg(long, env = "FLASH_SALE_DEMO_INSTANCES", default_value = "2", value_name = "N",
-          allow_negative_numbers = true,
-          value_parser = RangedU64ValueParser::<u16>::new().range(INSTANCES))]
+          allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=32))]
     pub instances: u16,
 
     /// Port of the first instance on 127.0.0.1; each further one is 10 higher. With --beside, the instances of the
     /// second lock follow those of the first.
     #[arg(long, env = "FLASH_SALE_DEMO_PORT", default_value = "8080", value_name = "PORT",
-          allow_negative_numbers = true,
-          value_parser = clap::value_parser!(u16).range(1..))]
+          allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
 
     /// Guard of the sale. `redis`, `redlock`, `postgres`, `postgres-advisory`, `postgres-row`, `zookeeper` and `file` are

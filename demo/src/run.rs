@@ -150,7 +150,19 @@ impl Show<'_> {
         let control = Control { sides: clusters.iter().map(Side::of).collect(), restarts: true };
         let _control = AbortOnDropHandle::new(tokio::spawn(Arc::new(control).serve(listener)));
         let hints = self.hints(clusters);
-        let concurrency = make_room(options.requests);
+        let DemoOptions { requests, stock, .. } = options;
+        let concurrency = make_room(*requests);
+        let at_once = if concurrency < *requests {
+            format!("{concurrency} at a time")
+        } else {
+            "all at once".to_owned()
+        };
+        let flags = [
+            "--alone".to_owned(),
+            format!("--requests={requests}"),
+            format!("--concurrency={concurrency}"),
+            format!("--stock={stock}"),
+        ];
         let urls: Vec<_> = clusters.iter().map(Cluster::urls).collect();
         let program = clusters[0].program.clone();
         let report = |text: &str| screen.paragraph(Tone::Warning, "note  ", text);
@@ -159,8 +171,8 @@ impl Show<'_> {
         let mut code = PASS;
         // one after the other: two at once would slow each other down
         for ((lock, _), urls) in self.sides.iter().zip(urls) {
-            self.announce_load(concurrency);
-            let load = Load::start_in(&program, dir, &self.load_flags(concurrency, urls), true)?;
+            say(&format!("\nload test: {requests} buyers, {at_once}, for {stock} units\n"));
+            let load = Load::start_in(&program, dir, &[&flags[..], &urls].concat(), true)?;
             let report = tokio::select! {
                 report = load.report(TIMEOUT) => report?,
                 (never, ..) = &mut upkeep => match never {},
@@ -176,17 +188,6 @@ impl Show<'_> {
             say(&line);
         }
         match upkeep.await.0 {}
-    }
-
-    fn load_flags(&self, concurrency: u64, urls: Vec<String>) -> Vec<String> {
-        let DemoOptions { requests, stock, .. } = self.options;
-        let flags = [
-            "--alone".to_owned(),
-            format!("--requests={requests}"),
-            format!("--concurrency={concurrency}"),
-            format!("--stock={stock}"),
-        ];
-        flags.into_iter().chain(urls).collect()
     }
 
     fn print_verdict(&self, lock: LockMode, report: &Report) {
@@ -234,14 +235,11 @@ impl Show<'_> {
         control: &str,
     ) -> Result<(), DemoError> {
         let fence = self.options.fence;
-        let mut flags = vec!["--control", control];
+        let mut flags = vec![format!("--control={control}")];
         if lock.is_shared() {
-            flags.extend(["--lock-ttl", LOCK_TTL]);
+            flags.push(format!("--lock-ttl={LOCK_TTL}"));
         }
-        if let Some(fence) = fence {
-            flags.extend(["--fence", fence.name()]);
-        }
-        let flags: Vec<_> = flags.into_iter().map(str::to_owned).collect();
+        flags.extend(fence.map(|fence| format!("--fence={}", fence.name())));
         let instances = ports.len() * self.sides.len();
         say(&format!("guard of the sale: {}", guarded_by(lock, fence)));
         let spec = Spec { lock, instances, flags: &flags, ..Spec::default() };
@@ -253,18 +251,6 @@ impl Show<'_> {
             say(&format!("instance {} answers on {}", instance.port, instance.url()));
         }
         Ok(())
-    }
-
-    fn announce_load(&self, concurrency: u64) {
-        let DemoOptions { requests, stock, .. } = *self.options;
-        let at_once = if concurrency < requests {
-            format!("{concurrency} at a time")
-        } else {
-            "all at once".to_owned()
-        };
-        say("");
-        say(&format!("load test: {requests} buyers, {at_once}, for {stock} units"));
-        say("");
     }
 
     /// Commands to try while the demo serves.

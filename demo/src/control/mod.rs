@@ -150,13 +150,13 @@ struct Instance {
 }
 
 impl Instance {
-    /// The answer to a call. An error is a sentence.
+    /// The answer to a call.
     async fn ask<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
         body: Option<Value>,
-    ) -> Result<T, String> {
+    ) -> Result<T, Problem> {
         let limit = match (&method, path) {
             (_, "/stock") => START_TIMEOUT,
             (&Method::POST, _) => COMMAND_TIMEOUT,
@@ -165,19 +165,23 @@ impl Instance {
         let url = format!("http://{}{path}", self.authority);
         let body = body.map(|body| body.to_string()).unwrap_or_default();
         let answer = client::send(Request::builder().method(method).uri(url), body, limit).await;
-        let unreachable = |_| format!("Instance {} did not carry out the request.", self.name);
-        let (status, body) = answer.map_err(unreachable)?;
-        if status != StatusCode::OK {
-            let problem: Value = serde_json::from_slice(&body).unwrap_or_default();
-            let without_reason = || format!("Instance {} answered {status}.", self.name);
-            return Err(problem["detail"].as_str().map_or_else(without_reason, str::to_owned));
-        }
-        serde_json::from_slice(&body).map_err(|error| error.to_string())
+        let sentence = match answer {
+            Ok((StatusCode::OK, body)) => match serde_json::from_slice(&body) {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error.to_string(),
+            },
+            Ok((status, body)) => {
+                let problem: Value = serde_json::from_slice(&body).unwrap_or_default();
+                let without_reason = || format!("Instance {} answered {status}.", self.name);
+                problem["detail"].as_str().map_or_else(without_reason, str::to_owned)
+            }
+            Err(_) => format!("Instance {} did not carry out the request.", self.name),
+        };
+        Err(Problem::new(INSTANCE_UNREACHABLE, sentence))
     }
 
     async fn command(&self, command: &Command) -> Result<(), Problem> {
-        let done = self.ask::<Value>(Method::POST, "/demo/here", Some(json!(command))).await;
-        done.map(drop).map_err(|sentence| Problem::new(INSTANCE_UNREACHABLE, sentence))
+        self.ask(Method::POST, "/demo/here", Some(json!(command))).await
     }
 }
 

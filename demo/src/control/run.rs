@@ -150,7 +150,8 @@ impl Side {
         let (guard, fence) = (run.guard.clone(), Command::Fence(run.fence));
         tokio::try_join!(self.set_guard(guard), self.command_all(fence)).map_err(in_words)?;
         let stale_before = self.stale_batches();
-        let started = self.sale(victim, Some(run.stock)).await?;
+        let units = json!({"stock": run.stock});
+        let started = self.sale(victim, Method::PUT, Some(units)).await.map_err(in_words)?;
         if let Some(victim) = victim {
             let fault = Command::Fault(run.fault, self.pause_ms());
             victim.command(&fault).await.map_err(in_words)?;
@@ -176,8 +177,7 @@ impl Side {
         let load = loadtest::run_in_process(&args, &live);
         let others = self.start_the_others(victim, run.fault, start);
         let report = tokio::join!(load, others).0;
-        let is_same = self.sale(victim, None).await? == started;
-        if !is_same {
+        if self.sale(victim, Method::GET, None).await.map_err(in_words)? != started {
             return Err("Another sale was started meanwhile.".to_owned());
         }
         let report = report.map_err(|error| ErrorChain(&*error).to_string())?;
@@ -190,18 +190,17 @@ impl Side {
         Ok(verdict)
     }
 
-    /// The id of the sale, after the start of one of so many units if `start` has some. Asks an instance that the fault
-    /// does not hit.
-    async fn sale(&self, victim: Option<&Instance>, start: Option<u64>) -> Result<Value, String> {
-        let up = self.up();
-        let is_safe = |one: &&Instance| victim.is_none_or(|victim| victim.name != one.name);
-        let instance =
-            up.iter().find(is_safe).ok_or_else(|| nobody_answers().detail().to_owned())?;
-        let (method, body) = match start {
-            Some(stock) => (Method::PUT, Some(json!({"stock": stock}))),
-            None => (Method::GET, None),
-        };
-        let mut stock: Value = instance.ask(method, "/stock", body).await?;
+    /// Reads or starts the sale at an instance that the fault does not hit. Returns its id.
+    async fn sale(
+        &self,
+        victim: Option<&Instance>,
+        method: Method,
+        body: Option<Value>,
+    ) -> Result<Value, Problem> {
+        let mut up = self.up().into_iter();
+        let safe = up.find(|one| victim.is_none_or(|victim| victim.name != one.name));
+        let safe = safe.ok_or_else(nobody_answers)?;
+        let mut stock: Value = safe.ask(method, "/stock", body).await?;
         Ok(stock["sale"].take())
     }
 

@@ -122,111 +122,96 @@ impl Demo {
     }
 }
 
+/// How a demo ended that left nothing behind, and what it said.
+#[derive(Debug)]
+struct Ended {
+    code: Option<i32>,
+    said: String,
+    stderr: String,
+}
+
+impl Ended {
+    /// What it said, in one line.
+    fn words(&self) -> String {
+        self.said.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// Runs the demo with these flags to its end.
+async fn ended(args: &[&str]) -> Ended {
+    ended_with(args, |_| {}).await
+}
+
+/// The same with a change of its command.
+async fn ended_with(args: &[&str], change: impl Fn(&mut Command)) -> Ended {
+    on_free_ports(async || {
+        let mut demo = Demo::start_at(two_free_ports(), args, &change);
+        let code = demo.end().await?.code();
+        demo.assert_everything_is_gone();
+        Ok(Ended { code, stderr: demo.stderr(), said: demo.said })
+    })
+    .await
+}
+
 /// Goal: the first promise of the project, with its numbers.
 #[tokio::test]
 async fn once_passes() {
-    on_free_ports(async || {
-        let mut demo = Demo::start(&["--once"]);
-        let status = demo.end().await?;
-        assert_eq!(status.code(), Some(0), "{}{}", demo.said, demo.stderr());
-        let said = demo.said.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(
-        said.contains(
-            "PASS 300 units, 500 buyers, 2 instances. 300 of 300 sold, 200 told sold out: no unit \
-             was sold twice."
-        ),
-        "{said}"
-    );
-        assert!(demo.said.lines().all(|line| line.chars().count() <= 80), "{}", demo.said);
-        assert!(!demo.said.contains('\x1b'), "colour is for terminals");
-        demo.assert_everything_is_gone();
-        Ok(())
-    })
-    .await;
+    let demo = ended(&["--once"]).await;
+    assert_eq!(demo.code, Some(0), "{demo:?}");
+    let verdict = "PASS 300 units, 500 buyers, 2 instances. 300 of 300 sold, 200 told sold out: no unit \
+                   was sold twice.";
+    assert!(demo.words().contains(verdict), "{demo:?}");
+    assert!(demo.said.lines().all(|line| line.chars().count() <= 80), "{demo:?}");
+    assert!(!demo.said.contains('\x1b'), "colour is for terminals");
 }
 
-async fn oversells(lock: &str) {
-    on_free_ports(async || {
-        let mut demo = Demo::start(&["--once", "--lock", lock]);
-        let status = demo.end().await?;
-        assert_eq!(status.code(), Some(1), "{}{}", demo.said, demo.stderr());
-        let said = demo.said.split_whitespace().collect::<Vec<_>>().join(" ");
+/// Goal: the demo shows why the lock is there, and why it has to be a distributed one.
+#[tokio::test]
+async fn without_a_lock_or_with_a_local_one_it_oversells_and_says_so() {
+    for lock in ["no-lock", "local"] {
+        let demo = ended(&["--once", "--lock", lock]).await;
+        assert_eq!(demo.code, Some(1), "{demo:?}");
+        let said = demo.words();
         let (_, after) = said.split_once("FAIL 300 units, 500 buyers, 2 instances. ").unwrap();
-        let mut words = after.split(' ');
-        let sold: u64 = words.next().unwrap().parse().unwrap();
+        let sold: u64 = after.split(' ').next().unwrap().parse().unwrap();
         assert!(sold > 300);
         let told =
             format!("{sold} sold of 300: {} too many. That is what happens without", sold - 300);
         assert!(after.starts_with(&told), "{said}");
-        demo.assert_everything_is_gone();
-        Ok(())
-    })
-    .await;
-}
-
-/// Goal: the demo shows why the lock is there.
-#[tokio::test]
-async fn without_a_lock_it_oversells_and_says_so() {
-    oversells("no-lock").await;
-}
-
-/// Goal: the demo shows why the lock has to be a distributed one.
-#[tokio::test]
-async fn with_a_local_lock_it_oversells_and_says_so() {
-    oversells("local").await;
+    }
 }
 
 /// Goal: what is right passes, whatever guards it: the ways to compare with, and a local lock where one
 /// instance is all there is.
 #[tokio::test]
 async fn other_guards_pass_where_they_are_right() {
+    for (lock, instances) in
+        [("etcd-recipe", "2"), ("etcd-rpc", "2"), ("atomic-script", "2"), ("local", "1")]
+    {
+        let sale = ["--requests", "60", "--stock", "40", "--instances", instances];
+        let demo = ended(&[&["--once", "--lock", lock], &sale[..]].concat()).await;
+        assert_eq!(demo.code, Some(0), "{lock}: {demo:?}");
+        assert!(demo.said.contains("40 sold, 20 told sold out"), "{lock}: {demo:?}");
+    }
+}
+
+/// Goal: it serves until Ctrl-C, `kill`, or the end of its terminal, and leaves nothing then.
+#[tokio::test]
+async fn signals_leave_nothing() {
     on_free_ports(async || {
-        for (lock, instances) in
-            [("etcd-recipe", "2"), ("etcd-rpc", "2"), ("atomic-script", "2"), ("local", "1")]
-        {
-            let sale = ["--requests", "60", "--stock", "40", "--instances", instances];
-            let mut demo = Demo::start(&[&["--once", "--lock", lock], &sale[..]].concat());
+        for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+            let mut demo = Demo::start(&[]);
+            demo.until_it_says("Serving until Ctrl-C.").await?;
+            assert!(!demo.is_everything_gone());
+            demo.signal(signal);
             let status = demo.end().await?;
-            assert_eq!(status.code(), Some(0), "{lock}: {}{}", demo.said, demo.stderr());
-            assert!(demo.said.contains("40 sold, 20 told sold out"), "{lock}: {}", demo.said);
+            assert_eq!(status.code(), Some(0), "{}{}", demo.said, demo.stderr());
+            assert!(demo.said.contains("Everything is stopped and removed."), "{}", demo.said);
             demo.assert_everything_is_gone();
         }
         Ok(())
     })
     .await;
-}
-
-async fn ends_in_order_on(signal: Signal) {
-    on_free_ports(async || {
-        let mut demo = Demo::start(&[]);
-        demo.until_it_says("Serving until Ctrl-C.").await?;
-        assert!(!demo.is_everything_gone());
-        demo.signal(signal);
-        let status = demo.end().await?;
-        assert_eq!(status.code(), Some(0), "{}{}", demo.said, demo.stderr());
-        assert!(demo.said.contains("Everything is stopped and removed."), "{}", demo.said);
-        demo.assert_everything_is_gone();
-        Ok(())
-    })
-    .await;
-}
-
-/// Goal: it serves until Ctrl-C, and leaves nothing then.
-#[tokio::test]
-async fn interrupt_leaves_nothing() {
-    ends_in_order_on(Signal::INT).await;
-}
-
-/// Goal: the same for `kill`.
-#[tokio::test]
-async fn terminate_leaves_nothing() {
-    ends_in_order_on(Signal::TERM).await;
-}
-
-/// Goal: the same for a terminal that is closed.
-#[tokio::test]
-async fn hang_up_leaves_nothing() {
-    ends_in_order_on(Signal::HUP).await;
 }
 
 /// Goal: a signal that comes while things are being started is as good as one that comes later.
@@ -283,7 +268,7 @@ async fn dead_instance_is_reported() {
     on_free_ports(async || {
         let mut demo = Demo::start(&[]);
         demo.until_it_says("Serving until Ctrl-C.").await?;
-        let listen = format!("--listen 127.0.0.1:{}", demo.port);
+        let listen = format!("--listen=127.0.0.1:{}", demo.port);
         // its guardian is a shell that has the same arguments
         let mut found = processes(&listen);
         found.retain(|(_, command)| command.starts_with(PROGRAM));
@@ -331,20 +316,9 @@ async fn secured_sale() {
     let few = ["--requests", "60", "--stock", "40"];
     for (lock, code, sale) in [("etcd", 0, &[][..]), ("etcd-recipe", 0, &few), ("no-lock", 1, &[])]
     {
-        on_free_ports(async || {
-            let mut demo = Demo::start(&[&["--secure", "--once", "--lock", lock], sale].concat());
-            assert_eq!(
-                demo.end().await?.code(),
-                Some(code),
-                "{lock}: {}{}",
-                demo.said,
-                demo.stderr()
-            );
-            assert!(demo.said.contains("mutual TLS and users"), "{}", demo.said);
-            demo.assert_everything_is_gone();
-            Ok(())
-        })
-        .await;
+        let demo = ended(&[&["--secure", "--once", "--lock", lock], sale].concat()).await;
+        assert_eq!(demo.code, Some(code), "{lock}: {demo:?}");
+        assert!(demo.said.contains("mutual TLS and users"), "{demo:?}");
     }
 }
 
@@ -363,20 +337,15 @@ async fn other_locks_sell_without_etcd() {
         ("postgres-row", postgres),
     ];
     for (lock, _) in locks.into_iter().filter(|(_, is_installed)| *is_installed) {
-        on_free_ports(async || {
-            let args = ["--once", "--lock", lock];
-            let mut demo = Demo::start_at(two_free_ports(), &args, |command| {
-                command.env("FLASH_SALE_ETCD", "/bin/false");
-            });
-            let status = demo.end().await?;
-            assert_eq!(status.code(), Some(0), "{lock}: {}{}", demo.said, demo.stderr());
-            let fence = if lock == "redlock" { "the store's fence" } else { "the lock's fence" };
-            assert!(demo.said.contains(fence), "{}", demo.said);
-            demo.assert_everything_is_gone();
-            Ok(())
-        })
-        .await;
+        let demo = ended_with(&["--once", "--lock", lock], without_etcd).await;
+        assert_eq!(demo.code, Some(0), "{lock}: {demo:?}");
+        let fence = if lock == "redlock" { "the store's fence" } else { "the lock's fence" };
+        assert!(demo.said.contains(fence), "{demo:?}");
     }
+}
+
+fn without_etcd(command: &mut Command) {
+    command.env("FLASH_SALE_ETCD", "/bin/false");
 }
 
 /// Goal: with two locks, the demo runs a sale under each, prints both verdicts, and leaves nothing of either.
@@ -385,9 +354,7 @@ async fn two_locks_sell_one_after_the_other() {
     on_free_ports(async || {
         let args = ["--once", "--lock", "redis", "--beside", "file"];
         let port = reserve(&[0, SECOND, 2 * SECOND, 3 * SECOND]);
-        let mut demo = Demo::start_at(port, &args, |command| {
-            command.env("FLASH_SALE_ETCD", "/bin/false");
-        });
+        let mut demo = Demo::start_at(port, &args, without_etcd);
         let status = demo.end_anyhow().await;
         demo.look_for_a_taken_port(&[0, SECOND, 2 * SECOND, 3 * SECOND])?;
         assert_eq!(status.code(), Some(0), "{}{}", demo.said, demo.stderr());
@@ -426,58 +393,42 @@ async fn wrong_pairs_of_locks_are_explained() {
 /// Goal: a fence that the lock does not have is refused, with those that can be chosen.
 #[tokio::test]
 async fn a_lock_without_tokens_has_no_fence_of_its_own() {
-    on_free_ports(async || {
-        let mut demo = Demo::start(&["--once", "--lock", "redlock", "--fence", "lock"]);
-        assert_eq!(demo.end().await?.code(), Some(2), "{}", demo.said);
-        assert!(demo.stderr().contains("choose --fence store or none"), "{}", demo.stderr());
-        demo.assert_everything_is_gone();
-        Ok(())
-    })
-    .await;
+    let demo = ended(&["--once", "--lock", "redlock", "--fence", "lock"]).await;
+    assert_eq!(demo.code, Some(2), "{demo:?}");
+    assert!(demo.stderr.contains("choose --fence store or none"), "{demo:?}");
 }
 
 /// Goal: without etcd, the message says how to install it.
 #[tokio::test]
 async fn a_missing_etcd_is_reported() {
-    on_free_ports(async || {
-        let empty = tempfile::tempdir().unwrap();
-        let mut demo = Demo::start_at(two_free_ports(), &["--once"], |command| {
-            command.env("PATH", empty.path());
-        });
-        assert_eq!(demo.end().await?.code(), Some(2));
-        let stderr = demo.stderr();
-        for words in ["is not installed", "make setup", "apt-get install", "dnf", "brew"] {
-            assert!(stderr.contains(words), "{stderr}");
-        }
-        demo.assert_everything_is_gone();
-        Ok(())
-    })
-    .await;
+    let empty = tempfile::tempdir().unwrap();
+    let demo = ended_with(&["--once"], |command| {
+        command.env("PATH", empty.path());
+    });
+    let demo = demo.await;
+    assert_eq!(demo.code, Some(2), "{demo:?}");
+    for words in ["is not installed", "make setup", "apt-get install", "dnf", "brew"] {
+        assert!(demo.stderr.contains(words), "{demo:?}");
+    }
 }
 
 /// Goal: a failure half-way is reported with its cause, and all processes are gone. Method: a Redis
 /// that does not start, beside the real etcd.
 #[tokio::test]
 async fn failure_half_way_leaves_nothing() {
-    on_free_ports(async || {
-        let programs = tempfile::tempdir().unwrap();
-        let path = std::env::var_os("PATH").unwrap();
-        let etcd =
-            std::env::split_paths(&path).map(|dir| dir.join("etcd")).find(|etcd| etcd.is_file());
-        std::os::unix::fs::symlink(etcd.unwrap(), programs.path().join("etcd")).unwrap();
-        executable(&programs.path().join("redis-server"), "echo the disk is on fire; exit 3");
-        let mut demo = Demo::start_at(two_free_ports(), &["--once"], |command| {
-            command.env("PATH", programs.path());
-        });
-        assert_eq!(demo.end().await?.code(), Some(2));
-        let stderr = demo.stderr();
-        for words in ["Redis ended before it answered", "exit status: 3", "the disk is on fire"] {
-            assert!(stderr.contains(words), "{stderr}");
-        }
-        demo.assert_everything_is_gone();
-        Ok(())
-    })
-    .await;
+    let programs = tempfile::tempdir().unwrap();
+    let path = std::env::var_os("PATH").unwrap();
+    let etcd = std::env::split_paths(&path).map(|dir| dir.join("etcd")).find(|etcd| etcd.is_file());
+    std::os::unix::fs::symlink(etcd.unwrap(), programs.path().join("etcd")).unwrap();
+    executable(&programs.path().join("redis-server"), "echo the disk is on fire; exit 3");
+    let demo = ended_with(&["--once"], |command| {
+        command.env("PATH", programs.path());
+    });
+    let demo = demo.await;
+    assert_eq!(demo.code, Some(2), "{demo:?}");
+    for words in ["Redis ended before it answered", "exit status: 3", "the disk is on fire"] {
+        assert!(demo.stderr.contains(words), "{demo:?}");
+    }
 }
 
 fn executable(path: &Path, script: &str) {

@@ -115,13 +115,10 @@ async fn recipe_sells_exactly_the_stock() {
     assert!(tokens.iter().all(Option::is_some) && tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
 }
 
+/// `etcd-rpc` keeps no ledger.
 #[tokio::test]
-async fn rpc_sells_exactly_the_stock() {
-    assert_eq!(sells_out(LockMode::EtcdRpc).await, [None; 0], "it keeps no ledger");
-}
-
-#[tokio::test]
-async fn an_atomic_script_sells_exactly_the_stock() {
+async fn others_sell_exactly_the_stock() {
+    assert_eq!(sells_out(LockMode::EtcdRpc).await, [None; 0]);
     assert_eq!(sells_out(LockMode::AtomicScript).await, [None; 40]);
 }
 
@@ -144,13 +141,10 @@ async fn gives_up(mode: LockMode) {
 }
 
 #[tokio::test]
-async fn recipe_gives_up_in_time() {
-    gives_up(LockMode::EtcdRecipe).await;
-}
-
-#[tokio::test]
-async fn rpc_gives_up_in_time() {
-    gives_up(LockMode::EtcdRpc).await;
+async fn orders_give_up_in_time() {
+    for mode in [LockMode::EtcdRecipe, LockMode::EtcdRpc] {
+        gives_up(mode).await;
+    }
 }
 
 /// A waiter that goes away takes its claim with it, and `close` answers one that stays.
@@ -189,13 +183,10 @@ async fn waiters_leave(mode: LockMode) {
 }
 
 #[tokio::test]
-async fn recipe_waiters_leave() {
-    waiters_leave(LockMode::EtcdRecipe).await;
-}
-
-#[tokio::test]
-async fn rpc_waiters_leave() {
-    waiters_leave(LockMode::EtcdRpc).await;
+async fn waiters_leave_nothing() {
+    for mode in [LockMode::EtcdRecipe, LockMode::EtcdRpc] {
+        waiters_leave(mode).await;
+    }
 }
 
 /// A session that was lost is replaced; the orders that it fails take nothing.
