@@ -15,7 +15,7 @@
 //! an order, the connection to the store, and the script where order ids and ledger are kept.
 
 pub mod etcd;
-pub mod naive;
+mod naive;
 mod order_locks;
 mod per_order;
 mod switch;

@@ -7,6 +7,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
+use axum::middleware::from_fn;
 use axum::response::Response;
 use axum::routing::{get, post, put};
 use flash_sale::http::problem::{Problem, ProblemType};
@@ -53,11 +54,12 @@ pub(super) fn routes(control: Arc<Control>) -> Router {
         .route("/demo/lanes", get(lanes))
         .route("/demo/beside/run", post(start_run).delete(stop_run))
         .route("/demo/beside/lanes", get(lanes))
+        .layer(from_fn(same_site::layer))
         .route("/healthz", get(async || "ok\n"))
         .with_state(control)
 }
 
-/// A request that no page of another site has sent.
+/// A call of a page.
 struct Call {
     control: Arc<Control>,
     /// The sale that it is about.
@@ -72,7 +74,6 @@ impl FromRequest<Arc<Control>> for Call {
 
     async fn from_request(request: Request, control: &Arc<Control>) -> Result<Self, Problem> {
         let (head, content) = request.into_parts();
-        same_site::check(&head.method, &head.headers)?;
         let from = head.headers.get(client::FROM).and_then(|name| name.to_str().ok());
         let has = |side: &Arc<Side>| side.instances().iter().any(|one| Some(&*one.name) == from);
         let mut sides = control.sides.iter();

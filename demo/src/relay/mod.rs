@@ -12,6 +12,7 @@ use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::http::{self, Method, StatusCode, header};
+use axum::middleware::from_fn;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{any, get};
 use clap::ValueEnum as _;
@@ -71,7 +72,13 @@ struct Known {
 
 impl Extension for Relay {
     fn routes(self: Arc<Self>) -> Router {
-        let files = FILES.into_iter().fold(Router::new(), |routes, (path, kind, text)| {
+        let calls = Router::new()
+            .route("/demo", any(pass_on))
+            .route("/demo/{*path}", any(pass_on))
+            .route("/demo/here", get(status).post(obey))
+            .layer(from_fn(same_site::layer))
+            .with_state(self);
+        FILES.into_iter().fold(calls, |routes, (path, kind, text)| {
             let headers = [
                 (header::CONTENT_TYPE, format!("{kind}; charset=utf-8")),
                 // the page is never older than the program
@@ -79,12 +86,7 @@ impl Extension for Relay {
                 (header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
             ];
             routes.route(path, get(async move || (headers, text)))
-        });
-        files
-            .route("/demo", any(pass_on))
-            .route("/demo/{*path}", any(pass_on))
-            .route("/demo/here", get(status).post(obey))
-            .with_state(self)
+        })
     }
 
     /// Any client may start a sale, except pages of other sites.
@@ -169,24 +171,16 @@ impl Relay {
 
 type App = State<Arc<Relay>>;
 
-/// The body of a request that no page of another site has sent.
-async fn checked(request: Request) -> Result<Bytes, Problem> {
-    let (head, content) = request.into_parts();
-    same_site::check(&head.method, &head.headers)?;
-    body::read(content).await
-}
-
 /// A page may call only the instance that it comes from.
 async fn pass_on(State(relay): App, request: Request) -> Result<Response, Problem> {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let body = checked(request).await?;
+    let body = body::read(request.into_body()).await?;
     let (status, body) = relay.ask_control(method, &path, body).await?;
     let kind = if status.is_success() { "application/json" } else { "application/problem+json" };
     Ok((status, [(header::CONTENT_TYPE, kind)], body).into_response())
 }
 
-async fn status(State(relay): App, request: Request) -> Result<Response, Problem> {
-    checked(request).await?;
+async fn status(State(relay): App) -> Response {
     let Relay { sale, switch, .. } = &*relay;
     let modes = switch.modes();
     let lock = switch.lock;
@@ -205,11 +199,11 @@ async fn status(State(relay): App, request: Request) -> Result<Response, Problem
         lock_ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
         stale_batches: sale.metrics().stale_batches.get(),
     };
-    Ok(reply::json(&(status, switch.writer.tenures.of_default_item())))
+    reply::json(&(status, switch.writer.tenures.of_default_item()))
 }
 
 async fn obey(State(relay): App, request: Request) -> Result<Response, Problem> {
-    let body = checked(request).await?;
+    let body = body::read(request.into_body()).await?;
     let bad_body = || Problem::new(ProblemType::BAD_BODY, "the body is no command of a control");
     match body::object(&body).ok_or_else(bad_body)? {
         Command::Guard(name) => {

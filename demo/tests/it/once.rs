@@ -2,125 +2,15 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use tempfile::TempDir;
-use testkit::PrivateZooKeeper;
-use testkit::ports;
-use testkit::ports::{PortTaken, on_free_ports, reserve};
-use testkit::{
-    processes::processes,
-    wait::{DEADLINE, eventually},
-};
-use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
-use tokio::process::{Child, ChildStdout, Command};
-use tokio::time::timeout;
+use testkit::ports::{is_free, reserve};
+use testkit::processes::processes;
+use testkit::wait::eventually;
+use testkit::{PrivateZooKeeper, probe};
+use tokio::process::Command;
 
-use crate::launch::{self, PROGRAM};
-
-/// A demo of two instances on ports of its own, whose temporary files are all in one directory.
-struct Demo {
-    process: Child,
-    stdout: Lines<BufReader<ChildStdout>>,
-    said: String,
-    temp: TempDir,
-    port: u16,
-}
-
-/// Where the second instance listens, beyond the first one.
-const SECOND: u16 = 10;
-
-fn two_free_ports() -> u16 {
-    reserve(&[0, SECOND])
-}
-
-impl Demo {
-    fn start(args: &[&str]) -> Self {
-        Self::start_at(two_free_ports(), args, |_| {})
-    }
-
-    fn start_at(port: u16, args: &[&str], change: impl FnOnce(&mut Command)) -> Self {
-        let temp = tempfile::tempdir().unwrap();
-        let mut command = launch::program(args);
-        command.args(["--port", &port.to_string()]);
-        let stderr = std::fs::File::create(temp.path().join("stderr")).unwrap();
-        command.env("TMPDIR", temp.path()).stdout(Stdio::piped()).stderr(stderr);
-        change(&mut command);
-        let mut process = command.spawn().unwrap();
-        let stdout = BufReader::new(process.stdout.take().unwrap()).lines();
-        Self { process, stdout, said: String::new(), temp, port }
-    }
-
-    fn stderr(&self) -> String {
-        std::fs::read_to_string(self.temp.path().join("stderr")).unwrap()
-    }
-
-    fn signal(&self, signal: Signal) {
-        launch::signal(&self.process, signal);
-    }
-
-    /// Reads on until a line contains `text`.
-    async fn until_it_says(&mut self, text: &str) -> Result<(), PortTaken> {
-        loop {
-            let line = timeout(DEADLINE, self.stdout.next_line()).await.expect("it says something");
-            let Some(line) = line.unwrap() else {
-                self.look_for_a_taken_port(&[0, SECOND])?;
-                panic!("it never said {text:?}, but {}{}", self.said, self.stderr());
-            };
-            self.said.extend([line.as_str(), "\n"]);
-            if line.contains(text) {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Whether another program was faster than an instance.
-    fn look_for_a_taken_port(&self, offsets: &[u16]) -> Result<(), PortTaken> {
-        let stderr = self.stderr();
-        let is_taken = |port| {
-            stderr.contains(&format!("port {port} is taken:"))
-                || stderr
-                    .contains(&format!("cannot listen on 127.0.0.1:{port}: the address is in use"))
-        };
-        let mut ports = offsets.iter().map(|offset| self.port + offset);
-        if ports.any(is_taken) { Err(PortTaken) } else { Ok(()) }
-    }
-
-    /// Waits for its end.
-    async fn end(&mut self) -> Result<ExitStatus, PortTaken> {
-        let status = self.end_anyhow().await;
-        self.look_for_a_taken_port(&[0, SECOND])?;
-        Ok(status)
-    }
-
-    async fn end_anyhow(&mut self) -> ExitStatus {
-        while let Some(line) = timeout(DEADLINE, self.stdout.next_line()).await.unwrap().unwrap() {
-            self.said.extend([line.as_str(), "\n"]);
-        }
-        timeout(DEADLINE, self.process.wait()).await.expect("it ends").unwrap()
-    }
-
-    fn is_everything_gone(&self) -> bool {
-        let entries = std::fs::read_dir(self.temp.path()).unwrap();
-        // the file that we made for its standard error
-        let files = entries.filter(|entry| entry.as_ref().unwrap().file_name() != "stderr").count();
-        let server_ports = self.said.lines().filter_map(|line| {
-            let (_, rest) = line.split_once(" answers on 127.0.0.1:")?;
-            rest.split(' ').next()?.parse().ok()
-        });
-        let mut ports = [self.port, self.port + SECOND].into_iter().chain(server_ports);
-        files == 0
-            && ports.all(ports::is_free)
-            && processes(&self.temp.path().to_string_lossy()).is_empty()
-    }
-
-    /// For an orderly end, which waits until nothing is left.
-    fn assert_everything_is_gone(&self) {
-        let path = self.temp.path().to_string_lossy();
-        assert!(self.is_everything_gone(), "{}{:?}", self.said, processes(&path));
-    }
-}
+use crate::launch::{Demo, PROGRAM, SECOND};
 
 /// How a demo ended that left nothing behind, and what it said.
 #[derive(Debug)]
@@ -143,14 +33,11 @@ async fn ended(args: &[&str]) -> Ended {
 }
 
 /// The same with a change of its command.
-async fn ended_with(args: &[&str], change: impl Fn(&mut Command)) -> Ended {
-    on_free_ports(async || {
-        let mut demo = Demo::start_at(two_free_ports(), args, &change);
-        let code = demo.end().await?.code();
-        demo.assert_everything_is_gone();
-        Ok(Ended { code, stderr: demo.stderr(), said: demo.said })
-    })
-    .await
+async fn ended_with(args: &[&str], change: impl FnOnce(&mut Command)) -> Ended {
+    let mut demo = Demo::start_at(reserve(&[0, SECOND]), args, change);
+    let code = demo.end().await.code();
+    demo.assert_everything_is_gone();
+    Ended { code, stderr: demo.stderr(), said: demo.said }
 }
 
 /// Goal: the first promise of the project, with its numbers.
@@ -198,114 +85,83 @@ async fn other_guards_pass_where_they_are_right() {
 /// Goal: it serves until Ctrl-C, `kill`, or the end of its terminal, and leaves nothing then.
 #[tokio::test]
 async fn signals_leave_nothing() {
-    on_free_ports(async || {
-        for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
-            let mut demo = Demo::start(&[]);
-            demo.until_it_says("Serving until Ctrl-C.").await?;
-            assert!(!demo.is_everything_gone());
-            demo.signal(signal);
-            let status = demo.end().await?;
-            assert_eq!(status.code(), Some(0), "{}{}", demo.said, demo.stderr());
-            assert!(demo.said.contains("Everything is stopped and removed."), "{}", demo.said);
-            demo.assert_everything_is_gone();
-        }
-        Ok(())
-    })
-    .await;
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let mut demo = Demo::serving(&[]).await;
+        assert!(!demo.is_everything_gone());
+        demo.signal(signal);
+        let status = demo.end().await;
+        assert_eq!(status.code(), Some(0), "{}{}", demo.said, demo.stderr());
+        assert!(demo.said.contains("Everything is stopped and removed."), "{}", demo.said);
+        demo.assert_everything_is_gone();
+    }
 }
 
 /// Goal: a signal that comes while things are being started is as good as one that comes later.
 #[tokio::test]
 async fn signal_before_the_verdict_leaves_nothing() {
-    on_free_ports(async || {
-        for first_words in ["starting", "etcd answers", "load test"] {
-            let mut demo = Demo::start(&["--once"]);
-            demo.until_it_says(first_words).await?;
-            demo.signal(Signal::TERM);
-            let status = demo.end().await?;
-            assert_eq!(status.code(), Some(143), "{first_words}: {}{}", demo.said, demo.stderr());
-            demo.assert_everything_is_gone();
-        }
-        Ok(())
-    })
-    .await;
+    for first_words in ["starting", "etcd answers", "load test"] {
+        let mut demo = Demo::start(&["--once"]);
+        demo.until_it_says(first_words).await;
+        demo.signal(Signal::TERM);
+        let status = demo.end().await;
+        assert_eq!(status.code(), Some(143), "{first_words}: {}{}", demo.said, demo.stderr());
+        demo.assert_everything_is_gone();
+    }
 }
 
 /// Goal: two signals in a row leave nothing either.
 #[tokio::test]
 async fn second_signal_leaves_nothing() {
-    on_free_ports(async || {
-        let mut demo = Demo::start(&[]);
-        demo.until_it_says("Serving until Ctrl-C.").await?;
-        demo.signal(Signal::INT);
-        demo.until_it_says("Stopping").await?;
-        demo.signal(Signal::INT);
-        demo.end().await?;
-        demo.assert_everything_is_gone();
-        Ok(())
-    })
-    .await;
+    let mut demo = Demo::serving(&[]).await;
+    demo.signal(Signal::INT);
+    demo.until_it_says("Stopping").await;
+    demo.signal(Signal::INT);
+    demo.end().await;
+    demo.assert_everything_is_gone();
 }
 
 /// Goal: the end that it cannot notice.
 #[tokio::test]
 async fn kill_leaves_nothing() {
-    on_free_ports(async || {
-        let mut demo = Demo::start(&[]);
-        demo.until_it_says("Serving until Ctrl-C.").await?;
-        assert!(!demo.is_everything_gone());
-        demo.signal(Signal::KILL);
-        demo.process.wait().await.unwrap();
-        eventually("nothing is left", async || demo.is_everything_gone()).await;
-        Ok(())
-    })
-    .await;
+    let mut demo = Demo::serving(&[]).await;
+    assert!(!demo.is_everything_gone());
+    demo.signal(Signal::KILL);
+    demo.end().await;
+    eventually("nothing is left", async || demo.is_everything_gone()).await;
 }
 
 /// Goal: an instance that dies is reported, and the other one goes on selling.
 #[tokio::test]
 async fn dead_instance_is_reported() {
-    on_free_ports(async || {
-        let mut demo = Demo::start(&[]);
-        demo.until_it_says("Serving until Ctrl-C.").await?;
-        let listen = format!("--listen=127.0.0.1:{}", demo.port);
-        // its guardian is a shell that has the same arguments
-        let mut found = processes(&listen);
-        found.retain(|(_, command)| command.starts_with(PROGRAM));
-        assert_eq!(found.len(), 1, "{found:?}");
-        kill_process(Pid::from_raw(found[0].0).unwrap(), Signal::KILL).unwrap();
-        demo.until_it_says(&format!("instance {} has ended", demo.port)).await?;
-        let answer = testkit::probe::http(hyper::Method::GET, demo.port + SECOND, "/readyz", "");
-        assert_eq!(answer.await.unwrap().0, 200);
-        demo.signal(Signal::INT);
-        assert_eq!(demo.end().await?.code(), Some(0));
-        demo.assert_everything_is_gone();
-        Ok(())
-    })
-    .await;
+    let mut demo = Demo::serving(&[]).await;
+    let listen = format!("--listen=127.0.0.1:{}", demo.port);
+    // its guardian is a shell that has the same arguments
+    let mut found = processes(&listen);
+    found.retain(|(_, command)| command.starts_with(PROGRAM));
+    assert_eq!(found.len(), 1, "{found:?}");
+    kill_process(Pid::from_raw(found[0].0).unwrap(), Signal::KILL).unwrap();
+    demo.until_it_says(&format!("instance {} has ended", demo.port)).await;
+    let answer = probe::http(hyper::Method::GET, demo.port + SECOND, "/readyz", "").await;
+    assert_eq!(answer.unwrap().0, 200);
+    demo.signal(Signal::INT);
+    assert_eq!(demo.end().await.code(), Some(0));
+    demo.assert_everything_is_gone();
 }
 
 /// Goal: a taken port is reported before anything is started.
 #[tokio::test]
 async fn a_taken_port_is_reported() {
-    on_free_ports(async || {
-        let port = two_free_ports();
-        let listener = std::net::TcpListener::bind(("127.0.0.1", port + SECOND));
-        let listener = listener.map_err(|_| PortTaken)?;
-        let mut demo = Demo::start_at(port, &["--once"], |_| {});
-        let status = demo.end_anyhow().await;
-        demo.look_for_a_taken_port(&[0])?;
-        let message = format!(
-            "port {} is taken: stop what listens there or choose another with --port",
-            port + SECOND
-        );
-        assert!(demo.stderr().contains(&message), "{}", demo.stderr());
-        assert_eq!((status.code(), demo.said.as_str()), (Some(2), ""));
-        drop(listener);
-        demo.assert_everything_is_gone();
-        Ok(())
-    })
-    .await;
+    let port = reserve(&[0, SECOND]);
+    let taken = port + SECOND;
+    let listener = std::net::TcpListener::bind(("127.0.0.1", taken)).unwrap();
+    let mut demo = Demo::start_at(port, &["--once"], |_| {});
+    let status = demo.end().await;
+    let message =
+        format!("port {taken} is taken: stop what listens there or choose another with --port");
+    assert!(demo.stderr().contains(&message), "{}", demo.stderr());
+    assert_eq!((status.code(), demo.said.as_str()), (Some(2), ""));
+    drop(listener);
+    demo.assert_everything_is_gone();
 }
 
 /// Goal: a whole sale over mutual TLS with users, judged as any other, also without a fence and a lock,
@@ -351,24 +207,19 @@ fn without_etcd(command: &mut Command) {
 /// Goal: with two locks, the demo runs a sale under each, prints both verdicts, and leaves nothing of either.
 #[tokio::test]
 async fn two_locks_sell_one_after_the_other() {
-    on_free_ports(async || {
-        let args = ["--once", "--lock", "redis", "--beside", "file"];
-        let port = reserve(&[0, SECOND, 2 * SECOND, 3 * SECOND]);
-        let mut demo = Demo::start_at(port, &args, without_etcd);
-        let status = demo.end_anyhow().await;
-        demo.look_for_a_taken_port(&[0, SECOND, 2 * SECOND, 3 * SECOND])?;
-        assert_eq!(status.code(), Some(0), "{}{}", demo.said, demo.stderr());
-        let said = demo.said.split_whitespace().collect::<Vec<_>>().join(" ");
-        for lock in ["the lock in Redis", "the lock in a directory"] {
-            let verdict = format!("{lock}, the lock's fence. 300 of 300 sold");
-            assert!(said.contains(&verdict), "{said}");
-        }
-        assert_eq!(said.matches("PASS").count(), 2, "{said}");
-        assert!((2..4).all(|n| ports::is_free(port + n * SECOND)));
-        demo.assert_everything_is_gone();
-        Ok(())
-    })
-    .await;
+    let args = ["--once", "--lock", "redis", "--beside", "file"];
+    let port = reserve(&[0, SECOND, 2 * SECOND, 3 * SECOND]);
+    let mut demo = Demo::start_at(port, &args, without_etcd);
+    let status = demo.end().await;
+    assert_eq!(status.code(), Some(0), "{}{}", demo.said, demo.stderr());
+    let said = demo.said.split_whitespace().collect::<Vec<_>>().join(" ");
+    for lock in ["the lock in Redis", "the lock in a directory"] {
+        let verdict = format!("{lock}, the lock's fence. 300 of 300 sold");
+        assert!(said.contains(&verdict), "{said}");
+    }
+    assert_eq!(said.matches("PASS").count(), 2, "{said}");
+    assert!((2..4).all(|n| is_free(port + n * SECOND)));
+    demo.assert_everything_is_gone();
 }
 
 /// Goal: two locks that cannot stand side by side are refused before anything is started.
@@ -382,11 +233,9 @@ async fn wrong_pairs_of_locks_are_explained() {
             "choose two of etcd, redis, redlock, postgres, postgres-advisory, postgres-row, zookeeper, file",
         ),
     ] {
-        let mut demo = Demo::start(&["--once", "--lock", lock, "--beside", beside]);
-        assert_eq!(demo.end_anyhow().await.code(), Some(2), "{}", demo.said);
-        assert!(demo.stderr().contains(message), "{}", demo.stderr());
-        assert_eq!(demo.said, "");
-        demo.assert_everything_is_gone();
+        let demo = ended(&["--once", "--lock", lock, "--beside", beside]).await;
+        assert_eq!((demo.code, demo.said.as_str()), (Some(2), ""), "{demo:?}");
+        assert!(demo.stderr.contains(message), "{demo:?}");
     }
 }
 

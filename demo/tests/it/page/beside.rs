@@ -7,7 +7,7 @@ use testkit::wait::eventually;
 
 use super::browser::{DESKTOP, Device, PHONE, Tab};
 use super::looks::assert_fits;
-use super::scene::Demo;
+use crate::launch::Demo;
 
 /// Chooses a fault and whether there is a fence, and runs both sales.
 async fn run_both(page: &Tab, fault: &str, fence: bool) {
@@ -36,7 +36,7 @@ async fn until_both_end(page: &Tab) {
 /// was tried stays.
 #[tokio::test]
 async fn two_locks_meet_the_same_fault() {
-    let demo = Demo::start_with(&["--lock", "redis", "--beside", "file"]).await;
+    let demo = Demo::with(&["--lock", "redis", "--beside", "file"]).await;
     let page = demo.live_page().await;
     page.until_reads("#left-name", "Redis lock").await;
     page.until_reads("#right-name", "file lock").await;
@@ -129,7 +129,7 @@ async fn two_locks_meet_the_same_fault() {
 /// Goal: while the second sale is away, its column says so, the first one goes on, and nothing that was known is lost.
 #[tokio::test]
 async fn a_sale_that_is_away_is_said_to_be() {
-    let demo = Demo::start_with(&["--lock", "file", "--beside", "redis"]).await;
+    let demo = Demo::with(&["--lock", "file", "--beside", "redis"]).await;
     let page = demo.live_page().await;
     page.until_reads("#right-name", "Redis lock").await;
     let signal = |signal| {
@@ -168,7 +168,7 @@ async fn a_sale_that_is_away_is_said_to_be() {
 /// the page, and are bounded.
 #[tokio::test]
 async fn what_was_tried_stays() {
-    let demo = Demo::start_with(&["--lock", "redlock"]).await;
+    let demo = Demo::with(&["--lock", "redlock"]).await;
     let page = demo.live_page().await;
     page.until_reads("#scoreboard", "No run yet.").await;
     assert!(!page.is_shown("#beside").await);

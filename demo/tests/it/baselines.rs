@@ -1,7 +1,5 @@
 //! Goal: the ways to compare with are right as far as they can be, and leave nothing behind.
 
-mod naive;
-
 use std::time::Duration;
 
 use demo::baselines::{self, LockMode};
