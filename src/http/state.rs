@@ -74,7 +74,4 @@ pub trait Extension: Send + Sync + 'static {
 
     /// Further instances of the sale, for the member `instances` of the events.
     fn instances(&self) -> Vec<Arc<str>>;
-
-    /// Kind and text of the events since the last call, for the member `notes`.
-    fn take_notes(&self) -> Vec<(&'static str, String)>;
 }

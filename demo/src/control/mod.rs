@@ -32,7 +32,7 @@ pub use self::record::{Fault, NewRun, Run, State};
 use self::run::Begun;
 use crate::cluster::Cluster;
 use crate::signals::{ENDINGS, Signals};
-use crate::writer::tenures::Tenure;
+use crate::writer::tenures::{Tenure, now_ms};
 
 /// The largest run.
 const MAX_REQUESTS: u64 = 500_000;
@@ -257,7 +257,7 @@ impl Side {
         }
     }
 
-    fn note(&self, kind: &str, about: &str, text: String) {
+    fn note(&self, kind: &'static str, about: &str, text: String) {
         self.0.lock().note(kind, about, text);
     }
 
@@ -296,9 +296,8 @@ impl Side {
 }
 
 impl Known {
-    fn note(&mut self, kind: &str, about: &str, text: String) {
-        let number = self.notes.last().map_or(1, |last| last.number + 1);
-        self.notes.push(Note { number, about: about.into(), kind: kind.into(), text });
+    fn note(&mut self, kind: &'static str, about: &str, text: String) {
+        self.notes.push(Note { at_ms: now_ms(), about: about.into(), kind, text });
         let excess = self.notes.len().saturating_sub(MOST_NOTES);
         self.notes.drain(..excess);
     }

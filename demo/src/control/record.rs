@@ -134,10 +134,11 @@ pub(super) struct Lane {
 }
 
 /// News for the pages of all instances but the one that it is about.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Note {
-    pub(crate) number: u64,
-    pub(crate) about: String,
-    pub(crate) kind: String,
-    pub(crate) text: String,
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Note {
+    /// When, in Unix milliseconds.
+    pub(super) at_ms: f64,
+    pub(super) about: String,
+    pub(super) kind: &'static str,
+    pub(super) text: String,
 }

@@ -37,7 +37,8 @@ impl AnyLock {
         match lock {
             LockMode::Etcd => Self::fenced(EtcdBackend::new(EtcdOptions::new(addresses))),
             #[cfg(feature = "other-locks")]
-            _ if lock.is_shared() => other::open(lock, addresses),
+            _ => registry::open(lock, addresses),
+            #[cfg(not(feature = "other-locks"))]
             _ => refused(format!("this program was built without a lock {name}")),
         }
     }

@@ -1,88 +1,58 @@
-//! The locks besides etcd's, and the private servers of all.
+//! The private servers of all locks.
 
 use std::io;
 use std::path::Path;
-use std::time::Duration;
 
-use fenced_lock::{
-    BackendError, BackendErrorKind, FileBackend, FileOptions, PostgresAdvisoryBackend,
-    PostgresBackend, PostgresOptions, PostgresRowBackend, RedisBackend, RedisOptions,
-    RedlockBackend, ZooKeeperBackend, ZooKeeperOptions,
-};
 use futures_util::future::LocalBoxFuture;
 use hyper::Method;
 use testkit::etcd::Etcd;
-use testkit::postgres::{Postgres, PostgresOptions as PostgresServer};
+use testkit::postgres::{Postgres, PostgresOptions};
 use testkit::redis::Redis;
 use testkit::server::{Kind, Private};
-use testkit::zookeeper::{ZooKeeper, ZooKeeperOptions as ZooKeeperServer};
+use testkit::zookeeper::{ZooKeeper, ZooKeeperOptions};
 use testkit::{
-    Child, EtcdOptions as EtcdServer, OwnedDir, PrivateEtcd, PrivatePostgres, PrivateRedis,
-    PrivateZooKeeper, RedisOptions as RedisServer, ServerError, probe,
+    Child, EtcdOptions, OwnedDir, PrivateEtcd, PrivatePostgres, PrivateRedis, PrivateZooKeeper,
+    RedisOptions, ServerError, probe,
 };
 
+use super::Server;
 use super::servers::{LockServer, LockServers};
-use super::{AnyLock, LockMode, Server};
+use crate::error::DemoError;
 
-/// Small beside the TTL of a demo: a key on one node outlives its session by as much.
-const REDLOCK_TIMEOUT: Duration = Duration::from_millis(150);
-
-/// The lock of this kind at these addresses, of which there is at least one.
-pub(super) fn open(lock: LockMode, at: &[String]) -> Result<AnyLock, BackendError> {
-    let first = &at[0];
-    match lock {
-        LockMode::Redis => AnyLock::fenced(RedisBackend::new(RedisOptions::new(first))),
-        LockMode::Redlock => {
-            let request_timeout = REDLOCK_TIMEOUT;
-            let node = |url| RedisOptions { request_timeout, ..RedisOptions::new(url) };
-            AnyLock::unfenced(RedlockBackend::new(at.iter().map(node)))
-        }
-        LockMode::Postgres => AnyLock::fenced(PostgresBackend::new(&PostgresOptions::new(first))),
-        LockMode::PostgresAdvisory => {
-            AnyLock::fenced(PostgresAdvisoryBackend::new(&PostgresOptions::new(first)))
-        }
-        LockMode::PostgresRow => {
-            AnyLock::fenced(PostgresRowBackend::new(&PostgresOptions::new(first)))
-        }
-        LockMode::ZooKeeper => {
-            AnyLock::fenced(ZooKeeperBackend::new(ZooKeeperOptions::new(at.join(","))))
-        }
-        LockMode::File => AnyLock::fenced(FileBackend::new(FileOptions::new(first))),
-        _ => {
-            let what = "it is no lock that instances share";
-            Err(BackendError::new(BackendErrorKind::Permanent, what))
-        }
-    }
-}
-
-/// Starts servers in `parent`. `members` counts for etcd and ZooKeeper only.
-pub(super) async fn start(
-    server: Server,
-    members: usize,
-    parent: &OwnedDir,
-) -> Result<LockServers, ServerError> {
-    Ok(match server {
-        Server::Etcd => {
-            let options = EtcdServer::default();
-            LockServers::of(PrivateEtcd::start_cluster_in(parent, members, options).await?)
-        }
-        Server::Redis { nodes } => {
-            let mut all = Vec::new();
-            for _ in 0..nodes {
-                all.push(PrivateRedis::start_in(parent, RedisServer::default()).await?);
+impl LockServers {
+    /// Starts this server, in a directory in `parent`. `members` counts for etcd and ZooKeeper only.
+    pub async fn start_members(
+        server: Server,
+        members: usize,
+        parent: &OwnedDir,
+    ) -> Result<Self, DemoError> {
+        Ok(match server {
+            Server::None => Self::default(),
+            Server::Directory => {
+                let directory = parent.path().join("locks").display().to_string();
+                Self { directory: Some(directory), ..Self::default() }
             }
-            LockServers::of(all)
-        }
-        Server::Postgres => {
-            let options = PostgresServer { own_data: true, ..PostgresServer::default() };
-            LockServers::of([PrivatePostgres::start(options).await?])
-        }
-        Server::ZooKeeper => {
-            let options = ZooKeeperServer::default();
-            LockServers::of(PrivateZooKeeper::start_ensemble_in(parent, members, options).await?)
-        }
-        Server::None | Server::Directory => LockServers::default(),
-    })
+            Server::Etcd => {
+                let options = EtcdOptions::default();
+                Self::of(PrivateEtcd::start_cluster_in(parent, members, options).await?)
+            }
+            Server::Redis { nodes } => {
+                let mut all = Vec::new();
+                for _ in 0..nodes {
+                    all.push(PrivateRedis::start_in(parent, RedisOptions::default()).await?);
+                }
+                Self::of(all)
+            }
+            Server::Postgres => {
+                let options = PostgresOptions { own_data: true, ..PostgresOptions::default() };
+                Self::of([PrivatePostgres::start(options).await?])
+            }
+            Server::ZooKeeper => {
+                let options = ZooKeeperOptions::default();
+                Self::of(PrivateZooKeeper::start_ensemble_in(parent, members, options).await?)
+            }
+        })
+    }
 }
 
 impl Server {

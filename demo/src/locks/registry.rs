@@ -1,9 +1,20 @@
-//! All guards of a sale, in one table: another lock is a row of it, and a variant of [`LockMode`].
+//! All guards of a sale, in one table: another lock is a variant of [`LockMode`], a row of it, and a line of `open`.
+
+#[cfg(feature = "other-locks")]
+use std::time::Duration;
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
+#[cfg(feature = "other-locks")]
+use fenced_lock::{
+    BackendError, BackendErrorKind, FileBackend, FileOptions, PostgresAdvisoryBackend,
+    PostgresBackend, PostgresOptions, PostgresRowBackend, RedisBackend, RedisOptions,
+    RedlockBackend, ZooKeeperBackend, ZooKeeperOptions,
+};
 use flash_sale::sale::GuardStatus;
 
+#[cfg(feature = "other-locks")]
+use super::AnyLock;
 use crate::baselines::Fence;
 
 /// What guards the sale.
@@ -172,5 +183,38 @@ impl ValueEnum for LockMode {
         let oversells = if self.flaw().is_some() { "; oversells" } else { "" };
         let value = PossibleValue::new(self.name()).help(format!("{}{oversells}", self.words()));
         Some(if *self == Self::File { value.alias("embedded") } else { value })
+    }
+}
+
+/// Small beside the TTL of a demo: a key on one node outlives its session by as much.
+#[cfg(feature = "other-locks")]
+const REDLOCK_TIMEOUT: Duration = Duration::from_millis(150);
+
+/// The lock of this kind at these addresses, of which there is at least one.
+#[cfg(feature = "other-locks")]
+pub(super) fn open(lock: LockMode, at: &[String]) -> Result<AnyLock, BackendError> {
+    let first = &at[0];
+    match lock {
+        LockMode::Redis => AnyLock::fenced(RedisBackend::new(RedisOptions::new(first))),
+        LockMode::Redlock => {
+            let request_timeout = REDLOCK_TIMEOUT;
+            let node = |url| RedisOptions { request_timeout, ..RedisOptions::new(url) };
+            AnyLock::unfenced(RedlockBackend::new(at.iter().map(node)))
+        }
+        LockMode::Postgres => AnyLock::fenced(PostgresBackend::new(&PostgresOptions::new(first))),
+        LockMode::PostgresAdvisory => {
+            AnyLock::fenced(PostgresAdvisoryBackend::new(&PostgresOptions::new(first)))
+        }
+        LockMode::PostgresRow => {
+            AnyLock::fenced(PostgresRowBackend::new(&PostgresOptions::new(first)))
+        }
+        LockMode::ZooKeeper => {
+            AnyLock::fenced(ZooKeeperBackend::new(ZooKeeperOptions::new(at.join(","))))
+        }
+        LockMode::File => AnyLock::fenced(FileBackend::new(FileOptions::new(first))),
+        _ => {
+            let what = "it is no lock that instances share";
+            Err(BackendError::new(BackendErrorKind::Permanent, what))
+        }
     }
 }

@@ -21,21 +21,17 @@ use flash_sale::http::{Extension, body, reply};
 use flash_sale::sale::Sale;
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::time::Instant;
 
 use crate::baselines::{LockMode, Switch};
 use crate::control::client;
 use crate::control::problem::NO_CONTROL;
-use crate::control::record::{Command, Fault, Note, Status};
+use crate::control::record::{Command, Fault, Status};
 use crate::fault::{self, Action, Point};
 use crate::locks::in_words;
 use crate::safeguard::Safeguard;
 
 /// How long the control may take to answer: it asks instances, twice at most.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// After a longer break, what the control noted meanwhile is no news.
-const LONGEST_BREAK: Duration = Duration::from_secs(5);
 
 /// The module that the page loads, as the events name it.
 pub(crate) const PANELS: &str = "demo/static/panels.js";
@@ -48,26 +44,14 @@ const FILES: [(&str, &str, &str); 4] = [
     ("/demo/static/panels.css", "text/css", include_str!("../../page/panels.css")),
 ];
 
-/// The kinds of [`Note`].
-const NOTES: [&str; 4] = ["instance-gone", "instance-back", "stale-batch", "fault"];
-
 /// The relay of one instance.
 pub(crate) struct Relay {
     sale: Sale,
     switch: Arc<Switch>,
     control: Option<Authority>,
     is_asking: AtomicBool,
-    known: Mutex<Known>,
-}
-
-/// What the control said last.
-#[derive(Default)]
-struct Known {
-    view: Value,
-    at: Option<Instant>,
-    last_note: u64,
-    /// Those that no watcher has been given.
-    notes: Vec<(&'static str, String)>,
+    /// What the control said last.
+    view: Mutex<Value>,
 }
 
 impl Extension for Relay {
@@ -97,12 +81,11 @@ impl Extension for Relay {
     fn refresh(self: Arc<Self>) {
         if !self.is_asking.swap(true, Ordering::Relaxed) {
             tokio::spawn(async move {
-                let view = self.ask_control(Method::GET, "/demo", Bytes::new()).await;
+                let answer = self.ask_control(Method::GET, "/demo", Bytes::new()).await;
+                let view = answer.ok().and_then(|(_, view)| serde_json::from_slice(&view).ok());
                 // until the control answers again, the last view stays
-                if let Some(view) =
-                    view.ok().and_then(|(_, view)| serde_json::from_slice(&view).ok())
-                {
-                    self.take(view);
+                if let Some(view) = view {
+                    *self.view.lock() = view;
                 }
                 self.is_asking.store(false, Ordering::Relaxed);
             });
@@ -110,45 +93,20 @@ impl Extension for Relay {
     }
 
     fn view(&self) -> Value {
-        self.known.lock().view.clone()
+        self.view.lock().clone()
     }
 
     fn instances(&self) -> Vec<Arc<str>> {
-        let known = self.known.lock();
-        let all = known.view["instances"].as_array().into_iter().flatten();
+        let view = self.view.lock();
+        let all = view["instances"].as_array().into_iter().flatten();
         all.filter_map(|one| one["instance"].as_str().map(Arc::from)).collect()
-    }
-
-    fn take_notes(&self) -> Vec<(&'static str, String)> {
-        std::mem::take(&mut self.known.lock().notes)
     }
 }
 
 impl Relay {
     pub(crate) fn new(sale: Sale, switch: Arc<Switch>, control: Option<Authority>) -> Self {
-        let (is_asking, known) = (AtomicBool::new(false), Mutex::default());
-        Self { sale, switch, control, is_asking, known }
-    }
-
-    /// Takes in a view and its new notes.
-    fn take(&self, mut view: Value) {
-        let notes = view.as_object_mut().and_then(|view| view.remove("notes")).unwrap_or_default();
-        let notes: Vec<Note> = serde_json::from_value(notes).unwrap_or_default();
-        let mut known = self.known.lock();
-        let last_at = known.at.replace(Instant::now());
-        let is_watched = last_at.is_some_and(|last| last.elapsed() < LONGEST_BREAK);
-        for note in notes {
-            let kind = NOTES.into_iter().find(|kind| *kind == note.kind);
-            if let Some(kind) = kind
-                && note.number > known.last_note
-                && note.about != self.sale.instance()
-                && is_watched
-            {
-                known.notes.push((kind, note.text));
-            }
-            known.last_note = known.last_note.max(note.number);
-        }
-        known.view = view;
+        let (is_asking, view) = (AtomicBool::new(false), Mutex::default());
+        Self { sale, switch, control, is_asking, view }
     }
 
     async fn ask_control(
