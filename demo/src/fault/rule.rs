@@ -9,7 +9,7 @@ use clap::ValueEnum;
 /// The error for anything that is not a rule.
 const FORM: &str = "a fault is written POINT:ACTION:WHEN, such as before-write:stop:7; POINT is \
     after-grant, before-write, after-send, between-writes, after-answer or before-release; ACTION is stop, \
-    stop=TIME, kill, pause=TIME or starve=TIME; WHEN is a number (that pass alone), every=N, or file=PATH (the next pass once that \
+    stop=TIME, kill, pause=TIME or starve=TIME; WHEN is a number (that pass alone) or file=PATH (the next pass once that \
     file exists, which is then removed)";
 
 /// The longest pause that can be asked for.
@@ -51,8 +51,6 @@ pub enum Action {
 pub enum When {
     /// At this one, counted from 1 since the start of the process.
     Pass(u64),
-    /// At every multiple of this.
-    Every(u64),
     /// At the next one after this file was created. It is removed first, which shows that the point was
     /// reached, and can be created again.
     File(PathBuf),
@@ -83,7 +81,6 @@ impl Rule {
         self.passes += 1;
         match &self.when {
             When::Pass(due) => self.passes == *due,
-            When::Every(count) => self.passes.is_multiple_of(*count),
             // of several tasks, one removes it
             When::File(path) => std::fs::remove_file(path).is_ok(),
             When::Next => true,
@@ -122,29 +119,21 @@ fn action(text: &str) -> Option<Action> {
 }
 
 fn when(text: &str) -> Option<When> {
-    let number = |text: &str| text.parse().ok().filter(|number| *number > 0);
     if let Some(path) = text.strip_prefix("file=") {
         return (!path.is_empty()).then(|| When::File(path.into()));
     }
-    match text.strip_prefix("every=") {
-        Some(count) => number(count).map(When::Every),
-        None => number(text).map(When::Pass),
-    }
+    text.parse().ok().filter(|pass| *pass > 0).map(When::Pass)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn due(rule: &str, passes: usize) -> Vec<usize> {
-        let mut rule: Rule = rule.parse().expect("a rule");
-        (1..=passes).filter(|_| rule.pass()).collect()
-    }
-
     #[test]
     fn a_rule_is_due_when_it_says() {
-        assert_eq!(due("before-write:stop:3", 9), [3]);
-        assert_eq!(due("after-grant:kill:every=4", 9), [4, 8]);
+        let mut rule: Rule = "before-write:stop:3".parse().expect("a rule");
+        let due: Vec<_> = (1..=9).filter(|_| rule.pass()).collect();
+        assert_eq!(due, [3]);
     }
 
     /// Goal: a file is used up by one pass, and can be made again.
@@ -182,7 +171,6 @@ mod tests {
             "nowhere:stop:1",
             "before-write:halt:1",
             "before-write:stop:0",
-            "before-write:stop:every=0",
             "before-write:stop:file=",
             "before-write:stop=x:1",
             "before-write:pause:1",

@@ -4,10 +4,8 @@
 mod by_flags;
 pub(crate) mod tenures;
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::{BTreeSet, HashMap};
 
-use clap::ValueEnum as _;
 use flash_sale::inventory::{
     Batch, BatchWriter, Inventory, InventoryError, Order, OrderId, Outcome,
 };
@@ -22,8 +20,8 @@ use crate::safeguard::Safeguard;
 /// Writes batches as the service does, but for the safeguards that are off.
 #[derive(Debug, Default)]
 pub struct Writer {
-    /// The safeguards that are off, a bit each.
-    off: AtomicU32,
+    /// The safeguards that are off.
+    off: Mutex<BTreeSet<Safeguard>>,
     /// Without `careful-retry`: how often each order was sent and not answered.
     unanswered: Mutex<HashMap<OrderId, u32>>,
     /// Without `script-reload`: the digest of the script, once it is loaded.
@@ -35,23 +33,18 @@ pub struct Writer {
 impl Writer {
     /// Whether this safeguard is on.
     pub fn has(&self, safeguard: Safeguard) -> bool {
-        self.off.load(Ordering::Relaxed) & (1 << safeguard as u32) == 0
+        !self.off.lock().contains(&safeguard)
     }
 
     /// Switches a safeguard.
     pub fn set(&self, safeguard: Safeguard, on: bool) {
-        let bit = 1 << safeguard as u32;
-        if on {
-            self.off.fetch_and(!bit, Ordering::Relaxed);
-        } else {
-            self.off.fetch_or(bit, Ordering::Relaxed);
-        }
+        let mut off = self.off.lock();
+        let _was = if on { off.remove(&safeguard) } else { off.insert(safeguard) };
     }
 
     /// The names of the safeguards that are off.
     pub fn without(&self) -> Vec<String> {
-        let all = Safeguard::value_variants().iter();
-        all.filter(|safeguard| !self.has(**safeguard)).map(ToString::to_string).collect()
+        self.off.lock().iter().map(ToString::to_string).collect()
     }
 
     async fn write(
@@ -63,9 +56,7 @@ impl Writer {
             fault::at(Point::AfterGrant).await;
         }
         let seen = match batch.token {
-            Some(_) if !self.has(Safeguard::Fence) => {
-                Some(by_flags::Seen::of(inventory, &batch).await?)
-            }
+            Some(_) if !self.has(Safeguard::Fence) => Some(inventory.available(batch.item).await?),
             _ => None,
         };
         fault::at(Point::BeforeWrite).await;

@@ -273,16 +273,6 @@ async fn other_sites_are_kept_out() {
     assert!(demo["instances"].as_array().unwrap().iter().all(|i| i["up"] == true), "{demo}");
 }
 
-/// Goal: an instance may be called by a name without a dot, as containers have them; any other name is another site.
-#[tokio::test]
-async fn a_container_is_called_by_its_name() {
-    let pair = Pair::start().await;
-    for (host, status) in [("shop-3:9", 200), ("shop-3.invalid:9", 403)] {
-        let answer = pair.send(&format!("GET /demo HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
-        assert_eq!(answer.status, status, "{host}");
-    }
-}
-
 /// Goal: an instance without a control sells, and says why it has no controls.
 #[tokio::test]
 async fn without_a_control_there_is_a_sale_all_the_same() {

@@ -222,23 +222,6 @@ async fn two_locks_sell_one_after_the_other() {
     demo.assert_everything_is_gone();
 }
 
-/// Goal: two locks that cannot stand side by side are refused before anything is started.
-#[tokio::test]
-async fn wrong_pairs_of_locks_are_explained() {
-    for (lock, beside, message) in [
-        ("redis", "redis", "redis is given twice: choose another lock with --beside"),
-        (
-            "etcd",
-            "no-lock",
-            "choose two of etcd, redis, redlock, postgres, postgres-advisory, postgres-row, zookeeper, file",
-        ),
-    ] {
-        let demo = ended(&["--once", "--lock", lock, "--beside", beside]).await;
-        assert_eq!((demo.code, demo.said.as_str()), (Some(2), ""), "{demo:?}");
-        assert!(demo.stderr.contains(message), "{demo:?}");
-    }
-}
-
 /// Goal: a fence that the lock does not have is refused, with those that can be chosen.
 #[tokio::test]
 async fn a_lock_without_tokens_has_no_fence_of_its_own() {
