@@ -8,20 +8,12 @@ use testkit::ServerError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DemoError {
-    /// The flags, or this machine, do not allow it.
+    /// For the reason that this sentence gives.
     #[error("{0}")]
-    Refused(String),
+    Sentence(String),
     /// A server or an instance did not start.
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// The load test, or its checker, ended without a report.
-    #[error("the load test ended without a report ({status}); the end of its log:\n{tail}")]
-    NoReport {
-        /// How it ended.
-        status: std::process::ExitStatus,
-        /// The end of its log.
-        tail: String,
-    },
     /// A system call failed.
     #[error("{what}")]
     System {

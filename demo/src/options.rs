@@ -66,7 +66,7 @@ impl DemoOptions {
     /// # Errors
     /// When the last ports would be beyond 65535, and when the two locks cannot stand side by side.
     pub(crate) fn sides(&self) -> Result<Vec<(LockMode, Vec<u16>)>, DemoError> {
-        let refused = |why| Err(DemoError::Refused(why));
+        let refused = |why| Err(DemoError::Sentence(why));
         let locks: Vec<_> = [self.lock].into_iter().chain(self.beside).collect();
         if let [one, other] = *locks {
             if one == other {

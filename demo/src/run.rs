@@ -301,7 +301,7 @@ fn guarded_by(lock: LockMode, fence: Option<Fence>) -> String {
 fn check_ports(ports: &[u16]) -> Result<(), DemoError> {
     for &port in ports {
         if let Err(error) = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
-            return Err(DemoError::Refused(match error.kind() {
+            return Err(DemoError::Sentence(match error.kind() {
                 io::ErrorKind::AddrInUse => format!(
                     "port {port} is taken: stop what listens there or choose another with --port"
                 ),

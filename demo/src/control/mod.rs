@@ -269,12 +269,6 @@ impl Side {
         of_running.try_for_each(|(_, done)| done)
     }
 
-    /// Has new orders guarded by `guard`, at all running instances.
-    async fn set_guard(&self, guard: String) -> Result<(), Problem> {
-        self.check_guard(&guard)?;
-        self.command_all(Command::Guard(guard)).await
-    }
-
     fn check_guard(&self, guard: &str) -> Result<(), Problem> {
         let guards = self.status_at(None).ok_or_else(nobody_answers)?.guards;
         if guards.iter().any(|one| one == guard) {

@@ -169,15 +169,19 @@ async fn stop_run(call: Call) -> Result<Response, Problem> {
 async fn set_guard(call: Call) -> Result<Response, Problem> {
     let GuardBody { guard } = call.parse("{\"guard\":\"no-lock\"}")?;
     call.side.read_all().await;
-    call.side.set_guard(guard).await?;
-    call.side.read_all().await;
-    Ok(show(call).await)
+    call.side.check_guard(&guard)?;
+    switch(call, Command::Guard(guard)).await
 }
 
 async fn set_fence(call: Call) -> Result<Response, Problem> {
     let FenceBody { on } = call.parse("{\"on\":false}")?;
+    switch(call, Command::Fence(on)).await
+}
+
+/// Has all running instances carry out the command, and shows what they are then.
+async fn switch(call: Call, command: Command) -> Result<Response, Problem> {
     call.side.read_all().await;
-    call.side.command_all(Command::Fence(on)).await?;
+    call.side.command_all(command).await?;
     call.side.read_all().await;
     Ok(show(call).await)
 }

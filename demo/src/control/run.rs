@@ -147,8 +147,9 @@ impl Side {
 
     async fn try_carry_out(&self, run: &Run, victim: Option<&Instance>) -> Result<Verdict, String> {
         let in_words = |problem: Problem| problem.detail().to_owned();
-        let (guard, fence) = (run.guard.clone(), Command::Fence(run.fence));
-        tokio::try_join!(self.set_guard(guard), self.command_all(fence)).map_err(in_words)?;
+        for command in [Command::Guard(run.guard.clone()), Command::Fence(run.fence)] {
+            self.command_all(command).await.map_err(in_words)?;
+        }
         let stale_before = self.stale_batches();
         let units = json!({"stock": run.stock});
         let started = self.sale(victim, Method::PUT, Some(units)).await.map_err(in_words)?;
