@@ -72,6 +72,4 @@ pub trait Extension: Send + Sync + 'static {
     /// The member `demo` of the events.
     fn view(&self) -> serde_json::Value;
 
-    /// Kind and text of the events since the last call, for the member `notes`.
-    fn take_notes(&self) -> Vec<(&'static str, String)>;
 }

@@ -102,16 +102,13 @@ impl Scene {
     }
 
     async fn add(&mut self, index: usize) -> Result<(), LabError> {
-        let Setup { fault_points, can_starve, one_name, .. } = self.setup;
+        let Setup { fault_points, one_name, .. } = self.setup;
         let mut flags = vec!["--lock-ttl".to_owned(), TTL_FLAG.to_owned()];
         let file = |fault| self.fault_file(index, fault).display().to_string();
         let points = fault_points.iter().map(|point| format!("{point}:file={}", file(point)));
         let points = points.collect::<Vec<_>>().join(",");
         if !points.is_empty() {
             flags.extend(["--fault-at".to_owned(), points]);
-        }
-        if can_starve {
-            flags.extend(["--starve-file".to_owned(), file("starve")]);
         }
         if let Some(safeguards) = self.setup.without {
             flags.extend(["--without".to_owned(), safeguards.to_owned()]);

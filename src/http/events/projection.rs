@@ -115,11 +115,6 @@ impl Projection {
         self.history.throughput.tick(self.stock.as_ref(), &self.clock);
         self.event_log.count(self.clock.now_ms(), &self.sale);
         self.set_guard();
-        if let Some(extension) = &self.extension {
-            for (kind, text) in extension.take_notes() {
-                self.event_log.note(self.clock.now_ms(), kind, text);
-            }
-        }
         is_new_sale
     }
 

@@ -17,6 +17,10 @@ use demo::cluster::Proxied;
 /// A holder that keeps the lock: long enough for others to queue, and shorter than the lease.
 const KEEPS_LOCK: &str = "before-write:pause=1500ms";
 
+/// A holder all of whose workers are busy for [`STARVED`].
+const STARVES: &str = "after-answer:starve=3s";
+const STARVED: Duration = Duration::from_secs(3);
+
 /// Instances that can keep the lock, and be kept from the load.
 const KEEPING: Setup = Setup {
     proxied: Proxied::Clients,
@@ -71,7 +75,7 @@ pub(super) fn cases() -> Vec<Case> {
 
     let fault = "busy tasks on every worker of the holder for 1.5 TTL";
     let starved = Case {
-        setup: Setup { can_starve: true, load, ..Setup::USUAL },
+        setup: Setup { fault_points: &[STARVES], load, ..Setup::USUAL },
         round: Duration::from_secs(4),
         goes_on_within: TAKEOVER,
         ..Case::new("runtime-starved", fault, &starve, "instances starved")
@@ -169,9 +173,9 @@ async fn withdraw_load(scene: &Scene, index: usize) -> Result<(), LabError> {
 
 /// Keeps all workers of the holder busy for 1.5 TTL, which its lease must survive.
 async fn starve(scene: &mut Scene) -> Result<(), LabError> {
-    let length = TTL + TTL / 2;
+    let length = STARVED;
     let (index, lease) = scene.holder(None).await?;
-    scene.trigger(index, "starve", &format!("{}ms", length.as_millis())).await?;
+    scene.trigger(index, STARVES, "").await?;
     sleep(length + Duration::from_millis(300)).await;
     scene.evidence.add("instances starved", 1);
     scene.evidence.outage(length);
