@@ -28,14 +28,13 @@ impl ReplicatedRedis {
     /// # Errors
     /// As [`PrivateRedis::start`], or when the replica does not follow within [`START_TIMEOUT`].
     pub async fn start_in(parent: &OwnedDir, options: RedisOptions) -> Result<Self, ServerError> {
-        let no_start = ServerError::system("Redis");
+        let no_proxy = ServerError::system("Redis");
         let start = || PrivateRedis::start_in(parent, options.clone());
         let (primary, replica) = tokio::try_join!(start(), start())?;
-        let address = Proxy::to(primary.port()).await.map_err(&no_start)?;
-        let replication = Proxy::to(primary.port()).await.map_err(&no_start)?;
-        follow(&replica, &primary, replication.port())
-            .await
-            .map_err(|error| no_start(io::Error::other(error)))?;
+        let address = Proxy::to(primary.port()).await.map_err(&no_proxy)?;
+        let replication = Proxy::to(primary.port()).await.map_err(&no_proxy)?;
+        let follows = follow(&replica, &primary, replication.port()).await;
+        follows.map_err(ServerError::system("Redis"))?;
         Ok(Self { primary, replica, address, replication })
     }
 
