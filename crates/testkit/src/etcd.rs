@@ -108,14 +108,11 @@ pub struct Etcd {
 
 impl Kind for Etcd {
     const NAME: &str = "etcd";
+    const PROGRAM: &str = "etcd";
+    const PACKAGES: [&str; 3] = ["etcd-server etcd-client", "etcd", "etcd"];
 
-    fn program() -> Result<PathBuf, ServerError> {
-        find_program("FLASH_SALE_ETCD", &["etcd"]).ok_or(ServerError::NotInstalled {
-            program: "etcd",
-            apt: "etcd-server etcd-client",
-            dnf: "etcd",
-            brew: "etcd",
-        })
+    fn program() -> Option<PathBuf> {
+        find_program("FLASH_SALE_ETCD", &["etcd"])
     }
 
     /// etcd reads each flag from the environment as well; but on some machines it does not run without

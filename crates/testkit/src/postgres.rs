@@ -11,7 +11,7 @@ use tokio::sync::OnceCell;
 use super::certificates::{Certificates, text, write_secret};
 use super::dir::OwnedDir;
 use super::ports::free_ports;
-use super::proxy::Proxy;
+use super::replication::{Follow, Replicated};
 use super::server::{Kind, Launch, Private, START_TIMEOUT, ServerError, find_program, until};
 
 /// Options of a private PostgreSQL.
@@ -42,18 +42,14 @@ pub struct Postgres {
 
 impl Kind for Postgres {
     const NAME: &str = "PostgreSQL";
+    const PROGRAM: &str = "postgres";
+    const PACKAGES: [&str; 3] = ["postgresql", "postgresql-server", "postgresql"];
 
     /// It ends the connections; with `TERM` it would wait for their ends.
     const END_SIGNAL: &str = "INT";
 
-    fn program() -> Result<PathBuf, ServerError> {
-        let programs = programs().ok_or(ServerError::NotInstalled {
-            program: "postgres",
-            apt: "postgresql",
-            dnf: "postgresql-server",
-            brew: "postgresql",
-        })?;
-        Ok(programs.join("postgres"))
+    fn program() -> Option<PathBuf> {
+        Some(programs()?.join("postgres"))
     }
 
     fn is_setting(variable: &str) -> bool {
@@ -140,12 +136,6 @@ impl PrivatePostgres {
         Self::start_one(async |program| prepare(program, &options, None).await).await
     }
 
-    /// Starts a standby with a copy of the data of the primary on this port, or behind it, and waits until it answers.
-    async fn start_standby(primary: u16) -> Result<Self, ServerError> {
-        let options = PostgresOptions::default();
-        Self::start_one(async |program| prepare(program, &options, Some(primary)).await).await
-    }
-
     /// The address of the database `postgres`, for its superuser.
     pub fn url(&self) -> String {
         self.url_of("postgres", self.port())
@@ -166,12 +156,6 @@ impl PrivatePostgres {
         run(&None, psql(), args.into()).await
     }
 
-    /// Makes a standby the primary, and waits until it takes writes.
-    async fn promote(&self) -> io::Result<()> {
-        let is_primary = self.run("SELECT pg_promote()").await? == "t";
-        if is_primary { Ok(()) } else { Err(io::Error::other("the standby is not promoted")) }
-    }
-
     /// The certificates of a secured server.
     pub fn certificates(&self) -> Option<&Certificates> {
         self.kind.certificates.as_ref()
@@ -189,15 +173,7 @@ impl PrivatePostgres {
 }
 
 /// A primary, and a standby that can take its place.
-#[derive(Debug)]
-pub struct ReplicatedPostgres {
-    primary: PrivatePostgres,
-    standby: PrivatePostgres,
-    /// What the standby connects to.
-    replication: Proxy,
-    /// What the clients connect to.
-    address: Proxy,
-}
+pub type ReplicatedPostgres = Replicated<Postgres>;
 
 impl ReplicatedPostgres {
     /// Starts both, and waits until they answer. If `is_synchronous`, each write is at the standby before its answer.
@@ -205,61 +181,37 @@ impl ReplicatedPostgres {
     /// # Errors
     /// As [`PrivatePostgres::start`]; and when the system gives a proxy no port.
     pub async fn start(is_synchronous: bool) -> Result<Self, ServerError> {
-        let system = ServerError::system("PostgreSQL");
         let names = is_synchronous.then(|| "synchronous_standby_names=*".to_owned());
-        let options = PostgresOptions {
-            settings: names.into_iter().collect(),
-            own_data: true,
-            ..Default::default()
-        };
-        let primary = PrivatePostgres::start(options).await?;
-        let replication = Proxy::to(primary.port()).await.map_err(&system)?;
-        let standby = PrivatePostgres::start_standby(replication.port()).await?;
-        let address = Proxy::to(primary.port()).await.map_err(&system)?;
-        Ok(Self { primary, standby, replication, address })
+        let settings = names.into_iter().collect();
+        let options = PostgresOptions { settings, own_data: true, ..Default::default() };
+        Self::of(PrivatePostgres::start(options).await?, async |_, port| {
+            let options = PostgresOptions::default();
+            Private::start_one(async |server| prepare(server, &options, Some(port)).await).await
+        })
+        .await
+    }
+}
+
+impl Follow for Postgres {
+    type Error = io::Error;
+
+    fn url_at(primary: &PrivatePostgres, port: u16) -> String {
+        primary.url_of("postgres", port)
     }
 
-    /// The address of the one that is in charge, for the superuser.
-    pub fn url(&self) -> String {
-        self.primary.url_of("postgres", self.address.port())
-    }
-
-    /// Where clients find it.
-    pub fn address(&self) -> &Proxy {
-        &self.address
-    }
-
-    /// From now on the standby gets nothing, once it has what was written before.
-    ///
-    /// # Errors
-    /// When one of them does not answer, or the standby does not follow within [`START_TIMEOUT`].
-    pub async fn hold_writes_back(&self) -> io::Result<()> {
-        let written = self.primary.run("SELECT pg_current_wal_lsn()").await?;
+    async fn until_caught_up(
+        standby: &PrivatePostgres,
+        primary: &PrivatePostgres,
+    ) -> io::Result<()> {
+        let written = primary.run("SELECT pg_current_wal_lsn()").await?;
         let has_it = format!("SELECT pg_last_wal_replay_lsn() >= '{written}'");
-        let follows = async || Ok(self.standby.run(&has_it).await? == "t");
-        until::<io::Error>("the standby does not follow", START_TIMEOUT, follows).await?;
-        self.replication.freeze();
-        Ok(())
+        let follows = async || Ok(standby.run(&has_it).await? == "t");
+        until("the standby does not follow", START_TIMEOUT, follows).await
     }
 
-    /// The primary dies at once, and the standby takes its place.
-    ///
-    /// # Errors
-    /// When the primary does not end, or the standby is not promoted.
-    pub async fn fail_over(&mut self) -> io::Result<()> {
-        self.primary.crash().await?;
-        self.standby.promote().await?;
-        self.address.redirect_to(self.standby.port());
-        self.address.cut();
-        Ok(())
-    }
-
-    /// Stops both and removes their directories.
-    ///
-    /// # Errors
-    /// When one does not end, or its directory cannot be removed.
-    pub async fn stop(self) -> io::Result<()> {
-        self.primary.stop().await.and(self.standby.stop().await)
+    async fn promote(standby: &PrivatePostgres) -> io::Result<()> {
+        let is_primary = standby.run("SELECT pg_promote()").await? == "t";
+        if is_primary { Ok(()) } else { Err(io::Error::other("the standby is not promoted")) }
     }
 }
 

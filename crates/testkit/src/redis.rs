@@ -4,13 +4,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisResult};
+use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisError, RedisResult};
 use tokio::time::timeout;
 
 use super::certificates::{Certificates, password, text, write_secret};
 use super::dir::OwnedDir;
 use super::ports::free_ports;
-use super::server::{Kind, Launch, Private, START_TIMEOUT, ServerError, find_program, flags};
+use super::replication::{Follow, Replicated};
+use super::server::{
+    Kind, Launch, Private, START_TIMEOUT, ServerError, find_program, flags, until,
+};
 
 /// Options of a private Redis.
 #[derive(Clone, Debug, Default)]
@@ -58,16 +61,12 @@ pub struct Redis {
 
 impl Kind for Redis {
     const NAME: &str = "Redis";
+    const PROGRAM: &str = "redis-server";
+    const PACKAGES: [&str; 3] = ["redis-server", "redis (or valkey)", "redis"];
 
     /// Valkey serves where Redis is not installed.
-    fn program() -> Result<PathBuf, ServerError> {
-        let program = find_program("FLASH_SALE_REDIS", &["redis-server", "valkey-server"]);
-        program.ok_or(ServerError::NotInstalled {
-            program: "redis-server",
-            apt: "redis-server",
-            dnf: "redis (or valkey)",
-            brew: "redis",
-        })
+    fn program() -> Option<PathBuf> {
+        find_program("FLASH_SALE_REDIS", &["redis-server", "valkey-server"])
     }
 
     async fn is_ready(&self, port: u16, pid: u32) -> bool {
@@ -291,4 +290,62 @@ fn prepare(
         Redis { keys: options.secured.then(|| Keys::create_in(dir.path(), port)).transpose()? };
     args.extend(kind.flags(port));
     Ok(Launch { program: program.to_owned(), args, dir, port, kind })
+}
+
+/// A Redis with a replica.
+pub type ReplicatedRedis = Replicated<Redis>;
+
+impl ReplicatedRedis {
+    /// Starts both, with their directories in `parent`, and waits until the replica follows.
+    ///
+    /// # Errors
+    /// As [`PrivateRedis::start`], or when the replica does not follow within [`START_TIMEOUT`].
+    pub async fn start_in(parent: &OwnedDir, options: RedisOptions) -> Result<Self, ServerError> {
+        let primary = PrivateRedis::start_in(parent, options.clone()).await?;
+        Self::of(primary, async |primary, port| {
+            let replica = PrivateRedis::start_in(parent, options).await?;
+            let follows = follow(&replica, primary, port).await;
+            follows.map(|()| replica).map_err(ServerError::system("Redis"))
+        })
+        .await
+    }
+}
+
+impl Follow for Redis {
+    type Error = RedisError;
+
+    fn url_at(_: &PrivateRedis, port: u16) -> String {
+        format!("redis://127.0.0.1:{port}")
+    }
+
+    async fn until_caught_up(replica: &PrivateRedis, primary: &PrivateRedis) -> RedisResult<()> {
+        let written =
+            offset(&primary.run::<String>("INFO replication").await?, "master_repl_offset:");
+        until("the replica does not follow", START_TIMEOUT, async || {
+            let known: String = replica.run("INFO replication").await?;
+            let is_up = known.contains("master_link_status:up");
+            Ok(is_up && offset(&known, "slave_repl_offset:") >= written)
+        })
+        .await
+    }
+
+    async fn promote(replica: &PrivateRedis) -> RedisResult<()> {
+        replica.run("REPLICAOF NO ONE").await
+    }
+}
+
+/// Makes `replica` follow `primary`, which it reaches at `port`, and waits until it does.
+///
+/// # Errors
+/// When one of the two does not answer, or that takes longer than [`START_TIMEOUT`].
+pub async fn follow(replica: &PrivateRedis, primary: &PrivateRedis, port: u16) -> RedisResult<()> {
+    // the default waits 5 s for more replicas
+    primary.run::<()>("CONFIG SET repl-diskless-sync-delay 0").await?;
+    replica.run::<()>(&format!("REPLICAOF 127.0.0.1 {port}")).await?;
+    Redis::until_caught_up(replica, primary).await
+}
+
+/// How much of the replication was written, or read.
+fn offset(info: &str, name: &str) -> Option<u64> {
+    info.lines().find_map(|line| line.strip_prefix(name))?.parse().ok()
 }

@@ -10,8 +10,8 @@ use super::certificates::text;
 use super::child::Child;
 use super::dir::OwnedDir;
 use super::ports::free_ports;
-use super::redis::{PrivateRedis, RedisOptions};
-use super::replication::{follow, until_caught_up};
+use super::redis::{PrivateRedis, Redis, RedisOptions, follow};
+use super::replication::Follow as _;
 use super::server::{Launch, START_TIMEOUT, ServerError, until};
 
 /// What the sentinels call the primary.
@@ -138,7 +138,7 @@ impl Sentinels {
     /// When a server does not answer, or a replica does not catch up within [`START_TIMEOUT`].
     pub async fn hold_writes_back(&self, primary: &PrivateRedis) -> RedisResult<()> {
         for replica in &self.replicas {
-            until_caught_up(replica, primary).await?;
+            Redis::until_caught_up(replica, primary).await?;
         }
         for replica in &self.replicas {
             replica.run::<()>("REPLICAOF 127.0.0.1 1").await?;

@@ -28,14 +28,17 @@ pub trait Kind: Sized {
     /// Its name in messages.
     const NAME: &str;
 
+    /// What is missing if it is not installed.
+    const PROGRAM: &str;
+
+    /// The packages that have it, for apt, dnf and brew.
+    const PACKAGES: [&str; 3];
+
     /// The name of the signal that asks it to end.
     const END_SIGNAL: &str = "TERM";
 
-    /// Where its program is.
-    ///
-    /// # Errors
-    /// When it is not installed.
-    fn program() -> Result<PathBuf, ServerError>;
+    /// Where its program is, if it is installed.
+    fn program() -> Option<PathBuf>;
 
     /// Whether the server would read this variable of our environment as a setting.
     fn is_setting(_variable: &str) -> bool {
@@ -75,7 +78,7 @@ impl<K: Kind> Private<K> {
     pub(crate) async fn start_all(
         prepare: impl AsyncFn(&Path) -> io::Result<Vec<Launch<K>>>,
     ) -> Result<Vec<Self>, ServerError> {
-        let program = K::program()?;
+        let program = K::program().ok_or_else(ServerError::not_installed::<K>)?;
         let start = async || {
             let prepared = prepare(&program).await.map_err(ServerError::system(K::NAME))?;
             let mut all = prepared.into_iter().map(Self::spawn).collect::<Result<Vec<_>, _>>()?;
@@ -213,58 +216,30 @@ pub(crate) async fn until<E: From<io::Error>>(
     timeout(limit, wait).await.unwrap_or_else(timed_out)
 }
 
-/// Why a server did not start.
+/// Why a server did not start, in words.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServerError {
-    /// The program was not found.
-    #[error(
-        "{program} is not installed: run `make setup`, or install it yourself\n  \
-         Debian, Ubuntu:  apt-get install {apt}\n  \
-         Fedora:          dnf install {dnf}\n  \
-         macOS:           brew install {brew}"
-    )]
-    NotInstalled {
-        /// The program's name.
-        program: &'static str,
-        /// Its Debian packages.
-        apt: &'static str,
-        /// Its Fedora packages.
-        dnf: &'static str,
-        /// Its Homebrew packages.
-        brew: &'static str,
-    },
-    /// The server ended before it answered, or does not answer.
-    #[error("{name} {what}; the end of its log:\n{tail}")]
-    NotReady {
-        /// The server.
-        name: String,
-        /// What it did.
-        what: String,
-        /// The end of its log.
-        tail: String,
-    },
-    /// A system call failed.
-    #[error("{name} could not be started: {source}")]
-    System {
-        /// The server.
-        name: String,
-        /// The system's reason.
-        source: io::Error,
-    },
-}
+#[error("{0}")]
+pub struct ServerError(String);
 
 impl ServerError {
+    fn not_installed<K: Kind>() -> Self {
+        let (program, [apt, dnf, brew]) = (K::PROGRAM, K::PACKAGES);
+        Self(format!(
+            "{program} is not installed: run `make setup`, or install it yourself\n  \
+             Debian, Ubuntu:  apt-get install {apt}\n  \
+             Fedora:          dnf install {dnf}\n  \
+             macOS:           brew install {brew}"
+        ))
+    }
+
     /// An error of the system, about the server of this name.
-    pub fn system<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
-        name: &str,
-    ) -> impl Fn(E) -> Self {
-        move |source| Self::System { name: name.to_owned(), source: io::Error::other(source) }
+    pub fn system<E: std::fmt::Display>(name: &str) -> impl Fn(E) -> Self {
+        move |error| Self(format!("{name} could not be started: {error}"))
     }
 
     /// Whether another program had its port.
     pub fn is_port_taken(&self) -> bool {
-        matches!(self, Self::NotReady { tail, .. } if tail.to_lowercase().contains("address already in use"))
+        self.0.to_lowercase().contains("address already in use")
     }
 }
 
@@ -304,7 +279,7 @@ pub async fn until_ready(
         }
         sleep(POLL_INTERVAL).await;
     };
-    Err(ServerError::NotReady { name: name.to_owned(), what, tail: tail(child.log()) })
+    Err(ServerError(format!("{name} {what}; the end of its log:\n{}", tail(child.log()))))
 }
 
 /// The last lines of a log, indented; best effort.

@@ -42,14 +42,15 @@ pub struct ZooKeeper {
 
 impl Kind for ZooKeeper {
     const NAME: &str = "ZooKeeper";
+    const PROGRAM: &str = "zookeeper.jar";
+    const PACKAGES: [&str; 3] = [
+        "libzookeeper-java openjdk-17-jre-headless",
+        "java-17-openjdk-headless, and ZooKeeper's jars in /usr/share/java",
+        "openjdk@17, and ZooKeeper's jars in /usr/share/java",
+    ];
 
-    fn program() -> Result<PathBuf, ServerError> {
-        java(&[]).map(|(java, _)| java).ok_or(ServerError::NotInstalled {
-            program: "zookeeper.jar",
-            apt: "libzookeeper-java openjdk-17-jre-headless",
-            dnf: "java-17-openjdk-headless, and ZooKeeper's jars in /usr/share/java",
-            brew: "openjdk@17, and ZooKeeper's jars in /usr/share/java",
-        })
+    fn program() -> Option<PathBuf> {
+        Some(java(&[])?.0)
     }
 
     fn is_setting(variable: &str) -> bool {
@@ -80,7 +81,7 @@ pub fn java(jars: &[&str]) -> Option<(PathBuf, String)> {
 impl PrivateZooKeeper {
     /// Whether ZooKeeper is installed.
     pub fn is_installed() -> bool {
-        ZooKeeper::program().is_ok()
+        java(&[]).is_some()
     }
 
     /// Starts it, and waits until it answers.
