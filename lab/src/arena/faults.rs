@@ -394,6 +394,7 @@ async fn failover_of_postgres(
         sleep(Duration::from_millis(LAG.0) + millis_below(LAG.1, random)).await;
     }
     let began = now();
+    postgres.primary.crash().await.map_err(&failed)?;
     postgres.fail_over().await.map_err(&failed)?;
     let trial = until_taken(pair, began).await;
     postgres.stop().await.map_err(LabError::system("PostgreSQL does not stop"))?;

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use testkit::replication::follow;
+use testkit::redis::follow;
 use tokio::time::{Instant, sleep};
 
 use crate::chaos::case::{Case, LoadPlan, Setup};
